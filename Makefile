@@ -1,0 +1,56 @@
+# Bayesieve: `make demo` shows it, `make test` checks it. Both work on a fresh clone.
+
+# The first interpreter that runs and is new enough; override with `make PYTHON=... test`.
+CANDIDATES := python3.13 python3.12 python3.11 python3
+PYTHON ?= $(shell for p in $(CANDIDATES); do \
+	if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; \
+	then echo $$p; break; fi; done)
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+JOBS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types format bench clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+
+demo: $(STAMP) ## train, sieve and report on a small example, into runs/demo
+	$(BIN)/bayesieve demo --out runs/demo
+
+# One torch thread per worker: two workers then use two cores, not four.
+test: lint types ## lint, types, then every test and doctest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --doctest-modules
+
+lint: $(STAMP) ## ruff check and ruff format --check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP) ## mypy --strict
+	$(BIN)/mypy
+
+format: $(STAMP) ## apply ruff's fixes and formatting
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP) ## run every benchmark, one after another
+	@set -e; for script in $(wildcard benchmarks/*.py); do \
+		echo "$$script"; $(BIN)/python "$$script"; done
+
+clean: ## remove caches and build outputs; keeps .venv and runs
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# An existing .venv is kept and brought up to date. The build backend comes from
+# constraints.txt too, hence --no-build-isolation.
+$(STAMP): pyproject.toml constraints.txt
+	@if [ ! -x $(BIN)/python ]; then \
+		if [ -z "$(PYTHON)" ]; then \
+			echo "make: needs Python 3.11 or newer, found none of: $(CANDIDATES)." \
+				"Install one, or name it: make PYTHON=/path/to/python" >&2; exit 1; fi; \
+		echo "$(PYTHON) -m venv $(VENV)"; $(PYTHON) -m venv $(VENV); fi
+	$(BIN)/python -m pip install --quiet -c constraints.txt hatchling
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e ".[dev]"
+	@touch $@

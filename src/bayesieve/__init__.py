@@ -1,0 +1,85 @@
+"""Bayesian sparse deep learning for any `nn.Module`.
+
+Names are loaded on first use, so that `import bayesieve` and the command line's help are instant.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bayesieve.assess.evaluate import evaluate as evaluate
+    from bayesieve.assess.predict import predict as predict
+    from bayesieve.core.batch import Batch as Batch
+    from bayesieve.core.layout import Layout as Layout
+    from bayesieve.core.layout import Role as Role
+    from bayesieve.core.layout import Roles as Roles
+    from bayesieve.core.likelihoods import Bernoulli as Bernoulli
+    from bayesieve.core.likelihoods import Categorical as Categorical
+    from bayesieve.core.likelihoods import Gaussian as Gaussian
+    from bayesieve.core.posterior import Factorised as Factorised
+    from bayesieve.core.posterior import Samples as Samples
+    from bayesieve.core.posterior import SparseModel as SparseModel
+    from bayesieve.core.priors import Normal as Normal
+    from bayesieve.core.priors import SpikeSlab as SpikeSlab
+    from bayesieve.core.problem import Problem as Problem
+    from bayesieve.core.storage import load_posterior as load_posterior
+    from bayesieve.core.storage import load_sparse as load_sparse
+    from bayesieve.core.storage import save as save
+    from bayesieve.data import load_data as load_data
+    from bayesieve.engines.flat_vi import FlatVI as FlatVI
+    from bayesieve.engines.map import MAP as MAP
+    from bayesieve.engines.sbnn import SBNN as SBNN
+    from bayesieve.sieve.prune import prune as prune
+    from bayesieve.sieve.prune import sparsity_curve as sparsity_curve
+    from bayesieve.sieve.rules import keep_fraction as keep_fraction
+    from bayesieve.sieve.rules import keep_n_of_m as keep_n_of_m
+    from bayesieve.sieve.rules import keep_probable as keep_probable
+    from bayesieve.sieve.schedule import GradualPruning as GradualPruning
+    from bayesieve.training.fit import fit as fit
+    from bayesieve.training.schedule import Schedule as Schedule
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "evaluate": "assess.evaluate",
+    "predict": "assess.predict",
+    "Batch": "core.batch",
+    "Layout": "core.layout",
+    "Role": "core.layout",
+    "Roles": "core.layout",
+    "Bernoulli": "core.likelihoods",
+    "Categorical": "core.likelihoods",
+    "Gaussian": "core.likelihoods",
+    "Factorised": "core.posterior",
+    "Samples": "core.posterior",
+    "SparseModel": "core.posterior",
+    "Normal": "core.priors",
+    "SpikeSlab": "core.priors",
+    "Problem": "core.problem",
+    "load_posterior": "core.storage",
+    "load_sparse": "core.storage",
+    "save": "core.storage",
+    "load_data": "data",
+    "FlatVI": "engines.flat_vi",
+    "MAP": "engines.map",
+    "SBNN": "engines.sbnn",
+    "prune": "sieve.prune",
+    "sparsity_curve": "sieve.prune",
+    "keep_fraction": "sieve.rules",
+    "keep_n_of_m": "sieve.rules",
+    "keep_probable": "sieve.rules",
+    "GradualPruning": "sieve.schedule",
+    "fit": "training.fit",
+    "Schedule": "training.schedule",
+}
+__all__ = [*_HOME, "__version__"]  # noqa: PLE0604 - built from the table above
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'bayesieve' has no attribute {name!r}")
+    return getattr(import_module(f"bayesieve.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

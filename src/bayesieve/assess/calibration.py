@@ -1,0 +1,90 @@
+"""Temperature scaling: one number that makes a classifier's confidence honest.
+
+The temperature T divides the scores before the softmax and minimises the negative log-likelihood
+on held-out data [Guo]. In β = 1/T the objective
+
+    J(β) = mean_n [ log Σ_c exp(β l_nc) - β l_ny ]
+
+is convex, with derivative mean_n [ E_β[l_n] - l_ny ], so the minimiser is the root of an
+increasing function. For a posterior predictive l is the log of the *mean* probabilities over the
+draws (`bayesieve.assess.metrics.predictive_log_probs`), never the mean of the log-probabilities:
+the temperature then corrects the distribution that is reported, not the single draws.
+
+Departures: T is confined to [0.02, 50]. Where every example is classified right, T = 0 would be
+optimal, and where the scores carry no information, T = ∞; the nearer limit is returned.
+"""
+
+import math
+
+import torch
+from scipy.optimize import brentq
+from torch import Tensor
+
+from bayesieve.assess.metrics.inputs import check_labels
+from bayesieve.checks import check_positive
+
+MIN_TEMPERATURE = 0.02
+MAX_TEMPERATURE = 50.0
+
+
+def fit_temperature(logits: Tensor, labels: Tensor) -> float:
+    """Temperature in [0.02, 50] with the least negative log-likelihood, to 1e-9 relative.
+
+    If the likelihood does not depend on the temperature (all classes tied everywhere), it is 1.
+
+    Args:
+        logits: logits or log-probabilities, shape (N, C); -inf for an impossible class.
+        labels: whole numbers, shape (N,).
+
+    Example:
+        >>> scores = torch.tensor([[2.0, 0.0]] * 4)  # 88% sure, right 3 times in 4
+        >>> round(fit_temperature(scores, torch.tensor([0, 0, 0, 1])), 4)  # 2 / log 3
+        1.8205
+    """
+    check_labels("fit_temperature", "logits", logits, labels)
+    logits = logits.detach().double()
+    _check_scores(logits, labels)
+    logits = logits - logits.amax(-1, keepdim=True)
+    finite = logits.clamp_min(torch.finfo(logits.dtype).min)  # 0 * lowest is 0, 0 * inf is NaN
+    of_label = finite.gather(1, labels.long().unsqueeze(1)).squeeze(1)
+
+    def slope(log_temperature: float) -> float:
+        probs = torch.softmax(logits * math.exp(-log_temperature), -1)
+        return float(((probs * finite).sum(-1) - of_label).mean())
+
+    low, high = math.log(MIN_TEMPERATURE), math.log(MAX_TEMPERATURE)
+    coldest, hottest = slope(low), slope(high)
+    if coldest == hottest:
+        return 1.0
+    if coldest <= 0:  # more confidence would still help
+        return MIN_TEMPERATURE
+    if hottest >= 0:
+        return MAX_TEMPERATURE
+    return math.exp(brentq(slope, low, high, xtol=1e-10, rtol=1e-10))
+
+
+def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
+    """Log-probabilities at this temperature: log_softmax(logits / T) over the last axis.
+
+    Args:
+        logits: logits or log-probabilities, shape (..., C); for a posterior predictive the log of
+            the mean probabilities.
+        temperature: above 1 softens, below 1 sharpens.
+
+    Example:
+        >>> log_probs = torch.tensor([0.9, 0.1]).log()
+        >>> [round(p, 3) for p in apply_temperature(log_probs, 2.0).exp().tolist()]  # 3 : 1
+        [0.75, 0.25]
+    """
+    check_positive("apply_temperature", temperature=temperature)
+    return torch.log_softmax(logits / temperature, -1)
+
+
+def _check_scores(logits: Tensor, labels: Tensor) -> None:
+    if bool(logits.isnan().any()) or bool((logits == math.inf).any()):
+        raise ValueError("fit_temperature: logits must not be NaN or +inf.")
+    if bool((logits.gather(1, labels.long().unsqueeze(1)) == -math.inf).any()):
+        raise ValueError(
+            "fit_temperature: a label has probability zero (-inf), so that no temperature has a "
+            "finite likelihood. Use float64 log-probabilities, or drop the example."
+        )

@@ -1,0 +1,123 @@
+"""How good a model is on a split of data, and how that changes with sparsity."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesieve.assess.calibration import apply_temperature
+from bayesieve.assess.metrics import (
+    ClassificationReport,
+    RegressionReport,
+    classification_report,
+    regression_report,
+)
+from bayesieve.assess.predict import ClassPrediction, Prediction, predict
+from bayesieve.core.batch import ExamplesLike
+from bayesieve.core.posterior import Posterior, SparseModel
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Metrics on one split together with the size of the model they belong to.
+
+    Args:
+        report: the metrics.
+        size: zeros and removed (fractions), weights (non-zero parameters), parameters.
+        prediction: what the metrics were computed from.
+    """
+
+    report: ClassificationReport | RegressionReport
+    size: Mapping[str, float]
+    prediction: Prediction = field(repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers by name, ready for JSON."""
+        return {**self.report.to_dict(), **self.size}
+
+    def __getitem__(self, name: str) -> Any:
+        return self.to_dict()[name]
+
+    def __str__(self) -> str:
+        rows = self.to_dict()
+        width = max(len(name) for name in rows)
+        shown = {n: f"{v:.4f}" if isinstance(v, float) else str(v) for n, v in rows.items()}
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in shown.items())
+
+
+def evaluate(
+    model: Posterior | SparseModel,
+    examples: ExamplesLike,
+    *,
+    n_samples: int = 0,
+    seed: int = 0,
+    temperature: float = 1.0,
+) -> Evaluation:
+    """Score a posterior or sparse model on a split of data.
+
+    Args:
+        model: what to score.
+        examples: inputs and targets; `target_std`, if it has one, brings errors of standardised
+            targets back to their original unit.
+        n_samples: posterior draws to average over; 0 predicts with the posterior mean.
+        seed: of the draws.
+        temperature: divides the log of the averaged class probabilities before renormalising.
+    """
+    prediction = predict(model, examples.x, n_samples=n_samples, seed=seed)
+    device = model.network.device
+    targets = examples.y.to(device)
+    report: ClassificationReport | RegressionReport
+    if isinstance(prediction, ClassPrediction):
+        if temperature != 1.0:
+            scaled = apply_temperature(prediction.log_probs, temperature)
+            prediction = ClassPrediction(scaled[None])
+        labels = (
+            targets.argmax(-1) if targets.is_floating_point() and targets.dim() > 1 else targets
+        )
+        report = classification_report(prediction.sample_log_probs, labels.reshape(-1).long())
+    else:
+        std = torch.as_tensor(getattr(examples, "target_std", 1.0))
+        shape = prediction.sample_means.shape[1:]
+        report = regression_report(
+            prediction.sample_means,
+            prediction.noise_std,
+            targets.reshape(shape),
+            target_std=std.to(device),
+        )
+    return Evaluation(report, model_size(model), prediction)
+
+
+def model_size(model: Posterior | SparseModel) -> dict[str, float]:
+    """Zeros over all trainable parameters, removed prunable weights, and the counts behind them."""
+    w, layout = model.posterior.mean if isinstance(model, SparseModel) else model.mean, model.layout
+    kept = model.keep if isinstance(model, SparseModel) else w != 0
+    prunable = kept[layout.sparse]
+    return {
+        "zeros": 1 - int(kept.sum()) / layout.size,
+        "removed": 1 - int(prunable.sum()) / max(layout.n_sparse, 1),
+        "weights": int(kept.sum()),
+        "parameters": layout.size,
+    }
+
+
+def error_curve(
+    posterior: Posterior, masks: Tensor, examples: ExamplesLike
+) -> list[dict[str, float]]:
+    """Error (or RMSE) and negative log-likelihood of the posterior mean under each mask.
+
+    Args:
+        posterior: before pruning.
+        masks: (n, d) bool, as `sparsity_curve` returns them.
+        examples: the split to score on.
+
+    Returns:
+        One row per mask: zeros, removed, weights and error or rmse, nll.
+    """
+    rows = []
+    for keep in masks:
+        result = evaluate(SparseModel(posterior.masked(keep), keep), examples).to_dict()
+        name = "error" if "error" in result else "rmse"
+        rows.append({key: result[key] for key in ("zeros", "removed", "weights", name, "nll")})
+    return rows

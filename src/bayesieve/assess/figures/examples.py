@@ -1,0 +1,222 @@
+"""Pictures of single predictions: images, fits, and what the first layer looks at."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import NormalDist
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike, NDArray
+
+from bayesieve.assess.figures.style import (
+    BLUE,
+    HEAT,
+    INK,
+    LABEL_SIZE,
+    MUTED,
+    NOTE_SIZE,
+    RULE,
+    TICK_SIZE,
+    TITLE_SIZE,
+    VERMILION,
+    dress,
+    legend,
+    new_figure,
+    percent,
+    save,
+)
+
+
+def certain_examples(
+    images: ArrayLike,
+    labels: Sequence[int],
+    predicted: Sequence[int],
+    entropy: ArrayLike,
+    class_names: Sequence[str],
+    path: str | Path,
+    *,
+    n_columns: int = 8,
+) -> Path:
+    """Draw the most certain examples in the upper row, the least certain below.
+
+    Args:
+        images: shape (N, H, W) or (N, C, H, W) with 1 or 3 channels, on any scale.
+        labels: true classes, N numbers.
+        predicted: predicted classes, N numbers.
+        entropy: predictive entropy in nats, N numbers.
+        class_names: names of all classes.
+        path: PNG file to write.
+        n_columns: examples in a row.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> images = np.eye(4).reshape(2, 2, 4)
+        >>> with TemporaryDirectory() as at:
+        ...     certain_examples(images, [0, 1], [0, 0], [0.1, 1], "ab", Path(at, "a.png")).name
+        'a.png'
+    """
+    pictures = _pictures(images)
+    doubt = np.asarray(entropy, dtype=float)
+    if not len(pictures) == len(labels) == len(predicted) == doubt.size >= 2:
+        raise ValueError("certain_examples: the four arrays must have one length >= 2.")
+    captions = [(class_names[p], class_names[t]) for p, t in zip(predicted, labels, strict=True)]
+    groups = _extremes(doubt, n_columns)
+    figure, panels = _lay_out(groups)
+    members = np.concatenate([group.ravel() for group in groups]).tolist()
+    for axes, i in zip(panels, members, strict=True):
+        _draw_example(axes, pictures[i], captions[i], float(doubt[i]))
+    return save(figure, path)
+
+
+def regression_fit(
+    mean: ArrayLike, std: ArrayLike, targets: ArrayLike, path: str | Path, *, unit: str = ""
+) -> Path:
+    """Draw predictions against targets with bars of one predictive standard deviation.
+
+    Args:
+        mean: predictive mean, shape (N,).
+        std: predictive standard deviation, shape (N,).
+        targets: shape (N,).
+        path: PNG file to write.
+        unit: unit of the target, for the axes.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "fit.png"
+        ...     regression_fit([1.0, 2.0], [0.1, 0.1], [1.1, 1.9], path, unit="MPa").name
+        'fit.png'
+    """
+    y, bar, x = (np.asarray(a, dtype=float) for a in (mean, std, targets))
+    if not (y.shape == bar.shape == x.shape and y.ndim == 1 and y.size):
+        raise ValueError("regression_fit: mean, std and targets must all have one shape (N,).")
+    figure = new_figure(5.2, 4.8)
+    axes = figure.subplots()
+    _draw_fit(axes, x, y, bar)
+    spaced = f" {unit}" if unit else ""
+    title = f"Fit: RMSE {np.sqrt(np.mean((x - y) ** 2)):.3g}{spaced}"
+    suffix = f" ({unit})" if unit else ""
+    dress(axes, title=title, xlabel=f"target{suffix}", ylabel=f"prediction ± 1 std{suffix}")
+    legend(axes, "upper left")
+    return save(figure, path)
+
+
+def first_layer_map(weights: ArrayLike, image_shape: tuple[int, ...], path: str | Path) -> Path:
+    """Draw what the first layer keeps of every input pixel: number and size of its weights.
+
+    Args:
+        weights: first weight matrix, pruned entries zero, shape (n_units, n_pixels).
+        image_shape: (H, W) or (C, H, W) with n_pixels entries; channels are added up.
+        path: PNG file to write.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "pixels.png"
+        ...     first_layer_map([[0.0, 1.0, 0.5, 0.0]], (2, 2), path).name
+        'pixels.png'
+    """
+    matrix = np.abs(np.asarray(weights, dtype=float))
+    if len(image_shape) not in (2, 3) or matrix.shape[1:] != (int(np.prod(image_shape)),):
+        raise ValueError(
+            f"first_layer_map: image_shape must hold n_pixels entries, got {image_shape} for "
+            f"weights of shape {matrix.shape}."
+        )
+    height, width = image_shape[-2:]
+    count = (matrix > 0).sum(0).reshape(-1, height, width).sum(0)
+    size = matrix.sum(0).reshape(-1, height, width).sum(0)
+    figure = new_figure(8.6, 3.9)
+    left, right = figure.subplots(1, 2)
+    dead = f"beige: {percent(float((count == 0).mean()))} of pixels, no weight left"
+    _draw_map(left, count, count == 0, "Weights kept per pixel", "weights", dead)
+    _draw_map(right, size, count == 0, "Total weight per pixel", "sum of |weight|", dead)
+    return save(figure, path)
+
+
+def _draw_fit(
+    axes: Axes, x: NDArray[np.float64], y: NDArray[np.float64], bar: NDArray[np.float64]
+) -> None:
+    low, high = min(x.min(), y.min()), max(x.max(), y.max())
+    pad = 0.05 * (high - low) + 1e-12
+    ends = (low - pad, high + pad)
+    axes.plot(ends, ends, color=MUTED, lw=1, ls=(0, (4, 3)), zorder=1)
+    inside = np.abs(x - y) <= NormalDist().inv_cdf(0.95) * bar
+    alpha = float(np.clip(30 / np.sqrt(y.size), 0.25, 0.9))
+    for members, color, word in ((inside, BLUE, "inside"), (~inside, VERMILION, "outside")):
+        label = f"{word} the 90% interval ({percent(members.mean())})"
+        axes.vlines(x[members], (y - bar)[members], (y + bar)[members], color, lw=1, alpha=0.4)
+        axes.plot(x[members], y[members], "o", ms=4, mew=0, color=color, alpha=alpha, label=label)
+    axes.set_xlim(*ends)
+    axes.set_ylim(*ends)
+
+
+def _draw_map(
+    axes: Axes,
+    values: NDArray[np.float64],
+    unused: NDArray[np.bool_],
+    title: str,
+    unit: str,
+    note: str,
+) -> None:
+    ramp = ListedColormap(colormaps[HEAT](np.linspace(0.12, 1, 256)))
+    shades = ramp.with_extremes(bad="#F3EFE6")
+    image = axes.imshow(np.ma.masked_array(values, unused), cmap=shades, vmin=0)
+    dress(axes, title=title, xlabel=note, ylabel="", grid="none")
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.spines[["left", "bottom", "top", "right"]].set(visible=True, color=RULE)
+    bar = axes.figure.colorbar(image, ax=axes, fraction=0.046, pad=0.03)
+    bar.ax.tick_params(labelsize=TICK_SIZE, length=0)
+    bar.set_label(unit, fontsize=LABEL_SIZE, color=INK)
+    bar.outline.set_visible(False)
+
+
+def _extremes(doubt: NDArray[np.float64], n_columns: int) -> list[NDArray[np.intp]]:
+    # indices by rows: one row of the most certain, up to two of the least, none in both
+    order = np.argsort(doubt, kind="stable")
+    n_columns = max(1, min(n_columns, len(order) // 2))
+    n_worst = 2 if len(order) >= 3 * n_columns else 1
+    best, worst = order[:n_columns], order[::-1][: n_worst * n_columns]
+    return [best.reshape(1, n_columns), worst.reshape(n_worst, n_columns)]
+
+
+def _lay_out(groups: Sequence[NDArray[np.intp]]) -> tuple[Figure, list[Axes]]:
+    n_rows = [len(group) for group in groups]
+    figure = new_figure(1.15 * groups[0].shape[1] + 0.2, 1.72 * sum(n_rows) + 0.7)
+    parts = figure.subfigures(2, 1, height_ratios=n_rows, squeeze=False).flat
+    panels: list[Axes] = []
+    for part, group, title in zip(parts, groups, ("Most certain", "Least certain"), strict=True):
+        part.suptitle(title, x=0.01, ha="left", fontsize=TITLE_SIZE, fontweight="bold", color=INK)
+        panels.extend(part.subplots(*group.shape, squeeze=False).flat)
+    return figure, panels
+
+
+def _draw_example(
+    axes: Axes, picture: NDArray[np.float64], names: tuple[str, str], doubt: float
+) -> None:
+    predicted, true = names
+    right = predicted == true
+    axes.imshow(picture, cmap="gray_r", vmin=0, vmax=1, interpolation="nearest")
+    color = INK if right else VERMILION
+    text = predicted if right else f"{predicted}\nnot {true}"
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.spines[:].set(color=RULE if right else VERMILION, linewidth=0.8 if right else 1.8)
+    axes.set_xlabel(f"{text}\n{doubt:.2g} nats", fontsize=NOTE_SIZE - 1.5, color=color)
+
+
+def _pictures(images: ArrayLike) -> NDArray[np.float64]:
+    stack = np.asarray(images, dtype=float)
+    if stack.ndim == 4 and stack.shape[1] in (1, 3):
+        stack = stack[:, 0] if stack.shape[1] == 1 else np.moveaxis(stack, 1, -1)
+    elif stack.ndim != 3:
+        raise ValueError(
+            "certain_examples: images must have shape (N, H, W) or (N, C, H, W) with 1 or 3 "
+            f"channels, got {stack.shape}."
+        )
+    span = float(np.ptp(stack))
+    pictures: NDArray[np.float64] = (stack - stack.min()) / (span if span > 0 else 1.0)
+    return pictures

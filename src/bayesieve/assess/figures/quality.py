@@ -1,0 +1,208 @@
+"""How far the probabilities can be trusted: calibration, confusion, uncertainty."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.image import AxesImage
+from numpy.typing import ArrayLike, NDArray
+
+from bayesieve.assess.figures.style import (
+    BLUE,
+    HEAT,
+    INK,
+    MUTED,
+    NOTE_SIZE,
+    ORANGE,
+    RULE,
+    TICK_SIZE,
+    check_same_length,
+    dress,
+    legend,
+    new_figure,
+    percent,
+    percent_ticks,
+    save,
+    series_colors,
+)
+from bayesieve.assess.metrics import ReliabilityBins
+
+_SHARES = np.array([0.0, 0.01, 0.1, 0.5, 1.0])  # ticks of the colour bar of a confusion matrix
+
+
+def reliability_diagram(runs: Mapping[str, ReliabilityBins], path: str | Path) -> Path:
+    """Draw accuracy against confidence, with a histogram of the confidence below.
+
+    Args:
+        runs: bins under the label of each run, for example before and after scaling.
+        path: PNG file to write.
+
+    Example:
+        >>> import tempfile
+        >>> bins = ReliabilityBins((0.3, 0.8), (0.2, 0.7), (4, 6), (0.0, 0.5, 1.0))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     reliability_diagram({"before": bins}, Path(folder) / "reliability.png").name
+        'reliability.png'
+    """
+    if not runs:
+        raise ValueError("reliability_diagram: at least one run is needed, got none.")
+    figure = new_figure(4.8, 5.6)
+    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3.2, 1))
+    draw_reliability(top, runs)
+    top.set_xlabel("")
+    _draw_histogram(bottom, runs)
+    return save(figure, path)
+
+
+def draw_reliability(axes: Axes, runs: Mapping[str, ReliabilityBins]) -> None:
+    """Draw the reliability curves on `axes`, the area of each marker growing with its bin.
+
+    Bins with under 0.2% of the examples are pale and not joined: their accuracy is mostly noise.
+
+    Example:
+        >>> axes = new_figure(3, 3).add_subplot()
+        >>> bins = ReliabilityBins((0.3, 0.8), (0.2, 0.7), (4, 6), (0.0, 0.5, 1.0))
+        >>> draw_reliability(axes, {"before": bins})
+        >>> axes.get_legend().get_texts()[0].get_text()
+        'before (ECE 10%)'
+    """
+    axes.plot([0, 1], [0, 1], color=MUTED, lw=1, ls=(0, (4, 3)), zorder=1)
+    for (label, bins), color in zip(runs.items(), series_colors(len(runs)), strict=True):
+        count = np.array(bins.count)
+        if count.sum() == 0:
+            raise ValueError(f"reliability_diagram: the bins of '{label}' are empty.")
+        share = count / count.sum()
+        x, y = np.array(bins.confidence), np.array(bins.accuracy)
+        solid, pale = share >= 0.002, (share > 0) & (share < 0.002)
+        area = 14 + 70 * np.sqrt(share[solid])
+        text = f"{label} (ECE {percent(bins.ece)})"
+        axes.plot(x[solid], y[solid], color=color, lw=2, zorder=2, label=text)
+        axes.scatter(x[solid], y[solid], s=area, color=color, edgecolor="white", lw=0.8, zorder=3)
+        axes.scatter(x[pale], y[pale], s=10, color=color, alpha=0.35, lw=0, zorder=3)
+    dress(axes, title="Reliability", xlabel="confidence", ylabel="accuracy")
+    axes.set_xlim(0, 1.015)
+    axes.set_ylim(-0.015, 1.015)
+    percent_ticks(axes.xaxis)
+    percent_ticks(axes.yaxis)
+    legend(axes, "upper left")
+
+
+def confusion_matrix(matrix: ArrayLike, class_names: Sequence[str], path: str | Path) -> Path:
+    """Draw the confusion matrix, counts in the cells, colour by share of the true class.
+
+    Args:
+        matrix: counts, rows true and columns predicted, shape (C, C).
+        class_names: C names.
+        path: PNG file to write.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "confusion.png"
+        ...     confusion_matrix([[9, 1], [2, 8]], ["cat", "dog"], path).name
+        'confusion.png'
+    """
+    counts = np.asarray(matrix, dtype=float)
+    n = len(class_names)
+    if counts.shape != (n, n) or n < 1:
+        raise ValueError(
+            f"confusion_matrix: matrix must have shape ({n}, {n}) for {n} class names, "
+            f"got {counts.shape}."
+        )
+    size = 2.2 + 0.46 * n
+    figure = new_figure(size + 0.5, size)
+    axes = figure.subplots()
+    image = _draw_cells(axes, counts)
+    wrong = 1 - counts.trace() / max(counts.sum(), 1)
+    title = f"Confusion: {100 * wrong:.2f}% of {counts.sum():,.0f} wrong"
+    dress(axes, title=title, xlabel="predicted class", ylabel="true class", grid="none")
+    _name_classes(axes, class_names)
+    bar = figure.colorbar(image, ax=axes, fraction=0.045, pad=0.02, ticks=_SHARES**0.5)
+    bar.ax.set_yticklabels([percent(share, 1) for share in _SHARES])
+    bar.ax.tick_params(labelsize=TICK_SIZE, length=0)
+    bar.set_label("share of the true class", fontsize=NOTE_SIZE, color=INK)
+    bar.outline.set_visible(False)
+    return save(figure, path)
+
+
+def uncertainty_per_class(
+    aleatoric: Sequence[float],
+    epistemic: Sequence[float],
+    class_names: Sequence[str],
+    path: str | Path,
+) -> Path:
+    """Draw the mean uncertainty of each class as a bar of two parts, most uncertain on top.
+
+    Args:
+        aleatoric: mean expected entropy of each class, nats, C numbers.
+        epistemic: mean mutual information of each class, nats, C numbers.
+        class_names: C names.
+        path: PNG file to write.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "classes.png"
+        ...     uncertainty_per_class([0.1, 0.3], [0.01, 0.1], ["cat", "dog"], path).name
+        'classes.png'
+    """
+    columns = {"aleatoric": aleatoric, "epistemic": epistemic, "class_names": class_names}
+    check_same_length("uncertainty_per_class", **columns)
+    noise, doubt = np.asarray(aleatoric, dtype=float), np.asarray(epistemic, dtype=float)
+    order = np.argsort(-(noise + doubt), kind="stable")
+    noise, doubt = noise[order], doubt[order]
+    rows = np.arange(len(order))
+    figure = new_figure(6.4, 1.5 + 0.3 * len(order))
+    axes = figure.subplots()
+    axes.barh(rows, noise, height=0.66, color=BLUE, label="aleatoric (the data)")
+    axes.barh(rows, doubt, left=noise, height=0.66, color=ORANGE, label="epistemic (the model)")
+    title = "Uncertainty per true class"
+    dress(axes, title=title, xlabel="mean entropy (nats)", ylabel="", grid="x")
+    axes.set_yticks(rows, labels=[class_names[i] for i in order])
+    axes.set_ylim(len(order) - 0.4, -0.6)
+    axes.spines["left"].set_color(RULE)
+    axes.tick_params(axis="y", length=0)
+    legend(axes, "lower right")
+    return save(figure, path)
+
+
+def _draw_histogram(axes: Axes, runs: Mapping[str, ReliabilityBins]) -> None:
+    widths = [np.diff(bins.edges) for bins in runs.values()]
+    equal = all(np.allclose(width, width[0]) for width in widths)
+    for bins, width, color in zip(runs.values(), widths, series_colors(len(runs)), strict=True):
+        share = np.array(bins.count) / sum(bins.count)
+        wide = width > 0  # bins of equal mass may share an edge
+        height = share if equal else share[wide] / width[wide]
+        edges = np.array(bins.edges)[np.append(True, wide)]
+        axes.stairs(height, edges, color=color, lw=1.6)
+        axes.stairs(height, edges, color=color, alpha=0.15, fill=True)
+    label = "share of examples" if equal else "density"
+    dress(axes, title="", xlabel="confidence", ylabel=label, grid="y")
+    axes.set_ylim(bottom=0)
+    percent_ticks(axes.xaxis)
+    if equal:
+        percent_ticks(axes.yaxis)
+
+
+def _draw_cells(axes: Axes, counts: NDArray[np.float64]) -> AxesImage:
+    share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    # the square root lets a confusion of 1% be seen beside a diagonal of 98%
+    image = axes.imshow(np.sqrt(share), cmap=HEAT, vmin=0, vmax=1)
+    for row, column in np.ndindex(counts.shape):
+        if counts[row, column] and len(counts) <= 25:
+            color = "white" if share[row, column] > 0.36 else INK
+            text = f"{counts[row, column]:.0f}"
+            axes.text(column, row, text, ha="center", va="center", fontsize=8, color=color)
+    return image
+
+
+def _name_classes(axes: Axes, class_names: Sequence[str]) -> None:
+    long = max(map(len, class_names)) > 3
+    axes.set_xticks(range(len(class_names)), labels=list(class_names), rotation=45 if long else 0)
+    if long:
+        for tick in axes.get_xticklabels():
+            tick.set(ha="right", rotation_mode="anchor")
+    axes.set_yticks(range(len(class_names)), labels=list(class_names))
+    axes.tick_params(length=0)
+    axes.spines[["left", "bottom"]].set_visible(False)

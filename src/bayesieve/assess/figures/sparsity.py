@@ -1,0 +1,290 @@
+"""What is kept and what it costs."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from numpy.typing import ArrayLike
+
+from bayesieve.assess.figures.style import (
+    BLUE,
+    GRID,
+    INK,
+    MUTED,
+    NOTE_SIZE,
+    check_same_length,
+    dress,
+    legend,
+    log_ticks,
+    new_figure,
+    percent,
+    percent_ticks,
+    plain_ticks,
+    save,
+    series_colors,
+)
+
+
+def error_vs_sparsity(
+    runs: Mapping[str, Sequence[Sequence[float]]],
+    path: str | Path,
+    *,
+    chosen: Mapping[str, int] | None = None,
+) -> Path:
+    """Draw error, and likelihood where given, against the share of weights kept.
+
+    Args:
+        runs: for each label the points (zeros, error) or (zeros, error, nll), fractions and nats
+            per example; points that keep no weight cannot stand on the axis and are left out.
+        path: PNG file to write.
+        chosen: for each label the index of the point to mark.
+
+    Example:
+        >>> import tempfile
+        >>> runs = {"SBNN": [(0.0, 0.012), (0.9, 0.012), (0.99, 0.03)]}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     error_vs_sparsity(runs, Path(folder) / "curve.png", chosen={"SBNN": 1}).name
+        'curve.png'
+    """
+    check_runs("error_vs_sparsity", runs, chosen or {})
+    with_nll = all(len(point) > 2 for points in runs.values() for point in points)
+    figure = new_figure(9.6 if with_nll else 6.4, 4.0)
+    panels = figure.subplots(1, 2 if with_nll else 1, squeeze=False)[0]
+    for column, axes in enumerate(panels, start=1):
+        draw_curves(axes, runs, chosen or {}, column)
+    return save(figure, path)
+
+
+def draw_curves(
+    axes: Axes,
+    runs: Mapping[str, Sequence[Sequence[float]]],
+    chosen: Mapping[str, int],
+    column: int = 1,
+    dense: float | None = None,
+) -> None:
+    """Draw one column of the points of every run on `axes`; column 1 is error, 2 is nll.
+
+    With `dense`, the error of the whole network is drawn as a level and a diamond.
+
+    Example:
+        >>> axes = new_figure(3, 3).add_subplot()
+        >>> draw_curves(axes, {"SBNN": [(0.0, 0.02), (0.9, 0.03)]}, {})
+        >>> axes.get_xlabel()
+        'weights kept'
+    """
+    shown = []
+    for (label, points), color in zip(runs.items(), series_colors(len(runs)), strict=True):
+        table = np.array([[1 - p[0], p[column]] for p in points], dtype=float)
+        shown.append(table[table[:, 0] > 0])
+        line = shown[-1][np.argsort(-shown[-1][:, 0], kind="stable")]
+        legend_text = label
+        if label in chosen:
+            note = _mark(axes, table[chosen[label]], color, percentages=column == 1)
+            legend_text = f"{label}: {note}"
+        axes.plot(line[:, 0], line[:, 1], color=color, lw=2, marker="o", ms=4, label=legend_text)
+    kept, value = np.concatenate(shown).T
+    if len(runs) == 1:
+        _annotate(axes, runs, chosen, float(kept.min()), column)
+    _scale_kept(axes, float(kept.min()))
+    if dense is not None:
+        _draw_dense(axes, dense)
+        value = np.append(value, dense)
+    _scale_values(axes, value, fractions=column == 1)
+    title = "Error against weights kept" if column == 1 else "Likelihood against weights kept"
+    ylabel = "error" if column == 1 else "negative log-likelihood (nats)"
+    dress(axes, title=title, xlabel="weights kept", ylabel=ylabel)
+    if len(runs) > 1:
+        legend(axes, "upper left")
+
+
+def check_runs(
+    who: str, runs: Mapping[str, Sequence[Sequence[float]]], chosen: Mapping[str, int]
+) -> None:
+    """Raise unless every run has points (zeros, error[, nll]) and every chosen one can be drawn.
+
+    Example:
+        >>> check_runs("error_vs_sparsity", {"SBNN": [(1.0, 0.9)]}, {})
+        Traceback (most recent call last):
+        ValueError: error_vs_sparsity: 'SBNN' has no point that keeps a weight.
+    """
+    if not runs:
+        raise ValueError(f"{who}: at least one run is needed, got none.")
+    for label, points in runs.items():
+        for point in points:
+            if len(point) not in (2, 3) or not 0 <= point[0] <= 1:
+                raise ValueError(
+                    f"{who}: points of '{label}' must be (zeros, error[, nll]) with zeros between "
+                    f"0 and 1, got {tuple(point)}."
+                )
+        if not any(point[0] < 1 for point in points):
+            raise ValueError(f"{who}: '{label}' has no point that keeps a weight.")
+    for label, index in chosen.items():
+        n_points = len(runs.get(label, ()))
+        if not (0 <= index < n_points and runs[label][index][0] < 1):
+            raise ValueError(
+                f"{who}: chosen must name a point that keeps a weight, got {index} of '{label}', "
+                f"which has {n_points} points."
+            )
+
+
+def kept_per_layer(
+    names: Sequence[str], kept: Sequence[int], total: Sequence[int], path: str | Path
+) -> Path:
+    """Draw the share of weights kept in every layer, first layer on top, with the counts.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "layers.png"
+        ...     kept_per_layer(["fc1", "fc2"], [120, 40], [1000, 100], path).name
+        'layers.png'
+    """
+    check_same_length("kept_per_layer", names=names, kept=kept, total=total)
+    figure = new_figure(6.4, 1.3 + 0.34 * len(names))
+    draw_layers(figure.subplots(), names, kept, total)
+    return save(figure, path)
+
+
+def draw_layers(
+    axes: Axes,
+    names: Sequence[str],
+    kept: Sequence[int],
+    total: Sequence[int],
+    *,
+    counts: bool = True,
+) -> None:
+    """Draw one bar per layer on `axes`; `counts` adds the numbers of weights to the percentages.
+
+    Example:
+        >>> axes = new_figure(3, 3).add_subplot()
+        >>> draw_layers(axes, ["fc1"], [1], [4])
+        >>> axes.texts[0].get_text()
+        '25%  (1 of 4)'
+    """
+    if any(not 0 <= k <= n or n < 1 for k, n in zip(kept, total, strict=True)):
+        raise ValueError("kept_per_layer: kept must lie between 0 and total, and total be >= 1.")
+    share = np.array(kept, dtype=float) / np.array(total, dtype=float)
+    rows = np.arange(len(names))
+    top = max(float(share.max()), 1e-9)
+    axes.barh(rows, share, height=0.56, color=BLUE)
+    for row, (k, n) in enumerate(zip(kept, total, strict=True)):
+        text = percent(k / n) + (f"  ({k:,} of {n:,})" if counts else "")
+        at = (share[row] + 0.015 * top, row)
+        axes.text(*at, text, va="center", fontsize=NOTE_SIZE, color=INK)
+    whole = f"{percent(sum(kept) / sum(total))} of {_count(sum(total))} weights kept"
+    title = f"Kept per layer: {whole}" if counts else whole
+    dress(axes, title=title, xlabel="share of the layer's weights kept", ylabel="", grid="x")
+    axes.set_yticks(rows, labels=list(names))
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.set_xlim(0, top * (1.62 if counts else 1.25))
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    percent_ticks(axes.xaxis)
+
+
+def inclusion_cdf(values: Mapping[str, ArrayLike], path: str | Path) -> Path:
+    """Draw, for every layer, the share of weights whose inclusion probability is at most p.
+
+    Args:
+        values: inclusion probabilities of each layer, any shape.
+        path: PNG file to write.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     inclusion_cdf({"fc1": [0.01, 0.02, 0.99]}, Path(folder) / "cdf.png").name
+        'cdf.png'
+    """
+    if not values:
+        raise ValueError("inclusion_cdf: at least one layer is needed, got none.")
+    few = len(values) <= 6
+    figure = new_figure(6.4 if few else 7.8, 4.0)
+    axes = figure.subplots()
+    grid = np.linspace(0, 1, 801)
+    for (name, layer), color in zip(values.items(), series_colors(len(values)), strict=True):
+        inclusion = np.sort(np.asarray(layer, dtype=float).ravel())
+        if inclusion.size == 0 or not (inclusion[0] >= 0 and inclusion[-1] <= 1):
+            raise ValueError(f"inclusion_cdf: layer '{name}' must hold numbers between 0 and 1.")
+        share = np.searchsorted(inclusion, grid, side="right") / inclusion.size
+        axes.step(grid, share, where="post", color=color, lw=2, label=name)
+    axes.axvline(0.5, color=GRID, lw=1.5, zorder=0)
+    title = "Inclusion probabilities per layer"
+    dress(axes, title=title, xlabel="inclusion probability p", ylabel="share of weights at most p")
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1.02)
+    percent_ticks(axes.yaxis)
+    legend(axes, "lower right" if few else "upper left", outside=not few)
+    return save(figure, path)
+
+
+def _mark(axes: Axes, point: np.ndarray, color: str, *, percentages: bool) -> str:
+    kept, value = float(point[0]), float(point[1])
+    axes.plot(kept, value, "o", ms=11, mfc="white", mec=color, mew=2.2, zorder=4)
+    axes.plot(kept, value, "o", ms=4, color=color, zorder=5)
+    what = f"{percent(value, 3)} error" if percentages else f"{value:.3g} nats"
+    return f"{what} at {percent(kept)}"
+
+
+def _annotate(
+    axes: Axes,
+    runs: Mapping[str, Sequence[Sequence[float]]],
+    chosen: Mapping[str, int],
+    least_kept: float,
+    column: int,
+) -> None:
+    # a lone run needs no legend: its chosen point is labelled where it stands
+    for label, index in chosen.items():
+        point = runs[label][index]
+        kept, value = 1 - point[0], float(point[column])
+        what = f"{percent(value, 3)} error" if column == 1 else f"{value:.3g} nats"
+        on_left = kept > least_kept**0.4
+        axes.annotate(
+            f"keep {percent(kept)}\n{what}",
+            (kept, value),
+            xytext=(-4 if on_left else -8, 12),
+            textcoords="offset points",
+            ha="left" if on_left else "right",
+            fontsize=NOTE_SIZE,
+            color=BLUE,
+            fontweight="bold",
+        )
+
+
+def _draw_dense(axes: Axes, error: float) -> None:
+    axes.axhline(error, color=MUTED, lw=1, ls=(0, (4, 3)), zorder=1)
+    axes.plot(1.0, error, "D", ms=7, color=INK, zorder=5)
+    axes.annotate(
+        f"dense, {percent(error, 3)}",
+        (1.0, error),
+        xytext=(6, -15),
+        textcoords="offset points",
+        fontsize=NOTE_SIZE,
+        color=INK,
+    )
+
+
+def _count(n: int) -> str:
+    return f"{n / 1e6:.1f} million" if n >= 1_000_000 else f"{n:,}"
+
+
+def _scale_kept(axes: Axes, least: float) -> None:
+    axes.set_xscale("log")
+    axes.set_xlim(1.15, least / 1.3)  # all weights on the left, sparser to the right
+    log_ticks(axes.xaxis, least / 1.3, 1.0)
+    percent_ticks(axes.xaxis)
+
+
+def _scale_values(axes: Axes, value: np.ndarray, *, fractions: bool) -> None:
+    low, high = float(value.min()), float(value.max())
+    if low > 0 and high / low > 6:
+        axes.set_yscale("log")
+        low, high = low / 1.7, high * 1.3
+        log_ticks(axes.yaxis, low, high)
+    else:
+        low, high = low - 0.3 * (high - low) - 1e-4, high + 0.35 * (high - low) + 1e-4
+    axes.set_ylim(low, high)
+    if fractions:
+        percent_ticks(axes.yaxis)
+    else:
+        plain_ticks(axes.yaxis)

@@ -1,0 +1,219 @@
+"""One look for every figure: palette, axes, percentages, and a save that is all or nothing.
+
+The palette is that of Okabe and Ito, told apart by readers with any colour vision.
+"""
+
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+BLUE = "#0072B2"
+VERMILION = "#D55E00"
+GREEN = "#009E73"
+ORANGE = "#E69F00"
+PURPLE = "#CC79A7"
+SKY = "#56B4E9"
+PALETTE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY)
+INK = "#262626"
+MUTED = "#6B6B6B"
+RULE = "#C8C8C8"
+GRID = "#ECECEC"
+HEAT = "Blues"
+
+Corner = Literal["best", "upper left", "lower right"]
+
+DPI = 150
+TITLE_SIZE = 12.0
+LABEL_SIZE = 10.5
+TICK_SIZE = 9.5
+NOTE_SIZE = 9.5
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty white figure with its own Agg canvas; sizes in inches.
+
+    Example:
+        >>> new_figure(6.4, 4.0).get_size_inches().tolist()
+        [6.4, 4.0]
+    """
+    layout = ConstrainedLayoutEngine(w_pad=0.09, h_pad=0.09, wspace=0.03, hspace=0.03)
+    figure = Figure(figsize=(width, height), dpi=DPI, layout=layout, facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def dress(axes: Axes, *, title: str, xlabel: str, ylabel: str, grid: str = "both") -> None:
+    """Give axes the house look; `grid` is "x", "y", "both" or "none".
+
+    Example:
+        >>> axes = new_figure(2, 2).add_subplot()
+        >>> dress(axes, title="Error", xlabel="epoch", ylabel="error", grid="y")
+        >>> axes.get_title(loc="left")
+        'Error'
+    """
+    axes.set_title(title, loc="left", fontsize=TITLE_SIZE, fontweight="bold", color=INK, pad=9)
+    axes.set_xlabel(xlabel, fontsize=LABEL_SIZE, color=INK)
+    axes.set_ylabel(ylabel, fontsize=LABEL_SIZE, color=INK)
+    axes.tick_params(which="major", labelsize=TICK_SIZE, colors=MUTED, labelcolor=INK, length=3)
+    axes.tick_params(which="minor", length=0)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(RULE)
+    axes.set_axisbelow(True)
+    if grid in ("x", "both"):
+        axes.xaxis.grid(True, color=GRID, linewidth=0.8)
+    if grid in ("y", "both"):
+        axes.yaxis.grid(True, color=GRID, linewidth=0.8)
+
+
+def legend(axes: Axes, loc: Corner = "best", *, outside: bool = False) -> None:
+    """Add a frameless legend in the house sizes, inside or to the right of the axes.
+
+    Example:
+        >>> axes = new_figure(2, 2).add_subplot()
+        >>> _ = axes.plot([0, 1], label="loss")
+        >>> legend(axes)
+        >>> len(axes.get_legend().get_texts())
+        1
+    """
+    box = axes.legend(
+        loc=loc,
+        bbox_to_anchor=(1.02, 1.0) if outside else None,
+        fontsize=NOTE_SIZE,
+        labelcolor=INK,
+        handlelength=1.6,
+        borderaxespad=0.3,
+        framealpha=0.85,
+        edgecolor="none",
+        facecolor="white",
+    )
+    box.set_in_layout(outside)
+
+
+def series_colors(n: int) -> list[str]:
+    """Return n colours: the palette while it lasts, else an ordered ramp (deep networks).
+
+    Example:
+        >>> series_colors(2), len(set(series_colors(20)))
+        (['#0072B2', '#D55E00'], 20)
+    """
+    if n <= len(PALETTE):
+        return list(PALETTE[:n])
+    ramp = colormaps["viridis"]
+    return [to_hex(ramp(0.92 * i / (n - 1))) for i in range(n)]
+
+
+def percent(fraction: float, significant: int = 2) -> str:
+    """Format a fraction as a percentage; above 90% the digits count from the missing rest.
+
+    Example:
+        >>> percent(0.5), percent(0.01), percent(0.00034), percent(0.9987), percent(0.0128, 3)
+        ('50%', '1.0%', '0.034%', '99.87%', '1.28%')
+    """
+    value = 100 * fraction
+    rest = 100 - value if 90 < value < 100 else abs(value)
+    if rest < 1e-6 or rest == 100:
+        return f"{value:.0f}%"
+    decimals = significant - 1 - math.floor(math.log10(rest) + 1e-12)
+    return f"{value:.{max(decimals, 0)}f}%"
+
+
+def percent_ticks(axis: Axis) -> None:
+    """Label an axis of fractions in percent.
+
+    Example:
+        >>> axes = new_figure(2, 2).add_subplot()
+        >>> percent_ticks(axes.yaxis)
+        >>> axes.yaxis.get_major_formatter()(0.125)
+        '12.5%'
+    """
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g}%"))
+
+
+def plain_ticks(axis: Axis) -> None:
+    """Label an axis with plain numbers, thousands set apart.
+
+    Example:
+        >>> axes = new_figure(2, 2).add_subplot()
+        >>> plain_ticks(axes.yaxis)
+        >>> axes.yaxis.get_major_formatter()(-40000.0)
+        '−40,000'
+    """
+    axis.set_major_formatter(FuncFormatter(lambda value, _: _plain(value)))
+
+
+def log_ticks(axis: Axis, low: float, high: float) -> None:
+    """Put about five ticks at round numbers on a logarithmic axis from `low` to `high`.
+
+    Example:
+        >>> axes = new_figure(2, 2).add_subplot()
+        >>> log_ticks(axes.yaxis, 0.01, 0.2)
+        >>> [round(float(tick), 3) for tick in axes.yaxis.get_majorticklocs()]
+        [0.01, 0.02, 0.05, 0.1, 0.2]
+    """
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [step * 10.0**power for power in powers for step in _log_steps(high / low)]
+    inside = [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]
+    axis.set_major_locator(FixedLocator(inside))
+    axis.set_minor_locator(NullLocator())
+
+
+def check_same_length(who: str, **columns: Sequence[object]) -> None:
+    """Raise unless the named sequences have one length, at least 1.
+
+    Example:
+        >>> check_same_length("kept_per_layer", names=["a"], kept=[1, 2])
+        Traceback (most recent call last):
+        ValueError: kept_per_layer: names, kept must have one length >= 1, got 1, 2.
+    """
+    lengths = [len(column) for column in columns.values()]
+    if len(set(lengths)) != 1 or lengths[0] < 1:
+        found = ", ".join(map(str, lengths))
+        raise ValueError(f"{who}: {', '.join(columns)} must have one length >= 1, got {found}.")
+
+
+def save(figure: Figure, path: str | Path) -> Path:
+    """Write the figure as PNG: first to a hidden neighbour, then renamed; return the path.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = save(new_figure(1, 1), Path(folder) / "empty.png")
+        ...     path.read_bytes()[1:4]
+        b'PNG'
+    """
+    path = Path(path)
+    if path.suffix.lower() != ".png":
+        raise ValueError(f"figure: path must end in .png, got '{path.name}'.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        # no software tag: the same figure gives the same bytes
+        figure.savefig(partial, format="png", dpi=DPI, metadata={"Software": None})
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return path
+
+
+def _log_steps(span: float) -> tuple[float, ...]:
+    # ticks per decade: about five on the whole axis
+    for limit, steps in ((6, (1, 1.5, 2, 3, 5, 7)), (50, (1, 2, 5)), (1000, (1, 3))):
+        if span < limit:
+            return steps
+    return (1,)
+
+
+def _plain(value: float) -> str:
+    text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return text.replace("-", "\N{MINUS SIGN}")

@@ -1,0 +1,76 @@
+"""Numbers that say how good a prediction is: pure functions of tensors, no autograd.
+
+Information is in nats. Everything is computed in float64 on the device of the input, and a wrong
+shape, label or probability raises instead of being repaired.
+
+Modules: `classification` (error, likelihood, calibration), `uncertainty` (entropy and its parts),
+`regression` (errors, mixture likelihood, intervals), `ranking` (selective prediction, OOD
+detection, standard error), `reports` (the summaries that are printed and stored).
+"""
+
+from bayesieve.assess.metrics.classification import (
+    Binning,
+    ReliabilityBins,
+    accuracy,
+    brier,
+    confusion_matrix,
+    ece,
+    error,
+    negative_log_likelihood,
+    precision_recall_f1,
+    reliability_bins,
+)
+from bayesieve.assess.metrics.ranking import aurc, auroc, risk_coverage, standard_error
+from bayesieve.assess.metrics.regression import (
+    interval,
+    interval_coverage,
+    log_likelihood_mixture,
+    mae,
+    mean_interval_width,
+    predictive_moments,
+    rmse,
+)
+from bayesieve.assess.metrics.reports import (
+    ClassificationReport,
+    RegressionReport,
+    classification_report,
+    regression_report,
+)
+from bayesieve.assess.metrics.uncertainty import (
+    expected_entropy,
+    mutual_information,
+    predictive_entropy,
+    predictive_log_probs,
+)
+
+__all__ = [
+    "Binning",
+    "ClassificationReport",
+    "RegressionReport",
+    "ReliabilityBins",
+    "accuracy",
+    "aurc",
+    "auroc",
+    "brier",
+    "classification_report",
+    "confusion_matrix",
+    "ece",
+    "error",
+    "expected_entropy",
+    "interval",
+    "interval_coverage",
+    "log_likelihood_mixture",
+    "mae",
+    "mean_interval_width",
+    "mutual_information",
+    "negative_log_likelihood",
+    "precision_recall_f1",
+    "predictive_entropy",
+    "predictive_log_probs",
+    "predictive_moments",
+    "regression_report",
+    "reliability_bins",
+    "risk_coverage",
+    "rmse",
+    "standard_error",
+]

@@ -1,0 +1,153 @@
+"""Regression metrics from posterior draws of the mean and a Gaussian noise level.
+
+The predictive density of one target (a vector of m outputs, independent given the weights) is
+
+    p(y) = (1/S) Σ_s Π_j N(y_j; mean_sj, noise_std_j²)
+
+whose variance splits into noise (aleatoric) and spread of the means (epistemic). Intervals are
+those of the Gaussian with the same mean and variance.
+"""
+
+import math
+from statistics import NormalDist
+
+import torch
+from torch import Tensor
+
+from bayesieve.assess.metrics.inputs import check_same_shape
+from bayesieve.checks import check_fraction
+
+
+def rmse(mean: Tensor, targets: Tensor) -> float:
+    """Root of the mean squared error over all entries; both of shape (N,) or (N, m).
+
+    Example:
+        >>> round(rmse(torch.tensor([0.0, 0.0]), torch.tensor([3.0, 4.0])), 4)  # sqrt(12.5)
+        3.5355
+    """
+    mean, targets = check_same_shape("rmse", mean=mean, targets=targets)
+    return float((mean - targets).square().mean().sqrt())
+
+
+def mae(mean: Tensor, targets: Tensor) -> float:
+    """Mean absolute error over all entries; both of shape (N,) or (N, m).
+
+    Example:
+        >>> mae(torch.tensor([0.0, 0.0]), torch.tensor([3.0, -4.0]))
+        3.5
+    """
+    mean, targets = check_same_shape("mae", mean=mean, targets=targets)
+    return float((mean - targets).abs().mean())
+
+
+def log_likelihood_mixture(
+    sample_means: Tensor, noise_std: float | Tensor, targets: Tensor
+) -> float:
+    """Mean over examples of log (1/S) Σ_s N(y; mean_s, noise_std²), nats per example.
+
+    Args:
+        sample_means: one mean per posterior draw, shape (S, N) or (S, N, m); with m outputs the
+            density is the joint one.
+        noise_std: a number, shape (m,), or any shape of as many axes as `sample_means` that
+            broadcasts to it.
+        targets: shape (N,) or (N, m).
+
+    Example:
+        >>> draws = torch.tensor([[0.0], [2.0]])
+        >>> round(log_likelihood_mixture(draws, 1.0, torch.tensor([1.0])), 4)
+        -1.4189
+    """
+    sample_means, noise = _check_draws("log_likelihood_mixture", sample_means, noise_std)
+    _, targets = check_same_shape("log_likelihood_mixture", draw=sample_means[0], targets=targets)
+    log_density = -0.5 * ((targets - sample_means) / noise).square() - noise.log()
+    log_density = log_density - 0.5 * math.log(2 * math.pi)
+    if log_density.ndim == 3:
+        log_density = log_density.sum(-1)
+    n_draws = sample_means.shape[0]
+    return float((torch.logsumexp(log_density, 0) - math.log(n_draws)).mean())
+
+
+def predictive_moments(
+    sample_means: Tensor, noise_std: float | Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, aleatoric std and epistemic std of the mixture, each (N,) or (N, m).
+
+    Their squares add up to the variance of the mixture, so the epistemic part divides by S.
+
+    Example:
+        >>> mean, aleatoric, epistemic = predictive_moments(torch.tensor([[0.0], [2.0]]), 0.5)
+        >>> mean.item(), aleatoric.item(), epistemic.item()
+        (1.0, 0.5, 1.0)
+    """
+    sample_means, noise = _check_draws("predictive_moments", sample_means, noise_std)
+    aleatoric = noise.expand_as(sample_means).square().mean(0).sqrt()
+    return sample_means.mean(0), aleatoric, sample_means.std(0, correction=0)
+
+
+def interval(mean: Tensor, std: Tensor, level: float) -> tuple[Tensor, Tensor]:
+    """Lower and upper end of the central Gaussian interval that holds `level` of the mass.
+
+    Example:
+        >>> lower, upper = interval(torch.zeros(1), torch.ones(1), 0.9)
+        >>> round(lower.item(), 3), round(upper.item(), 3)
+        (-1.645, 1.645)
+    """
+    half = _quantile("interval", level)
+    mean, std = check_same_shape("interval", mean=mean, std=std)
+    _check_std("interval", "std", std)
+    return mean - half * std, mean + half * std
+
+
+def interval_coverage(mean: Tensor, std: Tensor, targets: Tensor, level: float) -> float:
+    """Share of targets inside the central interval; near `level` for a calibrated model.
+
+    Example:
+        >>> mean, std, targets = torch.zeros(4), torch.ones(4), torch.tensor([0.0, 1.0, -1.5, 3.0])
+        >>> interval_coverage(mean, std, targets, level=0.9)
+        0.75
+    """
+    lower, upper = interval(mean, std, level)
+    _, targets = check_same_shape("interval_coverage", mean=mean, targets=targets)
+    return float(((lower <= targets) & (targets <= upper)).double().mean())
+
+
+def mean_interval_width(std: Tensor, level: float) -> float:
+    """Mean length of the central interval, in the unit of the targets.
+
+    Example:
+        >>> round(mean_interval_width(torch.tensor([1.0, 3.0]), level=0.9), 3)  # 2 * 2 * 1.645
+        6.579
+    """
+    lower, upper = interval(torch.zeros_like(std), std, level)
+    return float((upper - lower).mean())
+
+
+def _quantile(who: str, level: float) -> float:
+    check_fraction(who, open_ends=True, level=level)
+    return NormalDist().inv_cdf((1 + level) / 2)
+
+
+def _check_draws(
+    who: str, sample_means: Tensor, noise_std: float | Tensor
+) -> tuple[Tensor, Tensor]:
+    shape = tuple(sample_means.shape)
+    if len(shape) not in (2, 3):
+        raise ValueError(f"{who}: sample_means must have shape (S, N) or (S, N, m), got {shape}.")
+    (sample_means,) = check_same_shape(who, sample_means=sample_means)
+    noise = torch.as_tensor(noise_std, dtype=torch.float64, device=sample_means.device).detach()
+    per_output = len(shape) == 3 and tuple(noise.shape) == shape[2:]
+    broadcasts = noise.ndim == len(shape) and all(
+        mine in (1, whole) for mine, whole in zip(noise.shape, shape, strict=True)
+    )
+    if not (noise.ndim == 0 or per_output or broadcasts):
+        raise ValueError(
+            f"{who}: noise_std must be a number, have shape (m,) or broadcast axis by axis to "
+            f"{shape}, got {tuple(noise.shape)}."
+        )
+    _check_std(who, "noise_std", noise)
+    return sample_means, noise
+
+
+def _check_std(who: str, name: str, std: Tensor) -> None:
+    if not bool(((std > 0) & std.isfinite()).all()):
+        raise ValueError(f"{who}: {name} must be > 0 and finite, got {float(std.min())}.")

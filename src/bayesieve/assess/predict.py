@@ -1,0 +1,186 @@
+"""The predictive distribution of a posterior: at its mean, or averaged over draws.
+
+p(y | x) = 1/S Σ_s p(y | x, w_s). Draws are shared by all inputs, so weights are sampled once per
+call, however many inputs there are.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional as F
+
+from bayesieve.assess.metrics import (
+    expected_entropy,
+    interval,
+    mutual_information,
+    predictive_entropy,
+    predictive_log_probs,
+    predictive_moments,
+)
+from bayesieve.core.likelihoods import Bernoulli, Gaussian
+from bayesieve.core.network import Network
+from bayesieve.core.posterior import Posterior, SparseModel
+
+_DRAWS_AT_ONCE = 64_000_000  # weights held at a time: 256 MB in float32
+
+
+@dataclass(frozen=True, eq=False)
+class ClassPrediction:
+    """Class probabilities of N inputs under S weight vectors.
+
+    Args:
+        sample_log_probs: (S, N, C), nats.
+    """
+
+    sample_log_probs: Tensor
+
+    @cached_property
+    def log_probs(self) -> Tensor:
+        """Log of the averaged probabilities, (N, C)."""
+        return predictive_log_probs(self.sample_log_probs)
+
+    @property
+    def probs(self) -> Tensor:
+        """Averaged probabilities, (N, C)."""
+        return self.log_probs.exp()
+
+    @property
+    def label(self) -> Tensor:
+        """Most probable class, (N,)."""
+        return self.log_probs.argmax(-1)
+
+    @cached_property
+    def entropy(self) -> Tensor:
+        """Total uncertainty in nats, (N,)."""
+        return predictive_entropy(self.sample_log_probs)
+
+    @cached_property
+    def aleatoric(self) -> Tensor:
+        """Part of the entropy that each weight vector agrees on: noise in the data, (N,)."""
+        return expected_entropy(self.sample_log_probs)
+
+    @cached_property
+    def epistemic(self) -> Tensor:
+        """Mutual information of label and weights: what more data could resolve, (N,)."""
+        return mutual_information(self.sample_log_probs)
+
+
+@dataclass(frozen=True, eq=False)
+class RealPrediction:
+    """Real-valued predictions of N inputs under S weight vectors, in the units of training.
+
+    Args:
+        sample_means: (S, N, m).
+        noise_std: (S, 1, 1), standard deviation of the observation noise.
+    """
+
+    sample_means: Tensor
+    noise_std: Tensor
+
+    @cached_property
+    def _moments(self) -> tuple[Tensor, Tensor, Tensor]:
+        return predictive_moments(self.sample_means, self.noise_std)
+
+    @property
+    def mean(self) -> Tensor:
+        """Predictive mean, (N, m)."""
+        return self._moments[0]
+
+    @property
+    def aleatoric_std(self) -> Tensor:
+        """Noise of the data, (N, m)."""
+        return self._moments[1]
+
+    @property
+    def epistemic_std(self) -> Tensor:
+        """Spread of the weight vectors' means, (N, m)."""
+        return self._moments[2]
+
+    @property
+    def std(self) -> Tensor:
+        """Predictive standard deviation, (N, m)."""
+        return (self.aleatoric_std.square() + self.epistemic_std.square()).sqrt()
+
+    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
+        """Central interval of the given probability, two tensors of shape (N, m)."""
+        return interval(self.mean, self.std, level)
+
+
+Prediction = ClassPrediction | RealPrediction
+
+
+def predict(
+    model: Posterior | SparseModel,
+    x: Tensor,
+    *,
+    n_samples: int = 0,
+    seed: int = 0,
+    batch_size: int = 2048,
+) -> Prediction:
+    """Predict inputs with the posterior mean, or with draws from the posterior.
+
+    Args:
+        model: a posterior or sparse model.
+        x: (N, ...), of the network's input shape, on any device.
+        n_samples: S; 0 uses the mean of the weights.
+        seed: of the draws.
+        batch_size: inputs evaluated at a time.
+
+    Returns:
+        Class probabilities or real predictions, on the model's device.
+    """
+    if n_samples < 0:
+        raise ValueError(f"predict: n_samples must be >= 0, got {n_samples}.")
+    if len(x) == 0:
+        raise ValueError("predict: got no inputs.")
+    posterior = model.posterior if isinstance(model, SparseModel) else model
+    network = posterior.network
+    outputs, weights = [], []
+    for w in _weight_vectors(posterior, n_samples, seed):
+        parts = x.split(batch_size)
+        rows = [network.outputs(w, part.to(network.device), posterior.buffers) for part in parts]
+        outputs.append(torch.cat(rows, 1))
+        weights.append(_noise(network, w))
+    output = torch.cat(outputs)
+    if network.likelihood.task == "regression":
+        noise = torch.cat(weights)[:, None, None]
+        return RealPrediction(output.reshape(*output.shape[:2], -1), noise)
+    return ClassPrediction(_log_probs(network, output))
+
+
+def _weight_vectors(posterior: Posterior, n_samples: int, seed: int) -> Iterator[Tensor]:
+    """Draws in blocks of bounded memory, each (s, d); the mean, (1, d), for none."""
+    if n_samples == 0:
+        yield posterior.mean[None]
+        return
+    generator = Generator(posterior.mean.device).manual_seed(seed)
+    block = max(1, _DRAWS_AT_ONCE // posterior.layout.size)
+    for start in range(0, n_samples, block):
+        yield posterior.draw(min(block, n_samples - start), generator)
+
+
+def _noise(network: Network, w: Tensor) -> Tensor:
+    """Observation noise of each weight vector, (s,); zeros for class predictions."""
+    likelihood = network.likelihood
+    if not isinstance(likelihood, Gaussian):
+        return w.new_zeros(len(w))
+    log_noise = likelihood.log_noise(network.split(w)[1])
+    if isinstance(log_noise, Tensor):
+        return log_noise.exp()
+    return w.new_full((len(w),), math.exp(log_noise))
+
+
+def _log_probs(network: Network, output: Tensor) -> Tensor:
+    """Outputs (S, N, ...) as log class probabilities (S, N, C); a Bernoulli has two classes."""
+    if isinstance(network.likelihood, Bernoulli):
+        logit = output.reshape(*output.shape[:2], -1)
+        if logit.shape[-1] != 1:
+            raise ValueError(
+                f"predict: class predictions of a Bernoulli need one output, got {logit.shape[-1]}."
+            )
+        return torch.cat([F.logsigmoid(-logit), F.logsigmoid(logit)], -1)
+    return F.log_softmax(output, -1)

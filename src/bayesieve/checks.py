@@ -1,0 +1,63 @@
+"""Argument checks with one wording: who: what must hold, what came, what to do."""
+
+import difflib
+import math
+from collections.abc import Iterable
+
+
+def check_positive(who: str, **values: float | tuple[float, ...]) -> None:
+    """Raise unless every value (each entry of a tuple) is a finite number > 0.
+
+    Example:
+        >>> check_positive("SBNN", lr=1e-3)
+        >>> check_positive("SBNN", lr=-1.0)
+        Traceback (most recent call last):
+        ValueError: SBNN: lr must be > 0, got -1.0.
+    """
+    for name, value in values.items():
+        for number in _numbers(value):
+            if not (math.isfinite(number) and number > 0):
+                raise ValueError(f"{who}: {name} must be > 0, got {number}.")
+
+
+def check_not_negative(who: str, **values: float | tuple[float, ...]) -> None:
+    """Raise unless every value is a finite number >= 0."""
+    for name, value in values.items():
+        for number in _numbers(value):
+            if not (math.isfinite(number) and number >= 0):
+                raise ValueError(f"{who}: {name} must be >= 0, got {number}.")
+
+
+def check_fraction(who: str, *, open_ends: bool = False, **values: float | tuple[float, ...]) -> None:
+    """Raise unless every value lies in [0, 1], or strictly inside with `open_ends`."""
+    for name, value in values.items():
+        for number in _numbers(value):
+            inside = 0 < number < 1 if open_ends else 0 <= number <= 1
+            if not inside:
+                bounds = "strictly between 0 and 1" if open_ends else "between 0 and 1"
+                raise ValueError(f"{who}: {name} must be {bounds}, got {number}.")
+
+
+def check_choice(who: str, name: str, value: str, choices: Iterable[str]) -> None:
+    """Raise unless `value` is one of `choices`; the message suggests the nearest one.
+
+    Example:
+        >>> check_choice("prune", "score", "snrr", ("snr", "magnitude"))
+        Traceback (most recent call last):
+        ValueError: prune: score must be one of snr, magnitude; got 'snrr'. Did you mean 'snr'?
+    """
+    known = list(choices)
+    if value not in known:
+        listed = ", ".join(known)
+        hint = did_you_mean(value, known)
+        raise ValueError(f"{who}: {name} must be one of {listed}; got {value!r}.{hint}")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return " Did you mean 'x'?" for the closest known word, or an empty string."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def _numbers(value: float | tuple[float, ...]) -> tuple[float, ...]:
+    return value if isinstance(value, tuple) else (value,)

@@ -1,0 +1,195 @@
+"""What a training run is made of: one frozen tree of settings, each described once, here.
+
+A configuration file, the command line's flags and `config.json` in a run folder all speak of these
+fields. A field left at None takes the recommended value of `cli.registry`; `config.json` records
+the values that were used. Nothing here imports torch.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Numbers = float | tuple[float, ...]  # one number, or one per model of a population
+Score = Literal["snr", "inclusion", "evidence", "magnitude", "second-moment"]
+
+
+def setting(default: Any, flag: str, help: str, metavar: str | None = None) -> Any:
+    """A dataclass field with the flag that sets it and one line of help."""
+    return field(default=default, metadata={"flag": flag, "help": help, "metavar": metavar})
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """What is learned from."""
+
+    name: str | None = setting(
+        None, "--data", "Data set: a name of `bayesieve data list`, csv:PATH, images:FOLDER, ..."
+    )
+    target: str | None = setting(None, "--target", "Tables: the column to predict.", "COLUMN")
+    task: Literal["classification", "regression"] | None = setting(
+        None, "--task", "Tables: guessed from the target unless given."
+    )
+    split: int = setting(0, "--split", "UCI sets: which of the published splits, from 0.")
+    missing: Literal["refuse", "impute"] = setting(
+        "refuse", "--missing", "Tables: what to do with missing values."
+    )
+    test_fraction: float = setting(0.2, "--test-fraction", "Own data: part set aside for testing.")
+    image_size: int | None = setting(
+        None, "--image-size", "Image folders: resize to this many pixels each way."
+    )
+    seed: int = setting(0, "--data-seed", "Seed of the test and validation splits.")
+
+
+@dataclass(frozen=True)
+class NetConfig:
+    """The network, what its outputs mean, and the part each parameter plays."""
+
+    name: str = setting(
+        "mlp:400,400",
+        "--net",
+        "lenet-300-100, lenet5, lenet5-caffe, mlp:WIDTHS[:relu|tanh|swish], or "
+        "module:package.file.factory.",
+    )
+    likelihood: Literal["categorical", "bernoulli", "gaussian"] | None = setting(
+        None, "--likelihood", "Chosen from the task unless given."
+    )
+    noise_std: float | None = setting(
+        None, "--noise-std", "Gaussian noise in units of the standardised target; fixed when given."
+    )
+    learn_noise: bool | None = setting(
+        None, "--learn-noise", "Learn the Gaussian noise, starting at --noise-std or 1."
+    )
+    prune_params: tuple[str, ...] = setting(
+        (), "--prune-params", "Parameters that may be pruned, for example 'fc*.weight'.", "PATTERN"
+    )
+    keep_params: tuple[str, ...] = setting(
+        (), "--keep-params", "Parameters with a posterior that are never pruned.", "PATTERN"
+    )
+    point_params: tuple[str, ...] = setting(
+        (), "--point-params", "Parameters trained as plain numbers, without a prior.", "PATTERN"
+    )
+    warm_start: str | None = setting(
+        None, "--warm-start", "Trained weights to start from: a state dict as .safetensors.", "FILE"
+    )
+    dtype: Literal["float32", "float64"] = setting("float32", "--dtype", "Number format.")
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """The algorithm and its numbers; an engine refuses those it has no use for."""
+
+    name: Literal["map", "flat-vi", "sbnn"] = setting("sbnn", "--engine", "Algorithm.")
+    prior: Literal["none", "normal", "spike-slab"] | None = setting(
+        None, "--prior", "Prior on the weights: the engine's own unless given."
+    )
+    prior_std: Numbers | None = setting(
+        None, "--prior-std", "Standard deviation of a normal prior.", "FLOAT"
+    )
+    slab_std: Numbers | None = setting(
+        None, "--slab-std", "Spike and slab: standard deviation of weights that matter.", "FLOAT"
+    )
+    spike_std: Numbers | None = setting(
+        None, "--spike-std", "Spike and slab: standard deviation of those that do not.", "FLOAT"
+    )
+    slab_prob: Numbers | None = setting(
+        None, "--slab-prob", "Spike and slab: prior probability that a weight matters.", "FLOAT"
+    )
+    lr: Numbers | None = setting(
+        None, "--lr", "Learning rate; A,B,... gives each of --n-models its own.", "FLOAT"
+    )
+    init_std: Numbers | None = setting(
+        None, "--init-std", "Starting posterior standard deviation.", "FLOAT"
+    )
+    start: Literal["module", "he"] | None = setting(
+        None, "--start", "Starting means: the network's own, or uniform by fan-in."
+    )
+    optimizer: Literal["adam", "adamw", "sgd"] | None = setting(
+        None, "--optimizer", "Optimiser of the engine."
+    )
+    local: bool | None = setting(
+        None, "--local", "Noise on activations instead of weights (flat-vi, sbnn)."
+    )
+    weight_decay: float | None = setting(None, "--weight-decay", "Weight decay (map).")
+    momentum: float | None = setting(None, "--momentum", "Momentum of sgd (map).")
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """How the learning rate and the weight of the prior move during the run."""
+
+    lr: Literal["constant", "cosine", "linear", "step"] | None = setting(
+        None, "--lr-schedule", "Course of the learning rate."
+    )
+    hold: float | None = setting(
+        None, "--hold", "Fraction of the run before it decays; until pruning ends unless given."
+    )
+    warmup: float = setting(0.0, "--warmup", "Fraction of the run in which it rises from 0.")
+    kl: float | None = setting(None, "--kl", "Weight of the prior; 1 is Bayes.")
+    kl_after: float | None = setting(None, "--kl-after", "Its weight once pruning has ended.")
+    kl_warmup_epochs: float | None = setting(
+        None, "--kl-warmup-epochs", "Epochs over which the weight of the prior rises from 0."
+    )
+    minibatch: Literal["uniform", "geometric"] = setting(
+        "uniform", "--minibatch", "How the batches of an epoch share the prior."
+    )
+
+
+@dataclass(frozen=True)
+class PruningConfig:
+    """Gradual pruning during training; off unless zeros is given."""
+
+    zeros: float | None = setting(
+        None, "--zeros", "Final fraction of zeros over all parameters; no pruning unless given."
+    )
+    start: float = setting(0.125, "--prune-start", "Fraction of the run at which pruning begins.")
+    end: float = setting(0.5625, "--prune-end", "Fraction of the run at which it has ended.")
+    score: Score | None = setting(None, "--score", "Which weights go first.")
+    soft: bool = setting(False, "--soft", "Let pruned weights come back until pruning ends.")
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """The loop: how long, how many, on what device."""
+
+    epochs: int | None = setting(
+        None, "--epochs", "Passes over the data (60 unless --steps is given)."
+    )
+    steps: int | None = setting(None, "--steps", "Gradient steps, in place of epochs.")
+    batch_size: int = setting(128, "--batch-size", "Examples per step.")
+    seed: int = setting(0, "--seed", "Seed of initial weights, noise and batch order.")
+    n_models: int = setting(1, "--n-models", "Models trained side by side from different seeds.")
+    clip_norm: float | None = setting(
+        None, "--clip-norm", "Bound on the norm of the gradient per example."
+    )
+    val_fraction: float | None = setting(
+        None, "--val-fraction", "Part of the training data held out and watched."
+    )
+    patience: int | None = setting(
+        None, "--patience", "Epochs without a better validation likelihood before stopping."
+    )
+    min_delta: float = setting(0.0, "--min-delta", "How much lower (nats) counts as better.")
+    device: str = setting("auto", "--device", "auto, cpu, cuda or cuda:N.", "DEVICE")
+    compile: Literal["auto", "on", "off"] = setting(
+        "auto", "--compile", "Compile the elementwise part of a step."
+    )
+    checkpoint_every: int | None = setting(
+        None, "--checkpoint-every", "Steps between checkpoints; at each epoch's end unless given."
+    )
+    distill: int | None = setting(
+        None, "--distill", "Self-distillation: number of dense teachers trained first."
+    )
+    distill_epochs: int | None = setting(
+        None, "--distill-epochs", "Their epochs; as many as the run unless given."
+    )
+    distill_weight: float = setting(0.5, "--distill-weight", "Share of the teachers in a label.")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that determines a run."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    net: NetConfig = field(default_factory=NetConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    pruning: PruningConfig = field(default_factory=PruningConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)

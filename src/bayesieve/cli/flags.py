@@ -1,0 +1,88 @@
+"""One command-line flag per setting of the configuration, made from the fields' own descriptions."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, Field, fields
+from functools import cache
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import typer
+
+from bayesieve.cli.config_files import sections
+
+_PANELS = {
+    "data": "Data",
+    "net": "Network",
+    "engine": "Engine",
+    "schedule": "Schedule",
+    "pruning": "Pruning while training",
+    "training": "Training",
+}
+Settings = dict[str, dict[str, Any]]  # section -> setting -> value, only those given
+
+
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command one flag per setting; it receives those that were set as `given`."""
+    own = inspect.signature(command).parameters
+    flags = {f"{section}__{spec.name}": (section, spec) for section, spec in _all_settings()}
+
+    def wrapper(**values: Any) -> None:
+        given: Settings = {}
+        for key, (section, spec) in flags.items():
+            value = values.pop(key)
+            if value is not None and value != []:
+                given.setdefault(section, {})[spec.name] = value
+        command(given=given, **values)
+
+    parameters = [p for name, p in own.items() if name != "given"]
+    parameters += [_parameter(key, *pair) for key, pair in flags.items()]
+    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapper.__doc__, wrapper.__name__ = command.__doc__, command.__name__
+    return wrapper
+
+
+@cache
+def flag_of(section: str, name: str) -> str:
+    """The flag that sets `section.name`."""
+    return next(
+        str(spec.metadata["flag"])
+        for own, spec in _all_settings()
+        if (own, spec.name) == (section, name)
+    )
+
+
+def _all_settings() -> Iterator[tuple[str, Field[Any]]]:
+    for section, kind in sections().items():
+        yield from ((section, spec) for spec in fields(kind))
+
+
+def _parameter(key: str, section: str, spec: Field[Any]) -> inspect.Parameter:
+    hint = get_type_hints(sections()[section])[spec.name]
+    kind, choices = _flag_type(hint)
+    flag, text = spec.metadata["flag"], spec.metadata["help"]
+    if spec.default is not MISSING and spec.default not in (None, (), False):
+        text += f" [default: {spec.default}]"
+    option = typer.Option(
+        f"{flag}/--no-{flag[2:]}" if kind is bool else flag,
+        help=text,
+        metavar=choices or spec.metadata["metavar"],
+        rich_help_panel=_PANELS[section],
+        show_default=False,
+    )
+    own_kind: Any = list[str] if kind is tuple else kind
+    annotation = Annotated[own_kind | None, option]
+    return inspect.Parameter(
+        key, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
+    )
+
+
+def _flag_type(hint: Any) -> tuple[Any, str | None]:
+    """The type of a flag, and its choices if it has any."""
+    options = [hint] if get_origin(hint) in (tuple, Literal, None) else list(get_args(hint))
+    options = [kind for kind in options if kind is not NoneType]
+    if len(options) > 1:
+        return str, None  # numbers, which may be a list
+    if get_origin(options[0]) is Literal:
+        return str, "|".join(get_args(options[0]))
+    return (tuple, None) if get_origin(options[0]) is tuple else (options[0], None)

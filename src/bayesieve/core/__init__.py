@@ -1,0 +1,1 @@
+"""The nouns: layout, network, problem, likelihoods, priors, posteriors and shared formulas."""

@@ -1,0 +1,227 @@
+"""Where each named tensor of a network sits in the flat weight vector w, and what part it plays.
+
+Entries are ordered by role: prunable weights first, then Bayesian weights that are never pruned,
+then point parameters (norm scales, learned noise). `w[..., layout.sparse]` and
+`w[..., layout.bayesian]` are therefore plain slices.
+"""
+
+import fnmatch
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from bayesieve.errors import UnsupportedModelError
+
+
+class Role(IntEnum):
+    """What inference does with a parameter; the order is the order of entries in w."""
+
+    PRUNE = 0  # has a posterior and may be removed
+    KEEP = 1  # has a posterior, never removed
+    POINT = 2  # trained as a point estimate without a prior
+
+
+RoleRule = Callable[[str, nn.Module], Role]
+
+_WEIGHTED = (
+    nn.Linear, nn.Bilinear, nn.Conv1d, nn.Conv2d, nn.Conv3d,
+    nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d,
+)  # fmt: skip
+_ATTENTION_WEIGHTS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
+
+
+def default_role(name: str, owner: nn.Module) -> Role:
+    """Weights of Linear, Conv and attention are pruned, their biases kept, the rest points."""
+    leaf = name.rpartition(".")[2]
+    if isinstance(owner, _WEIGHTED):
+        return Role.PRUNE if leaf.startswith("weight") else Role.KEEP
+    if isinstance(owner, nn.MultiheadAttention):
+        return Role.PRUNE if leaf in _ATTENTION_WEIGHTS else Role.KEEP
+    return Role.POINT
+
+
+@dataclass(frozen=True)
+class Roles:
+    """A rule that overrides the default by parameter-name pattern or module type.
+
+    Args:
+        prune: shell patterns on parameter names, or module types, that may be pruned.
+        keep: the same for parameters with a posterior that are never pruned.
+        point: the same for parameters trained as point estimates.
+
+    A parameter that matches several lists takes the last of point, keep, prune that matches;
+    one that matches none takes `default_role`.
+
+    Example:
+        >>> rule = Roles(keep=("head.*",), point=(nn.Embedding,))
+        >>> rule("head.weight", nn.Linear(2, 2)).name
+        'KEEP'
+    """
+
+    prune: tuple[str | type[nn.Module], ...] = ()
+    keep: tuple[str | type[nn.Module], ...] = ()
+    point: tuple[str | type[nn.Module], ...] = ()
+
+    def __call__(self, name: str, owner: nn.Module) -> Role:
+        """The role of one parameter."""
+        role = default_role(name, owner)
+        choices = ((Role.POINT, self.point), (Role.KEEP, self.keep), (Role.PRUNE, self.prune))
+        for candidate, patterns in choices:
+            if any(_matches(pattern, name, owner) for pattern in patterns):
+                role = candidate
+        return role
+
+
+def _matches(pattern: str | type[nn.Module], name: str, owner: nn.Module) -> bool:
+    if isinstance(pattern, str):
+        return fnmatch.fnmatchcase(name, pattern)
+    return isinstance(owner, pattern)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names, shapes and roles of the tensors inside w, in the order in which they lie there.
+
+    Example:
+        >>> layout = layout_of(nn.Linear(3, 2))
+        >>> layout.names, layout.size, layout.n_sparse
+        (('weight', 'bias'), 8, 6)
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
+    roles: tuple[Role, ...]
+
+    def __post_init__(self) -> None:
+        if list(self.roles) != sorted(self.roles):
+            raise ValueError("Layout: roles must be sorted (PRUNE, KEEP, POINT); use layout_of.")
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of entries of each tensor."""
+        return tuple(math.prod(shape) for shape in self.shapes)
+
+    @cached_property
+    def slices(self) -> dict[str, slice]:
+        """The slice of w that each named tensor occupies."""
+        ends = torch.tensor([0, *self.sizes]).cumsum(0).tolist()
+        return {name: slice(ends[i], ends[i + 1]) for i, name in enumerate(self.names)}
+
+    @cached_property
+    def size(self) -> int:
+        """Length d of w."""
+        return sum(self.sizes)
+
+    @cached_property
+    def n_sparse(self) -> int:
+        """Number of prunable entries."""
+        return self._count(Role.PRUNE)
+
+    @cached_property
+    def n_bayesian(self) -> int:
+        """Number of entries with a posterior: prunable ones and those always kept."""
+        return self._count(Role.PRUNE) + self._count(Role.KEEP)
+
+    @property
+    def sparse(self) -> slice:
+        """The prunable entries of w."""
+        return slice(0, self.n_sparse)
+
+    @property
+    def bayesian(self) -> slice:
+        """The entries of w that have a posterior."""
+        return slice(0, self.n_bayesian)
+
+    def layer_of(self, device: torch.device | None = None) -> Tensor:
+        """Index of the tensor that each entry of w belongs to, shape (d,)."""
+        sizes = torch.tensor(self.sizes, device=device)
+        return torch.repeat_interleave(torch.arange(len(self.names), device=device), sizes)
+
+    def fan_in(self, name: str) -> int:
+        """Number of inputs one output of the tensor sums over (1 for vectors)."""
+        shape = self.shapes[self.names.index(name)]
+        return math.prod(shape[1:]) if len(shape) > 1 else 1
+
+    def flatten(self, tensors: nn.Module | Mapping[str, Tensor]) -> Tensor:
+        """Copy named tensors into one vector, shape (d,)."""
+        named = dict(tensors.named_parameters()) if isinstance(tensors, nn.Module) else tensors
+        return torch.cat([named[name].detach().reshape(-1) for name in self.names])
+
+    def unflatten(self, w: Tensor) -> dict[str, Tensor]:
+        """View w, shape (..., d), as named tensors of shape (..., *shape): no copy."""
+        return dict(self.pieces(w))
+
+    def pieces(self, w: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """Yield (name, view) pairs of w, shape (..., d)."""
+        if w.shape[-1] != self.size:
+            raise ValueError(f"Layout: w must have {self.size} entries, got {w.shape[-1]}.")
+        for name, shape in zip(self.names, self.shapes, strict=True):
+            yield name, w[..., self.slices[name]].view(w.shape[:-1] + shape)
+
+    def extended(self, extra: Mapping[str, Tensor]) -> "Layout":
+        """Return a layout with point parameters added at the end."""
+        return Layout(
+            (*self.names, *extra),
+            (*self.shapes, *(value.shape for value in extra.values())),
+            (*self.roles, *(Role.POINT for _ in extra)),
+        )
+
+    def to_json(self) -> list[list[object]]:
+        """Plain lists, for headers of saved files."""
+        rows = zip(self.names, self.shapes, self.roles, strict=True)
+        return [[name, list(shape), role.name] for name, shape, role in rows]
+
+    def _count(self, role: Role) -> int:
+        pairs = zip(self.sizes, self.roles, strict=True)
+        return sum(size for size, own in pairs if own == role)
+
+
+def layout_of(model: nn.Module, rule: RoleRule = default_role) -> Layout:
+    """Lay out the trainable parameters of a module; tied ones count once, frozen ones not at all.
+
+    A parameter shared by several modules takes the most prunable of the roles its owners give it.
+    """
+    roles: dict[nn.Parameter, Role] = {}
+    for prefix, owner in model.named_modules(remove_duplicate=False):
+        for leaf, parameter in owner.named_parameters(recurse=False, remove_duplicate=False):
+            name = f"{prefix}.{leaf}" if prefix else leaf
+            role = rule(name, owner)
+            roles[parameter] = min(role, roles.get(parameter, role))
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    _check_parameters(named)
+    named.sort(key=lambda pair: roles[pair[1]])  # stable: module order inside a role
+    return Layout(
+        tuple(name for name, _ in named),
+        tuple(p.shape for _, p in named),
+        tuple(roles[p] for _, p in named),
+    )
+
+
+def _check_parameters(named: list[tuple[str, nn.Parameter]]) -> None:
+    if not named:
+        raise UnsupportedModelError(
+            "Problem: the model has no trainable parameter. Set requires_grad on what to infer."
+        )
+    for name, p in named:
+        if isinstance(p, nn.parameter.UninitializedParameter):
+            raise UnsupportedModelError(
+                f"Problem: parameter {name!r} is not initialised yet (a lazy module). "
+                "Call the model once on an example first."
+            )
+        if not p.is_floating_point():
+            raise UnsupportedModelError(
+                f"Problem: parameter {name!r} must be real floating point, got {p.dtype}."
+            )
+    first_name, first = named[0]
+    for name, p in named:
+        if p.dtype != first.dtype or p.device != first.device:
+            raise UnsupportedModelError(
+                f"Problem: all parameters must share one dtype and device; {first_name!r} is "
+                f"{first.dtype} on {first.device}, {name!r} {p.dtype} on {p.device}. "
+                "Use model.to(...)."
+            )

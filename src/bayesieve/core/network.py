@@ -1,0 +1,163 @@
+"""A module and its likelihood, seen as a function of one flat weight vector.
+
+`Network` keeps the module's structure, frozen parameters and initial buffers, but no trainable
+weight: those live in whatever flat vector a caller brings. A posterior can therefore hold on to
+its network without holding a second copy of the weights.
+"""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from bayesieve.core.layout import Layout, RoleRule, default_role, layout_of
+from bayesieve.core.likelihoods import Likelihood
+
+Buffers = Mapping[str, Tensor]
+EXTRA_PREFIX = "likelihood."
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """The function (w, x) -> output of an unmodified `nn.Module`.
+
+    Args:
+        skeleton: the module with its trainable parameters on the meta device.
+        likelihood: how outputs become densities.
+        layout: where each trainable tensor sits in w.
+        device: where computation happens.
+        dtype: of w.
+    """
+
+    skeleton: nn.Module
+    likelihood: Likelihood
+    layout: Layout
+    device: torch.device
+    dtype: torch.dtype
+    _batched: list[bool] = field(default_factory=list, repr=False)
+
+    @classmethod
+    def of(
+        cls, model: nn.Module, likelihood: Likelihood, rule: RoleRule = default_role
+    ) -> "Network":
+        """Describe a module; the module itself is neither changed nor referenced afterwards."""
+        layout = layout_of(model, rule).extended(
+            {EXTRA_PREFIX + name: value for name, value in likelihood.parameters().items()}
+        )
+        trainable = [p for p in model.parameters() if p.requires_grad]
+        memo: dict[int, object] = {
+            id(p): nn.Parameter(torch.empty_like(p, device="meta")) for p in trainable
+        }
+        skeleton = copy.deepcopy(model, memo)
+        return cls(skeleton, likelihood, layout, trainable[0].device, trainable[0].dtype)
+
+    def weights_of(self, model: nn.Module) -> Tensor:
+        """The trainable parameters of `model` and the likelihood's initial numbers, shape (d,)."""
+        named = dict(model.named_parameters())
+        for name, value in self.likelihood.parameters().items():
+            named[EXTRA_PREFIX + name] = value.to(self.device, self.dtype)  # type: ignore[assignment]
+        return self.layout.flatten(named)
+
+    def buffers(self) -> dict[str, Tensor]:
+        """Copies of the module's buffers as they were when the network was described."""
+        return {name: value.detach().clone() for name, value in self.skeleton.named_buffers()}
+
+    def to(self, device: torch.device | str) -> "Network":
+        """The same network computing on another device."""
+        device = torch.device(device)
+        if device == self.device:
+            return self
+        skeleton = copy.deepcopy(self.skeleton)
+        for module in skeleton.modules():
+            for name, buffer in module._buffers.items():
+                module._buffers[name] = None if buffer is None else buffer.to(device)
+            for parameter in module._parameters.values():
+                if parameter is not None and not parameter.is_meta:
+                    parameter.data = parameter.data.to(device)
+        return Network(skeleton, self.likelihood, self.layout, device, self.dtype)
+
+    def split(self, w: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Views of w, shape (..., d): the module's parameters and the likelihood's numbers."""
+        parameters, extra = {}, {}
+        for name, view in self.layout.pieces(w):
+            if name.startswith(EXTRA_PREFIX):
+                extra[name.removeprefix(EXTRA_PREFIX)] = view
+            else:
+                parameters[name] = view
+        return parameters, extra
+
+    def outputs(self, w: Tensor, x: Tensor, buffers: Buffers) -> Tensor:
+        """Evaluate k weight vectors on n inputs in eval mode.
+
+        Args:
+            w: weight vectors, shape (k, d).
+            x: inputs, shape (n, ...), shared by all k.
+            buffers: module buffers (BatchNorm statistics), shared by all k.
+
+        Returns:
+            Outputs, shape (k, n, ...), without gradients.
+        """
+        parameters, _ = self.split(w)
+        was_training = [m.training for m in self.skeleton.modules()]
+        self.skeleton.eval()
+        try:
+            with torch.no_grad():
+                if len(w) > 1 and x.device.type != "cpu" and self.is_batchable(x[:2]):
+                    call = torch.vmap(self._call, in_dims=(0, None, None))
+                    return call(parameters, dict(buffers), x)
+                # On a CPU one matrix product per draw beats a batched product.
+                rows = ({name: view[i] for name, view in parameters.items()} for i in range(len(w)))
+                return torch.stack([self._call(row, buffers, x) for row in rows])
+        finally:
+            for module, training in zip(self.skeleton.modules(), was_training, strict=True):
+                module.training = training
+
+    def is_batchable(self, x: Tensor) -> bool:
+        """Whether the module runs under `torch.vmap` over its weights; tried once, remembered."""
+        if not self._batched:
+            w = torch.zeros(2, self.layout.size, device=self.device, dtype=self.dtype)
+            parameters, _ = self.split(w)
+            buffers = {
+                name: value.expand(2, *value.shape).clone()
+                for name, value in self.buffers().items()
+            }
+            try:
+                with torch.no_grad():
+                    call = torch.vmap(self._call, in_dims=(0, 0, None), randomness="different")
+                    call(parameters, buffers, x)
+                self._batched.append(True)
+            except (RuntimeError, NotImplementedError):  # what vmap raises for what it cannot batch
+                self._batched.append(False)
+        return self._batched[0]
+
+    def _call(self, parameters: Mapping[str, Tensor], buffers: Buffers, x: Tensor) -> Tensor:
+        output = functional_call(self.skeleton, {**parameters, **buffers}, (x,))
+        return output
+
+
+def install(network: Network, module: nn.Module, w: Tensor, buffers: Buffers) -> nn.Module:
+    """Copy one weight vector, shape (d,), and buffers into a module of the same structure."""
+    named = dict(module.named_parameters())
+    with torch.no_grad():
+        for name, view in network.split(w)[0].items():
+            named[name].copy_(view)
+        for name, buffer in module.named_buffers():
+            buffer.copy_(buffers[name])
+    return module
+
+
+def materialise(network: Network, w: Tensor, buffers: Buffers) -> nn.Module:
+    """A stand-alone module in eval mode holding one weight vector, shape (d,)."""
+    memo: dict[int, object] = {}
+    for name, parameter in network.skeleton.named_parameters():
+        if parameter.is_meta:
+            value = network.split(w)[0][name]
+            memo[id(parameter)] = nn.Parameter(value.detach().clone())
+    module = copy.deepcopy(network.skeleton, memo)
+    with torch.no_grad():
+        for name, buffer in module.named_buffers():
+            buffer.copy_(buffers[name])
+    return module.eval()

@@ -1,0 +1,238 @@
+"""The narrow waist: what every engine ends in and everything downstream starts from."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Generator, Tensor, nn
+
+from bayesieve.core.layout import Layout
+from bayesieve.core.network import Network, materialise
+from bayesieve.core.priors import Prior
+
+
+@runtime_checkable
+class Posterior(Protocol):
+    """A distribution over the flat weight vector of one network."""
+
+    @property
+    def network(self) -> Network:
+        """The function these weights belong to."""
+        ...
+
+    @property
+    def layout(self) -> Layout:
+        """Where each tensor sits in w."""
+        ...
+
+    @property
+    def mean(self) -> Tensor:
+        """Posterior mean, shape (d,)."""
+        ...
+
+    @property
+    def inclusion(self) -> Tensor | None:
+        """Probability that each weight matters, shape (d,), or None if the prior has none."""
+        ...
+
+    @property
+    def buffers(self) -> Mapping[str, Tensor]:
+        """Module buffers (BatchNorm statistics) that go with these weights."""
+        ...
+
+    def draw(self, n: int, generator: Generator) -> Tensor:
+        """Independent draws, shape (n, d)."""
+        ...
+
+    def masked(self, keep: Tensor) -> "Posterior":
+        """The same posterior with the entries where `keep`, (d,), is False fixed at 0."""
+        ...
+
+    def to(self, device: torch.device | str) -> "Posterior":
+        """The same posterior on another device."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Factorised:
+    """Independent normals, N(mean, std²) for each weight; std is 0 for point parameters.
+
+    Args:
+        network: the function these weights belong to.
+        mean: (d,).
+        std: (d,).
+        prior: the prior of the Bayesian entries, where one number describes it.
+        logit_inclusion: (d,), log-odds that a weight belongs to the slab; +inf for points.
+        buffers: module buffers.
+
+    Example:
+        >>> from bayesieve.core.likelihoods import Gaussian
+        >>> network = Network.of(nn.Linear(2, 1), Gaussian())
+        >>> q = Factorised(network, torch.zeros(3), torch.ones(3))
+        >>> q.draw(5, torch.Generator().manual_seed(0)).shape
+        torch.Size([5, 3])
+    """
+
+    network: Network
+    mean: Tensor
+    std: Tensor
+    prior: Prior | None = None
+    logit_inclusion: Tensor | None = None
+    buffers: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        d = self.network.layout.size
+        for name in ("mean", "std", "logit_inclusion"):
+            value = getattr(self, name)
+            if value is not None and value.shape != (d,):
+                raise ValueError(f"Factorised: {name} must have shape ({d},), got {value.shape}.")
+
+    @property
+    def layout(self) -> Layout:
+        """Where each tensor sits in w."""
+        return self.network.layout
+
+    @property
+    def inclusion(self) -> Tensor | None:
+        """Probability that each weight matters, shape (d,)."""
+        return None if self.logit_inclusion is None else torch.sigmoid(self.logit_inclusion)
+
+    def draw(self, n: int, generator: Generator) -> Tensor:
+        """Independent draws, shape (n, d); point parameters take no noise."""
+        bayesian = self.layout.bayesian
+        draws = torch.empty(n, self.layout.size, dtype=self.mean.dtype, device=self.mean.device)
+        noise = draws if bayesian.stop == self.layout.size else draws[:, bayesian]
+        noise.normal_(generator=generator).mul_(self.std[bayesian])
+        draws[:, bayesian.stop :] = 0
+        return draws.add_(self.mean)
+
+    def masked(self, keep: Tensor) -> "Factorised":
+        """The same posterior with mean and std 0 where `keep`, (d,), is False."""
+        logit = self.logit_inclusion
+        return replace(
+            self,
+            mean=self.mean * keep,
+            std=self.std * keep,
+            logit_inclusion=None if logit is None else logit.masked_fill(~keep, -torch.inf),
+        )
+
+    def to(self, device: torch.device | str) -> "Factorised":
+        """The same posterior on another device."""
+        logit = self.logit_inclusion
+        return replace(
+            self,
+            network=self.network.to(device),
+            mean=self.mean.to(device),
+            std=self.std.to(device),
+            logit_inclusion=None if logit is None else logit.to(device),
+            buffers={name: value.to(device) for name, value in self.buffers.items()},
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """A finite set of weight vectors, each equally likely; a point estimate is one of them.
+
+    Args:
+        network: the function these weights belong to.
+        draws: (n, d).
+        logit_inclusion: (d,) or None.
+        buffers: module buffers.
+    """
+
+    network: Network
+    draws: Tensor
+    logit_inclusion: Tensor | None = None
+    buffers: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        d = self.network.layout.size
+        if self.draws.dim() != 2 or self.draws.shape[1] != d or len(self.draws) == 0:
+            raise ValueError(
+                f"Samples: draws must have shape (n, {d}), n > 0, got {tuple(self.draws.shape)}."
+            )
+
+    @property
+    def layout(self) -> Layout:
+        """Where each tensor sits in w."""
+        return self.network.layout
+
+    @property
+    def mean(self) -> Tensor:
+        """Average of the draws, shape (d,)."""
+        return self.draws.mean(0)
+
+    @property
+    def inclusion(self) -> Tensor | None:
+        """Probability that each weight matters, shape (d,), where the prior defines one."""
+        return None if self.logit_inclusion is None else torch.sigmoid(self.logit_inclusion)
+
+    def draw(self, n: int, generator: Generator) -> Tensor:
+        """N rows taken at random with replacement, shape (n, d); all rows once if n equals them."""
+        if n == len(self.draws):
+            return self.draws.clone()
+        rows = torch.randint(len(self.draws), (n,), generator=generator, device=self.draws.device)
+        return self.draws[rows]
+
+    def masked(self, keep: Tensor) -> "Samples":
+        """The same draws with 0 where `keep`, (d,), is False."""
+        logit = self.logit_inclusion
+        return replace(
+            self,
+            draws=self.draws * keep,
+            logit_inclusion=None if logit is None else logit.masked_fill(~keep, -torch.inf),
+        )
+
+    def to(self, device: torch.device | str) -> "Samples":
+        """The same posterior on another device."""
+        logit = self.logit_inclusion
+        return replace(
+            self,
+            network=self.network.to(device),
+            draws=self.draws.to(device),
+            logit_inclusion=None if logit is None else logit.to(device),
+            buffers={name: value.to(device) for name, value in self.buffers.items()},
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class SparseModel:
+    """A posterior and what is kept of it.
+
+    Args:
+        posterior: already masked: entries that are not kept are exactly 0.
+        keep: (d,) bool, True = kept.
+    """
+
+    posterior: Posterior
+    keep: Tensor
+
+    @property
+    def network(self) -> Network:
+        """The function these weights belong to."""
+        return self.posterior.network
+
+    @property
+    def layout(self) -> Layout:
+        """Where each tensor sits in w."""
+        return self.posterior.layout
+
+    @property
+    def zeros(self) -> float:
+        """Fraction of all trainable parameters, biases included, that are exactly 0."""
+        return int((~self.keep).sum()) / self.layout.size
+
+    @property
+    def removed(self) -> float:
+        """Fraction of the prunable weights that are removed."""
+        sparse = self.keep[self.layout.sparse]
+        return int((~sparse).sum()) / max(sparse.numel(), 1)
+
+    def to_module(self) -> nn.Module:
+        """A plain module with the masked posterior mean as its weights, in eval mode."""
+        return materialise(self.network, self.posterior.mean, self.posterior.buffers)
+
+    def to(self, device: torch.device | str) -> "SparseModel":
+        """The same sparse model on another device."""
+        return SparseModel(self.posterior.to(device), self.keep.to(device))

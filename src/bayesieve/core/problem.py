@@ -1,0 +1,232 @@
+"""What is to be inferred: a network, a likelihood and data; no prior, no algorithm."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+
+from bayesieve.core.batch import Batch, ExamplesLike
+from bayesieve.core.layout import Layout, RoleRule, default_role
+from bayesieve.core.likelihoods import Likelihood
+from bayesieve.core.network import Network
+from bayesieve.core.workspace import Workspace
+
+
+class Problem:
+    """An unmodified module, a likelihood and training data.
+
+    The model is copied in structure and left untouched. Log-likelihoods are in nats over the full
+    data set: sums over a batch of n examples are scaled by N / n.
+
+    Args:
+        model: any `nn.Module` mapping (n, ...) to (n, outputs).
+        likelihood: `Categorical`, `Bernoulli` or `Gaussian`.
+        data: an object with tensors `.x` (N, ...) and `.y` (N, ...), or an (x, y) pair.
+        roles: which parameters are pruned, kept or point estimates (see `Roles`).
+
+    Example:
+        >>> from bayesieve.core.likelihoods import Gaussian
+        >>> model = nn.Linear(1, 1, bias=False)
+        >>> _ = nn.init.constant_(model.weight, 2.0)
+        >>> problem = Problem(model, Gaussian(), (torch.ones(4, 1), torch.zeros(4)))
+        >>> w = problem.initial[None]
+        >>> log_lik, grad = problem.value_and_grad(w, Batch(torch.ones(2, 1), torch.zeros(2)))
+        >>> grad.item()  # -(N/n) Σ w = -(4/2) * 2 * 2
+        -8.0
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        likelihood: Likelihood,
+        data: ExamplesLike | tuple[Tensor, Tensor],
+        *,
+        roles: RoleRule = default_role,
+    ) -> None:
+        self.network = Network.of(model, likelihood, roles)
+        self.initial = self.network.weights_of(model)
+        self.x, self.y = data if isinstance(data, tuple) else (data.x, data.y)
+        self._model_reset = _ResetByModule(model)
+        self.compiled = False
+        self.clip_norm: float | None = None
+        self._kernels: dict[Any, Callable[..., Any]] = {}
+        self._workspace: Workspace | None = None
+        self._check()
+
+    @property
+    def layout(self) -> Layout:
+        """Where each tensor sits in w."""
+        return self.network.layout
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """How outputs become densities."""
+        return self.network.likelihood
+
+    @property
+    def n_data(self) -> int:
+        """N, the number of training examples."""
+        return len(self.x)
+
+    @property
+    def device(self) -> torch.device:
+        """Where w lives."""
+        return self.network.device
+
+    def to(self, device: torch.device | str) -> "Problem":
+        """The same problem with network and data on another device."""
+        clone = object.__new__(Problem)
+        clone.__dict__.update(self.__dict__)
+        clone.network = self.network.to(device)
+        clone.initial = self.initial.to(device)
+        clone.x, clone.y = self.x.to(device), self.y.to(device)
+        clone._kernels, clone._workspace = {}, None
+        return clone
+
+    def with_data(self, data: ExamplesLike | tuple[Tensor, Tensor]) -> "Problem":
+        """The same network and starting point with other training data."""
+        clone = object.__new__(Problem)
+        clone.__dict__.update(self.__dict__)
+        clone.x, clone.y = data if isinstance(data, tuple) else (data.x, data.y)
+        clone._kernels, clone._workspace = {}, None
+        clone._check()
+        return clone
+
+    def workspace(self, n_models: int = 1, *, local: bool = False) -> Workspace:
+        """The flat buffers of k models; made on first use and whenever k or `local` changes."""
+        space = self._workspace
+        if space is None or space.n_models != n_models or (space.stds is not None) != local:
+            self._workspace = space = Workspace(self.network, n_models, local=local)
+        return space
+
+    def log_likelihood(self, w: Tensor, batch: Batch) -> Tensor:
+        """N/n · Σ log p(y | x, w) of each weight vector, (k, d) -> (k,), in eval mode."""
+        buffers = self._workspace.buffers(0) if self._workspace else self.network.buffers()
+        outputs = self.network.outputs(w, batch.x, buffers)
+        values = []
+        for row, output in zip(w, outputs, strict=True):
+            extra = self.network.split(row)[1]
+            values.append(self.likelihood.log_prob(output, batch.y, extra).sum())
+        return torch.stack(values) * (self.n_data / batch.n)
+
+    def value_and_grad(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Log-likelihood over the full data set and its gradient, in training mode.
+
+        Args:
+            w: (k, d); passing the workspace's own `weights` saves a copy.
+            batch: n examples.
+
+        Returns:
+            Values (k,) and gradients (k, d). The gradient is a buffer: the next call overwrites it.
+        """
+        space = self.workspace(len(w))
+        if w.data_ptr() != space.weights.data_ptr():
+            space.weights.copy_(w)
+        value = space.value_and_grad(batch, self.n_data / batch.n)
+        self.clip_(space.grads)
+        return value, space.grads
+
+    def clip_(self, *grads: Tensor) -> None:
+        """Scale gradients, each (k, d), so that their joint norm per example is <= clip_norm."""
+        if self.clip_norm is None:
+            return
+        square = torch.stack([grad.square().sum(1) for grad in grads]).sum(0)
+        factor = (self.clip_norm * self.n_data / square.sqrt()).clamp(max=1)[:, None]
+        for grad in grads:
+            grad.mul_(factor)
+
+    def kernel(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The elementwise function, compiled when `compiled` is set (see `training.compiling`)."""
+        if not self.compiled:
+            return function
+        if function not in self._kernels:
+            self._kernels[function] = torch.compile(function, dynamic=False)
+        return self._kernels[function]
+
+    def starting_points(self, n_models: int, generator: Generator, scheme: str) -> Tensor:
+        """Initial weight vectors, shape (k, d).
+
+        Args:
+            n_models: k.
+            generator: source of the random starts.
+            scheme: "module" takes the model's own weights for the first member and calls
+                `reset_parameters` for the others; "he" draws weights from U(±√(6 / fan_in)) and
+                sets biases to 0, leaving point parameters as they are in the model.
+        """
+        if scheme == "he":
+            return _he_uniform(self.network, self.initial, n_models, generator)
+        if scheme == "module":
+            if n_models == 1:
+                return self.initial[None].clone()
+            seeds = torch.randint(2**31, (n_models - 1,), generator=generator, device=self.device)
+            rows = [self._model_reset(self.network, seed) for seed in seeds.tolist()]
+            return torch.stack([self.initial, *rows])
+        raise ValueError(f"Problem: scheme must be 'module' or 'he', got {scheme!r}.")
+
+    def _check(self) -> None:
+        if not isinstance(self.x, Tensor) or not isinstance(self.y, Tensor):
+            raise TypeError(
+                f"Problem: x and y must be tensors, got {type(self.x).__name__} and "
+                f"{type(self.y).__name__}. Use torch.as_tensor."
+            )
+        if len(self.x) != len(self.y) or len(self.x) == 0:
+            raise ValueError(
+                f"Problem: x and y must have the same length > 0, got {len(self.x)} and "
+                f"{len(self.y)}."
+            )
+        if self.x.is_floating_point():
+            if self.x.dtype != self.network.dtype:
+                raise TypeError(
+                    f"Problem: inputs are {self.x.dtype} but the model is {self.network.dtype}. "
+                    "Convert one of them with .to(dtype)."
+                )
+            if not bool(torch.isfinite(self.x).all()):
+                where = (~torch.isfinite(self.x)).flatten(1).any(1).nonzero()[0].item()
+                raise ValueError(
+                    f"Problem: inputs must be finite; example {where} holds NaN or infinity. "
+                    "Clean or impute it."
+                )
+        if self.y.is_floating_point() and not bool(torch.isfinite(self.y).all()):
+            where = (~torch.isfinite(self.y)).nonzero()[0][0].item()
+            raise ValueError(f"Problem: targets must be finite; example {where} is not.")
+        probe = self.x[:2].to(self.device)
+        output = self.network.outputs(self.initial[None], probe, self.network.buffers())[0]
+        self.likelihood.check(output, self.y)
+
+
+class _ResetByModule:
+    """Fresh weights from the module's own `reset_parameters`, without touching the model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+
+    def __call__(self, network: Network, seed: int) -> Tensor:
+        import copy
+
+        model = copy.deepcopy(self._model).to("cpu")
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            for module in model.modules():
+                reset = getattr(module, "reset_parameters", None) or getattr(
+                    module, "_reset_parameters", None
+                )
+                if callable(reset):
+                    reset()
+        return network.weights_of(model.to(network.device))
+
+
+def _he_uniform(network: Network, initial: Tensor, k: int, generator: Generator) -> Tensor:
+    layout = network.layout
+    w = initial.repeat(k, 1)
+    for name in layout.names:
+        part = layout.slices[name]
+        if part.start >= layout.n_bayesian:
+            break
+        fan_in = layout.fan_in(name)
+        if fan_in > 1 or len(layout.shapes[layout.names.index(name)]) > 1:
+            bound = (6 / fan_in) ** 0.5
+            w[:, part] = w[:, part].uniform_(-bound, bound, generator=generator)
+        else:
+            w[:, part] = 0.0
+    return w

@@ -1,0 +1,94 @@
+"""What fit may change between steps, and how a state is listed, copied and restored."""
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+
+@dataclass
+class Controls:
+    """Numbers and masks the training loop sets from outside; engines only read them.
+
+    They are tensors so that a captured step sees new values without being captured again.
+
+    Args:
+        lr_scale: factor on the learning rate or step size, scalar.
+        kl_scale: factor on the prior term, scalar.
+        keep: (k, d) bool, False where a weight is pruned to exactly 0; None before any pruning.
+        trained: (k, d) bool, False where a weight no longer moves; None before any pruning.
+    """
+
+    lr_scale: Tensor
+    kl_scale: Tensor
+    keep: Tensor | None = None
+    trained: Tensor | None = None
+
+    @classmethod
+    def neutral(cls, like: Tensor) -> "Controls":
+        """No scaling, nothing pruned; on the device and dtype of `like`."""
+        return cls(like.new_ones(()), like.new_ones(()))
+
+    def allow_masks_(self, like: Tensor) -> None:
+        """Make all-True masks of the shape of `like`, (k, d), unless they exist."""
+        if self.keep is None or self.trained is None:
+            self.keep = torch.ones_like(like, dtype=torch.bool)
+            self.trained = torch.ones_like(like, dtype=torch.bool)
+
+
+def named_tensors(state: Any, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Yield every tensor of a state dataclass with a dotted name, nested dataclasses included."""
+    for spec in dataclasses.fields(state):
+        value = getattr(state, spec.name)
+        name = prefix + spec.name
+        if isinstance(value, Tensor):
+            yield name, value
+        elif dataclasses.is_dataclass(value):
+            yield from named_tensors(value, name + ".")
+
+
+def generators(state: Any) -> dict[str, Generator]:
+    """Every generator of a state, by field name."""
+    return {
+        spec.name: getattr(state, spec.name)
+        for spec in dataclasses.fields(state)
+        if isinstance(getattr(state, spec.name), Generator)
+    }
+
+
+def snapshot(state: Any) -> dict[str, Tensor]:
+    """Copies of every tensor and generator state, by name."""
+    saved = {name: value.detach().clone() for name, value in named_tensors(state)}
+    saved |= {f"{name}.rng": g.get_state() for name, g in generators(state).items()}
+    return saved
+
+
+def restore_(state: Any, saved: dict[str, Tensor]) -> None:
+    """Write a snapshot back into the tensors and generators of a state, in place.
+
+    Nothing is written unless everything fits. A state that has no masks yet needs
+    `Controls.allow_masks_` before it can take a snapshot that has them.
+    """
+    tensors, sources = dict(named_tensors(state)), generators(state)
+    names = {*tensors, *(f"{name}.rng" for name in sources)}
+    for name in sorted(names ^ saved.keys()):
+        side = "the checkpoint lacks" if name in names else "only the checkpoint holds"
+        raise ValueError(f"resume: {side} {name!r}; it is of another engine or stage of pruning.")
+    for name, value in tensors.items():
+        if saved[name].shape != value.shape:
+            raise ValueError(
+                f"resume: {name!r} has shape {tuple(saved[name].shape)} in the checkpoint and "
+                f"{tuple(value.shape)} here; the network or number of models differs."
+            )
+        if saved[name].dtype != value.dtype:
+            raise ValueError(
+                f"resume: {name!r} is {saved[name].dtype} in the checkpoint and {value.dtype} here."
+            )
+    with torch.no_grad():
+        for name, value in tensors.items():
+            value.copy_(saved[name])
+    for name, generator in sources.items():
+        generator.set_state(saved[f"{name}.rng"].cpu())

@@ -1,0 +1,256 @@
+"""Posteriors and sparse models as single safetensors files: tensors and plain JSON, no code.
+
+The header's metadata holds one JSON text under the key "bayesieve":
+
+    format    1
+    class     "Factorised" or "Samples"
+    layout    rows [name, shape, role] in the order of w
+    prior     null, or the class name and numbers of the prior
+    dtype     of the weights, such as "float32"
+    extra     whatever the caller adds
+
+Tensors are mean and std, or draws; logit_inclusion where defined; keep, for a sparse model; and
+module buffers under "buffers.<name>".
+"""
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as tensors_to_bytes
+from torch import Tensor
+
+from bayesieve.core.layout import Layout
+from bayesieve.core.network import Network
+from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel
+from bayesieve.core.priors import Normal, Prior, SpikeSlab
+from bayesieve.core.problem import Problem
+
+FORMAT = 1
+_KEY = "bayesieve"
+_BUFFERS = "buffers."
+_PRIORS: dict[str, type[Normal] | type[SpikeSlab]] = {"Normal": Normal, "SpikeSlab": SpikeSlab}
+_FIELDS = {"Factorised": ("mean", "std"), "Samples": ("draws",)}
+
+
+def save(
+    thing: Posterior | SparseModel, path: Path | str, *, extra: Mapping[str, Any] | None = None
+) -> Path:
+    """Write a posterior or a sparse model to one file, all or nothing.
+
+    Args:
+        thing: what to save.
+        path: file to write; an existing one is replaced.
+        extra: plain JSON data to keep with it, read back by `read_header`.
+
+    Example:
+        >>> import tempfile
+        >>> from torch import nn
+        >>> from bayesieve.core.likelihoods import Gaussian
+        >>> network = Network.of(nn.Linear(2, 1), Gaussian())
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = save(Factorised(network, torch.arange(3.0), torch.ones(3)), folder + "/q")
+        ...     load_posterior(path, network).mean
+        tensor([0., 1., 2.])
+    """
+    posterior = thing.posterior if isinstance(thing, SparseModel) else thing
+    kind = type(posterior).__name__
+    if kind not in _FIELDS:
+        raise TypeError(f"save: {kind} cannot be saved; supported: {', '.join(_FIELDS)}.")
+    tensors = {name: getattr(posterior, name) for name in _FIELDS[kind]}
+    logit = getattr(posterior, "logit_inclusion", None)
+    if logit is not None:
+        tensors["logit_inclusion"] = logit
+    if isinstance(thing, SparseModel):
+        tensors["keep"] = thing.keep
+    tensors |= {_BUFFERS + name: value for name, value in posterior.buffers.items()}
+    header = {
+        "format": FORMAT,
+        "class": kind,
+        "layout": posterior.layout.to_json(),
+        "prior": _prior_to_json(getattr(posterior, "prior", None)),
+        "dtype": _dtype_name(posterior.mean.dtype),
+        "extra": dict(extra or {}),
+    }
+    own = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
+    path = Path(path)
+    atomic_write(path, tensors_to_bytes(own, {_KEY: json.dumps(header)}))
+    return path
+
+
+def load_posterior(path: Path | str, network: Network | Problem) -> Posterior:
+    """Read a posterior and attach it to its network, on the network's device.
+
+    Args:
+        path: a file written by `save`; of a sparse model the masked posterior is returned.
+        network: a network, or a problem, of the same layout and dtype.
+    """
+    return _load(Path(path), _network_of(network))[0]
+
+
+def load_sparse(path: Path | str, network: Network | Problem) -> SparseModel:
+    """Read a sparse model and attach it to its network, on the network's device."""
+    path = Path(path)
+    posterior, tensors = _load(path, _network_of(network))
+    if "keep" not in tensors:
+        raise ValueError(f"load: {path} holds a posterior without a mask; use load_posterior.")
+    keep = tensors["keep"]
+    if keep.dtype != torch.bool or keep.shape != (posterior.layout.size,):
+        raise _damaged(path, "its mask has another shape or type than the weights")
+    if bool((posterior.mean * ~keep).any()):
+        raise _damaged(path, "a weight outside its mask is not 0")
+    return SparseModel(posterior, keep)
+
+
+def read_header(path: Path | str) -> dict[str, Any]:
+    """The plain data of a file written by `save`: format, class, layout, prior, dtype, extra."""
+    return _read(Path(path))[0]
+
+
+def atomic_write(path: Path, data: bytes) -> None:
+    """Write a file so that readers and crashes meet the old content or the new, never a part.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     atomic_write(Path(folder) / "a.txt", b"text")
+        ...     [(p.name, p.read_bytes()) for p in Path(folder).iterdir()]
+        [('a.txt', b'text')]
+    """
+    target = Path(os.path.realpath(path))  # a link keeps pointing where it points
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"save: the folder {target.parent} does not exist; create it.")
+    if target.is_dir():
+        raise IsADirectoryError(f"save: {target} is a folder; give a file name.")
+    part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
+    try:
+        with part.open("xb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+    if os.name == "posix":  # make the new name survive a power cut
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _load(path: Path, network: Network) -> tuple[Posterior, dict[str, Tensor]]:
+    header, tensors = _read(path)
+    _check_layout(path, header["layout"], network.layout)
+    if header["dtype"] != _dtype_name(network.dtype):
+        raise ValueError(
+            f"load: {path} holds {header['dtype']} weights but the network is "
+            f"{_dtype_name(network.dtype)}. Convert the model with .to(dtype) first."
+        )
+    tensors = {name: value.to(network.device) for name, value in tensors.items()}
+    logit = tensors.get("logit_inclusion")
+    buffers = {
+        name.removeprefix(_BUFFERS): value
+        for name, value in tensors.items()
+        if name.startswith(_BUFFERS)
+    }
+    posterior: Posterior
+    try:
+        if header["class"] == "Samples":
+            posterior = Samples(network, tensors["draws"], logit, buffers)
+        else:
+            prior = _prior_from_json(header["prior"])
+            mean, std = tensors["mean"], tensors["std"]
+            posterior = Factorised(network, mean, std, prior, logit, buffers)
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damaged(path, f"its content does not fit its header ({error})") from error
+    return posterior, tensors
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Header and tensors of a file, checked as far as possible without a network."""
+    if not path.is_file():
+        raise FileNotFoundError(f"load: there is no file {path}.")
+    try:
+        with safe_open(path, framework="pt") as stream:
+            metadata = stream.metadata() or {}
+            tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, OverflowError) as error:
+        raise _damaged(path, f"it is cut off or no safetensors file ({error})") from error
+    if _KEY not in metadata:
+        raise ValueError(f"load: {path} was not written by bayesieve's save.")
+    try:
+        header = json.loads(metadata[_KEY])
+    except (ValueError, RecursionError) as error:
+        raise _damaged(path, "its header is no JSON") from error
+    if not isinstance(header, dict) or "format" not in header:
+        raise ValueError(f"load: {path} was not written by bayesieve's save.")
+    if header["format"] != FORMAT:
+        raise ValueError(
+            f"load: {path} has format {header['format']!r}, this version reads {FORMAT}. "
+            "Update bayesieve."
+        )
+    missing = {"class", "layout", "prior", "dtype", "extra"} - header.keys()
+    if missing or header["class"] not in _FIELDS:
+        raise _damaged(path, f"its header lacks {', '.join(sorted(missing)) or 'a known class'}")
+    return header, tensors
+
+
+def _check_layout(path: Path, rows: object, layout: Layout) -> None:
+    """Raise at the first tensor that differs, naming it, what the network has and what came."""
+    expected = layout.to_json()
+    if rows == expected:
+        return
+    if not isinstance(rows, list) or not all(isinstance(r, list) and len(r) == 3 for r in rows):
+        raise _damaged(path, "its layout is not a list of tensors")
+    for own, found in zip(expected, rows, strict=False):
+        if own != found:
+            raise ValueError(
+                f"load: {path} is of another network: expected {_row(own)}, found {_row(found)}."
+            )
+    raise ValueError(
+        f"load: {path} is of another network: expected {len(expected)} tensors, found {len(rows)}."
+    )
+
+
+def _row(row: list[object]) -> str:
+    name, shape, role = row
+    return f"{name!r} of shape {shape} ({role})"
+
+
+def _network_of(network: Network | Problem) -> Network:
+    if isinstance(network, Network | Problem):
+        return network.network if isinstance(network, Problem) else network
+    raise TypeError(
+        f"load: network must be a Network or a Problem, got {type(network).__name__}. "
+        "Use Network.of(model, likelihood)."
+    )
+
+
+def _prior_to_json(prior: Prior | None) -> dict[str, Any] | None:
+    return None if prior is None else {"class": type(prior).__name__, **asdict(prior)}
+
+
+def _prior_from_json(row: dict[str, Any] | None) -> Prior | None:
+    if row is None:
+        return None
+    numbers = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in row.items()
+        if name != "class"
+    }
+    return _PRIORS[row["class"]](**numbers)
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _damaged(path: Path, why: str) -> ValueError:
+    return ValueError(f"load: {path} is damaged: {why}.")

@@ -1,0 +1,126 @@
+"""The hot path: k networks whose parameters are views into one flat weight buffer.
+
+Writing a draw into `weights` and asking for the gradient is the whole cost of a sample: nothing is
+split or concatenated in the graph. With k = 1 the module itself runs on views without a population
+axis; with k > 1 it runs once under `vmap`, or, where the module cannot be batched, once per member.
+"""
+
+import copy
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.func import functional_call
+
+from bayesieve.core.batch import Batch
+from bayesieve.core.local import localise
+from bayesieve.core.network import EXTRA_PREFIX, Network
+
+
+class Workspace:
+    """Weight and gradient buffers of k models, and the module evaluated on them.
+
+    Args:
+        network: the function to evaluate.
+        n_models: k.
+        local: whether Linear and Conv layers add their noise to activations; `stds` and
+            `std_grads` then exist, of shape (k, d).
+    """
+
+    def __init__(self, network: Network, n_models: int, *, local: bool = False) -> None:
+        self.network = network
+        self.n_models = n_models
+        shape = (n_models, network.layout.size)
+        self.weights = torch.zeros(shape, device=network.device, dtype=network.dtype)
+        self.grads = torch.zeros_like(self.weights)
+        self.stds = torch.zeros_like(self.weights) if local else None
+        self.std_grads = torch.zeros_like(self.weights) if local else None
+        self.local_names: frozenset[str] = frozenset()
+        self._noise_source = Generator(network.device)
+        leaves, grad_views = self._views(self.weights), self._views(self.grads)
+        skeleton = network.skeleton
+        if self.stds is not None and self.std_grads is not None:
+            skeleton, owner_of = localise(network, lambda: self._noise_source)
+            stds, std_grads = self._views(self.stds), self._views(self.std_grads)
+            leaves |= {name: stds[owner] for name, owner in owner_of.items()}
+            grad_views |= {name: std_grads[owner] for name, owner in owner_of.items()}
+            self.local_names = frozenset(owner_of.values())
+        leaves = {name: nn.Parameter(view) for name, view in leaves.items()}
+        self._inputs = list(leaves.values())
+        self._grad_views = [grad_views[name] for name in leaves]
+        self._extra, self._leaves = _partition(leaves)
+        self.module, self._buffers = self._build(skeleton)
+
+    def bind(self, generator: Generator) -> None:
+        """Draw activation noise from this generator from now on."""
+        self._noise_source = generator
+
+    def buffers(self, member: int) -> dict[str, Tensor]:
+        """Copies of one member's module buffers."""
+        return {name: value[member].detach().clone() for name, value in self._buffers.items()}
+
+    def all_buffers(self) -> dict[str, Tensor]:
+        """The module buffers themselves, each with a leading axis of k."""
+        return self._buffers
+
+    def value_and_grad(self, batch: Batch, scale: float) -> Tensor:
+        """Fill `grads` with the gradient of scale · Σ log p(y | x, w); return the values, (k,)."""
+        with torch.enable_grad():
+            log_lik = self._log_lik(batch) * scale
+            grads = torch.autograd.grad(log_lik.sum(), self._inputs, allow_unused=True)
+        used = [(view, g) for view, g in zip(self._grad_views, grads, strict=True) if g is not None]
+        torch._foreach_copy_([view for view, _ in used], [g for _, g in used])
+        return log_lik.detach()
+
+    def _log_lik(self, batch: Batch) -> Tensor:
+        if self.n_models == 1:
+            x, y = (batch.x[0], batch.y[0]) if batch.per_member else (batch.x, batch.y)
+            return self.network.likelihood.log_prob(self.module(x), y, self._extra).sum()[None]
+        axis = 0 if batch.per_member else None
+        if self.network.is_batchable(batch.x[0][:2] if batch.per_member else batch.x[:2]):
+            in_dims = (0, 0, 0, axis, axis)
+            call = torch.vmap(self._member_log_lik, in_dims=in_dims, randomness="different")
+            return call(self._leaves, self._extra, self._buffers, batch.x, batch.y)
+        values = []
+        for i in range(self.n_models):
+            groups = (self._leaves, self._extra, self._buffers)
+            leaves, extra, buffers = ({n: v[i] for n, v in own.items()} for own in groups)
+            x, y = (batch.x[i], batch.y[i]) if batch.per_member else (batch.x, batch.y)
+            values.append(self._member_log_lik(leaves, extra, buffers, x, y))
+        return torch.stack(values)
+
+    def _member_log_lik(
+        self,
+        parameters: dict[str, Tensor],
+        extra: dict[str, Tensor],
+        buffers: dict[str, Tensor],
+        x: Tensor,
+        y: Tensor,
+    ) -> Tensor:
+        output = functional_call(self.module, {**parameters, **buffers}, (x,))
+        return self.network.likelihood.log_prob(output, y, extra).sum()
+
+    def _views(self, flat: Tensor) -> dict[str, Tensor]:
+        """Named views of a (k, d) buffer; without the population axis when k = 1."""
+        return self.network.layout.unflatten(flat[0] if self.n_models == 1 else flat)
+
+    def _build(self, skeleton: nn.Module) -> tuple[nn.Module, dict[str, Tensor]]:
+        """Copy the structure in training mode; with k = 1 its parameters become the leaves."""
+        if self.n_models == 1:
+            named = dict(skeleton.named_parameters())
+            memo: dict[int, object] = {id(named[n]): leaf for n, leaf in self._leaves.items()}
+            module = copy.deepcopy(skeleton, memo).train()
+            return module, {name: value[None] for name, value in module.named_buffers()}
+        module = copy.deepcopy(skeleton).train()
+        stacked = {n: torch.stack([v] * self.n_models) for n, v in module.named_buffers()}
+        return module, stacked
+
+
+def _partition(leaves: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Split leaves into the likelihood's numbers (prefix dropped) and the module's parameters."""
+    extra, parameters = {}, {}
+    for name, leaf in leaves.items():
+        if name.startswith(EXTRA_PREFIX):
+            extra[name.removeprefix(EXTRA_PREFIX)] = leaf
+        else:
+            parameters[name] = leaf
+    return extra, parameters

@@ -1,0 +1,27 @@
+"""What comes in: named data sets, your own tables and images, and simulations."""
+
+from bayesieve.data.columns import prepare_table
+from bayesieve.data.examples import DataSet, Examples
+from bayesieve.data.fetch import fetch_data
+from bayesieve.data.files import data_root
+from bayesieve.data.loading import load_data
+from bayesieve.data.preprocessing import prepare_images
+from bayesieve.data.registry import DataInfo, RemoteFile, data_info, list_data
+from bayesieve.data.synthetic import Simulation, additive, two_inputs
+
+__all__ = [
+    "DataInfo",
+    "DataSet",
+    "Examples",
+    "RemoteFile",
+    "Simulation",
+    "additive",
+    "data_info",
+    "data_root",
+    "fetch_data",
+    "list_data",
+    "load_data",
+    "prepare_images",
+    "prepare_table",
+    "two_inputs",
+]

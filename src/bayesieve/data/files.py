@@ -1,0 +1,132 @@
+"""Where data live, and reading untrusted files without surprises."""
+
+import os
+import secrets
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, BinaryIO
+
+import numpy as np
+import platformdirs
+from numpy.typing import NDArray
+
+from bayesieve.errors import DataError
+
+ROOT_VARIABLE = "BAYESIEVE_DATA"
+MAX_BYTES = 32 << 30  # nothing larger is read into memory
+
+
+def cache_dir() -> Path:
+    """Return the per-user cache folder of Bayesieve (it may not exist).
+
+    Example:
+        >>> cache_dir().name
+        'bayesieve'
+    """
+    return Path(platformdirs.user_cache_dir("bayesieve", appauthor=False))
+
+
+def data_root() -> Path:
+    """Return the folder data sets are read from and fetched to.
+
+    This is $BAYESIEVE_DATA if set and not empty, else the per-user cache folder.
+
+    Example:
+        >>> import os
+        >>> os.environ["BAYESIEVE_DATA"] = "/srv/data"  # doctest: +SKIP
+        >>> data_root()  # doctest: +SKIP
+        PosixPath('/srv/data')
+    """
+    chosen = os.environ.get(ROOT_VARIABLE)
+    return Path(chosen).expanduser() if chosen else cache_dir()
+
+
+def missing_set(name: str, folder: Path) -> DataError:
+    """Build the error for a data set that is not on this machine.
+
+    Example:
+        >>> print(missing_set("mnist", Path("data") / "mnist"))  # doctest: +ELLIPSIS
+        mnist: no data files found in data/mnist. Run `bayesieve data fetch mnist`, or set ...
+    """
+    return DataError(
+        f"{name}: no data files found in {folder}. Run `bayesieve data fetch {name}`, or set "
+        f"{ROOT_VARIABLE} to the folder that holds your copy."
+    )
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[IO[bytes]]:
+    """Write a temporary file beside `path` and rename it on success; leave nothing on failure."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+    try:
+        with temporary.open("xb") as file:
+            yield file
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_npz(path: Path) -> dict[str, NDArray[Any]]:
+    """Read every array of an .npz file; pickled objects and lying headers are refused.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "toy.npz"
+        >>> np.savez(path, x=np.eye(2))
+        >>> read_npz(path)["x"].tolist()
+        [[1.0, 0.0], [0.0, 1.0]]
+    """
+    if not path.is_file():
+        raise DataError(f"npz: the file must exist, {path} does not. Check the path.")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for info in archive.infolist():
+                _check_declared_size(path, archive, info)
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError) as error:
+        raise DataError(
+            f"npz: {path} must be an intact .npz file of plain arrays: {error}. "
+            "Save it again with numpy.savez."
+        ) from error
+
+
+def _check_declared_size(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
+    # numpy allocates what the header declares before it reads; compare with the real size first
+    with archive.open(info) as member:
+        version = np.lib.format.read_magic(member)
+        reader = (
+            np.lib.format.read_array_header_1_0
+            if version == (1, 0)
+            else np.lib.format.read_array_header_2_0
+        )
+        shape, _, dtype = reader(member)
+        offset = member.tell()
+    if dtype.hasobject:
+        raise ValueError(f"array {info.filename!r} holds Python objects")
+    declared = dtype.itemsize * int(np.prod([int(size) for size in shape], dtype=object))
+    if offset + declared != info.file_size or declared > MAX_BYTES:
+        raise DataError(
+            f"npz: array {info.filename!r} of {path} declares {declared} bytes of data, but "
+            f"{info.file_size - offset} follow its header at byte offset {offset}. "
+            "The file is damaged: make or fetch it again."
+        )
+
+
+def read_up_to(file: BinaryIO | IO[bytes], n_bytes: int) -> bytes:
+    """Read at most `n_bytes` in bounded pieces, so memory follows the file, not its promises.
+
+    Example:
+        >>> import io
+        >>> read_up_to(io.BytesIO(b"abcdef"), 4)
+        b'abcd'
+    """
+    pieces = []
+    while n_bytes > 0 and (piece := file.read(min(n_bytes, 1 << 22))):
+        pieces.append(piece)
+        n_bytes -= len(piece)
+    return b"".join(pieces)

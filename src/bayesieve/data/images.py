@@ -1,0 +1,238 @@
+"""Your own images: a folder or tar archive laid out as train/<class>/* and test/<class>/*.
+
+Without a test folder (or with <class>/* at the top) a random part is set aside. Greyscale images
+give one channel, all others three; pixels are standardised channel by channel on the training part.
+"""
+
+import hashlib
+import io
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bayesieve.checks import check_positive
+from bayesieve.data.archives import is_tar, iterate_files
+from bayesieve.data.examples import DataSet, Examples, split_index
+from bayesieve.data.files import atomic_write, cache_dir, read_npz
+from bayesieve.data.preprocessing import channel_statistics, image_recipe, prepare_images
+from bayesieve.errors import DataError
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff")
+MAX_FILE_BYTES = 64 << 20
+MAX_PIXELS = 1 << 26  # of one image
+CACHE_FROM = 10_000  # archives with at least so many images are decoded only once
+_PARTS = ("train", "test")
+_LITTER = ("Thumbs.db", "desktop.ini")
+
+
+@dataclass(frozen=True, eq=False)
+class DecodedImages:
+    """Pixels of a whole folder or archive.
+
+    Args:
+        pixels: shape (N, H, W, C), C = 1 or 3.
+        labels: shape (N,), index into `classes`.
+        for_test: shape (N,), True for images of the test folder.
+        classes: sorted names.
+        lossy: whether any file was a JPEG.
+    """
+
+    pixels: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+    for_test: NDArray[np.bool_]
+    classes: tuple[str, ...]
+    lossy: bool
+
+
+def load_images(
+    path: Path,
+    *,
+    image_size: int | None = None,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+    name: str | None = None,
+    decoded: DecodedImages | None = None,
+) -> DataSet:
+    """Load images whose folder names their class.
+
+    Args:
+        path: folder or tar archive.
+        image_size: resize all to this many pixels each way; None demands one common size.
+        test_fraction: part set aside at random if there is no test folder.
+        seed: of that choice.
+        name: of the data set; the folder's or archive's own if None.
+        decoded: what `decode_images` returned for `path`, to save doing it again.
+
+    Example:
+        >>> data = load_images(Path("leaves"), image_size=32)  # doctest: +SKIP
+        >>> data.input_shape  # doctest: +SKIP
+        (3, 32, 32)
+    """
+    decoded = decode_images(path, image_size) if decoded is None else decoded
+    for_test = decoded.for_test
+    if not for_test.any():
+        for_test = np.zeros(len(for_test), dtype=bool)
+        _, held_out = split_index(len(for_test), test_fraction, seed, who="images")
+        for_test[held_out.numpy()] = True
+    if for_test.all():
+        raise DataError(f"images: {path} must hold training images, got only a test folder.")
+    train_pixels = decoded.pixels[~for_test]
+    mean, std = channel_statistics(train_pixels)
+    height, width, channels = decoded.pixels.shape[1:]
+    recipe = image_recipe((channels, height, width), mean, std)
+    labels = torch.from_numpy(decoded.labels)
+    train = Examples(prepare_images(train_pixels, recipe), labels[torch.from_numpy(~for_test)])
+    test_x = prepare_images(decoded.pixels[for_test], recipe)
+    test = Examples(test_x, labels[torch.from_numpy(for_test)])
+    title = name or path.name.split(".")[0]
+    return DataSet(title, train, test, "classification", decoded.classes, preprocessing=recipe)
+
+
+def decode_images(path: Path, image_size: int | None = None) -> DecodedImages:
+    """Read and decode every image below `path`; large archives are remembered in the user cache.
+
+    Example:
+        >>> decode_images(Path("leaves")).pixels.shape  # doctest: +SKIP
+        (120, 32, 32, 3)
+    """
+    if image_size is not None:
+        check_positive("images", image_size=image_size)
+    cache = _cache_path(path, image_size) if path.is_file() and is_tar(path) else None
+    cached = _read_cache(cache) if cache else None
+    if cached is not None:
+        return cached
+    found: list[tuple[str, str, str, NDArray[np.uint8]]] = []
+    for name, content in iterate_files(path, _is_wanted, MAX_FILE_BYTES):
+        part, label = _place(path, name)
+        found.append((name, part, label, _decode(path, name, content, image_size)))
+    decoded = _collect(path, found)
+    if cache and len(found) >= CACHE_FROM:
+        _write_cache(cache, decoded)
+    return decoded
+
+
+def _is_wanted(name: str) -> bool:
+    *folders, last = name.split("/")
+    hidden = any(part.startswith((".", "__MACOSX")) for part in (*folders, last))
+    loose_note = not folders and not last.lower().endswith(SUFFIXES)  # such as a README
+    return not (hidden or loose_note or last in _LITTER)
+
+
+def _place(path: Path, name: str) -> tuple[str, str]:
+    parts = name.split("/")
+    if len(parts) == 4 and parts[1] in _PARTS:
+        parts = parts[1:]  # the archive wraps everything in one folder
+    if not name.lower().endswith(SUFFIXES):
+        raise DataError(f"images: {name} in {path} must be an image ({', '.join(SUFFIXES)}).")
+    if len(parts) == 3 and parts[0] in _PARTS:
+        return parts[0], parts[1]
+    if len(parts) == 2 and parts[0] not in _PARTS:
+        return "", parts[0]
+    raise DataError(
+        f"images: files must lie in train/<class>/, test/<class>/ or <class>/, got {name} in "
+        f"{path}. Move it."
+    )
+
+
+def _decode(path: Path, name: str, content: bytes, image_size: int | None) -> NDArray[np.uint8]:
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            if image.width * image.height > MAX_PIXELS:
+                raise DataError(
+                    f"images: {name} in {path} must have at most {MAX_PIXELS} pixels, "
+                    f"got {image.width}x{image.height}. Shrink it first."
+                )
+            if image.mode in ("I", "F") or image.mode.startswith("I;"):
+                raise DataError(
+                    f"images: {name} in {path} must have 8 bits per channel, got mode "
+                    f"{image.mode}. Convert it first."
+                )
+            plain = image.convert("L" if image.mode in ("L", "1") else "RGB")
+    except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
+        raise DataError(
+            f"images: {name} in {path} must be an intact image: {error}. Replace or remove it."
+        ) from error
+    if image_size is not None and plain.size != (image_size, image_size):
+        plain = plain.resize((image_size, image_size), Image.Resampling.BILINEAR)
+    pixels = np.asarray(plain, dtype=np.uint8)
+    return pixels[..., None] if pixels.ndim == 2 else pixels
+
+
+def _collect(path: Path, found: list[tuple[str, str, str, NDArray[np.uint8]]]) -> DecodedImages:
+    if not found:
+        raise DataError(f"images: {path} must hold train/<class>/ with images, found none.")
+    found.sort(key=lambda item: item[0])
+    first_name, first_part, _, first = found[0]
+    for name, part, _, pixels in found:
+        if pixels.shape[:2] != first.shape[:2]:
+            raise DataError(
+                f"images: all images must share a size; {name} is {_size(pixels)}, but "
+                f"{first_name} is {_size(first)}. Give image_size to resize them."
+            )
+        if bool(part) != bool(first_part):
+            raise DataError(
+                f"images: {path} must use train/ and test/ for all files or for none, got "
+                f"{first_name} and {name}. Move one."
+            )
+    channels = max(pixels.shape[2] for _, _, _, pixels in found)
+    stacked = np.stack([_with_channels(pixels, channels) for _, _, _, pixels in found])
+    classes = tuple(sorted({label for _, _, label, _ in found}))
+    number = {label: index for index, label in enumerate(classes)}
+    return DecodedImages(
+        stacked,
+        np.array([number[label] for _, _, label, _ in found], dtype=np.int64),
+        np.array([part == "test" for _, part, _, _ in found], dtype=bool),
+        classes,
+        _any_jpeg(name for name, _, _, _ in found),
+    )
+
+
+def _with_channels(pixels: NDArray[np.uint8], channels: int) -> NDArray[np.uint8]:
+    return pixels if pixels.shape[2] == channels else np.repeat(pixels, channels, axis=2)
+
+
+def _size(pixels: NDArray[np.uint8]) -> str:
+    return f"{pixels.shape[1]}x{pixels.shape[0]}"
+
+
+def _any_jpeg(names: Iterable[str]) -> bool:
+    return any(name.lower().endswith((".jpg", ".jpeg")) for name in names)
+
+
+def _cache_path(path: Path, image_size: int | None) -> Path:
+    stat = path.stat()
+    key = f"{path.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{image_size}"
+    return cache_dir() / "decoded" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"
+
+
+def _read_cache(cache: Path) -> DecodedImages | None:
+    if not cache.is_file():
+        return None
+    try:
+        arrays = read_npz(cache)
+        classes = tuple(str(name) for name in arrays["classes"])
+        pixels, labels, for_test = arrays["pixels"], arrays["labels"], arrays["for_test"]
+        return DecodedImages(pixels, labels, for_test, classes, bool(arrays["lossy"]))
+    except (DataError, KeyError):
+        return None  # a damaged cache is made again
+
+
+def _write_cache(cache: Path, decoded: DecodedImages) -> None:
+    try:
+        with atomic_write(cache) as file:
+            np.savez(
+                file,
+                pixels=decoded.pixels,
+                labels=decoded.labels,
+                for_test=decoded.for_test,
+                classes=np.array(decoded.classes),
+                lossy=np.array(decoded.lossy),
+            )
+    except OSError:
+        return  # read-only or full: the next load decodes again

@@ -1,0 +1,77 @@
+"""From raw pixels to network input, for training data and for new data alike.
+
+An image recipe is {"kind": "image", "shape": [C, H, W], "scale", "mean", "std"} and means
+x = (raw / scale - mean) / std, channel by channel. Table recipes are in `columns`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bayesieve.data.examples import Preprocessing
+
+
+def image_recipe(
+    shape: Sequence[int], mean: Sequence[float], std: Sequence[float], scale: float = 255.0
+) -> Preprocessing:
+    """Describe an affine map of pixels; `shape` is (C, H, W), one mean and std per channel.
+
+    Example:
+        >>> image_recipe((1, 8, 8), [0.0], [1.0], scale=16)["scale"]
+        16.0
+    """
+    return {
+        "kind": "image",
+        "shape": [int(size) for size in shape],
+        "scale": float(scale),
+        "mean": [float(value) for value in mean],
+        "std": [float(value) for value in std],
+    }
+
+
+def channel_statistics(pixels: NDArray[np.uint8]) -> tuple[list[float], list[float]]:
+    """Return mean and population std of each channel of pixels / 255, shape (N, H, W, C).
+
+    Counts of the 256 values give both exactly; a channel without variation gets std 1.
+
+    Example:
+        >>> channel_statistics(np.array([0, 255], dtype=np.uint8).reshape(2, 1, 1, 1))
+        ([0.5], [0.5])
+    """
+    values = np.arange(256) / 255.0
+    means, stds = [], []
+    for channel in range(pixels.shape[-1]):
+        counts = np.bincount(pixels[..., channel].ravel(), minlength=256)
+        mean = float(counts @ values / counts.sum())
+        variance = float(counts @ (values - mean) ** 2 / counts.sum())
+        means.append(mean)
+        stds.append(variance**0.5 if np.count_nonzero(counts) > 1 else 1.0)
+    return means, stds
+
+
+def prepare_images(pixels: NDArray[Any], recipe: Mapping[str, Any]) -> Tensor:
+    """Turn raw images, shape (N, H, W) or (N, H, W, C), into inputs, shape (N, C, H, W), float32.
+
+    Example:
+        >>> recipe = image_recipe((1, 1, 2), [0.0], [126 / 255])
+        >>> x = prepare_images(np.array([[[0, 252]]], dtype=np.uint8), recipe)
+        >>> x.shape, x.flatten().tolist()
+        (torch.Size([1, 1, 1, 2]), [0.0, 2.0])
+    """
+    channels, height, width = recipe["shape"]
+    if pixels.ndim == 3:
+        pixels = pixels[..., None]
+    if pixels.shape[1:] != (height, width, channels):
+        raise ValueError(
+            f"prepare_images: images must have shape (N, {height}, {width}, {channels}), "
+            f"got {pixels.shape}. Resize or convert them first."
+        )
+    scale = recipe["scale"]
+    center = torch.tensor([m * scale for m in recipe["mean"]], dtype=torch.float32)
+    spread = torch.tensor([s * scale for s in recipe["std"]], dtype=torch.float32)
+    x = torch.from_numpy(np.moveaxis(pixels, -1, 1).astype(np.float32, order="C"))
+    return x.sub_(center[:, None, None]).div_(spread[:, None, None])

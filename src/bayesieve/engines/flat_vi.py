@@ -1,0 +1,132 @@
+"""Mean-field Gaussian variational inference: the plain Bayesian network.
+
+With q(w) = Π N(w; m, s²) maximise E_q[log p(D | w)] - KL[q || p] by reparameterised gradients.
+Under a Normal prior the KL is exact. Under a SpikeSlab prior it has no closed form and is replaced
+by log q(w) - log p(w) at the sampled weight: Bayes by Backprop.
+
+Reference: [Blundell], section 3.
+Symbols: m mean, s = exp(log_std), r slab responsibility at the sampled weight.
+Departures: s = exp(log_std) in place of softplus; Adam; the objective is divided by N.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Generator, Tensor
+
+from bayesieve.checks import check_choice, check_positive
+from bayesieve.core.batch import Batch, Metrics
+from bayesieve.core.formulas import (
+    inclusion_logit,
+    mixture_numbers,
+    mixture_precision,
+    normal_kl,
+)
+from bayesieve.core.posterior import Factorised, Posterior
+from bayesieve.core.priors import Normal, Number, SpikeSlab, per_model
+from bayesieve.core.problem import Problem
+from bayesieve.engines._mean_field import (
+    AdamUpdate,
+    MeanFieldState,
+    PriorNumbers,
+    adam_step,
+    factorised,
+    mean_field_state,
+    warm_start_,
+)
+
+
+def constant_precision(second_moment: Tensor, precision: Tensor, *_: Tensor) -> Tensor:
+    """κ = 1/τ², whatever the weight."""
+    return precision
+
+
+_NORMAL_UPDATE = AdamUpdate(constant_precision)
+_MIXTURE_UPDATE = AdamUpdate(mixture_precision, at_draw=True)  # [Saha], eq. 3.16
+
+
+@dataclass(frozen=True)
+class FlatVI:
+    """Mean-field Gaussian engine.
+
+    Numbers may be tuples with one entry per model of a population.
+
+    Args:
+        prior: Normal (exact KL), or SpikeSlab evaluated at the sampled weight (Bayes by Backprop).
+        lr: Adam learning rate; the objective is in nats per example.
+        init_std: starting s of every weight.
+        start: starting means: "module" (the model's own) or "he" (uniform in ±√(6 / fan_in)).
+        local: add the noise to activations of Linear and Conv layers instead of weights; needs a
+            Normal prior.
+    """
+
+    prior: Normal | SpikeSlab = field(default_factory=lambda: Normal(std=0.1))
+    lr: Number = 1e-3
+    init_std: Number = 0.018
+    start: Literal["module", "he"] = "module"
+    local: bool = False
+
+    def __post_init__(self) -> None:
+        check_positive("FlatVI", lr=self.lr, init_std=self.init_std)
+        check_choice("FlatVI", "start", self.start, ("module", "he"))
+        if self.local and isinstance(self.prior, SpikeSlab):
+            raise ValueError(
+                "FlatVI: a SpikeSlab prior is evaluated at sampled weights and local noise samples "
+                "none; set local=False, or use SBNN."
+            )
+
+    def init(self, problem: Problem, generator: Generator, n_models: int = 1) -> MeanFieldState:
+        """Start every mean at the initial weights and every std at `init_std`."""
+        mean = problem.starting_points(n_models, generator, self.start)
+        return mean_field_state(
+            mean,
+            per_model(self.init_std, mean),
+            per_model(self.lr, mean),
+            self._numbers(mean),
+            generator,
+            problem.layout.n_bayesian,
+            moments=True,
+        )
+
+    def warm_start_(self, state: MeanFieldState, posterior: Posterior) -> None:
+        """Continue from another posterior's means and stds."""
+        warm_start_(state, posterior)
+
+    def step(self, problem: Problem, state: MeanFieldState, batch: Batch) -> Metrics:
+        """One reparameterised gradient step in place."""
+        update = _NORMAL_UPDATE if isinstance(self.prior, Normal) else _MIXTURE_UPDATE
+        return adam_step(problem, state, batch, update, local=self.local)
+
+    def kl(self, state: MeanFieldState) -> Tensor:
+        """KL from prior to posterior in nats, (k,); one-draw estimate under a SpikeSlab prior."""
+        n = state.log_std.shape[1]
+        mean = state.mean[:, :n]
+        if isinstance(self.prior, Normal):
+            kl = normal_kl(mean, state.log_std, per_model(self.prior.std, mean))
+        else:
+            # A fixed generator: reporting must not disturb the training draws.
+            source = Generator(mean.device).manual_seed(0)
+            noise = torch.empty_like(mean).normal_(generator=source)
+            w = torch.addcmul(mean, state.log_std.exp(), noise)
+            log_q = Normal(1.0).log_prob(noise) - state.log_std
+            kl = log_q - self.prior.log_prob(w)
+        if state.controls.trained is not None:
+            kl = kl * state.controls.trained[:, :n]
+        return kl.sum(1, dtype=torch.float64)
+
+    def posterior(self, problem: Problem, state: MeanFieldState, member: int = 0) -> Factorised:
+        """q(w) of one member; a SpikeSlab prior gives the responsibility at its mean."""
+        prior = self.prior.member(member)
+        logit = None
+        if isinstance(prior, SpikeSlab):
+            mean = state.mean[member, problem.layout.bayesian]
+            logit = inclusion_logit(mean, torch.zeros_like(mean), prior)
+        return factorised(problem, state, member, prior, logit, local=self.local)
+
+    def _numbers(self, like: Tensor) -> PriorNumbers:
+        if isinstance(self.prior, Normal):
+            precision = per_model(self.prior.std, like) ** -2
+            unused = like.new_zeros(())
+            return PriorNumbers(precision, unused, unused)
+        return PriorNumbers(*mixture_numbers(self.prior, like))

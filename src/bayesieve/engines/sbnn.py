@@ -1,0 +1,176 @@
+"""Mean-field variational inference under a two-Gaussian spike-and-slab prior.
+
+With q(w) = Π N(w; m, s²) and q(z) = Π Bern(z; p), minimise the negative ELBO
+
+    J(m, s, p) = -E_q[log p(D | w)] + Σ KL(m, s, p)                   (eq. 3.6)
+
+over (m, s) by stochastic gradients and over p exactly                (eq. 3.8).
+
+Reference: [Saha], section 3.
+Symbols: m mean, s = exp(log_std), p inclusion, π slab_prob, τ₀ spike_std, τ₁ slab_std,
+e = m² + s².
+Departures: p is eliminated (the profiled penalty has the same gradient by the envelope theorem),
+so no step stores it; s = exp(log_std) in place of softplus, which makes log s exact and its
+gradient one product; Adam by default, with the proximal prior step for plain gradient descent;
+the objective is divided by N.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Generator, Tensor
+
+from bayesieve.checks import check_choice, check_positive
+from bayesieve.core.batch import Batch, Metrics
+from bayesieve.core.formulas import (
+    inclusion_logit,
+    mixture_numbers,
+    mixture_precision,
+    profiled_kl,
+    proximal_step,
+)
+from bayesieve.core.posterior import Factorised, Posterior
+from bayesieve.core.priors import Number, SpikeSlab, per_model
+from bayesieve.core.problem import Problem
+from bayesieve.engines._mean_field import (
+    AdamUpdate,
+    MeanFieldState,
+    PriorNumbers,
+    adam_step,
+    draw_,
+    factorised,
+    mean_field_state,
+    warm_start_,
+)
+
+
+def stuck_in_slab(posterior: Factorised) -> float:
+    """Fraction of prunable weights with inclusion > 0.9 but |mean| / std < 0.5.
+
+    Such weights sit in the slab because they started there, not because the data want them; start
+    with a smaller std or bring the two prior stds closer together.
+    """
+    part = posterior.layout.sparse
+    if posterior.logit_inclusion is None:
+        raise ValueError("stuck_in_slab: this posterior has no inclusion probabilities.")
+    included = posterior.logit_inclusion[part] > math.log(9)
+    weak = posterior.mean[part].abs() < 0.5 * posterior.std[part]
+    return (included & weak).double().mean().item()
+
+
+_UPDATE = AdamUpdate(mixture_precision)
+
+
+@dataclass(frozen=True)
+class SBNN:
+    """Spike-and-slab variational engine.
+
+    Numbers may be tuples with one entry per model of a population.
+
+    Args:
+        prior: mixture probability and the two standard deviations, on every Bayesian weight.
+        lr: learning rate; the objective is in nats per example.
+        init_std: starting s of every weight; None takes one in the spike's basin of attraction.
+        start: starting means: "module" (the model's own, so trained weights are a warm start) or
+            "he" (uniform in ±√(6 / fan_in)).
+        optimizer: "adam", or "sgd" with the proximal prior step.
+        local: add the noise to activations of Linear and Conv layers instead of weights.
+    """
+
+    prior: SpikeSlab = field(default_factory=SpikeSlab)
+    lr: Number = 1e-3
+    init_std: Number | None = None
+    start: Literal["module", "he"] = "module"
+    optimizer: Literal["adam", "sgd"] = "adam"
+    local: bool = False
+
+    def __post_init__(self) -> None:
+        check_positive("SBNN", lr=self.lr)
+        if self.init_std is not None:
+            check_positive("SBNN", init_std=self.init_std)
+        check_choice("SBNN", "optimizer", self.optimizer, ("adam", "sgd"))
+        check_choice("SBNN", "start", self.start, ("module", "he"))
+        if self.optimizer == "sgd" and self.local:
+            raise ValueError("SBNN: local noise needs optimizer='adam'; set local=False for 'sgd'.")
+
+    def init(self, problem: Problem, generator: Generator, n_models: int = 1) -> MeanFieldState:
+        """Start every mean at the initial weights and every std in the spike's basin."""
+        mean = problem.starting_points(n_models, generator, self.start)
+        init_std = self.init_std
+        if init_std is None:
+            init_std = tuple(self.prior.safe_init_std(i) for i in range(n_models))
+        return mean_field_state(
+            mean,
+            per_model(init_std, mean),
+            per_model(self.lr, mean),
+            PriorNumbers(*mixture_numbers(self.prior, mean)),
+            generator,
+            problem.layout.n_bayesian,
+            moments=self.optimizer == "adam",
+        )
+
+    def warm_start_(self, state: MeanFieldState, posterior: Posterior) -> None:
+        """Continue from another posterior's means and stds."""
+        warm_start_(state, posterior)
+
+    def step(self, problem: Problem, state: MeanFieldState, batch: Batch) -> Metrics:
+        """One reparameterised gradient step in place; p follows in closed form when asked for."""
+        if self.optimizer == "adam":
+            return adam_step(problem, state, batch, _UPDATE, local=self.local)
+        return _proximal_sgd_step(problem, state, batch)
+
+    def kl(self, state: MeanFieldState) -> Tensor:
+        """KL from prior to posterior over the weights still trained, in nats, (k,)."""
+        n = state.log_std.shape[1]
+        kl = profiled_kl(state.mean[:, :n], state.log_std, self.prior)
+        if state.controls.trained is not None:
+            kl = kl * state.controls.trained[:, :n]
+        return kl.sum(1, dtype=torch.float64)
+
+    def posterior(self, problem: Problem, state: MeanFieldState, member: int = 0) -> Factorised:
+        """q(w) and the closed-form inclusion of one member."""
+        prior = self.prior.member(member)
+        n = problem.layout.n_bayesian
+        logit = inclusion_logit(state.mean[member, :n], state.log_std[member].exp(), prior)
+        return factorised(problem, state, member, prior, logit, local=self.local)
+
+
+def _proximal_sgd_step(problem: Problem, state: MeanFieldState, batch: Batch) -> Metrics:
+    """Gradient step on the data term, then the prior's proximal step; updates in place."""
+    space = problem.workspace(len(state.mean))
+    noise = torch.empty_like(state.log_std).normal_(generator=state.generator)
+    draw_(space.weights, state.mean, state.log_std, noise, state.controls.keep)
+    log_lik, grad = problem.value_and_grad(space.weights, batch)
+    problem.kernel(_proximal_update_)(
+        state.mean,
+        state.log_std,
+        grad,
+        noise,
+        state.lr * state.controls.lr_scale / problem.n_data,
+        state.controls.kl_scale,
+        state.prior.all(),
+        state.controls.trained,
+    )
+    state.step += 1
+    return {"log_lik": log_lik}
+
+
+def _proximal_update_(
+    mean: Tensor, log_std: Tensor, grad: Tensor, noise: Tensor, length: Tensor, kl_scale: Tensor,
+    numbers: tuple[Tensor, ...], trained: Tensor | None,
+) -> None:  # fmt: skip
+    n = log_std.shape[1]
+    std = log_std.exp()
+    moved = mean + length * grad
+    std_moved = (log_std + length * grad[:, :n] * noise * std).exp()
+    kappa = mixture_precision(mean[:, :n].square() + std.square(), *numbers)
+    new_mean, new_std = proximal_step(moved[:, :n], std_moved, kappa, length * kl_scale)
+    moved[:, :n] = new_mean
+    new_log_std = new_std.log()
+    if trained is not None:
+        moved = torch.where(trained, moved, mean)
+        new_log_std = torch.where(trained[:, :n], new_log_std, log_std)
+    mean.copy_(moved)
+    log_std.copy_(new_log_std)

@@ -1,0 +1,161 @@
+"""A user's own network, named by the dotted path of the function that builds it."""
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from bayesieve.checks import did_you_mean
+from bayesieve.nets._sizes import check_sizes
+
+_PREFIX = "module:"
+
+
+def from_path(path: str, input_shape: tuple[int, ...], n_outputs: int) -> nn.Module:
+    """Import a network factory, call it, and try the network on a batch of zeros.
+
+    The factory takes `(input_shape, n_outputs)`, or nothing; a `nn.Module` class will do. A factory
+    that can be called without arguments is, unless it has parameters of these two names. The
+    working directory is importable during the call.
+
+    Args:
+        path: "module:package.module.factory"; the prefix "module:" may be left out.
+        input_shape: shape of one example, without the batch axis.
+        n_outputs: number of outputs the network must have.
+
+    Returns:
+        The network, in the training or evaluation mode the factory left it in.
+
+    Raises:
+        ValueError: the path is malformed, the module or the name in it does not exist, or the
+            network cannot map (n, *input_shape) to (n, n_outputs).
+        TypeError: the name is not a factory, or it does not return a `nn.Module`.
+
+    Example:
+        >>> net = from_path("module:bayesieve.nets.lenet.lenet5_caffe", (3, 32, 32), 10)
+        >>> net.conv1.in_channels
+        3
+        >>> from_path("bayesieve.nets.lenet.lenet6", (1, 28, 28), 10)
+        Traceback (most recent call last):
+        ValueError: from_path: module 'bayesieve.nets.lenet' has no 'lenet6'. Did you mean 'lenet5'?
+    """
+    check_sizes("from_path", input_shape, n_outputs)
+    with _working_directory_importable():
+        factory = _find(path)
+        model = _call(path, factory, input_shape, n_outputs)
+        _probe(path, model, input_shape, n_outputs)
+    return model
+
+
+def _find(path: str) -> Callable[..., object]:
+    module_name, _, name = path.removeprefix(_PREFIX).rpartition(".")
+    if not all(part.isidentifier() for part in (*module_name.split("."), name)):
+        raise ValueError(
+            f"from_path: the path must read 'module:package.module.factory', got {path!r}."
+        )
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        missing = error.name or module_name
+        if module_name != missing and not module_name.startswith(f"{missing}."):
+            raise ValueError(
+                f"from_path: module {module_name!r} imports {missing!r}, which is not installed. "
+                f"Install {missing!r} in this environment."
+            ) from error
+        raise ValueError(
+            f"from_path: there is no module {module_name!r}. "
+            f"Run from the folder that holds {missing.split('.')[0]!r}, or install its package."
+        ) from error
+    if not hasattr(module, name):
+        hint = did_you_mean(name, vars(module))
+        raise ValueError(f"from_path: module {module_name!r} has no {name!r}.{hint}")
+    factory = getattr(module, name)
+    if not callable(factory):
+        raise TypeError(
+            f"from_path: {path!r} must be a function that builds the network, "
+            f"got {_kind(factory)}. Name the function, not what it returns."
+        )
+    return factory
+
+
+def _call(
+    path: str, factory: Callable[..., object], input_shape: tuple[int, ...], n_outputs: int
+) -> nn.Module:
+    signature = inspect.signature(factory)
+    named = {"input_shape": input_shape, "n_outputs": n_outputs}
+    if named.keys() <= signature.parameters.keys() and _accepts(signature, **named):
+        model = factory(**named)
+    elif _accepts(signature):
+        model = factory()
+    elif _accepts(signature, input_shape, n_outputs):
+        model = factory(input_shape, n_outputs)
+    else:
+        raise TypeError(
+            f"from_path: {path!r} must take (input_shape, n_outputs) or nothing, "
+            f"got the signature {signature}. Give its other arguments defaults."
+        )
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"from_path: {path!r} must return a nn.Module, got {_kind(model)}.")
+    return model
+
+
+def _accepts(signature: inspect.Signature, *args: object, **named: object) -> bool:
+    try:
+        signature.bind(*args, **named)
+    except TypeError:
+        return False
+    return True
+
+
+def _probe(path: str, model: nn.Module, input_shape: tuple[int, ...], n_outputs: int) -> None:
+    """Raise unless two examples of zeros give outputs of shape (2, n_outputs), in eval mode."""
+    like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
+    zeros = torch.zeros(2, *input_shape, dtype=like.dtype, device=like.device)
+    was_training = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.no_grad():
+            outputs = model(zeros)
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(
+            f"from_path: the network of {path!r} must accept inputs of shape "
+            f"{tuple(zeros.shape)}, but it failed: {reason}"
+        ) from error
+    finally:
+        for module, training in was_training.items():
+            module.training = training
+    if not isinstance(outputs, Tensor):
+        raise TypeError(
+            f"from_path: the network of {path!r} must return one tensor, got {_kind(outputs)}."
+        )
+    if outputs.shape != (2, n_outputs):
+        raise ValueError(
+            f"from_path: the network of {path!r} must map {tuple(zeros.shape)} to "
+            f"{(2, n_outputs)}, got {tuple(outputs.shape)}. Set its last layer to "
+            f"{n_outputs} outputs."
+        )
+
+
+@contextmanager
+def _working_directory_importable() -> Iterator[None]:
+    here = os.getcwd()
+    if here in sys.path:
+        yield
+        return
+    sys.path.insert(0, here)
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
+
+
+def _kind(thing: object) -> str:
+    name = type(thing).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"

@@ -1,0 +1,1 @@
+"""From a posterior to a smaller model: scores, keep rules, masks and pruning schedules."""

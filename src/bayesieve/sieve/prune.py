@@ -1,0 +1,170 @@
+"""From a posterior to a sparse model, and from there to a plain module."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils import parametrize
+
+from bayesieve.checks import check_fraction, check_positive
+from bayesieve.core.posterior import Posterior, SparseModel
+from bayesieve.sieve._ranking import Scope, keep_at_most
+from bayesieve.sieve.rules import Rule, keep_fraction
+from bayesieve.sieve.scores import Score, ScoreName
+
+
+class LayerCount(NamedTuple):
+    """How many entries of one named tensor are kept."""
+
+    name: str
+    kept: int
+    total: int
+
+
+def prune(posterior: Posterior | SparseModel, rule: Rule) -> SparseModel:
+    """Set the weights a rule drops to exactly 0, mean and spread.
+
+    Args:
+        posterior: what an engine has learned; of a sparse model only kept weights are considered.
+        rule: `keep_fraction`, `keep_probable`, `keep_scored`, `keep_n_of_m`, or any function of a
+            posterior and the mask in force (or None) that returns a mask, (d,) bool.
+
+    Example:
+        >>> from bayesieve.sieve.rules import _example
+        >>> sparse = prune(_example(), keep_fraction(0.5, score="magnitude"))
+        >>> sparse.zeros, round(sparse.removed, 3)  # 8 of 16 parameters, 8 of 12 weights
+        (0.5, 0.667)
+    """
+    if isinstance(posterior, SparseModel):
+        keep = rule(posterior.posterior, posterior.keep) & posterior.keep
+        whole = posterior.posterior
+    else:
+        keep, whole = rule(posterior, None), posterior
+    if keep.dtype != torch.bool or keep.shape != whole.mean.shape:
+        raise ValueError(
+            f"prune: a rule must return a bool tensor of shape {tuple(whole.mean.shape)}, "
+            f"got {keep.dtype} of shape {tuple(keep.shape)}."
+        )
+    return SparseModel(whole.masked(keep), keep)
+
+
+def sparsity_curve(
+    posterior: Posterior,
+    zeros: Sequence[float],
+    *,
+    score: ScoreName | Score = "snr",
+    scope: Scope = "global",
+    allow_empty_layers: bool = False,
+) -> Tensor:
+    """The masks of `keep_fraction` at many sparsities, from one sort.
+
+    Args:
+        posterior: what an engine has learned.
+        zeros: fractions of all parameters to be 0, n of them in any order.
+        score: see `keep_fraction`.
+        scope: see `keep_fraction`.
+        allow_empty_layers: see `keep_fraction`.
+
+    Returns:
+        (n, d) bool, True = kept. `posterior.mean * masks` are the n weight vectors of the curve,
+        which `Network.outputs` evaluates together.
+
+    Example:
+        >>> from bayesieve.sieve.rules import _example
+        >>> sparsity_curve(_example(), [0.0, 0.25, 0.5]).sum(1)
+        tensor([16, 12,  8])
+    """
+    check_fraction("sparsity_curve", zeros=tuple(zeros))
+    rule = keep_fraction(1.0, score, scope, allow_empty_layers)
+    targets = [round((1 - fraction) * posterior.layout.size) for fraction in zeros]
+    return keep_at_most(rule.priorities(posterior), targets, posterior.layout)
+
+
+def kept_per_layer(sparse: SparseModel) -> list[LayerCount]:
+    """Kept and all entries of every tensor, in the order of w.
+
+    Example:
+        >>> from bayesieve.sieve.rules import _example
+        >>> kept_per_layer(prune(_example(), keep_fraction(0.5)))[0]
+        LayerCount(name='0.weight', kept=1, total=9)
+    """
+    layout = sparse.layout
+    counts = torch.stack([sparse.keep[layout.slices[name]].sum() for name in layout.names])
+    rows = zip(layout.names, counts.tolist(), layout.sizes, strict=True)
+    return [LayerCount(*row) for row in rows]
+
+
+def masked_module(sparse: SparseModel, *, trainable: bool = False) -> nn.Module:
+    """The posterior mean as an ordinary module in eval mode.
+
+    Args:
+        sparse: what to keep.
+        trainable: hold the zeros while an optimiser changes the rest. Masks are parametrisations
+            (`torch.nn.utils.parametrize`) with the mask as a buffer: they follow deepcopy, `.to`
+            and state_dict; `remove_parametrizations` bakes them in.
+
+    Example:
+        >>> from bayesieve.sieve.rules import _example
+        >>> module = masked_module(prune(_example(), keep_fraction(0.5)), trainable=True)
+        >>> int((module[0].weight == 0).sum()), int(module[0].parametrizations.weight[0].keep.sum())
+        (8, 1)
+    """
+    module = sparse.to_module()
+    if not trainable:
+        return module
+    masks = dict(sparse.layout.pieces(sparse.keep))
+    by_parameter = {parameter: masks.get(name) for name, parameter in module.named_parameters()}
+    for owner in list(module.modules()):
+        for leaf, parameter in list(owner.named_parameters(recurse=False)):
+            mask = by_parameter[parameter]
+            if mask is not None and not bool(mask.all()):
+                parametrize.register_parametrization(owner, leaf, _Mask(mask))
+    return module
+
+
+class _Mask(nn.Module):
+    """Multiplies a parameter by a fixed mask."""
+
+    keep: Tensor
+
+    def __init__(self, keep: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("keep", keep.clone())
+
+    def forward(self, parameter: Tensor) -> Tensor:
+        return parameter * self.keep
+
+
+def reestimate_batchnorm(sparse: SparseModel, x: Tensor, batch_size: int = 256) -> SparseModel:
+    """Replace BatchNorm running statistics by averages over one pass with the pruned weights.
+
+    Pruning shifts activations, so statistics gathered before it no longer fit. Each batch is
+    normalised by itself; its mean and variance enter the average with equal weight. Networks
+    without BatchNorm statistics come back unchanged.
+
+    Args:
+        sparse: the pruned network.
+        x: training inputs, (n, ...), cut into batches of nearly equal length.
+        batch_size: largest number of inputs in a batch.
+    """
+    check_positive("reestimate_batchnorm", batch_size=batch_size)
+    module = sparse.to_module()
+    norms = [m for m in module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+    if not norms:
+        return sparse
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # a plain average over batches
+        norm.train()
+    with torch.no_grad():
+        for batch in x.tensor_split(-(-len(x) // batch_size)):
+            module(batch.to(sparse.network.device))
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+    buffers = {name: value.detach().clone() for name, value in module.named_buffers()}
+    whole = cast(Any, sparse.posterior)  # every posterior class is a dataclass with this field
+    return SparseModel(dataclasses.replace(whole, buffers=buffers), sparse.keep)

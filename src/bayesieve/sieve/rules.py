@@ -1,0 +1,224 @@
+"""Rules that decide which weights stay: frozen dataclasses, called with a posterior.
+
+Every rule obeys three promises. Only prunable weights compete; biases and point parameters stay,
+except biases of units without a kept outgoing weight (see `units`). A weight pruned before never
+comes back. No layer is emptied, unless asked: a path of best weights through the network stays.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from bayesieve.checks import check_choice, check_fraction
+from bayesieve.core.posterior import Factorised, Posterior
+from bayesieve.sieve._ranking import (
+    Scope,
+    allowed_entries,
+    base_priorities,
+    keep_at_most,
+    protected_path,
+    prunable_parts,
+    rank,
+)
+from bayesieve.sieve.scores import Score, ScoreName, check_score, inclusion_score, score_of
+from bayesieve.sieve.units import unit_chain
+
+Rule = Callable[[Posterior, Tensor | None], Tensor]
+
+
+# The rules bear the names users write, so that a rule prints as it was called.
+@dataclass(frozen=True)
+class keep_fraction:
+    """Keep the best weights so that a fraction of ALL parameters is left.
+
+    Biases of live units and point parameters count: `keep_fraction(0.015)` leaves at most
+    round(0.015 d) of d entries, exactly that many unless the next weight would revive a unit
+    together with its bias and the incoming weights it had been denied.
+
+    Args:
+        fraction: of all d entries, between 0 and 1.
+        score: a name of `SCORES` or a function of the posterior; ties go to the larger |mean|,
+            then to the lower index.
+        scope: "global" compares all weights; "layer" leaves every layer the same fraction.
+        allow_empty_layers: whether a layer may lose its last weight.
+
+    Example:
+        >>> posterior = _example()
+        >>> keep = keep_fraction(0.5, score="magnitude")(posterior)
+        >>> int(keep.sum()), posterior.layout.size
+        (8, 16)
+    """
+
+    fraction: float
+    score: ScoreName | Score = "snr"
+    scope: Scope = "global"
+    allow_empty_layers: bool = False
+
+    def __post_init__(self) -> None:
+        check_fraction("keep_fraction", fraction=self.fraction)
+        check_score("keep_fraction", self.score)
+        check_choice("keep_fraction", "scope", self.scope, ("global", "layer"))
+
+    def __call__(self, posterior: Posterior, within: Tensor | None = None) -> Tensor:
+        """The entries to keep, (d,) bool, among `within`, (d,) bool, or those not yet pruned."""
+        layout = posterior.layout
+        target = round(self.fraction * layout.size)
+        return keep_at_most(self.priorities(posterior, within), [target], layout)[0]
+
+    def priorities(self, posterior: Posterior, within: Tensor | None = None) -> Tensor:
+        """Cleaned priority of every entry, (d,) int64; does not depend on `fraction`."""
+        priorities = base_priorities(posterior, rank(posterior, self.score, self.scope), within)
+        chain = unit_chain(posterior.network)
+        if not self.allow_empty_layers:
+            path = protected_path(chain, priorities)
+            priorities = torch.where(path, posterior.layout.n_sparse + 1, priorities)
+        return chain.clean(priorities)
+
+
+def keep_zeros(
+    zeros: float,
+    *,
+    score: ScoreName | Score = "snr",
+    scope: Scope = "global",
+    allow_empty_layers: bool = False,
+) -> keep_fraction:
+    """The rule that leaves a fraction `zeros` of all parameters at 0; see `keep_fraction`.
+
+    Example:
+        >>> keep_zeros(0.75).fraction
+        0.25
+    """
+    check_fraction("keep_zeros", zeros=zeros)
+    return keep_fraction(1 - zeros, score, scope, allow_empty_layers)
+
+
+@dataclass(frozen=True)
+class keep_scored:
+    """Keep the weights whose score is at least a threshold.
+
+    Args:
+        threshold: in the unit of the score; 0 is the point of indifference of "evidence".
+        score: a name of `SCORES` or a function of the posterior.
+        allow_empty_layers: whether a layer may lose its last weight.
+
+    Example:
+        >>> int(keep_scored(0.85, "magnitude")(_example()).sum())  # 4 weights, 4 biases
+        8
+    """
+
+    threshold: float
+    score: ScoreName | Score = "snr"
+    allow_empty_layers: bool = False
+
+    def __post_init__(self) -> None:
+        check_score("keep_scored", self.score)
+        if math.isnan(self.threshold):
+            raise ValueError("keep_scored: threshold must be a number, got nan.")
+
+    def __call__(self, posterior: Posterior, within: Tensor | None = None) -> Tensor:
+        """The entries to keep, (d,) bool, among `within`, (d,) bool, or those not yet pruned."""
+        score = score_of(posterior, self.score)[posterior.layout.sparse]
+        wanted = score >= self.threshold
+        return _closed(posterior, wanted, self.score, within, self.allow_empty_layers)
+
+
+@dataclass(frozen=True)
+class keep_probable:
+    """Keep the weights whose inclusion probability is at least a threshold.
+
+    Args:
+        threshold: between 0 and 1.
+        allow_empty_layers: whether a layer may lose its last weight.
+
+    Example:
+        >>> int(keep_probable(0.5)(_example()).sum())  # 6 weights, 4 biases
+        10
+    """
+
+    threshold: float = 0.5
+    allow_empty_layers: bool = False
+
+    def __post_init__(self) -> None:
+        check_fraction("keep_probable", threshold=self.threshold)
+
+    def __call__(self, posterior: Posterior, within: Tensor | None = None) -> Tensor:
+        """The entries to keep, (d,) bool, among `within`, (d,) bool, or those not yet pruned."""
+        logit = torch.tensor(self.threshold, dtype=torch.float64).logit().item()
+        return keep_scored(logit, inclusion_score, self.allow_empty_layers)(posterior, within)
+
+
+@dataclass(frozen=True)
+class keep_n_of_m:
+    """Keep the n best of every m consecutive weights along the inputs of each output.
+
+    The weights of one output (for a convolution its whole filter, flattened) are cut into groups
+    of m; a shorter last group also keeps at most n. 2:4 is what sparse tensor cores compute.
+
+    Args:
+        n: weights kept in a group.
+        m: weights in a group.
+        score: a name of `SCORES` or a function of the posterior.
+
+    Example:
+        >>> keep = keep_n_of_m(2, 3, score="magnitude")(_example())
+        >>> keep[9:12], keep[:9].view(3, 3).sum(1)  # the first unit has lost its only reader
+        (tensor([False,  True,  True]), tensor([0, 2, 2]))
+    """
+
+    n: int = 2
+    m: int = 4
+    score: ScoreName | Score = "snr"
+
+    def __post_init__(self) -> None:
+        check_score("keep_n_of_m", self.score)
+        if not 1 <= self.n <= self.m:
+            raise ValueError(f"keep_n_of_m: 1 <= n <= m must hold, got n={self.n}, m={self.m}.")
+
+    def __call__(self, posterior: Posterior, within: Tensor | None = None) -> Tensor:
+        """The entries to keep, (d,) bool, among `within`, (d,) bool, or those not yet pruned."""
+        layout = posterior.layout
+        ranks = rank(posterior, self.score)
+        ranks = torch.where(allowed_entries(posterior, within)[layout.sparse], ranks, 0)
+        parts = [self._choose(ranks[part].view(shape)) for part, shape in prunable_parts(layout)]
+        wanted = torch.cat(parts) if parts else ranks > 0
+        return _closed(posterior, wanted, self.score, within, allow_empty_layers=True)
+
+    def _choose(self, ranks: Tensor) -> Tensor:
+        """The n largest of every m ranks in each row, flattened, bool."""
+        if ranks.dim() < 2:
+            return ranks.flatten() >= 0
+        rows = ranks.flatten(1)
+        padding = -rows.shape[1] % self.m
+        groups = F.pad(rows, (0, padding), value=-1).unflatten(1, (-1, self.m))
+        order = groups.argsort(dim=2, descending=True, stable=True)
+        best = torch.zeros_like(groups, dtype=torch.bool).scatter_(2, order[..., : self.n], True)
+        return best.flatten(1)[:, : rows.shape[1]].flatten()
+
+
+def _closed(
+    posterior: Posterior, wanted: Tensor, score: ScoreName | Score, within: Tensor | None,
+    allow_empty_layers: bool,
+) -> Tensor:  # fmt: skip
+    """Wanted prunable weights, (n_sparse,) bool, made to obey the promises of a rule, (d,)."""
+    layout, chain = posterior.layout, unit_chain(posterior.network)
+    keep = allowed_entries(posterior, within).clone()
+    keep[layout.sparse] &= wanted
+    if not allow_empty_layers:
+        keep |= protected_path(chain, base_priorities(posterior, rank(posterior, score), within))
+    return chain.clean(keep)
+
+
+def _example() -> Factorised:
+    """A network 3-3-1 with weights 0.1, 0.2, ..., 1.2 and biases 0, for the examples above."""
+    from torch import nn
+
+    from bayesieve.core.likelihoods import Gaussian
+    from bayesieve.core.network import Network
+
+    network = Network.of(nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 1)), Gaussian())
+    mean = torch.cat([torch.arange(1, 13) / 10, torch.zeros(4)])
+    return Factorised(network, mean, torch.full_like(mean, 0.1), logit_inclusion=mean - 0.65)

@@ -1,0 +1,75 @@
+"""Gradual pruning: the sparsity a run should have reached by now, and the mask that has it.
+
+The fraction of zeros follows S · (1 - (1 - f)³), f from 0 to 1 between `start` and `end`
+[Zhu, eq. 1]: fast while much can go, slow where each weight counts.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from bayesieve.checks import check_fraction
+from bayesieve.core.posterior import Posterior
+from bayesieve.sieve.rules import keep_zeros
+from bayesieve.sieve.scores import Score, ScoreName, check_score
+
+
+@dataclass(frozen=True)
+class GradualPruning:
+    """A cubic pruning schedule; `fit` asks it for a mask once per epoch.
+
+    Args:
+        zeros: final fraction of zeros over all parameters, biases counted.
+        start: fraction of the run after which pruning begins.
+        end: fraction of the run after which the final sparsity holds.
+        score: which weights go first: a name of `SCORES` or a function of the posterior.
+        soft: whether weights may come back until `end`; `fit` then keeps training masked ones.
+
+    Example:
+        >>> pruning = GradualPruning(zeros=0.985, start=0.125, end=0.5625)
+        >>> [round(pruning.zeros_at(progress), 4) for progress in (0.1, 0.125, 0.34375, 1.0)]
+        [0.0, 0.0, 0.8619, 0.985]
+    """
+
+    zeros: float = 0.985
+    start: float = 0.125
+    end: float = 0.5625
+    score: ScoreName | Score = "snr"
+    soft: bool = False
+
+    def __post_init__(self) -> None:
+        check_fraction("GradualPruning", start=self.start, end=self.end)
+        check_fraction("GradualPruning", open_ends=True, zeros=self.zeros)
+        check_score("GradualPruning", self.score)
+        if self.start >= self.end:
+            raise ValueError(
+                f"GradualPruning: start must be < end, got {self.start} and {self.end}."
+            )
+
+    def zeros_at(self, progress: float) -> float:
+        """Fraction of zeros at a fraction `progress` of the run."""
+        f = min(max((progress - self.start) / (self.end - self.start), 0.0), 1.0)
+        return self.zeros * (1 - (1 - f) ** 3)
+
+    def is_active(self, progress: float) -> bool:
+        """Whether a mask is in force; true to the end of the run, also after `end`."""
+        return progress > self.start
+
+    def keep(self, posterior: Posterior, progress: float, within: Tensor | None) -> Tensor:
+        """The weights to keep at a fraction `progress` of the run.
+
+        Args:
+            posterior: of one member; with `soft` not masked, so that weights can come back.
+            progress: fraction of the run done.
+            within: (d,) bool, the mask in force, or None before the first one.
+
+        Returns:
+            (d,) bool. Hard schedules never leave `within`, nor do soft ones from `end` on.
+        """
+        free = within is None or (self.soft and progress < self.end)
+        allowed = posterior.mean.new_ones(posterior.mean.shape) > 0 if free else within
+        return keep_zeros(self.zeros_at(progress), score=self.score)(posterior, allowed)
+
+    def check(self, posterior: Posterior) -> None:
+        """Raise now if this posterior has no such score or cannot become that sparse."""
+        keep_zeros(self.zeros, score=self.score)(posterior)

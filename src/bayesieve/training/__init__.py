@@ -1,0 +1,1 @@
+"""The only loop: fit, schedules, checkpoints, captured steps."""

@@ -1,0 +1,87 @@
+"""How learning rate and KL weight move during a run: pure functions of the step number."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from bayesieve.checks import check_choice, check_fraction, check_not_negative
+
+LR_KINDS = ("constant", "cosine", "linear", "step")
+
+
+def minibatch_weight(index: int, n_batches: int, kind: str) -> float:
+    """M r_b, the share of the KL that batch `index` (from 0) of M carries, times M.
+
+    Uniform weights are 1. Geometric ones are M 2^(M-b) / (2^M - 1) for b = index + 1 (Blundell et
+    al.; [Saha] prints 2^(M-1) below the line, which does not sum to 1).
+
+    Example:
+        >>> [round(minibatch_weight(i, 3, "geometric") / 3, 4) for i in range(3)]
+        [0.5714, 0.2857, 0.1429]
+    """
+    if kind == "uniform":
+        return 1.0
+    exponent = -float(index + 1)
+    share = math.exp2(exponent) if exponent > -1070 else 0.0
+    return n_batches * share / -math.expm1(-n_batches * math.log(2))
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Factors on the learning rate and on the KL term.
+
+    Args:
+        lr: "constant", "cosine" or "linear" to 0, or "step" (times 0.3 at 60 % and at 85 %).
+        hold: fraction of the run before a cosine or linear decay begins; None means until pruning
+            ends, or from the start without pruning.
+        warmup: fraction of the run over which the learning rate rises from 0.
+        kl: weight of the KL term (1 is Bayes; smaller trusts the data more).
+        kl_after: weight once pruning has ended; None keeps `kl`.
+        kl_warmup_epochs: epochs over which the KL weight rises linearly from 0.
+        minibatch: how one epoch shares out the KL: "uniform" or "geometric".
+
+    Example:
+        >>> Schedule(lr="cosine").lr_scale(0.5)
+        0.5
+    """
+
+    lr: Literal["constant", "cosine", "linear", "step"] = "constant"
+    hold: float | None = None
+    warmup: float = 0.0
+    kl: float = 1.0
+    kl_after: float | None = None
+    kl_warmup_epochs: float = 0.0
+    minibatch: Literal["uniform", "geometric"] = "uniform"
+
+    def __post_init__(self) -> None:
+        check_choice("Schedule", "lr", self.lr, LR_KINDS)
+        check_choice("Schedule", "minibatch", self.minibatch, ("uniform", "geometric"))
+        check_fraction("Schedule", warmup=self.warmup, hold=self.hold or 0.0)
+        check_not_negative(
+            "Schedule",
+            kl=self.kl,
+            kl_after=self.kl_after or 0.0,
+            kl_warmup_epochs=self.kl_warmup_epochs,
+        )
+
+    def lr_scale(self, progress: float, prune_end: float = 0.0) -> float:
+        """Factor on the learning rate at `progress` in [0, 1] of the run."""
+        if progress < self.warmup:
+            return progress / self.warmup
+        hold = prune_end if self.hold is None else self.hold
+        decayed = 0.0 if hold >= 1 else min(max((progress - hold) / (1 - hold), 0.0), 1.0)
+        if self.lr == "cosine":
+            return 0.5 * (1 + math.cos(math.pi * decayed))
+        if self.lr == "linear":
+            return 1 - decayed
+        if self.lr == "step":
+            return 0.3 ** ((progress >= 0.6) + (progress >= 0.85))
+        return 1.0
+
+    def kl_scale(self, epoch: float, progress: float, prune_end: float | None = None) -> float:
+        """Weight of the KL term, without the share of the minibatch."""
+        ended = prune_end is not None and progress >= prune_end
+        weight = self.kl_after if ended and self.kl_after is not None else self.kl
+        if self.kl_warmup_epochs:
+            weight *= min(epoch / self.kl_warmup_epochs, 1.0)
+        return weight

@@ -1,0 +1,105 @@
+"""One training step on examples picked by index: run eagerly, or captured once as a CUDA graph."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from bayesieve.core.batch import Batch, Metrics
+from bayesieve.core.problem import Problem
+from bayesieve.core.state import restore_, snapshot
+from bayesieve.core.workspace import Workspace
+from bayesieve.engines import Engine
+
+
+class Stepper(Protocol):
+    """Takes the indices of a batch, (n,) on the problem's device, and performs one step."""
+
+    def __call__(self, index: Tensor) -> Metrics:
+        """The step's metrics, each of shape (k,), valid until the next call."""
+        ...
+
+
+def make_stepper(problem: Problem, engine: Engine[Any], state: Any) -> Stepper:
+    """A captured step on a CUDA device, a plain one elsewhere."""
+
+    def step(index: Tensor) -> Metrics:
+        return engine.step(problem, state, Batch(problem.x[index], problem.y[index]))
+
+    if problem.device.type != "cuda":
+        return step
+    return GraphStepper(step, state, lambda: problem._workspace)
+
+
+class GraphStepper:
+    """Replays a captured step; one graph per batch size.
+
+    Everything the step reads lives in tensors that keep their address: state, data, controls.
+    Capturing needs a few real steps first; state, buffers and generators are put back afterwards,
+    so the sequence of results is that of plain steps.
+    """
+
+    WARMUP_STEPS = 3
+
+    def __init__(
+        self, step: Stepper, state: Any, workspace: Callable[[], Workspace | None]
+    ) -> None:
+        self._step = step
+        self._state = state
+        self._workspace = workspace
+        self._captured: dict[int, tuple[torch.cuda.CUDAGraph, Tensor, Metrics]] = {}
+
+    def __call__(self, index: Tensor) -> Metrics:
+        """Copy the indices into place and replay."""
+        if len(index) not in self._captured:
+            self._captured[len(index)] = self._capture(index)
+        graph, static_index, metrics = self._captured[len(index)]
+        static_index.copy_(index)
+        graph.replay()
+        return metrics
+
+    def _capture(self, index: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor, Metrics]:
+        static_index = index.clone()
+        with self._undone():
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                for _ in range(self.WARMUP_STEPS):
+                    self._step(static_index)
+            torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self._state.generator)
+        with torch.cuda.graph(graph):
+            metrics = self._step(static_index)
+        return graph, static_index, metrics
+
+    @contextmanager
+    def _undone(self) -> Iterator[None]:
+        saved = snapshot(self._state)
+        space = self._workspace()
+        buffers = {} if space is None else {n: v.clone() for n, v in space.all_buffers().items()}
+        default_rng = torch.cuda.get_rng_state()
+        yield
+        restore_(self._state, saved)
+        space = self._workspace()
+        if space is not None:
+            initial = space.network.buffers()
+            for name, value in space.all_buffers().items():
+                value.copy_(buffers.get(name, initial[name]))
+        torch.cuda.set_rng_state(default_rng)
+
+
+@contextmanager
+def fast_matmul(device: torch.device) -> Iterator[None]:
+    """Allow TF32 matrix products on a CUDA device inside the block, and restore the setting."""
+    if device.type != "cuda":
+        yield
+        return
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -1,0 +1,185 @@
+"""Figures: they appear whole, hold what they should, and refuse what cannot be drawn."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from PIL import Image
+
+from bayesieve.assess import figures
+from bayesieve.assess.figures import quality, sparsity, style
+from bayesieve.assess.metrics import ReliabilityBins
+
+BINS = ReliabilityBins((0.0, 0.3, 0.8), (0.0, 0.2, 0.7), (0, 4, 6), (0.0, 0.2, 0.5, 1.0))
+EVEN = ReliabilityBins((0.3, 0.8), (0.2, 0.7), (4, 6), (0.0, 0.5, 1.0))
+RUN = [
+    (0.0, 0.012, 0.05),
+    (0.9, 0.013, 0.06),
+    (0.99, 0.04, 0.2),
+    (0.999, 0.5, 1.4),
+    (1.0, 0.9, 2.3),
+]
+SHORT = [point[:2] for point in RUN]
+HISTORY = [{"epoch": 1, "loss": 2.0, "kl": 1e4, "val_error": 0.5}, {"epoch": 2, "zeros": 0.4}]
+RNG = np.random.default_rng(0)
+IMAGES = RNG.random((30, 6, 6))
+LABELS = [i % 2 for i in range(30)]
+
+Draw = Callable[[Path], Path]
+
+DRAWINGS: dict[str, Draw] = {
+    "training": lambda p: figures.training_curves(HISTORY, p),
+    "training many": lambda p: figures.training_curves(
+        [{"loss": 1.0, "elbo": -1e5, "kl": 3.0, "rmse": 2.0, "zeros": 0.1, "test_error": 0.2}] * 30,
+        p,
+    ),
+    "curve": lambda p: figures.error_vs_sparsity({"a": SHORT}, p, chosen={"a": 2}),
+    "curves": lambda p: figures.error_vs_sparsity({"a": RUN, "b": RUN[:3]}, p, chosen={"b": 0}),
+    "flat curve": lambda p: figures.error_vs_sparsity({"a": [(0.0, 0.0), (0.5, 0.0)]}, p),
+    "layers": lambda p: figures.kept_per_layer(["a", "b"], [0, 7], [10, 10_000_000], p),
+    "inclusion": lambda p: figures.inclusion_cdf({"a": RNG.random((3, 4)), "b": [0.0, 1.0]}, p),
+    "inclusion deep": lambda p: figures.inclusion_cdf({f"l{i}": [0.5] for i in range(12)}, p),
+    "reliability": lambda p: figures.reliability_diagram({"a": EVEN, "b": EVEN}, p),
+    "reliability mass": lambda p: figures.reliability_diagram({"a": BINS}, p),
+    "confusion": lambda p: figures.confusion_matrix([[9, 1], [0, 0]], ["0", "1"], p),
+    "confusion names": lambda p: figures.confusion_matrix(np.eye(3), ["shirt", "coat", "bag"], p),
+    "classes": lambda p: figures.uncertainty_per_class([0.1, 0.3], [0.2, 0.1], ["a", "b"], p),
+    "examples": lambda p: figures.certain_examples(
+        IMAGES, LABELS, LABELS[::-1], RNG.random(30), ["a", "b"], p
+    ),
+    "examples few": lambda p: figures.certain_examples(
+        RNG.random((3, 3, 5, 5)), LABELS[:3], LABELS[:3], [0.1, 0.2, 0.3], ["a", "b"], p
+    ),
+    "fit": lambda p: figures.regression_fit([1.0, 2.0], [0.1, 0.1], [1.1, 9.0], p, unit="MPa"),
+    "pixels": lambda p: figures.first_layer_map(np.eye(4, 12), (3, 2, 2), p),
+    "pixels all cut": lambda p: figures.first_layer_map(np.zeros((2, 4)), (2, 2), p),
+    "overview": lambda p: figures.sieve_overview(
+        p,
+        curve=SHORT,
+        chosen=1,
+        dense_error=0.01,
+        layers={"a": (1, 4), "b": (3, 4)},
+        reliability={"dense": EVEN, "sieved": BINS},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_every_figure_is_a_whole_png_alone_in_its_folder(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "new" / "figure.png"
+    assert DRAWINGS[name](path) == path
+    with Image.open(path) as image:
+        image.load()
+        assert round(image.info["dpi"][0]) == 150
+        pixels = np.asarray(image.convert("L"))
+    assert pixels.std() > 5  # something is drawn
+    assert [member.name for member in path.parent.iterdir()] == ["figure.png"]
+
+
+def test_equal_figures_have_equal_bytes(tmp_path: Path) -> None:
+    first = DRAWINGS["curves"](tmp_path / "a.png").read_bytes()
+    assert DRAWINGS["curves"](tmp_path / "b.png").read_bytes() == first
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "figure.png"
+    path.write_bytes(b"old")
+
+    def fail(self: Figure, target: Path, **options: object) -> None:
+        target.write_bytes(b"half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Figure, "savefig", fail)
+    with pytest.raises(OSError, match="disk full"):
+        style.save(style.new_figure(1, 1), path)
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_pyplot_is_never_imported_and_matplotlib_only_with_figures() -> None:
+    code = (
+        "import sys, bayesieve.assess.metrics, bayesieve.assess.calibration;"
+        "assert 'matplotlib' not in sys.modules;"
+        "import bayesieve.assess.figures;"
+        "assert 'matplotlib.pyplot' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_curve_marks_the_chosen_point_and_drops_the_empty_network() -> None:
+    axes = style.new_figure(4, 3).add_subplot()
+    sparsity.draw_curves(axes, {"a": SHORT}, {"a": 2}, dense=0.01)
+    ring, line = axes.lines[0], axes.lines[2]
+    assert np.allclose(ring.get_xydata(), [[0.01, 0.04]])
+    assert np.allclose(line.get_xdata(), [1.0, 0.1, 0.01, 0.001])
+    assert axes.texts[0].get_text() == "keep 1.0%\n4.00% error"
+    assert axes.texts[1].get_text() == "dense, 1.00%"
+
+
+def test_layers_show_counts_and_shares() -> None:
+    axes = style.new_figure(4, 3).add_subplot()
+    sparsity.draw_layers(axes, ["a", "b"], [5, 0], [1000, 40])
+    assert [text.get_text() for text in axes.texts] == ["0.50%  (5 of 1,000)", "0%  (0 of 40)"]
+    assert axes.get_title(loc="left") == "Kept per layer: 0.48% of 1,040 weights kept"
+
+
+def test_reliability_joins_only_bins_with_enough_examples() -> None:
+    bins = ReliabilityBins((0.2, 0.4, 0.9), (1.0, 0.5, 0.9), (1, 500, 1500), (0.0, 0.3, 0.6, 1.0))
+    axes = style.new_figure(4, 3).add_subplot()
+    quality.draw_reliability(axes, {"a": bins})
+    assert np.allclose(axes.lines[1].get_xydata(), [[0.4, 0.5], [0.9, 0.9]])
+    assert np.allclose(axes.collections[1].get_offsets(), [[0.2, 1.0]])
+
+
+WRONG: dict[str, tuple[Draw, str]] = {
+    "suffix": (lambda p: DRAWINGS["fit"](p.with_suffix(".pdf")), "path must end in .png"),
+    "history": (lambda p: figures.training_curves([{"speed": 1.0}], p), "holds none of loss"),
+    "no run": (lambda p: figures.error_vs_sparsity({}, p), "at least one run is needed"),
+    "zeros": (lambda p: figures.error_vs_sparsity({"a": [(90, 0.1)]}, p), "zeros between 0 and 1"),
+    "empty": (lambda p: figures.error_vs_sparsity({"a": [(1, 0.9)]}, p), "keeps a weight"),
+    "chosen": (
+        lambda p: figures.error_vs_sparsity({"a": SHORT}, p, chosen={"a": 9}),
+        "got 9 of 'a', which has 5 points",
+    ),
+    "lengths": (lambda p: figures.kept_per_layer(["a"], [1, 2], [3], p), "got 1, 2, 1"),
+    "kept": (lambda p: figures.kept_per_layer(["a"], [4], [3], p), "between 0 and total"),
+    "inclusion": (lambda p: figures.inclusion_cdf({"fc": [0.5, 1.5]}, p), "layer 'fc' must hold"),
+    "no layer": (lambda p: figures.inclusion_cdf({}, p), "at least one layer"),
+    "no bins": (lambda p: figures.reliability_diagram({}, p), "at least one run"),
+    "empty bins": (
+        lambda p: figures.reliability_diagram(
+            {"a": ReliabilityBins((0.0,), (0.0,), (0,), (0.0, 1.0))}, p
+        ),
+        "bins of 'a' are empty",
+    ),
+    "matrix": (lambda p: figures.confusion_matrix(np.eye(3), ["a"], p), r"shape \(1, 1\)"),
+    "classes": (lambda p: figures.uncertainty_per_class([0.1], [0.1], [], p), "got 1, 1, 0"),
+    "images": (
+        lambda p: figures.certain_examples(np.zeros((2, 2, 4, 4)), [0, 0], [0, 0], [1, 2], "a", p),
+        "1 or 3 channels",
+    ),
+    "few images": (
+        lambda p: figures.certain_examples(IMAGES, [0], [0], [1.0], "a", p),
+        "one length >= 2",
+    ),
+    "fit": (lambda p: figures.regression_fit([1.0], [1.0], [1.0, 2.0], p), "one shape"),
+    "pixels": (lambda p: figures.first_layer_map(np.eye(4), (3, 3), p), "image_shape must hold"),
+    "overview": (
+        lambda p: figures.sieve_overview(
+            p, curve=SHORT, chosen=0, dense_error=0.1, layers={}, reliability={"a": EVEN}
+        ),
+        "must not be empty",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_cannot_be_drawn_raises_and_writes_nothing(name: str, tmp_path: Path) -> None:
+    draw, message = WRONG[name]
+    with pytest.raises(ValueError, match=message):
+        draw(tmp_path / "figure.png")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,87 @@
+"""Ranking metrics against scikit-learn and all orders of the ties."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from sklearn.metrics import roc_auc_score
+
+from bayesieve.assess.metrics import aurc, auroc, risk_coverage, standard_error
+
+levels = st.lists(st.integers(0, 4).map(float), min_size=1, max_size=12)
+
+
+def _slow_risk(uncertainty: list[float], losses: list[float]) -> list[float]:
+    """Mean risk curve over every order of the examples that sorts the uncertainty."""
+    n = len(losses)
+    curves = []
+    for order in itertools.permutations(range(n)):
+        sorted_scores = [uncertainty[i] for i in order]
+        if sorted_scores == sorted(sorted_scores):
+            curves.append([sum(losses[i] for i in order[:k]) / k for k in range(1, n + 1)])
+    return [sum(column) / len(curves) for column in zip(*curves, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("uncertainty", "losses"),
+    [
+        ([0.3, 0.1, 0.2], [1.0, 0.0, 0.0]),
+        ([0.5, 0.5, 0.5, 0.5], [1.0, 0.0, 0.0, 1.0]),
+        ([0.2, 0.7, 0.2, 0.1, 0.7, 0.2], [0.0, 1.0, 1.0, 0.5, 0.0, 0.0]),
+    ],
+)
+def test_risk_averages_over_every_order_of_the_ties(
+    uncertainty: list[float], losses: list[float]
+) -> None:
+    expected = _slow_risk(uncertainty, losses)
+    coverage, risk = risk_coverage(torch.tensor(uncertainty), torch.tensor(losses))
+    assert risk.tolist() == pytest.approx(expected)
+    assert coverage.tolist() == pytest.approx([k / len(losses) for k in range(1, len(losses) + 1)])
+    found = aurc(torch.tensor(uncertainty), torch.tensor(losses))
+    assert found == pytest.approx(sum(expected) / len(expected))
+
+
+@settings(max_examples=50, deadline=None)
+@given(levels)
+def test_full_coverage_has_the_mean_loss_and_useless_scores_are_flat(losses: list[float]) -> None:
+    values = torch.tensor(losses)
+    _, risk = risk_coverage(torch.zeros(len(losses)), values)
+    assert torch.allclose(risk, values.double().mean().expand_as(risk))
+    best, worst = aurc(values, values), aurc(-values, values)
+    assert best <= aurc(torch.zeros(len(losses)), values) + 1e-12
+    assert worst >= best
+
+
+@settings(max_examples=50, deadline=None)
+@given(levels, levels)
+def test_auroc_agrees_with_sklearn_with_ties(inside: list[float], outside: list[float]) -> None:
+    truth = [0] * len(inside) + [1] * len(outside)
+    expected = roc_auc_score(truth, inside + outside)
+    found = auroc(torch.tensor(inside), torch.tensor(outside))
+    assert found == pytest.approx(expected, abs=1e-12)
+    swapped = auroc(torch.tensor(outside), torch.tensor(inside))
+    assert found + swapped == pytest.approx(1)
+
+
+def test_standard_error_agrees_with_scipy() -> None:
+    values = torch.randn(12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert standard_error(values) == pytest.approx(stats.sem(values.numpy()), rel=1e-12)
+
+
+def test_wrong_input_raises() -> None:
+    with pytest.raises(ValueError, match="at least 2 values are needed, got 1"):
+        standard_error(torch.ones(1))
+    with pytest.raises(ValueError, match=r"values must have one axis, got shape \(2, 2\)"):
+        standard_error(torch.ones(2, 2))
+    with pytest.raises(ValueError, match="auroc: outside must be finite"):
+        auroc(torch.ones(2), torch.tensor([math.nan]))
+    with pytest.raises(ValueError, match="auroc: inside must have one non-empty shape"):
+        auroc(torch.ones(0), torch.ones(2))
+    with pytest.raises(ValueError, match="uncertainty and losses must have one"):
+        aurc(torch.ones(2), torch.ones(3))
+    with pytest.raises(ValueError, match="uncertainty must have one axis"):
+        risk_coverage(torch.ones(2, 1), torch.ones(2, 1))

@@ -1,0 +1,119 @@
+"""Regression metrics against scipy, scikit-learn and closed forms."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from scipy.special import logsumexp
+from sklearn import metrics as sk
+from torch import Tensor
+
+from bayesieve.assess.metrics import (
+    interval,
+    interval_coverage,
+    log_likelihood_mixture,
+    mae,
+    mean_interval_width,
+    predictive_moments,
+    rmse,
+)
+
+
+def _normal(seed: int, *shape: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("shape", [(40,), (40, 3)])
+def test_errors_agree_with_sklearn(shape: tuple[int, ...]) -> None:
+    mean, targets = _normal(0, *shape), _normal(1, *shape)
+    expected = math.sqrt(sk.mean_squared_error(targets.ravel(), mean.ravel()))
+    assert rmse(mean, targets) == pytest.approx(expected, rel=1e-12)
+    expected = sk.mean_absolute_error(targets.ravel(), mean.ravel())
+    assert mae(mean, targets) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("noise_std", [0.3, 2.0])
+def test_mixture_likelihood_agrees_with_scipy(noise_std: float) -> None:
+    draws, targets = _normal(2, 7, 30), _normal(3, 30)
+    slow = logsumexp(stats.norm.logpdf(targets, draws, noise_std), axis=0) - math.log(7)
+    found = log_likelihood_mixture(draws, noise_std, targets)
+    assert found == pytest.approx(slow.mean(), rel=1e-12)
+
+
+@pytest.mark.parametrize("layout", ["per output", "per draw", "per entry"])
+def test_mixture_likelihood_of_several_outputs_is_joint(layout: str) -> None:
+    draws, targets = _normal(4, 5, 8, 2), _normal(5, 8, 2)
+    shapes = {"per output": (2,), "per draw": (5, 1, 1), "per entry": (5, 8, 2)}
+    noise = _normal(6, *shapes[layout]).exp()
+    densities = np.empty((5, 8))
+    whole = noise.expand(5, 8, 2).numpy()
+    for s, n in np.ndindex(5, 8):
+        covariance = np.diag(whole[s, n] ** 2)
+        densities[s, n] = stats.multivariate_normal(draws[s, n], covariance).pdf(targets[n])
+    expected = np.log(densities.mean(0)).mean()
+    assert log_likelihood_mixture(draws, noise, targets) == pytest.approx(expected, rel=1e-10)
+
+
+def test_mixture_likelihood_far_from_the_target_is_finite() -> None:
+    far = log_likelihood_mixture(torch.zeros(3, 1), 1.0, torch.tensor([100.0]))
+    assert far == pytest.approx(-5000 - 0.5 * math.log(2 * math.pi))
+
+
+def test_moments_are_those_of_the_mixture() -> None:
+    draws = _normal(7, 4, 3)
+    noise = _normal(8, 4, 1).exp()
+    mean, aleatoric, epistemic = predictive_moments(draws, noise)
+    generator = np.random.default_rng(0)
+    picks = generator.integers(4, size=400_000)
+    samples = draws.numpy()[picks, 1] + noise.numpy()[picks, 0] * generator.normal(size=400_000)
+    tolerance = 4 * samples.std() / math.sqrt(400_000)
+    assert float(mean[1]) == pytest.approx(samples.mean(), abs=tolerance)
+    variance = float(aleatoric[1] ** 2 + epistemic[1] ** 2)
+    spread = 4 * ((samples - samples.mean()) ** 2).std() / math.sqrt(400_000)
+    assert variance == pytest.approx(samples.var(), abs=spread)
+
+
+@pytest.mark.parametrize("level", [0.1, 0.5, 0.9, 0.99])
+def test_interval_agrees_with_scipy(level: float) -> None:
+    mean, std = _normal(9, 6), _normal(10, 6).exp()
+    lower, upper = interval(mean, std, level)
+    expected = stats.norm.interval(level, mean.numpy(), std.numpy())
+    assert np.allclose(lower, expected[0], rtol=1e-9)
+    assert np.allclose(upper, expected[1], rtol=1e-9)
+    width = float((upper - lower).mean())
+    assert mean_interval_width(std, level) == pytest.approx(width, rel=1e-12)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.floats(0.05, 0.95))
+def test_coverage_of_the_normal_quantiles_is_the_level(level: float) -> None:
+    n = 2000
+    targets = torch.from_numpy(stats.norm.ppf((np.arange(n) + 0.5) / n))
+    coverage = interval_coverage(torch.zeros(n), torch.ones(n), targets, level)
+    assert coverage == pytest.approx(level, abs=1.5 / n)
+
+
+def test_wrong_shapes_and_numbers_raise() -> None:
+    column, row = torch.zeros(3, 1), torch.zeros(3)
+    for metric in (rmse, mae):
+        with pytest.raises(ValueError, match=r"must have one non-empty shape, got \(3, 1\)"):
+            metric(column, row)
+    with pytest.raises(ValueError, match="targets must be finite"):
+        rmse(row, torch.tensor([0.0, math.nan, 1.0]))
+    with pytest.raises(ValueError, match=r"sample_means must have shape \(S, N\) or"):
+        log_likelihood_mixture(row, 1.0, row)
+    with pytest.raises(ValueError, match="noise_std must be a number"):
+        log_likelihood_mixture(torch.zeros(2, 3), torch.ones(3), row)
+    with pytest.raises(ValueError, match="noise_std must be > 0 and finite, got 0"):
+        predictive_moments(torch.zeros(2, 3), 0.0)
+    with pytest.raises(ValueError, match="level must be strictly between 0 and 1, got 90"):
+        interval(row, row + 1, 90)
+    with pytest.raises(ValueError, match="std must be > 0"):
+        mean_interval_width(-row - 1, 0.9)
+    with pytest.raises(ValueError, match=r"interval_coverage: mean and targets"):
+        interval_coverage(row, row + 1, column, 0.9)

@@ -1,0 +1,284 @@
+"""Closed forms against quadrature, brute force, Monte Carlo, scipy and autograd."""
+
+import math
+
+import pytest
+import torch
+from problems import normal, seeded
+from scipy import optimize
+from torch import distributions as td
+
+from bayesieve.core.formulas import (
+    inclusion_logit,
+    mixture_numbers,
+    mixture_precision,
+    normal_kl,
+    profiled_kl,
+    proximal_step,
+    spike_slab_kl,
+)
+from bayesieve.core.priors import Normal, SpikeSlab
+
+F64 = torch.float64
+PRIORS = [
+    SpikeSlab(1.0, 0.1, 0.5),
+    SpikeSlab(0.4, 0.05, 0.2),
+    SpikeSlab(2.0, 0.5, 0.9),
+    SpikeSlab(0.7, 0.7, 0.3),
+]
+POINTS = [(0.0, 0.1), (0.3, 0.02), (-0.15, 0.3), (1.2, 0.8), (-2.0, 0.05)]
+
+
+def f64(value):
+    return torch.tensor(value, dtype=F64)
+
+
+def random_settings(n):
+    """n random (mean, std, prior), as in the checks of the paper's formulas."""
+    rows = torch.rand(n, 5, generator=seeded(0), dtype=F64).tolist()
+    for a, b, c, d, e in rows:
+        spike = math.exp(-4 + 3 * c)
+        prior = SpikeSlab(spike * math.exp(3 * d), spike, 0.05 + 0.9 * e)
+        yield f64(4 * (a - 0.5)), f64(math.exp(-4 + 5 * b)), prior
+
+
+def kl_by_quadrature(mean, std, p, prior):
+    """Σ_z ∫ q(w) q(z) log [q(w) q(z) / (p(z) p(w|z))] dw by the trapezoid rule."""
+    w = mean + std * torch.linspace(-12, 12, 20001, dtype=F64)
+    log_q = td.Normal(mean, std).log_prob(w)
+    total = torch.zeros((), dtype=F64)
+    for q_z, prior_z, scale in (
+        (p, prior.slab_prob, prior.slab_std),
+        (1 - p, 1 - prior.slab_prob, prior.spike_std),
+    ):
+        log_prior = math.log(prior_z) + td.Normal(f64(0.0), f64(scale)).log_prob(w)
+        integrand = log_q.exp() * q_z * (log_q + math.log(q_z) - log_prior)
+        total += torch.trapezoid(integrand, w)
+    return total
+
+
+@pytest.mark.parametrize("prior", PRIORS, ids=str)
+@pytest.mark.parametrize("point", POINTS, ids=str)
+@pytest.mark.parametrize("p", [0.03, 0.5, 0.97])
+def test_spike_slab_kl_equals_quadrature(prior, point, p):
+    mean, std = map(f64, point)
+    exact = kl_by_quadrature(mean, std, p, prior)
+    torch.testing.assert_close(spike_slab_kl(mean, std, f64(p), prior), exact, rtol=1e-8, atol=1e-8)
+
+
+def test_spike_slab_kl_is_finite_at_both_ends_of_p():
+    prior, mean, std = PRIORS[0], f64(0.3), f64(0.1)
+    included = spike_slab_kl(mean, std, f64(1.0), prior)
+    excluded = spike_slab_kl(mean, std, f64(0.0), prior)
+    q = td.Normal(mean, std)
+    wide, narrow = td.Normal(f64(0.0), f64(1.0)), td.Normal(f64(0.0), f64(0.1))
+    torch.testing.assert_close(included, td.kl_divergence(q, wide) + math.log(2))
+    torch.testing.assert_close(excluded, td.kl_divergence(q, narrow) + math.log(2))
+
+
+def test_best_inclusion_minimises_the_kl_on_a_grid():
+    grid = torch.linspace(0, 1, 20001, dtype=F64)
+    for mean, std, prior in random_settings(100):
+        p = torch.sigmoid(inclusion_logit(mean, std, prior))
+        on_grid = spike_slab_kl(mean, std, grid, prior)
+        assert spike_slab_kl(mean, std, p, prior) <= on_grid.min() + 1e-12
+        assert abs(p - grid[on_grid.argmin()]) <= 1 / 20000
+
+
+def test_derivative_in_p_vanishes_at_the_best_inclusion():
+    for mean, std, prior in random_settings(100):
+        p = torch.sigmoid(inclusion_logit(mean, std, prior).clamp(-15, 15))
+        if not 1e-6 < p < 1 - 1e-6:
+            continue
+        p = p.requires_grad_()
+        spike_slab_kl(mean, std, p, prior).backward()
+        assert abs(p.grad) < 1e-8
+
+
+def test_profiled_kl_is_the_kl_at_the_best_inclusion_in_value_and_gradient():
+    for mean, std, prior in random_settings(100):
+        mean, log_std = mean.requires_grad_(), std.log().requires_grad_()
+        profiled = profiled_kl(mean, log_std, prior)
+        p = torch.sigmoid(inclusion_logit(mean, log_std.exp(), prior)).detach()
+        reference = spike_slab_kl(mean, log_std.exp(), p, prior)
+        torch.testing.assert_close(profiled, reference, rtol=1e-10, atol=1e-10)
+        own = torch.autograd.grad(profiled, (mean, log_std))
+        held = torch.autograd.grad(reference, (mean, log_std))  # p constant: envelope theorem
+        torch.testing.assert_close(own, held, rtol=1e-9, atol=1e-9)
+
+
+def test_profiled_kl_equals_monte_carlo():
+    prior, mean, std = SpikeSlab(1.0, 0.2, 0.3), f64(0.25), f64(0.2)
+    p = torch.sigmoid(inclusion_logit(mean, std, prior))
+    w = mean + std * normal(400_000, seed=1)
+    z = torch.rand(400_000, generator=seeded(2), dtype=F64) < p
+    log_q = td.Normal(mean, std).log_prob(w) + torch.where(z, p, 1 - p).log()
+    scale = torch.where(z, prior.slab_std, prior.spike_std)
+    log_prior = td.Normal(f64(0.0), scale).log_prob(w) + torch.where(z, 0.3, 0.7).log()
+    ratio = log_q - log_prior
+    error = (profiled_kl(mean, std.log(), prior) - ratio.mean()).abs()
+    assert error < 4 * ratio.std() / len(w) ** 0.5 < 0.01  # the ½ that the paper drops is 50 times
+
+
+def test_profiled_kl_bounds_the_kl_to_the_marginal_prior():
+    for mean, std, prior in random_settings(30):
+        w = mean + std * torch.linspace(-12, 12, 20001, dtype=F64)
+        log_q = td.Normal(mean, std).log_prob(w)
+        marginal = torch.trapezoid(log_q.exp() * (log_q - prior.log_prob(w)), w)
+        assert profiled_kl(mean, std.log(), prior) >= marginal - 1e-9
+
+
+@pytest.mark.parametrize("slab_prob", [0.1, 0.5, 0.9])
+def test_equal_components_reduce_to_one_gaussian(slab_prob):
+    prior = SpikeSlab(0.7, 0.7, slab_prob)
+    mean, log_std = normal(50, seed=1), normal(50, seed=2)
+    p = torch.sigmoid(inclusion_logit(mean, log_std.exp(), prior))
+    torch.testing.assert_close(p, torch.full_like(p, slab_prob), rtol=1e-14, atol=0)
+    exact = normal_kl(mean, log_std, f64(0.7))
+    torch.testing.assert_close(profiled_kl(mean, log_std, prior), exact)
+
+
+def test_certain_slab_reduces_to_the_slab():
+    prior = SpikeSlab(0.7, 0.1, 1 - 1e-13)
+    mean, log_std = 1 + normal(50, seed=1).abs(), normal(50, seed=2)
+    exact = normal_kl(mean, log_std, f64(0.7))
+    torch.testing.assert_close(profiled_kl(mean, log_std, prior), exact)
+
+
+def test_normal_kl_agrees_with_torch():
+    mean, log_std, prior_std = normal(50, seed=1), normal(50, seed=2), normal(50, seed=3).exp()
+    exact = td.kl_divergence(
+        td.Normal(mean, log_std.exp()), td.Normal(torch.zeros_like(mean), prior_std)
+    )
+    torch.testing.assert_close(normal_kl(mean, log_std, prior_std), exact)
+
+
+def inclusion(mean, std, *numbers):
+    return torch.sigmoid(inclusion_logit(f64(mean), f64(std), SpikeSlab(*numbers))).item()
+
+
+def test_limits_of_the_inclusion_probability():
+    assert inclusion(10.0, 0.1, 1.0, 0.1) == 1.0  # e to infinity
+    assert inclusion(0.3, 0.1, 1e8, 0.05) == pytest.approx(0.195, abs=5e-4)  # slow: sbnn errata 9
+    assert inclusion(0.3, 0.1, 1e12, 0.05) < 1e-4  # wide slab
+    assert inclusion(0.3, 0.1, 1.0, 1e-4) == 1.0  # narrow spike, a weight that is not 0
+    assert inclusion(0.0, 0.0, 1.0, 1e-12) < 1e-11  # narrow spike, a weight at 0
+
+
+def test_inclusion_rises_with_the_second_moment():
+    prior = SpikeSlab(1.0, 0.1)
+    e = torch.linspace(0, 4, 1000, dtype=F64)
+    zero = torch.zeros_like(e)
+    by_mean = inclusion_logit(e.sqrt(), zero, prior)
+    assert (by_mean.diff() > 0).all()
+    torch.testing.assert_close(by_mean, inclusion_logit(zero, e.sqrt(), prior))
+
+
+def test_ranking_by_logit_is_ranking_by_second_moment_in_float32():
+    prior = SpikeSlab(1.0, math.exp(-6))
+    mean = torch.rand(5000, generator=seeded(0)) + 0.02
+    std = torch.full_like(mean, 1e-3)
+    logit = inclusion_logit(mean, std, prior)
+    e = mean.square() + std.square()
+    assert (logit[e.argsort()].diff() >= 0).all()
+    assert len(logit.unique()) > 0.99 * len(e.unique())
+    assert len(torch.sigmoid(logit).unique()) < 0.1 * len(e.unique())  # why logits are kept
+
+
+@pytest.mark.parametrize("log_std", [-100.0, -50.0, -15.0, 0.0, 5.0, 20.0])
+@pytest.mark.parametrize("mean", [0.0, 50.0, -50.0])
+def test_extreme_values_stay_finite_in_float32(log_std, mean):
+    prior = SpikeSlab(1.0, math.exp(-7))
+    m = torch.tensor(mean, requires_grad=True)
+    s = torch.tensor(log_std, requires_grad=True)
+    profiled_kl(m, s, prior).backward()
+    kappa = mixture_precision(m.square() + (2 * s).exp(), *mixture_numbers(prior, m))
+    logit = inclusion_logit(m, s.exp(), prior)
+    for value in (profiled_kl(m, s, prior), kappa, logit, m.grad, s.grad):
+        assert torch.isfinite(value), value
+
+
+def test_mixture_precision_gives_the_gradient_of_the_profiled_kl():
+    for mean, std, prior in random_settings(100):
+        mean, log_std = mean.requires_grad_(), std.log().requires_grad_()
+        exact = torch.autograd.grad(profiled_kl(mean, log_std, prior), (mean, log_std))
+        kappa = mixture_precision(mean**2 + std**2, *mixture_numbers(prior, mean))
+        torch.testing.assert_close((mean * kappa, std**2 * kappa - 1), exact)
+
+
+def test_mixture_precision_at_a_weight_gives_the_gradient_of_the_log_prior():
+    for w, _, prior in random_settings(100):
+        w = w.requires_grad_()
+        exact = torch.autograd.grad(-prior.log_prob(w), w)[0]
+        torch.testing.assert_close(w * mixture_precision(w**2, *mixture_numbers(prior, w)), exact)
+
+
+def test_mixture_precision_is_the_mean_precision_under_the_inclusion_probability():
+    prior = PRIORS[1]
+    mean, std = normal(50, seed=1), normal(50, seed=2).exp()
+    p = torch.sigmoid(inclusion_logit(mean, std, prior))
+    naive = p / prior.slab_std**2 + (1 - p) / prior.spike_std**2
+    kappa = mixture_precision(mean**2 + std**2, *mixture_numbers(prior, mean))
+    torch.testing.assert_close(kappa, naive)
+
+
+@pytest.mark.parametrize("length", [1e-4, 0.1, 10.0])
+@pytest.mark.parametrize("kappa", [1.0, 400.0, 160000.0])
+def test_proximal_step_equals_numerical_minimisation(length, kappa):
+    mean, std = 0.7, 0.2
+
+    def of_mean(m):
+        return length * kappa * m**2 / 2 + (m - mean) ** 2 / 2
+
+    def of_std(s):
+        return length * (kappa * s**2 / 2 - math.log(s)) + (s - std) ** 2 / 2
+
+    new_mean, new_std = proximal_step(f64(mean), f64(std), f64(kappa), f64(length))
+    options = {"xatol": 1e-12}
+    best = optimize.minimize_scalar(of_mean, bounds=(0, 1), method="bounded", options=options)
+    assert new_mean.item() == pytest.approx(best.x, abs=1e-7)
+    best = optimize.minimize_scalar(of_std, bounds=(1e-9, 9), method="bounded", options=options)
+    assert new_std.item() == pytest.approx(best.x, rel=1e-6, abs=1e-7)
+
+
+def test_proximal_step_is_stable_where_a_gradient_step_diverges():
+    # MNIST at batch 128 with Blundell's weights: lr .05, first weight .5, 469 batches, N 60000.
+    length = f64(0.05 * 469 * 0.5 / 60000)
+    numbers = mixture_numbers(SpikeSlab(1.0, 0.0025), length)
+    plain, mean, std = f64(1e-3), f64(1e-3), f64(1e-3)
+    for _ in range(30):
+        plain = plain - length * plain / 0.0025**2  # the spike's pull, κ = 1/τ₀²
+        kappa = mixture_precision(mean**2 + std**2, *numbers)
+        mean, std = proximal_step(mean, std, kappa, length)
+    assert plain.abs() > 1e30
+    assert mean.abs() < 1e-6
+    assert 0 < std < 1
+
+
+def test_the_rest_point_of_the_proximal_step_is_the_stationary_std():
+    prior = SpikeSlab(1.0, 0.1)
+    numbers = mixture_numbers(prior, f64(0.0))
+    mean, std = f64(0.05), f64(prior.safe_init_std())
+    for _ in range(2000):
+        kappa = mixture_precision(mean**2 + std**2, *numbers)
+        mean, std = proximal_step(mean, std, kappa, f64(0.01))
+    assert mean.abs() < 1e-12
+    assert std.item() == pytest.approx(prior.stationary_stds()[0], rel=1e-6)
+
+
+def test_settings_of_a_population_act_member_by_member():
+    numbers = (1.0, 0.5), (0.1, 0.05), (0.5, 0.2)
+    prior = SpikeSlab(*numbers)
+    mean, log_std = normal(2, 7, seed=1), normal(2, 7, seed=2)
+    p = torch.full_like(mean, 0.4)
+    for i in range(2):
+        own = prior.member(i)
+        pairs = (
+            (profiled_kl(mean, log_std, prior), profiled_kl(mean[i], log_std[i], own)),
+            (inclusion_logit(mean, p, prior), inclusion_logit(mean[i], p[i], own)),
+            (spike_slab_kl(mean, p, p, prior), spike_slab_kl(mean[i], p[i], p[i], own)),
+            (prior.log_prob(mean), own.log_prob(mean[i])),
+            (Normal((1.0, 0.5)).log_prob(mean), Normal(numbers[0][i]).log_prob(mean[i])),
+        )
+        for together, alone in pairs:
+            torch.testing.assert_close(together[i], alone)

@@ -1,0 +1,197 @@
+"""Local reparameterisation against closed-form moments and against weight draws."""
+
+import math
+
+import pytest
+import torch
+from problems import normal, seeded
+from torch import nn
+from torch.nn import functional as F
+from zoo import BY_NAME, ZOO
+
+from bayesieve.core.batch import Batch
+from bayesieve.core.layout import Roles
+from bayesieve.core.likelihoods import Gaussian
+from bayesieve.core.network import Network
+from bayesieve.core.workspace import Workspace
+
+# PyTorch's CPU attention has no batching rule: slow under vmap, but right.
+pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
+N_DRAWS = 4000
+
+
+def spread(network, *, k=1, mean=None, std=None, seed=0):
+    """A local workspace with k members of the same mean and std, bound to a generator."""
+    space = Workspace(network, k, local=True)
+    d = network.layout.size
+    space.weights.copy_(normal(d, seed=1) if mean is None else mean)
+    space.stds.copy_(0.5 * normal(d, seed=2).abs() if std is None else std)
+    space.stds[:, network.layout.n_bayesian :] = 0
+    space.bind(seeded(seed))
+    return space
+
+
+def assert_moments(samples, mean, var):
+    """Sample moments over axis 0 within 4 standard errors of the exact ones (Gaussian samples)."""
+    n = len(samples)
+    assert ((samples.mean(0) - mean).abs() <= 4 * (var / n).sqrt()).all()
+    ratio = samples.var(0) / var
+    assert ((ratio - 1).abs() <= 4 * math.sqrt(2 / n)).all()
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_linear_outputs_have_the_moments_of_weight_draws(bias):
+    model = nn.Sequential(nn.Linear(3, 2, bias=bias)).double()
+    network = Network.of(model, Gaussian())
+    space = spread(network)
+    x = torch.tensor([0.5, -2.0, 1.0], dtype=torch.float64)
+    part = network.layout.unflatten(space.weights[0])
+    stds = network.layout.unflatten(space.stds[0])
+    zero = torch.zeros(2, dtype=torch.float64)
+    mean = x @ part["0.weight"].T + part.get("0.bias", zero)
+    var = x.square() @ stds["0.weight"].square().T + stds.get("0.bias", zero).square()
+    local = space.module(x.expand(N_DRAWS, 3)).detach()  # noise differs between examples
+    assert_moments(local, mean, var)
+    draws = space.weights + space.stds * normal(N_DRAWS, network.layout.size, seed=3)
+    assert_moments(network.outputs(draws, x[None], {})[:, 0], mean, var)
+
+
+@pytest.mark.parametrize(
+    ("layer", "conv", "shape"),
+    [
+        (nn.Conv1d(2, 3, 3, padding=1), F.conv1d, (2, 5)),
+        (nn.Conv2d(1, 2, 3, padding=1), F.conv2d, (1, 4, 4)),
+        (nn.Conv3d(1, 1, 2, padding=1), F.conv3d, (1, 2, 2, 2)),
+    ],
+    ids=["1d", "2d", "3d"],
+)
+def test_convolutions_have_the_marginal_moments_of_weight_draws(layer, conv, shape):
+    network = Network.of(nn.Sequential(layer).double(), Gaussian())
+    space = spread(network)
+    x = normal(1, *shape, seed=4)
+    part = network.layout.unflatten(space.weights[0])
+    stds = network.layout.unflatten(space.stds[0])
+    padding = layer.padding
+    mean = conv(x, part["0.weight"], part["0.bias"], padding=padding)[0]
+    var = conv(x**2, stds["0.weight"] ** 2, stds["0.bias"] ** 2, padding=padding)[0]
+    local = space.module(x.expand(N_DRAWS, *shape)).detach()
+    assert_moments(local, mean, var)
+    draws = space.weights + space.stds * normal(N_DRAWS, network.layout.size, seed=3)
+    assert_moments(network.outputs(draws, x, {})[:, 0], mean, var)
+
+
+def gradients(network, x, y, k, *, local):
+    """k independent gradient estimates for mean and std, each (k, d)."""
+    space = spread(network, k=k)
+    if local:
+        space.value_and_grad(Batch(x, y), 1.0)
+        return space.grads, space.std_grads
+    plain = Workspace(network, k)
+    noise = normal(k, network.layout.size, seed=6)
+    plain.weights.copy_(space.weights + space.stds * noise)
+    plain.value_and_grad(Batch(x, y), 1.0)
+    return plain.grads, plain.grads * noise
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_gradients_have_equal_expectation_and_less_variance(hidden):
+    layers = [nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)] if hidden else [nn.Linear(3, 1)]
+    network = Network.of(nn.Sequential(*layers).double(), Gaussian())
+    x, y = normal(8, 3, seed=4), normal(8, 1, seed=5)
+    k = 4000
+    ours, plain = (gradients(network, x, y, k, local=local) for local in (True, False))
+    for local, weight in zip(ours, plain, strict=True):
+        error = (local.var(0) / k + weight.var(0) / k).sqrt()
+        assert ((local.mean(0) - weight.mean(0)).abs() <= 4 * error).all()
+        assert local.var(0).sum() < 0.9 * weight.var(0).sum()
+
+
+def test_without_spread_the_local_network_is_the_plain_one():
+    for case in ZOO:
+        problem = case.problem()
+        w, batch = case.weights(problem), case.data()
+        value, grad = problem.value_and_grad(w, batch)
+        space = spread(problem.network, mean=w, std=torch.zeros_like(w))
+        torch.testing.assert_close(space.value_and_grad(batch, 1.0), value, msg=case.name)
+        torch.testing.assert_close(space.grads, grad, msg=case.name)
+        assert torch.isfinite(space.std_grads).all()
+
+
+def test_units_without_variance_give_finite_gradients():
+    case = BY_NAME["regression"]
+    network = Network.of(case.model(), case.likelihood)
+    space = spread(network)
+    stds = network.layout.unflatten(space.stds)
+    for name in ("0.weight", "0.bias"):
+        stds[name][:, 1] = 0  # the whole of unit 1
+    x, y, _ = case.data()
+    x[0] = 0
+    space.value_and_grad(Batch(x, y), 1.0)
+    assert torch.isfinite(space.grads).all()
+    assert torch.isfinite(space.std_grads).all()
+    slopes = network.layout.unflatten(space.std_grads)
+    assert (slopes["0.weight"][:, 1] == 0).all()
+    assert slopes["0.weight"][:, 0].abs().min() > 0
+
+
+@pytest.mark.parametrize("name", ["mlp", "conv1d", "conv2d", "attention", "branching", "layer_norm"])
+def test_a_population_is_reproducible_and_its_members_differ(name):
+    case = BY_NAME[name]
+    network = Network.of(case.model(), case.likelihood)
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    values = [spread(network, k=3, seed=s).value_and_grad(case.data(), 1.0) for s in (0, 0, 1)]
+    assert torch.equal(values[0], values[1])
+    assert not torch.equal(values[0], values[2])
+    assert len(values[0].unique()) == 3
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_noise_advances_from_call_to_call():
+    case = BY_NAME["mlp"]
+    space = spread(Network.of(case.model(), case.likelihood))
+    first, second = (space.value_and_grad(case.data(), 1.0) for _ in range(2))
+    assert not torch.equal(first, second)
+    space.bind(seeded(0))
+    assert torch.equal(space.value_and_grad(case.data(), 1.0), first)
+
+
+def test_each_member_has_its_own_spread():
+    case = BY_NAME["mlp"]
+    network = Network.of(case.model(), case.likelihood)
+    std = torch.ones(2, network.layout.size, dtype=torch.float64)
+    std[1] = 0
+    quiet = spread(network, k=2, std=std)
+    values = torch.stack([quiet.value_and_grad(case.data(), 1.0) for _ in range(5)])
+    assert len(values[:, 0].unique()) == 5
+    assert len(values[:, 1].unique()) == 1
+
+
+class OneLayerTwice(nn.Module):
+    """Two names for one layer: its two uses must see the same weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 3)
+        self.again = nn.Linear(3, 3)
+        self.again.weight = self.first.weight
+        self.head = nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.head(self.again(torch.tanh(self.first(x))))
+
+
+def local_names(model, **settings):
+    return Workspace(Network.of(model, Gaussian(), **settings), 1, local=True).local_names
+
+
+def test_only_plain_bayesian_layers_are_swapped():
+    assert local_names(nn.Linear(2, 1)) == frozenset()  # the root module cannot be replaced
+    assert local_names(nn.Sequential(nn.Linear(2, 1))) == {"0.weight", "0.bias"}
+    assert local_names(OneLayerTwice()) == {"head.weight", "head.bias"}
+    names = local_names(BY_NAME["attention"].model())
+    assert names == {"feed.1.weight", "feed.1.bias", "feed.3.weight", "feed.3.bias",
+                     "head.weight", "head.bias"}  # fmt: skip
+    assert local_names(BY_NAME["frozen"].model()) == {"2.weight", "2.bias"}
+    rule = Roles(point=("0.bias",))
+    assert local_names(BY_NAME["regression"].model(), rule=rule) == {"2.weight", "2.bias"}

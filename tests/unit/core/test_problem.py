@@ -1,0 +1,318 @@
+"""Values and gradients of a problem against plain autograd on the original module."""
+
+import copy
+from types import SimpleNamespace
+
+import pytest
+import torch
+from problems import normal, seeded
+from torch import nn
+from zoo import BY_NAME, ZOO, Fork, plain_log_lik
+
+from bayesieve.core.batch import Batch
+from bayesieve.core.layout import Roles
+from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian
+from bayesieve.core.problem import Problem
+
+# PyTorch's CPU attention has no batching rule: slow under vmap, but right.
+pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
+CASES = pytest.mark.parametrize("case", ZOO, ids=lambda case: case.name)
+NORMS = pytest.mark.parametrize("name", ["batch_norm", "batch_norm_2d"])
+F64 = torch.float64
+
+
+def by_autograd(case, layout, w, batch, scale):
+    """Value, flat gradient and module after one backward pass of the original, in train mode."""
+    model = case.model().train()
+    named = dict(model.named_parameters())
+    log_noise = torch.zeros((), dtype=w.dtype)
+    if isinstance(case.likelihood, Gaussian):
+        log_noise = log_noise + torch.tensor(case.likelihood.noise_std, dtype=w.dtype).log()
+    for name in layout.names:
+        value = w[layout.slices[name]]
+        if name in named:
+            named[name].data.copy_(value.view(named[name].shape))
+        else:
+            named[name] = log_noise = value[0].clone().requires_grad_()
+    value = scale * plain_log_lik(case.likelihood, model(batch.x), batch.y, log_noise)
+    value.backward()
+    grad = torch.cat([named[name].grad.flatten() for name in layout.names])
+    return value.detach(), grad, model
+
+
+@CASES
+def test_value_and_gradient_equal_plain_autograd(case):
+    problem = case.problem(n=6)
+    w, batch = case.weights(problem), case.data(4, seed=8)
+    value, grad = problem.value_and_grad(w, batch)
+    exact, exact_grad, _ = by_autograd(case, problem.layout, w[0], batch, 6 / 4)
+    assert value.shape == (1,)
+    assert grad.shape == (1, problem.layout.size)
+    assert not value.requires_grad
+    assert not grad.requires_grad
+    torch.testing.assert_close(value[0], exact)
+    torch.testing.assert_close(grad[0], exact_grad)
+
+
+@CASES
+def test_gradient_equals_finite_differences(case):
+    problem = case.problem()
+    w, batch = case.weights(problem), case.data()
+    grad = problem.value_and_grad(w, batch)[1].clone()
+    for index in torch.randint(problem.layout.size, (6,), generator=seeded(0)).tolist():
+        shift = torch.zeros_like(w)
+        shift[0, index] = 1e-5
+        up, down = (problem.value_and_grad(w + sign * shift, batch)[0] for sign in (1, -1))
+        torch.testing.assert_close((up - down)[0] / 2e-5, grad[0, index], rtol=1e-6, atol=1e-6)
+
+
+@CASES
+def test_each_row_of_a_population_equals_a_run_on_its_own(case):
+    problem = case.problem()
+    w, batch = case.weights(problem, k=3), case.data(5, seed=8)
+    for _ in range(2):
+        values, grads = problem.value_and_grad(w, batch)
+    together = problem.workspace(3)
+    for i in range(3):
+        alone = case.problem()
+        for _ in range(2):
+            value, grad = alone.value_and_grad(w[i : i + 1], batch)
+        torch.testing.assert_close(values[i], value[0])
+        torch.testing.assert_close(grads[i], grad[0])
+        own = alone.workspace().buffers(0)
+        assert together.buffers(i).keys() == own.keys()
+        for name, buffer in own.items():
+            torch.testing.assert_close(together.buffers(i)[name], buffer)
+
+
+@CASES
+def test_each_member_may_have_its_own_batch(case):
+    problem = case.problem()
+    w = case.weights(problem, k=3)
+    batches = [case.data(5, seed=seed) for seed in range(3)]
+    x, y = (torch.stack([b[part] for b in batches]) for part in (0, 1))
+    values, grads = problem.value_and_grad(w, Batch(x, y, per_member=True))
+    for i, batch in enumerate(batches):
+        value, grad = case.problem().value_and_grad(w[i : i + 1], batch)
+        torch.testing.assert_close(values[i], value[0])
+        torch.testing.assert_close(grads[i], grad[0])
+    one = Batch(x[:1], y[:1], per_member=True)
+    assert one.n == 5
+    torch.testing.assert_close(case.problem().value_and_grad(w[:1], one)[0], values[:1])
+
+
+@NORMS
+@pytest.mark.parametrize("k", [1, 3])
+def test_batch_statistics_follow_training_and_leave_the_network(name, k):
+    case = BY_NAME[name]
+    problem = case.problem()
+    w, batch = case.weights(problem, k=k), case.data(5, seed=8)
+    problem.value_and_grad(w, batch)
+    for i in range(k):
+        model = by_autograd(case, problem.layout, w[i], batch, 1.0)[2]
+        own = problem.workspace(k).buffers(i)
+        for key, buffer in model.named_buffers():
+            torch.testing.assert_close(own[key], buffer)
+    assert problem.network.buffers()["1.num_batches_tracked"] == 0
+
+
+@CASES
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("k", [1, 3])
+def test_the_users_model_and_the_global_random_state_stay_as_they_were(case, training, k):
+    model = case.model().train(training)
+    before = copy.deepcopy(model.state_dict())
+    flags = [(p.requires_grad, p.grad is None, p.data_ptr()) for p in model.parameters()]
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    problem = Problem(model, case.likelihood, case.data()[:2])
+    w = problem.starting_points(k, seeded(0), "module")
+    for _ in range(2):
+        _, grad = problem.value_and_grad(w, case.data())
+        w = w + 0.01 * grad
+    problem.log_likelihood(w, case.data())
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(m.training is training for m in model.modules())
+    assert [(p.requires_grad, p.grad is None, p.data_ptr()) for p in model.parameters()] == flags
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+def test_sums_are_scaled_to_the_full_data_set():
+    case = BY_NAME["mlp"]
+    data = case.data(12)
+    problem = Problem(case.model(), case.likelihood, data[:2])
+    w = case.weights(problem)
+    whole, whole_grad = (t.clone() for t in problem.value_and_grad(w, Batch(*data[:2])))
+    parts = [Batch(data.x[rows], data.y[rows]) for rows in (slice(0, 3), slice(3, 12))]
+    pieces = [[t.clone() for t in problem.value_and_grad(w, part)] for part in parts]
+    torch.testing.assert_close(3 / 12 * pieces[0][0] + 9 / 12 * pieces[1][0], whole)
+    torch.testing.assert_close(3 / 12 * pieces[0][1] + 9 / 12 * pieces[1][1], whole_grad)
+
+
+def test_the_gradient_of_a_learned_noise_level():
+    x, y = normal(9, 1, seed=0), normal(9, 1, seed=1)
+    problem = Problem(nn.Linear(1, 1).double(), Gaussian(0.5, learned=True), (x, y))
+    w = torch.tensor([[0.3, -0.2, -0.4]], dtype=F64)
+    value, grad = problem.value_and_grad(w, Batch(x, y))
+    residual, std = y - 0.3 * x + 0.2, torch.tensor(-0.4, dtype=F64).exp()
+    torch.testing.assert_close(value[0], torch.distributions.Normal(0.0, std).log_prob(residual).sum())
+    torch.testing.assert_close(grad[0, 2], (residual.square() / std**2 - 1).sum())
+    torch.testing.assert_close(grad[0, 0], (residual * x).sum() / std**2)
+
+
+def test_layers_that_a_call_skips_get_gradient_zero():
+    x = torch.ones(2, 2, dtype=F64)
+    problem = Problem(Fork().double(), Gaussian(), (x, torch.ones(2, 1, dtype=F64)))
+    for k in (1, 2):
+        w = problem.initial.repeat(k, 1)
+        views = problem.layout.unflatten(problem.value_and_grad(w, Batch(x, x[:, :1]))[1])
+        assert views["left.weight"].abs().min() > 0
+        assert (views["right.weight"] == 0).all()
+        views = problem.layout.unflatten(problem.value_and_grad(w, Batch(-x, x[:, :1]))[1])
+        assert views["right.weight"].abs().min() > 0
+        assert (views["left.weight"] == 0).all()
+
+
+def test_gradients_do_not_accumulate_and_weights_are_not_changed():
+    case = BY_NAME["mlp"]
+    problem = case.problem()
+    w, batch = case.weights(problem), case.data()
+    before = w.clone()
+    first = problem.value_and_grad(w, batch)[1].clone()
+    assert torch.equal(problem.value_and_grad(w, batch)[1], first)
+    assert torch.equal(w, before)
+    space = problem.workspace()
+    space.weights.copy_(w)  # the copy that callers of the hot path save
+    assert torch.equal(problem.value_and_grad(space.weights, batch)[1], first)
+
+
+def test_gradients_flow_where_the_caller_has_switched_them_off():
+    case = BY_NAME["mlp"]
+    problem = case.problem()
+    w, batch = case.weights(problem), case.data()
+    exact = problem.value_and_grad(w, batch)[1].clone()
+    with torch.no_grad():
+        assert torch.equal(problem.value_and_grad(w, batch)[1], exact)
+
+
+def test_float32_stays_float32():
+    problem = BY_NAME["mlp"].problem(dtype=torch.float32)
+    value, grad = problem.value_and_grad(problem.initial[None], BY_NAME["mlp"].data(dtype=torch.float32))
+    assert value.dtype == grad.dtype == problem.initial.dtype == torch.float32
+
+
+@CASES
+def test_log_likelihood_is_that_of_the_module_in_eval_mode(case):
+    problem = case.problem(n=6)
+    w, batch = case.weights(problem, k=2), case.data(4, seed=8)
+    values = problem.log_likelihood(w, batch)
+    for row, value in zip(w, values, strict=True):
+        output = problem.network.outputs(row[None], batch.x, problem.network.buffers())[0]
+        extra = problem.network.split(row)[1]
+        if "log_noise_std" in extra:
+            noise = extra["log_noise_std"]
+        else:
+            noise = torch.tensor(getattr(case.likelihood, "noise_std", 1.0), dtype=F64).log()
+        exact = 6 / 4 * plain_log_lik(case.likelihood, output, batch.y, noise)
+        torch.testing.assert_close(value, exact)
+
+
+def test_starting_points_of_the_module():
+    case = BY_NAME["attention"]
+    problem = case.problem()
+    w = problem.starting_points(3, seeded(0), "module")
+    assert torch.equal(w[0], problem.initial)
+    part = problem.layout.slices["head.weight"]
+    assert not torch.equal(w[1, part], w[2, part])
+    assert not torch.equal(w[0, part], w[1, part])
+    assert torch.equal(w, problem.starting_points(3, seeded(0), "module"))
+    one = problem.starting_points(1, seeded(0), "module")
+    one.zero_()
+    assert problem.initial.abs().sum() > 0
+
+
+def test_he_starting_points_have_the_stated_range():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(50, 400), nn.LayerNorm(400), nn.Conv1d(1, 1, 3))
+    problem = Problem(
+        nn.Sequential(model[0], model[1], nn.Unflatten(1, (1, 400)), model[2], nn.Flatten()),
+        Gaussian(),
+        (torch.zeros(1, 50), torch.zeros(1, 398)),
+    )
+    w = problem.starting_points(2, seeded(0), "he")
+    views = problem.layout.unflatten(w)
+    bound = (6 / 50) ** 0.5
+    weight = views["0.weight"]
+    assert bound * 0.999 < weight.abs().max() <= bound
+    assert weight.std().item() == pytest.approx((2 / 50) ** 0.5, rel=0.02)
+    assert views["3.weight"].abs().max() <= 2**0.5
+    assert (views["0.bias"] == 0).all()
+    assert (views["1.weight"] == 1).all()  # a point parameter: as in the model
+    assert not torch.equal(w[0], w[1])
+    with pytest.raises(ValueError, match="scheme must be 'module' or 'he', got 'xavier'"):
+        problem.starting_points(1, seeded(0), "xavier")
+
+
+def test_the_workspace_is_kept_while_its_shape_fits():
+    problem = BY_NAME["mlp"].problem()
+    space = problem.workspace(2)
+    assert problem.workspace(2) is space
+    assert problem.workspace(3) is not space
+    assert problem.workspace(3, local=True).stds is not None
+
+
+def test_other_data_share_the_network_but_not_the_workspace():
+    case = BY_NAME["mlp"]
+    problem = case.problem(n=6)
+    other = problem.with_data(case.data(9, seed=1)[:2])
+    assert other.n_data == 9
+    assert problem.n_data == 6
+    assert other.network is problem.network
+    assert other.workspace() is not problem.workspace()
+    w = case.weights(problem)
+    batch = case.data(3, seed=2)
+    ratio = other.value_and_grad(w, batch)[0] / problem.value_and_grad(w, batch)[0]
+    assert ratio.item() == pytest.approx(1.5)
+
+
+def test_data_may_be_an_object_with_x_and_y():
+    case = BY_NAME["mlp"]
+    x, y, _ = case.data()
+    problem = Problem(case.model(), case.likelihood, SimpleNamespace(x=x, y=y))
+    assert torch.equal(problem.x, case.data().x)
+    moved = problem.to("cpu")
+    assert moved.layout is problem.layout
+
+
+def test_roles_reach_the_layout():
+    case = BY_NAME["mlp"]
+    problem = Problem(case.model(), case.likelihood, case.data()[:2], roles=Roles(keep=("2.*",)))
+    assert problem.layout.n_sparse == 12
+
+
+def _nan(shape, row):
+    x = torch.zeros(shape)
+    x[row] = torch.nan
+    return x
+
+
+ONES = torch.ones(4, 2)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "x", "y", "error", "message"),
+    [
+        (Gaussian(), ONES.numpy(), ONES[:, :1], TypeError, "must be tensors, got ndarray and Tens"),
+        (Gaussian(), ONES, ONES[:3, :1], ValueError, "same length > 0, got 4 and 3"),
+        (Gaussian(), ONES[:0], ONES[:0, :1], ValueError, "same length > 0, got 0 and 0"),
+        (Gaussian(), ONES.double(), ONES[:, :1], TypeError, "inputs are torch.float64 but"),
+        (Gaussian(), _nan((4, 2), 2), ONES[:, :1], ValueError, "finite; example 2 holds NaN"),
+        (Gaussian(), ONES, _nan((4, 1), 1), ValueError, "targets must be finite; example 1 is"),
+        (Categorical(), ONES, torch.tensor([0, 0, 0, 1]), ValueError, r"labels must lie in 0\.\.0"),
+        (Bernoulli(), ONES, ONES[:, 0] * 2, ValueError, "targets must be 0 or 1"),
+    ],
+)
+def test_data_that_do_not_fit_are_refused_at_once(likelihood, x, y, error, message):
+    with pytest.raises(error, match=message):
+        Problem(nn.Linear(2, 1), likelihood, (x, y))

@@ -1,0 +1,115 @@
+"""Examples, DataSet and the simulations."""
+
+import json
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bayesieve.data import DataSet, Examples, additive, prepare_table, two_inputs
+from bayesieve.data.synthetic import additive_effect
+
+
+def _examples(n: int = 10) -> Examples:
+    return Examples(torch.arange(float(n))[:, None], torch.arange(n))
+
+
+@settings(max_examples=25, deadline=None)
+@given(n=st.integers(4, 60), fraction=st.floats(0.2, 0.8), seed=st.integers(0, 2**31))
+def test_split_is_a_partition(n: int, fraction: float, seed: int) -> None:
+    rest, held_out = _examples(n).split(fraction, seed)
+    assert len(held_out) == round(fraction * n)
+    assert sorted(rest.y.tolist() + held_out.y.tolist()) == list(range(n))
+
+
+def test_split_repeats_and_leaves_global_random_state() -> None:
+    before = torch.get_rng_state()
+    first, second = _examples().split(0.3, 1)[1].y, _examples().split(0.3, 1)[1].y
+    assert first.equal(second)
+    assert torch.get_rng_state().equal(before)
+    assert not first.equal(_examples().split(0.3, 2)[1].y)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.0, 0.01])
+def test_split_refuses_empty_parts(fraction: float) -> None:
+    with pytest.raises(ValueError, match=r"Examples.split: "):
+        _examples().split(fraction, 0)
+
+
+def test_examples_refuse_mismatch_and_dtypes() -> None:
+    with pytest.raises(ValueError, match="one entry per example"):
+        Examples(torch.zeros(3, 1), torch.zeros(2))
+    with pytest.raises(TypeError, match="x must be floating"):
+        Examples(torch.zeros(3, 1, dtype=torch.int64), torch.zeros(3))
+    with pytest.raises(TypeError, match="y must be int64"):
+        Examples(torch.zeros(3, 1), torch.zeros(3, dtype=torch.int32))
+
+
+def test_to_moves_floats_and_keeps_classes() -> None:
+    moved = _examples().to("cpu", torch.float64)
+    assert moved.x.dtype == moved.target_mean.dtype == torch.float64
+    assert moved.y.dtype == torch.int64
+
+
+def test_data_set_properties_and_checks() -> None:
+    part = Examples(torch.zeros(3, 4), torch.zeros(3, 2))
+    data = DataSet("d", part, part, "regression")
+    assert (data.input_shape, data.n_outputs, data.n_splits) == ((4,), 2, 1)
+    with pytest.raises(ValueError, match="classes must be given"):
+        DataSet("d", part, part, "classification")
+    with pytest.raises(ValueError, match="one shape"):
+        DataSet("d", part, Examples(torch.zeros(3, 5), torch.zeros(3)), "regression")
+
+
+def test_additive_noise_is_standard_normal_around_the_stated_sum() -> None:
+    simulation = additive(n=4000, d=5, active_prob=0.5, alpha=2.0, nonlinear=True, seed=3)
+    train = simulation.data.train
+    y = train.in_target_unit(train.y).double()
+    total = torch.zeros_like(y)
+    for j in range(5):
+        if simulation.active[j]:
+            x = train.x[:, j].double()
+            f = torch.exp(abs(x)) - 2 * x + torch.sin(2 * math.pi * x)
+            total = total + (j + 1) / 2.0 * f
+    noise = y - total
+    assert abs(noise.mean()) < 4 / math.sqrt(3200)
+    assert abs(noise.std() - 1) < 4 / math.sqrt(2 * 3200)
+    assert abs(train.y.mean()) < 1e-5
+    assert abs(train.y.std(correction=0) - 1) < 1e-5
+
+
+def test_additive_linear_active_and_sizes() -> None:
+    none, every = additive(n=50, d=7, active_prob=0.0), additive(n=50, d=7, active_prob=1.0)
+    assert not none.active.any()
+    assert every.active.all()
+    assert (len(every.data.train), len(every.data.test)) == (40, 10)
+    linear = additive(n=50, d=2, active_prob=1.0, alpha=1e-4, nonlinear=False)
+    x, train = linear.data.train.x, linear.data.train
+    expected = x @ torch.tensor([1e4, 2e4])
+    torch.testing.assert_close(train.in_target_unit(train.y), expected, rtol=1e-3, atol=10)
+    share = additive(n=10, d=2000, active_prob=0.2).active.float().mean()
+    assert abs(share - 0.2) < 4 * math.sqrt(0.2 * 0.8 / 2000)
+
+
+def test_simulation_seeds_and_recipe() -> None:
+    first, again, other = (additive(n=50, d=4, seed=s).data for s in (1, 1, 2))
+    assert first.train.x.equal(again.train.x)
+    assert first.train.y.equal(again.train.y)
+    assert not first.train.x.equal(other.train.x)
+    recipe = json.loads(json.dumps(first.preprocessing))
+    raw = {f"x{j + 1}": first.test.x[:, j].tolist() for j in range(4)}
+    assert prepare_table(raw, recipe).equal(first.test.x)
+
+
+def test_two_inputs_ends() -> None:
+    assert two_inputs(n=20, mix=0.0).active.tolist() == [True, False]
+    assert two_inputs(n=20, mix=1.0).active.tolist() == [False, True]
+    with pytest.raises(ValueError, match="mix must be between 0 and 1"):
+        two_inputs(mix=1.5)
+
+
+def test_additive_effect_at_minus_quarter() -> None:
+    value = additive_effect(torch.tensor(-0.25, dtype=torch.float64)).item()
+    assert value == pytest.approx(math.exp(0.25) + 0.5 - 1)

@@ -1,0 +1,293 @@
+"""CIFAR files, image folders and archives."""
+
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from bayesieve.data import images as images_module
+from bayesieve.data import load_data, prepare_images
+from bayesieve.data.cifar import CIFAR10_CLASSES, LAYOUTS
+from bayesieve.errors import DataError
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setattr(images_module, "cache_dir", lambda: folder)
+    return folder
+
+
+def png(size: tuple[int, int], seed: int, mode: str = "RGB", kind: str = "PNG") -> bytes:
+    shape = (size[1], size[0], 3) if mode == "RGB" else (size[1], size[0])
+    pixels = np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, kind)
+    return out.getvalue()
+
+
+def write_tar(path: Path, files: dict[str, bytes]) -> None:
+    mode = {".gz": "w:gz", ".xz": "w:xz"}.get(path.suffix, "w")
+    with tarfile.open(path, mode) as archive:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+
+
+def write_folder(root: Path, files: dict[str, bytes]) -> None:
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def two_classes(kind: str = "png") -> dict[str, bytes]:
+    names = [f"{part}/{label}" for part in ("train", "test") for label in ("cat", "ant")]
+    save = "JPEG" if kind == "jpg" else "PNG"
+    return {
+        f"{name}/{k}.{kind}": png((6, 4), 10 * i + k, kind=save)
+        for i, name in enumerate(names)
+        for k in range(3)
+    }
+
+
+def cifar_files(name: str, n: int = 4) -> tuple[dict[str, bytes], dict[str, np.ndarray]]:
+    layout, rng = LAYOUTS[name], np.random.default_rng(0)
+    files, pixels = {}, {}
+    for file in (*layout.train, layout.test):
+        pixels[file] = rng.integers(0, 256, (n, 3072), dtype=np.uint8)
+        fine = np.arange(n, dtype=np.uint8)[:, None]
+        labels = [fine] if layout.n_label_bytes == 1 else [fine * 0 + 19, fine + 90]
+        files[file] = np.hstack([*labels, pixels[file]]).tobytes()
+    return files, pixels
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+@pytest.mark.parametrize("form", ["folder", "flat", "archive"])
+def test_cifar_binary(tmp_path: Path, name: str, form: str) -> None:
+    files, pixels = cifar_files(name)
+    layout = LAYOUTS[name]
+    if form == "archive":
+        (tmp_path / name).mkdir()
+        inside = {f"{layout.folder}/{file}": content for file, content in files.items()}
+        write_tar(tmp_path / name / layout.archive, inside)
+    else:
+        write_folder(tmp_path / name / (layout.folder if form == "folder" else "."), files)
+    data = load_data(name, root=tmp_path)
+    train = np.concatenate([pixels[file] for file in layout.train]).reshape(-1, 3, 32, 32) / 255
+    mean, std = train.mean(axis=(0, 2, 3)), train.std(axis=(0, 2, 3))
+    expected = (train - mean[:, None, None]) / std[:, None, None]
+    np.testing.assert_allclose(data.train.x.numpy(), expected, atol=2e-6)
+    assert data.preprocessing["mean"] == pytest.approx(mean.tolist())
+    offset = 0 if name == "cifar10" else 90
+    assert data.test.y.tolist() == [offset + k for k in range(4)]
+    assert (data.name, data.n_outputs) == (layout.title, layout.n_classes)
+
+
+def test_cifar_class_names_come_from_the_file(tmp_path: Path) -> None:
+    files, _ = cifar_files("cifar100")
+    names = [f"thing{k}" for k in range(100)]
+    files["fine_label_names.txt"] = "\n".join(names).encode()
+    write_folder(tmp_path / "cifar100", files)
+    assert load_data("cifar100", root=tmp_path).classes == tuple(names)
+    (tmp_path / "cifar100" / "fine_label_names.txt").write_text("one two")
+    with pytest.raises(DataError, match="must name 100 classes, got 2"):
+        load_data("cifar100", root=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda b: b[:-1], r"byte offset 9219 has only 3072"),
+        (lambda b: b"", r"byte offset 0 has only 0"),
+        (lambda b: b[:3073] + b"\x0a" + b[3074:], r"0 to 9, got 10 at byte offset 3073"),
+        (lambda b: b[:3073], r"must be equally long, got \[1, 4\]"),
+    ],
+)
+def test_cifar_damage(tmp_path: Path, damage, message: str) -> None:
+    files, _ = cifar_files("cifar10")
+    files["data_batch_3.bin"] = damage(files["data_batch_3.bin"])
+    write_folder(tmp_path / "cifar10", files)
+    with pytest.raises(DataError, match=message):
+        load_data("cifar10", root=tmp_path)
+
+
+def test_cifar_missing_batch_and_missing_set(tmp_path: Path) -> None:
+    files, _ = cifar_files("cifar10")
+    del files["data_batch_2.bin"]
+    write_folder(tmp_path / "cifar10", files)
+    with pytest.raises(DataError, match=r"data_batch_2\.bin not found"):
+        load_data("cifar10", root=tmp_path)
+    with pytest.raises(DataError, match="bayesieve data fetch cifar100"):
+        load_data("cifar100", root=tmp_path)
+
+
+@pytest.mark.parametrize(("kind", "title"), [("jpg", "CIFAR-10 (JPEG copy)"), ("png", "CIFAR-10")])
+def test_cifar_as_images(tmp_path: Path, kind: str, title: str) -> None:
+    save = "JPEG" if kind == "jpg" else "PNG"
+    files = {
+        f"{part}/{label}/0.{kind}": png((32, 32), k, kind=save)
+        for part in ("train", "test")
+        for k, label in enumerate(CIFAR10_CLASSES)
+    }
+    (tmp_path / "cifar10").mkdir()
+    write_tar(tmp_path / "cifar10" / "copy.tar.xz", files)
+    data = load_data("cifar10", root=tmp_path)
+    assert (data.name, data.classes) == (title, CIFAR10_CLASSES)
+    assert data.test.y.tolist() == list(range(10))
+    del files["test/dog/0." + kind], files["train/dog/0." + kind]
+    write_tar(tmp_path / "cifar10" / "copy.tar.xz", files)
+    with pytest.raises(DataError, match="use images:"):
+        load_data("cifar10", root=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "form", ["folder", "pets.tar", "pets.tar.gz", "pets.tar.xz", "wrapped.tar"]
+)
+def test_image_folder_and_archives_agree(tmp_path: Path, form: str) -> None:
+    files = two_classes()
+    path = tmp_path / form
+    if form == "folder":
+        write_folder(path, {**files, "README.txt": b"hello", "train/cat/.DS_Store": b"x"})
+    elif form == "wrapped.tar":
+        write_tar(path, {f"pets/{name}": content for name, content in reversed(files.items())})
+    else:
+        write_tar(path, files)
+    data = load_data(f"images:{path}")
+    assert data.classes == ("ant", "cat")
+    assert data.input_shape == (3, 4, 6)
+    assert data.train.y.tolist() == [0, 0, 0, 1, 1, 1]
+    assert data.train.x.mean(dim=(0, 2, 3)).abs().max() < 1e-6
+    raw = np.asarray(Image.open(io.BytesIO(files["test/ant/0.png"])))[None]
+    recipe = json.loads(json.dumps(data.preprocessing))
+    assert prepare_images(raw, recipe).equal(data.test.x[:1])
+
+
+def test_images_without_test_folder_are_split(tmp_path: Path) -> None:
+    files = {f"{label}/{k}.png": png((4, 4), k) for label in "ab" for k in range(5)}
+    write_folder(tmp_path, files)
+    first, again, other = (load_data(f"images:{tmp_path}", seed=s) for s in (0, 0, 1))
+    assert (len(first.train), len(first.test)) == (8, 2)
+    assert first.test.x.equal(again.test.x)
+    assert not first.test.x.equal(other.test.x)
+
+
+def test_images_grey_mixed_and_resized(tmp_path: Path) -> None:
+    grey = {f"train/a/{k}.png": png((4, 4), k, "L") for k in range(4)}
+    write_folder(tmp_path / "grey", {**grey, "train/b/0.png": png((4, 4), 9, "L")})
+    assert load_data(f"images:{tmp_path / 'grey'}").input_shape == (1, 4, 4)
+    write_folder(tmp_path / "mixed", {**grey, "train/b/0.png": png((4, 4), 9)})
+    assert load_data(f"images:{tmp_path / 'mixed'}").input_shape == (3, 4, 4)
+    write_folder(tmp_path / "sizes", {**grey, "train/b/big.png": png((8, 4), 9, "L")})
+    with pytest.raises(DataError, match=r"train/b/big\.png is 8x4, but train/a/0\.png is 4x4"):
+        load_data(f"images:{tmp_path / 'sizes'}")
+    data = load_data(f"images:{tmp_path / 'sizes'}", image_size=2)
+    assert data.input_shape == (1, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"train/a/x.png": b"not an image"}, r"train/a/x\.png .* must be an intact image"),
+        ({"train/a/x.png": png((9, 9), 0)[:60]}, r"must be an intact image"),
+        ({"train/a/x.txt": b"text"}, r"train/a/x\.txt .* must be an image"),
+        ({"x.png": png((2, 2), 0)}, r"files must lie in train/<class>/"),
+        ({"val/a/x.png": png((2, 2), 0)}, r"files must lie in train/<class>/"),
+        (
+            {"train/a/x.png": png((2, 2), 0), "b/x.png": png((2, 2), 0)},
+            r"for all files or for none",
+        ),
+        ({"README": b""}, r"must hold train/<class>/ with images"),
+        ({"test/a/x.png": png((2, 2), 0)}, r"got only a test folder"),
+    ],
+)
+def test_image_folder_errors(tmp_path: Path, files: dict[str, bytes], message: str) -> None:
+    write_folder(tmp_path, files)
+    with pytest.raises(DataError, match=message):
+        load_data(f"images:{tmp_path}")
+
+
+def test_sixteen_bit_and_huge_images_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = io.BytesIO()
+    Image.fromarray(np.zeros((2, 2), dtype=np.uint16)).save(out, "PNG")
+    write_folder(tmp_path / "deep", {"a/x.png": out.getvalue()})
+    with pytest.raises(DataError, match=r"a/x\.png .* 8 bits per channel"):
+        load_data(f"images:{tmp_path / 'deep'}")
+    monkeypatch.setattr(images_module, "MAX_PIXELS", 3)
+    write_folder(tmp_path / "huge", {"a/x.png": png((2, 2), 0)})
+    with pytest.raises(DataError, match="at most 3 pixels, got 2x2"):
+        load_data(f"images:{tmp_path / 'huge'}")
+    monkeypatch.setattr(images_module, "MAX_FILE_BYTES", 10)
+    with pytest.raises(DataError, match="at most 10 bytes"):
+        load_data(f"images:{tmp_path / 'huge'}")
+
+
+@pytest.mark.parametrize("name", ["../evil.png", "/evil.png", "train/a/../../x.png"])
+def test_tar_names_must_stay_inside(tmp_path: Path, name: str) -> None:
+    write_tar(tmp_path / "x.tar", {name: png((2, 2), 0)})
+    with pytest.raises(DataError, match="must stay inside the archive"):
+        load_data(f"images:{tmp_path / 'x.tar'}")
+
+
+def test_tar_links_and_damage(tmp_path: Path) -> None:
+    path = tmp_path / "x.tar"
+    with tarfile.open(path, "w") as archive:
+        info = tarfile.TarInfo("train/a/x.png")
+        info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(info)
+    with pytest.raises(DataError, match="is a link or device"):
+        load_data(f"images:{path}")
+    whole = tmp_path / "y.tar.xz"
+    write_tar(whole, two_classes())
+    whole.write_bytes(whole.read_bytes()[:-200])
+    with pytest.raises(DataError, match=r"y\.tar\.xz must be an intact tar .* byte offset"):
+        load_data(f"images:{whole}")
+    with pytest.raises(DataError, match="does not exist"):
+        load_data(f"images:{tmp_path / 'none'}")
+
+
+def test_large_archives_are_decoded_once(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(images_module, "CACHE_FROM", 1)
+    path = tmp_path / "pets.tar"
+    write_tar(path, two_classes("jpg"))
+    first = load_data(f"images:{path}")
+    (stored,) = (cache / "decoded").iterdir()
+
+    def fail(*_: object) -> None:
+        raise AssertionError("decoded again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(images_module, "_decode", fail)
+        again = load_data(f"images:{path}")
+    assert again.train.x.equal(first.train.x)
+    assert again.classes == first.classes
+    stored.write_bytes(b"damaged")
+    assert load_data(f"images:{path}").test.x.equal(first.test.x)
+
+
+def test_unwritable_cache_is_no_error(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(images_module, "CACHE_FROM", 1)
+    (cache / "decoded").write_text("a file where the folder should be")
+    write_tar(tmp_path / "pets.tar", two_classes())
+    assert len(load_data(f"images:{tmp_path / 'pets.tar'}").train) == 6
+
+
+def test_constant_channel_gets_std_one(tmp_path: Path) -> None:
+    out = io.BytesIO()
+    Image.new("L", (3, 3), 51).save(out, "PNG")
+    write_folder(tmp_path, {f"{label}/{k}.png": out.getvalue() for label in "ab" for k in range(3)})
+    data = load_data(f"images:{tmp_path}")
+    assert data.preprocessing["std"] == [1.0]
+    assert torch.allclose(data.train.x, torch.zeros(()), atol=1e-6)

@@ -1,0 +1,100 @@
+"""Promises about the repository itself: pins, reasons for dependencies, no machine's paths."""
+
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
+ALWAYS = [Requirement(line) for line in PROJECT["dependencies"]]
+OPTIONAL = [Requirement(line) for extra in EXTRAS.values() for line in extra]
+INSTALLED_BY_CI = [*ALWAYS, *(Requirement(line) for line in EXTRAS["dev"])]
+PINS = {
+    canonicalize_name(name): version
+    for name, _, version in (
+        line.partition("==")
+        for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+        if not line.startswith("#")
+    )
+}
+
+# An absolute path of one machine: a home, system or drive folder at the start of a path.
+MACHINE_PATH = re.compile(
+    r"(?<![\w.:/~*$})-])/(?:home|root|Users|work|tmp|var|mnt|opt|private)(?:/|\b(?![\w-]))"
+    r"|\b[A-Z]:\\(?:Users|Windows|Program)"
+    r"|\.\./shared\b"
+)
+PRODUCT = ("src", "docs", "examples", "benchmarks", "README.md", "CONTRIBUTING.md", "Makefile")
+
+
+def tracked_files() -> list[Path]:
+    """Files git knows, or would take with `git add`."""
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    listing = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *PRODUCT],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+        text=True,
+    ).stdout
+    return [ROOT / name for name in listing.split("\0") if name and (ROOT / name).is_file()]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('open("/' + 'home/ada/mnist")', True),
+        ("see /" + "tmp.", True),
+        ("C:" + "\\Users\\ada", True),
+        ("python .." + "/shared/x.py", True),
+        ("https://example.org/home/index.html", False),
+        ("runs/opt/report.html", False),
+        ("~/opt/data and $HOME/var/data", False),
+        ("forward/root ratio, n/optimiser", False),
+    ],
+)
+def test_the_pattern_for_machine_paths(text, found):
+    assert bool(MACHINE_PATH.search(text)) == found
+
+
+def test_no_file_names_a_path_of_one_machine():
+    hits = []
+    for path in tracked_files():
+        text = path.read_bytes().decode("utf-8", errors="ignore")
+        hits += [f"{path.relative_to(ROOT)}: {hit[0]}" for hit in MACHINE_PATH.finditer(text)]
+    assert not hits
+
+
+def test_every_pin_is_exact_and_public():
+    for name, version in PINS.items():
+        assert re.fullmatch(r"[a-z0-9-]+", name)
+        assert re.fullmatch(r"[0-9][0-9a-z.]*", version), f"{name}=={version}"
+
+
+@pytest.mark.parametrize("requirement", INSTALLED_BY_CI, ids=str)
+def test_direct_dependency_is_pinned_inside_its_range(requirement):
+    pin = PINS.get(canonicalize_name(requirement.name))
+    assert pin is not None, f"constraints.txt does not pin {requirement.name}"
+    assert requirement.specifier.contains(pin)
+
+
+def test_every_dependency_has_a_reason_and_no_reason_is_stale():
+    table = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
+    reasons = {canonicalize_name(name) for name in re.findall(r"^\| `([^`]+)`", table, re.M)}
+    used = {canonicalize_name(requirement.name) for requirement in ALWAYS + OPTIONAL} | {
+        "hatchling"
+    }
+    assert reasons == used
+
+
+def test_ci_entry_is_executable():
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)

@@ -1,0 +1,74 @@
+"""Imports point one way through the rooms, in the order in which data walks through them."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "src" / "bayesieve"
+
+# A room imports itself, `checks`, `errors` and the rooms named here.
+_INPUTS = {"data", "nets"}
+_FITTED = {*_INPUTS, "core", "engines", "training"}
+_ALL = {*_FITTED, "sieve", "assess", "deliver"}
+MAY_IMPORT: dict[str, set[str]] = {
+    "checks": set(),
+    "errors": set(),
+    "data": set(),
+    "nets": set(),
+    "scratch": set(),
+    "core": _INPUTS,
+    "engines": {*_INPUTS, "core"},
+    "training": {*_INPUTS, "core", "engines"},
+    "sieve": _FITTED,
+    "assess": _FITTED,
+    "deliver": {*_FITTED, "sieve", "assess"},
+    "studies": {*_ALL, "scratch"},
+    "estimators": _ALL,
+    "cli": {*_ALL, "scratch", "studies", "estimators"},
+}
+MAY_IMPORT["__main__"] = {"cli"}
+
+FILES = [
+    path.relative_to(PACKAGE)
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if path != PACKAGE / "__init__.py"  # the public names: lazy, and from everywhere
+]
+
+
+def imported_modules(path: Path) -> Iterator[tuple[str, ...]]:
+    """The parts after `bayesieve` of every module of ours a file imports, at any depth."""
+    package = ("bayesieve", *path.parent.parts)
+    for node in ast.walk(ast.parse((PACKAGE / path).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [tuple(alias.name.split(".")) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            start = package[: len(package) + 1 - node.level] if node.level else ()
+            base = (*start, *(node.module.split(".") if node.module else ()))
+            names = [(*base, alias.name) for alias in node.names]
+        else:
+            continue
+        yield from (name[1:] for name in names if name[0] == "bayesieve")
+
+
+@pytest.mark.parametrize("path", FILES, ids=str)
+def test_imports_point_one_way(path):
+    room = path.parts[0].removesuffix(".py")
+    assert room in MAY_IMPORT, f"{room} is a new room: say in MAY_IMPORT what it may import"
+    allowed = MAY_IMPORT[room] | {room, "checks", "errors", "__version__"}
+    wrong = [
+        ".".join(("bayesieve", *name))
+        for name in imported_modules(path)
+        if not name or name[0] not in allowed
+    ]
+    assert not wrong, f"{path} may import {sorted(allowed)}, not {wrong}"
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if p.parts[0] == "engines"], ids=str)
+def test_engines_do_not_import_each_other(path):
+    if path.name.startswith("_"):
+        return  # __init__ gathers the engines; underscored helpers are shared by them
+    names = {name[1] for name in imported_modules(path) if name[:1] == ("engines",) and name[1:]}
+    others = {name for name in names - {path.stem, "Engine", "protocol"} if name[0] != "_"}
+    assert not others, f"{path} imports {sorted(others)}; share through core or engines/_*.py"

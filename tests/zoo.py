@@ -1,0 +1,190 @@
+"""One tiny network for each thing the core must cope with, and data to feed it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from problems import normal, seeded
+from torch import Tensor, nn
+
+from bayesieve.core.batch import Batch
+from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from bayesieve.core.problem import Problem
+
+
+class Attention(nn.Module):
+    """A pre-norm transformer block over 3 positions, pooled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(4)
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+        self.feed = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 4))
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.norm(x)
+        x = x + self.attention(h, h, h, need_weights=False)[0]
+        return self.head((x + self.feed(x)).mean(1))
+
+
+class Words(nn.Module):
+    """An embedding, pooled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(7, 4)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.embed(x)).mean(1))
+
+
+class Tied(nn.Module):
+    """Embedding and output layer share one matrix; one output row per position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(5, 4)
+        self.mix = nn.Linear(4, 4)
+        self.decode = nn.Linear(4, 5, bias=False)
+        self.decode.weight = self.embed.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.decode(torch.tanh(self.mix(self.embed(x))))
+
+
+class Branching(nn.Module):
+    """Control flow that depends on the weights, which `vmap` cannot follow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 4)
+        self.second = nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.first(x))
+        if h.sum() > 0:
+            h = 2 * h
+        return self.second(h)
+
+
+class Fork(nn.Module):
+    """Each call uses one of two layers, so the other one gets no gradient at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = nn.Linear(2, 1)
+        self.right = nn.Linear(2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.left(x) if bool(x.sum() > 0) else self.right(x)
+
+
+def _mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3))
+
+
+def _conv1d() -> nn.Module:
+    conv = nn.Conv1d(2, 3, 3, padding=1, padding_mode="circular")
+    return nn.Sequential(conv, nn.Tanh(), nn.Flatten(), nn.Linear(15, 3))
+
+
+def _conv2d() -> nn.Module:
+    conv = nn.Conv2d(1, 2, 3, stride=2)
+    return nn.Sequential(conv, nn.Tanh(), nn.Flatten(), nn.Linear(8, 3))
+
+
+def _batch_norm() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 3))
+
+
+def _batch_norm_2d() -> nn.Module:
+    conv = nn.Conv2d(1, 2, 3, stride=2, bias=False)
+    return nn.Sequential(conv, nn.BatchNorm2d(2), nn.Tanh(), nn.Flatten(), nn.Linear(8, 3))
+
+
+def _layer_norm() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Tanh(), nn.Linear(4, 3))
+
+
+def _frozen() -> nn.Module:
+    model = _mlp()
+    model[0].requires_grad_(False)
+    return model
+
+
+def _regression() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+
+
+def _binary() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network and what it takes: input shape, and the kind of its inputs and targets."""
+
+    name: str
+    build: Callable[[], nn.Module]
+    input_shape: tuple[int, ...]
+    likelihood: Likelihood = Categorical()
+    n_words: int = 0  # inputs are word numbers if > 0
+    target_shape: tuple[int, ...] = ()
+
+    def model(self, seed: int = 0, dtype: torch.dtype = torch.float64) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = self.build()
+        return model.to(dtype)
+
+    def data(self, n: int = 6, seed: int = 7, dtype: torch.dtype = torch.float64) -> Batch:
+        source = seeded(seed)
+        if self.n_words:
+            x = torch.randint(self.n_words, (n, *self.input_shape), generator=source)
+        else:
+            x = torch.empty(n, *self.input_shape, dtype=dtype).normal_(generator=source)
+        shape = (n, *self.target_shape)
+        if isinstance(self.likelihood, Gaussian):
+            return Batch(x, torch.empty(shape, dtype=dtype).normal_(generator=source))
+        n_labels = 2 if isinstance(self.likelihood, Bernoulli) else 3
+        return Batch(x, torch.randint(n_labels, shape, generator=source))
+
+    def problem(self, n: int = 6, dtype: torch.dtype = torch.float64) -> Problem:
+        return Problem(self.model(dtype=dtype), self.likelihood, self.data(n, dtype=dtype)[:2])
+
+    def weights(self, problem: Problem, k: int = 1) -> Tensor:
+        """k weight vectors around the initial one, (k, d)."""
+        noise = normal(k, problem.layout.size, seed=11, dtype=problem.initial.dtype)
+        return problem.initial + 0.3 * noise
+
+
+ZOO = (
+    Case("linear", lambda: nn.Linear(3, 1), (3,), Gaussian(0.7), target_shape=(1,)),
+    Case("mlp", _mlp, (3,)),
+    Case("regression", _regression, (3,), Gaussian(0.5), target_shape=(2,)),
+    Case("learned_noise", _regression, (3,), Gaussian(0.5, learned=True), target_shape=(2,)),
+    Case("binary", _binary, (3,), Bernoulli()),
+    Case("conv1d", _conv1d, (2, 5)),
+    Case("conv2d", _conv2d, (1, 6, 6)),
+    Case("batch_norm", _batch_norm, (3,)),
+    Case("batch_norm_2d", _batch_norm_2d, (1, 6, 6)),
+    Case("layer_norm", _layer_norm, (3,)),
+    Case("attention", Attention, (3, 4)),
+    Case("embedding", Words, (4,), n_words=7),
+    Case("tied", Tied, (4,), n_words=5, target_shape=(4,)),
+    Case("frozen", _frozen, (3,)),
+    Case("branching", Branching, (3,), Gaussian(), target_shape=(1,)),
+)
+BY_NAME = {case.name: case for case in ZOO}
+
+
+def plain_log_lik(likelihood: Likelihood, output: Tensor, y: Tensor, log_noise: Tensor) -> Tensor:
+    """Σ log p(y | output) from torch.distributions alone."""
+    if isinstance(likelihood, Categorical):
+        return torch.distributions.Categorical(logits=output).log_prob(y).sum()
+    if isinstance(likelihood, Bernoulli):
+        logits = output[:, 0]
+        return torch.distributions.Bernoulli(logits=logits).log_prob(y.to(logits.dtype)).sum()
+    return torch.distributions.Normal(output, log_noise.exp()).log_prob(y).sum()
