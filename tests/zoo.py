@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from problems import normal, seeded
 from torch import Tensor, nn
 
 from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from bayesieve.core.problem import Problem
+from problems import normal, seeded
 
 
 class Attention(nn.Module):
@@ -81,6 +81,19 @@ class Fork(nn.Module):
         return self.left(x) if bool(x.sum() > 0) else self.right(x)
 
 
+class Repeated(nn.Module):
+    """One layer object under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 3)
+        self.again = self.first
+        self.head = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.again(torch.tanh(self.first(x)))))
+
+
 def _mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3))
 
@@ -122,6 +135,9 @@ def _binary() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
 
 
+_CATEGORICAL = Categorical()
+
+
 @dataclass(frozen=True)
 class Case:
     """A network and what it takes: input shape, and the kind of its inputs and targets."""
@@ -129,7 +145,7 @@ class Case:
     name: str
     build: Callable[[], nn.Module]
     input_shape: tuple[int, ...]
-    likelihood: Likelihood = Categorical()
+    likelihood: Likelihood = _CATEGORICAL
     n_words: int = 0  # inputs are word numbers if > 0
     target_shape: tuple[int, ...] = ()
 
@@ -177,6 +193,7 @@ ZOO = (
     Case("frozen", _frozen, (3,)),
     Case("branching", Branching, (3,), Gaussian(), target_shape=(1,)),
 )
+REPEATED = Case("repeated", Repeated, (3,))
 BY_NAME = {case.name: case for case in ZOO}
 
 

@@ -72,7 +72,7 @@ _HOME = {
     "fit": "training.fit",
     "Schedule": "training.schedule",
 }
-__all__ = [*_HOME, "__version__"]  # noqa: PLE0604 - built from the table above
+__all__ = [*_HOME, "__version__"]
 
 
 def __getattr__(name: str) -> Any:

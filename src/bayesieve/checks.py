@@ -28,7 +28,9 @@ def check_not_negative(who: str, **values: float | tuple[float, ...]) -> None:
                 raise ValueError(f"{who}: {name} must be >= 0, got {number}.")
 
 
-def check_fraction(who: str, *, open_ends: bool = False, **values: float | tuple[float, ...]) -> None:
+def check_fraction(
+    who: str, *, open_ends: bool = False, **values: float | tuple[float, ...]
+) -> None:
     """Raise unless every value lies in [0, 1], or strictly inside with `open_ends`."""
     for name, value in values.items():
         for number in _numbers(value):

@@ -63,8 +63,14 @@ def evaluate(
             targets back to their original unit.
         n_samples: posterior draws to average over; 0 predicts with the posterior mean.
         seed: of the draws.
-        temperature: divides the log of the averaged class probabilities before renormalising.
+        temperature: divides the log of the averaged class probabilities before renormalising;
+            classification only.
     """
+    if len(examples.x) != len(examples.y):
+        raise ValueError(
+            f"evaluate: x and y must have the same length, got {len(examples.x)} and "
+            f"{len(examples.y)}."
+        )
     prediction = predict(model, examples.x, n_samples=n_samples, seed=seed)
     device = model.network.device
     targets = examples.y.to(device)
@@ -73,13 +79,16 @@ def evaluate(
         if temperature != 1.0:
             scaled = apply_temperature(prediction.log_probs, temperature)
             prediction = ClassPrediction(scaled[None])
-        labels = (
-            targets.argmax(-1) if targets.is_floating_point() and targets.dim() > 1 else targets
-        )
-        report = classification_report(prediction.sample_log_probs, labels.reshape(-1).long())
+        report = classification_report(prediction.sample_log_probs, _labels(targets))
     else:
+        if temperature != 1.0:
+            raise ValueError("evaluate: temperature is for class probabilities, not regression.")
         std = torch.as_tensor(getattr(examples, "target_std", 1.0))
         shape = prediction.sample_means.shape[1:]
+        if targets.numel() != shape.numel():
+            raise ValueError(
+                f"evaluate: predictions have shape {tuple(shape)}, targets {tuple(targets.shape)}."
+            )
         report = regression_report(
             prediction.sample_means,
             prediction.noise_std,
@@ -87,6 +96,13 @@ def evaluate(
             target_std=std.to(device),
         )
     return Evaluation(report, model_size(model), prediction)
+
+
+def _labels(targets: Tensor) -> Tensor:
+    """Class numbers, (N,), from class numbers, 0/1 columns (N, 1) or probabilities (N, C)."""
+    if targets.is_floating_point() and targets.dim() > 1 and targets.shape[-1] > 1:
+        targets = targets.argmax(-1)
+    return targets.reshape(-1).long()
 
 
 def model_size(model: Posterior | SparseModel) -> dict[str, float]:

@@ -21,9 +21,10 @@ from bayesieve.assess.metrics import (
     predictive_log_probs,
     predictive_moments,
 )
+from bayesieve.checks import check_positive
 from bayesieve.core.likelihoods import Bernoulli, Gaussian
 from bayesieve.core.network import Network
-from bayesieve.core.posterior import Posterior, SparseModel
+from bayesieve.core.posterior import Posterior, Samples, SparseModel
 
 _DRAWS_AT_ONCE = 64_000_000  # weights held at a time: 256 MB in float32
 
@@ -137,6 +138,7 @@ def predict(
         raise ValueError(f"predict: n_samples must be >= 0, got {n_samples}.")
     if len(x) == 0:
         raise ValueError("predict: got no inputs.")
+    check_positive("predict", batch_size=batch_size)
     posterior = model.posterior if isinstance(model, SparseModel) else model
     network = posterior.network
     outputs, weights = [], []
@@ -159,8 +161,12 @@ def _weight_vectors(posterior: Posterior, n_samples: int, seed: int) -> Iterator
         return
     generator = Generator(posterior.mean.device).manual_seed(seed)
     block = max(1, _DRAWS_AT_ONCE // posterior.layout.size)
-    for start in range(0, n_samples, block):
-        yield posterior.draw(min(block, n_samples - start), generator)
+    if isinstance(posterior, Samples):  # they are in memory already
+        yield from posterior.draw(n_samples, generator).split(block)
+        return
+    for start in range(0, n_samples, block):  # one by one: the same draws whatever the block
+        n = min(block, n_samples - start)
+        yield torch.cat([posterior.draw(1, generator) for _ in range(n)])
 
 
 def _noise(network: Network, w: Tensor) -> Tensor:
@@ -183,4 +189,9 @@ def _log_probs(network: Network, output: Tensor) -> Tensor:
                 f"predict: class predictions of a Bernoulli need one output, got {logit.shape[-1]}."
             )
         return torch.cat([F.logsigmoid(-logit), F.logsigmoid(logit)], -1)
+    if output.dim() != 3:
+        raise ValueError(
+            "predict: class predictions need one row of outputs per input, got shape "
+            f"{tuple(output.shape[1:])} for {output.shape[1]} inputs."
+        )
     return F.log_softmax(output, -1)

@@ -5,6 +5,8 @@ fields. A field left at None takes the recommended value of `cli.registry`; `con
 the values that were used. Nothing here imports torch.
 """
 
+# ruff: noqa: RUF009 - `setting` makes a dataclass field, as `field` does
+
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -168,6 +170,11 @@ class TrainingConfig:
     )
     min_delta: float = setting(0.0, "--min-delta", "How much lower (nats) counts as better.")
     device: str = setting("auto", "--device", "auto, cpu, cuda or cuda:N.", "DEVICE")
+    threads: int | None = setting(
+        None,
+        "--threads",
+        "CPU threads; 1 is fastest for small networks. Torch chooses unless given.",
+    )
     compile: Literal["auto", "on", "off"] = setting(
         "auto", "--compile", "Compile the elementwise part of a step."
     )

@@ -3,7 +3,7 @@
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import asdict, fields, replace
 from functools import cache
 from pathlib import Path
 from types import NoneType
@@ -13,6 +13,7 @@ from bayesieve.checks import did_you_mean
 from bayesieve.cli.config import RunConfig
 
 Nested = Mapping[str, Mapping[str, Any]]  # section -> setting -> value
+RECORD = "record"  # what config.json of a run folder holds besides settings
 _C = TypeVar("_C")
 _WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 
@@ -24,7 +25,7 @@ class UsageError(ValueError):
 @cache
 def sections() -> dict[str, type]:
     """The sections of a configuration by name."""
-    return {name: kind for name, kind in get_type_hints(RunConfig).items() if is_dataclass(kind)}
+    return dict(get_type_hints(RunConfig))
 
 
 def from_dict(values: Mapping[str, Any], where: str, base: RunConfig | None = None) -> RunConfig:
@@ -81,7 +82,8 @@ def read_config(path: Path, base: RunConfig | None = None) -> RunConfig:
         raise UsageError(f"{path}: not a valid {path.suffix[1:]} file: {reason}.") from error
     if not isinstance(values, Mapping):
         raise UsageError(f"{path}: must hold sections such as data and engine.")
-    return from_dict(values, str(path), base)
+    settings = {name: value for name, value in values.items() if name != RECORD}
+    return from_dict(settings, str(path), base)
 
 
 def _parse(text: str, path: Path) -> Any:

@@ -1,4 +1,4 @@
-"""One command-line flag per setting of the configuration, made from the fields' own descriptions."""
+"""One command-line flag per setting, made from the description of its field."""
 
 import inspect
 from collections.abc import Callable, Iterator

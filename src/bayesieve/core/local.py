@@ -91,7 +91,7 @@ def localise(network: Network, source: Callable[[], Generator]) -> tuple[nn.Modu
     roles = dict(zip(network.layout.names, network.layout.roles, strict=True))
     skeleton = copy.deepcopy(network.skeleton)
     owners: dict[nn.Parameter, int] = {}
-    for module in skeleton.modules():
+    for _, module in skeleton.named_modules(remove_duplicate=False):
         for parameter in module.parameters(recurse=False):
             owners[parameter] = owners.get(parameter, 0) + 1
     names: dict[str, str] = {}

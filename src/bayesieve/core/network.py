@@ -8,6 +8,7 @@ its network without holding a second copy of the weights.
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -53,6 +54,10 @@ class Network:
         }
         skeleton = copy.deepcopy(model, memo)
         return cls(skeleton, likelihood, layout, trainable[0].device, trainable[0].dtype)
+
+    @cached_property
+    def _names(self) -> dict[str, str]:
+        return tied_names(self.skeleton)
 
     def weights_of(self, model: nn.Module) -> Tensor:
         """The trainable parameters of `model` and the likelihood's initial numbers, shape (d,)."""
@@ -124,18 +129,56 @@ class Network:
                 name: value.expand(2, *value.shape).clone()
                 for name, value in self.buffers().items()
             }
+            x = torch.cat([x, x]).expand(2, *([-1] * x.dim()))
+            modes = [m.training for m in self.skeleton.modules()]
+            self.skeleton.train()
             try:
-                with torch.no_grad():
-                    call = torch.vmap(self._call, in_dims=(0, 0, None), randomness="different")
+                with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                    call = torch.vmap(self._call, in_dims=(0, 0, 0), randomness="different")
                     call(parameters, buffers, x)
                 self._batched.append(True)
             except (RuntimeError, NotImplementedError):  # what vmap raises for what it cannot batch
                 self._batched.append(False)
+            finally:
+                for module, training in zip(self.skeleton.modules(), modes, strict=True):
+                    module.training = training
         return self._batched[0]
 
     def _call(self, parameters: Mapping[str, Tensor], buffers: Buffers, x: Tensor) -> Tensor:
-        output = functional_call(self.skeleton, {**parameters, **buffers}, (x,))
-        return output
+        return call_with(self.skeleton, self._names, parameters, buffers, x)
+
+
+def tied_names(module: nn.Module) -> dict[str, str]:
+    """The first name of every parameter, by each name it is registered under."""
+    first = {id(p): name for name, p in module.named_parameters()}
+    return {
+        f"{prefix}.{leaf}" if prefix else leaf: first[id(p)]
+        for prefix, owner in module.named_modules()
+        for leaf, p in owner.named_parameters(recurse=False, remove_duplicate=False)
+    }
+
+
+def call_with(
+    module: nn.Module,
+    names: Mapping[str, str],
+    parameters: Mapping[str, Tensor],
+    buffers: Buffers,
+    x: Tensor,
+) -> Tensor:
+    """Run a module on other parameters and buffers; tied parameters are given once.
+
+    `functional_call` would tie them itself, but then leaves its arguments behind in a layer that
+    is registered under two names.
+
+    Args:
+        module: what to run.
+        names: its `tied_names`.
+        parameters: by first name; those left out stay as they are.
+        buffers: by name.
+        x: the input.
+    """
+    everywhere = {name: parameters[own] for name, own in names.items() if own in parameters}
+    return functional_call(module, {**everywhere, **buffers}, (x,), tie_weights=False)
 
 
 def install(network: Network, module: nn.Module, w: Tensor, buffers: Buffers) -> nn.Module:

@@ -112,8 +112,8 @@ class Factorised:
         logit = self.logit_inclusion
         return replace(
             self,
-            mean=self.mean * keep,
-            std=self.std * keep,
+            mean=self.mean.masked_fill(~keep, 0),
+            std=self.std.masked_fill(~keep, 0),
             logit_inclusion=None if logit is None else logit.masked_fill(~keep, -torch.inf),
         )
 
@@ -180,7 +180,7 @@ class Samples:
         logit = self.logit_inclusion
         return replace(
             self,
-            draws=self.draws * keep,
+            draws=self.draws.masked_fill(~keep, 0),
             logit_inclusion=None if logit is None else logit.masked_fill(~keep, -torch.inf),
         )
 

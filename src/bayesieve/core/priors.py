@@ -19,13 +19,24 @@ _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 def per_model(value: Number, like: Tensor) -> Tensor:
     """A setting as a tensor on the device of `like`: scalar, or (k, 1) for a tuple of k numbers."""
+    if isinstance(value, tuple) and like.dim() == 2 and len(value) != len(like):
+        raise _wrong_count(value)
     tensor = torch.tensor(value, dtype=like.dtype, device=like.device)
     return tensor if tensor.dim() == 0 else tensor[:, None]
 
 
 def member_number(value: Number, member: int) -> float:
     """The number that model `member` of a population uses."""
+    if isinstance(value, tuple) and member >= len(value):
+        raise _wrong_count(value)
     return value[member] if isinstance(value, tuple) else value
+
+
+def _wrong_count(value: tuple[float, ...]) -> ValueError:
+    return ValueError(
+        "fit: a setting given as a tuple must hold one number per model; the number of models is "
+        f"not {len(value)}, the length of {value}."
+    )
 
 
 @dataclass(frozen=True)

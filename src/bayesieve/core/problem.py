@@ -154,6 +154,7 @@ class Problem:
                 `reset_parameters` for the others; "he" draws weights from U(±√(6 / fan_in)) and
                 sets biases to 0, leaving point parameters as they are in the model.
         """
+        self._workspace = None  # a new run starts from the module's own buffers
         if scheme == "he":
             return _he_uniform(self.network, self.initial, n_models, generator)
         if scheme == "module":

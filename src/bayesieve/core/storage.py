@@ -168,6 +168,8 @@ def _load(path: Path, network: Network) -> tuple[Posterior, dict[str, Tensor]]:
             prior = _prior_from_json(header["prior"])
             mean, std = tensors["mean"], tensors["std"]
             posterior = Factorised(network, mean, std, prior, logit, buffers)
+        if posterior.mean.dtype != network.dtype:
+            raise ValueError(f"its weights are {posterior.mean.dtype}")
     except (KeyError, TypeError, ValueError) as error:
         raise _damaged(path, f"its content does not fit its header ({error})") from error
     return posterior, tensors
@@ -197,7 +199,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             "Update bayesieve."
         )
     missing = {"class", "layout", "prior", "dtype", "extra"} - header.keys()
-    if missing or header["class"] not in _FIELDS:
+    if missing or header["class"] not in list(_FIELDS):
         raise _damaged(path, f"its header lacks {', '.join(sorted(missing)) or 'a known class'}")
     return header, tensors
 

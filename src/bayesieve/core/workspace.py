@@ -9,11 +9,10 @@ import copy
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.func import functional_call
 
 from bayesieve.core.batch import Batch
 from bayesieve.core.local import localise
-from bayesieve.core.network import EXTRA_PREFIX, Network
+from bayesieve.core.network import EXTRA_PREFIX, Network, call_with, tied_names
 
 
 class Workspace:
@@ -49,6 +48,7 @@ class Workspace:
         self._grad_views = [grad_views[name] for name in leaves]
         self._extra, self._leaves = _partition(leaves)
         self.module, self._buffers = self._build(skeleton)
+        self._names = tied_names(self.module)
 
     def bind(self, generator: Generator) -> None:
         """Draw activation noise from this generator from now on."""
@@ -67,8 +67,12 @@ class Workspace:
         with torch.enable_grad():
             log_lik = self._log_lik(batch) * scale
             grads = torch.autograd.grad(log_lik.sum(), self._inputs, allow_unused=True)
-        used = [(view, g) for view, g in zip(self._grad_views, grads, strict=True) if g is not None]
+        pairs = list(zip(self._grad_views, grads, strict=True))
+        used = [(view, g) for view, g in pairs if g is not None]
         torch._foreach_copy_([view for view, _ in used], [g for _, g in used])
+        for view, g in pairs:
+            if g is None:  # a layer this call did not use
+                view.zero_()
         return log_lik.detach()
 
     def _log_lik(self, batch: Batch) -> Tensor:
@@ -96,7 +100,7 @@ class Workspace:
         x: Tensor,
         y: Tensor,
     ) -> Tensor:
-        output = functional_call(self.module, {**parameters, **buffers}, (x,))
+        output = call_with(self.module, self._names, parameters, buffers, x)
         return self.network.likelihood.log_prob(output, y, extra).sum()
 
     def _views(self, flat: Tensor) -> dict[str, Tensor]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 import numpy as np
-import platformdirs
 from numpy.typing import NDArray
 
 from bayesieve.errors import DataError
@@ -26,6 +25,8 @@ def cache_dir() -> Path:
         >>> cache_dir().name
         'bayesieve'
     """
+    import platformdirs  # only where no folder is given
+
     return Path(platformdirs.user_cache_dir("bayesieve", appauthor=False))
 
 

@@ -39,8 +39,10 @@ def adam_(
     second: Tensor,
     step_length: Tensor,
     second_factor: Tensor,
+    trained: Tensor | None = None,
 ) -> None:
-    """One Adam step in place; all tensors of one shape, the last two scalar or (k, 1)."""
+    """One Adam step in place where `trained`; lengths are scalar or (k, 1)."""
     first.mul_(BETA_1).add_(grad, alpha=1 - BETA_1)
     second.mul_(BETA_2).addcmul_(grad, grad, value=1 - BETA_2)
-    parameter.sub_(step_length * first / (second.sqrt() * second_factor + EPS))
+    step = step_length * first / (second.sqrt() * second_factor + EPS)
+    parameter.sub_(step if trained is None else step * trained)

@@ -110,7 +110,6 @@ def spread_(
 def penalised(
     mean: Tensor, log_std: Tensor, data_mean: Tensor, data_log_std: Tensor, shift: Tensor | None,
     scale: tuple[Tensor, Tensor], precision: Precision, numbers: tuple[Tensor, ...],
-    trained: Tensor | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Gradients of (KL - log_lik) / N for mean, (k, d), and log_std, (k, n_bayesian).
 
@@ -124,7 +123,6 @@ def penalised(
         scale: 1/N and kl_scale/N.
         precision: κ as a function of e and `numbers`.
         numbers: prior settings.
-        trained: (k, d) mask of entries that move.
     """
     per_example, kl = scale
     n = log_std.shape[1]
@@ -141,9 +139,6 @@ def penalised(
     grad_mean = -per_example * data_mean
     grad_mean[:, :n] += kl * pull
     grad_log_std = kl * pull_log_std - per_example * data_log_std
-    if trained is not None:
-        grad_mean = grad_mean * trained
-        grad_log_std = grad_log_std * trained[:, :n]
     return grad_mean, grad_log_std
 
 
@@ -172,10 +167,11 @@ class AdamUpdate:
             shift = shift * keep[:, :n]
         grad_mean, grad_log_std = penalised(
             mean, log_std, grad, grad[:, :n] * shift, shift if self.at_draw else None, scale,
-            self.precision, numbers, trained,
+            self.precision, numbers,
         )  # fmt: skip
-        adam_(mean, grad_mean, moments[0], moments[1], *lengths)
-        adam_(log_std, grad_log_std, moments[2], moments[3], *lengths)
+        adam_(mean, grad_mean, moments[0], moments[1], *lengths, trained)
+        own = None if trained is None else trained[:, :n]
+        adam_(log_std, grad_log_std, moments[2], moments[3], *lengths, own)
 
     def from_parts(
         self, mean: Tensor, log_std: Tensor, data_mean: Tensor, data_std: Tensor, stds: Tensor,
@@ -186,10 +182,11 @@ class AdamUpdate:
         n = log_std.shape[1]
         grad_mean, grad_log_std = penalised(
             mean, log_std, data_mean, data_std[:, :n] * stds[:, :n], None, scale, self.precision,
-            numbers, trained,
+            numbers,
         )  # fmt: skip
-        adam_(mean, grad_mean, moments[0], moments[1], *lengths)
-        adam_(log_std, grad_log_std, moments[2], moments[3], *lengths)
+        adam_(mean, grad_mean, moments[0], moments[1], *lengths, trained)
+        own = None if trained is None else trained[:, :n]
+        adam_(log_std, grad_log_std, moments[2], moments[3], *lengths, own)
 
 
 def adam_step(

@@ -45,6 +45,7 @@ class MAPState:
     lr: Tensor  # scalar or (k, 1)
     controls: Controls
     generator: Generator
+    n_bayesian: int
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,7 @@ class MAP:
             lr=per_model(self.lr, w),
             controls=Controls.neutral(w),
             generator=generator,
+            n_bayesian=problem.layout.n_bayesian,
         )
 
     def warm_start_(self, state: MAPState, posterior: Posterior) -> None:
@@ -119,9 +121,10 @@ class MAP:
         """-log p(w) of the Bayesian weights in nats, (k,); 0 without a prior."""
         if self.prior is None:
             return state.w.new_zeros(len(state.w), dtype=torch.float64)
-        energy = -self.prior.log_prob(state.w)
+        n = state.n_bayesian
+        energy = -self.prior.log_prob(state.w[:, :n])
         if state.controls.trained is not None:
-            energy = energy * state.controls.trained
+            energy = energy * state.controls.trained[:, :n]
         return energy.sum(1, dtype=torch.float64)
 
     def posterior(self, problem: Problem, state: MAPState, member: int = 0) -> Samples:
@@ -153,9 +156,10 @@ def _update_(
     if trained is not None:
         grad = grad * trained
     if engine.weight_decay and engine.optimizer == "adamw":
-        own.mul_(1 - lr * engine.weight_decay)
+        decay = lr * engine.weight_decay
+        own.mul_(1 - (decay if trained is None else decay * trained[:, :n]))
     if second is not None:
-        adam_(w, grad, first, second, length, second_factor)
+        adam_(w, grad, first, second, length, second_factor, trained)
     else:
         first.mul_(engine.momentum).add_(grad)
-        w.sub_(lr * first)
+        w.sub_(lr * first if trained is None else lr * first * trained)

@@ -164,7 +164,7 @@ def _proximal_update_(
     n = log_std.shape[1]
     std = log_std.exp()
     moved = mean + length * grad
-    std_moved = (log_std + length * grad[:, :n] * noise * std).exp()
+    std_moved = std + length * grad[:, :n] * noise  # may be < 0; the proximal step is not
     kappa = mixture_precision(mean[:, :n].square() + std.square(), *numbers)
     new_mean, new_std = proximal_step(moved[:, :n], std_moved, kappa, length * kl_scale)
     moved[:, :n] = new_mean

@@ -66,7 +66,10 @@ def lenet5(input_shape: tuple[int, ...], n_outputs: int) -> nn.Sequential:
 
 
 def lenet5_caffe(input_shape: tuple[int, ...], n_outputs: int) -> nn.Sequential:
-    """Build Caffe's LeNet: convolutions of 20 and 50 maps, then 500 units; max pooling, one ReLU.
+    """Build Caffe's LeNet: convolutions of 20 and 50 maps, then 500 units, with max pooling.
+
+    Every hidden layer has a ReLU, as in the sparsity literature that uses this net as a benchmark;
+    Caffe's own file has only the one after the 500 units.
 
     Example:
         >>> net = lenet5_caffe((1, 28, 28), 10)
@@ -78,12 +81,14 @@ def lenet5_caffe(input_shape: tuple[int, ...], n_outputs: int) -> nn.Sequential:
     return nn.Sequential(
         OrderedDict(
             conv1=nn.Conv2d(input_shape[0], 20, _KERNEL),
+            act1=nn.ReLU(),
             pool1=nn.MaxPool2d(_POOL),
             conv2=nn.Conv2d(20, 50, _KERNEL),
+            act2=nn.ReLU(),
             pool2=nn.MaxPool2d(_POOL),
             flatten=nn.Flatten(),
             fc1=nn.Linear(50 * height * width, 500),
-            act1=nn.ReLU(),
+            act3=nn.ReLU(),
             out=nn.Linear(500, n_outputs),
         )
     )

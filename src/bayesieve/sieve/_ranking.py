@@ -6,7 +6,6 @@ masks (see `UnitChain.clean`) makes every threshold of them a cleaned mask, so o
 whole curve from dense to empty.
 """
 
-from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -20,16 +19,31 @@ from bayesieve.sieve.units import UnitChain
 Scope = Literal["global", "layer"]
 
 
-def rank(posterior: Posterior, score: ScoreName | Score, scope: Scope = "global") -> Tensor:
-    """Rank the prunable weights from 1 (first to go) to n_sparse, shape (n_sparse,)."""
+def rank(
+    posterior: Posterior, score: ScoreName | Score, allowed: Tensor, scope: Scope = "global"
+) -> Tensor:
+    """Order in which entries go, before any cleaning.
+
+    Args:
+        posterior: what an engine has learned.
+        score: larger = goes later; ties by |mean|, then by index.
+        allowed: (d,) bool, what is not gone yet.
+        scope: "layer" ranks by the place inside each tensor, as a fraction of its size.
+
+    Returns:
+        Priorities, (d,) int64.
+    """
     layout = posterior.layout
     values = score_of(posterior, score)[layout.sparse]
+    values = torch.where(allowed[layout.sparse], values, -torch.inf)
     size = posterior.mean[layout.sparse].abs()
     if scope == "layer":
-        parts = [_ranked(values[p], size[p]).double() / (p.stop - p.start) for p, _ in
-                 prunable_parts(layout)]  # fmt: skip
-        values = torch.cat(parts) if parts else values
-    return _ranked(values, size)
+        values = values.double()
+        for part, _ in prunable_parts(layout):
+            values[part] = _ranked(values[part], size[part]).double() / (part.stop - part.start)
+    ranks = _ranked(values, size)
+    fixed = ranks.new_full((layout.size - layout.n_sparse,), layout.n_sparse + 1)
+    return torch.cat([ranks, fixed]) * allowed
 
 
 def _ranked(values: Tensor, size: Tensor) -> Tensor:
@@ -41,30 +55,47 @@ def _ranked(values: Tensor, size: Tensor) -> Tensor:
     return ranks
 
 
-def keep_at_most(priorities: Tensor, targets: Sequence[int], layout: Layout) -> Tensor:
-    """Keep as many of the highest priorities as fit into each target, never splitting ties.
+def keep_at_most(priorities: Tensor, target: int, chain: UnitChain) -> Tensor:
+    """Keep as many of the highest priorities as fit into `target` after cleaning, (d,) bool.
+
+    The weight that brings a unit back to life brings its bias and all incoming weights of higher
+    priority. Where that group is too large, the weight and the bias come first and the others
+    follow in their own order, layer by layer.
 
     Args:
-        priorities: (d,) integers from 0 to n_sparse + 1.
-        targets: n numbers of entries that may stay.
-        layout: of the entries.
-
-    Returns:
-        (n, d) bool.
+        priorities: (d,) integers from 0 to n_sparse + 1, not cleaned.
+        target: number of entries that may stay.
+        chain: the units.
     """
-    d, top = layout.size, layout.n_sparse + 1
-    up_to = priorities.bincount(minlength=top + 1).cumsum(0)  # entries of this priority or lower
-    leaving = torch.tensor([max(d - target, 0) for target in targets], device=up_to.device)
-    cuts = torch.searchsorted(up_to, leaving)  # the lowest cut that removes enough
-    if top in cuts.tolist():
-        least = d - int(up_to[top - 1])
-        raise ValueError(
-            f"keep_fraction: {min(targets)} of {d} parameters may stay, but {least} always do "
-            "(biases of live units, point parameters and, unless allow_empty_layers, a path of "
-            f"weights). The smallest fraction that can be reached is {least / d:.6g} (zeros "
-            f"{1 - least / d:.6g})."
-        )
-    return priorities > cuts[:, None]
+    layout = chain.layout
+    top = layout.n_sparse + 1
+    keep = None
+    for _ in range(len(chain.links) + 1):
+        cleaned = chain.clean(priorities)
+        up_to = cleaned.bincount(minlength=top + 1).cumsum(0)  # entries this low or lower
+        leaving = torch.full((1,), max(layout.size - target, 0), device=up_to.device)
+        cut = int(torch.searchsorted(up_to, leaving))  # the lowest that removes enough
+        if cut == top:
+            if keep is None:
+                raise _unreachable(target, int((cleaned == top).sum()), layout)
+            return keep
+        keep = cleaned > cut
+        if cut == 0 or layout.size - int(up_to[cut]) == target:
+            return keep
+        group = torch.where(priorities == cut, top, priorities) * (cleaned == cut)
+        priorities = torch.where(keep, top, group)
+    assert keep is not None
+    return keep
+
+
+def _unreachable(target: int, least: int, layout: Layout) -> ValueError:
+    share = least / layout.size
+    return ValueError(
+        f"keep_fraction: {target} of {layout.size} parameters may stay, but {least} always do "
+        "(biases of live units, point parameters and, unless allow_empty_layers, a path of "
+        f"weights). The smallest fraction that can be reached is {share:.6g} (zeros "
+        f"{1 - share:.6g})."
+    )
 
 
 def protected_path(chain: UnitChain, priorities: Tensor) -> Tensor:
@@ -87,13 +118,6 @@ def protected_path(chain: UnitChain, priorities: Tensor) -> Tensor:
         best = own.argmax(keepdim=True)
         path[layout.slices[name]].scatter_(0, best, own[best] > 0)
     return path
-
-
-def base_priorities(posterior: Posterior, ranks: Tensor, within: Tensor | None) -> Tensor:
-    """Ranks of prunable weights, n_sparse + 1 for the rest, 0 where not allowed, (d,)."""
-    layout = posterior.layout
-    fixed = ranks.new_full((layout.size - layout.n_sparse,), layout.n_sparse + 1)
-    return torch.cat([ranks, fixed]) * allowed_entries(posterior, within)
 
 
 def allowed_entries(posterior: Posterior, within: Tensor | None) -> Tensor:

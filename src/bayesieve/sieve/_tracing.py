@@ -125,8 +125,6 @@ def _consumer(node: fx.Node, modules: dict[str, nn.Module]) -> tuple[fx.Node, bo
         user = users[0]
         if _flattens(user, modules):
             flat = True
-        elif user.all_input_nodes != [node]:
-            return None
         elif user.op == "call_module" and _is_layer(modules[str(user.target)]):
             return user, flat
         elif not _is_separate(user, modules, set() if flat else _POOLS.get(kind, set())):

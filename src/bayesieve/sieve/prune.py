@@ -14,6 +14,7 @@ from bayesieve.core.posterior import Posterior, SparseModel
 from bayesieve.sieve._ranking import Scope, keep_at_most
 from bayesieve.sieve.rules import Rule, keep_fraction
 from bayesieve.sieve.scores import Score, ScoreName
+from bayesieve.sieve.units import unit_chain
 
 
 class LayerCount(NamedTuple):
@@ -79,8 +80,12 @@ def sparsity_curve(
     """
     check_fraction("sparsity_curve", zeros=tuple(zeros))
     rule = keep_fraction(1.0, score, scope, allow_empty_layers)
-    targets = [round((1 - fraction) * posterior.layout.size) for fraction in zeros]
-    return keep_at_most(rule.priorities(posterior), targets, posterior.layout)
+    priorities, layout = rule.priorities(posterior), posterior.layout
+    chain = unit_chain(posterior.network)
+    masks = priorities.new_zeros((len(zeros), layout.size), dtype=torch.bool)
+    for mask, fraction in zip(masks, zeros, strict=True):
+        mask.copy_(keep_at_most(priorities, round((1 - fraction) * layout.size), chain))
+    return masks
 
 
 def kept_per_layer(sparse: SparseModel) -> list[LayerCount]:

@@ -18,7 +18,6 @@ from bayesieve.core.posterior import Factorised, Posterior
 from bayesieve.sieve._ranking import (
     Scope,
     allowed_entries,
-    base_priorities,
     keep_at_most,
     protected_path,
     prunable_parts,
@@ -36,8 +35,8 @@ class keep_fraction:
     """Keep the best weights so that a fraction of ALL parameters is left.
 
     Biases of live units and point parameters count: `keep_fraction(0.015)` leaves at most
-    round(0.015 d) of d entries, exactly that many unless the next weight would revive a unit
-    together with its bias and the incoming weights it had been denied.
+    round(0.015 d) of d entries: exactly that many, or one or a few less where the next weight
+    would bring a unit and its bias back.
 
     Args:
         fraction: of all d entries, between 0 and 1.
@@ -65,18 +64,18 @@ class keep_fraction:
 
     def __call__(self, posterior: Posterior, within: Tensor | None = None) -> Tensor:
         """The entries to keep, (d,) bool, among `within`, (d,) bool, or those not yet pruned."""
-        layout = posterior.layout
-        target = round(self.fraction * layout.size)
-        return keep_at_most(self.priorities(posterior, within), [target], layout)[0]
+        target = round(self.fraction * posterior.layout.size)
+        chain = unit_chain(posterior.network)
+        return keep_at_most(self.priorities(posterior, within), target, chain)
 
     def priorities(self, posterior: Posterior, within: Tensor | None = None) -> Tensor:
-        """Cleaned priority of every entry, (d,) int64; does not depend on `fraction`."""
-        priorities = base_priorities(posterior, rank(posterior, self.score, self.scope), within)
-        chain = unit_chain(posterior.network)
-        if not self.allow_empty_layers:
-            path = protected_path(chain, priorities)
-            priorities = torch.where(path, posterior.layout.n_sparse + 1, priorities)
-        return chain.clean(priorities)
+        """Order in which entries go, (d,) int64, lowest first; does not depend on `fraction`."""
+        allowed = allowed_entries(posterior, within)
+        priorities = rank(posterior, self.score, allowed, self.scope)
+        if self.allow_empty_layers:
+            return priorities
+        path = protected_path(unit_chain(posterior.network), priorities)
+        return torch.where(path, posterior.layout.n_sparse + 1, priorities)
 
 
 def keep_zeros(
@@ -181,10 +180,9 @@ class keep_n_of_m:
     def __call__(self, posterior: Posterior, within: Tensor | None = None) -> Tensor:
         """The entries to keep, (d,) bool, among `within`, (d,) bool, or those not yet pruned."""
         layout = posterior.layout
-        ranks = rank(posterior, self.score)
-        ranks = torch.where(allowed_entries(posterior, within)[layout.sparse], ranks, 0)
+        ranks = rank(posterior, self.score, allowed_entries(posterior, within))
         parts = [self._choose(ranks[part].view(shape)) for part, shape in prunable_parts(layout)]
-        wanted = torch.cat(parts) if parts else ranks > 0
+        wanted = torch.cat(parts) if parts else ranks[layout.sparse] > 0
         return _closed(posterior, wanted, self.score, within, allow_empty_layers=True)
 
     def _choose(self, ranks: Tensor) -> Tensor:
@@ -205,10 +203,11 @@ def _closed(
 ) -> Tensor:  # fmt: skip
     """Wanted prunable weights, (n_sparse,) bool, made to obey the promises of a rule, (d,)."""
     layout, chain = posterior.layout, unit_chain(posterior.network)
-    keep = allowed_entries(posterior, within).clone()
+    allowed = allowed_entries(posterior, within)
+    keep = allowed.clone()
     keep[layout.sparse] &= wanted
     if not allow_empty_layers:
-        keep |= protected_path(chain, base_priorities(posterior, rank(posterior, score), within))
+        keep |= protected_path(chain, rank(posterior, score, allowed))
     return chain.clean(keep)
 
 

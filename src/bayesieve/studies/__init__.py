@@ -1,1 +1,1 @@
-"""One file per published table or figure: data, engine, settings, the paper's numbers, our check."""
+"""One file per published table or figure: data, settings, the paper's numbers, our check."""

@@ -44,6 +44,11 @@ def write_checkpoint(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
     return path
 
 
+def has_checkpoint(run_folder: Path) -> bool:
+    """Whether a run folder holds checkpoints, damaged or not."""
+    return bool(_checkpoints(run_folder / "checkpoints"))
+
+
 def read_checkpoint(folder: Path) -> Checkpoint:
     """The newest undamaged checkpoint of a folder; a damaged newer one is named in a warning."""
     paths = _checkpoints(folder)
@@ -61,6 +66,14 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     raise ValueError(
         f"resume: every checkpoint in {folder} fails its checksum; start without --resume."
     )
+
+
+def seed_rng(seed: int, device: torch.device) -> None:
+    """Seed the global random numbers of the CPU and of one device; other devices stay as is."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed)
 
 
 def rng_states(device: torch.device) -> dict[str, Tensor]:

@@ -28,8 +28,8 @@ def compiler_missing(device: torch.device) -> str | None:
 def should_compile(mode: CompileMode, device: torch.device, n_updates: float) -> bool:
     """Decide for a run that will update weights `n_updates` times in all (steps · k · d).
 
-    "auto" compiles on a GPU, and on a CPU when the run is long enough to repay it, wherever a
-    compiler is found; the results are the same up to rounding.
+    "auto" compiles when the run is long enough to repay it and a compiler is found. Results are
+    the same up to rounding, except that on a CPU weight noise is drawn in another way (core.noise).
     """
     check_choice("fit", "compile", mode, ("auto", "on", "off"))
     if mode == "off":

@@ -1,4 +1,4 @@
-"""Self-distillation: train on labels softened by an ensemble of the same network.
+"""Self-distillation: train on labels softened by networks of the same kind.
 
 Not part of any of the source papers; results that use it must say so.
 """
@@ -23,17 +23,28 @@ def soften(problem: Problem, teachers: Sequence[Posterior], weight: float = 0.5)
         teachers: posteriors of the same network; each contributes its mean's probabilities.
         weight: share of the teachers.
     """
+    _check(problem, weight)
+    if not teachers:
+        raise ValueError("soften: give at least one teacher posterior.")
+    return _with_soft_labels(problem, _mean_probs(problem.x, teachers), weight)
+
+
+def _check(problem: Problem, weight: float) -> None:
     check_fraction("soften", weight=weight)
     if not isinstance(problem.likelihood, Categorical) or problem.y.is_floating_point():
         raise ValueError("soften: self-distillation needs a Categorical likelihood and labels.")
-    if not teachers:
-        raise ValueError("soften: give at least one teacher posterior.")
-    probs = torch.stack([_probs(problem, teacher) for teacher in teachers]).mean(0)
-    hard = F.one_hot(problem.y, probs.shape[-1]).to(probs)
+
+
+def _with_soft_labels(problem: Problem, probs: Tensor, weight: float) -> Problem:
+    hard = F.one_hot(problem.y.long(), probs.shape[-1]).to(probs)
     return problem.with_data((problem.x, (1 - weight) * hard + weight * probs))
 
 
-def _probs(problem: Problem, teacher: Posterior) -> Tensor:
-    w, rows = teacher.mean[None], problem.x.split(4096)
-    outputs = [problem.network.outputs(w, x.to(problem.device), teacher.buffers)[0] for x in rows]
-    return F.softmax(torch.cat(outputs), -1)
+def _mean_probs(x: Tensor, teachers: Sequence[Posterior]) -> Tensor:
+    """Class probabilities averaged over the teachers' means, (N, C)."""
+    total = []
+    for teacher in teachers:
+        w, network = teacher.mean[None], teacher.network
+        parts = [network.outputs(w, part, teacher.buffers)[0] for part in x.split(4096)]
+        total.append(F.softmax(torch.cat(parts), -1))
+    return torch.stack(total).mean(0)

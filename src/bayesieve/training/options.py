@@ -28,7 +28,11 @@ class Pruning(Protocol):
         ...
 
     def is_active(self, progress: float) -> bool:
-        """Whether masks change at this fraction of the run."""
+        """Whether a mask is in force at this fraction of the run."""
+        ...
+
+    def check(self, posterior: Posterior) -> None:
+        """Raise before training if the schedule cannot work on such a posterior."""
         ...
 
     def keep(self, posterior: Posterior, progress: float, within: Tensor | None) -> Tensor:
@@ -42,7 +46,8 @@ class Validation:
 
     Args:
         data: examples the posterior mean is scored on after each epoch.
-        patience: epochs without a better value before stopping; None never stops.
+        patience: epochs without a better value before stopping; the run then ends in the state of
+            its best epoch. None never stops. With pruning, epochs count once it has ended.
         min_delta: how much lower the negative log-likelihood must be to count as better.
     """
 
@@ -69,6 +74,10 @@ class Saving:
     folder: Path
     every: int | None = None
     resume: bool = False
+
+    def __post_init__(self) -> None:
+        if self.every is not None:
+            check_positive("Saving", every=self.every)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from typing import Any
+from numbers import Real
+from typing import Any, get_args
 
 from bayesieve.checks import check_positive
 from bayesieve.core.priors import stack_priors
@@ -16,6 +17,8 @@ def one_engine(
     check_positive("fit", n_models=n_models)
     if not isinstance(engine, Sequence):
         return engine, n_models
+    if not engine:
+        raise ValueError("fit: give at least one engine.")
     if n_models not in (1, len(engine)):
         raise ValueError(f"fit: got {len(engine)} engines but n_models={n_models}.")
     if len({type(own) for own in engine}) != 1:
@@ -28,7 +31,7 @@ def one_engine(
             continue
         if spec.name == "prior":
             merged["prior"] = stack_priors(values)
-        elif all(isinstance(value, float) for value in values):
+        elif _may_be_tuple(spec.type) and all(isinstance(value, Real) for value in values):
             merged[spec.name] = tuple(values)
         else:
             raise ValueError(
@@ -36,3 +39,8 @@ def one_engine(
                 f"{spec.name} ({values})."
             )
     return replace(first, **merged), len(engine)
+
+
+def _may_be_tuple(annotation: Any) -> bool:
+    """Whether a field is a `Number`: one for all models or one for each."""
+    return tuple[float, ...] in get_args(annotation)

@@ -32,8 +32,8 @@ class Schedule:
 
     Args:
         lr: "constant", "cosine" or "linear" to 0, or "step" (times 0.3 at 60 % and at 85 %).
-        hold: fraction of the run before a cosine or linear decay begins; None means until pruning
-            ends, or from the start without pruning.
+        hold: fraction of the run before a cosine or linear decay begins, at the earliest after the
+            warm-up; None means until pruning ends, or from the start without pruning.
         warmup: fraction of the run over which the learning rate rises from 0.
         kl: weight of the KL term (1 is Bayes; smaller trusts the data more).
         kl_after: weight once pruning has ended; None keeps `kl`.
@@ -68,7 +68,7 @@ class Schedule:
         """Factor on the learning rate at `progress` in [0, 1] of the run."""
         if progress < self.warmup:
             return progress / self.warmup
-        hold = prune_end if self.hold is None else self.hold
+        hold = max(self.warmup, prune_end if self.hold is None else self.hold)
         decayed = 0.0 if hold >= 1 else min(max((progress - hold) / (1 - hold), 0.0), 1.0)
         if self.lr == "cosine":
             return 0.5 * (1 + math.cos(math.pi * decayed))

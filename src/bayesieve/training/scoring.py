@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from bayesieve.core.likelihoods import Bernoulli, Likelihood
 from bayesieve.core.posterior import Posterior
 from bayesieve.core.problem import Problem
 
@@ -18,18 +19,18 @@ def mean_scores(
         own_x, own_y = x[part].to(problem.device), y[part].to(problem.device)
         output = problem.network.outputs(w[None], own_x, posterior.buffers)[0]
         total -= problem.likelihood.log_prob(output, own_y, extra).sum().item()
-        wrong += _mistakes(problem.likelihood.task, output, own_y)
+        wrong += _mistakes(problem.likelihood, output, own_y)
     mean = wrong / len(x)
     return total / len(x), mean if problem.likelihood.task == "classification" else mean**0.5
 
 
-def _mistakes(task: str, output: Tensor, y: Tensor) -> float:
+def _mistakes(likelihood: Likelihood, output: Tensor, y: Tensor) -> float:
     """Sum over examples of the squared error, or of the share of wrong labels."""
     n = len(y)
-    if task == "regression":
+    if likelihood.task == "regression":
         return (output.reshape(n, -1) - y.reshape(n, -1)).square().mean(1).sum().item()
-    if output[0].numel() == y[0].numel() and output.dim() == y.dim() + (output.shape[-1] == 1):
-        wrong = output.reshape(n, -1).gt(0) != y.reshape(n, -1).bool()  # Bernoulli
+    if isinstance(likelihood, Bernoulli):
+        wrong = output.reshape(n, -1).gt(0) != y.reshape(n, -1).bool()
     else:
         labels = y.argmax(-1) if y.is_floating_point() else y
         wrong = (output.argmax(-1) != labels).reshape(n, -1)

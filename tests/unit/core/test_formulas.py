@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from problems import normal, seeded
 from scipy import optimize
 from torch import distributions as td
 
@@ -18,6 +17,7 @@ from bayesieve.core.formulas import (
     spike_slab_kl,
 )
 from bayesieve.core.priors import Normal, SpikeSlab
+from problems import normal, seeded
 
 F64 = torch.float64
 PRIORS = [

@@ -5,10 +5,10 @@ import json
 import pytest
 import torch
 from torch import nn
-from zoo import BY_NAME, ZOO
 
 from bayesieve.core.layout import Layout, Role, Roles, default_role, layout_of
 from bayesieve.errors import UnsupportedModelError
+from zoo import BY_NAME, ZOO
 
 
 def test_prunable_weights_come_first_then_kept_then_points():

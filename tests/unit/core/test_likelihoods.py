@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
-from problems import normal, seeded
 from torch import distributions as td
 
 from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from problems import normal, seeded
 
 
 @pytest.mark.parametrize("likelihood", [Categorical(), Bernoulli(), Gaussian()], ids=str)
@@ -108,7 +108,12 @@ def test_targets_that_pass_the_check_have_a_density(likelihood, output, target):
 
 
 BAD = [
-    (Categorical(), torch.zeros(2), torch.tensor([0, 1]), r"must return \(n, classes\), got \(2,\)"),
+    (
+        Categorical(),
+        torch.zeros(2),
+        torch.tensor([0, 1]),
+        r"must return \(n, classes\), got \(2,\)",
+    ),
     (Categorical(), torch.zeros(2, 3), torch.tensor([0.0, 1.0]), "Use int64 class numbers"),
     (Categorical(), torch.zeros(2, 3), torch.tensor([[0], [1]]), r"shape .*got \(2, 1\)"),
     (Categorical(), torch.zeros(2, 3), torch.tensor([0, 3]), r"labels must lie in 0\.\.2"),
@@ -117,7 +122,12 @@ BAD = [
     (Categorical(), torch.zeros(2, 3), torch.tensor([True, False]), "int64"),
     (Bernoulli(), torch.zeros(2, 2), torch.tensor([0, 1]), "returns 2 outputs .* targets have 1"),
     (Bernoulli(), torch.zeros(2, 1), torch.tensor([0, 2]), "targets must be 0 or 1"),
-    (Gaussian(), torch.zeros(2, 1), torch.tensor([0, 1]), "must be floating point, got torch.int64"),
+    (
+        Gaussian(),
+        torch.zeros(2, 1),
+        torch.tensor([0, 1]),
+        "must be floating point, got torch.int64",
+    ),
     (Gaussian(), torch.zeros(2, 1), torch.zeros(2, 3), "1 outputs per example .* have 3 columns"),
 ]
 

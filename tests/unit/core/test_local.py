@@ -4,16 +4,16 @@ import math
 
 import pytest
 import torch
-from problems import normal, seeded
 from torch import nn
 from torch.nn import functional as F
-from zoo import BY_NAME, ZOO
 
 from bayesieve.core.batch import Batch
 from bayesieve.core.layout import Roles
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.network import Network
 from bayesieve.core.workspace import Workspace
+from problems import normal, seeded
+from zoo import BY_NAME, REPEATED, ZOO
 
 # PyTorch's CPU attention has no batching rule: slow under vmap, but right.
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
@@ -134,7 +134,9 @@ def test_units_without_variance_give_finite_gradients():
     assert slopes["0.weight"][:, 0].abs().min() > 0
 
 
-@pytest.mark.parametrize("name", ["mlp", "conv1d", "conv2d", "attention", "branching", "layer_norm"])
+@pytest.mark.parametrize(
+    "name", ["mlp", "conv1d", "conv2d", "attention", "branching", "layer_norm"]
+)
 def test_a_population_is_reproducible_and_its_members_differ(name):
     case = BY_NAME[name]
     network = Network.of(case.model(), case.likelihood)
@@ -167,8 +169,8 @@ def test_each_member_has_its_own_spread():
     assert len(values[:, 1].unique()) == 1
 
 
-class OneLayerTwice(nn.Module):
-    """Two names for one layer: its two uses must see the same weights."""
+class OneMatrixTwice(nn.Module):
+    """Two layers that share a matrix must see the same draw of it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -188,10 +190,14 @@ def local_names(model, **settings):
 def test_only_plain_bayesian_layers_are_swapped():
     assert local_names(nn.Linear(2, 1)) == frozenset()  # the root module cannot be replaced
     assert local_names(nn.Sequential(nn.Linear(2, 1))) == {"0.weight", "0.bias"}
-    assert local_names(OneLayerTwice()) == {"head.weight", "head.bias"}
+    assert local_names(OneMatrixTwice()) == {"head.weight", "head.bias"}
     names = local_names(BY_NAME["attention"].model())
     assert names == {"feed.1.weight", "feed.1.bias", "feed.3.weight", "feed.3.bias",
                      "head.weight", "head.bias"}  # fmt: skip
     assert local_names(BY_NAME["frozen"].model()) == {"2.weight", "2.bias"}
     rule = Roles(point=("0.bias",))
     assert local_names(BY_NAME["regression"].model(), rule=rule) == {"2.weight", "2.bias"}
+
+
+def test_a_layer_under_two_names_is_not_swapped():
+    assert local_names(REPEATED.model()) == {"head.weight", "head.bias"}

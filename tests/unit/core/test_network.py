@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from problems import normal
 from torch import nn
-from zoo import BY_NAME, ZOO, Branching
 
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.network import Network, install, materialise
+from problems import normal
+from zoo import BY_NAME, ZOO, Branching
 
 CASES = pytest.mark.parametrize("case", ZOO, ids=lambda case: case.name)
 

@@ -4,13 +4,13 @@ import math
 
 import pytest
 import torch
-from problems import normal, seeded
 from torch import nn
-from zoo import BY_NAME
 
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel
+from problems import normal, seeded
+from zoo import BY_NAME
 
 F64 = torch.float64
 

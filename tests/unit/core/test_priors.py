@@ -4,12 +4,12 @@ import math
 
 import pytest
 import torch
-from problems import normal
 from scipy import integrate
 from torch import distributions as td
 
 from bayesieve.core.formulas import inclusion_logit, profiled_kl
 from bayesieve.core.priors import Normal, SpikeSlab, member_number, per_model, stack_priors
+from problems import normal
 
 F64 = torch.float64
 PRIORS = [Normal(0.3), Normal(2.0), SpikeSlab(1.0, 0.1, 0.3), SpikeSlab(0.5, 0.5), SpikeSlab()]
@@ -64,6 +64,13 @@ def test_safe_start_lies_below_the_unstable_point(row):
     spike, unstable = math.exp(row[1]), row[3]
     assert prior.safe_init_std() == pytest.approx(min(spike, unstable / 2), rel=0.006)
     assert prior.safe_init_std() < unstable
+
+
+def test_a_safe_start_shrinks_where_the_unstable_point_comes_close():
+    prior = SpikeSlab(1.0, 0.05, 0.9)
+    unstable = prior.stationary_stds()[1]
+    assert unstable < 2 * prior.spike_std
+    assert prior.safe_init_std() == unstable / 2
 
 
 @pytest.mark.parametrize("row", TABLE, ids=str)

@@ -5,14 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from problems import normal, seeded
 from torch import nn
-from zoo import BY_NAME, ZOO, Fork, plain_log_lik
 
 from bayesieve.core.batch import Batch
 from bayesieve.core.layout import Roles
 from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian
 from bayesieve.core.problem import Problem
+from problems import normal, seeded
+from zoo import BY_NAME, REPEATED, ZOO, Fork, plain_log_lik
 
 # PyTorch's CPU attention has no batching rule: slow under vmap, but right.
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
@@ -156,7 +156,9 @@ def test_the_gradient_of_a_learned_noise_level():
     w = torch.tensor([[0.3, -0.2, -0.4]], dtype=F64)
     value, grad = problem.value_and_grad(w, Batch(x, y))
     residual, std = y - 0.3 * x + 0.2, torch.tensor(-0.4, dtype=F64).exp()
-    torch.testing.assert_close(value[0], torch.distributions.Normal(0.0, std).log_prob(residual).sum())
+    torch.testing.assert_close(
+        value[0], torch.distributions.Normal(0.0, std).log_prob(residual).sum()
+    )
     torch.testing.assert_close(grad[0, 2], (residual.square() / std**2 - 1).sum())
     torch.testing.assert_close(grad[0, 0], (residual * x).sum() / std**2)
 
@@ -172,6 +174,42 @@ def test_layers_that_a_call_skips_get_gradient_zero():
         views = problem.layout.unflatten(problem.value_and_grad(w, Batch(-x, x[:, :1]))[1])
         assert views["right.weight"].abs().min() > 0
         assert (views["left.weight"] == 0).all()
+
+
+def test_one_layer_under_two_names_is_one_parameter():
+    case = REPEATED
+    problem = case.problem(n=6)
+    batch = case.data(4, seed=8)
+    for k in (2, 3, 1):
+        w = case.weights(problem, k=k)
+        values, grads = problem.value_and_grad(w, batch)
+        for i in range(k):
+            exact, exact_grad, _ = by_autograd(case, problem.layout, w[i], batch, 6 / 4)
+            torch.testing.assert_close(values[i], exact)
+            torch.testing.assert_close(grads[i], exact_grad)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_batching_is_tried_in_the_mode_it_is_used_in(training):
+    # Cumulative statistics read a buffer's value, which vmap cannot, but only when training.
+    norm = nn.BatchNorm1d(2, momentum=None, dtype=F64)
+    model = nn.Sequential(norm, nn.Linear(2, 1, dtype=F64)).train(training)
+    x, y = normal(5, 2, seed=1), normal(5, 1, seed=2)
+    problem = Problem(model, Gaussian(), (x, y))
+    values, _ = problem.value_and_grad(problem.initial.repeat(3, 1), Batch(x, y))
+    torch.testing.assert_close(values, values[:1].expand(3))
+
+
+def test_control_flow_on_inputs_follows_each_members_own_batch():
+    x = torch.ones(2, 2, dtype=F64)
+    problem = Problem(Fork().double(), Gaussian(), (x, x[:, :1]))
+    w = problem.initial.repeat(2, 1)
+    problem.value_and_grad(w, Batch(x, x[:, :1]))
+    own = Batch(torch.stack([x, -x]), torch.stack([x[:, :1]] * 2), per_member=True)
+    values, _ = problem.value_and_grad(w, own)
+    for i, inputs in enumerate((x, -x)):
+        alone = problem.with_data((x, x[:, :1])).value_and_grad(w[:1], Batch(inputs, x[:, :1]))[0]
+        torch.testing.assert_close(values[i], alone[0])
 
 
 def test_gradients_do_not_accumulate_and_weights_are_not_changed():
@@ -198,7 +236,9 @@ def test_gradients_flow_where_the_caller_has_switched_them_off():
 
 def test_float32_stays_float32():
     problem = BY_NAME["mlp"].problem(dtype=torch.float32)
-    value, grad = problem.value_and_grad(problem.initial[None], BY_NAME["mlp"].data(dtype=torch.float32))
+    value, grad = problem.value_and_grad(
+        problem.initial[None], BY_NAME["mlp"].data(dtype=torch.float32)
+    )
     assert value.dtype == grad.dtype == problem.initial.dtype == torch.float32
 
 

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from problems import seeded
 from torch import Generator, Tensor
 
 from bayesieve.core.state import Controls, generators, named_tensors, restore_, snapshot
+from problems import seeded
 
 
 @dataclass

@@ -35,10 +35,10 @@ def test_lenet5_is_tanh_with_average_pooling():
     ]
 
 
-def test_lenet5_caffe_has_max_pooling_and_one_relu():
+def test_lenet5_caffe_has_max_pooling_and_a_relu_per_hidden_layer():
     kinds = [type(layer) for layer in lenet5_caffe((1, 28, 28), 10)]
-    stage = [nn.Conv2d, nn.MaxPool2d]
-    assert kinds == [*stage, *stage, nn.Flatten, nn.Linear, nn.ReLU, nn.Linear]
+    assert kinds.count(nn.MaxPool2d) == 2
+    assert kinds.count(nn.ReLU) == 3
 
 
 @pytest.mark.parametrize(("factory", "least"), [(lenet5, 28), (lenet5_caffe, 16)])

@@ -1,0 +1,483 @@
+"""What Bayes costs: our training step and predictive as multiples of plain PyTorch.
+
+Batch 128, one thread of an AMD EPYC (Zen 4, AVX512), torch 2.13.0, Python 3.11, 11 rounds of 10
+steps on a shared machine, 2026-11-15; compiled, as multiples of the plain step:
+
+    MLP 784-400-400-10   4.8 ms   FlatVI 1.25   SBNN 1.35   (IVON 2.15, torchbnn 2.7)
+    LeNet-5             14.0 ms   FlatVI 1.01   SBNN 0.99   (IVON 1.07, torchbnn 1.1)
+
+Ratios of single runs vary by about 0.05. 100 draws predict 1,000 inputs in 1.23 (MLP) and 1.02
+(LeNet-5) times 100 plain forwards; on 128 inputs drawing dominates the MLP: 2.5. Every row is in
+results/steps-cpu.json.
+
+Baseline of the steps: the same network trained by plain PyTorch, eager, with AdamW at its default
+settings (zero_grad, forward, backward, step). Baseline of the predictive: as many forward passes
+of the plain network as there are draws. Time is CPU time of the process, so that a busy machine
+does not inflate it. All cases of a table are built first, then run in interleaved rounds; `ms` is
+the median over rounds, `ratio` the median over rounds of (time / baseline time of the SAME round).
+On a GPU both sides replay a CUDA graph and the clock is the device's.
+
+    python benchmarks/steps.py                                  # about 3 minutes on a CPU
+    python benchmarks/steps.py --peers                          # also the libraries that import
+    python benchmarks/steps.py --device cuda
+"""
+
+import argparse
+import dataclasses
+import gc
+import importlib
+import json
+import math
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn import functional as F
+
+from bayesieve.core.batch import Batch
+from bayesieve.core.likelihoods import Categorical
+from bayesieve.core.problem import Problem
+from bayesieve.engines import Engine
+from bayesieve.engines.flat_vi import FlatVI
+from bayesieve.engines.map import MAP
+from bayesieve.engines.sbnn import SBNN
+from bayesieve.nets import mlp
+from bayesieve.training.stepper import fast_matmul, make_stepper
+
+BATCH, N_TRAIN, N_DRAWS, DRAWS_AT_ONCE = 128, 4096, 100, 4
+STEPS_PER_ROUND, WARM_UP = 10, 5
+BASELINE = "plain PyTorch, AdamW"
+PRIOR_STD = 0.1  # of the peers
+
+Case = Callable[[], object]
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement; ratio and target are None where they do not apply."""
+
+    name: str
+    net: str
+    median_ms: float | None
+    ratio: float | None
+    target: float | None = None
+    count: int | None = None
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the target is met; None without one."""
+        value = self.count if self.count is not None else self.ratio
+        return None if self.target is None or value is None else value <= self.target
+
+
+# ------------------------------------------------------------------------------------ problems
+
+
+def lenet5_relu() -> nn.Sequential:
+    """LeNet-5 as the other libraries' benchmarks have it: 6-16-120 maps, ReLU, max pooling."""
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(16, 120, 5), nn.ReLU(), nn.Flatten(),
+        nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),
+    )  # fmt: skip
+
+
+NETS: dict[str, Callable[[], nn.Module]] = {
+    "MLP 784-400-400-10": lambda: mlp((1, 28, 28), 10),
+    "LeNet-5": lenet5_relu,
+}
+STEP_TARGETS = {"MLP 784-400-400-10": 1.5, "LeNet-5": 1.1}
+PREDICTIVE_TARGET, KEPT_TARGET = 1.2, 8
+
+
+def random_images(n: int) -> tuple[Tensor, Tensor]:
+    generator = Generator().manual_seed(0)
+    x = torch.rand(n, 1, 28, 28, generator=generator)
+    return x, torch.randint(10, (n,), generator=generator)
+
+
+def batches() -> Callable[[], Batch]:
+    """A source of batches that walks through the training data again and again."""
+    x, y = random_images(N_TRAIN)
+    parts = [Batch(*pair) for pair in zip(x.split(BATCH), y.split(BATCH), strict=True)]
+    position = 0
+
+    def following() -> Batch:
+        nonlocal position
+        position = (position + 1) % len(parts)
+        return parts[position]
+
+    return following
+
+
+# -------------------------------------------------------------------------------------- timing
+
+
+def interleaved(
+    cases: dict[str, Case], baseline: str, rounds: int, repeats: int, clock: Clock
+) -> dict[str, tuple[float, float]]:
+    """Median milliseconds per call and median ratio to the baseline, by name."""
+    times: dict[str, list[float]] = {name: [] for name in cases}
+    for _ in range(rounds):
+        for name, case in cases.items():
+            start = clock()
+            for _ in range(repeats):
+                case()
+            times[name].append((clock() - start) / repeats * 1e3)
+    return {
+        name: (
+            statistics.median(own),
+            statistics.median(a / b for a, b in zip(own, times[baseline], strict=True)),
+        )
+        for name, own in times.items()
+    }
+
+
+def warmed(case: Case) -> Case:
+    for _ in range(WARM_UP):
+        case()
+    return case
+
+
+# ------------------------------------------------------------------------------- steps on a CPU
+
+
+def plain_step(model: nn.Module, following: Callable[[], Batch]) -> Case:
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step() -> None:
+        batch = following()
+        optimizer.zero_grad()
+        F.cross_entropy(model(batch.x), batch.y).backward()
+        optimizer.step()
+
+    return step
+
+
+def our_step(
+    engine: Engine[Any], net: str, following: Callable[[], Batch], *, compiled: bool
+) -> Case:
+    problem = Problem(NETS[net](), Categorical(), random_images(N_TRAIN))
+    problem.compiled = compiled
+    state = engine.init(problem, Generator().manual_seed(0))
+    return lambda: engine.step(problem, state, following())
+
+
+def step_rows(net: str, rounds: int, peers: bool) -> list[Row]:
+    """MAP, FlatVI and SBNN, compiled and eager, and on request other libraries."""
+    following = batches()
+    target = STEP_TARGETS[net]
+    engines: dict[str, tuple[Engine[Any], float | None]] = {
+        "MAP": (MAP(), None),
+        "FlatVI": (FlatVI(), target),
+        "SBNN": (SBNN(), target),
+        "SBNN local": (SBNN(local=True), None),
+    }
+    cases = {BASELINE: plain_step(NETS[net](), following)}
+    targets: dict[str, float | None] = {}
+    for name, (engine, limit) in engines.items():
+        for compiled in (True, False):
+            label = f"{name}, {'compiled' if compiled else 'eager'}"
+            cases[label] = our_step(engine, net, following, compiled=compiled)
+            targets[label] = limit if compiled else None
+    if peers:
+        cases |= peer_steps(net, following)
+    cases = {name: warmed(case) for name, case in cases.items()}
+    measured = interleaved(cases, BASELINE, rounds, STEPS_PER_ROUND, time.process_time)
+    return [Row(f"step: {name}", net, *measured[name], targets.get(name)) for name in cases]
+
+
+# -------------------------------------------------------------------------- predictive on a CPU
+
+
+def predictive_rows(net: str, rounds: int) -> list[Row]:
+    """Draw and evaluate, or only evaluate, 100 weight vectors on one batch of inputs."""
+    problem = Problem(NETS[net](), Categorical(), random_images(N_TRAIN))
+    engine, generator = FlatVI(), Generator().manual_seed(1)
+    posterior = engine.posterior(problem, engine.init(problem, generator))
+    model = NETS[net]().eval()
+    network, buffers = posterior.network, posterior.buffers
+    stored = posterior.draw(N_DRAWS, generator)
+    rows = []
+    for n in (BATCH, 1000):
+        x = random_images(n)[0]
+
+        def plain(x: Tensor = x) -> Tensor:
+            with torch.no_grad():
+                return torch.stack([model(x) for _ in range(N_DRAWS)])
+
+        def drawn(x: Tensor = x) -> Tensor:
+            # A few draws at a time: they stay in the cache, and memory does not grow with draws.
+            parts = [
+                network.outputs(posterior.draw(DRAWS_AT_ONCE, generator), x, buffers)
+                for _ in range(N_DRAWS // DRAWS_AT_ONCE)
+            ]
+            return torch.cat(parts)
+
+        def evaluated(x: Tensor = x) -> Tensor:
+            return network.outputs(stored, x, buffers)
+
+        cases: dict[str, Case] = {
+            f"{N_DRAWS} plain forwards": plain,
+            f"{N_DRAWS} draws, made and evaluated": drawn,
+            f"{N_DRAWS} stored draws, evaluated": evaluated,
+        }
+        for case in cases.values():
+            case()
+        first = next(iter(cases))
+        measured = interleaved(cases, first, max(3, rounds // 3), 1, time.process_time)
+        for name in cases:
+            target = None if name == first else PREDICTIVE_TARGET
+            rows.append(Row(f"predict {n:,}: {name}", net, *measured[name], target))
+    return rows
+
+
+# ------------------------------------------------------------------------ memory between steps
+
+
+def kept_rows(net: str) -> list[Row]:
+    """Count the model-sized tensors that live from one step to the next."""
+    cases: dict[str, tuple[Engine[Any], int | None]] = {
+        "FlatVI": (FlatVI(), KEPT_TARGET),
+        "SBNN": (SBNN(), KEPT_TARGET),
+        "SBNN local": (SBNN(local=True), None),
+    }
+    return [
+        Row(f"kept between steps: {name}", net, None, None, target, n_kept(engine, net))
+        for name, (engine, target) in cases.items()
+    ]
+
+
+def n_kept(engine: Engine[Any], net: str) -> int:
+    """Model-sized storages that state and workspace add to what the problem holds anyway."""
+    problem = Problem(NETS[net](), Categorical(), random_images(N_TRAIN))
+    following = batches()
+    least = 0.9 * problem.initial.nbytes
+    before = _large_storages(least)  # data, and the starting weights the problem remembers
+    state = engine.init(problem, Generator().manual_seed(0))
+    for _ in range(3):
+        engine.step(problem, state, following())
+    return len(_large_storages(least) - before)
+
+
+def _large_storages(least: float) -> set[int]:
+    gc.collect()
+    tensors = (found for found in gc.get_objects() if type(found) in (Tensor, nn.Parameter))
+    storages = (own.untyped_storage() for own in tensors if not own.is_meta)
+    return {storage.data_ptr() for storage in storages if storage.nbytes() >= least}
+
+
+# --------------------------------------------------------------------------------------- peers
+
+
+def peer_steps(net: str, following: Callable[[], Batch]) -> dict[str, Case]:
+    """One mean-field step of each library that can be imported; says which cannot."""
+    builders: dict[str, Callable[[nn.Module, Callable[[], Batch]], Case]] = {
+        "ivon-opt": _ivon,
+        "torchbnn": _torchbnn,
+        "bayesian-torch": _bayesian_torch,
+        "posteriors": _posteriors,
+    }
+    cases: dict[str, Case] = {}
+    for name, builder in builders.items():
+        try:
+            cases[name] = builder(NETS[net](), following)
+        except ImportError as error:
+            print(f"{name}: skipped, {error}")
+    return cases
+
+
+def _ivon(model: nn.Module, following: Callable[[], Batch]) -> Case:
+    ivon = importlib.import_module("ivon")
+    optimizer = ivon.IVON(model.parameters(), lr=0.1, ess=N_TRAIN, hess_init=0.5)
+
+    def step() -> None:
+        batch = following()
+        with optimizer.sampled_params(train=True):
+            optimizer.zero_grad()
+            F.cross_entropy(model(batch.x), batch.y).backward()
+        optimizer.step()
+
+    return step
+
+
+def _torchbnn(model: nn.Module, following: Callable[[], Batch]) -> Case:
+    bnn = importlib.import_module("torchbnn")
+    prior = {"prior_mu": 0, "prior_sigma": PRIOR_STD}
+    assert isinstance(model, nn.Sequential)
+    for i, layer in enumerate(model):
+        if isinstance(layer, nn.Linear):
+            model[i] = bnn.BayesLinear(
+                in_features=layer.in_features, out_features=layer.out_features, **prior
+            )
+        elif isinstance(layer, nn.Conv2d):
+            model[i] = bnn.BayesConv2d(
+                in_channels=layer.in_channels, out_channels=layer.out_channels,
+                kernel_size=layer.kernel_size, padding=layer.padding, **prior,
+            )  # fmt: skip
+    kl = bnn.BKLLoss(reduction="sum")
+    return _layered(model, following, lambda: kl(model).squeeze())
+
+
+def _bayesian_torch(model: nn.Module, following: Callable[[], Batch]) -> Case:
+    library = importlib.import_module("bayesian_torch.models.dnn_to_bnn")
+    library.dnn_to_bnn(
+        model,
+        {
+            "prior_mu": 0.0, "prior_sigma": PRIOR_STD, "posterior_mu_init": 0.0,
+            "posterior_rho_init": -4.0, "type": "Reparameterization", "moped_enable": False,
+            "moped_delta": 0.5,
+        },
+    )  # fmt: skip
+    return _layered(model, following, lambda: library.get_kl_loss(model))
+
+
+def _layered(model: nn.Module, following: Callable[[], Batch], kl: Callable[[], Tensor]) -> Case:
+    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.0)
+
+    def step() -> None:
+        batch = following()
+        optimizer.zero_grad()
+        (F.cross_entropy(model(batch.x), batch.y) + kl() / N_TRAIN).backward()
+        optimizer.step()
+
+    return step
+
+
+def _posteriors(model: nn.Module, following: Callable[[], Batch]) -> Case:
+    posteriors, torchopt = (importlib.import_module(name) for name in ("posteriors", "torchopt"))
+
+    def log_posterior(parameters: dict[str, Tensor], batch: Batch) -> tuple[Tensor, Tensor]:
+        output = torch.func.functional_call(model, parameters, (batch.x,))
+        log_prior = posteriors.diag_normal_log_prob(parameters, 0.0, PRIOR_STD) / N_TRAIN
+        return log_prior - F.cross_entropy(output, batch.y), output.detach()
+
+    transform = posteriors.vi.diag.build(
+        log_posterior, torchopt.adam(lr=1e-3), temperature=1 / N_TRAIN, init_log_sds=-4.6
+    )
+    state = transform.init({n: p.detach().clone() for n, p in model.named_parameters()})
+
+    def step() -> None:
+        nonlocal state
+        state, _ = transform.update(state, following(), inplace=False)
+
+    return step
+
+
+# ---------------------------------------------------------------------------------------- CUDA
+
+
+def cuda_rows(net: str, rounds: int) -> list[Row]:
+    """Replayed CUDA graphs: the plain step against ours, both picking examples by index."""
+    device = torch.device("cuda")
+    x, y = (part.to(device) for part in random_images(N_TRAIN))
+    index = torch.arange(BATCH, device=device)
+    cases: dict[str, Case] = {BASELINE: _graphed_plain_step(NETS[net]().to(device), x, y, index)}
+    engines: dict[str, Engine[Any]] = {"MAP": MAP(), "FlatVI": FlatVI(), "SBNN": SBNN()}
+    for name, engine in engines.items():
+        problem = Problem(NETS[net](), Categorical(), (x.cpu(), y.cpu())).to(device)
+        problem.compiled = True
+        state = engine.init(problem, Generator(device).manual_seed(0))
+        stepper = make_stepper(problem, engine, state)
+        cases[f"{name}, compiled"] = partial(stepper, index)
+    cases = {name: warmed(case) for name, case in cases.items()}
+    measured = interleaved(cases, BASELINE, rounds, 20 * STEPS_PER_ROUND, _synchronised)
+    return [Row(f"graphed step: {name}", net, *measured[name]) for name in cases]
+
+
+def _synchronised() -> float:
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def _graphed_plain_step(model: nn.Module, x: Tensor, y: Tensor, index: Tensor) -> Case:
+    optimizer = torch.optim.AdamW(model.parameters(), capturable=True)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        F.cross_entropy(model(x[index]), y[index]).backward()
+        optimizer.step()
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        warmed(step)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
+# --------------------------------------------------------------------------------------- report
+
+
+def machine(device: str) -> dict[str, str]:
+    described = Path("/proc/cpuinfo")
+    lines = described.read_text().splitlines() if described.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    found = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cpu": (names or [platform.processor()])[0],
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "threads": str(torch.get_num_threads()),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+    return found | ({"gpu": torch.cuda.get_device_name()} if device == "cuda" else {})
+
+
+def as_json(row: Row) -> dict[str, object]:
+    return dataclasses.asdict(row) | {"met": row.met}
+
+
+def table(rows: list[Row]) -> str:
+    """The rows in Markdown."""
+    lines = ["| net | what | ms | ratio or count | target | met |", "|---|---|---:|---:|---:|---|"]
+    for row in rows:
+        ms = "" if row.median_ms is None else f"{row.median_ms:.3f}"
+        value = f"{row.count}" if row.count is not None else f"{row.ratio or math.nan:.2f}"
+        target = "" if row.target is None else f"{row.target:g}"
+        met = {True: "yes", False: "NO", None: ""}[row.met]
+        lines.append(f"| {row.net} | {row.name} | {ms} | {value} | {target} | {met} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--peers", action="store_true", help="also time other libraries' steps")
+    parser.add_argument("--out", type=Path, help="JSON file to write the rows to")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    rows: list[Row] = []
+    for net in NETS:
+        if options.device == "cuda":
+            with fast_matmul(torch.device("cuda")):
+                rows += cuda_rows(net, options.rounds)
+        else:
+            rows += step_rows(net, options.rounds, options.peers)
+            rows += predictive_rows(net, options.rounds)
+            rows += kept_rows(net)
+    about = machine(options.device)
+    print(", ".join(f"{name} {value}" for name, value in about.items()))
+    print(table(rows))
+    if options.out is not None:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        record = {"machine": about, "rounds": options.rounds, "rows": [as_json(r) for r in rows]}
+        options.out.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

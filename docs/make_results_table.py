@@ -1,0 +1,168 @@
+"""Write the tables of README.md and docs/performance.md from results/*.json.
+
+    python docs/make_results_table.py            # rewrite the blocks between the markers
+    python docs/make_results_table.py --check    # exit 1 if a block is not what it would write
+
+No number in those tables is typed by hand. Files of `bayesieve.studies.sbnn_mnist` that were scored
+on test images give the table of errors and the one of seconds, files of `benchmarks/steps.py` the
+one of step times.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
+EMPTY = "_To be filled by `python docs/make_results_table.py` from `results/*.json`._"
+NETS = {"l300": "LeNet-300-100", "l5": "LeNet-5-Caffe", "m1200": "784-1200-1200-10"}
+BLOCKS = {"mnist": "README.md", "seconds": "docs/performance.md", "steps": "docs/performance.md"}
+
+
+def read_results(folder: Path) -> list[dict[str, Any]]:
+    """Every JSON file of a folder that holds one object, in order of name."""
+    files = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+    return [content for content in files if isinstance(content, dict)]
+
+
+def mnist_table(results: list[dict[str, Any]]) -> str:
+    """One row per setting: network, zeros, errors, and the command that makes it again."""
+    studies = [
+        own
+        for own in results
+        if own.get("study") == "sbnn_mnist" and "test images" in own["scored_on"]
+    ]
+    records = {}
+    for study in studies:
+        for record in study["records"]:
+            if record["name"] in records:
+                raise SystemExit(f"results: two files hold {record['name']}; keep one of them.")
+            records[record["name"]] = record
+    if not records:
+        return EMPTY
+    rows = sorted(
+        records.values(), key=lambda r: (list(NETS).index(r["setting"]["net"]), r["name"])
+    )
+    machines = sorted({f"{s['machine']['device']}, torch {s['machine']['torch']}" for s in studies})
+    lines = [
+        "| network | parameters left | zeros | test error: mean (least to most) | mean of 20 draws "
+        "| remarks | setting |",
+        "|---|---:|---:|---:|---:|---|---|",
+        *(_mnist_row(record) for record in rows),
+    ]
+    seeds = sorted({len(record["seeds"]) for record in rows})
+    command = f"python -m bayesieve.studies.sbnn_mnist --seeds {seeds[-1]} --settings SETTING"
+    note = f"Each row: `{command}`, measured on {'; '.join(machines)}."
+    return "\n".join([*lines, "", note])
+
+
+def _mnist_row(record: dict[str, Any]) -> str:
+    setting, first = record["setting"], record["seeds"][0]
+    total = round(first["weights"] / (1 - first["zeros"]))
+    spread = f"({100 * record['error_min']:.2f} to {100 * record['error_max']:.2f})"
+    cells = (
+        NETS[setting["net"]],
+        f"{first['weights']:,} of {total:,}",
+        f"{100 * record['zeros_min']:.2f} %",
+        f"{100 * record['error_mean']:.2f} % {spread}",
+        f"{100 * record['mc_error_mean']:.2f} %",
+        _remarks(record),
+        f"`{record['name']}`",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _remarks(record: dict[str, Any]) -> str:
+    setting = record["setting"]
+    words = [f"{len(record['seeds'])} seeds"]
+    if setting["score"] != "snr":
+        words.append(f"{setting['score']} score")
+    if setting["soft"]:
+        words.append("soft mask")
+    if record["self_distillation"]:
+        words.append("**self-distillation**" + (", out of fold" if setting.get("folds") else ""))
+    return ", ".join(words)
+
+
+def seconds_table(results: list[dict[str, Any]]) -> str:
+    """Seconds of one training run and of a population, where a study was timed."""
+    lines = []
+    for own in results:
+        timing = own.get("timing") if own.get("study") == "sbnn_mnist" else None
+        if timing:
+            cells = (
+                f"{own['machine']['device']}, torch {own['machine']['torch']}",
+                str(timing["epochs"]),
+                f"{timing['first_seconds']:.1f}",
+                f"{timing['one_seconds']:.1f}",
+                f"{timing['many_seconds']:.1f} ({timing['population']} models)",
+                f"{timing['ratio']:.2f}",
+            )
+            lines.append(f"| {' | '.join(cells)} |")
+    if not lines:
+        return EMPTY
+    head = "| machine | epochs | first run (s) | one model (s) | population (s) | ratio |"
+    return "\n".join([head, "|---|---:|---:|---:|---:|---:|", *lines])
+
+
+def steps_table(results: list[dict[str, Any]]) -> str:
+    """Every row of every step benchmark."""
+    parts = []
+    for own in results:
+        if "rounds" not in own or "rows" not in own:
+            continue
+        about = ", ".join(f"{name} {value}" for name, value in own["machine"].items())
+        lines = ["| network | what | ms | ratio or count | target |", "|---|---|---:|---:|---:|"]
+        for row in own["rows"]:
+            value = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
+            cells = (
+                row["net"],
+                row["name"],
+                "" if row["median_ms"] is None else f"{row['median_ms']:.3f}",
+                value if row["count"] is None else str(row["count"]),
+                "" if row["target"] is None else f"{row['target']:g}",
+            )
+            lines.append(f"| {' | '.join(cells)} |")
+        parts.append("\n".join([f"Measured on: {about}.", "", *lines]))
+    return "\n\n".join(parts) or EMPTY
+
+
+def with_block(text: str, name: str, content: str) -> str:
+    """The text with the lines between the markers of a block replaced."""
+    begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+    before, found, rest = text.partition(begin)
+    _, closed, after = rest.partition(end)
+    if not (found and closed):
+        raise SystemExit(f"{BLOCKS[name]}: the markers {begin} and {end} must stand in it.")
+    return f"{before}{begin}\n{content}\n{end}{after}"
+
+
+def main() -> int:
+    """Rewrite or check every block."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--check", action="store_true", help="only compare; exit 1 if different")
+    check = parser.parse_args().check
+    results = read_results(RESULTS)
+    tables = {"mnist": mnist_table, "seconds": seconds_table, "steps": steps_table}
+    stale = []
+    for name, page in BLOCKS.items():
+        path = ROOT / page
+        text = path.read_text(encoding="utf-8")
+        new = with_block(text, name, tables[name](results))
+        if new != text:
+            stale.append(f"{page} ({name})")
+            if not check:
+                path.write_text(new, encoding="utf-8")
+    if check and stale:
+        print(
+            f"out of date: {', '.join(stale)}; run python docs/make_results_table.py",
+            file=sys.stderr,
+        )
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,249 @@
+"""From settings to objects: each function builds one thing from its own section."""
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from bayesieve.checks import check_fraction, check_positive
+from bayesieve.cli.config import DataConfig, NetConfig, RunConfig
+from bayesieve.cli.config_files import UsageError
+from bayesieve.cli.flags import flag_of
+from bayesieve.cli.registry import (
+    build_engine,
+    build_net,
+    resolve_engine,
+    resolve_pruning,
+    resolve_schedule,
+)
+from bayesieve.core.layout import Roles
+from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from bayesieve.core.network import Network
+from bayesieve.core.problem import Problem
+from bayesieve.data import DataSet, Examples, load_data
+from bayesieve.engines import Engine
+from bayesieve.sieve.schedule import GradualPruning
+from bayesieve.training.options import Saving, Validation
+from bayesieve.training.plan import Plan as Length
+from bayesieve.training.schedule import Schedule
+
+_FILES = ("csv", "parquet", "npz", "images")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything a run needs, checked; `config` has no gaps left."""
+
+    config: RunConfig
+    data: DataSet
+    problem: Problem
+    engine: Engine[Any]
+    schedule: Schedule
+    pruning: GradualPruning | None
+    validation: Validation | None
+    device: torch.device
+    length: Length
+
+
+def make_plan(config: RunConfig) -> Plan:
+    """Check every setting, build every object and fill every gap."""
+    config = _absolute_paths(config)
+    if config.training.threads is not None:
+        check_positive("train", threads=config.training.threads)
+        torch.set_num_threads(config.training.threads)
+    device = choose_device(config.training.device)
+    data = build_data(config.data, config.net)
+    train, held_out = split_off(config, data.train)
+    model = build_module(config.net, data, config.training.seed)
+    _warm_start(model, config.net.warm_start)
+    problem = Problem(
+        model, build_likelihood(config.net, data), train, roles=build_roles(config.net)
+    )
+    config = _resolve(config, data, problem.n_data, device)
+    engine = build_engine(config.engine)
+    pruning = build_pruning(config)
+    validation = None
+    if held_out is not None:
+        validation = Validation(held_out, config.training.patience, config.training.min_delta)
+    own = config.training
+    length = Length.of(problem.n_data, own.epochs, own.steps, own.batch_size)
+    schedule = build_schedule(config)
+    plan = Plan(config, data, problem, engine, schedule, pruning, validation, device, length)
+    _check(plan)
+    return plan
+
+
+def build_data(config: DataConfig, net: NetConfig) -> DataSet:
+    """The data set in the number format of the network."""
+    if config.name is None:
+        raise UsageError("give a data set, for example --data digits; see `bayesieve data list`.")
+    data = load_data(
+        config.name,
+        target=config.target,
+        task=config.task,
+        split=config.split,
+        missing=config.missing,
+        test_fraction=config.test_fraction,
+        seed=config.seed,
+        image_size=config.image_size,
+    )
+    dtype = getattr(torch, net.dtype)
+    return replace(data, train=data.train.to(dtype=dtype), test=data.test.to(dtype=dtype))
+
+
+def split_off(config: RunConfig, train: Examples) -> tuple[Examples, Examples | None]:
+    """The examples to train on, and those held out for validation if any."""
+    if config.training.val_fraction is None:
+        if config.training.patience is not None:
+            raise UsageError(
+                "--patience needs --val-fraction: early stopping watches held-out data."
+            )
+        return train, None
+    return train.split(config.training.val_fraction, config.data.seed)
+
+
+def build_module(config: NetConfig, data: DataSet, seed: int) -> nn.Module:
+    """The network with initial weights that depend on the seed alone."""
+    n_outputs = 1 if config.likelihood == "bernoulli" else data.n_outputs
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build_net(config.name, data, n_outputs).to(getattr(torch, config.dtype))
+
+
+def build_likelihood(config: NetConfig, data: DataSet) -> Likelihood:
+    """The likelihood asked for, else the one of the task."""
+    name = config.likelihood or ("gaussian" if data.task == "regression" else "categorical")
+    if name == "gaussian":
+        learned = config.noise_std is None if config.learn_noise is None else config.learn_noise
+        return Gaussian(1.0 if config.noise_std is None else config.noise_std, learned)
+    if config.noise_std is not None or config.learn_noise is not None:
+        raise UsageError(f"--noise-std and --learn-noise are for gaussian noise, not {name}.")
+    return Bernoulli() if name == "bernoulli" else Categorical()
+
+
+def build_roles(config: NetConfig) -> Roles:
+    """Which parameters are pruned, kept, or plain numbers."""
+    return Roles(config.prune_params, config.keep_params, config.point_params)
+
+
+def build_network(config: RunConfig, data: DataSet) -> Network:
+    """The network of a finished run, for its saved posterior; needs no trained weights."""
+    model = build_module(config.net, data, config.training.seed)
+    return Network.of(model, build_likelihood(config.net, data), build_roles(config.net))
+
+
+def build_schedule(config: RunConfig) -> Schedule:
+    """The course of learning rate and KL weight, from resolved settings."""
+    c: Any = config.schedule  # resolved: lr, kl and kl_warmup_epochs are not None
+    return Schedule(c.lr, c.hold, c.warmup, c.kl, c.kl_after, c.kl_warmup_epochs, c.minibatch)
+
+
+def build_pruning(config: RunConfig) -> GradualPruning | None:
+    """The pruning schedule, if one is asked for."""
+    own = config.pruning
+    if own.zeros is None:
+        if own.score is not None or own.soft:
+            raise UsageError("--score and --soft need --zeros, the fraction to prune.")
+        return None
+    assert own.score is not None
+    return GradualPruning(own.zeros, own.start, own.end, own.score, own.soft)
+
+
+def _resolve(config: RunConfig, data: DataSet, n_data: int, device: torch.device) -> RunConfig:
+    training = config.training
+    if training.epochs is not None and training.steps is not None:
+        raise UsageError("give either --epochs or --steps, not both.")
+    if training.steps is None and training.epochs is None:
+        training = replace(training, epochs=60)
+    if training.distill is not None and training.distill_epochs is None and training.epochs:
+        training = replace(training, distill_epochs=training.epochs)
+    training = replace(training, device=str(device))
+    length = Length.of(n_data, training.epochs, training.steps, training.batch_size)
+    own_start = config.net.warm_start is not None or config.net.name.startswith("module:")
+    engine = resolve_engine(config.engine, own_start=own_start)
+    pruning = resolve_pruning(config.pruning, engine)
+    schedule = resolve_schedule(
+        config.schedule, engine, task=data.task, n_epochs=length.n_steps / length.per_epoch
+    )
+    net = _resolve_net(config.net, build_likelihood(config.net, data))
+    return RunConfig(config.data, net, engine, schedule, pruning, training)
+
+
+def _resolve_net(config: NetConfig, likelihood: Likelihood) -> NetConfig:
+    if isinstance(likelihood, Gaussian):
+        noise, learned = likelihood.noise_std, likelihood.learned
+        return replace(config, likelihood="gaussian", noise_std=noise, learn_noise=learned)
+    name: Any = "bernoulli" if isinstance(likelihood, Bernoulli) else "categorical"
+    return replace(config, likelihood=name)
+
+
+def _check(plan: Plan) -> None:
+    """Find now what would otherwise fail after minutes of training."""
+    training = plan.config.training
+    plan.length.check(plan.problem, plan.schedule, plan.pruning, None)
+    check_positive("train", n_models=training.n_models, clip_norm=training.clip_norm or 1.0)
+    Saving(Path(), training.checkpoint_every)
+    for name, value in asdict(plan.config.engine).items():
+        if isinstance(value, tuple) and len(value) != training.n_models:
+            flag = flag_of("engine", name)
+            raise UsageError(f"{flag} has {len(value)} numbers; --n-models is {training.n_models}.")
+    _check_distillation(plan)
+    if plan.pruning is not None:
+        generator = torch.Generator().manual_seed(0)
+        state = plan.engine.init(plan.problem, generator, training.n_models)
+        plan.pruning.check(plan.engine.posterior(plan.problem, state, 0))
+
+
+def _check_distillation(plan: Plan) -> None:
+    training = plan.config.training
+    check_fraction("train", distill_weight=training.distill_weight)
+    if training.distill is not None:
+        if not isinstance(plan.problem.likelihood, Categorical):
+            raise UsageError("--distill needs a categorical likelihood.")
+        if training.distill < 1:
+            raise UsageError(f"--distill must be at least 1, got {training.distill}.")
+    elif training.distill_epochs is not None:
+        raise UsageError("--distill-epochs needs --distill, the number of teachers.")
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of a name; "auto" takes a CUDA device where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UsageError(f"--device must be auto, cpu, cuda or cuda:N, got {name!r}.") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError(f"--device {name}: torch finds no CUDA device; see `bayesieve doctor`.")
+    return device
+
+
+def _warm_start(model: nn.Module, file: str | None) -> None:
+    if file is None:
+        return
+    try:
+        weights = load_file(file)
+    except (SafetensorError, OSError) as error:
+        raise UsageError(f"--warm-start: {file} cannot be read as safetensors: {error}.") from error
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise UsageError(f"--warm-start: {file} does not fit the network: {reason}") from error
+
+
+def _absolute_paths(config: RunConfig) -> RunConfig:
+    """Files are written down as absolute paths, so that a run folder can be read from anywhere."""
+    kind, colon, rest = (config.data.name or "").partition(":")
+    if colon and rest and kind in _FILES:
+        name = f"{kind}:{Path(rest).expanduser().absolute()}"
+        config = replace(config, data=replace(config.data, name=name))
+    if config.net.warm_start is not None:
+        file = str(Path(config.net.warm_start).expanduser().absolute())
+        config = replace(config, net=replace(config.net, warm_start=file))
+    return config

@@ -1,0 +1,54 @@
+"""A run folder read back: data, network and what was learned, from config.json alone."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bayesieve.cli.building import build_data, build_network, choose_device, split_off
+from bayesieve.cli.config import RunConfig
+from bayesieve.cli.folder import RunFolder
+from bayesieve.cli.results import Model
+from bayesieve.core.network import Network
+from bayesieve.core.storage import load_posterior, load_sparse, read_header
+from bayesieve.data import DataSet, Examples
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run.
+
+    Args:
+        config: its settings.
+        data: the whole data set.
+        train: the examples it was trained on.
+        held_out: those set aside for validation, if any.
+        model: a posterior, or a sparse model if it was pruned.
+    """
+
+    config: RunConfig
+    data: DataSet
+    train: Examples
+    held_out: Examples | None
+    model: Model
+
+
+def load_run(folder: RunFolder, *, member: int | None = None, device: str = "auto") -> Run:
+    """Rebuild a run.
+
+    Args:
+        folder: written by `train` or `prune`.
+        member: which model of a population; None is the first.
+        device: where to compute.
+    """
+    config = folder.read_config()
+    path = folder.posterior if member is None else folder.member(member)
+    read_header(path)  # complains about a missing or damaged file before data are loaded
+    data = build_data(config.data, config.net)
+    train, held_out = split_off(config, data.train)
+    network = build_network(config, data).to(choose_device(device))
+    return Run(config, data, train, held_out, load_model(path, network))
+
+
+def load_model(path: Path, network: Network) -> Model:
+    """A sparse model if the file holds a mask, else a posterior."""
+    pruned = read_header(path)["extra"].get("pruned", False)
+    return load_sparse(path, network) if pruned else load_posterior(path, network)

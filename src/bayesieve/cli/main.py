@@ -1,0 +1,77 @@
+"""The entry point: commands, and what happens when one fails.
+
+Exit codes: 0 done, 1 the work failed, 2 the command was called wrongly, 130 or 143 stopped by
+Ctrl-C or SIGTERM. Errors are one line on standard error. Nothing here imports torch.
+"""
+
+import os
+import sys
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from bayesieve.cli.config_files import UsageError
+from bayesieve.cli.data import data_app
+from bayesieve.cli.demo import EXAMPLE as DEMO_EXAMPLE
+from bayesieve.cli.demo import demo
+from bayesieve.cli.doctor import EXAMPLE as DOCTOR_EXAMPLE
+from bayesieve.cli.doctor import doctor
+from bayesieve.cli.evaluate import EXAMPLE as EVALUATE_EXAMPLE
+from bayesieve.cli.evaluate import evaluate
+from bayesieve.cli.prune import EXAMPLE as PRUNE_EXAMPLE
+from bayesieve.cli.prune import prune
+from bayesieve.cli.train import EXAMPLE as TRAIN_EXAMPLE
+from bayesieve.cli.train import train
+from bayesieve.cli.version import EXAMPLE as VERSION_EXAMPLE
+from bayesieve.cli.version import version
+from bayesieve.errors import BayesieveError
+
+TRACEBACK_VARIABLE = "BAYESIEVE_TRACEBACK"
+
+
+class _Guarded(TyperGroup):
+    """Turns the library's errors into one line and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            _leave(str(error) or "stopped by Ctrl-C", getattr(error, "exit_code", 130))
+        except BrokenPipeError:
+            raise  # the reader has left, as with `| head`: typer ends quietly
+        except UsageError as error:
+            _leave(str(error), 2)
+        except (BayesieveError, ValueError, TypeError, OSError, MemoryError) as error:
+            if os.environ.get(TRACEBACK_VARIABLE):
+                raise
+            _leave(str(error) or type(error).__name__, 1)
+
+
+def _leave(message: str, code: int) -> None:
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    raise typer.Exit(code)
+
+
+app = typer.Typer(
+    cls=_Guarded,
+    help="Bayesian sparse deep learning: learn a posterior, sieve out what the data do not need.",
+    epilog=f"Start with `bayesieve demo`. {TRACEBACK_VARIABLE}=1 shows where an error comes from.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command(epilog=DEMO_EXAMPLE)(demo)
+app.command(epilog=TRAIN_EXAMPLE)(train)
+app.command(epilog=PRUNE_EXAMPLE)(prune)
+app.command(epilog=EVALUATE_EXAMPLE)(evaluate)
+app.add_typer(data_app, name="data")
+app.command(epilog=DOCTOR_EXAMPLE)(doctor)
+app.command(epilog=VERSION_EXAMPLE)(version)
+
+
+def run() -> None:
+    """Run the command line."""
+    app()

@@ -1,0 +1,116 @@
+"""`bayesieve prune`: from a run folder to one with a smaller model."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bayesieve.cli.config_files import UsageError
+from bayesieve.cli.console import FiguresFlag, JsonFlag, note, print_json, print_table
+from bayesieve.cli.evaluate import DeviceFlag, RunArgument
+from bayesieve.cli.folder import RunFolder
+
+if TYPE_CHECKING:
+    from bayesieve.cli.pruning import Choice
+
+EXAMPLE = "Example: bayesieve prune runs/a --zeros 0.95 --finetune 10 --out runs/b"
+
+OutOption = Annotated[Path, typer.Option("--out", help="Run folder to write.")]
+Zeros = Annotated[float | None, typer.Option(help="Fraction of all parameters to set to 0.")]
+Threshold = Annotated[
+    float | None, typer.Option(help="Keep weights whose inclusion probability is this high.")
+]
+NOfM = Annotated[
+    str | None, typer.Option(help="Keep N of every M weights, such as 2:4.", metavar="N:M")
+]
+ScoreOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Which weights stay; snr, or magnitude for map, unless given.",
+        metavar="inclusion|snr|evidence|magnitude|second-moment",
+    ),
+]
+Scope = Annotated[
+    str, typer.Option(help="Compare all weights, or within layers.", metavar="global|layer")
+]
+AllowEmpty = Annotated[
+    bool, typer.Option("--allow-empty-layers", help="A layer may lose its last weight.")
+]
+Finetune = Annotated[int, typer.Option(help="Epochs of further training with the mask fixed.")]
+Reestimate = Annotated[
+    bool, typer.Option("--reestimate-batchnorm", help="Renew BatchNorm statistics afterwards.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace the run in --out.")]
+
+
+def prune(
+    run: RunArgument,
+    out: OutOption,
+    zeros: Zeros = None,
+    threshold: Threshold = None,
+    n_of_m: NOfM = None,
+    score: ScoreOption = None,
+    scope: Scope = "global",
+    allow_empty_layers: AllowEmpty = False,
+    finetune: Finetune = 0,
+    reestimate_batchnorm: Reestimate = False,
+    force: Force = False,
+    device: DeviceFlag = "auto",
+    figures: FiguresFlag = True,
+    json: JsonFlag = False,
+) -> None:
+    """Remove weights from a run, and show what every sparsity would cost."""
+    source, target = RunFolder(run), RunFolder(out)
+    if out.resolve() == run.resolve():
+        raise UsageError("--out must differ from the run that is pruned.")
+    target.check_free(force=force)
+    from bayesieve.cli.pruning import Choice
+
+    choice = Choice(
+        zeros, threshold, _pair(n_of_m), score, scope, allow_empty_layers, finetune,
+        reestimate_batchnorm,
+    )  # fmt: skip
+    result = _run(source, target, choice, device, figures=figures)
+    if json:
+        print_json(result)
+    else:
+        _show(result, target)
+
+
+def _run(
+    source: RunFolder, target: RunFolder, choice: "Choice", device: str, *, figures: bool
+) -> dict[str, Any]:
+    from bayesieve.cli.loading import load_run
+    from bayesieve.cli.pruning import sieve, write_pruned
+
+    run = load_run(source, device=device)
+    pruned = sieve(run, choice)
+    record = {
+        "command": "prune",
+        "arguments": shlex.join(sys.argv[1:]),
+        "source": str(source.path.absolute()),
+        "rule": choice.to_dict(),
+    }
+    return write_pruned(run, pruned, target, record, figures=figures)
+
+
+def _pair(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    n, colon, m = text.partition(":")
+    if not (colon and n.isdecimal() and m.isdecimal()):
+        raise UsageError(f"--n-of-m must read N:M, such as 2:4, got {text!r}.")
+    return int(n), int(m)
+
+
+def _show(result: dict[str, Any], folder: RunFolder) -> None:
+    from bayesieve.cli.results import quality_header, quality_row
+
+    task = "regression" if "rmse" in result else "classification"
+    rows = [quality_row("dense" if result["dense"]["zeros"] == 0 else "before", result["dense"])]
+    rows.append(quality_row("sparse", result))
+    print_table("Test set, mean weights", quality_header(task), rows)
+    note(f"error against sparsity: {folder.path / 'curve.json'}")
+    print(f"pictures and report: {folder.path / 'report.md'}")

@@ -1,0 +1,142 @@
+"""The work of `bayesieve prune`: choose a mask, train what is left, compare, write."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from bayesieve.assess.evaluate import evaluate
+from bayesieve.cli.building import build_likelihood, build_module, build_roles
+from bayesieve.cli.config import RunConfig
+from bayesieve.cli.config_files import UsageError
+from bayesieve.cli.folder import RunFolder
+from bayesieve.cli.loading import Run
+from bayesieve.cli.pictures import draw_run
+from bayesieve.cli.registry import build_engine
+from bayesieve.cli.report import write_report
+from bayesieve.cli.results import Curve, curve_of, has_spread, numbers
+from bayesieve.core.posterior import SparseModel
+from bayesieve.core.problem import Problem
+from bayesieve.core.storage import save
+from bayesieve.sieve.prune import prune, reestimate_batchnorm
+from bayesieve.sieve.rules import Rule, keep_n_of_m, keep_probable, keep_zeros
+from bayesieve.training.fit import fit
+from bayesieve.training.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to remove: exactly one of zeros, threshold and n_of_m."""
+
+    zeros: float | None
+    threshold: float | None
+    n_of_m: tuple[int, int] | None
+    score: str | None
+    scope: str
+    allow_empty_layers: bool
+    finetune: int
+    reestimate_batchnorm: bool
+
+    def __post_init__(self) -> None:
+        ways = (self.zeros, self.threshold, self.n_of_m)
+        if sum(way is not None for way in ways) != 1:
+            raise UsageError("give one of --zeros, --threshold and --n-of-m.")
+        if self.threshold is not None and self.score not in (None, "inclusion"):
+            raise UsageError("--threshold is on inclusion probabilities; leave out --score.")
+        if self.zeros is None and self.scope != "global":
+            raise UsageError("--scope needs --zeros.")
+        if self.finetune < 0:
+            raise UsageError(f"--finetune must be >= 0, got {self.finetune}.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """What was chosen, ready for JSON."""
+        return {name: value for name, value in asdict(self).items() if value not in (None, False)}
+
+    def rule(self, default_score: str) -> Rule:
+        """The rule; library names are checked where it is made."""
+        score: Any = self.score or default_score
+        if self.threshold is not None:
+            return keep_probable(self.threshold, self.allow_empty_layers)
+        if self.n_of_m is not None:
+            return keep_n_of_m(*self.n_of_m, score)
+        assert self.zeros is not None
+        scope: Any = self.scope
+        return keep_zeros(
+            self.zeros, score=score, scope=scope, allow_empty_layers=self.allow_empty_layers
+        )
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """A pruned run before it is written."""
+
+    model: SparseModel
+    curve: Curve
+    score: str
+    history: list[dict[str, Any]]
+
+
+def sieve(run: Run, choice: Choice) -> Pruned:
+    """Prune a run, fine-tune it if asked, and draw up the curve of all sparsities."""
+    default: Any = "snr" if has_spread(run.model) else "magnitude"
+    sparse = prune(run.model, choice.rule(default))
+    score: Any = choice.score or default
+    curve = curve_of(run.model, run.data.test, score)
+    history: list[dict[str, Any]] = []
+    if choice.reestimate_batchnorm:
+        sparse = reestimate_batchnorm(sparse, run.train.x)
+    if choice.finetune:
+        sparse, history = _finetune(run, sparse, choice.finetune)
+    return Pruned(sparse, curve, score, history)
+
+
+def write_pruned(
+    run: Run, pruned: Pruned, folder: RunFolder, record: dict[str, Any], *, figures: bool
+) -> dict[str, Any]:
+    """Write the folder of a pruned run; returns its metrics, with those before under "dense"."""
+    data, model = run.data, pruned.model
+    before = numbers(evaluate(run.model, data.test), run.model)
+    result = numbers(evaluate(model, data.test), model)
+    folder.clear()
+    folder.create(run.config, record)
+    save(model, folder.posterior, extra={"pruned": True})
+    folder.write("curve.json", {"score": pruned.score, "points": pruned.curve})
+    pictures = []
+    if figures:
+        pictures = draw_run(folder.path, model, data, history=pruned.history, curve=pruned.curve)
+    rows = {"before": before, "sparse": result}
+    title = f"{run.config.engine.name} on {data.name}, pruned"
+    folder.write_text("report.md", write_report(title, data, run.config, rows, pictures))
+    result = {**result, "dense": before, "curve": pruned.curve}
+    folder.write("metrics.json", result)
+    return result
+
+
+def _finetune(
+    run: Run, sparse: SparseModel, epochs: int
+) -> tuple[SparseModel, list[dict[str, Any]]]:
+    """Train the kept weights from where they are, means and stds; the mask does not change."""
+    config = run.config
+    training = config.training
+    problem = Problem(
+        build_module(config.net, run.data, training.seed),
+        build_likelihood(config.net, run.data),
+        run.train,
+        roles=build_roles(config.net),
+    )
+    done = fit(
+        problem,
+        build_engine(config.engine),
+        epochs=epochs,
+        batch_size=training.batch_size,
+        seed=training.seed,
+        schedule=_schedule(config),
+        start_from=sparse,
+        clip_norm=training.clip_norm,
+        device=sparse.network.device,
+        compile=training.compile,
+    )
+    return SparseModel(done.posterior, sparse.keep), done.history
+
+
+def _schedule(config: RunConfig) -> Schedule:
+    kl = config.schedule.kl if config.schedule.kl_after is None else config.schedule.kl_after
+    return Schedule(lr="cosine", kl=1.0 if kl is None else kl, minibatch=config.schedule.minibatch)

@@ -1,0 +1,123 @@
+"""`bayesieve train`: from data and settings to a run folder."""
+
+import json as jsonlib
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bayesieve.cli.config import RunConfig
+from bayesieve.cli.config_files import UsageError, from_dict, read_config, to_dict
+from bayesieve.cli.console import FiguresFlag, JsonFlag, note, print_json, print_table
+from bayesieve.cli.flags import Settings, flag_of, with_settings
+from bayesieve.cli.folder import RunFolder
+
+if TYPE_CHECKING:
+    from bayesieve.cli.building import Plan
+
+EXAMPLE = (
+    "Example: bayesieve train --data mnist --net lenet-300-100 --engine sbnn --epochs 60 "
+    "--zeros 0.985 --out runs/a"
+)
+_MAY_CHANGE = {"device", "compile", "checkpoint_every", "threads"}  # of the section training
+Out = Annotated[Path | None, typer.Option(help="Run folder to write (needed unless --dry-run).")]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(help="YAML, TOML or JSON file with these settings; flags override it."),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print parameters, memory and steps; write nothing.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace the run in --out.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")]
+
+
+@with_settings
+def train(
+    given: Settings,
+    out: Out = None,
+    config: ConfigFile = None,
+    dry_run: DryRun = False,
+    force: Force = False,
+    resume: Resume = False,
+    figures: FiguresFlag = True,
+    json: JsonFlag = False,
+) -> None:
+    """Learn a posterior over the weights of a network and write a run folder."""
+    if out is None and (resume or not dry_run):
+        raise UsageError("give a folder for the run: --out runs/a.")
+    folder = RunFolder(out or Path())
+    settings = _settings(given, config, folder if resume else None)
+    if not (resume or dry_run):
+        folder.check_free(force=force)
+    if resume and folder.finished:
+        note(f"{folder.path} is finished already.")
+        result = folder.read("metrics.json")
+    else:
+        from bayesieve.cli.building import make_plan
+
+        plan = make_plan(settings)
+        if dry_run:
+            _describe(plan, json=json)
+            return
+        if resume:
+            _check_same(plan.config, folder.read_config())
+        result = _run(plan, folder, resume=resume, figures=figures)
+    if json:
+        print_json(result)
+    else:
+        _show(result, folder)
+
+
+def _settings(given: Settings, file: Path | None, stored: RunFolder | None) -> RunConfig:
+    base = None if stored is None else stored.read_config()
+    if file is not None:
+        base = read_config(file)
+    return from_dict(given, "command line", base)
+
+
+def _check_same(config: RunConfig, stored: RunConfig) -> None:
+    before = to_dict(stored)
+    for section, values in to_dict(config).items():
+        for name, value in values.items():
+            if value != before[section][name] and name not in _MAY_CHANGE:
+                raise UsageError(
+                    f"--resume: the run was begun with {flag_of(section, name)} "
+                    f"{before[section][name]}, this command has {value}. Leave it out, or start "
+                    "anew in another --out."
+                )
+
+
+def _run(plan: "Plan", folder: RunFolder, *, resume: bool, figures: bool) -> dict[str, Any]:
+    from bayesieve.cli.training import complete, learn
+
+    if not resume:
+        folder.clear()
+        folder.create(plan.config, {"command": "train", "arguments": shlex.join(sys.argv[1:])})
+    note(f"training on {plan.device}: {plan.length.n_steps:,} steps, {plan.problem.layout.size:,} "
+         f"parameters; stop with Ctrl-C, continue with --resume")  # fmt: skip
+    return complete(plan, learn(plan, folder, resume=resume), folder, figures=figures)
+
+
+def _describe(plan: "Plan", *, json: bool) -> None:
+    from bayesieve.cli.dry_run import rows_for_people, what_it_takes
+
+    facts = what_it_takes(plan)
+    if json:
+        print_json({**facts, "config": to_dict(plan.config)})
+        return
+    print_table("This run would take", ("", ""), rows_for_people(facts))
+    print(jsonlib.dumps(to_dict(plan.config), indent=2))
+
+
+def _show(result: dict[str, Any], folder: RunFolder) -> None:
+    from bayesieve.cli.results import quality_header, quality_row
+
+    task = "regression" if "rmse" in result else "classification"
+    rows = [quality_row("mean weights", result)]
+    if "sampled" in result:
+        rows.append(quality_row(f"{result['sampled']['draws']} draws", result["sampled"]))
+    print_table("Test set", quality_header(task), rows)
+    print(f"pictures and report: {folder.path / 'report.md'}")

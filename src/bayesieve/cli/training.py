@@ -1,0 +1,130 @@
+"""The work of `bayesieve train`: fit, save, evaluate, draw, report."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from bayesieve.assess.evaluate import evaluate
+from bayesieve.cli.building import Plan
+from bayesieve.cli.folder import RunFolder
+from bayesieve.cli.pictures import draw_run
+from bayesieve.cli.report import write_report
+from bayesieve.cli.results import DRAWS, Model, curve_of, has_spread, numbers
+from bayesieve.core.posterior import Posterior, SparseModel
+from bayesieve.core.problem import Problem
+from bayesieve.core.storage import load_posterior, save
+from bayesieve.training.checkpoint import has_checkpoint
+from bayesieve.training.distill import soften
+from bayesieve.training.fit import Fit, fit
+from bayesieve.training.options import Saving
+
+_TEACHER_SEEDS = 1_000_003  # teachers draw other random numbers than the run
+
+
+def learn(plan: Plan, folder: RunFolder, *, resume: bool) -> Fit:
+    """Train as planned, with checkpoints in the folder."""
+    config = plan.config.training
+    problem = plan.problem.to(plan.device)
+    if config.distill is not None:
+        problem = soften(problem, _teachers(plan, problem, folder), config.distill_weight)
+    teaching = config.distill is not None and not has_checkpoint(folder.path)
+    return fit(
+        problem,
+        plan.engine,
+        epochs=config.epochs,
+        steps=config.steps,
+        batch_size=config.batch_size,
+        seed=config.seed,
+        n_models=config.n_models,
+        schedule=plan.schedule,
+        pruning=plan.pruning,
+        validation=plan.validation,
+        saving=Saving(folder.path, config.checkpoint_every, resume and not teaching),
+        clip_norm=config.clip_norm,
+        compile=config.compile,
+    )
+
+
+def _teachers(plan: Plan, problem: Problem, folder: RunFolder) -> list[Posterior]:
+    """Dense models of the same network and engine, kept in `teachers/` for a resumed run."""
+    config = plan.config.training
+    assert config.distill is not None
+    home = folder.path / "teachers"
+    files = [home / f"posterior-{i}.safetensors" for i in range(config.distill)]
+    if not all(file.exists() for file in files):
+        run = fit(
+            problem,
+            plan.engine,
+            epochs=config.distill_epochs,
+            steps=None if config.distill_epochs else config.steps,
+            batch_size=config.batch_size,
+            seed=config.seed + _TEACHER_SEEDS,
+            n_models=config.distill,
+            schedule=replace(plan.schedule, kl_after=None),
+            saving=Saving(home, None, has_checkpoint(home)),
+            clip_norm=config.clip_norm,
+            compile=config.compile,
+        )
+        for file, posterior in zip(files, run.posteriors, strict=True):
+            save(posterior, file)
+    return [load_posterior(file, problem) for file in files]
+
+
+def complete(plan: Plan, run: Fit, folder: RunFolder, *, figures: bool) -> dict[str, Any]:
+    """Save what was learned, test it, draw it; metrics.json comes last and marks the end."""
+    models = models_of(run)
+    save_models(models, folder)
+    data, first = plan.data, models[0]
+    result = numbers(evaluate(first, data.test), first)
+    rows = {"mean weights": dict(result)}
+    if has_spread(first):
+        sampled = numbers(evaluate(first, data.test, n_samples=DRAWS), first)
+        result["sampled"] = {**sampled, "draws": DRAWS}
+        rows[f"{DRAWS} draws"] = sampled
+    if len(models) > 1:
+        result["models"] = [numbers(evaluate(m, data.test), m) for m in models]
+        rows |= {f"model {i}": own for i, own in enumerate(result["models"])}
+    score = plan.config.pruning.score or ("snr" if has_spread(first) else "magnitude")
+    curve = curve_of(first, data.test, score)
+    folder.write("curve.json", {"score": score, "points": curve})
+    pictures = []
+    if figures:
+        pictures = draw_run(folder.path, first, data, history=run.history, curve=curve)
+    title = f"{plan.config.engine.name} on {data.name}"
+    report = write_report(title, data, plan.config, rows, pictures, _remarks(plan, run, result))
+    folder.write_text("report.md", report)
+    result |= {"seconds": round(run.seconds, 3), "epochs": len(run.history)}
+    folder.write("metrics.json", result)
+    return result
+
+
+def models_of(run: Fit) -> list[Model]:
+    """What each model of a run has become: a sparse model if it was pruned."""
+    keep = run.state.controls.keep
+    if keep is None:
+        return list(run.posteriors)
+    return [SparseModel(own, keep[i].clone()) for i, own in enumerate(run.posteriors)]
+
+
+def save_models(models: Sequence[Model], folder: RunFolder) -> None:
+    """Write posterior.safetensors, and one file per model for a population."""
+    for index, model in enumerate(models):
+        extra = {"pruned": isinstance(model, SparseModel)}
+        if len(models) > 1:
+            save(model, folder.member(index), extra=extra)
+        if index == 0:
+            save(model, folder.posterior, extra=extra)
+
+
+def _remarks(plan: Plan, run: Fit, result: dict[str, Any]) -> list[str]:
+    remarks = [f"Training took {run.seconds:.1f} s on {plan.device}."]
+    if result.get("stuck_in_slab", 0.0) > 0.05:
+        remarks.append(
+            f"{100 * result['stuck_in_slab']:.0f} % of the weights are counted as included only "
+            "because they started in the slab: use a smaller --init-std, or rank by snr."
+        )
+    if len(run.history) < (plan.config.training.epochs or 0):
+        remarks.append(
+            f"Stopped early after {len(run.history)} epochs: validation did not improve any more."
+        )
+    return remarks

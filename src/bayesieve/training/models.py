@@ -1,0 +1,93 @@
+"""The k models a run trains as one: problem, engine and state, and what is done to them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesieve.core.batch import ExamplesLike
+from bayesieve.core.posterior import Posterior, SparseModel
+from bayesieve.core.problem import Problem
+from bayesieve.core.state import restore_, snapshot
+from bayesieve.engines import Engine
+from bayesieve.training.options import Pruning
+from bayesieve.training.scoring import mean_scores
+
+_STATE, _BUFFERS = "state.", "buffers."
+
+
+@dataclass(eq=False)
+class Models:
+    """A population in training.
+
+    Args:
+        problem: the run's own, so that its module buffers are too.
+        engine: how the state moves.
+        state: of all k models.
+        n: k.
+    """
+
+    problem: Problem
+    engine: Engine[Any]
+    state: Any
+    n: int
+
+    def posterior(self, member: int = 0) -> Posterior:
+        """What one member has learned."""
+        return self.engine.posterior(self.problem, self.state, member)
+
+    def buffers(self) -> dict[str, Tensor]:
+        """The module buffers themselves, each with a leading axis of k."""
+        local = bool(getattr(self.engine, "local", False))
+        return self.problem.workspace(self.n, local=local).all_buffers()
+
+    def copies(self) -> dict[str, Tensor]:
+        """Copies of state, random numbers and module buffers, by name."""
+        saved = {_STATE + name: value for name, value in snapshot(self.state).items()}
+        buffers = self.buffers().items()
+        return saved | {_BUFFERS + name: value.detach().clone() for name, value in buffers}
+
+    def restore_(self, saved: dict[str, Tensor]) -> None:
+        """Put back what `copies` returned."""
+        state = {n.removeprefix(_STATE): v for n, v in saved.items() if n.startswith(_STATE)}
+        restore_(self.state, state)
+        for name, value in self.buffers().items():
+            value.copy_(saved[_BUFFERS + name])
+
+    def start_from_(self, given: Posterior | SparseModel) -> None:
+        """Move every member to where a posterior ended; of a sparse model the zeros are fixed."""
+        if given.layout != self.problem.layout:
+            raise ValueError("fit: start_from belongs to a network with other tensors.")
+        given = given.to(self.problem.device)
+        posterior = given.posterior if isinstance(given, SparseModel) else given
+        self.engine.warm_start_(self.state, posterior)
+        for name, value in self.buffers().items():
+            if name in posterior.buffers:
+                value.copy_(posterior.buffers[name])
+        if isinstance(given, SparseModel):
+            self.allow_masks_()
+            self.state.controls.keep.copy_(given.keep)
+            self.state.controls.trained.copy_(given.keep)
+
+    def allow_masks_(self) -> None:
+        """Make room for masks, all True unless they exist."""
+        shape = (self.n, self.problem.layout.size)
+        self.state.controls.allow_masks_(torch.empty(shape, device=self.problem.device))
+
+    def prune_(self, pruning: Pruning, progress: float) -> None:
+        """Renew the masks; weights that no longer train never come back."""
+        controls = self.state.controls
+        current, controls.keep = controls.keep, None  # scores are taken before masking
+        for i in range(self.n):
+            keep = pruning.keep(self.posterior(i), progress, current[i])
+            current[i].copy_(keep & controls.trained[i])
+        controls.keep = current
+        if progress >= pruning.end or not pruning.soft:
+            controls.trained.copy_(current)
+
+    def scores(self, data: ExamplesLike) -> tuple[list[float], list[float]]:
+        """Negative log-likelihood per example, and error or RMSE, at each member's mean."""
+        members = (self.posterior(i) for i in range(self.n))
+        rows = [mean_scores(self.problem, own, data.x, data.y) for own in members]
+        return [nll for nll, _ in rows], [error for _, error in rows]

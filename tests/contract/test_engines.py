@@ -1,0 +1,500 @@
+"""Promises that every engine keeps. A new engine joins by one or more lines in ENGINES."""
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+from bayesieve.core.batch import Batch
+from bayesieve.core.likelihoods import Gaussian
+from bayesieve.core.posterior import Posterior
+from bayesieve.core.priors import Normal, SpikeSlab
+from bayesieve.core.problem import Problem
+from bayesieve.core.state import named_tensors, restore_, snapshot
+from bayesieve.engines.flat_vi import FlatVI
+from bayesieve.engines.map import MAP
+from bayesieve.engines.sbnn import SBNN
+from bayesieve.errors import UnsupportedModelError
+from problems import flat, run, seeded
+from zoo import BY_NAME
+
+MIXED = SpikeSlab(0.5, 0.1, 0.4)
+ENGINES = {
+    "map": MAP(lr=0.01),
+    "map-adam-normal": MAP(prior=Normal(0.3), optimizer="adam", lr=0.01, weight_decay=0.1),
+    "map-sgd-mixture": MAP(prior=MIXED, optimizer="sgd", lr=0.01),
+    "map-decay-he": MAP(lr=0.01, weight_decay=0.1, start="he"),
+    "flat_vi": FlatVI(lr=0.01),
+    "flat_vi-local": FlatVI(prior=Normal(0.3), lr=0.01, init_std=0.1, local=True),
+    "flat_vi-mixture": FlatVI(prior=MIXED, lr=0.01, init_std=0.1),
+    "sbnn": SBNN(lr=0.01),
+    "sbnn-he": SBNN(prior=MIXED, lr=0.01, init_std=0.05, start="he"),
+    "sbnn-sgd": SBNN(prior=MIXED, lr=0.01, optimizer="sgd"),
+    "sbnn-local": SBNN(prior=MIXED, lr=0.01, local=True),
+}
+EACH = pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES.keys())
+POPULATIONS = pytest.mark.parametrize("k", [1, 3])
+CASE = BY_NAME["layer_norm"]  # prunable, kept and point parameters
+NORMED = BY_NAME["batch_norm"]  # buffers
+N_DATA = 11
+
+
+def problem_of(case=CASE, dtype=torch.float32):
+    return case.problem(N_DATA, dtype=dtype)
+
+
+def batches_of(problem, size=4):
+    """All data in turn; the last batch is smaller."""
+    return [Batch(x, y) for x, y in zip(problem.x.split(size), problem.y.split(size), strict=True)]
+
+
+def trained(engine, problem, *, n_steps=6, seed=0, k=1):
+    return run(engine, problem, n_steps, seed=seed, n_models=k, batches=batches_of(problem))
+
+
+def assert_equal_states(a, b):
+    first, second = snapshot(a), snapshot(b)
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        assert torch.equal(value, second[name]), name
+
+
+def assert_equal_posteriors(a, b):
+    assert torch.equal(a.mean, b.mean)
+    assert torch.equal(a.draw(4, seeded(1)), b.draw(4, seeded(1)))
+    assert a.buffers.keys() == b.buffers.keys()
+    for name, value in a.buffers.items():
+        assert torch.equal(value, b.buffers[name]), name
+
+
+@EACH
+@POPULATIONS
+def test_equal_seeds_give_equal_results(engine, k):
+    problem, other = problem_of(), problem_of()
+    state, again = trained(engine, problem, k=k), trained(engine, other, k=k)
+    assert_equal_states(state, again)
+    for i in range(k):
+        assert_equal_posteriors(
+            engine.posterior(problem, state, i), engine.posterior(other, again, i)
+        )
+
+
+@EACH
+@pytest.mark.parametrize(
+    "case",
+    [
+        CASE,
+        NORMED,
+    ],
+    ids=lambda case: case.name,
+)
+def test_a_second_run_on_the_same_problem_starts_afresh(engine, case):
+    problem = problem_of(case)
+    first = engine.posterior(problem, trained(engine, problem))
+    second = engine.posterior(problem, trained(engine, problem))
+    assert_equal_posteriors(first, second)
+
+
+@EACH
+def test_seeds_matter_where_there_is_noise(engine):
+    problem = problem_of()
+    states = [flat(trained(engine, problem, seed=seed)) for seed in (0, 1)]
+    deterministic = isinstance(engine, MAP) and engine.start == "module"
+    assert torch.equal(*states) is deterministic
+
+
+@EACH
+@POPULATIONS
+def test_the_global_random_state_is_neither_read_nor_changed(engine, k):
+    results = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        problem = problem_of()
+        state = trained(engine, problem, k=k)
+        engine.kl(state)
+        engine.posterior(problem, state).draw(2, seeded(0))
+        assert torch.equal(torch.get_rng_state(), before)
+        results.append(state)
+    assert_equal_states(*results)
+
+
+@EACH
+@POPULATIONS
+def test_a_restored_run_continues_bit_for_bit(engine, k):
+    problem = problem_of(NORMED)
+    batches = batches_of(problem)
+    state = trained(engine, problem, n_steps=3, k=k)
+    saved = snapshot(state)
+    fresh_problem = problem_of(NORMED)
+    fresh = engine.init(fresh_problem, seeded(99), k)
+    restore_(fresh, saved)
+    for step in range(4):
+        ours = engine.step(problem, state, batches[step % 3])
+        theirs = engine.step(fresh_problem, fresh, batches[step % 3])
+        assert torch.equal(ours["log_lik"], theirs["log_lik"])
+    assert_equal_states(state, fresh)
+    assert not torch.equal(saved[_first_name(state)], flat(state))
+
+
+def _first_name(state):
+    return next(name for name, value in named_tensors(state) if value is flat(state))
+
+
+@EACH
+@POPULATIONS
+def test_a_state_goes_back_in_place(engine, k):
+    problem = problem_of()
+    state = trained(engine, problem, k=k)
+    addresses = [value.data_ptr() for _, value in named_tensors(state)]
+    saved = snapshot(state)
+    for batch in batches_of(problem):
+        engine.step(problem, state, batch)
+    assert [value.data_ptr() for _, value in named_tensors(state)] == addresses
+    restore_(state, saved)
+    for name, value in snapshot(state).items():
+        assert torch.equal(value, saved[name]), name
+
+
+@EACH
+@POPULATIONS
+def test_the_model_is_left_alone(engine, k):
+    model = NORMED.model(dtype=torch.float32)
+    before = copy.deepcopy(model.state_dict())
+    data = NORMED.data(N_DATA, dtype=torch.float32)
+    problem = Problem(model, NORMED.likelihood, data[:2])
+    engine.posterior(problem, trained(engine, problem, k=k))
+    assert model.training
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    assert all(p.grad is None for p in model.parameters())
+
+
+def memory(posterior):
+    """Storages a posterior can see, its network's structure left out."""
+    tensors = [v for v in vars(posterior).values() if isinstance(v, torch.Tensor)]
+    return {t.untyped_storage().data_ptr() for t in (*tensors, *posterior.buffers.values())}
+
+
+@EACH
+@POPULATIONS
+def test_a_posterior_shares_no_memory_and_does_not_change_later(engine, k):
+    problem = problem_of(NORMED)
+    state = trained(engine, problem, k=k)
+    posterior = engine.posterior(problem, state)
+    space = problem.workspace(k, local=getattr(engine, "local", False))
+    owned = {value.untyped_storage().data_ptr() for _, value in named_tensors(state)}
+    owned |= {value.untyped_storage().data_ptr() for value in space.all_buffers().values()}
+    owned |= {space.weights.untyped_storage().data_ptr()}
+    owned |= {value.untyped_storage().data_ptr() for value in problem.network.skeleton.buffers()}
+    assert not memory(posterior) & owned
+    assert not memory(posterior) & memory(engine.posterior(problem, state))
+    mean = posterior.mean.clone()
+    buffers = {name: value.clone() for name, value in posterior.buffers.items()}
+    for batch in batches_of(problem):
+        engine.step(problem, state, batch)
+    assert torch.equal(posterior.mean, mean)
+    assert not torch.equal(engine.posterior(problem, state).mean, mean)
+    for name, value in posterior.buffers.items():
+        assert torch.equal(value, buffers[name])
+
+
+@EACH
+@POPULATIONS
+def test_shapes_of_states_metrics_and_posteriors(engine, k):
+    problem = problem_of()
+    d = problem.layout.size
+    state = engine.init(problem, seeded(0), k)
+    metrics = engine.step(problem, state, batches_of(problem)[0])
+    assert flat(state).shape == (k, d)
+    assert "log_lik" in metrics
+    for value in (*metrics.values(), engine.kl(state)):
+        assert value.shape == (k,)
+        assert not value.requires_grad
+        assert torch.isfinite(value).all()
+    for i in range(k):
+        posterior = engine.posterior(problem, state, i)
+        assert isinstance(posterior, Posterior)
+        assert posterior.mean.shape == (d,)
+        assert posterior.draw(5, seeded(0)).shape == (5, d)
+        assert posterior.network is problem.network
+        torch.testing.assert_close(posterior.mean, flat(state)[i])
+
+
+@EACH
+@POPULATIONS
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_dtype_and_device_are_kept(engine, k, dtype):
+    problem = problem_of(dtype=dtype)
+    state = trained(engine, problem, k=k)
+    posterior = engine.posterior(problem, state)
+    for name, value in named_tensors(state):
+        assert value.dtype == dtype, name
+        assert value.device == problem.device
+    for value in (posterior.mean, posterior.draw(2, seeded(0))):
+        assert value.dtype == dtype
+        assert value.device == problem.device
+
+
+@EACH
+@POPULATIONS
+def test_inclusion_is_a_probability(engine, k):
+    problem = problem_of()
+    posterior = engine.posterior(problem, trained(engine, problem, k=k), k - 1)
+    if not isinstance(engine.prior, SpikeSlab):
+        assert posterior.inclusion is None
+        return
+    inclusion = posterior.inclusion
+    assert inclusion.shape == (problem.layout.size,)
+    assert ((inclusion >= 0) & (inclusion <= 1)).all()
+    assert (inclusion[problem.layout.n_bayesian :] == 1).all()
+    assert 0 < inclusion[problem.layout.sparse].mean() < 1
+
+
+@EACH
+@POPULATIONS
+def test_one_example_is_a_batch(engine, k):
+    problem = problem_of()
+    state = engine.init(problem, seeded(0), k)
+    metrics = engine.step(problem, state, Batch(problem.x[:1], problem.y[:1]))
+    assert torch.isfinite(metrics["log_lik"]).all()
+    assert torch.isfinite(flat(state)).all()
+
+
+@EACH
+@POPULATIONS
+def test_the_last_batch_may_be_smaller(engine, k):
+    problem = problem_of()
+    batches = batches_of(problem)
+    assert [batch.n for batch in batches] == [4, 4, 3]
+    state = engine.init(problem, seeded(0), k)
+    values = torch.stack([engine.step(problem, state, batch)["log_lik"] for batch in batches])
+    # nats over all 11 examples, three classes, whatever the batch: about -11 log 3 = -12
+    assert (values < -3).all()
+    assert (values > -40).all()
+
+
+@EACH
+def test_members_of_a_population_differ(engine):
+    problem = problem_of()
+    state = trained(engine, problem, k=3)
+    means = [engine.posterior(problem, state, i).mean for i in range(3)]
+    weights = problem.layout.sparse
+    for i in range(3):
+        for j in range(i):
+            assert (means[i][weights] != means[j][weights]).all()
+
+
+@EACH
+def test_members_may_see_their_own_batches(engine):
+    problem = problem_of()
+    x, y = (torch.stack([value[i : i + 4] for i in range(3)]) for value in (problem.x, problem.y))
+    state = engine.init(problem, seeded(0), 3)
+    metrics = engine.step(problem, state, Batch(x, y, per_member=True))
+    assert metrics["log_lik"].shape == (3,)
+    assert torch.isfinite(flat(state)).all()
+
+
+@EACH
+def test_training_helps(engine):
+    problem = problem_of()
+    whole = Batch(problem.x, problem.y)
+    state = engine.init(problem, seeded(0))
+    state.controls.kl_scale.fill_(0.01)  # little data: let them speak
+    before = problem.log_likelihood(engine.posterior(problem, state).mean[None], whole)
+    for _ in range(200):
+        engine.step(problem, state, whole)
+    after = problem.log_likelihood(engine.posterior(problem, state).mean[None], whole)
+    assert after > before + 0.2
+
+
+def prune_(state, problem, share=0.5):
+    """Switch off a random share of the prunable weights of every member; returns keep."""
+    state.controls.allow_masks_(flat(state))
+    n = problem.layout.n_sparse
+    keep = torch.rand(len(flat(state)), n, generator=seeded(5)) >= share
+    state.controls.keep[:, :n] = keep
+    state.controls.trained[:, :n] = keep
+    return state.controls.keep.clone()
+
+
+@EACH
+@POPULATIONS
+def test_pruned_weights_are_zero_and_stay_zero(engine, k):
+    problem = problem_of()
+    state = trained(engine, problem, k=k)
+    keep = prune_(state, problem)
+    for batch in batches_of(problem) * 2:
+        engine.step(problem, state, batch)
+        for i in range(k):
+            posterior = engine.posterior(problem, state, i)
+            assert (posterior.mean[~keep[i]] == 0).all()
+            assert (posterior.draw(3, seeded(0))[:, ~keep[i]] == 0).all()
+            assert (posterior.mean[keep[i]] != 0).all()
+            if posterior.inclusion is not None:
+                assert (posterior.inclusion[~keep[i]] == 0).all()
+    assert torch.equal(state.controls.keep, keep)
+
+
+@EACH
+@POPULATIONS
+def test_what_a_pruned_weight_holds_has_no_effect(engine, k):
+    results = []
+    for junk in (0.0, 100.0):
+        problem = problem_of(dtype=torch.float64)
+        state = trained(engine, problem, n_steps=3, k=k)
+        keep = prune_(state, problem)
+        flat(state)[~keep] += junk
+        metrics = [engine.step(problem, state, batch)["log_lik"] for batch in batches_of(problem)]
+        results.append((torch.stack(metrics), flat(state)[keep], engine.kl(state)))
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [pytest.param(engine, id=name) for name, engine in ENGINES.items()],
+)
+@POPULATIONS
+def test_weights_that_are_no_longer_trained_do_not_move(engine, k):
+    problem = problem_of()
+    state = trained(engine, problem, k=k)
+    state.controls.allow_masks_(flat(state))
+    still = torch.rand(flat(state).shape, generator=seeded(5)) < 0.5
+    state.controls.trained.copy_(~still)
+    before = flat(state).clone()
+    for batch in batches_of(problem) * 2:
+        engine.step(problem, state, batch)
+    assert torch.equal(flat(state)[still], before[still])
+    assert (flat(state)[~still] != before[~still]).all()
+
+
+@EACH
+@POPULATIONS
+def test_masks_that_keep_everything_change_nothing(engine, k):
+    results = []
+    for masked in (False, True):
+        problem = problem_of()
+        state = engine.init(problem, seeded(0), k)
+        if masked:
+            state.controls.allow_masks_(flat(state))
+        for batch in batches_of(problem):
+            engine.step(problem, state, batch)
+        results.append(flat(state))
+    torch.testing.assert_close(*results)
+
+
+@EACH
+@POPULATIONS
+def test_a_rate_of_zero_moves_nothing(engine, k):
+    problem = problem_of()
+    state = engine.init(problem, seeded(0), k)
+    before = flat(state).clone()
+    state.controls.lr_scale.fill_(0)
+    for batch in batches_of(problem):
+        engine.step(problem, state, batch)
+    torch.testing.assert_close(flat(state), before)
+
+
+@EACH
+@POPULATIONS
+def test_a_warm_start_continues_from_a_posterior(engine, k):
+    problem = problem_of()
+    posterior = engine.posterior(problem, trained(engine, problem))
+    state = engine.init(problem, seeded(1), k)
+    engine.warm_start_(state, posterior)
+    for i in range(k):
+        torch.testing.assert_close(engine.posterior(problem, state, i).mean, posterior.mean)
+    engine.step(problem, state, batches_of(problem)[0])
+    assert torch.isfinite(flat(state)).all()
+
+
+@EACH
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (nn.Flatten, "has no trainable parameter"),
+        (lambda: nn.LazyLinear(1), "is not initialised yet"),
+        (lambda: nn.Linear(2, 1, dtype=torch.complex64), "must be real floating point"),
+    ],
+)
+def test_unsupported_models_are_refused_before_training(engine, build, message):
+    data = torch.zeros(4, 2), torch.zeros(4, 1)
+    with pytest.raises(UnsupportedModelError, match=message):
+        engine.init(Problem(build(), Gaussian(), data), seeded(0))
+
+
+@EACH
+def test_frozen_integer_parameters_are_carried_along(engine):
+    class Shifted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(2, 1)
+            self.shift = nn.Parameter(torch.tensor([3]), requires_grad=False)
+
+        def forward(self, x):
+            return self.layer(x) + self.shift
+
+    problem = Problem(Shifted(), Gaussian(), (torch.zeros(4, 2), torch.full((4, 1), 3.0)))
+    state = run(engine, problem, 2)
+    assert flat(state).shape == (1, 3)
+
+
+@EACH
+def test_engines_are_frozen_hashable_printable_and_comparable(engine):
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        engine.lr = 1.0
+    twin = dataclasses.replace(engine)
+    assert twin == engine
+    assert hash(twin) == hash(engine)
+    assert dataclasses.replace(engine, lr=0.5) != engine
+    assert eval(repr(engine)) == engine  # all names in it are imported above
+    assert copy.deepcopy(engine) == engine
+    assert not any(isinstance(value, torch.Tensor) for value in vars(engine).values())
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: MAP(lr=0.0), r"^MAP: lr must be > 0, got 0\.0\.$"),
+        (lambda: MAP(lr=(0.1, -0.1)), r"^MAP: lr must be > 0, got -0\.1\.$"),
+        (lambda: MAP(weight_decay=-1.0), r"^MAP: weight_decay must be >= 0, got -1\.0\.$"),
+        (lambda: MAP(momentum=-0.1), r"^MAP: momentum must be >= 0"),
+        (lambda: MAP(optimizer="sdg"), r"^MAP: optimizer must be one of .* Did you mean 'sgd'"),
+        (lambda: MAP(start="xavier"), r"^MAP: start must be one of module, he; got 'xavier'\."),
+        (lambda: FlatVI(lr=float("nan")), r"^FlatVI: lr must be > 0, got nan\.$"),
+        (lambda: FlatVI(init_std=0.0), r"^FlatVI: init_std must be > 0"),
+        (lambda: FlatVI(start="module2"), r"Did you mean 'module'"),
+        (lambda: FlatVI(prior=MIXED, local=True), r"^FlatVI: a SpikeSlab prior .* or use SBNN\.$"),
+        (lambda: SBNN(lr=-1.0), r"^SBNN: lr must be > 0, got -1\.0\.$"),
+        (lambda: SBNN(init_std=-1.0), r"^SBNN: init_std must be > 0, got -1\.0\.$"),
+        (lambda: SBNN(optimizer="adamw"), r"^SBNN: optimizer must be one of adam, sgd"),
+        (lambda: SBNN(start="zero"), r"^SBNN: start must be one of module, he"),
+        (lambda: SBNN(optimizer="sgd", local=True), r"^SBNN: local noise needs optimizer='adam'"),
+    ],
+)
+def test_impossible_settings_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        MAP(lr=(0.1, 0.2)),
+        MAP(prior=Normal((0.1, 0.2))),
+        FlatVI(lr=(0.1, 0.2)),
+        FlatVI(init_std=(0.1, 0.2)),
+        FlatVI(prior=Normal((0.1, 0.2))),
+        SBNN(lr=(0.1, 0.2)),
+        SBNN(prior=SpikeSlab((1.0, 2.0), 0.1)),
+    ],
+    ids=str,
+)
+@POPULATIONS
+def test_as_many_numbers_as_members_are_needed(engine, k):
+    problem = problem_of()
+    with pytest.raises(ValueError, match=r"one number per model; the number of models is not 2"):
+        trained(engine, problem, n_steps=1, k=k)

@@ -1,0 +1,204 @@
+"""The library as the README shows it: data, a plain module, a posterior, a sparse model."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import bayesieve as bs
+from problems import normal, seeded
+
+
+@dataclass
+class Split:
+    x: Tensor
+    y: Tensor
+
+
+def built(build):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return build()
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return bs.load_data("digits")
+
+
+@pytest.fixture(scope="module")
+def model():
+    return built(
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 10))
+    )
+
+
+@pytest.fixture(scope="module")
+def run(digits, model):
+    problem = bs.Problem(model, bs.Categorical(), digits.train)
+    schedule = bs.Schedule(lr="cosine", kl=0.3)
+    return bs.fit(
+        problem, bs.SBNN(lr=0.01, local=True), epochs=30, batch_size=64, seed=0, schedule=schedule
+    )
+
+
+def test_a_dense_posterior_classifies_digits(digits, run):
+    result = bs.evaluate(run.posterior, digits.test, n_samples=10)
+    assert result["error"] < 0.08  # 0.044 when written
+    assert result["nll"] < 0.3
+    assert result["ece"] < 0.1
+    assert result["zeros"] == 0.0
+
+
+def test_a_tenth_of_the_weights_is_enough(digits, run):
+    sparse = bs.prune(run.posterior, bs.keep_fraction(0.1))
+    result = bs.evaluate(sparse, digits.test)
+    assert result["error"] < 0.08
+    assert result["zeros"] == sparse.zeros >= 0.9
+    module = sparse.to_module()
+    exact_zeros = sum(int((p == 0).sum()) for p in module.parameters())
+    assert exact_zeros == result["parameters"] - result["weights"]
+    with torch.no_grad():
+        labels = module(digits.test.x).argmax(-1)
+    assert torch.equal(labels, bs.predict(sparse, digits.test.x).label)
+
+
+def test_rules_and_curves(digits, run):
+    probable = bs.prune(run.posterior, bs.keep_probable(0.5))
+    assert 0 < probable.zeros < 1
+    two_of_four = bs.prune(run.posterior, bs.keep_n_of_m(2, 4))
+    assert two_of_four.removed >= 0.5
+    curve = bs.sparsity_curve(run.posterior, [0.5, 0.9])
+    assert torch.equal(curve[1], bs.prune(run.posterior, bs.keep_fraction(0.1)).keep)
+
+
+def test_the_users_model_is_left_alone(digits, model, run):
+    fresh = built(lambda: nn.Sequential(nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 10)))
+    for own, other in zip(model.parameters(), fresh.parameters(), strict=True):
+        assert torch.equal(own, other)
+        assert own.grad is None
+    assert model.training
+
+
+def test_gradual_pruning_and_a_second_training(digits, model):
+    problem = bs.Problem(model, bs.Categorical(), digits.train)
+    engine = bs.SBNN(lr=0.01, local=True)
+    pruning = bs.GradualPruning(zeros=0.95, start=0.1, end=0.6)
+    schedule = bs.Schedule(lr="cosine", kl=0.3, kl_after=0.1)
+    gradual = bs.fit(problem, engine, epochs=30, batch_size=64, pruning=pruning, schedule=schedule)
+    result = bs.evaluate(gradual.posterior, digits.test)
+    assert result["zeros"] >= 0.95
+    assert result["error"] < 0.12  # a network of 381 numbers
+    keep = gradual.posterior.mean != 0
+    start = bs.SparseModel(gradual.posterior, keep)
+    tuned = bs.fit(problem, engine, epochs=2, batch_size=64, start_from=start)
+    assert torch.equal(tuned.posterior.mean != 0, keep)
+
+
+def test_regression_learns_its_noise():
+    x = torch.linspace(-1, 1, 512)[:, None]
+    y = torch.sin(3 * x[:, 0]) + 0.1 * normal(512, seed=1, dtype=torch.float32)
+    model = built(lambda: nn.Sequential(nn.Linear(1, 32), nn.Tanh(), nn.Linear(32, 1)))
+    problem = bs.Problem(model, bs.Gaussian(noise_std=1.0, learned=True), (x, y))
+    engine = bs.FlatVI(prior=bs.Normal(1.0), lr=0.02)
+    schedule = bs.Schedule(lr="cosine", kl=0.3)
+    run = bs.fit(problem, engine, epochs=150, batch_size=64, schedule=schedule)
+    result = bs.evaluate(run.posterior, Split(x, y), n_samples=20)
+    assert 0.08 < result["aleatoric_std"] < 0.16
+    assert result["rmse"] < 0.14
+    assert 0.8 < result["coverage_90"] <= 1.0
+    low, high = bs.predict(run.posterior, x, n_samples=20).interval(0.9)
+    assert (low < high).all()
+
+
+class Transformer(nn.Module):
+    """The eight rows of a digit as a sentence of eight words."""
+
+    def __init__(self):
+        super().__init__()
+        self.enter = nn.Linear(8, 16)
+        self.place = nn.Parameter(torch.zeros(8, 16))
+        self.norm = nn.LayerNorm(16)
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+        self.feed = nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))
+        self.head = nn.Linear(16, 10)
+
+    def forward(self, x):
+        h = self.enter(x[:, 0]) + self.place
+        own = self.norm(h)
+        h = h + self.attention(own, own, own, need_weights=False)[0]
+        return self.head((h + self.feed(h)).mean(1))
+
+
+class Bag(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(12, 8)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, words):
+        return self.head(torch.tanh(self.embed(words)).mean(1))
+
+
+def conv_net():
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(),
+        nn.Linear(128, 10),
+    )  # fmt: skip
+
+
+def sentences():
+    """Words 0-3, 4-7 and 8-11 vote for one class each."""
+    words = torch.randint(12, (600, 7), generator=seeded(1))
+    votes = F.one_hot(words // 4, 3).sum(1)
+    return Split(words[:500], votes.argmax(1)[:500]), Split(words[500:], votes.argmax(1)[500:])
+
+
+def images(digits):
+    return digits.train, digits.test
+
+
+MAP_, SBNN_ = bs.MAP(lr=0.01), bs.SBNN(lr=0.01)
+CASES = {
+    "conv-sbnn": (conv_net, SBNN_, 6, 0.2),
+    "conv-local": (conv_net, bs.SBNN(lr=0.01, local=True), 6, 0.2),
+    "transformer-sbnn": (Transformer, SBNN_, 15, 0.35),
+    "transformer-map": (Transformer, MAP_, 10, 0.25),
+    "embedding-flat-vi": (Bag, bs.FlatVI(lr=0.02), 20, 0.25),
+    "embedding-sbnn": (Bag, bs.SBNN(lr=0.02), 20, 0.25),
+}
+
+
+@pytest.mark.parametrize(("build", "engine", "epochs", "bound"), CASES.values(), ids=CASES.keys())
+def test_any_module_is_fitted_pruned_scored_and_saved(
+    tmp_path, digits, build, engine, epochs, bound
+):
+    train, test = sentences() if build is Bag else images(digits)
+    model = built(build)
+    roles = bs.Roles(prune=(nn.Embedding,))
+    problem = bs.Problem(model, bs.Categorical(), (train.x, train.y), roles=roles)
+    run = bs.fit(problem, engine, epochs=epochs, batch_size=64, schedule=bs.Schedule(kl=0.1))
+    dense = bs.evaluate(run.posterior, test)
+    assert dense["error"] < bound
+    score = "magnitude" if isinstance(engine, bs.MAP) else "snr"
+    sparse = bs.prune(run.posterior, bs.keep_fraction(0.8, score=score))
+    assert 0.199 < sparse.zeros < 0.23
+    result = bs.evaluate(sparse, test, n_samples=3)
+    assert result["error"] < bound + 0.1
+    fresh = bs.Problem(model, bs.Categorical(), (train.x, train.y), roles=roles)
+    for thing, load in ((sparse, bs.load_sparse), (run.posterior, bs.load_posterior)):
+        again = load(bs.save(thing, tmp_path / "saved.safetensors"), fresh)
+        for n_samples in (0, 3):
+            own, other = (bs.predict(q, test.x, n_samples=n_samples) for q in (thing, again))
+            assert torch.equal(own.probs, other.probs)
+
+
+def test_every_public_name_is_there():
+    for name in bs.__all__:
+        assert getattr(bs, name) is not None
+    assert set(bs.__all__) <= set(dir(bs))
+    with pytest.raises(AttributeError, match="has no attribute 'no_such_name'"):
+        bs.no_such_name  # noqa: B018

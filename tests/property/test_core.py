@@ -1,0 +1,175 @@
+"""Properties of the core that hold for any input."""
+
+import math
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from bayesieve.core.batch import Batch
+from bayesieve.core.formulas import (
+    inclusion_logit,
+    mixture_numbers,
+    mixture_precision,
+    normal_kl,
+    profiled_kl,
+    proximal_step,
+    spike_slab_kl,
+)
+from bayesieve.core.layout import Role, layout_of
+from bayesieve.core.likelihoods import Gaussian
+from bayesieve.core.network import Network
+from bayesieve.core.posterior import Factorised
+from bayesieve.core.priors import Normal, SpikeSlab
+from bayesieve.core.problem import Problem
+from problems import normal, seeded
+
+F64 = torch.float64
+
+
+def f64(value):
+    return torch.tensor(value, dtype=F64)
+
+
+MEANS = st.floats(-10, 10).map(f64)
+LOG_STDS = st.floats(-8, 3).map(f64)
+PROBABILITIES = st.floats(0, 1).map(f64)
+OPEN = st.floats(0.01, 0.99)
+
+
+@st.composite
+def spike_slabs(draw):
+    log_spike = draw(st.floats(-7, 1))
+    return SpikeSlab(math.exp(log_spike + draw(st.floats(0, 6))), math.exp(log_spike), draw(OPEN))
+
+
+@given(MEANS, LOG_STDS, st.floats(-7, 3))
+def test_the_normal_kl_is_not_negative(mean, log_std, log_prior):
+    assert normal_kl(mean, log_std, f64(math.exp(log_prior))) >= -1e-9
+
+
+@given(MEANS, LOG_STDS, PROBABILITIES, spike_slabs())
+def test_the_spike_slab_kl_is_not_negative_and_the_profiled_one_is_least(mean, log_std, p, prior):
+    profiled = profiled_kl(mean, log_std, prior)
+    other = spike_slab_kl(mean, log_std.exp(), p, prior)
+    assert profiled >= -1e-9
+    assert other >= profiled - 1e-9 * (1 + other.abs())
+
+
+@given(st.floats(-7, 3), st.floats(-5, 5), OPEN)
+def test_the_kl_vanishes_only_at_the_prior(log_std, mean, slab_prob):
+    std = math.exp(log_std)
+    prior = SpikeSlab(std, std, slab_prob)
+    assert profiled_kl(f64(0.0), f64(log_std), prior).abs() < 1e-9
+    assert (
+        profiled_kl(f64(mean), f64(log_std), prior) >= 0.5 * (mean / std) ** 2 * (1 - 1e-9) - 1e-9
+    )
+
+
+@given(MEANS, MEANS, LOG_STDS, spike_slabs())
+def test_inclusion_rises_with_the_size_of_the_mean_and_with_the_std(a, b, log_std, prior):
+    std = log_std.exp()
+    small, large = sorted((a.abs(), b.abs()))
+    assert inclusion_logit(small, std, prior) <= inclusion_logit(large, std, prior)
+    assert inclusion_logit(std, small, prior) <= inclusion_logit(std, large, prior)
+    assert inclusion_logit(-a, std, prior) == inclusion_logit(a, std, prior)
+
+
+@given(MEANS, LOG_STDS, spike_slabs())
+def test_the_precision_lies_between_those_of_spike_and_slab(mean, log_std, prior):
+    kappa = mixture_precision(mean**2 + (2 * log_std).exp(), *mixture_numbers(prior, mean))
+    assert prior.slab_std**-2 * (1 - 1e-9) <= kappa <= prior.spike_std**-2 * (1 + 1e-9)
+
+
+@given(MEANS, LOG_STDS, st.floats(0, 1e5).map(f64), st.floats(1e-9, 1e3).map(f64))
+def test_a_proximal_step_shrinks_the_mean_and_keeps_the_std_positive(mean, log_std, kappa, length):
+    new_mean, new_std = proximal_step(mean, log_std.exp(), kappa, length)
+    assert new_mean.abs() <= mean.abs()
+    assert new_mean * mean >= 0
+    assert new_std > 0
+
+
+@settings(max_examples=30)
+@given(spike_slabs())
+def test_there_are_one_or_three_stationary_stds_between_spike_and_slab(prior):
+    roots = prior.stationary_stds()
+    assert len(roots) in (1, 3)
+    assert list(roots) == sorted(roots)
+    assert prior.spike_std * 0.999 <= roots[0]
+    assert roots[-1] <= prior.slab_std * 1.001
+    assert 0 < prior.safe_init_std() <= prior.spike_std
+    if len(roots) == 3:
+        assert prior.safe_init_std() < roots[1]
+
+
+@given(spike_slabs(), st.floats(-20, 20))
+def test_the_mixture_density_lies_between_its_components(prior, w):
+    value = prior.log_prob(f64(w))
+    parts = [Normal(std).log_prob(f64(w)) for std in (prior.slab_std, prior.spike_std)]
+    assert min(parts) - 1e-9 <= value <= max(parts) + 1e-9
+
+
+LAYERS = st.sampled_from(["linear", "tanh", "norm", "batch_norm", "no_bias", "frozen"])
+
+
+@st.composite
+def architectures(draw):
+    """A small stack of layers between 2 inputs and 1 output."""
+    width, layers = 2, []
+    for kind in draw(st.lists(LAYERS, max_size=4)):
+        if kind == "tanh":
+            layers.append(nn.Tanh())
+        elif kind == "norm":
+            layers.append(nn.LayerNorm(width))
+        elif kind == "batch_norm":
+            layers.append(nn.BatchNorm1d(width))
+        else:
+            new = draw(st.integers(1, 4))
+            layers.append(nn.Linear(width, new, bias=kind != "no_bias"))
+            layers[-1].requires_grad_(kind != "frozen")
+            width = new
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(draw(st.integers(0, 100)))
+        return nn.Sequential(*layers, nn.Linear(width, 1)).double()
+
+
+@given(architectures())
+def test_any_architecture_survives_flattening(model):
+    layout = layout_of(model)
+    w = layout.flatten(model)
+    assert torch.equal(layout.flatten(layout.unflatten(w)), w)
+    assert list(layout.roles) == sorted(layout.roles)
+    ends = [layout.slices[name] for name in layout.names]
+    assert [part.start for part in ends] == [0, *(part.stop for part in ends[:-1])]
+    assert ends[-1].stop == layout.size
+    counts = [sum(s for s, r in zip(layout.sizes, layout.roles, strict=True) if r == role)
+              for role in Role]  # fmt: skip
+    assert (layout.n_sparse, layout.n_bayesian) == (counts[0], counts[0] + counts[1])
+
+
+@settings(max_examples=25)
+@given(architectures(), st.integers(1, 3), st.integers(2, 5))
+def test_values_and_gradients_agree_with_autograd_for_any_architecture(model, k, n):
+    x, y = normal(5, 2, seed=1), normal(5, 1, seed=2)
+    problem = Problem(model, Gaussian(0.5), (x, y))
+    w = problem.initial + 0.2 * normal(k, problem.layout.size, seed=3)
+    values, grads = problem.value_and_grad(w, Batch(x[:n], y[:n]))
+    for i in range(k):
+        leaf = w[i].clone().requires_grad_()
+        parts = problem.layout.unflatten(leaf)
+        output = torch.func.functional_call(model.train(), parts, (x[:n],))
+        exact = torch.distributions.Normal(output, 0.5).log_prob(y[:n]).sum() * 5 / n
+        torch.testing.assert_close(values[i], exact.detach())
+        torch.testing.assert_close(grads[i], torch.autograd.grad(exact, leaf)[0])
+
+
+@given(st.integers(0, 1000))
+def test_masking_twice_is_masking_by_both(seed):
+    network = Network.of(nn.Linear(4, 3).double(), Gaussian())
+    q = Factorised(network, normal(15, seed=seed), normal(15, seed=seed + 1).exp())
+    first, second = torch.rand(2, 15, generator=seeded(seed)) < 0.5
+    once, twice = q.masked(first & second), q.masked(first).masked(second)
+    assert torch.equal(once.mean, twice.mean)
+    assert torch.equal(once.std, twice.std)
+    assert torch.equal(once.draw(2, seeded(0)), twice.draw(2, seeded(0)))

@@ -1,0 +1,136 @@
+"""Settings: round trips, strict names and types, flags for every field."""
+
+import json
+from dataclasses import fields
+
+import pytest
+
+from bayesieve.cli.config import EngineConfig, PruningConfig, RunConfig, ScheduleConfig
+from bayesieve.cli.config_files import UsageError, from_dict, read_config, sections, to_dict
+from bayesieve.cli.flags import flag_of
+from bayesieve.cli.registry import ENGINES, resolve_engine, resolve_pruning, resolve_schedule
+
+EVERYTHING = {
+    "data": {"name": "csv:house.csv", "target": "price", "missing": "impute"},
+    "net": {"name": "mlp:20:tanh", "prune_params": ["fc*"], "dtype": "float64"},
+    "engine": {"name": "sbnn", "lr": [1e-3, 1e-2], "local": False},
+    "schedule": {"lr": "cosine", "kl": 0.3},
+    "pruning": {"zeros": 0.9, "score": "snr", "soft": True},
+    "training": {"epochs": 5, "n_models": 2, "compile": "off"},
+}
+
+
+def test_round_trip_through_json():
+    config = from_dict(EVERYTHING, "test")
+    assert config.engine.lr == (1e-3, 1e-2)
+    assert config.net.prune_params == ("fc*",)
+    assert from_dict(json.loads(json.dumps(to_dict(config))), "test") == config
+
+
+def test_yaml_toml_and_json_agree(tmp_path):
+    (tmp_path / "a.yaml").write_text(
+        "engine: {name: map, lr: 1e-3}\ntraining: {compile: off, epochs: 3}\n"
+    )
+    (tmp_path / "a.toml").write_text(
+        '[engine]\nname = "map"\nlr = 1e-3\n[training]\ncompile = "off"\nepochs = 3\n'
+    )
+    plain = {"engine": {"name": "map", "lr": 1e-3}, "training": {"compile": "off", "epochs": 3}}
+    (tmp_path / "a.json").write_text(json.dumps({**plain, "record": {"command": "train"}}))
+    found = [read_config(tmp_path / f"a.{kind}") for kind in ("yaml", "toml", "json")]
+    assert found[0] == found[1] == found[2] == from_dict(plain, "test")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"enginee": {}}, "unknown section 'enginee'.*Did you mean 'engine'"),
+        (
+            {"engine": {"slab_sd": 1}},
+            "unknown key 'engine.slab_sd'.*'engine.slab_std'",
+        ),
+        ({"engine": 3}, "engine must hold keys and values"),
+        ({"engine": {"name": "sbn"}}, "must be one of map, flat-vi, sbnn.*Did you mean 'sbnn'"),
+        ({"engine": {"lr": "fast"}}, "engine.lr must be a number, got 'fast'"),
+        ({"engine": {"lr": True}}, "engine.lr must be a number, got True"),
+        ({"training": {"epochs": 2.5}}, "training.epochs must be a whole number, got 2.5"),
+        ({"pruning": {"soft": "yes"}}, "pruning.soft must be true or false, got 'yes'"),
+        ({"net": {"name": 3}}, "net.name must be text, got 3"),
+    ],
+)
+def test_wrong_settings_name_the_key(values, message):
+    with pytest.raises(UsageError, match=f"run.yaml: .*{message}"):
+        from_dict(values, "run.yaml")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.yaml", "engine: [", "not a valid yaml file"),
+        ("a.toml", "engine = ", "not a valid toml file"),
+        ("a.ini", "", "must end in .yaml, .yml, .toml or .json"),
+        ("a.yaml", "- 1", "must hold sections"),
+    ],
+)
+def test_unreadable_files(tmp_path, name, text, message):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError, match=message):
+        read_config(tmp_path / name)
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(UsageError, match="no such configuration file"):
+        read_config(tmp_path / "none.yaml")
+
+
+def test_every_setting_has_its_own_flag_and_help():
+    specs = [(name, spec) for name, kind in sections().items() for spec in fields(kind)]
+    flags = [flag_of(name, spec.name) for name, spec in specs]
+    assert len(set(flags)) == len(flags)
+    assert all(spec.metadata["help"] for _, spec in specs)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_resolved_engines_have_no_gaps_and_stay_as_they_are(name):
+    resolved = resolve_engine(EngineConfig(name=name), own_start=False)
+    assert resolve_engine(resolved, own_start=True) == resolved
+    engine = ENGINES[name].build(resolved)
+    assert engine.lr == resolved.lr
+    assert engine.start == resolved.start
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (EngineConfig(name="sbnn", momentum=0.9), "sbnn with prior spike-slab has no --momentum"),
+        (EngineConfig(name="map", slab_std=1.0), "map with prior none has no --slab-std"),
+        (EngineConfig(name="sbnn", prior="normal"), "sbnn takes --prior spike-slab"),
+        (EngineConfig(name="map", local=True), "has no --local"),
+    ],
+)
+def test_settings_an_engine_cannot_use(config, message):
+    with pytest.raises(UsageError, match=message):
+        resolve_engine(config, own_start=False)
+
+
+def test_bayes_by_backprop_has_no_local_noise():
+    config = EngineConfig(name="flat-vi", prior="spike-slab")
+    assert resolve_engine(config, own_start=False).local is False
+
+
+def test_own_weights_are_kept_as_the_start():
+    assert resolve_engine(EngineConfig(), own_start=True).start == "module"
+
+
+def test_schedule_and_score_follow_the_engine():
+    sbnn, plain = EngineConfig(name="sbnn"), EngineConfig(name="map")
+    own = resolve_schedule(ScheduleConfig(), sbnn, task="classification", n_epochs=12)
+    assert (own.lr, own.kl, own.kl_warmup_epochs) == ("cosine", 0.3, 2.0)
+    assert resolve_schedule(ScheduleConfig(), plain, task="classification", n_epochs=12).kl == 1.0
+    assert resolve_schedule(ScheduleConfig(), sbnn, task="regression", n_epochs=12).kl == 1.0
+    assert resolve_pruning(PruningConfig(zeros=0.9), sbnn).score == "snr"
+    assert resolve_pruning(PruningConfig(zeros=0.9), plain).score == "magnitude"
+    assert resolve_pruning(PruningConfig(), plain).score is None
+
+
+def test_defaults_are_a_valid_configuration():
+    assert from_dict(to_dict(RunConfig()), "test") == RunConfig()

@@ -1,0 +1,192 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+
+from bayesieve.core.posterior import Samples, SparseModel
+from bayesieve.sieve.prune import (
+    kept_per_layer,
+    masked_module,
+    prune,
+    reestimate_batchnorm,
+    sparsity_curve,
+)
+from bayesieve.sieve.rules import keep_fraction, keep_probable, keep_zeros
+
+
+@pytest.fixture
+def sparse(random_posterior, mlp):
+    return prune(random_posterior(mlp), keep_fraction(0.3))
+
+
+def test_pruned_entries_are_exactly_zero_in_mean_and_spread(sparse):
+    assert not sparse.posterior.mean[~sparse.keep].any()
+    assert not sparse.posterior.std[~sparse.keep].any()
+    assert sparse.zeros == pytest.approx(1 - int(sparse.keep.sum()) / 116)
+    draws = sparse.posterior.draw(3, torch.Generator().manual_seed(0))
+    assert not draws[:, ~sparse.keep].any()
+
+
+def test_pruning_a_sparse_model_goes_on_from_it(sparse):
+    more = prune(sparse, keep_fraction(0.2))
+    assert not (more.keep & ~sparse.keep).any()
+    assert more.zeros > sparse.zeros
+    same = prune(sparse, keep_fraction(0.9))
+    assert torch.equal(same.keep, sparse.keep)
+    careless = prune(sparse, lambda q, within: torch.ones_like(within))
+    assert torch.equal(careless.keep, sparse.keep)
+
+
+def test_any_function_is_a_rule_but_must_return_a_mask(random_posterior, mlp):
+    posterior = random_posterior(mlp)
+    positive = prune(posterior, lambda q, within: q.mean > 0)
+    assert torch.equal(positive.keep, posterior.mean > 0)
+    for wrong in (torch.ones(116), torch.ones(3, dtype=torch.bool)):
+        with pytest.raises(ValueError, match=r"rule must return a bool tensor of shape \(116,\)"):
+            prune(posterior, lambda q, within, wrong=wrong: wrong)
+
+
+def test_a_curve_is_the_rule_at_every_point_from_one_score(random_posterior, mlp):
+    posterior, calls = random_posterior(mlp), []
+
+    def counted(q):
+        calls.append(1)
+        return q.mean.abs()
+
+    zeros = [0.9, 0.0, 0.5, 0.85]
+    masks = sparsity_curve(posterior, zeros, score=counted)
+    assert len(calls) == 1
+    for mask, fraction in zip(masks, zeros, strict=True):
+        assert torch.equal(mask, keep_zeros(fraction, score="magnitude")(posterior))
+    assert sparsity_curve(posterior, []).shape == (0, 116)
+    with pytest.raises(ValueError, match="sparsity_curve: zeros must be between 0 and 1"):
+        sparsity_curve(posterior, [0.5, 1.5])
+
+
+def test_layer_counts_add_up(sparse):
+    counts = kept_per_layer(sparse)
+    assert [row.name for row in counts] == list(sparse.layout.names)
+    assert sum(row.kept for row in counts) == int(sparse.keep.sum())
+    assert sum(row.total for row in counts) == 116
+
+
+def test_the_plain_module_computes_the_masked_mean(sparse):
+    x = torch.randn(4, 5)
+    expected = sparse.network.outputs(sparse.posterior.mean[None], x, {})[0]
+    module = masked_module(sparse)
+    assert torch.equal(module(x), expected)
+    assert not parametrize.is_parametrized(module)
+    assert not module.training
+    assert torch.equal(masked_module(sparse, trainable=True)(x), expected)
+
+
+def weights(module, layout):
+    tensors = []
+    for name in layout.names:
+        path, _, leaf = name.rpartition(".")
+        tensors.append(getattr(module.get_submodule(path), leaf).detach().flatten())
+    return torch.cat(tensors)
+
+
+def train(module, steps=3):
+    """Gradient descent with weight decay, by hand: loading an optimiser takes a second."""
+    for _ in range(steps):
+        module.zero_grad()
+        module(torch.ones(4, 5)).square().sum().backward()
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.sub_(0.01 * parameter.grad + 0.01 * parameter)
+
+
+def test_training_moves_the_rest_and_holds_the_zeros(sparse):
+    module = masked_module(sparse, trainable=True)
+    before = weights(module, sparse.layout)
+    train(module)
+    after = weights(module, sparse.layout)
+    assert not after[~sparse.keep].any()
+    assert (after != before)[sparse.keep].double().mean() > 0.5
+
+
+def test_masks_follow_copies_state_dicts_and_devices(sparse):
+    module = masked_module(sparse, trainable=True)
+    clone = copy.deepcopy(module)
+    train(clone)
+    assert not weights(clone, sparse.layout)[~sparse.keep].any()
+    other = masked_module(SparseModel(sparse.posterior, sparse.keep), trainable=True)
+    for name, value in other.state_dict().items():
+        value.zero_() if name.endswith("original") else value.fill_(True)
+    other.load_state_dict(clone.state_dict())
+    assert torch.equal(weights(other, sparse.layout), weights(clone, sparse.layout))
+    train(other)
+    assert not weights(other, sparse.layout)[~sparse.keep].any()
+    moved = module.to("meta")
+    assert {value.device.type for value in moved.state_dict().values()} == {"meta"}
+    wider = clone.double()
+    assert not weights(wider, sparse.layout)[~sparse.keep].any()
+    assert wider(torch.ones(1, 5).double()).dtype == torch.float64
+
+
+def test_masks_can_be_baked_in(sparse):
+    module = masked_module(sparse, trainable=True)
+    for layer in module:
+        if parametrize.is_parametrized(layer):
+            for name in list(layer.parametrizations):
+                parametrize.remove_parametrizations(layer, name)
+    assert torch.equal(weights(module, sparse.layout), sparse.posterior.mean)
+
+
+def test_tied_weights_stay_tied_and_masked(random_posterior):
+    model = nn.Sequential(nn.Linear(5, 5, bias=False), nn.ReLU(), nn.Linear(5, 5, bias=False))
+    model[2].weight = model[0].weight
+    sparse = prune(random_posterior(model), keep_fraction(0.4))
+    module = masked_module(sparse, trainable=True)
+    train(module)
+    assert len(list(module.parameters())) == 1
+    assert torch.equal(module[0].weight, module[2].weight)
+    assert not module[2].weight.flatten()[~sparse.keep].any()
+
+
+def test_samples_are_pruned_too(network_of, mlp):
+    network = network_of(mlp)
+    draws = torch.randn(5, 116, generator=torch.Generator().manual_seed(0))
+    sparse = prune(Samples(network, draws, draws.mean(0)), keep_probable(0.5))
+    assert not sparse.posterior.draws[:, ~sparse.keep].any()
+
+
+@pytest.fixture
+def normed(random_posterior):
+    model = nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 1))
+    posterior = random_posterior(model)
+    buffers = posterior.network.buffers()
+    buffers["1.num_batches_tracked"] += 7  # of training
+    buffers["1.running_mean"] += 3
+    return prune(type(posterior)(posterior.network, posterior.mean, posterior.std, buffers=buffers),
+                 keep_fraction(0.7))  # fmt: skip
+
+
+def test_batchnorm_statistics_are_those_of_the_pruned_activations(normed):
+    x = torch.randn(90, 3, generator=torch.Generator().manual_seed(0)) + 1
+    fresh = reestimate_batchnorm(normed, x, batch_size=90)
+    hidden = masked_module(normed)[0](x).detach()
+    assert torch.allclose(fresh.posterior.buffers["1.running_mean"], hidden.mean(0), atol=1e-5)
+    assert torch.allclose(fresh.posterior.buffers["1.running_var"], hidden.var(0), rtol=1e-4)
+    assert torch.equal(normed.posterior.buffers["1.running_mean"], torch.full((6,), 3.0))
+    assert torch.equal(fresh.posterior.mean, normed.posterior.mean)
+    assert torch.equal(fresh.keep, normed.keep)
+
+
+def test_batches_are_of_equal_length_and_weigh_the_same(normed):
+    x = torch.randn(91, 3, generator=torch.Generator().manual_seed(0))
+    fresh = reestimate_batchnorm(normed, x, batch_size=30)  # 23 + 23 + 23 + 22, never 30 + ... + 1
+    hidden = masked_module(normed)[0](x).detach()
+    variances = torch.stack([part.var(0) for part in hidden.tensor_split(4)])
+    assert torch.allclose(fresh.posterior.buffers["1.running_var"], variances.mean(0), rtol=1e-4)
+    assert fresh.posterior.buffers["1.num_batches_tracked"] == 4
+    with pytest.raises(ValueError, match="batch_size must be > 0"):
+        reestimate_batchnorm(normed, x, batch_size=0)
+
+
+def test_without_batchnorm_nothing_changes(sparse):
+    assert reestimate_batchnorm(sparse, torch.ones(4, 5)) is sparse

@@ -1,0 +1,346 @@
+"""`fit` adds no mathematics: it equals a loop over `engine.step`, and keeps its other promises."""
+
+import json
+import threading
+import time
+
+import pytest
+import torch
+from torch import nn
+
+from bayesieve.core.likelihoods import Categorical, Gaussian
+from bayesieve.core.posterior import SparseModel
+from bayesieve.core.priors import Normal, SpikeSlab
+from bayesieve.core.problem import Problem
+from bayesieve.engines.flat_vi import FlatVI
+from bayesieve.engines.map import MAP
+from bayesieve.engines.sbnn import SBNN
+from bayesieve.errors import DivergedError
+from bayesieve.sieve.schedule import GradualPruning
+from bayesieve.training.options import Saving, Validation
+from bayesieve.training.schedule import Schedule
+from problems import normal
+from runs import (
+    BATCH,
+    N_DATA,
+    PER_EPOCH,
+    Spy,
+    assert_equal_posteriors,
+    assert_equal_runs,
+    assert_equal_states,
+    by_hand,
+    fit_toy,
+    toy,
+    with_batch_norm,
+    with_dropout,
+    without_clock,
+)
+
+PRIOR = SpikeSlab(0.5, 0.1, 0.4)
+ENGINES = {
+    "sbnn": SBNN(PRIOR, lr=0.02),
+    "sbnn-local": SBNN(PRIOR, lr=0.02, local=True),
+    "flat_vi": FlatVI(Normal(0.5), lr=0.02),
+    "map-sgd": MAP(optimizer="sgd", lr=0.05),
+}
+EACH = pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES.keys())
+SIMPLE = MAP(lr=0.02)
+
+
+@EACH
+@pytest.mark.parametrize("k", [1, 2])
+def test_equals_a_hand_written_loop_bit_for_bit(engine, k):
+    problem = toy()
+    run = fit_toy(problem, engine, seed=5, n_models=k)
+    assert_equal_states(run.state, by_hand(problem, engine, seed=5, n_models=k))
+
+
+def test_equals_a_hand_written_loop_with_dropout_and_dials():
+    problem, engine = toy(with_dropout), ENGINES["sbnn"]
+    schedule = Schedule(lr="linear", warmup=0.25, kl=0.5, kl_warmup_epochs=2, minibatch="geometric")
+
+    def dials(step):
+        progress, share = step / 12, (8 / 7, 4 / 7, 2 / 7)[step % 3] / 2 * 3
+        lr = progress / 0.25 if progress < 0.25 else 1 - (progress - 0.25) / 0.75
+        return lr, 0.5 * min(step / 3 / 2, 1.0) * share
+
+    spy = Spy(engine)
+    run = fit_toy(problem, spy, schedule=schedule)
+    expected = torch.tensor([dials(step) for step in range(12)])
+    torch.testing.assert_close(torch.tensor([own[:2] for own in spy.seen]), expected)
+    seen = iter(spy.seen)
+    assert_equal_states(run.state, by_hand(problem, engine, dials=lambda _: next(seen)[:2]))
+
+
+def test_every_example_is_used_once_per_epoch_and_the_last_batch_is_smaller():
+    spy = Spy(SIMPLE)
+    problem = toy()
+    fit_toy(problem, spy, epochs=2)
+    batches = [batch for _, _, batch in spy.seen]
+    assert [batch.n for batch in batches] == [8, 8, 6, 8, 8, 6]
+    epochs = [torch.cat([b.x for b in batches[i : i + 3]]) for i in (0, 3)]
+    for rows in epochs:
+        assert torch.equal(rows.sort(0).values, problem.x.sort(0).values)
+    assert not torch.equal(*epochs)
+
+
+def test_steps_count_steps():
+    problem = toy()
+    assert_equal_runs(fit_toy(problem, SIMPLE, epochs=2), fit_toy(problem, SIMPLE, steps=6))
+    cut = fit_toy(problem, SIMPLE, steps=5)
+    assert [(row["epoch"], row["step"]) for row in cut.history] == [(1, 3), (2, 5)]
+    assert fit_toy(problem, SIMPLE, steps=1).history[0]["step"] == 1
+    one = Spy(SIMPLE)
+    fit_toy(problem, one, epochs=2, batch_size=1000)
+    assert [batch.n for _, _, batch in one.seen] == [N_DATA, N_DATA]
+
+
+@EACH
+def test_seeds_decide_everything(engine):
+    problem = toy(with_dropout)
+    first, again = (fit_toy(problem, engine, seed=3) for _ in range(2))
+    assert_equal_runs(first, again)
+    other = fit_toy(problem, engine, seed=4)
+    assert not torch.equal(first.posterior.mean, other.posterior.mean)
+
+
+def test_global_random_numbers_are_untouched():
+    torch.manual_seed(11)
+    before = torch.get_rng_state()
+    fit_toy(toy(with_dropout), ENGINES["sbnn"])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_callers_problem_is_untouched():
+    problem = toy(with_batch_norm)
+    fit_toy(problem, SIMPLE, clip_norm=0.1)
+    assert problem.clip_norm is None
+    assert not problem.compiled
+    assert torch.equal(problem.workspace().buffers(0)["1.running_mean"], torch.zeros(8))
+
+
+def test_two_runs_on_one_problem_do_not_share_batch_norm_statistics():
+    problem = toy(with_batch_norm)
+    first = fit_toy(problem, SIMPLE)
+    before = first.posterior
+    second = fit_toy(problem, SIMPLE)
+    fit_toy(problem, SIMPLE, n_models=2)
+    assert_equal_posteriors(first.posterior, before)
+    assert_equal_runs(first, second)
+
+
+def test_population_has_k_different_models():
+    run = fit_toy(toy(), ENGINES["sbnn"], n_models=3)
+    means = torch.stack([own.mean for own in run.posteriors])
+    assert means.shape[0] == run.n_models == 3
+    assert len({tuple(row) for row in means.tolist()}) == 3
+    assert torch.equal(run.posterior.mean, means[0])
+    for name in ("log_lik", "kl", "elbo"):
+        assert len(run.history[-1][name]) == 3
+
+
+def test_engines_of_a_population_may_differ_in_numbers():
+    engines = [MAP(Normal(0.5), lr=0.01), MAP(Normal(2.0), lr=0.05)]
+    run = fit_toy(toy(), engines)
+    assert run.state.lr.shape == (2, 1)
+    assert run.engine == MAP(Normal((0.5, 2.0)), lr=(0.01, 0.05))
+    alone = fit_toy(toy(), engines[0])  # the first member starts at the module's weights too
+    torch.testing.assert_close(run.posterior.mean, alone.posterior.mean)
+
+
+def test_history_holds_one_row_per_epoch_with_means_over_its_steps():
+    problem, engine = toy(), MAP(Normal(0.7), optimizer="sgd", lr=1e-30)  # does not move
+    run = fit_toy(problem, engine, epochs=2)
+    assert [row["epoch"] for row in run.history] == [1, 2]
+    w = problem.initial
+    log_prior = torch.distributions.Normal(0.0, 0.7).log_prob(w.double()).sum().item()
+    assert run.history[0]["kl"] == pytest.approx(-log_prior, rel=1e-6)
+    spy = Spy(engine)
+    fit_toy(problem, spy, epochs=1)
+    logits = [problem.network.outputs(w[None], batch.x, {})[0] for _, _, batch in spy.seen]
+    losses = [
+        nn.functional.cross_entropy(own, batch.y).item()
+        for own, (_, _, batch) in zip(logits, spy.seen, strict=True)
+    ]
+    row = run.history[0]
+    assert row["log_lik"] == pytest.approx(-N_DATA * sum(losses) / 3, rel=1e-5)
+    assert row["elbo"] == pytest.approx(row["log_lik"] - row["kl"])
+
+
+def test_metrics_file_equals_the_history(tmp_path):
+    problem = toy()
+    validation = Validation(Split(problem.x, problem.y))
+    run = fit_toy(problem, SIMPLE, saving=Saving(tmp_path / "run"), validation=validation)
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == run.history
+    assert all(row["seconds"] >= 0 for row in run.history)
+
+
+class Split:
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+
+def test_validation_scores_the_mean_of_every_model():
+    problem = toy()
+    x = normal(9, 4, seed=8, dtype=torch.float32)
+    y = torch.arange(9) % 3
+    run = fit_toy(problem, SIMPLE, epochs=1, n_models=2, validation=Validation(Split(x, y)))
+    row = run.history[0]
+    for i, posterior in enumerate(run.posteriors):
+        logits = problem.network.outputs(posterior.mean[None], x, {})[0]
+        assert row["val_nll"][i] == pytest.approx(nn.functional.cross_entropy(logits, y).item())
+        assert row["val_error"][i] == pytest.approx((logits.argmax(1) != y).double().mean().item())
+
+
+def test_early_stopping_ends_in_the_best_state():
+    problem = toy(with_batch_norm)
+    contrary = Split(problem.x, (problem.y + 1) % 3)  # the better the fit, the worse the score
+    run = fit_toy(problem, SIMPLE, epochs=50, validation=Validation(contrary, patience=2))
+    scores = [row["val_nll"] for row in run.history]
+    best = scores.index(min(scores))
+    assert len(scores) == best + 3 < 50
+    assert_equal_posteriors(run.posterior, fit_toy(problem, SIMPLE, epochs=best + 1).posterior)
+
+
+def test_without_patience_the_last_state_stays():
+    problem = toy()
+    contrary = Validation(Split(problem.x, (problem.y + 1) % 3))
+    watched = fit_toy(problem, SIMPLE, validation=contrary)
+    assert_equal_states(watched.state, fit_toy(problem, SIMPLE).state)
+
+
+def test_small_gains_do_not_count():
+    problem = toy()
+    own = Split(problem.x, problem.y)
+    run = fit_toy(problem, SIMPLE, epochs=30, validation=Validation(own, 2, min_delta=100.0))
+    assert len(run.history) == 3  # only the first beats infinity
+
+
+def test_callbacks_see_every_epoch_and_may_stop():
+    seen = []
+
+    def watch(progress):
+        seen.append((progress.epoch, progress.step, progress.n_steps, progress.posterior().mean))
+        return progress.epoch == 2
+
+    run = fit_toy(toy(), SIMPLE, callbacks=[watch, lambda _: False])
+    assert [own[:3] for own in seen] == [(1, 3, 12), (2, 6, 12)]
+    assert torch.equal(seen[-1][3], run.posterior.mean)
+
+
+def test_start_from_a_posterior_continues_there():
+    problem = toy(with_batch_norm)
+    first = fit_toy(problem, ENGINES["sbnn"]).posterior
+    still = SBNN(PRIOR, lr=1e-30)
+    run = fit_toy(problem, still, epochs=1, start_from=first, n_models=2)
+    for own in run.posteriors:
+        torch.testing.assert_close(own.mean, first.mean)
+        torch.testing.assert_close(own.std, first.std)
+    tracked = run.posterior.buffers["1.num_batches_tracked"]
+    assert tracked == first.buffers["1.num_batches_tracked"] + PER_EPOCH
+
+
+@EACH
+def test_zeros_of_a_sparse_start_stay_zero(engine):
+    problem = toy()
+    first = fit_toy(problem, engine).posterior
+    keep = torch.arange(problem.layout.size) % 3 != 0
+    run = fit_toy(problem, engine, start_from=SparseModel(first.masked(keep), keep))
+    mean = run.posterior.mean
+    assert torch.equal(mean == 0, ~keep)
+    assert not torch.equal(mean, first.mean * keep)
+    assert run.history[0]["zeros"] == pytest.approx((~keep).double().mean().item())
+
+
+def test_clipping_scales_the_gradient_to_the_norm():
+    problem, engine = toy(), MAP(optimizer="sgd", lr=1.0, momentum=0.0)
+    w = problem.initial.clone().requires_grad_()
+    parts = problem.layout.unflatten(w)
+    logits = torch.relu(problem.x @ parts["0.weight"].T + parts["0.bias"])
+    logits = logits @ parts["2.weight"].T + parts["2.bias"]
+    (grad,) = torch.autograd.grad(nn.functional.cross_entropy(logits, problem.y), w)
+    for bound in (0.1 * grad.norm().item(), 10 * grad.norm().item()):
+        run = fit_toy(problem, engine, steps=1, batch_size=N_DATA, clip_norm=bound)
+        move = problem.initial - run.posterior.mean
+        torch.testing.assert_close(move, grad * min(1.0, bound / grad.norm().item()))
+
+
+def test_divergence_names_step_and_advice():
+    x = torch.ones(N_DATA, 1)
+    problem = Problem(nn.Linear(1, 1), Gaussian(), (x, x[:, 0]))
+    engine = MAP(optimizer="sgd", lr=1e30)
+    text = "MAP: log_lik or kl is not finite at step 3, epoch 1; last finite log_lik none. Lower lr"
+    with pytest.raises(DivergedError, match=text):
+        fit_toy(problem, engine)
+    later = Schedule(warmup=1.0)  # the first step has length 0
+    with pytest.raises(DivergedError, match=r"at step 3, epoch 3; last finite log_lik -\d"):
+        fit_toy(problem, engine, epochs=3, batch_size=N_DATA, schedule=later)
+
+
+def test_a_validation_score_that_is_not_finite_raises():
+    problem = toy()
+    broken = Split(torch.full_like(problem.x, torch.nan), problem.y)
+    with pytest.raises(DivergedError, match="the validation score is not finite at step 3"):
+        fit_toy(problem, SIMPLE, validation=Validation(broken))
+
+
+def test_runs_outside_the_main_thread(tmp_path):
+    runs = []
+    saving = Saving(tmp_path)
+    thread = threading.Thread(target=lambda: runs.append(fit_toy(toy(), SIMPLE, saving=saving)))
+    thread.start()
+    thread.join()
+    assert_equal_runs(runs[0], fit_toy(toy(), SIMPLE))
+
+
+def test_seconds_are_those_of_the_call():
+    started = time.perf_counter()
+    run = fit_toy(toy(), SIMPLE)
+    assert 0 < run.seconds < time.perf_counter() - started
+
+
+def test_float64_and_a_single_example():
+    problem = toy(dtype=torch.float64)
+    assert fit_toy(problem, ENGINES["sbnn-local"]).posterior.mean.dtype == torch.float64
+    one = Problem(nn.Linear(4, 3), Categorical(), (problem.x[:1].float(), problem.y[:1]))
+    assert len(fit_toy(one, SIMPLE, epochs=2).history) == 2
+    assert without_clock(fit_toy(one, SIMPLE).history)[0]["step"] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"epochs": 1, "steps": 1}, ValueError, "give either epochs or steps, got epochs=1"),
+        ({}, ValueError, "give either epochs or steps"),
+        ({"epochs": 0}, ValueError, "epochs must be > 0, got 0"),
+        ({"steps": 0}, ValueError, "steps must be > 0, got 0"),
+        ({"steps": -3}, ValueError, "steps must be > 0, got -3"),
+        ({"epochs": 1.5}, TypeError, r"epochs must be a whole number, got 1\.5"),
+        ({"epochs": 1, "batch_size": 0}, ValueError, "batch_size must be > 0"),
+        ({"epochs": 1, "batch_size": 2.0}, TypeError, "batch_size must be a whole number"),
+        ({"epochs": 1, "n_models": 0}, ValueError, "n_models must be > 0"),
+        ({"epochs": 1, "clip_norm": 0.0}, ValueError, "clip_norm must be > 0"),
+        ({"epochs": 1, "compile": "yes"}, ValueError, "compile must be one of auto, on, off"),
+        ({"epochs": 1, "schedule": Schedule(kl_after=1.0)}, ValueError, "there is no pruning"),
+        ({"epochs": 1, "pruning": GradualPruning(0.5)}, ValueError, "single draw"),
+    ],
+)
+def test_wrong_arguments_raise(options, error, text):
+    from bayesieve.training.fit import fit
+
+    with pytest.raises(error, match=text):
+        fit(toy(), SIMPLE, **options)
+
+
+def test_a_start_from_another_network_raises():
+    other = fit_toy(toy(with_batch_norm), SIMPLE, epochs=1).posterior
+    with pytest.raises(ValueError, match="start_from belongs to a network with other tensors"):
+        fit_toy(toy(), SIMPLE, start_from=other)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 7, 21])
+def test_batch_norm_refuses_a_last_batch_of_one(batch_size):
+    with pytest.raises(ValueError, match=f"22 examples in batches of {batch_size} leave a last"):
+        fit_toy(toy(with_batch_norm), SIMPLE, batch_size=batch_size)
+    assert fit_toy(toy(with_batch_norm), SIMPLE, batch_size=BATCH, steps=1).history

@@ -1,0 +1,163 @@
+"""Gradual pruning inside `fit`: strict zeros, reached on time, and for good."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+from bayesieve.assess.evaluate import evaluate
+from bayesieve.core.posterior import SparseModel
+from bayesieve.core.priors import Normal, SpikeSlab
+from bayesieve.engines.flat_vi import FlatVI
+from bayesieve.engines.map import MAP
+from bayesieve.engines.sbnn import SBNN
+from bayesieve.sieve.schedule import GradualPruning
+from bayesieve.training.options import Validation
+from bayesieve.training.schedule import Schedule
+from runs import PER_EPOCH, Spy, fit_toy, toy
+
+PRIOR = SpikeSlab(0.5, 0.1, 0.4)
+ENGINES = {
+    "sbnn": (SBNN(PRIOR, lr=0.05), "snr"),
+    "sbnn-local": (SBNN(PRIOR, lr=0.05, local=True), "inclusion"),
+    "sbnn-sgd": (SBNN(PRIOR, lr=0.05, optimizer="sgd"), "second-moment"),
+    "flat_vi": (FlatVI(Normal(0.5), lr=0.05), "evidence"),
+    "map": (MAP(lr=0.05, weight_decay=0.1), "magnitude"),
+    "map-sgd": (MAP(Normal(0.5), optimizer="sgd", lr=0.05), "magnitude"),
+}
+EACH = pytest.mark.parametrize(("engine", "score"), ENGINES.values(), ids=ENGINES.keys())
+SIZE = 67  # parameters of the toy network
+TARGET, KEPT = 0.6, 27  # round(0.4 * 67)
+
+
+def masks_of(engine, pruning, *, epochs=10, **options):
+    """The run, and after each epoch which entries of the mean are not 0, per model."""
+    masks = []
+
+    def watch(progress):
+        keep = progress.posterior().mean != 0
+        masks.append(keep)
+        return False
+
+    return fit_toy(
+        toy(), engine, epochs=epochs, pruning=pruning, callbacks=[watch], **options
+    ), masks
+
+
+@EACH
+def test_hard_pruning_reaches_the_target_and_zeros_stay(engine, score):
+    run, masks = masks_of(engine, GradualPruning(TARGET, 0.15, 0.65, score))
+    assert masks[0].all()
+    assert all(not (after & ~before).any() for before, after in pairwise(masks))
+    assert all(torch.equal(mask, masks[-1]) for mask in masks[6:])
+    kept = int(masks[-1].sum())
+    assert kept in (KEPT, KEPT - 1)  # one less where the next weight would bring a bias too
+    assert [row["zeros"] for row in run.history] == pytest.approx(
+        [1 - int(mask.sum()) / SIZE for mask in masks]
+    )
+    posterior = run.posterior
+    assert torch.equal(posterior.mean != 0, run.state.controls.keep[0])
+    if hasattr(posterior, "std"):
+        assert not posterior.std[~masks[-1]].any()
+    if posterior.inclusion is not None:
+        assert not posterior.inclusion[~masks[-1]].any()
+    size = evaluate(posterior, run.problem).to_dict()
+    assert size["weights"] == kept
+    assert size["zeros"] == 1 - kept / SIZE
+
+
+@EACH
+def test_kept_weights_go_on_learning_after_the_end(engine, score):
+    means = []
+    pruning = GradualPruning(TARGET, 0.15, 0.65, score)
+    watch = [lambda progress: means.append(progress.posterior().mean)]
+    fit_toy(toy(), engine, epochs=10, pruning=pruning, callbacks=watch)
+    moved = means[-1] != means[7]
+    assert torch.equal(moved, means[-1] != 0)
+
+
+def test_soft_masks_may_come_back_before_the_end_and_not_after():
+    engine = SBNN(PRIOR, lr=0.3)
+    run, masks = masks_of(engine, GradualPruning(TARGET, 0.05, 0.65, soft=True), epochs=20)
+    came_back = [bool((after & ~before).any()) for before, after in pairwise(masks)]
+    assert any(came_back[:12])
+    assert not any(came_back[12:])
+    assert int(masks[-1].sum()) == KEPT
+    assert torch.equal(run.state.controls.trained, run.state.controls.keep)
+    hard, _ = masks_of(engine, GradualPruning(TARGET, 0.05, 0.65), epochs=20)
+    assert not torch.equal(hard.state.controls.keep, run.state.controls.keep)
+
+
+def test_every_model_of_a_population_has_its_own_mask():
+    run, _ = masks_of(SBNN(PRIOR, lr=0.05), GradualPruning(TARGET, 0.15, 0.65), n_models=3)
+    keep = run.state.controls.keep
+    assert [int(own.sum()) for own in keep] == [KEPT] * 3
+    assert not torch.equal(keep[0], keep[1])
+    assert run.history[-1]["zeros"] == pytest.approx([1 - KEPT / SIZE] * 3)
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_zeros_of_a_sparse_start_do_not_come_back(soft):
+    problem, engine = toy(), SBNN(PRIOR, lr=0.05)
+    first = fit_toy(problem, engine).posterior
+    keep = torch.arange(SIZE) % 2 == 0
+    start = SparseModel(first.masked(keep), keep)
+    pruning = GradualPruning(0.7, 0.15, 0.65, soft=soft)
+    run, masks = masks_of(engine, pruning, start_from=start)
+    assert all(not (mask & ~keep).any() for mask in masks)
+    assert int(masks[-1].sum()) <= 20  # round(0.3 * 67)
+    assert run.history[0]["zeros"] == pytest.approx(33 / 67)
+
+
+def test_masks_follow_the_cubic_once_per_epoch():
+    pruning = GradualPruning(TARGET, 0.15, 0.65)
+    _, masks = masks_of(SBNN(PRIOR, lr=0.05), pruning)
+    for epoch, mask in enumerate(masks, start=1):
+        target = round((1 - pruning.zeros_at(epoch / 10)) * SIZE)
+        assert target - 2 <= int(mask.sum()) <= target
+
+
+def test_a_run_cut_inside_an_epoch_still_reaches_the_target():
+    run = fit_toy(toy(), SBNN(PRIOR, lr=0.05), steps=4, pruning=GradualPruning(TARGET, 0.1, 0.9))
+    assert int((run.posterior.mean != 0).sum()) == KEPT
+
+
+def test_kl_after_holds_from_the_end_of_pruning():
+    spy = Spy(SBNN(PRIOR, lr=0.05))
+    schedule = Schedule(kl=0.25, kl_after=0.75)
+    fit_toy(toy(), spy, pruning=GradualPruning(TARGET, 0.1, 0.5), schedule=schedule)
+    kl = [own[1] for own in spy.seen]
+    assert kl == [0.25] * 2 * PER_EPOCH + [0.75] * 2 * PER_EPOCH
+
+
+def test_learning_rate_decays_after_pruning_only():
+    spy = Spy(SBNN(PRIOR, lr=0.05))
+    pruning = GradualPruning(TARGET, 0.1, 0.5)
+    fit_toy(toy(), spy, pruning=pruning, schedule=Schedule(lr="linear"))
+    lr = [own[0] for own in spy.seen]
+    assert lr == pytest.approx([1.0] * 7 + [5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6])
+
+
+def test_early_stopping_waits_for_the_final_mask():
+    problem = toy()
+
+    class Contrary:
+        x, y = problem.x, (problem.y + 1) % 3
+
+    run = fit_toy(
+        problem, SBNN(PRIOR, lr=0.05), epochs=40, pruning=GradualPruning(TARGET, 0.1, 0.5),
+        validation=Validation(Contrary, patience=3),
+    )  # fmt: skip
+    assert 20 < len(run.history) < 40
+    assert int((run.posterior.mean != 0).sum()) == KEPT
+    scores = [row["val_nll"] for row in run.history[19:]]
+    assert scores.index(min(scores)) == len(scores) - 4
+
+
+def test_impossible_targets_raise_before_the_first_step():
+    spy = Spy(SBNN(PRIOR))
+    with pytest.raises(ValueError, match=r"1 of 67 parameters may stay, but .* always do"):
+        fit_toy(toy(), spy, pruning=GradualPruning(0.99))
+    with pytest.raises(ValueError, match="no inclusion probabilities"):
+        fit_toy(toy(), Spy(FlatVI()), pruning=GradualPruning(0.5, score="inclusion"))
+    assert spy.seen == []
