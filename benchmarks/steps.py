@@ -389,9 +389,18 @@ def cuda_rows(net: str, rounds: int) -> list[Row]:
         state = engine.init(problem, Generator(device).manual_seed(0))
         stepper = make_stepper(problem, engine, state)
         cases[f"{name}, compiled"] = partial(stepper, index)
+        cases[f"{name}, eager, no graph"] = _eager_step(NETS[net](), engine, x, y, index)
     cases = {name: warmed(case) for name, case in cases.items()}
     measured = interleaved(cases, BASELINE, rounds, 20 * STEPS_PER_ROUND, _synchronised)
     return [Row(f"graphed step: {name}", net, *measured[name]) for name in cases]
+
+
+def _eager_step(
+    model: nn.Module, engine: Engine[Any], x: Tensor, y: Tensor, index: Tensor
+) -> Case:
+    problem = Problem(model, Categorical(), (x.cpu(), y.cpu())).to(x.device)
+    state = engine.init(problem, Generator(x.device).manual_seed(0))
+    return lambda: engine.step(problem, state, Batch(x[index], y[index]))
 
 
 def _synchronised() -> float:
@@ -415,7 +424,11 @@ def _graphed_plain_step(model: nn.Module, x: Tensor, y: Tensor, index: Tensor) -
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
-    return graph.replay
+
+    def replay(_alive: tuple[object, ...] = (model, optimizer)) -> None:
+        graph.replay()  # reads and writes memory of what `_alive` keeps from being freed
+
+    return replay
 
 
 # --------------------------------------------------------------------------------------- report

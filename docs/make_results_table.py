@@ -114,7 +114,10 @@ def steps_table(results: list[dict[str, Any]]) -> str:
         if "rounds" not in own or "rows" not in own:
             continue
         about = ", ".join(f"{name} {value}" for name, value in own["machine"].items())
-        lines = ["| network | what | ms | ratio or count | target |", "|---|---|---:|---:|---:|"]
+        lines = [
+            "| network | what | ms | ratio or count | target | met |",
+            "|---|---|---:|---:|---:|---|",
+        ]
         for row in own["rows"]:
             value = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
             cells = (
@@ -123,6 +126,7 @@ def steps_table(results: list[dict[str, Any]]) -> str:
                 "" if row["median_ms"] is None else f"{row['median_ms']:.3f}",
                 value if row["count"] is None else str(row["count"]),
                 "" if row["target"] is None else f"{row['target']:g}",
+                {True: "yes", False: "no", None: ""}[row["met"]],
             )
             lines.append(f"| {' | '.join(cells)} |")
         parts.append("\n".join([f"Measured on: {about}.", "", *lines]))

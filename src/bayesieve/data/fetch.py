@@ -34,8 +34,8 @@ def fetch_data(name: str, progress: Progress | None = None, root: Path | None = 
         The folder the files are in.
 
     Example:
-        >>> fetch_data("mnist")  # doctest: +SKIP
-        PosixPath('/home/me/.cache/bayesieve/mnist')
+        >>> fetch_data("mnist").name  # doctest: +SKIP
+        'mnist'
     """
     root = data_root() if root is None else root
     info = data_info(name, root)

@@ -253,6 +253,7 @@ def local_gradient(
     log_lik = space.value_and_grad(batch, problem.n_data / batch.n)
     for name, part in drawn.items():
         space.std_grads[:, part] = space.grads[:, part] * noise[name]
+    problem.clip_(space.grads, space.std_grads)
     return log_lik
 
 

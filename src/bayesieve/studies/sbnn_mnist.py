@@ -29,6 +29,7 @@ import torch
 from torch import nn
 
 from bayesieve.assess.evaluate import evaluate
+from bayesieve.checks import check_choice
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.posterior import Posterior, SparseModel
 from bayesieve.core.priors import SpikeSlab
@@ -220,10 +221,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--timing", type=int, metavar="K", help="time one run against K together")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)
+    names = [name for name in options.settings.split(",") if name]
+    for name in names:
+        check_choice("sbnn_mnist", "setting", name, SETTINGS)
     data = load_data("mnist")
     train, score_on = _split(data, options.held_out)
     if options.quick:
-        train, options.seeds = train.subset(torch.arange(12_000)), 1
+        train, options.seeds = train.subset(torch.arange(min(12_000, len(train)))), 1
     result: dict[str, Any] = {"study": "sbnn_mnist", "machine": machine(options.device),
                               "scored_on": "5,000 held-out training images"
                               if options.held_out else "10,000 test images",
@@ -233,7 +237,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.timing:
         result["timing"] = timing(train, options.device, 160, options.timing)
         print(json.dumps(result["timing"]))
-    for name in filter(None, options.settings.split(",")):
+    for name in names:
         setting = SETTINGS[name]
         if options.quick:
             setting = replace(setting, epochs=6, prune_epochs=(1, 4), teacher_epochs=2)

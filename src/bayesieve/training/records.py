@@ -84,8 +84,6 @@ def resume_run(folder: Path, record: Record, models: Models, settings: Settings)
     record.best_epoch = meta["best_epoch"]
     best = {n.removeprefix(_BEST): v for n, v in tensors.items() if n.startswith(_BEST)}
     record.best = {n: v.to(models.problem.device) for n, v in best.items()}
-    if models.n > 1:  # what this tries once may draw random numbers: not after they are restored
-        models.problem.network.is_batchable(models.problem.x[:2])
     set_rng_states(tensors, models.problem.device)
 
 

@@ -6,7 +6,7 @@ from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.posterior import Samples
 from bayesieve.core.problem import Problem
 from bayesieve.engines.map import MAP
-from bayesieve.training.distill import soften, soften_out_of_fold
+from bayesieve.training.distill import soften
 from problems import normal
 from runs import fit_toy, mlp, toy, with_batch_norm
 
@@ -58,21 +58,6 @@ def test_training_goes_on_with_soft_labels():
     assert run.history[-1]["log_lik"] > run.history[0]["log_lik"]
 
 
-def test_out_of_fold_teachers_never_see_what_they_predict():
-    problem = toy()
-    seen, draws = [], teachers_of(problem, 3)
-
-    def train(part, fold):
-        seen.append({tuple(row) for row in part.x.tolist()})
-        return [draws[fold]]
-
-    soft = soften_out_of_fold(problem, train, n_folds=3, weight=1.0, seed=2)
-    alone = torch.stack([soften(problem, [own], 1.0).y for own in draws])
-    for i, row in enumerate(problem.x.tolist()):
-        (fold,) = [f for f, rows in enumerate(seen) if tuple(row) not in rows]
-        torch.testing.assert_close(soft.y[i], alone[fold, i])
-
-
 def test_wrong_use_raises():
     problem = toy()
     teachers = teachers_of(problem)
@@ -85,5 +70,3 @@ def test_wrong_use_raises():
     regression = Problem(mlp(), Gaussian(), (problem.x, problem.x[:, :3]))
     with pytest.raises(ValueError, match="needs a Categorical likelihood"):
         soften(regression, teachers)
-    with pytest.raises(ValueError, match="n_folds must be >= 2, got 1"):
-        soften_out_of_fold(problem, lambda *_: teachers, n_folds=1)

@@ -344,3 +344,13 @@ def test_batch_norm_refuses_a_last_batch_of_one(batch_size):
     with pytest.raises(ValueError, match=f"22 examples in batches of {batch_size} leave a last"):
         fit_toy(toy(with_batch_norm), SIMPLE, batch_size=batch_size)
     assert fit_toy(toy(with_batch_norm), SIMPLE, batch_size=BATCH, steps=1).history
+
+
+def test_clipping_bounds_mean_and_std_gradients_together_with_local_noise():
+    problem, engine = toy(), SBNN(local=True)
+    problem.clip_norm = 0.01
+    state = engine.init(problem, torch.Generator().manual_seed(0))
+    engine.step(problem, state, Batch(problem.x, problem.y))
+    space = problem.workspace(1, local=True)
+    joint = torch.cat([space.grads, space.std_grads], 1).norm() / problem.n_data
+    assert joint.item() == pytest.approx(0.01, rel=1e-4)
