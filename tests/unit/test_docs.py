@@ -1,6 +1,7 @@
 """Documentation is true: marked code runs, links lead somewhere, flags and references exist."""
 
 import ast
+import doctest
 import importlib.util
 import inspect
 import re
@@ -120,6 +121,10 @@ def skeleton():
     sys.modules["skeleton"] = module
     spec.loader.exec_module(module)
     return module
+
+
+def test_the_doctests_of_the_skeleton():
+    assert doctest.testmod(skeleton()) == doctest.TestResults(0, 4)
 
 
 # One names `lr` and wants the repr importable there, one lists the engines of the house.

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Categorical, Gaussian
 from bayesieve.core.posterior import SparseModel
 from bayesieve.core.priors import Normal, SpikeSlab
