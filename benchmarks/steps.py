@@ -395,9 +395,7 @@ def cuda_rows(net: str, rounds: int) -> list[Row]:
     return [Row(f"graphed step: {name}", net, *measured[name]) for name in cases]
 
 
-def _eager_step(
-    model: nn.Module, engine: Engine[Any], x: Tensor, y: Tensor, index: Tensor
-) -> Case:
+def _eager_step(model: nn.Module, engine: Engine[Any], x: Tensor, y: Tensor, index: Tensor) -> Case:
     problem = Problem(model, Categorical(), (x.cpu(), y.cpu())).to(x.device)
     state = engine.init(problem, Generator(x.device).manual_seed(0))
     return lambda: engine.step(problem, state, Batch(x[index], y[index]))

@@ -124,7 +124,9 @@ def skeleton():
 
 
 def test_the_doctests_of_the_skeleton():
-    assert doctest.testmod(skeleton()) == doctest.TestResults(0, 4)
+    failed, attempted = doctest.testmod(skeleton())
+    assert attempted > 0
+    assert failed == 0
 
 
 # One names `lr` and wants the repr importable there, one lists the engines of the house.
