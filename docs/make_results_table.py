@@ -4,8 +4,8 @@
     python docs/make_results_table.py --check    # exit 1 if a block is not what it would write
 
 No number in those tables is typed by hand. Files of `bayesieve.studies.sbnn_mnist` that were scored
-on test images give the table of errors and the one of seconds, files of `benchmarks/steps.py` the
-one of step times.
+on test images give the table of errors (with the error on held-out training images from
+results/held_out/) and the one of seconds, files of `benchmarks/steps.py` the one of step times.
 """
 
 import argparse
@@ -27,8 +27,14 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
     return [content for content in files if isinstance(content, dict)]
 
 
-def mnist_table(results: list[dict[str, Any]]) -> str:
+def mnist_table(results: list[dict[str, Any]], held_out: list[dict[str, Any]]) -> str:
     """One row per setting: network, zeros, errors, and the command that makes it again."""
+    chosen_by = {
+        record["name"]: record["error_mean"]
+        for study in held_out
+        if study.get("study") == "sbnn_mnist" and "held-out" in study["scored_on"]
+        for record in study["records"]
+    }
     studies = [
         own
         for own in results
@@ -48,9 +54,9 @@ def mnist_table(results: list[dict[str, Any]]) -> str:
     machines = sorted({f"{s['machine']['device']}, torch {s['machine']['torch']}" for s in studies})
     lines = [
         "| network | parameters left | zeros | test error: mean (least to most) | mean of 20 draws "
-        "| remarks | setting |",
-        "|---|---:|---:|---:|---:|---|---|",
-        *(_mnist_row(record) for record in rows),
+        "| held-out error | remarks | setting |",
+        "|---|---:|---:|---:|---:|---:|---|---|",
+        *(_mnist_row(record, chosen_by.get(record["name"])) for record in rows),
     ]
     seeds = sorted({len(record["seeds"]) for record in rows})
     command = f"python -m bayesieve.studies.sbnn_mnist --seeds {seeds[-1]} --settings SETTING"
@@ -58,7 +64,7 @@ def mnist_table(results: list[dict[str, Any]]) -> str:
     return "\n".join([*lines, "", note])
 
 
-def _mnist_row(record: dict[str, Any]) -> str:
+def _mnist_row(record: dict[str, Any], held_out: float | None) -> str:
     setting, first = record["setting"], record["seeds"][0]
     total = round(first["weights"] / (1 - first["zeros"]))
     spread = f"({100 * record['error_min']:.2f} to {100 * record['error_max']:.2f})"
@@ -68,6 +74,7 @@ def _mnist_row(record: dict[str, Any]) -> str:
         f"{100 * record['zeros_min']:.2f} %",
         f"{100 * record['error_mean']:.2f} % {spread}",
         f"{100 * record['mc_error_mean']:.2f} %",
+        "" if held_out is None else f"{100 * held_out:.2f} %",
         _remarks(record),
         f"`{record['name']}`",
     )
@@ -149,12 +156,16 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="only compare; exit 1 if different")
     check = parser.parse_args().check
     results = read_results(RESULTS)
-    tables = {"mnist": mnist_table, "seconds": seconds_table, "steps": steps_table}
+    tables = {
+        "mnist": mnist_table(results, read_results(RESULTS / "held_out")),
+        "seconds": seconds_table(results),
+        "steps": steps_table(results),
+    }
     stale = []
     for name, page in BLOCKS.items():
         path = ROOT / page
         text = path.read_text(encoding="utf-8")
-        new = with_block(text, name, tables[name](results))
+        new = with_block(text, name, tables[name])
         if new != text:
             stale.append(f"{page} ({name})")
             if not check:

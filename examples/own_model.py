@@ -50,7 +50,7 @@ def main() -> None:
     for row in run.history[::10]:
         print(f"epoch {row['epoch']:>2}  log-lik {row['log_lik']:8.1f}  zeros {row['zeros']:.2f}")
 
-    sparse = bs.SparseModel(run.posterior, run.posterior.mean != 0)
+    sparse = run.sparse()
     print(bs.evaluate(sparse, data.test))
 
     # A saved model is one safetensors file; it is read back onto a network of the same structure.

@@ -107,8 +107,11 @@ def _labels(targets: Tensor) -> Tensor:
 
 def model_size(model: Posterior | SparseModel) -> dict[str, float]:
     """Zeros over all trainable parameters, removed prunable weights, and the counts behind them."""
-    w, layout = model.posterior.mean if isinstance(model, SparseModel) else model.mean, model.layout
-    kept = model.keep if isinstance(model, SparseModel) else w != 0
+    layout = model.layout
+    if isinstance(model, SparseModel):
+        kept = model.keep
+    else:  # a weight is gone when it is 0 in every draw, not when its mean happens to be
+        kept = (model.mean != 0) | (getattr(model, "std", model.mean) != 0)
     prunable = kept[layout.sparse]
     return {
         "zeros": 1 - int(kept.sum()) / layout.size,

@@ -9,7 +9,7 @@ a formula in i and three keys, so a compiled kernel computes many at once and st
     √(-2 log u) · (cos 2πv, sin 2πv)                               Box and Muller (1958)
 
 `mix` is a bijection of the 32-bit integers in which every input bit flips every output bit with
-probability near 1/2 (xor-shift-multiply with the constants of Ettinger's "lowbias32"). The keys
+probability near 1/2 (xor-shift-multiply with the constants of Wellons's "lowbias32"). The keys
 are fresh from the caller's generator at each use, so all randomness still comes from there. They
 enter before and between two rounds: streams of two steps may visit common values of a, but the
 numbers made from them differ. |normal| is at most √(62 log 2) = 6.6.

@@ -3,7 +3,7 @@
 - `lenet_300_100`: the fully connected one, with ReLU as in the pruning papers.
 - `lenet5`: LeCun, Bottou, Bengio and Haffner (1998), "Gradient-based learning applied to document
   recognition", section II.B: tanh and average pooling.
-- `lenet5_caffe`: the variant shipped with Caffe, wider, with max pooling and a single ReLU.
+- `lenet5_caffe`: the variant shipped with Caffe, wider, with max pooling and ReLUs.
 
 Departures of `lenet5` from 1998: the first convolution is padded by 2, so that 28x28 images take
 the place of 32x32 ones; pooling has no trainable coefficients; every map of the second convolution

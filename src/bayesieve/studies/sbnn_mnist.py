@@ -31,7 +31,7 @@ from torch import nn
 from bayesieve.assess.evaluate import evaluate
 from bayesieve.checks import check_choice
 from bayesieve.core.likelihoods import Categorical
-from bayesieve.core.posterior import Posterior, SparseModel
+from bayesieve.core.posterior import Posterior
 from bayesieve.core.priors import SpikeSlab
 from bayesieve.core.problem import Problem
 from bayesieve.core.storage import atomic_write
@@ -153,8 +153,8 @@ def _record(
     name: str, setting: Setting, run: Fit, score_on: Examples, seconds: float
 ) -> dict[str, Any]:
     rows = []
-    for posterior in run.posteriors:
-        sparse = SparseModel(posterior, posterior.mean != 0)
+    for member in range(run.n_models):
+        sparse = run.sparse(member)
         at_mean = evaluate(sparse, score_on).to_dict()
         sampled = evaluate(sparse, score_on, n_samples=20).to_dict()
         rows.append({"error": at_mean["error"], "nll": at_mean["nll"], "ece": at_mean["ece"],
@@ -237,6 +237,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.timing:
         result["timing"] = timing(train, options.device, 160, options.timing)
         print(json.dumps(result["timing"]))
+        _write(options.out, result)
     for name in names:
         setting = SETTINGS[name]
         if options.quick:
@@ -246,9 +247,13 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{name:<24} error {100 * record['error_mean']:.2f} %  (20 draws "
               f"{100 * record['mc_error_mean']:.2f} %)  zeros {100 * record['zeros_min']:.2f} %  "
               f"{record['total_seconds']:.0f} s")  # fmt: skip
-        if options.out is not None:
-            atomic_write(options.out, (json.dumps(result, indent=1) + "\n").encode())
+        _write(options.out, result)
     return 0
+
+
+def _write(path: Path | None, result: dict[str, Any]) -> None:
+    if path is not None:
+        atomic_write(path, (json.dumps(result, indent=1) + "\n").encode())
 
 
 if __name__ == "__main__":

@@ -54,6 +54,14 @@ class Fit:
         """The posterior of the only model (of the first of a population)."""
         return self.engine.posterior(self.problem, self.state, 0)
 
+    def sparse(self, member: int = 0) -> SparseModel:
+        """One member with the mask its pruning schedule left; everything is kept without one."""
+        posterior = self.engine.posterior(self.problem, self.state, member)
+        keep = self.state.controls.keep
+        if keep is None:
+            return SparseModel(posterior, torch.ones_like(posterior.mean, dtype=torch.bool))
+        return SparseModel(posterior, keep[member].clone())
+
     @property
     def posteriors(self) -> list[Posterior]:
         """The posterior of every model of the population."""

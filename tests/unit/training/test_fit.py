@@ -355,3 +355,11 @@ def test_clipping_bounds_mean_and_std_gradients_together_with_local_noise():
     space = problem.workspace(1, local=True)
     joint = torch.cat([space.grads, space.std_grads], 1).norm() / problem.n_data
     assert joint.item() == pytest.approx(0.01, rel=1e-4)
+
+
+def test_a_run_hands_back_its_mask():
+    run = fit_toy(toy(), SBNN(), epochs=4, pruning=GradualPruning(0.5, start=0.1, end=0.5))
+    sparse = run.sparse()
+    assert torch.equal(sparse.keep, run.state.controls.keep[0])
+    assert sparse.zeros == pytest.approx(run.history[-1]["zeros"])
+    assert not fit_toy(toy(), SBNN()).sparse().zeros
