@@ -41,17 +41,8 @@ class Likelihood(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Categorical:
-    """Softmax over the last output axis; targets are class numbers or rows of probabilities.
-
-    With probability rows the log density is Σ_c target_c log p_c, which is what training on
-    softened labels (self-distillation) maximises.
-
-    Example:
-        >>> Categorical().log_prob(torch.zeros(1, 4), torch.tensor([2]), {}).item()
-        -1.3862943649291992
-    """
+class _Classes:
+    """What likelihoods of class labels share."""
 
     @property
     def task(self) -> Task:
@@ -61,6 +52,19 @@ class Categorical:
     def parameters(self) -> dict[str, Tensor]:
         """Nothing is learned here."""
         return {}
+
+
+@dataclass(frozen=True)
+class Categorical(_Classes):
+    """Softmax over the last output axis; targets are class numbers or rows of probabilities.
+
+    With probability rows the log density is Σ_c target_c log p_c, which is what training on
+    softened labels (self-distillation) maximises.
+
+    Example:
+        >>> Categorical().log_prob(torch.zeros(1, 4), torch.tensor([2]), {}).item()
+        -1.3862943649291992
+    """
 
     def log_prob(self, output: Tensor, target: Tensor, extra: Extra) -> Tensor:
         """Log density of each example, shape (n,); positions of a sequence are summed."""
@@ -106,22 +110,13 @@ class Categorical:
 
 
 @dataclass(frozen=True)
-class Bernoulli:
+class Bernoulli(_Classes):
     """Sigmoid of each output; targets are 0 or 1, one per output (a last axis of 1 may lack).
 
     Example:
         >>> Bernoulli().log_prob(torch.zeros(1, 1), torch.tensor([1.0]), {}).item()
         -0.6931471824645996
     """
-
-    @property
-    def task(self) -> Task:
-        """Class probabilities."""
-        return "classification"
-
-    def parameters(self) -> dict[str, Tensor]:
-        """Nothing is learned here."""
-        return {}
 
     def log_prob(self, output: Tensor, target: Tensor, extra: Extra) -> Tensor:
         """Log density of each example, shape (n,); several outputs are summed."""

@@ -58,7 +58,8 @@ def reliability_diagram(runs: Mapping[str, ReliabilityBins], path: str | Path) -
 def draw_reliability(axes: Axes, runs: Mapping[str, ReliabilityBins]) -> None:
     """Draw the reliability curves on `axes`, the area of each marker growing with its bin.
 
-    Bins with under 0.2% of the examples are pale and not joined: their accuracy is mostly noise.
+    Bins with under 10 examples, or under 0.2% of them, are pale and not joined: their accuracy is
+    mostly noise.
 
     Example:
         >>> axes = new_figure(3, 3).add_subplot()
@@ -74,7 +75,8 @@ def draw_reliability(axes: Axes, runs: Mapping[str, ReliabilityBins]) -> None:
             raise ValueError(f"reliability_diagram: the bins of '{label}' are empty.")
         share = count / count.sum()
         x, y = np.array(bins.confidence), np.array(bins.accuracy)
-        solid, pale = share >= 0.002, (share > 0) & (share < 0.002)
+        solid = (count >= 10) & (share >= 0.002)
+        pale = (count > 0) & ~solid
         area = 14 + 70 * np.sqrt(share[solid])
         text = f"{label} (ECE {percent(bins.ece)})"
         axes.plot(x[solid], y[solid], color=color, lw=2, zorder=2, label=text)
