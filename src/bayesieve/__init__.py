@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from bayesieve.assess.evaluate import evaluate as evaluate
     from bayesieve.assess.predict import predict as predict
     from bayesieve.core.batch import Batch as Batch
+    from bayesieve.core.gaussian_laplace import GaussianLaplace as GaussianLaplace
+    from bayesieve.core.group_sparse import GroupSparse as GroupSparse
     from bayesieve.core.layout import Layout as Layout
     from bayesieve.core.layout import Role as Role
     from bayesieve.core.layout import Roles as Roles
@@ -22,13 +24,25 @@ if TYPE_CHECKING:
     from bayesieve.core.priors import Normal as Normal
     from bayesieve.core.priors import SpikeSlab as SpikeSlab
     from bayesieve.core.problem import Problem as Problem
+    from bayesieve.core.scale_priors import Horseshoe as Horseshoe
     from bayesieve.core.storage import load_posterior as load_posterior
     from bayesieve.core.storage import load_sparse as load_sparse
-    from bayesieve.core.storage import save as save
     from bayesieve.data import load_data as load_data
+    from bayesieve.deliver.bundle import load as load
+    from bayesieve.deliver.bundle import save as save
+    from bayesieve.deliver.c_header import export_c as export_c
+    from bayesieve.deliver.onnx_export import export_onnx as export_onnx
+    from bayesieve.deliver.pt2 import export_pt2 as export_pt2
+    from bayesieve.engines.bmr import BMR as BMR
     from bayesieve.engines.flat_vi import FlatVI as FlatVI
+    from bayesieve.engines.horseshoe import HorseshoeVI as HorseshoeVI
     from bayesieve.engines.map import MAP as MAP
     from bayesieve.engines.sbnn import SBNN as SBNN
+    from bayesieve.engines.sghmc import SGHMC as SGHMC
+    from bayesieve.engines.sgld import SGLD as SGLD
+    from bayesieve.engines.tdamp import TDAMP as TDAMP
+    from bayesieve.sieve.bmr import reduce as reduce
+    from bayesieve.sieve.compact import compact as compact
     from bayesieve.sieve.prune import prune as prune
     from bayesieve.sieve.prune import sparsity_curve as sparsity_curve
     from bayesieve.sieve.rules import keep_fraction as keep_fraction
@@ -36,6 +50,7 @@ if TYPE_CHECKING:
     from bayesieve.sieve.rules import keep_probable as keep_probable
     from bayesieve.sieve.schedule import GradualPruning as GradualPruning
     from bayesieve.training.fit import fit as fit
+    from bayesieve.training.laplace import laplace as laplace
     from bayesieve.training.schedule import Schedule as Schedule
 
 __version__ = "0.1.0"
@@ -44,6 +59,9 @@ _HOME = {
     "evaluate": "assess.evaluate",
     "predict": "assess.predict",
     "Batch": "core.batch",
+    "GaussianLaplace": "core.gaussian_laplace",
+    "GroupSparse": "core.group_sparse",
+    "Horseshoe": "core.scale_priors",
     "Layout": "core.layout",
     "Role": "core.layout",
     "Roles": "core.layout",
@@ -58,11 +76,22 @@ _HOME = {
     "Problem": "core.problem",
     "load_posterior": "core.storage",
     "load_sparse": "core.storage",
-    "save": "core.storage",
     "load_data": "data",
+    "load": "deliver.bundle",
+    "save": "deliver.bundle",
+    "export_c": "deliver.c_header",
+    "export_onnx": "deliver.onnx_export",
+    "export_pt2": "deliver.pt2",
+    "BMR": "engines.bmr",
     "FlatVI": "engines.flat_vi",
+    "HorseshoeVI": "engines.horseshoe",
     "MAP": "engines.map",
     "SBNN": "engines.sbnn",
+    "SGHMC": "engines.sghmc",
+    "SGLD": "engines.sgld",
+    "TDAMP": "engines.tdamp",
+    "reduce": "sieve.bmr",
+    "compact": "sieve.compact",
     "prune": "sieve.prune",
     "sparsity_curve": "sieve.prune",
     "keep_fraction": "sieve.rules",
@@ -70,6 +99,7 @@ _HOME = {
     "keep_probable": "sieve.rules",
     "GradualPruning": "sieve.schedule",
     "fit": "training.fit",
+    "laplace": "training.laplace",
     "Schedule": "training.schedule",
 }
 __all__ = [*_HOME, "__version__"]

@@ -8,14 +8,22 @@ import torch
 from torch import nn
 
 from bayesieve.core.batch import Batch
+from bayesieve.core.gaussian_laplace import GaussianLaplace
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.posterior import Posterior
 from bayesieve.core.priors import Normal, SpikeSlab
 from bayesieve.core.problem import Problem
+from bayesieve.core.scale_priors import Horseshoe, LayerScaled
 from bayesieve.core.state import named_tensors, restore_, snapshot
+from bayesieve.engines._adaptive_prior import Averaging
+from bayesieve.engines._chain import Chain
+from bayesieve.engines.bmr import BMR, Reduction
 from bayesieve.engines.flat_vi import FlatVI
+from bayesieve.engines.horseshoe import HorseshoeVI
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
+from bayesieve.engines.sghmc import SGHMC
+from bayesieve.engines.sgld import SGLD
 from bayesieve.errors import UnsupportedModelError
 from problems import flat, run, seeded
 from zoo import BY_NAME
@@ -29,10 +37,19 @@ ENGINES = {
     "flat_vi": FlatVI(lr=0.01),
     "flat_vi-local": FlatVI(prior=Normal(0.3), lr=0.01, init_std=0.1, local=True),
     "flat_vi-mixture": FlatVI(prior=MIXED, lr=0.01, init_std=0.1),
+    "horseshoe": HorseshoeVI(prior=Horseshoe(0.1), lr=0.1),
+    "bmr": BMR(lr=0.1),
+    "bmr-uniform": BMR(LayerScaled(0.2), Reduction("savage-dickey"), lr=0.1, start="uniform"),
     "sbnn": SBNN(lr=0.01),
     "sbnn-he": SBNN(prior=MIXED, lr=0.01, init_std=0.05, start="he"),
     "sbnn-sgd": SBNN(prior=MIXED, lr=0.01, optimizer="sgd"),
     "sbnn-local": SBNN(prior=MIXED, lr=0.01, local=True),
+    "sgld": SGLD(step_size=1e-3),
+    "sgld-sa": SGLD(GaussianLaplace(0.5, 1.0), 1e-3, adapt="sa", averaging=Averaging(5.0)),
+    "sgld-rms": SGLD(step_size=1e-4, preconditioned=True, chain=Chain(thin=2, n_kept=2)),
+    "sghmc": SGHMC(step_size=1e-4),
+    "sghmc-em": SGHMC(GaussianLaplace(0.5, 1.0), 1e-4, 0.1, adapt="em"),
+    "sghmc-rms": SGHMC(step_size=1e-5, preconditioned=True, chain=Chain(cycle=9, cooling=0.99)),
 }
 EACH = pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES.keys())
 POPULATIONS = pytest.mark.parametrize("k", [1, 3])
@@ -231,7 +248,7 @@ def test_dtype_and_device_are_kept(engine, k, dtype):
     state = trained(engine, problem, k=k)
     posterior = engine.posterior(problem, state)
     for name, value in named_tensors(state):
-        assert value.dtype == dtype, name
+        assert value.dtype == dtype or name.startswith("controls."), name  # masks are bool
         assert value.device == problem.device
     for value in (posterior.mean, posterior.draw(2, seeded(0))):
         assert value.dtype == dtype
@@ -243,7 +260,7 @@ def test_dtype_and_device_are_kept(engine, k, dtype):
 def test_inclusion_is_a_probability(engine, k):
     problem = problem_of()
     posterior = engine.posterior(problem, trained(engine, problem, k=k), k - 1)
-    if not isinstance(engine.prior, SpikeSlab):
+    if not isinstance(engine.prior, SpikeSlab | GaussianLaplace):
         assert posterior.inclusion is None
         return
     inclusion = posterior.inclusion
@@ -444,12 +461,13 @@ def test_frozen_integer_parameters_are_carried_along(engine):
 
 @EACH
 def test_engines_are_frozen_hashable_printable_and_comparable(engine):
+    rate = "lr" if hasattr(engine, "lr") else "step_size"
     with pytest.raises(dataclasses.FrozenInstanceError):
-        engine.lr = 1.0
+        setattr(engine, rate, 1.0)
     twin = dataclasses.replace(engine)
     assert twin == engine
     assert hash(twin) == hash(engine)
-    assert dataclasses.replace(engine, lr=0.5) != engine
+    assert dataclasses.replace(engine, **{rate: 0.05}) != engine
     assert eval(repr(engine)) == engine  # all names in it are imported above
     assert copy.deepcopy(engine) == engine
     assert not any(isinstance(value, torch.Tensor) for value in vars(engine).values())
@@ -473,6 +491,13 @@ def test_engines_are_frozen_hashable_printable_and_comparable(engine):
         (lambda: SBNN(optimizer="adamw"), r"^SBNN: optimizer must be one of adam, sgd"),
         (lambda: SBNN(start="zero"), r"^SBNN: start must be one of module, he"),
         (lambda: SBNN(optimizer="sgd", local=True), r"^SBNN: local noise needs optimizer='adam'"),
+        (lambda: SGLD(step_size=0.0), r"^SGLD: step_size must be > 0, got 0\.0\.$"),
+        (lambda: SGLD(temperature=-1.0), r"^SGLD: temperature must be >= 0, got -1\.0\.$"),
+        (lambda: SGLD(adapt="sa"), r"^SGLD: adapt='sa' needs a GaussianLaplace prior, got Normal"),
+        (lambda: SGLD(adapt="sam"), r"^SGLD: adapt must be one of .* Did you mean 'sa'"),
+        (lambda: SGHMC(friction=1.5), r"^SGHMC: friction must be between 0 and 1, got 1\.5"),
+        (lambda: SGHMC(step_size=0.3), r"^SGHMC: gradient_variance \* step_size / 2 must be <="),
+        (lambda: SGHMC(start="zero"), r"^SGHMC: start must be one of module, he"),
     ],
 )
 def test_impossible_settings_are_refused(make, message):
@@ -490,6 +515,8 @@ def test_impossible_settings_are_refused(make, message):
         FlatVI(prior=Normal((0.1, 0.2))),
         SBNN(lr=(0.1, 0.2)),
         SBNN(prior=SpikeSlab((1.0, 2.0), 0.1)),
+        SGLD(step_size=(1e-4, 2e-4)),
+        SGHMC(prior=GaussianLaplace((0.1, 0.2)), adapt="sa"),
     ],
     ids=str,
 )

@@ -89,7 +89,8 @@ def test_help_of_the_program_is_quick():
 @pytest.mark.parametrize(
     "command",
     ["train", "prune", "evaluate", "demo", "doctor", "version", "data list", "data info",
-     "data fetch"],
+     "data fetch", "compact", "verify", "export", "predict", "profile", "scratch train",
+     "scratch study"],
 )  # fmt: skip
 def test_help_has_an_example_and_json(command):
     text = ok(*command.split(), "--help").stdout
@@ -369,7 +370,7 @@ def test_damaged_files_are_named(tmp_path, dense):
 @pytest.mark.parametrize(
     ("code", "change", "message"),
     [
-        (2, [], "one of --zeros, --threshold and --n-of-m"),
+        (2, [], "give one of --zeros, --threshold, --n-of-m, --keep-units"),
         (1, ["--zeros", "1.2"], "zeros must be between 0 and 1"),
         (1, ["--zeros", "0.5", "--score", "snrr"], "Did you mean 'snr'"),
         (1, ["--zeros", "0.9999"], "smallest fraction"),

@@ -10,7 +10,7 @@ from bayesieve.cli.console import JsonFlag, print_json, print_table
 EXAMPLE = "Example: bayesieve doctor --json"
 _PACKAGES = (
     "torch", "numpy", "scipy", "scikit-learn", "safetensors", "typer", "rich",
-    "matplotlib", "pandas",
+    "matplotlib", "pyarrow", "onnx", "onnxruntime",
 )  # fmt: skip
 
 

@@ -11,6 +11,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from bayesieve.cli.compact import EXAMPLE as COMPACT_EXAMPLE
+from bayesieve.cli.compact import compact
 from bayesieve.cli.config_files import UsageError
 from bayesieve.cli.data import data_app
 from bayesieve.cli.demo import EXAMPLE as DEMO_EXAMPLE
@@ -19,10 +21,19 @@ from bayesieve.cli.doctor import EXAMPLE as DOCTOR_EXAMPLE
 from bayesieve.cli.doctor import doctor
 from bayesieve.cli.evaluate import EXAMPLE as EVALUATE_EXAMPLE
 from bayesieve.cli.evaluate import evaluate
+from bayesieve.cli.export import EXAMPLE as EXPORT_EXAMPLE
+from bayesieve.cli.export import export
+from bayesieve.cli.predict import EXAMPLE as PREDICT_EXAMPLE
+from bayesieve.cli.predict import predict
+from bayesieve.cli.profile import EXAMPLE as PROFILE_EXAMPLE
+from bayesieve.cli.profile import profile
 from bayesieve.cli.prune import EXAMPLE as PRUNE_EXAMPLE
 from bayesieve.cli.prune import prune
+from bayesieve.cli.scratch import scratch_app
 from bayesieve.cli.train import EXAMPLE as TRAIN_EXAMPLE
 from bayesieve.cli.train import train
+from bayesieve.cli.verify import EXAMPLE as VERIFY_EXAMPLE
+from bayesieve.cli.verify import verify
 from bayesieve.cli.version import EXAMPLE as VERSION_EXAMPLE
 from bayesieve.cli.version import version
 from bayesieve.errors import BayesieveError
@@ -43,7 +54,7 @@ class _Guarded(TyperGroup):
             raise  # the reader has left, as with `| head`: typer ends quietly
         except UsageError as error:
             _leave(str(error), 2)
-        except (BayesieveError, ValueError, TypeError, OSError, MemoryError) as error:
+        except (BayesieveError, ValueError, TypeError, OSError, MemoryError, ImportError) as error:
             if os.environ.get(TRACEBACK_VARIABLE):
                 raise
             _leave(str(error) or type(error).__name__, 1)
@@ -67,7 +78,13 @@ app.command(epilog=DEMO_EXAMPLE)(demo)
 app.command(epilog=TRAIN_EXAMPLE)(train)
 app.command(epilog=PRUNE_EXAMPLE)(prune)
 app.command(epilog=EVALUATE_EXAMPLE)(evaluate)
+app.command(epilog=COMPACT_EXAMPLE)(compact)
+app.command(epilog=VERIFY_EXAMPLE)(verify)
+app.command(epilog=EXPORT_EXAMPLE)(export)
+app.command(epilog=PREDICT_EXAMPLE)(predict)
+app.command(epilog=PROFILE_EXAMPLE)(profile)
 app.add_typer(data_app, name="data")
+app.add_typer(scratch_app, name="scratch")
 app.command(epilog=DOCTOR_EXAMPLE)(doctor)
 app.command(epilog=VERSION_EXAMPLE)(version)
 

@@ -25,15 +25,35 @@ Threshold = Annotated[
 NOfM = Annotated[
     str | None, typer.Option(help="Keep N of every M weights, such as 2:4.", metavar="N:M")
 ]
+KeepUnits = Annotated[
+    float | None,
+    typer.Option("--keep-units", help="Keep this fraction of units, channels and heads, whole."),
+]
+TargetMacs = Annotated[
+    float | None,
+    typer.Option(help="Remove whole units until this fraction of multiply-adds is left."),
+]
+TargetLatency = Annotated[
+    float | None,
+    typer.Option(
+        help="Remove whole units until one example takes this long here, compacted, in torch.",
+        metavar="MS",
+    ),
+]
 ScoreOption = Annotated[
     str | None,
     typer.Option(
-        help="Which weights stay; snr, or magnitude for map, unless given.",
+        help="What stays; unless given, snr for weights and evidence for units, or magnitude for "
+        "map. Units take inclusion, evidence or magnitude.",
         metavar="inclusion|snr|evidence|magnitude|second-moment",
     ),
 ]
 Scope = Annotated[
-    str, typer.Option(help="Compare all weights, or within layers.", metavar="global|layer")
+    str | None,
+    typer.Option(
+        help="Compare all, or within layers; global for weights, layer for units, unless given.",
+        metavar="global|layer",
+    ),
 ]
 AllowEmpty = Annotated[
     bool, typer.Option("--allow-empty-layers", help="A layer may lose its last weight.")
@@ -51,8 +71,11 @@ def prune(
     zeros: Zeros = None,
     threshold: Threshold = None,
     n_of_m: NOfM = None,
+    keep_units: KeepUnits = None,
+    target_macs: TargetMacs = None,
+    target_latency: TargetLatency = None,
     score: ScoreOption = None,
-    scope: Scope = "global",
+    scope: Scope = None,
     allow_empty_layers: AllowEmpty = False,
     finetune: Finetune = 0,
     reestimate_batchnorm: Reestimate = False,
@@ -61,7 +84,7 @@ def prune(
     figures: FiguresFlag = True,
     json: JsonFlag = False,
 ) -> None:
-    """Remove weights from a run, and show what every sparsity would cost."""
+    """Remove weights or whole units from a run, and show what every sparsity would cost."""
     source, target = RunFolder(run), RunFolder(out)
     if out.resolve() == run.resolve():
         raise UsageError("--out must differ from the run that is pruned.")
@@ -69,8 +92,8 @@ def prune(
     from bayesieve.cli.pruning import Choice
 
     choice = Choice(
-        zeros, threshold, _pair(n_of_m), score, scope, allow_empty_layers, finetune,
-        reestimate_batchnorm,
+        zeros, threshold, _pair(n_of_m), keep_units, target_macs, target_latency, score, scope,
+        allow_empty_layers, finetune, reestimate_batchnorm,
     )  # fmt: skip
     result = _run(source, target, choice, device, figures=figures)
     if json:

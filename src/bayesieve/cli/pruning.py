@@ -3,6 +3,8 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from torch import Tensor
+
 from bayesieve.assess.evaluate import evaluate
 from bayesieve.cli.building import build_likelihood, build_module, build_roles
 from bayesieve.cli.config import RunConfig
@@ -16,6 +18,7 @@ from bayesieve.cli.results import Curve, curve_of, has_spread, numbers
 from bayesieve.core.posterior import SparseModel
 from bayesieve.core.problem import Problem
 from bayesieve.core.storage import save
+from bayesieve.sieve.groups import keep_latency, keep_macs, keep_units
 from bayesieve.sieve.prune import prune, reestimate_batchnorm
 from bayesieve.sieve.rules import Rule, keep_n_of_m, keep_probable, keep_zeros
 from bayesieve.training.fit import fit
@@ -24,25 +27,34 @@ from bayesieve.training.schedule import Schedule
 
 @dataclass(frozen=True)
 class Choice:
-    """What to remove: exactly one of zeros, threshold and n_of_m."""
+    """What to remove: exactly one of the first six; the last three of these remove whole units."""
 
     zeros: float | None
     threshold: float | None
     n_of_m: tuple[int, int] | None
+    keep_units: float | None
+    target_macs: float | None
+    target_latency: float | None
     score: str | None
-    scope: str
+    scope: str | None
     allow_empty_layers: bool
     finetune: int
     reestimate_batchnorm: bool
 
     def __post_init__(self) -> None:
         ways = (self.zeros, self.threshold, self.n_of_m)
-        if sum(way is not None for way in ways) != 1:
-            raise UsageError("give one of --zeros, --threshold and --n-of-m.")
+        structured = (self.keep_units, self.target_macs, self.target_latency)
+        if sum(way is not None for way in (*ways, *structured)) != 1:
+            raise UsageError(
+                "give one of --zeros, --threshold, --n-of-m, --keep-units, --target-macs and "
+                "--target-latency."
+            )
+        if self.allow_empty_layers and any(way is not None for way in structured):
+            raise UsageError("--allow-empty-layers is for single weights; units leave one.")
         if self.threshold is not None and self.score not in (None, "inclusion"):
             raise UsageError("--threshold is on inclusion probabilities; leave out --score.")
-        if self.zeros is None and self.scope != "global":
-            raise UsageError("--scope needs --zeros.")
+        if self.zeros is None and self.keep_units is None and self.scope is not None:
+            raise UsageError("--scope needs --zeros or --keep-units.")
         if self.finetune < 0:
             raise UsageError(f"--finetune must be >= 0, got {self.finetune}.")
 
@@ -50,15 +62,28 @@ class Choice:
         """What was chosen, ready for JSON."""
         return {name: value for name, value in asdict(self).items() if value not in (None, False)}
 
-    def rule(self, default_score: str) -> Rule:
-        """The rule; library names are checked where it is made."""
+    def rule(self, default_score: str, example: Tensor) -> Rule:
+        """The rule; library names are checked where it is made.
+
+        Args:
+            default_score: for single weights; units have their own.
+            example: one input, (1, ...), to count or time.
+        """
+        given: Any = self.score
+        if self.keep_units is not None:
+            per: Any = self.scope or "layer"
+            return keep_units(self.keep_units, given, per)
+        if self.target_macs is not None:
+            return keep_macs(self.target_macs, example, given)
+        if self.target_latency is not None:
+            return keep_latency(self.target_latency, example, given)
         score: Any = self.score or default_score
         if self.threshold is not None:
             return keep_probable(self.threshold, self.allow_empty_layers)
         if self.n_of_m is not None:
             return keep_n_of_m(*self.n_of_m, score)
         assert self.zeros is not None
-        scope: Any = self.scope
+        scope: Any = self.scope or "global"
         return keep_zeros(
             self.zeros, score=score, scope=scope, allow_empty_layers=self.allow_empty_layers
         )
@@ -77,7 +102,7 @@ class Pruned:
 def sieve(run: Run, choice: Choice) -> Pruned:
     """Prune a run, fine-tune it if asked, and draw up the curve of all sparsities."""
     default: Any = "snr" if has_spread(run.model) else "magnitude"
-    sparse = prune(run.model, choice.rule(default))
+    sparse = prune(run.model, choice.rule(default, run.data.test.x[:1]))
     score: Any = choice.score or default
     curve = curve_of(run.model, run.data.test, score)
     history: list[dict[str, Any]] = []

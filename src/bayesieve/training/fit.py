@@ -254,11 +254,13 @@ class _Run:
         if all(bool(torch.isfinite(value).all()) for value in values):
             return
         step, history, engine = self.record.step, self.record.history, self.models.engine
+        rates = [name for name in ("lr", "step_size") if hasattr(engine, name)]
+        advice = "".join(f"Lower {name} ({getattr(engine, name)}), a" for name in rates) or "A"
         raise DivergedError(
             f"{type(engine).__name__}: {what} is not finite at step {step}, epoch "
             f"{math.ceil(step / self.plan.per_epoch)}; last finite log_lik "
-            f"{history[-1]['log_lik'] if history else 'none'}. Lower lr "
-            f"({getattr(engine, 'lr', '?')}), add warm-up (Schedule.warmup) or clip_norm."
+            f"{history[-1]['log_lik'] if history else 'none'}. {advice}dd warm-up "
+            "(Schedule.warmup) or clip_norm."
         )
 
     def _prune(self, first_step: int) -> None:

@@ -1,0 +1,372 @@
+"""How fast a sieved network answers: our runtime against dense onnxruntime and torch.
+
+One thread of an AMD EPYC (Zen 4, AVX512) on a busy machine, torch 2.13.0, onnxruntime 1.31.1,
+Python 3.11, masks trained on MNIST, 31 rounds, 2026-11-15; times faster than dense onnxruntime:
+
+    LeNet-300-100, 98.5 % zeros           our runtime           batch 1   4.6    batch 64  21
+    784-1200-1200-10, 98 % zeros          our runtime           batch 1   8.6    batch 64  30
+      the same on noise without zeros     our runtime           batch 1   5.3    batch 64  30
+    LeNet-5-Caffe, 8-16-50 units          onnxruntime, compact  batch 1   5.8    batch 64   7.9
+
+Our runtime gains nothing on convolutions, which it leaves to torch: there onnxruntime is the
+faster way to run a compacted network. Every row is in results/inference.json.
+
+Networks: with MNIST at hand (BAYESIEVE_DATA), LeNet-300-100 and 784-1200-1200-10 are trained here
+by sBNN and pruned on the way, seed 1, so masks and inputs are real. Without it they keep their
+initial weights under a mask drawn at random, equally sparse in every layer, with more of it in the
+middle of the image and dead units cleaned; inputs are then sparse noise. LeNet-5-Caffe keeps its
+initial weights: how long 8-16-50 of its units take does not depend on their values. What they can
+learn is the matter of `studies/structured_lenet5.py`.
+
+All candidates of a network run in turns, in one process and one thread; `ms` is the median over
+rounds of the processor time of a call, `speedup` the median over rounds of the time of dense
+onnxruntime by the time of the candidate in the SAME round. Processor time, so that a busy machine
+does not inflate it. Successive calls get different images. The kernel skips inputs that are 0,
+which most pixels are; one row shows noise without zeros in their place. Candidates take and return
+NumPy arrays or torch tensors, whichever they prefer.
+
+    OMP_NUM_THREADS=1 python benchmarks/inference.py                # about 4 minutes, 2 to train
+    OMP_NUM_THREADS=1 python benchmarks/inference.py --epochs 1     # quick
+"""
+
+import argparse
+import dataclasses
+import importlib.metadata
+import itertools
+import json
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn.utils import prune as torch_prune
+
+from bayesieve.assess.latency import interleaved, ratio
+from bayesieve.core.likelihoods import Categorical
+from bayesieve.core.network import Network
+from bayesieve.core.posterior import Samples, SparseModel
+from bayesieve.core.priors import SpikeSlab
+from bayesieve.core.problem import Problem
+from bayesieve.data import load_data
+from bayesieve.data.examples import DataSet
+from bayesieve.deliver._onnx_session import OnnxSession
+from bayesieve.deliver.bundle import save_bundle
+from bayesieve.deliver.runtime import as_runtime
+from bayesieve.engines.sbnn import SBNN
+from bayesieve.errors import DataError
+from bayesieve.nets import lenet5_caffe, lenet_300_100, mlp
+from bayesieve.sieve.compact import compact
+from bayesieve.sieve.groups import keep_units
+from bayesieve.sieve.prune import prune
+from bayesieve.sieve.rules import keep_zeros
+from bayesieve.sieve.schedule import GradualPruning
+from bayesieve.training.fit import fit
+from bayesieve.training.schedule import Schedule
+
+SHAPE, N_CLASSES, BATCHES = (1, 28, 28), 10, (1, 64)
+BASELINE, NOISE = "onnxruntime, dense", "our runtime on noise without zeros"
+Case = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement and, where it has one, its target."""
+
+    net: str
+    name: str
+    batch: int | None
+    ms: float | None
+    value: float
+    unit: str
+    target: float | None = None
+    at_most: bool = False
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the target is met; None without one."""
+        if self.target is None:
+            return None
+        return self.value <= self.target if self.at_most else self.value >= self.target
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A network to sieve.
+
+    Args:
+        build: makes it.
+        zeros: fraction of all parameters to be 0.
+        epochs: of training, where there are data.
+        targets: speedup of our runtime over dense onnxruntime, by batch size.
+        bundle_bytes: how large the bundle may be.
+    """
+
+    build: Callable[[], nn.Module]
+    zeros: float
+    epochs: int
+    targets: Mapping[int, float]
+    bundle_bytes: int | None = None
+
+
+SETTINGS = {
+    "LeNet-300-100": Setting(
+        lambda: lenet_300_100(SHAPE, N_CLASSES), 0.985, 20, {1: 2.5, 64: 5.0}, 40_000
+    ),
+    "784-1200-1200-10": Setting(
+        lambda: mlp(SHAPE, N_CLASSES, widths=(1200, 1200)), 0.98, 4, {1: 6.0, 64: 10.0}
+    ),
+}
+STRUCTURES = (  # the larger one is the limit the target names; it alone is 13.5 times smaller
+    {"conv1": 10, "conv2": 20, "fc1": 80},
+    {"conv1": 8, "conv2": 16, "fc1": 50},
+)
+STRUCTURED_SPEEDUP, STRUCTURED_SIZE = 4.0, 20.0
+
+
+# -------------------------------------------------------------------------------------- networks
+
+
+def mnist() -> DataSet | None:
+    try:
+        return load_data("mnist")
+    except DataError:
+        return None
+
+
+def built(build: Callable[[], nn.Module]) -> nn.Module:
+    torch.manual_seed(1)
+    return build()
+
+
+def trained(setting: Setting, data: DataSet, epochs: int) -> SparseModel:
+    """Train and prune with one seed; the mask is that of `GradualPruning`."""
+    prior = SpikeSlab(slab_std=0.37, spike_std=0.05, slab_prob=0.5)
+    engine = SBNN(prior=prior, lr=1e-3, init_std=0.018, start="he")
+    run = fit(
+        Problem(built(setting.build), Categorical(), data.train),
+        engine,
+        epochs=epochs,
+        seed=1,
+        schedule=Schedule(lr="cosine", kl=0.1, kl_warmup_epochs=2),
+        pruning=GradualPruning(setting.zeros, start=0.1, end=0.7),
+        compile="off",
+    )
+    posterior = run.posterior
+    keep = keep_zeros(setting.zeros)(posterior)
+    return SparseModel(posterior.masked(keep), keep)
+
+
+def masked_at_random(setting: Setting) -> SparseModel:
+    """Initial weights under a random mask that favours the middle of the image."""
+    module = built(setting.build)
+    network = Network.of(module, Categorical())
+    posterior = Samples(network, network.weights_of(module)[None])
+    generator = Generator().manual_seed(1)
+    axis = torch.linspace(-2, 2, SHAPE[1]).square()
+    centre = (-(axis[:, None] + axis[None, :])).exp().flatten()
+
+    def score(own: object) -> Tensor:
+        values = torch.rand(network.layout.size, generator=generator)
+        first = values[network.layout.slices["fc1.weight"]].view(-1, centre.numel())
+        first *= 0.9 + 0.1 * centre
+        return values
+
+    return prune(posterior, keep_zeros(setting.zeros, score=score, scope="layer"))
+
+
+def inputs(data: DataSet | None) -> Tensor:
+    """64 images, or noise of which four in five pixels are 0."""
+    if data is not None:
+        return data.test.x[: max(BATCHES)].contiguous()
+    generator = Generator().manual_seed(2)
+    x = torch.rand(max(BATCHES), *SHAPE, generator=generator)
+    return x * (torch.rand(x.shape, generator=generator) < 0.2)
+
+
+def with_torch_masks(module: nn.Module) -> nn.Module:
+    """The masks of `torch.nn.utils.prune`, left on."""
+    for own in module.modules():
+        if isinstance(own, nn.Linear):
+            torch_prune.custom_from_mask(own, "weight", own.weight.detach() != 0)
+    return module
+
+
+# ----------------------------------------------------------------------------------------- rows
+
+
+def sieved_rows(
+    name: str, setting: Setting, data: DataSet | None, epochs: int | None, rounds: int
+) -> tuple[list[Row], str]:
+    """Times of every form of one sieved network, what stayed equal, and the runtime's plan."""
+    sparse = masked_at_random(setting)
+    if data is not None:
+        sparse = trained(setting, data, epochs or setting.epochs)
+    x = inputs(data)
+    dense, masked, small = built(setting.build).eval(), sparse.to_module(), compact(sparse, x)
+    runtime = as_runtime(small, x)
+    rows = [Row(name, "zeros", None, None, sparse.zeros, "fraction", setting.zeros)]
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        sessions = {
+            label: OnnxSession.of(module, Path(folder) / f"{label}.onnx", x)
+            for label, module in (("dense", dense), ("compact", small))
+        }
+        forms: dict[str, Callable[[Any], object]] = {
+            BASELINE: sessions["dense"].run,
+            "torch, dense": dense,
+            "torch, masks of torch.nn.utils.prune": with_torch_masks(sparse.to_module()),
+            "torch, masked": masked,
+            "torch, compact": small,
+            "onnxruntime, compact": sessions["compact"].run,
+            "our runtime": runtime,
+            NOISE: runtime,
+        }
+        rows += timed(name, forms, x, rounds, {"our runtime": setting.targets})
+        path = save_bundle(small, Path(folder) / "bundle", example=x, sparse=sparse)
+        size = sum(file.stat().st_size for file in path.iterdir())
+        rows.append(Row(name, "bundle, whole folder", None, None, size, "bytes",
+                        setting.bundle_bytes, at_most=True))  # fmt: skip
+        if data is not None:
+            rows += equal_rows(name, masked, {"compact": small, "runtime": runtime}, data)
+    return rows, runtime.describe()
+
+
+def timed(
+    net: str,
+    forms: Mapping[str, Callable[[Any], object]],
+    x: Tensor,
+    rounds: int,
+    targets: Mapping[str, Mapping[int, float]],
+) -> list[Row]:
+    rows = []
+    noise = torch.randn(x.shape, generator=Generator().manual_seed(3))
+    for batch in BATCHES:
+        cases: dict[str, Case] = {}
+        for name, form in forms.items():
+            tensors = (noise if name == NOISE else x).clone().split(batch)
+            arrays = [tensor.numpy() for tensor in tensors]
+            cases[name] = _case(form, tensors if isinstance(form, nn.Module) else arrays)
+        times = interleaved(cases, rounds=rounds, clock="cpu")
+        for name, own in times.items():
+            target = targets.get(name, {}).get(batch)
+            speedup = ratio(times, BASELINE, name)
+            rows.append(Row(net, name, batch, statistics.median(own), speedup, "x", target))
+    return rows
+
+
+def _case(form: Callable[[Any], object], batches: Sequence[object]) -> Case:
+    following = itertools.cycle(batches)  # each call has another image
+    return lambda: form(next(following))
+
+
+def equal_rows(
+    net: str, masked: nn.Module, forms: Mapping[str, Callable[[Tensor], Tensor]], data: DataSet
+) -> list[Row]:
+    """How many test predictions stay as they were, one image at a time and all at once."""
+    x = data.test.x
+    wanted = masked(x).argmax(1)
+    error = float((wanted != data.test.y).double().mean())
+    rows = [Row(net, "test error of the masked network", None, None, error, "fraction")]
+    for name, form in forms.items():
+        together = form(x).argmax(1)
+        alone = torch.cat([form(x[i : i + 1]).argmax(1) for i in range(len(x))])
+        same = int(((together == wanted) & (alone == wanted)).sum())
+        rows.append(Row(net, f"test predictions unchanged by the {name}", None, None, same,
+                        "of 10,000", len(x)))  # fmt: skip
+    return rows
+
+
+def structured_rows(
+    units: Mapping[str, int], data: DataSet | None, rounds: int, *, judged: bool
+) -> list[Row]:
+    """LeNet-5-Caffe with some units left, as an ONNX file."""
+    name = f"LeNet-5-Caffe {'-'.join(map(str, units.values()))}"
+    module = built(lambda: lenet5_caffe(SHAPE, N_CLASSES)).eval()
+    network = Network.of(module, Categorical())
+    posterior = Samples(network, network.weights_of(module)[None])
+    x = inputs(data)
+    small = compact(prune(posterior, keep_units(units)), x)
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        dense = OnnxSession.of(module, Path(folder) / "dense.onnx", x)
+        compacted = OnnxSession.of(small, Path(folder) / "small.onnx", x)
+        forms: dict[str, Callable[[Any], object]] = {
+            BASELINE: dense.run,
+            "torch, dense": module,
+            "torch, compact": small,
+            "onnxruntime, compact": compacted.run,
+            "our runtime": as_runtime(small, x),
+        }
+        target = dict.fromkeys(BATCHES, STRUCTURED_SPEEDUP) if judged else {}
+        rows = timed(name, forms, x, rounds, {"onnxruntime, compact": target})
+        shrunk = dense.path.stat().st_size / compacted.path.stat().st_size
+    return [*rows, Row(name, "ONNX file, dense by compact", None, None, shrunk, "x",
+                       STRUCTURED_SIZE if judged else None)]  # fmt: skip
+
+
+# --------------------------------------------------------------------------------------- report
+
+
+def machine(data: DataSet | None) -> dict[str, str]:
+    described = Path("/proc/cpuinfo")
+    lines = described.read_text().splitlines() if described.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "onnxruntime": importlib.metadata.version("onnxruntime"),
+        "cpu": (names or [platform.processor()])[0],
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "threads": str(torch.get_num_threads()),
+        "masks": "random" if data is None else "trained on MNIST",
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def table(rows: list[Row]) -> str:
+    """The rows in Markdown."""
+    lines = ["| net | what | batch | ms | value | target | met |",
+             "|---|---|---:|---:|---:|---:|---|"]  # fmt: skip
+    for row in rows:
+        ms = "" if row.ms is None else f"{row.ms:.4f}"
+        value = f"{row.value:.2f} x" if row.unit == "x" else f"{row.value:,.6g} {row.unit}"
+        target = "" if row.target is None else f"{row.target:g}"
+        met = {True: "yes", False: "NO", None: ""}[row.met]
+        batch = "" if row.batch is None else str(row.batch)
+        lines.append(f"| {row.net} | {row.name} | {batch} | {ms} | {value} | {target} | {met} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=31)
+    parser.add_argument("--epochs", type=int, help="of training, in place of each net's own")
+    parser.add_argument("--out", type=Path, help="JSON file, such as results/inference.json")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    data = mnist()
+    rows: list[Row] = []
+    plans = {}
+    for name, setting in SETTINGS.items():
+        own, plans[name] = sieved_rows(name, setting, data, options.epochs, options.rounds)
+        rows += own
+    for units in STRUCTURES:
+        judged = units is STRUCTURES[-1]
+        rows += structured_rows(units, data, options.rounds, judged=judged)
+    about = machine(data)
+    print(", ".join(f"{key} {value}" for key, value in about.items()))
+    print(table(rows))
+    for name, plan in plans.items():
+        print(f"\n{name}\n{plan}")
+    if options.out is not None:
+        listed = [dataclasses.asdict(row) | {"met": row.met} for row in rows]
+        result = {"machine": about, "rows": listed, "plans": plans}
+        options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

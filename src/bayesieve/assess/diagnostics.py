@@ -1,0 +1,187 @@
+"""Have the chains met, and how much are their draws worth?
+
+For m chains of n draws each, split into halves so that a drift inside a chain shows too:
+
+    W   mean over half-chains of their variance
+    B/n variance over half-chains of their means
+    R̂ = √(((n-1)/n W + B/n) / W)                                      [Gelman], eqs 11.3 and 11.4
+    ESS = m n / (1 + 2 Σ_t ρ_t),  ρ_t = 1 - (W - mean autocovariance_t) / var⁺
+
+summed over pairs of lags until a pair's sum is negative, pairs being made non-increasing (Geyer's
+initial monotone sequence). Both are computed for every weight at once.
+
+Reference: [Gelman], sections 11.4 and 11.5; [Geyer], section 3.3.
+"""
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayesieve.core.posterior import Samples
+
+_LEAST_DRAWS = 4
+_BLOCK = 4096  # weights whose autocovariances are held at a time
+
+
+def split_rhat(draws: Tensor) -> Tensor:
+    """R̂ of every quantity: (m, n, d) to (d,); 1 when the halves of all chains agree.
+
+    A quantity that never moves has no R̂ and gives NaN.
+
+    Example:
+        >>> apart = torch.tensor([[0.0, 1.0, 0.0, 1.0], [9.0, 8.0, 9.0, 8.0]])[..., None]
+        >>> round(split_rhat(apart).item(), 2)
+        6.57
+    """
+    halves = _halves("split_rhat", draws)
+    n = halves.shape[1]
+    within = halves.var(1).mean(0)
+    between = halves.mean(1).var(0)
+    return (((n - 1) / n * within + between) / within).sqrt()
+
+
+def effective_sample_size(draws: Tensor) -> Tensor:
+    """How many independent draws are as good for the mean: (m, n, d) to (d,).
+
+    NaN for a quantity that never moves.
+
+    Example:
+        >>> independent = torch.randn(4, 500, 1, generator=torch.Generator().manual_seed(0))
+        >>> bool(effective_sample_size(independent) > 1500)
+        True
+    """
+    halves = _halves("effective_sample_size", draws)
+    parts = halves.split(_BLOCK, dim=2)
+    return torch.cat([_block_ess(part) for part in parts])
+
+
+def standard_error(draws: Tensor) -> Tensor:
+    """Monte-Carlo standard error of the mean of every quantity: (m, n, d) to (d,)."""
+    pooled = _halves("standard_error", draws).flatten(0, 1)
+    return pooled.std(0) / effective_sample_size(draws).sqrt()
+
+
+def _halves(who: str, draws: Tensor) -> Tensor:
+    """Chains of even length cut in two, (2m, n // 2, d), in float64."""
+    if draws.dim() != 3 or draws.shape[1] < _LEAST_DRAWS:
+        raise ValueError(
+            f"{who}: draws must have shape (chains, n, d) with n >= {_LEAST_DRAWS}, got "
+            f"{tuple(draws.shape)}. Keep more draws."
+        )
+    half = draws.shape[1] // 2
+    tail = draws[:, draws.shape[1] - 2 * half :].double()
+    return torch.cat([tail[:, :half], tail[:, half:]])
+
+
+def _block_ess(halves: Tensor) -> Tensor:
+    m, n, _ = halves.shape
+    centred = halves - halves.mean(1, keepdim=True)
+    spectrum = torch.fft.rfft(centred, 2 * n, dim=1)
+    covariance = torch.fft.irfft(spectrum.abs().square(), 2 * n, dim=1)[:, :n].mean(0) / n
+    within = covariance[0] * n / (n - 1)
+    total = (n - 1) / n * within + halves.mean(1).var(0)
+    rho = 1 - (within - covariance) / total  # (n, d)
+    rho[0] = 1
+    pairs = rho[: n // 2 * 2].reshape(n // 2, 2, -1).sum(1)
+    pairs = pairs.clamp(min=0).cummin(0).values
+    pairs = pairs * (pairs > 0).cumprod(0)
+    time = 2 * pairs.sum(0) - 1
+    most = m * n * math.log10(m * n)  # anticorrelated chains: a bound as Stan's
+    return (m * n / time).clamp(max=most)
+
+
+@dataclass(frozen=True)
+class ChainReport:
+    """What a set of chains says about itself.
+
+    Args:
+        n_chains: m.
+        n_draws: kept draws of each.
+        rhat: the 0.5, 0.95 and 1.0 quantiles of R̂ over weights that move.
+        ess: the 0.0, 0.05 and 0.5 quantiles of the effective sample size over them.
+        spread: median over weights of the standard deviation over all draws.
+        still: fraction of weights that no chain ever moves.
+    """
+
+    n_chains: int
+    n_draws: int
+    rhat: tuple[float, float, float]
+    ess: tuple[float, float, float]
+    spread: float
+    still: float
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Sentences on what is wrong; empty if nothing is."""
+        found = []
+        if self.still == 1:
+            return ("no weight moves: raise step_size or temperature",)
+        if self.rhat[1] > 1.1:
+            found.append(
+                f"chains disagree: R-hat above {self.rhat[1]:.2f} for one weight in twenty; run "
+                "longer, or predict with each chain by itself"
+            )
+        if self.ess[1] < 10:
+            found.append(
+                f"chains move slowly: fewer than {self.ess[1]:.0f} effective draws for one weight "
+                "in twenty; raise step_size or thin"
+            )
+        return tuple(found)
+
+
+def diagnose(posteriors: Sequence[Samples]) -> ChainReport:
+    """Compare the chains of one run; warns when they disagree or do not move.
+
+    Args:
+        posteriors: the kept draws of each chain, oldest first, equally many.
+    """
+    draws = torch.stack([own.draws for own in posteriors])
+    spread = draws.flatten(0, 1).std(0)
+    moving = spread > 0
+    still = 1 - moving.double().mean().item()
+    rhat = ess = (math.nan,) * 3
+    if still < 1:
+        own = draws[..., moving]
+        rhat = _quantiles(split_rhat(own), (0.5, 0.95, 1.0))
+        ess = _quantiles(effective_sample_size(own), (0.0, 0.05, 0.5))
+    report = ChainReport(len(draws), draws.shape[1], rhat, ess, spread.median().item(), still)
+    if report.problems:
+        warnings.warn(f"diagnose: {'; '.join(report.problems)}.", stacklevel=2)
+    return report
+
+
+def _quantiles(values: Tensor, levels: tuple[float, float, float]) -> tuple[float, float, float]:
+    ranked = values[~values.isnan()].sort().values
+    low, middle, high = (ranked[round(level * (len(ranked) - 1))].item() for level in levels)
+    return low, middle, high
+
+
+def pooled(posteriors: Sequence[Samples]) -> Samples:
+    """The draws of several chains as one posterior; inclusion is the mean over chains.
+
+    Raises where module buffers (BatchNorm statistics) differ between chains, since all draws of a
+    posterior share one set.
+    """
+    if not posteriors:
+        raise ValueError("pooled: give at least one posterior.")
+    first = posteriors[0]
+    for own in posteriors[1:]:
+        if own.layout != first.layout:
+            raise ValueError("pooled: the posteriors belong to networks with other tensors.")
+        if any(not torch.equal(value, first.buffers[name]) for name, value in own.buffers.items()):
+            raise ValueError(
+                "pooled: module buffers differ between chains (BatchNorm statistics). Predict with "
+                "each chain and average the probabilities."
+            )
+    logits = [own.logit_inclusion for own in posteriors]
+    logit = None
+    if all(value is not None for value in logits):
+        logit = torch.stack([value.sigmoid() for value in logits if value is not None])
+        logit = logit.mean(0).logit()
+    draws = torch.cat([own.draws for own in posteriors])
+    buffers = {name: value.clone() for name, value in first.buffers.items()}
+    return Samples(first.network, draws, logit, buffers)

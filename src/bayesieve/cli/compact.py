@@ -1,0 +1,71 @@
+"""`bayesieve compact`: from a pruned run to a bundle with a physically smaller model."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bayesieve.cli.config_files import UsageError
+from bayesieve.cli.console import JsonFlag, as_bytes, note, print_json, print_table
+from bayesieve.cli.folder import RunFolder
+
+EXAMPLE = "Example: bayesieve compact runs/b --out runs/c"
+PrunedRun = Annotated[Path, typer.Argument(help="Run folder of `prune`.", metavar="RUN")]
+BundleOut = Annotated[Path, typer.Option("--out", help="Bundle folder to write.")]
+WithPosterior = Annotated[
+    bool, typer.Option("--posterior", help="Store the posterior too, for predictions with draws.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace the bundle in --out.")]
+
+
+def compact(
+    run: PrunedRun,
+    out: BundleOut,
+    posterior: WithPosterior = False,
+    force: Force = False,
+    json: JsonFlag = False,
+) -> None:
+    """Remove what pruning left without effect, and write a bundle that others can load."""
+    if out.resolve() == run.resolve():
+        raise UsageError("--out must differ from the run that is compacted.")
+    from bayesieve.cli.bundles import check_out
+
+    check_out(out, force=force)
+    from bayesieve.cli.compacting import compact_run
+
+    result = compact_run(RunFolder(run), out, posterior=posterior, force=force)
+    if json:
+        print_json(result)
+    else:
+        _show(result)
+
+
+def _show(result: dict[str, Any]) -> None:
+    from bayesieve.cli.results import quality_header, quality_row
+
+    report = result["compaction"]
+    task = "regression" if "rmse" in result["masked"] else "classification"
+    stages = [name for name in ("dense", "masked", "compacted") if name in result]
+    rows = [quality_row(name, result[name]) for name in stages]
+    print_table("Test set, mean weights", quality_header(task), rows)
+    layers = [
+        (row["name"], row["kind"], *(_pair(row[key]) for key in ("units", "inputs", "parameters")))
+        for row in report["layers"]
+    ]
+    layers.append(("all", "", "", "", _pair(report["parameters"])))
+    print_table("Layers, before -> after", ("", "", "units", "inputs", "parameters"), layers)
+    if report["input_features"] is not None:
+        read = len(report["input_features"])
+        print(f"reads {read} of {report['n_inputs']} input features")
+    for line in report["kept"]:
+        print(f"not removed: {line}")
+    note(
+        f"predictions changed by compaction: {result['changed_predictions']} of "
+        f"{result['n_test']}; largest difference {report['max_difference']:.2g}"
+    )
+    print(f"bundle: {result['bundle']} ({as_bytes(result['bundle_bytes'])})")
+
+
+def _pair(pair: list[int]) -> str:
+    before, after = pair
+    return f"{after:,}" if before == after else f"{before:,} -> {after:,}"

@@ -1,0 +1,68 @@
+"""`bayesieve export`: from a bundle to a file that other software runs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bayesieve.cli.config_files import UsageError
+from bayesieve.cli.console import JsonFlag, as_bytes, note, print_json
+
+EXAMPLE = "Example: bayesieve export runs/c --to onnx --out model.onnx"
+_KINDS = ("onnx", "pt2", "c", "bundle")
+Source = Annotated[Path, typer.Argument(help="Bundle of `compact`, or a run.", metavar="BUNDLE")]
+To = Annotated[str, typer.Option("--to", help="What to write.", metavar="|".join(_KINDS))]
+Out = Annotated[Path, typer.Option("--out", help="File to write; a folder for a bundle.")]
+Samples = Annotated[
+    int, typer.Option(help="onnx: bake in so many posterior draws, for uncertainties.")
+]
+Seed = Annotated[int, typer.Option(help="onnx: seed of the draws.")]
+Int8 = Annotated[bool, typer.Option("--int8", help="c: weights of 8 bits.")]
+MaskedOk = Annotated[
+    bool,
+    typer.Option("--masked-ok", help="Export a run as it is: zeros stay, size and speed too."),
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace what lies at --out.")]
+
+
+def export(
+    source: Source,
+    to: To,
+    out: Out,
+    samples: Samples = 0,
+    seed: Seed = 0,
+    int8: Int8 = False,
+    masked_ok: MaskedOk = False,
+    force: Force = False,
+    json: JsonFlag = False,
+) -> None:
+    """Write a model as ONNX, torch.export, a C header or a bundle, checked against torch."""
+    if to not in _KINDS:
+        from bayesieve.checks import did_you_mean
+
+        hint = did_you_mean(to, _KINDS)
+        raise UsageError(f"--to must be one of {', '.join(_KINDS)}; got {to!r}.{hint}")
+    if samples < 0:
+        raise UsageError(f"--samples must be >= 0, got {samples}.")
+    if samples and to != "onnx":
+        raise UsageError("--samples is for --to onnx.")
+    if int8 and to != "c":
+        raise UsageError("--int8 is for --to c.")
+    if out.resolve() == source.resolve():
+        raise UsageError("--out must differ from what is exported.")
+    from bayesieve.cli.bundles import check_out, check_out_file
+
+    (check_out if to == "bundle" else check_out_file)(out, force=force)
+    from bayesieve.cli.exporting import Exported, export_to, read_source
+
+    own: Exported = read_source(source, masked_ok=masked_ok)
+    result = export_to(own, to, out, n_samples=samples, seed=seed, int8=int8, force=force)
+    if own.masked:
+        note(
+            "exported as it is: weights that were removed are zeros in full-size tensors, so the "
+            "file is as large and as slow as before pruning. `bayesieve compact` removes them."
+        )
+    if json:
+        print_json(result)
+    else:
+        print(f"{to}: {out} ({as_bytes(result['bytes'])})")

@@ -1,0 +1,74 @@
+"""`bayesieve profile`: size, work, memory and time of runs and bundles, side by side."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bayesieve.cli.config_files import UsageError
+from bayesieve.cli.console import JsonFlag, as_bytes, note, print_json, print_table
+
+if TYPE_CHECKING:
+    from bayesieve.assess.latency import ProfileRow
+
+EXAMPLE = "Example: bayesieve profile runs/a runs/c --json"
+
+
+def profile(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(help="Run folders or bundles; the first is compared with.", metavar="PATH"),
+    ],
+    rounds: Annotated[int, typer.Option(help="Timings of each candidate.")] = 15,
+    threads: Annotated[int, typer.Option(help="CPU threads of every candidate.")] = 1,
+    clock: Annotated[
+        str, typer.Option(help="cpu counts this process alone.", metavar="wall|cpu")
+    ] = "wall",
+    json: JsonFlag = False,
+) -> None:
+    """Measure networks: as they are, compacted, in our runtime and in onnxruntime."""
+    if clock not in ("wall", "cpu"):
+        raise UsageError(f"--clock must be wall or cpu, got {clock!r}.")
+    if threads < 1 or rounds < 1:
+        raise UsageError(f"--threads and --rounds must be >= 1, got {threads} and {rounds}.")
+    from bayesieve.cli.profiling import measure
+
+    chosen: Any = clock
+    rows, left_out = measure(folders, rounds=rounds, threads=threads, clock=chosen)
+    for reason in left_out:
+        note(reason)
+    if json:
+        result: dict[str, Any] = {"clock": clock, "threads": threads, "left_out": left_out}
+        print_json({**result, "rows": [row.to_dict() for row in rows]})
+    else:
+        _show(rows, clock, threads)
+
+
+def _show(rows: "list[ProfileRow]", clock: str, threads: int) -> None:
+    """One table per folder, a column for each form of its network."""
+    by_folder: dict[str, dict[str, ProfileRow]] = {}
+    for row in rows:
+        folder, _, form = row.name.rpartition(" ")
+        by_folder.setdefault(folder, {})[form] = row
+    for folder, forms in by_folder.items():
+        columns = [_column(row) for row in forms.values()]
+        table = [(name, *(column[name] for column in columns)) for name in columns[0]]
+        print_table(folder, ("", *forms), table)
+    plural = "thread" if threads == 1 else "threads"
+    print(f"milliseconds: median, all forms of all folders in turns, {clock} time, "
+          f"{threads} {plural}")  # fmt: skip
+
+
+def _column(row: "ProfileRow") -> dict[str, str]:
+    counts = {
+        "parameters": row.parameters,
+        "zeros": row.zeros,
+        "units": row.units,
+        "removed units": row.removed_units,
+        "MACs": row.macs,
+        "non-zero MACs": row.nonzero_macs,
+    }
+    sizes = {"bytes": row.bytes, "gzip": row.gzip_bytes, "peak memory": row.peak_bytes}
+    times = {f"ms, batch {n}": f"{ms:.4f}" for n, ms in row.latency_ms.items()}
+    shown = {name: "" if n is None else f"{n:,}" for name, n in counts.items()}
+    return shown | {name: "" if n is None else as_bytes(n) for name, n in sizes.items()} | times

@@ -1,0 +1,161 @@
+"""`bayesieve scratch train | study`: the NumPy perceptron."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bayesieve.cli.config_files import UsageError
+from bayesieve.cli.console import JsonFlag, note, print_json
+
+if TYPE_CHECKING:
+    from bayesieve.scratch import FeedForwardNet, History, Plan
+
+scratch_app = typer.Typer(
+    help="Train a perceptron written in NumPy alone, and compare it with its source.",
+    epilog="Example: bayesieve scratch train --data mnist --optimiser adam --decay",
+    no_args_is_help=True,
+)
+
+
+@scratch_app.command("train", epilog="Example: bayesieve scratch train --data digits --epochs 30")
+def train(
+    data: Annotated[str, typer.Option(help="A classification set of `data list`.")] = "digits",
+    units: Annotated[str, typer.Option(help="Hidden units, A,B,...")] = "500,250,100",
+    activation: Annotated[str, typer.Option(help="relu, sigmoid, tanh or linear.")] = "relu",
+    loss: Annotated[str, typer.Option(help="cross-entropy or squared-error.")] = "cross-entropy",
+    l1: Annotated[float, typer.Option(help="Strength of an L1 penalty.")] = 0.0,
+    l2: Annotated[float, typer.Option(help="Strength of an L2 penalty.")] = 0.0,
+    initialiser: Annotated[str, typer.Option(help="glorot, random or gaussian.")] = "glorot",
+    optimiser: Annotated[str, typer.Option(help="gd or adam.")] = "adam",
+    lr: Annotated[
+        float | None, typer.Option(help="Learning rate; 0.1 for gd and 0.001 for adam if not set.")
+    ] = None,
+    decay: Annotated[
+        bool, typer.Option("--decay/--no-decay", help="Let the rate fall linearly to 0.")
+    ] = True,
+    epochs: Annotated[int, typer.Option(help="Passes over the data.")] = 15,
+    batch_size: Annotated[int, typer.Option(help="Examples per step.")] = 64,
+    dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
+    seed: Annotated[int, typer.Option(help="Seed of start and shuffling.")] = 0,
+    figure: Annotated[Path | None, typer.Option(help="PNG of the losses to write.")] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Train, and print precision, recall and F1 of each class on the test data."""
+    from bayesieve.scratch import classification_report
+
+    net_options = {"activation": activation, "loss": loss, "initialiser": initialiser}
+    plan = _make_plan(optimiser, lr, decay, epochs, batch_size, seed)
+    parts, n_classes = _load(data)
+    sizes = (parts["train"][0].shape[1], _units(units), n_classes)
+    net = _make_net(sizes, net_options, (l1, l2), dtype, seed)
+    note(f"{net}")
+    history = net.train(*parts["train"], plan, parts["val"])
+    if figure is not None:
+        _draw(history, figure)
+    report = classification_report(parts["test"][1], net.predict(parts["test"][0]), n_classes)
+    if json:
+        accuracies = {name: net.evaluate(*part).accuracy for name, part in parts.items()}
+        print_json({"net": repr(net), "accuracy": accuracies, "train_loss": history.train_loss,
+                    "val_loss": history.val_loss})  # fmt: skip
+        return
+    print(report)
+    print(f"{history}")
+
+
+@scratch_app.command("study", epilog="Example: bayesieve scratch study --quick")
+def study(
+    full: Annotated[
+        bool, typer.Option("--full/--quick", help="Every row as published, or a short look.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
+    figure: Annotated[Path | None, typer.Option(help="PNG of the loss curves to write.")] = None,
+) -> None:
+    """Repeat the source's runs on MNIST beside PyTorch, and what does better."""
+    from bayesieve.studies.scratch_mnist import main
+
+    arguments = ["--full" if full else "--quick"]
+    for flag, path in (("--out", out), ("--figure", figure)):
+        arguments += [] if path is None else [flag, str(path)]
+    main(arguments)
+
+
+def _units(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(word) for word in text.split(",") if word)
+    except ValueError:
+        raise UsageError(f"--units must be whole numbers A,B,..., got {text!r}.") from None
+
+
+def _make_plan(
+    optimiser: str, lr: float | None, decay: bool, epochs: int, batch_size: int, seed: int
+) -> "Plan":
+    from bayesieve.checks import check_choice
+    from bayesieve.scratch import Adam, GradientDescent, Plan, constant, linear_decay
+
+    check_choice("scratch", "optimiser", optimiser, ("gd", "adam"))
+    kind, usual = (Adam, 1e-3) if optimiser == "adam" else (GradientDescent, 0.1)
+    rule = kind(usual if lr is None else lr)
+    schedule = linear_decay if decay else constant
+    return Plan(rule, epochs=epochs, batch_size=batch_size, seed=seed, schedule=schedule)
+
+
+def _make_net(
+    sizes: tuple[int, tuple[int, ...], int],
+    names: dict[str, str],
+    strengths: tuple[float, float],
+    dtype: Any,
+    seed: int,
+) -> "FeedForwardNet":
+    from bayesieve import scratch
+    from bayesieve.checks import check_choice
+
+    choices: dict[str, dict[str, Any]] = {
+        "activation": {"relu": scratch.ReLU, "sigmoid": scratch.Sigmoid, "tanh": scratch.Tanh,
+                       "linear": scratch.Linear},
+        "loss": {"cross-entropy": scratch.CrossEntropy, "squared-error": scratch.SquaredError},
+        "initialiser": {"glorot": scratch.Glorot, "random": scratch.Random,
+                        "gaussian": scratch.Gaussian},
+    }  # fmt: skip
+    for name, value in names.items():
+        check_choice("scratch", name, value, choices[name])
+    l1, l2 = strengths
+    if l1 and l2:
+        raise UsageError("--l1 and --l2 cannot be used together. Choose one.")
+    penalty = scratch.L1(l1) if l1 else scratch.L2(l2) if l2 else None
+    return scratch.FeedForwardNet(
+        *sizes,
+        hidden=choices["activation"][names["activation"]](),
+        loss=choices["loss"][names["loss"]](penalty),
+        initialiser=choices["initialiser"][names["initialiser"]](),
+        dtype=dtype,
+        seed=seed,
+    )
+
+
+def _load(name: str) -> tuple[dict[str, tuple[Any, Any]], int]:
+    """Rows standardised with one mean and std of the training part; a sixth is held out."""
+    from bayesieve.data import load_data
+
+    data = load_data(name)
+    if data.task != "classification":
+        raise UsageError(f"--data must be a classification set, got {name!r}.")
+    rest, held_out = data.train.split(1 / 6, seed=0)
+    mean, std = rest.x.mean(), rest.x.std()
+    parts = {"train": rest, "val": held_out, "test": data.test}
+    rows = {
+        part: (((own.x - mean) / std).flatten(1).numpy(), own.y.numpy())
+        for part, own in parts.items()
+    }
+    return rows, data.n_outputs
+
+
+def _draw(history: "History", path: Path) -> None:
+    from bayesieve.assess.figures import training_curves
+
+    rows = [
+        {"epoch": own.epoch, "train_loss": own.train_loss, "val_loss": own.val_loss}
+        for own in history.records
+        if own.val_loss is not None
+    ]
+    training_curves(rows, path)

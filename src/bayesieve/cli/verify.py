@@ -1,0 +1,26 @@
+"""`bayesieve verify`: is a bundle intact, and the same function as what it was made from?"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bayesieve.cli.console import JsonFlag, print_json, print_table
+
+EXAMPLE = "Example: bayesieve verify runs/c --against runs/b"
+BundleArgument = Annotated[Path, typer.Argument(help="Bundle folder.", metavar="BUNDLE")]
+Against = Annotated[
+    Path | None, typer.Option("--against", help="Run or bundle that must give the same outputs.")
+]
+
+
+def verify(bundle: BundleArgument, against: Against = None, json: JsonFlag = False) -> None:
+    """Check a bundle's files, and its outputs against another model; exit code 1 if they differ."""
+    from bayesieve.cli.verifying import verify_bundle
+
+    result = verify_bundle(bundle, against)
+    if json:
+        print_json(result)
+        return
+    rows = [(name, f"{v:.3g}" if isinstance(v, float) else str(v)) for name, v in result.items()]
+    print_table(f"{bundle} is intact", ("", ""), rows)

@@ -1,0 +1,1 @@
+"""What goes out: bundles and exports of a compacted model."""

@@ -1,0 +1,128 @@
+"""What a stored graph may call: torch's own layers, functions and tensor methods, by name.
+
+Nothing here creates tensors of a size the file chooses, reads files, or runs code from text.
+"""
+
+import inspect
+import operator
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+_MODULES = """
+    Linear Bilinear Identity Flatten Unflatten Embedding MultiheadAttention
+    Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d
+    BatchNorm1d BatchNorm2d BatchNorm3d InstanceNorm1d InstanceNorm2d InstanceNorm3d
+    LayerNorm GroupNorm RMSNorm LocalResponseNorm
+    MaxPool1d MaxPool2d MaxPool3d AvgPool1d AvgPool2d AvgPool3d LPPool1d LPPool2d
+    AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveAvgPool3d
+    AdaptiveMaxPool1d AdaptiveMaxPool2d AdaptiveMaxPool3d
+    ReLU ReLU6 LeakyReLU PReLU RReLU ELU CELU SELU GELU SiLU Mish Tanh Tanhshrink Sigmoid
+    LogSigmoid Hardtanh Hardsigmoid Hardswish Hardshrink Softplus Softshrink Softsign Threshold
+    GLU Softmax Softmin Softmax2d LogSoftmax
+    Dropout Dropout1d Dropout2d Dropout3d AlphaDropout FeatureAlphaDropout
+    ZeroPad1d ZeroPad2d ZeroPad3d ConstantPad1d ConstantPad2d ConstantPad3d
+    ReflectionPad1d ReflectionPad2d ReflectionPad3d ReplicationPad1d ReplicationPad2d
+    ReplicationPad3d Upsample PixelShuffle PixelUnshuffle ChannelShuffle
+"""
+_FUNCTIONAL = """
+    linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d
+    relu relu_ relu6 leaky_relu elu celu selu gelu silu mish tanh sigmoid logsigmoid hardtanh
+    hardsigmoid hardswish hardshrink softplus softshrink softsign tanhshrink threshold glu
+    softmax softmin log_softmax prelu
+    dropout dropout1d dropout2d dropout3d alpha_dropout
+    max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d
+    adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d
+    adaptive_max_pool3d lp_pool1d lp_pool2d
+    batch_norm instance_norm layer_norm group_norm local_response_norm normalize
+    embedding pad interpolate pixel_shuffle pixel_unshuffle channel_shuffle unfold
+    scaled_dot_product_attention
+"""
+_TORCH = """
+    abs add addmm amax amin argmax argmin baddbmm bmm cat ceil chunk clamp clip concat cos div
+    einsum exp expm1 flatten floor index_select log log1p log_softmax logsumexp lerp matmul max
+    maximum mean min minimum movedim mul narrow neg norm outer permute pow prod reciprocal relu
+    relu_ reshape roll rsqrt select sigmoid sin softmax split sqrt square squeeze stack std sub
+    subtract sum swapaxes tanh tensor_split transpose tril triu true_divide unbind unflatten
+    unsqueeze var where avg_pool1d max_pool1d max_pool2d max_pool3d adaptive_avg_pool1d conv1d
+    conv2d conv3d layer_norm batch_norm dropout selu celu hardshrink prelu
+"""
+_OPERATORS = """
+    add sub mul truediv floordiv mod pow neg matmul getitem eq ne lt le gt ge
+    iadd isub imul itruediv
+"""
+ARITHMETIC = frozenset(f"operator.{name}" for name in _OPERATORS.split()) - {
+    "operator.neg", "operator.getitem"
+}  # fmt: skip
+_METHODS = """
+    abs add add_ amax amin argmax argmin bmm ceil chunk clamp clamp_ clip contiguous cos dim div
+    div_ double exp expand expand_as expm1 flatten float floor half index_select log log1p
+    log_softmax logsumexp long masked_fill matmul max maximum mean min minimum movedim mul mul_
+    narrow neg norm permute pow prod reciprocal relu relu_ reshape reshape_as roll rsqrt select
+    sigmoid sigmoid_ sin size softmax split sqrt square squeeze std sub sub_ sum swapaxes t tanh
+    tanh_ tensor_split to transpose tril triu type_as unbind unflatten unsqueeze var view view_as
+"""
+METHODS = frozenset(_METHODS.split())
+ATTRIBUTES = frozenset({"shape", "ndim", "dtype", "T", "mT"})
+DTYPES = {
+    name: getattr(torch, name)
+    for name in ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8",
+                 "uint8", "bool")
+}  # fmt: skip
+INFIX = {
+    "operator.add": "+", "operator.sub": "-", "operator.mul": "*", "operator.truediv": "/",
+    "operator.floordiv": "//", "operator.mod": "%", "operator.pow": "**", "operator.matmul": "@",
+    "operator.eq": "==", "operator.ne": "!=", "operator.lt": "<", "operator.le": "<=",
+    "operator.gt": ">", "operator.ge": ">=",
+}  # fmt: skip
+
+
+def _named(prefix: str, home: Any, names: str) -> dict[str, Callable[..., Any]]:
+    return {f"{prefix}.{name}": getattr(home, name) for name in names.split()}
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **_named("F", F, _FUNCTIONAL),
+    **_named("torch", torch, _TORCH),
+    **_named("operator", operator, _OPERATORS),
+    "getattr": getattr,
+}
+
+
+@cache
+def modules() -> dict[str, type[nn.Module]]:
+    """Layers by name: those of torch.nn, and the small ones that compaction brings."""
+    return {**{name: getattr(nn, name) for name in _MODULES.split()}, **own_modules()}
+
+
+@cache
+def own_modules() -> dict[str, type[nn.Module]]:
+    """Layers of ours that a compacted network may hold; plain torch inside."""
+    from bayesieve.sieve.compaction.modules import HeadAttention
+
+    return {"HeadAttention": HeadAttention}
+
+
+def arguments_of(kind: type[nn.Module]) -> dict[str, inspect.Parameter]:
+    """The constructor's arguments that describe a layer, by name."""
+    found = inspect.signature(kind.__init__).parameters
+    plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    skipped = ("self", "device", "dtype", "min_value", "max_value")
+    return {
+        name: parameter
+        for name, parameter in found.items()
+        if parameter.kind in plain and name not in skipped and not name.startswith("_")
+    }
+
+
+@cache
+def name_of_function() -> dict[Callable[..., Any], str]:
+    """Names by function; where torch has one function under two names, the first."""
+    names: dict[Callable[..., Any], str] = {}
+    for name, function in FUNCTIONS.items():
+        names.setdefault(function, name)
+    return names

@@ -1,0 +1,272 @@
+"""What a bundle must be before anything is made of it, and how its weights get into place."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from bayesieve.core.likelihoods import Likelihood
+from bayesieve.core.posterior import Posterior
+from bayesieve.deliver import _stored_posterior as stored
+from bayesieve.deliver._files import damaged, read_json, read_tensors
+from bayesieve.deliver.graph_json import graph_from_json, output_shape
+from bayesieve.deliver.packing import unpack
+
+FORMAT = "bayesieve-bundle"
+VERSION = 1
+_CHECKED = 16  # numbers
+_INPUT_DTYPES = ("float64", "float32", "float16", "bfloat16", "int64")
+
+
+@dataclass(frozen=True, eq=False)
+class Bundle:
+    """A folder that was read and checked.
+
+    Args:
+        path: the folder.
+        config: config.json.
+        module: the network, in eval mode.
+    """
+
+    path: Path
+    config: Mapping[str, Any]
+    module: fx.GraphModule
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one input."""
+        return tuple(self.config["input"]["shape"])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of inputs."""
+        return getattr(torch, self.config["input"]["dtype"])
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """Names of the classes, in the order of the outputs."""
+        classes = self.config.get("classes")
+        return None if classes is None else tuple(classes)
+
+    @cached_property
+    def likelihood(self) -> Likelihood:
+        """How outputs become densities, at the noise level of the point model."""
+        found = stored.likelihood_from_json(self.config.get("likelihood"), self.classes)
+        if found is None:
+            raise ValueError(
+                f"load: {self.path} does not say what its outputs mean. Save it again with "
+                "likelihood=, sparse= or classes=."
+            )
+        return found
+
+    @cached_property
+    def keep(self) -> Tensor | None:
+        """What was kept of the weights before compaction, (d,) bool, if masks are there."""
+        if self.config.get("masks") is None:
+            return None
+        path = self.path / stored.MASKS
+        tensors, _ = read_tensors(path)
+        return stored.read_keep(path, self.config["masks"], tensors)
+
+    @cached_property
+    def posterior(self) -> Posterior:
+        """The posterior over the weights before compaction."""
+        if self.config.get("posterior") is None:
+            raise ValueError(
+                f"load: {self.path} holds no posterior, only its mean. Write the bundle with "
+                "posterior= (`bayesieve compact --posterior`) to draw from it."
+            )
+        path = self.path / stored.POSTERIOR
+        return stored.read_posterior(path, self.config, read_tensors(path)[0], self.keep)
+
+
+def read_bundle(folder: Path | str) -> Bundle:
+    """Read a bundle and check it; its posterior is read when asked for.
+
+    Raises:
+        ValueError: a file is missing, damaged or hostile; the message names it.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        hint = "; for a posterior use load_posterior or load_sparse" if folder.is_file() else ""
+        raise ValueError(f"load: there is no bundle folder {folder}{hint}.")
+    path = folder / "config.json"
+    config = read_json(path)
+    check_config(path, config)
+    model_path = folder / "model.safetensors"
+    tensors, _ = read_tensors(model_path)
+    try:
+        module = graph_from_json(config["graph"])
+        shape = tuple(config["input"]["shape"])
+        outputs = outputs_of(module, shape, getattr(torch, config["input"]["dtype"]))
+        check_classes(config.get("classes"), outputs, config.get("likelihood"))
+    except ValueError as error:
+        raise damaged(path, str(error).removeprefix("load: ").rstrip(".")) from error
+    try:
+        fill(module, config, tensors)
+        check_outputs(module, shape, getattr(torch, config["input"]["dtype"]))
+    except (ValueError, IndexError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:200].rstrip(".")
+        raise damaged(model_path, reason) from error
+    return Bundle(folder, config, module)
+
+
+def is_bundle(folder: Path) -> bool:
+    """Whether a folder claims to be a bundle."""
+    path = folder / "config.json"
+    return path.is_file() and read_json(path).get("format") == FORMAT
+
+
+def check_config(path: Path, config: Mapping[str, Any]) -> None:
+    """Raise unless config.json describes a bundle of this version."""
+    if config.get("format") != FORMAT:
+        raise ValueError(f"load: {path} does not describe a bundle; it lacks format {FORMAT!r}.")
+    if config.get("format_version") != VERSION:
+        raise ValueError(
+            f"load: {path} has format version {config.get('format_version')!r}, this version "
+            f"reads {VERSION}. Update bayesieve."
+        )
+    given = config.get("input")
+    shape = given.get("shape") if isinstance(given, dict) else None
+    fits = isinstance(shape, list) and 0 < len(shape) <= 8
+    fits = fits and all(type(size) is int and 0 < size < 1 << 31 for size in shape or ())
+    if not fits or given.get("dtype") not in _INPUT_DTYPES:  # type: ignore[union-attr]
+        raise damaged(path, "it has no valid input shape and dtype")
+    for name in ("packed", "tied", "order", "graph"):
+        if not isinstance(config.get(name), dict):
+            raise damaged(path, f"it has no {name}")
+    if not all(isinstance(first, str) for first in config["tied"].values()):
+        raise damaged(path, "its tied tensors must be names")
+    for name in ("classes", "feature_names"):
+        words = config.get(name)
+        if words is not None and not (
+            isinstance(words, list) and all(isinstance(w, str) for w in words)
+        ):
+            raise damaged(path, f"its {name} must be a list of names")
+    for name in ("preprocessing", "likelihood", "masks", "posterior"):
+        if not isinstance(config.get(name), dict | None):
+            raise damaged(path, f"its {name} must be an object")
+
+
+def outputs_of(module: fx.GraphModule, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Size:
+    """As `output_shape`, for weights of the dtype that inputs have."""
+    if dtype.is_floating_point and dtype != torch.float32:
+        module.to(dtype)
+    return output_shape(module, shape, dtype)
+
+
+def fill(module: fx.GraphModule, config: Mapping[str, Any], stored_as: dict[str, Tensor]) -> None:
+    """Put the stored weights in the places of a module on the meta device."""
+    packed, tied = config["packed"], config["tied"]
+    slots = {
+        name: (owner, leaf, value)
+        for prefix, owner in module.named_modules(remove_duplicate=False)
+        for leaf, value in (*owner._parameters.items(), *owner._buffers.items())
+        if value is not None
+        for name in (f"{prefix}.{leaf}" if prefix else leaf,)
+    }
+    made: dict[str, Tensor] = {}
+    for name, (owner, leaf, slot) in slots.items():
+        source = tied.get(name, name)
+        if source not in made:
+            how = packed.get(source)
+            if not isinstance(how, dict | None):
+                raise ValueError(f"tensor {source!r} is packed in an unknown way")
+            value = _in_order(source, unpack(source, stored_as, how), config["order"].get(source))
+            _check_fit(name, value, slot)
+            made[source] = nn.Parameter(value) if leaf in owner._parameters else value
+        value = made[source]
+        _check_fit(name, value, slot)
+        home = owner._parameters if leaf in owner._parameters else owner._buffers
+        home[leaf] = value
+    left = set(stored_as) - {name + end for name in made for end in _endings(packed.get(name))}
+    if left:
+        raise ValueError(f"tensor {sorted(left)[0][:80]!r} belongs to no layer")
+
+
+def _check_fit(name: str, value: Tensor, slot: Tensor) -> None:
+    if value.shape != slot.shape:
+        raise ValueError(
+            f"tensor {name!r} must have shape {tuple(slot.shape)}, got {tuple(value.shape)}"
+        )
+    if value.is_floating_point() != slot.is_floating_point():
+        raise ValueError(f"tensor {name!r} must be {slot.dtype}, got {value.dtype}")
+
+
+def _in_order(name: str, value: Tensor, order: object) -> Tensor:
+    """The same tensor with its axes in a given order in memory."""
+    if order is None:
+        return value
+    if not isinstance(order, list) or sorted(map(str, order)) != [*map(str, range(value.dim()))]:
+        raise ValueError(f"tensor {name!r} has an impossible order of axes")
+    inverse = [order.index(axis) for axis in range(value.dim())]
+    return value.permute(order).contiguous().permute(inverse)
+
+
+def _endings(how: Mapping[str, Any] | None) -> tuple[str, ...]:
+    return ("",) if how is None else ("#values", f"#{how['as']}")
+
+
+def check_input(config: Mapping[str, Any], x: Tensor) -> None:
+    """Raise unless inputs, (N, ...), have the shape a bundle takes; the message names both.
+
+    Example:
+        >>> check_input({"input": {"shape": [4], "dtype": "float32"}}, torch.zeros(2, 3))
+        Traceback (most recent call last):
+        ValueError: predict: the model takes 4 features, inputs of shape (N, 4), but the data have \
+3: shape (2, 3).
+    """
+    expected, found = tuple(config["input"]["shape"]), tuple(x.shape[1:])
+    if expected == found:
+        return
+    shown = ", ".join(str(size) for size in expected)
+    n_expected, n_found = (torch.Size(shape).numel() for shape in (expected, found))
+    raise ValueError(
+        f"predict: the model takes {n_expected} features, inputs of shape (N, {shown}), but the "
+        f"data have {n_found}: shape {tuple(x.shape)}."
+    )
+
+
+def check_classes(
+    classes: Sequence[str] | None, outputs: Sequence[int], likelihood: Mapping[str, Any] | None
+) -> None:
+    """Raise unless there is one output per class, or one in all for two classes."""
+    if classes is None:
+        return
+    n_outputs = outputs[-1] if len(outputs) > 1 else 1
+    single = n_outputs == 1 and len(classes) == 2
+    is_other = likelihood is not None and likelihood.get("name") != "Bernoulli"
+    if n_outputs != len(classes) and (is_other or not single):
+        raise ValueError(
+            f"the network has {n_outputs} outputs but there are {len(classes)} classes"
+        )
+
+
+def example_input(shape: Sequence[int], dtype: torch.dtype, n: int = 4) -> Tensor:
+    """Inputs that depend on nothing but their shape, (n, *shape).
+
+    Example:
+        >>> example_input((2,), torch.float32, 2)
+        tensor([[0.0000, 0.7071],
+                [1.0000, 0.7071]])
+    """
+    size = torch.Size((n, *shape))
+    if not dtype.is_floating_point:
+        return torch.zeros(size, dtype=dtype)  # word 0 exists in every vocabulary
+    wave = torch.arange(size.numel(), dtype=torch.float64).mul(torch.pi / 4).sin()
+    return wave.reshape(size).to(dtype)
+
+
+def check_outputs(
+    module: fx.GraphModule, shape: Sequence[int], dtype: torch.dtype
+) -> list[float] | None:
+    """The first outputs on `example_input`, which `verify` compares; None if not all finite."""
+    quiet = fx.Interpreter(module)  # calling the module itself would print a failure
+    quiet.extra_traceback = False
+    with torch.no_grad():
+        outputs = quiet.run(example_input(shape, dtype)).double().reshape(-1)[:_CHECKED]
+    return outputs.tolist() if bool(outputs.isfinite().all()) else None

@@ -1,0 +1,140 @@
+"""What every export needs: a module to trace, inputs to check it on, and the check itself."""
+
+import copy
+import math
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from bayesieve.errors import UnsupportedModelError, VerificationError
+
+TOLERANCE = 1e-4  # of the outputs' scale
+_BATCH_SIZES = (1, 2, 7)
+
+
+def on_cpu(module: nn.Module) -> nn.Module:
+    """A copy of a module on the CPU in eval mode, sharing nothing with the original.
+
+    Each tensor has contiguous memory of its own: torch's archives take along all that a view views,
+    and warn of transposed weights.
+    """
+    own = copy.deepcopy(module).cpu().eval()
+    for tensor in (*own.parameters(), *own.buffers()):
+        tensor.data = tensor.detach().clone(memory_format=torch.contiguous_format)
+    return own
+
+
+def check_example(who: str, example: Tensor) -> Tensor:
+    """Raise unless `example` is a batch of at least one input; return it on the CPU."""
+    if not isinstance(example, Tensor):
+        raise TypeError(f"{who}: example must be a tensor, got {type(example).__name__}.")
+    if example.dim() < 2 or example.numel() == 0:
+        raise ValueError(
+            f"{who}: example must be a batch of inputs, shape (n, ...) with n > 0, "
+            f"got {tuple(example.shape)}."
+        )
+    return example.detach().cpu()
+
+
+def check_target(who: str, path: Path | str) -> Path:
+    """Raise unless a file can be put at `path`, before any work is done for it."""
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{who}: the folder {path.parent} does not exist; create it.")
+    if path.is_dir():
+        raise IsADirectoryError(f"{who}: {path} is a folder; give a file name.")
+    return path
+
+
+def check_inputs(example: Tensor) -> list[Tensor]:
+    """Batches of several sizes: rows of the example, random ones of its spread, and zeros.
+
+    Example:
+        >>> [len(x) for x in check_inputs(torch.randn(4, 3))]
+        [4, 1, 2, 7, 2]
+    """
+    batches = [example]
+    generator = torch.Generator().manual_seed(0)
+    for size in _BATCH_SIZES:
+        rows = example[torch.arange(size) % len(example)]
+        if example.is_floating_point():
+            noise = torch.empty_like(rows).normal_(generator=generator)
+            spread = float(example.std(correction=0)) or 1.0
+            rows = rows + spread * noise
+        batches.append(rows)
+    batches.append(torch.zeros_like(example[:1]).expand(2, *example.shape[1:]).contiguous())
+    return batches
+
+
+def first_output(who: str, module: nn.Module, example: Tensor) -> Tensor:
+    """Raise unless the module maps the example to one tensor; return that."""
+    try:
+        output = run_module(module, example)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise ValueError(
+            f"{who}: the module does not run on an example of shape {tuple(example.shape)} and "
+            f"{example.dtype}: {error}"
+        ) from error
+    if not isinstance(output, Tensor):
+        raise UnsupportedModelError(
+            f"{who}: the module must return one tensor, got {type(output).__name__}."
+        )
+    return output
+
+
+def run_module(module: nn.Module, x: Tensor) -> Tensor:
+    """The module's output without gradients."""
+    with torch.no_grad():
+        output: Tensor = module(x)
+    return output
+
+
+def check_same(
+    who: str, name: str, expected: Tensor, found: Tensor, scale: float | None = None
+) -> None:
+    """Raise unless two outputs agree within `TOLERANCE` of their scale.
+
+    Args:
+        who: the function that checks.
+        name: of the output.
+        expected: by torch.
+        found: by what was exported.
+        scale: the size of an error of 1; by default the largest magnitude of `expected`.
+    """
+    if expected.shape != found.shape:
+        raise VerificationError(
+            f"{who}: the exported {name!r} has shape {tuple(found.shape)} where torch gives "
+            f"{tuple(expected.shape)}. Nothing was written."
+        )
+    if not bool(expected.isfinite().all()):
+        raise VerificationError(
+            f"{who}: the module's own {name!r} is not finite on the inputs it was checked on. "
+            "Nothing was written; give an example like the data the model was trained on."
+        )
+    scale = float(expected.abs().max()) if scale is None else scale
+    difference = float((expected.double() - found.double()).abs().max())
+    if not difference <= TOLERANCE * scale:  # a NaN is no agreement either
+        relative = difference / scale if scale > 0 else math.inf
+        raise VerificationError(
+            f"{who}: the exported {name!r} differs from torch by {difference:.2e}, {relative:.1e} "
+            f"of its scale; allowed is {TOLERANCE:g}. Nothing was written."
+        )
+
+
+def trace(who: str, module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
+    """The module's graph with a free batch axis; no value of the example stays in it."""
+    stand_in = torch.zeros_like(example[:1]).expand(2, *example.shape[1:]).contiguous()
+    batch = torch.export.Dim("batch", min=1)
+    try:
+        program = torch.export.export(
+            module, (stand_in,), dynamic_shapes=({0: batch},), strict=False
+        )
+    except Exception as error:  # the user's forward meets symbolic sizes and may raise anything
+        reason = str(error).strip().split("\n\n")[0][:500]
+        raise UnsupportedModelError(
+            f"{who}: torch.export cannot trace this module with a free batch axis: {reason}"
+        ) from error
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # names and lines of the user's files
+    return program

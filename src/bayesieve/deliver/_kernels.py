@@ -1,0 +1,280 @@
+"""The compiled kernel: built once with the system's C compiler, kept in the user's cache folder.
+
+The library is named by a hash of the text, the compiler and the processor, since it is compiled
+for the processor at hand: a home folder shared by machines holds one library for each. The folder
+must belong to the user and nobody else may write to it; otherwise it is not used.
+"""
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import secrets
+import shutil
+import stat
+import subprocess
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from bayesieve.data.files import cache_dir
+from bayesieve.deliver._kernels_source import SOURCE
+
+Floats = NDArray[np.float32]
+BLOCK = 64  # examples the kernel handles at once; scratch memory is for as many
+ACTIVATIONS = ("none", "relu", "leaky_relu", "tanh", "sigmoid", "silu", "gelu")
+_COMPILERS = ("cc", "gcc", "clang")
+_FLAGS = ("-std=gnu99", "-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-shared")
+_QUIET = ("-Wno-psabi",)
+_SECONDS = 60
+_DENSE = 0.2  # fraction of weights from which one example runs as plain dot products
+
+
+class KernelUnavailableError(Exception):
+    """There is no compiled kernel here; the message says why."""
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = (
+        ("n_in", ctypes.c_int64),
+        ("n_out", ctypes.c_int64),
+        ("activation", ctypes.c_int64),
+        ("slope", ctypes.c_double),
+        ("start", ctypes.c_void_p),
+        ("column", ctypes.c_void_p),
+        ("value", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("from", ctypes.c_void_p),
+        ("row", ctypes.c_void_p),
+        ("weight", ctypes.c_void_p),
+        ("dense", ctypes.c_void_p),
+    )
+
+
+class _Network(ctypes.Structure):
+    _fields_ = (
+        ("n_layers", ctypes.c_int64),
+        ("n_features", ctypes.c_int64),
+        ("n_used", ctypes.c_int64),
+        ("n_outputs", ctypes.c_int64),
+        ("width", ctypes.c_int64),
+        ("used", ctypes.c_void_p),
+        ("layers", ctypes.c_void_p),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Affine:
+    """One layer of a chain: activation(weight @ x + bias).
+
+    Args:
+        weight: (n_out, n_in), rows of stored entries.
+        bias: (n_out,).
+        activation: a name of `ACTIVATIONS`.
+        slope: of the leaky ReLU.
+    """
+
+    weight: csr_array
+    bias: Floats
+    activation: str = "none"
+    slope: float = 0.0
+
+
+class Chain:
+    """Sparse affine layers that run as one call of the compiled kernel.
+
+    Args:
+        layers: from the input to the output.
+        n_features: length of an input row.
+        selected: which features the first layer reads, in order; None reads all.
+
+    Raises:
+        KernelUnavailableError: no compiler, or what it made does not load.
+    """
+
+    def __init__(
+        self, layers: Sequence[Affine], n_features: int, selected: NDArray[np.int64] | None = None
+    ) -> None:
+        self._run = library().bayesieve_run
+        layers, used = _used_features(_by_length(layers), selected, n_features)
+        n_used = layers[0].weight.shape[1]
+        self.n_features, self.n_outputs = n_features, len(layers[-1].bias)
+        self._kept: list[NDArray[np.generic]] = [] if used is None else [used]  # C points into them
+        self._width = max(n_used, *(len(layer.bias) for layer in layers))
+        self._layers = (_Layer * len(layers))(*(self._described(layer) for layer in layers))
+        self._network = _Network(
+            len(layers),
+            n_features,
+            n_used,
+            self.n_outputs,
+            self._width,
+            None if used is None else used.ctypes.data,
+            ctypes.addressof(self._layers),
+        )
+        self._pointer = ctypes.addressof(self._network)
+        self._local = threading.local()
+
+    def __call__(self, x: Floats) -> Floats:
+        """Outputs, (n, n_outputs), of contiguous inputs, (n, n_features) or (n, ...)."""
+        # Every step here counts: one example takes the C code only a few microseconds.
+        n = len(x)
+        return self.at(_address(x) if n and x.flags.writeable else x.ctypes.data, n)
+
+    def at(self, address: int, n: int) -> Floats:
+        """Outputs of n contiguous input rows that lie at an address."""
+        out = np.empty((n, self.n_outputs), np.float32)
+        if n == 0:
+            return out
+        try:
+            scratch = self._local.scratch
+        except AttributeError:
+            scratch = self._make_scratch()
+        self._run(self._pointer, n, address, _address(out), scratch)
+        return out
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the stored weights and of one thread's scratch memory."""
+        return sum(array.nbytes for array in self._kept) + 8 * self._width * BLOCK
+
+    def _make_scratch(self) -> int:
+        """One aligned buffer per thread, so that threads may call at the same time."""
+        memory = np.zeros(2 * self._width * BLOCK * 4 + 64, np.uint8)
+        self._local.memory = memory
+        self._local.scratch = -(-memory.ctypes.data // 64) * 64
+        return int(self._local.scratch)
+
+    def _described(self, layer: Affine) -> _Layer:
+        by_output, by_input = layer.weight, layer.weight.tocsc()
+        arrays: list[NDArray[np.generic]] = [
+            np.ascontiguousarray(by_output.indptr, np.int32),
+            np.ascontiguousarray(by_output.indices, np.int32),
+            np.ascontiguousarray(by_output.data, np.float32),
+            np.ascontiguousarray(layer.bias, np.float32),
+            np.ascontiguousarray(by_input.indptr, np.int32),
+            np.ascontiguousarray(by_input.indices, np.int32),
+            np.ascontiguousarray(by_input.data, np.float32),
+        ]
+        kind = ACTIVATIONS.index(layer.activation)
+        n_out, n_in = by_output.shape
+        if by_output.nnz >= _DENSE * n_out * n_in:
+            arrays.append(np.ascontiguousarray(by_output.toarray(), np.float32))
+        self._kept += arrays
+        return _Layer(n_in, n_out, kind, layer.slope, *(a.ctypes.data for a in arrays))
+
+
+def _address(array: Floats) -> int:
+    """Where a writeable array lies; four times as fast as `array.ctypes.data`."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]
+
+
+def _by_length(layers: Sequence[Affine]) -> list[Affine]:
+    """The same function with hidden units in the order of their number of weights.
+
+    Equal lengths in a row let the processor foresee where each sum ends.
+    """
+    ordered, order = [], None
+    for layer in layers:
+        weight, bias = layer.weight, layer.bias
+        if order is not None:
+            weight = weight[:, order]
+        if layer is not layers[-1]:
+            order = np.argsort(np.diff(weight.indptr), kind="stable")
+            weight, bias = weight[order], bias[order]
+        ordered.append(Affine(weight, bias, layer.activation, layer.slope))
+    return ordered
+
+
+def _used_features(
+    layers: Sequence[Affine], selected: NDArray[np.int64] | None, n_features: int
+) -> tuple[list[Affine], NDArray[np.int32] | None]:
+    """The layers with unread inputs dropped from the first, and the features it then reads."""
+    first = layers[0]
+    read = np.unique(first.weight.indices)
+    if len(read) == 0:
+        read = np.zeros(1, np.int64)  # a network that ignores its input still has one
+    used = read if selected is None else selected[read]
+    if len(used) == n_features and np.array_equal(used, np.arange(n_features)):
+        return list(layers), None
+    small = Affine(first.weight[:, read], first.bias, first.activation, first.slope)
+    return [small, *layers[1:]], np.ascontiguousarray(used, np.int32)
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """The compiled kernel, built on first use."""
+    compiler = next((path for name in _COMPILERS if (path := shutil.which(name))), None)
+    if os.name != "posix" or compiler is None:
+        raise KernelUnavailableError("no C compiler (cc, gcc or clang) on the path")
+    folder = _private_folder(cache_dir() / "kernels")
+    file = folder / f"kernel-{_fingerprint(compiler)}.so"
+    if not file.is_file():
+        _compile(compiler, file)
+    try:
+        loaded = ctypes.CDLL(str(file))
+    except OSError as error:
+        raise KernelUnavailableError(f"the compiled kernel does not load: {error}") from error
+    loaded.bayesieve_run.restype = None
+    loaded.bayesieve_run.argtypes = (
+        ctypes.c_void_p,
+        ctypes.c_int64,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+    )
+    return loaded
+
+
+def _private_folder(folder: Path) -> Path:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.stat()
+    except OSError as error:
+        raise KernelUnavailableError(f"the cache folder cannot be made: {error}") from error
+    if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise KernelUnavailableError(f"others may write to the cache folder {folder}")
+    return folder
+
+
+def _fingerprint(compiler: str) -> str:
+    version = _output([compiler, "--version"])
+    processor = [platform.system(), platform.machine(), platform.processor()]
+    described = Path("/proc/cpuinfo")
+    if described.is_file():
+        lines = described.read_text(encoding="utf-8", errors="replace").splitlines()
+        known = ("model name", "flags", "Features", "CPU part")
+        processor += sorted({line for line in lines if line.startswith(known)})
+    parts = [SOURCE, " ".join(_FLAGS), compiler, version, *processor]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
+
+
+def _compile(compiler: str, path: Path) -> None:
+    token = secrets.token_hex(8)
+    text, made = path.with_name(f".{token}.c"), path.with_name(f".{token}.so")
+    try:
+        text.write_text(SOURCE, encoding="utf-8")
+        _output([compiler, *_FLAGS, *_QUIET, str(text), "-o", str(made), "-lm"])
+        made.replace(path)  # at once: another process sees no part of it
+    except OSError as error:
+        raise KernelUnavailableError(f"the kernel cannot be written: {error}") from error
+    finally:
+        text.unlink(missing_ok=True)
+        made.unlink(missing_ok=True)
+
+
+def _output(command: list[str]) -> str:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_SECONDS, check=True, errors="replace"
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        reason = getattr(error, "stderr", None) or str(error)
+        first = " ".join(str(reason).split())[:200]
+        raise KernelUnavailableError(f"{Path(command[0]).name} failed: {first}") from error
+    return done.stdout

@@ -1,0 +1,180 @@
+"""The point model of a bundle as one small Python file that needs torch and safetensors only."""
+
+import inspect
+import keyword
+from collections.abc import Mapping
+from typing import Any
+
+from bayesieve.deliver import _allowed
+
+_HEAD = '''"""The network of this folder in plain torch; written by bayesieve.
+
+    from architecture import load_model
+    model = load_model()            # reads model.safetensors and config.json beside this file
+"""
+
+import json
+import operator  # noqa: F401
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn  # noqa: F401
+from torch.nn import functional as F  # noqa: F401
+'''
+
+_TAIL = '''
+
+def unpack(name, tensors, how):
+    """A tensor that is stored as the places and values of its non-zero entries."""
+    size = torch.Size(how["shape"])
+    if how["as"] == "gaps":  # zeros before each entry; 255 is 255 zeros and no entry
+        codes = tensors[name + "#gaps"].long()
+        is_entry = codes != 255
+        places = (codes + is_entry.long()).cumsum(0)[is_entry] - 1
+    else:  # one bit per element, the lowest of a byte first
+        bits = (tensors[name + "#bits"].unsqueeze(1) >> torch.arange(8, dtype=torch.uint8)) & 1
+        places = bits.flatten()[: size.numel()].nonzero().flatten()
+    if how.get("index"):  # the places are the tensor
+        return places
+    values = tensors[name + "#values"]
+    flat = torch.zeros(size.numel(), dtype=values.dtype)
+    flat[places] = values
+    return flat.reshape(size)
+
+
+def load_model(folder=None):
+    """The network with its weights, in eval mode."""
+    folder = Path(__file__).parent if folder is None else Path(folder)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    stored = load_file(folder / "model.safetensors")
+    weights = {name: value for name, value in stored.items() if "#" not in name}
+    for name, how in config["packed"].items():
+        weights[name] = unpack(name, stored, how)
+    for name, order in config["order"].items():  # of the axes in memory, for equal rounding
+        inverse = [order.index(axis) for axis in range(len(order))]
+        weights[name] = weights[name].permute(order).contiguous().permute(inverse)
+    for name, first in config["tied"].items():
+        weights[name] = weights[first]
+    renamed = {}
+    for name, value in weights.items():
+        owner, _, leaf = name.rpartition(".")
+        usual = f"{NAMES.get(owner, owner)}.{leaf}" if owner else leaf
+        renamed[NAMES.get(name, usual)] = value
+    model = Model()
+    model.load_state_dict(renamed, assign=True)
+    return model.eval()
+'''
+
+
+def architecture_source(graph: Mapping[str, Any]) -> str:
+    """Python source of a graph: a class `Model`, and `load_model` that fills in the weights.
+
+    Example:
+        >>> from torch import nn
+        >>> from bayesieve.deliver.graph_json import graph_to_json, trace
+        >>> source = architecture_source(graph_to_json(trace(nn.Sequential(nn.Linear(2, 1)))))
+        >>> print(source[source.index("class Model") : source.index("def unpack")].rstrip())
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer_0 = nn.Linear(in_features=2, out_features=1)
+        <BLANKLINE>
+            def forward(self, input_1):
+                _0 = self.layer_0(input_1)
+                return _0
+        <BLANKLINE>
+        <BLANKLINE>
+        # names of the layers in model.safetensors
+        NAMES = {'0': 'layer_0'}
+    """
+    names = _attributes(graph)
+    lines = [_HEAD]
+    own = {kind for _, kind, _ in graph["modules"]} & set(_allowed.own_modules())
+    lines += [f"\n{inspect.getsource(_allowed.own_modules()[kind])}" for kind in sorted(own)]
+    lines += ["\nclass Model(nn.Module):", "    def __init__(self):", "        super().__init__()"]
+    for path, kind, arguments in graph["modules"]:
+        given = ", ".join(f"{key}={_constant(value)}" for key, value in arguments.items())
+        home = "" if kind in own else "nn."
+        lines.append(f"        self.{names[path]} = {home}{kind}({given})")
+    for path, kind, shape, dtype in graph["tensors"]:
+        empty = f"torch.empty({shape}, dtype=torch.{dtype})"
+        if kind == "parameter":
+            lines.append(f"        self.{names[path]} = nn.Parameter({empty})")
+        else:
+            lines.append(f'        self.register_buffer("{names[path]}", {empty})')
+    lines += ["", *_forward(graph, names)]
+    renamed = {path: name for path, name in names.items() if path != name}
+    lines += ["\n", "# names of the layers in model.safetensors", f"NAMES = {renamed!r}"]
+    return "\n".join(lines) + "\n" + _TAIL
+
+
+def _attributes(graph: Mapping[str, Any]) -> dict[str, str]:
+    """A plain attribute name for every layer and loose tensor."""
+    names: dict[str, str] = {}
+    for path in (row[0] for row in (*graph["modules"], *graph["tensors"])):
+        name = path.replace(".", "_")
+        if name[0].isdigit() or keyword.iskeyword(name):
+            name = f"layer_{name}"
+        while name in names.values():
+            name += "_"
+        names[path] = name
+    return names
+
+
+def _forward(graph: Mapping[str, Any], names: Mapping[str, str]) -> list[str]:
+    lines = []
+    for name, op, target, arguments, keywords in graph["nodes"]:
+        values = [_expression(value) for value in arguments]
+        named = [f"{key}={_expression(value)}" for key, value in keywords.items()]
+        given = ", ".join([*values, *named])
+        if op == "input":
+            lines.append(f"    def forward(self, {name}):")
+            continue
+        if op == "output":
+            lines.append(f"        return {values[0]}")
+            continue
+        if op == "layer":
+            call = f"self.{names[target]}({given})"
+        elif op == "tensor":
+            call = f"self.{_tensor(target, names)}"
+        elif op == "method":
+            call = f"{values[0]}.{target}({', '.join([*values[1:], *named])})"
+        elif target == "getattr":
+            call = f"{values[0]}.{arguments[1]}"
+        elif target in _allowed.INFIX:
+            left, right = (f"({v})" if v.startswith("-") else v for v in values)
+            call = f"{left} {_allowed.INFIX[target]} {right}"
+        else:
+            call = f"{target}({given})"
+        lines.append(f"        {name} = {call}")
+    return lines
+
+
+def _tensor(path: str, names: Mapping[str, str]) -> str:
+    if path in names:
+        return names[path]
+    owner, _, leaf = path.rpartition(".")
+    return f"{names[owner]}.{leaf}"
+
+
+def _expression(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(_expression(part) for part in value)}]"
+    if not isinstance(value, dict):
+        return repr(value)
+    ((kind, inner),) = value.items()
+    if kind == "node":
+        return str(inner)
+    if kind == "tuple":
+        inside = ", ".join(_expression(part) for part in inner)
+        return f"({inside},)" if len(inner) == 1 else f"({inside})"
+    if kind == "slice":
+        return f"slice({', '.join(_expression(part) for part in inner)})"
+    if kind == "dtype":
+        return f"torch.{inner}"
+    return "..." if kind == "ellipsis" else f'float("{inner}")'
+
+
+def _constant(value: Any) -> str:
+    return repr(tuple(value)) if isinstance(value, list) else _expression(value)

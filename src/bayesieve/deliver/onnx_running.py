@@ -1,0 +1,160 @@
+"""Running an ONNX file that may come from anywhere: read, checked, then given to onnxruntime.
+
+A file may point to data outside itself, by any path. Such files are refused before the runtime
+sees them, and the runtime gets the bytes that were checked, not the path.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bayesieve.deliver._files import MAX_DEPTH
+
+MAX_FILE_BYTES = 2 << 30  # the limit of the format itself
+_MAX_TEXT = 16 << 20
+_INPUT_TYPES = {
+    "tensor(float)": torch.float32,
+    "tensor(double)": torch.float64,
+    "tensor(int64)": torch.int64,
+}
+
+
+@dataclass(frozen=True)
+class OnnxModel:
+    """An ONNX file that passed every check.
+
+    Args:
+        path: the file.
+        session: of onnxruntime.
+        input_shape: of one example.
+        dtype: of inputs.
+        metadata: what the exporter wrote: classes, preprocessing, task, n_samples.
+    """
+
+    path: Path
+    session: Any
+    input_shape: tuple[int, ...]
+    dtype: torch.dtype
+    metadata: dict[str, Any]
+
+    def run(self, x: Tensor, batch_size: int = 2048) -> dict[str, Tensor]:
+        """Outputs by name for inputs of shape (N, ...)."""
+        name = self.session.get_inputs()[0].name
+        names = [output.name for output in self.session.get_outputs()]
+        parts = [self.session.run(names, {name: part.numpy()}) for part in x.split(batch_size)]
+        return {
+            name: torch.from_numpy(np.concatenate([part[i] for part in parts]))
+            for i, name in enumerate(names)
+        }
+
+
+def read_onnx(path: Path | str) -> OnnxModel:
+    """Read an ONNX file with one input and a free batch axis.
+
+    Raises:
+        ImportError: the extra `onnx` is not installed.
+        ValueError: the file is damaged, or points to data outside itself.
+    """
+    path = Path(path)
+    onnx, runtime = _import_extra()
+    if not path.is_file():
+        raise ValueError(f"predict: there is no file {path}.")
+    size = path.stat().st_size
+    if size > MAX_FILE_BYTES:
+        raise ValueError(f"predict: {path} has {size} bytes, more than {MAX_FILE_BYTES}.")
+    data = path.read_bytes()
+    try:
+        model = onnx.load_model_from_string(data)
+    except Exception as error:  # protobuf's DecodeError has no stable home
+        raise _damaged(path, "it is no ONNX file") from error
+    _refuse_external_data(path, onnx, model)
+    options = runtime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        session = runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime has a class of error for each of its codes
+        raise _damaged(path, f"onnxruntime refuses it ({_short(error)})") from error
+    shape, dtype = _input_of(path, session)
+    return OnnxModel(path, session, shape, dtype, _metadata(path, model))
+
+
+def _import_extra() -> tuple[Any, Any]:
+    try:
+        return import_module("onnx"), import_module("onnxruntime")
+    except ImportError as error:
+        raise ImportError(
+            "predict: ONNX files need onnx and onnxruntime. Run `pip install 'bayesieve[onnx]'`."
+        ) from error
+
+
+def _refuse_external_data(path: Path, onnx: Any, model: Any) -> None:
+    for tensor in _tensors(model):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL or len(tensor.external_data):
+            where = {entry.key: entry.value for entry in tensor.external_data}.get("location", "")
+            raise ValueError(
+                f"predict: {path} keeps tensor {tensor.name[:80]!r} in another file "
+                f"({where[:80]!r}). External data are refused: export the model to one file."
+            )
+
+
+def _tensors(message: Any) -> Iterator[Any]:
+    """Every TensorProto anywhere in a message."""
+    waiting = [message]
+    while waiting:
+        own = waiting.pop()
+        if own.DESCRIPTOR.name == "TensorProto":
+            yield own
+            continue
+        for field, value in own.ListFields():
+            if field.message_type is None:
+                continue
+            repeated = hasattr(value, "__len__") and not hasattr(value, "DESCRIPTOR")
+            waiting.extend(value if repeated else [value])
+
+
+def _input_of(path: Path, session: Any) -> tuple[tuple[int, ...], torch.dtype]:
+    inputs = session.get_inputs()
+    if len(inputs) != 1 or inputs[0].type not in _INPUT_TYPES or not inputs[0].shape:
+        raise ValueError(f"predict: {path} must have one input of numbers, got {len(inputs)}.")
+    batch, *shape = inputs[0].shape
+    if isinstance(batch, int) or not all(isinstance(size, int) for size in shape):
+        raise ValueError(
+            f"predict: {path} must have a free batch axis and fixed others, got {inputs[0].shape}."
+        )
+    return tuple(shape), _INPUT_TYPES[inputs[0].type]
+
+
+def _metadata(path: Path, model: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for entry in model.metadata_props:
+        text = entry.value
+        if len(text) > _MAX_TEXT:
+            raise _damaged(path, f"metadata {entry.key[:80]!r} is too long")
+        if entry.key not in ("classes", "preprocessing"):
+            found[entry.key] = text
+            continue
+        if text.count("[") + text.count("{") > 1_000_000 or "[" * MAX_DEPTH in text:
+            raise _damaged(path, f"metadata {entry.key!r} is nested too deeply")
+        try:
+            found[entry.key] = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise _damaged(path, f"metadata {entry.key!r} is no JSON") from error
+    classes, recipe = found.get("classes"), found.get("preprocessing")
+    if not isinstance(classes, list | None) or not isinstance(recipe, dict | None):
+        raise _damaged(path, "its metadata are not those of an export")
+    return found
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:160]
+
+
+def _damaged(path: Path, why: str) -> ValueError:
+    return ValueError(f"predict: {path} is damaged: {why}.")

@@ -1,0 +1,60 @@
+"""A module as a `torch.export` archive (`.pt2`): runs in torch without the code that made it."""
+
+import io
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from bayesieve.core.storage import atomic_write
+from bayesieve.deliver._exporting import (
+    check_example,
+    check_inputs,
+    check_same,
+    check_target,
+    first_output,
+    on_cpu,
+    run_module,
+    trace,
+)
+
+
+def export_pt2(module: nn.Module, path: Path | str, example: Tensor) -> Path:
+    """Write a module as a `.pt2` file with a free batch axis, checked by reading it back.
+
+    The file holds weights and graph on the CPU, in eval mode; no value of the example and no
+    source code. Read it with `torch.export.load(path).module()`.
+
+    Args:
+        module: maps one tensor, shape (n, ...), to one tensor; it is not changed.
+        path: of the file; an existing one is replaced in one step.
+        example: some inputs, shape (n, ...), of the kind the model will meet.
+
+    Returns:
+        The path.
+
+    Raises:
+        UnsupportedModelError: the module cannot be traced with a free batch axis.
+        VerificationError: the archive, read back, gives other outputs; nothing was written.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = export_pt2(nn.Linear(3, 2), f"{folder}/model.pt2", torch.randn(4, 3))
+        ...     again = torch.export.load(path).module()
+        >>> again(torch.zeros(5, 3)).shape
+        torch.Size([5, 2])
+    """
+    path, example = check_target("export_pt2", path), check_example("export_pt2", example)
+    module = on_cpu(module)
+    first_output("export_pt2", module, example)
+    program = trace("export_pt2", module, example)
+    program.example_inputs = None
+    archive = io.BytesIO()
+    torch.export.save(program, archive)
+    data = archive.getvalue()
+    again = torch.export.load(io.BytesIO(data)).module()
+    for x in check_inputs(example):
+        check_same("export_pt2", "output", run_module(module, x), run_module(again, x))
+    atomic_write(path, data)
+    return path

@@ -1,0 +1,141 @@
+"""Predictions of a delivered model, as columns of a table.
+
+A classifier gives `class`, `probability` (of that class), `entropy`, `aleatoric` and `epistemic`
+(nats); a regression `mean`, `std`, `aleatoric`, `epistemic` (standard deviations), `lower_90` and
+`upper_90`, in the unit of the target. Without posterior draws `epistemic` is 0.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bayesieve.assess.predict import ClassPrediction, Prediction, RealPrediction, predict
+from bayesieve.core.likelihoods import Likelihood
+from bayesieve.core.network import Network
+from bayesieve.core.posterior import Samples
+from bayesieve.deliver.bundle import Bundle
+from bayesieve.deliver.onnx_running import OnnxModel
+
+Columns = dict[str, list[Any]]
+
+
+def as_point(module: nn.Module, likelihood: Likelihood) -> Samples:
+    """A module as a posterior of one draw, for everything that works on posteriors.
+
+    Example:
+        >>> from bayesieve.core.likelihoods import Gaussian
+        >>> as_point(nn.Linear(2, 1), Gaussian()).draws.shape
+        torch.Size([1, 3])
+    """
+    network = Network.of(module, likelihood)
+    return Samples(network, network.weights_of(module)[None], None, network.buffers())
+
+
+def predict_bundle(bundle: Bundle, x: Tensor, *, n_samples: int = 0, seed: int = 0) -> Prediction:
+    """Predict with the compacted mean, or with draws from the bundle's posterior.
+
+    Args:
+        bundle: what `read_bundle` returned.
+        x: prepared inputs, (N, ...).
+        n_samples: posterior draws; 0 uses the module.
+        seed: of the draws.
+    """
+    if n_samples:
+        return predict(bundle.posterior, x, n_samples=n_samples, seed=seed)
+    return predict(as_point(bundle.module, bundle.likelihood), x)
+
+
+def bundle_columns(
+    prediction: Prediction, classes: Sequence[str] | None, recipe: Mapping[str, Any] | None
+) -> Columns:
+    """The columns of a prediction.
+
+    Args:
+        prediction: of N inputs.
+        classes: their names; numbers if None.
+        recipe: preprocessing; its target says how predictions map to their own unit.
+
+    Example:
+        >>> found = ClassPrediction(torch.tensor([[[0.5, 0.5]], [[0.0, 1.0]]]).log())
+        >>> columns = bundle_columns(found, ["no", "yes"], None)
+        >>> columns["class"], [round(value, 4) for value in columns["probability"]]
+        (['yes'], [0.75])
+    """
+    if isinstance(prediction, ClassPrediction):
+        columns = _class_columns(prediction.probs, classes)
+        for name in ("entropy", "aleatoric", "epistemic"):
+            columns[name] = getattr(prediction, name).tolist()
+        return columns
+    return _real_columns(prediction, recipe)
+
+
+def onnx_columns(model: OnnxModel, x: Tensor) -> Columns:
+    """The columns of an ONNX file's outputs for prepared inputs, (N, ...)."""
+    outputs, classes = model.run(x), model.metadata.get("classes")
+    recipe = model.metadata.get("preprocessing")
+    if "probability" in outputs:
+        columns = _class_columns(outputs["probability"], classes)
+        entropy, epistemic = outputs["entropy"], outputs["mutual_information"]
+        columns["entropy"] = entropy.tolist()
+        columns["aleatoric"] = (entropy - epistemic).tolist()
+        columns["epistemic"] = epistemic.tolist()
+        return columns
+    if "epistemic_std" in outputs:
+        means = outputs["mean"].reshape(len(x), -1)
+        noise, spread = outputs["aleatoric_std"], outputs["epistemic_std"]
+        std = (noise.square() + spread.square()).sqrt()
+        parts = {"std": std, "aleatoric": noise, "epistemic": spread}
+        return _in_unit(means, {k: v.reshape(means.shape) for k, v in parts.items()}, recipe)
+    output = next(iter(outputs.values())).reshape(len(x), -1)
+    if classes is None:
+        return _in_unit(output, {}, recipe)
+    if output.shape[1] == 1 and len(classes) == 2:
+        output = torch.cat([torch.zeros_like(output), output], 1)
+    if output.shape[1] != len(classes):
+        raise ValueError(
+            f"predict: {model.path} has {output.shape[1]} outputs but names {len(classes)} classes."
+        )
+    return bundle_columns(ClassPrediction(F.log_softmax(output, -1)[None]), classes, recipe)
+
+
+def _class_columns(probs: Tensor, classes: Sequence[str] | None) -> Columns:
+    if classes is not None and len(classes) != probs.shape[-1]:
+        raise ValueError(
+            f"predict: the model gives {probs.shape[-1]} probabilities but names {len(classes)} "
+            "classes."
+        )
+    best, label = probs.max(-1)
+    names = [label_ if classes is None else str(classes[label_]) for label_ in label.tolist()]
+    return {"class": names, "probability": best.tolist()}
+
+
+def _real_columns(prediction: RealPrediction, recipe: Mapping[str, Any] | None) -> Columns:
+    parts = {"std": prediction.std, "aleatoric": prediction.aleatoric_std,
+             "epistemic": prediction.epistemic_std}  # fmt: skip
+    return _in_unit(prediction.mean, parts, recipe)
+
+
+def _in_unit(
+    mean: Tensor, parts: Mapping[str, Tensor], recipe: Mapping[str, Any] | None
+) -> Columns:
+    """Means and standard deviations, (N, m), as columns in the unit of the target."""
+    target = (recipe or {}).get("target") or {}
+    shift = torch.tensor(target.get("mean", 0.0), dtype=torch.float64)
+    scale = torch.tensor(target.get("std", 1.0), dtype=torch.float64)
+    values = {"mean": mean.double() * scale + shift}
+    values |= {name: part.double() * scale for name, part in parts.items()}
+    if "std" in values:
+        values["lower_90"] = values["mean"] - _Z90 * values["std"]
+        values["upper_90"] = values["mean"] + _Z90 * values["std"]
+    m = mean.shape[1]
+    return {
+        name if m == 1 else f"{name}_{j + 1}": column[:, j].tolist()
+        for name, column in values.items()
+        for j in range(m)
+    }
+
+
+_Z90 = 1.6448536269514722  # standard normal quantile of 0.95

@@ -1,0 +1,216 @@
+"""EM-TDAMP: a sparse network learned by message passing, without a gradient.
+
+The joint density of weights, group indicators and targets is a factor graph. Cut at the weights it
+has two parts that exchange extrinsic Gaussian messages (turbo loop):
+
+    Module A  the network: approximate message passing, one batch after another    (T3 to T15)
+    Module B  the group-sparse prior: exact sum-product, once per pass             (T16 to T20)
+    M-step    sparsity ρ, slab variances ν, noise v, once per pass                 (T21 to T23)
+
+The posterior is exp((H₀ + H) w - (P₀ + G) w² / 2): (H, G) is what the data say, (H₀, P₀) what the
+prior says. Keeping natural parameters makes (H, G) the extrinsic message: nothing is divided.
+
+Reference: Xu, Liu, Zhang and Lau (2024), arXiv:2402.07366; batches as in Lucibello et al. (2022).
+Equations are derived in docs/theory/tdamp.md, not transcribed: only an abstract was at hand.
+Symbols: H linear, G and P precision, ν slab_var, ρ active_prob, π activity, β power, c memory,
+κ trust, V var.
+Departures: the data message decays (`memory`) and is counted `power` times; a weight moves at most
+`trust` standard deviations per batch; one sweep per batch, so Onsager terms vanish; the probit has
+variance 1.702² so that outputs are logits; removed groups are masked, not cut out of the tensors.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Generator, Tensor
+
+from bayesieve.checks import check_fraction, check_not_negative, check_positive
+from bayesieve.core.batch import Batch, Metrics
+from bayesieve.core.formulas import normal_kl
+from bayesieve.core.group_sparse import GroupSparse
+from bayesieve.core.likelihoods import Gaussian
+from bayesieve.core.network import EXTRA_PREFIX
+from bayesieve.core.posterior import Factorised, Posterior
+from bayesieve.core.problem import Problem
+from bayesieve.core.state import Controls
+from bayesieve.engines.tdamp.damp import Message, batch_score, trusted
+from bayesieve.engines.tdamp.em import noise_residual
+from bayesieve.engines.tdamp.observing import Observation, check_likelihood
+from bayesieve.engines.tdamp.passes import PassSettings, close_pass_
+from bayesieve.engines.tdamp.state import TDAMPState, moments
+from bayesieve.engines.tdamp.wiring import Wiring, fan_in
+
+__all__ = ["TDAMP", "TDAMPState"]
+_NOISE_NAME = EXTRA_PREFIX + "log_noise_std"
+
+
+@dataclass(frozen=True)
+class TDAMP:
+    """Message-passing engine for fully connected ReLU networks.
+
+    Inputs should be centred and have unit average energy per feature, targets of a regression be
+    standardised. A pass ends when as many examples were seen as the problem has.
+
+    Args:
+        prior: groups, their prior activity and slab variances.
+        keep: fraction of groups of each layer to end with; None learns which are active, which is
+            sound for inputs of a linear model, unreliable for hidden units (see the theory page).
+        prune_passes: first and last pass after which groups are removed; afterwards exactly `keep`
+            of them are left. Leave some passes to recover.
+        power: times each datum is counted when its batch is absorbed.
+        memory: passes after which the data message has decayed to 1/e; the data are then counted
+            at most `power` · `memory` times.
+        trust: standard deviations a weight may move per batch.
+        damping: fraction of the old message kept at each batch; 1 moves nothing.
+        init_scale: size of the random start relative to He's.
+        learn_slab: whether the M-step updates slab variances.
+
+    Example:
+        >>> from torch import nn
+        >>> x = torch.eye(4).repeat(8, 1)
+        >>> problem = Problem(nn.Linear(4, 1, bias=False), Gaussian(9.0), (x, 2 * x[:, :1]))
+        >>> engine = TDAMP(power=1.0, memory=1e9, trust=10.0, init_scale=0.0,
+        ...                prior=GroupSparse(output_variance=4.0))
+        >>> state = engine.init(problem, Generator())
+        >>> _ = engine.step(problem, state, Batch(problem.x, problem.y))
+        >>> engine.posterior(problem, state).mean[0].item()  # exact: 2 * 8 / 89 = 0.1798
+        0.17777...
+    """
+
+    prior: GroupSparse = field(default_factory=GroupSparse)
+    keep: float | None = None
+    prune_passes: tuple[int, int] = (2, 6)
+    power: float = 5.0
+    memory: float = 10.0
+    trust: float = 0.5
+    damping: float = 0.0
+    init_scale: float = 0.3
+    learn_slab: bool = False
+
+    def __post_init__(self) -> None:
+        check_positive("TDAMP", power=self.power, memory=self.memory, trust=self.trust)
+        check_not_negative("TDAMP", init_scale=self.init_scale)
+        check_fraction("TDAMP", damping=self.damping, keep=1.0 if self.keep is None else self.keep)
+        first, last = self.prune_passes
+        if not 1 <= first <= last:
+            raise ValueError(
+                f"TDAMP: prune_passes must be (first, last) with 1 <= first <= last, "
+                f"got {self.prune_passes}."
+            )
+
+    def init(self, problem: Problem, generator: Generator, n_models: int = 1) -> TDAMPState:
+        """The prior, and a random start inside the data message, which fades by itself."""
+        check_likelihood(problem.likelihood, problem.y)
+        layout, wiring = problem.layout, Wiring(problem.network, self.prior.group)
+        zeros = problem.initial.new_zeros(n_models, layout.size)
+        slab = zeros.new_ones(n_models, wiring.n_layers + 1)
+        start = torch.zeros_like(zeros)
+        for i, layer in enumerate(wiring.layers):
+            n_in, last = fan_in(layout, layer), i == wiring.n_layers - 1
+            slab[:, i] = self.prior.slab_variance(n_in, last=last)
+            part = start[:, layout.slices[layer.weight]]
+            std = self.init_scale * ((1 if last else 2) / n_in) ** 0.5
+            part.normal_(generator=generator).mul_(std)
+        precision = 1 / slab[:, wiring.layer_of]
+        groups = zeros.new_ones(n_models, wiring.n_groups + 1)
+        log_odds = groups * torch.tensor(self.prior.active_prob, dtype=torch.float64).logit()
+        log_odds[:, -1] = torch.inf
+        noise = getattr(problem.likelihood, "noise_std", 1.0) ** 2
+        scalar = zeros.new_zeros(())
+        reached = torch.ones_like(zeros)
+        reached[:, layout.n_bayesian :] = 0
+        return TDAMPState(
+            prior_linear=torch.zeros_like(zeros),
+            prior_precision=precision,
+            data_linear=precision * start,
+            data_precision=torch.zeros_like(zeros),
+            slab_var=slab,
+            log_odds=log_odds,
+            prior_log_odds=log_odds.clone(),
+            alive=groups,
+            reached=reached,
+            noise=zeros.new_full((n_models, 1), noise),
+            residual=zeros.new_zeros(n_models, 1),
+            count=scalar.clone(),
+            seen=scalar.clone(),
+            passes=scalar.clone(),
+            controls=Controls.neutral(zeros),
+            generator=generator,
+            wiring=wiring,
+            n_bayesian=layout.n_bayesian,
+        )
+
+    def warm_start_(self, state: TDAMPState, posterior: Posterior) -> None:
+        """Take another posterior's mean, and its std where that is below the prior's."""
+        std = getattr(posterior, "std", torch.zeros_like(posterior.mean))
+        known = std > 0
+        precision = torch.where(known, std, 1).square().reciprocal() - state.prior_precision
+        state.data_precision.copy_((precision * known).clamp(min=0))
+        total = state.prior_precision + state.data_precision
+        state.data_linear.copy_(posterior.mean * total - state.prior_linear)
+
+    def step(self, problem: Problem, state: TDAMPState, batch: Batch) -> Metrics:
+        """Forget a little, absorb one batch (Module A); at the end of a pass, B and the M-step."""
+        rate = (1 - self.damping) * state.controls.lr_scale
+        share = batch.n / problem.n_data
+        moving = rate if state.controls.trained is None else rate * state.controls.trained
+        kept = 1 - moving * (share / self.memory)
+        state.data_linear.mul_(kept)
+        state.data_precision.mul_(kept)
+        state.count.mul_(1 - rate * (share / self.memory)).add_(rate * self.power * share)
+        mean, var = moments(state)
+        message, log_lik = self._absorb(problem, state, batch, mean, var)
+        state.data_linear.add_(moving * message.linear)
+        state.data_precision.add_(moving * message.precision)
+        state.seen.add_(batch.n)
+        ends = state.seen >= problem.n_data
+        if problem.device.type != "cpu" or bool(ends):  # a captured step has no branches
+            settings = PassSettings(self.keep, self.prune_passes, self.learn_slab)
+            close_pass_(problem, state, settings, ends & (rate > 0))
+        return {"log_lik": log_lik * (problem.n_data / batch.n)}
+
+    def _absorb(
+        self, problem: Problem, state: TDAMPState, batch: Batch, mean: Tensor, var: Tensor
+    ) -> tuple[Message, Tensor]:
+        """The batch's message to the weights, (k, d), and its predictive log density, (k,)."""
+        layout = problem.layout
+        x = batch.x.flatten(2 if batch.per_member else 1).to(mean.dtype)
+        n_outputs = layout.shapes[layout.names.index(state.wiring.layers[-1].weight)][0]
+        shape = (*x.shape[:-1], n_outputs)
+        seen = Observation(problem.likelihood, batch.y, state.noise, shape)
+        means, variances = layout.unflatten(mean), layout.unflatten(var)
+        scores, precisions, output = batch_score(state.wiring.layers, means, variances, x, seen)
+        score, precision = torch.zeros_like(mean), torch.zeros_like(mean)
+        for name, value in scores.items():
+            score[:, layout.slices[name]] = value.flatten(1)
+            precision[:, layout.slices[name]] = precisions[name].flatten(1)
+        if isinstance(problem.likelihood, Gaussian) and problem.likelihood.learned:
+            noise = state.noise[..., None]
+            state.residual += noise_residual(*output, seen.target, noise).mean(-1).sum(-1)[:, None]
+        message = trusted(mean, var, score, precision, self.power, self.trust)
+        return message, seen.log_prob(*output)
+
+    def kl(self, state: TDAMPState) -> Tensor:
+        """KL[q || prior] of weights and indicators still in the network, in nats, (k,)."""
+        wiring, n = state.wiring, state.n_bayesian
+        mean, var = moments(state)
+        slab_std = state.slab_var[:, wiring.layer_of].sqrt()
+        std = torch.where(var > 0, var, slab_std.square()).sqrt()
+        weights = normal_kl(mean.double(), std.double().log(), slab_std.double())
+        weights = weights * (wiring.per_weight(torch.sigmoid(state.log_odds)) * (var > 0))
+        p = torch.sigmoid(state.log_odds.double())[:, :-1]
+        rho = torch.sigmoid(state.prior_log_odds.double())[:, :-1].clamp(1e-300, 1 - 1e-16)
+        groups = torch.special.xlogy(p, p / rho) + torch.special.xlogy(1 - p, (1 - p) / (1 - rho))
+        return weights[:, :n].sum(1) + groups.sum(1)
+
+    def posterior(self, problem: Problem, state: TDAMPState, member: int = 0) -> Factorised:
+        """Normals with the groups' log-odds; removed groups are exactly 0."""
+        mean, var = (value[member].clone() for value in moments(state))
+        removed = torch.where(state.alive > 0, state.log_odds, -torch.inf)
+        log_odds = state.wiring.reach(removed)[member].clone()
+        if _NOISE_NAME in problem.layout.names:
+            mean[problem.layout.slices[_NOISE_NAME]] = 0.5 * state.noise[member].log()
+        buffers = problem.workspace(len(state.alive)).buffers(member)
+        whole = Factorised(problem.network, mean, var.sqrt(), None, log_odds, buffers)
+        keep = state.controls.keep
+        return whole if keep is None else whole.masked(keep[member])

@@ -1,0 +1,212 @@
+"""Scalar channels: what a nonlinearity or an observation says about its pre-activation.
+
+With z ~ N(ω, V) and whatever else is known about z, a channel returns
+
+    g = ∂ log Z / ∂ω = (E z - ω) / V,   Γ = -∂² log Z / ∂ω² = (1 - Var z / V) / V      (T2)
+
+All functions are pure and elementwise over any leading axes; probabilities stay in log space.
+Equation numbers are those of docs/theory/tdamp.md.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+from torch.special import log_ndtr
+
+PROBIT_VARIANCE = 1.702**2  # Φ(t / 1.702) is within 0.01 of sigmoid(t): outputs read as logits
+STAR_SWEEPS = 4
+_DENSITY_AT_0 = (2 * math.pi) ** -0.5
+_FAR = -6.0  # below this b the plain truncated moments cancel in float32
+_LEAST_VARIANCE = 1e-12
+
+
+class Response(NamedTuple):
+    """g and Γ of eq. T2, each of the shape of ω."""
+
+    g: Tensor
+    gamma: Tensor
+
+
+class Unit(NamedTuple):
+    """Mean and variance of a unit's output."""
+
+    mean: Tensor
+    var: Tensor
+
+
+class Mills(NamedTuple):
+    """What the normal distribution says about z > 0 at a = mean / std, eq. T6.
+
+    With h(a) = φ(a) / Φ(a): the ratio h, the excess a + h, the curvature r = h (a + h) in (0, 1),
+    the rest 1 - r, and Φ(a) as exp(log_part) · cdf_part.
+    """
+
+    ratio: Tensor
+    excess: Tensor
+    curvature: Tensor
+    rest: Tensor
+    log_part: Tensor
+    cdf_part: Tensor
+
+
+def inverse_mills(a: Tensor) -> Mills:
+    """The inverse Mills ratio and what goes with it, accurate in both tails, eq. T6.
+
+    Example:
+        >>> inverse_mills(torch.tensor([0.0, -30.0], dtype=torch.float64)).ratio.numpy().round(4)
+        array([ 0.7979, 30.0333])
+    """
+    near, far = a.clamp(min=_FAR), a.clamp(max=_FAR)
+    cdf = 0.5 * torch.erfc(near * -(0.5**0.5))  # above -6 neither φ nor Φ underflows
+    ratio = (-0.5 * near.square()).exp() * _DENSITY_AT_0 / cdf
+    excess = near + ratio
+    curvature = ratio * excess
+    i = far.square().reciprocal()
+    far_excess = (1 + i * (-2 + i * (10 - 74 * i))) / -far
+    far_rest = i * (1 + i * (-6 + i * (50 - 518 * i)))
+    far_ratio = far_excess - far
+    is_near = a >= _FAR
+    return Mills(
+        torch.where(is_near, ratio, far_ratio),
+        torch.where(is_near, excess, far_excess),
+        torch.where(is_near, curvature, 1 - far_rest),
+        torch.where(is_near, 1 - curvature, far_rest),
+        torch.where(is_near, 0, -0.5 * far.square()),
+        torch.where(is_near, cdf, _DENSITY_AT_0 / far_ratio),
+    )
+
+
+def truncated(mean: Tensor, std: Tensor) -> Unit:
+    """Moments of N(mean, std²) restricted to z > 0, eq. T7.
+
+    Example:
+        >>> [round(v.item(), 4) for v in truncated(torch.tensor(0.0), torch.tensor(1.0))]
+        [0.7979, 0.3634]
+    """
+    return _restricted(inverse_mills(mean / std), std)
+
+
+def _restricted(mills: Mills, std: Tensor) -> Unit:
+    return Unit(std * mills.excess, (std.square() * mills.rest).clamp(min=_LEAST_VARIANCE))
+
+
+def relu_moments(omega: Tensor, var: Tensor) -> Unit:
+    """Mean and variance of relu(z) for z ~ N(ω, V), eq. T4."""
+    std = var.sqrt()
+    mills = inverse_mills(omega / std)
+    positive = mills.log_part.exp() * mills.cdf_part
+    upper = _restricted(mills, std)
+    mean = positive * upper.mean
+    return Unit(mean, positive * upper.var + positive * (1 - positive) * upper.mean.square())
+
+
+def relu_channel(omega: Tensor, var: Tensor, a: Tensor, b: Tensor) -> tuple[Response, Unit]:
+    """Combine z ~ N(ω, V) with the message exp(B u - A u² / 2) on u = relu(z), eq. T5.
+
+    Args:
+        omega: ω.
+        var: V.
+        a: A, raised to -1 / (2V) where it is lower, so that 1 + AV stays positive.
+        b: B.
+
+    Example:
+        >>> numbers = (torch.tensor(v, dtype=torch.float64) for v in (0.3, 1.0, 2.0, 1.0))
+        >>> response, unit = relu_channel(*numbers)
+        >>> round(response.g.item(), 8), round(unit.mean.item(), 8)
+        (-0.18863068, 0.39277981)
+    """
+    a = torch.maximum(a, -0.5 / var)
+    d = 1 + a * var
+    plus_var = var / d
+    plus_mean = (omega + b * var) / d
+    std, plus_std = var.sqrt(), plus_var.sqrt()
+    plus, minus = inverse_mills(plus_mean / plus_std), inverse_mills(-omega / std)
+    exponent = (b.square() * var + 2 * b * omega - a * omega.square()) / (2 * d)
+    ratio = plus.cdf_part / (minus.cdf_part * d.sqrt())
+    p = torch.sigmoid(exponent + plus.log_part - minus.log_part + ratio.log())
+    upper, lower = _restricted(plus, plus_std), _restricted(minus, std)
+    z_mean = p * upper.mean - (1 - p) * lower.mean
+    spread = p * (1 - p)
+    z_var = p * upper.var + (1 - p) * lower.var + spread * (upper.mean + lower.mean).square()
+    unit = Unit(p * upper.mean, p * upper.var + spread * upper.mean.square())
+    return Response((z_mean - omega) / var, (1 - z_var / var) / var), unit
+
+
+def gaussian_channel(omega: Tensor, var: Tensor, target: Tensor, noise: Tensor) -> Response:
+    """Response to y ~ N(z, v), eq. T8.
+
+    Example:
+        >>> zero, one = torch.tensor(0.0), torch.tensor(1.0)
+        >>> gaussian_channel(zero, one, one, one).g.item()
+        0.5
+    """
+    gamma = 1 / (var + noise)
+    return Response((target - omega) * gamma, gamma.expand_as(omega))
+
+
+def probit_channel(omega: Tensor, var: Tensor, sign: Tensor, noise: float) -> Response:
+    """P(y | z) = Φ(±z / √v), exact, eq. T9; `sign` is 1 or -1."""
+    total = noise + var
+    d = sign * omega / total.sqrt()
+    mills = inverse_mills(d)
+    return Response(sign * mills.ratio / total.sqrt(), mills.curvature / total)
+
+
+def star_channel(omega: Tensor, var: Tensor, label: Tensor, noise: float) -> Response:
+    """P(y | z) = Π_{k≠y} Φ((z_y - z_k) / √v), by expectation propagation on the star, eq. T10.
+
+    Args:
+        omega: (..., n, C).
+        var: (..., n, C).
+        label: (..., n) class numbers; leading axes may lack.
+        noise: v.
+    """
+    label = label.expand(omega.shape[:-1])
+    own = one_hot(label, omega.shape[-1]).to(omega.dtype)
+    other = 1 - own
+    omega_y, var_y = _pick(omega, label), _pick(var, label)
+    linear, precision = torch.zeros_like(omega), torch.zeros_like(omega)
+    for _ in range(STAR_SWEEPS):
+        site = _star_sites(omega, var, omega_y, var_y, linear, precision, noise)
+        linear = 0.5 * (linear + other * site[0])
+        precision = 0.5 * (precision + other * site[1])
+    _, _, h, r, total = _star_sites(omega, var, omega_y, var_y, linear, precision, noise)
+    pi = 1 / var_y + precision.sum(-1, keepdim=True)
+    z_mean = (omega_y / var_y + linear.sum(-1, keepdim=True)) / pi
+    g = own * (z_mean - omega_y) / var_y - other * h / total.sqrt()
+    gamma = own * (1 - 1 / (pi * var_y)) / var_y + other * r / total
+    return Response(g, gamma)
+
+
+def _star_sites(
+    omega: Tensor, var: Tensor, omega_y: Tensor, var_y: Tensor,
+    linear: Tensor, precision: Tensor, noise: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """E_k and T_k of every factor, then h, r and S."""
+    cavity_var = 1 / (1 / var_y + precision.sum(-1, keepdim=True) - precision)
+    cavity_mean = cavity_var * (omega_y / var_y + linear.sum(-1, keepdim=True) - linear)
+    total = noise + cavity_var + var
+    h, _, r, rest, _, _ = inverse_mills((cavity_mean - omega) / total.sqrt())
+    t = r / (noise + var + cavity_var * rest)  # S - v_c r, without the cancellation
+    return t * cavity_mean + h / total.sqrt() * (1 + t * cavity_var), t, h, r, total
+
+
+def star_log_probs(omega: Tensor, var: Tensor, noise: float) -> Tensor:
+    """Predictive log class probabilities, normalised over classes, eq. T11.
+
+    Example:
+        >>> star_log_probs(torch.zeros(1, 4), torch.ones(1, 4), 1.0).exp()[0, 0].item()
+        0.25
+    """
+    gap = omega[..., :, None] - omega[..., None, :]
+    spread = (noise + var[..., :, None] + var[..., None, :]).sqrt()
+    wins = log_ndtr(gap / spread)
+    own = wins.diagonal(dim1=-2, dim2=-1)  # log ½ of a class against itself
+    return (wins.sum(-1) - own).log_softmax(-1)
+
+
+def _pick(values: Tensor, label: Tensor) -> Tensor:
+    return values.gather(-1, label[..., None])

@@ -1,0 +1,68 @@
+"""The output channel and predictive density that go with each likelihood."""
+
+import torch
+from torch import Tensor
+from torch.special import log_ndtr
+
+from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from bayesieve.engines.tdamp.channels import (
+    PROBIT_VARIANCE,
+    Response,
+    gaussian_channel,
+    probit_channel,
+    star_channel,
+    star_log_probs,
+)
+
+
+class Observation:
+    """The targets of a batch as an output channel, (ω, V) -> (g, Γ).
+
+    Args:
+        likelihood: `Categorical` (probit-product), `Bernoulli` (probit) or `Gaussian`.
+        target: (n, ...) or (k, n, ...).
+        noise: v of the Gaussian channel, (k, 1).
+        shape: (n, outputs) or (k, n, outputs).
+    """
+
+    def __init__(
+        self, likelihood: Likelihood, target: Tensor, noise: Tensor, shape: tuple[int, ...]
+    ) -> None:
+        self._likelihood = likelihood
+        self._noise = noise[..., None]
+        labels = isinstance(likelihood, Categorical)
+        self.target = target.long() if labels else target.reshape(shape).to(noise.dtype)
+
+    def __call__(self, omega: Tensor, var: Tensor) -> Response:
+        """The response of eq. T2."""
+        if isinstance(self._likelihood, Categorical):
+            return star_channel(omega, var, self.target, PROBIT_VARIANCE)
+        if isinstance(self._likelihood, Bernoulli):
+            return probit_channel(omega, var, 2 * self.target - 1, PROBIT_VARIANCE)
+        return gaussian_channel(omega, var, self.target, self._noise)
+
+    def log_prob(self, omega: Tensor, var: Tensor) -> Tensor:
+        """Σ over the batch of log p(y | ω, V), (k,)."""
+        if isinstance(self._likelihood, Categorical):
+            label = self.target.expand(omega.shape[:-1])[..., None]
+            values = star_log_probs(omega, var, PROBIT_VARIANCE).gather(-1, label)
+        elif isinstance(self._likelihood, Bernoulli):
+            sign = 2 * self.target - 1
+            values = log_ndtr(sign * omega / (PROBIT_VARIANCE + var).sqrt())
+        else:
+            total = (var + self._noise).sqrt()
+            values = torch.distributions.Normal(omega, total, validate_args=False).log_prob(
+                self.target
+            )
+        return values.sum((-2, -1))
+
+
+def check_likelihood(likelihood: Likelihood, target: Tensor) -> None:
+    """Raise unless there is a channel for these targets."""
+    if not isinstance(likelihood, Categorical | Bernoulli | Gaussian):
+        raise TypeError(
+            f"TDAMP: {type(likelihood).__name__} has no channel; use Categorical, Bernoulli or "
+            "Gaussian."
+        )
+    if isinstance(likelihood, Categorical) and target.is_floating_point():
+        raise ValueError("TDAMP: class probabilities as targets are not supported; use labels.")

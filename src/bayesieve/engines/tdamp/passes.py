@@ -1,0 +1,115 @@
+"""The end of a pass: Module B, removal of groups, and the M-step, in place."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from bayesieve.core.likelihoods import Gaussian
+from bayesieve.core.problem import Problem
+from bayesieve.engines.tdamp.damp import Message
+from bayesieve.engines.tdamp.em import noise_update, slab_update, sparsity_update
+from bayesieve.engines.tdamp.spmp import (
+    budget_shift,
+    extrinsic,
+    group_sum,
+    log_evidence,
+    slab_moments,
+)
+from bayesieve.engines.tdamp.state import TDAMPState, kept, set_
+
+_LEARN_NOISE_AFTER = 4  # passes
+_GONE = 0.01  # activity below which a group is removed
+
+
+class PassSettings(NamedTuple):
+    """The engine's settings of the same names."""
+
+    keep: float | None
+    prune_passes: tuple[int, int]
+    learn_slab: bool
+
+
+class Activity(NamedTuple):
+    """Posterior and prior log-odds of groups, and 1 for those left, each (k, g + 1)."""
+
+    log_odds: Tensor
+    prior_log_odds: Tensor
+    alive: Tensor
+
+
+def close_pass_(problem: Problem, state: TDAMPState, settings: PassSettings, now: Tensor) -> None:
+    """Module B, removal of groups and the M-step, where `now` (scalar) is True."""
+    wiring = state.wiring
+    set_(state.passes, state.passes + 1, now)
+    slab_var = state.slab_var[:, wiring.layer_of]
+    data = Message(state.data_linear, state.data_precision)
+    new = _activity(state, settings, _evidence(state, settings, data, slab_var))
+    set_(state.log_odds, new.log_odds, now)
+    set_(state.prior_log_odds, new.prior_log_odds, now)
+    set_(state.alive, new.alive, now)
+    set_(state.reached, wiring.reach(state.alive), now)
+    state.reached[:, state.n_bayesian :] = 0
+    active = wiring.per_weight(torch.sigmoid(state.log_odds))
+    if settings.learn_slab:
+        own, slab = active * kept(state), slab_moments(data, slab_var)
+        terms = (own * (slab.mean.square() + slab.var), own)
+        sums = (group_sum(term, wiring.layer_of, wiring.n_layers + 1) for term in terms)
+        set_(state.slab_var, slab_update(state.slab_var, *sums), now)
+        slab_var = state.slab_var[:, wiring.layer_of]
+    back = extrinsic(data, slab_moments(data, slab_var), slab_var, active)
+    trained = state.controls.trained
+    moving = now if trained is None else now & trained
+    set_(state.prior_linear, back.linear, moving)
+    set_(state.prior_precision, back.precision, moving)
+    if isinstance(problem.likelihood, Gaussian) and problem.likelihood.learned:
+        noise = noise_update(state.noise, state.residual / problem.n_data)
+        set_(state.noise, noise, now & (state.passes > _LEARN_NOISE_AFTER))
+    set_(state.residual, torch.zeros_like(state.residual), now)
+    set_(state.seen, torch.zeros_like(state.seen), now)
+
+
+def _evidence(state: TDAMPState, settings: PassSettings, data: Message, slab_var: Tensor) -> Tensor:
+    """Log evidence of each group, (k, g); read at a single count where ρ is learned."""
+    if settings.keep is None:
+        count = state.count.clamp(min=1)
+        data = Message(data.linear / count, data.precision / count)
+    own = log_evidence(data, slab_var) * kept(state)
+    return group_sum(own, state.wiring.group_of, state.wiring.n_groups + 1)[:, :-1]
+
+
+def _activity(state: TDAMPState, settings: PassSettings, evidence: Tensor) -> Activity:
+    """What is active after this pass, eqs. T17 and T20."""
+    result = Activity(*(v.clone() for v in (state.log_odds, state.prior_log_odds, state.alive)))
+    first, last = settings.prune_passes
+    progress = ((state.passes - first + 1) / (last - first + 1)).clamp(0, 1)
+    for block in state.wiring.blocks:
+        own = Activity(*(value[:, block] for value in result))
+        left = evidence[:, block].masked_fill(own.alive == 0, -torch.inf)
+        if settings.keep is None:
+            _learned_(own, left, progress)
+        else:
+            n_keep = max(1, round(settings.keep * left.shape[1]))
+            _budgeted_(own, left, progress, n_keep)
+    return result
+
+
+def _learned_(own: Activity, evidence: Tensor, progress: Tensor) -> None:
+    """Prior odds from the last M-step; groups that are almost surely inactive go."""
+    own.log_odds.copy_(own.prior_log_odds + evidence)
+    active = torch.sigmoid(own.log_odds)
+    set_(own.alive, own.alive * (active >= _GONE), progress > 0)
+    own.prior_log_odds.copy_(sparsity_update(active, own.alive).logit())
+
+
+def _budgeted_(own: Activity, evidence: Tensor, progress: Tensor, n_keep: int) -> None:
+    """Prior odds that leave a falling number of groups active; at the end exactly `n_keep`."""
+    n_groups = evidence.shape[1]
+    shift = budget_shift(evidence, n_groups - progress * (n_groups - n_keep))
+    own.prior_log_odds.copy_(shift.expand_as(evidence))
+    own.log_odds.copy_(shift + evidence)
+    set_(own.alive, own.alive * (torch.sigmoid(own.log_odds) >= _GONE), progress > 0)
+    best = torch.zeros_like(evidence).scatter_(1, evidence.topk(n_keep, 1).indices, 1.0)
+    final = progress == 1
+    set_(own.alive, best * (evidence > -torch.inf), final)
+    set_(own.log_odds, torch.where(best > 0, torch.inf, -torch.inf).to(best.dtype), final)

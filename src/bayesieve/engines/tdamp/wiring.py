@@ -1,0 +1,137 @@
+"""Which layers a network has, and which group and slab each entry of its flat vector belongs to."""
+
+import torch
+from torch import Tensor, nn
+
+from bayesieve.core.group_sparse import Group
+from bayesieve.core.layout import Layout
+from bayesieve.core.network import Network
+from bayesieve.engines.tdamp.damp import Layer
+from bayesieve.errors import UnsupportedModelError
+
+_SUPPORTED = "Linear, ReLU, Flatten"
+
+
+class Wiring:
+    """A chain of linear layers with ReLU between them, as index vectors over w.
+
+    Attributes:
+        layers: tensor names, from input to output.
+        n_groups: g; the index g stands for "no group".
+        blocks: the range of groups of each layer, each with its own sparsity.
+        group_of: (d,), the group whose indicator switches a weight.
+        source_of: (d,), the hidden unit that a weight listens to, where units are groups.
+        layer_of: (d,), the layer of a weight; the number of layers for point parameters.
+    """
+
+    def __init__(self, network: Network, group: Group) -> None:
+        self.layers = tuple(_chain(network))
+        layout = network.layout
+        self.n_layers = len(self.layers)
+        self.layer_of = _layer_index(layout, self.layers).to(network.device)
+        groups, sources, self.blocks = _grouping(layout, self.layers, group)
+        self.n_groups = self.blocks[-1].stop if self.blocks else 0
+        self.group_of = _flat(layout, groups, self.n_groups).to(network.device)
+        self.source_of = _flat(layout, sources, self.n_groups).to(network.device)
+
+    def per_weight(self, values: Tensor) -> Tensor:
+        """Values of groups, (k, g + 1), at each weight's own group, (k, d)."""
+        return values[:, self.group_of]
+
+    def reach(self, values: Tensor) -> Tensor:
+        """The lower of a weight's own group's value and that of the unit it listens to, (k, d)."""
+        return torch.minimum(values[:, self.group_of], values[:, self.source_of])
+
+
+def fan_in(layout: Layout, layer: Layer) -> int:
+    """Inputs of a layer."""
+    return layout.fan_in(layer.weight)
+
+
+def _chain(network: Network) -> list[Layer]:
+    """The linear layers in order; raises unless they alternate with ReLU."""
+    layers: list[Layer] = []
+    relu_next = False
+    for name, module in _leaves(network.skeleton):
+        if isinstance(module, nn.Flatten) and not layers:
+            continue
+        if isinstance(module, nn.Linear) and not relu_next:
+            layers.append(_layer(network.layout, name, module))
+        elif not (isinstance(module, nn.ReLU) and relu_next):
+            kind = type(module).__name__
+            if kind in _SUPPORTED:
+                raise UnsupportedModelError(
+                    f"TDAMP: layer {name!r} ({kind}) is out of place; supported is Flatten, then "
+                    "Linear layers with one ReLU between each two."
+                )
+            raise UnsupportedModelError(
+                f"TDAMP: layer {name!r} ({kind}) is not supported; supported: {_SUPPORTED}."
+            )
+        relu_next = not relu_next
+    if not relu_next:
+        raise UnsupportedModelError("TDAMP: the last layer must be Linear; remove what follows it.")
+    return layers
+
+
+def _leaves(module: nn.Module, name: str = "") -> list[tuple[str, nn.Module]]:
+    """Layers in the order of a Sequential, nested ones opened; other modules as they are."""
+    if type(module) is not nn.Sequential:
+        return [(name, module)]
+    children = module.named_children()
+    return [
+        leaf for own, child in children for leaf in _leaves(child, f"{name}.{own}" if name else own)
+    ]
+
+
+def _layer(layout: Layout, name: str, module: nn.Linear) -> Layer:
+    prefix = f"{name}." if name else ""
+    bias = None if module.bias is None else f"{prefix}bias"
+    for own in (f"{prefix}weight", bias):
+        if own is not None and own not in layout.names:
+            raise UnsupportedModelError(
+                f"TDAMP: parameter {own!r} is frozen or shared with another layer; that is not "
+                "supported. Make it a trainable parameter of its own."
+            )
+    return Layer(f"{prefix}weight", bias)
+
+
+def _layer_index(layout: Layout, layers: tuple[Layer, ...]) -> Tensor:
+    index = torch.full((layout.size,), len(layers))
+    for i, layer in enumerate(layers):
+        for name in layer:
+            if name is not None:
+                index[layout.slices[name]] = i
+    return index
+
+
+def _grouping(
+    layout: Layout, layers: tuple[Layer, ...], group: Group
+) -> tuple[dict[str, Tensor], dict[str, Tensor], list[slice]]:
+    """Groups and source units by tensor name, and the range of groups of each layer."""
+    groups: dict[str, Tensor] = {}
+    sources: dict[str, Tensor] = {}
+    blocks: list[slice] = []
+    shapes = dict(zip(layout.names, layout.shapes, strict=True))
+    grouped = {"units": layers[:-1], "inputs": layers[:1], "weights": layers}[group]
+    for i, layer in enumerate(grouped):
+        n_out, n_in = shapes[layer.weight]
+        count = {"units": n_out, "inputs": n_in, "weights": n_out * n_in}[group]
+        start = blocks[-1].stop if blocks else 0
+        own = torch.arange(start, start + count)
+        blocks.append(slice(start, start + count))
+        if group == "units":
+            groups[layer.weight] = own[:, None].expand(n_out, n_in)
+            if layer.bias is not None:
+                groups[layer.bias] = own
+            above = layers[i + 1].weight
+            sources[above] = own.expand(shapes[above])
+        else:
+            groups[layer.weight] = own.view(1, -1).expand(n_out, n_in) if group == "inputs" else own
+    return groups, sources, blocks
+
+
+def _flat(layout: Layout, values: dict[str, Tensor], other: int) -> Tensor:
+    index = torch.full((layout.size,), other)
+    for name, own in values.items():
+        index[layout.slices[name]] = own.reshape(-1)
+    return index

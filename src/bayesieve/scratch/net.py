@@ -1,0 +1,277 @@
+"""The network: forward, backward, train, evaluate, predict.
+
+With a⁰ = x (a row per example), layers l = 1 ... L and one hidden activation g:
+
+    forward    zˡ = aˡ⁻¹ Wˡ + bˡ,   aˡ = g(zˡ),   ŷ = O(zᴸ)
+    backward   δᴸ = dL/dŷ back through O;  (ŷ - y) / B for softmax with cross-entropy
+               dL/dWˡ = aˡ⁻¹ᵀ δˡ + penalty,   dL/dbˡ = Σ over rows of δˡ
+               δˡ⁻¹ = (δˡ Wˡᵀ) passed back through g
+
+Symbols: Wˡ weights[l-1], shape (n_in, n_out), the transpose of torch's; bˡ biases[l-1]; g hidden;
+O output; L loss.
+
+Departures from the source: data go to `train`, not to the constructor; `evaluate` measures, and the
+outputs it returns there come from `outputs`; Wˡ and bˡ are views of one flat vector, all weights
+first, so that a penalty or an optimiser is arithmetic on one vector.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from bayesieve.checks import check_choice
+from bayesieve.scratch.activations import Activation, Sigmoid, Softmax
+from bayesieve.scratch.arrays import Array, Labels
+from bayesieve.scratch.buffers import Buffers
+from bayesieve.scratch.history import History
+from bayesieve.scratch.initialisers import Glorot, Initialiser
+from bayesieve.scratch.inputs import check_counts, check_inputs, check_targets
+from bayesieve.scratch.losses import CrossEntropy, Loss
+from bayesieve.scratch.training import Plan, train_epochs
+
+_ROWS = 1000  # examples that `outputs` takes at a time
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Quality on given data.
+
+    Args:
+        loss: mean loss without the penalty.
+        penalty: the penalty of the weights; 0 without one.
+        accuracy: share of rows whose largest output is at their largest target.
+        n_examples: N.
+    """
+
+    loss: float
+    penalty: float
+    accuracy: float
+    n_examples: int
+
+
+class FeedForwardNet:
+    """A fully connected network with one activation for all hidden layers.
+
+    Args:
+        n_inputs: columns of x.
+        hidden_units: units of each hidden layer; () gives a linear model.
+        n_outputs: classes, or target columns.
+        hidden: activation of the hidden layers.
+        output: activation of the last layer.
+        loss: `CrossEntropy(...)` or `SquaredError(...)`; it carries the penalty.
+        initialiser: of weights and biases.
+        dtype: "float32" or "float64", of everything.
+        seed: of the initialiser.
+
+    Example:
+        >>> net = FeedForwardNet(784, (500, 250, 100), 10)
+        >>> print(net.sizes, net.hidden, net.output, net.dtype)
+        (784, 500, 250, 100, 10) Sigmoid() Softmax() float32
+        >>> net.params.size
+        543860
+    """
+
+    def __init__(
+        self,
+        n_inputs: int,
+        hidden_units: Sequence[int],
+        n_outputs: int,
+        *,
+        hidden: Activation | None = None,
+        output: Activation | None = None,
+        loss: Loss | None = None,
+        initialiser: Initialiser | None = None,
+        dtype: Literal["float32", "float64"] = "float32",
+        seed: int = 0,
+    ) -> None:
+        _check_sizes(n_inputs, hidden_units, n_outputs)
+        check_choice("FeedForwardNet", "dtype", dtype, ("float32", "float64"))
+        self.sizes = (n_inputs, *hidden_units, n_outputs)
+        self.hidden: Activation = Sigmoid() if hidden is None else hidden
+        self.output: Activation = Softmax() if output is None else output
+        self.loss: Loss = CrossEntropy() if loss is None else loss
+        if isinstance(self.loss, CrossEntropy) and not isinstance(self.output, Softmax):
+            raise ValueError(
+                "FeedForwardNet: CrossEntropy needs outputs that sum to 1, got "
+                f"output={self.output}. Use output=Softmax(), or loss=SquaredError()."
+            )
+        self.dtype = np.dtype(dtype)
+        n_params = sum((n_in + 1) * n_out for n_in, n_out in self._shapes())
+        self.params: Array = np.empty(n_params, self.dtype)
+        self.gradient: Array = np.empty(n_params, self.dtype)
+        self.weights, self.biases = self._views(self.params)
+        self.weight_gradients, self.bias_gradients = self._views(self.gradient)
+        self._n_weights = sum(weight.size for weight in self.weights)
+        self._spare = np.empty(self._n_weights if self.loss.penalty else 0, self.dtype)
+        rng = np.random.default_rng(seed)
+        for weight, bias in zip(self.weights, self.biases, strict=True):
+            (Glorot() if initialiser is None else initialiser).fill(weight, bias, rng)
+
+    def __repr__(self) -> str:
+        sizes = "-".join(map(str, self.sizes))
+        return f"FeedForwardNet({sizes}, {self.hidden}, {self.output}, {self.loss}, {self.dtype})"
+
+    @property
+    def units(self) -> tuple[int, ...]:
+        """Units of each layer, the outputs included."""
+        return self.sizes[1:]
+
+    def forward(self, x: Array, buffers: Buffers) -> Array:
+        """Outputs of a batch, shape (B, n_outputs); every layer's output stays in `buffers`."""
+        below = x
+        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            out = buffers.outputs[layer]
+            np.matmul(below, weight, out=out)
+            out += bias
+            last = layer == len(self.weights) - 1
+            below = (self.output if last else self.hidden)(out, out=out)
+        return below
+
+    def backward(self, x: Array, target: Array, buffers: Buffers) -> None:
+        """Write the gradient of loss and penalty into `self.gradient`; `forward` came before."""
+        self._output_delta(target, buffers)
+        for layer in reversed(range(len(self.weights))):
+            below = buffers.outputs[layer - 1] if layer else x
+            delta = buffers.deltas[layer]
+            np.matmul(below.T, delta, out=self.weight_gradients[layer])
+            np.sum(delta, axis=0, out=self.bias_gradients[layer])
+            if layer:
+                upstream = buffers.upstream[layer - 1]
+                np.matmul(delta, self.weights[layer].T, out=upstream)
+                self.hidden.backward(below, upstream, out=buffers.deltas[layer - 1])
+        if self.loss.penalty is not None:
+            weights, gradient = self.params[: self._n_weights], self.gradient[: self._n_weights]
+            self.loss.penalty.add_gradient(weights, gradient, self._spare)
+
+    def _output_delta(self, target: Array, buffers: Buffers) -> None:
+        predicted, delta = buffers.outputs[-1], buffers.deltas[-1]
+        if isinstance(self.loss, CrossEntropy):  # its output is a softmax: see __init__
+            self.loss.gradient_before_softmax(predicted, target, out=delta)
+        else:
+            upstream = self.loss.gradient(predicted, target, out=buffers.upstream[-1])
+            self.output.backward(predicted, upstream, out=delta)
+
+    def value_and_grad(self, x: ArrayLike, y: ArrayLike) -> tuple[float, Array]:
+        """Loss plus penalty of all rows as one batch, and a copy of its flat gradient.
+
+        Example:
+            >>> net = FeedForwardNet(1, (), 2, dtype="float64")
+            >>> net.params[:] = 0
+            >>> value, gradient = net.value_and_grad([[1.0]], [0])
+            >>> round(value, 4), gradient.tolist()
+            (0.6931, [-0.5, 0.5, -0.5, 0.5])
+        """
+        x, target = self._checked("value_and_grad", x, y)
+        buffers = Buffers.allocate(len(x), self.units, self.dtype)
+        loss = self.loss(self.forward(x, buffers), target)
+        self.backward(x, target, buffers)
+        return loss + self._penalty(), self.gradient.copy()
+
+    def train(
+        self,
+        x: ArrayLike,
+        y: ArrayLike,
+        plan: Plan | None = None,
+        validation: tuple[ArrayLike, ArrayLike] | None = None,
+    ) -> History:
+        """Train from the present weights with a fresh optimiser.
+
+        Args:
+            x: inputs, shape (N, n_inputs); converted to the net's dtype.
+            y: labels 0 to n_outputs - 1, shape (N,), or targets, shape (N, n_outputs).
+            plan: optimiser, epochs, batch size, seed, schedule, records.
+            validation: inputs and targets whose loss is recorded too.
+
+        Example:
+            >>> x = np.linspace(-1, 1, 40)[:, None]
+            >>> net = FeedForwardNet(1, (8,), 2, seed=1)
+            >>> net.train(x, (x[:, 0] > 0).astype(int), Plan(epochs=3)).epoch
+            [1.0, 2.0, 3.0]
+        """
+        return list(self.epochs(x, y, plan, validation))[-1]
+
+    def epochs(
+        self,
+        x: ArrayLike,
+        y: ArrayLike,
+        plan: Plan | None = None,
+        validation: tuple[ArrayLike, ArrayLike] | None = None,
+    ) -> Iterator[History]:
+        """`train` with a pause after each epoch, for callers who want to look in between."""
+        x, target = self._checked("train", x, y)
+        held_out = None if validation is None else self._checked("train, validation", *validation)
+        return train_epochs(self, x, target, Plan() if plan is None else plan, held_out)
+
+    def evaluate(self, x: ArrayLike, y: ArrayLike) -> Evaluation:
+        """Loss and accuracy on data.
+
+        Example:
+            >>> net = FeedForwardNet(1, (), 2)
+            >>> net.params[:] = 0
+            >>> net.evaluate([[1.0], [2.0]], [0, 1]).accuracy
+            0.5
+        """
+        x, target = self._checked("evaluate", x, y)
+        predicted = self._outputs(x)
+        right = predicted.argmax(axis=1) == target.argmax(axis=1)
+        loss = self.loss(predicted, target)
+        return Evaluation(loss, self._penalty(), float(right.mean()), len(x))
+
+    def outputs(self, x: ArrayLike) -> Array:
+        """Outputs of all rows, shape (N, n_outputs): probabilities after a softmax.
+
+        Example:
+            >>> net = FeedForwardNet(1, (), 2)
+            >>> net.params[:] = 0
+            >>> net.outputs([[3.0]]).tolist()
+            [[0.5, 0.5]]
+        """
+        return self._outputs(check_inputs("outputs", x, self.sizes[0], self.dtype))
+
+    def predict(self, x: ArrayLike) -> Labels:
+        """The class with the largest output, shape (N,).
+
+        Example:
+            >>> net = FeedForwardNet(1, (), 2)
+            >>> net.params[:] = [-1, 1, 0, 0]
+            >>> net.predict([[-2.0], [3.0]]).tolist()
+            [0, 1]
+        """
+        return self._outputs(check_inputs("predict", x, self.sizes[0], self.dtype)).argmax(axis=1)
+
+    def _outputs(self, x: Array) -> Array:
+        buffers = Buffers.allocate(min(len(x), _ROWS), self.units, self.dtype)
+        result: Array = np.empty((len(x), self.sizes[-1]), self.dtype)
+        for start in range(0, len(x), _ROWS):
+            rows = x[start : start + _ROWS]
+            result[start : start + _ROWS] = self.forward(rows, buffers.first(len(rows)))
+        return result
+
+    def _penalty(self) -> float:
+        penalty = self.loss.penalty
+        return 0.0 if penalty is None else penalty.value(self.params[: self._n_weights])
+
+    def _checked(self, who: str, x: ArrayLike, y: ArrayLike) -> tuple[Array, Array]:
+        inputs = check_inputs(who, x, self.sizes[0], self.dtype)
+        return inputs, check_targets(who, y, len(inputs), self.sizes[-1], self.loss, self.dtype)
+
+    def _shapes(self) -> list[tuple[int, int]]:
+        return list(zip(self.sizes[:-1], self.sizes[1:], strict=True))
+
+    def _views(self, flat: Array) -> tuple[list[Array], list[Array]]:
+        weights, biases, start = list[Array](), list[Array](), 0
+        for n_in, n_out in self._shapes():
+            weights.append(flat[start : start + n_in * n_out].reshape(n_in, n_out))
+            start += n_in * n_out
+        for n_out in self.units:
+            biases.append(flat[start : start + n_out])
+            start += n_out
+        return weights, biases
+
+
+def _check_sizes(n_inputs: int, hidden_units: Sequence[int], n_outputs: int) -> None:
+    hidden = {f"hidden_units[{index}]": n for index, n in enumerate(hidden_units)}
+    check_counts("FeedForwardNet", n_inputs=n_inputs, n_outputs=n_outputs, **hidden)

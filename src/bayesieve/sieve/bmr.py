@@ -1,0 +1,217 @@
+"""Bayesian model reduction of a finished posterior: prune what the evidence does not support.
+
+Works on any factorised posterior, whoever made it: SBNN, FlatVI, BMR, or a Laplace approximation
+around trained weights. For each weight ΔF is the log evidence gained by fixing it at 0 (B4); each
+layer's share of needed weights is learned from the layer (B6, B7). Equations: docs/theory/bmr.md.
+References: [Friston]; Marković, Friston and Kiebel (2024).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bayesieve.checks import check_choice, check_not_negative, check_positive
+from bayesieve.core.layout import Layout
+from bayesieve.core.posterior import Factorised, Posterior, SparseModel
+from bayesieve.core.reduction import N_UPDATES, evidence_at_zero, mask_log_odds
+from bayesieve.sieve.prune import prune
+from bayesieve.sieve.rules import keep_scored
+from bayesieve.sieve.scores import evidence_score
+from bayesieve.sieve.units import unit_chain
+
+PriorStd = float | Literal["empirical"] | Mapping[str, float] | None
+
+
+class LayerEvidence(NamedTuple):
+    """What model reduction found in one prunable tensor."""
+
+    name: str
+    kept: int
+    total: int
+    log_odds: float  # ζ: a weight is pruned when its ΔF exceeds this
+    gained: float  # ΔF summed over what is pruned, nats
+
+
+@dataclass(frozen=True)
+class support:
+    """Log-odds ζ - ΔF that each weight is needed: a score for any rule, with 0 as its threshold.
+
+    Args:
+        rule: "hierarchical" learns ζ in each layer; "savage-dickey" takes ζ = 0.
+        count_pruned: how weights pruned before enter ζ: "reference" as relaxed to the prior
+            (ΔF = 0), "as_zero" as pruned for certain.
+        spare_last: whether the last layer is kept whole.
+        prior_std: width of the prior: None takes the posterior's own prior; a number, one number
+            per tensor name, or "empirical" (each tensor's root mean second moment).
+        n_updates: coordinate updates of ζ.
+    """
+
+    rule: Literal["hierarchical", "savage-dickey"] = "hierarchical"
+    count_pruned: Literal["reference", "as_zero"] = "reference"
+    spare_last: bool = False
+    prior_std: PriorStd = None
+    n_updates: int = N_UPDATES
+
+    def __post_init__(self) -> None:
+        check_choice("reduce", "rule", self.rule, ("hierarchical", "savage-dickey"))
+        check_choice("reduce", "count_pruned", self.count_pruned, ("reference", "as_zero"))
+        check_not_negative("reduce", n_updates=self.n_updates)
+        if isinstance(self.prior_std, str):
+            check_choice("reduce", "prior_std", self.prior_std, ("empirical",))
+        elif isinstance(self.prior_std, float | int):
+            check_positive("reduce", prior_std=self.prior_std)
+
+    def __call__(self, posterior: Posterior) -> Tensor:
+        """The log-odds, (d,): +inf for what is never pruned, -inf for what was pruned before."""
+        layout, delta = posterior.layout, self.evidence(posterior)
+        logit = torch.full_like(delta, torch.inf)
+        for name, zeta in self.log_odds(posterior).items():
+            logit[layout.slices[name]] = zeta - delta[layout.slices[name]]
+        if self.spare_last:
+            logit[layout.slices[_last(layout)]] = torch.inf
+        return logit.masked_fill(_pruned(posterior), -torch.inf)
+
+    def evidence(self, posterior: Posterior) -> Tensor:
+        """ΔF of fixing each weight at 0, (d,); 0 for what was pruned before."""
+        pruned = _pruned(posterior)
+        if self.prior_std is None:
+            return -evidence_score(posterior).masked_fill(pruned, 0)
+        if not isinstance(posterior, Factorised):
+            raise TypeError(
+                f"reduce: the posterior must be Factorised, got {type(posterior).__name__}. Use "
+                "training.laplace around a point estimate."
+            )
+        delta = evidence_at_zero(posterior.mean, posterior.std, self._widths(posterior))
+        delta[posterior.layout.n_bayesian :] = -torch.inf
+        return delta.masked_fill(pruned, 0)
+
+    def log_odds(self, posterior: Posterior) -> dict[str, float]:
+        """ζ of every prunable tensor."""
+        layout, delta, pruned = posterior.layout, self.evidence(posterior), _pruned(posterior)
+        names = [n for n in layout.names if layout.slices[n].start < layout.n_sparse]
+        if self.rule == "savage-dickey":
+            return dict.fromkeys(names, 0.0)
+        found = {}
+        for name in names:
+            part = layout.slices[name]
+            gone = pruned[part] if self.count_pruned == "as_zero" else None
+            found[name] = mask_log_odds(delta[part].double(), gone, self.n_updates).item()
+        return found
+
+    def _widths(self, posterior: Factorised) -> Tensor:
+        """Prior std of every entry, (d,)."""
+        layout, given = posterior.layout, self.prior_std
+        widths = torch.ones_like(posterior.mean)
+        for name in layout.names:
+            part = layout.slices[name]
+            if part.start >= layout.n_bayesian:
+                break
+            if isinstance(given, Mapping):
+                if name not in given:
+                    raise ValueError(f"reduce: prior_std has no number for {name!r}.")
+                widths[part] = given[name]
+            elif isinstance(given, str):
+                alive = ~_pruned(posterior)[part]
+                square = (posterior.mean[part].square() + posterior.std[part].square())[alive]
+                widths[part] = square.mean().sqrt() if len(square) else 1.0
+            elif given is not None:
+                widths[part] = given
+        return widths
+
+
+def reduce(
+    posterior: Posterior | SparseModel,
+    scoring: support | None = None,
+    *,
+    allow_empty_layers: bool = False,
+) -> SparseModel:
+    """Prune every weight whose removal raises the evidence enough; nothing is retrained.
+
+    Args:
+        posterior: a factorised posterior; of a sparse model, what was pruned stays pruned.
+        scoring: settings of the rule; None takes the hierarchical rule.
+        allow_empty_layers: whether a layer may lose its last weight.
+
+    Returns:
+        The pruned posterior, with the mask probabilities as its inclusion.
+
+    Example:
+        >>> from bayesieve.core.priors import Normal
+        >>> from bayesieve.sieve.rules import _example
+        >>> posterior = replace(_example(), prior=Normal(1.0))  # std 0.1, means 0.1, ..., 1.2
+        >>> reduce(posterior, support("savage-dickey")).keep[:4].int()  # gone: |mean| < 0.21
+        tensor([0, 0, 1, 1], dtype=torch.int32)
+    """
+    scoring = scoring or support()
+    whole = posterior.posterior if isinstance(posterior, SparseModel) else posterior
+    if isinstance(whole, Factorised):
+        whole = replace(whole, logit_inclusion=scoring(whole))
+    given = SparseModel(whole, posterior.keep) if isinstance(posterior, SparseModel) else whole
+    return prune(given, keep_scored(0.0, scoring, allow_empty_layers))
+
+
+def evidence_report(
+    posterior: Posterior | SparseModel, scoring: support | None = None
+) -> list[LayerEvidence]:
+    """What `reduce` would do in each prunable tensor, and how much evidence that gains."""
+    scoring = scoring or support()
+    sparse = reduce(posterior, scoring)
+    whole = posterior.posterior if isinstance(posterior, SparseModel) else posterior
+    delta, layout = scoring.evidence(whole), whole.layout
+    rows = []
+    for name, zeta in scoring.log_odds(whole).items():
+        part = layout.slices[name]
+        keep = sparse.keep[part]
+        gained = delta[part][~keep].double().sum().item()
+        rows.append(LayerEvidence(name, int(keep.sum()), keep.numel(), zeta, gained))
+    return rows
+
+
+def pruned_fraction(sparse: SparseModel) -> float:
+    """The reference's measure of sparsity.
+
+    Counted are zeros of all layers but the last, biases included, and of the last layer those
+    weights that read a unit whose whole row, bias included, is zero. The total is all entries of
+    the layers but the last, and the last layer's weights. `SparseModel.zeros` is the plain share.
+    """
+    layout, gone = sparse.layout, ~sparse.keep
+    last = _last(layout)
+    owner = last.rpartition(".")[0]
+    names = [n for n in layout.names if layout.slices[n].start < layout.n_bayesian]
+    counted = [name for name in names if name.rpartition(".")[0] != owner]
+    zeros = sum(int(gone[layout.slices[name]].sum()) for name in counted)
+    total = sum(layout.sizes[layout.names.index(name)] for name in (*counted, last))
+    chain = unit_chain(sparse.network)
+    for link in chain.links:
+        if link.consumer == last:
+            silent = chain.incoming(gone, link).all(-1)
+            if link.bias is not None:
+                silent = silent & gone[layout.slices[link.bias]]
+            outgoing = chain.outgoing(gone, link)
+            zeros += int(silent[None, :, None].expand_as(outgoing).sum())
+    return zeros / total
+
+
+def _pruned(posterior: Posterior) -> Tensor:
+    """Bayesian entries at exactly 0 without spread, (d,) bool."""
+    std = getattr(posterior, "std", None)
+    if not isinstance(std, Tensor):
+        raise TypeError(
+            f"reduce: the posterior must be Factorised, got {type(posterior).__name__}. Use "
+            "training.laplace around a point estimate."
+        )
+    pruned = (std == 0) & (posterior.mean == 0)
+    pruned[posterior.layout.n_bayesian :] = False
+    return pruned
+
+
+def _last(layout: Layout) -> str:
+    """Name of the last prunable tensor that is a matrix, or of the last prunable one."""
+    names = [n for n in layout.names if layout.slices[n].start < layout.n_sparse]
+    if not names:
+        raise ValueError("reduce: this network has no prunable weights.")
+    wide = [n for n in names if len(layout.shapes[layout.names.index(n)]) > 1]
+    return (wide or names)[-1]

@@ -1,0 +1,172 @@
+"""A masked network becomes a physically smaller one that computes the same function.
+
+Every channel of every activation is either a known constant or varies with the input, and either
+somebody reads it or nobody does. Constants are folded into the biases of the layers that read
+them, what nobody reads is not computed, and layers shrink to what is left: see
+docs/theory/compaction.md. Nothing is approximated; `verify` checks the result each time.
+"""
+
+import math
+
+import torch
+from torch import Tensor, fx, nn
+from torch.fx.graph_module import _USER_PRESERVED_ATTRIBUTES_KEY
+
+from bayesieve.core.posterior import SparseModel
+from bayesieve.sieve.compaction.analysis import analyse, read_features
+from bayesieve.sieve.compaction.expand import plain_copy
+from bayesieve.sieve.compaction.graph import measure, trace
+from bayesieve.sieve.compaction.modules import HeadAttention
+from bayesieve.sieve.compaction.report import CompactionReport, LayerChange
+from bayesieve.sieve.compaction.rewrite import Rewriter
+from bayesieve.sieve.verify import TOLERANCE, verify
+
+__all__ = ["CompactionReport", "HeadAttention", "LayerChange", "compact", "report_of"]
+
+_Sizes = tuple[str, int, int, int]  # kind, units, inputs, parameters
+
+
+def compact(sparse: SparseModel | nn.Module, example: Tensor) -> fx.GraphModule:
+    """Remove units, channels, heads and input features that no longer matter.
+
+    Args:
+        sparse: a sparse model, of which the masked posterior mean is taken, or any module, in
+            which weights that are exactly 0 may go. It is not changed.
+        example: inputs of the shape the network is to take, (n, ...), batch axis first. Batch
+            sizes may differ later.
+
+    Returns:
+        A module in eval mode that takes the same inputs and returns the same outputs. It holds
+        plain torch modules (and `HeadAttention`), trains, copies, pickles and moves like any
+        other; `compaction` says what was removed and what was not.
+
+    Raises:
+        UnsupportedModelError: the network cannot be traced.
+        VerificationError: the result differs from the masked network, which would be a bug.
+
+    Example:
+        >>> net = nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 1))
+        >>> with torch.no_grad():
+        ...     _ = net[0].weight.copy_(torch.tensor([[1.0, 2.0, 0.0], [0.0, 0.0, 0.0]]))
+        ...     _ = net[2].weight.copy_(torch.tensor([[3.0, 4.0]]))
+        ...     net[0].bias[:], net[2].bias[:] = 1.0, 1.0
+        >>> small = compact(net, torch.zeros(1, 3))
+        >>> print(small.compaction)  # unit 2 is always relu(1): 4 * 1 joins the bias
+        layer  kind    units   inputs  parameters
+        0      Linear  2 -> 1  3 -> 2  8 -> 3
+        2      Linear  1       2 -> 1  3 -> 2
+        all                            11 -> 5
+        reads 2 of 3 input features
+        >>> small.get_submodule("2").bias.item(), small(torch.ones(1, 3)).item()
+        (5.0, 17.0)
+    """
+    _check_arguments(sparse, example)
+    reference = sparse.to_module() if isinstance(sparse, SparseModel) else plain_copy(sparse)
+    device = _device_of(reference, example)
+    reference = reference.cpu().eval()
+    example = example.detach().cpu().clone()  # a network may write to its input
+    traced = trace(reference, example[:2])
+    before = _sizes(traced.module)
+    while True:  # the second pass finds little: a sum may shed a term once both are narrow
+        extent = _extent(traced.module)
+        flow = analyse(traced)
+        small = Rewriter(flow).run().eval()
+        if _extent(small) >= extent:
+            break
+        traced = measure(small, example[:2])
+    difference = verify(small, reference, example, tolerance=_tolerance(reference))
+    read, n_inputs = read_features(flow)
+    report = CompactionReport(
+        layers=_changes(before, _sizes(small)),
+        parameters=(_n_parameters(reference), _n_parameters(small)),
+        n_inputs=n_inputs,
+        input_features=None if len(read) == n_inputs else tuple(read.tolist()),
+        kept=tuple(flow.notes),
+        max_difference=difference,
+    )
+    _attach(small, report)
+    return small.to(device)
+
+
+def _check_arguments(sparse: object, example: object) -> None:
+    if not isinstance(sparse, SparseModel | nn.Module):
+        raise TypeError(
+            f"compact: sparse must be a SparseModel or a module, got {type(sparse).__name__}. "
+            "Use prune on a posterior first."
+        )
+    if not isinstance(example, Tensor):
+        raise TypeError(f"compact: example must be a tensor, got {type(example).__name__}.")
+    if example.dim() < 1 or len(example) == 0:
+        raise ValueError(
+            f"compact: example must hold at least one input, got shape {tuple(example.shape)}."
+        )
+
+
+def report_of(module: nn.Module) -> CompactionReport:
+    """The report of a compacted module, typed; the same as its attribute `compaction`."""
+    report = vars(module).get("compaction")
+    if not isinstance(report, CompactionReport):
+        raise TypeError(
+            f"compact: {type(module).__name__} was not made by compact, so it has no report."
+        )
+    return report
+
+
+def _tolerance(module: nn.Module) -> float:
+    """1e-5 of the output scale; for half precision a few of its rounding errors."""
+    kinds = {p.dtype for p in module.parameters() if p.is_floating_point()}
+    return max([TOLERANCE, *(16 * torch.finfo(d).eps for d in kinds if d.itemsize < 4)])
+
+
+def _device_of(module: nn.Module, example: Tensor) -> torch.device:
+    parameter = next(module.parameters(), None)
+    return example.device if parameter is None else parameter.device
+
+
+def _sizes(module: fx.GraphModule) -> dict[str, _Sizes]:
+    """Kind, units, inputs and parameters of every layer a graph calls."""
+    sizes: dict[str, _Sizes] = {}
+    for node in module.graph.nodes:
+        if node.op != "call_module":
+            continue
+        layer = module.get_submodule(str(node.target))
+        n_parameters = _n_parameters(layer)
+        if isinstance(layer, HeadAttention):
+            sizes[str(node.target)] = ("HeadAttention", layer.n_heads, layer.n_heads, 0)
+        elif n_parameters:
+            units, inputs = _width(layer, _UNITS), _width(layer, _INPUTS)
+            sizes[str(node.target)] = (type(layer).__name__, units, inputs or units, n_parameters)
+    return sizes
+
+
+_UNITS = ("out_features", "out_channels", "num_features", "num_channels", "embedding_dim")
+_INPUTS = ("in_features", "in_channels", "num_embeddings")
+
+
+def _width(layer: nn.Module, names: tuple[str, ...]) -> int:
+    if isinstance(layer, nn.LayerNorm):
+        return math.prod(layer.normalized_shape)
+    return next((getattr(layer, name) for name in names if hasattr(layer, name)), 0)
+
+
+def _changes(before: dict[str, _Sizes], after: dict[str, _Sizes]) -> tuple[LayerChange, ...]:
+    rows = []
+    for name, (kind, *old) in before.items():
+        _, *new = after.get(name, (kind, 0, 0, 0))
+        rows.append(LayerChange(name, kind, *zip(old, new, strict=True)))
+    return tuple(rows)
+
+
+def _extent(module: fx.GraphModule) -> tuple[int, int]:
+    """Parameters and operations: what must not grow."""
+    return _n_parameters(module), len(module.graph.nodes)
+
+
+def _n_parameters(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+def _attach(module: fx.GraphModule, report: CompactionReport) -> None:
+    """Set the attribute so that it survives `copy.deepcopy`, which keeps only what meta names."""
+    vars(module)["compaction"] = report
+    module.meta[_USER_PRESERVED_ATTRIBUTES_KEY] = {"compaction": report}

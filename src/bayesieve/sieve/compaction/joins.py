@@ -1,0 +1,209 @@
+"""Several tensors become one: sums, products, concatenation.
+
+A channel of a sum exists in all terms or in none. It goes if nobody reads it, or if it is constant
+in every term. A term whose needed channels are all constant goes as a whole: what it contributes
+is one number per channel.
+"""
+
+import operator
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from bayesieve.sieve.compaction.channels import Channels
+from bayesieve.sieve.compaction.flow import Flow, Rewriting, Rewritten, indices, plural
+from bayesieve.sieve.compaction.separate import Separate
+
+_PRODUCTS = {operator.mul, operator.imul, torch.mul, "mul", "mul_"}
+_DIFFERENCES = {operator.sub, operator.isub, torch.sub, "sub", "sub_"}
+_SCALAR = Separate()
+
+
+class Arithmetic:
+    """Sum, difference or product of two tensors, or of a tensor and a number."""
+
+    def forward(self, node: fx.Node, flow: Flow) -> Channels | str:
+        """The operation on the constants; a product with 0 is 0."""
+        if _is_scalar(node, flow):
+            return _SCALAR.forward(node, flow)
+        if node.kwargs or len(node.args) != 2:
+            return "has options that are not known"
+        axis = _axis(node, flow)
+        if axis is None:
+            return "joins tensors whose channels lie on different axes"
+        a, b = (_aligned(x, axis, node, flow) for x in _terms(node))
+        if node.target in _PRODUCTS:
+            value = torch.where((a == 0) | (b == 0), 0.0, a * b)
+        else:
+            value = a - b if node.target in _DIFFERENCES else a + b
+        return Channels(axis, value.expand(flow.shape(node)[axis]).clone())
+
+    def backward(self, node: fx.Node, flow: Flow) -> None:
+        """The same channels of every term that does not vanish."""
+        if _is_scalar(node, flow):
+            return _SCALAR.backward(node, flow)
+        need, axis, gone = flow.need[node], flow.channels[node].axis, _vanishing(node, flow)
+        for x in _terms(node):
+            if x is gone:
+                continue
+            if _is_matched(x, axis, node, flow):
+                flow.request(x, _own_axis(x, axis, node, flow), need)
+            else:
+                flow.request_all(x)
+        if gone is None and node.target not in _PRODUCTS and not _has_table(node):
+            dead = [~_aligned(x, axis, node, flow).isnan() for x in _terms(node)]
+            stuck = int((need & (dead[0] | dead[1])).sum())
+            if stuck:
+                why = "constant in one term, not in the other"
+                flow.note(node, f"residual sum keeps {plural(stuck, 'channel')} alive: {why}")
+        return None
+
+    def rewrite(self, node: fx.Node, to: Rewriting) -> Rewritten:
+        """Bring all terms to the same channels."""
+        flow = to.flow
+        if _is_scalar(node, flow):
+            return _SCALAR.rewrite(node, to)
+        axis, gone = flow.channels[node].axis, _vanishing(node, flow)
+        matched = [x for x in _terms(node) if x is not gone and _is_matched(x, axis, node, flow)]
+        own = [(x, _own_axis(x, axis, node, flow)) for x in matched]
+        held = [to.held(x, x_axis) for x, x_axis in own]
+        agreed = all(torch.equal(held[0], other) for other in held[1:]) and gone is None
+        kept = held[0] if agreed else indices(flow.need[node])
+        new = {x: to.gather(x, x_axis, kept, node) for x, x_axis in own}
+        if gone is None:
+            return Rewritten(to.copy(node, new), kept)
+        (rest,) = new.values()
+        value = _aligned(gone, axis, node, flow)
+        value = value[kept] if _is_matched(gone, axis, node, flow) else value
+        if not bool(value.any()):
+            return Rewritten(rest, kept)
+        value = -value if node.target in _DIFFERENCES else value
+        value = value.view(-1, *[1] * (len(flow.shape(node)) - axis - 1))
+        shift = to.parameter(f"{node.name}_shift", value.to(node.meta["dtype"]))
+        return Rewritten(to.call(torch.add, rest, shift), kept)
+
+
+class Concatenation:
+    """`torch.cat`, along the channels or across them."""
+
+    def forward(self, node: fx.Node, flow: Flow) -> Channels | str:
+        """Channels one after the other; across, those that are constant with one value."""
+        terms, dim = _pieces(node), _cat_dim(node, flow)
+        if not terms or dim is None:
+            return "is called in a way that is not known"
+        axes = {flow.channels[x].axis for x in terms}
+        if len(axes) > 1:
+            return "joins tensors whose channels lie on different axes"
+        values = [flow.channels[x].value for x in terms]
+        (axis,) = axes
+        if axis == dim:
+            return Channels(axis, torch.cat(values))
+        same = torch.stack([v == values[0] for v in values]).all(0)
+        return Channels(axis, torch.where(same, values[0], torch.nan))
+
+    def backward(self, node: fx.Node, flow: Flow) -> None:
+        """Each piece its own part, or all of them the same."""
+        for x, need in _parts(node, flow):
+            flow.request(x, flow.channels[node].axis, need)
+
+    def rewrite(self, node: fx.Node, to: Rewriting) -> Rewritten:
+        """Leave out empty pieces; note what the others bring."""
+        flow, axis = to.flow, to.flow.channels[node].axis
+        dim = _cat_dim(node, flow)
+        if axis != dim:
+            kept = indices(flow.need[node])
+            pieces = [to.gather(x, axis, kept, node) for x in _pieces(node)]
+            return Rewritten(to.call(torch.cat, pieces, dim), kept)
+        pieces, held, start = [], [], 0
+        for x, need in _parts(node, flow):
+            if bool(need.any()):
+                pieces.append(to.rewritten(x))
+                held.append(to.held(x, axis) + start)
+            start += len(need)
+        new = pieces[0] if len(pieces) == 1 else to.call(torch.cat, pieces, dim)
+        return Rewritten(new, torch.cat(held))
+
+
+def _terms(node: fx.Node) -> list[fx.Node]:
+    return [x for x in node.args if isinstance(x, fx.Node)]
+
+
+def _is_scalar(node: fx.Node, flow: Flow) -> bool:
+    return sum(flow.traced.shape(x) is not None for x in _terms(node)) == 1
+
+
+def _has_table(node: fx.Node) -> bool:
+    """Whether a term is a tensor of the network itself, perhaps what another term has become."""
+    return any(x.op == "get_attr" for x in _terms(node))
+
+
+def _own_axis(x: fx.Node, axis: int, node: fx.Node, flow: Flow) -> int:
+    """The axis of a term that lines up with an axis of the output; below 0 if it has none."""
+    return axis - len(flow.shape(node)) + len(flow.shape(x))
+
+
+def _is_matched(x: fx.Node, axis: int, node: fx.Node, flow: Flow) -> bool:
+    """Whether a term has its channels along the output's, one for one."""
+    own = _own_axis(x, axis, node, flow)
+    same_axis = flow.channels[x].axis == own
+    return same_axis and len(flow.channels[x]) == flow.shape(node)[axis]
+
+
+def _axis(node: fx.Node, flow: Flow) -> int | None:
+    """The output axis on which some term has its channels and the others agree or broadcast."""
+    n_axes = len(flow.shape(node))
+    for main in _terms(node):
+        axis = n_axes - len(flow.shape(main)) + flow.channels[main].axis
+        if all(
+            _is_matched(x, axis, node, flow)
+            or (own := _own_axis(x, axis, node, flow)) < 0
+            or flow.shape(x)[own] == 1
+            for x in _terms(node)
+        ) and _is_matched(main, axis, node, flow):
+            return axis
+    return None
+
+
+def _aligned(x: fx.Node, axis: int, node: fx.Node, flow: Flow) -> Tensor:
+    """Constants of a term along the output's channels, (n,) or (1,)."""
+    value = flow.channels[x].value
+    if _is_matched(x, axis, node, flow):
+        return value
+    return torch.where((value == value[0]).all(), value[:1], torch.nan)
+
+
+def _vanishing(node: fx.Node, flow: Flow) -> fx.Node | None:
+    """A term of a sum that is constant wherever it is needed, and whose partner stays whole."""
+    if node.target in _PRODUCTS or len({*_terms(node)}) < 2 or _has_table(node):
+        return None
+    axis, need = flow.channels[node].axis, flow.need[node]
+    a, b = _terms(node)
+    for gone, rest in ((b, a), (a, b)):
+        if gone is a and node.target in _DIFFERENCES:
+            return None
+        value = _aligned(gone, axis, node, flow).expand(len(need))
+        is_whole = flow.shape(rest) == flow.shape(node) and _is_matched(rest, axis, node, flow)
+        if is_whole and not bool(value[need].isnan().any()):
+            return gone
+    return None
+
+
+def _pieces(node: fx.Node) -> list[fx.Node]:
+    """What is joined; empty if it is not given as a plain list."""
+    pieces: Any = node.args[0] if node.args else None
+    is_known = isinstance(pieces, list | tuple) and all(isinstance(x, fx.Node) for x in pieces)
+    return list(pieces) if is_known else []
+
+
+def _cat_dim(node: fx.Node, flow: Flow) -> int | None:
+    dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", node.kwargs.get("axis", 0))
+    return dim % len(flow.shape(node)) if isinstance(dim, int) else None
+
+
+def _parts(node: fx.Node, flow: Flow) -> list[tuple[fx.Node, Tensor]]:
+    """Each piece and what the output needs of it."""
+    pieces, need = _pieces(node), flow.need[node]
+    if flow.channels[node].axis != _cat_dim(node, flow):
+        return [(x, need) for x in pieces]
+    return list(zip(pieces, need.split([len(flow.channels[x]) for x in pieces]), strict=True))

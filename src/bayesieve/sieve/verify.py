@@ -1,0 +1,133 @@
+"""Is the compacted network the same function as the masked one?"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from bayesieve.errors import VerificationError
+
+TOLERANCE = 1e-5
+_LARGE = 100.0
+
+
+def verify(
+    small: nn.Module, reference: nn.Module, example: Tensor, *, tolerance: float = TOLERANCE
+) -> float:
+    """Compare two networks on the example, on random inputs and on edge cases.
+
+    Inputs are the example, standard normal draws (in batches of 7 and of 1), zeros, ones, large
+    numbers of both signs and negative numbers. Inputs of integers (tokens) are redrawn from the
+    values of the example instead.
+
+    Args:
+        small: the network to check.
+        reference: what it should compute; both run in eval mode where they are, in their dtype.
+        example: inputs, (n, ...), batch axis first.
+        tolerance: largest difference allowed, relative to the largest |output| of the reference
+            on the same input or on the example, whichever is larger.
+
+    Returns:
+        The largest relative difference found.
+
+    Raises:
+        VerificationError: the difference is above the tolerance, or shapes differ.
+
+    Example:
+        >>> net = nn.Linear(2, 1)
+        >>> verify(net, net, torch.zeros(1, 2))
+        0.0
+        >>> other = nn.Linear(2, 1)
+        >>> other.load_state_dict({"weight": net.weight, "bias": net.bias + 0.5})
+        <All keys matched successfully>
+        >>> verify(other, net, torch.zeros(1, 2))  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        bayesieve.errors.VerificationError: verify: on the example the outputs differ by 0.5 ...
+    """
+    modes = [(m, m.training) for net in (small, reference) for m in net.modules()]
+    small.eval()
+    reference.eval()
+    worst = usual = 0.0
+    try:
+        with torch.no_grad():
+            for name, x in _inputs(example):
+                pairs = _pairs(small(x.clone()), reference(x.clone()), name)
+                usual = usual or _scale(pairs)
+                worst = max(worst, _compare(pairs, name, usual, tolerance))
+    finally:
+        for module, training in modes:
+            module.training = training
+    return worst
+
+
+def _inputs(example: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Named inputs of the example's kind; the random ones are the same in every call."""
+    generator = torch.Generator().manual_seed(0)
+    rest = example.shape[1:]
+    yield "the example", example
+    if not example.is_floating_point():
+        pool = example.flatten()
+        for n in (7, 1):
+            drawn = torch.randint(len(pool), (n, *rest), generator=generator)
+            yield f"{n} random inputs", pool[drawn.to(pool.device)]
+        return
+    for n in (7, 1):
+        drawn = torch.randn(n, *rest, generator=generator, dtype=torch.float64)
+        yield f"{n} random inputs", drawn.to(example)
+    drawn = torch.randn(2, *rest, generator=generator, dtype=torch.float64).to(example)
+    yield "zeros", torch.zeros_like(drawn)
+    yield "ones", torch.ones_like(drawn)
+    yield "large inputs", _LARGE * drawn
+    yield "negative inputs", -drawn.abs()
+
+
+def _pairs(found: object, expected: object, name: str) -> list[tuple[Tensor, Tensor]]:
+    """The tensors of two outputs side by side, float64; tuples, lists and dicts are opened."""
+    if isinstance(expected, Tensor) and isinstance(found, Tensor) and found.shape == expected.shape:
+        return [(found.double(), expected.double())]
+    if isinstance(expected, dict) and isinstance(found, dict) and found.keys() == expected.keys():
+        return [p for key in expected for p in _pairs(found[key], expected[key], name)]
+    if isinstance(expected, tuple | list) and isinstance(found, tuple | list):
+        if len(expected) == len(found):
+            both = zip(found, expected, strict=True)
+            return [p for a, b in both for p in _pairs(a, b, name)]
+    elif not isinstance(expected, Tensor | dict) and found == expected:
+        return []
+    raise VerificationError(
+        f"verify: on {name} the output must be {_describe(expected)}, got {_describe(found)}."
+    )
+
+
+def _describe(output: object) -> str:
+    if isinstance(output, Tensor):
+        return f"a tensor of shape {tuple(output.shape)}"
+    if isinstance(output, tuple | list | dict):
+        return f"a {type(output).__name__} of {len(output)}"
+    return repr(output)
+
+
+def _scale(pairs: list[tuple[Tensor, Tensor]]) -> float:
+    """Largest finite |output| of the reference."""
+    sizes = [b[b.isfinite()].abs() for _, b in pairs]
+    return max((float(size.max()) for size in sizes if len(size)), default=0.0)
+
+
+def _compare(
+    pairs: list[tuple[Tensor, Tensor]], name: str, usual: float, tolerance: float
+) -> float:
+    """Largest difference relative to the scale; raises if it is above the tolerance."""
+    scale = max(_scale(pairs), usual) or 1.0
+    difference = 0.0
+    for a, b in pairs:
+        same = (a == b) | (a.isnan() & b.isnan())
+        apart = (a - b).abs()[~same]
+        difference = max(difference, float(apart.max()) if len(apart) else 0.0)
+        if bool(apart.isnan().any()):
+            difference = float("nan")
+            break
+    if not difference <= tolerance * scale:  # NaN fails as well
+        raise VerificationError(
+            f"verify: on {name} the outputs differ by {difference:.3g} at a scale of {scale:.3g}, "
+            f"more than {tolerance:.1g} of it. Please report this network as a bug."
+        )
+    return difference / scale

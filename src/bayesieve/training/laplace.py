@@ -1,0 +1,154 @@
+"""A diagonal Laplace approximation around trained weights: one extra pass over the data.
+
+    q(w) = N(ŵ, (F + 1/τ²)⁻¹),   F = Σ_n Σ_r (Jₙᵀ v_{nr})²                               (L1, L2)
+
+with Jₙ the Jacobian of the outputs and v the columns of a square root of the likelihood's
+information: √p_c (e_c - p) for classes, √(p(1-p)) e for yes-or-no outputs, e / noise_std for real
+ones. For these likelihoods F is the diagonal of the generalised Gauss-Newton matrix. With sampled
+labels one random v per example, of mean square vvᵀ, takes the place of the sum.
+
+Reference: MacKay (1992), also for τ from the data. Equations: docs/theory/bmr.md.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+import torch
+from torch import Generator, Tensor
+
+from bayesieve.checks import check_choice, check_positive
+from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from bayesieve.core.network import call_with
+from bayesieve.core.posterior import Factorised, Posterior
+from bayesieve.core.priors import Normal
+from bayesieve.core.problem import Problem
+from bayesieve.errors import UnsupportedModelError
+
+_N_UPDATES = 100  # of τ; each is one pass over the weights, not over the data
+
+
+def laplace(
+    problem: Problem,
+    posterior: Posterior | None = None,
+    *,
+    prior: Normal | None = None,
+    labels: Literal["exact", "sampled"] = "sampled",
+    batch_size: int = 64,
+    seed: int = 0,
+) -> Factorised:
+    """Surround trained weights by a Gaussian as wide as the data allow.
+
+    Args:
+        problem: network, likelihood and the data it was trained on.
+        posterior: where to expand: its mean; None takes the weights of the problem's own model.
+        prior: of the Bayesian weights; None finds the width that suits the weights best.
+        labels: "sampled" takes one label per example from the network's own prediction (one
+            backward pass each); "exact" sums over all outputs (one pass per output).
+        batch_size: examples per pass; memory is batch_size times the size of the network.
+        seed: of the sampled labels.
+
+    Example:
+        >>> x, model = torch.full((4, 1), 2.0), torch.nn.Linear(1, 1, bias=False)
+        >>> problem = Problem(model, Gaussian(noise_std=0.5), (x, torch.zeros(4)))
+        >>> std = laplace(problem, prior=Normal(1.0), labels="exact").std.item()
+        >>> round(std**-2, 3)  # 4 · 2² / ¼ + 1
+        65.0
+    """
+    check_choice("laplace", "labels", labels, ("exact", "sampled"))
+    check_positive("laplace", batch_size=batch_size)
+    n = problem.layout.n_bayesian
+    w = problem.initial if posterior is None else posterior.mean
+    buffers = problem.network.buffers() if posterior is None else dict(posterior.buffers)
+    generator = Generator(problem.device).manual_seed(seed) if labels == "sampled" else None
+    information = torch.zeros_like(w[:n], dtype=torch.float64)
+    for squares in _squares(problem, w, buffers, batch_size, generator):
+        information += squares[:n]
+    mean = w.detach().clone()
+    own = prior or Normal(_fitted_width(mean[:n].double(), information))
+    std = torch.zeros_like(mean)
+    std[:n] = (information + own.std**-2).rsqrt().to(mean.dtype)  # type: ignore[operator]
+    copies = {name: value.detach().clone() for name, value in buffers.items()}
+    return Factorised(problem.network, mean, std, own, None, copies)
+
+
+def _squares(
+    problem: Problem,
+    w: Tensor,
+    buffers: dict[str, Tensor],
+    batch_size: int,
+    generator: Generator | None,
+) -> Iterator[Tensor]:
+    """Σ (Jᵀ v)² over the examples of each batch and one v for each, (d,)."""
+    network = problem.network
+    names, module = network._names, network.skeleton
+
+    def projected(flat: Tensor, x: Tensor, v: Tensor) -> Tensor:
+        parameters, _ = network.split(flat)
+        return (call_with(module, names, parameters, buffers, x[None])[0].flatten() * v).sum()
+
+    per_example = torch.vmap(torch.func.grad(projected), in_dims=(None, 0, 0))
+    modes = [m.training for m in module.modules()]
+    module.eval()
+    try:
+        for x in problem.x.split(batch_size):
+            outputs = network.outputs(w[None], x, buffers)[0].flatten(1)
+            extra = network.split(w)[1]
+            for v in _roots(problem.likelihood, outputs, extra, generator):
+                yield _checked(per_example, w, x, v).double().square().sum(0)
+    finally:
+        for own, training in zip(module.modules(), modes, strict=True):
+            own.training = training
+
+
+def _checked(per_example: Callable[..., Tensor], w: Tensor, x: Tensor, v: Tensor) -> Tensor:
+    try:
+        return per_example(w, x, v)
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        raise UnsupportedModelError(
+            f"laplace: gradients of single examples failed ({reason}). The network must treat "
+            "examples separately and without control flow on values; use FlatVI or SBNN instead."
+        ) from error
+
+
+def _roots(
+    likelihood: Likelihood, outputs: Tensor, extra: dict[str, Tensor], generator: Generator | None
+) -> Iterator[Tensor]:
+    """Vectors v, each (n, outputs), with Σ vvᵀ (or its mean) the information of the outputs."""
+    if isinstance(likelihood, Categorical):
+        p = outputs.softmax(1)
+        if generator is not None:
+            label = torch.multinomial(p, 1, generator=generator)
+            yield torch.zeros_like(p).scatter_(1, label, 1.0) - p
+            return
+        for c in range(p.shape[1]):
+            unit = torch.zeros_like(p)
+            unit[:, c] = 1
+            yield p[:, c : c + 1].sqrt() * (unit - p)
+        return
+    if isinstance(likelihood, Bernoulli):
+        p = outputs.sigmoid()
+        size = (p * (1 - p)).sqrt()
+    elif isinstance(likelihood, Gaussian):
+        noise = torch.as_tensor(likelihood.log_noise(extra), dtype=outputs.dtype).neg().exp()
+        size = torch.ones_like(outputs) * noise.to(outputs.device)
+    else:
+        raise UnsupportedModelError(
+            f"laplace: the likelihood must be Categorical, Bernoulli or Gaussian, got "
+            f"{type(likelihood).__name__}."
+        )
+    if generator is not None:
+        yield size * torch.empty_like(size).normal_(generator=generator)
+        return
+    for c in range(size.shape[1]):
+        root = torch.zeros_like(size)
+        root[:, c] = size[:, c]
+        yield root
+
+
+def _fitted_width(mean: Tensor, information: Tensor) -> float:
+    """τ with τ² = mean of m² + s²(τ) over the weights: the evidence's fixed point, (L3)."""
+    variance = mean.square().mean()
+    for _ in range(_N_UPDATES):
+        variance = (mean.square() + 1 / (information + 1 / variance)).mean()
+    return max(variance.sqrt().item(), 1e-8)

@@ -1,0 +1,147 @@
+"""Attacks against what they promise, on linear classifiers whose gradients are known."""
+
+import pytest
+import torch
+from torch import Generator, nn
+
+from bayesieve.assess.robustness import (
+    Attacked,
+    add_noise,
+    fgsm_curve,
+    noise_curve,
+    pgd_curve,
+    rotation_curve,
+)
+from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian
+from bayesieve.core.network import Network
+from bayesieve.core.posterior import Samples, SparseModel
+
+
+def seeded(seed=0):
+    return Generator().manual_seed(seed)
+
+
+def posterior(n_draws=5, n_inputs=6, n_classes=3):
+    torch.manual_seed(0)
+    network = Network.of(nn.Sequential(nn.Flatten(), nn.Linear(n_inputs, n_classes)), Categorical())
+    draws = torch.randn(n_draws, network.layout.size, generator=seeded(1))
+    return Samples(network, draws)
+
+
+X = 0.2 + 0.6 * torch.rand(40, 6, generator=seeded(2))
+
+
+def averaged(model, x):
+    """Log of the averaged probabilities, one weight vector at a time, by hand."""
+    total = 0
+    for w in model.draws:
+        weight, bias = w[:18].view(3, 6), w[18:]
+        total = total + torch.softmax(x @ weight.T + bias, -1)
+    return (total / len(model.draws)).log()
+
+
+def test_fgsm_is_the_papers_formula():
+    model = posterior()
+    attacked = Attacked(model, n_samples=5, batch_size=16)
+    x = X.clone().requires_grad_()
+    (grad,) = torch.autograd.grad(averaged(model, x).max(-1).values.sum(), x)
+    expected = (X - 0.3 * grad.sign()).clamp(0, 1)
+    torch.testing.assert_close(attacked.fgsm(X, 0.3), expected)
+    assert (attacked.fgsm(X, 2.0).unique() == torch.tensor([0.0, 1.0])).all()
+
+
+def test_fgsm_lowers_the_log_probability_of_the_predicted_class():
+    attacked = Attacked(posterior(), n_samples=5)
+    before = attacked.predict(X).log_probs.max(-1)
+    after = attacked.predict(attacked.fgsm(X, 0.01)).log_probs
+    assert (after.gather(1, before.indices[:, None])[:, 0] < before.values).all()
+
+
+def test_strength_zero_is_the_identity():
+    attacked = Attacked(posterior())
+    labels = torch.zeros(40, dtype=torch.long)
+    assert torch.equal(attacked.fgsm(X, 0.0), X)
+    assert torch.equal(attacked.pgd(X, labels, 0.0), X)
+
+
+def test_pgd_stays_in_its_box_and_beats_one_step_on_the_true_label():
+    attacked = Attacked(posterior(), n_samples=5)
+    labels = attacked.predict(X).label
+    moved = attacked.pgd(X, labels, 0.1)
+    assert ((moved - X).abs() <= 0.1 + 1e-6).all()
+    assert ((moved >= 0) & (moved <= 1)).all()
+    one_step = attacked.predict(attacked.fgsm(X, 0.1)).log_probs.gather(1, labels[:, None])
+    many = attacked.predict(moved).log_probs.gather(1, labels[:, None])
+    assert many.mean() <= one_step.mean() + 1e-6
+
+
+def test_inputs_keep_no_gradient_and_weights_stay():
+    model = posterior()
+    before = model.draws.clone()
+    moved = Attacked(model, n_samples=5).fgsm(X, 0.1)
+    assert not moved.requires_grad
+    assert torch.equal(model.draws, before)
+
+
+def test_sparse_models_and_two_class_models_can_be_attacked():
+    model = posterior()
+    keep = torch.ones(21, dtype=torch.bool)
+    sparse = Attacked(SparseModel(model, keep), n_samples=5).fgsm(X, 0.1)
+    assert torch.equal(sparse, Attacked(model, n_samples=5).fgsm(X, 0.1))
+    network = Network.of(nn.Linear(2, 1), Bernoulli())
+    coin = Samples(network, torch.tensor([[2.0, -1.0, 0.0]]))
+    x = torch.tensor([[0.8, 0.2]])  # class 1, more so to the right and down
+    torch.testing.assert_close(Attacked(coin).fgsm(x, 0.1), torch.tensor([[0.7, 0.3]]))
+
+
+def test_curves_fall_with_strength():
+    attacked = Attacked(posterior(), n_samples=5)
+    labels = attacked.predict(X).label
+    for points in (
+        fgsm_curve(attacked, X, labels, (0.0, 0.1, 0.5)),
+        pgd_curve(attacked, X, labels, (0.0, 0.1, 0.5)),
+        noise_curve(attacked, X, labels, (0.0, 0.3, 1.0)),
+    ):
+        assert points[0].accuracy == 1
+        assert points[0].accuracy >= points[1].accuracy >= points[2].accuracy
+        assert points[2].accuracy < 1
+        assert points[2].nll > points[0].nll
+        assert all(point.entropy >= 0 and 0 <= point.ece <= 1 for point in points)
+
+
+def test_rotations_keep_the_upright_image():
+    x = torch.rand(8, 1, 2, 3, generator=seeded(3))
+    attacked = Attacked(posterior())
+    labels = attacked.predict(x).label
+    upright, turned, round_trip = rotation_curve(attacked, x, labels, (0.0, 90.0, 360.0))
+    assert upright.accuracy == 1
+    assert turned.nll > upright.nll
+    assert round_trip.nll == pytest.approx(upright.nll, abs=1e-4)
+
+
+def test_noise_has_the_stated_std_and_bounds():
+    x = torch.full((1, 20_000), 0.5)
+    noisy = add_noise(x, 0.2, seeded())
+    assert noisy.std().item() == pytest.approx(0.2, rel=0.03)
+    clipped = add_noise(x, 2.0, seeded(), (0.0, 1.0))
+    assert clipped.min() == 0
+    assert clipped.max() == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Attacked(posterior(), n_samples=-1), "n_samples must be >= 0"),
+        (lambda: Attacked(posterior(), bounds=(1.0, 0.0)), r"bounds must be \(low, high\)"),
+        (lambda: Attacked(posterior()).fgsm(X, -1.0), "fgsm: strength must be >= 0"),
+    ],
+)
+def test_impossible_settings_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_regressions_are_refused():
+    network = Network.of(nn.Linear(2, 1), Gaussian())
+    with pytest.raises(ValueError, match="attacks need class labels"):
+        Attacked(Samples(network, torch.zeros(1, 3)))

@@ -1,0 +1,225 @@
+"""Bayesian model reduction against exact evidence, enumeration and Monte Carlo."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from bayesieve.core.reduction import (
+    evidence_at_zero,
+    evidence_change,
+    mask_free_energy,
+    mask_log_odds,
+    reduce_jointly,
+    reduced_moments,
+)
+from problems import conjugate, normal, seeded
+
+WIDTHS = [0.0, 0.01, 0.3, 1.0, 2.0]  # θ² in units of the prior's variance
+
+
+def log_evidence(known, prior_std):
+    """log p(y) with a prior std per weight, by the marginal Gaussian of y."""
+    covariance = known.x @ torch.diag(prior_std.square()) @ known.x.T
+    covariance = covariance + known.noise_std**2 * torch.eye(len(known.x), dtype=known.x.dtype)
+    zero = torch.zeros(len(known.x), dtype=known.x.dtype)
+    return torch.distributions.MultivariateNormal(zero, covariance).log_prob(known.y[:, 0])
+
+
+def changed(known, index, width):
+    prior = torch.full((4,), known.prior_std, dtype=torch.float64)
+    reduced = prior.clone()
+    reduced[index] *= math.sqrt(width)
+    return prior, reduced
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("orthogonal", [True, False])
+def test_the_change_is_the_exact_ratio_of_evidence(width, orthogonal):
+    # With marginal variances this holds for correlated inputs too.
+    known = conjugate(orthogonal=orthogonal)
+    for j in range(4):
+        prior, reduced = changed(known, j, width)
+        delta = evidence_change(known.mean, known.std, prior, reduced)
+        exact = log_evidence(known, reduced) - log_evidence(known, prior)
+        assert delta[j].item() == pytest.approx(exact.item(), abs=1e-10)
+        others = [i for i in range(4) if i != j]
+        torch.testing.assert_close(
+            delta[others], torch.zeros(3, dtype=torch.float64), rtol=0, atol=1e-12
+        )
+
+
+def test_mean_field_variances_overstate_the_case_for_correlated_weights():
+    known = conjugate(orthogonal=False)
+    prior = torch.full((4,), known.prior_std, dtype=torch.float64)
+    narrow = known.precision.diagonal().rsqrt()
+    exact = evidence_at_zero(known.mean, known.std, prior)
+    assert (evidence_at_zero(known.mean, narrow, prior)[0] < exact[0]).all()
+
+
+@pytest.mark.parametrize("orthogonal", [True, False])
+@pytest.mark.parametrize("widths", list(itertools.product([0.0, 0.3, 1.0], repeat=2)))
+def test_the_joint_change_and_its_moments_are_exact(orthogonal, widths):
+    known = conjugate(orthogonal=orthogonal)
+    prior = torch.full((4,), known.prior_std, dtype=torch.float64)
+    reduced = prior.clone()
+    reduced[:2] *= torch.tensor(widths, dtype=torch.float64).sqrt()
+    found = reduce_jointly(known.mean, known.precision, prior, reduced)
+    exact = log_evidence(known, reduced) - log_evidence(known, prior)
+    assert found.evidence.item() == pytest.approx(exact.item(), abs=1e-9)
+    alive = reduced > 0
+    x = known.x[:, alive]
+    precision = x.T @ x / known.noise_std**2 + torch.diag(reduced[alive] ** -2)
+    covariance = torch.linalg.inv(precision)
+    mean = covariance @ x.T @ known.y[:, 0] / known.noise_std**2
+    torch.testing.assert_close(found.mean[alive], mean)
+    torch.testing.assert_close(found.covariance[alive][:, alive], covariance)
+    assert (found.mean[~alive] == 0).all()
+    assert (found.covariance[~alive] == 0).all()
+
+
+def test_independent_changes_add_up():
+    known = conjugate()
+    prior = torch.full((4,), known.prior_std, dtype=torch.float64)
+    reduced = prior * torch.tensor([0.0, 0.5, 1.0, 0.1], dtype=torch.float64)
+    joint = reduce_jointly(known.mean, known.precision, prior, reduced).evidence
+    single = evidence_change(known.mean, known.std, prior, reduced).sum()
+    torch.testing.assert_close(joint, single, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_reduced_moments_are_the_posterior_under_the_reduced_prior(width):
+    known = conjugate()
+    for j in range(4):
+        prior, reduced = changed(known, j, width)
+        mean, std = reduced_moments(known.mean, known.std, prior, reduced)
+        data = known.x[:, j].square().sum() / known.noise_std**2
+        variance = 1 / (data + reduced[j] ** -2) if width else torch.tensor(0.0).double()
+        force = known.x[:, j] @ known.y[:, 0] / known.noise_std**2
+        torch.testing.assert_close(std[j], variance.sqrt())
+        torch.testing.assert_close(mean[j], variance * force)
+
+
+@pytest.mark.parametrize("width", [0.04, 0.5, 1.3])
+def test_the_change_agrees_with_monte_carlo(width):
+    mean, std, prior, reduced = 0.4, 0.3, 1.0, math.sqrt(width)
+    w = mean + std * normal(400_000, seed=0)
+    ratio = torch.distributions.Normal(0, reduced).log_prob(w)
+    ratio = ratio - torch.distributions.Normal(0, prior).log_prob(w)
+    numbers = (torch.tensor(x, dtype=torch.float64) for x in (mean, std, prior, reduced))
+    estimate = ratio.exp().mean().log()
+    assert evidence_change(*numbers).item() == pytest.approx(estimate.item(), abs=0.01)
+
+
+def test_special_cases_of_the_change():
+    mean, std = normal(5, seed=0), normal(5, seed=1).abs()
+    prior = torch.full((5,), 0.7, dtype=torch.float64)
+    zero = torch.zeros(5, dtype=torch.float64)
+    torch.testing.assert_close(evidence_change(mean, std, prior, prior), zero)
+    at_zero = evidence_at_zero(mean, std, prior)
+    torch.testing.assert_close(evidence_change(mean, std, prior, zero), at_zero)
+    torch.testing.assert_close(evidence_change(mean, std, prior, zero + 1e-9), at_zero)
+    torch.testing.assert_close(evidence_at_zero(zero, prior, prior), zero)
+
+
+def test_priors_that_are_too_wide_are_refused():
+    one = torch.ones(1, dtype=torch.float64)
+    for function in (evidence_change, reduced_moments):
+        with pytest.raises(ValueError, match=r"^reduce: the reduced prior is wider"):
+            function(one, 1.2 * one, one, 2 * one)
+    with pytest.raises(ValueError, match=r"^reduce: the reduced prior is wider"):
+        reduce_jointly(one, torch.eye(1).double() / 1.44, one, 2 * one)
+
+
+def fixed_point(delta, n_updates=500):
+    zeta = mask_log_odds(delta, n_updates=n_updates)
+    keep = torch.sigmoid(zeta - delta)
+    return keep, 1 + keep.sum(), 1 + (1 - keep).sum()
+
+
+DELTA = torch.tensor([1.3, -2.0, 0.2], dtype=torch.float64)
+
+
+def test_updates_never_raise_the_free_energy():
+    delta = 2 * normal(40, seed=3)
+    values = []
+    for n in range(1, 12):
+        zeta = mask_log_odds(delta, n_updates=n)
+        keep = torch.sigmoid(zeta - delta)
+        values.append(mask_free_energy(delta, keep, 1 + keep.sum(), 1 + (1 - keep).sum()))
+    assert (torch.stack(values).diff() <= 1e-12).all()
+
+
+def test_the_fixed_point_is_a_minimum():
+    keep, kept, gone = fixed_point(DELTA)
+    least = mask_free_energy(DELTA, keep, kept, gone)
+    source = seeded(0)
+    for size in (1e-3, 0.1, 1.0):
+        for _ in range(200):
+            noise = torch.empty(5, dtype=torch.float64).normal_(generator=source) * size
+            moved = torch.sigmoid(keep.logit() + noise[:3])
+            factors = noise[3:].exp()
+            other = mask_free_energy(DELTA, moved, kept * factors[0], gone * factors[1])
+            assert other >= least - 1e-12
+
+
+def test_the_fixed_point_comes_near_the_sum_over_all_masks():
+    # p(λ | D) ∝ exp(Σ ΔF of what is removed) B(1 + kept, 1 + removed)
+    masks = torch.tensor(list(itertools.product([0.0, 1.0], repeat=3)), dtype=torch.float64)
+    kept = masks.sum(1)
+    log_beta = torch.lgamma(1 + kept) + torch.lgamma(4 - kept)
+    weight = ((1 - masks) @ DELTA + log_beta).softmax(0)
+    exact = weight @ masks
+    torch.testing.assert_close(
+        exact, torch.tensor([0.302, 0.825, 0.487]).double(), rtol=0, atol=1e-3
+    )
+    keep = fixed_point(DELTA)[0]
+    torch.testing.assert_close(
+        keep, torch.tensor([0.230, 0.890, 0.473]).double(), rtol=0, atol=1e-3
+    )
+    assert torch.equal(exact.argsort(), keep.argsort())
+
+
+def test_the_evidence_bound_lies_below_the_sum_over_all_masks():
+    masks = torch.tensor(list(itertools.product([0.0, 1.0], repeat=3)), dtype=torch.float64)
+    kept = masks.sum(1)
+    log_beta = torch.lgamma(1 + kept) + torch.lgamma(4 - kept) - math.lgamma(5)
+    exact = ((1 - masks) @ DELTA + log_beta).logsumexp(0)
+    bound = -mask_free_energy(DELTA, *fixed_point(DELTA))
+    assert bound <= exact
+    assert bound > exact - 0.5
+
+
+def layer_of(active, n=20_000):
+    """ΔF of a layer in which a share of the weights is strongly supported."""
+    source = seeded(1)
+    delta = 1 + 0.5 * torch.empty(n).normal_(generator=source)
+    delta[: int(active * n)] = -10
+    return delta
+
+
+def test_the_share_of_needed_weights_sets_the_threshold():
+    zetas = torch.stack([mask_log_odds(layer_of(a)) for a in (0.02, 0.2, 0.5, 0.8, 0.98)])
+    assert (zetas.diff(dim=0) > 0).all()
+
+
+def test_junk_goes_and_strong_weights_stay():
+    junk, strong = torch.full((1000,), 3.0), torch.full((1000,), -3.0)
+    assert (junk > mask_log_odds(junk)).all()
+    assert (strong <= mask_log_odds(strong)).all()
+
+
+def test_layers_are_judged_one_by_one():
+    rows = torch.stack([layer_of(0.1), layer_of(0.9)])
+    together = mask_log_odds(rows)
+    assert together.shape == (2, 1)
+    torch.testing.assert_close(together[1], mask_log_odds(rows[1]))
+
+
+def test_counting_pruned_weights_as_zero_lowers_the_threshold():
+    delta = layer_of(0.5)
+    pruned = torch.zeros_like(delta, dtype=torch.bool)
+    pruned[12_000:] = True
+    relaxed = delta.masked_fill(pruned, 0)
+    assert mask_log_odds(relaxed, pruned) < mask_log_odds(relaxed)

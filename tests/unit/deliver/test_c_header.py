@@ -1,0 +1,362 @@
+"""Headers are compiled with every warning an error, run, and compared with torch."""
+
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+import torch
+from torch import fx, nn
+from torch.nn import functional as F
+
+from bayesieve.deliver.c_header import export_c
+from bayesieve.deliver.quantise import quantise
+from bayesieve.errors import UnsupportedModelError, VerificationError
+from bayesieve.nets import lenet5, lenet5_caffe, mlp
+
+COMPILER = shutil.which("gcc") or shutil.which("cc")
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C compiler on this machine")
+FLAGS = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-Wshadow", "-O2"]
+MAIN = """
+#include <stdio.h>
+#include "{name}.h"
+int main(void) {{
+    static float x[{NAME}_N_INPUTS], y[{NAME}_N_OUTPUTS];
+    while (fread(x, sizeof x, 1, stdin) == 1) {{
+        {name}_predict(x, y);
+        fwrite(y, sizeof y, 1, stdout);
+    }}
+    return 0;
+}}
+"""
+
+
+class Select(nn.Module):
+    """Some features of the input, as compaction leaves them."""
+
+    def __init__(self, *index):
+        super().__init__()
+        self.register_buffer("index", torch.tensor(index))
+
+    def forward(self, x):
+        return x.index_select(1, self.index)
+
+
+class Functional(nn.Module):
+    """The same layers written as calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 3, 3)
+        self.fc = nn.Linear(12, 4)
+        self.register_buffer("kept", torch.tensor([0, 3]))
+
+    def forward(self, x):
+        x = F.max_pool2d(torch.relu(self.conv(x)), 2)
+        x = F.dropout(x, training=self.training)
+        x = torch.tanh(self.fc(x.view(x.size(0), -1)))
+        return torch.sigmoid(F.silu(x))[:, self.kept]
+
+
+class Compacted(nn.Module):
+    """What compaction writes: features chosen, constants added before and after a pooling."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(2, 3, 2)
+        self.fc = nn.Linear(4, 2)
+        self.register_buffer("conv_inputs", torch.tensor([0, 2]))
+        self.register_buffer("fc_inputs", torch.tensor([0, 1, 5, 11]))
+        self.conv_shift = nn.Parameter(normal(3, 1, 1))
+        self.pool_shift = nn.Parameter(normal(3, 1, 1, seed=1))
+
+    def forward(self, x):
+        x = torch.add(self.conv(torch.index_select(x, 1, self.conv_inputs)), self.conv_shift)
+        x = torch.add(F.avg_pool2d(torch.relu(x), 2), self.pool_shift)
+        return self.fc(torch.index_select(torch.flatten(x, 1), 1, self.fc_inputs))
+
+
+def sparse(module, keep=0.1, seed=0):
+    """Zero most weights."""
+    source = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in module.parameters():
+            if p.dim() > 1:
+                p.mul_(torch.rand(p.shape, generator=source) < keep)
+    return module
+
+
+def settled(module, x):
+    """BatchNorm with statistics and parameters that are not the initial ones."""
+    module.train()
+    module(3 * x + 1)
+    for m in module.modules():
+        if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d) and m.affine:
+            nn.init.uniform_(m.weight, -2, 2)
+            nn.init.normal_(m.bias)
+    return module.eval()
+
+
+def run_c(path, x):
+    """Compile the header and run it on every row of x."""
+    name = path.stem
+    program = path.with_suffix("")
+    source = path.with_suffix(".c")
+    source.write_text(MAIN.format(name=name, NAME=name.upper()))
+    command = [COMPILER, *FLAGS, str(source), "-o", str(program), "-lm"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = x.flatten(1).float().contiguous().numpy().tobytes()
+    found = subprocess.run([str(program)], input=rows, capture_output=True, check=True).stdout
+    return torch.from_numpy(np.frombuffer(found, dtype=np.float32).copy()).view(len(x), -1)
+
+
+def macro(path, name):
+    found = re.search(rf"#define {path.stem.upper()}_{name} (\d+)", path.read_text())
+    return int(found[1])
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def conv_zoo():
+    return nn.Sequential(
+        nn.Conv2d(2, 4, (3, 2), stride=(2, 1), padding=(1, 2), dilation=(1, 2)),
+        nn.BatchNorm2d(4),
+        nn.SiLU(),
+        nn.Conv2d(4, 8, 3, groups=2, padding="same", bias=False),
+        nn.MaxPool2d(2, stride=1, padding=1),
+        nn.BatchNorm2d(8, affine=False),
+        nn.Conv2d(8, 8, 3, groups=8, padding=1),
+        nn.AvgPool2d((2, 3), stride=2, padding=1),
+        nn.Dropout2d(),
+        nn.AdaptiveAvgPool2d((None, 1)),
+        nn.Flatten(),
+        nn.Linear(32, 3),
+    )
+
+
+CASES = {
+    "mlp": (lambda: mlp((4, 4), 5, (12, 7), "tanh"), (4, 4)),
+    "lenet5": (lambda: lenet5((1, 28, 28), 10), (1, 28, 28)),
+    "lenet5_caffe": (lambda: lenet5_caffe((1, 16, 16), 10), (1, 16, 16)),
+    "conv_zoo": (conv_zoo, (2, 9, 8)),
+    "functional": (Functional, (1, 6, 6)),
+    "batch_norm_first": (
+        lambda: nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Sigmoid()),
+        (6,),
+    ),
+    "selected": (lambda: nn.Sequential(Select(5, 0, 3), nn.Linear(3, 2)), (6,)),
+    "channels": (lambda: nn.Sequential(Select(2, 0), nn.Conv2d(2, 3, 2)), (3, 4, 4)),
+    "compacted": (Compacted, (3, 5, 5)),
+    "one_layer": (lambda: nn.Linear(3, 2, bias=False), (3,)),
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize("keep", [1.0, 0.1], ids=["dense", "sparse"])
+@pytest.mark.parametrize("name", CASES)
+def test_c_equals_torch(name, keep, tmp_path):
+    build, shape = CASES[name]
+    torch.manual_seed(1)
+    x = normal(5, *shape)
+    module = settled(sparse(build(), keep), x)
+    path = export_c(module, tmp_path / f"{name}.h", x)
+    expected = module(x).detach().flatten(1)
+    error = (run_c(path, x) - expected).abs().max()
+    assert error <= 1e-4 * expected.abs().max()
+    assert macro(path, "N_INPUTS") == x[0].numel()
+    assert macro(path, "N_OUTPUTS") == expected.shape[1]
+
+
+@needs_compiler
+@pytest.mark.parametrize("keep", [1.0, 0.1], ids=["dense", "sparse"])
+@pytest.mark.parametrize("name", ["mlp", "conv_zoo"])
+def test_int8_equals_its_stated_error(name, keep, tmp_path):
+    build, shape = CASES[name]
+    torch.manual_seed(1)
+    x = normal(50, *shape)
+    module = settled(sparse(build(), keep), x)
+    path = export_c(module, tmp_path / "small.h", x, int8=True)
+    text = path.read_text()
+    stated = float(re.search(r"is (\S+), where the largest output", text)[1])
+    expected = module(x).detach()
+    error = float((run_c(path, x) - expected).abs().max())
+    assert error == pytest.approx(stated, rel=0.05, abs=1e-6)
+    assert 0 < error < 0.05 * expected.abs().max()
+    assert "int8_t" in text
+
+
+@needs_compiler
+def test_layers_that_are_quantised_keep_their_integers(tmp_path):
+    torch.manual_seed(1)
+    x = normal(5, 2, 9, 8)
+    module = quantise(settled(conv_zoo(), x))  # BatchNorm goes into scale and bias
+    path = export_c(module, tmp_path / "q.h", x)
+    expected = module(x).detach()
+    assert (run_c(path, x) - expected).abs().max() <= 1e-4 * expected.abs().max()
+    stored = re.search(r"q_\d+_weight\[48\] = \{([^}]*)\}", path.read_text())[1]
+    assert [int(v) for v in stored.split(",")][:4] == module[0].weight.flatten()[:4].tolist()
+
+
+@needs_compiler
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
+def test_uneven_margins_lie_where_torch_puts_them(tmp_path):
+    torch.manual_seed(0)
+    module, x = nn.Conv2d(1, 2, (4, 2), padding="same"), normal(3, 1, 5, 6)
+    path = export_c(module, tmp_path / "net.h", x)
+    torch.testing.assert_close(run_c(path, x), module(x).detach().flatten(1))
+
+
+@needs_compiler
+def test_a_layer_of_zeros_compiles(tmp_path):
+    module = nn.Sequential(nn.Linear(40, 3), nn.ReLU(), nn.Linear(3, 2))
+    nn.init.zeros_(module[0].weight)
+    x = normal(4, 40)
+    path = export_c(module, tmp_path / "none.h", x)
+    torch.testing.assert_close(run_c(path, x), module(x).detach())
+    assert macro(path, "MACS") == 6
+
+
+@needs_compiler
+def test_header_may_be_included_twice_and_alone(tmp_path):
+    export_c(nn.Linear(3, 2), tmp_path / "net.h", normal(2, 3))
+    (tmp_path / "a.c").write_text('#include "net.h"\n#include "net.h"\nint a(void) {return 0;}\n')
+    (tmp_path / "b.c").write_text('#include "net.h"\nint main(void) {return 0;}\n')
+    files = [str(tmp_path / "a.c"), str(tmp_path / "b.c")]
+    command = [COMPILER, *FLAGS, *files, "-o", str(tmp_path / "out")]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def test_sizes_are_exact_and_sparse_is_chosen_when_smaller(tmp_path):
+    layer = nn.Linear(100, 10)
+    dense = export_c(layer, tmp_path / "dense.h", normal(2, 100))
+    assert macro(dense, "MACS") == 1000
+    assert macro(dense, "WEIGHT_BYTES") == 4000 + 40
+    assert "dense_0_index" not in dense.read_text()
+    with torch.no_grad():
+        layer.weight.fill_(0.5)[:, 7:] = 0
+    path = export_c(layer, tmp_path / "few.h", normal(2, 100))
+    assert macro(path, "MACS") == 70
+    assert macro(path, "WEIGHT_BYTES") == 70 * (4 + 1) + 11 + 40  # value, index; starts; biases
+    small = export_c(layer, tmp_path / "few8.h", normal(2, 100), int8=True)
+    assert macro(small, "WEIGHT_BYTES") == 70 * (1 + 1) + 11 + 40 + 40  # and scales
+
+
+def test_stack_bytes_are_the_two_buffers(tmp_path):
+    module = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 1))
+    path = export_c(module, tmp_path / "net.h", normal(2, 3))
+    assert macro(path, "STACK_BYTES") == 4 * (8 + 8)
+    assert macro(path, "MACS") == 24 + 40 + 5
+
+
+def test_a_traced_module_gives_the_same_header(tmp_path):
+    torch.manual_seed(0)
+    module = CASES["lenet5_caffe"][0]()
+    x = normal(2, 1, 16, 16)
+    one = export_c(module, tmp_path / "net.h", x).read_text()
+    assert export_c(fx.symbolic_trace(module), tmp_path / "net.h", x).read_text() == one
+    assert [p.name for p in tmp_path.iterdir()] == ["net.h"]
+
+
+def test_the_module_is_left_as_it_was(tmp_path):
+    module = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).double().train()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    export_c(module, tmp_path / "net.h", normal(4, 3).double())
+    assert module.training
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
+def test_unsupported_layers_are_named(tmp_path):
+    inner = nn.Sequential()
+    inner.add_module("norm", nn.LayerNorm(3))
+    module = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), inner)
+    with pytest.raises(
+        UnsupportedModelError,
+        match=r"^export_c: layer '2.norm' \(LayerNorm\) is not supported; supported: Linear, ",
+    ):
+        export_c(module, tmp_path / "net.h", normal(2, 3))
+    assert not list(tmp_path.iterdir())
+
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return x + self.fc(x)
+
+
+class Shifted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one = nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        return torch.add(x, self.one)
+
+
+class Gelu(nn.Module):
+    def forward(self, x):
+        return F.gelu(x)
+
+
+class Branching(nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+
+class AlwaysDropping(nn.Module):
+    def forward(self, x):
+        return F.dropout(x)
+
+
+@pytest.mark.parametrize(
+    ("module", "shape", "message"),
+    [
+        (Residual(), (3,), "branches at 'add'"),
+        (Shifted(), (3,), r"\(add\) is not supported of shape \(1,\) to \(3,\)"),
+        (Gelu(), (3,), r"layer 'gelu' \(gelu\)"),
+        (Branching(), (3,), "cannot be traced"),
+        (AlwaysDropping(), (3,), r"layer 'dropout' \(dropout\)"),
+        (nn.Identity(), (3,), "no layer that computes"),
+        (nn.Linear(3, 2), (4, 3), r"inputs of shape \(4, 3\); flatten"),
+        (nn.Conv2d(1, 1, 3, padding=1, padding_mode="circular"), (1, 4, 4), "padding_mode"),
+        (nn.MaxPool2d(2, ceil_mode=True), (1, 5, 5), "ceil_mode"),
+        (nn.MaxPool2d(2, dilation=2), (1, 5, 5), "dilation"),
+        (nn.AvgPool2d(2, padding=1, count_include_pad=False), (1, 4, 4), "not counted"),
+        (nn.AdaptiveAvgPool2d(2), (1, 5, 5), "sides must divide"),
+        (nn.Flatten(0), (3,), "from axis 0"),
+        (nn.BatchNorm1d(3, track_running_stats=False), (3,), "without running statistics"),
+    ],
+)
+def test_what_is_not_supported(module, shape, message, tmp_path):
+    with pytest.raises(UnsupportedModelError, match=message):
+        export_c(module, tmp_path / "net.h", normal(2, *shape))
+
+
+def test_a_wrong_translation_is_refused(tmp_path):
+    module = nn.Sequential(nn.Linear(3, 2))
+    module[0].register_forward_hook(lambda module, args, output: 2 * output)  # fx does not see it
+    with pytest.raises(VerificationError, match="differs from torch"):
+        export_c(module, tmp_path / "net.h", normal(2, 3))
+    assert not list(tmp_path.iterdir())
+
+
+def test_arguments_are_checked(tmp_path):
+    layer, x = nn.Linear(3, 2), normal(2, 3)
+    with pytest.raises(ValueError, match=r"letters, digits and _, got 'my-net.h'"):
+        export_c(layer, tmp_path / "my-net.h", x)
+    with pytest.raises(FileNotFoundError, match="export_c: the folder"):
+        export_c(layer, tmp_path / "none" / "net.h", x)
+    with pytest.raises(IsADirectoryError, match="is a folder"):
+        export_c(layer, tmp_path, x)
+    with pytest.raises(ValueError, match=r"batch of inputs, .* got \(3,\)"):
+        export_c(layer, tmp_path / "net.h", x[0])
+    with pytest.raises(TypeError, match="example must be a tensor, got list"):
+        export_c(layer, tmp_path / "net.h", [1.0])
+    with pytest.raises(TypeError, match=r"floating point, got torch\.int64"):
+        export_c(layer, tmp_path / "net.h", x.long())

@@ -1,0 +1,260 @@
+import builtins
+import json
+import logging
+
+import pytest
+import torch
+from torch import nn
+
+import bayesieve
+from bayesieve.assess.predict import predict
+from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian
+from bayesieve.core.network import Network
+from bayesieve.core.posterior import Factorised, Samples
+from bayesieve.deliver import _exporting, onnx_export
+from bayesieve.deliver.onnx_export import export_onnx
+from bayesieve.deliver.quantise import quantise
+from bayesieve.errors import UnsupportedModelError, VerificationError
+
+onnx = pytest.importorskip("onnx", reason="the extra [onnx] is not installed")
+runtime = pytest.importorskip("onnxruntime", reason="the extra [onnx] is not installed")
+pytest.importorskip("onnxscript", reason="the extra [onnx] is not installed")
+
+CLASSES = ("zero", "one", "zwei", "drei")
+PREPROCESSING = {"kind": "image", "mean": [0.5], "label": "Größe"}
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def run(path, x):
+    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    found = session.run(None, {"input": x.numpy()})
+    return {name: torch.from_numpy(v) for name, v in zip(names, found, strict=True)}
+
+
+def metadata(path):
+    return {entry.key: entry.value for entry in onnx.load(path).metadata_props}
+
+
+def posterior_of(model, likelihood, std=0.3):
+    network = Network.of(model, likelihood)
+    mean = network.weights_of(model)
+    return Factorised(network, mean, torch.full_like(mean, std), buffers=network.buffers())
+
+
+def conv_net():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 4)
+    )
+
+
+@pytest.fixture(scope="module")
+def point(tmp_path_factory):
+    """One export of a network in training mode, from a batch of one."""
+    module = conv_net().train()
+    example = normal(1, 1, 6, 6)
+    path = tmp_path_factory.mktemp("point") / "net.onnx"
+    level = logging.getLogger("torch.onnx._internal.exporter._registration").level
+    export_onnx(module, path, example, classes=CLASSES, preprocessing=PREPROCESSING)
+    assert logging.getLogger("torch.onnx._internal.exporter._registration").level == level
+    assert module.training
+    return path, module.eval(), example
+
+
+def test_point_model_gives_logits_for_any_batch(point):
+    path, module, _ = point
+    for n in (1, 2, 5, 33):
+        x = normal(n, 1, 6, 6, seed=n)
+        found = run(path, x)
+        assert list(found) == ["output"]
+        torch.testing.assert_close(found["output"], module(x), rtol=1e-4, atol=1e-5)
+    graph = onnx.load(path).graph
+    for value, size in ((graph.input[0], 4), (graph.output[0], 2)):
+        sizes = value.type.tensor_type.shape.dim
+        assert sizes[0].dim_param == "batch"
+        assert len(sizes) == size
+
+
+def test_metadata_hold_classes_preprocessing_and_version(point):
+    found = metadata(point[0])
+    assert json.loads(found.pop("classes")) == list(CLASSES)
+    assert json.loads(found.pop("preprocessing")) == PREPROCESSING
+    assert found == {"bayesieve_version": bayesieve.__version__, "n_samples": "0"}
+
+
+def test_file_stands_alone_and_tells_nothing_else(point):
+    path, module, example = point
+    data = path.read_bytes()
+    assert [p.name for p in path.parent.iterdir()] == ["net.onnx"]
+    assert example.numpy().tobytes() not in data
+    assert b"stack_trace" not in data
+    assert b"/bayesieve/" not in data
+    weights = sum(p.numel() for p in module.parameters())
+    assert path.stat().st_size < 4 * weights + 2500
+
+
+CASES = {
+    "categorical": (Categorical(), 4, ("probability", "entropy", "mutual_information")),
+    "bernoulli": (Bernoulli(), 1, ("probability", "entropy", "mutual_information")),
+    "gaussian": (Gaussian(0.2, learned=True), 2, ("mean", "aleatoric_std", "epistemic_std")),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_baked_draws_are_those_of_predict(name, tmp_path):
+    likelihood, n_outputs, names = CASES[name]
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, n_outputs))
+    posterior = posterior_of(model, likelihood)
+    path = export_onnx(
+        model, tmp_path / "net.onnx", normal(4, 3), posterior=posterior, n_samples=6, seed=3
+    )
+    x = normal(9, 3, seed=5)
+    found = run(path, x)
+    expected = predict(posterior, x, n_samples=6, seed=3)
+    if likelihood.task == "classification":
+        values = (expected.probs, expected.entropy, expected.epistemic)
+    else:
+        values = (expected.mean, expected.aleatoric_std, expected.epistemic_std)
+    assert tuple(found) == names
+    for key, value in zip(names, values, strict=True):
+        torch.testing.assert_close(found[key], value, rtol=1e-4, atol=1e-5, check_dtype=False)
+    assert float(found[names[2]].min()) > 1e-3  # the draws do differ
+    assert metadata(path)["task"] == likelihood.task
+    assert (metadata(path)["n_samples"], metadata(path)["seed"]) == ("6", "3")
+
+
+def test_samples_and_batch_norm_statistics_are_baked(tmp_path):
+    model = conv_net()
+    model.train()(3 * normal(8, 1, 6, 6) + 1)
+    network = Network.of(model, Categorical())
+    draws = network.weights_of(model) + 0.1 * normal(3, network.layout.size)
+    posterior = Samples(network, draws, buffers=network.buffers())
+    path = export_onnx(
+        model, tmp_path / "net.onnx", normal(2, 1, 6, 6), posterior=posterior, n_samples=3,
+        classes=CLASSES,
+    )  # fmt: skip
+    x = normal(5, 1, 6, 6, seed=1)
+    expected = predict(posterior, x, n_samples=3)
+    found = run(path, x)["probability"]
+    torch.testing.assert_close(found, expected.probs, rtol=1e-4, atol=1e-5, check_dtype=False)
+
+
+def test_draws_that_agree_have_no_mutual_information(tmp_path):
+    model = nn.Linear(3, 2)
+    posterior = posterior_of(model, Categorical(), std=0.0)
+    path = export_onnx(model, tmp_path / "net.onnx", normal(2, 3), posterior=posterior, n_samples=2)
+    found = run(path, normal(4, 3, seed=1))
+    probability = torch.softmax(model(normal(4, 3, seed=1)), -1)
+    torch.testing.assert_close(found["probability"], probability.detach())
+    torch.testing.assert_close(found["entropy"], -(probability * probability.log()).sum(-1))
+    assert float(found["mutual_information"].abs().max()) < 1e-6
+
+
+def test_quantised_weights_and_selected_features_stay_small(tmp_path):
+    class Selected(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("index", torch.arange(0, 400, 2))
+            self.fc = nn.Linear(200, 300)
+
+        def forward(self, x):
+            return self.fc(x.index_select(1, self.index))
+
+    module = quantise(Selected())
+    path = export_onnx(module, tmp_path / "net.onnx", normal(2, 400))
+    assert path.stat().st_size < 60000 + 6000  # int8 weights; scales, biases, numbers
+    x = normal(3, 400, seed=1)
+    torch.testing.assert_close(run(path, x)["output"], module(x), rtol=1e-4, atol=1e-5)
+
+
+def test_word_numbers_and_double_precision(tmp_path):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Embedding(7, 4), nn.Flatten(), nn.Linear(12, 2)).double()
+    x = torch.tensor([[0, 3, 6], [1, 1, 2]])
+    path = export_onnx(module, tmp_path / "net.onnx", x)
+    torch.testing.assert_close(run(path, x)["output"], module(x))
+
+
+class OneBatch(nn.Module):
+    def forward(self, x):
+        return x.reshape(2, 3) * 2
+
+
+class Strange(nn.Module):
+    def forward(self, x):
+        return torch.special.bessel_j0(x)
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [(OneBatch(), r"torch\.export cannot trace"), (Strange(), r"torch\.onnx cannot convert")],
+)
+def test_modules_that_onnx_cannot_express(module, message, tmp_path):
+    with pytest.raises(UnsupportedModelError, match=f"export_onnx: {message}"):
+        export_onnx(module, tmp_path / "net.onnx", torch.ones(2, 3))
+    assert not list(tmp_path.iterdir())
+
+
+def test_another_result_is_refused_and_the_old_file_kept(tmp_path, monkeypatch):
+    module, other = nn.Linear(3, 2), nn.Linear(3, 2)
+    trace = _exporting.trace
+    monkeypatch.setattr(onnx_export, "trace", lambda who, module, x: trace(who, other, x))
+    path = tmp_path / "net.onnx"
+    path.write_bytes(b"old")
+    with pytest.raises(VerificationError, match="export_onnx: the exported 'output' differs"):
+        export_onnx(module, path, torch.ones(2, 3))
+    assert path.read_bytes() == b"old"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_graph_that_does_not_run_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(onnx_export, "_convert", lambda *args: b"\x08\x0anonsense")
+    with pytest.raises(VerificationError, match="does not run"):
+        export_onnx(nn.Linear(3, 2), tmp_path / "net.onnx", torch.ones(2, 3))
+    assert not list(tmp_path.iterdir())
+
+
+def test_weights_must_fit_one_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(onnx_export, "_LIMIT", 31)
+    with pytest.raises(UnsupportedModelError, match="2 GiB"):
+        export_onnx(nn.Linear(3, 2), tmp_path / "net.onnx", torch.ones(2, 3))
+
+
+def test_the_extra_is_named_when_it_lacks(tmp_path, monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *args, **kwargs):
+        if name == "onnxruntime":
+            raise ImportError("No module named 'onnxruntime'")
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ImportError, match=r"No module .* `pip install 'bayesieve\[onnx\]'`"):
+        export_onnx(nn.Linear(3, 2), tmp_path / "net.onnx", torch.ones(2, 3))
+
+
+def test_arguments_are_checked(tmp_path):
+    layer, x, path = nn.Linear(3, 2), torch.ones(2, 3), tmp_path / "net.onnx"
+    with pytest.raises(ValueError, match="returns 2 outputs, got 3 names"):
+        export_onnx(layer, path, x, classes=("a", "b", "c"))
+    with pytest.raises(TypeError, match="classes must be a sequence of names, got 'ab'"):
+        export_onnx(layer, path, x, classes="ab")
+    with pytest.raises(ValueError, match="n_samples must be >= 0, got -1"):
+        export_onnx(layer, path, x, n_samples=-1)
+    with pytest.raises(ValueError, match="n_samples = 4 needs a posterior"):
+        export_onnx(layer, path, x, n_samples=4)
+    other = posterior_of(nn.Linear(3, 5), Categorical())
+    with pytest.raises(ValueError, match=r"returns \(5,\) per input where the module .* \(2,\)"):
+        export_onnx(layer, path, x, posterior=other, n_samples=2)
+    with pytest.raises(ValueError, match="does not run on an example"):
+        export_onnx(layer, path, torch.ones(2, 4))
+    with pytest.raises(FileNotFoundError, match="export_onnx: the folder"):
+        export_onnx(layer, tmp_path / "none" / "net.onnx", x)
+    with pytest.raises(ValueError, match="JSON compliant"):
+        export_onnx(layer, path, x, preprocessing={"mean": float("nan")})
+    assert not list(tmp_path.iterdir())

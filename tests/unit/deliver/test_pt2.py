@@ -1,0 +1,110 @@
+import pytest
+import torch
+from torch import nn
+
+from bayesieve.deliver import pt2
+from bayesieve.deliver.pt2 import export_pt2
+from bayesieve.deliver.quantise import quantise
+from bayesieve.errors import UnsupportedModelError, VerificationError
+from bayesieve.nets import mlp
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 4)
+    )
+
+
+def test_archive_gives_the_same_outputs_for_any_batch(tmp_path):
+    module = network().train()
+    path = export_pt2(module, tmp_path / "net.pt2", normal(1, 1, 6, 6))
+    assert module.training
+    again = torch.export.load(path).module()
+    module.eval()
+    for n in (1, 2, 5, 33):
+        x = normal(n, 1, 6, 6, seed=n)
+        torch.testing.assert_close(again(x), module(x))
+    assert [p.name for p in tmp_path.iterdir()] == ["net.pt2"]
+
+
+def test_archive_holds_neither_the_example_nor_paths(tmp_path):
+    example = normal(3, 7)
+    path = export_pt2(mlp((7,), 2, (4,)), tmp_path / "net.pt2", example)
+    data = path.read_bytes()
+    assert example[0].numpy().tobytes() not in data
+    assert b"/bayesieve/" not in data
+    assert torch.export.load(path).example_inputs is None
+
+
+def test_quantised_weights_stay_small(tmp_path):
+    module = nn.Sequential(nn.Linear(200, 300))
+    path = export_pt2(quantise(module), tmp_path / "net.pt2", normal(2, 200))
+    assert path.stat().st_size < 60000 + 25000  # int8 weights, and the archive itself
+
+
+def test_transposed_weights_and_views_are_written_alone(tmp_path):
+    module, whole = nn.Sequential(nn.Linear(40, 30)), normal(1000, 30)
+    module[0].weight.data = whole.T[:, :40]
+    path = export_pt2(module, tmp_path / "net.pt2", normal(2, 40))
+    assert path.stat().st_size < 4 * 1200 + 20000
+    assert not module[0].weight.is_contiguous()
+    x = normal(5, 40)
+    torch.testing.assert_close(torch.export.load(path).module()(x), module(x))
+
+
+class OneBatch(nn.Module):
+    def forward(self, x):
+        return x.reshape(2, 3) * 2
+
+
+class Data(nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+
+@pytest.mark.parametrize("module", [OneBatch(), Data()])
+def test_modules_that_cannot_be_traced(module, tmp_path):
+    with pytest.raises(UnsupportedModelError, match=r"export_pt2: torch\.export cannot trace"):
+        export_pt2(module, tmp_path / "net.pt2", torch.ones(2, 3))
+    assert not list(tmp_path.iterdir())
+
+
+class Pair(nn.Module):
+    def forward(self, x):
+        return x, x
+
+
+def test_modules_must_return_one_tensor(tmp_path):
+    with pytest.raises(UnsupportedModelError, match="one tensor, got tuple"):
+        export_pt2(Pair(), tmp_path / "net.pt2", torch.ones(2, 3))
+
+
+def test_another_result_is_refused_and_nothing_written(tmp_path, monkeypatch):
+    trace = pt2.trace
+    other = nn.Linear(3, 2)
+    monkeypatch.setattr(pt2, "trace", lambda who, module, x: trace(who, other, x))
+    (tmp_path / "net.pt2").write_bytes(b"old")
+    with pytest.raises(VerificationError, match="export_pt2: the exported 'output' differs"):
+        export_pt2(nn.Linear(3, 2), tmp_path / "net.pt2", torch.ones(2, 3))
+    assert (tmp_path / "net.pt2").read_bytes() == b"old"
+
+
+def test_a_module_that_is_not_finite_is_refused(tmp_path):
+    module = nn.Linear(3, 2)
+    nn.init.constant_(module.weight, torch.nan)
+    with pytest.raises(VerificationError, match="not finite"):
+        export_pt2(module, tmp_path / "net.pt2", torch.ones(2, 3))
+
+
+def test_arguments_are_checked(tmp_path):
+    with pytest.raises(ValueError, match=r"does not run on an example of shape \(2, 5\)"):
+        export_pt2(nn.Linear(3, 2), tmp_path / "net.pt2", torch.ones(2, 5))
+    with pytest.raises(FileNotFoundError, match="export_pt2: the folder"):
+        export_pt2(nn.Linear(3, 2), tmp_path / "none" / "net.pt2", torch.ones(2, 3))
+    with pytest.raises(ValueError, match=r"export_pt2: example must be a batch"):
+        export_pt2(nn.Linear(3, 2), tmp_path / "net.pt2", torch.ones(0, 3))

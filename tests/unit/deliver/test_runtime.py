@@ -1,0 +1,415 @@
+"""The runtime equals its module along every path, says what it chose, and works uncompiled."""
+
+import itertools
+import os
+import threading
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csr_array
+from torch import nn
+from torch.nn import functional as F
+
+from bayesieve.deliver import _kernels, _stages, runtime
+from bayesieve.deliver._chain import Affine2d, Flatten, Other, Select, read_chain
+from bayesieve.deliver._kernels import ACTIVATIONS, Affine, Chain, KernelUnavailableError
+from bayesieve.deliver.runtime import LayerPlan, as_runtime
+from bayesieve.errors import UnsupportedModelError, VerificationError
+from bayesieve.nets import lenet5_caffe
+from bayesieve.sieve.compact import compact
+from problems import normal, seeded
+
+SIZES = (1, 2, 4, 5, 15, 16, 17, 63, 64, 65, 83, 130)  # around every border of the kernel
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(runtime, "_ROUNDS", 1)
+
+
+@pytest.fixture
+def uncompiled(monkeypatch):
+    def missing():
+        raise KernelUnavailableError("no C compiler (cc, gcc or clang) on the path")
+
+    monkeypatch.setattr(runtime, "library", missing)
+
+
+def needs_compiler():
+    try:
+        _kernels.library()
+    except KernelUnavailableError as error:
+        pytest.skip(str(error))
+
+
+def sparse_mlp(widths=(20, 30, 12, 3), activation=nn.ReLU, density=0.1, seed=0):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        layers = [nn.Flatten()]
+        for n_in, n_out in itertools.pairwise(widths):
+            layers += [nn.Linear(n_in, n_out), activation()]
+        net = nn.Sequential(*layers[:-1])
+        with torch.no_grad():
+            for own in net:
+                if isinstance(own, nn.Linear):
+                    own.weight *= torch.rand(own.weight.shape) < density
+    return net.eval()
+
+
+def inputs(n, d=20, seed=5):
+    return normal(n, d, seed=seed, dtype=torch.float32)
+
+
+def relative(found, wanted):
+    return float((torch.as_tensor(found) - wanted).abs().max() / wanted.abs().max())
+
+
+# ---------------------------------------------------------------------------------- the kernel
+
+
+@pytest.mark.parametrize("density", [0.0, 0.05, 0.5, 1.0])
+@pytest.mark.parametrize("zeros", [0.0, 0.3, 0.9])
+def test_the_kernel_equals_dense_products_at_every_batch_size(density, zeros):
+    needs_compiler()
+    generator = np.random.default_rng(0)
+    shapes = [(33, 20), (40, 33), (3, 40)]
+    dense = [generator.standard_normal(s) * (generator.random(s) < density) for s in shapes]
+    biases = [generator.standard_normal(s[0]) for s in shapes]
+    layers = [
+        Affine(csr_array(w.astype(np.float32)), b.astype(np.float32), "relu" if i < 2 else "none")
+        for i, (w, b) in enumerate(zip(dense, biases, strict=True))
+    ]
+    chain = Chain(layers, 20)
+    for n in SIZES:
+        x = generator.standard_normal((n, 20)) * (generator.random((n, 20)) >= zeros)
+        wanted = x
+        for i, (w, b) in enumerate(zip(dense, biases, strict=True)):
+            wanted = wanted @ w.T + b
+            wanted = np.maximum(wanted, 0) if i < 2 else wanted
+        assert np.abs(chain(x.astype(np.float32)) - wanted).max() <= 1e-5 * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("density", [0.1, 1.0])
+@pytest.mark.parametrize("n", [1, 7, 64])
+def test_every_activation_is_torchs(name, density, n):
+    needs_compiler()
+    weight = normal(9, 6, seed=1, dtype=torch.float32)
+    weight *= torch.rand(9, 6, generator=seeded(2)) < density
+    x = inputs(n, 6)
+    for own in (x, x * (x > 0.5)):  # the second is mostly 0: summed by input
+        chain = Chain([Affine(csr_array(weight.numpy()), np.ones(9, np.float32), name, 0.2)], 6)
+        affine = F.linear(own, weight, torch.ones(9))
+        options = {"negative_slope": 0.2} if name == "leaky_relu" else {}
+        wanted = affine if name == "none" else getattr(F, name)(affine, **options)
+        assert relative(chain(own.numpy()), wanted) < 1e-6
+
+
+def test_selected_features_are_read_in_order():
+    needs_compiler()
+    weight = np.array([[1.0, 0.0, 10.0]], np.float32)
+    chain = Chain([Affine(csr_array(weight), np.zeros(1, np.float32))], 5, np.array([4, 1, 0]))
+    x = np.arange(10, dtype=np.float32).reshape(2, 5)
+    assert chain(x).ravel().tolist() == [4.0, 59.0]  # 1 * column 4 + 10 * column 0
+
+
+def test_nan_spreads_through_weights_and_not_through_zeros():
+    needs_compiler()
+    layer = Affine(csr_array(np.eye(10, dtype=np.float32)), np.zeros(10, np.float32), "relu")
+    for rest in (1.0, 0.0):  # dot products, and sums by input
+        for n in (1, 64):
+            x = np.full((n, 10), rest, np.float32)
+            x[:, 0] = np.nan
+            found = Chain([layer], 10)(x)
+            assert np.isnan(found[:, 0]).all()
+            assert (found[:, 1:] == rest).all()
+
+
+def test_threads_may_call_one_chain_at_the_same_time():
+    needs_compiler()
+    made = as_runtime(sparse_mlp((20, 300, 3)), inputs(64))
+    x = [inputs(64, seed=i) for i in range(4)]
+    wanted = [made(own) for own in x]
+    wrong = []
+
+    def work(i):
+        for _ in range(50):
+            if not torch.equal(made(x[i]), wanted[i]):
+                wrong.append(i)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_a_cache_folder_others_can_write_to_is_not_used(tmp_path):
+    folder = tmp_path / "kernels"
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(KernelUnavailableError, match="others may write"):
+        _kernels._private_folder(folder)
+    folder.chmod(0o700)
+    assert _kernels._private_folder(folder) == folder
+
+
+def test_a_compiler_that_fails_is_a_reason_and_leaves_nothing(tmp_path):
+    with pytest.raises(KernelUnavailableError, match="false failed"):
+        _kernels._compile("false", tmp_path / "kernel.so")
+    assert os.listdir(tmp_path) == []
+
+
+def test_no_compiler_is_a_reason(monkeypatch):
+    monkeypatch.setattr(_kernels.shutil, "which", lambda name: None)
+    with pytest.raises(KernelUnavailableError, match="no C compiler"):
+        _kernels.library.__wrapped__()
+
+
+# --------------------------------------------------------------------------------- the runtime
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("n", SIZES)
+def test_equals_the_module_on_arrays_and_tensors(n, threads):
+    net = sparse_mlp()
+    made = as_runtime(net, inputs(64), threads=threads)
+    x = inputs(n)
+    with torch.no_grad():
+        wanted = net(x)
+    assert relative(made(x), wanted) < 1e-5
+    found = made(x.numpy())
+    assert isinstance(found, np.ndarray)
+    assert found.dtype == np.float32
+    assert relative(found, wanted) < 1e-5
+
+
+def test_number_of_threads_changes_nothing(monkeypatch):
+    needs_compiler()
+    fake_times(monkeypatch, {"kernel": 0.5}, {"layer by layer": 0.5})
+    net, x = sparse_mlp(), inputs(300)
+    assert torch.equal(as_runtime(net, x)(x), as_runtime(net, x, threads=3)(x))
+
+
+def test_strided_read_only_and_empty_inputs():
+    net = sparse_mlp()
+    made = as_runtime(net, inputs(64))
+    x = inputs(6)
+    with torch.no_grad():
+        wanted = net(x[::2])
+    assert relative(made(x[::2]), wanted) < 1e-5
+    assert relative(made(x.numpy()[::2]), wanted) < 1e-5
+    frozen = x[::2].numpy().copy()
+    frozen.flags.writeable = False
+    assert relative(made(frozen), wanted) < 1e-5
+    assert made(x[:0]).shape == (0, 3)
+    assert made(x[:0].numpy()).shape == (0, 3)
+
+
+def test_images_are_flattened_and_outputs_fresh():
+    net = sparse_mlp((16, 8, 2))
+    x = normal(3, 1, 4, 4, seed=1, dtype=torch.float32)
+    made = as_runtime(net, x)
+    first = made(x)
+    kept = first.clone()
+    made(x + 1)
+    assert torch.equal(first, kept)
+    assert relative(first, net(x).detach()) < 1e-5
+
+
+def test_the_module_is_copied():
+    net = sparse_mlp()
+    x = inputs(4)
+    made = as_runtime(net, x)
+    before = made(x)
+    with torch.no_grad():
+        net[1].weight.fill_(1.0)
+    assert torch.equal(made(x), before)
+    assert net[1].weight.requires_grad
+
+
+def test_a_compacted_network_with_selected_features():
+    net = sparse_mlp(density=0.3)
+    with torch.no_grad():
+        net[1].weight[:, ::2] = 0
+        net[1].weight[5:15] = 0
+    x = inputs(32)
+    small = compact(net, x)
+    assert any(isinstance(step, Select) for step in read_chain(small))
+    assert relative(as_runtime(small, x)(x), net(x).detach()) < 1e-5
+
+
+def test_convolutions_stay_in_torch():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = lenet5_caffe((1, 28, 28), 10).eval()
+    x = normal(2, 1, 28, 28, seed=1, dtype=torch.float32)
+    made = as_runtime(net, x)
+    assert {row.layer for row in made.plan} == {"fc1", "out"}
+    assert relative(made(x), net(x).detach()) < 1e-5
+
+
+class _Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return x + self.inner(x)
+
+
+def test_what_is_no_chain_runs_as_it_is():
+    net = _Residual()
+    made = as_runtime(net, inputs(4, 4))
+    assert torch.equal(made(inputs(9, 4)), net(inputs(9, 4)).detach())
+    assert {row.choice for row in made.plan} == {"dense"}
+    assert "the module runs as it is" in made.plan[0].reason
+
+
+def test_dropout_is_off_and_linear_on_sequences_stays_in_torch():
+    net = nn.Sequential(nn.Linear(4, 5), nn.Dropout(0.9), nn.ReLU(), nn.Linear(5, 2))
+    x = normal(3, 7, 4, seed=1, dtype=torch.float32)
+    made = as_runtime(net, x)
+    assert made.plan == ()
+    assert relative(made(x), net.eval()(x).detach()) < 1e-5
+
+
+# ------------------------------------------------------------------------------------ the plan
+
+
+def test_the_plan_follows_the_times():
+    made = as_runtime(sparse_mlp((400, 300, 3), density=0.01), inputs(64, 400))
+    assert [(row.layer, row.batch) for row in made.plan] == [
+        ("1", 1), ("3", 1), ("1", 64), ("3", 64),
+    ]  # fmt: skip
+    for row in made.plan:
+        assert row.milliseconds.keys() >= {"dense", "scipy", "torch-csr"}
+        assert row.choice in row.milliseconds
+        assert row.choice in row.reason
+    assert made.plan[0].zeros == pytest.approx(0.99, abs=0.005)
+    text = made.describe()
+    assert text.count("batch 64") == 3
+    assert "kernel: " in text
+
+
+def fake_times(monkeypatch, layer, network):
+    """Fix what is measured, for layers and for networks."""
+
+    def interleaved(cases, **options):
+        known = network if "module" in cases else layer
+        return {name: [known.get(name, 9.0)] for name in cases}
+
+    monkeypatch.setattr(runtime, "interleaved", interleaved)
+
+
+def test_dense_is_kept_where_sparse_is_slower_and_says_so(monkeypatch):
+    fake_times(monkeypatch, {"dense": 1.0, "scipy": 2.0}, {"layer by layer": 1.0, "module": 2.0})
+    made = as_runtime(sparse_mlp(), inputs(64))
+    assert {row.choice for row in made.plan} == {"dense"}
+    assert all("sparse is slower here" in row.reason for row in made.plan)
+
+
+@pytest.mark.parametrize("fastest", ["dense", "scipy", "torch-csr", "kernel"])
+def test_every_candidate_gives_the_same_numbers(monkeypatch, fastest):
+    if fastest == "kernel":
+        needs_compiler()
+    fake_times(monkeypatch, {fastest: 0.5}, {"layer by layer": 0.5})
+    net, x = sparse_mlp(), inputs(70)
+    made = as_runtime(net, inputs(64))
+    assert {row.choice for row in made.plan} == {fastest}
+    assert relative(made(x), net(x).detach()) < 1e-5
+    assert relative(made(x[:1]), net(x[:1]).detach()) < 1e-5
+
+
+def test_the_whole_network_may_be_faster_as_plain_torch(monkeypatch):
+    fake_times(monkeypatch, {"scipy": 0.5}, {"module": 0.1})
+    made = as_runtime(sparse_mlp(), inputs(64))
+    assert {row.choice for row in made.plan} == {"dense"}
+    assert all("faster as plain torch" in row.reason for row in made.plan)
+
+
+def test_one_call_for_all_layers_may_be_faster_than_the_best_of_each(monkeypatch):
+    needs_compiler()
+    fake_times(monkeypatch, {"dense": 0.5}, {"all in the kernel": 0.1})
+    made = as_runtime(sparse_mlp(), inputs(64))
+    assert {row.choice for row in made.plan} == {"kernel"}
+    assert all("one call for neighbouring layers" in row.reason for row in made.plan)
+
+
+def test_without_a_compiler_it_works_and_says_why(uncompiled):
+    net = sparse_mlp()
+    made = as_runtime(net, inputs(64))
+    assert made.kernel.startswith("no C compiler")
+    assert isinstance(made.plan[0], LayerPlan)
+    assert all("no compiled kernel" in row.reason for row in made.plan)
+    assert "kernel" not in made.plan[0].milliseconds
+    assert relative(made(inputs(70)), net(inputs(70)).detach()) < 1e-5
+
+
+# ---------------------------------------------------------------------------------- bad inputs
+
+
+def test_a_wrong_result_is_refused(monkeypatch):
+    fake_times(monkeypatch, {"scipy": 0.5}, {"layer by layer": 0.5})
+    product = _stages.PRODUCTS["scipy"]
+    monkeypatch.setitem(_stages.PRODUCTS, "scipy", lambda step: lambda x: product(step)(x) * 1.0001)
+    with pytest.raises(VerificationError, match="differ from the module"):
+        as_runtime(sparse_mlp(), inputs(64))
+
+
+@pytest.mark.parametrize(
+    ("x", "error", "message"),
+    [
+        (torch.zeros(2, 19), ValueError, r"must have shape \(n, 20\), got \(2, 19\)"),
+        (torch.zeros(2, 20).double(), TypeError, "float32 on the CPU, got torch.float64"),
+        (np.zeros((2, 20)), TypeError, "must be float32, got float64"),
+    ],
+)
+def test_other_inputs_are_refused(x, error, message):
+    made = as_runtime(sparse_mlp(), inputs(4))
+    with pytest.raises(error, match=message):
+        made(x)
+
+
+def test_other_modules_and_examples_are_refused():
+    with pytest.raises(UnsupportedModelError, match=r"float32 on the CPU, but '1\.weight' is"):
+        as_runtime(sparse_mlp().double(), inputs(4))
+    with pytest.raises(ValueError, match="float32 batch"):
+        as_runtime(sparse_mlp(), torch.zeros(0, 20))
+    with pytest.raises(ValueError, match="threads must be > 0"):
+        as_runtime(sparse_mlp(), inputs(4), threads=0)
+
+
+# ----------------------------------------------------------------------------- reading a chain
+
+
+def test_the_steps_of_a_chain():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.norm = nn.Linear(4, 3), nn.Linear(3, 2), nn.BatchNorm1d(3)
+
+        def forward(self, x):
+            return torch.tanh(self.b(self.norm(F.relu(self.a(torch.flatten(x, 1))))))
+
+    steps = read_chain(Net().eval())
+    assert [type(step) for step in steps] == [Flatten, Affine2d, Other, Affine2d]
+    assert [step.activation for step in steps if isinstance(step, Affine2d)] == ["relu", "tanh"]
+
+
+def test_why_a_module_is_no_chain():
+    class Branching(nn.Module):
+        def forward(self, x):
+            if x.sum() > 0:
+                return x
+            return -x
+
+    class Two(nn.Module):
+        def forward(self, x, y):
+            return x + y
+
+    assert "cannot be traced" in read_chain(Branching())
+    assert "several inputs" in read_chain(Two())
+    assert "reads more than the value before it" in read_chain(_Residual())

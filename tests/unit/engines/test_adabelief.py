@@ -1,0 +1,50 @@
+"""AdaBelief against a trajectory worked out by hand, and its independence of units."""
+
+import pytest
+import torch
+
+from bayesieve.engines._adabelief import adabelief_
+from bayesieve.engines._adam import Moments, bias_corrected
+from problems import normal
+
+
+def path(grads, lr=0.1, scale=1.0):
+    parameter = torch.zeros_like(grads[0])
+    moments = Moments.zeros_like(parameter)
+    points = []
+    for step, grad in enumerate(grads, start=1):
+        count = torch.tensor(float(step), dtype=parameter.dtype)
+        lengths = bias_corrected(torch.tensor(lr, dtype=parameter.dtype), count)
+        adabelief_(parameter, scale * grad, moments.first, moments.second, *lengths)
+        points.append(parameter.clone())
+    return torch.stack(points)
+
+
+def test_three_steps_by_hand():
+    # g = 1, 2, -1:
+    # m = 0.1, 0.29, 0.161;  g - m = 0.9, 1.71, -1.161
+    # s = 0.00081, 0.00373329, 0.00507747771;  corrections 0.1, 0.19, 0.271 and
+    # 0.001, 0.001999, 0.002997001
+    steps = [
+        (0.1 / 0.1) / (0.00081 / 0.001) ** 0.5,
+        (0.29 / 0.19) / (0.00373329 / 0.001999) ** 0.5,
+        (0.161 / 0.271) / (0.00507747771 / 0.002997001) ** 0.5,
+    ]
+    expected = [-0.1 * sum(steps[:n]) for n in (1, 2, 3)]
+    grads = [torch.tensor(g, dtype=torch.float64) for g in (1.0, 2.0, -1.0)]
+    assert path(grads).tolist() == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("scale", [1 / 60_000, 1e-3, 50.0])
+def test_the_unit_of_the_loss_does_not_matter(scale):
+    grads = list(normal(20, 5, seed=0))
+    torch.testing.assert_close(path(grads, scale=scale), path(grads), rtol=2e-3, atol=1e-4)
+
+
+def test_what_is_not_trained_stays():
+    parameter = torch.zeros(2, dtype=torch.float64)
+    moments = Moments.zeros_like(parameter)
+    lengths = bias_corrected(torch.tensor(0.1).double(), torch.tensor(1.0).double())
+    trained = torch.tensor([True, False])
+    adabelief_(parameter, torch.ones(2).double(), moments.first, moments.second, *lengths, trained)
+    assert parameter.tolist() == pytest.approx([-0.1 / 0.9, 0.0], abs=1e-8)

@@ -1,0 +1,201 @@
+"""The stochastic approximation of the prior's latent numbers, against a slow plain version."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.distributions import Laplace, Normal
+
+from bayesieve.core.batch import Batch
+from bayesieve.core.gaussian_laplace import GaussianLaplace
+from bayesieve.core.likelihoods import Categorical, Gaussian
+from bayesieve.core.problem import Problem
+from bayesieve.core.state import snapshot
+from bayesieve.engines._adaptive_prior import Averaging, SharedNoise, latents_of, update_latents_
+from bayesieve.engines.sgld import SGLD
+from problems import normal, seeded
+
+F64 = torch.float64
+PRIOR = GaussianLaplace(
+    spike_scale=0.3, slab_std=1.5, slab_prob=0.4, slab_share=0.1, spike_share=0.7, scale=0.8,
+    scale_count=3.0, scale_square=1.3, penalty=0.9,
+)  # fmt: skip
+
+
+def classifier():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+    data = normal(6, 3, seed=0), torch.tensor([0, 1, 0, 1, 1, 0])
+    return Problem(model, Categorical(), data)
+
+
+def regression(noise_std=0.7):
+    torch.manual_seed(0)
+    data = normal(6, 3, seed=0), normal(6, 2, seed=1)
+    return Problem(nn.Linear(3, 2).double(), Gaussian(noise_std), data)
+
+
+def plain(latents, w, omega, square_sum, n_targets, prior):
+    """One chain, weight by weight, with densities instead of log-odds."""
+    scale = latents.scale.item()
+    rho, laplace, gauss, probs, start = [], [], [], [], 0
+    for layer, size in enumerate(latents.sizes):
+        delta = latents.slab_prob[0, layer]
+        layer_rho = []
+        for j in range(start, start + size):
+            wide = delta * Normal(0.0, scale * prior.slab_std).log_prob(w[0, j]).exp()
+            narrow = (1 - delta) * Laplace(0.0, scale * prior.spike_scale).log_prob(w[0, j]).exp()
+            new = (1 - omega) * latents.rho[0, j] + omega * wide / (wide + narrow)
+            layer_rho.append(new)
+            k0, k1 = (1 - new) / prior.spike_scale, new / prior.slab_std**2
+            laplace.append((1 - omega) * latents.laplace[0, j] + omega * k0)
+            gauss.append((1 - omega) * latents.gauss[0, j] + omega * k1)
+        a, b = 1 + prior.slab_share * size, 1 + prior.spike_share * size
+        best = (sum(layer_rho) + a - 1) / (a + b + size - 2)
+        probs.append((1 - omega) * delta + omega * best)
+        rho += layer_rho
+        start += size
+    laplace, gauss = torch.stack(laplace), torch.stack(gauss)
+    size = w[0, :start].abs()
+    r = (laplace * size).sum()
+    c = (gauss * size**2).sum() + prior.scale_count * prior.scale_square + square_sum
+    count = start + prior.scale_count + 2 + n_targets
+    best = (r + (r**2 + 4 * count * c).sqrt()) / (2 * count)
+    new_scale = ((1 - omega) * scale**2 + omega * best**2).sqrt()
+    return torch.stack(rho), laplace, gauss, torch.stack(probs), new_scale
+
+
+@pytest.mark.parametrize("omega", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("shared", [False, True])
+def test_one_round_agrees_with_the_plain_version(omega, shared):
+    problem = regression() if shared else classifier()
+    w = normal(1, problem.layout.size, seed=3)
+    latents = latents_of(PRIOR, problem, w)
+    square_sum = torch.tensor([5.0], dtype=F64) if shared else None
+    n_targets = 12 if shared else 0
+    for _ in range(2):  # the second round starts from unequal numbers
+        expected = plain(latents, w, omega, 5.0 if shared else 0.0, n_targets, PRIOR)
+        weight = torch.tensor(omega, dtype=F64)
+        update_latents_(latents, w, None, weight, Averaging(), square_sum, n_targets)
+        ours = (latents.rho[0], latents.laplace[0], latents.gauss[0], latents.slab_prob[0])
+        for own, theirs in zip((*ours, latents.scale[0, 0]), expected, strict=True):
+            torch.testing.assert_close(own, theirs)
+
+
+def test_layers_have_their_own_slab_probability():
+    problem = classifier()
+    w = torch.zeros(1, problem.layout.size, dtype=F64)
+    latents = latents_of(PRIOR, problem, w)
+    assert latents.sizes == (12, 8)
+    w[:, :12] = 2.0
+    update_latents_(latents, w, None, torch.ones((), dtype=F64), Averaging(), None, 0)
+    assert latents.slab_prob[0, 0] > latents.slab_prob[0, 1] + 0.2
+
+
+def test_frozen_numbers_stay():
+    problem = classifier()
+    w = normal(1, problem.layout.size, seed=3)
+    latents = latents_of(PRIOR, problem, w)
+    averaging = Averaging(scale=False, slab_prob=False)
+    update_latents_(latents, w, None, torch.ones((), dtype=F64), averaging, None, 0)
+    assert (latents.slab_prob == 0.4).all()
+    assert (latents.scale == 0.8).all()
+    assert (latents.rho != 0.4).all()
+
+
+def test_a_pruned_weight_counts_as_zero():
+    problem = classifier()
+    w = normal(2, problem.layout.size, seed=3)
+    keep = torch.rand(w.shape, generator=seeded(0)) < 0.5
+    results = []
+    for weights, mask in ((w, keep), (w * keep, None)):
+        latents = latents_of(PRIOR, problem, w)
+        update_latents_(latents, weights, mask, torch.ones((), dtype=F64), Averaging(), None, 0)
+        results.append(latents)
+    assert torch.equal(results[0].rho, results[1].rho)
+    assert torch.equal(results[0].scale, results[1].scale)
+
+
+def test_an_emptied_layer_can_fill_again():
+    problem = regression()
+    w = torch.zeros(1, problem.layout.size)
+    latents = latents_of(GaussianLaplace(), problem, w)
+    latents.slab_prob.zero_()
+    w[0, 2] = 5.0
+    update_latents_(latents, w, None, torch.ones(()), Averaging(), None, 0)
+    assert latents.rho[0, 2] > 0.99
+    assert latents.rho[0, 0] < 1e-6
+
+
+def test_the_shared_noise_replaces_the_likelihoods_own():
+    problem, other = regression(0.7), regression(1.9)
+    batch = Batch(problem.x, problem.y)
+    w = normal(1, problem.layout.size, seed=4)
+    scale = torch.tensor([[1.9]], dtype=F64)
+    noise = SharedNoise.of(problem)
+    log_lik, grad = problem.value_and_grad(w, batch)
+    theirs, their_grad = other.value_and_grad(w, batch)
+    square_sum = noise.residual_square_sum(log_lik)
+    predicted = problem.network.outputs(w, problem.x, {})[0]
+    assert square_sum.item() == pytest.approx((predicted - problem.y).square().sum().item())
+    torch.testing.assert_close(noise.log_lik(square_sum, scale[:, 0]), theirs)
+    torch.testing.assert_close(grad * noise.factor(scale), their_grad)
+
+
+def test_two_noise_levels_are_refused():
+    data = torch.zeros(4, 3), torch.zeros(4, 1)
+    problem = Problem(nn.Linear(3, 1), Gaussian(learned=True), data)
+    with pytest.raises(ValueError, match="must not learn one too"):
+        SGLD(prior=GaussianLaplace()).init(problem, seeded(0))
+
+
+def test_omega_falls_from_its_first_value_and_never_exceeds_one():
+    steps = torch.tensor([0.0, 1e3, 1e5], dtype=F64)
+    ours = Averaging(weight=10.0, delay=1000.0, power=0.7).omega(steps)
+    expected = [10 * (k + 1000) ** -0.7 for k in (0, 1e3, 1e5)]
+    assert ours.tolist() == pytest.approx(expected)
+    assert Averaging(weight=1e9).omega(steps).tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("adapt", ["none", "sa", "em"])
+def test_what_adapts_and_what_does_not(adapt):
+    problem = classifier()
+    engine = SGLD(prior=PRIOR, step_size=1e-3, adapt=adapt)
+    state = engine.init(problem, seeded(0), 2)
+    before = snapshot(state)
+    engine.step(problem, state, Batch(problem.x, problem.y))
+    after = snapshot(state)
+    moved = [name for name in before if "latents" in name and (before[name] != after[name]).any()]
+    learned = ["rho", "laplace", "gauss", "slab_prob", "scale"]
+    assert moved == ([] if adapt == "none" else [f"latents.{name}" for name in learned])
+    omega = {"none": 0.0, "sa": 1001**-0.7, "em": 1.0}[adapt]
+    fresh = latents_of(PRIOR, problem, state.w)
+    update_latents_(fresh, state.w, None, torch.tensor(omega, dtype=F64), Averaging(), None, 0)
+    torch.testing.assert_close(state.latents.rho, fresh.rho)
+    inclusion = engine.posterior(problem, state).inclusion
+    if adapt == "none":
+        assert inclusion is None
+    else:
+        torch.testing.assert_close(inclusion[:20], state.latents.rho[0])
+        assert (inclusion[20:] == 1).all()
+
+
+def test_the_prior_energy_differentiates_to_the_prior_part_of_the_move():
+    # At temperature 0 a step without data is minus the gradient of engine.kl.
+    model = nn.Linear(3, 1).double()
+    problem = Problem(model, Gaussian(), (torch.zeros(1, 3, dtype=F64), torch.zeros(1, 1).double()))
+    engine = SGLD(prior=PRIOR, step_size=1e-3, temperature=0.0)
+    state = engine.init(problem, seeded(0))
+    state.w.copy_(normal(1, 4, seed=1))
+    before, bias = state.w.clone(), 3
+    state.w.requires_grad_()
+    (expected,) = torch.autograd.grad(engine.kl(state).sum(), state.w)
+    state.w = before.clone()
+    state.controls.kl_scale.fill_(0.5)
+    engine.step(problem, state, Batch(problem.x, problem.y))
+    moved = (state.w - before)[0, :bias]
+    torch.testing.assert_close(moved, -0.5e-3 * expected[0, :bias])
+    scale = math.pow(PRIOR.scale, -2)
+    gradient = -before[0, bias] * scale - 0.5 * before[0, bias]  # data: the bias alone predicts 0
+    torch.testing.assert_close((state.w - before)[0, bias], 1e-3 * gradient)

@@ -1,0 +1,272 @@
+"""The BMR engine: its gradient against autograd, its masks, its schedule."""
+
+import copy
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from bayesieve.core.batch import Batch
+from bayesieve.core.likelihoods import Gaussian
+from bayesieve.core.problem import Problem
+from bayesieve.core.reduction import evidence_at_zero, mask_log_odds
+from bayesieve.core.scale_priors import LayerScaled, log_normal_gamma_kl
+from bayesieve.engines._layers import layers_of
+from bayesieve.engines.bmr import BMR, PAPER_ROLES, Reduction
+from problems import known_support, no_data, normal, run, seeded
+from zoo import BY_NAME
+
+EAGER = Reduction("savage-dickey", steps_per_epoch=50, epochs=4, spare_last=False)
+
+
+def deep(dtype=torch.float64, roles=None):
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).to(dtype)
+    for seed, p in enumerate(model.parameters()):
+        p.data = 0.3 * normal(*p.shape, seed=seed, dtype=dtype)
+    data = normal(10, 3, seed=8, dtype=dtype), normal(10, 2, seed=9, dtype=dtype)
+    return Problem(model, Gaussian(0.5), data, **({} if roles is None else {"roles": roles}))
+
+
+def test_a_layer_is_a_module_and_the_last_is_wider():
+    problem = deep()
+    layers = layers_of(problem.layout)
+    assert layers.names == ["0", "2"]
+    assert layers.last == 1
+    state = BMR(LayerScaled(std=0.1, last_std=1.0)).init(problem, seeded(0))
+    mean_c = math.exp(0.1**2 / 8)
+    torch.testing.assert_close(state.width, torch.tensor([[0.1, 1.0]]).double() * mean_c)
+    stds = BMR().prior_stds(problem, state)
+    assert stds.keys() == {"0.weight", "0.bias", "2.weight", "2.bias"}
+    assert stds["2.weight"] == stds["2.bias"] == pytest.approx(mean_c)
+
+
+def test_sums_over_layers_undo_spreading():
+    layers = layers_of(deep().layout)
+    ones = torch.ones(1, 26, dtype=torch.float64)
+    assert layers.total(ones).tolist() == [[16.0, 10.0]]
+    values = torch.tensor([[2.0, 3.0]])
+    assert torch.equal(layers.total(layers.spread(values)), torch.tensor([[32.0, 30.0]]))
+
+
+def objective(problem, engine, start, leaves, noise, scale_noise):
+    """-ELBO / N at one draw, in the coordinates of the engine, as one differentiable expression."""
+    mean, log_std, scale_mean, scale_log_std = leaves
+    layers, prior = start.layers, engine.prior
+    scale_std = scale_log_std.exp()
+    log_precision = scale_mean + scale_std * scale_noise  # of c⁻²
+    c = (-0.5 * log_precision).exp()
+    expected_c = (-0.5 * scale_mean + scale_std.square() / 8).exp()
+    base = torch.tensor([[prior.std, prior.last_std]], dtype=mean.dtype)
+    width = layers.spread(base * expected_c)
+    hidden_mean, hidden_std = mean / width, log_std.exp() / width  # of ŵ
+    w = layers.spread(base * c) * (hidden_mean + hidden_std * noise)
+    keep = start.controls.keep
+    pieces = problem.layout.unflatten((w * keep)[0])
+    outputs = torch.func.functional_call(
+        nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double(), pieces, (problem.x,)
+    )
+    log_lik = Gaussian(0.5).log_prob(outputs, problem.y, {}).sum()
+    unit = torch.ones_like(hidden_mean)
+    q, p = torch.distributions.Normal(hidden_mean, hidden_std), torch.distributions.Normal(0, unit)
+    kl = torch.distributions.kl_divergence(q, p).sum()
+    numbers = (torch.tensor(x, dtype=mean.dtype) for x in (prior.shape, prior.rate))
+    kl = kl + log_normal_gamma_kl(scale_mean, scale_log_std, *numbers).sum()
+    return (engine.reduction.kl * kl - log_lik) / problem.n_data
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_gradient_is_that_of_the_elbo(masked):
+    problem, engine = deep(), BMR(lr=1e-3, init_std=0.3)
+    state = engine.init(problem, seeded(0))
+    state.scale_mean.copy_(torch.tensor([[0.4, -0.3]]))
+    if masked:
+        state.controls.keep[:, ::3] = False
+    start = copy.copy(state)
+    names = ("mean", "log_std", "scale_mean", "scale_log_std")
+    leaves = [getattr(state, name).clone().requires_grad_() for name in names]
+    start.generator = seeded(0)
+    scale_noise = torch.empty_like(state.scale_mean).normal_(generator=start.generator)
+    noise = torch.empty_like(state.log_std).normal_(generator=start.generator)
+    loss = objective(problem, engine, start, leaves, noise, scale_noise)
+    grads = list(torch.autograd.grad(loss, leaves))
+    grads[0] = grads[0] * state.layers.spread(state.width)
+    state.generator.manual_seed(0)
+    engine.step(problem, state, Batch(problem.x, problem.y))
+    for name, grad in zip(names, grads, strict=True):
+        first = getattr(state, name + "_moments").first / 0.1  # after one step
+        torch.testing.assert_close(first, grad, msg=name)
+
+
+def test_a_step_has_the_length_of_the_rate_in_units_of_the_prior():
+    problem, engine = deep(), BMR(lr=1e-3)
+    state = engine.init(problem, seeded(0))
+    before, width = state.mean.clone(), state.layers.spread(state.width)
+    engine.step(problem, state, Batch(problem.x, problem.y))
+    moved = (state.mean - before).abs() / width
+    torch.testing.assert_close(moved, torch.full_like(moved, 1e-3 / 0.9), rtol=1e-3, atol=0)
+
+
+def test_without_data_the_posterior_is_the_prior():
+    problem = no_data()
+    engine = BMR(LayerScaled(last_std=0.3), lr=0.05, reduction=Reduction(kl=1.0))
+    state = run(engine, problem, 1500, decay=True, n_models=2)
+    hidden = state.mean / state.width
+    torch.testing.assert_close(hidden, torch.zeros_like(hidden), rtol=0, atol=0.03)
+    sigma = state.log_std.exp() / state.width
+    torch.testing.assert_close(sigma, torch.ones_like(sigma), rtol=0, atol=0.05)
+
+
+def test_masks_shrink_and_never_come_back():
+    known = known_support()
+    engine = BMR(LayerScaled(last_std=1.0), EAGER, lr=0.05)
+    state = engine.init(known.problem, seeded(0))
+    batch = Batch(known.problem.x, known.problem.y)
+    kept = state.controls.keep.clone()
+    for _ in range(300):
+        engine.step(known.problem, state, batch)
+        assert not (state.controls.keep & ~kept).any()
+        kept = state.controls.keep.clone()
+    assert kept[0, known.active].all()
+    assert int(kept[0, ~known.active].sum()) <= 2
+    posterior = engine.posterior(known.problem, state)
+    assert (posterior.mean[~kept[0]] == 0).all()
+    assert (posterior.std[~kept[0]] == 0).all()
+
+
+def test_pruned_weights_relax_to_the_prior():
+    known = known_support()
+    engine = BMR(LayerScaled(last_std=1.0), EAGER, lr=0.05)
+    state = run(engine, known.problem, 1500, decay=True)
+    gone = ~state.controls.keep[0]
+    assert gone.any()
+    sigma = (state.log_std.exp() / state.width)[0, gone]
+    torch.testing.assert_close(sigma, torch.ones_like(sigma), rtol=0, atol=0.1)
+    delta = evidence_at_zero(state.mean, state.log_std.exp(), state.width)[0, gone]
+    assert (delta.abs() < 0.1).all()
+
+
+def test_masks_are_renewed_when_an_epoch_begins_and_only_then():
+    known = known_support()
+    reduction = dataclasses.replace(EAGER, steps_per_epoch=40, epochs=2)
+    engine = BMR(LayerScaled(last_std=1.0), reduction, lr=0.1)
+    state = engine.init(known.problem, seeded(0))
+    counts = []
+    for _ in range(200):
+        engine.step(known.problem, state, Batch(known.problem.x, known.problem.y))
+        counts.append(int(state.controls.keep.sum()))
+    changes = [i for i in range(1, 200) if counts[i] != counts[i - 1]]
+    assert set(changes) <= {40, 80}  # the steps that begin the second and third epoch
+    assert changes
+
+
+def test_the_last_layer_is_spared_and_layers_have_their_own_thresholds():
+    problem = deep()
+    state = BMR().init(problem, seeded(0))
+    state.mean.zero_()  # nothing is supported
+    assert BMR().reduce_(state)[:, 12:20].all()  # 12 weights of layer 0, then 8 of layer 2
+    assert not BMR().reduce_(state)[:, :12].any()
+    everywhere = BMR(reduction=Reduction(spare_last=False)).reduce_(state)
+    assert not everywhere[:, :20].any()
+    assert everywhere[:, 20:].all()  # biases
+
+
+def test_biases_are_pruned_with_the_roles_of_the_paper():
+    problem = deep(roles=PAPER_ROLES)
+    assert problem.layout.n_sparse == problem.layout.size
+    state = BMR.paper().init(problem, seeded(0))
+    state.mean.zero_()
+    keep = BMR.paper().reduce_(state)
+    parts = problem.layout.slices
+    assert not keep[:, parts["0.bias"]].any()
+    assert keep[:, parts["2.bias"]].all()
+
+
+def test_the_threshold_is_that_of_the_layer():
+    problem, engine = deep(), BMR()
+    state = engine.init(problem, seeded(0))
+    state.mean[:, :9] = 0
+    keep = engine.reduce_(state)
+    delta = evidence_at_zero(state.mean[:, :12], state.log_std[:, :12].exp(), state.width[:, :1])
+    assert torch.equal(keep[:, :12], delta <= mask_log_odds(delta))
+    assert 0 < int(keep[:, :12].sum()) < 12
+
+
+def test_the_count_of_pruned_weights_follows_the_setting():
+    delta = torch.tensor([[-3.0, -2.0, 0.0, 0.0, 0.0, 0.0]])
+    pruned = torch.tensor([[False, False, True, True, True, True]])
+    reference = Reduction().log_odds(delta, pruned)
+    as_zero = Reduction(count_pruned="as_zero").log_odds(delta, pruned)
+    assert as_zero < reference
+    assert (Reduction("savage-dickey").log_odds(delta, pruned) == 0).all()
+
+
+def test_weights_the_caller_pruned_count_as_relaxed():
+    problem, engine = deep(), BMR()
+    state = engine.init(problem, seeded(0))
+    results = []
+    for junk in (0.0, 50.0):
+        state.controls.keep[:, :6] = False
+        state.controls.trained[:, :6] = False
+        state.mean[:, :6] += junk
+        results.append(engine.reduce_(state))
+    assert torch.equal(*results)
+    assert not results[0][:, :6].any()
+
+
+def test_the_kl_weighs_less_while_masks_change():
+    engine = BMR(reduction=Reduction(steps_per_epoch=10, epochs=2, kl=0.25))
+    weights = [engine._kl_weight(torch.tensor(float(step))).item() for step in (1, 20, 21)]
+    assert weights == [0.25, 0.25, 1.0]
+
+
+def test_the_moments_of_the_posterior_are_those_of_the_hierarchical_draw():
+    problem = deep()
+    engine = BMR(init_std=0.5)
+    state = engine.init(problem, seeded(0))
+    posterior = engine.posterior(problem, state)
+    source, k = seeded(1), 200_000
+    scale_std = state.scale_log_std.exp()
+    noise = torch.empty(k, 2, dtype=torch.float64).normal_(generator=source)
+    ratio = (-0.5 * scale_std * noise - scale_std.square() / 8).exp()[:, 0]
+    for j in (0, 5):
+        hidden = torch.empty(k, dtype=torch.float64).normal_(generator=source)
+        w = ratio * (state.mean[0, j] + state.log_std[0, j].exp() * hidden)
+        torch.testing.assert_close(w.mean(), posterior.mean[j], rtol=0.02, atol=0)
+        torch.testing.assert_close(w.std(), posterior.std[j], rtol=0.02, atol=0)
+
+
+def test_norms_can_be_bayesian():
+    case = BY_NAME["layer_norm"]
+    data = case.data(11, dtype=torch.float32)
+    problem = Problem(case.model(dtype=torch.float32), case.likelihood, data[:2], roles=PAPER_ROLES)
+    assert problem.layout.n_bayesian == problem.layout.size
+    state = run(BMR.paper(), problem, 3)
+    assert torch.isfinite(state.mean).all()
+
+
+def test_members_may_have_their_own_numbers():
+    problem = deep()
+    engine = BMR(LayerScaled(std=(0.1, 0.2)), lr=(1e-3, 2e-3))
+    state = run(engine, problem, 2, n_models=2)
+    assert state.width.shape == (2, 2)
+    assert state.width[1, 0] > 1.5 * state.width[0, 0]
+    assert engine.kl(state).shape == (2,)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: BMR(lr=0.0), r"^BMR: lr must be > 0, got 0\.0\.$"),
+        (lambda: BMR(init_std=-1.0), r"^BMR: init_std must be > 0"),
+        (lambda: BMR(start="normal"), r"^BMR: start must be one of module, he, uniform"),
+        (lambda: Reduction("savage"), r"Did you mean 'savage-dickey'"),
+        (lambda: Reduction(count_pruned="zero"), r"^Reduction: count_pruned must be one of"),
+        (lambda: Reduction(epochs=0), r"^Reduction: epochs must be > 0"),
+        (lambda: LayerScaled(std=0.0), r"^LayerScaled: std must be > 0"),
+    ],
+)
+def test_impossible_settings_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,230 @@
+"""The horseshoe engine and its posterior: quadrature, gradients, draws, scores."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from bayesieve.core.batch import Batch
+from bayesieve.core.likelihoods import Gaussian
+from bayesieve.core.problem import Problem
+from bayesieve.core.scale_priors import Horseshoe, log_normal_gamma_kl
+from bayesieve.core.unit_scales import UnitScales
+from bayesieve.engines.horseshoe import HorseshoeVI
+from bayesieve.sieve.prune import prune
+from bayesieve.sieve.rules import keep_fraction, keep_scored
+from problems import normal, run, seeded
+
+
+def network(dtype=torch.float64):
+    layers = nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1), nn.Tanh(), nn.Linear(1, 2)
+    return nn.Sequential(*layers).to(dtype)
+
+
+def deep():
+    """Layers of 4 units, of 1 unit and a last one."""
+    model = network()
+    for seed, p in enumerate(model.parameters()):
+        p.data = 0.3 * normal(*p.shape, seed=seed)
+    data = normal(10, 3, seed=8), normal(10, 2, seed=9)
+    return Problem(model, Gaussian(0.5), data)
+
+
+def scales_of(problem):
+    return UnitScales(problem.layout, problem.device, torch.float64)
+
+
+def test_units_are_rows_with_their_biases():
+    scales = scales_of(deep())
+    assert scales.keys == [("0", 4), ("2", 1), ("4", 2)]
+    assert scales.n_units == 7
+    counts = scales.total(torch.ones(1, 25, dtype=torch.float64))
+    assert counts.tolist() == [[4.0] * 4 + [5.0] + [2.0] * 2]
+    units = torch.arange(7.0, dtype=torch.float64)[None]
+    torch.testing.assert_close(scales.total(scales.to_entries(units)), units * counts)
+
+
+def test_special_layers_have_fewer_scales():
+    scales = scales_of(deep())
+    assert scales.slab.tolist() == [1.0, 1.0, 0.0]
+    assert scales.common.tolist() == [1.0, 0.0, 1.0]
+    assert scales.local.tolist() == [1.0] * 5 + [0.0] * 2
+    logs = normal(1, scales.size, seed=0)
+    a, b, layer_a, layer_b, u = scales.split(logs)
+    log_std = torch.tensor(0.01, dtype=torch.float64).log()
+    found = scales.log_scale(logs, log_std).exp()[0]
+    nu2 = 1e-4 * (layer_a - layer_b).exp()[0, 0]
+    tau2 = (a - b).exp()[0, 1]
+    c2 = (-u).exp()[0, 0]
+    torch.testing.assert_close(found[1].square(), c2 * nu2 * tau2 / (c2 + nu2 * tau2))
+    alone = 1e-4 * (a - b).exp()[0, 4]
+    c2 = (-u).exp()[0, 1]
+    torch.testing.assert_close(found[4].square(), c2 * alone / (c2 + alone))
+    torch.testing.assert_close(found[5:].square(), (layer_a - layer_b).exp()[0, 2].expand(2))
+
+
+@pytest.mark.parametrize("std", [0.1, 0.7])
+@pytest.mark.parametrize("power", [1.0, 2.0])
+def test_the_quadrature_agrees_with_monte_carlo(std, power):
+    scales = scales_of(deep())
+    mean, n = normal(1, scales.size, seed=0), 200_000
+    spread = torch.full_like(mean, std)
+    log_std = torch.tensor(0.3, dtype=torch.float64).log()
+    exact = scales.log_expected_power(mean, spread, log_std, power).exp()[0]
+    logs = mean + spread * normal(n, scales.size, seed=1)
+    draws = (power * scales.log_scale(logs, log_std)).exp()
+    error = draws.std(0) / math.sqrt(n)
+    assert ((draws.mean(0) - exact).abs() < 4.5 * error).all()
+
+
+def objective(problem, state, leaves, noise, scale_noise):
+    """-ELBO / N at one draw, as one differentiable expression in ŵ and γ."""
+    mean, log_std, scale_mean, scale_log_std = leaves
+    scales, log_prior = state.scales, state.prior.log_std
+    width = scales.log_expected_power(scale_mean, scale_log_std.exp(), log_prior).exp()
+    width = scales.to_entries(width)
+    hidden_mean, hidden_std = mean / width, log_std.exp() / width
+    logs = scale_mean + scale_log_std.exp() * scale_noise
+    gamma = scales.to_entries(scales.log_scale(logs, log_prior).exp())
+    w = gamma * (hidden_mean + hidden_std * noise)
+    pieces = problem.layout.unflatten(w[0])
+    outputs = torch.func.functional_call(network(), pieces, (problem.x,))
+    log_lik = Gaussian(0.5).log_prob(outputs, problem.y, {}).sum()
+    q = torch.distributions.Normal(hidden_mean, hidden_std)
+    p = torch.distributions.Normal(0, torch.ones_like(hidden_mean))
+    kl = torch.distributions.kl_divergence(q, p).sum()
+    own = log_normal_gamma_kl(scale_mean, scale_log_std, state.prior.shape, state.prior.rate)
+    return (kl + (scales.active * own).sum() - log_lik) / problem.n_data
+
+
+def test_the_gradient_is_that_of_the_elbo():
+    problem, engine = deep(), HorseshoeVI(init_std=0.3)
+    state = engine.init(problem, seeded(0))
+    source = seeded(0)
+    scale_noise = torch.empty_like(state.scale_mean).normal_(generator=source)
+    noise = torch.empty_like(state.log_std).normal_(generator=source)
+    names = ("mean", "log_std", "scale_mean", "scale_log_std")
+    leaves = [getattr(state, name).clone().requires_grad_() for name in names]
+    loss = objective(problem, state, leaves, noise, scale_noise)
+    grads = list(torch.autograd.grad(loss, leaves))
+    grads[0] = grads[0] * state.scales.to_entries(state.log_width.exp())
+    state.generator.manual_seed(0)
+    engine.step(problem, state, Batch(problem.x, problem.y))
+    for name, grad in zip(names, grads, strict=True):
+        first = getattr(state, name + "_moments").first / 0.1  # after one step
+        torch.testing.assert_close(first, grad, msg=name)
+
+
+def test_the_reported_kl_is_exact():
+    problem, engine = deep(), HorseshoeVI(init_std=0.3)
+    state = engine.init(problem, seeded(0))
+    width = state.scales.to_entries(state.log_width.exp())
+    q = torch.distributions.Normal(state.mean / width, state.log_std.exp() / width)
+    p = torch.distributions.Normal(0, torch.ones_like(width))
+    weights = torch.distributions.kl_divergence(q, p).sum()
+    logs = torch.distributions.LogNormal(state.scale_mean, state.scale_log_std.exp())
+    gamma = torch.distributions.Gamma(state.prior.shape, state.prior.rate)
+    source = seeded(3)
+    noise = torch.empty(100_000, state.scales.size, dtype=torch.float64)
+    x = state.scale_mean + state.scale_log_std.exp() * noise.normal_(generator=source)
+    values = (logs.log_prob(x.exp()) - gamma.log_prob(x.exp())) * state.scales.active
+    values = values.sum(1) + weights
+    error = values.std() / math.sqrt(len(values))
+    assert (values.mean() - engine.kl(state)[0]).abs() < 4 * error
+
+
+def test_layer_scales_start_at_the_size_of_the_weights():
+    problem = deep()
+    state = HorseshoeVI(Horseshoe(0.01)).init(problem, seeded(0))
+    ratio = state.scales.log_ratio(state.scale_mean, state.prior.log_std)
+    layout = problem.layout
+    own = torch.cat([problem.initial[layout.slices[name]] for name in ("0.weight", "0.bias")])
+    torch.testing.assert_close(ratio[0, 0].exp(), own.square().mean())
+
+
+def posterior_of(init_std=0.4):
+    problem, engine = deep(), HorseshoeVI(init_std=init_std)
+    return engine.posterior(problem, engine.init(problem, seeded(0)))
+
+
+def test_draws_have_the_stated_moments():
+    posterior = posterior_of()
+    draws = posterior.draw(100_000, seeded(1))
+    error = draws.std(0) / math.sqrt(len(draws))
+    assert ((draws.mean(0) - posterior.mean).abs() < 4.5 * error).all()
+    torch.testing.assert_close(draws.std(0), posterior.std, rtol=0.03, atol=0)
+    same = posterior.factorised()
+    torch.testing.assert_close(same.std, posterior.std)
+
+
+def test_draws_share_scales_within_a_unit_only_beyond_the_layer():
+    draws = posterior_of(init_std=1.0).draw(50_000, seeded(2)).abs().log()
+    within = torch.corrcoef(draws[:, [0, 1]].T)[0, 1]  # two weights of unit 0
+    between = torch.corrcoef(draws[:, [0, 3]].T)[0, 1]  # units 0 and 1 of one layer
+    across = torch.corrcoef(draws[:, [0, 12]].T)[0, 1]  # another layer
+    assert within > between + 0.02
+    assert between > 0.01
+    assert across.abs() < 4.5 / math.sqrt(50_000)
+
+
+def test_draws_have_heavier_tails_than_a_gaussian():
+    draws = posterior_of(init_std=1.0).draw(50_000, seeded(2))
+    z = (draws - draws.mean(0)) / draws.std(0)
+    assert (z[:, :4].pow(4).mean(0) > 3.5).all()
+
+
+def unit_score(posterior):
+    return posterior.unit_score
+
+
+def irrelevant_inputs():
+    """Hidden units with half of the weights needed: y depends on one direction only."""
+    x = normal(200, 4, seed=0, dtype=torch.float32)
+    y = torch.tanh(2 * x[:, :1]) + 0.1 * normal(200, 1, seed=1, dtype=torch.float32)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 12), nn.Tanh(), nn.Linear(12, 1))
+    return Problem(model, Gaussian(0.1), (x, y))
+
+
+def test_units_that_are_not_needed_are_shrunk_and_can_be_sieved():
+    problem = irrelevant_inputs()
+    engine = HorseshoeVI(lr=0.02)
+    state = run(engine, problem, 1200, decay=True)
+    posterior = engine.posterior(problem, state)
+    assert posterior.inclusion is None
+    score = posterior.unit_score
+    assert ((score >= 0) & (score <= 1)).all()
+    layout = problem.layout
+    rows = score[layout.slices["0.weight"]].view(12, 4)
+    assert (rows == rows[:, :1]).all()  # one score per unit
+    assert torch.equal(score[layout.slices["0.bias"]], rows[:, 0])
+    assert (score[layout.slices["2.weight"]] == 1).all()
+    assert rows[:, 0].max() > 10 * rows[:, 0].median()
+    sparse = prune(posterior, keep_scored(float(rows[:, 0].max()), unit_score))
+    kept = sparse.keep[layout.slices["0.weight"]].view(12, 4)
+    assert int(kept.any(1).sum()) == 1
+    assert (sparse.posterior.unit_score[~sparse.keep] == 0).all()
+    assert int(prune(posterior, keep_fraction(0.3)).keep.sum()) <= round(0.3 * layout.size)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: HorseshoeVI(lr=0.0), r"^HorseshoeVI: lr must be > 0, got 0\.0\.$"),
+        (lambda: HorseshoeVI(init_std=-1.0), r"^HorseshoeVI: init_std must be > 0"),
+        (lambda: HorseshoeVI(start="zero"), r"^HorseshoeVI: start must be one of module, he"),
+    ],
+)
+def test_impossible_settings_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_members_may_have_their_own_numbers():
+    problem = deep()
+    engine = HorseshoeVI(Horseshoe(std=(0.01, 0.1), rate=(6.0, 2.0)), lr=(1e-3, 2e-3))
+    state = run(engine, problem, 2, n_models=2)
+    assert torch.isfinite(engine.kl(state)).all()
+    assert engine.posterior(problem, state, 1).prior_std == 0.1

@@ -1,0 +1,202 @@
+"""Post-hoc Bayesian model reduction: which weights go, how they are counted, what is reported."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from bayesieve.core.likelihoods import Gaussian
+from bayesieve.core.network import Network
+from bayesieve.core.posterior import Factorised, Samples, SparseModel
+from bayesieve.core.priors import Normal, SpikeSlab
+from bayesieve.core.reduction import evidence_at_zero, mask_log_odds
+from bayesieve.engines.flat_vi import FlatVI
+from bayesieve.engines.map import MAP
+from bayesieve.engines.sbnn import SBNN
+from bayesieve.sieve.bmr import evidence_report, pruned_fraction, reduce, support
+from bayesieve.sieve.rules import keep_fraction
+from bayesieve.training.laplace import laplace
+from problems import known_support, normal, run
+
+N_WEIGHTS = 20  # of the network below; then 4 + 2 biases
+
+
+HALF = Normal(0.5)
+
+
+def posterior_of(prior=HALF, n_supported=10):
+    """A network 3-4-2 in which the first weights are sure and the rest are the prior's."""
+    network = Network.of(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), Gaussian())
+    mean, std = torch.zeros(26), torch.full((26,), 0.1)
+    mean[:n_supported] = 1.0
+    mean[N_WEIGHTS:] = 0.2
+    return Factorised(network, mean, std, prior)
+
+
+def test_the_score_is_the_threshold_of_the_layer_less_the_change():
+    posterior = posterior_of()
+    part = posterior.layout.slices["0.weight"]
+    delta = evidence_at_zero(posterior.mean, posterior.std, torch.tensor(0.5))
+    zeta = mask_log_odds(delta[part].double())
+    score = support()(posterior)
+    torch.testing.assert_close(score[part], (zeta - delta[part]).float())
+    plain = support("savage-dickey")(posterior)
+    torch.testing.assert_close(plain[:N_WEIGHTS], -delta[:N_WEIGHTS])
+    assert (score[N_WEIGHTS:] == torch.inf).all()  # biases are never pruned
+
+
+def test_the_spike_and_slab_prior_gives_its_own_change():
+    prior = SpikeSlab(1.0, 0.1)
+    posterior = posterior_of(prior)
+    density = torch.distributions.Normal(posterior.mean, posterior.std)
+    zero = torch.zeros(())
+    expected = density.log_prob(torch.zeros(26)) - prior.log_prob(zero)
+    found = support().evidence(posterior)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("rule", ["hierarchical", "savage-dickey"])
+def test_what_is_not_supported_goes(rule):
+    posterior = posterior_of(n_supported=3)
+    sparse = reduce(posterior, support(rule, spare_last=True))
+    assert sparse.keep[:3].all()
+    assert not sparse.keep[3:12].any()
+    assert sparse.keep[12:].all()
+    assert (sparse.posterior.mean[~sparse.keep] == 0).all()
+    inclusion = sparse.posterior.inclusion
+    assert (inclusion[:3] > 0.9).all()
+    assert (inclusion[~sparse.keep] == 0).all()
+
+
+def test_masked_weights_give_the_output_of_the_dense_network_with_zeros():
+    posterior = posterior_of(n_supported=15)
+    sparse = reduce(posterior)
+    x = normal(7, 3, seed=0, dtype=torch.float32)
+    buffers = posterior.network.buffers()
+    dense = posterior.network.outputs((posterior.mean * sparse.keep)[None], x, buffers)[0]
+    assert torch.equal(sparse.to_module()(x), dense)
+
+
+def test_a_layer_of_junk_goes_and_a_strong_one_stays():
+    everything = reduce(posterior_of(n_supported=N_WEIGHTS))
+    assert everything.keep.all()
+    nothing = reduce(posterior_of(n_supported=0), allow_empty_layers=True)
+    assert not nothing.keep[:N_WEIGHTS].any()
+
+
+def test_masks_are_sticky():
+    posterior = posterior_of(n_supported=18)
+    before = torch.ones(26, dtype=torch.bool)
+    before[3] = False
+    again = reduce(SparseModel(posterior.masked(before), before))
+    assert not again.keep[3]
+    assert again.keep[:3].all()
+    twice = reduce(again)
+    assert not (twice.keep & ~again.keep).any()
+
+
+def test_pruned_weights_are_counted_as_asked():
+    posterior = posterior_of(n_supported=12)
+    before = torch.ones(26, dtype=torch.bool)
+    before[:6] = False
+    masked = posterior.masked(before)
+    reference = support().log_odds(masked)["0.weight"]
+    as_zero = support(count_pruned="as_zero").log_odds(masked)["0.weight"]
+    assert as_zero < reference
+    part = masked.layout.slices["0.weight"]
+    relaxed = support().evidence(masked)[part].double()
+    assert (relaxed[:6] == 0).all()
+    assert reference == pytest.approx(mask_log_odds(relaxed).item())
+
+
+def test_the_width_of_the_prior_can_be_given():
+    posterior = posterior_of()
+    own = support().evidence(posterior)
+    without = replace(posterior, prior=None)
+    torch.testing.assert_close(support(prior_std=0.5).evidence(without), own)
+    by_name = dict.fromkeys(posterior.layout.names, 0.5)
+    torch.testing.assert_close(support(prior_std=by_name).evidence(without), own)
+    with pytest.raises(ValueError, match=r"^reduce: prior_std has no number for '0.weight'"):
+        reduce(without, support(prior_std={"2.weight": 1.0}))
+    empirical = support(prior_std="empirical").evidence(without)
+    part = posterior.layout.slices["0.weight"]
+    width = (posterior.mean[part].square() + 0.01).mean().sqrt()
+    expected = evidence_at_zero(posterior.mean[part], posterior.std[part], width)
+    torch.testing.assert_close(empirical[part], expected)
+
+
+def test_posteriors_without_a_prior_or_a_spread_are_refused():
+    posterior = posterior_of()
+    with pytest.raises(ValueError, match=r"^prune: the evidence needs a normal posterior"):
+        reduce(replace(posterior, prior=None))
+    with pytest.raises(TypeError, match=r"^reduce: the posterior must be Factorised, got Samples"):
+        reduce(Samples(posterior.network, posterior.mean[None]))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: support("savage"), r"Did you mean 'savage-dickey'"),
+        (lambda: support(count_pruned="zero"), r"^reduce: count_pruned must be one of"),
+        (lambda: support(prior_std="fitted"), r"^reduce: prior_std must be one of empirical"),
+        (lambda: support(prior_std=0.0), r"^reduce: prior_std must be > 0"),
+    ],
+)
+def test_impossible_settings_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_the_support_ranks_for_other_rules():
+    posterior = posterior_of(n_supported=10)
+    keep = keep_fraction(0.5, score=support("savage-dickey"))(posterior)
+    assert int(keep[:10].sum()) >= 6
+    assert not keep[10:12].any()
+
+
+def test_the_report_adds_up():
+    posterior = posterior_of(n_supported=10)
+    rows = evidence_report(posterior)
+    sparse = reduce(posterior)
+    assert [row.name for row in rows] == ["0.weight", "2.weight"]
+    assert sum(row.total - row.kept for row in rows) == int((~sparse.keep[:N_WEIGHTS]).sum())
+    delta = support().evidence(posterior)
+    gone = ~sparse.keep
+    gone[N_WEIGHTS:] = False
+    assert sum(row.gained for row in rows) == pytest.approx(delta[gone].sum().item(), rel=1e-6)
+
+
+def test_the_pruned_fraction_of_the_reference_by_hand():
+    # Layers 3-4-2: 16 entries of the first with its biases, 8 weights of the last.
+    posterior = posterior_of()
+    keep = torch.ones(26, dtype=torch.bool)
+    assert pruned_fraction(SparseModel(posterior, keep)) == 0
+    keep[:3] = False  # the first row, but not its bias: 3 zeros
+    assert pruned_fraction(SparseModel(posterior, keep)) == pytest.approx(3 / 24)
+    keep[20] = False  # now the unit is silent: 4 zeros and 2 weights that read it
+    assert pruned_fraction(SparseModel(posterior, keep)) == pytest.approx(6 / 24)
+    keep[13] = False  # a weight of the last layer that reads a live unit does not count
+    assert pruned_fraction(SparseModel(posterior, keep)) == pytest.approx(6 / 24)
+
+
+ENGINES = {
+    "flat_vi": FlatVI(prior=Normal(0.5), lr=0.02, init_std=0.1),
+    "sbnn": SBNN(prior=SpikeSlab(0.5, 0.05), lr=0.02),
+}
+
+
+@pytest.mark.parametrize("name", [*ENGINES, "laplace"])
+def test_the_known_support_is_found_after_any_engine(name):
+    known = known_support()
+    if name == "laplace":
+        engine = MAP(lr=0.02)
+        point = engine.posterior(known.problem, run(engine, known.problem, 300))
+        posterior = laplace(known.problem, point)
+    else:
+        engine = ENGINES[name]
+        posterior = engine.posterior(known.problem, run(engine, known.problem, 400, decay=True))
+    for rule in ("hierarchical", "savage-dickey"):
+        sparse = reduce(posterior, support(rule))
+        assert sparse.keep[known.active].all()
+        assert int(sparse.keep[~known.active].sum()) <= 3

@@ -1,0 +1,134 @@
+"""The diagonal Laplace approximation against exact posteriors and brute-force Hessians."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian
+from bayesieve.core.priors import Normal
+from bayesieve.core.problem import Problem
+from bayesieve.engines.map import MAP
+from bayesieve.errors import UnsupportedModelError
+from bayesieve.training.laplace import laplace
+from problems import conjugate, normal, run, seeded
+from zoo import BY_NAME
+
+
+def test_it_is_exact_for_linear_regression():
+    known = conjugate()
+    problem = known.problem
+    engine = MAP(prior=Normal(known.prior_std), lr=0.05)
+    point = engine.posterior(problem, run(engine, problem, 600, decay=True))
+    found = laplace(problem, point, prior=Normal(known.prior_std), labels="exact")
+    torch.testing.assert_close(found.mean, known.mean, rtol=0, atol=1e-4)
+    torch.testing.assert_close(found.std, known.std)
+
+
+def network(n_outputs):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, n_outputs)).double()
+
+
+def case_of(likelihood):
+    x = normal(12, 3, seed=0)
+    if isinstance(likelihood, Categorical):
+        return network(3), (x, torch.arange(12) % 3)
+    if isinstance(likelihood, Bernoulli):
+        return network(2), (x, (normal(12, 2, seed=1) > 0).double())
+    return network(2), (x, normal(12, 2, seed=1))
+
+
+def negative_log_prob(likelihood, y, f):
+    return -likelihood.log_prob(f[None], y[None], {})[0]
+
+
+def gauss_newton(problem, model, likelihood):
+    """Σ diag(Jᵀ H J) with H the second derivative of -log p in the outputs, by autograd."""
+    layout = problem.layout
+
+    def outputs(w, x):
+        return functional_call(model, layout.unflatten(w), (x[None],))[0]
+
+    total = torch.zeros_like(problem.initial)
+    for x, y in zip(problem.x, problem.y, strict=True):
+        jacobian = torch.func.jacrev(outputs)(problem.initial, x)
+        f = outputs(problem.initial, x)
+        loss = partial(negative_log_prob, likelihood, y)
+        hessian = torch.func.jacrev(torch.func.jacrev(loss))(f)
+        total += (jacobian.T @ hessian @ jacobian).diagonal()
+    return total
+
+
+LIKELIHOODS = pytest.mark.parametrize(
+    "likelihood", [Categorical(), Bernoulli(), Gaussian(0.7)], ids=lambda x: type(x).__name__
+)
+
+
+@LIKELIHOODS
+def test_the_exact_precision_is_the_gauss_newton_diagonal(likelihood):
+    model, data = case_of(likelihood)
+    problem = Problem(model, likelihood, data)
+    found = laplace(problem, prior=Normal(0.5), labels="exact", batch_size=5)
+    expected = gauss_newton(problem, model, likelihood)
+    torch.testing.assert_close(found.std**-2 - 4, expected.detach())
+    assert torch.equal(found.mean, problem.initial)
+
+
+@LIKELIHOODS
+def test_sampled_labels_agree_on_average(likelihood):
+    model, (x, y) = case_of(likelihood)
+    many = Problem(model, likelihood, (x.repeat(300, 1), torch.cat([y] * 300)))
+    prior = Normal(0.5)
+    exact = laplace(many, prior=prior, labels="exact", batch_size=600).std
+    sampled = laplace(many, prior=prior, labels="sampled", batch_size=600).std
+    torch.testing.assert_close(sampled, exact, rtol=0.1, atol=0)
+
+
+def test_equal_seeds_give_equal_results():
+    model, data = case_of(Categorical())
+    problem = Problem(model, Categorical(), data)
+    first, again, other = (laplace(problem, seed=seed).std for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_the_width_of_the_prior_is_found():
+    model, data = case_of(Gaussian())
+    problem = Problem(model, Gaussian(), data)
+    found = laplace(problem, labels="exact")
+    second_moment = (found.mean.square() + found.std.square()).mean()
+    assert found.prior.std**2 == pytest.approx(second_moment.item(), rel=1e-6)
+
+
+def test_points_have_no_spread_and_the_model_is_left_alone():
+    case = BY_NAME["layer_norm"]
+    problem = case.problem(11)
+    found = laplace(problem)
+    layout = problem.layout
+    assert (found.std[layout.n_bayesian :] == 0).all()
+    assert (found.std[layout.bayesian] > 0).all()
+    assert found.draw(3, seeded(0)).shape == (3, layout.size)
+
+
+def test_batch_statistics_are_those_of_the_posterior():
+    problem = BY_NAME["batch_norm"].problem(11)
+    engine = MAP(lr=0.01)
+    point = engine.posterior(problem, run(engine, problem, 3))
+    found = laplace(problem, point)
+    assert found.buffers.keys() == point.buffers.keys()
+    assert torch.isfinite(found.std).all()
+
+
+def test_wrong_settings_and_models_are_refused():
+    model, data = case_of(Gaussian())
+    problem = Problem(model, Gaussian(), data)
+    with pytest.raises(ValueError, match=r"^laplace: labels must be one of exact, sampled"):
+        laplace(problem, labels="some")
+    with pytest.raises(ValueError, match=r"^laplace: batch_size must be > 0"):
+        laplace(problem, batch_size=0)
+    with pytest.raises(UnsupportedModelError, match=r"^laplace: gradients of single examples"):
+        laplace(BY_NAME["branching"].problem(8))
