@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from bayesieve.deliver.c_header import export_c as export_c
     from bayesieve.deliver.onnx_export import export_onnx as export_onnx
     from bayesieve.deliver.pt2 import export_pt2 as export_pt2
+    from bayesieve.deliver.runtime import as_runtime as as_runtime
     from bayesieve.engines.bmr import BMR as BMR
     from bayesieve.engines.flat_vi import FlatVI as FlatVI
     from bayesieve.engines.horseshoe import HorseshoeVI as HorseshoeVI
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from bayesieve.engines.tdamp import TDAMP as TDAMP
     from bayesieve.sieve.bmr import reduce as reduce
     from bayesieve.sieve.compact import compact as compact
+    from bayesieve.sieve.groups import GradualUnits as GradualUnits
+    from bayesieve.sieve.groups import keep_units as keep_units
     from bayesieve.sieve.prune import prune as prune
     from bayesieve.sieve.prune import sparsity_curve as sparsity_curve
     from bayesieve.sieve.rules import keep_fraction as keep_fraction
@@ -82,6 +85,7 @@ _HOME = {
     "export_c": "deliver.c_header",
     "export_onnx": "deliver.onnx_export",
     "export_pt2": "deliver.pt2",
+    "as_runtime": "deliver.runtime",
     "BMR": "engines.bmr",
     "FlatVI": "engines.flat_vi",
     "HorseshoeVI": "engines.horseshoe",
@@ -92,6 +96,8 @@ _HOME = {
     "TDAMP": "engines.tdamp",
     "reduce": "sieve.bmr",
     "compact": "sieve.compact",
+    "GradualUnits": "sieve.groups",
+    "keep_units": "sieve.groups",
     "prune": "sieve.prune",
     "sparsity_curve": "sieve.prune",
     "keep_fraction": "sieve.rules",

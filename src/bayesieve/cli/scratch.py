@@ -70,14 +70,18 @@ def study(
     ] = False,
     out: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
     figure: Annotated[Path | None, typer.Option(help="PNG of the loss curves to write.")] = None,
+    json: JsonFlag = False,
 ) -> None:
     """Repeat the source's runs on MNIST beside PyTorch, and what does better."""
-    from bayesieve.studies.scratch_mnist import main
+    from bayesieve.data import load_data
+    from bayesieve.studies.scratch_mnist import run_study
+    from bayesieve.studies.scratch_page import draw_losses
 
-    arguments = ["--full" if full else "--quick"]
-    for flag, path in (("--out", out), ("--figure", figure)):
-        arguments += [] if path is None else [flag, str(path)]
-    main(arguments)
+    result = run_study(load_data("mnist"), quick=not full, out=out)
+    if figure is not None:
+        draw_losses(result, figure)
+    if json:
+        print_json(result)
 
 
 def _units(text: str) -> tuple[int, ...]:
