@@ -11,38 +11,12 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
-from typer.testing import CliRunner
 
-from bayesieve.cli.main import app
+from commands import as_json, call, ok, refused
 
 SRC = Path(__file__).parents[2] / "src"
 TINY = ["--data", "digits", "--net", "mlp:8", "--epochs", "2", "--device", "cpu", "--no-figures"]
 FRACTIONS = ("error", "ece", "zeros", "removed")
-
-
-def call(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def ok(*arguments):
-    result = call(*arguments)
-    assert result.exit_code == 0, result.stderr or repr(result.exception)
-    return result
-
-
-def as_json(*arguments):
-    return json.loads(ok(*arguments, "--json").stdout)
-
-
-def refused(code, *arguments):
-    """The one line a failing command prints."""
-    result = call(*arguments)
-    assert result.exit_code == code, (result.exit_code, result.stderr, result.exception)
-    assert result.stdout == ""
-    lines = result.stderr.strip().splitlines()
-    assert len(lines) == 1, result.stderr
-    assert lines[0].startswith("error: ")
-    return lines[0]
 
 
 def process(*arguments):

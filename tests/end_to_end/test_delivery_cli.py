@@ -9,41 +9,15 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from typer.testing import CliRunner
 
 from bayesieve.assess.predict import predict
 from bayesieve.cli.folder import RunFolder
 from bayesieve.cli.loading import load_run
-from bayesieve.cli.main import app
 from bayesieve.data import load_data
 from bayesieve.deliver.bundle import load, read_bundle
+from commands import as_json, ok, refused
 
 TINY = ["--net", "mlp:16", "--device", "cpu", "--no-figures"]
-
-
-def call(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def ok(*arguments):
-    result = call(*arguments)
-    assert result.exit_code == 0, result.stderr or repr(result.exception)
-    return result
-
-
-def as_json(*arguments):
-    return json.loads(ok(*arguments, "--json").stdout)
-
-
-def refused(code, *arguments):
-    """The one line a failing command prints."""
-    result = call(*arguments)
-    assert result.exit_code == code, (result.exit_code, result.stderr, result.exception)
-    assert result.stdout == ""
-    lines = result.stderr.strip().splitlines()
-    assert len(lines) == 1, result.stderr
-    assert lines[0].startswith("error: ")
-    return lines[0]
 
 
 def rows_of(path):
