@@ -230,7 +230,13 @@ def test_the_command_refuses_in_one_line(options, code, message):
 
 def test_the_study_is_a_command(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(scratch_mnist, "main", lambda arguments: seen.append(arguments) or 0)
-    assert call("study", "--quick").exit_code == 0
+
+    def fake(data, *, quick, out=None):
+        seen.append((quick, out))
+        return {"records": []}
+
+    monkeypatch.setattr(scratch_mnist, "run_study", fake)
+    monkeypatch.setattr("bayesieve.data.load_data", lambda name: None)
+    assert call("study", "--quick", "--json").stdout.strip().startswith("{")
     assert call("study", "--full", "--out", tmp_path / "x.json").exit_code == 0
-    assert seen == [["--quick"], ["--full", "--out", str(tmp_path / "x.json")]]
+    assert seen == [(True, None), (False, tmp_path / "x.json")]
