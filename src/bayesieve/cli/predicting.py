@@ -18,8 +18,8 @@ from bayesieve.core.storage import atomic_write
 from bayesieve.data import prepare_images, prepare_table
 from bayesieve.data.archives import iterate_files
 from bayesieve.data.files import read_npz
-from bayesieve.data.images import MAX_FILE_BYTES, MAX_PIXELS, SUFFIXES, _decode
-from bayesieve.data.table_files import _read_csv
+from bayesieve.data.images import MAX_FILE_BYTES, MAX_PIXELS, SUFFIXES, decode_image
+from bayesieve.data.table_files import read_csv
 from bayesieve.deliver.bundle import Bundle, check_input, read_bundle
 from bayesieve.deliver.onnx_running import OnnxModel, read_onnx
 from bayesieve.deliver.serving import Columns, bundle_columns, onnx_columns, predict_bundle
@@ -142,7 +142,7 @@ def _read_array(path: Path, taker: _Taker, *, prepared: bool) -> _Inputs:
 
 
 def _read_table(path: Path, taker: _Taker, *, prepared: bool) -> _Inputs:
-    columns = _read_csv(path)
+    columns = read_csv(path)
     if taker.recipe.get("kind") == "table" and not prepared:
         return _numbered(prepare_table(columns, taker.recipe), recipe_used=True)
     if taker.recipe.get("kind") == "image" and not prepared:
@@ -172,7 +172,7 @@ def _read_images(path: Path, taker: _Taker) -> _Inputs:
     names: list[object] = []
     pixels = []
     for name, content in iterate_files(path, _is_image, MAX_FILE_BYTES):
-        image = _decode(path, name, content, height if height == width else None)
+        image = decode_image(path, name, content, height if height == width else None)
         if channels == 3 and image.shape[2] == 1:
             image = np.repeat(image, 3, axis=2)
         if image.shape != (height, width, channels):

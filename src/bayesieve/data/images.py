@@ -108,7 +108,7 @@ def decode_images(path: Path, image_size: int | None = None) -> DecodedImages:
     found: list[tuple[str, str, str, NDArray[np.uint8]]] = []
     for name, content in iterate_files(path, _is_wanted, MAX_FILE_BYTES):
         part, label = _place(path, name)
-        found.append((name, part, label, _decode(path, name, content, image_size)))
+        found.append((name, part, label, decode_image(path, name, content, image_size)))
     decoded = _collect(path, found)
     if cache and len(found) >= CACHE_FROM:
         _write_cache(cache, decoded)
@@ -138,7 +138,10 @@ def _place(path: Path, name: str) -> tuple[str, str]:
     )
 
 
-def _decode(path: Path, name: str, content: bytes, image_size: int | None) -> NDArray[np.uint8]:
+def decode_image(
+    path: Path, name: str, content: bytes, image_size: int | None
+) -> NDArray[np.uint8]:
+    """Pixels of an encoded image, (H, W, 1 or 3), resized to a square if asked."""
     from PIL import Image, UnidentifiedImageError
 
     try:

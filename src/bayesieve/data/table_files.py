@@ -36,7 +36,7 @@ def read_columns(
     """
     if kind == "npz":
         return _read_npz_table(path, target)
-    columns = _read_csv(path) if kind == "csv" else _read_parquet(path)
+    columns = read_csv(path) if kind == "csv" else _read_parquet(path)
     name = _check_target(kind, path, target, columns)
     return columns, columns.pop(name), name
 
@@ -51,7 +51,8 @@ def _check_target(kind: str, path: Path, target: str | None, columns: dict[str, 
     return target
 
 
-def _read_csv(path: Path) -> dict[str, Column]:
+def read_csv(path: Path) -> dict[str, Column]:
+    """Columns of a comma, semicolon or tab separated file by name."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -267,7 +267,7 @@ def test_large_archives_are_decoded_once(
         raise AssertionError("decoded again")
 
     with monkeypatch.context() as patch:
-        patch.setattr(images_module, "_decode", fail)
+        patch.setattr(images_module, "decode_image", fail)
         again = load_data(f"images:{path}")
     assert again.train.x.equal(first.train.x)
     assert again.classes == first.classes

@@ -450,3 +450,13 @@ def test_verify_on_tokens():
     assert verify(other, one, torch.tensor([[0, 1, 2]])) == 0  # tokens of the example only
     with pytest.raises(VerificationError, match="differ by 1"):
         verify(other, one, torch.tensor([[0, 1, 3]]))
+
+
+def test_what_is_left_lies_in_one_piece() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 3))
+    with torch.no_grad():
+        model[0].weight[1] = 0
+        model[0].bias[1] = 0
+    small = compact(model, torch.randn(2, 1, 8, 8))
+    assert small.state_dict()
+    assert all(value.is_contiguous() for value in small.state_dict().values())

@@ -36,6 +36,8 @@ class Rewriter:
             if not node.users and node.op not in ("placeholder", "output"):
                 self._graph.erase_node(node)
         self._graph.lint()
+        for tensor in (*self._module.parameters(), *self._module.buffers()):
+            tensor.data = tensor.data.contiguous()  # selections leave strided views behind
         return fx.GraphModule(self._module, self._graph, "CompactModule")
 
     def rewritten(self, node: fx.Node) -> fx.Node:
