@@ -12,11 +12,14 @@ from torch import nn
 from bayesieve.checks import check_fraction, check_positive
 from bayesieve.cli.config import DataConfig, NetConfig, RunConfig
 from bayesieve.cli.config_files import UsageError
+from bayesieve.cli.engines import RunSize
 from bayesieve.cli.flags import flag_of
+from bayesieve.cli.networks import build_net
 from bayesieve.cli.registry import (
+    ENGINES,
     build_engine,
-    build_net,
     resolve_engine,
+    resolve_length,
     resolve_pruning,
     resolve_schedule,
 )
@@ -25,9 +28,11 @@ from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian, Likelih
 from bayesieve.core.network import Network
 from bayesieve.core.problem import Problem
 from bayesieve.data import DataSet, Examples, load_data
+from bayesieve.data.preprocessing import centred
 from bayesieve.engines import Engine
+from bayesieve.sieve.groups import GradualUnits
 from bayesieve.sieve.schedule import GradualPruning
-from bayesieve.training.options import Saving, Validation
+from bayesieve.training.options import Pruning, Saving, Validation
 from bayesieve.training.plan import Plan as Length
 from bayesieve.training.schedule import Schedule
 
@@ -43,7 +48,7 @@ class Plan:
     problem: Problem
     engine: Engine[Any]
     schedule: Schedule
-    pruning: GradualPruning | None
+    pruning: Pruning | None
     validation: Validation | None
     device: torch.device
     length: Length
@@ -51,7 +56,7 @@ class Plan:
 
 def make_plan(config: RunConfig) -> Plan:
     """Check every setting, build every object and fill every gap."""
-    config = _absolute_paths(config)
+    config = _absolute_paths(_with_centring(config))
     if config.training.threads is not None:
         check_positive("train", threads=config.training.threads)
         torch.set_num_threads(config.training.threads)
@@ -64,13 +69,14 @@ def make_plan(config: RunConfig) -> Plan:
         model, build_likelihood(config.net, data), train, roles=build_roles(config.net)
     )
     config = _resolve(config, data, problem.n_data, device)
-    engine = build_engine(config.engine)
+    length = _length(config, problem.n_data)
+    own = config.pruning.keep_units if ENGINES[config.engine.name].prunes == "units" else None
+    size = RunSize(problem.n_data, length.n_steps, length.per_epoch, own)
+    engine = build_engine(config.engine, size)
     pruning = build_pruning(config)
     validation = None
     if held_out is not None:
         validation = Validation(held_out, config.training.patience, config.training.min_delta)
-    own = config.training
-    length = Length.of(problem.n_data, own.epochs, own.steps, own.batch_size)
     schedule = build_schedule(config)
     plan = Plan(config, data, problem, engine, schedule, pruning, validation, device, length)
     _check(plan)
@@ -91,6 +97,8 @@ def build_data(config: DataConfig, net: NetConfig) -> DataSet:
         seed=config.seed,
         image_size=config.image_size,
     )
+    if config.center:
+        data = centred(data)
     dtype = getattr(torch, net.dtype)
     return replace(data, train=data.train.to(dtype=dtype), test=data.test.to(dtype=dtype))
 
@@ -142,9 +150,16 @@ def build_schedule(config: RunConfig) -> Schedule:
     return Schedule(c.lr, c.hold, c.warmup, c.kl, c.kl_after, c.kl_warmup_epochs, c.minibatch)
 
 
-def build_pruning(config: RunConfig) -> GradualPruning | None:
-    """The pruning schedule, if one is asked for."""
+def build_pruning(config: RunConfig) -> Pruning | None:
+    """The pruning schedule, if one is asked for and the engine does not prune by itself."""
     own = config.pruning
+    if own.keep_units is not None:
+        if own.score is not None or own.soft:
+            raise UsageError("--score and --soft are for --zeros; units go by their evidence.")
+        check_fraction("train", keep_units=own.keep_units)
+        if ENGINES[config.engine.name].prunes == "units":
+            return None
+        return GradualUnits(own.keep_units, own.start, own.end)
     if own.zeros is None:
         if own.score is not None or own.soft:
             raise UsageError("--score and --soft need --zeros, the fraction to prune.")
@@ -154,15 +169,11 @@ def build_pruning(config: RunConfig) -> GradualPruning | None:
 
 
 def _resolve(config: RunConfig, data: DataSet, n_data: int, device: torch.device) -> RunConfig:
-    training = config.training
-    if training.epochs is not None and training.steps is not None:
-        raise UsageError("give either --epochs or --steps, not both.")
-    if training.steps is None and training.epochs is None:
-        training = replace(training, epochs=60)
+    training = resolve_length(config.training, config.engine, n_data)
     if training.distill is not None and training.distill_epochs is None and training.epochs:
         training = replace(training, distill_epochs=training.epochs)
     training = replace(training, device=str(device))
-    length = Length.of(n_data, training.epochs, training.steps, training.batch_size)
+    length = _length(replace(config, training=training), n_data)
     own_start = config.net.warm_start is not None or config.net.name.startswith("module:")
     engine = resolve_engine(config.engine, own_start=own_start)
     pruning = resolve_pruning(config.pruning, engine)
@@ -171,6 +182,20 @@ def _resolve(config: RunConfig, data: DataSet, n_data: int, device: torch.device
     )
     net = _resolve_net(config.net, build_likelihood(config.net, data))
     return RunConfig(config.data, net, engine, schedule, pruning, training)
+
+
+def _length(config: RunConfig, n_data: int) -> Length:
+    own = config.training
+    assert own.batch_size is not None
+    return Length.of(n_data, own.epochs, own.steps, own.batch_size)
+
+
+def _with_centring(config: RunConfig) -> RunConfig:
+    """Message passing expects centred inputs; other engines take the data set's own scaling."""
+    if config.data.center is not None:
+        return config
+    center = config.engine.name == "tdamp"
+    return replace(config, data=replace(config.data, center=center))
 
 
 def _resolve_net(config: NetConfig, likelihood: Likelihood) -> NetConfig:

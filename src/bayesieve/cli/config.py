@@ -12,11 +12,18 @@ from typing import Any, Literal
 
 Numbers = float | tuple[float, ...]  # one number, or one per model of a population
 Score = Literal["snr", "inclusion", "evidence", "magnitude", "second-moment"]
+EngineName = Literal["map", "flat-vi", "sbnn", "bmr", "horseshoe", "sgld", "sghmc", "tdamp"]
+PriorName = Literal[
+    "none", "normal", "spike-slab", "layer-scaled", "horseshoe", "gaussian-laplace", "group-sparse"
+]
 
 
-def setting(default: Any, flag: str, help: str, metavar: str | None = None) -> Any:
-    """A dataclass field with the flag that sets it and one line of help."""
-    return field(default=default, metadata={"flag": flag, "help": help, "metavar": metavar})
+def setting(
+    default: Any, flag: str, help: str, metavar: str | None = None, alias: str | None = None
+) -> Any:
+    """A dataclass field with the flag that sets it (and its other name) and one line of help."""
+    about = {"flag": flag, "help": help, "metavar": metavar, "alias": alias}
+    return field(default=default, metadata=about)
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,9 @@ class DataConfig:
         None, "--image-size", "Image folders: resize to this many pixels each way."
     )
     seed: int = setting(0, "--data-seed", "Seed of the test and validation splits.")
+    center: bool | None = setting(
+        None, "--center", "Images: bring each channel to mean 0 and variance 1 (default: tdamp)."
+    )
 
 
 @dataclass(frozen=True)
@@ -48,8 +58,8 @@ class NetConfig:
     name: str = setting(
         "mlp:400,400",
         "--net",
-        "lenet-300-100, lenet5, lenet5-caffe, mlp:WIDTHS[:relu|tanh|swish], or "
-        "module:package.file.factory.",
+        "lenet-300-100, lenet5[-wide|-caffe], mixer, vit, conv2-fc2, conv2-bn-fc3, resnet20, "
+        "resnet32, vgg, mlp:WIDTHS[:relu|tanh|swish], or module:package.file.factory.",
     )
     likelihood: Literal["categorical", "bernoulli", "gaussian"] | None = setting(
         None, "--likelihood", "Chosen from the task unless given."
@@ -79,8 +89,11 @@ class NetConfig:
 class EngineConfig:
     """The algorithm and its numbers; an engine refuses those it has no use for."""
 
-    name: Literal["map", "flat-vi", "sbnn"] = setting("sbnn", "--engine", "Algorithm.")
-    prior: Literal["none", "normal", "spike-slab"] | None = setting(
+    name: EngineName = setting("sbnn", "--engine", "Algorithm.")
+    preset: Literal["default", "paper"] | None = setting(
+        None, "--preset", "Recommended numbers, or those of the engine's paper."
+    )
+    prior: PriorName | None = setting(
         None, "--prior", "Prior on the weights: the engine's own unless given."
     )
     prior_std: Numbers | None = setting(
@@ -101,8 +114,8 @@ class EngineConfig:
     init_std: Numbers | None = setting(
         None, "--init-std", "Starting posterior standard deviation.", "FLOAT"
     )
-    start: Literal["module", "he"] | None = setting(
-        None, "--start", "Starting means: the network's own, or uniform by fan-in."
+    start: Literal["module", "he", "uniform"] | None = setting(
+        None, "--start", "Starting means: the network's own, uniform by fan-in, or (bmr) by width."
     )
     optimizer: Literal["adam", "adamw", "sgd"] | None = setting(
         None, "--optimizer", "Optimiser of the engine."
@@ -112,6 +125,36 @@ class EngineConfig:
     )
     weight_decay: float | None = setting(None, "--weight-decay", "Weight decay (map).")
     momentum: float | None = setting(None, "--momentum", "Momentum of sgd (map).")
+    rule: Literal["hierarchical", "savage-dickey"] | None = setting(
+        None, "--rule", "How evidence decides on a weight (bmr)."
+    )
+    adapt: Literal["sa", "em", "none"] | None = setting(
+        None, "--adapt", "How the prior is learned while sampling (sgld, sghmc)."
+    )
+    temperature: Numbers | None = setting(
+        None, "--temperature", "1 samples the posterior, less is colder (sgld, sghmc).", "FLOAT"
+    )
+    anneal: float | None = setting(
+        None, "--anneal", "Factor on 1 / temperature after each epoch (sgld, sghmc)."
+    )
+    friction: float | None = setting(None, "--friction", "1 - momentum (sghmc).")
+    spike_scale: Numbers | None = setting(
+        None, "--spike-scale", "Laplace scale of weights that do not matter (sgld, sghmc).", "FLOAT"
+    )
+    burn_in: float | None = setting(
+        None, "--burn-in", "Fraction of the run before the first draw is kept (sgld, sghmc)."
+    )
+    draws: int | None = setting(None, "--draws", "Draws kept of a chain (sgld, sghmc).")
+    cycles: int | None = setting(
+        None, "--cycles", "Cosine cycles of the step size over the run (sgld, sghmc)."
+    )
+    group: Literal["units", "inputs", "weights"] | None = setting(
+        None, "--group", "What goes as one (tdamp)."
+    )
+    power: float | None = setting(None, "--power", "Times a datum counts when it is read (tdamp).")
+    memory: float | None = setting(
+        None, "--memory", "Passes until what was read has faded to 1/e (tdamp)."
+    )
 
 
 @dataclass(frozen=True)
@@ -144,6 +187,9 @@ class PruningConfig:
     )
     start: float = setting(0.125, "--prune-start", "Fraction of the run at which pruning begins.")
     end: float = setting(0.5625, "--prune-end", "Fraction of the run at which it has ended.")
+    keep_units: float | None = setting(
+        None, "--keep-units", "Final fraction of hidden units, channels, heads: whole units go."
+    )
     score: Score | None = setting(None, "--score", "Which weights go first.")
     soft: bool = setting(False, "--soft", "Let pruned weights come back until pruning ends.")
 
@@ -153,12 +199,19 @@ class TrainingConfig:
     """The loop: how long, how many, on what device."""
 
     epochs: int | None = setting(
-        None, "--epochs", "Passes over the data (60 unless --steps is given)."
+        None,
+        "--epochs",
+        "Passes over the data (60, tdamp 10, unless --steps is given).",
+        alias="--em-iters",
     )
     steps: int | None = setting(None, "--steps", "Gradient steps, in place of epochs.")
-    batch_size: int = setting(128, "--batch-size", "Examples per step.")
+    batch_size: int | None = setting(
+        None, "--batch-size", "Examples per step (128; tdamp 100, or 10 of a small table)."
+    )
     seed: int = setting(0, "--seed", "Seed of initial weights, noise and batch order.")
-    n_models: int = setting(1, "--n-models", "Models trained side by side from different seeds.")
+    n_models: int = setting(
+        1, "--n-models", "Models, or chains, side by side from different seeds.", alias="--chains"
+    )
     clip_norm: float | None = setting(
         None, "--clip-norm", "Bound on the norm of the gradient per example."
     )

@@ -21,6 +21,7 @@ from bayesieve.training.fit import fit
 def train_both(dense: Plan, sparse: Plan, folder: RunFolder) -> dict[str, Any]:
     """Train the dense and the sparse network; write the sparse one's folder with a comparison."""
     training = dense.config.training
+    assert training.batch_size is not None
     note(f"1/3 dense network, {training.epochs} epochs")
     plain = fit(
         dense.problem,

@@ -63,8 +63,11 @@ def _parameter(key: str, section: str, spec: Field[Any]) -> inspect.Parameter:
     flag, text = spec.metadata["flag"], spec.metadata["help"]
     if spec.default is not MISSING and spec.default not in (None, (), False):
         text += f" [default: {spec.default}]"
+    names = [f"{flag}/--no-{flag[2:]}" if kind is bool else flag]
+    if spec.metadata["alias"] is not None:
+        names.append(spec.metadata["alias"])
     option = typer.Option(
-        f"{flag}/--no-{flag[2:]}" if kind is bool else flag,
+        *names,
         help=text,
         metavar=choices or spec.metadata["metavar"],
         rich_help_panel=_PANELS[section],

@@ -9,6 +9,7 @@ from bayesieve.assess.evaluate import evaluate
 from bayesieve.cli.building import build_likelihood, build_module, build_roles
 from bayesieve.cli.config import RunConfig
 from bayesieve.cli.config_files import UsageError
+from bayesieve.cli.engines import RunSize
 from bayesieve.cli.folder import RunFolder
 from bayesieve.cli.loading import Run
 from bayesieve.cli.pictures import draw_run
@@ -22,6 +23,7 @@ from bayesieve.sieve.groups import keep_latency, keep_macs, keep_units
 from bayesieve.sieve.prune import prune, reestimate_batchnorm
 from bayesieve.sieve.rules import Rule, keep_n_of_m, keep_probable, keep_zeros
 from bayesieve.training.fit import fit
+from bayesieve.training.plan import Plan as Length
 from bayesieve.training.schedule import Schedule
 
 
@@ -147,9 +149,12 @@ def _finetune(
         run.train,
         roles=build_roles(config.net),
     )
+    assert training.batch_size is not None  # a run folder holds resolved settings
+    length = Length.of(problem.n_data, epochs, None, training.batch_size)
+    size = RunSize(problem.n_data, length.n_steps, length.per_epoch)
     done = fit(
         problem,
-        build_engine(config.engine),
+        build_engine(config.engine, size),
         epochs=epochs,
         batch_size=training.batch_size,
         seed=training.seed,

@@ -1,32 +1,34 @@
-"""The only place where engines and networks have names as text, and what each is given by default.
+"""The only place where engines have names as text, and what each is given by default.
 
-The recommended numbers of the variational engines are those measured on MNIST: noise on
-activations, starting means by fan-in, log std -4, a KL weight of 0.3 for classification that rises
-over the first epochs, the learning rate falling by a cosine once pruning has ended.
+The recommended numbers of flat-vi and sbnn are those measured on MNIST: noise on activations,
+starting means by fan-in, log std -4, a KL weight of 0.3 for classification that rises over the
+first epochs, the learning rate falling by a cosine once pruning has ended. Samplers keep their step
+size and the full weight of the prior; message passing has neither.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Literal
 
-from bayesieve.checks import did_you_mean
-from bayesieve.cli.config import EngineConfig, PruningConfig, ScheduleConfig
+from bayesieve.cli import engines
+from bayesieve.cli.config import EngineConfig, PruningConfig, ScheduleConfig, TrainingConfig
 from bayesieve.cli.config_files import UsageError
+from bayesieve.cli.engines import RunSize
 from bayesieve.cli.flags import flag_of
 
 if TYPE_CHECKING:
-    from torch import nn
-
-    from bayesieve.core.priors import Normal, Prior, SpikeSlab
-    from bayesieve.data import DataSet
     from bayesieve.engines import Engine
 
-_NETS = ("lenet-300-100", "lenet5", "lenet5-caffe", "mlp")
+_SMALL_TABLE = 2000  # rows
 _PRIOR_NUMBERS: dict[str, dict[str, Any]] = {
     "none": {},
     "normal": {"prior_std": 0.1},
     "spike-slab": {"slab_std": math.exp(-1), "spike_std": math.exp(-3), "slab_prob": 0.5},
+    "layer-scaled": {"prior_std": 0.1},
+    "horseshoe": {"prior_std": 0.01},
+    "gaussian-laplace": {"spike_scale": 0.05, "slab_std": 0.5, "slab_prob": 0.5},
+    "group-sparse": {},
 }
 
 
@@ -38,41 +40,28 @@ class EngineEntry:
         build: makes the engine from settings without gaps.
         priors: what it takes, its own first.
         defaults: recommended values of the settings it takes.
-        spread: whether its posterior has standard deviations.
+        course: how a run of it goes: learning rate falls, and the KL rises ("variational"), only
+            the former ("point"), or nothing changes ("steady").
+        spread: whether its posterior has standard deviations to rank weights by.
+        paper: values that the paper's preset changes; None if there is no such preset.
+        of_prior: numbers of a prior that are the engine's own.
+        prunes: what removes weights in training: "schedule", "itself" (evidence, or --zeros) or
+            "units" (whole units only, by the engine).
     """
 
-    build: Callable[[EngineConfig], "Engine[Any]"]
+    build: Callable[[EngineConfig, RunSize], "Engine[Any]"]
     priors: tuple[str, ...]
-    defaults: dict[str, Any]
-    spread: bool
+    defaults: Mapping[str, Any]
+    course: Literal["variational", "point", "steady"]
+    spread: bool = True
+    paper: Mapping[str, Any] | None = None
+    of_prior: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    prunes: Literal["schedule", "itself", "units"] = "schedule"
 
 
-def build_engine(config: EngineConfig) -> "Engine[Any]":
+def build_engine(config: EngineConfig, size: RunSize) -> "Engine[Any]":
     """The engine of resolved settings."""
-    return ENGINES[config.name].build(config)
-
-
-def build_net(name: str, data: "DataSet", n_outputs: int) -> "nn.Module":
-    """The network of a name, sized for a data set."""
-    from bayesieve import nets
-
-    shape = data.input_shape
-    kind, _, rest = name.partition(":")
-    if kind == "module":
-        return nets.from_path(name, shape, n_outputs)
-    if kind == "mlp":
-        return _mlp(name, rest, shape, n_outputs)
-    table: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
-        "lenet-300-100": nets.lenet_300_100,
-        "lenet5": nets.lenet5,
-        "lenet5-caffe": nets.lenet5_caffe,
-    }
-    if name not in table:
-        raise UsageError(
-            f"--net must be one of {', '.join(_NETS)}:WIDTHS or module:package.file.factory; got "
-            f"{name!r}.{did_you_mean(name, _NETS)}"
-        )
-    return table[name](shape, n_outputs)
+    return ENGINES[config.name].build(config, size)
 
 
 def resolve_engine(config: EngineConfig, *, own_start: bool) -> EngineConfig:
@@ -88,8 +77,8 @@ def resolve_engine(config: EngineConfig, *, own_start: bool) -> EngineConfig:
         raise UsageError(
             f"engine {config.name} takes --prior {' or '.join(entry.priors)}, got {prior!r}."
         )
-    defaults = {**entry.defaults, **_PRIOR_NUMBERS[prior], "prior": prior, "name": config.name}
-    if own_start:
+    defaults = _defaults(config, entry, prior)
+    if own_start and "start" in defaults:
         defaults["start"] = "module"
     if "local" in defaults and (config.optimizer == "sgd" or entry.priors[0] != prior):
         defaults["local"] = False
@@ -105,81 +94,113 @@ def resolve_schedule(
     schedule: ScheduleConfig, engine: EngineConfig, *, task: str, n_epochs: float
 ) -> ScheduleConfig:
     """Fill the gaps of a schedule: see the module's docstring."""
-    bayesian = ENGINES[engine.name].spread
-    kl = 0.3 if bayesian and task == "classification" else 1.0
-    warmup = min(10.0, round(n_epochs / 6, 2)) if bayesian else 0.0
-    gaps: dict[str, Any] = {"lr": "cosine", "kl": kl, "kl_warmup_epochs": warmup}
+    course = ENGINES[engine.name].course
+    kl, warmup = 1.0, 0.0
+    if course == "variational":
+        kl = 0.3 if task == "classification" else 1.0
+        warmup = min(10.0, round(n_epochs / 6, 2))
+    lr = "constant" if course == "steady" else "cosine"
+    gaps: dict[str, Any] = {"lr": lr, "kl": kl, "kl_warmup_epochs": warmup}
     return replace(schedule, **{k: v for k, v in gaps.items() if getattr(schedule, k) is None})
 
 
 def resolve_pruning(config: PruningConfig, engine: EngineConfig) -> PruningConfig:
-    """Fill in the score: signal to noise where there is noise."""
+    """Fill in the score: signal to noise where there is noise; refuse what cannot be done."""
+    entry = ENGINES[engine.name]
+    if config.zeros is not None and config.keep_units is not None:
+        raise UsageError("give either --zeros or --keep-units, not both.")
+    if entry.prunes == "units" and config.zeros is not None:
+        raise UsageError(f"engine {engine.name} removes whole units: give --keep-units.")
     if config.zeros is None or config.score is not None:
         return config
-    return replace(config, score="snr" if ENGINES[engine.name].spread else "magnitude")
+    return replace(config, score="snr" if entry.spread else "magnitude")
 
 
-def _mlp(name: str, rest: str, shape: tuple[int, ...], n_outputs: int) -> "nn.Module":
-    from bayesieve.nets import Activation, mlp
-
-    widths, _, activation = rest.partition(":")
-    parts = [part.strip() for part in widths.split(",")] if widths else []
-    if not all(part.isdecimal() for part in parts):
-        raise UsageError(f"--net mlp must read mlp:400,400 or mlp:50:tanh, got {name!r}.")
-    chosen: Activation = activation or "relu"  # type: ignore[assignment]
-    return mlp(shape, n_outputs, widths=[int(part) for part in parts], activation=chosen)
-
-
-def _prior(config: EngineConfig) -> "Prior | None":
-    if config.prior == "normal":
-        return _normal(config)
-    return _spike_slab(config) if config.prior == "spike-slab" else None
+def resolve_length(config: TrainingConfig, engine: EngineConfig, n_data: int) -> TrainingConfig:
+    """Fill in the length of the run and the size of a batch."""
+    if config.epochs is not None and config.steps is not None:
+        raise UsageError("give either --epochs or --steps, not both.")
+    passes = engine.name == "tdamp"
+    if config.steps is None and config.epochs is None:
+        config = replace(config, epochs=10 if passes else 60)
+    if config.batch_size is None:
+        small = 10 if n_data < _SMALL_TABLE else 100
+        config = replace(config, batch_size=small if passes else 128)
+    return config
 
 
-def _normal(config: EngineConfig) -> "Normal":
-    from bayesieve.core.priors import Normal
-
-    assert config.prior_std is not None
-    return Normal(config.prior_std)
-
-
-def _spike_slab(config: EngineConfig) -> "SpikeSlab":
-    from bayesieve.core.priors import SpikeSlab
-
-    numbers = (config.slab_std, config.spike_std, config.slab_prob)
-    return SpikeSlab(*(number for number in numbers if number is not None))
-
-
-def _map(config: EngineConfig) -> "Engine[Any]":
-    from bayesieve.engines.map import MAP
-
-    c: Any = config  # resolved: no field read here is None
-    return MAP(_prior(config), c.optimizer, c.lr, c.weight_decay, c.momentum, c.start)
-
-
-def _flat_vi(config: EngineConfig) -> "Engine[Any]":
-    from bayesieve.engines.flat_vi import FlatVI
-
-    c: Any = config
-    prior = _normal(config) if config.prior == "normal" else _spike_slab(config)
-    return FlatVI(prior, c.lr, c.init_std, c.start, c.local)
-
-
-def _sbnn(config: EngineConfig) -> "Engine[Any]":
-    from bayesieve.engines.sbnn import SBNN
-
-    c: Any = config
-    return SBNN(_spike_slab(config), c.lr, c.init_std, c.start, c.optimizer, c.local)
+def _defaults(config: EngineConfig, entry: EngineEntry, prior: str) -> dict[str, Any]:
+    defaults = {**entry.defaults, **_PRIOR_NUMBERS[prior], **entry.of_prior.get(prior, {})}
+    preset = config.preset or "default"
+    if preset == "paper":
+        if entry.paper is None:
+            raise UsageError(f"engine {config.name} has no --preset paper; remove it.")
+        defaults |= entry.paper
+    if config.anneal is not None and config.anneal < 1:
+        raise UsageError(
+            f"--anneal multiplies 1 / temperature: give 1 or more, got {config.anneal}."
+        )
+    return defaults | {"prior": prior, "name": config.name, "preset": preset}
 
 
 _VI = {"lr": 1e-3, "init_std": math.exp(-4), "start": "he", "local": True}
+_CHAIN = {
+    "lr": 0.03,
+    "temperature": 1.0,
+    "anneal": 1.0,
+    "burn_in": 0.6,
+    "draws": 20,
+    "cycles": 0,
+    "start": "module",
+    "adapt": "sa",
+}
+_CHAIN_PRIORS = ("gaussian-laplace", "normal")
+_OF_CHAIN = {"normal": {"prior_std": 0.2, "adapt": "none"}}
 ENGINES = {
     "map": EngineEntry(
-        _map,
+        engines.build_map,
         ("none", "normal", "spike-slab"),
         {"optimizer": "adamw", "lr": 1e-3, "weight_decay": 0.0, "momentum": 0.9, "start": "module"},
+        course="point",
         spread=False,
     ),
-    "flat-vi": EngineEntry(_flat_vi, ("normal", "spike-slab"), _VI, spread=True),
-    "sbnn": EngineEntry(_sbnn, ("spike-slab",), {**_VI, "optimizer": "adam"}, spread=True),
+    "flat-vi": EngineEntry(
+        engines.build_flat_vi, ("normal", "spike-slab"), _VI, course="variational"
+    ),
+    "sbnn": EngineEntry(
+        engines.build_sbnn, ("spike-slab",), {**_VI, "optimizer": "adam"}, course="variational"
+    ),
+    "bmr": EngineEntry(
+        engines.build_bmr,
+        ("layer-scaled",),
+        {"lr": 1e-2, "init_std": 0.1, "start": "module", "rule": "hierarchical"},
+        course="point",
+        paper={"start": "uniform"},
+        prunes="itself",
+    ),
+    "horseshoe": EngineEntry(
+        engines.build_horseshoe,
+        ("horseshoe",),
+        {"lr": 5e-3, "init_std": 0.1, "start": "module"},
+        course="point",
+        paper={},
+    ),
+    "sgld": EngineEntry(
+        engines.build_sgld, _CHAIN_PRIORS, _CHAIN, "steady", spread=False, of_prior=_OF_CHAIN
+    ),
+    "sghmc": EngineEntry(
+        engines.build_sghmc,
+        _CHAIN_PRIORS,
+        {**_CHAIN, "friction": 0.1},
+        course="steady",
+        spread=False,
+        of_prior=_OF_CHAIN,
+    ),
+    "tdamp": EngineEntry(
+        engines.build_tdamp,
+        ("group-sparse",),
+        {"group": "units", "power": 5.0, "memory": 10.0},
+        course="steady",
+        prunes="units",
+    ),
 }

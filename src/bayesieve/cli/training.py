@@ -24,6 +24,7 @@ _TEACHER_SEEDS = 1_000_003  # teachers draw other random numbers than the run
 def learn(plan: Plan, folder: RunFolder, *, resume: bool) -> Fit:
     """Train as planned, with checkpoints in the folder."""
     config = plan.config.training
+    assert config.batch_size is not None
     problem = plan.problem.to(plan.device)
     if config.distill is not None:
         problem = soften(problem, _teachers(plan, problem, folder), config.distill_weight)
@@ -49,6 +50,7 @@ def _teachers(plan: Plan, problem: Problem, folder: RunFolder) -> list[Posterior
     """Dense models of the same network and engine, kept in `teachers/` for a resumed run."""
     config = plan.config.training
     assert config.distill is not None
+    assert config.batch_size is not None
     home = folder.path / "teachers"
     files = [home / f"posterior-{i}.safetensors" for i in range(config.distill)]
     if not all(file.exists() for file in files):

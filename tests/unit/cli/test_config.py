@@ -1,14 +1,28 @@
 """Settings: round trips, strict names and types, flags for every field."""
 
 import json
+from collections.abc import Callable
 from dataclasses import fields
 
 import pytest
 
-from bayesieve.cli.config import EngineConfig, PruningConfig, RunConfig, ScheduleConfig
+from bayesieve.cli.config import (
+    EngineConfig,
+    PruningConfig,
+    RunConfig,
+    ScheduleConfig,
+    TrainingConfig,
+)
 from bayesieve.cli.config_files import UsageError, from_dict, read_config, sections, to_dict
+from bayesieve.cli.engines import RunSize
 from bayesieve.cli.flags import flag_of
-from bayesieve.cli.registry import ENGINES, resolve_engine, resolve_pruning, resolve_schedule
+from bayesieve.cli.registry import (
+    ENGINES,
+    resolve_engine,
+    resolve_length,
+    resolve_pruning,
+    resolve_schedule,
+)
 
 EVERYTHING = {
     "data": {"name": "csv:house.csv", "target": "price", "missing": "impute"},
@@ -93,9 +107,12 @@ def test_every_setting_has_its_own_flag_and_help():
 def test_resolved_engines_have_no_gaps_and_stay_as_they_are(name):
     resolved = resolve_engine(EngineConfig(name=name), own_start=False)
     assert resolve_engine(resolved, own_start=True) == resolved
-    engine = ENGINES[name].build(resolved)
-    assert engine.lr == resolved.lr
-    assert engine.start == resolved.start
+    engine = ENGINES[name].build(resolved, RunSize(1000, n_steps=100, per_epoch=10))
+    assert isinstance(engine.init, Callable)
+    if hasattr(engine, "start"):
+        assert engine.start == resolved.start
+    if hasattr(engine, "lr"):
+        assert engine.lr == resolved.lr
 
 
 @pytest.mark.parametrize(
@@ -134,3 +151,48 @@ def test_schedule_and_score_follow_the_engine():
 
 def test_defaults_are_a_valid_configuration():
     assert from_dict(to_dict(RunConfig()), "test") == RunConfig()
+
+
+def test_samplers_count_in_steps_of_the_run():
+    config = EngineConfig(name="sghmc", lr=0.5, burn_in=0.5, draws=5, anneal=2.0, cycles=4)
+    size = RunSize(1000, n_steps=100, per_epoch=10)
+    engine = ENGINES["sghmc"].build(resolve_engine(config, own_start=False), size)
+    assert engine.step_size == 0.5 / 1000
+    assert (engine.chain.burn_in, engine.chain.thin, engine.chain.n_kept) == (50, 10, 5)
+    assert engine.chain.cycle == 25
+    assert engine.chain.cooling**10 == pytest.approx(0.5)
+    assert engine.adapt == "sa"
+    plain = resolve_engine(EngineConfig(name="sgld", prior="normal"), own_start=False)
+    assert ENGINES["sgld"].build(plain, size).adapt == "none"
+
+
+def test_message_passing_counts_passes_and_units():
+    resolved = resolve_engine(EngineConfig(name="tdamp"), own_start=True)
+    size = RunSize(1000, n_steps=100, per_epoch=10, keep_units=0.25)
+    engine = ENGINES["tdamp"].build(resolved, size)
+    assert (engine.keep, engine.prune_passes) == (0.25, (2, 6))
+    length = resolve_length(TrainingConfig(), resolved, n_data=500)
+    assert (length.epochs, length.batch_size) == (10, 10)
+    assert resolve_length(TrainingConfig(steps=7), resolved, n_data=5000).batch_size == 100
+
+
+@pytest.mark.parametrize(
+    ("pruning", "name", "message"),
+    [
+        (PruningConfig(zeros=0.5, keep_units=0.5), "sbnn", "either --zeros or --keep-units"),
+        (PruningConfig(zeros=0.5), "tdamp", "removes whole units: give --keep-units"),
+    ],
+)
+def test_pruning_an_engine_cannot_do(pruning, name, message):
+    with pytest.raises(UsageError, match=message):
+        resolve_pruning(pruning, EngineConfig(name=name))
+
+
+def test_presets():
+    assert (
+        resolve_engine(EngineConfig(name="bmr", preset="paper"), own_start=False).start == "uniform"
+    )
+    with pytest.raises(UsageError, match="sbnn has no --preset paper"):
+        resolve_engine(EngineConfig(preset="paper"), own_start=False)
+    with pytest.raises(UsageError, match="give 1 or more"):
+        resolve_engine(EngineConfig(name="sgld", anneal=0.9), own_start=False)

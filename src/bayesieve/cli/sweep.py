@@ -1,0 +1,76 @@
+"""`bayesieve sweep`: search settings for the best error at every size."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bayesieve.cli.config_files import UsageError, from_dict, read_config
+from bayesieve.cli.console import FiguresFlag, JsonFlag, print_json, print_table
+from bayesieve.cli.flags import Settings, with_settings
+
+EXAMPLE = (
+    "Example: bayesieve sweep --data mnist --net lenet-300-100 --engine sbnn --epochs 20 "
+    "--trials 30 --out runs/sweep"
+)
+
+
+@with_settings
+def sweep(
+    given: Settings,
+    out: Annotated[Path, typer.Option(help="Folder of the search; an old one is continued.")],
+    trials: Annotated[int, typer.Option(help="Settings to try in this call.")] = 20,
+    config: Annotated[
+        Path | None, typer.Option(help="YAML, TOML or JSON file with what stays fixed.")
+    ] = None,
+    search: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What varies: section.name=LOW:HIGH[:log] or section.name=A|B|C, repeated. "
+            "Learning rate, KL weight and zeros unless given."
+        ),
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            help="Database URL shared by workers on several machines; a journal file in --out "
+            "unless given, which workers on one machine share.",
+            metavar="URL",
+        ),
+    ] = None,
+    figures: FiguresFlag = True,
+    json: JsonFlag = False,
+) -> None:
+    """Search for settings: validation error against size, as a Pareto front."""
+    base = None if config is None else read_config(config)
+    settings = from_dict(given, "command line", base)
+    if trials < 1:
+        raise UsageError(f"--trials must be at least 1, got {trials}.")
+    from bayesieve.cli.sweeping import run_sweep
+
+    result = run_sweep(settings, search or [], trials, out, storage, figures=figures)
+    if json:
+        print_json(result)
+        return
+    _show(result, out)
+
+
+def _show(result: dict[str, Any], out: Path) -> None:
+    rows = [
+        (
+            str(own["number"]),
+            f"{own['score']:.4g}",
+            f"{own['weights']:,}",
+            " ".join(
+                f"{name.partition('.')[2]}={_text(value)}"
+                for name, value in own["settings"].items()
+            ),
+        )
+        for own in result["front"]
+    ]
+    print_table("Pareto front", ("trial", result["metric"], "weights kept", "settings"), rows)
+    print(f"train one of them: bayesieve train --config {out / 'front'}/NUMBER.json --out runs/a")
+
+
+def _text(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,76 @@
+"""One method, trained and scored."""
+
+import pytest
+import torch
+from torch import nn
+
+from bayesieve.compare.measuring import Budget, Method, Scoring, measure
+from bayesieve.core.likelihoods import Categorical, Gaussian
+from bayesieve.core.problem import Problem
+from bayesieve.data.examples import Examples
+from bayesieve.data.pixels import PixelScale
+from bayesieve.engines.map import MAP
+from bayesieve.engines.sbnn import SBNN
+from bayesieve.training.schedule import Schedule
+
+BUDGET = Budget(epochs=4, batch_size=16, seeds=2, zeros=(0.5,), finetune=2, draws=4)
+KINDS = {
+    "point": Method("map", MAP(lr=0.02), Schedule(), "magnitude", "point"),
+    "posterior": Method("sbnn", SBNN(lr=0.02), Schedule()),
+    "ensemble": Method("ensemble", MAP(lr=0.02), Schedule(), "magnitude", "ensemble", members=2),
+    "dropout": Method("dropout", MAP(lr=0.02), Schedule(), "magnitude", "dropout"),
+}
+
+
+def images() -> tuple[nn.Module, Examples]:
+    torch.manual_seed(3)
+    y = torch.arange(64) % 2
+    x = torch.rand(64, 1, 2, 2) * 0.2 + y[:, None, None, None] * 0.5
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    return model, Examples(x, y)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_scored_in_every_way(kind):
+    model, data = images()
+    tests = Scoring(data, 5 * torch.randn(32, 1, 2, 2), PixelScale())
+    problem = Problem(model, Categorical(), data)
+    found = measure(KINDS[kind], model, problem, tests, BUDGET)
+    assert len(found["seeds"]) == 2
+    assert found["epochs"] == (2 if kind == "ensemble" else 4)  # the same number of gradients
+    for numbers in found["seeds"]:
+        assert list(numbers) == [
+            "error", "NLL", "ECE", "out-of-distribution AUROC", "error under FGSM 0.1",
+            "error at 50 % zeros",
+        ]  # fmt: skip
+        assert all(0 <= value <= 3 for value in numbers.values())
+        assert numbers["error"] <= 0.5
+    assert found["seeds"][0] != found["seeds"][1]
+    assert found["bytes"] > 0
+
+
+def test_regression_has_rmse():
+    torch.manual_seed(0)
+    x = torch.randn(64, 2)
+    data = Examples(x, x[:, :1] * 2)
+    model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1))
+    found = measure(
+        KINDS["point"], model, Problem(model, Gaussian(0.3), data), Scoring(data), BUDGET
+    )
+    assert set(found["seeds"][0]) == {"RMSE", "NLL", "error at 50 % zeros"}
+
+
+def test_the_same_seed_measures_the_same():
+    model, data = images()
+    budget = Budget(epochs=1, batch_size=16, seeds=1, zeros=())
+    runs = [
+        measure(KINDS["dropout"], model, Problem(model, Categorical(), data), Scoring(data), budget)
+        for _ in range(2)
+    ]
+    assert runs[0]["seeds"] == runs[1]["seeds"]
+
+
+@pytest.mark.parametrize("wrong", [{"epochs": 0}, {"zeros": (1.0,)}, {"draws": 0}, {"seeds": -1}])
+def test_a_budget_must_make_sense(wrong):
+    with pytest.raises(ValueError, match=f"Budget: {next(iter(wrong))}"):
+        Budget(**wrong)
