@@ -19,7 +19,7 @@ def note(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def print_json(result: Mapping[str, Any]) -> None:
+def print_json(result: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
     """The result for machines."""
     print(json.dumps(result))
 

@@ -31,6 +31,9 @@ DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print parameters, memory and steps; write nothing.")
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace the run in --out.")]
+TensorBoard = Annotated[
+    bool, typer.Option("--tensorboard", help="Also write scalars to RUN/tensorboard.")
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")]
 
 
@@ -43,6 +46,7 @@ def train(
     force: Force = False,
     resume: Resume = False,
     figures: FiguresFlag = True,
+    tensorboard: TensorBoard = False,
     json: JsonFlag = False,
 ) -> None:
     """Learn a posterior over the weights of a network and write a run folder."""
@@ -64,7 +68,7 @@ def train(
             return
         if resume:
             _check_same(plan.config, folder.read_config())
-        result = _run(plan, folder, resume=resume, figures=figures)
+        result = _run(plan, folder, resume=resume, figures=figures, scalars=tensorboard)
     if json:
         print_json(result)
     else:
@@ -90,15 +94,22 @@ def _check_same(config: RunConfig, stored: RunConfig) -> None:
                 )
 
 
-def _run(plan: "Plan", folder: RunFolder, *, resume: bool, figures: bool) -> dict[str, Any]:
+def _run(
+    plan: "Plan", folder: RunFolder, *, resume: bool, figures: bool, scalars: bool
+) -> dict[str, Any]:
     from bayesieve.cli.training import complete, learn
+    from bayesieve.training.tensorboard import ScalarLog, check_installed
+
+    if scalars:
+        check_installed()
 
     if not resume:
         folder.clear()
         folder.create(plan.config, {"command": "train", "arguments": shlex.join(sys.argv[1:])})
     note(f"training on {plan.device}: {plan.length.n_steps:,} steps, {plan.problem.layout.size:,} "
          f"parameters; stop with Ctrl-C, continue with --resume")  # fmt: skip
-    return complete(plan, learn(plan, folder, resume=resume), folder, figures=figures)
+    log = ScalarLog(folder.path / "tensorboard") if scalars else None
+    return complete(plan, learn(plan, folder, resume=resume, log=log), folder, figures=figures)
 
 
 def _describe(plan: "Plan", *, json: bool) -> None:

@@ -17,11 +17,12 @@ from bayesieve.training.checkpoint import has_checkpoint
 from bayesieve.training.distill import soften
 from bayesieve.training.fit import Fit, fit
 from bayesieve.training.options import Saving
+from bayesieve.training.tensorboard import ScalarLog
 
 _TEACHER_SEEDS = 1_000_003  # teachers draw other random numbers than the run
 
 
-def learn(plan: Plan, folder: RunFolder, *, resume: bool) -> Fit:
+def learn(plan: Plan, folder: RunFolder, *, resume: bool, log: ScalarLog | None = None) -> Fit:
     """Train as planned, with checkpoints in the folder."""
     config = plan.config.training
     assert config.batch_size is not None
@@ -43,6 +44,7 @@ def learn(plan: Plan, folder: RunFolder, *, resume: bool) -> Fit:
         saving=Saving(folder.path, config.checkpoint_every, resume and not teaching),
         clip_norm=config.clip_norm,
         compile=config.compile,
+        callbacks=() if log is None else (log,),
     )
 
 

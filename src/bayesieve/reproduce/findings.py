@@ -1,0 +1,88 @@
+"""Our numbers, read from the JSON records that the studies wrote.
+
+Every study has its own record; one small reader each turns it into findings (study, key, field).
+A record that is damaged or of an unknown study is an error, not a gap.
+"""
+
+import json
+import statistics
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One number of ours with where it comes from."""
+
+    study: str
+    key: str
+    field: str
+    value: float
+    seeds: int | None
+    device: str
+    seconds: float | None
+    date: str | None
+    command: str
+
+
+def read_findings(folder: Path) -> dict[tuple[str, str, str], Finding]:
+    """Every finding of the records in a folder; two records with the same finding are an error."""
+    found: dict[tuple[str, str, str], Finding] = {}
+    for path in sorted(folder.glob("*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(record, dict) or record.get("study") not in READERS:
+            continue  # a benchmark, or a record of something the papers do not report
+        for finding in READERS[record["study"]](record):
+            place = (finding.study, finding.key, finding.field)
+            if place in found:
+                raise ValueError(f"{path}: {'/'.join(place)} is in another record too; keep one.")
+            found[place] = finding
+    return found
+
+
+def _about(record: Record) -> dict[str, Any]:
+    machine = record.get("machine", {})
+    device = str(machine.get("device") or machine.get("processor") or "unknown")
+    return {"device": device, "date": record.get("date"), "command": str(record["command"])}
+
+
+def _sbnn_mnist(record: Record) -> Iterator[Finding]:
+    if "test images" not in record["scored_on"]:
+        return
+    for own in record["records"]:
+        yield Finding("sbnn-mnist", own["name"], "error", 100 * own["error_mean"],
+                      len(own["seeds"]), seconds=own["total_seconds"],
+                      **_about(record))  # fmt: skip
+
+
+def _tdamp_mnist(record: Record) -> Iterator[Finding]:
+    if record["n_train"] != 10_000:
+        return
+    for own in record["records"]:
+        for field, value in own["mean"].items():
+            yield Finding("tdamp-mnist", own["name"], field, value, len(own["seeds"]),
+                          seconds=10 * own["mean"]["seconds_per_pass"],
+                          **_about(record))  # fmt: skip
+
+
+def _scratch_mnist(record: Record) -> Iterator[Finding]:
+    by_name: dict[str, list[Record]] = {}
+    for own in record["records"]:
+        if "test" in own:
+            by_name.setdefault(own["name"], []).append(own)
+    for name, runs in by_name.items():
+        value = statistics.fmean(own["test"]["accuracy"] for own in runs)
+        yield Finding("scratch-mnist", name, "accuracy", value, len(runs),
+                      seconds=statistics.fmean(own["seconds"] for own in runs),
+                      **_about(record))  # fmt: skip
+
+
+READERS: dict[str, Callable[[Record], Iterator[Finding]]] = {
+    "sbnn_mnist": _sbnn_mnist,
+    "tdamp_mnist": _tdamp_mnist,
+    "scratch_mnist": _scratch_mnist,
+}
