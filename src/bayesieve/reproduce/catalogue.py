@@ -91,6 +91,7 @@ STUDIES = {
         device=True,
         seeds=True,
     ),
+    "sbnn-droprate": Study("sbnn_droprate", device=True, seeds=True),
     "sbnn-tables": Study("sbnn_tables"),
     "uci": Study("uci"),
     "structured-lenet5": Study("structured_lenet5", device=True, seeds=True),
@@ -126,6 +127,7 @@ _IMAGES = {
     "fashion-mnist": (93.01, "FashionMNIST"),
     "fashion-mnist-augmented": (94.38, "FashionMNIST, augmented"),
 }  # fmt: skip
+_FLAT_CIFAR = {0: 26.34, 50: 27.02, 75: 27.04, 90: 26.63, 95: 27.45, 98: 33.92}
 _RESNET = {"30": 94.23, "50": 94.27, "70": 93.74, "90": 91.68}
 _MESSAGES = {
     "accuracy": 0.9277, "precision": 0.9294, "recall": 0.9263, "f1": 0.9268, "entropy": 0.0070,
@@ -158,21 +160,42 @@ def _sbnn() -> Iterator[Row]:
                   unavailable=lost)  # fmt: skip
     for width, error in ((400, 1.45), (800, 1.47), (1200, 1.58)):
         yield Row(f"sbnn-table-4-{width}", SBNN, "table 4", f"MNIST, 2 x {width} units",
-                  "test error, %", error, "sbnn-mnist", f"m{width}-0", "error")  # fmt: skip
-    yield Row("sbnn-table-5", SBNN, "table 5", "MNIST, 2 x 1200 units, 98 % zeros",
-              "test error, %", 1.61, "sbnn-mnist", "m1200-98", "error")  # fmt: skip
-    yield Row("sbnn-table-6", SBNN, "table 6", "CIFAR-10 flattened, 2 x 1200 units, 95 % zeros",
-              "test error, %", 27.45, "sbnn-cifar", "flat-95", "error")  # fmt: skip
+                  "test error, %", error, "sbnn-droprate", f"m{width}", "error")  # fmt: skip
+    for rate, error in ((50, 1.57), (75, 1.52), (95, 1.54), (98, 1.61)):
+        yield Row(f"sbnn-table-5-{rate}", SBNN, "table 5",
+                  f"MNIST, 2 x 1200 units, {rate} % dropped in one shot", "test error, %", error,
+                  "sbnn-droprate", "m1200", f"snr-{rate}")  # fmt: skip
+    yield Row("sbnn-table-5-gradual", SBNN, "table 5",
+              "MNIST, 2 x 1200 units, 98 % zeros, pruned gradually", "test error, %", 1.61,
+              "sbnn-mnist", "m1200-98", "error")  # fmt: skip
+    yield Row("sbnn-figure-11", SBNN, "figure 11", "weights with inclusion below 1/4", "share",
+              0.95, "sbnn-droprate", "m1200", "below_a_quarter", "higher")  # fmt: skip
+    for rate, error in (
+        (0, 26.34),
+        (50, 27.02),
+        (75, 27.04),
+        (90, 26.63),
+        (95, 27.45),
+        (98, 33.92),
+    ):
+        yield Row(f"sbnn-table-6-{rate}", SBNN, "table 6",
+                  f"CIFAR-10 (JPEG copy) flattened, 2 x 1200 units, {rate} % dropped",
+                  "test error, %", error, "sbnn-droprate", "cifar10",
+                  f"snr-{rate}" if rate else "error")  # fmt: skip
     yield Row("sbnn-table-7-l300", SBNN, "table 7", "LeNet-300-100, 95 % zeros", "test error, %",
               1.94, "sbnn-mnist", "l300-95", "error")  # fmt: skip
     yield Row("sbnn-table-7-l300-more", SBNN, "table 7", "LeNet-300-100, 98.5 % zeros (theirs 95)",
               "test error, %", 1.94, "sbnn-mnist", "l300-98.5", "error")  # fmt: skip
     yield Row("sbnn-table-7-l5", SBNN, "table 7", "LeNet-5-Caffe, 99.5 % zeros (theirs 99.2)",
               "test error, %", 1.06, "sbnn-mnist", "l5-99.5", "error")  # fmt: skip
-    yield Row("sbnn-table-8", SBNN, "table 8", "LeNet-5-Caffe, second prior, 99.5 % in one shot",
-              "test error, %", 1.30, "sbnn-mnist", "l5-one-shot-99.5", "error")  # fmt: skip
+    for prior, errors in ((1, (0.70, 1.56, 4.46, 24.93)), (2, (1.03, 1.01, 1.03, 1.30))):
+        for share, error in zip(("0", "98", "99", "99.5"), errors, strict=True):
+            yield Row(f"sbnn-table-8-set{prior}-{share}", SBNN, "table 8",
+                      f"LeNet-5-Caffe, prior set {prior}, {share} % dropped in one shot",
+                      "test error, %", error, "sbnn-droprate", f"l5-set{prior}",
+                      "error" if share == "0" else f"snr-{share}")  # fmt: skip
     yield Row("sbnn-table-9", SBNN, "table 9", "VGG-like, CIFAR-10, 98.5 % zeros",
-              "test error, %", 8.7, "sbnn-cifar", "vgg-98.5", "error",
+              "test error, %", 8.7, None, "", "",
               unavailable="the original CIFAR-10 files are not available here")  # fmt: skip
 
 

@@ -59,6 +59,21 @@ def _sbnn_mnist(record: Record) -> Iterator[Finding]:
                       **_about(record))  # fmt: skip
 
 
+def _sbnn_droprate(record: Record) -> Iterator[Finding]:
+    if "held-out" in record["scored_on"]:
+        return
+    for own in record["records"]:
+        numbers = {"error": 100 * own["error_mean"]}
+        if own["below_a_quarter"] is not None:
+            numbers["below_a_quarter"] = own["below_a_quarter"]
+        for score, curve in own["curves"].items():
+            for point in curve:
+                numbers[f"{score}-{100 * point['droprate']:g}"] = 100 * point["error"]
+        for field, value in numbers.items():
+            yield Finding("sbnn-droprate", own["name"], field, value, len(own["seeds"]),
+                          seconds=own["seconds"], **_about(record))  # fmt: skip
+
+
 def _tdamp_mnist(record: Record) -> Iterator[Finding]:
     if record["n_train"] != 10_000:
         return
@@ -83,6 +98,7 @@ def _scratch_mnist(record: Record) -> Iterator[Finding]:
 
 READERS: dict[str, Callable[[Record], Iterator[Finding]]] = {
     "sbnn_mnist": _sbnn_mnist,
+    "sbnn_droprate": _sbnn_droprate,
     "tdamp_mnist": _tdamp_mnist,
     "scratch_mnist": _scratch_mnist,
 }
