@@ -173,16 +173,16 @@ ENGINES = {
     "bmr": EngineEntry(
         engines.build_bmr,
         ("layer-scaled",),
-        {"lr": 1e-2, "init_std": 0.1, "start": "module", "rule": "hierarchical"},
+        {"lr": 1e-2, "init_std": 0.1, "start": "module", "rule": "savage-dickey"},
         course="point",
-        paper={"start": "uniform"},
+        paper={"start": "uniform", "rule": "hierarchical"},
         prunes="itself",
     ),
     "horseshoe": EngineEntry(
         engines.build_horseshoe,
         ("horseshoe",),
         {"lr": 5e-3, "init_std": 0.1, "start": "module"},
-        course="point",
+        course="variational",
         paper={},
     ),
     "sgld": EngineEntry(

@@ -7,7 +7,7 @@ import torch
 
 from bayesieve.assess.evaluate import Evaluation, error_curve
 from bayesieve.cli.console import as_bytes, as_percent
-from bayesieve.core.posterior import Factorised, Posterior, SparseModel
+from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel
 from bayesieve.data import Examples
 from bayesieve.engines.sbnn import stuck_in_slab
 from bayesieve.sieve.prune import sparsity_curve
@@ -31,7 +31,7 @@ def posterior_of(model: Model) -> Posterior:
 def has_spread(model: Model) -> bool:
     """Whether draws differ from the mean."""
     posterior = posterior_of(model)
-    return isinstance(posterior, Factorised) or len(getattr(posterior, "draws", ())) > 1
+    return not isinstance(posterior, Samples) or len(posterior.draws) > 1
 
 
 def storage_bytes(model: Model) -> int:

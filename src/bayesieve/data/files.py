@@ -15,16 +15,19 @@ from numpy.typing import NDArray
 from bayesieve.errors import DataError
 
 ROOT_VARIABLE = "BAYESIEVE_DATA"
+CACHE_VARIABLE = "BAYESIEVE_CACHE"
 MAX_BYTES = 32 << 30  # nothing larger is read into memory
 
 
 def cache_dir() -> Path:
-    """Return the per-user cache folder of Bayesieve (it may not exist).
+    """Return the cache folder: BAYESIEVE_CACHE, else the user's (it may not exist).
 
     Example:
         >>> cache_dir().name
         'bayesieve'
     """
+    if given := os.environ.get(CACHE_VARIABLE):
+        return Path(given).expanduser()
     import platformdirs  # only where no folder is given
 
     return Path(platformdirs.user_cache_dir("bayesieve", appauthor=False))
