@@ -10,6 +10,7 @@ from torch import Generator, Tensor, nn
 from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Bernoulli, Gaussian
 from bayesieve.core.problem import Problem
+from bayesieve.engines import Renewing
 
 
 def seeded(seed: int) -> Generator:
@@ -32,16 +33,27 @@ def flat(state: Any) -> Tensor:
     return state.mean if hasattr(state, "mean") else state.w
 
 
-def run(engine, problem, n_steps, *, seed=0, n_models=1, batches=None, decay=False):
+def renew(engine, problem, state, step, n_steps):
+    """What `fit` does before step number `step` for engines that renew something between steps."""
+    if isinstance(engine, Renewing):
+        every = engine.renew_every(n_steps)
+        if step and every and step % every == 0:
+            engine.renew_(problem, state, step, n_steps)
+
+
+def run(engine, problem, n_steps, *, seed=0, n_models=1, batches=None, decay=False, renewing=True):
     """A fresh state after some steps on the given batches in turn, or on all data every time.
 
-    With `decay` the learning rate falls to 0 along half a cosine.
+    With `decay` the learning rate falls to 0 along half a cosine. Without `renewing` an engine that
+    prunes by itself does not.
     """
     state = engine.init(problem, seeded(seed), n_models)
     batches = batches or [Batch(problem.x, problem.y)]
     for step in range(n_steps):
         if decay:
             state.controls.lr_scale.fill_(0.5 + 0.5 * math.cos(math.pi * step / n_steps))
+        if renewing:
+            renew(engine, problem, state, step, n_steps)
         engine.step(problem, state, batches[step % len(batches)])
     return state
 

@@ -1,5 +1,6 @@
 """Short runs of `fit`, a hand-written loop to hold against it, and ways to compare the two."""
 
+import math
 import signal
 from dataclasses import dataclass, field
 
@@ -11,7 +12,7 @@ from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import snapshot
-from problems import normal, seeded
+from problems import normal, renew, seeded
 
 N_DATA, BATCH = 22, 8  # three steps an epoch, the last one smaller
 PER_EPOCH = 3
@@ -57,6 +58,7 @@ def by_hand(problem, engine, *, epochs=4, batch_size=BATCH, seed=0, n_models=1, 
                     lr_scale, kl_scale = dials(step)
                     state.controls.lr_scale.fill_(lr_scale)
                     state.controls.kl_scale.fill_(kl_scale)
+                renew(engine, problem, state, step, epochs * math.ceil(problem.n_data / batch_size))
                 engine.step(problem, state, Batch(problem.x[index], problem.y[index]))
                 step += 1
     return state
@@ -118,8 +120,8 @@ def interrupt_after(monkeypatch, step, number=signal.SIGTERM):
     """Send ourselves a signal once this many steps are taken in the next run."""
     make = fit_module.make_stepper
 
-    def make_interrupted(problem, engine, state):
-        inner, taken = make(problem, engine, state), 0
+    def make_interrupted(*given):
+        inner, taken = make(*given), 0
 
         def one_step(index):
             nonlocal taken

@@ -90,8 +90,9 @@ def _block_ess(halves: Tensor) -> Tensor:
     pairs = pairs.clamp(min=0).cummin(0).values
     pairs = pairs * (pairs > 0).cumprod(0)
     time = 2 * pairs.sum(0) - 1
-    most = m * n * math.log10(m * n)  # anticorrelated chains: a bound as Stan's
-    return (m * n / time).clamp(max=most)
+    # Anticorrelated draws are worth more than independent ones, at most log10(m n) times: Stan's
+    # bound. Without it few draws that happen to alternate would give a negative number.
+    return m * n / time.clamp(min=1 / math.log10(m * n))
 
 
 @dataclass(frozen=True)
@@ -163,8 +164,8 @@ def _quantiles(values: Tensor, levels: tuple[float, float, float]) -> tuple[floa
 def pooled(posteriors: Sequence[Samples]) -> Samples:
     """The draws of several chains as one posterior; inclusion is the mean over chains.
 
-    Raises where module buffers (BatchNorm statistics) differ between chains, since all draws of a
-    posterior share one set.
+    Draws keep their own BatchNorm statistics. Other module buffers must be the same in all chains,
+    since all draws of a posterior share one set.
     """
     if not posteriors:
         raise ValueError("pooled: give at least one posterior.")
@@ -172,16 +173,20 @@ def pooled(posteriors: Sequence[Samples]) -> Samples:
     for own in posteriors[1:]:
         if own.layout != first.layout:
             raise ValueError("pooled: the posteriors belong to networks with other tensors.")
-        if any(not torch.equal(value, first.buffers[name]) for name, value in own.buffers.items()):
-            raise ValueError(
-                "pooled: module buffers differ between chains (BatchNorm statistics). Predict with "
-                "each chain and average the probabilities."
-            )
+        for name in own.buffers.keys() - own.draw_buffers.keys():
+            counter = name.endswith("num_batches_tracked")
+            if not counter and not torch.equal(own.buffers[name], first.buffers[name]):
+                raise ValueError(
+                    f"pooled: the module buffer {name!r} differs between chains. Predict with each "
+                    "chain and average the probabilities."
+                )
     logits = [own.logit_inclusion for own in posteriors]
     logit = None
     if all(value is not None for value in logits):
         logit = torch.stack([value.sigmoid() for value in logits if value is not None])
         logit = logit.mean(0).logit()
     draws = torch.cat([own.draws for own in posteriors])
+    rows = {n: torch.cat([own.draw_buffers[n] for own in posteriors]) for n in first.draw_buffers}
     buffers = {name: value.clone() for name, value in first.buffers.items()}
-    return Samples(first.network, draws, logit, buffers)
+    buffers |= {name: value.mean(0) for name, value in rows.items()}
+    return Samples(first.network, draws, logit, buffers, rows)

@@ -4,7 +4,6 @@ p(y | x) = 1/S Σ_s p(y | x, w_s). Draws are shared by all inputs, so weights ar
 call, however many inputs there are.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,8 +21,8 @@ from bayesieve.assess.metrics import (
     predictive_moments,
 )
 from bayesieve.checks import check_positive
-from bayesieve.core.likelihoods import Bernoulli, Gaussian
-from bayesieve.core.network import Network
+from bayesieve.core.likelihoods import Bernoulli, RealLikelihood
+from bayesieve.core.network import Buffers, Network
 from bayesieve.core.posterior import Posterior, Samples, SparseModel
 
 _DRAWS_AT_ONCE = 64_000_000  # weights held at a time: 256 MB in float32
@@ -76,7 +75,7 @@ class RealPrediction:
 
     Args:
         sample_means: (S, N, m).
-        noise_std: (S, 1, 1), standard deviation of the observation noise.
+        noise_std: (S, 1, 1) or (S, N, m), standard deviation of the observation noise.
     """
 
     sample_means: Tensor
@@ -141,43 +140,38 @@ def predict(
     check_positive("predict", batch_size=batch_size)
     posterior = model.posterior if isinstance(model, SparseModel) else model
     network = posterior.network
-    outputs, weights = [], []
-    for w in _weight_vectors(posterior, n_samples, seed):
-        parts = x.split(batch_size)
-        rows = [network.outputs(w, part.to(network.device), posterior.buffers) for part in parts]
+    outputs, extras = [], []
+    for w, own in weight_vectors(posterior, n_samples, seed):
+        parts = (part.to(network.device) for part in x.split(batch_size))
+        rows = [network.outputs(w, part, posterior.buffers, own) for part in parts]
         outputs.append(torch.cat(rows, 1))
-        weights.append(_noise(network, w))
+        extras.append(network.split(w)[1])
     output = torch.cat(outputs)
-    if network.likelihood.task == "regression":
-        noise = torch.cat(weights)[:, None, None]
-        return RealPrediction(output.reshape(*output.shape[:2], -1), noise)
+    if isinstance(network.likelihood, RealLikelihood):
+        extra = {name: torch.cat([own[name] for own in extras]) for name in extras[0]}
+        return RealPrediction(*network.likelihood.moments(output, extra))
     return ClassPrediction(_log_probs(network, output))
 
 
-def _weight_vectors(posterior: Posterior, n_samples: int, seed: int) -> Iterator[Tensor]:
-    """Draws in blocks of bounded memory, each (s, d); the mean, (1, d), for none."""
+def weight_vectors(
+    posterior: Posterior, n_samples: int, seed: int
+) -> Iterator[tuple[Tensor, Buffers]]:
+    """Draws in blocks of bounded memory, (s, d), and buffers of their own, (s, ...) each.
+
+    The mean, (1, d), for no draws.
+    """
     if n_samples == 0:
-        yield posterior.mean[None]
+        yield posterior.mean[None], {}
         return
     generator = Generator(posterior.mean.device).manual_seed(seed)
     block = max(1, _DRAWS_AT_ONCE // posterior.layout.size)
     if isinstance(posterior, Samples):  # they are in memory already
-        yield from posterior.draw(n_samples, generator).split(block)
+        for part in posterior.choose(n_samples, generator).split(block):
+            yield part.draws, part.draw_buffers
         return
     for start in range(0, n_samples, block):  # one by one: the same draws whatever the block
         n = min(block, n_samples - start)
-        yield torch.cat([posterior.draw(1, generator) for _ in range(n)])
-
-
-def _noise(network: Network, w: Tensor) -> Tensor:
-    """Observation noise of each weight vector, (s,); zeros for class predictions."""
-    likelihood = network.likelihood
-    if not isinstance(likelihood, Gaussian):
-        return w.new_zeros(len(w))
-    log_noise = likelihood.log_noise(network.split(w)[1])
-    if isinstance(log_noise, Tensor):
-        return log_noise.exp()
-    return w.new_full((len(w),), math.exp(log_noise))
+        yield torch.cat([posterior.draw(1, generator) for _ in range(n)]), {}
 
 
 def _log_probs(network: Network, output: Tensor) -> Tensor:

@@ -10,20 +10,22 @@ are rotations and Gaussian noise. Each is scored by accuracy, predictive entropy
 """
 
 import copy
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from bayesieve.assess.metrics import accuracy, ece, negative_log_likelihood
-from bayesieve.assess.predict import ClassPrediction, predict
+from bayesieve.assess.predict import ClassPrediction, predict, weight_vectors
 from bayesieve.checks import check_not_negative, check_positive
 from bayesieve.core.likelihoods import Bernoulli
-from bayesieve.core.network import Network, call_with, tied_names
+from bayesieve.core.network import call_with, tied_names
 from bayesieve.core.posterior import Posterior, SparseModel
 from bayesieve.data.augment import rotate
+from bayesieve.data.pixels import PixelScale
 
 Model = Posterior | SparseModel
 Change = Callable[[Tensor, float], Tensor]  # inputs and a strength to changed inputs
@@ -34,12 +36,15 @@ Bounds = tuple[float, float]
 class Attacked:
     """A model whose inputs are differentiated: the posterior mean, or an average over draws.
 
+    Attack and prediction use the same draws. Strengths and bounds are in pixels from 0 to 1.
+
     Args:
         model: a posterior or sparse model of class labels.
         n_samples: draws averaged; 0 uses the mean of the weights.
         seed: of the draws.
         batch_size: inputs differentiated at a time.
-        bounds: lowest and highest value an input may take.
+        bounds: lowest and highest value a pixel may take.
+        scale: how inputs come from pixels; the default says that they are pixels.
     """
 
     model: Model
@@ -47,6 +52,7 @@ class Attacked:
     seed: int = 0
     batch_size: int = 512
     bounds: Bounds = (0.0, 1.0)
+    scale: PixelScale = field(default_factory=PixelScale)
 
     def __post_init__(self) -> None:
         check_not_negative("Attacked", n_samples=self.n_samples)
@@ -65,21 +71,30 @@ class Attacked:
     def fgsm(self, x: Tensor, strength: float) -> Tensor:
         """One step of length `strength` against the predicted class, as in the module's formula."""
         check_not_negative("fgsm", strength=strength)
-        step = torch.cat([self._slope(part, None).sign() for part in x.split(self.batch_size)])
-        return (x - strength * step).clamp(*self.bounds)
+        return self.moved(x, self.uphill(x), strength)
+
+    def uphill(self, x: Tensor) -> Tensor:
+        """Sign of the gradient of the highest log-probability, of the shape of x."""
+        return torch.cat([self._slope(part, None).sign() for part in x.split(self.batch_size)])
+
+    def moved(self, x: Tensor, uphill: Tensor, strength: float) -> Tensor:
+        """Inputs `strength` pixels further down, inside the bounds."""
+        pixels = self.scale.pixels(x) - strength * uphill
+        return self.scale.inputs(pixels.clamp(*self.bounds))
 
     def pgd(self, x: Tensor, labels: Tensor, strength: float, n_steps: int = 10) -> Tensor:
         """Steps of 2.5 strength / n_steps against the true labels, kept within ±strength of x."""
         check_not_negative("pgd", strength=strength)
         check_positive("pgd", n_steps=n_steps)
-        length = 2.5 * strength / n_steps
+        length, scale = 2.5 * strength / n_steps, self.scale
         done = []
         for part, own in zip(x.split(self.batch_size), labels.split(self.batch_size), strict=True):
-            moved = part
+            start = scale.pixels(part)
+            moved = start
             for _ in range(n_steps):
-                moved = moved - length * self._slope(moved, own).sign()
-                moved = torch.clamp(moved, part - strength, part + strength).clamp(*self.bounds)
-            done.append(moved)
+                moved = moved - length * self._slope(scale.inputs(moved), own).sign()
+                moved = torch.clamp(moved, start - strength, start + strength).clamp(*self.bounds)
+            done.append(scale.inputs(moved))
         return torch.cat(done)
 
     def predict(self, x: Tensor) -> ClassPrediction:
@@ -90,16 +105,9 @@ class Attacked:
 
     def _slope(self, x: Tensor, labels: Tensor | None) -> Tensor:
         """Gradient for x of the log-probability of the labels, or of the predicted class."""
-        posterior = self.posterior
-        network = posterior.network
-        weights = posterior.mean[None]
-        if self.n_samples:
-            generator = Generator(network.device).manual_seed(self.seed)
-            weights = posterior.draw(self.n_samples, generator)
-        log_probs = _differentiable(network, weights, posterior)
         with torch.enable_grad():
-            leaf = x.detach().to(network.device).requires_grad_()
-            values = log_probs(leaf)
+            leaf = x.detach().to(self.posterior.network.device).requires_grad_()
+            values = self._log_probs(leaf)
             if labels is None:
                 chosen = values.max(-1).values
             else:
@@ -107,25 +115,28 @@ class Attacked:
             (grad,) = torch.autograd.grad(chosen.sum(), leaf)
         return grad.to(x.device)
 
+    @cached_property
+    def _log_probs(self) -> Callable[[Tensor], Tensor]:
+        """Log of the averaged probabilities, (n, classes), as a differentiable function."""
+        network, shared = self.posterior.network, self.posterior.buffers
+        module = copy.deepcopy(network.skeleton).eval()  # structure only: its weights take no room
+        names, binary = tied_names(module), isinstance(network.likelihood, Bernoulli)
+        rows: list[tuple[Mapping[str, Tensor], Mapping[str, Tensor]]] = []
+        for w, own in weight_vectors(self.posterior, self.n_samples, self.seed):
+            for i, row in enumerate(w.detach()):
+                buffers = {**shared, **{name: value[i] for name, value in own.items()}}
+                rows.append((network.split(row)[0], buffers))
 
-def _differentiable(
-    network: Network, weights: Tensor, posterior: Posterior
-) -> Callable[[Tensor], Tensor]:
-    """Log of the averaged probabilities, (n, classes), as a differentiable function of inputs."""
-    module = copy.deepcopy(network.skeleton).eval()  # structure only: its weights hold no memory
-    names = tied_names(module)
-    rows = [network.split(w)[0] for w in weights.detach()]
+        def log_probs(x: Tensor) -> Tensor:
+            outputs = torch.stack([call_with(module, names, *row, x) for row in rows])
+            if binary:
+                logit = outputs.reshape(len(rows), len(x), 1)
+                each = torch.cat([F.logsigmoid(-logit), F.logsigmoid(logit)], -1)
+            else:
+                each = F.log_softmax(outputs, -1)
+            return each.logsumexp(0)  # the constant -log S has no gradient
 
-    def log_probs(x: Tensor) -> Tensor:
-        outputs = torch.stack([call_with(module, names, row, posterior.buffers, x) for row in rows])
-        if isinstance(network.likelihood, Bernoulli):
-            logit = outputs.reshape(len(rows), len(x), 1)
-            each = torch.cat([F.logsigmoid(-logit), F.logsigmoid(logit)], -1)
-        else:
-            each = F.log_softmax(outputs, -1)
-        return each.logsumexp(0)
-
-    return log_probs
+        return log_probs
 
 
 def add_noise(x: Tensor, std: float, generator: Generator, bounds: Bounds | None = None) -> Tensor:
@@ -179,7 +190,13 @@ def fgsm_curve(
     attacked: Attacked, x: Tensor, labels: Tensor, strengths: Sequence[float]
 ) -> list[Point]:
     """Scores under the fast gradient sign attack ([Deng], figure 2: 0.1 to 0.5)."""
-    return curve(attacked, x, labels, strengths, attacked.fgsm)
+    check_not_negative("fgsm", strength=tuple(strengths))
+    uphill = attacked.uphill(x)  # the same for every strength
+
+    def change(inputs: Tensor, strength: float) -> Tensor:
+        return attacked.moved(inputs, uphill, strength)
+
+    return curve(attacked, x, labels, strengths, change)
 
 
 def pgd_curve(
@@ -196,17 +213,22 @@ def pgd_curve(
 def rotation_curve(
     attacked: Attacked, x: Tensor, labels: Tensor, degrees: Sequence[float]
 ) -> list[Point]:
-    """Scores on images (n, channels, height, width) turned by each angle."""
-    return curve(attacked, x, labels, degrees, rotate)
+    """Scores on images (n, channels, height, width) turned by each angle; black comes in."""
+
+    def change(inputs: Tensor, angle: float) -> Tensor:
+        return attacked.scale.inputs(rotate(attacked.scale.pixels(inputs), angle))
+
+    return curve(attacked, x, labels, degrees, change)
 
 
 def noise_curve(
     attacked: Attacked, x: Tensor, labels: Tensor, stds: Sequence[float]
 ) -> list[Point]:
-    """Scores on inputs with Gaussian noise of each std, the same normals for all."""
+    """Scores on inputs with Gaussian noise of each std in pixels, the same normals for all."""
 
     def change(inputs: Tensor, std: float) -> Tensor:
         generator = Generator(inputs.device).manual_seed(attacked.seed)
-        return add_noise(inputs, std, generator, attacked.bounds)
+        noisy = add_noise(attacked.scale.pixels(inputs), std, generator, attacked.bounds)
+        return attacked.scale.inputs(noisy)
 
     return curve(attacked, x, labels, stds, change)

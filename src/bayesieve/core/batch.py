@@ -2,6 +2,7 @@
 
 from typing import NamedTuple, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 Metrics = dict[str, Tensor]
@@ -10,18 +11,31 @@ Metrics = dict[str, Tensor]
 class Batch(NamedTuple):
     """Inputs and targets of one step.
 
-    x has shape (n, ...), y (n,) or (n, m). With `per_member` both carry a leading axis of k and
-    each model of a population sees its own rows.
+    x has shape (n, ...), y (n,) or (n, m), weight (n,) or None (all 1). With `per_member` all carry
+    a leading axis of k and each model of a population sees its own rows.
     """
 
     x: Tensor
     y: Tensor
     per_member: bool = False
+    weight: Tensor | None = None
 
     @property
     def n(self) -> int:
         """Examples per model."""
         return self.x.shape[1] if self.per_member else self.x.shape[0]
+
+    def member(self, index: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Inputs, targets and weights that one model of a population sees."""
+        if not self.per_member:
+            return self.x, self.y, self.weight
+        weight = None if self.weight is None else self.weight[index]
+        return self.x[index], self.y[index], weight
+
+
+def weighted_sum(values: Tensor, weight: Tensor | None) -> Tensor:
+    """Σ weight · value over examples, both (n,); None weighs all the same."""
+    return values.sum() if weight is None else torch.dot(values, weight)
 
 
 @runtime_checkable

@@ -33,9 +33,10 @@ _SMALLEST_GAP = 1e-7  # of 1 - δ: what float32 resolves
 class GaussianLaplace:
     """(1 - slab_prob) Laplace(0, scale spike_scale) + slab_prob N(0, scale² slab_std²).
 
-    It lies on prunable weights; the other Bayesian weights are N(0, other_std²). What the paper
-    calls inclusion rises with |β| up to scale slab_std² / spike_scale only, since the Laplace has
-    the heavier tail: prune by inclusion only if slab_std is well above √2 spike_scale.
+    It lies on prunable weights; the other Bayesian weights are N(0, other_std²). ρ, the probability
+    of the Gaussian, rises with |β| up to scale slab_std² / spike_scale only, since the Laplace has
+    the heavier tail. Where slab_std is below √2 spike_scale the Gaussian is the narrow component;
+    the inclusion that samplers report is then 1 - ρ.
 
     Args:
         spike_scale: v₀, Laplace scale in units of `scale`.
@@ -113,9 +114,21 @@ def inclusion_log_odds(
         >>> inclusion_log_odds(*numbers).item()  # -log √(2π): N(0; 0, 1) over Laplace(0; 0, ½)
         -0.9189385175704956
     """
+    start = log_odds_at_zero(slab_prob, spike_scale, slab_std)
+    return log_odds_from(start, w, scale, spike_scale, slab_std)
+
+
+def log_odds_at_zero(slab_prob: Tensor, spike_scale: Tensor, slab_std: Tensor) -> Tensor:
+    """The part of eq. 12 that does not depend on the weight."""
     prob = slab_prob.clamp(_SMALLEST_PROB, 1 - _SMALLEST_GAP)
     start = prob.log() - (-prob).log1p()
-    start = start + (2 * spike_scale).log() - slab_std.log() - 0.5 * math.log(2 * math.pi)
+    return start + (2 * spike_scale).log() - slab_std.log() - 0.5 * math.log(2 * math.pi)
+
+
+def log_odds_from(
+    start: Tensor, w: Tensor, scale: Tensor, spike_scale: Tensor, slab_std: Tensor
+) -> Tensor:
+    """Eq. 12 given its value at w = 0."""
     size = w.abs() / scale
     odds = start + size / spike_scale - 0.5 * (size / slab_std).square()
     return odds.clamp(-_LOGIT_BOUND, _LOGIT_BOUND)

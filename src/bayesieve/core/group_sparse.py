@@ -30,7 +30,7 @@ class GroupSparse:
     group: Group = "units"
     active_prob: float = 0.5
     hidden_variance: float = 1.0
-    output_variance: float = 0.87
+    output_variance: float = 3.0
 
     def __post_init__(self) -> None:
         check_choice("GroupSparse", "group", self.group, GROUPS)

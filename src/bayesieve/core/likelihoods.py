@@ -41,6 +41,23 @@ class Likelihood(Protocol):
         ...
 
 
+@runtime_checkable
+class RealLikelihood(Likelihood, Protocol):
+    """A likelihood of real numbers."""
+
+    def moments(self, output: Tensor, extra: Extra) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of the targets under S weight vectors.
+
+        Args:
+            output: (S, n, ...), of the network.
+            extra: learned numbers, each (S, ...).
+
+        Returns:
+            Means (S, n, m) and standard deviations that broadcast to them.
+        """
+        ...
+
+
 class _Classes:
     """What likelihoods of class labels share."""
 
@@ -61,20 +78,37 @@ class Categorical(_Classes):
     With probability rows the log density is Σ_c target_c log p_c, which is what training on
     softened labels (self-distillation) maximises.
 
+    Args:
+        class_weight: what an example of each class counts; None counts all once.
+
     Example:
         >>> Categorical().log_prob(torch.zeros(1, 4), torch.tensor([2]), {}).item()
         -1.3862943649291992
+        >>> Categorical((1.0, 3.0)).log_prob(torch.zeros(2, 2), torch.tensor([0, 1]), {}).tolist()
+        [-0.6931471824645996, -2.079441547393799]
     """
+
+    class_weight: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.class_weight is not None:
+            check_positive("Categorical", class_weight=self.class_weight)
 
     def log_prob(self, output: Tensor, target: Tensor, extra: Extra) -> Tensor:
         """Log density of each example, shape (n,); positions of a sequence are summed."""
         if target.is_floating_point():
-            per_position = (target * F.log_softmax(output, -1)).sum(-1)
+            log_probs = F.log_softmax(output, -1)
+            if self.class_weight is not None:  # by column, from numbers: no tensor made in a graph
+                columns = zip(log_probs.unbind(-1), self.class_weight, strict=True)
+                log_probs = torch.stack([column * weight for column, weight in columns], -1)
+            per_position = (target * log_probs).sum(-1)
         else:
             flat = F.cross_entropy(
                 output.reshape(-1, output.shape[-1]), target.reshape(-1), reduction="none"
             )
             per_position = -flat.view(target.shape)
+            for label, weight in enumerate(self.class_weight or ()):
+                per_position = torch.where(target == label, weight * per_position, per_position)
         return per_position.flatten(1).sum(1) if per_position.dim() > 1 else per_position
 
     def check(self, output: Tensor, target: Tensor) -> None:
@@ -84,6 +118,11 @@ class Categorical(_Classes):
                 f"Categorical: the network must return (n, classes), got {tuple(output.shape)}."
             )
         n_classes = output.shape[-1]
+        if self.class_weight is not None and len(self.class_weight) != n_classes:
+            raise ValueError(
+                f"Categorical: class_weight has {len(self.class_weight)} numbers for {n_classes} "
+                "classes."
+            )
         if target.is_floating_point():
             if target.shape[1:] != output.shape[1:]:
                 raise ValueError(
@@ -113,16 +152,27 @@ class Categorical(_Classes):
 class Bernoulli(_Classes):
     """Sigmoid of each output; targets are 0 or 1, one per output (a last axis of 1 may lack).
 
+    Args:
+        pos_weight: what a target of 1 counts, where a target of 0 counts once.
+
     Example:
         >>> Bernoulli().log_prob(torch.zeros(1, 1), torch.tensor([1.0]), {}).item()
         -0.6931471824645996
     """
 
+    pos_weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_positive("Bernoulli", pos_weight=self.pos_weight)
+
     def log_prob(self, output: Tensor, target: Tensor, extra: Extra) -> Tensor:
         """Log density of each example, shape (n,); several outputs are summed."""
         logits = output.reshape(len(output), -1)
         labels = target.reshape(len(output), -1).to(logits.dtype)
-        return -F.binary_cross_entropy_with_logits(logits, labels, reduction="none").sum(1)
+        nll = F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
+        if self.pos_weight != 1:
+            nll = nll * (1 + (self.pos_weight - 1) * labels)
+        return -nll.sum(1)
 
     def check(self, output: Tensor, target: Tensor) -> None:
         """Targets must be 0 or 1, one per output."""
@@ -135,8 +185,17 @@ class Bernoulli(_Classes):
             raise ValueError("Bernoulli: targets must be 0 or 1.")
 
 
+class _Real:
+    """What likelihoods of real numbers share."""
+
+    @property
+    def task(self) -> Task:
+        """Real numbers."""
+        return "regression"
+
+
 @dataclass(frozen=True)
-class Gaussian:
+class Gaussian(_Real):
     """Normal noise around the output, with one standard deviation for all outputs.
 
     Args:
@@ -154,11 +213,6 @@ class Gaussian:
 
     def __post_init__(self) -> None:
         check_positive("Gaussian", noise_std=self.noise_std)
-
-    @property
-    def task(self) -> Task:
-        """Real numbers."""
-        return "regression"
 
     def parameters(self) -> dict[str, Tensor]:
         """The log noise standard deviation, when it is learned."""
@@ -179,15 +233,138 @@ class Gaussian:
         per_output = -0.5 * scaled.square() - log_noise - 0.5 * math.log(2 * math.pi)
         return per_output.sum(1)
 
+    def moments(self, output: Tensor, extra: Extra) -> tuple[Tensor, Tensor]:
+        """Means (S, n, m) and the noise's standard deviation, (S, 1, 1)."""
+        means = output.reshape(*output.shape[:2], -1)
+        return means, _per_draw(self.log_noise(extra), means).exp()
+
     def check(self, output: Tensor, target: Tensor) -> None:
         """Targets must be real and as many as the outputs."""
-        if not target.is_floating_point():
+        _check_real("Gaussian", output, target)
+
+
+@dataclass(frozen=True)
+class StudentT(_Real):
+    """Student-t noise around the output: a few wild targets do not bend the fit.
+
+    Args:
+        scale: of the noise, in units of the (standardised) targets; the starting value when it is
+            learned. The standard deviation is scale · √(df / (df - 2)).
+        df: degrees of freedom, > 2; small ones have heavy tails.
+        learned: whether log scale is a point parameter trained with the weights.
+
+    Example:
+        >>> round(StudentT(df=3.0).log_prob(torch.zeros(1, 1), torch.zeros(1), {}).item(), 4)
+        -1.0009
+    """
+
+    scale: float = 1.0
+    df: float = 4.0
+    learned: bool = False
+
+    def __post_init__(self) -> None:
+        check_positive("StudentT", scale=self.scale)
+        if not 2 < self.df < math.inf:
+            raise ValueError(f"StudentT: df must be > 2 and finite, got {self.df}. Use Gaussian.")
+
+    def parameters(self) -> dict[str, Tensor]:
+        """The log scale, when it is learned."""
+        return {"log_scale": torch.tensor(math.log(self.scale))} if self.learned else {}
+
+    def log_scale(self, extra: Extra) -> Tensor | float:
+        """Log scale in force, scalar or (k,) for a population."""
+        return extra["log_scale"] if self.learned else math.log(self.scale)
+
+    def log_prob(self, output: Tensor, target: Tensor, extra: Extra) -> Tensor:
+        """Log density of each example, shape (n,); several outputs are summed."""
+        mean = output.reshape(len(output), -1)
+        log_scale = self.log_scale(extra)
+        factor = log_scale.neg().exp() if isinstance(log_scale, Tensor) else math.exp(-log_scale)
+        scaled = (target.reshape(len(output), -1) - mean) * factor
+        half = 0.5 * (self.df + 1)
+        constant = math.lgamma(half) - math.lgamma(0.5 * self.df)
+        constant -= 0.5 * math.log(math.pi * self.df)
+        per_output = constant - log_scale - half * torch.log1p(scaled.square() / self.df)
+        return per_output.sum(1)
+
+    def moments(self, output: Tensor, extra: Extra) -> tuple[Tensor, Tensor]:
+        """Means (S, n, m) and the noise's standard deviation, (S, 1, 1)."""
+        means = output.reshape(*output.shape[:2], -1)
+        growth = math.sqrt(self.df / (self.df - 2))
+        return means, growth * _per_draw(self.log_scale(extra), means).exp()
+
+    def check(self, output: Tensor, target: Tensor) -> None:
+        """Targets must be real and as many as the outputs."""
+        _check_real("StudentT", output, target)
+
+
+@dataclass(frozen=True)
+class Heteroscedastic(_Real):
+    """Normal noise whose size depends on the input: the network returns m means, then m log stds.
+
+    The standard deviation is √(min_noise_std² + noise_std² exp(2 s)) for an output s, so that an
+    untrained network (s near 0) starts near noise_std, and no density runs away to infinity.
+
+    Args:
+        noise_std: in units of the (standardised) targets, where the second half of outputs is 0.
+        min_noise_std: below which no noise is believed.
+
+    Example:
+        >>> output = torch.tensor([[2.0, 0.0]])  # mean 2, std about 0.5
+        >>> means, stds = Heteroscedastic(0.5).moments(output[None], {})
+        >>> means.item(), round(stds.item(), 3)
+        (2.0, 0.5)
+    """
+
+    noise_std: float = 0.5
+    min_noise_std: float = 0.01
+
+    def __post_init__(self) -> None:
+        check_positive("Heteroscedastic", noise_std=self.noise_std, floor=self.min_noise_std)
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Nothing beside the network."""
+        return {}
+
+    def moments(self, output: Tensor, extra: Extra) -> tuple[Tensor, Tensor]:
+        """Means and standard deviations, both (S, n, m)."""
+        means, raw = output.reshape(*output.shape[:2], -1).chunk(2, -1)
+        return means, self._variance(raw).sqrt()
+
+    def log_prob(self, output: Tensor, target: Tensor, extra: Extra) -> Tensor:
+        """Log density of each example, shape (n,); several outputs are summed."""
+        mean, raw = output.reshape(len(output), -1).chunk(2, -1)
+        variance = self._variance(raw)
+        square = (target.reshape(len(output), -1) - mean).square()
+        return -0.5 * (square / variance + variance.log() + math.log(2 * math.pi)).sum(1)
+
+    def check(self, output: Tensor, target: Tensor) -> None:
+        """Targets must be real and half as many as the outputs."""
+        if output[0].numel() != 2 * target[0].numel():
             raise ValueError(
-                f"Gaussian: targets must be floating point, got {target.dtype}. "
-                "Use Categorical for class numbers."
+                f"Heteroscedastic: the network must return a mean and a log std for each of the "
+                f"{target[0].numel()} target columns, got {output[0].numel()} outputs."
             )
-        if output[0].numel() != target[0].numel():
-            raise ValueError(
-                f"Gaussian: the network returns {output[0].numel()} outputs per example but "
-                f"targets have {target[0].numel()} columns; they must agree."
-            )
+        _check_real("Heteroscedastic", output.reshape(len(output), -1).chunk(2, -1)[0], target)
+
+    def _variance(self, raw: Tensor) -> Tensor:
+        return self.noise_std**2 * (2 * raw).exp() + self.min_noise_std**2
+
+
+def _per_draw(value: Tensor | float, like: Tensor) -> Tensor:
+    """A number, or one for each of the S draws, as a tensor (S, 1, 1)."""
+    own = value if isinstance(value, Tensor) else like.new_full((len(like),), value)
+    return own[:, None, None]
+
+
+def _check_real(who: str, output: Tensor, target: Tensor) -> None:
+    if not target.is_floating_point():
+        raise ValueError(
+            f"{who}: targets must be floating point, got {target.dtype}. "
+            "Use Categorical for class numbers."
+        )
+    if output[0].numel() != target[0].numel():
+        raise ValueError(
+            f"{who}: the network returns {output[0].numel()} outputs per example but "
+            f"targets have {target[0].numel()} columns; they must agree."
+        )

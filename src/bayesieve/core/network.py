@@ -94,31 +94,61 @@ class Network:
                 parameters[name] = view
         return parameters, extra
 
-    def outputs(self, w: Tensor, x: Tensor, buffers: Buffers) -> Tensor:
+    def outputs(
+        self, w: Tensor, x: Tensor, buffers: Buffers, row_buffers: Buffers | None = None
+    ) -> Tensor:
         """Evaluate k weight vectors on n inputs in eval mode.
 
         Args:
             w: weight vectors, shape (k, d).
             x: inputs, shape (n, ...), shared by all k.
             buffers: module buffers (BatchNorm statistics), shared by all k.
+            row_buffers: those that differ, (k, ...) each; they come before the shared ones.
 
         Returns:
             Outputs, shape (k, n, ...), without gradients.
         """
-        parameters, _ = self.split(w)
+        parameters, own = self.split(w)[0], dict(row_buffers or {})
         was_training = [m.training for m in self.skeleton.modules()]
         self.skeleton.eval()
         try:
             with torch.no_grad():
                 if len(w) > 1 and x.device.type != "cpu" and self.is_batchable(x[:2]):
-                    call = torch.vmap(self._call, in_dims=(0, None, None))
-                    return call(parameters, dict(buffers), x)
+                    shared = {name: value for name, value in buffers.items() if name not in own}
+                    call = torch.vmap(self._call_row, in_dims=(0, 0, None, None))
+                    return call(parameters, own, shared, x)
                 # On a CPU one matrix product per draw beats a batched product.
-                rows = ({name: view[i] for name, view in parameters.items()} for i in range(len(w)))
-                return torch.stack([self._call(row, buffers, x) for row in rows])
+                outputs = []
+                for i in range(len(w)):
+                    row, of_row = ({n: v[i] for n, v in part.items()} for part in (parameters, own))
+                    outputs.append(self._call_row(row, of_row, buffers, x))
+                return torch.stack(outputs)
         finally:
             for module, training in zip(self.skeleton.modules(), was_training, strict=True):
                 module.training = training
+
+    def member_outputs(self, w: Tensor, x: Tensor, buffers: Buffers) -> Tensor:
+        """Evaluate k weight vectors, (k, d), each on its own n inputs, in eval mode.
+
+        Args:
+            w: weight vectors, shape (k, d).
+            x: inputs, shape (k, n, ...).
+            buffers: module buffers, each with a leading axis of k.
+
+        Returns:
+            Outputs, shape (k, n, ...), without gradients.
+        """
+        if len(w) > 1 and self.is_batchable(x[0][:2]):
+            was_training = [m.training for m in self.skeleton.modules()]
+            self.skeleton.eval()
+            try:
+                with torch.no_grad():
+                    return torch.vmap(self._call)(self.split(w)[0], dict(buffers), x)
+            finally:
+                for module, training in zip(self.skeleton.modules(), was_training, strict=True):
+                    module.training = training
+        own = ({name: value[i] for name, value in buffers.items()} for i in range(len(w)))
+        return torch.cat([self.outputs(w[i : i + 1], x[i], b) for i, b in enumerate(own)])
 
     def is_batchable(self, x: Tensor) -> bool:
         """Whether the module runs under `torch.vmap` over its weights; tried once, remembered."""
@@ -143,6 +173,11 @@ class Network:
                 for module, training in zip(self.skeleton.modules(), modes, strict=True):
                     module.training = training
         return self._batched[0]
+
+    def _call_row(
+        self, parameters: Mapping[str, Tensor], own: Buffers, shared: Buffers, x: Tensor
+    ) -> Tensor:
+        return self._call(parameters, {**shared, **own}, x)
 
     def _call(self, parameters: Mapping[str, Tensor], buffers: Buffers, x: Tensor) -> Tensor:
         return call_with(self.skeleton, self._names, parameters, buffers, x)

@@ -138,13 +138,23 @@ class Samples:
         network: the function these weights belong to.
         draws: (n, d).
         logit_inclusion: (d,) or None.
-        buffers: module buffers.
+        buffers: module buffers, of the mean.
+        draw_buffers: those that each draw has of its own (BatchNorm statistics), (n, ...) each; the
+            rest is shared.
+
+    Example:
+        >>> from bayesieve.core.likelihoods import Gaussian
+        >>> network = Network.of(nn.Linear(2, 1), Gaussian())
+        >>> chosen = Samples(network, torch.eye(3)).choose(2, torch.Generator().manual_seed(0))
+        >>> chosen.draws.shape
+        torch.Size([2, 3])
     """
 
     network: Network
     draws: Tensor
     logit_inclusion: Tensor | None = None
     buffers: Mapping[str, Tensor] = field(default_factory=dict)
+    draw_buffers: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         d = self.network.layout.size
@@ -152,6 +162,12 @@ class Samples:
             raise ValueError(
                 f"Samples: draws must have shape (n, {d}), n > 0, got {tuple(self.draws.shape)}."
             )
+        for name, value in self.draw_buffers.items():
+            if value.dim() == 0 or len(value) != len(self.draws):
+                raise ValueError(
+                    f"Samples: buffer {name!r} must have one entry for each of "
+                    f"{len(self.draws)} draws, got shape {tuple(value.shape)}."
+                )
 
     @property
     def layout(self) -> Layout:
@@ -170,10 +186,24 @@ class Samples:
 
     def draw(self, n: int, generator: Generator) -> Tensor:
         """N rows taken at random with replacement, shape (n, d); all rows once if n equals them."""
+        return self.choose(n, generator).draws
+
+    def choose(self, n: int, generator: Generator) -> "Samples":
+        """The rows that `draw` takes, each with its own buffers."""
         if n == len(self.draws):
-            return self.draws.clone()
+            return replace(self, draws=self.draws.clone())
         rows = torch.randint(len(self.draws), (n,), generator=generator, device=self.draws.device)
-        return self.draws[rows]
+        own = {name: value[rows] for name, value in self.draw_buffers.items()}
+        return replace(self, draws=self.draws[rows], draw_buffers=own)
+
+    def split(self, size: int) -> "list[Samples]":
+        """The draws in their order, in parts of at most `size`."""
+        parts = []
+        for start in range(0, len(self.draws), size):
+            part = slice(start, start + size)
+            own = {name: value[part] for name, value in self.draw_buffers.items()}
+            parts.append(replace(self, draws=self.draws[part], draw_buffers=own))
+        return parts
 
     def masked(self, keep: Tensor) -> "Samples":
         """The same draws with 0 where `keep`, (d,), is False."""
@@ -193,6 +223,7 @@ class Samples:
             draws=self.draws.to(device),
             logit_inclusion=None if logit is None else logit.to(device),
             buffers={name: value.to(device) for name, value in self.buffers.items()},
+            draw_buffers={name: value.to(device) for name, value in self.draw_buffers.items()},
         )
 
 

@@ -34,6 +34,14 @@ class UnitScaled:
     prior_std: float
     buffers: Mapping[str, Tensor] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        d, n_logs = self.layout.size, self._scales().size
+        sizes = {"mean": d, "spread": d, "log_mean": n_logs, "log_std": n_logs}
+        for name, size in sizes.items():
+            shape = tuple(getattr(self, name).shape)
+            if shape != (size,):
+                raise ValueError(f"UnitScaled: {name} must have shape ({size},), got {shape}.")
+
     @property
     def layout(self) -> Layout:
         """Where each tensor sits in w."""

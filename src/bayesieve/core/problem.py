@@ -6,10 +6,13 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from bayesieve.core.batch import Batch, ExamplesLike
+from bayesieve.checks import check_choice
+from bayesieve.core.batch import Batch, ExamplesLike, weighted_sum
 from bayesieve.core.layout import Layout, RoleRule, default_role
 from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.network import Network
+from bayesieve.core.precision import PRECISIONS, Precision
+from bayesieve.core.rows import Rows
 from bayesieve.core.workspace import Workspace
 
 
@@ -24,6 +27,9 @@ class Problem:
         likelihood: `Categorical`, `Bernoulli` or `Gaussian`.
         data: an object with tensors `.x` (N, ...) and `.y` (N, ...), or an (x, y) pair.
         roles: which parameters are pruned, kept or point estimates (see `Roles`).
+        weight: (N,), what each example counts in the log-likelihood; None counts all once.
+        rows: the rows that each model of a population learns from; None gives all to all.
+        precision: "bf16" runs the network of a training step in bfloat16 (core/precision.py).
 
     Example:
         >>> from bayesieve.core.likelihoods import Gaussian
@@ -43,10 +49,17 @@ class Problem:
         data: ExamplesLike | tuple[Tensor, Tensor],
         *,
         roles: RoleRule = default_role,
+        weight: Tensor | None = None,
+        rows: Rows | None = None,
+        precision: Precision = "float32",
     ) -> None:
+        check_choice("Problem", "precision", precision, PRECISIONS)
+        self.precision: Precision = precision
         self.network = Network.of(model, likelihood, roles)
         self.initial = self.network.weights_of(model)
         self.x, self.y = data if isinstance(data, tuple) else (data.x, data.y)
+        self.weight = weight
+        self.rows = None if rows is None else rows.to(self.network.device, self.network.dtype)
         self._model_reset = _ResetByModule(model)
         self.compiled = False
         self.clip_norm: float | None = None
@@ -66,8 +79,24 @@ class Problem:
 
     @property
     def n_data(self) -> int:
-        """N, the number of training examples."""
-        return len(self.x)
+        """N, the number of training examples (of one model, where each has its own rows)."""
+        return len(self.x) if self.rows is None else self.rows.n
+
+    @property
+    def weighted(self) -> bool:
+        """Whether examples count differently."""
+        return self.weight is not None or (self.rows is not None and self.rows.weight is not None)
+
+    def batch(self, position: Tensor) -> Batch:
+        """The examples at these places, (n,); with own rows at places among them, (k, n)."""
+        rows, weight = self.rows, None
+        index = position if rows is None else rows.index.gather(1, position)
+        if self.weight is not None:
+            weight = self.weight[index]
+        if rows is not None and rows.weight is not None:
+            own = rows.weight.gather(1, position)
+            weight = own if weight is None else own * weight
+        return Batch(self.x[index], self.y[index], rows is not None, weight)
 
     @property
     def device(self) -> torch.device:
@@ -81,13 +110,16 @@ class Problem:
         clone.network = self.network.to(device)
         clone.initial = self.initial.to(device)
         clone.x, clone.y = self.x.to(device), self.y.to(device)
+        clone.weight = None if self.weight is None else self.weight.to(device)
+        clone.rows = None if self.rows is None else self.rows.to(device)
         clone._kernels, clone._workspace = {}, None
         return clone
 
     def with_data(self, data: ExamplesLike | tuple[Tensor, Tensor]) -> "Problem":
-        """The same network and starting point with other training data."""
+        """The same network and starting point with other training data, without weights or rows."""
         clone = object.__new__(Problem)
         clone.__dict__.update(self.__dict__)
+        clone.weight, clone.rows = None, None
         clone.x, clone.y = data if isinstance(data, tuple) else (data.x, data.y)
         clone._kernels, clone._workspace = {}, None
         clone._check()
@@ -97,17 +129,20 @@ class Problem:
         """The flat buffers of k models; made on first use and whenever k or `local` changes."""
         space = self._workspace
         if space is None or space.n_models != n_models or (space.stds is not None) != local:
-            self._workspace = space = Workspace(self.network, n_models, local=local)
+            self._workspace = space = Workspace(
+                self.network, n_models, local=local, precision=self.precision
+            )
         return space
 
     def log_likelihood(self, w: Tensor, batch: Batch) -> Tensor:
         """N/n · Σ log p(y | x, w) of each weight vector, (k, d) -> (k,), in eval mode."""
         buffers = self._workspace.buffers(0) if self._workspace else self.network.buffers()
-        outputs = self.network.outputs(w, batch.x, buffers)
         values = []
-        for row, output in zip(w, outputs, strict=True):
-            extra = self.network.split(row)[1]
-            values.append(self.likelihood.log_prob(output, batch.y, extra).sum())
+        for i, row in enumerate(w):
+            x, y, weight = batch.member(i)
+            output = self.network.outputs(row[None], x, buffers)[0]
+            log_prob = self.likelihood.log_prob(output, y, self.network.split(row)[1])
+            values.append(weighted_sum(log_prob, weight))
         return torch.stack(values) * (self.n_data / batch.n)
 
     def value_and_grad(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -176,6 +211,10 @@ class Problem:
                 f"Problem: x and y must have the same length > 0, got {len(self.x)} and "
                 f"{len(self.y)}."
             )
+        if self.rows is not None:
+            self.rows.check(len(self.x))
+        if self.weight is not None:
+            _check_weight(self.weight, len(self.x), self.network.dtype)
         if self.x.is_floating_point():
             if self.x.dtype != self.network.dtype:
                 raise TypeError(
@@ -194,6 +233,16 @@ class Problem:
         probe = self.x[:2].to(self.device)
         output = self.network.outputs(self.initial[None], probe, self.network.buffers())[0]
         self.likelihood.check(output, self.y)
+
+
+def _check_weight(weight: Tensor, n: int, dtype: torch.dtype) -> None:
+    if weight.shape != (n,) or weight.dtype != dtype:
+        raise ValueError(
+            f"Problem: weight must be {dtype} of shape ({n},), got {weight.dtype} of shape "
+            f"{tuple(weight.shape)}."
+        )
+    if not bool((weight.isfinite() & (weight >= 0)).all()) or not bool((weight > 0).any()):
+        raise ValueError("Problem: weights must be finite and >= 0, and at least one > 0.")
 
 
 class _ResetByModule:

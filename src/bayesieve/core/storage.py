@@ -3,14 +3,16 @@
 The header's metadata holds one JSON text under the key "bayesieve":
 
     format    1
-    class     "Factorised" or "Samples"
+    class     "Factorised", "Samples" or "UnitScaled"
     layout    rows [name, shape, role] in the order of w
     prior     null, or the class name and numbers of the prior
     dtype     of the weights, such as "float32"
     extra     whatever the caller adds
 
-Tensors are mean and std, or draws; logit_inclusion where defined; keep, for a sparse model; and
-module buffers under "buffers.<name>".
+Tensors are mean and std, or draws (of several draws only the weights that are not 0 in all of them,
+with their places under "draws.index", where that is shorter); logit_inclusion where defined; keep,
+for a sparse model; module buffers under "buffers.<name>", and those that differ between draws under
+"draw_buffers.<name>".
 """
 
 import json
@@ -29,14 +31,19 @@ from torch import Tensor
 from bayesieve.core.layout import Layout
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel
+from bayesieve.core.posterior_horseshoe import UnitScaled
 from bayesieve.core.priors import Normal, Prior, SpikeSlab
 from bayesieve.core.problem import Problem
 
 FORMAT = 1
 _KEY = "bayesieve"
-_BUFFERS = "buffers."
+_BUFFERS, _DRAW_BUFFERS, _INDEX = "buffers.", "draw_buffers.", "draws.index"
 _PRIORS: dict[str, type[Normal] | type[SpikeSlab]] = {"Normal": Normal, "SpikeSlab": SpikeSlab}
-_FIELDS = {"Factorised": ("mean", "std"), "Samples": ("draws",)}
+_FIELDS = {
+    "Factorised": ("mean", "std"),
+    "Samples": ("draws",),
+    "UnitScaled": ("mean", "spread", "log_mean", "log_std"),
+}
 
 
 def save(
@@ -67,9 +74,13 @@ def save(
     logit = getattr(posterior, "logit_inclusion", None)
     if logit is not None:
         tensors["logit_inclusion"] = logit
+    if isinstance(posterior, UnitScaled):
+        tensors["prior_std"] = torch.tensor(posterior.prior_std, dtype=torch.float64)
     if isinstance(thing, SparseModel):
         tensors["keep"] = thing.keep
     tensors |= {_BUFFERS + name: value for name, value in posterior.buffers.items()}
+    if isinstance(posterior, Samples):
+        tensors |= {_DRAW_BUFFERS + name: value for name, value in posterior.draw_buffers.items()}
     header = {
         "format": FORMAT,
         "class": kind,
@@ -78,6 +89,8 @@ def save(
         "dtype": _dtype_name(posterior.mean.dtype),
         "extra": dict(extra or {}),
     }
+    if isinstance(posterior, Samples):
+        tensors |= _packed(posterior.draws)
     own = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
     path = Path(path)
     atomic_write(path, tensors_to_bytes(own, {_KEY: json.dumps(header)}))
@@ -155,15 +168,16 @@ def _load(path: Path, network: Network) -> tuple[Posterior, dict[str, Tensor]]:
         )
     tensors = {name: value.to(network.device) for name, value in tensors.items()}
     logit = tensors.get("logit_inclusion")
-    buffers = {
-        name.removeprefix(_BUFFERS): value
-        for name, value in tensors.items()
-        if name.startswith(_BUFFERS)
-    }
+    buffers = _under(_BUFFERS, tensors)
     posterior: Posterior
     try:
         if header["class"] == "Samples":
-            posterior = Samples(network, tensors["draws"], logit, buffers)
+            draws, own = _unpacked(tensors, network.layout.size), _under(_DRAW_BUFFERS, tensors)
+            posterior = Samples(network, draws, logit, buffers, own)
+        elif header["class"] == "UnitScaled":
+            mean, spread, logs, log_std = (tensors[name] for name in _FIELDS["UnitScaled"])
+            number = tensors["prior_std"].item()
+            posterior = UnitScaled(network, mean, spread, logs, log_std, number, buffers)
         else:
             prior = _prior_from_json(header["prior"])
             mean, std = tensors["mean"], tensors["std"]
@@ -202,6 +216,34 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if missing or header["class"] not in list(_FIELDS):
         raise _damaged(path, f"its header lacks {', '.join(sorted(missing)) or 'a known class'}")
     return header, tensors
+
+
+def _packed(draws: Tensor) -> dict[str, Tensor]:
+    """Draws (n, d), or their values and places where they are 0 in common."""
+    index = (draws != 0).any(0).nonzero()[:, 0]
+    n, d = draws.shape
+    if n == 1 or len(index) * (n + 1) >= n * d:
+        return {"draws": draws}
+    return {"draws": draws[:, index], _INDEX: index.to(torch.int32)}
+
+
+def _unpacked(tensors: Mapping[str, Tensor], d: int) -> Tensor:
+    """Draws (n, d) of a file."""
+    draws, index = tensors["draws"], tensors.get(_INDEX)
+    if index is None:
+        return draws
+    if index.dtype != torch.int32 or index.dim() != 1 or draws.shape[1:] != index.shape:
+        raise ValueError("its draws do not fit their places")
+    if len(index) and (int(index.min()) < 0 or int(index.max()) >= d):
+        raise ValueError(f"its draws lie outside of {d} weights")
+    full = draws.new_zeros(len(draws), d)
+    full[:, index.long()] = draws
+    return full
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names begin with a prefix, by the rest of their names."""
+    return {n.removeprefix(prefix): v for n, v in tensors.items() if n.startswith(prefix)}
 
 
 def _check_layout(path: Path, rows: object, layout: Layout) -> None:

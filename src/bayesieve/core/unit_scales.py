@@ -48,6 +48,10 @@ class UnitScales:
         self.last = self.keys.index(keys[(prunable or names)[-1]])
         is_last = torch.arange(self.n_layers, device=device) == self.last
         single = torch.tensor([n == 1 for _, n in self.keys], device=device)
+        self.index: Tensor | None = None  # unit of each entry; on a CPU a copy is faster
+        if device.type != "cpu":
+            units = torch.arange(self.n_units, dtype=torch.float64)[None]
+            self.index = self.to_entries(units)[0].long().to(device)
         self.slab = (~is_last).to(dtype)  # 0 where γ² = â / b̂
         self.common = (is_last | ~single).to(dtype)  # 0 where â = b̂ = 1
         self.local = self.to_units(self.slab[None])[0]  # 0 where a = b = 1
@@ -77,22 +81,24 @@ class UnitScales:
         return torch.cat(columns, 1)
 
     def to_entries(self, values: Tensor) -> Tensor:
-        """One number per unit, (k, R), to one per Bayesian entry, (k, n_bayesian)."""
+        """One number per unit, (..., R), to one per Bayesian entry, (..., n_bayesian)."""
+        if self.index is not None:
+            return values[..., self.index]
         columns = []
         for i, part in self.parts:
-            own = values[:, self.units[i], None]
-            fan_in = (part.stop - part.start) // own.shape[1]
-            columns.append(own.expand(-1, -1, fan_in).reshape(len(values), -1))
-        return torch.cat(columns, 1)
+            own = values[..., self.units[i], None]
+            fan_in = (part.stop - part.start) // own.shape[-2]
+            columns.append(own.expand(*own.shape[:-1], fan_in).flatten(-2))
+        return torch.cat(columns, -1)
 
     def total(self, values: Tensor) -> Tensor:
-        """Sum over the entries of each unit, (k, n_bayesian) -> (k, R)."""
+        """Sum over the entries of each unit, (..., n_bayesian) -> (..., R)."""
         sums: dict[int, Tensor] = {}
         for i, part in self.parts:
             n_units = self.units[i].stop - self.units[i].start
-            own = values[:, part].view(len(values), n_units, -1).sum(-1)
+            own = values[..., part].unflatten(-1, (n_units, -1)).sum(-1)
             sums[i] = sums[i] + own if i in sums else own
-        return torch.cat([sums[i] for i in range(self.n_layers)], 1)
+        return torch.cat([sums[i] for i in range(self.n_layers)], -1)
 
     def log_ratio(self, logs: Tensor, log_std: Tensor) -> Tensor:
         """Log λ² of each unit, (k, S) -> (k, R), H2; `log_std` is log τ₀, scalar or (k, 1)."""

@@ -3,6 +3,7 @@
 Writing a draw into `weights` and asking for the gradient is the whole cost of a sample: nothing is
 split or concatenated in the graph. With k = 1 the module itself runs on views without a population
 axis; with k > 1 it runs once under `vmap`, or, where the module cannot be batched, once per member.
+Plain chains of linear layers whose models each have their own examples skip `vmap`.
 """
 
 import copy
@@ -10,9 +11,11 @@ import copy
 import torch
 from torch import Generator, Tensor, nn
 
-from bayesieve.core.batch import Batch
+from bayesieve.core.batch import Batch, weighted_sum
+from bayesieve.core.chains import Chain, chain_of, run_chain
 from bayesieve.core.local import localise
 from bayesieve.core.network import EXTRA_PREFIX, Network, call_with, tied_names
+from bayesieve.core.precision import Precision, evaluate_in
 
 
 class Workspace:
@@ -23,10 +26,19 @@ class Workspace:
         n_models: k.
         local: whether Linear and Conv layers add their noise to activations; `stds` and
             `std_grads` then exist, of shape (k, d).
+        precision: of the network itself; buffers and likelihood keep the model's dtype.
     """
 
-    def __init__(self, network: Network, n_models: int, *, local: bool = False) -> None:
+    def __init__(
+        self,
+        network: Network,
+        n_models: int,
+        *,
+        local: bool = False,
+        precision: Precision = "float32",
+    ) -> None:
         self.network = network
+        self.precision: Precision = precision
         self.n_models = n_models
         shape = (n_models, network.layout.size)
         self.weights = torch.zeros(shape, device=network.device, dtype=network.dtype)
@@ -49,6 +61,8 @@ class Workspace:
         self._extra, self._leaves = _partition(leaves)
         self.module, self._buffers = self._build(skeleton)
         self._names = tied_names(self.module)
+        scalar = all(value.dim() == 1 for value in self._extra.values())  # one number per model
+        self._chain = chain_of(skeleton) if n_models > 1 and scalar and not local else None
 
     def bind(self, generator: Generator) -> None:
         """Draw activation noise from this generator from now on."""
@@ -77,20 +91,33 @@ class Workspace:
 
     def _log_lik(self, batch: Batch) -> Tensor:
         if self.n_models == 1:
-            x, y = (batch.x[0], batch.y[0]) if batch.per_member else (batch.x, batch.y)
-            return self.network.likelihood.log_prob(self.module(x), y, self._extra).sum()[None]
+            x, y, weight = batch.member(0)
+            output = evaluate_in(self.precision, self.module, x, images_last=True)
+            log_prob = self.network.likelihood.log_prob(output, y, self._extra)
+            return weighted_sum(log_prob, weight)[None]
+        if batch.per_member and self._chain is not None:
+            return self._chain_log_lik(self._chain, batch)
         axis = 0 if batch.per_member else None
-        if self.network.is_batchable(batch.x[0][:2] if batch.per_member else batch.x[:2]):
-            in_dims = (0, 0, 0, axis, axis)
+        if self.network.is_batchable(batch.member(0)[0][:2]):
+            in_dims = (0, 0, 0, axis, axis, None if batch.weight is None else axis)
             call = torch.vmap(self._member_log_lik, in_dims=in_dims, randomness="different")
-            return call(self._leaves, self._extra, self._buffers, batch.x, batch.y)
+            own = (self._leaves, self._extra, self._buffers)
+            return call(*own, batch.x, batch.y, batch.weight)
         values = []
         for i in range(self.n_models):
             groups = (self._leaves, self._extra, self._buffers)
             leaves, extra, buffers = ({n: v[i] for n, v in own.items()} for own in groups)
-            x, y = (batch.x[i], batch.y[i]) if batch.per_member else (batch.x, batch.y)
-            values.append(self._member_log_lik(leaves, extra, buffers, x, y))
+            values.append(self._member_log_lik(leaves, extra, buffers, *batch.member(i)))
         return torch.stack(values)
+
+    def _chain_log_lik(self, chain: Chain, batch: Batch) -> Tensor:
+        """The same for plain chains: models and examples as one axis, (k n, ...)."""
+        output = run_chain(chain, self._leaves, batch.x)
+        k, n = output.shape[:2]
+        extra = {name: v[:, None].expand(k, n).reshape(-1, 1) for name, v in self._extra.items()}
+        y = batch.y.flatten(0, 1)
+        log_prob = self.network.likelihood.log_prob(output.flatten(0, 1), y, extra).view(k, n)
+        return (log_prob if batch.weight is None else log_prob * batch.weight).sum(1)
 
     def _member_log_lik(
         self,
@@ -99,9 +126,13 @@ class Workspace:
         buffers: dict[str, Tensor],
         x: Tensor,
         y: Tensor,
+        weight: Tensor | None,
     ) -> Tensor:
-        output = call_with(self.module, self._names, parameters, buffers, x)
-        return self.network.likelihood.log_prob(output, y, extra).sum()
+        def call(inputs: Tensor) -> Tensor:
+            return call_with(self.module, self._names, parameters, buffers, inputs)
+
+        output = evaluate_in(self.precision, call, x, images_last=False)
+        return weighted_sum(self.network.likelihood.log_prob(output, y, extra), weight)
 
     def _views(self, flat: Tensor) -> dict[str, Tensor]:
         """Named views of a (k, d) buffer; without the population axis when k = 1."""

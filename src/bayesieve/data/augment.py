@@ -3,6 +3,7 @@
 Images have shape (n, channels, height, width). Every function draws from the generator it is given,
 waits for nothing on the host and returns new tensors of the same shape, so it may run inside a
 captured step. What leaves the image is lost and what enters is `fill` (0 unless said).
+`PixelScale.black` is the fill that is a black pixel after a data set's scaling.
 """
 
 import math
@@ -112,7 +113,8 @@ class Augment:
         flip: whether half of the images are mirrored.
         rotation: largest angle in degrees; 0 for none.
         erase: probability of losing a rectangle.
-        fill: value of what is new; 0 is black for pixels that are not centred.
+        fill: value of what is new, one for all channels or one for each; 0 is black for pixels that
+            are not centred, `PixelScale.of(data.preprocessing).black` for any scaling.
 
     Example:
         >>> Augment(shift=4, rotation=15)(torch.ones(2, 1, 28, 28), Generator()).shape
@@ -123,23 +125,44 @@ class Augment:
     flip: bool = False
     rotation: float = 0.0
     erase: float = 0.0
-    fill: float = 0.0
+    fill: float | tuple[float, ...] = 0.0
 
     def __post_init__(self) -> None:
         check_not_negative("Augment", shift=self.shift, rotation=self.rotation)
         check_fraction("Augment", erase=self.erase)
 
+    def check(self, x: Tensor) -> None:
+        """Raise unless these are images with as many channels as `fill` has values."""
+        channels = _checked("Augment", x)[1]
+        if isinstance(self.fill, tuple) and len(self.fill) != channels:
+            raise ValueError(
+                f"Augment: fill has {len(self.fill)} values, the images {channels} channels."
+            )
+
     def __call__(self, x: Tensor, generator: Generator) -> Tensor:
-        """Changed copies of images (n, channels, height, width)."""
+        """Changed copies of images (n, channels, height, width), or of k batches of them."""
+        if x.dim() == 5:  # each model of a population has its own batch
+            return self(x.flatten(0, 1), generator).view(x.shape)
+        fill = self._fill(x)
+        if fill is not None:  # what is new then enters as 0
+            x = x - fill
         if self.shift:
-            x = random_shift(x, self.shift, generator, self.fill)
+            x = random_shift(x, self.shift, generator)
         if self.flip:
             x = random_flip(x, generator)
         if self.rotation:
-            x = random_rotation(x - self.fill, self.rotation, generator) + self.fill
+            x = random_rotation(x, self.rotation, generator)
         if self.erase:
-            x = random_erasing(x, self.erase, generator, fill=self.fill)
-        return x
+            x = random_erasing(x, self.erase, generator)
+        return x if fill is None else x + fill
+
+    def _fill(self, x: Tensor) -> Tensor | float | None:
+        """One number, or one per channel, (channels, 1, 1), made without a copy from the host."""
+        if isinstance(self.fill, float | int):
+            return self.fill or None
+        if not any(self.fill):
+            return None
+        return torch.stack([x.new_full((1, 1), value) for value in self.fill])
 
 
 def _checked(who: str, x: Tensor) -> tuple[int, int, int, int]:

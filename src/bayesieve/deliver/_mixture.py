@@ -4,7 +4,7 @@ Formulas as in `assess.metrics`, without the checks of arguments that a traced g
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Generator, Tensor, nn
@@ -72,12 +72,17 @@ class RealMixture(nn.Module):
 def bake(posterior: Posterior, n_samples: int, seed: int) -> ClassMixture | RealMixture:
     """The posterior's network with `n_samples` draws, those that `predict` makes of this seed."""
     generator = Generator(posterior.mean.device).manual_seed(seed)
+    own: Mapping[str, Tensor] = {}
     if isinstance(posterior, Samples):
-        w = posterior.draw(n_samples, generator)
+        chosen = posterior.choose(n_samples, generator)
+        w, own = chosen.draws, chosen.draw_buffers
     else:  # one by one
         w = torch.cat([posterior.draw(1, generator) for _ in range(n_samples)])
     network, likelihood = posterior.network, posterior.network.likelihood
-    draws = [materialise(network, row, posterior.buffers) for row in w]
+    draws = []
+    for i, row in enumerate(w):
+        buffers = {**posterior.buffers, **{name: value[i] for name, value in own.items()}}
+        draws.append(materialise(network, row, buffers))
     if likelihood.task == "classification":
         return ClassMixture(draws, binary=isinstance(likelihood, Bernoulli)).eval()
     if not isinstance(likelihood, Gaussian):

@@ -17,6 +17,7 @@ from bayesieve.core.layout import Layout, Role
 from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from bayesieve.core.network import EXTRA_PREFIX, Network
 from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel
+from bayesieve.core.posterior_horseshoe import UnitScaled
 from bayesieve.deliver._allowed import DTYPES
 from bayesieve.deliver._files import damaged, dtype_name
 from bayesieve.deliver.graph_json import graph_from_json, graph_to_json, is_layer, trace
@@ -25,7 +26,7 @@ from bayesieve.errors import UnsupportedModelError
 
 MASKS, POSTERIOR = "masks.safetensors", "posterior.safetensors"
 _FIELDS = {"Factorised": ("mean", "std"), "Samples": ("draws",)}
-_BUFFERS, _FROZEN = "buffers.", "frozen."
+_BUFFERS, _DRAW_BUFFERS, _FROZEN = "buffers.", "draw_buffers.", "frozen."
 MAX_SIZE = 1 << 31  # entries of a weight vector
 
 
@@ -111,9 +112,11 @@ def pack_posterior(posterior: Posterior, keep: Tensor | None) -> tuple[bytes, di
     """posterior.safetensors, and its description.
 
     Args:
-        posterior: a `Factorised` or `Samples`.
+        posterior: a `Factorised` or `Samples`; of a `UnitScaled` its means and stds are stored.
         keep: (d,) bool; the rest is 0 and not stored. None keeps everything.
     """
+    if isinstance(posterior, UnitScaled):
+        posterior = posterior.factorised()
     kind = type(posterior).__name__
     if kind not in _FIELDS:
         raise UnsupportedModelError(f"save: a bundle cannot hold a {kind}.")
@@ -126,6 +129,9 @@ def pack_posterior(posterior: Posterior, keep: Tensor | None) -> tuple[bytes, di
     parts = {name: value.detach().cpu()[..., keep] for name, value in tensors.items()}
     skeleton, prefix = trace(network.skeleton), "0." if is_layer(network.skeleton) else ""
     parts |= {_BUFFERS + prefix + name: value.cpu() for name, value in posterior.buffers.items()}
+    if isinstance(posterior, Samples):
+        rows = posterior.draw_buffers.items()
+        parts |= {_DRAW_BUFFERS + prefix + name: value.cpu() for name, value in rows}
     frozen = (p for p in skeleton.named_parameters() if not p[1].is_meta)
     parts |= {_FROZEN + name: value.detach().cpu() for name, value in frozen}
     own = {name: value.clone().contiguous() for name, value in parts.items()}
@@ -164,7 +170,7 @@ def read_posterior(
             logit = _spread(tensors, "logit_inclusion", whole, network.dtype, -math.inf)
         buffers = _buffers(network, tensors)
         if kind == "Samples":
-            return Samples(network, vectors[0], logit, buffers)
+            return Samples(network, vectors[0], logit, buffers, _draw_buffers(buffers, tensors))
         return Factorised(network, vectors[0], vectors[1], None, logit, buffers)
     except ValueError as error:
         raise damaged(path, str(error).rstrip(".")) from error
@@ -220,6 +226,17 @@ def _network(
 
 def _buffers(network: Network, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensors[_BUFFERS + name] for name, _ in network.skeleton.named_buffers()}
+
+
+def _draw_buffers(shared: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The buffers that each draw has of its own, one row per draw."""
+    own = {
+        name: tensors[_DRAW_BUFFERS + name] for name in shared if _DRAW_BUFFERS + name in tensors
+    }
+    for name, value in own.items():
+        if value.shape[1:] != shared[name].shape or value.dtype != shared[name].dtype:
+            raise ValueError(f"buffer {name!r} of the draws does not fit that of the mean")
+    return own
 
 
 def _replace(module: nn.Module, name: str, value: Tensor) -> None:

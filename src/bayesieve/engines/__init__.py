@@ -1,6 +1,6 @@
 """The algorithms, one file each, and the protocol they share."""
 
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from torch import Generator, Tensor
 
@@ -48,4 +48,26 @@ class Engine(Protocol[S]):
 
     def posterior(self, problem: Problem, state: S, member: int = 0) -> Posterior:
         """Copies of what one member has learned."""
+        ...
+
+
+@runtime_checkable
+class Renewing(Protocol):
+    """What an engine has besides if it changes its state between steps, outside captured ones.
+
+    Before step number t = 0, 1, ... `fit` calls `renew_` wherever t > 0 is a multiple of
+    `renew_every`. Tensors must be changed in place.
+    """
+
+    @property
+    def settled(self) -> float | None:
+        """Fraction of the run from which masks are final; None where they never change."""
+        ...
+
+    def renew_every(self, n_steps: int) -> int:
+        """Steps between two calls in a run of `n_steps`; 0 for none."""
+        ...
+
+    def renew_(self, problem: Problem, state: Any, step: int, n_steps: int) -> None:
+        """Do what is due before step number `step` of `n_steps`."""
         ...

@@ -27,7 +27,8 @@ from bayesieve.core.gaussian_laplace import (
     GaussianLaplace,
     best_scale,
     best_slab_prob,
-    inclusion_log_odds,
+    log_odds_at_zero,
+    log_odds_from,
     penalties,
     penalty_energy,
     penalty_gradient,
@@ -158,7 +159,11 @@ class SharedNoise:
                 "GaussianLaplace: the prior's scale is the noise of the data, so the likelihood "
                 "must not learn one too. Use Gaussian(learned=False)."
             )
-        return cls(likelihood.noise_std, problem.y.numel())
+        if problem.weighted:
+            raise ValueError(
+                "GaussianLaplace: with real targets every example counts once; remove the weights."
+            )
+        return cls(likelihood.noise_std, problem.n_data * problem.y[0].numel())
 
     def residual_square_sum(self, log_lik: Tensor) -> Tensor:
         """Σ (y - ŷ)² over all data, from the likelihood's own log density."""
@@ -190,24 +195,22 @@ def update_latents_(
         square_sum: residual sum of squares, (k,), where σ is also the noise.
         n_targets: number of targets it sums over, 0 for class labels.
     """
-    n = latents.rho.shape[1]
+    n, numbers = latents.rho.shape[1], (latents.spike_scale, latents.slab_std)
     own = w[:, :n] if keep is None else w[:, :n] * keep[:, :n]
-    start = 0
-    for layer, size in enumerate(latents.sizes):
-        part = slice(start, start + size)
-        start += size
-        delta = latents.slab_prob[:, layer : layer + 1]
-        odds = inclusion_log_odds(
-            own[:, part], delta, latents.scale, latents.spike_scale, latents.slab_std
-        )
-        rho = latents.rho[:, part]
-        rho.lerp_(torch.sigmoid(odds), omega)
-        if averaging.slab_prob:
-            shares = (latents.slab_share, latents.spike_share)
-            delta.lerp_(best_slab_prob(rho.mean(1, keepdim=True), *shares), omega)
-    laplace, gauss = penalties(latents.rho, latents.spike_scale, latents.slab_std)
+    start = log_odds_at_zero(latents.slab_prob, *numbers)  # (k, L)
+    if len(latents.sizes) > 1:  # one number for all weights of a layer
+        pairs = zip(start.split(1, 1), latents.sizes, strict=True)
+        start = torch.cat([column.expand(-1, size) for column, size in pairs], 1)
+    odds = log_odds_from(start, own, latents.scale, *numbers)
+    latents.rho.lerp_(torch.sigmoid(odds), omega)
+    laplace, gauss = penalties(latents.rho, *numbers)
     latents.laplace.lerp_(laplace, omega)
     latents.gauss.lerp_(gauss, omega)
+    if averaging.slab_prob:
+        parts = latents.rho.split(latents.sizes, 1)
+        means = torch.cat([part.mean(1, keepdim=True) for part in parts], 1)
+        best = best_slab_prob(means, latents.slab_share, latents.spike_share)
+        latents.slab_prob.lerp_(best, omega)
     if averaging.scale:
         _update_scale_(latents, own, omega, square_sum, n_targets)
 

@@ -1,8 +1,6 @@
-"""What the samplers share: the gradient of the log posterior, step sizes, and the draws they keep.
+"""What the samplers share: settings, state, the gradient of the log posterior, step sizes, noise.
 
-The chain axis is the population axis k. Of each chain the state holds the position, a ring of kept
-draws and the average position since burn-in. The newest place of the ring always holds the current
-position, so that keeping a draw needs no branch inside a captured step.
+The chain axis is the population axis k. What a chain keeps of its path is in engines/_kept.py.
 """
 
 import math
@@ -12,11 +10,11 @@ from typing import Protocol
 import torch
 from torch import Generator, Tensor
 
-from bayesieve.checks import check_choice, check_not_negative, check_positive
+from bayesieve.checks import check_choice, check_fraction, check_not_negative, check_positive
 from bayesieve.core.batch import Batch
 from bayesieve.core.gaussian_laplace import GaussianLaplace
 from bayesieve.core.noise import counter_normals, fresh_keys
-from bayesieve.core.posterior import Posterior, Samples
+from bayesieve.core.norm_statistics import flat_statistics, statistics_names
 from bayesieve.core.priors import Normal, Number, per_model
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import Controls
@@ -28,7 +26,6 @@ from bayesieve.engines._adaptive_prior import (
     latents_of,
     prior_energy,
     prior_pull,
-    update_latents_,
 )
 
 _RMS_DECAY, _RMS_FLOOR = 0.99, 1e-5  # of the preconditioner, per example
@@ -60,6 +57,29 @@ class Chain:
     cycle: int = 0
     cooling: float = 1.0
 
+    @classmethod
+    def over(
+        cls, n_steps: int, *, n_kept: int = 20, burn_in: float = 0.5, last_temperature: float = 1.0
+    ) -> "Chain":
+        """Draws spread evenly over the end of a run of known length.
+
+        Args:
+            n_steps: length of the run.
+            n_kept: draws kept.
+            burn_in: fraction of the run before the first.
+            last_temperature: factor on the temperature that cooling has reached at the end.
+
+        Example:
+            >>> chain = Chain.over(1000, last_temperature=0.001)
+            >>> chain.burn_in, chain.thin, round(chain.cooling, 4)
+            (500, 25, 0.9931)
+        """
+        check_positive("Chain", n_steps=n_steps, n_kept=n_kept, last_temperature=last_temperature)
+        check_fraction("Chain", burn_in=burn_in)
+        first = min(round(burn_in * n_steps), n_steps - 1)
+        thin = max(1, (n_steps - first) // n_kept)
+        return cls(first, thin, n_kept, cooling=last_temperature ** (1 / n_steps))
+
     def __post_init__(self) -> None:
         check_positive("Chain", thin=self.thin, n_kept=self.n_kept, delay=self.delay)
         check_positive("Chain", cooling=self.cooling)
@@ -87,6 +107,7 @@ class ChainState:
     velocity: Tensor | None  # (k, d), of samplers with momentum
     square: Tensor | None  # (k, d), running mean square of the gradient, of preconditioned ones
     draws: Tensor  # (k, n_kept, d)
+    norms: Tensor | None  # (k, n_kept, b), running statistics of normalisation layers
     average: Tensor  # (k, d), of all positions since burn-in
     latents: Latents | None  # of a GaussianLaplace prior
     precision: Tensor  # of Gaussian priors, scalar or (k, 1)
@@ -96,6 +117,7 @@ class ChainState:
     controls: Controls
     generator: Generator
     n_bayesian: int
+    norm_names: tuple[str, ...]  # the buffers in `norms`
 
 
 class Sampler(Protocol):
@@ -142,13 +164,15 @@ def chain_state(
         SharedNoise.of(problem)  # raises where the likelihood does not fit
         latents = latents_of(prior, problem, w)
     std = prior.other_std if isinstance(prior, GaussianLaplace) else prior.std
-    draws = w.new_zeros(len(w), engine.chain.n_kept, w.shape[1])
-    draws[:, 0] = w
+    n_kept = engine.chain.n_kept
+    names = statistics_names(problem.network)
+    norms = flat_statistics(names, problem.workspace(n_models).all_buffers()) if names else None
     return ChainState(
         w=w,
         velocity=torch.zeros_like(w) if momentum else None,
         square=torch.ones_like(w) if engine.preconditioned else None,
-        draws=draws,
+        draws=_ring(w, n_kept),
+        norms=None if norms is None else _ring(norms, n_kept),
         average=w.clone(),
         latents=latents,
         precision=per_model(std, w) ** -2,
@@ -158,19 +182,20 @@ def chain_state(
         controls=Controls.neutral(w),
         generator=generator,
         n_bayesian=problem.layout.n_bayesian,
+        norm_names=names,
     )
 
 
-def warm_start_(state: ChainState, posterior: Posterior) -> None:
-    """Move every chain to another posterior's mean, in place."""
-    state.w.copy_(posterior.mean)
-    state.average.copy_(posterior.mean)
-    state.draws[:, 0] = posterior.mean
+def _ring(first: Tensor, n_kept: int) -> Tensor:
+    """Room for n_kept rows (k, n_kept, ...), the first of them filled."""
+    ring = first.new_zeros(len(first), n_kept, first.shape[1])
+    ring[:, 0] = first
+    return ring
 
 
 @dataclass
 class Slope:
-    """The gradient of the log posterior at the current position.
+    """The gradient of the log-likelihood at the current position.
 
     `log_lik` is (k,), `grad` (k, d), `square_sum` the residual sum of squares (k,) where the
     prior's scale is also the noise.
@@ -178,12 +203,13 @@ class Slope:
 
     log_lik: Tensor
     grad: Tensor
+    n_data: int
     square_sum: Tensor | None = None
     n_targets: int = 0
 
 
 def slope(problem: Problem, state: ChainState, batch: Batch) -> Slope:
-    """Gradient of log p(D | w) + kl_scale log p(w), 0 for the prior of point parameters."""
+    """Log-likelihood of all data, estimated from a batch, and its gradient."""
     space = problem.workspace(len(state.w))
     space.weights.copy_(state.w)
     if state.controls.keep is not None:
@@ -195,20 +221,7 @@ def slope(problem: Problem, state: ChainState, batch: Batch) -> Slope:
         square_sum, n_targets = noise.residual_square_sum(log_lik), noise.n_targets
         log_lik = noise.log_lik(square_sum, latents.scale[:, 0])
         grad.mul_(noise.factor(latents.scale))
-    problem.kernel(_add_prior_)(
-        grad, state.w, latents, state.precision, state.controls.kl_scale, state.n_bayesian
-    )
-    return Slope(log_lik, grad, square_sum, n_targets)
-
-
-def _add_prior_(
-    grad: Tensor, w: Tensor, latents: Latents | None, precision: Tensor, kl_scale: Tensor, n: int
-) -> None:
-    start = 0
-    if latents is not None:
-        start = latents.rho.shape[1]
-        grad[:, :start].sub_(kl_scale * prior_pull(w, latents))
-    grad[:, start:n].sub_(kl_scale * precision * w[:, start:n])
+    return Slope(log_lik, grad, problem.n_data, square_sum, n_targets)
 
 
 def normals(problem: Problem, state: ChainState) -> Tensor:
@@ -221,7 +234,22 @@ def normals(problem: Problem, state: ChainState) -> Tensor:
     return state.w.new_empty(shape).normal_(generator=state.generator)
 
 
-def metric(state: ChainState, grad: Tensor, n_data: int) -> Tensor | None:
+# What follows runs inside an engine's kernel, compiled as one piece: tensors in, tensors out.
+
+
+def drift(state: ChainState, at: Slope) -> Tensor:
+    """Gradient of log p(D | w) + kl_scale log p(w), in place; points have no prior, (k, d)."""
+    grad, w, latents = at.grad, state.w, state.latents
+    weight, start = state.controls.kl_scale, 0
+    if latents is not None:
+        start = latents.rho.shape[1]
+        grad[:, :start].sub_(weight * prior_pull(w, latents))
+    rest = slice(start, state.n_bayesian)
+    grad[:, rest].sub_(weight * state.precision * w[:, rest])
+    return grad
+
+
+def metric(state: ChainState, at: Slope) -> Tensor | None:
     """Diagonal preconditioner 1 / (root mean square of the gradient per example), or None.
 
     [Li]'s RMSprop metric without the divergence term, whose neglect is a bias of order
@@ -229,28 +257,8 @@ def metric(state: ChainState, grad: Tensor, n_data: int) -> Tensor | None:
     """
     if state.square is None:
         return None
-    state.square.lerp_((grad / n_data).square(), 1 - _RMS_DECAY)
+    state.square.lerp_((at.grad / at.n_data).square(), 1 - _RMS_DECAY)
     return 1 / (state.square.sqrt() + _RMS_FLOOR)
-
-
-def after_move_(engine: Sampler, problem: Problem, state: ChainState, at: Slope) -> None:
-    """Keep the new position and let the prior follow it; in place."""
-    problem.kernel(_keep_)(state.w, state.draws, state.average, state.step, engine.chain)
-    if state.latents is None or engine.adapt == "none":
-        return
-    omega = engine.averaging.omega(state.step)
-    if engine.adapt == "em":
-        omega = torch.ones_like(omega)
-    problem.kernel(update_latents_)(
-        state.latents, state.w, state.controls.keep, omega, engine.averaging, at.square_sum,
-        at.n_targets,
-    )  # fmt: skip
-
-
-def _keep_(w: Tensor, draws: Tensor, average: Tensor, step: Tensor, chain: Chain) -> None:
-    slot = ((chain.n_seen(step) - 1) % chain.n_kept).long()
-    draws.index_copy_(1, slot[None], w[:, None])
-    average.lerp_(w, 1 / (step - chain.burn_in).clamp(min=1))
 
 
 def lengths(engine: Sampler, state: ChainState) -> tuple[Tensor, Tensor]:
@@ -263,7 +271,7 @@ def lengths(engine: Sampler, state: ChainState) -> tuple[Tensor, Tensor]:
     return size, temperature
 
 
-def energy(state: ChainState) -> Tensor:
+def energy(engine: Sampler, state: ChainState) -> Tensor:
     """The prior's energy of the Bayesian weights still trained, in nats, (k,).
 
     Constants are left out: under an adaptive prior they would change with the latents.
@@ -281,30 +289,3 @@ def energy(state: ChainState) -> Tensor:
     if state.controls.trained is not None:
         value = value * state.controls.trained[:, :n]
     return value.sum(1, dtype=torch.float64)
-
-
-def kept_draws(engine: Sampler, problem: Problem, state: ChainState, member: int) -> Samples:
-    """The draws of one chain as copies, oldest first, 0 where pruned."""
-    seen = int(engine.chain.n_seen(state.step).item())
-    ring = state.draws[member]
-    if seen > len(ring):
-        ring = ring.roll(-(seen % len(ring)), 0)
-    return _samples(engine, problem, state, member, ring[:seen])
-
-
-def average_position(engine: Sampler, problem: Problem, state: ChainState, member: int) -> Samples:
-    """The mean of all positions of one chain since burn-in, as a posterior of one draw."""
-    return _samples(engine, problem, state, member, state.average[member : member + 1])
-
-
-def _samples(
-    engine: Sampler, problem: Problem, state: ChainState, member: int, draws: Tensor
-) -> Samples:
-    logit = None
-    if state.latents is not None and engine.adapt != "none":
-        logit = torch.full_like(state.w[member], torch.inf)
-        logit[problem.layout.sparse] = state.latents.rho[member].logit(eps=1e-7)
-    buffers = problem.workspace(len(state.w)).buffers(member)
-    whole = Samples(problem.network, draws.detach().clone(), logit, buffers)
-    keep = state.controls.keep
-    return whole if keep is None else whole.masked(keep[member])

@@ -20,24 +20,28 @@ from torch import Generator, Tensor
 
 from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.gaussian_laplace import GaussianLaplace
-from bayesieve.core.posterior import Posterior, Samples
 from bayesieve.core.priors import Normal, Number
 from bayesieve.core.problem import Problem
 from bayesieve.engines._adaptive_prior import Adapt, Averaging
 from bayesieve.engines._chain import (
     Chain,
     ChainState,
-    after_move_,
-    average_position,
+    Slope,
     chain_state,
     check_sampler,
+    drift,
     energy,
-    kept_draws,
     lengths,
     metric,
     normals,
     slope,
-    warm_start_,
+)
+from bayesieve.engines._kept import (
+    after_move_,
+    average_position,
+    keep_norms_,
+    kept_draws,
+    start_at_,
 )
 
 
@@ -89,42 +93,30 @@ class SGLD:
         """Start every chain at the initial weights."""
         return chain_state(self, problem, generator, n_models, momentum=False)
 
-    def warm_start_(self, state: ChainState, posterior: Posterior) -> None:
-        """Continue from another posterior's mean."""
-        warm_start_(state, posterior)
-
     def step(self, problem: Problem, state: ChainState, batch: Batch) -> Metrics:
         """Eq. L1, then one update of the prior's latent numbers; in place."""
         at = slope(problem, state, batch)
         state.step += 1
-        size, temperature = lengths(self, state)
-        problem.kernel(_move_)(
-            state.w, at.grad, normals(problem, state), size, temperature,
-            metric(state, at.grad, problem.n_data), state.controls.trained,
-        )  # fmt: skip
-        after_move_(self, problem, state, at)
+        problem.kernel(_advance_)(self, state, at, normals(problem, state))
+        keep_norms_(self, problem, state)
         return {"log_lik": at.log_lik}
 
-    def kl(self, state: ChainState) -> Tensor:
-        """The prior's energy of the weights still trained, in nats without constants, (k,)."""
-        return energy(state)
-
-    def posterior(self, problem: Problem, state: ChainState, member: int = 0) -> Samples:
-        """The kept draws of one chain; inclusion is ρ averaged along it."""
-        return kept_draws(self, problem, state, member)
-
-    def average(self, problem: Problem, state: ChainState, member: int = 0) -> Samples:
-        """The mean of every position of one chain since burn-in, as one draw."""
-        return average_position(self, problem, state, member)
+    # What every sampler shares reads the same here and there.
+    warm_start_ = start_at_
+    kl = energy
+    posterior = kept_draws
+    average = average_position
 
 
-def _move_(
-    w: Tensor, grad: Tensor, noise: Tensor, size: Tensor, temperature: Tensor,
-    metric: Tensor | None, trained: Tensor | None,
-) -> None:  # fmt: skip
-    n = noise.shape[1]
-    own = size if metric is None else size * metric
+def _advance_(engine: SGLD, state: ChainState, at: Slope, noise: Tensor) -> None:
+    """Eq. L1 and what follows a move, in place."""
+    grad, n = drift(state, at), state.n_bayesian
+    size, temperature = lengths(engine, state)
+    scales = metric(state, at)
+    own = size if scales is None else size * scales
     move = own * grad
-    length = own if metric is None else own[:, :n]
+    length = own if scales is None else own[:, :n]
     move[:, :n] = langevin_move(grad[:, :n], noise, length, temperature)
-    w.add_(move if trained is None else torch.where(trained, move, torch.zeros_like(move)))
+    trained = state.controls.trained
+    state.w.add_(move if trained is None else torch.where(trained, move, torch.zeros_like(move)))
+    after_move_(engine, state, at)

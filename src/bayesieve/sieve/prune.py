@@ -10,7 +10,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import parametrize
 
 from bayesieve.checks import check_fraction, check_positive
-from bayesieve.core.posterior import Posterior, SparseModel
+from bayesieve.core.network import materialise
+from bayesieve.core.norm_statistics import statistics_names
+from bayesieve.core.posterior import Posterior, Samples, SparseModel
 from bayesieve.sieve._ranking import Scope, keep_at_most
 from bayesieve.sieve.rules import Rule, keep_fraction
 from bayesieve.sieve.scores import Score, ScoreName
@@ -147,8 +149,8 @@ def reestimate_batchnorm(sparse: SparseModel, x: Tensor, batch_size: int = 256) 
     """Replace BatchNorm running statistics by averages over one pass with the pruned weights.
 
     Pruning shifts activations, so statistics gathered before it no longer fit. Each batch is
-    normalised by itself; its mean and variance enter the average with equal weight. Networks
-    without BatchNorm statistics come back unchanged.
+    normalised by itself; its mean and variance enter the average with equal weight. Draws with
+    statistics of their own get new ones too. Networks without statistics come back unchanged.
 
     Args:
         sparse: the pruned network.
@@ -156,20 +158,28 @@ def reestimate_batchnorm(sparse: SparseModel, x: Tensor, batch_size: int = 256) 
         batch_size: largest number of inputs in a batch.
     """
     check_positive("reestimate_batchnorm", batch_size=batch_size)
-    module = sparse.to_module()
-    norms = [m for m in module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
-    if not norms:
+    whole, network = sparse.posterior, sparse.network
+    if not statistics_names(network):
         return sparse
-    momenta = [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None  # a plain average over batches
-        norm.train()
+    changes: dict[str, Any] = {"buffers": _statistics(sparse.to_module(), x, batch_size)}
+    if isinstance(whole, Samples) and whole.draw_buffers:  # those of every draw as well
+        modules = (materialise(network, row, whole.buffers) for row in whole.draws)
+        rows = [_statistics(module, x, batch_size) for module in modules]
+        names = whole.draw_buffers
+        changes["draw_buffers"] = {n: torch.stack([row[n] for row in rows]) for n in names}
+    # Every posterior class is a dataclass with these fields.
+    return SparseModel(dataclasses.replace(cast(Any, whole), **changes), sparse.keep)
+
+
+def _statistics(module: nn.Module, x: Tensor, batch_size: int) -> dict[str, Tensor]:
+    """The buffers of a module in eval mode after one pass, statistics being plain averages."""
+    for norm in module.modules():
+        if isinstance(norm, _BatchNorm) and norm.track_running_stats:
+            norm.reset_running_stats()
+            norm.momentum = None  # a plain average over batches
+            norm.train()
+    device = next(module.parameters()).device
     with torch.no_grad():
         for batch in x.tensor_split(-(-len(x) // batch_size)):
-            module(batch.to(sparse.network.device))
-    for norm, momentum in zip(norms, momenta, strict=True):
-        norm.momentum = momentum
-    buffers = {name: value.detach().clone() for name, value in module.named_buffers()}
-    whole = cast(Any, sparse.posterior)  # every posterior class is a dataclass with this field
-    return SparseModel(dataclasses.replace(whole, buffers=buffers), sparse.keep)
+            module(batch.to(device))
+    return {name: value.detach().clone() for name, value in module.named_buffers()}

@@ -1,15 +1,18 @@
 """Gradual pruning: the sparsity a run should have reached by now, and the mask that has it.
 
 The fraction of zeros follows S · (1 - (1 - f)³), f from 0 to 1 between `start` and `end`
-[Zhu, eq. 1]: fast while much can go, slow where each weight counts.
+[Zhu, eq. 1]: fast while much can go, slow where each weight counts. `AnnealedPruning` follows
+S · (1 - D^(k/U)) after k steps instead, the schedule that accompanies annealed chains
+[Deng, section 4.3].
 """
 
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from bayesieve.checks import check_fraction
+from bayesieve.checks import check_choice, check_fraction, check_positive
 from bayesieve.core.posterior import Posterior
+from bayesieve.sieve._ranking import Scope
 from bayesieve.sieve.rules import keep_zeros
 from bayesieve.sieve.scores import Score, ScoreName, check_score
 
@@ -73,3 +76,67 @@ class GradualPruning:
     def check(self, posterior: Posterior) -> None:
         """Raise now if this posterior has no such score or cannot become that sparse."""
         keep_zeros(self.zeros, score=self.score)(posterior)
+
+
+@dataclass(frozen=True)
+class AnnealedPruning:
+    """Zeros of S (1 - D^(k/U)) after k steps; `fit` asks for a mask once per epoch.
+
+    A chain should keep its draws after `end` (`Chain.burn_in`), when its mask no longer changes.
+
+    Args:
+        zeros: S, final fraction of zeros over all parameters, biases counted.
+        decay: D in (0, 1).
+        periods: K/U, the number of periods of U steps in the whole run of K.
+        end: fraction of the run at which the mask becomes final, with exactly S zeros.
+        score: which weights go first; "inclusion" is ρ of an adaptive prior.
+        scope: "layer" leaves each layer the same fraction, as the paper does.
+        soft: whether weights may come back until `end`; masked ones then go on learning.
+
+    Example:
+        >>> pruning = AnnealedPruning(0.9)  # 1000 epochs of U steps
+        >>> [round(pruning.zeros_at(epoch / 1000) / 0.9, 4) for epoch in (10, 100, 300, 700)]
+        [0.0956, 0.634, 0.951, 0.9991]
+    """
+
+    zeros: float = 0.9
+    decay: float = 0.99
+    periods: float = 1000.0
+    end: float = 0.75
+    score: ScoreName | Score = "magnitude"
+    scope: Scope = "layer"
+    soft: bool = True
+
+    def __post_init__(self) -> None:
+        check_fraction("AnnealedPruning", end=self.end)
+        check_fraction("AnnealedPruning", open_ends=True, zeros=self.zeros, decay=self.decay)
+        check_positive("AnnealedPruning", periods=self.periods, end=self.end)
+        check_choice("AnnealedPruning", "scope", self.scope, ("global", "layer"))
+        check_score("AnnealedPruning", self.score)
+
+    def zeros_at(self, progress: float) -> float:
+        """Fraction of zeros at a fraction `progress` of the run."""
+        if progress >= self.end:
+            return self.zeros
+        return self.zeros * (1 - self.decay ** (progress * self.periods))
+
+    def is_active(self, progress: float) -> bool:
+        """Whether a mask is in force: from the first step on."""
+        return progress > 0
+
+    def keep(self, posterior: Posterior, progress: float, within: Tensor | None) -> Tensor:
+        """The weights to keep at a fraction `progress` of the run, (d,) bool.
+
+        Args:
+            posterior: of one member, not masked, so that weights can come back.
+            progress: fraction of the run done.
+            within: (d,) bool, the mask in force; it binds from `end` on, and always unless `soft`.
+        """
+        free = within is None or (self.soft and progress < self.end)
+        allowed = posterior.mean.new_ones(posterior.mean.shape) > 0 if free else within
+        rule = keep_zeros(self.zeros_at(progress), score=self.score, scope=self.scope)
+        return rule(posterior, allowed)
+
+    def check(self, posterior: Posterior) -> None:
+        """Raise now if this posterior has no such score or cannot become that sparse."""
+        keep_zeros(self.zeros, score=self.score, scope=self.scope)(posterior)

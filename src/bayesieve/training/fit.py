@@ -1,6 +1,7 @@
 """The only training loop: it feeds batches, turns dials, prunes on schedule and keeps records.
 
-It adds no mathematics: a hand-written loop over `engine.step` gives the same posterior.
+It adds no mathematics: a hand-written loop over `engine.step`, and `renew_` where an engine has it,
+gives the same posterior.
 """
 
 import math
@@ -15,15 +16,17 @@ from torch import Generator, Tensor
 from bayesieve.checks import check_positive
 from bayesieve.core.posterior import Posterior, SparseModel
 from bayesieve.core.problem import Problem
-from bayesieve.engines import Engine
+from bayesieve.data.augment import Augment
+from bayesieve.engines import Engine, Renewing
 from bayesieve.errors import DivergedError
 from bayesieve.training.checkpoint import seed_rng
 from bayesieve.training.compiling import CompileMode, should_compile
+from bayesieve.training.draws import DrawsTo, DrawWriter
 from bayesieve.training.interrupts import Flag, interruptible
 from bayesieve.training.models import Models
 from bayesieve.training.options import Callback, Progress, Pruning, Row, Saving, Validation
 from bayesieve.training.plan import Plan
-from bayesieve.training.population import one_engine
+from bayesieve.training.population import epoch_order, one_engine
 from bayesieve.training.progress import Bar, progress_bar
 from bayesieve.training.records import (
     Record,
@@ -82,6 +85,8 @@ def fit(
     validation: Validation | None = None,
     saving: Saving | None = None,
     start_from: Posterior | SparseModel | None = None,
+    augment: Augment | None = None,
+    draws: DrawsTo | None = None,
     clip_norm: float | None = None,
     device: torch.device | str | None = None,
     compile: CompileMode = "auto",
@@ -96,12 +101,15 @@ def fit(
         steps: gradient steps.
         batch_size: examples per step.
         seed: fixes initial draws, noise and batch order.
-        n_models: k models with different random numbers, trained as one.
+        n_models: k models with different random numbers, trained as one; a problem with `rows`
+            has as many as those.
         schedule: learning-rate and KL factors over the run.
         pruning: gradual sparsity, applied once per epoch (`GradualPruning`).
         validation: held-out data to watch, with optional early stopping.
         saving: folder for metrics and checkpoints.
         start_from: a posterior to continue from; of a sparse model the zeros stay zero.
+        augment: random changes of each batch of images, drawn from the run's own generator.
+        draws: file that takes the draws of a sampler's chains while it runs.
         clip_norm: bound on the norm of the log-likelihood gradient per example.
         device: where to train; None stays where the model is.
         compile: whether to compile the elementwise part of a step.
@@ -117,11 +125,15 @@ def fit(
         >>> round(run.posterior.mean[0].item(), 2)
         3.0
     """
-    engine, n_models = one_engine(engine, n_models)
+    engine, n_models = one_engine(engine, n_models, problem.rows)
+    if validation is not None:
+        validation.check(n_models)
     plan = Plan.of(problem.n_data, epochs, steps, batch_size)
     plan.check(problem, schedule, pruning, saving)
     if clip_norm is not None:
         check_positive("fit", clip_norm=clip_norm)
+    if augment is not None:
+        augment.check(problem.x)
     # The run's own copy: a later run on this problem must not change this one's module buffers.
     problem = problem.to(problem.device if device is None else device)
     n_updates = plan.n_steps * n_models * problem.layout.size
@@ -133,8 +145,8 @@ def fit(
         seed_rng(seed, problem.device)  # what a module's own dropout draws from
         generator = Generator(problem.device).manual_seed(seed)
         models = Models(problem, engine, engine.init(problem, generator, n_models), n_models)
-        run = _Run(models, plan, schedule or Schedule(), pruning, validation, saving, seed)
-        run.begin(start_from)
+        run = _Run(models, plan, schedule or Schedule(), pruning, validation, saving, seed, augment)
+        run.begin(start_from, draws)
         run.loop(callbacks)
     seconds = time.perf_counter() - started
     return Fit(problem, engine, models.state, run.record.history, n_models, seconds)
@@ -152,15 +164,19 @@ class _Run:
         validation: Validation | None,
         saving: Saving | None,
         seed: int,
+        augment: Augment | None,
     ) -> None:
         self.models, self.plan, self.schedule, self.pruning = models, plan, schedule, pruning
-        self.validation, self.saving, self.seed = validation, saving, seed
+        self.validation, self.saving, self.seed, self.augment = validation, saving, seed, augment
+        self.draws_to: DrawsTo | None = None
+        self.draws: DrawWriter | None = None
+        self.renewing = models.engine if isinstance(models.engine, Renewing) else None
         self.order = Generator().manual_seed(seed + 1)
         device = models.problem.device
         log_lik_sum = torch.zeros(models.n, dtype=torch.float64, device=device)
         self.record = Record(self.order.get_state(), log_lik_sum)
 
-    def begin(self, start_from: Posterior | SparseModel | None) -> None:
+    def begin(self, start_from: Posterior | SparseModel | None, draws: DrawsTo | None) -> None:
         """Take up earlier work: a posterior, a mask or a checkpoint."""
         models = self.models
         if start_from is not None:
@@ -168,9 +184,12 @@ class _Run:
         if self.pruning is not None:
             models.allow_masks_()
             self.pruning.check(models.posterior())
-        self.stepper = make_stepper(models.problem, models.engine, models.state)
+        self.draws_to = draws
+        self.stepper = make_stepper(models.problem, models.engine, models.state, self.augment)
         if self.saving is not None and self.saving.resume:
             resume_run(self.saving.folder, self.record, models, self._settings())
+        if draws is not None:
+            self.draws = DrawWriter(draws, models.problem, models.state, self.record.step)
 
     def loop(self, callbacks: Sequence[Callback]) -> None:
         """Run the remaining steps; an interrupt writes a checkpoint before it propagates."""
@@ -199,17 +218,20 @@ class _Run:
         """The remaining steps of one epoch; False when interrupted before its end."""
         record, plan, problem = self.record, self.plan, self.models.problem
         self.order.set_state(record.order)
-        permutation = torch.randperm(problem.n_data, generator=self.order).to(problem.device)
+        permutation = epoch_order(problem, self.order)
         controls, every = self.models.state.controls, self.saving.every if self.saving else None
         end = min((epoch + 1) * plan.per_epoch, plan.n_steps)
         for step in range(record.step, end):
             position = step - epoch * plan.per_epoch
+            self._renew(step)
             lr, kl = self._dials(step, position)
             controls.lr_scale.fill_(lr)
             controls.kl_scale.fill_(kl)
-            index = permutation[position * plan.batch_size : (position + 1) * plan.batch_size]
+            index = permutation[..., position * plan.batch_size : (position + 1) * plan.batch_size]
             record.log_lik_sum += self.stepper(index)["log_lik"]
             record.step = step + 1
+            if self.draws is not None:
+                self.draws.after(record.step)
             bar.advance()
             if record.step == end:
                 break  # the epoch is closed before anything is saved
@@ -219,9 +241,24 @@ class _Run:
                 self._save()
         return True
 
+    @property
+    def _prune_end(self) -> float | None:
+        """Fraction of the run after which masks are final; None where they never change."""
+        own = None if self.renewing is None else self.renewing.settled
+        return own if self.pruning is None else max(self.pruning.end, own or 0.0)
+
+    def _renew(self, step: int) -> None:
+        """Let the engine do between steps what no captured step can."""
+        if self.renewing is None or step == 0:
+            return
+        n_steps = self.plan.n_steps
+        every = self.renewing.renew_every(n_steps)
+        if every and step % every == 0:
+            self.renewing.renew_(self.models.problem, self.models.state, step, n_steps)
+
     def _dials(self, step: int, position: int) -> tuple[float, float]:
         progress, per_epoch = step / self.plan.n_steps, self.plan.per_epoch
-        prune_end = None if self.pruning is None else self.pruning.end
+        prune_end = self._prune_end
         lr = self.schedule.lr_scale(progress, prune_end or 0.0)
         kl = self.schedule.kl_scale(step / per_epoch, progress, prune_end)
         return lr, kl * minibatch_weight(position, per_epoch, self.schedule.minibatch)
@@ -239,7 +276,7 @@ class _Run:
         keep = models.state.controls.keep
         if keep is not None:
             row["zeros"] = plain(1 - keep.double().mean(1))
-        if self.validation is not None:
+        if self.validation is not None and self._is_due(self.validation, epoch):
             row |= self._validate(self.validation, epoch)
         record.log_lik_sum.zero_()
         record.order = self.order.get_state()
@@ -274,16 +311,19 @@ class _Run:
     def _validate(self, validation: Validation, epoch: int) -> Row:
         """Score held-out data; while masks still change, no epoch counts as the best."""
         record, models = self.record, self.models
-        nll, error = models.scores(validation.data)
+        nll, error = models.scores(validation)
         self._check_finite("the validation score", torch.tensor(nll))
-        mean, progress = sum(nll) / len(nll), record.step / self.plan.n_steps
-        counts = self.pruning is None or progress >= self.pruning.end
-        if counts and mean < record.best_nll - validation.min_delta:
-            record.best_nll, record.best_epoch = mean, epoch
-            if validation.patience is not None:
-                record.best = models.copies()
+        progress = record.step / self.plan.n_steps
+        if progress >= (self._prune_end or 0.0):
+            better = record.note_best(validation.by_group(nll), epoch, validation.min_delta)
+            if better and validation.patience is not None:
+                groups = validation.group_of(models.n)
+                models.copy_into_(record.best, [group in better for group in groups])
         regression = models.problem.likelihood.task == "regression"
         return {"val_nll": plain(nll), "val_rmse" if regression else "val_error": plain(error)}
+
+    def _is_due(self, validation: Validation, epoch: int) -> bool:
+        return (epoch + 1) % validation.every == 0 or self.record.step >= self.plan.n_steps
 
     def _out_of_patience(self) -> bool:
         patience = None if self.validation is None else self.validation.patience
@@ -307,4 +347,6 @@ class _Run:
             "patience": None if watch is None else watch.patience,
             "min_delta": None if watch is None else watch.min_delta,
             "clip_norm": problem.clip_norm,
+            "augment": printed(self.augment),
+            "draws": None if self.draws_to is None else self.draws_to.rhythm,
         }

@@ -56,6 +56,8 @@ def laplace(
     """
     check_choice("laplace", "labels", labels, ("exact", "sampled"))
     check_positive("laplace", batch_size=batch_size)
+    if problem.weighted or problem.rows is not None:
+        raise ValueError("laplace: every example counts once; take a problem without weights.")
     n = problem.layout.n_bayesian
     w = problem.initial if posterior is None else posterior.mean
     buffers = problem.network.buffers() if posterior is None else dict(posterior.buffers)
@@ -64,7 +66,7 @@ def laplace(
     for squares in _squares(problem, w, buffers, batch_size, generator):
         information += squares[:n]
     mean = w.detach().clone()
-    own = prior or Normal(_fitted_width(mean[:n].double(), information))
+    own = prior or Normal(fitted_width(mean[:n].double(), information))
     std = torch.zeros_like(mean)
     std[:n] = (information + own.std**-2).rsqrt().to(mean.dtype)  # type: ignore[operator]
     copies = {name: value.detach().clone() for name, value in buffers.items()}
@@ -93,7 +95,7 @@ def _squares(
         for x in problem.x.split(batch_size):
             outputs = network.outputs(w[None], x, buffers)[0].flatten(1)
             extra = network.split(w)[1]
-            for v in _roots(problem.likelihood, outputs, extra, generator):
+            for v in roots(problem.likelihood, outputs, extra, generator):
                 yield _checked(per_example, w, x, v).double().square().sum(0)
     finally:
         for own, training in zip(module.modules(), modes, strict=True):
@@ -111,7 +113,7 @@ def _checked(per_example: Callable[..., Tensor], w: Tensor, x: Tensor, v: Tensor
         ) from error
 
 
-def _roots(
+def roots(
     likelihood: Likelihood, outputs: Tensor, extra: dict[str, Tensor], generator: Generator | None
 ) -> Iterator[Tensor]:
     """Vectors v, each (n, outputs), with Σ vvᵀ (or its mean) the information of the outputs."""
@@ -146,7 +148,7 @@ def _roots(
         yield root
 
 
-def _fitted_width(mean: Tensor, information: Tensor) -> float:
+def fitted_width(mean: Tensor, information: Tensor) -> float:
     """τ with τ² = mean of m² + s²(τ) over the weights: the evidence's fixed point, (L3)."""
     variance = mean.square().mean()
     for _ in range(_N_UPDATES):

@@ -6,13 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesieve.core.batch import ExamplesLike
 from bayesieve.core.posterior import Posterior, SparseModel
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import restore_, snapshot
 from bayesieve.engines import Engine
-from bayesieve.training.options import Pruning
-from bayesieve.training.scoring import mean_scores
+from bayesieve.training.options import Pruning, Validation
+from bayesieve.training.scoring import mean_scores, member_scores
 
 _STATE, _BUFFERS = "state.", "buffers."
 
@@ -78,7 +77,9 @@ class Models:
     def prune_(self, pruning: Pruning, progress: float) -> None:
         """Renew the masks; weights that no longer train never come back."""
         controls = self.state.controls
-        current, controls.keep = controls.keep, None  # scores are taken before masking
+        current = controls.keep
+        if pruning.soft:
+            controls.keep = None  # weights may come back: scores are taken before masking
         for i in range(self.n):
             keep = pruning.keep(self.posterior(i), progress, current[i])
             current[i].copy_(keep & controls.trained[i])
@@ -86,8 +87,27 @@ class Models:
         if progress >= pruning.end or not pruning.soft:
             controls.trained.copy_(current)
 
-    def scores(self, data: ExamplesLike) -> tuple[list[float], list[float]]:
-        """Negative log-likelihood per example, and error or RMSE, at each member's mean."""
-        members = (self.posterior(i) for i in range(self.n))
+    def copy_into_(self, best: dict[str, Tensor], chosen: list[bool]) -> None:
+        """Renew `copies` taken earlier for the chosen members; an empty dict takes all members."""
+        current = self.copies()
+        if not best or all(chosen):
+            best.update(current)
+            return
+        mask = torch.tensor(chosen, device=self.problem.device)
+        for name, value in current.items():
+            if value.dim() and len(value) == self.n and not name.endswith(".rng"):
+                best[name][mask] = value[mask]
+            else:  # of the whole population: step count, generators
+                best[name] = value
+
+    def scores(self, watched: Validation) -> tuple[list[float], list[float]]:
+        """Negative log-likelihood per example, and error or RMSE, at each member's mean.
+
+        A member that holds out no row scores 0.
+        """
+        members = [self.posterior(i) for i in range(self.n)]
+        if watched.rows is not None:
+            return member_scores(self.problem, members, watched.data, watched.rows)
+        data = watched.data
         rows = [mean_scores(self.problem, own, data.x, data.y) for own in members]
         return [nll for nll, _ in rows], [error for _, error in rows]

@@ -10,6 +10,7 @@ from torch import Tensor
 from bayesieve.checks import check_not_negative, check_positive
 from bayesieve.core.batch import ExamplesLike
 from bayesieve.core.posterior import Posterior
+from bayesieve.core.rows import Rows
 
 Row = dict[str, Any]  # one line of metrics.jsonl
 
@@ -44,21 +45,74 @@ class Pruning(Protocol):
 class Validation:
     """Held-out examples to watch, and when to stop.
 
+    The models of a population are watched in groups: each group has one score, the mean over its
+    models' held-out rows, and one best epoch, to which all its models return. A model that holds
+    out nothing (all its rows have weight 0) follows the others of its group.
+
     Args:
         data: examples the posterior mean is scored on after each epoch.
-        patience: epochs without a better value before stopping; the run then ends in the state of
-            its best epoch. None never stops. With pruning, epochs count once it has ended.
+        patience: epochs without a better value of any group before stopping; the run then ends in
+            the state of the best epochs. None never stops. With pruning, epochs count once it has
+            ended.
         min_delta: how much lower the negative log-likelihood must be to count as better.
+        every: epochs between scores; the last epoch is always scored.
+        rows: the rows of `data` that each model is scored on; None scores all on all.
+        groups: the group of each model, numbered from 0; None makes every model of a population
+            with `rows` a group of its own, and one group of all models otherwise.
     """
 
     data: ExamplesLike
     patience: int | None = None
     min_delta: float = 0.0
+    every: int = 1
+    rows: Rows | None = None
+    groups: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         check_not_negative("Validation", min_delta=self.min_delta)
+        check_positive("Validation", every=self.every)
         if self.patience is not None:
             check_positive("Validation", patience=self.patience)
+        if self.rows is not None:
+            self.rows.check(len(self.data.x))
+        if self.groups is not None and set(self.groups) != set(range(max(self.groups) + 1)):
+            raise ValueError(
+                f"Validation: groups must be numbered 0, 1, ... without gaps, got {self.groups}."
+            )
+
+    def check(self, n_models: int) -> None:
+        """Raise unless this fits a population of so many models."""
+        given = {
+            "rows": self.rows and self.rows.n_models,
+            "groups": self.groups and len(self.groups),
+        }
+        for name, count in given.items():
+            if count is not None and count != n_models:
+                raise ValueError(f"Validation: {name} has {count} entries for {n_models} models.")
+        if self.rows is None or self.rows.weight is None:
+            return
+        counts = self.rows.weight.sum(1).tolist()
+        groups = self.group_of(n_models)
+        for group in set(groups):
+            if not any(n for n, own in zip(counts, groups, strict=True) if own == group):
+                raise ValueError(f"Validation: the models of group {group} hold out no row.")
+
+    def group_of(self, n_models: int) -> tuple[int, ...]:
+        """The group of each model."""
+        if self.groups is not None:
+            return self.groups
+        return (0,) * n_models if self.rows is None else tuple(range(n_models))
+
+    def by_group(self, scores: list[float]) -> list[float]:
+        """The mean score of each group of models, weighted by the rows each is scored on."""
+        groups = self.group_of(len(scores))
+        weight = None if self.rows is None else self.rows.weight
+        counts = [1.0] * len(scores) if weight is None else weight.sum(1).tolist()
+        totals = [[0.0, 0.0] for _ in range(max(groups) + 1)]
+        for group, score, count in zip(groups, scores, counts, strict=True):
+            totals[group][0] += score * count
+            totals[group][1] += count
+        return [total / count for total, count in totals]
 
 
 @dataclass(frozen=True)

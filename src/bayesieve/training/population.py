@@ -1,20 +1,34 @@
-"""Several engines of one class as one engine whose numbers are tuples, one entry per model."""
+"""A population as one problem: one engine for several, own rows for each model.
+
+Several engines of one class become one whose numbers are tuples, one entry per model. Several
+tables of one width become one whose rows each model picks its own from.
+"""
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from itertools import pairwise
 from numbers import Real
 from typing import Any, get_args
 
+import torch
+from torch import Generator, Tensor
+
 from bayesieve.checks import check_positive
 from bayesieve.core.priors import stack_priors
+from bayesieve.core.problem import Problem
+from bayesieve.core.rows import Rows
 from bayesieve.engines import Engine
 
 
 def one_engine(
-    engine: Engine[Any] | Sequence[Engine[Any]], n_models: int
+    engine: Engine[Any] | Sequence[Engine[Any]], n_models: int, rows: Rows | None = None
 ) -> tuple[Engine[Any], int]:
-    """Merge one engine per model into one whose numbers are tuples."""
+    """Merge one engine per model into one whose numbers are tuples; with k, which `rows` imply."""
     check_positive("fit", n_models=n_models)
+    if rows is not None:
+        if n_models not in (1, rows.n_models):
+            raise ValueError(f"fit: n_models={n_models}, but the problem has {rows.n_models} rows.")
+        n_models = rows.n_models
     if not isinstance(engine, Sequence):
         return engine, n_models
     if not engine:
@@ -39,6 +53,44 @@ def one_engine(
                 f"{spec.name} ({values})."
             )
     return replace(first, **merged), len(engine)
+
+
+def epoch_order(problem: Problem, order: Generator) -> Tensor:
+    """The order of an epoch on the problem's device: (N,), or (k, n) with own rows."""
+    if problem.rows is None:
+        permutation = torch.randperm(problem.n_data, generator=order)
+    else:
+        permutation = torch.rand(problem.rows.index.shape, generator=order).argsort(1)
+    return permutation.to(problem.device)
+
+
+def stacked(tables: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor, Rows]:
+    """Several tables, one per model, as one table and the rows of each model.
+
+    Args:
+        tables: inputs (n, p) and targets (n,) or (n, m) of each model; n may differ.
+
+    Returns:
+        Inputs and targets one below the other, and `rows` for `Problem`.
+
+    Example:
+        >>> x, y, rows = stacked([(torch.zeros(2, 3), torch.zeros(2))] * 2)
+        >>> x.shape, rows.index.tolist()
+        (torch.Size([4, 3]), [[0, 1], [2, 3]])
+    """
+    if not tables:
+        raise ValueError("stacked: give at least one table.")
+    first = tuple(tuple(part.shape[1:]) for part in tables[0])
+    for i, table in enumerate(tables):
+        own = tuple(tuple(part.shape[1:]) for part in table)
+        if own != first:
+            raise ValueError(
+                f"stacked: table {i} has inputs and targets of shape {own[0]} and {own[1]}, "
+                f"table 0 {first[0]} and {first[1]}; all must agree."
+            )
+    ends = torch.tensor([0, *(len(x) for x, _ in tables)]).cumsum(0).tolist()
+    parts = [torch.arange(start, end) for start, end in pairwise(ends)]
+    return torch.cat([x for x, _ in tables]), torch.cat([y for _, y in tables]), Rows.of(parts)
 
 
 def _may_be_tuple(annotation: Any) -> bool:

@@ -33,22 +33,38 @@ class Record:
         log_lik_sum: (k,) over the steps of the epoch.
         step: steps taken.
         history: one row per finished epoch.
-        best_nll: lowest validation score that counted.
-        best_epoch: its epoch, from 0; -1 before any.
-        best: copy of the models at that epoch; empty without early stopping.
+        best_nll: lowest validation score that counted, one per group of models.
+        best_epoch: its epoch, from 0, one per group; empty before any.
+        best: copy of the models at those epochs; empty without early stopping.
     """
 
     order: Tensor
     log_lik_sum: Tensor
     step: int = 0
     history: list[Row] = field(default_factory=list)
-    best_nll: float = math.inf
-    best_epoch: int = -1
+    best_nll: list[float] = field(default_factory=list)
+    best_epoch: list[int] = field(default_factory=list)
     best: dict[str, Tensor] = field(default_factory=dict)
 
     def epochs_without_gain(self) -> int:
-        """Finished epochs since the best one; 0 before any score counted."""
-        return 0 if self.best_epoch < 0 else len(self.history) - 1 - self.best_epoch
+        """Finished epochs since the newest best one; 0 before any score counted."""
+        return len(self.history) - 1 - max(self.best_epoch) if self.best_epoch else 0
+
+    def note_best(self, nll: list[float], epoch: int, min_delta: float) -> set[int]:
+        """Remember the groups whose score is lower than ever, and return their numbers.
+
+        Example:
+            >>> import torch
+            >>> record = Record(torch.zeros(1), torch.zeros(1))
+            >>> record.note_best([1.0, 2.0], 0, 0.0), record.note_best([0.5, 3.0], 1, 0.0)
+            ({0, 1}, {0})
+        """
+        if not self.best_epoch:
+            self.best_nll, self.best_epoch = [math.inf] * len(nll), [epoch] * len(nll)
+        better = {i for i, own in enumerate(nll) if own < self.best_nll[i] - min_delta}
+        for group in better:
+            self.best_nll[group], self.best_epoch[group] = nll[group], epoch
+        return better
 
 
 def save_run(folder: Path, record: Record, models: Models, settings: Settings) -> None:
@@ -60,7 +76,7 @@ def save_run(folder: Path, record: Record, models: Models, settings: Settings) -
         "settings": settings,
         "step": record.step,
         "history": record.history,
-        "best_nll": record.best_nll if math.isfinite(record.best_nll) else None,
+        "best_nll": record.best_nll,
         "best_epoch": record.best_epoch,
     }
     write_checkpoint(folder / "checkpoints", record.step, Checkpoint(tensors, meta))
@@ -80,8 +96,7 @@ def resume_run(folder: Path, record: Record, models: Models, settings: Settings)
     record.order = tensors["order"]
     record.log_lik_sum.copy_(tensors["log_lik_sum"])
     record.step, record.history = meta["step"], meta["history"]
-    record.best_nll = math.inf if meta["best_nll"] is None else meta["best_nll"]
-    record.best_epoch = meta["best_epoch"]
+    record.best_nll, record.best_epoch = meta["best_nll"], meta["best_epoch"]
     best = {n.removeprefix(_BEST): v for n, v in tensors.items() if n.startswith(_BEST)}
     record.best = {n: v.to(models.problem.device) for n, v in best.items()}
     set_rng_states(tensors, models.problem.device)

@@ -7,26 +7,39 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from bayesieve.core.batch import Batch, Metrics
+from bayesieve.core.batch import Metrics
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import restore_, snapshot
 from bayesieve.core.workspace import Workspace
+from bayesieve.data.augment import Augment
 from bayesieve.engines import Engine
 
 
 class Stepper(Protocol):
-    """Takes the indices of a batch, (n,) on the problem's device, and performs one step."""
+    """Takes the places of a batch, (n,) or (k, n) on the problem's device: one step."""
 
     def __call__(self, index: Tensor) -> Metrics:
         """The step's metrics, each of shape (k,), valid until the next call."""
         ...
 
 
-def make_stepper(problem: Problem, engine: Engine[Any], state: Any) -> Stepper:
-    """A captured step on a CUDA device, a plain one elsewhere."""
+def make_stepper(
+    problem: Problem, engine: Engine[Any], state: Any, augment: Augment | None = None
+) -> Stepper:
+    """A captured step on a CUDA device, a plain one elsewhere.
+
+    Args:
+        problem: with its data on the device.
+        engine: whose step is taken.
+        state: changed in place; its generator also feeds `augment`.
+        augment: changes the inputs of every batch at random.
+    """
 
     def step(index: Tensor) -> Metrics:
-        return engine.step(problem, state, Batch(problem.x[index], problem.y[index]))
+        batch = problem.batch(index)
+        if augment is not None:
+            batch = batch._replace(x=augment(batch.x, state.generator))
+        return engine.step(problem, state, batch)
 
     if problem.device.type != "cuda":
         return step
@@ -53,9 +66,10 @@ class GraphStepper:
 
     def __call__(self, index: Tensor) -> Metrics:
         """Copy the indices into place and replay."""
-        if len(index) not in self._captured:
-            self._captured[len(index)] = self._capture(index)
-        graph, static_index, metrics = self._captured[len(index)]
+        n = index.shape[-1]
+        if n not in self._captured:
+            self._captured[n] = self._capture(index)
+        graph, static_index, metrics = self._captured[n]
         static_index.copy_(index)
         graph.replay()
         return metrics

@@ -88,6 +88,14 @@ def test_chains_that_disagree_or_stand_still_are_named():
         diagnose(chains_of(autoregressive(0.99, m=2, n=100).clone()))
 
 
+@pytest.mark.parametrize("n", [4, 6, 40])
+def test_alternating_draws_are_worth_a_bounded_number(n):
+    draws = torch.tensor([1.0, -1.0]).repeat(n // 2)[None, :, None].expand(2, n, 1)
+    draws = draws + 0.01 * torch.randn(2, n, 1, generator=torch.Generator().manual_seed(0))
+    ess = effective_sample_size(draws).item()
+    assert 0 < ess <= 2 * n * math.log10(2 * n) * 1.001
+
+
 def test_pooling_puts_draws_together_and_averages_inclusion():
     logits = torch.tensor([[0.0, 0.0, 0.0], [math.log(3), 0.0, torch.inf]])
     parts = [Samples(NETWORK, torch.full((2, 3), float(i)), logits[i]) for i in range(2)]
@@ -100,10 +108,21 @@ def test_pooling_puts_draws_together_and_averages_inclusion():
 def test_chains_with_other_buffers_are_not_pooled():
     buffers = ({"mean": torch.zeros(2)}, {"mean": torch.ones(2)})
     parts = [Samples(NETWORK, torch.zeros(2, 3), None, own) for own in buffers]
-    with pytest.raises(ValueError, match="module buffers differ"):
+    with pytest.raises(ValueError, match="the module buffer 'mean' differs"):
         pooled(parts)
     with pytest.raises(ValueError, match="at least one"):
         pooled([])
+
+
+def test_pooled_draws_keep_their_own_statistics():
+    parts = []
+    for i in range(2):
+        own = {"mean": torch.full((2, 4), float(i))}
+        shared = {"mean": torch.full((4,), float(i)), "num_batches_tracked": torch.tensor(i)}
+        parts.append(Samples(NETWORK, torch.zeros(2, 3), None, shared, own))
+    whole = pooled(parts)
+    assert whole.draw_buffers["mean"][:, 0].tolist() == [0, 0, 1, 1]
+    assert whole.buffers["mean"].tolist() == [0.5] * 4
 
 
 def test_too_few_draws_are_refused():

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Generator, nn
 
+from bayesieve.assess.predict import weight_vectors
 from bayesieve.assess.robustness import (
     Attacked,
     add_noise,
@@ -14,7 +15,8 @@ from bayesieve.assess.robustness import (
 )
 from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian
 from bayesieve.core.network import Network
-from bayesieve.core.posterior import Samples, SparseModel
+from bayesieve.core.posterior import Factorised, Samples, SparseModel
+from bayesieve.data.pixels import PixelScale
 
 
 def seeded(seed=0):
@@ -107,6 +109,49 @@ def test_curves_fall_with_strength():
         assert points[2].accuracy < 1
         assert points[2].nll > points[0].nll
         assert all(point.entropy >= 0 and 0 <= point.ece <= 1 for point in points)
+
+
+def test_strengths_and_bounds_are_in_pixels_whatever_the_scaling():
+    # Two channels of one pixel; network and images seen through (pixel - mean) / std.
+    scale = PixelScale((0.5, 0.2), (0.25, 2.0))
+    pixels = 0.1 + 0.8 * torch.rand(30, 2, 1, 1, generator=seeded(5))
+    x = scale.inputs(pixels)
+    network = Network.of(nn.Sequential(nn.Flatten(), nn.Linear(2, 3)), Categorical())
+    model = Samples(network, torch.randn(4, network.layout.size, generator=seeded(6)))
+    attacked = Attacked(model, n_samples=4, scale=scale)
+    labels = attacked.predict(x).label
+    for moved in (attacked.fgsm(x, 0.3), attacked.pgd(x, labels, 0.3)):
+        now = scale.pixels(moved)
+        assert now.min() >= 0
+        assert now.max() <= 1
+        assert ((now - pixels).abs() <= 0.3 + 1e-6).all()
+    inside = (pixels > 0.3) & (pixels < 0.7)
+    change = (scale.pixels(attacked.fgsm(x, 0.3)) - pixels).abs()
+    torch.testing.assert_close(change[inside], torch.full_like(change[inside], 0.3))
+    before, after = (noise_curve(attacked, x, labels, (s,))[0].nll for s in (0.0, 0.5))
+    assert after > before
+
+
+def test_a_variational_posterior_is_attacked_with_the_draws_it_predicts_with():
+    network = posterior().network
+    mean = torch.randn(network.layout.size, generator=seeded(7))
+    model = Factorised(network, mean, torch.full_like(mean, 0.5))
+    attacked = Attacked(model, n_samples=3, seed=2)
+    torch_probs = attacked.predict(X).log_probs
+    x = X.clone().requires_grad_()
+    draws = Samples(network, torch.cat([w for w, _ in weight_vectors(model, 3, 2)]))
+    torch.testing.assert_close(averaged(draws, X).double(), torch_probs.double())
+    (grad,) = torch.autograd.grad(averaged(draws, x).max(-1).values.sum(), x)
+    torch.testing.assert_close(attacked.fgsm(X, 0.1), (X - 0.1 * grad.sign()).clamp(0, 1))
+
+
+def test_a_curve_of_fgsm_has_the_points_of_single_attacks():
+    attacked = Attacked(posterior(), n_samples=5)
+    labels = attacked.predict(X).label
+    points = fgsm_curve(attacked, X, labels, (0.1, 0.3))
+    for point in points:
+        probs = attacked.predict(attacked.fgsm(X, point.strength)).probs
+        assert point.accuracy == (probs.argmax(-1) == labels).double().mean().item()
 
 
 def test_rotations_keep_the_upright_image():

@@ -318,7 +318,7 @@ def test_other_data_share_the_network_but_not_the_workspace():
 
 def test_data_may_be_an_object_with_x_and_y():
     case = BY_NAME["mlp"]
-    x, y, _ = case.data()
+    x, y = case.data()[:2]
     problem = Problem(case.model(), case.likelihood, SimpleNamespace(x=x, y=y))
     assert torch.equal(problem.x, case.data().x)
     moved = problem.to("cpu")

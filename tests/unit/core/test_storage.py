@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -80,6 +81,31 @@ def test_draws_come_back_bit_for_bit(tmp_path, logit):
     assert isinstance(back, Samples)
     assert same_bits(back.draws, q.draws)
     assert (back.logit_inclusion is None) == (not logit)
+
+
+@pytest.mark.parametrize("n", [1, 4])
+def test_draws_that_share_zeros_are_stored_without_them(tmp_path, n):
+    network = network_of()
+    keep = torch.rand(network.layout.size, generator=torch.Generator().manual_seed(1)) < 0.3
+    draws = torch.randn(n, network.layout.size) * keep
+    path = save(Samples(network, draws, None, network.buffers()), tmp_path / "q")
+    stored = load_file(path)["draws"]
+    assert stored.shape[1] == (len(keep) if n == 1 else int(keep.sum()))
+    assert same_bits(load_posterior(path, network).draws.abs(), draws.abs())
+
+
+@pytest.mark.parametrize("wrong", [[0, 99], [-1, 2], [0]])
+def test_places_outside_of_the_weights_are_damage(tmp_path, wrong):
+    network = network_of()
+    draws = torch.zeros(3, network.layout.size)
+    draws[:, :2] = 1
+    path = save(Samples(network, draws, None, network.buffers()), tmp_path / "q")
+    with safe_open(path, framework="pt") as stream:
+        metadata = stream.metadata()
+    tensors = load_file(path) | {"draws.index": torch.tensor(wrong, dtype=torch.int32)}
+    save_file(tensors, path, metadata)
+    with pytest.raises(ValueError, match="is damaged: its content does not fit its header"):
+        load_posterior(path, network)
 
 
 def test_a_sparse_model_comes_back_with_its_mask(tmp_path):

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from bayesieve.core.posterior import Samples
-from bayesieve.sieve.schedule import GradualPruning
+from bayesieve.sieve.schedule import AnnealedPruning, GradualPruning
 
 
 @pytest.mark.parametrize(
@@ -77,3 +77,57 @@ def test_check_speaks_before_training(random_posterior, network_of, mlp):
 def test_wrong_arguments_raise(fields, text):
     with pytest.raises(ValueError, match=text.replace(".", r"\.")):
         GradualPruning(**fields)
+
+
+def test_annealed_zeros_follow_the_paper():
+    # D = 0.99, U steps an epoch: the shares of its ResNet runs after so many epochs.
+    pruning = AnnealedPruning(zeros=0.9, periods=1000, end=0.9)
+    shares = [pruning.zeros_at(epoch / 1000) / 0.9 for epoch in (10, 100, 300, 700)]
+    assert shares == pytest.approx([0.0956, 0.634, 0.951, 0.999], abs=5e-4)
+    assert pruning.zeros_at(0.0) == 0
+    assert pruning.zeros_at(0.9) == pruning.zeros_at(1.0) == 0.9
+    assert not pruning.is_active(0.0)
+    assert pruning.is_active(1e-6)
+
+
+def test_annealed_masks_take_the_same_fraction_of_every_layer(random_posterior, mlp):
+    posterior = random_posterior(mlp)
+    pruning = AnnealedPruning(zeros=0.5, periods=100, end=1.0)
+    keep = pruning.keep(posterior, 0.5, None)
+    layout = posterior.layout
+    removed = pruning.zeros_at(0.5) * layout.size / layout.n_sparse
+    for name, part in layout.slices.items():
+        if part.stop <= layout.n_sparse:
+            size = posterior.mean[part].abs()
+            n = part.stop - part.start
+            assert int((~keep[part]).sum()) == pytest.approx(removed * n, abs=2), name
+            smallest = size.argsort()[: int(removed * n) - 2]
+            assert not keep[part][smallest].any()
+
+
+def test_annealed_masks_may_grow_until_the_end(changing):
+    masks = run(AnnealedPruning(zeros=0.8, periods=20, end=0.65, scope="global"), changing)
+    came_back = [bool((b & ~a).any()) for a, b in pairwise(masks)]
+    assert any(came_back[:4])
+    assert not any(came_back[6:])
+    assert 22 <= int(masks[-1].sum()) <= 23
+    hard = run(AnnealedPruning(zeros=0.8, periods=20, end=0.65, soft=False), changing)
+    assert all(not (b & ~a).any() for a, b in pairwise(hard))
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"zeros": 0.0}, "zeros must be strictly between"),
+        ({"decay": 1.0}, "decay must be strictly between"),
+        ({"periods": 0.0}, "periods must be > 0"),
+        ({"end": 0.0}, "end must be > 0"),
+        ({"scope": "layers"}, "Did you mean 'layer'"),
+        ({"score": "rho"}, "score must be one of"),
+    ],
+)
+def test_wrong_annealing_is_refused(fields, text):
+    with pytest.raises(
+        ValueError, match=f"^AnnealedPruning: {text}" if "Did" not in text else text
+    ):
+        AnnealedPruning(**fields)

@@ -5,12 +5,20 @@ import torch
 from torch import nn
 
 from bayesieve.core.batch import Batch
+from bayesieve.core.gaussian_laplace import GaussianLaplace
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.problem import Problem
+from bayesieve.data.augment import Augment
+from bayesieve.engines._chain import Chain
+from bayesieve.engines.bmr import BMR
 from bayesieve.engines.flat_vi import FlatVI
+from bayesieve.engines.horseshoe import HorseshoeVI
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
+from bayesieve.engines.sghmc import SGHMC
+from bayesieve.engines.sgld import SGLD
 from bayesieve.sieve.schedule import GradualPruning
+from bayesieve.training.draws import DrawsTo, read_draws
 from bayesieve.training.fit import fit
 from bayesieve.training.stepper import make_stepper
 
@@ -18,7 +26,12 @@ pytestmark = [
     pytest.mark.cuda,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
-ENGINES = [MAP(), FlatVI(), SBNN(), SBNN(local=True), SBNN(optimizer="sgd", lr=0.01)]
+ENGINES = [
+    MAP(), FlatVI(), SBNN(), SBNN(local=True), SBNN(optimizer="sgd", lr=0.01),
+    SGLD(step_size=1e-5, chain=Chain(burn_in=2, thin=2, n_kept=2, power=0.3)),
+    SGHMC(GaussianLaplace(0.5, 1.0), 1e-5, adapt="sa", chain=Chain(cycle=4, cooling=0.9)),
+    BMR(), BMR(local=True), HorseshoeVI(),
+]  # fmt: skip
 
 
 def make_problem() -> Problem:
@@ -48,6 +61,32 @@ def test_captured_steps_equal_plain_steps(engine, n_models):
     torch.testing.assert_close(results[0].mean, results[1].mean, rtol=1e-4, atol=1e-5)
     for name, value in results[0].buffers.items():
         torch.testing.assert_close(value, results[1].buffers[name], rtol=1e-4, atol=1e-5)
+
+
+def test_captured_steps_with_augmented_images_equal_plain_ones():
+    augment = Augment(shift=1, flip=True, rotation=15, erase=0.5, fill=(0.3,))
+    engine, index = SGHMC(step_size=1e-5), torch.arange(60, device="cuda").view(6, 10)
+    results = []
+    for captured in (False, True):
+        problem = make_problem()
+        state = engine.init(problem, torch.Generator("cuda").manual_seed(5))
+        stepper = make_stepper(problem, engine, state, augment)
+        for i in range(6):
+            if captured:
+                stepper(index[i])
+            else:
+                x = augment(problem.x[index[i]], state.generator)
+                engine.step(problem, state, Batch(x, problem.y[index[i]]))
+        results.append(state.w.clone())
+    torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-5)
+
+
+def test_draws_of_chains_leave_the_device_and_come_back(tmp_path):
+    draws = DrawsTo(tmp_path / "draws.safetensors", burn_in=6, thin=2, n_kept=4)
+    engine = SGHMC(step_size=1e-5, chain=Chain(burn_in=6, thin=2, n_kept=4))
+    run = fit(make_problem(), engine, steps=14, batch_size=20, n_models=2, draws=draws)
+    for own, posterior in zip(read_draws(draws.path, run.problem), run.posteriors, strict=True):
+        assert torch.equal(own.draws, posterior.draws)
 
 
 @pytest.mark.parametrize("compile", ["off", "on"])

@@ -13,6 +13,7 @@ from bayesieve.core.likelihoods import Categorical, Gaussian
 from bayesieve.core.posterior import SparseModel
 from bayesieve.core.priors import Normal, SpikeSlab
 from bayesieve.core.problem import Problem
+from bayesieve.engines.bmr import BMR
 from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
@@ -45,15 +46,36 @@ ENGINES = {
     "map-sgd": MAP(optimizer="sgd", lr=0.05),
 }
 EACH = pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES.keys())
+RENEWING = BMR(lr=0.3, init_std=0.5)  # prunes by itself between steps
 SIMPLE = MAP(lr=0.02)
 
 
-@EACH
+@pytest.mark.parametrize("engine", [*ENGINES.values(), RENEWING], ids=[*ENGINES, "bmr"])
 @pytest.mark.parametrize("k", [1, 2])
 def test_equals_a_hand_written_loop_bit_for_bit(engine, k):
     problem = toy()
     run = fit_toy(problem, engine, seed=5, n_models=k)
     assert_equal_states(run.state, by_hand(problem, engine, seed=5, n_models=k))
+
+
+def test_an_engine_renews_its_masks_between_steps_until_they_are_settled():
+    run = fit_toy(toy(), RENEWING, epochs=20, seed=5)
+    zeros = [row["zeros"] for row in run.history]
+    assert zeros[0] == 0  # the first tenth of the run
+    assert zeros[-1] > 0
+    assert zeros == sorted(zeros)
+    assert len({*zeros[12:]}) == 1  # settled after 60 %
+    assert run.state.kl == 1
+
+
+def test_validation_counts_once_the_masks_are_settled():
+    class Contrary:  # scores worse the better the fit, so that the earliest epoch that counts wins
+        x, y = toy().x, (toy().y + 1) % 3
+
+    watch = Validation(Contrary, patience=100)
+    run = fit_toy(toy(), RENEWING, epochs=20, seed=5, validation=watch)
+    zeros = 1 - run.state.controls.keep.double().mean().item()
+    assert zeros == pytest.approx(run.history[-1]["zeros"])
 
 
 def test_equals_a_hand_written_loop_with_dropout_and_dials():

@@ -7,11 +7,16 @@ from dataclasses import replace
 import pytest
 import torch
 
+from bayesieve.core.gaussian_laplace import GaussianLaplace
 from bayesieve.core.priors import Normal, SpikeSlab
+from bayesieve.engines._chain import Chain
+from bayesieve.engines.bmr import BMR
 from bayesieve.engines.flat_vi import FlatVI
+from bayesieve.engines.horseshoe import HorseshoeVI
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
-from bayesieve.sieve.schedule import GradualPruning
+from bayesieve.engines.sghmc import SGHMC
+from bayesieve.sieve.schedule import AnnealedPruning, GradualPruning
 from bayesieve.sieve.scores import magnitude_score
 from bayesieve.training.checkpoint import has_checkpoint
 from bayesieve.training.interrupts import Interrupted
@@ -30,6 +35,9 @@ from runs import (
 
 PRIOR = SpikeSlab(0.5, 0.1, 0.4)
 SBNN_, MAP_ = SBNN(PRIOR, lr=0.02), MAP(lr=0.02)
+CHAINS = SGHMC(
+    GaussianLaplace(0.3, 1.0), 1e-4, adapt="sa", chain=Chain(burn_in=4, thin=2, n_kept=3)
+)
 N_STEPS = 4 * PER_EPOCH
 
 
@@ -54,6 +62,10 @@ CASES = {
     "flat_vi": (None, FlatVI(Normal(0.5), lr=0.02), {}),
     "flat_vi-mixture": (None, FlatVI(PRIOR, lr=0.02), {}),
     "map-sgd": (None, MAP(optimizer="sgd", lr=0.05), {}),
+    "bmr": (with_batch_norm, BMR(lr=0.3, init_std=0.5, local=True), {"n_models": 2}),
+    "bmr-to-a-target": (None, BMR(lr=0.3, init_std=0.5), {"pruning": PRUNING}),
+    "horseshoe": (None, HorseshoeVI(lr=0.1), {}),
+    "chains": (with_batch_norm, CHAINS, {"n_models": 2, "pruning": AnnealedPruning(0.5, end=0.5)}),
     "pruning": (None, SBNN_, {"pruning": PRUNING}),
     "soft-pruning": (None, SBNN_, {"pruning": replace(PRUNING, soft=True)}),
     "dropout": (with_dropout, MAP_, {}),

@@ -1,0 +1,136 @@
+"""The work of `bayesieve attack`."""
+
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from bayesieve.assess.diagnostics import pooled
+from bayesieve.assess.figures.robustness import robustness_curves
+from bayesieve.assess.robustness import (
+    Attacked,
+    Point,
+    fgsm_curve,
+    noise_curve,
+    pgd_curve,
+    rotation_curve,
+)
+from bayesieve.cli.config_files import UsageError
+from bayesieve.cli.folder import RunFolder
+from bayesieve.cli.loading import Run, load_model, load_run
+from bayesieve.cli.results import DRAWS, Model, has_spread, posterior_of
+from bayesieve.core.posterior import Samples
+from bayesieve.core.storage import atomic_write
+from bayesieve.data.pixels import PixelScale
+
+_UNITS = {
+    "fgsm": "largest change of a pixel",
+    "pgd": "largest change of a pixel",
+    "rotation": "rotation in degrees",
+    "noise": "noise, std in pixels",
+}
+_LABELS = {"fgsm": "FGSM", "pgd": "PGD", "rotation": "rotated", "noise": "noise"}
+
+
+@dataclass(frozen=True)
+class Attack:
+    """What is done to the images.
+
+    Args:
+        strengths: by the name of an attack or shift.
+        pgd_steps: of projected gradient descent.
+        samples: draws averaged; None takes all that are kept, of all chains of a sampler.
+        n_examples: test images used; None takes all.
+        seed: of draws and noise.
+    """
+
+    strengths: dict[str, tuple[float, ...]]
+    pgd_steps: int
+    samples: int | None
+    n_examples: int | None
+    seed: int
+
+
+def attack_run(
+    folder: RunFolder, attack: Attack, *, member: int | None, device: str, out: Path, figures: bool
+) -> tuple[dict[str, Any], Path | None]:
+    """Measure every curve; write attack.json and the picture; the numbers and the picture."""
+    config = folder.read_config()
+    if config.net.likelihood == "gaussian":
+        raise UsageError(f"attack needs class labels; {folder.path} is a regression.")
+    run = load_run(folder, member=member, device=device)
+    scale = _scale_of(run, folder.path)
+    model = run.model if member is not None else _all_chains(folder, run)
+    n_samples = _draws(model) if attack.samples is None else attack.samples
+    attacked = Attacked(model, n_samples, attack.seed, scale=scale)
+    x, labels = (part[: attack.n_examples] for part in (run.data.test.x, run.data.test.y))
+    started = time.perf_counter()
+    curves = {
+        name: [asdict(point) for point in _curve(name, attacked, x, labels, strengths, attack)]
+        for name, strengths in attack.strengths.items()
+    }
+    result = {
+        "run": str(folder.path),
+        "data": run.data.name,
+        "n_examples": len(x),
+        "samples": n_samples,
+        "seed": attack.seed,
+        "pgd_steps": attack.pgd_steps if "pgd" in curves else None,
+        "device": str(posterior_of(run.model).network.device),
+        "seconds": round(time.perf_counter() - started, 3),
+        "curves": curves,
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    atomic_write(out / "attack.json", (json.dumps(result, indent=2) + "\n").encode())
+    return result, _picture(curves, out) if figures else None
+
+
+def _curve(
+    name: str, attacked: Attacked, x: Tensor, labels: Tensor, strengths: tuple[float, ...],
+    attack: Attack,
+) -> list[Point]:  # fmt: skip
+    own = sorted({0.0, *strengths})  # the untouched images come first
+    if name == "pgd":
+        return pgd_curve(attacked, x, labels, own, attack.pgd_steps)
+    measure = {"fgsm": fgsm_curve, "rotation": rotation_curve, "noise": noise_curve}[name]
+    return measure(attacked, x, labels, own)
+
+
+def _scale_of(run: Run, path: Path) -> PixelScale:
+    """How the run's inputs come from pixels; a complaint where there are none."""
+    data = run.data
+    if data.task != "classification":
+        raise UsageError(f"attack needs class labels; {path} is a regression.")
+    if data.preprocessing.get("kind") != "image" or data.test.x.dim() != 4:
+        raise UsageError(
+            f"attack needs images, whose strengths are in pixels; {data.name} in {path} is a table."
+        )
+    return PixelScale.of(data.preprocessing)
+
+
+def _all_chains(folder: RunFolder, run: Run) -> Model:
+    """The draws of all chains of a sampler together; of any other run its first model."""
+    n = run.config.training.n_models
+    if n == 1 or not isinstance(posterior_of(run.model), Samples) or not has_spread(run.model):
+        return run.model
+    models = [load_model(folder.member(i), run.model.network) for i in range(n)]
+    return pooled([own for own in map(posterior_of, models) if isinstance(own, Samples)])
+
+
+def _draws(model: Model) -> int:
+    """All draws of a chain, some of a variational posterior, none of a point."""
+    posterior = posterior_of(model)
+    if isinstance(posterior, Samples):
+        return len(posterior.draws) if len(posterior.draws) > 1 else 0
+    return DRAWS if has_spread(model) else 0
+
+
+def _picture(curves: dict[str, list[dict[str, Any]]], out: Path) -> Path:
+    panels: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for name, points in curves.items():
+        panels.setdefault(_UNITS[name], {})[_LABELS[name]] = points
+    (out / "figures").mkdir(exist_ok=True)
+    return robustness_curves(panels, out / "figures" / "attack.png")

@@ -1,0 +1,279 @@
+"""A Laplace approximation that is Gaussian jointly over the inputs of each unit.
+
+For unit i of a layer with inputs x (a 1 appended for the bias) and output gradients δ
+
+    q(w_i) = N(ŵ_i, P_i⁻¹),   P_i = (Σ_n δ²_ni) · mean(x xᵀ) + 1/τ²                            (L4)
+
+the Gauss-Newton matrix of the unit with δ² and x xᵀ averaged apart [Martens]. When some weights are
+fixed at 0, those that stay follow: with S kept and R removed
+
+    E[w_S | w_R = 0] = ŵ_S + P_SS⁻¹ P_SR ŵ_R,   Var = P_SS⁻¹                                   (L5)
+
+which is (B5) for a row of a layer; nothing is trained again.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn import functional as F
+
+from bayesieve.checks import check_choice, check_positive
+from bayesieve.core.network import call_with
+from bayesieve.core.posterior import Factorised, Posterior, SparseModel
+from bayesieve.core.priors import Normal
+from bayesieve.core.problem import Problem
+from bayesieve.errors import UnsupportedModelError
+from bayesieve.training.laplace import fitted_width, roots
+
+
+@dataclass(frozen=True)
+class Block:
+    """Curvature of one layer of `rows` units with p inputs each, the bias's 1 included.
+
+    Args:
+        weight: name of the matrix; its first axis are the units.
+        bias: name of the bias, or None.
+        gram: mean of x xᵀ, (p, p), float64.
+        gain: Σ δ² of each unit, (rows,), float64.
+    """
+
+    weight: str
+    bias: str | None
+    gram: Tensor
+    gain: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class UnitLaplace:
+    """Trained weights, their precision unit by unit, and the prior.
+
+    Args:
+        posterior: means, and the marginal std of each weight.
+        blocks: curvature of every layer.
+        precision: 1/τ² of the prior.
+    """
+
+    posterior: Factorised
+    blocks: tuple[Block, ...]
+    precision: float
+
+    def reduced(self, keep: Tensor) -> SparseModel:
+        """Fix what is not kept at 0 and let the rest of each unit follow (L5).
+
+        Args:
+            keep: (d,) bool; entries outside the blocks stay as they are.
+        """
+        layout = self.posterior.layout
+        mean, std = self.posterior.mean.clone(), self.posterior.std.clone()
+        for block in self.blocks:
+            parts = [layout.slices[block.weight]]
+            if block.bias is not None:
+                parts.append(layout.slices[block.bias])
+            rows = len(block.gain)
+            kept, before = (
+                torch.cat([x[part].view(rows, -1) for part in parts], 1)
+                for x in (keep, self.posterior.mean)
+            )
+            after, spread = self._conditioned(block, before.double(), kept)
+            for values, found in ((mean, after), (std, spread)):
+                own = found.split([(part.stop - part.start) // rows for part in parts], 1)
+                for part, piece in zip(parts, own, strict=True):
+                    values[part] = piece.flatten().to(values.dtype)
+        whole = replace(self.posterior, mean=mean, std=std)
+        return SparseModel(whole.masked(keep), keep)
+
+    def _conditioned(self, block: Block, mean: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
+        """Means and stds of a layer's units, (rows, p), given that the rest is 0."""
+        after, std = torch.zeros_like(mean), torch.zeros_like(mean)
+        for i, own in enumerate(keep):
+            stays, goes = own.nonzero()[:, 0], (~own).nonzero()[:, 0]
+            if not len(stays):
+                continue
+            square = block.gain[i] * block.gram[stays][:, stays]
+            square.diagonal().add_(self.precision)
+            pull = block.gain[i] * (block.gram[stays][:, goes] @ mean[i, goes])
+            factor = torch.linalg.cholesky(square)
+            after[i, stays] = mean[i, stays] + torch.cholesky_solve(pull[:, None], factor)[:, 0]
+            std[i, stays] = torch.cholesky_inverse(factor).diagonal().sqrt()
+        return after, std
+
+
+def laplace_units(
+    problem: Problem,
+    posterior: Posterior | None = None,
+    *,
+    prior: Normal | None = None,
+    labels: Literal["exact", "sampled"] = "sampled",
+    batch_size: int = 512,
+    seed: int = 0,
+) -> UnitLaplace:
+    """Surround trained weights by one Gaussian per unit; one pass over the data.
+
+    Args:
+        problem: network, likelihood and the data it was trained on. All that may be pruned must
+            belong to Linear or Conv2d layers that are called once.
+        posterior: where to expand: its mean; None takes the weights of the problem's own model.
+        prior: of the Bayesian weights; None finds the width that suits the weights best.
+        labels: "sampled" takes one label per example from the network's own prediction, "exact"
+            sums over all outputs.
+        batch_size: examples per pass.
+        seed: of the sampled labels.
+
+    Example:
+        >>> from bayesieve.core.likelihoods import Gaussian
+        >>> x = torch.tensor([[1.0, 1.0], [1.0, -1.0]])
+        >>> model = nn.Sequential(nn.Linear(2, 1, bias=False))
+        >>> problem = Problem(model, Gaussian(noise_std=0.5), (x, torch.zeros(2)))
+        >>> found = laplace_units(problem, prior=Normal(1.0), labels="exact")
+        >>> found.posterior.std.square().reciprocal().round(decimals=3)  # 2 / 0.25 + 1
+        tensor([9., 9.])
+    """
+    check_choice("laplace", "labels", labels, ("exact", "sampled"))
+    check_positive("laplace", batch_size=batch_size)
+    w = (problem.initial if posterior is None else posterior.mean).detach()
+    buffers = problem.network.buffers() if posterior is None else dict(posterior.buffers)
+    generator = Generator(problem.device).manual_seed(seed) if labels == "sampled" else None
+    layers = _layers(problem)
+    sums = {name: _Sums() for name in layers}
+    module = problem.network.skeleton
+    modes = [m.training for m in module.modules()]
+    module.eval()
+    try:
+        for x in problem.x.split(batch_size):
+            _add(problem, w, buffers, x, layers, sums, generator)
+    finally:
+        for own, training in zip(module.modules(), modes, strict=True):
+            own.training = training
+    return _finished(problem, w, buffers, layers, sums, prior)
+
+
+class _Sums:
+    """Σ x xᵀ, Σ δ² and the number of x of one layer."""
+
+    def __init__(self) -> None:
+        self.gram: Tensor | float = 0.0
+        self.gain: Tensor | float = 0.0
+        self.n = 0
+
+
+def _layers(problem: Problem) -> dict[str, nn.Linear | nn.Conv2d]:
+    """The layers that own the prunable tensors, by name."""
+    layout, module = problem.layout, problem.network.skeleton
+    found: dict[str, nn.Linear | nn.Conv2d] = {}
+    for name in layout.names:
+        if layout.slices[name].start >= layout.n_sparse:
+            break
+        path, _, leaf = name.rpartition(".")
+        layer = module.get_submodule(path)
+        plain = isinstance(layer, nn.Linear) or (
+            isinstance(layer, nn.Conv2d) and layer.groups == 1 and layer.padding_mode == "zeros"
+        )
+        if not plain or leaf != "weight" or isinstance(getattr(layer, "padding", 0), str):
+            raise UnsupportedModelError(
+                f"laplace: {name!r} belongs to no Linear or plain Conv2d layer, which curvature by "
+                "unit needs. Use the diagonal one (laplace)."
+            )
+        assert isinstance(layer, nn.Linear | nn.Conv2d)
+        found[path] = layer
+    return found
+
+
+def _add(
+    problem: Problem, w: Tensor, buffers: dict[str, Tensor], x: Tensor,
+    layers: dict[str, nn.Linear | nn.Conv2d], sums: dict[str, _Sums], generator: Generator | None,
+) -> None:  # fmt: skip
+    """Add one batch to the sums of every layer."""
+    network = problem.network
+    inputs: dict[str, list[Tensor]] = {name: [] for name in layers}
+    outputs: dict[str, list[Tensor]] = {name: [] for name in layers}
+    handles = []
+    for name, layer in layers.items():
+
+        def note(_: nn.Module, given: tuple[Tensor, ...], out: Tensor, name: str = name) -> None:
+            inputs[name].append(given[0].detach())
+            outputs[name].append(out)
+
+        handles.append(layer.register_forward_hook(note))
+    try:
+        with torch.enable_grad():
+            parameters, extra = network.split(w.clone().requires_grad_())
+            result = call_with(network.skeleton, network._names, parameters, buffers, x).flatten(1)
+    finally:
+        for handle in handles:
+            handle.remove()
+    calls = [name for name, own in outputs.items() if len(own) != 1]
+    if calls:
+        raise UnsupportedModelError(
+            f"laplace: layer {calls[0]!r} is called {len(outputs[calls[0]])} times, curvature by "
+            "unit needs one call. Use the diagonal one (laplace)."
+        )
+    for name, layer in layers.items():
+        rows = _patches(layer, inputs[name][0]).double()
+        sums[name].gram = sums[name].gram + rows.T @ rows
+        sums[name].n += len(rows)
+    ends = [outputs[name][0] for name in layers]
+    vectors = list(roots(problem.likelihood, result.detach(), extra, generator))
+    for i, v in enumerate(vectors):
+        with torch.enable_grad():
+            total = (result * v).sum()
+        grads = torch.autograd.grad(total, ends, retain_graph=i + 1 < len(vectors))
+        for name, layer, grad in zip(layers, layers.values(), grads, strict=True):
+            units = grad.movedim(1, -1) if isinstance(layer, nn.Conv2d) else grad
+            squares = units.reshape(-1, units.shape[-1]).double().square().sum(0)
+            sums[name].gain = sums[name].gain + squares
+
+
+def _patches(layer: nn.Linear | nn.Conv2d, x: Tensor) -> Tensor:
+    """What one unit reads at a time, one row each, with a 1 for the bias."""
+    if isinstance(layer, nn.Conv2d):
+        padding = layer.padding
+        assert not isinstance(padding, str)
+        columns = F.unfold(x, layer.kernel_size, layer.dilation, padding, layer.stride)
+        rows = columns.transpose(1, 2).reshape(-1, columns.shape[1])
+    else:
+        rows = x.reshape(-1, x.shape[-1])
+    return rows if layer.bias is None else torch.cat([rows, torch.ones_like(rows[:, :1])], 1)
+
+
+def _finished(
+    problem: Problem, w: Tensor, buffers: dict[str, Tensor],
+    layers: dict[str, nn.Linear | nn.Conv2d], sums: dict[str, _Sums], prior: Normal | None,
+) -> UnitLaplace:  # fmt: skip
+    layout, n = problem.layout, problem.layout.n_bayesian
+    blocks = []
+    information = torch.zeros_like(w[:n], dtype=torch.float64)
+    for name, layer in layers.items():
+        own = sums[name]
+        assert isinstance(own.gram, Tensor)
+        assert isinstance(own.gain, Tensor)
+        bias = None if layer.bias is None else f"{name}.bias"
+        block = Block(f"{name}.weight", bias, own.gram / own.n, own.gain)
+        blocks.append(block)
+        for part, piece in _entries(problem, block, block.gain[:, None] * block.gram.diagonal()):
+            information[part] = piece.flatten()
+    width = prior or Normal(fitted_width(w[:n].double(), information))
+    precision = float(width.std) ** -2  # type: ignore[arg-type]
+    std = torch.zeros_like(w)
+    std[:n] = (information + precision).rsqrt().to(w.dtype)
+    for block in blocks:
+        values, vectors = torch.linalg.eigh(block.gram)
+        inverse = 1 / (block.gain[:, None] * values.clamp_min(0) + precision)
+        variance = inverse @ vectors.square().T  # diagonal of P⁻¹, (rows, p)
+        for part, piece in _entries(problem, block, variance):
+            std[part] = piece.flatten().sqrt().to(w.dtype)
+    copies = {name: value.detach().clone() for name, value in buffers.items()}
+    posterior = Factorised(problem.network, w.clone(), std, width, None, copies)
+    assert layout.n_sparse <= n
+    return UnitLaplace(posterior, tuple(blocks), precision)
+
+
+def _entries(problem: Problem, block: Block, values: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Parts of w and what belongs there, of numbers of each unit and input, (rows, p)."""
+    layout = problem.layout
+    p = values.shape[1] - (block.bias is not None)
+    yield layout.slices[block.weight], values[:, :p]
+    if block.bias is not None and layout.slices[block.bias].start < layout.n_bayesian:
+        yield layout.slices[block.bias], values[:, p:]

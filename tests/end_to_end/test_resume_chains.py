@@ -1,0 +1,98 @@
+"""Chains that are killed and resumed go on as if nothing had happened, bit for bit."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 120
+N_STEPS = 240
+# Four chains on a normalised network, pruned on a schedule, with an adaptive prior, a ring and a
+# file of draws; argument 1 is the folder, argument 2 whether to resume.
+SCRIPT = f"""
+import sys
+from pathlib import Path
+import torch
+from torch import nn
+import bayesieve as bs
+from bayesieve.core.storage import save
+from bayesieve.data.augment import Augment
+from bayesieve.training.draws import DrawsTo
+from bayesieve.training.options import Saving
+
+torch.set_num_threads(1)
+folder, resume = Path(sys.argv[1]), sys.argv[2] == "resume"
+torch.manual_seed(0)
+x, y = torch.rand(60, 1, 6, 6), torch.randint(3, (60,))
+net = nn.Sequential(
+    nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 3)
+)
+engine = bs.SGHMC(
+    bs.GaussianLaplace(0.3, 0.5, slab_share=1.0), 1e-4, adapt="sa",
+    chain=bs.Chain(burn_in=120, thin=10, n_kept=4, cooling=0.999),
+)
+run = bs.fit(
+    bs.Problem(net, bs.Categorical(), (x, y)), engine, steps={N_STEPS}, batch_size=20, n_models=4,
+    augment=Augment(shift=1), pruning=bs.AnnealedPruning(0.5, periods=100, end=0.4),
+    draws=DrawsTo(folder / "draws.safetensors", burn_in=120, thin=10, n_kept=6),
+    saving=Saving(folder, every=7, resume=resume), compile="off",
+)
+for i, posterior in enumerate(run.posteriors):
+    save(posterior, folder / f"chain-{{i}}.safetensors")
+"""
+
+
+def start(folder, how):
+    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    return subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(folder), how],
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(folder, how):
+    process = start(folder, how)
+    _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, errors
+    return {path.name: load_file(path) for path in folder.glob("*.safetensors")}
+
+
+def wait_for_step(process, folder, step):
+    tick = threading.Event()
+    for _ in range(int(PATIENCE_S / 0.01)):
+        names = [path.stem for path in (folder / "checkpoints").glob("checkpoint-*.sha256")]
+        if any(int(name.removeprefix("checkpoint-")) >= step for name in names):
+            return
+        assert process.poll() is None, process.stderr.read()
+        tick.wait(0.01)
+    raise AssertionError(f"no checkpoint of step {step} within {PATIENCE_S} s")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="SIGKILL")
+def test_chains_killed_twice_and_resumed_equal_unbroken_ones(tmp_path):
+    whole = finish(tmp_path / "whole", "anew")
+    assert len(whole) == 5  # four chains and the file of draws
+    folder = tmp_path / "killed"
+    for how, step in (("anew", 42), ("resume", 147)):
+        process = start(folder, how)
+        wait_for_step(process, folder, step)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+        assert not list(folder.glob("chain-*"))
+    again = finish(folder, "resume")
+    assert again.keys() == whole.keys()
+    for name, tensors in whole.items():
+        assert tensors.keys() == again[name].keys()
+        for key, value in tensors.items():
+            assert torch.equal(value, again[name][key]), (name, key)

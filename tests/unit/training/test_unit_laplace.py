@@ -1,0 +1,132 @@
+"""The Laplace approximation by unit: exact in linear regression, conditioning by brute force."""
+
+import pytest
+import torch
+from torch import nn
+
+from bayesieve.core.likelihoods import Categorical, Gaussian
+from bayesieve.core.posterior import Factorised
+from bayesieve.core.priors import Normal
+from bayesieve.core.problem import Problem
+from bayesieve.core.reduction import reduce_jointly
+from bayesieve.errors import UnsupportedModelError
+from bayesieve.sieve.bmr import reduce_units
+from bayesieve.training.laplace import laplace
+from bayesieve.training.unit_laplace import laplace_units
+from problems import conjugate, normal, seeded
+from zoo import BY_NAME, REPEATED
+
+
+def around(known):
+    """The approximation around the exact mean of a conjugate regression."""
+    problem = known.problem
+    point = Factorised(problem.network, known.mean, known.std)
+    return laplace_units(problem, point, prior=Normal(known.prior_std), labels="exact")
+
+
+@pytest.mark.parametrize("orthogonal", [True, False])
+def test_marginal_stds_are_exact_for_linear_regression(orthogonal):
+    known = conjugate(orthogonal=orthogonal)
+    torch.testing.assert_close(around(known).posterior.std, known.std)
+
+
+def test_the_rest_follows_as_in_the_exact_posterior_of_the_smaller_model():
+    known = conjugate(d=5, orthogonal=False)
+    keep = torch.tensor([True, False, True, True, False])
+    found = around(known).reduced(keep)
+    precision = known.precision[keep][:, keep]
+    moment = known.x[:, keep].T @ known.y[:, 0] / known.noise_std**2
+    torch.testing.assert_close(found.posterior.mean[keep], torch.linalg.solve(precision, moment))
+    exact_std = torch.linalg.inv(precision).diagonal().sqrt()
+    torch.testing.assert_close(found.posterior.std[keep], exact_std)
+    assert (found.posterior.mean[~keep] == 0).all()
+    prior_std = torch.full((5,), known.prior_std, dtype=torch.float64)
+    joint = reduce_jointly(known.mean, known.precision, prior_std, prior_std * keep)
+    torch.testing.assert_close(found.posterior.mean, joint.mean)
+
+
+def classifier(dtype=torch.float64):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).to(dtype)
+    x = normal(40, 4, seed=1, dtype=dtype)
+    return Problem(model, Categorical(), (x, torch.arange(40) % 3))
+
+
+def test_the_mean_of_the_diagonal_over_examples_is_that_of_the_gauss_newton_matrix():
+    # With one example nothing is averaged apart: the diagonal of P is the Gauss-Newton diagonal.
+    problem = classifier()
+    one = problem.with_data((problem.x[:1], problem.y[:1]))
+    found = laplace_units(one, prior=Normal(0.5), labels="exact")
+    layout = one.layout
+    expected = laplace(one, prior=Normal(0.5), labels="exact").std ** -2
+    for block in found.blocks:
+        diagonal = block.gain[:, None] * block.gram.diagonal() + found.precision
+        own = expected[layout.slices[block.weight]].view(len(block.gain), -1)
+        torch.testing.assert_close(diagonal[:, :-1], own)
+        torch.testing.assert_close(diagonal[:, -1], expected[layout.slices[block.bias]])
+
+
+def test_batches_do_not_matter():
+    problem = classifier()
+    whole, parts = (laplace_units(problem, labels="exact", batch_size=n) for n in (64, 7))
+    torch.testing.assert_close(whole.posterior.std, parts.posterior.std)
+    assert whole.precision == pytest.approx(parts.precision)
+
+
+def test_sampled_labels_are_seeded_and_near_the_exact_ones():
+    problem = classifier()
+    exact = laplace_units(problem, prior=Normal(1.0), labels="exact")
+    first, again = (laplace_units(problem, prior=Normal(1.0), seed=3) for _ in range(2))
+    assert torch.equal(first.posterior.std, again.posterior.std)
+    torch.testing.assert_close(first.blocks[1].gain, exact.blocks[1].gain, rtol=0.5, atol=0)
+
+
+def test_patches_of_a_convolution_give_its_output():
+    model = nn.Sequential(nn.Conv2d(2, 3, 3, stride=2, padding=1), nn.Flatten()).double()
+    x = normal(5, 2, 6, 6, seed=0)
+    problem = Problem(model, Gaussian(1.0), (x, torch.zeros(5, 27, dtype=torch.float64)))
+    block = laplace_units(problem, prior=Normal(1.0), labels="exact").blocks[0]
+    columns = torch.nn.functional.unfold(x, 3, padding=1, stride=2).transpose(1, 2).reshape(-1, 18)
+    rows = torch.cat([columns, torch.ones(len(columns), 1, dtype=torch.float64)], 1)
+    torch.testing.assert_close(block.gram, rows.T @ rows / len(rows))
+    torch.testing.assert_close(block.gain, torch.full((3,), 5.0 * 9, dtype=torch.float64))
+
+
+def test_following_keeps_the_outputs_where_inputs_repeat_each_other():
+    # Two equal inputs: one weight can go and the other takes its part.
+    x = normal(50, 2, seed=2)
+    x = torch.cat([x, x[:, :1]], 1)
+    model = nn.Sequential(nn.Linear(3, 1, bias=False)).double()
+    model[0].weight.data = torch.tensor([[1.0, 0.5, 2.0]], dtype=torch.float64)
+    problem = Problem(model, Gaussian(0.1), (x, model(x).detach()))
+    units = laplace_units(problem, prior=Normal(100.0), labels="exact")
+    found = units.reduced(torch.tensor([True, True, False]))
+    expected = torch.tensor([3.0, 0.5, 0.0], dtype=torch.float64)
+    torch.testing.assert_close(found.posterior.mean, expected, rtol=0, atol=1e-3)
+
+
+def test_reducing_reaches_the_zeros_and_leaves_what_was_removed():
+    problem = classifier(torch.float32)
+    units = laplace_units(problem, labels="exact")
+    sparse = reduce_units(units, 0.5, rounds=3)
+    assert sparse.zeros == pytest.approx(0.5, abs=0.05)
+    assert (sparse.posterior.mean[~sparse.keep] == 0).all()
+    assert (sparse.posterior.std[sparse.keep] > 0).all()
+    assert sparse.posterior.draw(2, seeded(0)).shape == (2, problem.layout.size)
+    with pytest.raises(ValueError, match=r"^reduce_units: rounds must be > 0"):
+        reduce_units(units, 0.5, rounds=0)
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        (BY_NAME["attention"], "no Linear or plain Conv2d"),
+        (BY_NAME["conv1d"], "no Linear"),
+        (REPEATED, "2 times"),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_other_layers_are_refused(case, message):
+    with pytest.raises(UnsupportedModelError, match=message):
+        laplace_units(case.problem(11, dtype=torch.float32))
