@@ -45,7 +45,7 @@ def demo(
         "confidence\nand its accuracy. Lower is better for all three; one image of "
         f"{n_images} is {100 / n_images:.2f} %."
     )
-    print(f"pictures and report: {out / 'report.md'}")
+    print(f"open in a browser: {out / 'report.html'} (as text: {out / 'report.md'})")
 
 
 def sparse_config(epochs: int, seed: int) -> RunConfig:

@@ -11,6 +11,7 @@ from bayesieve.cli.console import note
 from bayesieve.cli.folder import RunFolder
 from bayesieve.cli.pictures import Picture, draw_run, first_layer
 from bayesieve.cli.report import write_report
+from bayesieve.cli.reporting import write_run_page
 from bayesieve.cli.results import DRAWS, Model, curve_of, curve_points, numbers
 from bayesieve.cli.training import learn, models_of, save_models
 from bayesieve.core.posterior import SparseModel
@@ -51,6 +52,7 @@ def train_both(dense: Plan, sparse: Plan, folder: RunFolder) -> dict[str, Any]:
     title = "Demo: a dense network and a sparse Bayesian one"
     folder.write_text("report.md", write_report(title, sparse.data, sparse.config, rows, pictures))
     folder.write("metrics.json", {**rows["sparse"], "compared": rows})
+    write_run_page(folder, before=plain)
     return rows
 
 

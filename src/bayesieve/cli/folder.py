@@ -13,7 +13,10 @@ from bayesieve import __version__
 from bayesieve.cli.config import RunConfig
 from bayesieve.cli.config_files import RECORD, UsageError, from_dict, to_dict
 
-_FILES = ("config.json", "metrics.jsonl", "metrics.json", "curve.json", "report.md")
+_FILES = (
+    "config.json", "metrics.jsonl", "metrics.json", "curve.json", "chains.json", "attack.json",
+    "report.md", "report.html",
+)  # fmt: skip
 _PACKAGES = ("torch", "numpy", "safetensors")
 
 

@@ -1,0 +1,98 @@
+"""What a page of `bayesieve report` takes: to build, to paint, and to follow its slider.
+
+Needs a run folder, and for the last two Chromium and playwright (the extra `dev`). Building is
+collecting and writing, without starting Python or reading the data; its time is given on the wall
+and as processor time, which a busy machine does not inflate. The slider is moved over all its
+positions; a move counts until the page is laid out again.
+
+    bayesieve demo --out runs/demo && python benchmarks/report.py runs/demo
+"""
+
+import argparse
+import json
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from bayesieve.cli.folder import RunFolder
+from bayesieve.cli.reporting import read_source
+from bayesieve.report.collect import collect
+from bayesieve.report.page import page
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+PAINT = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
+MOVES = """() => {
+    const slider = document.getElementById("cut"), times = [];
+    for (let i = Number(slider.max); i >= 0; i--) {
+        const start = performance.now();
+        slider.value = i;
+        slider.dispatchEvent(new Event("input"));
+        document.body.offsetHeight;
+        times.push(performance.now() - start);
+    }
+    return times;
+}"""
+
+
+def build(folder: Path, out: Path) -> dict[str, Any]:
+    """Seconds to build the page, twice: the first time has modules to import."""
+    rows = {}
+    source = read_source(RunFolder(folder), "cpu")
+    for name in ("first", "second"):
+        wall, own = time.perf_counter(), time.process_time()
+        text = page(collect([source]))
+        rows[f"{name}_build_s"] = round(time.perf_counter() - wall, 3)
+        rows[f"{name}_build_cpu_s"] = round(time.process_time() - own, 3)
+    out.write_text(text, encoding="utf-8")
+    return {**rows, "bytes": len(text.encode())}
+
+
+def look(path: Path) -> dict[str, Any]:
+    """First paint and slider in Chromium; empty where there is none."""
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if program is None:
+        return {"browser": "none found"}
+    from playwright.sync_api import sync_playwright
+
+    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=program, args=arguments)
+        paints, moves = [], []
+        for _ in range(3):
+            tab = browser.new_page()
+            tab.goto(path.as_uri())
+            tab.wait_for_selector("#self-check[data-worst]")
+            paints.append(tab.evaluate(PAINT))
+            moves += tab.evaluate(MOVES)
+            tab.close()
+        version = browser.version
+        browser.close()
+    moves.sort()
+    return {
+        "browser": f"Chromium {version}",
+        "first_paint_ms": round(sorted(paints)[1], 1),
+        "slider_median_ms": round(moves[len(moves) // 2], 1),
+        "slider_worst_ms": round(moves[-1], 1),
+        "moves": len(moves),
+    }
+
+
+def main() -> None:
+    """Measure one run and print a JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("run", nargs="?", type=Path, default=Path("runs/demo"))
+    options = parser.parse_args()
+    if not RunFolder(options.run).finished:
+        print(f"{options.run} holds no finished run: bayesieve demo --out {options.run}")
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "report.html"
+        rows = build(options.run, path)
+        print(json.dumps({"run": str(options.run), **rows, **look(path)}, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""`bayesieve report`: one page with the pictures, the numbers and the network of a run."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bayesieve.cli.config_files import UsageError
+from bayesieve.cli.console import JsonFlag, as_bytes, note, print_json
+from bayesieve.cli.evaluate import DeviceFlag
+from bayesieve.cli.folder import RunFolder
+
+EXAMPLE = "Example: bayesieve report runs/a runs/b -o report.html"
+
+Runs = Annotated[
+    list[Path], typer.Argument(help="Run folders of `train`, `prune` or `demo`.", metavar="RUN...")
+]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", help="Page to write; report.html in the only run unless given."),
+]
+Points = Annotated[int, typer.Option(help="Positions of the slider.", min=2, max=250)]
+TestExamples = Annotated[
+    int | None,
+    typer.Option(help="Test on the first so many examples: for large networks on a CPU.", min=1),
+]
+Card = Annotated[Path | None, typer.Option(help="Write a Markdown model card here too.")]
+Data = Annotated[Path | None, typer.Option(help="Write the data behind the page as JSON too.")]
+
+
+def report(
+    runs: Runs,
+    out: Out = None,
+    points: Points = 21,
+    test_examples: TestExamples = None,
+    card: Card = None,
+    data: Data = None,
+    device: DeviceFlag = "auto",
+    json: JsonFlag = False,
+) -> None:
+    """Write a self-contained HTML page: curves, calibration, examples, and the network to try."""
+    if out is None and len(runs) > 1:
+        raise UsageError("give the page of several runs a place: -o report.html.")
+    target = out or runs[0] / "report.html"
+    if target.is_dir():
+        raise UsageError(f"--out {target} is a folder; give a file such as {target}/report.html.")
+    result = _write(runs, target, points, test_examples, card, data, device)
+    if json:
+        print_json(result)
+        return
+    for run in result["runs"]:
+        if not run["embedded"]:
+            note(f"{run['name']}: the network is not inside the page: {run['not_embedded']}.")
+    for path in (card, data):
+        if path is not None:
+            print(path)
+    print(f"{target} ({as_bytes(result['bytes'])}): open it in a browser, it needs no network")
+
+
+def _write(
+    runs: list[Path],
+    out: Path,
+    points: int,
+    n_test: int | None,
+    card: Path | None,
+    data: Path | None,
+    device: str,
+) -> dict[str, Any]:
+    from bayesieve.cli.reporting import write_page
+    from bayesieve.report.source import Limits
+
+    folders = [RunFolder(run) for run in runs]
+    for folder in folders:
+        folder.read_config()  # names a folder that is no run before anything is loaded
+    limits = Limits(points=points)
+    return write_page(
+        folders, out, limits=limits, device=device, n_test=n_test, card=card, data=data
+    )

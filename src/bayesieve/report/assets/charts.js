@@ -1,0 +1,195 @@
+// Charts of one run; each takes a run of the report and returns a panel.
+
+// Lines over common axes. series: [{name, points: [[x, y]], kind, steps, dash, dots}]
+function lines({ series, x, y, label, height, guide, marks }) {
+  const names = series.filter((own) => own.name).map((own) => [own.name, own.kind]);
+  const holder = responsive((width) => {
+    const own = axes({ width, height: height || Math.min(320, Math.max(220, 0.62 * width)), x, y, label });
+    const { group, px, py } = own;
+    if (guide) group.append(shape("path", { class: "guide", fill: "none", d: path(guide, px, py) }));
+    for (const one of series) {
+      const style = { fill: "none", stroke: "currentColor", "stroke-width": 2, "stroke-linejoin": "round" };
+      const holder = shape("g", { class: one.kind });
+      if (one.dash) style["stroke-dasharray"] = "5 4";
+      if (!one.bare) holder.append(shape("path", { ...style, d: path(one.points, px, py, one.steps) }));
+      if (one.dots) {
+        for (const [u, v, r] of one.points) {
+          holder.append(shape("circle", { cx: px(u), cy: py(v), r: r || 3, fill: "currentColor" }));
+        }
+      }
+      group.append(holder);
+    }
+    if (marks) marks(own);
+    return own.root;
+  });
+  const box = el("div", {}, names.length > 1 ? legend(names) : null, holder);
+  box.redraw = holder.redraw;
+  return box;
+}
+
+const WAYS = { before: "c1", after: "c0", sampled: "c2" };
+
+function wayName(run, way) {
+  if (way === "before") return run.headline.before.name;
+  return way === "after" ? "this model, mean weights" : "this model, averaged over draws";
+}
+
+function reliabilityPanel(run) {
+  const ways = Object.entries(run.quality).filter(([, own]) => own.reliability);
+  if (!ways.length) return intervalPanel(run);
+  const series = ways.map(([way, { reliability: r }]) => {
+    const most = Math.max(...r.count);
+    const points = r.confidence.map((c, i) => [c, r.accuracy[i], 2 + 4 * Math.sqrt(r.count[i] / most)])
+      .filter((_, i) => r.count[i] > 0);
+    return { name: `${wayName(run, way)}, ECE ${percent(r.ece)}`, kind: WAYS[way], points, dots: true };
+  });
+  const unit = { low: 0, high: 1, format: (v) => Math.round(100 * v) + " %" };
+  return panel({
+    title: "Reliability", name: run.name + "-reliability",
+    caption: "When it says it is this sure, how often is it right? On the dashed line, confidence is honest. Dots grow with the number of test examples in their bin.",
+    data: () => ({
+      header: ["way", "confidence", "accuracy", "count"],
+      rows: ways.flatMap(([way, { reliability: r }]) => r.confidence.map((c, i) => [way, c, r.accuracy[i], r.count[i]])),
+    }),
+    body: lines({ series, guide: [[0, 0], [1, 1]], x: { ...unit, label: "confidence" }, y: { ...unit, label: "accuracy" }, label: "Reliability diagram" }),
+  });
+}
+
+function intervalPanel(run) {
+  const ways = Object.entries(run.quality).filter(([, own]) => own.intervals);
+  const series = ways.map(([way, { intervals: own }]) => ({
+    name: wayName(run, way), kind: WAYS[way], dots: true,
+    points: own.level.map((level, i) => [level, own.coverage[i]]),
+  }));
+  const unit = { low: 0, high: 1, format: (v) => Math.round(100 * v) + " %" };
+  return panel({
+    title: "Honest intervals", name: run.name + "-intervals",
+    caption: "How many test targets lie inside the central interval of each probability. On the dashed line, intervals are as wide as they should be; above it, wider.",
+    data: () => ({
+      header: ["way", "level", "coverage"],
+      rows: ways.flatMap(([way, { intervals: own }]) => own.level.map((l, i) => [way, l, own.coverage[i]])),
+    }),
+    body: lines({ series, guide: [[0, 0], [1, 1]], x: { ...unit, label: "probability of the interval" }, y: { ...unit, label: "targets inside" }, label: "Coverage of intervals" }),
+  });
+}
+
+function riskPanel(run) {
+  const ways = Object.entries(run.quality);
+  const series = ways.map(([way, { risk_coverage: own }]) => ({
+    name: wayName(run, way), kind: WAYS[way], points: own.coverage.map((c, i) => [c, own.risk[i]]),
+  }));
+  const high = Math.max(1e-9, ...series.flatMap((own) => own.points.map((p) => p[1])));
+  const real = run.task === "regression";
+  return panel({
+    title: "If it may refuse", name: run.name + "-risk-coverage",
+    caption: (real ? "Mean absolute error" : "Error") + " among the examples it is most sure about. The further left the curve stays low, the better its doubt points at its mistakes.",
+    data: () => ({
+      header: ["way", "coverage", "risk"],
+      rows: ways.flatMap(([way, { risk_coverage: own }]) => own.coverage.map((c, i) => [way, c, own.risk[i]])),
+    }),
+    body: lines({
+      series, label: "Risk against coverage",
+      x: { low: 0, high: 1, format: (v) => Math.round(100 * v) + " %", label: "share of examples answered" },
+      y: { low: 0, high: high * 1.05, format: real ? undefined : (v) => number(100 * v, 2) + " %", label: real ? "mean absolute error" : "error" },
+    }),
+  });
+}
+
+function inclusionPanel(run) {
+  const rows = run.layers.filter((own) => own.inclusion_cdf);
+  const title = "Inclusion probabilities";
+  if (!rows.length) {
+    return panel({ title, body: empty("This engine gives weights no inclusion probability; they are ranked by " + run.curve.score + " instead.") });
+  }
+  const series = rows.map((own, i) => ({
+    name: own.name, kind: "c" + (i % 6), steps: true,
+    points: own.inclusion_cdf.map((v, k) => [k / 50, v]),
+  }));
+  const unit = { low: 0, high: 1, format: (v) => Math.round(100 * v) + " %" };
+  return panel({
+    title, name: run.name + "-inclusion",
+    caption: "Share of each layer's weights with an inclusion probability of at most this. A curve that starts high: most weights are not called for. Removed weights count as 0.",
+    data: () => ({
+      header: ["layer", "inclusion", "share"],
+      rows: rows.flatMap((own) => own.inclusion_cdf.map((v, k) => [own.name, k / 50, v])),
+    }),
+    body: lines({ series, label: "Distribution of inclusion probabilities per layer", x: { ...unit, label: "inclusion probability" }, y: { ...unit, label: "share of weights" } }),
+  });
+}
+
+const HISTORY = {
+  elbo: "evidence lower bound, nats", log_lik: "log-likelihood of the training data, nats",
+  kl: "divergence from the prior, nats", zeros: "zeros", lr_scale: "learning rate, of its start",
+  val_nll: "NLL on held-out data", val_error: "error on held-out data", val_log_lik: "log-likelihood of held-out data",
+};
+
+function trainingPanels(run) {
+  const table = run.training;
+  if (!table || !table.epoch || table.epoch.length < 2) {
+    return [panel({ title: "Training", body: empty("No course of training was recorded for this run.") })];
+  }
+  const skip = ["epoch", "step", "seconds"];
+  return Object.keys(table).filter((key) => !skip.includes(key)).map((key) => {
+    const points = table.epoch.map((e, i) => [e, table[key][i]]).filter(([, v]) => v !== null);
+    const values = points.map((p) => p[1]);
+    let low = Math.min(...values), high = Math.max(...values);
+    if (low === high) return null;
+    // The first epochs would press the rest flat: start where most of the course is.
+    const sorted = [...values].sort((a, b) => a - b);
+    const cut = sorted[Math.floor(sorted.length * 0.02)];
+    const clipped = cut - low > 0.5 * (high - low);
+    if (clipped) low = cut;
+    const fraction = key === "zeros" || key.endsWith("error");
+    return panel({
+      title: HISTORY[key] || key.replace(/_/g, " "), name: `${run.name}-training-${key}`,
+      caption: clipped ? "The first epochs lie below the picture." : null,
+      data: () => ({ header: ["epoch", key], rows: points }),
+      body: lines({
+        series: [{ kind: "c0", points: points.map(([e, v]) => [e, Math.max(v, low)]) }], height: 190, label: key + " per epoch",
+        x: { low: points[0][0], high: points[points.length - 1][0], label: "epoch" },
+        y: { low, high, format: fraction ? (v) => number(100 * v, 3) + " %" : short },
+      }),
+    });
+  }).filter(Boolean);
+}
+
+function chainPanel(run) {
+  const own = run.chains;
+  if (!own) return null;
+  const worst = own.rhat[own.rhat.length - 1];
+  const cdf = (values) => values.map((v, i) => [v, (i + 1) / values.length]);
+  const chart = (values, label, fromZero) => lines({
+    series: [{ kind: "c0", points: cdf(values), steps: true }], height: 200, label,
+    x: { low: fromZero ? 0 : Math.min(1, values[0]), high: values[values.length - 1] * 1.02, label },
+    y: { low: 0, high: 1, format: (v) => Math.round(100 * v) + " %", label: "share of weights" },
+  });
+  return panel({
+    title: "Chains", name: run.name + "-chains", wide: true,
+    caption: `${own.n_chains} chain(s) of ${own.n_draws} kept draws, ${own.rhat.length} weights watched. R̂ compares chains (and halves of them): 1 is agreement, above 1.1 they have not mixed; the worst here is ${number(worst, 3)}. Effective draws say how many independent draws the kept ones are worth.`,
+    data: () => ({ header: ["rhat", "effective draws"], rows: own.rhat.map((v, i) => [v, own.ess[i]]) }),
+    body: el("div", { class: "grid" }, chart(own.rhat, "R̂", false), chart(own.ess, "effective draws", true)),
+  });
+}
+
+function fitPanel(run) {
+  const way = run.quality.sampled ? "sampled" : "after";
+  const fit = run.quality[way].fit;
+  if (!fit) return null;
+  const all = [...fit.target, ...fit.mean];
+  const low = Math.min(...all), high = Math.max(...all);
+  const dots = { kind: "c0", bare: true, dots: true, points: fit.target.map((t, i) => [t, fit.mean[i], 2.5]) };
+  return panel({
+    title: "Predictions against targets", name: run.name + "-fit",
+    caption: "Test examples; a line spans the central 90 % interval. On the dashed line, prediction and target agree.",
+    data: () => ({ header: ["target", "mean", "std"], rows: fit.target.map((t, i) => [t, fit.mean[i], fit.std[i]]) }),
+    body: lines({
+      series: [dots], guide: [[low, low], [high, high]], label: "Predictions against targets",
+      x: { low, high, label: "target" }, y: { low, high, label: "prediction" },
+      marks: ({ group, px, py, box }) => fit.target.forEach((t, i) => {
+        const inside = (v) => Math.max(box.top, Math.min(box.bottom, py(v)));
+        const [a, b] = [fit.mean[i] - 1.645 * fit.std[i], fit.mean[i] + 1.645 * fit.std[i]];
+        group.prepend(shape("line", { x1: px(t), x2: px(t), y1: inside(a), y2: inside(b), stroke: "var(--sky)", "stroke-opacity": 0.45 }));
+      }),
+    }),
+  });
+}

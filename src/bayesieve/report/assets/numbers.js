@@ -1,0 +1,90 @@
+// Numbers: unpacking arrays, writing numbers for people, and files to download.
+
+const ARRAYS = { u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, i2: Int16Array, f4: Float32Array };
+
+// A packed array as a typed one; data are little-endian, as every browser's machine is.
+function unpack(packed) {
+  const text = atob(packed.data);
+  const bytes = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
+  return new ARRAYS[packed.type](bytes.buffer);
+}
+
+function percent(fraction, digits) {
+  if (fraction === null || fraction === undefined) return "–";
+  const value = 100 * fraction;
+  if (digits !== undefined) return value.toFixed(digits) + " %";
+  const rest = value > 90 && value < 100 ? 100 - value : Math.abs(value);
+  if (rest < 1e-6) return value.toFixed(0) + " %";
+  const decimals = Math.min(4, Math.max(0, 1 - Math.floor(Math.log10(rest) + 1e-12)));
+  return value.toFixed(decimals) + " %";
+}
+
+function count(n) {
+  return n === null || n === undefined ? "–" : Math.round(n).toLocaleString("en-GB");
+}
+
+function bytes(n) {
+  if (n === null || n === undefined) return "–";
+  if (n < 1000) return n.toFixed(0) + " B";
+  if (n < 1e6) return (n / 1e3).toFixed(1) + " kB";
+  return (n / 1e6).toFixed(2) + " MB";
+}
+
+function short(n) {
+  if (n === null || n === undefined) return "–";
+  const size = Math.abs(n);
+  if (size < 1e4) return Number.isInteger(n) ? count(n).replace("-", "−") : number(n, 3);
+  const text = size < 1e6 ? (n / 1e3).toFixed(1) + " k" : (n / 1e6).toFixed(2) + " M";
+  return text.replace("-", "−");
+}
+
+function number(x, digits) {
+  if (x === null || x === undefined || Number.isNaN(x)) return "–";
+  if (x === 0) return "0";
+  const size = Math.abs(x);
+  const most = digits || 4;
+  if (size >= 1e7 || size < 1e-4) return x.toExponential(1).replace("e+", "e").replace(/-/g, "−");
+  if (size >= 10 ** (most - 1)) return count(x).replace("-", "−");
+  return x.toPrecision(most).replace(/(\.\d*?)0+$/, "$1").replace(/\.$/, "").replace("-", "−");
+}
+
+function milliseconds(ms) {
+  if (ms === null || ms === undefined) return "–";
+  return ms < 1 ? (1000 * ms).toPrecision(3) + " µs" : ms.toPrecision(3) + " ms";
+}
+
+// Rows of a table as text; a cell with a comma, quote or line break is quoted.
+function csv(header, rows) {
+  const cell = (value) => {
+    const text = value === null || value === undefined ? "" : String(value);
+    return /[",\n]/.test(text) ? '"' + text.replace(/"/g, '""') + '"' : text;
+  };
+  return [header, ...rows].map((row) => row.map(cell).join(",")).join("\n") + "\n";
+}
+
+// Round limits and steps of an axis: 1, 2 or 5 times a power of ten, about n of them.
+function ticks(low, high, n) {
+  const span = high - low || Math.abs(high) || 1;
+  const raw = span / Math.max(1, n);
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 5, 10].find((own) => own * power >= raw) * power;
+  const found = [];
+  for (let k = Math.ceil(low / step - 1e-9); k * step <= high + 1e-9 * span; k++) {
+    found.push(Number((k * step).toPrecision(12)));
+  }
+  return found;
+}
+
+function logTicks(low, high) {
+  const span = high / low;
+  const steps = span < 6 ? [1, 1.5, 2, 3, 5, 7] : span < 50 ? [1, 2, 5] : span < 1000 ? [1, 3] : [1];
+  const found = [];
+  for (let p = Math.floor(Math.log10(low)); p <= Math.ceil(Math.log10(high)); p++) {
+    for (const step of steps) {
+      const value = Number((step * 10 ** p).toPrecision(6));
+      if (value >= low * 0.999 && value <= high * 1.001) found.push(value);
+    }
+  }
+  return found;
+}

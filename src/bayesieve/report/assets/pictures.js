@@ -1,0 +1,194 @@
+// Pictures made of pixels: masks, examples, weights of the first layer, pixel importance.
+
+function cssColor(name) {
+  const text = getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+  const hex = text.replace("#", "");
+  return [0, 2, 4].map((i) => parseInt(hex.slice(i, i + 2), 16));
+}
+
+// A canvas of width x height pixels; paint(i) returns [red, green, blue] of pixel i.
+function pixels(width, height, paint, label) {
+  const canvas = el("canvas", { width, height, role: "img", "aria-label": label });
+  repaint(canvas, paint);
+  return canvas;
+}
+
+function repaint(canvas, paint) {
+  const context = canvas.getContext("2d");
+  const image = context.createImageData(canvas.width, canvas.height);
+  for (let i = 0; i < canvas.width * canvas.height; i++) {
+    const [r, g, b] = paint(i);
+    image.data[4 * i] = r;
+    image.data[4 * i + 1] = g;
+    image.data[4 * i + 2] = b;
+    image.data[4 * i + 3] = 255;
+  }
+  context.putImageData(image, 0, 0);
+}
+
+// A picture of the data: (C, H, W) bytes, grey or colour.
+function photo(values, shape, label) {
+  const [channels, height, width] = shape;
+  const area = height * width;
+  const at = (c, i) => values[(channels === 3 ? c : 0) * area + i];
+  return pixels(width, height, (i) => [at(0, i), at(1, i), at(2, i)], label);
+}
+
+// Red, green and blue as the four bytes of a pixel, little-endian.
+const word = ([r, g, b]) => (255 << 24) | (b << 16) | (g << 8) | r;
+
+const blend = (from, to, t) => from.map((v, i) => v + (to[i] - v) * t);
+
+// Where weights are kept, at the position of the slider; whole rows and columns that are gone differ.
+function maskPanel(run, view) {
+  const drawn = run.layers.map((layer) => {
+    const levels = unpack(layer.levels);
+    const [height, width] = layer.levels.shape;
+    const canvas = el("canvas", { width, height, role: "img" });
+    canvas.style.height = Math.min(260, Math.max(36, height * 2.2)) + "px";
+    const note = el("span", {});
+    return { layer, levels, width, height, canvas, note };
+  });
+  const paintAll = (cut) => {
+    const [kept, zero, gone] = [cssColor("bar"), cssColor("zero"), cssColor("gone")].map(word);
+    for (const { layer, levels, width, height, canvas, note } of drawn) {
+      const rows = new Uint8Array(height), columns = new Uint8Array(width);
+      for (let r = 0, i = 0; r < height; r++) {
+        for (let c = 0; c < width; c++, i++) {
+          if (levels[i] > cut) rows[r] = columns[c] = 1;
+        }
+      }
+      const context = canvas.getContext("2d");
+      const image = context.createImageData(width, height);
+      const words = new Uint32Array(image.data.buffer);
+      for (let r = 0, i = 0; r < height; r++) {
+        for (let c = 0; c < width; c++, i++) {
+          words[i] = levels[i] > cut ? kept : rows[r] && columns[c] ? zero : gone;
+        }
+      }
+      context.putImageData(image, 0, 0);
+      const live = rows.reduce((a, b) => a + b, 0), read = columns.reduce((a, b) => a + b, 0);
+      const text = layer.stride > 1
+        ? `every ${layer.stride}th row and column is shown`
+        : `${live} of ${height} rows and ${read} of ${width} columns are left`;
+      note.textContent = text;
+      canvas.setAttribute("aria-label", `Kept weights of ${layer.name}: ${text}`);
+    }
+  };
+  view.listen(paintAll);
+  view.repaint = () => paintAll(view.cut);
+  const key = (name, text) => {
+    const box = el("i", {});
+    box.style.background = `var(--${name})`;
+    return el("span", {}, box, text);
+  };
+  return panel({
+    title: "Zeros, weight by weight", name: run.name + "-masks", wide: true,
+    caption: "One picture per layer, units from top to bottom, inputs from left to right. It follows the slider above.",
+    data: () => ({
+      header: ["layer", "row", "column", "kept until position"],
+      rows: drawn.flatMap(({ layer, levels, width }) => Array.from(levels, (v, i) => [layer.name, Math.floor(i / width) * layer.stride, (i % width) * layer.stride, v]).filter((row) => row[3] > 0)),
+    }),
+    body: [
+      ...drawn.map((own) => el("div", { class: "mask" }, el("h4", {}, own.layer.name, own.note), own.canvas)),
+      el("div", { class: "key" }, key("bar", "kept"), key("zero", "zero"), key("gone", "whole unit or input gone")),
+    ],
+  });
+}
+
+function attentionPanel(run) {
+  const own = run.attention;
+  if (!own) return null;
+  const maps = unpack(own.maps);
+  const [n, height, width] = own.maps.shape;
+  const shown = Math.min(n, 14);
+  const draw = () => {
+    const [from, to] = [cssColor("grid"), cssColor("vermilion")];
+    return Array.from({ length: shown }, (_, k) => el("figure", {},
+      pixels(width, height, (i) => blend(from, to, maps[k * height * width + i] / 255), `Importance of pixels for ${own.names[k]}`),
+      own.names[k]));
+  };
+  const tiles = el("div", { class: "tiles" }, draw());
+  tiles.repaint = () => tiles.replaceChildren(...draw());
+  return panel({
+    title: "Pixels that matter", name: run.name + "-importance",
+    caption: "How steeply the answer changes with each pixel: mean absolute slope of the log-probability over test images, by predicted class. Pale pixels do not count." + (own.names[0] === "inclusion φ" ? " φ is the posterior's own word: inclusion probabilities on the paths from each pixel to the answer." : ""),
+    data: () => ({
+      header: ["map", "row", "column", "slope"],
+      rows: Array.from(maps, (v, i) => {
+        const k = Math.floor(i / (height * width)), p = i % (height * width);
+        return [own.names[k], Math.floor(p / width), p % width, (v / 255) * own.top[k]];
+      }),
+    }),
+    body: tiles,
+  });
+}
+
+function firstLayerPanel(run) {
+  const own = run.first_layer;
+  if (!own) return null;
+  const values = unpack(own.weights);
+  const [n, height, width] = own.weights.shape;
+  const draw = () => {
+    const [zero, plus, minus] = [cssColor("grid"), cssColor("blue"), cssColor("vermilion")];
+    return own.units.map((unit, k) => el("figure", {},
+      pixels(width, height, (i) => {
+        const v = values[k * height * width + i] / 32767;
+        return blend(zero, v > 0 ? plus : minus, Math.sqrt(Math.abs(v)));
+      }, `Weights into unit ${unit}`),
+      `unit ${unit}`));
+  };
+  const tiles = el("div", { class: "tiles" }, draw());
+  tiles.repaint = () => tiles.replaceChildren(...draw());
+  const rest = own.alive > n ? `The ${n} strongest of ${own.alive} units that are left.` : `All ${own.alive} units that are left.`;
+  return panel({
+    title: "First layer", name: run.name + "-first-layer",
+    caption: `What each unit of ${own.name} looks for: blue weights add, red ones subtract, pale ones are zero. ${rest}`,
+    data: () => ({
+      header: ["unit", "row", "column", "weight"],
+      rows: Array.from(values, (v, i) => {
+        const k = Math.floor(i / (height * width)), p = i % (height * width);
+        return [own.units[k], Math.floor(p / width), p % width, (v / 32767) * own.top];
+      }).filter((row) => row[3] !== 0),
+    }),
+    body: tiles,
+  });
+}
+
+// The most probable classes as small bars.
+function miniBars(probs, names, label) {
+  const order = probs.map((p, c) => [p, c]).sort((a, b) => b[0] - a[0]).slice(0, 3);
+  return el("span", { class: "mini" }, order.flatMap(([p, c]) => [
+    el("span", { class: "name" }, names[c]), track(p, c === label ? "" : "other"), el("span", {}, percent(p, 0)),
+  ]));
+}
+
+function examplePanel(run, kind, title, caption, onPick) {
+  const set = run.examples[kind];
+  const names = run.data.classes;
+  const isImage = !Array.isArray(set.inputs);
+  const values = isImage ? unpack(set.inputs) : null;
+  const size = run.data.input_shape.reduce((a, b) => a * b, 1);
+  const cards = set.index.map((index, k) => {
+    const probs = set.probs[k], label = set.label[k];
+    const guess = probs.indexOf(Math.max(...probs));
+    const input = isImage ? values.subarray(k * size, (k + 1) * size) : set.inputs[k];
+    const right = guess === label;
+    const words = right ? `is ${names[label]}` : `says ${names[guess]}, is ${names[label]}`;
+    return el("button", {
+      type: "button", class: "example", onclick: () => onPick(input),
+      "aria-label": `Test example ${index}: ${words}. Put it into the network.`,
+    },
+    isImage ? photo(input, run.data.input_shape, "") : null,
+    el("span", { class: "who" }, el("span", { class: right ? "" : "wrong" }, words), isImage ? null : el("span", {}, "no. " + index)),
+    miniBars(probs, names, label));
+  });
+  return panel({
+    title, caption, name: `${run.name}-examples-${kind}`, wide: true,
+    data: () => ({
+      header: ["test example", "label", "entropy", "epistemic", ...names.map((n) => "p " + n)],
+      rows: set.index.map((index, k) => [index, names[set.label[k]], set.entropy[k], set.epistemic[k], ...set.probs[k]]),
+    }),
+    body: cards.length ? el("div", { class: "examples" }, cards) : empty("No test example was classified wrongly."),
+  });
+}

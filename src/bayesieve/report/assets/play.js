@@ -1,0 +1,201 @@
+// The network itself: draw or set an input, and see its answer with both kinds of doubt.
+
+function playSection(run, view) {
+  if (!run.network) {
+    const why = run.not_embedded || "its inputs cannot be set by hand";
+    return { node: panel({ title: "The network", wide: true, body: empty(`This network is not inside the page: ${why}.`) }), pick: () => {} };
+  }
+  const network = loadNetwork(run.network);
+  const answer = el("div", { id: "answer", "aria-live": "polite" });
+  let input = null;
+  const show = () => {
+    if (!input) {
+      answer.replaceChildren(empty(run.inputs.kind === "image" ? "Draw something, or take a test example." : "Move a slider."));
+      return;
+    }
+    answer.replaceChildren(run.task === "regression" ? realAnswer(run, network, input, view.cut) : classAnswer(run, network, input, view.cut));
+  };
+  const set = (x) => { input = x; show(); };
+  const left = run.inputs.kind === "image" ? imageInput(run, set) : tableInput(run, set);
+  view.listen(show);
+  const check = el("p", { class: "check", id: "self-check" }, "Comparing with torch …");
+  setTimeout(() => compareWithTorch(check, network), 60); // after the first paint
+  const kept = run.network.steps.reduce((sum, step) => sum + (step.index ? step.index.shape[0] : 0), 0);
+  const node = panel({
+    title: "Try the network", wide: true,
+    caption: `${count(kept)} weights, 16 bits each${network.n_draws ? `, and ${network.n_draws} draws from the posterior` : ""}, run here in plain JavaScript. Nothing leaves this page. The slider above prunes this network too.`,
+    body: [el("div", { class: "play" }, left.node, answer), check],
+  });
+  return { node, pick: left.pick };
+}
+
+function compareWithTorch(node, network) {
+  const { worst, ok, n } = selfCheck(network);
+  const { n: built, max_difference: difference } = network.check;
+  node.dataset.worst = worst;
+  node.classList.toggle("bad", !ok);
+  node.textContent = ok
+    ? `✓ This browser's answers agree with torch within ${number(Math.max(worst, 1e-9), 2)} on ${n} test examples; torch itself ran the stored weights on ${count(built)} when the page was made (largest difference ${number(difference, 2)}).`
+    : `✗ This browser's answers differ from torch by ${number(worst, 2)}: do not trust them.`;
+}
+
+function imageInput(run, set) {
+  const { shape, box, drawable } = run.inputs;
+  const [channels, height, width] = shape;
+  const preview = el("canvas", { width, height, role: "img", "aria-label": "What the network sees" });
+  const see = (values) => {
+    repaint(preview, (i) => [0, 1, 2].map((c) => 255 * values[(channels === 3 ? c : 0) * height * width + i]));
+    set(prepareImage(values, run.inputs));
+  };
+  const reset = () => {
+    repaint(preview, () => [16, 18, 22]);
+    set(null);
+  };
+  const pad = drawable ? drawingPad((ink, side) => {
+    const values = fitDrawing(ink, side, height, width, box);
+    if (values.some((v) => v > 0)) see(values);
+    else reset();
+  }) : null;
+  const pick = (bytesOf) => {
+    const values = Float32Array.from(bytesOf, (v) => v / 255);
+    if (pad) pad.show(values, height, width);
+    see(values);
+  };
+  const pool = run.examples ? ["least", "wrong", "most"].flatMap((kind) => {
+    const own = run.examples[kind], all = unpack(own.inputs), size = channels * height * width;
+    return own.index.map((_, k) => all.subarray(k * size, (k + 1) * size));
+  }) : [];
+  let next = 0;
+  const example = pool.length ? el("button", { type: "button", class: "button", id: "next-example", onclick: () => pick(pool[next++ % pool.length]) }, "Test example") : null;
+  const clear = pad ? el("button", { type: "button", class: "button", id: "clear", onclick: () => pad.clear() }, "Clear") : null;
+  reset();
+  if (!pad && pool.length) setTimeout(() => pick(pool[next++]), 0);
+  return {
+    pick,
+    node: el("div", {}, pad ? pad.canvas : null, el("div", { class: "buttons" }, clear, example),
+      el("div", { class: "seen" }, preview, el("span", {}, `What the network sees: ${width}×${height} pixels${pad ? ", brought to the size of its training images" : ""}.`))),
+  };
+}
+
+function tableInput(run, set) {
+  const columns = run.inputs.columns;
+  if (!columns) return { pick: set, node: empty("Pick a test example below; these inputs have no columns to set.") };
+  const size = run.network.input_shape.reduce((a, b) => a * b, 1);
+  const values = columns.map((column) => column.start);
+  const update = () => set(prepareRow(values, columns, size));
+  const ranked = new Map((run.features || []).map((own, i) => [own.name, { ...own, place: i }]));
+  const strength = (column) => {
+    const names = column.kind === "numeric" ? [column.name] : column.levels.map((level) => `${column.name}=${level}`);
+    const found = names.map((name) => ranked.get(name)).filter(Boolean);
+    return { place: Math.min(...found.map((own) => own.place), 1e9), reads: found.some((own) => own.reads !== 0) };
+  };
+  const controls = columns.map((column, k) => {
+    const label = el("b", {});
+    const id = "column-" + k;
+    let control;
+    const write = () => { 
+      const least = (column.high - column.low) / 1000; // what rounding left of a 0
+      label.textContent = column.kind === "numeric" ? number(Math.abs(values[k]) < least ? 0 : values[k]) : "";
+     };
+    if (column.kind === "numeric") {
+      const step = column.whole && column.high - column.low > 1 ? 1 : (column.high - column.low) / 200 || 1;
+      control = el("input", { type: "range", id, min: column.low, max: column.high, step, value: values[k], oninput: () => { values[k] = Number(control.value); write(); update(); } });
+    } else {
+      control = el("select", { id, onchange: () => { values[k] = control.selectedIndex; update(); } }, column.levels.map((level) => el("option", {}, level)));
+      control.selectedIndex = values[k];
+    }
+    write();
+    const renew = () => {
+      if (column.kind === "numeric") control.value = values[k];
+      else control.selectedIndex = values[k];
+      write();
+    };
+    return { ...strength(column), renew, node: el("div", { class: "slider" }, el("label", { for: id }, el("span", {}, column.name), label), control) };
+  });
+  const order = [...controls].sort((a, b) => a.place - b.place);
+  const read = order.filter((own) => own.reads).slice(0, 14);
+  const rest = order.filter((own) => !read.includes(own));
+  const reset = () => {
+    columns.forEach((column, k) => { values[k] = column.start; });
+    controls.forEach((own) => own.renew());
+    update();
+  };
+  setTimeout(update, 0);
+  return {
+    pick: (row) => {
+      readRow(row, columns).forEach((value, k) => { values[k] = value; });
+      controls.forEach((own) => own.renew());
+      update();
+    },
+    node: el("div", {}, el("div", { class: "features" }, read.map((own) => own.node)),
+      rest.length ? el("details", {}, el("summary", {}, `${rest.length} more columns, less important or not read at all`), el("div", { class: "features" }, rest.map((own) => own.node))) : null,
+      el("div", { class: "buttons" }, el("button", { type: "button", class: "button", onclick: reset }, "Back to the middle"))),
+  };
+}
+
+function classAnswer(run, network, input, cut) {
+  const own = classify(network, input, cut);
+  const names = run.data.classes;
+  const best = own.probs.indexOf(Math.max(...own.probs));
+  const order = names.length <= 12 ? names.map((_, c) => c)
+    : own.probs.map((p, c) => [p, c]).sort((a, b) => b[0] - a[0]).slice(0, 10).map((pair) => pair[1]);
+  const row = 24, height = row * order.length + 22;
+  const chart = responsive((width) => {
+    const left = Math.min(120, 14 + 8 * Math.max(...order.map((c) => names[c].length)));
+    const px = (p) => left + p * (width - left - 58);
+    const root = shape("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Predictive distribution: " + order.map((c) => `${names[c]} ${percent(own.probs[c], 0)}`).join(", ") });
+    order.forEach((c, i) => {
+      const y = i * row;
+      root.append(
+        shape("text", { class: "axis-label", x: left - 8, y: y + 16, "text-anchor": "end" }, names[c]),
+        shape("rect", { x: left, y: y + 4, width: px(1) - left, height: row - 8, rx: 3, fill: "var(--grid)" }),
+        shape("rect", { x: left, y: y + 4, width: Math.max(0, px(own.probs[c]) - left), height: row - 8, rx: 3, fill: c === best ? "var(--bar)" : "var(--muted)" }),
+      );
+      own.draws.forEach((probs) => root.append(shape("circle", { cx: px(probs[c]), cy: y + row / 2, r: 2.4, fill: "var(--orange)", stroke: "var(--card)", "stroke-width": 0.6 })));
+      root.append(shape("text", { x: px(1) + 8, y: y + 16 }, percent(own.probs[c], 1)));
+    });
+    if (own.draws.length) root.append(shape("text", { x: left, y: height - 4 }, "bars: average. dots: each draw of the weights"));
+    return root;
+  });
+  const doubt = own.epistemic === null
+    ? el("p", { class: "caption" }, `Uncertainty ${number(own.total, 3)} nats. This model has no spread of weights, so none of it can be told apart.`)
+    : doubtBar(own.total, own.epistemic, Math.log(names.length));
+  return el("div", { "data-class": names[best], "data-probs": own.probs.map((p) => p.toFixed(6)).join(" ") },
+    el("p", { class: "answer" }, names[best], " ", el("small", {}, `with ${percent(own.probs[best], 1)}`)), chart, doubt);
+}
+
+// Total uncertainty split into noise of the data and doubt about the weights.
+function doubtBar(total, epistemic, most) {
+  const noise = Math.max(0, total - epistemic);
+  return el("div", { class: "rank" },
+    el("span", {}, "noise of the data"), track(noise / most), el("span", {}, number(noise, 3) + " nats"),
+    el("span", {}, "doubt about the weights"), track(epistemic / most), el("span", { id: "epistemic" }, number(epistemic, 3) + " nats"));
+}
+
+function realAnswer(run, network, input, cut) {
+  const own = regress(network, input, cut);
+  const scale = run.data.target_std[0], shift = run.data.target_mean[0];
+  const mean = own.center * scale + shift, noise = own.aleatoric * scale;
+  const doubt = own.epistemic === null ? 0 : own.epistemic * scale;
+  const std = Math.hypot(noise, doubt);
+  const centers = own.draws.length ? own.draws.map((v) => v * scale + shift) : [mean];
+  const low = mean - 4 * std, high = mean + 4 * std;
+  const density = (v) => centers.reduce((sum, m) => sum + Math.exp(-0.5 * ((v - m) / noise) ** 2), 0) / centers.length / (noise * Math.sqrt(2 * Math.PI));
+  const grid = Array.from({ length: 121 }, (_, i) => low + ((high - low) * i) / 120);
+  const points = grid.map((v) => [v, density(v)]);
+  const top = Math.max(...points.map((p) => p[1]));
+  const chart = lines({
+    series: [{ kind: "c0", points }], height: 210, label: "Predictive density",
+    x: { low, high, label: run.data.target || "target" }, y: { low: 0, high: top * 1.1, ticks: [] },
+    marks: ({ group, px, box }) => {
+      const [a, b] = [mean - 1.645 * std, mean + 1.645 * std];
+      group.prepend(shape("rect", { x: px(a), width: px(b) - px(a), y: box.top, height: box.bottom - box.top, fill: "var(--sky)", opacity: 0.16 }));
+      centers.forEach((m) => group.append(shape("line", { x1: px(m), x2: px(m), y1: box.bottom - 9, y2: box.bottom, stroke: "var(--orange)", "stroke-width": 2 })));
+    },
+  });
+  const line = (name, value, id) => [el("span", {}, name), track(value / (noise + doubt || 1)), el("span", { id }, number(value, 3))];
+  return el("div", { "data-mean": mean },
+    el("p", { class: "answer" }, number(mean), " ", el("small", {}, `± ${number(std, 3)}; 90 % between ${number(mean - 1.645 * std, 3)} and ${number(mean + 1.645 * std, 3)}`)),
+    chart,
+    el("div", { class: "rank" }, line("noise of the data", noise), own.epistemic === null ? [] : line("doubt about the weights", doubt, "epistemic")));
+}

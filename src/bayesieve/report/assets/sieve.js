@@ -1,0 +1,178 @@
+// The slider: one position moves the numbers, the layers, the picture of zeros and the network.
+
+// What the parts of a run share: the position of the slider and who listens to it.
+function makeView(run) {
+  const view = { run, cut: 0, listeners: [] };
+  view.listen = (react) => { view.listeners.push(react); react(view.cut); };
+  view.set = (cut) => {
+    const last = run.curve.points.length - 1;
+    view.cut = Math.max(0, Math.min(last, Math.round(cut)));
+    view.listeners.forEach((react) => react(view.cut));
+  };
+  return view;
+}
+
+function qualityKey(run) {
+  return run.task === "regression" ? "rmse" : "error";
+}
+
+function showQuality(run, value) {
+  return run.task === "regression" ? number(value) : percent(value);
+}
+
+// Share of parameters that are kept, as the horizontal axis counts it.
+function keptShare(point) {
+  return Math.max(1 - point.zeros, 1e-9);
+}
+
+function curveAxes(runs) {
+  const key = qualityKey(runs[0]);
+  const points = runs.flatMap((run) => run.curve.points);
+  const before = runs.map((run) => run.headline.before.quality).filter(Boolean);
+  const shares = points.map(keptShare);
+  const values = [...points.map((p) => p[key]), ...before.map((own) => own[key])].filter((v) => v !== null);
+  const positive = values.filter((v) => v > 0);
+  const low = Math.min(...positive), high = Math.max(...values);
+  const log = positive.length === values.length && high / low > 4;
+  const top = Math.max(...shares, before.length ? 1 : 0);
+  return {
+    key,
+    x: {
+      low: top * 1.05, high: Math.min(...shares) * 0.95, log: true, label: "parameters kept",
+      ticks: logTicks(Math.min(...shares), top).reverse(), format: (v) => number(100 * v, 2) + " %",
+    },
+    y: {
+      low: log ? low * 0.9 : Math.max(0, low - 0.1 * (high - low || low)), high: high * 1.05, log,
+      label: runs[0].task === "regression" ? "RMSE" : "test error",
+      format: runs[0].task === "regression" ? undefined : (v) => number(100 * v, 2) + " %",
+    },
+  };
+}
+
+function curvePanel(run, view) {
+  const points = run.curve.points;
+  const { key, x, y } = curveAxes([run]);
+  const before = run.headline.before.quality;
+  let moveTo = () => {};
+  const chart = lines({
+    series: [{ kind: "c0", dots: true, points: points.map((p) => [keptShare(p), p[key]]) }],
+    x, y, label: "Error against sparsity", height: 300,
+    marks: ({ root, group, px, py, box }) => {
+      if (before) {
+        const v = py(before[key]);
+        group.append(
+          shape("line", { x1: box.left, x2: box.right, y1: v, y2: v, stroke: "var(--vermilion)", "stroke-dasharray": "5 4", "stroke-width": 1.5 }),
+          shape("text", { class: "halo", x: box.left + 6, y: v - 6, style: null }, `${run.headline.before.name}: ${showQuality(run, before[key])}`),
+        );
+      }
+      const line = shape("line", { y1: box.top, y2: box.bottom, stroke: "var(--ink)", "stroke-width": 1 });
+      const dot = shape("circle", { r: 7, fill: "var(--blue)", stroke: "var(--card)", "stroke-width": 2 });
+      group.append(line, dot);
+      moveTo = (cut) => {
+        const p = points[cut];
+        line.setAttribute("x1", px(keptShare(p)));
+        line.setAttribute("x2", px(keptShare(p)));
+        dot.setAttribute("cx", px(keptShare(p)));
+        dot.setAttribute("cy", py(p[key]));
+      };
+      moveTo(view.cut);
+      root.style.cursor = "pointer";
+      const nearest = (event) => {
+        const at = event.clientX - root.getBoundingClientRect().left;
+        const gaps = points.map((p) => Math.abs(px(keptShare(p)) - at));
+        view.set(gaps.indexOf(Math.min(...gaps)));
+      };
+      root.addEventListener("pointerdown", (event) => { nearest(event); root.setPointerCapture(event.pointerId); });
+      root.addEventListener("pointermove", (event) => { if (event.buttons) nearest(event); });
+    },
+  });
+  const range = el("input", {
+    type: "range", id: "cut", min: 0, max: points.length - 1, step: 1, value: view.cut,
+    "aria-label": "Threshold: how many weights to remove", oninput: () => view.set(Number(range.value)),
+  });
+  const where = el("b", { id: "cut-threshold" });
+  const readout = {};
+  const list = el("dl", { class: "readout", "aria-live": "polite" });
+  const names = run.task === "regression"
+    ? [["zeros", "zeros"], ["weights", "parameters kept"], ["quality", "RMSE"], ["nll", "NLL, nats"], ["bytes", "size"], ["macs", "multiply-adds"], ["latency", "time, batch 64"]]
+    : [["zeros", "zeros"], ["weights", "parameters kept"], ["quality", "test error"], ["nll", "NLL, nats"], ["ece", "ECE"], ["bytes", "size"], ["macs", "multiply-adds"], ["latency", "time, batch 64"]];
+  for (const [id, text] of names) {
+    readout[id] = el("dd", { id: "at-" + id });
+    list.append(el("div", {}, el("dt", {}, text), readout[id]));
+  }
+  const meters = layerMeters(run);
+  view.listen((cut) => {
+    const p = points[cut];
+    range.value = cut;
+    range.setAttribute("aria-valuetext", `${percent(p.zeros)} zeros`);
+    where.textContent = p.threshold === null ? "all weights kept" : `${run.curve.score} ≥ ${number(p.threshold, 3)}`;
+    const texts = {
+      zeros: percent(p.zeros), weights: count(p.weights), quality: showQuality(run, p[qualityKey(run)]),
+      nll: number(p.nll), ece: percent(p.ece), bytes: bytes(p.bytes), macs: short(p.macs),
+      latency: p.latency_ms ? milliseconds(p.latency_ms["64"]) : "–",
+    };
+    for (const id of Object.keys(readout)) readout[id].textContent = texts[id];
+    meters.update(cut);
+    moveTo(cut);
+  });
+  const fields = ["zeros", "removed", "weights", "threshold", qualityKey(run), "nll", "ece", "bytes", "macs", "nonzero_macs"];
+  return panel({
+    title: "Error against sparsity", name: run.name + "-curve", wide: true,
+    caption: `Weights are removed in one shot by ${run.curve.score}, weakest first, without more training. Move the slider, or click the curve.`,
+    data: () => ({
+      header: [...fields, "latency_ms_batch_1", "latency_ms_batch_64", ...run.curve.layers.map((n) => "kept " + n)],
+      rows: points.map((p) => [...fields.map((f) => p[f]), p.latency_ms && p.latency_ms["1"], p.latency_ms && p.latency_ms["64"], ...p.kept]),
+    }),
+    body: [
+      chart,
+      el("div", { class: "slider" }, el("label", { for: "cut" }, el("span", {}, "keep weights with "), where), range),
+      list,
+      meters.node,
+    ],
+  });
+}
+
+// Kept units and weights of each layer at the position of the slider.
+function layerMeters(run) {
+  const units = new Map(((run.compaction || {}).layers || []).map((layer) => [layer.name, layer]));
+  const rows = run.layers.map((layer, i) => {
+    const name = layer.name.replace(/\.weight$/, "");
+    const own = units.get(name);
+    const unitCell = el("span", {}), weightCell = el("span", {});
+    const unitTrack = track(0), weightTrack = track(0);
+    const node = el("tr", {}, el("th", { scope: "row" }, name),
+      el("td", {}, el("span", { class: "meter" }, unitCell, unitTrack)),
+      el("td", {}, el("span", { class: "meter" }, weightCell, weightTrack)));
+    const update = (cut) => {
+      const point = run.curve.points[cut];
+      const total = own ? own.units[0] : layer.shape[0];
+      const kept = point.units && name in point.units ? point.units[name] : null;
+      unitCell.textContent = kept === null ? "–" : `${count(kept)} of ${count(total)}`;
+      unitTrack.firstChild.style.width = (kept === null ? 0 : (100 * kept) / total) + "%";
+      weightCell.textContent = `${count(point.kept[i])} of ${count(layer.weights)}`;
+      weightTrack.firstChild.style.width = (100 * point.kept[i]) / layer.weights + "%";
+    };
+    return { node, update };
+  });
+  const node = el("div", { class: "scroll" }, el("table", { id: "layer-meters" },
+    el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "layer"), el("th", { scope: "col" }, "units kept"), el("th", { scope: "col" }, "weights kept"))),
+    el("tbody", {}, rows.map((row) => row.node))));
+  return { node, update: (cut) => rows.forEach((row) => row.update(cut)) };
+}
+
+// All runs over the same axes.
+function comparedCurves(runs) {
+  const { key, x, y } = curveAxes(runs);
+  const series = runs.map((run, i) => ({
+    name: run.name, kind: "c" + (i % 6), dots: true, points: run.curve.points.map((p) => [keptShare(p), p[key]]),
+  }));
+  return panel({
+    title: "Error against sparsity", name: "runs-curve", wide: true,
+    caption: "Every run pruned further in one shot, without more training.",
+    data: () => ({
+      header: ["run", "zeros", "weights", key, "nll"],
+      rows: runs.flatMap((run) => run.curve.points.map((p) => [run.name, p.zeros, p.weights, p[key], p.nll])),
+    }),
+    body: lines({ series, x, y, label: "Error against sparsity of all runs", height: 320 }),
+  });
+}

@@ -1,0 +1,130 @@
+// Building blocks: elements, panels with downloads, and axes drawn at the width that is there.
+
+function el(tag, attributes, ...children) {
+  const node = document.createElement(tag);
+  for (const [key, value] of Object.entries(attributes || {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
+    else if (key === "class") node.className = value;
+    else node.setAttribute(key, value === true ? "" : value);
+  }
+  node.append(...children.flat().filter((own) => own !== null && own !== undefined));
+  return node;
+}
+
+function shape(tag, attributes, ...children) {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [key, value] of Object.entries(attributes || {})) {
+    if (value !== null && value !== undefined) node.setAttribute(key, value);
+  }
+  node.append(...children);
+  return node;
+}
+
+function save(name, text, type) {
+  const link = el("a", { href: URL.createObjectURL(new Blob([text], { type })), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+
+// A titled box; `data` returns {header, rows} of what is drawn, to download.
+function panel({ title, caption, name, data, body, wide }) {
+  const downloads = el("div", { class: "downloads" });
+  if (data) {
+    const csvFile = () => { const own = data(); save(name + ".csv", csv(own.header, own.rows), "text/csv"); };
+    const jsonFile = () => {
+      const own = data();
+      const rows = own.rows.map((row) => Object.fromEntries(own.header.map((key, i) => [key, row[i]])));
+      save(name + ".json", JSON.stringify(rows, null, 1), "application/json");
+    };
+    downloads.append(
+      el("button", { type: "button", onclick: csvFile, "aria-label": `Download ${title} as CSV` }, "csv"),
+      el("button", { type: "button", onclick: jsonFile, "aria-label": `Download ${title} as JSON` }, "json"),
+    );
+  }
+  return el("figure", { class: "panel" + (wide ? " wide" : ""), "data-panel": name || null },
+    el("header", {}, el("h3", {}, title), downloads),
+    caption ? el("p", { class: "caption" }, caption) : null,
+    ...[body].flat());
+}
+
+function empty(text) {
+  return el("p", { class: "empty" }, text);
+}
+
+// Calls draw(width) now and whenever the width changes; draw returns the node to show.
+function responsive(draw) {
+  const holder = el("div", {});
+  let last = 0;
+  const update = (width) => {
+    if (width < 1 || Math.abs(width - last) < 1) return;
+    last = width;
+    holder.replaceChildren(draw(Math.max(width, 220)));
+  };
+  new ResizeObserver((entries) => update(entries[0].contentRect.width)).observe(holder);
+  holder.redraw = () => { const width = last; last = 0; update(width); };
+  return holder;
+}
+
+// Axes of a chart: returns the svg, the scales and the group to draw in.
+function axes({ width, height, x, y, label }) {
+  const root = shape("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
+  const yTicks = y.ticks || (y.log ? logTicks(y.low, y.high) : ticks(y.low, y.high, Math.max(2, height / 48)));
+  const yText = yTicks.map(y.format || ((v) => number(v, 3)));
+  const left = Math.max(30, ...yText.map((text) => 7 * text.length + 12));
+  const box = { left, right: width - 12, top: y.label ? 26 : 10, bottom: height - (x.label ? 40 : 24) };
+  const scale = (axis, from, to) => {
+    const f = axis.log ? Math.log : (v) => v;
+    const low = f(axis.low), high = f(axis.high);
+    return (v) => from + (to - from) * (high === low ? 0.5 : (f(v) - low) / (high - low));
+  };
+  const px = scale(x, box.left, box.right);
+  const py = scale(y, box.bottom, box.top);
+  const xTicks = x.ticks || (x.log ? logTicks(x.low, x.high) : ticks(x.low, x.high, Math.max(2, width / 64)));
+  const room = (box.right - box.left) / 46;
+  const every = Math.max(1, Math.ceil(xTicks.length / room));
+  yTicks.forEach((v, i) => {
+    root.append(
+      shape("line", { class: "grid-line", x1: box.left, x2: box.right, y1: py(v), y2: py(v) }),
+      shape("text", { x: box.left - 7, y: py(v) + 4, "text-anchor": "end" }, yText[i]),
+    );
+  });
+  xTicks.forEach((v, i) => {
+    if (i % every) return;
+    const end = px(v) > box.right - 14 ? "end" : "middle";
+    root.append(shape("text", { x: px(v), y: box.bottom + 17, "text-anchor": end }, (x.format || ((u) => number(u, 3)))(v)));
+  });
+  root.append(shape("line", { class: "axis-line", x1: box.left, x2: box.right, y1: box.bottom, y2: box.bottom }));
+  if (x.label) {
+    root.append(shape("text", { class: "axis-label", x: (box.left + box.right) / 2, y: height - 5, "text-anchor": "middle" }, x.label));
+  }
+  if (y.label) root.append(shape("text", { class: "axis-label", x: 0, y: 12 }, y.label));
+  const group = shape("g", {});
+  root.append(group);
+  return { root, group, px, py, box };
+}
+
+function path(points, px, py, steps) {
+  let text = "";
+  points.forEach(([x, y], i) => {
+    if (i === 0) text += `M${px(x).toFixed(1)} ${py(y).toFixed(1)}`;
+    else text += (steps ? `H${px(x).toFixed(1)}V` : `L${px(x).toFixed(1)} `) + py(y).toFixed(1);
+  });
+  return text;
+}
+
+function color(index) {
+  return `var(--${["blue", "vermilion", "green", "orange", "purple", "sky"][index % 6]})`;
+}
+
+function legend(names) {
+  return el("div", { class: "legend" },
+    names.map(([name, kind]) => el("span", { class: kind }, el("b", {}, name))));
+}
+
+// A box for a bar of width `fraction`.
+function track(fraction, className) {
+  const fill = el("span", { class: "fill " + (className || "") });
+  fill.style.width = (100 * Math.min(1, Math.max(0, fraction))).toFixed(2) + "%";
+  return el("span", { class: "track" }, fill);
+}

@@ -1,0 +1,161 @@
+"""From a run to the plain data behind its page; docs/report.md describes every field."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from bayesieve import __version__
+from bayesieve.assess.diagnostics import effective_sample_size, split_rhat
+from bayesieve.core.posterior import Samples
+from bayesieve.report import curve, looks, quality
+from bayesieve.report.embed import embed
+from bayesieve.report.inputs import describe_inputs
+from bayesieve.report.packing import Json, rounded, short
+from bayesieve.report.source import Limits, Source, posterior_of
+
+FORMAT, VERSION = "bayesieve-report", 1
+_MOST_EPOCHS = 400
+_WATCHED = 200  # weights whose chains are compared
+
+
+def collect(sources: Sequence[Source], *, limits: Limits | None = None) -> Json:
+    """Everything a page shows, as JSON.
+
+    Args:
+        sources: one or more runs.
+        limits: how much all of them together may put into the page.
+    """
+    if not sources:
+        raise ValueError("report: give at least one run.")
+    own = (limits or Limits()).shared(len(sources))
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "bayesieve": __version__,
+        "runs": [collect_run(source, own) for source in sources],
+    }
+
+
+def collect_run(source: Source, limits: Limits) -> Json:
+    """The part of one run."""
+    with torch.random.fork_rng(devices=[]):
+        found = quality.evaluations(source, limits)
+        sieved = curve.sieve_further(source, limits)
+        slopes = looks.importance(source)
+        embedded = embed(source, sieved.levels, limits)
+    best = found.get("sampled", found["after"])
+    return {
+        "name": source.name,
+        "title": source.title,
+        "task": source.data.task,
+        "data": _data(source),
+        "headline": _headline(source, found, sieved),
+        "curve": {
+            "score": source.score,
+            "layers": [name for name, _ in curve.prunable(source.posterior)],
+            "points": sieved.points,
+        },
+        "layers": curve.layer_pictures(source, sieved, limits),
+        "compaction": sieved.compaction,
+        "not_compacted": sieved.refusal,
+        "quality": quality.calibration(found, source.data),
+        "confusion": quality.confusion(found["after"]),
+        "examples": quality.examples(best, source.data, limits),
+        "first_layer": looks.first_layer(source),
+        "attention": looks.attention_maps(source, slopes),
+        "features": looks.feature_ranking(source, slopes),
+        "training": history_columns(source.history),
+        "chains": chains(source),
+        "inputs": describe_inputs(source.data),
+        "network": embedded.network,
+        "not_embedded": embedded.refusal,
+        "provenance": {
+            "command": source.command,
+            "config": dict(source.config),
+            "versions": dict(source.versions),
+            "hashes": dict(source.hashes),
+            "seconds": source.seconds,
+        },
+    }
+
+
+def _data(source: Source) -> Json:
+    data = source.data
+    unit = data.preprocessing.get("target", {}).get("name") if data.preprocessing else None
+    return {
+        "name": data.name,
+        "n_train": len(data.train),
+        "n_test": len(data.test),
+        "input_shape": list(data.input_shape),
+        "classes": None if data.classes is None else list(data.classes),
+        "features": None if data.feature_names is None else list(data.feature_names),
+        "target": unit,
+        "target_mean": data.test.target_mean.double().reshape(-1).tolist(),
+        "target_std": data.test.target_std.double().reshape(-1).tolist(),
+    }
+
+
+def _headline(source: Source, found: Mapping[str, Any], sieved: curve.Sieved) -> Json:
+    """Numbers before and after; sizes and times of the dense network are always known."""
+    layout = source.posterior.layout
+    before: Json = {
+        "name": source.before_name,
+        "parameters": layout.size,
+        "bytes": 4 * layout.size,
+        "macs": sieved.dense_macs,
+        "latency_ms": {str(n): short(ms, 4) for n, ms in sieved.dense_ms.items()},
+        "quality": quality.numbers(found["before"]) if "before" in found else None,
+    }
+    now = sieved.points[0]
+    after: Json = {key: now.get(key) for key in ("weights", "zeros", "bytes", "macs", "latency_ms")}
+    after["parameters"] = now.get("parameters", now["weights"])
+    after["quality"] = quality.numbers(found["after"])
+    sampled = quality.numbers(found["sampled"]) if "sampled" in found else None
+    return {"before": before, "after": after, "sampled": sampled}
+
+
+def history_columns(history: Sequence[Mapping[str, Any]]) -> Json | None:
+    """Rows per epoch as columns of numbers; of a population the first member.
+
+    Example:
+        >>> history_columns([{"epoch": 1, "elbo": -2.0}, {"epoch": 2, "elbo": [-1.0, -3.0]}])
+        {'epoch': [1, 2], 'elbo': [-2.0, -1.0]}
+    """
+    if not history:
+        return None
+    stride = math.ceil(len(history) / _MOST_EPOCHS)
+    rows = [*history[:-1:stride], history[-1]]
+    names = [name for name in rows[-1] if _number(rows[-1][name]) is not None]
+    return {name: [_number(row.get(name)) for row in rows] for name in names}
+
+
+def _number(value: Any) -> float | int | None:
+    if isinstance(value, list) and value:
+        value = value[0]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if isinstance(value, int) else short(value)
+
+
+def chains(source: Source) -> Json | None:
+    """R-hat and effective draws of sampled weights, over all chains; None without chains."""
+    models = source.members or (source.model,)
+    own = [posterior for model in models if isinstance(posterior := posterior_of(model), Samples)]
+    n = min((len(posterior.draws) for posterior in own), default=0)
+    if len(own) != len(models) or n < 4:
+        return None
+    draws = torch.stack([posterior.draws[:n] for posterior in own])
+    moving = (draws.flatten(0, 1).std(0) > 0).nonzero().flatten()
+    if not len(moving):
+        return None
+    some = moving[torch.linspace(0, len(moving) - 1, min(_WATCHED, len(moving))).round().long()]
+    rhat = split_rhat(draws[..., some]).double()
+    ess = effective_sample_size(draws[..., some]).double()
+    return {
+        "n_chains": len(own),
+        "n_draws": n,
+        "rhat": rounded(rhat.sort().values, 4),
+        "ess": rounded(ess.sort().values, 4),
+    }

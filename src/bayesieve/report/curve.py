@@ -1,0 +1,205 @@
+"""The positions of the slider: what is left, what it costs and how good it is at each of them.
+
+The model is pruned further in one shot, by one ranking, from where it is to where a single path of
+weights is left. Positions are evenly spaced in the logarithm of what is kept.
+"""
+
+import math
+import statistics
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bayesieve.assess.costs import count_macs
+from bayesieve.assess.evaluate import evaluate
+from bayesieve.assess.latency import evaluating, interleaved, resized
+from bayesieve.core.layout import Role
+from bayesieve.core.network import materialise
+from bayesieve.core.posterior import Posterior, SparseModel
+from bayesieve.data import Examples
+from bayesieve.deliver.bundle import stored_bytes
+from bayesieve.errors import UnsupportedModelError
+from bayesieve.report.packing import Json, Packed, pack, rounded, short
+from bayesieve.report.source import Limits, Model, Source, posterior_of
+from bayesieve.sieve.compact import compact, report_of
+from bayesieve.sieve.prune import sparsity_curve
+from bayesieve.sieve.rules import keep_fraction
+from bayesieve.sieve.scores import score_of
+
+BATCHES = (1, 64)
+_ROUNDS = 5
+_EXAMPLES = 64
+_QUALITY = ("error", "rmse", "nll", "ece", "coverage_90")
+
+
+@dataclass(frozen=True, eq=False)
+class Sieved:
+    """The curve.
+
+    Args:
+        points: one row per position, see docs/report.md.
+        levels: (d,), at how many positions each weight is kept; position i keeps level > i.
+        dense_ms: milliseconds of the network with all its weights, by batch size.
+        dense_macs: its multiply-adds.
+        compaction: what compacting the model at position 0 did; None if it cannot be compacted.
+        refusal: why not.
+    """
+
+    points: list[Json]
+    levels: Tensor
+    dense_ms: dict[int, float]
+    dense_macs: int
+    compaction: Json | None
+    refusal: str | None
+
+
+def sieve_further(source: Source, limits: Limits) -> Sieved:
+    """Prune the model of a run ever further and measure what is left."""
+    masks = further_masks(source.model, source.score, limits.points)
+    posterior, test = source.posterior, source.data.test
+    scores = score_of(posterior, source.score)
+    models = [SparseModel(posterior.masked(keep), keep) for keep in masks]
+    points = [_point(model, scores, test) for model in models]
+    sizes = limits.points if posterior.layout.size <= limits.compacted else 1
+    example = test.x[:_EXAMPLES].to(posterior.network.device)
+    compacted: list[nn.Module] = []
+    refusal = None
+    try:
+        compacted = [compact(model, example).cpu() for model in models[:sizes]]
+    except UnsupportedModelError as error:
+        refusal = str(error)
+    dense = materialise(posterior.network, posterior.mean, posterior.buffers).cpu()
+    times = _milliseconds([dense, *compacted], example.cpu())
+    for point, module, own in zip(points, compacted, times[1:], strict=False):
+        point |= _cost(module, example.cpu(), own)
+    macs, _ = count_macs(dense.eval(), example[:1].cpu())
+    found = report_of(compacted[0]).to_dict() if compacted else None
+    return Sieved(points, masks.sum(0), times[0], macs, found, refusal)
+
+
+def further_masks(model: Model, score: Any, n: int) -> Tensor:
+    """Nested masks from the model as it is to the sparsest network, (n or fewer, d) bool.
+
+    Example:
+        >>> from bayesieve.core.likelihoods import Gaussian
+        >>> from bayesieve.core.network import Network
+        >>> from bayesieve.core.posterior import Samples
+        >>> network = Network.of(nn.Linear(8, 1), Gaussian())
+        >>> weights = torch.arange(9.0, 0.0, -1.0)[None]
+        >>> further_masks(Samples(network, weights), "magnitude", 4).sum(1)
+        tensor([9, 5, 3, 2])
+    """
+    posterior = posterior_of(model)
+    layout = posterior.layout
+    now = model.keep if isinstance(model, SparseModel) else torch.ones_like(posterior.mean).bool()
+    priorities = keep_fraction(1.0, score).priorities(posterior)
+    most, least = int(now.sum()), int((priorities > layout.n_sparse).sum())
+    least = min(max(least, 1), most)
+    sizes = torch.linspace(math.log(most), math.log(least), n).exp().tolist()[1:]
+    kept = sorted({round(own) for own in sizes} - {most}, reverse=True)
+    further = sparsity_curve(posterior, [1 - own / layout.size for own in kept], score=score)
+    masks = torch.cat([now[None], further & now])
+    unlike = torch.ones(len(masks), dtype=torch.bool, device=masks.device)
+    unlike[1:] = (masks[1:] != masks[:-1]).any(1)
+    return masks[unlike]
+
+
+def _point(model: SparseModel, scores: Tensor, test: Examples) -> Json:
+    """Size, quality and the score of the weakest weight that is left."""
+    found = evaluate(model, test).to_dict()
+    row: Json = {key: found[key] for key in ("zeros", "removed", "weights")}
+    row |= {key: short(found[key]) for key in _QUALITY if key in found}
+    layout = model.layout
+    left = scores[layout.sparse][model.keep[layout.sparse]]
+    finite = left[left.isfinite()]
+    row["threshold"] = short(float(finite.min()), 4) if len(finite) else None
+    row["kept"] = [int(model.keep[part].sum()) for _, part in prunable(model.posterior)]
+    return row
+
+
+def _cost(module: nn.Module, example: Tensor, times: dict[int, float]) -> Json:
+    """What the compacted network costs."""
+    report = report_of(module)
+    macs, nonzero = count_macs(module.eval(), example[:1])
+    return {
+        "bytes": stored_bytes(module),
+        "parameters": report.parameters[1],
+        "macs": macs,
+        "nonzero_macs": nonzero,
+        "latency_ms": {str(n): short(ms, 4) for n, ms in times.items()},
+        "units": {layer.name: layer.units[1] for layer in report.layers},
+        "inputs": report.n_inputs if report.input_features is None else len(report.input_features),
+    }
+
+
+def _milliseconds(modules: list[nn.Module], example: Tensor) -> list[dict[int, float]]:
+    """Median milliseconds of each module by batch size, all in one interleaved run.
+
+    Processor time on one thread: what else the machine does is not counted.
+    """
+    times: list[dict[int, float]] = [{} for _ in modules]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with evaluating(modules), torch.no_grad():
+            for n in BATCHES:
+                x = resized(example, n)
+                cases = {str(i): _case(module, x) for i, module in enumerate(modules)}
+                for name, own in interleaved(cases, rounds=_ROUNDS, clock="cpu").items():
+                    times[int(name)][n] = statistics.median(own)
+    finally:
+        torch.set_num_threads(threads)
+    return times
+
+
+def _case(module: nn.Module, x: Tensor) -> Any:
+    return lambda: module(x)
+
+
+def prunable(posterior: Posterior) -> list[tuple[str, slice]]:
+    """Name and place in w of every tensor whose weights may be removed.
+
+    Example:
+        >>> from bayesieve.core.likelihoods import Gaussian
+        >>> from bayesieve.core.network import Network
+        >>> from bayesieve.core.posterior import Samples
+        >>> prunable(Samples(Network.of(nn.Linear(2, 1), Gaussian()), torch.ones(1, 3)))
+        [('weight', slice(0, 2, None))]
+    """
+    layout = posterior.layout
+    pairs = zip(layout.names, layout.roles, strict=True)
+    return [(name, layout.slices[name]) for name, role in pairs if role == Role.PRUNE]
+
+
+def layer_pictures(source: Source, sieved: Sieved, limits: Limits) -> list[Json]:
+    """One row per prunable tensor: its sizes, inclusion, and the level of each weight."""
+    posterior = source.posterior
+    parts = prunable(posterior)
+    total = sum(part.stop - part.start for _, part in parts)
+    stride = max(1, math.ceil(math.sqrt(total / max(limits.shown_weights, 1))))
+    shapes = dict(zip(posterior.layout.names, posterior.layout.shapes, strict=True))
+    rows = []
+    for name, part in parts:
+        shape = shapes[name]
+        matrix = sieved.levels[part].reshape(shape[0], -1)
+        row: Json = {"name": name, "shape": list(shape), "weights": matrix.numel()}
+        row["levels"] = _thinned(matrix, stride)
+        row["stride"] = stride
+        row["inclusion_cdf"] = _cdf(posterior, part)
+        rows.append(row)
+    return rows
+
+
+def _thinned(matrix: Tensor, stride: int) -> Packed:
+    return pack(matrix[::stride, ::stride], "u1")
+
+
+def _cdf(posterior: Posterior, part: slice) -> list[float] | None:
+    """Share of a tensor's weights with an inclusion probability <= 0, 0.02, ..., 1."""
+    if posterior.inclusion is None:
+        return None
+    own = posterior.inclusion[part].cpu().double().sort().values
+    at = torch.linspace(0, 1, 51, dtype=torch.float64)
+    return rounded(torch.searchsorted(own, at, right=True) / len(own), 4)

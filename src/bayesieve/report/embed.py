@@ -1,0 +1,287 @@
+"""The network inside the page: kept weights as 16-bit numbers with their places, and draws of them.
+
+Only chains of layers can be embedded. BatchNorm is folded into the layer before it. A weight is
+stored as `value * scale[row]` with value between -32767 and 32767, so that it is off by at most
+1.6e-5 of the largest weight of its unit. What is embedded is read back and run in torch on test
+examples before the page is written; the page runs it again in JavaScript when it opens.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from bayesieve.assess.predict import ClassPrediction, RealPrediction, predict, weight_vectors
+from bayesieve.core.likelihoods import Bernoulli, Categorical, Heteroscedastic, RealLikelihood
+from bayesieve.core.network import materialise
+from bayesieve.core.posterior import Posterior, Samples
+from bayesieve.deliver._c_chain import chain_of
+from bayesieve.deliver._c_steps import ActivationStep, AffineStep, PadStep, PoolStep, Step
+from bayesieve.deliver._c_weights import ConvStep, LinearStep, Weights
+from bayesieve.deliver.graph_json import trace
+from bayesieve.errors import UnsupportedModelError, VerificationError
+from bayesieve.report.packing import Json, index_kind, pack, rounded, short
+from bayesieve.report.source import Limits, Source, has_spread
+from bayesieve.report.stored import run_embedded
+
+TOLERANCE = 1e-3  # of probabilities, or of the standard deviation of the targets
+_CHECKED = 500  # test examples compared in torch when the page is built
+_SHOWN = 8  # test examples whose answers the page compares itself with
+_DRAWN = 2  # of them with the average over the embedded draws
+_MOST_DRAWS = 16
+_FEWEST_DRAWS = 4
+_STEPS = (LinearStep, ConvStep, PadStep, PoolStep, ActivationStep, AffineStep)
+
+
+@dataclass(frozen=True, eq=False)
+class Embedded:
+    """A network as JSON, or the reason why there is none."""
+
+    network: Json | None
+    refusal: str | None = None
+
+
+def embed(source: Source, levels: Tensor, limits: Limits) -> Embedded:
+    """Embed the mean weights, and draws where there is room.
+
+    Args:
+        source: the run.
+        levels: (d,), at how many positions of the slider each weight is kept.
+        limits: how large it may get.
+    """
+    posterior = source.posterior
+    shape = source.data.input_shape
+    try:
+        output = _output(posterior)
+        module = materialise(posterior.network, posterior.mean, posterior.buffers).cpu().float()
+        chain = _named(chain_of(module, shape), _weighted(module))
+    except UnsupportedModelError as error:
+        return Embedded(None, str(error).removeprefix("export_c: "))
+    stored = sum(_n_kept(own.step) for own in chain)
+    if stored * 5 > limits.model_bytes:
+        return Embedded(
+            None,
+            f"its {stored:,} weights would take {stored * 5 / 1e6:.1f} MB of the page: "
+            "prune it first",
+        )
+    n_draws = _room_for_draws(posterior, stored, limits)
+    draws, modules = _drawn_modules(posterior, n_draws)
+    drawn = [chain_of(own, shape) for own in modules]
+    level_of = dict(posterior.layout.pieces(levels))
+    steps = [_step(step, [own[i] for own in drawn], level_of) for i, step in enumerate(chain)]
+    network: Json = {
+        "input_shape": list(shape),
+        "output": output,
+        "n_draws": n_draws,
+        "steps": steps,
+        "noise_std": _noise(posterior, draws) if output == "normal" else None,
+        "noise": _noise_formula(posterior),
+    }
+    network["check"] = _check(network, source)
+    return Embedded(network)
+
+
+@dataclass(frozen=True, eq=False)
+class _Named:
+    """A step and the name of the parameter its weights come from."""
+
+    step: Step
+    weight: str | None
+
+
+def _drawn_modules(posterior: Posterior, n: int) -> tuple[Tensor, list[nn.Module]]:
+    """Draws of the weights, (n, d), those that `predict` takes, and a module for each."""
+    draws = [posterior.mean.new_zeros((0, posterior.layout.size))]
+    modules = []
+    if n:
+        for w, own in weight_vectors(posterior, n, seed=0):
+            draws.append(w)
+            for i, row in enumerate(w):
+                buffers = {**posterior.buffers, **{name: value[i] for name, value in own.items()}}
+                modules.append(materialise(posterior.network, row, buffers).cpu().float())
+    return torch.cat(draws), modules
+
+
+def _weighted(module: nn.Module) -> list[str]:
+    """Names of Linear and Conv2d layers in the order in which they are called."""
+    traced = trace(module)
+    names = []
+    for node in traced.graph.nodes:
+        if node.op == "call_module":
+            layer = traced.get_submodule(str(node.target))
+            if isinstance(layer, nn.Linear | nn.Conv2d):
+                names.append(f"{node.target}.weight")
+    return names
+
+
+def _named(chain: Sequence[Step], names: Sequence[str]) -> list[_Named]:
+    left = list(names)
+    rows = []
+    for step in chain:
+        if not isinstance(step, _STEPS):
+            raise UnsupportedModelError(f"the page does not know the step {type(step).__name__}")
+        weighted = isinstance(step, LinearStep | ConvStep)
+        rows.append(_Named(step, left.pop(0) if weighted else None))
+    return rows
+
+
+def _n_kept(step: Step) -> int:
+    if not isinstance(step, LinearStep | ConvStep):
+        return 0
+    return int(step.weights.values.count_nonzero())
+
+
+def _room_for_draws(posterior: Posterior, n_weights: int, limits: Limits) -> int:
+    """How many draws of so many weights fit, two bytes each; none rather than a few."""
+    if not has_spread(posterior):
+        return 0
+    fitting = min(_MOST_DRAWS, limits.draw_bytes // max(2 * n_weights, 1))
+    if fitting < _FEWEST_DRAWS:
+        return 0
+    return min(fitting, len(posterior.draws)) if isinstance(posterior, Samples) else fitting
+
+
+def _step(named: _Named, drawn: Sequence[Step], levels: dict[str, Tensor]) -> Json:
+    """One step as JSON; see docs/report.md."""
+    step = named.step
+    if isinstance(step, LinearStep | ConvStep):
+        assert named.weight is not None
+        own = [other.weights for other in drawn if isinstance(other, LinearStep | ConvStep)]
+        row = _rows(step.weights, own, levels.get(named.weight))
+        row["name"] = named.weight.removesuffix(".weight")
+        if isinstance(step, LinearStep):
+            return {"op": "linear", **row}
+        return {
+            "op": "conv",
+            "source": list(step.source),
+            "kernel": list(step.weights.values.shape[1:]),
+            "stride": list(step.stride),
+            "dilation": list(step.dilation),
+            "groups": step.groups,
+            **row,
+        }
+    if isinstance(step, PadStep):
+        return {"op": "pad", "source": list(step.source), "margins": list(step.margins)}
+    if isinstance(step, PoolStep):
+        area = step.kernel[0] * step.kernel[1]
+        return {
+            "op": "pool",
+            "kind": step.kind,
+            "source": list(step.source),
+            "kernel": list(step.kernel),
+            "stride": list(step.stride),
+            "padding": list(step.padding),
+            "divisor": step.divisor or area,
+        }
+    if isinstance(step, ActivationStep):
+        return {"op": "activation", "kind": step.kind}
+    assert isinstance(step, AffineStep)
+    block = math.prod(step.shape[1:])
+    factors = [(own.factor, own.shift) for own in (step, *drawn) if isinstance(own, AffineStep)]
+    return {
+        "op": "affine",
+        "block": block,
+        "factor": pack(torch.stack([factor for factor, _ in factors]), "f4"),
+        "shift": pack(torch.stack([shift for _, shift in factors]), "f4"),
+    }
+
+
+def _rows(weights: Weights, drawn: Sequence[Weights], levels: Tensor | None) -> Json:
+    """Kept weights of a layer, of the mean first and then of every draw."""
+    values = weights.real().flatten(1)
+    everywhere = torch.stack([values, *(own.real().flatten(1) for own in drawn)])
+    kept = (everywhere != 0).any(0)
+    index = kept.flatten().nonzero().flatten()
+    scale = everywhere.abs().amax(2).clamp(min=1e-30) / 32767
+    whole = (everywhere / scale[..., None]).round()
+    kinds = index_kind(max(kept.numel() - 1, 0))
+    level = torch.full_like(index, 255) if levels is None else levels.cpu().flatten()[index]
+    bias = torch.stack([own.bias for own in (weights, *drawn)])
+    return {
+        "rows": len(values),
+        "columns": values.shape[1],
+        "index": pack(index, kinds),
+        "value": pack(whole[:, kept], "i2"),
+        "scale": pack(scale, "f4"),
+        "bias": pack(bias, "f4"),
+        "level": pack(level, "u1"),
+    }
+
+
+def _output(posterior: Posterior) -> str:
+    """How outputs become a distribution."""
+    likelihood = posterior.network.likelihood
+    if isinstance(likelihood, Categorical):
+        return "categorical"
+    if isinstance(likelihood, Bernoulli):
+        return "bernoulli"
+    if isinstance(likelihood, Heteroscedastic):
+        return "heteroscedastic"
+    if isinstance(likelihood, RealLikelihood):
+        return "normal"
+    raise UnsupportedModelError(
+        f"the page does not know the likelihood {type(likelihood).__name__}"
+    )
+
+
+def _noise(posterior: Posterior, draws: Tensor) -> list[float]:
+    """Standard deviation of the noise under the mean weights and under every draw."""
+    likelihood = posterior.network.likelihood
+    assert isinstance(likelihood, RealLikelihood)
+    w = torch.cat([posterior.mean[None], draws])
+    _, noise = likelihood.moments(w.new_zeros(len(w), 1, 1), posterior.network.split(w)[1])
+    return rounded(noise.expand(len(w), 1, 1).flatten(), 6)
+
+
+def _noise_formula(posterior: Posterior) -> Json | None:
+    """Numbers of a noise that depends on the input; None for any other."""
+    likelihood = posterior.network.likelihood
+    if not isinstance(likelihood, Heteroscedastic):
+        return None
+    return {"std": likelihood.noise_std, "least": likelihood.min_noise_std}
+
+
+def _check(network: Json, source: Source) -> Json:
+    """Compare with torch's own predictions; raise if they differ by more than the tolerance."""
+    x = source.data.test.x[:_CHECKED].cpu()
+    exact = predict(source.model, x)
+    outputs = run_embedded(network, x)
+    shown = min(_SHOWN, len(x))
+    row: Json = {"n": len(x), "tolerance": TOLERANCE}
+    if isinstance(exact, ClassPrediction):
+        probs = _probabilities(outputs, network["output"])
+        expected = exact.probs.cpu().float()
+        row["changed"] = int((probs.argmax(1) != expected.argmax(1)).sum())
+    else:
+        assert isinstance(exact, RealPrediction)
+        expected = exact.mean.cpu().float()
+        probs = outputs[:, : expected.shape[1]]
+    row["max_difference"] = short(float((probs - expected).abs().max()), 3)
+    difference = row["max_difference"]
+    if difference is None or difference > TOLERANCE:
+        raise VerificationError(
+            f"report: the embedded network differs from the run by {difference}, more than "
+            f"{TOLERANCE:g}."
+        )
+    row["inputs"] = pack(x[:shown].flatten(1), "f4")
+    row["expected"] = rounded(expected[:shown], 6)
+    if network["n_draws"]:
+        row["expected_drawn"] = rounded(_drawn(network, x[:_DRAWN], expected.shape[1]), 6)
+    return row
+
+
+def _drawn(network: Json, x: Tensor, n_outputs: int) -> Tensor:
+    """Average over the embedded draws, of probabilities or of means."""
+    own = [run_embedded(network, x, member + 1) for member in range(network["n_draws"])]
+    if network["output"] in ("normal", "heteroscedastic"):
+        return torch.stack(own).mean(0)[:, :n_outputs]
+    return torch.stack([_probabilities(out, network["output"]) for out in own]).mean(0)
+
+
+def _probabilities(outputs: Tensor, kind: str) -> Tensor:
+    if kind == "bernoulli":
+        yes = torch.sigmoid(outputs)
+        return torch.cat([1 - yes, yes], 1)
+    return torch.softmax(outputs, 1)

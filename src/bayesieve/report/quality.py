@@ -1,0 +1,152 @@
+"""How good a run is and on which examples: headline, calibration, refusal, examples."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesieve.assess.evaluate import Evaluation, evaluate
+from bayesieve.assess.metrics import interval_coverage, reliability_bins, risk_coverage
+from bayesieve.assess.predict import ClassPrediction, RealPrediction
+from bayesieve.data import DataSet
+from bayesieve.data.pixels import PixelScale
+from bayesieve.report.packing import Json, pack, rounded, short
+from bayesieve.report.source import Limits, Source, has_spread
+
+_MOST_POINTS = 200  # of a risk-coverage curve
+_MOST_DOTS = 400  # of the picture of a regression
+_LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+
+
+def evaluations(source: Source, limits: Limits) -> dict[str, Evaluation]:
+    """The test split under each way to predict: "before", "after", "sampled" where they exist."""
+    test = source.data.test
+    found = {}
+    if source.before is not None:
+        found["before"] = evaluate(source.before, test)
+    found["after"] = evaluate(source.model, test)
+    if has_spread(source.model):
+        found["sampled"] = evaluate(source.model, test, n_samples=limits.draws)
+    return found
+
+
+def numbers(evaluation: Evaluation) -> Json:
+    """Metrics and sizes with six digits; None where not finite."""
+    rows = evaluation.to_dict().items()
+    return {k: short(v) if isinstance(v, float) else v for k, v in rows}
+
+
+def calibration(found: dict[str, Evaluation], data: DataSet) -> Json:
+    """Reliability, or coverage of intervals, and risk against coverage, by way to predict."""
+    rows: Json = {}
+    for name, own in found.items():
+        prediction = own.prediction
+        if isinstance(prediction, ClassPrediction):
+            rows[name] = _of_classes(prediction, _labels(data.test.y))
+        else:
+            rows[name] = _of_numbers(prediction, data)
+    return rows
+
+
+def _of_classes(prediction: ClassPrediction, labels: Tensor) -> Json:
+    probs = prediction.probs.cpu()
+    bins = reliability_bins(probs, labels)
+    wrong = (probs.argmax(-1) != labels).double()
+    coverage, risk = risk_coverage(prediction.entropy.cpu(), wrong)
+    some = _spread_out(len(coverage), _MOST_POINTS)
+    return {
+        "reliability": {
+            "confidence": rounded(torch.tensor(bins.confidence), 5),
+            "accuracy": rounded(torch.tensor(bins.accuracy), 5),
+            "count": list(bins.count),
+            "ece": short(bins.ece, 5),
+        },
+        "risk_coverage": {"coverage": rounded(coverage[some], 5), "risk": rounded(risk[some], 5)},
+    }
+
+
+def _of_numbers(prediction: RealPrediction, data: DataSet) -> Json:
+    mean, std = prediction.mean.cpu(), prediction.std.cpu()
+    targets = data.test.y.reshape(mean.shape)
+    found = [interval_coverage(mean, std, targets, level=level) for level in _LEVELS]
+    gap = (mean - targets).abs().mean(-1) * float(data.test.target_std.double().mean())
+    coverage, risk = risk_coverage(std.mean(-1), gap)
+    some = _spread_out(len(coverage), _MOST_POINTS)
+    dots = _spread_out(len(mean), _MOST_DOTS)
+    unit = data.test.in_target_unit
+    spread = std[:, 0] * data.test.target_std.reshape(-1)[0]
+    return {
+        "intervals": {"level": list(_LEVELS), "coverage": rounded(torch.tensor(found), 5)},
+        "risk_coverage": {"coverage": rounded(coverage[some], 5), "risk": rounded(risk[some], 5)},
+        "fit": {
+            "target": rounded(unit(targets)[dots, 0], 5),
+            "mean": rounded(unit(mean)[dots, 0], 5),
+            "std": rounded(spread[dots], 4),
+        },
+    }
+
+
+def confusion(evaluation: Evaluation) -> list[list[int]] | None:
+    """Counts, rows true and columns predicted; None for a regression."""
+    matrix = getattr(evaluation.report, "confusion", None)
+    return None if matrix is None else [list(row) for row in matrix]
+
+
+def examples(evaluation: Evaluation, data: DataSet, limits: Limits) -> Json | None:
+    """Most certain, least certain and wrong test examples with their predictive distribution."""
+    prediction = evaluation.prediction
+    if not isinstance(prediction, ClassPrediction):
+        return None
+    labels = _labels(data.test.y)
+    order = prediction.entropy.cpu().argsort(stable=True)
+    predicted = prediction.label.cpu()
+    wrong = order.flip(0)[(predicted != labels)[order.flip(0)]]
+    surest_wrong = wrong.flip(0)[: limits.examples]  # the confident mistakes
+    n = limits.examples
+    chosen = {"most": order[:n], "least": order.flip(0)[:n], "wrong": surest_wrong}
+    parts = {"probs": prediction.probs, "entropy": prediction.entropy,
+             "epistemic": prediction.epistemic}  # fmt: skip
+    rows: Json = {"n_wrong": int((predicted != labels).sum())}
+    for name, index in chosen.items():
+        rows[name] = {"index": index.tolist(), "label": labels[index].tolist()}
+        rows[name] |= {key: rounded(own.cpu()[index], 4) for key, own in parts.items()}
+        rows[name]["inputs"] = shown(data.test.x[index], data)
+    return rows
+
+
+def shown(x: Tensor, data: DataSet) -> Any:
+    """Inputs, (n, ...): pixels 0 to 255, (n, C, H, W), or columns as the network reads them.
+
+    Example:
+        >>> from bayesieve.data import load_data
+        >>> data = load_data("digits")
+        >>> shown(data.test.x[:2], data)["shape"]
+        [2, 1, 8, 8]
+    """
+    if is_image(data):
+        pixels = PixelScale.of(data.preprocessing).pixels(x.cpu().float())
+        return pack((pixels * 255).round().clamp(0, 255), "u1")
+    return rounded(x.cpu().flatten(1), 5)
+
+
+def is_image(data: DataSet) -> bool:
+    """Whether inputs are pictures of one or three channels that can be shown.
+
+    Example:
+        >>> from bayesieve.data import load_data
+        >>> is_image(load_data("digits"))
+        True
+    """
+    shape = data.input_shape
+    return data.preprocessing.get("kind") == "image" and len(shape) == 3 and shape[0] in (1, 3)
+
+
+def _labels(targets: Tensor) -> Tensor:
+    if targets.is_floating_point() and targets.dim() > 1 and targets.shape[-1] > 1:
+        targets = targets.argmax(-1)
+    return targets.reshape(-1).long().cpu()
+
+
+def _spread_out(n: int, most: int) -> Tensor:
+    """At most so many places of n, first and last among them."""
+    return torch.linspace(0, n - 1, min(n, most)).round().long()

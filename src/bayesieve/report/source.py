@@ -1,0 +1,124 @@
+"""What a report is made from: a finished run as objects, whatever folder it came from."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bayesieve.core.posterior import Posterior, Samples, SparseModel
+from bayesieve.data import DataSet
+from bayesieve.sieve.scores import ScoreName
+
+Model = Posterior | SparseModel
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """One run.
+
+    Args:
+        name: short, as it is shown in tables of several runs.
+        title: what the run is, in a few words.
+        model: what was learned, pruned or not.
+        data: what it was trained and tested on.
+        before: the network before pruning, or a dense one to compare with, if it is known.
+        before_name: what to call that one.
+        members: all models of a population, if there are several.
+        score: what weights are ranked by when the threshold moves.
+        history: one row of numbers per epoch.
+        config: resolved settings by section.
+        versions: of the packages it was made with.
+        hashes: SHA-256 by file name.
+        command: how to make the run again.
+        seconds: training time, if it was written down.
+    """
+
+    name: str
+    title: str
+    model: Model
+    data: DataSet
+    before: Model | None = None
+    before_name: str = "dense"
+    members: Sequence[Model] = ()
+    score: ScoreName = "snr"
+    history: Sequence[Mapping[str, Any]] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    hashes: Mapping[str, str] = field(default_factory=dict)
+    command: str | None = None
+    seconds: float | None = None
+
+    @property
+    def posterior(self) -> Posterior:
+        """The (masked) posterior of the model."""
+        return posterior_of(self.model)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much a run may put into the page.
+
+    Args:
+        points: positions of the slider.
+        draws: posterior draws behind uncertainties.
+        shown_weights: weights in the pictures of zeros, one byte each.
+        model_bytes: of the network inside the page.
+        draw_bytes: of its posterior draws.
+        compacted: largest network that is compacted and timed at every position of the slider.
+        examples: pictures in each row of examples.
+    """
+
+    points: int = 21
+    draws: int = 32
+    shown_weights: int = 500_000
+    model_bytes: int = 700_000
+    draw_bytes: int = 300_000
+    compacted: int = 1_000_000
+    examples: int = 8
+
+    def shared(self, n_runs: int) -> "Limits":
+        """The part of one run among several, so that the page stays below its size.
+
+        Example:
+            >>> Limits().shared(4).model_bytes
+            175000
+        """
+        return Limits(
+            self.points,
+            self.draws,
+            self.shown_weights // n_runs,
+            self.model_bytes // n_runs,
+            self.draw_bytes // n_runs,
+            self.compacted,
+            self.examples,
+        )
+
+
+def posterior_of(model: Model) -> Posterior:
+    """The (masked) posterior of a model.
+
+    Example:
+        >>> import torch
+        >>> from bayesieve.core.likelihoods import Gaussian
+        >>> from bayesieve.core.network import Network
+        >>> network = Network.of(torch.nn.Linear(2, 1), Gaussian())
+        >>> draws = Samples(network, torch.eye(3))
+        >>> posterior_of(SparseModel(draws, torch.ones(3).bool())) is draws
+        True
+    """
+    return model.posterior if isinstance(model, SparseModel) else model
+
+
+def has_spread(model: Model) -> bool:
+    """Whether draws differ from the mean.
+
+    Example:
+        >>> import torch
+        >>> from bayesieve.core.likelihoods import Gaussian
+        >>> from bayesieve.core.network import Network
+        >>> network = Network.of(torch.nn.Linear(2, 1), Gaussian())
+        >>> point, three = Samples(network, torch.zeros(1, 3)), Samples(network, torch.eye(3))
+        >>> has_spread(point), has_spread(three)
+        (False, True)
+    """
+    posterior = posterior_of(model)
+    return not isinstance(posterior, Samples) or len(posterior.draws) > 1

@@ -1,0 +1,141 @@
+"""`bayesieve report`: from run folders to one page, and JavaScript that agrees with torch."""
+
+import json
+import os
+
+import pytest
+import torch
+
+import bayesieve as bs
+from bayesieve.assess.predict import predict
+from bayesieve.cli.folder import RunFolder
+from bayesieve.cli.loading import load_run
+from bayesieve.cli.reporting import BEFORE, read_source, write_run_page
+from bayesieve.core.likelihoods import Categorical
+from bayesieve.nets import lenet_300_100
+from bayesieve.report.curve import further_masks
+from bayesieve.report.embed import embed
+from bayesieve.report.source import Limits, Source
+from commands import as_json, ok, refused
+from reports import node
+
+TINY = ["--data", "digits", "--net", "mlp:16", "--device", "cpu", "--no-figures", "--lr", "1e-2"]
+CLASSES = """
+    const network = loadNetwork(given.network);
+    return given.x.map((x) => probabilities(forward(network, x), network.output));
+"""
+
+
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory):
+    out = tmp_path_factory.mktemp("report") / "dense"
+    ok("train", *TINY, "--epochs", "5", "--out", out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def pruned(dense):
+    out = dense.parent / "pruned"
+    ok("prune", dense, "--zeros", "0.8", "--no-figures", "--out", out)
+    return out
+
+
+def embedded(text):
+    start = text.index('id="data">') + len('id="data">')
+    return json.loads(text[start : text.index("</script>", start)])
+
+
+def test_a_page_a_card_and_the_data(pruned, tmp_path):
+    out, card, data = (tmp_path / "new" / name for name in ("r.html", "card.md", "r.json"))
+    found = as_json("report", pruned, "-o", out, "--points", 5, "--card", card, "--data", data)
+    text = out.read_text(encoding="utf-8")
+    assert found["bytes"] == len(text.encode()) < 3_000_000
+    assert embedded(text) == json.loads(data.read_text())
+    (run,) = embedded(text)["runs"]
+    assert found["runs"][0]["embedded"]
+    assert len(run["curve"]["points"]) == 5
+    assert run["headline"]["before"]["name"] == "before pruning"  # prune remembers where from
+    metrics = json.loads((pruned / "metrics.json").read_text())
+    assert run["headline"]["after"]["quality"]["error"] == pytest.approx(metrics["error"], rel=1e-5)
+    assert run["headline"]["before"]["quality"]["error"] == pytest.approx(
+        metrics["dense"]["error"], rel=1e-5
+    )
+    assert run["provenance"]["command"].startswith("bayesieve ")
+    assert set(run["provenance"]["hashes"]) == {
+        "posterior.safetensors", "config.json", "metrics.json", "curve.json",
+    }  # fmt: skip
+    assert card.read_text().startswith("---\nlibrary_name: bayesieve")
+
+
+def test_fewer_test_examples(pruned, tmp_path):
+    data = tmp_path / "r.json"
+    ok("report", pruned, "-o", tmp_path / "r.html", "--points", 2, "--test-examples", 50,
+       "--data", data)  # fmt: skip
+    (run,) = json.loads(data.read_text())["runs"]
+    assert run["data"]["n_test"] == run["headline"]["after"]["quality"]["n_examples"] == 50
+
+
+def test_without_a_place_the_page_goes_into_the_run(dense):
+    ok("report", dense, "--points", 3)
+    assert (dense / "report.html").is_file()
+
+
+def test_several_runs_and_equal_names(dense, pruned, tmp_path):
+    out = tmp_path / "r.html"
+    found = as_json("report", dense, pruned, dense, "-o", out, "--points", 3)
+    assert [run["name"] for run in found["runs"]] == ["dense (1)", "pruned", "dense (2)"]
+
+
+def test_what_is_refused(dense, tmp_path):
+    assert "give the page of several runs a place" in refused(2, "report", dense, dense)
+    assert "is not a run folder" in refused(2, "report", tmp_path, "-o", tmp_path / "r.html")
+    assert "is a folder" in refused(2, "report", dense, "-o", tmp_path)
+    assert not (tmp_path / "r.html").exists()
+    unfinished = tmp_path / "unfinished"
+    unfinished.mkdir()
+    (unfinished / "config.json").write_text((dense / "config.json").read_text())
+    assert "is not a finished run" in refused(2, "report", unfinished)
+
+
+def test_a_network_to_compare_with_is_kept_beside_the_run(pruned):
+    run = load_run(RunFolder(pruned), device="cpu")
+    page = write_run_page(RunFolder(pruned), before=run.model.posterior)
+    assert page == pruned / "report.html"
+    source = read_source(RunFolder(pruned), "cpu")
+    assert source.before_name == "dense"
+    assert torch.equal(source.before.mean, run.model.posterior.mean)
+    (pruned / BEFORE).unlink()
+
+
+def agree(model, network, x):
+    """Same class everywhere, probabilities within 1e-3."""
+    found = torch.tensor(node(CLASSES, network=network, x=x.flatten(1).tolist()))
+    expected = predict(model, x).probs.float()
+    assert torch.equal(found.argmax(1), expected.argmax(1))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-3)
+
+
+def test_javascript_and_torch_agree_on_the_digits(dense):
+    source = read_source(RunFolder(dense), "cpu")
+    levels = torch.ones_like(source.posterior.mean).long()
+    network = embed(source, levels, Limits()).network
+    x = torch.cat([source.data.test.x, source.data.train.x])[:500]
+    agree(source.model, network, x)
+
+
+@pytest.mark.skipif(
+    not os.path.isdir(os.path.join(os.environ.get("BAYESIEVE_DATA", ""), "mnist")),
+    reason="BAYESIEVE_DATA names no folder with mnist",
+)
+def test_javascript_and_torch_agree_on_500_test_digits_of_mnist():
+    data = bs.load_data("mnist")
+    torch.manual_seed(0)
+    train = data.train.subset(torch.arange(4000))
+    problem = bs.Problem(lenet_300_100(data.input_shape, 10), Categorical(), train)
+    posterior = bs.fit(problem, bs.SBNN(lr=3e-3), epochs=2, seed=0).posterior
+    sparse = bs.prune(posterior, bs.keep_fraction(0.1))
+    source = Source("mnist", "mnist", sparse, data)
+    levels = further_masks(sparse, "snr", 4).sum(0)
+    network = embed(source, levels, Limits()).network
+    assert network["n_draws"] > 0
+    agree(sparse, network, data.test.x[:500])

@@ -1,0 +1,281 @@
+"""The page of a run in headless Chromium: it moves, answers, fits and asks nobody."""
+
+import json
+from itertools import pairwise
+
+import pytest
+import torch
+
+from bayesieve.assess.predict import predict
+from bayesieve.report.collect import collect
+from bayesieve.report.page import page as write
+from bayesieve.report.source import Limits, Source
+from browser import chromium, opened
+from reports import digits_source, table_source
+
+LIMITS = Limits(points=9, draws=8)
+
+
+@pytest.fixture(scope="module")
+def source():
+    return digits_source(
+        epochs=12, versions={"torch": torch.__version__}, hashes={"config.json": "0" * 64}
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(source, tmp_path_factory):
+    """Pages: digits, a regression on a table, and three runs together."""
+    home = tmp_path_factory.mktemp("pages")
+    table, classes = table_source(), table_source("classification")
+    point = Source("dense", "before", source.before, source.data)
+    for name, sources in {"digits": [source], "table": [table], "choice": [classes],
+                          "three": [source, point, classes]}.items():  # fmt: skip
+        (home / f"{name}.html").write_text(write(collect(sources, limits=LIMITS)))
+    return home
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as own:
+        yield own
+
+
+@pytest.fixture
+def visit(browser, folder):
+    return lambda name, **settings: opened(browser, folder / f"{name}.html", **settings)
+
+
+def move(page, position):
+    page.locator("#cut").evaluate(
+        "(node, value) => { node.value = value; node.dispatchEvent(new Event('input')); }",
+        str(position),
+    )
+
+
+def data_of(page):
+    return json.loads(page.locator("#data").text_content())["runs"][0]
+
+
+def draw(page, *strokes):
+    """Strokes of points (x, y) between 0 and 1."""
+    page.locator("#pad").scroll_into_view_if_needed()
+    box = page.locator("#pad").bounding_box()
+    for points in strokes:
+        for i, (x, y) in enumerate(points):
+            page.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"], steps=6)
+            if i == 0:
+                page.mouse.down()
+        page.mouse.up()
+
+
+def test_the_slider_moves_the_numbers(visit):
+    with visit("digits") as page:
+        points = data_of(page)["curve"]["points"]
+        seen = []
+        for position in (0, 4, 8):
+            move(page, position)
+            point = points[position]
+            assert page.locator("#at-weights").text_content() == f"{point['weights']:,}"
+            assert page.locator("#at-macs").text_content() == f"{point['macs']:,}"
+            meters = page.locator("#layer-meters").text_content()
+            assert f"{point['units']['fc1']} of 20" in meters
+            assert f"{point['kept'][0]:,} of 1,280" in meters
+            seen.append(
+                [page.locator(f"#at-{key}").text_content()
+                 for key in ("zeros", "quality", "nll", "bytes")]
+            )  # fmt: skip
+        assert seen[0] != seen[1] != seen[2]
+
+
+def test_the_slider_works_by_keyboard_and_the_curve_by_click(visit):
+    with visit("digits") as page:
+        page.locator("#cut").focus()
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowRight")
+        points = data_of(page)["curve"]["points"]
+        assert page.locator("#at-weights").text_content() == f"{points[2]['weights']:,}"
+        curve = page.locator('[data-panel="digits-curve"] svg')
+        box = curve.bounding_box()
+        page.mouse.click(box["x"] + box["width"] - 14, box["y"] + box["height"] / 2)
+        assert page.locator("#cut").input_value() == "8"
+
+
+def test_a_drawing_gives_a_class(visit):
+    with visit("digits") as page:
+        assert "Draw something" in page.locator("#answer").text_content()
+        ring = [(0.5 + 0.24 * x, 0.5 + 0.36 * y) for x, y in
+                [(0, -1), (0.8, -0.6), (1, 0), (0.8, 0.6), (0, 1), (-0.8, 0.6), (-1, 0),
+                 (-0.8, -0.6), (0, -1)]]  # fmt: skip
+        draw(page, ring)
+        answer = page.locator("[data-class]")
+        answer.wait_for()
+        probs = [float(p) for p in answer.get_attribute("data-probs").split()]
+        assert answer.get_attribute("data-class") == "0"
+        assert sum(probs) == pytest.approx(1, abs=1e-4)
+        assert "nats" in page.locator("#epistemic").text_content()
+        page.locator("#clear").click()
+        answer.wait_for(state="detached")
+
+
+def test_drawing_by_keyboard(visit):
+    with visit("digits") as page:
+        page.locator("#pad").focus()
+        page.keyboard.press("Space")
+        for _ in range(8):
+            page.keyboard.press("ArrowDown")
+        page.locator("[data-class]").wait_for()
+
+
+def test_test_examples_get_the_answers_of_torch(visit, source):
+    """The first least certain example, averaged over the draws in the page."""
+    with visit("digits") as page:
+        run = data_of(page)
+        page.locator("#next-example").click()
+        shown = page.locator("[data-class]").get_attribute("data-probs")
+        index = run["examples"]["least"]["index"][0]
+        x = source.data.test.x[index][None]
+        expected = predict(source.model, x, n_samples=run["network"]["n_draws"]).probs[0]
+        found = torch.tensor([float(p) for p in shown.split()]).double()
+        # the picture in the page has 256 grey levels
+        torch.testing.assert_close(found, expected, rtol=0, atol=2e-2)
+
+
+def test_the_page_has_compared_itself_with_torch(visit):
+    with visit("digits") as page:
+        page.wait_for_selector("#self-check[data-worst]")
+        check = page.locator("#self-check")
+        assert check.text_content().startswith("✓")
+        assert float(check.get_attribute("data-worst")) < 1e-3
+
+
+def test_the_slider_prunes_the_network_in_the_page(visit):
+    with visit("digits") as page:
+        page.locator("#next-example").click()
+        before = page.locator("[data-class]").get_attribute("data-probs")
+        move(page, 8)
+        after = page.locator("[data-class]").get_attribute("data-probs")
+        assert before != after
+
+
+def test_columns_of_a_table(visit):
+    with visit("table") as page:
+        page.wait_for_selector("[data-mean]")
+        start = float(page.locator("[data-mean]").get_attribute("data-mean"))
+        page.locator("#column-0").focus()
+        page.keyboard.press("End")
+        end = float(page.locator("[data-mean]").get_attribute("data-mean"))
+        assert end > start + 1  # the target rises with this column
+        assert page.locator("#epistemic").is_visible()
+    with visit("choice") as page:
+        page.wait_for_selector("[data-class]")
+        page.locator("#column-2").select_option("yes")
+        assert page.locator("[data-class]").get_attribute("data-class") in ("low", "high")
+
+
+def test_dark_and_light(visit):
+    paper = "getComputedStyle(document.body).backgroundColor"
+    with visit("digits", color_scheme="dark") as page:
+        dark = page.evaluate(paper)
+        assert page.locator("#theme").text_content() == "Light"
+        page.locator("#theme").click()
+        light = page.evaluate(paper)
+    with visit("digits", color_scheme="light") as page:
+        assert page.evaluate(paper) == light
+    luminance = [sum(int(v) for v in text[4:-1].split(",")) for text in (dark, light)]
+    assert luminance[0] < 150
+    assert luminance[1] > 650
+
+
+@pytest.mark.parametrize("name", ["digits", "table", "three"])
+def test_a_phone_of_360_pixels(visit, name):
+    with visit(name, viewport={"width": 360, "height": 740}, has_touch=True) as page:
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        cut = page.locator("#cut").bounding_box()
+        assert cut["height"] >= 24
+        assert cut["x"] >= 0
+        assert cut["x"] + cut["width"] <= 360
+
+
+def test_data_can_be_downloaded(visit):
+    with visit("digits", accept_downloads=True) as page:
+        with page.expect_download() as csv:
+            page.get_by_label("Download Error against sparsity as CSV").click()
+        rows = csv.value.path().read_text().splitlines()
+        points = data_of(page)["curve"]["points"]
+        assert csv.value.suggested_filename == "digits-curve.csv"
+        assert len(rows) == len(points) + 1
+        assert rows[0].startswith("zeros,removed,weights,threshold,error")
+        with page.expect_download() as whole:
+            page.get_by_text("All data as JSON").click()
+        assert json.loads(whole.value.path().read_text())["format"] == "bayesieve-report"
+
+
+CAPTURE = """() => {
+    window.saved = [];
+    URL.createObjectURL = (blob) => { window.saved.push(blob); return "#"; };
+    HTMLAnchorElement.prototype.click = () => {};
+    document.querySelectorAll(".downloads button").forEach((button) => button.click());
+    return Promise.all(window.saved.map((blob) => blob.text()));
+}"""
+
+
+@pytest.mark.parametrize("name", ["digits", "table", "choice", "three"])
+def test_every_picture_hands_out_its_data(visit, name):
+    with visit(name) as page:
+        files = page.evaluate(CAPTURE)
+        assert len(files) == page.locator(".downloads button").count() > 10
+        for csv, text in zip(files[::2], files[1::2], strict=True):
+            rows = json.loads(text)
+            assert len(csv.splitlines()) == len(rows) + 1 > 1
+            assert "undefined" not in csv
+
+
+def test_several_runs(visit):
+    with visit("three") as page:
+        header = page.locator("#compare thead").text_content()
+        assert all(name in header for name in ("digits", "dense", "toy"))
+        assert page.locator("h1").nth(1).text_content() == "sbnn on digits"
+        page.get_by_role("tab", name="toy").click()
+        assert page.locator("h1").nth(1).text_content() == "toy"
+        assert page.get_by_role("tab", name="toy").get_attribute("aria-selected") == "true"
+        page.wait_for_selector("#self-check[data-worst]")
+
+
+def test_the_policy_stops_foreign_code_and_requests(browser, folder):
+    text = (folder / "digits.html").read_text()
+    evil = folder / "evil.html"
+    added = '<img src="https://example.org/x.png"><script>document.title = "evil"</script></body>'
+    evil.write_text(text.replace("</body>", added))
+    page = browser.new_page()
+    failed = []
+    page.on("requestfailed", lambda request: failed.append(request.url))
+    page.goto(evil.as_uri())
+    assert page.title() != "evil"
+    assert page.evaluate("document.images[document.images.length - 1].naturalWidth") == 0
+    page.close()
+
+
+def test_names_are_announced(visit):
+    """Controls and pictures have names; headings do not skip levels."""
+    with visit("digits") as page:
+        unnamed = page.evaluate(
+            """[...document.querySelectorAll('svg[role=img], canvas[role=img], button, input')]
+            .filter((node) => !(node.getAttribute('aria-label') || node.textContent.trim()
+            || (node.labels && node.labels.length)) && !node.closest('button')).length"""
+        )
+        assert unnamed == 0
+        levels = page.evaluate(
+            "[...document.querySelectorAll('h1,h2,h3,h4')].map((n) => +n.tagName[1])"
+        )
+        assert levels[0] == 1
+        assert all(b - a <= 1 for a, b in pairwise(levels))
+
+
+def test_it_prints(visit):
+    with visit("digits", color_scheme="dark") as page:
+        page.emulate_media(media="print")
+        assert page.locator(".top").is_hidden()
+        paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert paper == "rgb(255, 255, 255)"
+        assert page.pdf()[:4] == b"%PDF"

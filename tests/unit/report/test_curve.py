@@ -1,0 +1,99 @@
+"""The positions of the slider: nested masks, and numbers that belong to them."""
+
+import pytest
+import torch
+
+from bayesieve.assess.costs import count_macs
+from bayesieve.assess.evaluate import evaluate
+from bayesieve.core.posterior import SparseModel
+from bayesieve.report.curve import further_masks, layer_pictures, prunable, sieve_further
+from bayesieve.report.packing import unpack
+from bayesieve.report.source import Limits
+from bayesieve.sieve.compact import compact, report_of
+from reports import QUICK, digits_source
+
+
+@pytest.fixture(scope="module")
+def source():
+    return digits_source()
+
+
+@pytest.fixture(scope="module")
+def sieved(source):
+    return sieve_further(source, QUICK)
+
+
+def test_masks_are_nested_and_start_at_the_model(source):
+    masks = further_masks(source.model, "snr", 9)
+    assert torch.equal(masks[0], source.model.keep)
+    kept = masks.sum(1)
+    assert bool((kept[1:] < kept[:-1]).all())
+    assert not bool((masks[1:] & ~masks[:-1]).any())
+
+
+def test_an_unpruned_posterior_starts_with_all_its_weights(source):
+    masks = further_masks(source.before, "snr", 4)
+    assert bool(masks[0].all())
+    assert len(masks) == 4
+
+
+def test_levels_say_where_each_weight_goes(source, sieved):
+    masks = further_masks(source.model, source.score, QUICK.points)
+    for position, mask in enumerate(masks):
+        assert torch.equal(sieved.levels > position, mask)
+
+
+def test_points_hold_what_evaluating_and_compacting_give(source, sieved):
+    position = 2
+    keep = sieved.levels > position
+    model = SparseModel(source.posterior.masked(keep), keep)
+    point = sieved.points[position]
+    found = evaluate(model, source.data.test)
+    small = compact(model, source.data.test.x[:8])
+    assert point["weights"] == int(keep.sum()) == found["weights"]
+    assert point["error"] == pytest.approx(found["error"], rel=1e-5)
+    assert point["nll"] == pytest.approx(found["nll"], rel=1e-5)
+    assert point["ece"] == pytest.approx(found["ece"], rel=1e-5)
+    assert point["kept"] == [int(keep[part].sum()) for _, part in prunable(source.posterior)]
+    assert (point["macs"], point["nonzero_macs"]) == count_macs(small, source.data.test.x[:1])
+    assert point["units"] == {layer.name: layer.units[1] for layer in report_of(small).layers}
+
+
+def test_the_threshold_separates_kept_from_removed(source, sieved):
+    """Apart from the protected path, nothing above the threshold is gone."""
+    scores = source.posterior.mean.abs() / source.posterior.std
+    thresholds = [point["threshold"] for point in sieved.points[:-1]]
+    for position, threshold in enumerate(thresholds):
+        kept = scores[source.posterior.layout.sparse][
+            (sieved.levels > position)[source.posterior.layout.sparse]
+        ]
+        assert threshold == pytest.approx(float(kept.min()), rel=1e-3)
+
+
+def test_large_networks_are_compacted_once(source):
+    found = sieve_further(source, Limits(points=4, compacted=10))
+    assert "macs" in found.points[0]
+    assert not any("macs" in point for point in found.points[1:])
+    assert found.compaction is not None
+
+
+def test_pictures_are_thinned_to_their_budget(source, sieved):
+    whole = layer_pictures(source, sieved, QUICK)
+    thin = layer_pictures(source, sieved, Limits(shown_weights=200))
+    assert [row["levels"]["shape"] for row in whole] == [[20, 64], [10, 20]]
+    assert {row["stride"] for row in whole} == {1}
+    assert sum(unpack(row["levels"]).numel() for row in thin) <= 250
+    assert torch.equal(
+        unpack(thin[0]["levels"]),
+        unpack(whole[0]["levels"])[:: thin[0]["stride"], :: thin[0]["stride"]],
+    )
+
+
+def test_inclusion_is_a_distribution(source, sieved):
+    inclusion = source.posterior.inclusion
+    for row, (_, part) in zip(layer_pictures(source, sieved, QUICK), prunable(source.posterior),
+                              strict=True):  # fmt: skip
+        cdf = row["inclusion_cdf"]
+        assert cdf == sorted(cdf)
+        assert cdf[-1] == 1
+        assert cdf[25] == pytest.approx(float((inclusion[part] <= 0.5).double().mean()), abs=1e-3)

@@ -1,0 +1,172 @@
+"""One file, nothing from outside, and no way for data to become markup or code."""
+
+import base64
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import pytest
+
+from bayesieve.report import page as pages
+from bayesieve.report.card import headline_rows, model_card
+from bayesieve.report.collect import collect
+from bayesieve.report.page import asset, page, script_text
+from reports import QUICK, digits_source, node
+
+HOSTILE = "</script><img src=x onerror=alert(1)><!--"
+
+
+class Elements(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.found, self.text, self._open = [], {}, None
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+        self._open = (tag, dict(attrs).get("id"))
+
+    def handle_data(self, data):
+        if self._open:
+            self.text[self._open] = self.text.get(self._open, "") + data
+
+
+def parse(text):
+    parser = Elements()
+    parser.feed(text)
+    return parser
+
+
+@pytest.fixture(scope="module")
+def data():
+    return collect([digits_source()], limits=QUICK)
+
+
+@pytest.fixture(scope="module")
+def text(data):
+    return page(data)
+
+
+def test_nothing_comes_from_outside(text):
+    for tag, attributes in parse(text).found:
+        for name in ("src", "href", "action", "data"):
+            value = attributes.get(name)
+            assert value is None or value.startswith(("#", "data:,")), (tag, value)
+    assert not re.search(r"@import|url\(|fetch\(|XMLHttpRequest|WebSocket|import\(", text)
+
+
+def test_the_policy_names_the_script_and_the_style(text):
+    policy = dict(parse(text).found[3][1])["content"]
+    script = base64.b64encode(hashlib.sha256(script_text().encode()).digest()).decode()
+    style = base64.b64encode(hashlib.sha256(asset("page.css").encode()).digest()).decode()
+    assert policy.startswith("default-src 'none'; ")
+    assert f"script-src 'sha256-{script}'" in policy
+    assert f"style-src 'sha256-{style}'" in policy
+
+
+def test_the_data_come_back(text, data):
+    found = json.loads(parse(text).text["script", "data"])
+    assert found == data
+
+
+def test_hostile_names_stay_text(data):
+    run = {**data["runs"][0], "name": HOSTILE, "title": HOSTILE}
+    run["data"] = {**run["data"], "classes": [HOSTILE] * 10}
+    text = page({**data, "runs": [run]})
+    parsed = parse(text)
+    assert not [tag for tag, _ in parsed.found if tag == "img"]
+    assert json.loads(parsed.text["script", "data"])["runs"][0]["name"] == HOSTILE
+    assert text.count("</script>") == 2
+
+
+def test_a_page_that_would_be_too_large_is_refused(data, monkeypatch):
+    monkeypatch.setattr(pages, "MAX_BYTES", 1000)
+    with pytest.raises(ValueError, match="fewer --points"):
+        page(data)
+
+
+def test_readers_without_javascript_see_the_numbers(text, data):
+    body = text[text.index("<noscript>") : text.index("</noscript>")]
+    error = data["runs"][0]["headline"]["after"]["quality"]["error"]
+    assert f"{100 * error:.2f} %" in body
+
+
+def test_the_card_holds_the_same_numbers(data):
+    run = data["runs"][0]
+    text = model_card(data)
+    for row in headline_rows(run):
+        assert f"| {' | '.join(row)} |" in text
+    assert "## Provenance" in text
+    assert run["provenance"]["command"] in text
+    bad = model_card({**data, "runs": [{**run, "name": "a | b ` c\n# d"}]})
+    assert "\n# d" not in bad
+
+
+def test_every_script_parses():
+    if shutil.which("node") is None:
+        pytest.skip("Node.js is not on the path")
+    done = subprocess.run(["node", "--check", "-"], input=script_text(), text=True,
+                          capture_output=True, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_numbers_as_people_read_them():
+    code = """return [
+        percent(0.5), percent(0.9987), percent(0.00034), percent(0), percent(null),
+        percent(0.125, 1),
+        bytes(999), bytes(53000), bytes(2.5e6), short(12345), short(-12345), short(0.5),
+        number(0.123456), number(100, 2), number(1e-9), number(-2.5), number(null), count(1234567),
+        milliseconds(0.05), milliseconds(2),
+    ];"""
+    assert node(code) == [
+        "50 %", "99.87 %", "0.034 %", "0 %", "–", "12.5 %",
+        "999 B", "53.0 kB", "2.50 MB", "12.3 k", "−12.3 k", "0.5",
+        "0.1235", "100", "1.0e−9", "−2.5", "–", "1,234,567",
+        "50.0 µs", "2.00 ms",
+    ]  # fmt: skip
+
+
+def test_csv_quotes_what_needs_it():
+    found = node('return csv(["a", "b"], [[1, "x,y"], [null, "q\\"q"]]);')
+    assert found == 'a,b\n1,"x,y"\n,"q""q"\n'
+
+
+def test_ticks_are_round_and_inside():
+    assert node("return ticks(0, 1, 5);") == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1])
+    assert node("return logTicks(0.02, 0.7);") == pytest.approx([0.02, 0.05, 0.1, 0.2, 0.5])
+
+
+def test_a_drawing_is_brought_to_the_size_of_the_data():
+    """A square drawn small in a corner fills the box and is centred."""
+    code = """
+        const side = 40, ink = new Float32Array(side * side);
+        for (let r = 2; r < 12; r++) for (let c = 25; c < 35; c++) ink[r * side + c] = 1;
+        return [Array.from(fitDrawing(ink, side, 28, 28, 20)),
+                Array.from(fitDrawing(ink, side, 8, 8, 8)),
+                Array.from(fitDrawing(new Float32Array(side * side), side, 8, 8, 8))];
+    """
+    large, small, nothing = node(code)
+    rows = [i // 28 for i, value in enumerate(large) if value > 0.5]
+    columns = [i % 28 for i, value in enumerate(large) if value > 0.5]
+    assert (min(rows), max(rows), min(columns), max(columns)) == (4, 23, 4, 23)
+    assert small == [1] * 64
+    assert nothing == [0] * 64
+
+
+def test_inputs_are_prepared_as_in_training():
+    columns = [
+        {"name": "a", "kind": "numeric", "at": 0, "mean": 5, "std": 2},
+        {"name": "c", "kind": "category", "at": 1, "levels": ["no", "yes"]},
+    ]
+    code = """
+        const x = prepareRow([9, 1], given.columns, 3);
+        const recipe = { shape: [2, 1, 2], mean: [0, 0.5], std: [1, 0.25] };
+        const image = prepareImage([0, 1, 0.5, 0.5], recipe);
+        return [Array.from(x), readRow(x, given.columns), Array.from(image)];
+    """
+    x, values, image = node(code, columns=columns)
+    assert x == [2, 0, 1]
+    assert values == [9, 1]
+    assert image == [0, 1, 0, 0]
