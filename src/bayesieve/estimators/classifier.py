@@ -1,0 +1,236 @@
+"""A Bayesian network for tables with classes as targets."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from torch import Tensor
+
+from bayesieve.assess.conformal import conformal_quantile, label_scores, label_sets
+from bayesieve.assess.predict import ClassPrediction, Prediction
+from bayesieve.checks import check_fraction, check_positive
+from bayesieve.core.likelihoods import Likelihood
+from bayesieve.engines import Engine
+from bayesieve.estimators import _defaults as defaults
+from bayesieve.estimators._base import SieveEstimator
+from bayesieve.estimators._tables import FloatArray
+from bayesieve.nets.mlp import Activation
+from bayesieve.training.schedule import Schedule
+
+
+class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
+    """Bayesian neural network classification with honest probabilities and sparse export.
+
+    Columns are standardised inside. None stands for an automatic choice.
+
+    Args:
+        engine: how the posterior is found: "sbnn", "flat-vi", "map", "bmr", "horseshoe", "sghmc",
+            "tdamp", or an engine such as `SBNN(...)`.
+        hidden: units of each hidden layer.
+        activation: "relu", "tanh" or "swish".
+        class_weight: what a row of each class counts, by class, or "balanced" for the inverse of
+            its frequency.
+        epochs: passes over the rows, at most.
+        batch_size: rows per step.
+        lr: learning rate of an engine given by name.
+        schedule: course of learning rate and prior weight.
+        kl: weight of the prior against the rows; 1 is Bayes' rule, less trusts the rows more.
+            None lets the inner folds choose.
+        folds: inner folds whose predictions choose the weight of the prior and, with patience,
+            the epoch; 0 does without.
+        patience: epochs without a better score of the folds before stopping; None is half of the
+            run for "map" and "bmr", and never for variational engines, which their prior holds
+            back.
+        zeros: fraction of the parameters to remove while training.
+        n_members: networks that are averaged.
+        n_samples: posterior draws of each that a prediction averages.
+        conformal: whether inner folds are kept for `predict_set`.
+        random_state: seed.
+        device: where to train, such as "cuda"; predictions are made on the CPU.
+
+    Attributes:
+        classes_: labels in the order of `predict_proba`'s columns.
+        sparse_models_: one per member: posterior and mask in standardised units.
+        history_: metrics of each epoch.
+        n_epochs_: the epoch that was kept.
+        kl_: the weight of the prior that was kept.
+
+    Example:
+        >>> import numpy as np
+        >>> X = np.linspace(-1, 1, 64)[:, None]
+        >>> y = np.where(X[:, 0] > 0, "yes", "no")
+        >>> model = SieveClassifier(hidden=(8,), epochs=40, folds=0, random_state=0).fit(X, y)
+        >>> model.predict([[-0.9], [0.9]]).tolist()
+        ['no', 'yes']
+    """
+
+    def __init__(
+        self,
+        *,
+        engine: str | Engine[Any] = "sbnn",
+        hidden: Sequence[int] | None = None,
+        activation: Activation = "relu",
+        class_weight: Mapping[Any, float] | str | None = None,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        lr: float | None = None,
+        schedule: Schedule | None = None,
+        kl: float | None = None,
+        folds: int | None = None,
+        patience: int | None = None,
+        zeros: float | None = None,
+        n_members: int = 1,
+        n_samples: int = 32,
+        conformal: bool = False,
+        random_state: Any = None,
+        device: str | None = None,
+    ) -> None:
+        self.engine = engine
+        self.hidden = hidden
+        self.activation = activation
+        self.class_weight = class_weight
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.lr = lr
+        self.schedule = schedule
+        self.kl = kl
+        self.folds = folds
+        self.patience = patience
+        self.zeros = zeros
+        self.n_members = n_members
+        self.n_samples = n_samples
+        self.conformal = conformal
+        self.random_state = random_state
+        self.device = device
+
+    def partial_fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        classes: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> "SieveClassifier":
+        """Learn from more rows: what the rows before have taught is the prior of these.
+
+        Args:
+            X: (n, p).
+            y: labels, (n,).
+            classes: all labels there will ever be; needed by the first call if it lacks some.
+            sample_weight: (n,), what each row counts.
+
+        The first call is `fit` and fixes how columns are standardised. Later calls need a
+        posterior of means and standard deviations (engines sbnn, flat-vi, bmr, tdamp).
+        """
+        first = not hasattr(self, "sparse_models_")
+        if classes is not None:
+            known = np.unique(np.asarray(classes))
+            if not first and not np.array_equal(known, self.classes_):
+                raise ValueError(f"{self._who}: classes must be those of the first call.")
+            self._given_classes = known
+        if first:
+            try:
+                return cast(SieveClassifier, self.fit(X, y, sample_weight))
+            finally:
+                self.__dict__.pop("_given_classes", None)
+        self.__dict__.pop("_given_classes", None)
+        self._fit_more(X, y, sample_weight)
+        return self
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """The likeliest label of each row, (n,)."""
+        likeliest = self.predict_proba(X).argmax(1)
+        return np.asarray(self.classes_[likeliest])
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Class probabilities, (n, C), averaged over the posterior."""
+        probs: NDArray[np.float64] = self._classes(self._inputs(X)).probs.numpy()
+        return probs / probs.sum(1, keepdims=True)
+
+    def predict_log_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Logs of the class probabilities, (n, C)."""
+        return np.asarray(self._classes(self._inputs(X)).log_probs.numpy())
+
+    def predict_uncertainty(self, X: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Entropy that stays whatever is learned, and what more rows could resolve; (n,), nats."""
+        found = self._classes(self._inputs(X))
+        return found.aleatoric.numpy(), found.epistemic.numpy()
+
+    def predict_set(self, X: ArrayLike, alpha: float = 0.1) -> NDArray[np.bool_]:
+        """Labels that together hold the true one with probability 1 - alpha, (n, C) bool."""
+        check_fraction(self._who, open_ends=True, alpha=alpha)
+        check_is_fitted(self)
+        if not self.conformal:
+            raise ValueError(f"{self._who}: predict_set needs conformal=True.")
+        bound = conformal_quantile(self.conformity_, alpha)
+        probs = torch.as_tensor(self.predict_proba(X))
+        return np.asarray(label_sets(probs, bound).numpy())
+
+    def sample_y(self, X: ArrayLike, n_samples: int = 1, random_state: Any = 0) -> NDArray[Any]:
+        """Labels drawn from the predictive distribution, (n, n_samples)."""
+        check_positive(self._who, n_samples=n_samples)
+        source = check_random_state(random_state)
+        probs = self.predict_proba(X)
+        below = source.random_sample((len(probs), n_samples, 1))
+        drawn = (below > probs.cumsum(1)[:, None]).sum(-1)
+        return np.asarray(self.classes_[drawn.clip(max=len(self.classes_) - 1)])
+
+    def log_likelihood(self, X: ArrayLike, y: ArrayLike) -> float:
+        """Mean log probability of the labels, nats per row."""
+        logs = torch.as_tensor(self.predict_log_proba(X))
+        labels = self._labels(column_or_1d(y))
+        return float(logs.gather(1, labels[:, None]).mean())
+
+    def _classes(self, x: Tensor) -> ClassPrediction:
+        return cast(ClassPrediction, self._predictions(self.sparse_models_, x))
+
+    def _labels(self, y: NDArray[Any]) -> Tensor:
+        places = np.searchsorted(self.classes_, y).clip(max=len(self.classes_) - 1)
+        unknown = self.classes_[places] != y
+        if np.any(unknown):
+            raise ValueError(
+                f"{self._who}: y holds the label {str(y[unknown][0])!r}, which is none of the "
+                f"classes {', '.join(str(own) for own in self.classes_)}."
+            )
+        return torch.as_tensor(places)
+
+    def _likelihood(self, *, learned_noise: bool) -> Likelihood:
+        return defaults.classes_likelihood()
+
+    def _validated(self, X: ArrayLike, y: ArrayLike, *, reset: bool) -> tuple[Any, Any]:
+        X, y = validate_data(self, X, y, dtype=np.float64, reset=reset)
+        check_classification_targets(y)
+        return X, column_or_1d(y, warn=True)
+
+    def _targets(self, y: Any, weight: FloatArray | None, *, reset: bool) -> Tensor:
+        if reset:
+            self.classes_ = getattr(self, "_given_classes", np.unique(y))
+            self.y_scale_ = None
+        return self._labels(y)
+
+    def _row_weights(self, y: Tensor, given: FloatArray | None) -> FloatArray | None:
+        if self.class_weight is None:
+            return given
+        labels = self.classes_[y.numpy()]
+        present = np.unique(labels)
+        weights = compute_class_weight(self.class_weight, classes=present, y=labels)
+        own: FloatArray = weights[np.searchsorted(present, labels)]
+        return own if given is None else own * given
+
+    def _n_outputs(self, y: Tensor) -> int:
+        return len(self.classes_)
+
+    def _calibrate(
+        self, y: Tensor, held_out: Sequence[Tensor], found: Sequence[Prediction]
+    ) -> None:
+        if not (found and self.conformal):
+            return
+        parts = [cast(ClassPrediction, own).probs for own in found]
+        labels = torch.cat([y[part] for part in held_out])
+        self.conformity_ = label_scores(torch.cat(parts), labels)

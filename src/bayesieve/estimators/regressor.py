@@ -1,0 +1,259 @@
+"""A Bayesian network for tables with real targets."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+from sklearn.base import RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import validate_data
+from torch import Tensor
+
+from bayesieve.assess.conformal import conformal_quantile, residual_scores
+from bayesieve.assess.predict import Prediction, RealPrediction
+from bayesieve.checks import check_fraction, check_positive
+from bayesieve.core.likelihoods import Heteroscedastic, Likelihood, StudentT
+from bayesieve.engines import Engine
+from bayesieve.estimators import _defaults as defaults
+from bayesieve.estimators._base import SieveEstimator
+from bayesieve.estimators._predicting import log_density
+from bayesieve.estimators._tables import FloatArray, Scale
+from bayesieve.nets.mlp import Activation
+from bayesieve.training.schedule import Schedule
+
+LEVELS = (0.5, 0.8, 0.9, 0.95)
+
+
+class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
+    """Bayesian neural network regression with intervals, importances and sparse export.
+
+    Columns and targets are standardised inside. None stands for an automatic choice.
+
+    Args:
+        engine: how the posterior is found: "sbnn", "flat-vi", "map", "bmr", "horseshoe", "sghmc",
+            "tdamp", or an engine such as `SBNN(...)`.
+        hidden: units of each hidden layer.
+        activation: "relu", "tanh" or "swish".
+        likelihood: the noise: "gaussian" (one level, learned), "heteroscedastic" (the network
+            predicts it), "student-t" (wild targets count little), or an object of standardised
+            targets such as `Gaussian(0.1)`.
+        epochs: passes over the rows, at most.
+        batch_size: rows per step.
+        lr: learning rate of an engine given by name.
+        schedule: course of learning rate and prior weight.
+        kl: weight of the prior against the rows; 1 is Bayes' rule, less trusts the rows more.
+            None lets the inner folds choose.
+        folds: inner folds whose predictions choose the weight of the prior and, with patience,
+            the epoch; 0 does without.
+        patience: epochs without a better score of the folds before stopping; None is half of the
+            run for "map" and "bmr", and never for variational engines, which their prior holds
+            back.
+        zeros: fraction of the parameters to remove while training.
+        n_members: networks that are averaged.
+        n_samples: posterior draws of each that a prediction averages.
+        conformal: whether `predict_interval` is widened or narrowed so that it covers what it
+            says on the rows that inner folds hold out.
+        random_state: seed.
+        device: where to train, such as "cuda"; predictions are made on the CPU.
+
+    Attributes:
+        sparse_models_: one per member: posterior and mask in standardised units.
+        coverage_: share of held-out targets inside the interval of each level; None without folds.
+        history_: metrics of each epoch.
+        n_epochs_: the epoch that was kept.
+        kl_: the weight of the prior that was kept.
+
+    Example:
+        >>> import numpy as np
+        >>> X = np.linspace(-1, 1, 64)[:, None]
+        >>> model = SieveRegressor(hidden=(8,), epochs=60, folds=0, random_state=0)
+        >>> mean, std = model.fit(X, 3 * X[:, 0] + 5).predict([[0.5]], return_std=True)
+        >>> bool(abs(mean[0] - 6.5) < 0.5), std.shape
+        (True, (1,))
+    """
+
+    def __init__(
+        self,
+        *,
+        engine: str | Engine[Any] = "sbnn",
+        hidden: Sequence[int] | None = None,
+        activation: Activation = "relu",
+        likelihood: str | Likelihood = "gaussian",
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        lr: float | None = None,
+        schedule: Schedule | None = None,
+        kl: float | None = None,
+        folds: int | None = None,
+        patience: int | None = None,
+        zeros: float | None = None,
+        n_members: int = 1,
+        n_samples: int = 32,
+        conformal: bool = False,
+        random_state: Any = None,
+        device: str | None = None,
+    ) -> None:
+        self.engine = engine
+        self.hidden = hidden
+        self.activation = activation
+        self.likelihood = likelihood
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.lr = lr
+        self.schedule = schedule
+        self.kl = kl
+        self.folds = folds
+        self.patience = patience
+        self.zeros = zeros
+        self.n_members = n_members
+        self.n_samples = n_samples
+        self.conformal = conformal
+        self.random_state = random_state
+        self.device = device
+
+    def partial_fit(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> "SieveRegressor":
+        """Learn from more rows: what the rows before have taught is the prior of these.
+
+        The first call is `fit` and fixes how columns are standardised. Later calls need a
+        posterior of means and standard deviations (engines sbnn, flat-vi, bmr, tdamp).
+        """
+        if hasattr(self, "sparse_models_"):
+            self._fit_more(X, y, sample_weight)
+        else:
+            self.fit(X, y, sample_weight)
+        return self
+
+    def predict(
+        self, X: ArrayLike, return_std: bool = False
+    ) -> NDArray[np.float64] | tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The predictive mean, (n,) or (n, m); with `return_std` also the standard deviation."""
+        mean, aleatoric, epistemic = self._moments(X)
+        if return_std:
+            return self._shaped(mean), self._shaped(np.hypot(aleatoric, epistemic))
+        return self._shaped(mean)
+
+    def predict_uncertainty(self, X: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Standard deviations of the noise and of what more rows could tell, as `predict`."""
+        _, aleatoric, epistemic = self._moments(X)
+        return self._shaped(aleatoric), self._shaped(epistemic)
+
+    def predict_interval(self, X: ArrayLike, alpha: float = 0.1) -> NDArray[np.float64]:
+        """Lower and upper end of the interval that holds 1 - alpha, (n, 2) or (n, m, 2)."""
+        check_fraction(self._who, open_ends=True, alpha=alpha)
+        mean, aleatoric, epistemic = self._moments(X)
+        half = self._half_width(alpha) * np.hypot(aleatoric, epistemic)
+        ends = np.stack([mean - half, mean + half], -1)
+        return ends[:, 0] if self._one_target else ends
+
+    def sample_y(
+        self, X: ArrayLike, n_samples: int = 1, random_state: Any = 0
+    ) -> NDArray[np.float64]:
+        """Draws from the predictive distribution, (n, n_samples) or (n, m, n_samples)."""
+        check_positive(self._who, n_samples=n_samples)
+        source = check_random_state(random_state)
+        found = self._real(self._inputs(X))
+        of = source.randint(len(found.sample_means), size=n_samples)
+        mean = found.sample_means[of]
+        std = found.noise_std.expand_as(found.sample_means)[of]
+        likelihood = self.posterior_.network.likelihood
+        if isinstance(likelihood, StudentT):
+            noise = source.standard_t(likelihood.df, size=tuple(mean.shape))
+            noise /= np.sqrt(likelihood.df / (likelihood.df - 2))
+        else:
+            noise = source.standard_normal(tuple(mean.shape))
+        drawn = np.moveaxis(self.y_scale_.undo(mean + std * torch.as_tensor(noise)), 0, -1)
+        return drawn[:, 0] if self._one_target else drawn
+
+    def log_likelihood(self, X: ArrayLike, y: ArrayLike) -> float:
+        """Mean log density of the targets under the predictive mixture, nats per row."""
+        x, y = self._inputs(X), np.asarray(y, dtype=np.float64)
+        targets = self.y_scale_.apply(y.reshape(len(x), -1)).double()
+        inside = log_density(self.sparse_models_, x, targets, self.n_samples)
+        return float(inside.mean()) - float(np.log(self.y_scale_.std).sum())
+
+    y_scale_: Scale
+
+    def _moments(self, X: ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Mean, aleatoric and epistemic standard deviation in the targets' units, each (n, m)."""
+        found = self._real(self._inputs(X))
+        std = self.y_scale_.std
+        aleatoric, epistemic = found.aleatoric_std.numpy(), found.epistemic_std.numpy()
+        return self.y_scale_.undo(found.mean), aleatoric * std, epistemic * std
+
+    def _real(self, x: Tensor) -> RealPrediction:
+        return cast(RealPrediction, self._predictions(self.sparse_models_, x))
+
+    def _half_width(self, alpha: float) -> FloatArray:
+        """Half of the interval in standard deviations, (m,)."""
+        m = len(self.y_scale_.std)
+        if self.conformal:
+            bounds = [conformal_quantile(own, alpha) for own in self.conformity_.unbind(1)]
+            return np.array(bounds)
+        return np.full(m, self._gaussian_half_width(1 - alpha))
+
+    def _gaussian_half_width(self, level: float) -> float:
+        likelihood = self._likelihood(learned_noise=True)
+        if isinstance(likelihood, StudentT):  # of a t with the standard deviation of the mixture
+            spread = np.sqrt(likelihood.df / (likelihood.df - 2))
+            return float(stats.t.ppf((1 + level) / 2, likelihood.df) / spread)
+        return float(stats.norm.ppf((1 + level) / 2))
+
+    @property
+    def _one_target(self) -> bool:
+        return bool(self._y_ndim == 1)
+
+    def _shaped(self, values: FloatArray) -> FloatArray:
+        return values[:, 0] if self._one_target else values
+
+    def _likelihood(self, *, learned_noise: bool) -> Likelihood:
+        return defaults.noise_of(self._who, self.likelihood, learned=learned_noise)
+
+    def _validated(self, X: ArrayLike, y: ArrayLike, *, reset: bool) -> tuple[Any, Any]:
+        X, y = validate_data(
+            self, X, y, dtype=np.float64, multi_output=True, y_numeric=True, reset=reset
+        )
+        return X, y
+
+    def _targets(self, y: Any, weight: FloatArray | None, *, reset: bool) -> Tensor:
+        columns = y.reshape(len(y), -1)
+        if reset:
+            self._y_ndim = y.ndim
+            self.y_scale_ = Scale.of(columns, weight)
+        elif columns.shape[1] != len(self.y_scale_.std):
+            raise ValueError(
+                f"{self._who}: y must have {len(self.y_scale_.std)} columns as before, got "
+                f"{columns.shape[1]}."
+            )
+        return self.y_scale_.apply(columns)
+
+    def _n_outputs(self, y: Tensor) -> int:
+        double = isinstance(self._likelihood(learned_noise=True), Heteroscedastic)
+        return y.shape[1] * (2 if double else 1)
+
+    def _calibrate(
+        self, y: Tensor, held_out: Sequence[Tensor], found: Sequence[Prediction]
+    ) -> None:
+        self.coverage_ = None
+        if not found:
+            return
+        real = [cast(RealPrediction, own) for own in found]
+        targets = torch.cat([y[part] for part in held_out])
+        scores = residual_scores(
+            torch.cat([own.mean for own in real]), torch.cat([own.std for own in real]), targets
+        )
+        self.conformity_ = scores
+        self.coverage_ = {
+            level: float((scores <= self._gaussian_half_width(level)).double().mean())
+            for level in LEVELS
+        }
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        tags.target_tags.single_output = True
+        return tags

@@ -1,0 +1,292 @@
+"""The regressor: predictions with uncertainty, weights, frames, pipelines, delivery."""
+
+import pickle
+
+import joblib
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.compose import ColumnTransformer
+from sklearn.datasets import make_friedman1
+from sklearn.linear_model import LinearRegression
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+from bayesieve import SBNN, Gaussian, Normal, Schedule
+from bayesieve.engines.flat_vi import FlatVI
+from bayesieve.estimators import SieveRegressor
+
+QUICK = {"hidden": (6,), "epochs": 3, "folds": 0, "n_samples": 4, "random_state": 0}
+
+
+def line(n=80, noise=0.2, seed=0):
+    source = np.random.default_rng(seed)
+    X = source.normal(size=(n, 3)) * [1.0, 10.0, 0.1] + [0.0, 50.0, 3.0]
+    y = 100 + 20 * X[:, 0] - 2 * X[:, 1] + 20 * noise * source.normal(size=n)
+    return X, y
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    X, y = line(200)
+    return SieveRegressor(hidden=(20,), epochs=80, random_state=0).fit(X, y)
+
+
+def test_it_learns_whatever_the_units(fitted):
+    X, y = line(500, seed=1)
+    assert fitted.score(X, y) > 0.95
+
+
+def test_intervals_cover_what_they_say(fitted):
+    X, y = line(1000, seed=2)
+    for alpha in (0.1, 0.5):
+        ends = fitted.predict_interval(X, alpha)
+        share = np.mean((ends[:, 0] <= y) & (y <= ends[:, 1]))
+        assert share == pytest.approx(1 - alpha, abs=0.1)
+    assert set(fitted.coverage_) == {0.5, 0.8, 0.9, 0.95}
+    assert fitted.coverage_[0.9] == pytest.approx(0.9, abs=0.1)
+
+
+def test_uncertainty_has_two_parts(fitted):
+    X, _ = line(20, seed=3)
+    mean, std = fitted.predict(X, return_std=True)
+    aleatoric, epistemic = fitted.predict_uncertainty(X)
+    np.testing.assert_allclose(std**2, aleatoric**2 + epistemic**2)
+    np.testing.assert_array_equal(mean, fitted.predict(X))
+    far = X + np.array([100.0, 0.0, 0.0])
+    assert fitted.predict_uncertainty(far)[1].mean() > 5 * epistemic.mean()
+
+
+def test_samples_have_the_predictive_moments(fitted):
+    X, _ = line(5, seed=4)
+    mean, std = fitted.predict(X, return_std=True)
+    drawn = fitted.sample_y(X, n_samples=4000, random_state=1)
+    assert drawn.shape == (5, 4000)
+    np.testing.assert_allclose(drawn.mean(1), mean, atol=(4 * std / np.sqrt(4000)).max())
+    np.testing.assert_allclose(drawn.std(1), std, rtol=0.1)
+
+
+def test_the_log_likelihood_is_that_of_the_mixture(fitted):
+    X, y = line(6, seed=5)
+    whole = fitted.log_likelihood(X, y)
+    shifted = SieveRegressor.log_likelihood(fitted, X, y + 1000)
+    assert shifted < whole < 0
+    found = fitted._real(fitted._inputs(X))
+    std = float(fitted.y_scale_.std[0])
+    centre = found.sample_means[..., 0] * std + float(fitted.y_scale_.mean[0])
+    density = torch.distributions.Normal(centre, found.noise_std[..., 0] * std)
+    exact = torch.logsumexp(density.log_prob(torch.as_tensor(y)), 0) - np.log(len(centre))
+    assert whole == pytest.approx(exact.mean().item(), rel=1e-6)
+
+
+def test_importance_finds_the_columns_that_matter(fitted):
+    importance = fitted.feature_importances_
+    assert importance.shape == fitted.inclusion_.shape == (3,)
+    assert importance.argmin() == 2
+    assert ((fitted.inclusion_ >= 0) & (fitted.inclusion_ <= 1)).all()
+
+
+def test_conformal_intervals_are_of_the_right_width():
+    X, y = line(300)
+    model = SieveRegressor(
+        hidden=(4,), epochs=40, folds=3, likelihood=Gaussian(3.0), conformal=True, random_state=0
+    ).fit(X, y)
+    X, y = line(2000, seed=6)
+    ends = model.predict_interval(X, 0.2)
+    assert np.mean((ends[:, 0] <= y) & (y <= ends[:, 1])) == pytest.approx(0.8, abs=0.08)
+    plain = (
+        SieveRegressor(**QUICK, likelihood=Gaussian(3.0)).fit(*line(300)).predict_interval(X, 0.2)
+    )
+    assert np.mean((plain[:, 0] <= y) & (y <= plain[:, 1])) > 0.95  # it claims far too much noise
+
+
+def test_heteroscedastic_noise_follows_the_input():
+    source = np.random.default_rng(0)
+    X = source.uniform(-1, 1, size=(600, 1))
+    y = np.where(X[:, 0] > 0, 2.0, 0.1) * source.normal(size=600)
+    model = SieveRegressor(
+        likelihood="heteroscedastic", hidden=(20,), epochs=60, folds=0, random_state=0
+    ).fit(X, y)
+    quiet, loud = model.predict_uncertainty([[-0.6], [0.6]])[0]
+    assert quiet < 0.5 < 1.4 < loud < 2.8
+    assert model.compact_(torch.zeros(2, 1)).shape == (2, 1)
+
+
+def test_student_noise_is_not_bent_by_wild_targets():
+    X, y = line(300, noise=0.05)
+    spoilt = y.copy()
+    spoilt[::10] += 2000
+    settings = {"hidden": (), "epochs": 150, "folds": 0, "lr": 0.05, "random_state": 0}
+    errors = {
+        noise: np.median(
+            np.abs(SieveRegressor(likelihood=noise, **settings).fit(X, spoilt).predict(X) - y)
+        )
+        for noise in ("gaussian", "student-t")
+    }
+    assert errors["student-t"] < 0.3 * errors["gaussian"]
+
+
+def test_several_targets_at_once():
+    X, y = line(60)
+    both = np.stack([y, -3 * y], 1)
+    model = SieveRegressor(**QUICK).fit(X, both)
+    assert model.predict(X).shape == (60, 2)
+    assert model.predict_interval(X).shape == (60, 2, 2)
+    assert model.sample_y(X, 5).shape == (60, 2, 5)
+    assert np.isfinite(model.log_likelihood(X, both))
+    assert model.score(X, both) < 1
+    column = SieveRegressor(**QUICK).fit(X, y[:, None])
+    assert column.predict(X).shape == (60, 1)
+
+
+def test_weights_count_rows():
+    X, y = line(100)
+    other = np.where(np.arange(100) < 50, y, y + 1000)
+    weight = np.where(np.arange(100) < 50, 1.0, 0.0)
+    settings = {"hidden": (), "epochs": 60, "folds": 2, "lr": 0.05, "random_state": 0}
+    model = SieveRegressor(**settings).fit(X, other, sample_weight=weight)
+    assert np.abs(model.predict(X) - y).mean() < 20
+    with pytest.raises(ValueError, match="at least one"):
+        SieveRegressor(**QUICK).fit(X, y, sample_weight=np.zeros(100))
+
+
+def test_equal_seeds_give_equal_models_and_the_global_state_is_untouched():
+    X, y = line(50)
+    state = torch.get_rng_state()
+    first, second = (SieveRegressor(**{**QUICK, "folds": 2}).fit(X, y) for _ in range(2))
+    np.testing.assert_array_equal(first.predict(X), second.predict(X))
+    assert torch.equal(torch.get_rng_state(), state)
+    other = clone(first).set_params(random_state=1).fit(X, y)
+    assert np.any(other.predict(X) != first.predict(X))
+
+
+def test_frames_give_names(fitted):
+    pandas = pytest.importorskip("pandas")
+    X, y = line(40)
+    frame = pandas.DataFrame(X, columns=["a", "b", "c"])
+    model = SieveRegressor(**QUICK).fit(frame, pandas.Series(y))
+    assert model.feature_names_in_.tolist() == ["a", "b", "c"]
+    np.testing.assert_array_equal(
+        model.predict(frame), SieveRegressor(**QUICK).fit(X, y).predict(X)
+    )
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(frame[["b", "a", "c"]])
+
+
+def test_polars_frames_are_tables_too():
+    polars = pytest.importorskip("polars")
+    X, y = line(40)
+    frame = polars.DataFrame({"a": X[:, 0], "b": X[:, 1], "c": X[:, 2]})
+    model = SieveRegressor(**QUICK).fit(frame, polars.Series(y))
+    assert model.predict(frame).shape == (40,)
+
+
+def test_pipelines_column_transformers_and_searches():
+    pandas = pytest.importorskip("pandas")
+    X, y = line(60)
+    frame = pandas.DataFrame({"a": X[:, 0], "b": X[:, 1], "kind": ["red", "blue", "green"] * 20})
+    prepare = ColumnTransformer(
+        [("numbers", StandardScaler(), ["a", "b"]), ("kind", OneHotEncoder(), ["kind"])]
+    )
+    pipeline = make_pipeline(prepare, SieveRegressor(**QUICK))
+    assert pipeline.fit(frame, y).predict(frame).shape == (60,)
+    assert cross_val_score(pipeline, frame, y, cv=2).shape == (2,)
+    grid = {"engine": [SBNN(lr=0.01), FlatVI(Normal(1.0), lr=0.01)]}
+    search = GridSearchCV(SieveRegressor(**QUICK), grid, cv=2, n_jobs=2).fit(X, y)
+    assert search.best_params_["engine"] in grid["engine"]
+    assert search.predict(X).shape == (60,)
+
+
+def test_fitted_models_go_through_joblib(tmp_path, fitted):
+    X, _ = line(10, seed=7)
+    joblib.dump(fitted, tmp_path / "model.joblib")
+    again = joblib.load(tmp_path / "model.joblib")
+    np.testing.assert_array_equal(again.predict(X), fitted.predict(X))
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(fitted)).predict(X), fitted.predict(X))
+
+
+def test_zeros_are_zeros_and_the_compact_model_is_small():
+    X, y = line(120)
+    model = SieveRegressor(
+        hidden=(10,), epochs=20, zeros=0.7, folds=2, n_samples=64, random_state=0
+    ).fit(X, y)
+    assert model.zeros_ == pytest.approx(0.7, abs=0.05)
+    small = model.compact_
+    assert sum(p.numel() for p in small.parameters()) < 0.5 * model.posterior_.layout.size
+    from bayesieve.assess.predict import predict
+
+    inside = predict(model.sparse_, model.x_scale_.apply(X)).mean
+    raw = small(torch.as_tensor(X, dtype=torch.float32)).detach().double().numpy()
+    np.testing.assert_allclose(raw, model.y_scale_.undo(inside), rtol=1e-3, atol=1e-2)
+
+
+@pytest.mark.parametrize("name", ["model.pt2", "model.h", "bundle"])
+def test_export_writes_a_file_or_folder(tmp_path, fitted, name):
+    assert fitted.export(tmp_path / name).exists()
+
+
+def test_export_refuses_other_endings(tmp_path, fitted):
+    with pytest.raises(ValueError, match=r"\.onnx, \.pt2 or \.h"):
+        fitted.export(tmp_path / "model.txt")
+
+
+@pytest.mark.parametrize("engine", ["flat-vi", "map", "bmr", "horseshoe", "sghmc", "tdamp"])
+def test_every_engine_has_a_name(engine):
+    X, y = line(40)
+    model = SieveRegressor(**{**QUICK, "epochs": 6}, engine=engine, zeros=0.3).fit(X, y)
+    assert np.isfinite(model.predict(X)).all()
+    assert model.feature_importances_.shape == (3,)
+    assert model.zeros_ >= 0.25
+
+
+def test_members_are_averaged():
+    X, y = line(60)
+    one = SieveRegressor(**QUICK).fit(X, y)
+    three = SieveRegressor(**QUICK, n_members=3).fit(X, y)
+    assert len(three.sparse_models_) == 3
+    means = [p.mean for p in (own.posterior for own in three.sparse_models_)]
+    assert not torch.equal(means[0], means[1])
+    assert len(three._real(three._inputs(X)).sample_means) == 3 * 4
+    assert len(one.sparse_models_) == 1
+
+
+def test_the_folds_choose_the_weight_of_the_prior():
+    source = np.random.default_rng(0)
+    X = source.normal(size=(40, 10))
+    y = source.normal(size=40)  # nothing to learn: the prior is all there is
+    model = SieveRegressor(hidden=(30,), epochs=40, lr=0.05, folds=4, patience=40, random_state=0)
+    model.fit(X, y)
+    assert model.kl_ > 0.1
+    assert model.n_epochs_ < 40
+
+
+def test_defaults_beat_a_linear_model_on_friedman():
+    X, y = make_friedman1(500, 10, noise=1.0, random_state=0)
+    model = SieveRegressor(epochs=60, random_state=0).fit(X[:300], y[:300])
+    linear = LinearRegression().fit(X[:300], y[:300])
+    assert model.score(X[300:], y[300:]) > linear.score(X[300:], y[300:]) + 0.05
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"engine": "sbn"}, ValueError, "Did you mean 'sbnn'"),
+        ({"engine": SBNN}, TypeError, "an engine such as"),
+        ({"engine": SBNN(), "lr": 0.1}, ValueError, "set it in the engine"),
+        ({"likelihood": "poisson"}, ValueError, "likelihood must be one of"),
+        ({"hidden": (0,)}, ValueError, "widths > 0"),
+        ({"zeros": 1.0}, ValueError, "below 1"),
+        ({"folds": 1000}, ValueError, "folds must be 0 to"),
+        ({"engine": "tdamp", "folds": 3}, ValueError, "set folds=0"),
+        ({"conformal": True}, ValueError, "needs inner folds"),
+        ({"schedule": Schedule(), "kl": 0.5}, ValueError, "give one of them"),
+        ({"n_members": 0}, ValueError, "n_members must be > 0"),
+        ({"epochs": 0}, ValueError, "epochs must be > 0"),
+    ],
+)
+def test_bad_settings_are_refused_before_training(settings, error, message):
+    X, y = line(30)
+    with pytest.raises(error, match=message):
+        SieveRegressor(**{**QUICK, **settings}).fit(X, y)

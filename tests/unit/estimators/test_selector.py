@@ -1,0 +1,98 @@
+"""The selector: rules, names, pipelines."""
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.linear_model import LinearRegression
+from sklearn.pipeline import make_pipeline
+
+from bayesieve.estimators import SieveClassifier, SieveRegressor, SieveSelector
+
+MODEL = SieveRegressor(hidden=(10,), epochs=60, folds=0, random_state=0)
+
+
+def table(n=200, p=8, seed=0):
+    source = np.random.default_rng(seed)
+    X = source.normal(size=(n, p))
+    return X, 2 * X[:, 1] - 2 * np.abs(X[:, 4]) + 0.3 * source.normal(size=n)
+
+
+TRUE = [False, True, False, False, True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"rule": "fraction", "fraction": 0.25},
+        {"rule": "cross-validated", "folds": 3, "proportions": (0.125, 0.25, 1.0)},
+        {"rule": "fdr", "level": 0.2},
+    ],
+    ids=lambda settings: settings["rule"],
+)
+def test_rules_find_the_columns_that_matter(settings):
+    X, y = table(400)
+    selector = SieveSelector(estimator=MODEL, random_state=0, **settings).fit(X, y)
+    assert selector.get_support().tolist() == TRUE
+    assert selector.transform(X).shape == (400, 2)
+    assert selector.feature_importances_.shape == (8,)
+
+
+def test_probable_columns_reach_the_threshold():
+    X, y = table()
+    selector = SieveSelector(estimator=MODEL, rule="probable", threshold=1.0).fit(X, y)
+    assert selector.get_support().sum() >= 1
+    expected = 1 - selector.inclusion_[selector.get_support()].mean()
+    assert selector.expected_fdr_ == pytest.approx(expected, abs=1e-6)
+    everything = clone(selector).set_params(threshold=0.0).fit(X, y)
+    assert everything.get_support().all()
+
+
+def test_names_come_out():
+    pandas = pytest.importorskip("pandas")
+    X, y = table()
+    frame = pandas.DataFrame(X, columns=list("abcdefgh"))
+    selector = SieveSelector(estimator=MODEL, fraction=0.25).fit(frame, y)
+    assert selector.get_feature_names_out().tolist() == ["b", "e"]
+    assert selector.set_output(transform="pandas").transform(frame).columns.tolist() == ["b", "e"]
+
+
+def test_a_pipeline_selects_and_refits():
+    X, y = table()
+    pipeline = make_pipeline(SieveSelector(estimator=MODEL, fraction=0.25), LinearRegression())
+    assert pipeline.fit(X, y)[-1].coef_.shape == (2,)
+
+
+def test_the_estimator_suits_the_targets():
+    _, y = table(60)
+    selector = SieveSelector()
+    assert isinstance(selector._model(y), SieveRegressor)
+    assert isinstance(selector._model(y > 0), SieveClassifier)
+    assert isinstance(selector._model(np.array(["a", "b"] * 30)), SieveClassifier)
+
+
+def test_classes_can_select():
+    X, _ = table(300)
+    model = SieveClassifier(hidden=(10,), epochs=40, folds=0, random_state=0)
+    labels = np.where(X[:, 1] + X[:, 4] > 0, "up", "down")
+    selector = SieveSelector(estimator=model, fraction=0.25).fit(X, labels)
+    assert selector.get_support().tolist() == TRUE
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"rule": "best"}, ValueError, "rule must be one of"),
+        ({"fraction": 2.0}, ValueError, "fraction must be between"),
+        ({"level": 0.0}, ValueError, "level must be strictly"),
+        ({"estimator": LinearRegression()}, TypeError, "SieveRegressor or SieveClassifier"),
+        (
+            {"estimator": SieveRegressor(engine="map", epochs=2, folds=0), "rule": "probable"},
+            ValueError,
+            "needs inclusion probabilities",
+        ),
+    ],
+)
+def test_bad_settings_are_refused(settings, error, message):
+    X, y = table(40)
+    with pytest.raises(error, match=message):
+        SieveSelector(**settings).fit(X, y)
