@@ -5,7 +5,8 @@
 
 No number in those tables is typed by hand. Files of `bayesieve.studies.sbnn_mnist` that were scored
 on test images give the table of errors (with the error on held-out training images from
-results/held_out/) and the one of seconds, files of `benchmarks/steps.py` the one of step times.
+results/held_out/) and the one of seconds, files of `benchmarks/steps.py` the one of step times, and
+files of `bayesieve.studies.bmr_images` that were scored on test images the one beside its paper.
 """
 
 import argparse
@@ -14,11 +15,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from bayesieve.reproduce import read_findings, results_page
+
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 EMPTY = "_To be filled by `python docs/make_results_table.py` from `results/*.json`._"
 NETS = {"l300": "LeNet-300-100", "l5": "LeNet-5-Caffe", "m1200": "784-1200-1200-10"}
-BLOCKS = {"mnist": "README.md", "seconds": "docs/performance.md", "steps": "docs/performance.md"}
+BLOCKS = {
+    "mnist": "README.md",
+    "seconds": "docs/performance.md",
+    "steps": "docs/performance.md",
+    "bmr_images": "docs/studies/bmr_images.md",
+    "papers": "docs/results.md",
+}
 
 
 def read_results(folder: Path) -> list[dict[str, Any]]:
@@ -140,6 +149,44 @@ def steps_table(results: list[dict[str, Any]]) -> str:
     return "\n\n".join(parts) or EMPTY
 
 
+def reduction_table(results: list[dict[str, Any]]) -> str:
+    """Accuracy / calibration error / likelihood of each row of the model-reduction study."""
+    records: dict[str, dict[str, Any]] = {}
+    for own in results:
+        if own.get("study") == "bmr_images" and own["scored_on"] == "test images":
+            for record in own["records"]:
+                if record["name"] in records:
+                    raise SystemExit(f"results: two files hold {record['name']}; keep one.")
+                records[record["name"]] = record
+    rows = [records[name] for name in sorted(records)]
+    if not rows:
+        return EMPTY
+    lines = [
+        "| data, network | method, preset | ACC / ECE / NLL | the paper's | pruned | the paper's "
+        "| zeros | epochs, seeds | s |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
+        *map(_reduction_row, rows),
+    ]
+    machines = sorted({f"{r['machine']['device']}, torch {r['machine']['torch']}" for r in rows})
+    return "\n".join([*lines, "", f"Measured on {'; '.join(machines)}."])
+
+
+def _reduction_row(record: dict[str, Any]) -> str:
+    theirs = record["published"]
+    cells = (
+        f"{record['data_name']}, {record['net']}",
+        f"{record['method']}, {record['preset']}",
+        "/".join(f"{record[key]:.3f}".removeprefix("0") for key in ("accuracy", "ece", "nll")),
+        "/".join(theirs[key] for key in ("accuracy", "ece", "nll")),
+        f"{100 * record['pruned']:.1f} %" if record["method"] == "bmr" else "",
+        theirs.get("pruned", ""),
+        f"{100 * record['zeros']:.1f} %",
+        f"{record['settings']['epochs']}, {len(record['seeds'])}",
+        f"{sum(record['seconds'].values()):.0f}",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
 def with_block(text: str, name: str, content: str) -> str:
     """The text with the lines between the markers of a block replaced."""
     begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
@@ -160,6 +207,8 @@ def main() -> int:
         "mnist": mnist_table(results, read_results(RESULTS / "held_out")),
         "seconds": seconds_table(results),
         "steps": steps_table(results),
+        "bmr_images": reduction_table(results),
+        "papers": results_page(read_findings(RESULTS)),
     }
     stale = []
     for name, page in BLOCKS.items():

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from bayesieve.core.likelihoods import Bernoulli as Bernoulli
     from bayesieve.core.likelihoods import Categorical as Categorical
     from bayesieve.core.likelihoods import Gaussian as Gaussian
+    from bayesieve.core.likelihoods import Heteroscedastic as Heteroscedastic
+    from bayesieve.core.likelihoods import StudentT as StudentT
     from bayesieve.core.posterior import Factorised as Factorised
     from bayesieve.core.posterior import Samples as Samples
     from bayesieve.core.posterior import SparseModel as SparseModel
@@ -28,12 +30,15 @@ if TYPE_CHECKING:
     from bayesieve.core.storage import load_posterior as load_posterior
     from bayesieve.core.storage import load_sparse as load_sparse
     from bayesieve.data import load_data as load_data
+    from bayesieve.data.augment import Augment as Augment
     from bayesieve.deliver.bundle import load as load
     from bayesieve.deliver.bundle import save as save
     from bayesieve.deliver.c_header import export_c as export_c
     from bayesieve.deliver.onnx_export import export_onnx as export_onnx
     from bayesieve.deliver.pt2 import export_pt2 as export_pt2
     from bayesieve.deliver.runtime import as_runtime as as_runtime
+    from bayesieve.engines._adaptive_prior import Averaging as Averaging
+    from bayesieve.engines._chain import Chain as Chain
     from bayesieve.engines.bmr import BMR as BMR
     from bayesieve.engines.flat_vi import FlatVI as FlatVI
     from bayesieve.engines.horseshoe import HorseshoeVI as HorseshoeVI
@@ -42,7 +47,12 @@ if TYPE_CHECKING:
     from bayesieve.engines.sghmc import SGHMC as SGHMC
     from bayesieve.engines.sgld import SGLD as SGLD
     from bayesieve.engines.tdamp import TDAMP as TDAMP
+    from bayesieve.estimators import SieveClassifier as SieveClassifier
+    from bayesieve.estimators import SieveRegressor as SieveRegressor
+    from bayesieve.estimators import SieveSelector as SieveSelector
+    from bayesieve.estimators import fit_many as fit_many
     from bayesieve.sieve.bmr import reduce as reduce
+    from bayesieve.sieve.bmr import reduce_units as reduce_units
     from bayesieve.sieve.compact import compact as compact
     from bayesieve.sieve.groups import GradualUnits as GradualUnits
     from bayesieve.sieve.groups import keep_units as keep_units
@@ -51,10 +61,12 @@ if TYPE_CHECKING:
     from bayesieve.sieve.rules import keep_fraction as keep_fraction
     from bayesieve.sieve.rules import keep_n_of_m as keep_n_of_m
     from bayesieve.sieve.rules import keep_probable as keep_probable
+    from bayesieve.sieve.schedule import AnnealedPruning as AnnealedPruning
     from bayesieve.sieve.schedule import GradualPruning as GradualPruning
     from bayesieve.training.fit import fit as fit
     from bayesieve.training.laplace import laplace as laplace
     from bayesieve.training.schedule import Schedule as Schedule
+    from bayesieve.training.unit_laplace import laplace_units as laplace_units
 
 __version__ = "0.1.0"
 
@@ -71,6 +83,8 @@ _HOME = {
     "Bernoulli": "core.likelihoods",
     "Categorical": "core.likelihoods",
     "Gaussian": "core.likelihoods",
+    "Heteroscedastic": "core.likelihoods",
+    "StudentT": "core.likelihoods",
     "Factorised": "core.posterior",
     "Samples": "core.posterior",
     "SparseModel": "core.posterior",
@@ -80,12 +94,15 @@ _HOME = {
     "load_posterior": "core.storage",
     "load_sparse": "core.storage",
     "load_data": "data",
+    "Augment": "data.augment",
     "load": "deliver.bundle",
     "save": "deliver.bundle",
     "export_c": "deliver.c_header",
     "export_onnx": "deliver.onnx_export",
     "export_pt2": "deliver.pt2",
     "as_runtime": "deliver.runtime",
+    "Averaging": "engines._adaptive_prior",
+    "Chain": "engines._chain",
     "BMR": "engines.bmr",
     "FlatVI": "engines.flat_vi",
     "HorseshoeVI": "engines.horseshoe",
@@ -94,7 +111,12 @@ _HOME = {
     "SGHMC": "engines.sghmc",
     "SGLD": "engines.sgld",
     "TDAMP": "engines.tdamp",
+    "SieveClassifier": "estimators",
+    "SieveRegressor": "estimators",
+    "SieveSelector": "estimators",
+    "fit_many": "estimators",
     "reduce": "sieve.bmr",
+    "reduce_units": "sieve.bmr",
     "compact": "sieve.compact",
     "GradualUnits": "sieve.groups",
     "keep_units": "sieve.groups",
@@ -103,9 +125,11 @@ _HOME = {
     "keep_fraction": "sieve.rules",
     "keep_n_of_m": "sieve.rules",
     "keep_probable": "sieve.rules",
+    "AnnealedPruning": "sieve.schedule",
     "GradualPruning": "sieve.schedule",
     "fit": "training.fit",
     "laplace": "training.laplace",
+    "laplace_units": "training.unit_laplace",
     "Schedule": "training.schedule",
 }
 __all__ = [*_HOME, "__version__"]

@@ -25,8 +25,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "assess": _FITTED,
     "deliver": {*_FITTED, "sieve", "assess"},
     "studies": {*_ALL, "scratch"},
+    "report": _ALL,
     "estimators": _ALL,
-    "cli": {*_ALL, "scratch", "studies", "estimators"},
+    "compare": _ALL,
+    "reproduce": {*_ALL, "scratch", "studies"},
+    "cli": {*_ALL, "scratch", "studies", "report", "estimators", "compare", "reproduce"},
 }
 MAY_IMPORT["__main__"] = {"cli"}
 

@@ -175,7 +175,7 @@ def _resolve(config: RunConfig, data: DataSet, n_data: int, device: torch.device
     training = replace(training, device=str(device))
     length = _length(replace(config, training=training), n_data)
     own_start = config.net.warm_start is not None or config.net.name.startswith("module:")
-    engine = resolve_engine(config.engine, own_start=own_start)
+    engine = resolve_engine(config.engine, own_start=own_start, task=data.task)
     pruning = resolve_pruning(config.pruning, engine)
     schedule = resolve_schedule(
         config.schedule, engine, task=data.task, n_epochs=length.n_steps / length.per_epoch

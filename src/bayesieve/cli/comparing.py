@@ -42,7 +42,7 @@ _METHODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # engine setting
     "horseshoe": ({"name": "horseshoe"}, {}),
     "sgld": ({"name": "sgld", **_SAMPLER}, {}),
     "sghmc": ({"name": "sghmc", **_SAMPLER}, {}),
-    "sghmc-sa": ({"name": "sghmc"}, {}),
+    "sghmc-sa": ({"name": "sghmc", "prior": "gaussian-laplace"}, {}),
     "tdamp": ({"name": "tdamp"}, {}),
 }
 
@@ -128,7 +128,7 @@ def _measure(
 
 def _method(name: str, data: DataSet, problem: Problem, budget: Budget) -> Method:
     settings, own = _METHODS[name]
-    config = resolve_engine(EngineConfig(**settings), own_start=False)
+    config = resolve_engine(EngineConfig(**settings), own_start=False, task=data.task)
     course = resolve_schedule(ScheduleConfig(), config, task=data.task, n_epochs=budget.epochs)
     c: Any = course
     finetune: Any = "constant" if ENGINES[config.name].course == "steady" else "cosine"

@@ -65,8 +65,10 @@ def build_bmr(config: EngineConfig, size: RunSize) -> "Engine[Any]":
     from bayesieve.engines.bmr import BMR, Reduction
 
     c: Any = config
-    reduction = Reduction(rule=c.rule, kl=1.0 if c.preset == "paper" else Reduction.kl)
-    return BMR(LayerScaled(std=c.prior_std), reduction, c.lr, c.init_std, c.start)
+    reduction = Reduction(rule=c.rule)
+    if c.preset == "paper":
+        reduction = Reduction(rule=c.rule, start=0.0, end=1.0, kl=1.0)
+    return BMR(LayerScaled(std=c.prior_std), reduction, c.lr, c.init_std, c.start, c.local)
 
 
 def build_horseshoe(config: EngineConfig, size: RunSize) -> "Engine[Any]":

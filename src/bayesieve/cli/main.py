@@ -11,8 +11,12 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from bayesieve.cli.attack import EXAMPLE as ATTACK_EXAMPLE
+from bayesieve.cli.attack import attack
 from bayesieve.cli.compact import EXAMPLE as COMPACT_EXAMPLE
 from bayesieve.cli.compact import compact
+from bayesieve.cli.compare import EXAMPLE as COMPARE_EXAMPLE
+from bayesieve.cli.compare import compare
 from bayesieve.cli.config_files import UsageError
 from bayesieve.cli.data import data_app
 from bayesieve.cli.demo import EXAMPLE as DEMO_EXAMPLE
@@ -23,13 +27,25 @@ from bayesieve.cli.evaluate import EXAMPLE as EVALUATE_EXAMPLE
 from bayesieve.cli.evaluate import evaluate
 from bayesieve.cli.export import EXAMPLE as EXPORT_EXAMPLE
 from bayesieve.cli.export import export
+from bayesieve.cli.fit_table import EXAMPLE as FIT_TABLE_EXAMPLE
+from bayesieve.cli.fit_table import fit_table
 from bayesieve.cli.predict import EXAMPLE as PREDICT_EXAMPLE
 from bayesieve.cli.predict import predict
 from bayesieve.cli.profile import EXAMPLE as PROFILE_EXAMPLE
 from bayesieve.cli.profile import profile
 from bayesieve.cli.prune import EXAMPLE as PRUNE_EXAMPLE
 from bayesieve.cli.prune import prune
+from bayesieve.cli.report_html import EXAMPLE as REPORT_EXAMPLE
+from bayesieve.cli.report_html import report
+from bayesieve.cli.reproduce import EXAMPLE as REPRODUCE_EXAMPLE
+from bayesieve.cli.reproduce import reproduce
 from bayesieve.cli.scratch import scratch_app
+from bayesieve.cli.select import EXAMPLE as SELECT_EXAMPLE
+from bayesieve.cli.select import select
+from bayesieve.cli.sieve import EXAMPLE as SIEVE_EXAMPLE
+from bayesieve.cli.sieve import sieve
+from bayesieve.cli.sweep import EXAMPLE as SWEEP_EXAMPLE
+from bayesieve.cli.sweep import sweep
 from bayesieve.cli.train import EXAMPLE as TRAIN_EXAMPLE
 from bayesieve.cli.train import train
 from bayesieve.cli.verify import EXAMPLE as VERIFY_EXAMPLE
@@ -77,12 +93,20 @@ app = typer.Typer(
 app.command(epilog=DEMO_EXAMPLE)(demo)
 app.command(epilog=TRAIN_EXAMPLE)(train)
 app.command(epilog=PRUNE_EXAMPLE)(prune)
+app.command(epilog=SIEVE_EXAMPLE)(sieve)
 app.command(epilog=EVALUATE_EXAMPLE)(evaluate)
+app.command(epilog=ATTACK_EXAMPLE)(attack)
 app.command(epilog=COMPACT_EXAMPLE)(compact)
 app.command(epilog=VERIFY_EXAMPLE)(verify)
 app.command(epilog=EXPORT_EXAMPLE)(export)
 app.command(epilog=PREDICT_EXAMPLE)(predict)
+app.command(epilog=FIT_TABLE_EXAMPLE)(fit_table)
+app.command(epilog=SELECT_EXAMPLE)(select)
 app.command(epilog=PROFILE_EXAMPLE)(profile)
+app.command(epilog=REPORT_EXAMPLE)(report)
+app.command(epilog=COMPARE_EXAMPLE)(compare)
+app.command(epilog=SWEEP_EXAMPLE)(sweep)
+app.command(epilog=REPRODUCE_EXAMPLE)(reproduce)
 app.add_typer(data_app, name="data")
 app.add_typer(scratch_app, name="scratch")
 app.command(epilog=DOCTOR_EXAMPLE)(doctor)

@@ -40,11 +40,13 @@ class EngineEntry:
         build: makes the engine from settings without gaps.
         priors: what it takes, its own first.
         defaults: recommended values of the settings it takes.
-        course: how a run of it goes: learning rate falls, and the KL rises ("variational"), only
-            the former ("point"), or nothing changes ("steady").
+        course: how a run of it goes: the learning rate falls and a lighter KL rises
+            ("variational"), the whole KL ("reduction"), no KL ("point"), or nothing changes
+            ("steady").
         spread: whether its posterior has standard deviations to rank weights by.
         paper: values that the paper's preset changes; None if there is no such preset.
         of_prior: numbers of a prior that are the engine's own.
+        regression: values for real targets, a prior among them.
         prunes: what removes weights in training: "schedule", "itself" (evidence, or --zeros) or
             "units" (whole units only, by the engine).
     """
@@ -52,10 +54,11 @@ class EngineEntry:
     build: Callable[[EngineConfig, RunSize], "Engine[Any]"]
     priors: tuple[str, ...]
     defaults: Mapping[str, Any]
-    course: Literal["variational", "point", "steady"]
+    course: Literal["variational", "reduction", "point", "steady"]
     spread: bool = True
     paper: Mapping[str, Any] | None = None
     of_prior: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    regression: Mapping[str, Any] = field(default_factory=dict)
     prunes: Literal["schedule", "itself", "units"] = "schedule"
 
 
@@ -64,23 +67,29 @@ def build_engine(config: EngineConfig, size: RunSize) -> "Engine[Any]":
     return ENGINES[config.name].build(config, size)
 
 
-def resolve_engine(config: EngineConfig, *, own_start: bool) -> EngineConfig:
+def resolve_engine(
+    config: EngineConfig, *, own_start: bool, task: str = "classification"
+) -> EngineConfig:
     """Fill the gaps with recommended values; refuse settings this engine has no use for.
 
     Args:
         config: as given.
         own_start: whether the network's own initial weights are to be used unless told otherwise.
+        task: "classification" or "regression".
     """
     entry = ENGINES[config.name]
-    prior = config.prior or entry.priors[0]
+    special = entry.regression if task == "regression" else {}
+    prior = config.prior or special.get("prior", entry.priors[0])
     if prior not in entry.priors:
         raise UsageError(
             f"engine {config.name} takes --prior {' or '.join(entry.priors)}, got {prior!r}."
         )
     defaults = _defaults(config, entry, prior)
+    if prior == special.get("prior"):
+        defaults |= special
     if own_start and "start" in defaults:
         defaults["start"] = "module"
-    if "local" in defaults and (config.optimizer == "sgd" or entry.priors[0] != prior):
+    if defaults.get("local") and (config.optimizer == "sgd" or entry.priors[0] != prior):
         defaults["local"] = False
     for spec in fields(config):
         if getattr(config, spec.name) is not None and spec.name not in defaults:
@@ -96,8 +105,8 @@ def resolve_schedule(
     """Fill the gaps of a schedule: see the module's docstring."""
     course = ENGINES[engine.name].course
     kl, warmup = 1.0, 0.0
-    if course == "variational":
-        kl = 0.3 if task == "classification" else 1.0
+    if course in ("variational", "reduction"):
+        kl = 0.3 if (course, task) == ("variational", "classification") else 1.0
         warmup = min(10.0, round(n_epochs / 6, 2))
     lr = "constant" if course == "steady" else "cosine"
     gaps: dict[str, Any] = {"lr": lr, "kl": kl, "kl_warmup_epochs": warmup}
@@ -156,6 +165,7 @@ _CHAIN = {
 }
 _CHAIN_PRIORS = ("gaussian-laplace", "normal")
 _OF_CHAIN = {"normal": {"prior_std": 0.2, "adapt": "none"}}
+_CHAIN_REGRESSION = {"prior": "normal", "prior_std": 0.5, "lr": 3e-3}
 ENGINES = {
     "map": EngineEntry(
         engines.build_map,
@@ -173,9 +183,9 @@ ENGINES = {
     "bmr": EngineEntry(
         engines.build_bmr,
         ("layer-scaled",),
-        {"lr": 1e-2, "init_std": 0.1, "start": "module", "rule": "savage-dickey"},
-        course="point",
-        paper={"start": "uniform", "rule": "hierarchical"},
+        {"lr": 1e-2, "init_std": 0.18, "start": "he", "local": True, "rule": "savage-dickey"},
+        course="reduction",
+        paper={"init_std": 0.1, "start": "uniform", "local": False, "rule": "hierarchical"},
         prunes="itself",
     ),
     "horseshoe": EngineEntry(
@@ -185,8 +195,14 @@ ENGINES = {
         course="variational",
         paper={},
     ),
-    "sgld": EngineEntry(
-        engines.build_sgld, _CHAIN_PRIORS, _CHAIN, "steady", spread=False, of_prior=_OF_CHAIN
+    "sgld": EngineEntry(  # without momentum a step moves a tenth as far
+        engines.build_sgld,
+        _CHAIN_PRIORS,
+        {**_CHAIN, "lr": 0.3},
+        course="steady",
+        spread=False,
+        of_prior=_OF_CHAIN,
+        regression=_CHAIN_REGRESSION,
     ),
     "sghmc": EngineEntry(
         engines.build_sghmc,
@@ -195,6 +211,7 @@ ENGINES = {
         course="steady",
         spread=False,
         of_prior=_OF_CHAIN,
+        regression=_CHAIN_REGRESSION,
     ),
     "tdamp": EngineEntry(
         engines.build_tdamp,

@@ -1,16 +1,19 @@
 """The work of `bayesieve train`: fit, save, evaluate, draw, report."""
 
+import warnings
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
+from bayesieve.assess.diagnostics import diagnose
 from bayesieve.assess.evaluate import evaluate
 from bayesieve.cli.building import Plan
+from bayesieve.cli.console import note
 from bayesieve.cli.folder import RunFolder
 from bayesieve.cli.pictures import draw_run
 from bayesieve.cli.report import write_report
 from bayesieve.cli.results import DRAWS, Model, curve_of, has_spread, numbers
-from bayesieve.core.posterior import Posterior, SparseModel
+from bayesieve.core.posterior import Posterior, Samples, SparseModel
 from bayesieve.core.problem import Problem
 from bayesieve.core.storage import load_posterior, save
 from bayesieve.training.checkpoint import has_checkpoint
@@ -85,6 +88,9 @@ def complete(plan: Plan, run: Fit, folder: RunFolder, *, figures: bool) -> dict[
         sampled = numbers(evaluate(first, data.test, n_samples=DRAWS), first)
         result["sampled"] = {**sampled, "draws": DRAWS}
         rows[f"{DRAWS} draws"] = sampled
+    if len(models) > 1 and (chains := _chains(run)) is not None:
+        folder.write("chains.json", chains)
+        result["chains"] = chains
     if len(models) > 1:
         result["models"] = [numbers(evaluate(m, data.test), m) for m in models]
         rows |= {f"model {i}": own for i, own in enumerate(result["models"])}
@@ -100,6 +106,19 @@ def complete(plan: Plan, run: Fit, folder: RunFolder, *, figures: bool) -> dict[
     result |= {"seconds": round(run.seconds, 3), "epochs": len(run.history)}
     folder.write("metrics.json", result)
     return result
+
+
+def _chains(run: Fit) -> dict[str, Any] | None:
+    """How far the chains of a sampler agree; None if the run has no chains."""
+    chains = [own for own in run.posteriors if isinstance(own, Samples) and len(own.draws) > 3]
+    if len(chains) < run.n_models:
+        return None
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        report = diagnose(chains)
+    for warning in said:
+        note(str(warning.message))
+    return asdict(report)
 
 
 def models_of(run: Fit) -> list[Model]:

@@ -6,6 +6,7 @@ Numbers are the papers' own, in the unit named by `metric`.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import Literal
 
 from bayesieve.studies.bmr_published import published
@@ -127,6 +128,7 @@ _IMAGES = {
     "fashion-mnist": (93.01, "FashionMNIST"),
     "fashion-mnist-augmented": (94.38, "FashionMNIST, augmented"),
 }  # fmt: skip
+_PRESETS = {"paper": "the paper's settings", "default": "our settings"}
 _FLAT_CIFAR = {0: 26.34, 50: 27.02, 75: 27.04, 90: 26.63, 95: 27.45, 98: 33.92}
 _RESNET = {"30": 94.23, "50": 94.27, "70": 93.74, "90": 91.68}
 _MESSAGES = {
@@ -204,15 +206,16 @@ def _bmr() -> Iterator[Row]:
              "cifar100": "CIFAR-100"}  # fmt: skip
     for data, title in names.items():
         lost = "the data set is not available here" if data == "cifar100" else None
-        for net in ("mlp", "lenet", "vit", "mixer"):
+        for net, preset in product(("mlp", "lenet", "vit", "mixer"), ("paper", "default")):
             printed = published(data, net, "bmr")
             for metric, better, figure in (
                 ("accuracy", "higher", "1"), ("ece", "lower", "1"), ("nll", "lower", "1"),
                 ("pruned", "higher", "2"),
             ):  # fmt: skip
-                yield Row(f"bmr-figure-{figure}-{data}-{net}-{metric}", BMR, f"figure {figure}",
-                          f"{title}, {net}", metric, float(printed[metric].lstrip(">")),
-                          "bmr-images", f"{data}/{net}/bmr", metric, better,  # type: ignore[arg-type]
+                yield Row(f"bmr-figure-{figure}-{data}-{net}-{metric}-{preset}", BMR,
+                          f"figure {figure}", f"{title}, {net}, {_PRESETS[preset]}", metric,
+                          float(printed[metric].lstrip(">")), "bmr-images",
+                          f"{data}/{net}/bmr/{preset}", metric, better,  # type: ignore[arg-type]
                           lost)  # fmt: skip
     for figure, what in (("3", "distribution of |E w| per layer"), ("4", "first-layer means")):
         yield Row(f"bmr-figure-{figure}", BMR, f"figure {figure}", what, "picture", None,

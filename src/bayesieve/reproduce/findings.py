@@ -74,6 +74,18 @@ def _sbnn_droprate(record: Record) -> Iterator[Finding]:
                           seconds=own["seconds"], **_about(record))  # fmt: skip
 
 
+def _bmr_images(record: Record) -> Iterator[Finding]:
+    if record["scored_on"] != "test images":
+        return
+    for own in record["records"]:
+        key = f"{own['data']}/{own['net']}/{own['method']}/{own['preset']}"
+        about = {**_about({**record, "machine": own["machine"]}), "date": own.get("date")}
+        for field in ("accuracy", "ece", "nll", "pruned", "zeros"):
+            if own.get(field) is not None:
+                yield Finding("bmr-images", key, field, own[field], len(own["seeds"]),
+                              seconds=sum(own["seconds"].values()), **about)  # fmt: skip
+
+
 def _tdamp_mnist(record: Record) -> Iterator[Finding]:
     if record["n_train"] != 10_000:
         return
@@ -99,6 +111,7 @@ def _scratch_mnist(record: Record) -> Iterator[Finding]:
 READERS: dict[str, Callable[[Record], Iterator[Finding]]] = {
     "sbnn_mnist": _sbnn_mnist,
     "sbnn_droprate": _sbnn_droprate,
+    "bmr_images": _bmr_images,
     "tdamp_mnist": _tdamp_mnist,
     "scratch_mnist": _scratch_mnist,
 }

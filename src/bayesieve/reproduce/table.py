@@ -7,13 +7,6 @@ from typing import Any
 from bayesieve.reproduce.catalogue import ROWS, STUDIES, Row
 from bayesieve.reproduce.findings import Finding
 
-_HEAD = (
-    "# Results\n\nEvery table and figure of the source papers: their number, ours, and the command "
-    "that made ours. Written by `python docs/make_results_table.py` from `results/*.json`; nothing "
-    "here is typed by hand. A number of ours that is worse than the paper's is marked **worse**. "
-    '"to be measured" means that the study exists but its full run has not been recorded.\n'
-)
-
 
 def listing(
     findings: Mapping[tuple[str, str, str], Finding], rows: Sequence[Row] = ROWS
@@ -29,8 +22,8 @@ def listing(
 
 
 def results_page(findings: Mapping[tuple[str, str, str], Finding]) -> str:
-    """docs/results.md."""
-    parts = [_HEAD]
+    """The tables of docs/results.md, one per paper, and the commands behind them."""
+    parts = []
     for source, rows in groupby(listing(findings), key=lambda own: own["source"]):
         own = list(rows)
         done = sum(row["ours"] is not None for row in own)

@@ -1,0 +1,131 @@
+"""`bayesieve sieve`: from weights somebody trained to a run folder with a sparse network."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bayesieve.cli.config import DataConfig, NetConfig
+from bayesieve.cli.config_files import UsageError
+from bayesieve.cli.console import FiguresFlag, JsonFlag, note, print_json, print_table
+from bayesieve.cli.evaluate import DeviceFlag
+from bayesieve.cli.folder import RunFolder
+
+if TYPE_CHECKING:
+    from bayesieve.cli.sieving import Way
+
+EXAMPLE = (
+    "Example: bayesieve sieve model.safetensors --net lenet-300-100 --data mnist --zeros 0.9 "
+    "--out runs/a"
+)
+
+ModelArgument = Annotated[
+    Path, typer.Argument(help="State dict of the trained network, as .safetensors.")
+]
+Net = Annotated[str, typer.Option(help="Its network, as `train --net` takes it.")]
+Data = Annotated[str, typer.Option(help="The data it was trained on, as `train --data` takes it.")]
+Target = Annotated[str | None, typer.Option(help="Tables: the column to predict.")]
+Zeros = Annotated[
+    float | None,
+    typer.Option(
+        help="Fraction of all parameters to set to 0; what the evidence says unless given."
+    ),
+]
+Threshold = Annotated[
+    float | None, typer.Option(help="Keep weights needed with at least this probability [0.5].")
+]
+RuleOption = Annotated[
+    str,
+    typer.Option(
+        help="Whether each layer's share of needed weights is learned, or even odds are taken.",
+        metavar="hierarchical|savage-dickey",
+    ),
+]
+Curvature = Annotated[
+    str,
+    typer.Option(
+        help="Of the weights of each unit together, which lets the rest make up for what goes, or "
+        "of each weight alone (any network).",
+        metavar="unit|diagonal",
+    ),
+]
+Labels = Annotated[
+    str,
+    typer.Option(
+        help="Curvature from one label sampled per example, or from all of them.",
+        metavar="sampled|exact",
+    ),
+]
+Out = Annotated[Path, typer.Option("--out", help="Run folder to write.")]
+Seed = Annotated[int, typer.Option(help="Seed of the sampled labels.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace the run in --out.")]
+
+
+def sieve(
+    model: ModelArgument,
+    net: Net,
+    data: Data,
+    out: Out,
+    target: Target = None,
+    zeros: Zeros = None,
+    threshold: Threshold = None,
+    rule: RuleOption = "savage-dickey",
+    curvature: Curvature = "unit",
+    labels: Labels = "sampled",
+    seed: Seed = 0,
+    force: Force = False,
+    device: DeviceFlag = "auto",
+    figures: FiguresFlag = True,
+    json: JsonFlag = False,
+) -> None:
+    """Remove from a trained network what the data do not support; nothing is trained again.
+
+    One pass over the data gives every weight a standard deviation (Laplace); Bayesian model
+    reduction then tells which weights the evidence would rather see at 0.
+    """
+    if zeros is not None and threshold is not None:
+        raise UsageError("give either --zeros or --threshold, not both.")
+    folder = RunFolder(out)
+    folder.check_free(force=force)
+    from bayesieve.cli.sieving import Way
+
+    way = Way(zeros, threshold, rule, curvature, labels, seed)
+    settings = DataConfig(name=data, target=target), NetConfig(name=net, warm_start=str(model))
+    result = _run(folder, settings, way, device, figures=figures)
+    if json:
+        print_json(result)
+    else:
+        _show(result, folder)
+
+
+def _run(
+    folder: RunFolder,
+    settings: tuple[DataConfig, NetConfig],
+    way: "Way",
+    device: str,
+    *,
+    figures: bool,
+) -> dict[str, Any]:
+    from bayesieve.cli.pruning import write_pruned
+    from bayesieve.cli.sieving import sieve_trained
+
+    run, pruned = sieve_trained(*settings, way, device)
+    record = {
+        "command": "sieve",
+        "arguments": shlex.join(sys.argv[1:]),
+        "source": run.config.net.warm_start,
+        "rule": way.to_dict(),
+    }
+    return write_pruned(run, pruned, folder, record, figures=figures)
+
+
+def _show(result: dict[str, Any], folder: RunFolder) -> None:
+    from bayesieve.cli.results import quality_header, quality_row
+
+    task = "regression" if "rmse" in result else "classification"
+    rows = [quality_row("trained", result["dense"]), quality_row("sieved", result)]
+    print_table("Test set, mean weights", quality_header(task), rows)
+    note(f"error against sparsity: {folder.path / 'curve.json'}")
+    print(f"pictures and report: {folder.path / 'report.md'}")

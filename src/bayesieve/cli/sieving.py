@@ -1,0 +1,115 @@
+"""The work of `bayesieve sieve`: check the weights, Laplace around them, reduce."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from safetensors import SafetensorError, safe_open
+
+from bayesieve.checks import check_choice, check_fraction
+from bayesieve.cli.building import build_data, build_module, make_plan
+from bayesieve.cli.config import DataConfig, EngineConfig, NetConfig, RunConfig, TrainingConfig
+from bayesieve.cli.config_files import UsageError
+from bayesieve.cli.loading import Run
+from bayesieve.cli.pruning import Pruned
+from bayesieve.cli.results import curve_of
+from bayesieve.core.posterior import Factorised, SparseModel
+from bayesieve.core.priors import Normal
+from bayesieve.core.problem import Problem
+from bayesieve.sieve.bmr import reduce, reduce_units, support
+from bayesieve.sieve.prune import prune
+from bayesieve.sieve.rules import keep_zeros
+from bayesieve.training.laplace import laplace
+from bayesieve.training.unit_laplace import laplace_units
+
+SCORE: Final = "snr"  # which weights go first when a number of zeros is asked for
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Way:
+    """How much goes, and how that is judged; `zeros` and `threshold` exclude each other."""
+
+    zeros: float | None
+    threshold: float | None
+    rule: str
+    curvature: str
+    labels: str
+    seed: int
+
+    def __post_init__(self) -> None:
+        check_choice("sieve", "--curvature", self.curvature, ("unit", "diagonal"))
+        check_choice("sieve", "--rule", self.rule, ("hierarchical", "savage-dickey"))
+        check_choice("sieve", "--labels", self.labels, ("sampled", "exact"))
+        if self.threshold is not None:
+            check_fraction("sieve", threshold=self.threshold)
+        if self.zeros is not None:
+            check_fraction("sieve", zeros=self.zeros)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What was chosen, ready for JSON."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    def __call__(self, problem: Problem) -> tuple[Factorised, SparseModel]:
+        """The posterior around the trained weights, and the same without what goes."""
+        labels: Any = self.labels
+        rule: Any = self.rule
+        units = None
+        if self.curvature == "unit":
+            units = laplace_units(problem, labels=labels, seed=self.seed)
+        posterior = units.posterior if units else laplace(problem, labels=labels, seed=self.seed)
+        if self.zeros is not None:
+            if units is not None:
+                return posterior, reduce_units(units, self.zeros)
+            return posterior, prune(posterior, keep_zeros(self.zeros, score=SCORE))
+        sparse = reduce(posterior, support(rule), threshold=self.threshold or 0.5)
+        return posterior, units.reduced(sparse.keep) if units else sparse
+
+
+def sieve_trained(data: DataConfig, net: NetConfig, way: Way, device: str) -> tuple[Run, Pruned]:
+    """Load trained weights, find their posterior and reduce it."""
+    check_fits(Path(net.warm_start or ""), shapes_of(data, net))
+    # What `prune --finetune` would go on with: the same family of posteriors around these weights.
+    engine = EngineConfig(name="flat-vi", start="module")
+    training = TrainingConfig(seed=way.seed, device=device)
+    plan = make_plan(RunConfig(data=data, net=net, engine=engine, training=training))
+    posterior, sparse = way(plan.problem.to(plan.device))
+    assert isinstance(posterior.prior, Normal)
+    width = posterior.prior.std
+    config = replace(plan.config, engine=replace(plan.config.engine, prior_std=width))
+    run = Run(config, plan.data, plan.data.train, None, posterior)
+    curve = curve_of(posterior, plan.data.test, SCORE)
+    return run, Pruned(sparse, curve, SCORE, [])
+
+
+def shapes_of(data: DataConfig, net: NetConfig) -> Shapes:
+    """Name and shape of every tensor in the state dict of a network."""
+    state = build_module(net, build_data(data, net), seed=0).state_dict()
+    return {name: tuple(value.shape) for name, value in state.items()}
+
+
+def check_fits(file: Path, expected: Shapes) -> None:
+    """Raise unless a safetensors file holds exactly these tensors; names the first that differs."""
+    if not file.is_file():
+        raise UsageError(f"sieve: there is no file {file}.")
+    try:
+        with safe_open(file, framework="pt") as stream:
+            found = {name: tuple(stream.get_slice(name).get_shape()) for name in stream.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise UsageError(
+            f"sieve: {file} cannot be read as safetensors ({error}). Write it with "
+            "safetensors.torch.save_file(model.state_dict(), path)."
+        ) from error
+    for name, shape in expected.items():
+        if name not in found:
+            near = ", ".join(sorted(found)[:4])
+            raise UsageError(f"sieve: {file} lacks {name!r} of --net; it has {near}, ...")
+        if found[name] != shape:
+            raise UsageError(
+                f"sieve: {name!r} has shape {list(found[name])} in {file} but {list(shape)} in "
+                "--net. Give the network it was trained as."
+            )
+    for name in found:
+        if name not in expected:
+            raise UsageError(f"sieve: {file} has {name!r}, which --net has not.")
