@@ -11,7 +11,9 @@ Ratios of single runs vary by about 0.05. 100 draws predict 1,000 inputs in 1.23
 results/steps-cpu.json.
 
 Baseline of the steps: the same network trained by plain PyTorch, eager, with AdamW at its default
-settings (zero_grad, forward, backward, step). Baseline of the predictive: as many forward passes
+settings (zero_grad, forward, backward, step); for the samplers SGD with momentum. BMR is held
+against our own MAP step and the horseshoe against BMR, as the column says; renewing masks between
+steps is not part of a step. Baseline of the predictive: as many forward passes
 of the plain network as there are draws. Time is CPU time of the process, so that a busy machine
 does not inflate it. All cases of a table are built first, then run in interleaved rounds; `ms` is
 the median over rounds, `ratio` the median over rounds of (time / baseline time of the SAME round).
@@ -42,18 +44,23 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from bayesieve.core.batch import Batch
+from bayesieve.core.gaussian_laplace import GaussianLaplace
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.problem import Problem
 from bayesieve.engines import Engine
+from bayesieve.engines.bmr import BMR
 from bayesieve.engines.flat_vi import FlatVI
+from bayesieve.engines.horseshoe import HorseshoeVI
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
-from bayesieve.nets import mlp
+from bayesieve.engines.sghmc import SGHMC
+from bayesieve.engines.sgld import SGLD
+from bayesieve.nets import conv2_fc2, mlp
 from bayesieve.training.stepper import fast_matmul, make_stepper
 
 BATCH, N_TRAIN, N_DRAWS, DRAWS_AT_ONCE = 128, 4096, 100, 4
 STEPS_PER_ROUND, WARM_UP = 10, 5
-BASELINE = "plain PyTorch, AdamW"
+ADAMW, SGD = "plain PyTorch, AdamW", "plain PyTorch, SGD with momentum"
 PRIOR_STD = 0.1  # of the peers
 
 Case = Callable[[], object]
@@ -70,6 +77,7 @@ class Row:
     ratio: float | None
     target: float | None = None
     count: int | None = None
+    against: str | None = None
 
     @property
     def met(self) -> bool | None:
@@ -91,12 +99,53 @@ def lenet5_relu() -> nn.Sequential:
     )  # fmt: skip
 
 
+MLP, LENET, CNN = "MLP 784-400-400-10", "LeNet-5", "2-Conv-2-FC"
 NETS: dict[str, Callable[[], nn.Module]] = {
-    "MLP 784-400-400-10": lambda: mlp((1, 28, 28), 10),
-    "LeNet-5": lenet5_relu,
+    MLP: lambda: mlp((1, 28, 28), 10),
+    LENET: lenet5_relu,
+    CNN: lambda: conv2_fc2((1, 28, 28), 10),
 }
-STEP_TARGETS = {"MLP 784-400-400-10": 1.5, "LeNet-5": 1.1}
 PREDICTIVE_TARGET, KEPT_TARGET = 1.2, 8
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An engine, the case its step is held against and the ratio to reach on each device."""
+
+    engine: Engine[Any]
+    against: str = ADAMW
+    cpu: float | None = None
+    cuda: float | None = None
+
+
+def entries(net: str) -> dict[str, Entry]:
+    """The engines timed on one network, by name."""
+    if net == CNN:
+        adaptive = SGHMC(GaussianLaplace(0.5, 1.0), 1e-6, adapt="sa")
+        return {
+            "MAP, SGD": Entry(MAP(optimizer="sgd"), SGD),
+            "SGLD": Entry(SGLD(step_size=1e-6), SGD, 1.15, 1.15),
+            "SGHMC-SA": Entry(adaptive, SGD, 1.15, 1.15),
+        }
+    target = {MLP: 1.5, LENET: 1.1}[net]
+    return {
+        "MAP": Entry(MAP()),
+        "FlatVI": Entry(FlatVI(), cpu=target),
+        "SBNN": Entry(SBNN(), cpu=target),
+        "SBNN local": Entry(SBNN(local=True)),
+        "BMR": Entry(BMR(), "MAP", 1.8, 1.5),
+        "BMR local": Entry(BMR(local=True), "MAP"),
+        "HorseshoeVI": Entry(HorseshoeVI(), "BMR", 1.4, 1.4),
+    }
+
+
+def baselines(net: str) -> dict[str, Callable[[nn.Module], torch.optim.Optimizer]]:
+    """The plain optimisers of one network; as CUDA graphs need them on that device."""
+    if net == CNN:
+        return {SGD: lambda model: torch.optim.SGD(
+            model.parameters(), lr=1e-3, momentum=0.9, foreach=True)}  # fmt: skip
+    return {ADAMW: lambda model: torch.optim.AdamW(
+        model.parameters(), capturable=next(model.parameters()).is_cuda)}  # fmt: skip
 
 
 def random_images(n: int) -> tuple[Tensor, Tensor]:
@@ -123,9 +172,9 @@ def batches() -> Callable[[], Batch]:
 
 
 def interleaved(
-    cases: dict[str, Case], baseline: str, rounds: int, repeats: int, clock: Clock
-) -> dict[str, tuple[float, float]]:
-    """Median milliseconds per call and median ratio to the baseline, by name."""
+    cases: dict[str, Case], rounds: int, repeats: int, clock: Clock
+) -> dict[str, list[float]]:
+    """Milliseconds per call of each round, by name."""
     times: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(rounds):
         for name, case in cases.items():
@@ -133,13 +182,14 @@ def interleaved(
             for _ in range(repeats):
                 case()
             times[name].append((clock() - start) / repeats * 1e3)
-    return {
-        name: (
-            statistics.median(own),
-            statistics.median(a / b for a, b in zip(own, times[baseline], strict=True)),
-        )
-        for name, own in times.items()
-    }
+    return times
+
+
+def compared(times: dict[str, list[float]], name: str, against: str) -> tuple[float, float]:
+    """Median milliseconds, and median over rounds of the ratio to another case."""
+    own = times[name]
+    ratio = statistics.median(a / b for a, b in zip(own, times[against], strict=True))
+    return statistics.median(own), ratio
 
 
 def warmed(case: Case) -> Case:
@@ -151,8 +201,9 @@ def warmed(case: Case) -> Case:
 # ------------------------------------------------------------------------------- steps on a CPU
 
 
-def plain_step(model: nn.Module, following: Callable[[], Batch]) -> Case:
-    optimizer = torch.optim.AdamW(model.parameters())
+def plain_step(net: str, kind: str, following: Callable[[], Batch]) -> Case:
+    model = NETS[net]()
+    optimizer = baselines(net)[kind](model)
 
     def step() -> None:
         batch = following()
@@ -173,27 +224,28 @@ def our_step(
 
 
 def step_rows(net: str, rounds: int, peers: bool) -> list[Row]:
-    """MAP, FlatVI and SBNN, compiled and eager, and on request other libraries."""
+    """Every engine, compiled and eager, and on request other libraries."""
     following = batches()
-    target = STEP_TARGETS[net]
-    engines: dict[str, tuple[Engine[Any], float | None]] = {
-        "MAP": (MAP(), None),
-        "FlatVI": (FlatVI(), target),
-        "SBNN": (SBNN(), target),
-        "SBNN local": (SBNN(local=True), None),
-    }
-    cases = {BASELINE: plain_step(NETS[net](), following)}
-    targets: dict[str, float | None] = {}
-    for name, (engine, limit) in engines.items():
+    cases = {kind: plain_step(net, kind, following) for kind in baselines(net)}
+    against, targets = dict.fromkeys(cases, next(iter(cases))), dict[str, float | None]()
+    for name, entry in entries(net).items():
         for compiled in (True, False):
-            label = f"{name}, {'compiled' if compiled else 'eager'}"
-            cases[label] = our_step(engine, net, following, compiled=compiled)
-            targets[label] = limit if compiled else None
-    if peers:
-        cases |= peer_steps(net, following)
+            way = "compiled" if compiled else "eager"
+            label = f"{name}, {way}"
+            cases[label] = our_step(entry.engine, net, following, compiled=compiled)
+            against[label] = entry.against if entry.against in cases else f"{entry.against}, {way}"
+            targets[label] = entry.cpu if compiled else None
+    if peers and net != CNN:
+        other = peer_steps(net, following)
+        against |= dict.fromkeys(other, ADAMW)
+        cases |= other
     cases = {name: warmed(case) for name, case in cases.items()}
-    measured = interleaved(cases, BASELINE, rounds, STEPS_PER_ROUND, time.process_time)
-    return [Row(f"step: {name}", net, *measured[name], targets.get(name)) for name in cases]
+    times = interleaved(cases, rounds, STEPS_PER_ROUND, time.process_time)
+    return [
+        Row(f"step: {name}", net, *compared(times, name, against[name]), targets.get(name),
+            against=against[name])
+        for name in cases
+    ]  # fmt: skip
 
 
 # -------------------------------------------------------------------------- predictive on a CPU
@@ -234,10 +286,11 @@ def predictive_rows(net: str, rounds: int) -> list[Row]:
         for case in cases.values():
             case()
         first = next(iter(cases))
-        measured = interleaved(cases, first, max(3, rounds // 3), 1, time.process_time)
+        times = interleaved(cases, max(3, rounds // 3), 1, time.process_time)
         for name in cases:
             target = None if name == first else PREDICTIVE_TARGET
-            rows.append(Row(f"predict {n:,}: {name}", net, *measured[name], target))
+            ratio = compared(times, name, first)
+            rows.append(Row(f"predict {n:,}: {name}", net, *ratio, target, against=first))
     return rows
 
 
@@ -250,6 +303,7 @@ def kept_rows(net: str) -> list[Row]:
         "FlatVI": (FlatVI(), KEPT_TARGET),
         "SBNN": (SBNN(), KEPT_TARGET),
         "SBNN local": (SBNN(local=True), None),
+        "BMR": (BMR(), KEPT_TARGET),
     }
     return [
         Row(f"kept between steps: {name}", net, None, None, target, n_kept(engine, net))
@@ -272,7 +326,8 @@ def n_kept(engine: Engine[Any], net: str) -> int:
 def _large_storages(least: float) -> set[int]:
     gc.collect()
     tensors = (found for found in gc.get_objects() if type(found) in (Tensor, nn.Parameter))
-    storages = (own.untyped_storage() for own in tensors if not own.is_meta)
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # left behind by torch.func.grad
+    storages = (t.untyped_storage() for t in tensors if not (t.is_meta or wrapped(t)))
     return {storage.data_ptr() for storage in storages if storage.nbytes() >= least}
 
 
@@ -381,18 +436,27 @@ def cuda_rows(net: str, rounds: int) -> list[Row]:
     device = torch.device("cuda")
     x, y = (part.to(device) for part in random_images(N_TRAIN))
     index = torch.arange(BATCH, device=device)
-    cases: dict[str, Case] = {BASELINE: _graphed_plain_step(NETS[net]().to(device), x, y, index)}
-    engines: dict[str, Engine[Any]] = {"MAP": MAP(), "FlatVI": FlatVI(), "SBNN": SBNN()}
-    for name, engine in engines.items():
+    cases = {kind: _graphed_plain_step(net, kind, x, y, index) for kind in baselines(net)}
+    against, targets = dict.fromkeys(cases, next(iter(cases))), dict[str, float | None]()
+    for name, entry in entries(net).items():
         problem = Problem(NETS[net](), Categorical(), (x.cpu(), y.cpu())).to(device)
         problem.compiled = True
-        state = engine.init(problem, Generator(device).manual_seed(0))
-        stepper = make_stepper(problem, engine, state)
-        cases[f"{name}, compiled"] = partial(stepper, index)
-        cases[f"{name}, eager, no graph"] = _eager_step(NETS[net](), engine, x, y, index)
+        state = entry.engine.init(problem, Generator(device).manual_seed(0))
+        stepper = make_stepper(problem, entry.engine, state)
+        label, eager = f"{name}, compiled", f"{name}, eager, no graph"
+        cases[label] = partial(stepper, index)
+        cases[eager] = _eager_step(NETS[net](), entry.engine, x, y, index)
+        plain = entry.against in cases
+        against[label] = entry.against if plain else f"{entry.against}, compiled"
+        against[eager] = entry.against if plain else f"{entry.against}, eager, no graph"
+        targets[label] = entry.cuda
     cases = {name: warmed(case) for name, case in cases.items()}
-    measured = interleaved(cases, BASELINE, rounds, 20 * STEPS_PER_ROUND, _synchronised)
-    return [Row(f"graphed step: {name}", net, *measured[name]) for name in cases]
+    times = interleaved(cases, rounds, 20 * STEPS_PER_ROUND, _synchronised)
+    return [
+        Row(f"graphed step: {name}", net, *compared(times, name, against[name]),
+            targets.get(name), against=against[name])
+        for name in cases
+    ]  # fmt: skip
 
 
 def _eager_step(model: nn.Module, engine: Engine[Any], x: Tensor, y: Tensor, index: Tensor) -> Case:
@@ -406,8 +470,9 @@ def _synchronised() -> float:
     return time.perf_counter()
 
 
-def _graphed_plain_step(model: nn.Module, x: Tensor, y: Tensor, index: Tensor) -> Case:
-    optimizer = torch.optim.AdamW(model.parameters(), capturable=True)
+def _graphed_plain_step(net: str, kind: str, x: Tensor, y: Tensor, index: Tensor) -> Case:
+    model = NETS[net]().to(x.device)
+    optimizer = baselines(net)[kind](model)
 
     def step() -> None:
         optimizer.zero_grad()
@@ -453,13 +518,16 @@ def as_json(row: Row) -> dict[str, object]:
 
 def table(rows: list[Row]) -> str:
     """The rows in Markdown."""
-    lines = ["| net | what | ms | ratio or count | target | met |", "|---|---|---:|---:|---:|---|"]
+    lines = ["| net | what | ms | ratio or count | of | target | met |",
+             "|---|---|---:|---:|---|---:|---|"]  # fmt: skip
     for row in rows:
         ms = "" if row.median_ms is None else f"{row.median_ms:.3f}"
         value = f"{row.count}" if row.count is not None else f"{row.ratio or math.nan:.2f}"
         target = "" if row.target is None else f"{row.target:g}"
         met = {True: "yes", False: "NO", None: ""}[row.met]
-        lines.append(f"| {row.net} | {row.name} | {ms} | {value} | {target} | {met} |")
+        lines.append(
+            f"| {row.net} | {row.name} | {ms} | {value} | {row.against or ''} | {target} | {met} |"
+        )
     return "\n".join(lines)
 
 
@@ -479,8 +547,9 @@ def main() -> None:
                 rows += cuda_rows(net, options.rounds)
         else:
             rows += step_rows(net, options.rounds, options.peers)
-            rows += predictive_rows(net, options.rounds)
-            rows += kept_rows(net)
+            if net != CNN:
+                rows += predictive_rows(net, options.rounds)
+                rows += kept_rows(net)
     about = machine(options.device)
     print(", ".join(f"{name} {value}" for name, value in about.items()))
     print(table(rows))

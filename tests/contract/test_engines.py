@@ -25,6 +25,7 @@ from bayesieve.engines.sbnn import SBNN
 from bayesieve.engines.sghmc import SGHMC
 from bayesieve.engines.sgld import SGLD
 from bayesieve.errors import UnsupportedModelError
+from bayesieve.training.models import Models
 from problems import flat, run, seeded
 from zoo import BY_NAME
 
@@ -38,7 +39,9 @@ ENGINES = {
     "flat_vi-local": FlatVI(prior=Normal(0.3), lr=0.01, init_std=0.1, local=True),
     "flat_vi-mixture": FlatVI(prior=MIXED, lr=0.01, init_std=0.1),
     "horseshoe": HorseshoeVI(prior=Horseshoe(0.1), lr=0.1),
+    "horseshoe-local": HorseshoeVI(prior=Horseshoe(0.1), lr=0.1, local=True),
     "bmr": BMR(lr=0.1),
+    "bmr-local": BMR(reduction=None, lr=0.1, local=True),
     "bmr-uniform": BMR(LayerScaled(0.2), Reduction("savage-dickey"), lr=0.1, start="uniform"),
     "sbnn": SBNN(lr=0.01),
     "sbnn-he": SBNN(prior=MIXED, lr=0.01, init_std=0.05, start="he"),
@@ -68,7 +71,8 @@ def batches_of(problem, size=4):
 
 
 def trained(engine, problem, *, n_steps=6, seed=0, k=1):
-    return run(engine, problem, n_steps, seed=seed, n_models=k, batches=batches_of(problem))
+    batches = batches_of(problem)
+    return run(engine, problem, n_steps, seed=seed, n_models=k, batches=batches, renewing=False)
 
 
 def assert_equal_states(a, b):
@@ -144,16 +148,16 @@ def test_a_restored_run_continues_bit_for_bit(engine, k):
     problem = problem_of(NORMED)
     batches = batches_of(problem)
     state = trained(engine, problem, n_steps=3, k=k)
-    saved = snapshot(state)
+    saved = Models(problem, engine, state, k).copies()
     fresh_problem = problem_of(NORMED)
     fresh = engine.init(fresh_problem, seeded(99), k)
-    restore_(fresh, saved)
+    Models(fresh_problem, engine, fresh, k).restore_(saved)
     for step in range(4):
         ours = engine.step(problem, state, batches[step % 3])
         theirs = engine.step(fresh_problem, fresh, batches[step % 3])
         assert torch.equal(ours["log_lik"], theirs["log_lik"])
     assert_equal_states(state, fresh)
-    assert not torch.equal(saved[_first_name(state)], flat(state))
+    assert not torch.equal(saved["state." + _first_name(state)], flat(state))
 
 
 def _first_name(state):
@@ -248,7 +252,8 @@ def test_dtype_and_device_are_kept(engine, k, dtype):
     state = trained(engine, problem, k=k)
     posterior = engine.posterior(problem, state)
     for name, value in named_tensors(state):
-        assert value.dtype == dtype or name.startswith("controls."), name  # masks are bool
+        mask = name in ("controls.keep", "controls.trained")
+        assert value.dtype == (torch.bool if mask else dtype), name
         assert value.device == problem.device
     for value in (posterior.mean, posterior.draw(2, seeded(0))):
         assert value.dtype == dtype

@@ -13,9 +13,10 @@ class Layers:
 
     Args:
         layout: where each tensor sits in w.
+        device: where the weights live.
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, device: torch.device) -> None:
         names = [n for n in layout.names if layout.slices[n].start < layout.n_bayesian]
         self.names = list(dict.fromkeys(name.rpartition(".")[0] for name in names))
         self.parts = [  # (layer, slice of w) in the order of w
@@ -23,23 +24,30 @@ class Layers:
         ]
         prunable = [n for n in names if layout.slices[n].start < layout.n_sparse]
         self.last = self.names.index((prunable or names)[-1].rpartition(".")[0])
-        self.prunable = [
-            [part for own, part in self.parts if own == i and part.start < layout.n_sparse]
-            for i in range(len(self.names))
-        ]
+        self.prunable = [(i, part) for i, part in self.parts if part.start < layout.n_sparse]
+        self.index: Tensor | None = None  # layer of each entry; on a CPU a copy is faster
+        if device.type != "cpu":
+            sizes = torch.tensor([part.stop - part.start for _, part in self.parts])
+            owners = torch.tensor([i for i, _ in self.parts])
+            self.index = owners.repeat_interleave(sizes).to(device)
 
-    def spread(self, values: Tensor) -> Tensor:
-        """One number per layer, (k, L), to one per Bayesian entry, (k, n_bayesian)."""
+    def to_entries(self, values: Tensor) -> Tensor:
+        """One number per layer, (..., L), to one per Bayesian entry, (..., n_bayesian)."""
+        if self.index is not None:
+            return values[..., self.index]
+        shape = values.shape[:-1]
         columns = [
-            values[:, i : i + 1].expand(-1, part.stop - part.start) for i, part in self.parts
+            values[..., i : i + 1].expand(*shape, part.stop - part.start) for i, part in self.parts
         ]
-        return torch.cat(columns, 1)
+        return torch.cat(columns, -1)
 
     def total(self, values: Tensor) -> Tensor:
-        """Sum over the entries of each layer, (k, n_bayesian) -> (k, L)."""
-        sums = [values[:, part].sum(1) for _, part in self.parts]
-        owners = [[i for i, (own, _) in enumerate(self.parts) if own == j] for j in range(self.n)]
-        return torch.stack([sum((sums[i] for i in own[1:]), sums[own[0]]) for own in owners], 1)
+        """Sum over the entries of each layer, (..., n_bayesian) -> (..., L)."""
+        sums: dict[int, Tensor] = {}
+        for i, part in self.parts:
+            own = values[..., part].sum(-1)
+            sums[i] = sums[i] + own if i in sums else own
+        return torch.stack([sums[i] for i in range(self.n)], -1)
 
     @property
     def n(self) -> int:
@@ -48,6 +56,6 @@ class Layers:
 
 
 @lru_cache(maxsize=64)
-def layers_of(layout: Layout) -> Layers:
-    """The layers of a layout, computed once."""
-    return Layers(layout)
+def layers_of(layout: Layout, device: torch.device) -> Layers:
+    """The layers of a layout, computed once for a device."""
+    return Layers(layout, device)

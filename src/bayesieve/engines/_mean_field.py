@@ -229,16 +229,21 @@ def adam_step(
 def local_gradient(
     problem: Problem, space: Workspace, state: MeanFieldState, batch: Batch
 ) -> Tensor:
-    """Fill the workspace's gradients for mean and std, noise on activations; log_lik, (k,).
+    """Fill the workspace's gradients for mean and std, noise on activations; log_lik, (k,)."""
+    problem.kernel(spread_)(
+        space.weights, space.stds, state.mean, state.log_std, state.controls.keep
+    )
+    return local_pass(problem, space, state.generator, batch)
+
+
+def local_pass(problem: Problem, space: Workspace, generator: Generator, batch: Batch) -> Tensor:
+    """Gradients for the means and stds that a local workspace holds, into it; log_lik, (k,).
 
     Tensors that no local layer owns are drawn in weight space.
     """
     assert space.stds is not None
     assert space.std_grads is not None
-    space.bind(state.generator)
-    problem.kernel(spread_)(
-        space.weights, space.stds, state.mean, state.log_std, state.controls.keep
-    )
+    space.bind(generator)
     layout = problem.layout
     drawn = {
         name: layout.slices[name]
@@ -248,7 +253,7 @@ def local_gradient(
     noise = {}
     for name, part in drawn.items():
         stds = space.stds[:, part]
-        noise[name] = torch.empty_like(stds).normal_(generator=state.generator)
+        noise[name] = torch.empty_like(stds).normal_(generator=generator)
         space.weights[:, part].addcmul_(stds, noise[name])
     log_lik = space.value_and_grad(batch, problem.n_data / batch.n)
     for name, part in drawn.items():

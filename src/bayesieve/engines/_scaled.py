@@ -1,43 +1,180 @@
 """What engines with random scales share: w = r (m + s ε), r of mean 1 for a layer or a unit.
 
 The prior of w / r is N(0, τ²), τ the width in force. Steps of m are taken in units of τ, as if in
-m / τ, so that one learning rate serves layers of any width.
+m / τ, so that one learning rate serves layers of any width. With ∂m and ∂log s the gradients of the
+log-likelihood, ∂ log_lik / ∂ log r is the sum of m ∂m + ∂log s over the entries that share r, and
+∂ KL / ∂ log τ that of 1 - (m² + s²) / τ².
 """
+
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Generator, Tensor
 
+from bayesieve.core.batch import Batch
 from bayesieve.core.noise import counter_normals, fresh_keys
+from bayesieve.core.posterior import Factorised, Posterior
 from bayesieve.core.problem import Problem
+from bayesieve.core.state import Controls
 from bayesieve.engines._adabelief import adabelief_
+from bayesieve.engines._adam import Moments, bias_corrected
+from bayesieve.engines._mean_field import local_pass
+
+POINT_UNIT = 0.1  # of the steps of point parameters: the usual width of a layer
+MomentTensors = tuple[Tensor, Tensor, Tensor, Tensor]  # of mean, then of log_std
 
 
-def sample_(
-    problem: Problem, mean: Tensor, log_std: Tensor, ratio: Tensor, keep: Tensor | None,
-    generator: Generator,
-) -> Tensor:  # fmt: skip
-    """Draw the weights of one step into the problem's workspace, (k, d), and return them."""
-    weights = problem.workspace(len(mean)).weights
-    if problem.compiled and problem.device.type == "cpu":
-        keys = fresh_keys(generator)
-        problem.kernel(draw_scaled_by_counter_)(weights, mean, log_std, keys, ratio, keep)
+class Groups(Protocol):
+    """Which entries share a scale: G groups of the n Bayesian entries."""
+
+    def to_entries(self, values: Tensor) -> Tensor:
+        """One number per group, (..., G), to one per entry, (..., n)."""
+        ...
+
+    def total(self, values: Tensor) -> Tensor:
+        """Sum over the entries of each group, (..., n) -> (..., G)."""
+        ...
+
+
+N = TypeVar("N")  # prior numbers of an engine
+G = TypeVar("G", bound=Groups)
+
+
+@dataclass
+class ScaledState(Generic[N, G]):
+    """What must survive a step."""
+
+    mean: Tensor  # m, (k, d)
+    log_std: Tensor  # log s, (k, n_bayesian)
+    scale_mean: Tensor  # means of the logs of all scales, (k, S)
+    scale_log_std: Tensor  # logs of their stds, (k, S)
+    mean_moments: Moments
+    log_std_moments: Moments
+    scale_mean_moments: Moments
+    scale_log_std_moments: Moments
+    step: Tensor  # scalar, number of steps taken
+    lr: Tensor  # scalar or (k, 1)
+    kl: Tensor  # scalar, the engine's own weight of the KL
+    prior: N
+    controls: Controls
+    generator: Generator
+    groups: G
+
+
+def scaled_state(
+    mean: Tensor, log_std: Tensor, scales: tuple[Tensor, Tensor], lr: Tensor, kl: float, prior: N,
+    groups: G, generator: Generator,
+) -> ScaledState[N, G]:  # fmt: skip
+    """A fresh state around initial means, with `scales` the means and log-stds of the scales."""
+    return ScaledState(
+        mean=mean,
+        log_std=log_std,
+        scale_mean=scales[0],
+        scale_log_std=scales[1],
+        mean_moments=Moments.zeros_like(mean),
+        log_std_moments=Moments.zeros_like(log_std),
+        scale_mean_moments=Moments.zeros_like(scales[0]),
+        scale_log_std_moments=Moments.zeros_like(scales[1]),
+        step=mean.new_zeros(()),
+        lr=lr,
+        kl=mean.new_full((), kl),
+        prior=prior,
+        controls=Controls.neutral(mean),
+        generator=generator,
+        groups=groups,
+    )
+
+
+def warm_start_(state: ScaledState[N, G], posterior: Posterior) -> None:
+    """Continue from another posterior's means, and stds where it has them; in place."""
+    state.mean.copy_(posterior.mean)
+    spread = getattr(posterior, "spread", None)
+    std = posterior.std if isinstance(posterior, Factorised) else spread
+    if isinstance(std, Tensor):
+        own = std[: state.log_std.shape[1]]
+        state.log_std.copy_(torch.where(own > 0, own.log(), state.log_std))
+
+
+def weights_kl(state: ScaledState[N, G], width: Tensor) -> Tensor:
+    """KL of the trained weights under a prior of widths τ, (k, G), in nats, (k,)."""
+    n = state.log_std.shape[1]
+    spread = state.groups.to_entries(width)
+    second_moment = (state.mean[:, :n].square() + (2 * state.log_std).exp()) / spread.square()
+    own = 0.5 * (second_moment - 1) + spread.log() - state.log_std
+    if state.controls.trained is not None:
+        own = torch.where(state.controls.trained[:, :n], own, 0.0)
+    return own.sum(1, dtype=torch.float64)
+
+
+def advance_(step: Tensor, lr: Tensor, kl: Tensor, n_data: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Count a step; its two lengths of `bias_corrected` and the weight of the KL per example."""
+    step += 1
+    return *bias_corrected(lr, step), kl / n_data
+
+
+def weights_step_(
+    problem: Problem, state: ScaledState[N, G], batch: Batch, ratio: Tensor, width: Tensor, *,
+    local: bool,
+) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:  # fmt: skip
+    """Draw weights, take their gradient and one AdaBelief step of (m, log s); in place.
+
+    Args:
+        problem: what is inferred.
+        state: of k models.
+        batch: examples.
+        ratio: r, (k, G).
+        width: τ, (k, G).
+        local: whether noise is added to activations.
+
+    Returns:
+        log_lik, (k,); ∂ log_lik / ∂ log r and ∂ KL / ∂ log τ of each group, (2, k, G); and what
+        `advance_` returned.
+    """
+    controls, n_data = state.controls, problem.n_data
+    keep, trained = controls.keep, controls.trained
+    entries = state.groups.to_entries(torch.stack([ratio, width]))
+    moments = (
+        state.mean_moments.first, state.mean_moments.second,
+        state.log_std_moments.first, state.log_std_moments.second,
+    )  # fmt: skip
+    space = problem.workspace(len(state.mean), local=local)
+    if local:
+        problem.kernel(spread_scaled_)(
+            space.weights, space.stds, state.mean, state.log_std, entries[0], keep
+        )
+        log_lik, grad = local_pass(problem, space, state.generator, batch), space.grads
     else:
-        noise = torch.empty_like(log_std).normal_(generator=generator)
-        problem.kernel(draw_scaled_)(weights, mean, log_std, noise, ratio, keep)
-    return weights
+        draw_(problem, state, space.weights, entries[0])
+        log_lik, grad = problem.value_and_grad(space.weights, batch)
+    lengths = problem.kernel(advance_)(
+        state.step, state.lr * controls.lr_scale, state.kl * controls.kl_scale, n_data
+    )
+    if local:
+        terms = problem.kernel(update_from_parts_)(
+            state.mean, state.log_std, grad, space.std_grads, space.stds, entries, moments,
+            lengths, 1 / n_data, keep, trained,
+        )  # fmt: skip
+    else:
+        terms = problem.kernel(update_from_draw_)(
+            state.mean, state.log_std, grad, space.weights, entries, moments, lengths,
+            1 / n_data, keep, trained,
+        )  # fmt: skip
+    return log_lik, problem.kernel(state.groups.total)(terms), lengths
 
 
-def scale_terms(
-    mean: Tensor, log_std: Tensor, grad: Tensor, weights: Tensor, width: Tensor,
-    trained: Tensor | None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Terms of ∂ log_lik / ∂ log r and of ∂ KL / ∂ log τ, one per entry, (k, n_bayesian)."""
-    n = log_std.shape[1]
-    excess = 1 - (mean[:, :n].square() + (2 * log_std).exp()) / width.square()
-    return grad[:, :n] * weights[:, :n], excess if trained is None else excess * trained[:, :n]
+def draw_(problem: Problem, state: ScaledState[N, G], weights: Tensor, ratio: Tensor) -> None:
+    """Write r (m + s ε) into `weights`, (k, d), with r of each entry, (k, n_bayesian)."""
+    keep = state.controls.keep
+    if problem.compiled and problem.device.type == "cpu":
+        keys = fresh_keys(state.generator)
+        problem.kernel(draw_by_counter_)(weights, state.mean, state.log_std, keys, ratio, keep)
+    else:
+        noise = torch.empty_like(state.log_std).normal_(generator=state.generator)
+        problem.kernel(draw_scaled_)(weights, state.mean, state.log_std, noise, ratio, keep)
 
 
-def draw_scaled_by_counter_(
+def draw_by_counter_(
     weights: Tensor, mean: Tensor, log_std: Tensor, keys: Tensor, ratio: Tensor,
     keep: Tensor | None,
 ) -> None:  # fmt: skip
@@ -54,31 +191,82 @@ def draw_scaled_(
     """Write r (m + s ε) into `weights`, (k, d); 0 where not kept."""
     n = log_std.shape[1]
     weights[:, :n] = ratio * torch.addcmul(mean[:, :n], log_std.exp(), noise)
-    weights[:, n:] = mean[:, n:]
+    if n < mean.shape[1]:
+        weights[:, n:] = mean[:, n:]
     if keep is not None:
         weights.mul_(keep)
 
 
-def update_scaled_(
-    mean: Tensor, log_std: Tensor, grad: Tensor, weights: Tensor, ratio: Tensor, width: Tensor,
-    point: Tensor, moments: tuple[Tensor, Tensor, Tensor, Tensor], lengths: tuple[Tensor, Tensor],
-    scale: tuple[float, Tensor], keep: Tensor | None, trained: Tensor | None,
+def spread_scaled_(
+    weights: Tensor, stds: Tensor, mean: Tensor, log_std: Tensor, ratio: Tensor,
+    keep: Tensor | None,
 ) -> None:  # fmt: skip
-    """AdaBelief on (KL - log_lik) / N in the units of the prior's width, in place."""
-    per_example, kl = scale
+    """Write r m and r s, masked, into the buffers of a local workspace, both (k, d)."""
     n = log_std.shape[1]
-    own, variance = mean[:, :n], (2 * log_std).exp()
-    force = grad[:, :n] * ratio  # ∂ log_lik / ∂ m
-    shift = weights[:, :n] / ratio - own  # s ε
+    weights[:, :n] = ratio * mean[:, :n]
+    stds[:, :n] = ratio * log_std.exp()
+    if n < mean.shape[1]:
+        weights[:, n:] = mean[:, n:]
     if keep is not None:
-        force, shift = force * keep[:, :n], shift * keep[:, :n]
-    precision = kl / width.square()
-    grad_mean = torch.cat([precision * own - per_example * force, -per_example * grad[:, n:]], 1)
-    grad_log_std = precision * variance - kl - per_example * force * shift
-    units = torch.cat([width, point.expand(len(mean), mean.shape[1] - n)], 1)
-    length, second_factor = lengths
-    adabelief_(
-        mean, grad_mean * units, moments[0], moments[1], length * units, second_factor, trained
-    )
-    own_trained = None if trained is None else trained[:, :n]
-    adabelief_(log_std, grad_log_std, moments[2], moments[3], *lengths, own_trained)
+        weights.mul_(keep)
+        stds.mul_(keep)
+
+
+def update_from_draw_(
+    mean: Tensor, log_std: Tensor, grad: Tensor, weights: Tensor, entries: Tensor,
+    moments: MomentTensors, lengths: tuple[Tensor, Tensor, Tensor], per_example: float,
+    keep: Tensor | None, trained: Tensor | None,
+) -> Tensor:  # fmt: skip
+    """Update in place from a draw of the weights and the gradient at it, both (k, d)."""
+    n = log_std.shape[1]
+    own = grad[:, :n] if keep is None else grad[:, :n] * keep[:, :n]
+    ratio = entries[0]
+    data_log_std = own * (weights[:, :n] - ratio * mean[:, :n])
+    return _update_(
+        mean, log_std, grad, own * ratio, data_log_std, entries[1], moments, lengths, per_example,
+        trained,
+    )  # fmt: skip
+
+
+def update_from_parts_(
+    mean: Tensor, log_std: Tensor, grad: Tensor, std_grad: Tensor, stds: Tensor, entries: Tensor,
+    moments: MomentTensors, lengths: tuple[Tensor, Tensor, Tensor], per_example: float,
+    keep: Tensor | None, trained: Tensor | None,
+) -> Tensor:  # fmt: skip
+    """Update in place from gradients for r m and r s, and the stds r s, all (k, d)."""
+    n = log_std.shape[1]
+    own = grad[:, :n] if keep is None else grad[:, :n] * keep[:, :n]
+    data_log_std = std_grad[:, :n] * stds[:, :n]
+    return _update_(
+        mean, log_std, grad, own * entries[0], data_log_std, entries[1], moments, lengths,
+        per_example, trained,
+    )  # fmt: skip
+
+
+def _update_(
+    mean: Tensor, log_std: Tensor, grad: Tensor, data_mean: Tensor, data_log_std: Tensor,
+    width: Tensor, moments: MomentTensors, lengths: tuple[Tensor, Tensor, Tensor],
+    per_example: float, trained: Tensor | None,
+) -> Tensor:  # fmt: skip
+    """AdaBelief on (KL - log_lik) / N in units of τ; returns both terms per entry, (2, k, n)."""
+    n, d = log_std.shape[1], mean.shape[1]
+    length, second_factor, kl = lengths
+    own, variance = mean[:, :n], (2 * log_std).exp()
+    precision = 1 / width.square()
+    excess = 1 - precision * (own.square() + variance)
+    pull = data_mean * own + data_log_std
+    grad_mean = (kl * precision * own - per_example * data_mean) * width
+    grad_log_std = kl * (precision * variance - 1) - per_example * data_log_std
+    units = width
+    if n < d:
+        unit = POINT_UNIT * torch.ones_like(mean[:, n:])
+        units = torch.cat([width, unit], 1)
+        grad_mean = torch.cat([grad_mean, -per_example * unit * grad[:, n:]], 1)
+    own_trained = None
+    if trained is not None:
+        own_trained = trained[:, :n]
+        excess = excess * own_trained
+    terms = torch.stack([pull, excess])
+    adabelief_(mean, grad_mean, moments[0], moments[1], length * units, second_factor, trained)
+    adabelief_(log_std, grad_log_std, moments[2], moments[3], length, second_factor, own_trained)
+    return terms

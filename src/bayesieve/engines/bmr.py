@@ -6,14 +6,15 @@ Weights are w = γ₀ c_l λ ŵ with ŵ ~ N(0, 1), one scale c_l per layer, c_l�
     E_q[log p(D | w)] - Σ KL(μ, σ) - Σ KL(μ_c, σ_c)                                   (B8, B9)
 
 by reparameterised gradients, and at the start of every epoch but the first set λ = 0 wherever the
-evidence for ŵ = 0 exceeds the layer's threshold, ΔF > ζ_l (B4, B7). Masks never come back.
+evidence for ŵ = 0 exceeds a threshold, ΔF > ζ (B4, B7). Masks never come back.
 
 Reference: Marković, Friston and Kiebel (2024), algorithm 1. Equations: docs/theory/bmr.md.
 Symbols: m = τμ mean, s = τσ = exp(log_std), τ = γ₀ E[c] width of a layer, r = c / E[c].
 Departures: the same family in the coordinates (m, s) of the weight itself, so that a step of a
 layer's scale leaves its weights where they are; steps of m are τ long, as if taken in μ. The KL of
-weights is exact, not sampled. By default the KL weighs 0.1 while masks change and biases are kept:
-with the paper's settings (`BMR.paper`) a network that has plenty of data loses accuracy.
+weights is exact, not sampled. By default ζ = 0 (a learned ζ is high while most weights are needed,
+and then hardly anything goes), the KL weighs 0.1 while masks change, and biases are kept: with the
+paper's settings (`BMR.paper`) a network that has plenty of data loses accuracy.
 """
 
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from typing import Literal
 import torch
 from torch import Generator, Tensor, nn
 
-from bayesieve.checks import check_choice, check_positive
+from bayesieve.checks import check_choice, check_fraction, check_positive
 from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.layout import Roles
 from bayesieve.core.posterior import Factorised, Posterior
@@ -30,16 +31,21 @@ from bayesieve.core.priors import Number, per_model
 from bayesieve.core.problem import Problem
 from bayesieve.core.reduction import evidence_at_zero, mask_log_odds
 from bayesieve.core.scale_priors import LayerScaled, log_normal_gamma_kl
-from bayesieve.core.state import Controls
 from bayesieve.engines._adabelief import adabelief_
-from bayesieve.engines._adam import Moments, bias_corrected
 from bayesieve.engines._layers import Layers, layers_of
-from bayesieve.engines._scaled import sample_, scale_terms, update_scaled_
+from bayesieve.engines._scaled import (
+    ScaledState,
+    scaled_state,
+    warm_start_,
+    weights_kl,
+    weights_step_,
+)
 
 # What the reference prunes: biases and norms too. For Problem(..., roles=PAPER_ROLES).
 PAPER_ROLES = Roles(
     prune=(nn.Linear, nn.Conv1d, nn.Conv2d, nn.MultiheadAttention, nn.LayerNorm, "*position*")
 )
+_LEAST_RENEWALS = 50  # in a run, however short
 
 
 @dataclass(frozen=True)
@@ -47,70 +53,67 @@ class Reduction:
     """When and how masks are renewed.
 
     Args:
-        rule: "hierarchical" learns each layer's threshold ζ; "savage-dickey" takes ζ = 0.
+        rule: "savage-dickey" takes the threshold ζ = 0; "hierarchical" learns it.
         count_pruned: how pruned weights enter ζ: "reference" by the ΔF they have relaxed to (near
             0, so about ½ each), "as_zero" as pruned for certain, which over-prunes.
-        steps_per_epoch: gradient steps between two renewals.
-        epochs: after this many epochs masks are final.
+        steps_per_epoch: gradient steps between renewals; fewer in runs of less than 50 epochs.
+        start: fraction of the run before the first renewal.
+        end: fraction of the run after which masks are final.
         kl: weight of the KL until then; 1 afterwards.
         spare_last: never prune the last layer.
+        scope: "layer" learns one ζ in each layer, "global" one for all of them.
     """
 
-    rule: Literal["hierarchical", "savage-dickey"] = "hierarchical"
+    rule: Literal["hierarchical", "savage-dickey"] = "savage-dickey"
     count_pruned: Literal["reference", "as_zero"] = "reference"
     steps_per_epoch: int = 500
-    epochs: int = 50
+    start: float = 0.1
+    end: float = 0.6
     kl: float = 0.1
     spare_last: bool = True
+    scope: Literal["layer", "global"] = "layer"
 
     def __post_init__(self) -> None:
         check_choice("Reduction", "rule", self.rule, ("hierarchical", "savage-dickey"))
         check_choice("Reduction", "count_pruned", self.count_pruned, ("reference", "as_zero"))
-        check_positive(
-            "Reduction", steps_per_epoch=self.steps_per_epoch, epochs=self.epochs, kl=self.kl
-        )
+        check_choice("Reduction", "scope", self.scope, ("layer", "global"))
+        check_positive("Reduction", steps_per_epoch=self.steps_per_epoch, end=self.end, kl=self.kl)
+        check_fraction("Reduction", start=self.start, end=self.end)
 
     def log_odds(self, delta: Tensor, pruned: Tensor) -> Tensor:
-        """ζ of one layer from its ΔF at 0 and what is pruned of it, (k, n) -> (k, 1)."""
+        """ζ from the ΔF at 0 of weights that share it and what is pruned, (k, n) -> (k, 1)."""
         if self.rule == "savage-dickey":
             return torch.zeros_like(delta[:, :1])
         return mask_log_odds(delta, pruned if self.count_pruned == "as_zero" else None)
 
+    def sharing(self, layers: Layers) -> list[list[slice]]:
+        """The prunable parts of w that share a ζ; those never pruned are left out."""
+        parts = [
+            (layer, part)
+            for layer, part in layers.prunable
+            if not (self.spare_last and layer == layers.last)
+        ]
+        if self.scope == "global":
+            return [[part for _, part in parts]] if parts else []
+        owners = dict.fromkeys(layer for layer, _ in parts)
+        return [[part for layer, part in parts if layer == own] for own in owners]
+
 
 @dataclass
 class ScaleNumbers:
-    """Prior numbers as tensors, scalar or (k, 1) unless said otherwise."""
+    """Prior numbers as tensors, scalar or (k, 1)."""
 
     base: Tensor  # γ₀ of each layer, (k, L) or (1, L)
     shape: Tensor
     rate: Tensor
-    point: Tensor  # unit of the steps of point parameters
 
 
-@dataclass
-class BMRState:
-    """What must survive a step."""
+BMRState = ScaledState[ScaleNumbers, Layers]
 
-    mean: Tensor  # m, (k, d)
-    log_std: Tensor  # log s, (k, n_bayesian)
-    scale_mean: Tensor  # μ_c, (k, L)
-    scale_log_std: Tensor  # log σ_c, (k, L)
-    mean_moments: Moments
-    log_std_moments: Moments
-    scale_mean_moments: Moments
-    scale_log_std_moments: Moments
-    step: Tensor  # scalar, number of steps taken
-    lr: Tensor  # scalar or (k, 1)
-    prior: ScaleNumbers
-    controls: Controls
-    generator: Generator
-    layers: Layers
 
-    @property
-    def width(self) -> Tensor:
-        """τ = γ₀ E[c] of each layer, (k, L)."""
-        log_mean = -0.5 * self.scale_mean + (2 * self.scale_log_std).exp() / 8
-        return self.prior.base * log_mean.exp()
+def widths(state: BMRState) -> Tensor:
+    """τ = γ₀ E[c] of each layer, (k, L)."""
+    return _factors(state.scale_mean, state.scale_log_std, state.prior.base, None)[1]
 
 
 @dataclass(frozen=True)
@@ -121,11 +124,12 @@ class BMR:
 
     Args:
         prior: width of the layers and the Gamma prior of their precision scales.
-        reduction: when and how masks are renewed.
+        reduction: when and how masks are renewed; None leaves pruning to `fit`.
         lr: AdaBelief learning rate in units of the prior's width; nats per example.
         init_std: starting σ of every weight, in units of the prior's width, and of log c⁻².
         start: starting means: "module" (the model's own), "he" (uniform in ±√(6 / fan_in)) or
             "uniform" (in ±2 of the prior's width, with log c⁻² uniform in ±2 too).
+        local: add the noise to activations of Linear and Conv layers instead of weights.
 
     Example:
         >>> BMR.paper().lr, BMR.paper().reduction.kl
@@ -133,10 +137,11 @@ class BMR:
     """
 
     prior: LayerScaled = field(default_factory=LayerScaled)
-    reduction: Reduction = field(default_factory=Reduction)
+    reduction: Reduction | None = field(default_factory=Reduction)
     lr: Number = 1e-2
     init_std: Number = 0.1
     start: Literal["module", "he", "uniform"] = "module"
+    local: bool = False
 
     def __post_init__(self) -> None:
         check_positive("BMR", lr=self.lr, init_std=self.init_std)
@@ -145,11 +150,11 @@ class BMR:
     @classmethod
     def paper(cls) -> "BMR":
         """The reference's settings; use PAPER_ROLES for the problem to prune biases as well."""
-        return cls(reduction=Reduction(kl=1.0), start="uniform")
+        return cls(reduction=Reduction("hierarchical", start=0.0, end=1.0, kl=1.0), start="uniform")
 
     def init(self, problem: Problem, generator: Generator, n_models: int = 1) -> BMRState:
         """Start near the initial weights, every scale at 1 (or at random), nothing pruned."""
-        layers = layers_of(problem.layout)
+        layers = layers_of(problem.layout, problem.device)
         scheme = "module" if self.start == "uniform" else self.start
         mean = problem.starting_points(n_models, generator, scheme)
         numbers = self._numbers(mean, layers)
@@ -158,78 +163,46 @@ class BMR:
         if self.start == "uniform":
             scale_mean.uniform_(-2, 2, generator=generator)
         scale_log_std = init_std.log().expand(n_models, layers.n).contiguous()
-        width = numbers.base * (-0.5 * scale_mean + (2 * scale_log_std).exp() / 8).exp()
-        spread, n = layers.spread(width), problem.layout.n_bayesian
+        width = _factors(scale_mean, scale_log_std, numbers.base, None)[1]
+        spread, n = layers.to_entries(width), problem.layout.n_bayesian
         if self.start == "uniform":
             mean[:, :n] = spread * torch.empty_like(spread).uniform_(-2, 2, generator=generator)
-        log_std = (spread * init_std).log()
-        controls = Controls.neutral(mean)
-        controls.allow_masks_(mean)
-        return BMRState(
-            mean=mean,
-            log_std=log_std,
-            scale_mean=scale_mean,
-            scale_log_std=scale_log_std,
-            mean_moments=Moments.zeros_like(mean),
-            log_std_moments=Moments.zeros_like(log_std),
-            scale_mean_moments=Moments.zeros_like(scale_mean),
-            scale_log_std_moments=Moments.zeros_like(scale_log_std),
-            step=mean.new_zeros(()),
-            lr=per_model(self.lr, mean),
-            prior=numbers,
-            controls=controls,
-            generator=generator,
-            layers=layers,
-        )
+        kl = 1.0 if self.reduction is None else self.reduction.kl
+        state = scaled_state(
+            mean, (spread * init_std).log(), (scale_mean, scale_log_std),
+            per_model(self.lr, mean), kl, numbers, layers, generator,
+        )  # fmt: skip
+        if self.reduction is not None:
+            state.controls.allow_masks_(mean)
+        return state
 
     def warm_start_(self, state: BMRState, posterior: Posterior) -> None:
         """Continue from another posterior's means, and stds where it has them."""
-        state.mean.copy_(posterior.mean)
-        if isinstance(posterior, Factorised):
-            std = posterior.std[: state.log_std.shape[1]]
-            state.log_std.copy_(torch.where(std > 0, std.log(), state.log_std))
+        warm_start_(state, posterior)
 
     def step(self, problem: Problem, state: BMRState, batch: Batch) -> Metrics:
-        """Renew the masks if an epoch begins, then one reparameterised gradient step; in place."""
-        self._reduce_if_due_(problem, state)
-        layers = state.layers
-        keep, trained = state.controls.keep, state.controls.trained
-        scale_noise = torch.empty_like(state.scale_mean).normal_(generator=state.generator)
-        scale_std = state.scale_log_std.exp()
-        log_ratio = -0.5 * scale_std * scale_noise - scale_std.square() / 8  # E[r] = 1
-        ratio = layers.spread(log_ratio.exp())
-        weights = sample_(problem, state.mean, state.log_std, ratio, keep, state.generator)
-        log_lik, grad = problem.value_and_grad(weights, batch)
-
-        n_data, spread = problem.n_data, layers.spread(state.width)
-        terms = problem.kernel(scale_terms)(
-            state.mean, state.log_std, grad, weights, spread, trained
+        """One reparameterised gradient step in place; masks are those of the last renewal."""
+        noise = torch.empty_like(state.scale_mean).normal_(generator=state.generator)
+        numbers = state.prior
+        ratio, width = problem.kernel(_factors)(
+            state.scale_mean, state.scale_log_std, numbers.base, noise
         )
-        pull, excess = (layers.total(own) for own in terms)
-        state.step += 1
-        lr = state.lr * state.controls.lr_scale
-        lengths = bias_corrected(lr, state.step)
-        kl = state.controls.kl_scale * self._kl_weight(state.step) / n_data
-        self._scale_step_(state, lengths, (pull / n_data, kl * excess, kl), scale_noise)
-        problem.kernel(update_scaled_)(
-            state.mean, state.log_std, grad, weights, ratio, spread, state.prior.point,
-            (state.mean_moments.first, state.mean_moments.second,
-             state.log_std_moments.first, state.log_std_moments.second),
-            lengths, (1 / n_data, kl), keep, trained,
+        log_lik, terms, lengths = weights_step_(
+            problem, state, batch, ratio, width, local=self.local
+        )
+        problem.kernel(_scale_step_)(
+            state.scale_mean, state.scale_log_std, noise, terms, numbers.shape, numbers.rate,
+            (state.scale_mean_moments.first, state.scale_mean_moments.second,
+             state.scale_log_std_moments.first, state.scale_log_std_moments.second),
+            lengths, problem.n_data,
         )  # fmt: skip
         return {"log_lik": log_lik}
 
     def kl(self, state: BMRState) -> Tensor:
         """KL of trained weights and layer scales in nats, (k,)."""
-        n = state.log_std.shape[1]
-        spread = state.layers.spread(state.width)
-        second_moment = (state.mean[:, :n].square() + (2 * state.log_std).exp()) / spread.square()
-        weights = 0.5 * (second_moment - 1) + spread.log() - state.log_std
-        if state.controls.trained is not None:
-            weights = torch.where(state.controls.trained[:, :n], weights, 0.0)
         numbers = state.prior.shape, state.prior.rate
         scales = log_normal_gamma_kl(state.scale_mean, state.scale_log_std, *numbers)
-        return weights.sum(1, dtype=torch.float64) + scales.sum(1, dtype=torch.float64)
+        return weights_kl(state, widths(state)) + scales.sum(1, dtype=torch.float64)
 
     def posterior(self, problem: Problem, state: BMRState, member: int = 0) -> Factorised:
         """Moments of w of one member; exactly 0 where pruned.
@@ -239,80 +212,89 @@ class BMR:
         layout = problem.layout
         mean = state.mean[member].detach().clone()
         std = torch.zeros_like(mean)
-        growth = state.layers.spread(((2 * state.scale_log_std).exp() / 4).expm1())[member]
+        growth = state.groups.to_entries(((2 * state.scale_log_std).exp() / 4).expm1())[member]
         square, variance = mean[layout.bayesian].square(), (2 * state.log_std[member]).exp()
         std[layout.bayesian] = (variance + growth * (square + variance)).sqrt()
-        buffers = problem.workspace(len(state.mean)).buffers(member)
+        buffers = problem.workspace(len(state.mean), local=self.local).buffers(member)
         whole = Factorised(problem.network, mean, std, None, None, buffers)
         keep = state.controls.keep
         return whole if keep is None else whole.masked(keep[member])
 
     def prior_stds(self, problem: Problem, state: BMRState, member: int = 0) -> dict[str, float]:
         """Width τ of the prior of every Bayesian tensor by name, as `sieve.bmr.reduce` takes it."""
-        widths = state.width[member].tolist()
+        own = widths(state)[member].tolist()
         return {
-            name: widths[layer]
-            for name, (layer, _) in zip(problem.layout.names, state.layers.parts, strict=False)
+            name: own[layer]
+            for name, (layer, _) in zip(problem.layout.names, state.groups.parts, strict=False)
         }
 
-    def reduce_(self, state: BMRState) -> Tensor:
+    @property
+    def settled(self) -> float | None:
+        """Fraction of the run from which masks are final; None without a reduction."""
+        return None if self.reduction is None else self.reduction.end
+
+    def renew_every(self, n_steps: int) -> int:
+        """Steps between renewals in a run of `n_steps`; 0 without a reduction."""
+        every = 0 if self.reduction is None else self.reduction.steps_per_epoch
+        return min(every, max(n_steps // _LEAST_RENEWALS, 1))
+
+    def renew_(self, problem: Problem, state: BMRState, step: int, n_steps: int) -> None:
+        """Renew the masks, and raise the weight of the KL when they are final."""
+        if self.reduction is None or state.controls.keep is None:
+            return
+        first, last = self.reduction.start * n_steps, self.reduction.end * n_steps
+        if first <= step <= last:
+            state.controls.keep.copy_(self.reduced(state))
+        if step >= last:
+            state.kl.fill_(1.0)
+
+    def reduced(self, state: BMRState) -> Tensor:
         """The masks that the evidence leaves of those in force, (k, d) bool."""
         keep, trained = state.controls.keep, state.controls.trained
-        assert keep is not None
-        assert trained is not None
-        new, width = keep.clone(), state.width
-        for layer, parts in enumerate(state.layers.prunable):
-            if not parts or (self.reduction.spare_last and layer == state.layers.last):
-                continue
-            mean, log_std, kept, moving = (
-                torch.cat([x[:, part] for part in parts], 1)
-                for x in (state.mean, state.log_std, keep, trained)
-            )
-            delta = evidence_at_zero(mean, log_std.exp(), width[:, layer : layer + 1])
-            delta = torch.where(kept | moving, delta, 0.0)  # what no longer moves is the prior's
-            supported = delta <= self.reduction.log_odds(delta, ~kept)
-            sizes = [part.stop - part.start for part in parts]
-            for part, own in zip(parts, supported.split(sizes, 1), strict=True):
-                new[:, part] &= own
+        if self.reduction is None or keep is None or trained is None:
+            raise ValueError("BMR: without a reduction there are no masks to renew.")
+        n = state.log_std.shape[1]
+        width = state.groups.to_entries(widths(state))
+        delta = evidence_at_zero(state.mean[:, :n], state.log_std.exp(), width)
+        # What no longer moves counts as relaxed to the prior.
+        delta = torch.where((keep | trained)[:, :n], delta, 0.0)
+        new = keep.clone()
+        for parts in self.reduction.sharing(state.groups):
+            own, gone = (torch.cat([x[:, p] for p in parts], 1) for x in (delta, ~keep))
+            zeta = self.reduction.log_odds(own, gone)
+            for part in parts:
+                new[:, part] &= delta[:, part] <= zeta
         return new
-
-    def _reduce_if_due_(self, problem: Problem, state: BMRState) -> None:
-        keep, every = state.controls.keep, self.reduction.steps_per_epoch
-        if keep is None:
-            return
-        last = every * self.reduction.epochs
-        due = (state.step > 0) & (state.step % every == 0) & (state.step <= last)
-        if problem.device.type != "cpu":  # a captured step cannot branch
-            keep.copy_(torch.where(due, self.reduce_(state), keep))
-        elif bool(due):
-            keep.copy_(self.reduce_(state))
-
-    def _kl_weight(self, step: Tensor) -> Tensor:
-        pruning = step <= self.reduction.steps_per_epoch * self.reduction.epochs
-        return torch.where(pruning, self.reduction.kl, 1.0).to(step.dtype)
-
-    def _scale_step_(
-        self,
-        state: BMRState,
-        lengths: tuple[Tensor, Tensor],
-        parts: tuple[Tensor, Tensor, Tensor],
-        noise: Tensor,
-    ) -> None:
-        """Gradients of (KL - log_lik) / N for μ_c and log σ_c, each (k, L), and their step."""
-        pull, excess, kl = parts
-        std = state.scale_log_std.exp()
-        expected = (state.scale_mean + 0.5 * std.square()).exp()  # E[c⁻²]
-        grad_mean = kl * (state.prior.rate * expected - state.prior.shape) - 0.5 * excess
-        grad_std = kl * (state.prior.rate * expected * std - 1 / std) + 0.25 * std * excess
-        grad_std = grad_std + pull * (0.5 * noise + 0.25 * std)
-        for parameter, grad, moments in (
-            (state.scale_mean, grad_mean, state.scale_mean_moments),
-            (state.scale_log_std, grad_std * std, state.scale_log_std_moments),
-        ):
-            adabelief_(parameter, grad, moments.first, moments.second, *lengths)
 
     def _numbers(self, like: Tensor, layers: Layers) -> ScaleNumbers:
         std, last = (per_model(x, like) for x in (self.prior.std, self.prior.last_std))
         is_last = torch.arange(layers.n, device=like.device)[None] == layers.last
         shape, rate = (per_model(x, like) for x in (self.prior.shape, self.prior.rate))
-        return ScaleNumbers(torch.where(is_last, last, std), shape, rate, std)
+        return ScaleNumbers(torch.where(is_last, last, std), shape, rate)
+
+
+def _factors(
+    scale_mean: Tensor, scale_log_std: Tensor, base: Tensor, noise: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """A draw of r = c / E[c] (1 without noise) and τ = γ₀ E[c] of each layer, both (k, L)."""
+    std = scale_log_std.exp()
+    width = base * (-0.5 * scale_mean + std.square() / 8).exp()
+    ratio = 0 * width if noise is None else -0.5 * std * noise - std.square() / 8
+    return ratio.exp(), width
+
+
+def _scale_step_(
+    mean: Tensor, log_std: Tensor, noise: Tensor, terms: Tensor, shape: Tensor, rate: Tensor,
+    moments: tuple[Tensor, Tensor, Tensor, Tensor], lengths: tuple[Tensor, Tensor, Tensor],
+    n_data: int,
+) -> None:  # fmt: skip
+    """AdaBelief on (KL - log_lik) / N for μ_c and log σ_c, each (k, L), in place."""
+    length, second_factor, kl = lengths
+    pull, excess = terms[0] / n_data, kl * terms[1]
+    std = log_std.exp()
+    expected = rate * (mean + 0.5 * std.square()).exp()  # of rate c⁻²
+    grad_mean = kl * (expected - shape) - 0.5 * excess
+    grad_std = kl * (expected * std - 1 / std) + 0.25 * std * excess
+    grad_std = grad_std + pull * (0.5 * noise + 0.25 * std)
+    adabelief_(mean, grad_mean, moments[0], moments[1], length, second_factor)
+    adabelief_(log_std, grad_std * std, moments[2], moments[3], length, second_factor)

@@ -27,11 +27,15 @@ from bayesieve.core.posterior_horseshoe import UnitScaled
 from bayesieve.core.priors import Number, member_number, per_model
 from bayesieve.core.problem import Problem
 from bayesieve.core.scale_priors import Horseshoe, log_normal_gamma_kl
-from bayesieve.core.state import Controls
 from bayesieve.core.unit_scales import UnitScales
 from bayesieve.engines._adabelief import adabelief_
-from bayesieve.engines._adam import Moments, bias_corrected
-from bayesieve.engines._scaled import sample_, scale_terms, update_scaled_
+from bayesieve.engines._scaled import (
+    ScaledState,
+    scaled_state,
+    warm_start_,
+    weights_kl,
+    weights_step_,
+)
 
 
 @dataclass
@@ -43,31 +47,14 @@ class HorseshoeNumbers:
     rate: Tensor  # the same
 
 
-@dataclass
-class HorseshoeState:
-    """What must survive a step."""
+HorseshoeState = ScaledState[HorseshoeNumbers, UnitScales]
 
-    mean: Tensor  # m, (k, d)
-    log_std: Tensor  # log s, (k, n_bayesian)
-    scale_mean: Tensor  # means of the logs of all scales, (k, S)
-    scale_log_std: Tensor  # logs of their stds, (k, S)
-    mean_moments: Moments
-    log_std_moments: Moments
-    scale_mean_moments: Moments
-    scale_log_std_moments: Moments
-    step: Tensor  # scalar, number of steps taken
-    lr: Tensor  # scalar or (k, 1)
-    prior: HorseshoeNumbers
-    controls: Controls
-    generator: Generator
-    scales: UnitScales
 
-    @property
-    def log_width(self) -> Tensor:
-        """Log E[γ] of each unit, (k, R)."""
-        return self.scales.log_expected_power(
-            self.scale_mean, self.scale_log_std.exp(), self.prior.log_std
-        )
+def log_widths(state: HorseshoeState) -> Tensor:
+    """Log E[γ] of each unit, (k, R)."""
+    return state.groups.log_expected_power(
+        state.scale_mean, state.scale_log_std.exp(), state.prior.log_std
+    )
 
 
 @dataclass(frozen=True)
@@ -81,6 +68,7 @@ class HorseshoeVI:
         lr: AdaBelief learning rate in units of the scales in force; nats per example.
         init_std: starting std of every ŵ and of the log of every scale.
         start: starting means: "module" (the model's own) or "he" (uniform in ±√(6 / fan_in)).
+        local: add the noise to activations of Linear and Conv layers instead of weights.
 
     Example:
         >>> HorseshoeVI().prior
@@ -91,6 +79,7 @@ class HorseshoeVI:
     lr: Number = 5e-3
     init_std: Number = 0.1
     start: Literal["module", "he"] = "module"
+    local: bool = False
 
     def __post_init__(self) -> None:
         check_positive("HorseshoeVI", lr=self.lr, init_std=self.init_std)
@@ -107,84 +96,40 @@ class HorseshoeVI:
         scale_mean = _matching_scales(mean[:, layout.bayesian], scales, numbers.log_std)
         width = scales.log_expected_power(scale_mean, scale_log_std.exp(), numbers.log_std)
         log_std = scales.to_entries(width) + init_std.log()
-        return HorseshoeState(
-            mean=mean,
-            log_std=log_std,
-            scale_mean=scale_mean,
-            scale_log_std=scale_log_std,
-            mean_moments=Moments.zeros_like(mean),
-            log_std_moments=Moments.zeros_like(log_std),
-            scale_mean_moments=Moments.zeros_like(scale_mean),
-            scale_log_std_moments=Moments.zeros_like(scale_mean),
-            step=mean.new_zeros(()),
-            lr=per_model(self.lr, mean),
-            prior=numbers,
-            controls=Controls.neutral(mean),
-            generator=generator,
-            scales=scales,
-        )
+        return scaled_state(
+            mean, log_std, (scale_mean, scale_log_std), per_model(self.lr, mean), 1.0, numbers,
+            scales, generator,
+        )  # fmt: skip
 
     def warm_start_(self, state: HorseshoeState, posterior: Posterior) -> None:
         """Continue from another posterior's means, and spreads where it has them."""
-        state.mean.copy_(posterior.mean)
-        std = getattr(posterior, "spread", getattr(posterior, "std", None))
-        if isinstance(std, Tensor):
-            own = std[: state.log_std.shape[1]]
-            state.log_std.copy_(torch.where(own > 0, own.log(), state.log_std))
+        warm_start_(state, posterior)
 
     def step(self, problem: Problem, state: HorseshoeState, batch: Batch) -> Metrics:
         """One reparameterised gradient step in place."""
-        scales = state.scales
-        keep, trained = state.controls.keep, state.controls.trained
-        scale_noise = torch.empty_like(state.scale_mean).normal_(generator=state.generator)
-        with torch.enable_grad():  # the small graph of the scales; the network's is separate
-            leaves = [x.detach().requires_grad_() for x in (state.scale_mean, state.scale_log_std)]
-            logs = torch.addcmul(leaves[0], leaves[1].exp(), scale_noise)
-            log_width = scales.log_expected_power(leaves[0], leaves[1].exp(), state.prior.log_std)
-            log_ratio = scales.log_scale(logs, state.prior.log_std) - log_width
-            scale_kl = _scale_kl(leaves[0], leaves[1], state)
-        ratio = scales.to_entries(log_ratio.detach().exp())
-        weights = sample_(problem, state.mean, state.log_std, ratio, keep, state.generator)
-        log_lik, grad = problem.value_and_grad(weights, batch)
-
-        n_data, width = problem.n_data, scales.to_entries(log_width.detach().exp())
-        terms = problem.kernel(scale_terms)(
-            state.mean, state.log_std, grad, weights, width, trained
+        noise = torch.empty_like(state.scale_mean).normal_(generator=state.generator)
+        numbers = state.prior
+        ratio, width = problem.kernel(_factors)(
+            state.scale_mean, state.scale_log_std, noise, numbers.log_std, state.groups
         )
-        pull, excess = (scales.total(own) for own in terms)
-        kl = state.controls.kl_scale / n_data
-        grads = torch.autograd.grad(
-            [log_ratio, log_width, scale_kl],
-            leaves,
-            [-pull / n_data, kl * excess, kl.expand_as(scale_kl)],
+        log_lik, terms, lengths = weights_step_(
+            problem, state, batch, ratio, width, local=self.local
         )
-        state.step += 1
-        lengths = bias_corrected(state.lr * state.controls.lr_scale, state.step)
-        for parameter, own, moments in (
-            (state.scale_mean, grads[0], state.scale_mean_moments),
-            (state.scale_log_std, grads[1], state.scale_log_std_moments),
-        ):
-            adabelief_(parameter, own, moments.first, moments.second, *lengths)
-        unit = state.prior.log_std.new_full((), 0.1)  # of the steps of point parameters
-        problem.kernel(update_scaled_)(
-            state.mean, state.log_std, grad, weights, ratio, width, unit,
-            (state.mean_moments.first, state.mean_moments.second,
-             state.log_std_moments.first, state.log_std_moments.second),
-            lengths, (1 / n_data, kl), keep, trained,
+        problem.kernel(_scale_step_)(
+            state.scale_mean, state.scale_log_std, noise, terms, numbers.log_std, numbers.shape,
+            numbers.rate, state.groups,
+            (state.scale_mean_moments.first, state.scale_mean_moments.second,
+             state.scale_log_std_moments.first, state.scale_log_std_moments.second),
+            lengths, problem.n_data,
         )  # fmt: skip
         return {"log_lik": log_lik}
 
     def kl(self, state: HorseshoeState) -> Tensor:
         """KL of trained weights and all scales in nats, (k,)."""
-        n = state.log_std.shape[1]
-        log_width = state.scales.to_entries(state.log_width)
-        second_moment = state.mean[:, :n].square() + (2 * state.log_std).exp()
-        ratio = second_moment * (-2 * log_width).exp()
-        weights = 0.5 * (ratio - 1) + log_width - state.log_std
-        if state.controls.trained is not None:
-            weights = torch.where(state.controls.trained[:, :n], weights, 0.0)
-        scales = _scale_kl(state.scale_mean, state.scale_log_std, state)
-        return weights.sum(1, dtype=torch.float64) + scales.double()
+        numbers = state.prior.shape, state.prior.rate
+        scales = log_normal_gamma_kl(state.scale_mean, state.scale_log_std, *numbers)
+        own = (state.groups.active * scales).sum(1, dtype=torch.float64)
+        return weights_kl(state, log_widths(state).exp()) + own
 
     def posterior(self, problem: Problem, state: HorseshoeState, member: int = 0) -> UnitScaled:
         """q(w) of one member, with its scales; exactly 0 where pruned."""
@@ -198,7 +143,7 @@ class HorseshoeVI:
             state.scale_mean[member].clone(),
             state.scale_log_std[member].exp(),
             member_number(self.prior.std, member),
-            problem.workspace(len(state.mean)).buffers(member),
+            problem.workspace(len(state.mean), local=self.local).buffers(member),
         )
         keep = state.controls.keep
         return whole if keep is None else whole.masked(keep[member])
@@ -218,10 +163,40 @@ class HorseshoeVI:
         )
 
 
-def _scale_kl(mean: Tensor, log_std: Tensor, state: HorseshoeState) -> Tensor:
-    """KL of the scales that are in use, (k,)."""
-    kl = log_normal_gamma_kl(mean, log_std, state.prior.shape, state.prior.rate)
-    return (state.scales.active * kl).sum(1)
+def _factors(
+    scale_mean: Tensor, scale_log_std: Tensor, noise: Tensor, log_std: Tensor, scales: UnitScales
+) -> tuple[Tensor, Tensor]:
+    """A draw of r = γ / E[γ], and E[γ] of each unit, both (k, R)."""
+    std = scale_log_std.exp()
+    log_width = scales.log_expected_power(scale_mean, std, log_std)
+    log_ratio = scales.log_scale(torch.addcmul(scale_mean, std, noise), log_std) - log_width
+    return log_ratio.exp(), log_width.exp()
+
+
+def _scale_step_(
+    mean: Tensor, log_std: Tensor, noise: Tensor, terms: Tensor, prior_log_std: Tensor,
+    shape: Tensor, rate: Tensor, scales: UnitScales,
+    moments: tuple[Tensor, Tensor, Tensor, Tensor], lengths: tuple[Tensor, Tensor, Tensor],
+    n_data: int,
+) -> None:  # fmt: skip
+    """AdaBelief on (KL - log_lik) / N for the means and log-stds of all scales, in place."""
+    length, second_factor, kl = lengths
+
+    def objective(own_mean: Tensor, own_log_std: Tensor) -> Tensor:
+        """What depends on the scales, with the weights' part linear in log r and log γ̄."""
+        std = own_log_std.exp()
+        log_width = scales.log_expected_power(own_mean, std, prior_log_std)
+        logs = torch.addcmul(own_mean, std, noise)
+        log_ratio = scales.log_scale(logs, prior_log_std) - log_width
+        own_kl = scales.active * log_normal_gamma_kl(own_mean, own_log_std, shape, rate)
+        return (
+            kl * (own_kl.sum() + (terms[1] * log_width).sum())
+            - (terms[0] * log_ratio).sum() / n_data
+        )
+
+    grads = torch.func.grad(objective, argnums=(0, 1))(mean, log_std)
+    adabelief_(mean, grads[0], moments[0], moments[1], length, second_factor)
+    adabelief_(log_std, grads[1], moments[2], moments[3], length, second_factor)
 
 
 def _matching_scales(mean: Tensor, scales: UnitScales, log_std: Tensor) -> Tensor:

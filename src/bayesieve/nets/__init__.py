@@ -2,7 +2,7 @@
 
 from bayesieve.nets.cnn import conv2_bn_fc3, conv2_fc2
 from bayesieve.nets.importing import from_path
-from bayesieve.nets.lenet import lenet5, lenet5_caffe, lenet_300_100
+from bayesieve.nets.lenet import lenet5, lenet5_caffe, lenet5_wide, lenet_300_100
 from bayesieve.nets.mixer import mixer
 from bayesieve.nets.mlp import Activation, mlp
 from bayesieve.nets.resnet import resnet20, resnet32
@@ -16,6 +16,7 @@ __all__ = [
     "from_path",
     "lenet5",
     "lenet5_caffe",
+    "lenet5_wide",
     "lenet_300_100",
     "mixer",
     "mlp",

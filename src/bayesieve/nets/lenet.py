@@ -3,6 +3,8 @@
 - `lenet_300_100`: the fully connected one, with ReLU as in the pruning papers.
 - `lenet5`: LeCun, Bottou, Bengio and Haffner (1998), "Gradient-based learning applied to document
   recognition", section II.B: tanh and average pooling.
+- `lenet5_wide`: the same with three times the maps, for 32x32 colour images: Marković, Friston and
+  Kiebel (2024).
 - `lenet5_caffe`: the variant shipped with Caffe, wider, with max pooling and ReLUs.
 
 Departures of `lenet5` from 1998: the first convolution is padded by 2, so that 28x28 images take
@@ -35,34 +37,67 @@ def lenet_300_100(input_shape: tuple[int, ...], n_outputs: int) -> nn.Sequential
     return mlp(input_shape, n_outputs, widths=(300, 100), activation="relu")
 
 
-def lenet5(input_shape: tuple[int, ...], n_outputs: int) -> nn.Sequential:
+def lenet5(input_shape: tuple[int, ...], n_outputs: int, *, dropout: float = 0.0) -> nn.Sequential:
     """Build LeNet-5: convolutions of 6, 16 and 120 maps, then 84 units; tanh, average pooling.
+
+    Args:
+        input_shape: (channels, height, width); 28x28 images are padded to 32x32.
+        n_outputs: number of outputs.
+        dropout: probability of dropping an input of a dense layer; for point estimates.
 
     Example:
         >>> net = lenet5((1, 28, 28), 10)
         >>> sum(p.numel() for p in net.parameters())
         61706
     """
+    return _lenet5("lenet5", input_shape, n_outputs, (6, 16, 120, 84), 2, dropout)
+
+
+def lenet5_wide(
+    input_shape: tuple[int, ...], n_outputs: int, *, dropout: float = 0.0
+) -> nn.Sequential:
+    """Build LeNet-5 with 18, 48 and 360 maps and 256 units, without padding.
+
+    Args:
+        input_shape: (channels, height, width), at least 32x32.
+        n_outputs: number of outputs.
+        dropout: probability of dropping an input of a dense layer; for point estimates.
+
+    Example:
+        >>> net = lenet5_wide((3, 32, 32), 10)
+        >>> sum(p.numel() for p in net.parameters())
+        550362
+    """
+    return _lenet5("lenet5_wide", input_shape, n_outputs, (18, 48, 360, 256), 0, dropout)
+
+
+def _lenet5(
+    who: str, input_shape: tuple[int, ...], n_outputs: int, sizes: tuple[int, int, int, int],
+    padding: int, dropout: float,
+) -> nn.Sequential:  # fmt: skip
     # padding of each convolution, and whether pooling follows it
-    height, width = _final_size(
-        "lenet5", input_shape, n_outputs, ((2, True), (0, True), (0, False))
+    stages = ((padding, True), (0, True), (0, False))
+    height, width = _final_size(who, input_shape, n_outputs, stages)
+    first, second, third, hidden = sizes
+    layers: OrderedDict[str, nn.Module] = OrderedDict(
+        conv1=nn.Conv2d(input_shape[0], first, _KERNEL, padding=padding),
+        act1=nn.Tanh(),
+        pool1=nn.AvgPool2d(_POOL),
+        conv2=nn.Conv2d(first, second, _KERNEL),
+        act2=nn.Tanh(),
+        pool2=nn.AvgPool2d(_POOL),
+        conv3=nn.Conv2d(second, third, _KERNEL),
+        act3=nn.Tanh(),
+        flatten=nn.Flatten(),
     )
-    return nn.Sequential(
-        OrderedDict(
-            conv1=nn.Conv2d(input_shape[0], 6, _KERNEL, padding=2),
-            act1=nn.Tanh(),
-            pool1=nn.AvgPool2d(_POOL),
-            conv2=nn.Conv2d(6, 16, _KERNEL),
-            act2=nn.Tanh(),
-            pool2=nn.AvgPool2d(_POOL),
-            conv3=nn.Conv2d(16, 120, _KERNEL),
-            act3=nn.Tanh(),
-            flatten=nn.Flatten(),
-            fc1=nn.Linear(120 * height * width, 84),
-            act4=nn.Tanh(),
-            out=nn.Linear(84, n_outputs),
-        )
-    )
+    if dropout:
+        layers["drop1"] = nn.Dropout(dropout)
+    layers["fc1"] = nn.Linear(third * height * width, hidden)
+    layers["act4"] = nn.Tanh()
+    if dropout:
+        layers["drop2"] = nn.Dropout(dropout)
+    layers["out"] = nn.Linear(hidden, n_outputs)
+    return nn.Sequential(layers)
 
 
 def lenet5_caffe(input_shape: tuple[int, ...], n_outputs: int) -> nn.Sequential:

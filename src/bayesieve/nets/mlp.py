@@ -20,6 +20,7 @@ def mlp(
     n_outputs: int,
     widths: Sequence[int] = (400, 400),
     activation: Activation = "relu",
+    dropout: float = 0.0,
 ) -> nn.Sequential:
     """Build a fully connected network: flatten, hidden layers, linear output.
 
@@ -28,6 +29,7 @@ def mlp(
         n_outputs: number of outputs (logits, or regression targets).
         widths: units of each hidden layer; empty gives a linear model.
         activation: function after each hidden layer; "swish" is x * sigmoid(x).
+        dropout: probability of dropping a hidden unit; for point estimates.
 
     Returns:
         Layers named "flatten", "fc1", "act1", "fc2", ..., "out"; maps (n, *input_shape) to
@@ -48,6 +50,8 @@ def mlp(
     for i, width in enumerate(widths, start=1):
         layers[f"fc{i}"] = nn.Linear(n_inputs, width)
         layers[f"act{i}"] = _ACTIVATIONS[activation]()
+        if dropout:
+            layers[f"drop{i}"] = nn.Dropout(dropout)
         n_inputs = width
     layers["out"] = nn.Linear(n_inputs, n_outputs)
     return nn.Sequential(layers)

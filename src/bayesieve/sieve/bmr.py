@@ -13,14 +13,20 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from bayesieve.checks import check_choice, check_not_negative, check_positive
+from bayesieve.checks import (
+    check_choice,
+    check_fraction,
+    check_not_negative,
+    check_positive,
+)
 from bayesieve.core.layout import Layout
 from bayesieve.core.posterior import Factorised, Posterior, SparseModel
 from bayesieve.core.reduction import N_UPDATES, evidence_at_zero, mask_log_odds
 from bayesieve.sieve.prune import prune
-from bayesieve.sieve.rules import keep_scored
-from bayesieve.sieve.scores import evidence_score
+from bayesieve.sieve.rules import keep_fraction, keep_scored
+from bayesieve.sieve.scores import Score, ScoreName, evidence_score
 from bayesieve.sieve.units import unit_chain
+from bayesieve.training.unit_laplace import UnitLaplace
 
 PriorStd = float | Literal["empirical"] | Mapping[str, float] | None
 
@@ -47,6 +53,7 @@ class support:
         prior_std: width of the prior: None takes the posterior's own prior; a number, one number
             per tensor name, or "empirical" (each tensor's root mean second moment).
         n_updates: coordinate updates of ζ.
+        scope: "layer" learns one ζ per tensor, "global" one for all that may be pruned.
     """
 
     rule: Literal["hierarchical", "savage-dickey"] = "hierarchical"
@@ -54,8 +61,10 @@ class support:
     spare_last: bool = False
     prior_std: PriorStd = None
     n_updates: int = N_UPDATES
+    scope: Literal["layer", "global"] = "layer"
 
     def __post_init__(self) -> None:
+        check_choice("reduce", "scope", self.scope, ("layer", "global"))
         check_choice("reduce", "rule", self.rule, ("hierarchical", "savage-dickey"))
         check_choice("reduce", "count_pruned", self.count_pruned, ("reference", "as_zero"))
         check_not_negative("reduce", n_updates=self.n_updates)
@@ -94,12 +103,19 @@ class support:
         names = [n for n in layout.names if layout.slices[n].start < layout.n_sparse]
         if self.rule == "savage-dickey":
             return dict.fromkeys(names, 0.0)
-        found = {}
-        for name in names:
-            part = layout.slices[name]
-            gone = pruned[part] if self.count_pruned == "as_zero" else None
-            found[name] = mask_log_odds(delta[part].double(), gone, self.n_updates).item()
-        return found
+        if self.scope == "global":
+            spared = {_last(layout)} if self.spare_last else set()
+            own = [layout.slices[name] for name in names if name not in spared]
+            return dict.fromkeys(names, self._zeta(delta, pruned, own))
+        return {name: self._zeta(delta, pruned, [layout.slices[name]]) for name in names}
+
+    def _zeta(self, delta: Tensor, pruned: Tensor, parts: list[slice]) -> float:
+        """ζ of the weights of some parts of w."""
+        if not parts:
+            return 0.0
+        own, gone = (torch.cat([x[part] for part in parts]) for x in (delta, pruned))
+        counted = gone if self.count_pruned == "as_zero" else None
+        return mask_log_odds(own.double(), counted, self.n_updates).item()
 
     def _widths(self, posterior: Factorised) -> Tensor:
         """Prior std of every entry, (d,)."""
@@ -126,6 +142,7 @@ def reduce(
     posterior: Posterior | SparseModel,
     scoring: support | None = None,
     *,
+    threshold: float = 0.5,
     allow_empty_layers: bool = False,
 ) -> SparseModel:
     """Prune every weight whose removal raises the evidence enough; nothing is retrained.
@@ -133,6 +150,7 @@ def reduce(
     Args:
         posterior: a factorised posterior; of a sparse model, what was pruned stays pruned.
         scoring: settings of the rule; None takes the hierarchical rule.
+        threshold: least probability of being needed that keeps a weight, between 0 and 1.
         allow_empty_layers: whether a layer may lose its last weight.
 
     Returns:
@@ -150,7 +168,33 @@ def reduce(
     if isinstance(whole, Factorised):
         whole = replace(whole, logit_inclusion=scoring(whole))
     given = SparseModel(whole, posterior.keep) if isinstance(posterior, SparseModel) else whole
-    return prune(given, keep_scored(0.0, scoring, allow_empty_layers))
+    check_fraction("reduce", threshold=threshold)
+    logit = torch.tensor(threshold, dtype=torch.float64).logit().item()
+    return prune(given, keep_scored(logit, scoring, allow_empty_layers))
+
+
+def reduce_units(
+    units: UnitLaplace, zeros: float, *, score: ScoreName | Score = "snr", rounds: int = 4
+) -> SparseModel:
+    """Prune to a fraction of zeros, letting the rest of each unit make up for what goes.
+
+    With the stds of `laplace_units` the score "snr" ranks weights by what removing one costs when
+    the others of its unit follow. After each of some rounds the ranking is renewed.
+
+    Args:
+        units: trained weights and their precision, unit by unit.
+        zeros: fraction of all parameters to set to 0, biases counted.
+        score: a name of `SCORES` or a function of the posterior; larger stays.
+        rounds: in which the kept fraction falls by equal factors.
+    """
+    check_fraction("reduce_units", zeros=zeros)
+    check_positive("reduce_units", rounds=rounds)
+    posterior: Posterior = units.posterior
+    sparse = SparseModel(posterior, torch.ones_like(posterior.mean, dtype=torch.bool))
+    for i in range(rounds):
+        kept = (1 - zeros) ** ((i + 1) / rounds)
+        sparse = units.reduced(keep_fraction(kept, score)(sparse.posterior, sparse.keep))
+    return sparse
 
 
 def evidence_report(

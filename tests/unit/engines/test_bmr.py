@@ -14,11 +14,13 @@ from bayesieve.core.problem import Problem
 from bayesieve.core.reduction import evidence_at_zero, mask_log_odds
 from bayesieve.core.scale_priors import LayerScaled, log_normal_gamma_kl
 from bayesieve.engines._layers import layers_of
-from bayesieve.engines.bmr import BMR, PAPER_ROLES, Reduction
-from problems import known_support, no_data, normal, run, seeded
+from bayesieve.engines.bmr import BMR, PAPER_ROLES, Reduction, widths
+from problems import known_support, no_data, normal, renew, run, seeded
 from zoo import BY_NAME
 
-EAGER = Reduction("savage-dickey", steps_per_epoch=50, epochs=4, spare_last=False)
+EAGER = Reduction("savage-dickey", steps_per_epoch=50, start=0.0, end=2 / 3, spare_last=False)
+LEARNED = Reduction("hierarchical")
+CPU = torch.device("cpu")
 
 
 def deep(dtype=torch.float64, roles=None):
@@ -31,37 +33,37 @@ def deep(dtype=torch.float64, roles=None):
 
 def test_a_layer_is_a_module_and_the_last_is_wider():
     problem = deep()
-    layers = layers_of(problem.layout)
+    layers = layers_of(problem.layout, CPU)
     assert layers.names == ["0", "2"]
     assert layers.last == 1
     state = BMR(LayerScaled(std=0.1, last_std=1.0)).init(problem, seeded(0))
     mean_c = math.exp(0.1**2 / 8)
-    torch.testing.assert_close(state.width, torch.tensor([[0.1, 1.0]]).double() * mean_c)
+    torch.testing.assert_close(widths(state), torch.tensor([[0.1, 1.0]]).double() * mean_c)
     stds = BMR().prior_stds(problem, state)
     assert stds.keys() == {"0.weight", "0.bias", "2.weight", "2.bias"}
     assert stds["2.weight"] == stds["2.bias"] == pytest.approx(mean_c)
 
 
 def test_sums_over_layers_undo_spreading():
-    layers = layers_of(deep().layout)
+    layers = layers_of(deep().layout, CPU)
     ones = torch.ones(1, 26, dtype=torch.float64)
     assert layers.total(ones).tolist() == [[16.0, 10.0]]
     values = torch.tensor([[2.0, 3.0]])
-    assert torch.equal(layers.total(layers.spread(values)), torch.tensor([[32.0, 30.0]]))
+    assert torch.equal(layers.total(layers.to_entries(values)), torch.tensor([[32.0, 30.0]]))
 
 
 def objective(problem, engine, start, leaves, noise, scale_noise):
     """-ELBO / N at one draw, in the coordinates of the engine, as one differentiable expression."""
     mean, log_std, scale_mean, scale_log_std = leaves
-    layers, prior = start.layers, engine.prior
+    layers, prior = start.groups, engine.prior
     scale_std = scale_log_std.exp()
     log_precision = scale_mean + scale_std * scale_noise  # of c⁻²
     c = (-0.5 * log_precision).exp()
     expected_c = (-0.5 * scale_mean + scale_std.square() / 8).exp()
     base = torch.tensor([[prior.std, prior.last_std]], dtype=mean.dtype)
-    width = layers.spread(base * expected_c)
+    width = layers.to_entries(base * expected_c)
     hidden_mean, hidden_std = mean / width, log_std.exp() / width  # of ŵ
-    w = layers.spread(base * c) * (hidden_mean + hidden_std * noise)
+    w = layers.to_entries(base * c) * (hidden_mean + hidden_std * noise)
     keep = start.controls.keep
     pieces = problem.layout.unflatten((w * keep)[0])
     outputs = torch.func.functional_call(
@@ -91,7 +93,7 @@ def test_the_gradient_is_that_of_the_elbo(masked):
     noise = torch.empty_like(state.log_std).normal_(generator=start.generator)
     loss = objective(problem, engine, start, leaves, noise, scale_noise)
     grads = list(torch.autograd.grad(loss, leaves))
-    grads[0] = grads[0] * state.layers.spread(state.width)
+    grads[0] = grads[0] * state.groups.to_entries(widths(state))
     state.generator.manual_seed(0)
     engine.step(problem, state, Batch(problem.x, problem.y))
     for name, grad in zip(names, grads, strict=True):
@@ -99,10 +101,25 @@ def test_the_gradient_is_that_of_the_elbo(masked):
         torch.testing.assert_close(first, grad, msg=name)
 
 
+def test_local_noise_has_the_gradient_of_the_same_objective():
+    # One layer and one input: the noise of the activation is that of the weight.
+    x = torch.full((1, 1), 1.5, dtype=torch.float64)
+    model = nn.Sequential(nn.Linear(1, 1, bias=False)).double()
+    moments = []
+    for local in (False, True):
+        problem = Problem(model, Gaussian(0.5), (x, 2 * x))
+        engine = BMR(init_std=0.3, local=local)
+        state = engine.init(problem, seeded(0))
+        engine.step(problem, state, Batch(problem.x, problem.y))
+        names = ("mean", "log_std", "scale_mean", "scale_log_std")
+        moments.append(torch.cat([getattr(state, n + "_moments").first for n in names]))
+    torch.testing.assert_close(*moments)
+
+
 def test_a_step_has_the_length_of_the_rate_in_units_of_the_prior():
     problem, engine = deep(), BMR(lr=1e-3)
     state = engine.init(problem, seeded(0))
-    before, width = state.mean.clone(), state.layers.spread(state.width)
+    before, width = state.mean.clone(), state.groups.to_entries(widths(state))
     engine.step(problem, state, Batch(problem.x, problem.y))
     moved = (state.mean - before).abs() / width
     torch.testing.assert_close(moved, torch.full_like(moved, 1e-3 / 0.9), rtol=1e-3, atol=0)
@@ -112,9 +129,9 @@ def test_without_data_the_posterior_is_the_prior():
     problem = no_data()
     engine = BMR(LayerScaled(last_std=0.3), lr=0.05, reduction=Reduction(kl=1.0))
     state = run(engine, problem, 1500, decay=True, n_models=2)
-    hidden = state.mean / state.width
+    hidden = state.mean / widths(state)
     torch.testing.assert_close(hidden, torch.zeros_like(hidden), rtol=0, atol=0.03)
-    sigma = state.log_std.exp() / state.width
+    sigma = state.log_std.exp() / widths(state)
     torch.testing.assert_close(sigma, torch.ones_like(sigma), rtol=0, atol=0.05)
 
 
@@ -124,7 +141,8 @@ def test_masks_shrink_and_never_come_back():
     state = engine.init(known.problem, seeded(0))
     batch = Batch(known.problem.x, known.problem.y)
     kept = state.controls.keep.clone()
-    for _ in range(300):
+    for step in range(600):
+        renew(engine, known.problem, state, step, 600)
         engine.step(known.problem, state, batch)
         assert not (state.controls.keep & ~kept).any()
         kept = state.controls.keep.clone()
@@ -137,39 +155,77 @@ def test_masks_shrink_and_never_come_back():
 
 def test_pruned_weights_relax_to_the_prior():
     known = known_support()
-    engine = BMR(LayerScaled(last_std=1.0), EAGER, lr=0.05)
+    engine = BMR(LayerScaled(last_std=1.0), dataclasses.replace(EAGER, end=0.13), lr=0.05)
     state = run(engine, known.problem, 1500, decay=True)
     gone = ~state.controls.keep[0]
     assert gone.any()
-    sigma = (state.log_std.exp() / state.width)[0, gone]
+    sigma = (state.log_std.exp() / widths(state))[0, gone]
     torch.testing.assert_close(sigma, torch.ones_like(sigma), rtol=0, atol=0.1)
-    delta = evidence_at_zero(state.mean, state.log_std.exp(), state.width)[0, gone]
+    delta = evidence_at_zero(state.mean, state.log_std.exp(), widths(state))[0, gone]
     assert (delta.abs() < 0.1).all()
 
 
-def test_masks_are_renewed_when_an_epoch_begins_and_only_then():
+def test_masks_are_renewed_when_an_epoch_begins_and_only_until_the_end():
     known = known_support()
-    reduction = dataclasses.replace(EAGER, steps_per_epoch=40, epochs=2)
+    reduction = dataclasses.replace(EAGER, steps_per_epoch=40, end=0.04)
     engine = BMR(LayerScaled(last_std=1.0), reduction, lr=0.1)
     state = engine.init(known.problem, seeded(0))
-    counts = []
-    for _ in range(200):
+    counts, weights = [], []
+    for step in range(200):
+        renew(engine, known.problem, state, step, 2000)
         engine.step(known.problem, state, Batch(known.problem.x, known.problem.y))
         counts.append(int(state.controls.keep.sum()))
+        weights.append(round(state.kl.item(), 6))
     changes = [i for i in range(1, 200) if counts[i] != counts[i - 1]]
     assert set(changes) <= {40, 80}  # the steps that begin the second and third epoch
     assert changes
+    assert weights == [0.1] * 80 + [1.0] * 120
+
+
+def test_short_runs_have_short_epochs():
+    engine = BMR()
+    assert [engine.renew_every(n) for n in (100_000, 5_000, 10)] == [500, 100, 1]
+    assert BMR(reduction=None).renew_every(1000) == 0
+    state = engine.init(deep(), seeded(0))
+    state.mean.zero_()
+    engine.renew_(deep(), state, 400, 5_000)  # before a tenth of the run is over
+    assert state.controls.keep.all()
+    engine.renew_(deep(), state, 500, 5_000)
+    assert not state.controls.keep.all()
+    assert BMR(reduction=None).settled is None
 
 
 def test_the_last_layer_is_spared_and_layers_have_their_own_thresholds():
     problem = deep()
     state = BMR().init(problem, seeded(0))
     state.mean.zero_()  # nothing is supported
-    assert BMR().reduce_(state)[:, 12:20].all()  # 12 weights of layer 0, then 8 of layer 2
-    assert not BMR().reduce_(state)[:, :12].any()
-    everywhere = BMR(reduction=Reduction(spare_last=False)).reduce_(state)
+    assert BMR().reduced(state)[:, 12:20].all()  # 12 weights of layer 0, then 8 of layer 2
+    assert not BMR().reduced(state)[:, :12].any()
+    everywhere = BMR(reduction=Reduction(spare_last=False)).reduced(state)
     assert not everywhere[:, :20].any()
     assert everywhere[:, 20:].all()  # biases
+
+
+def test_one_threshold_for_all_layers_prunes_a_layer_that_keeps_itself_dense():
+    # Layer 2: five of eight weights are needed for certain, three have no support to speak of.
+    # Its own share of needed weights, about 5/8, protects the three; the network's does not.
+    problem = deep()
+    own, shared = (
+        BMR(reduction=Reduction("hierarchical", spare_last=False, scope=scope))
+        for scope in ("layer", "global")
+    )
+    state = own.init(problem, seeded(0))
+    width = state.groups.to_entries(widths(state))
+    state.mean.zero_()
+    state.log_std.copy_((0.4 * width).log())  # ΔF = log 2.5 = 0.92 at mean 0
+    state.mean[:, 12:17] = 10 * width[:, 12:17]
+    assert own.reduced(state)[:, 12:20].all()
+    keep = shared.reduced(state)
+    assert keep[:, 12:17].all()
+    assert not keep[:, 17:20].any()
+    assert not keep[:, :12].any()
+    delta = evidence_at_zero(state.mean, state.log_std.exp(), width)[:, :20]
+    assert torch.equal(keep[:, :20], delta <= mask_log_odds(delta))
 
 
 def test_biases_are_pruned_with_the_roles_of_the_paper():
@@ -177,18 +233,18 @@ def test_biases_are_pruned_with_the_roles_of_the_paper():
     assert problem.layout.n_sparse == problem.layout.size
     state = BMR.paper().init(problem, seeded(0))
     state.mean.zero_()
-    keep = BMR.paper().reduce_(state)
+    keep = BMR.paper().reduced(state)
     parts = problem.layout.slices
     assert not keep[:, parts["0.bias"]].any()
     assert keep[:, parts["2.bias"]].all()
 
 
 def test_the_threshold_is_that_of_the_layer():
-    problem, engine = deep(), BMR()
+    problem, engine = deep(), BMR(reduction=LEARNED)
     state = engine.init(problem, seeded(0))
     state.mean[:, :9] = 0
-    keep = engine.reduce_(state)
-    delta = evidence_at_zero(state.mean[:, :12], state.log_std[:, :12].exp(), state.width[:, :1])
+    keep = engine.reduced(state)
+    delta = evidence_at_zero(state.mean[:, :12], state.log_std[:, :12].exp(), widths(state)[:, :1])
     assert torch.equal(keep[:, :12], delta <= mask_log_odds(delta))
     assert 0 < int(keep[:, :12].sum()) < 12
 
@@ -196,8 +252,8 @@ def test_the_threshold_is_that_of_the_layer():
 def test_the_count_of_pruned_weights_follows_the_setting():
     delta = torch.tensor([[-3.0, -2.0, 0.0, 0.0, 0.0, 0.0]])
     pruned = torch.tensor([[False, False, True, True, True, True]])
-    reference = Reduction().log_odds(delta, pruned)
-    as_zero = Reduction(count_pruned="as_zero").log_odds(delta, pruned)
+    reference = LEARNED.log_odds(delta, pruned)
+    as_zero = dataclasses.replace(LEARNED, count_pruned="as_zero").log_odds(delta, pruned)
     assert as_zero < reference
     assert (Reduction("savage-dickey").log_odds(delta, pruned) == 0).all()
 
@@ -210,15 +266,9 @@ def test_weights_the_caller_pruned_count_as_relaxed():
         state.controls.keep[:, :6] = False
         state.controls.trained[:, :6] = False
         state.mean[:, :6] += junk
-        results.append(engine.reduce_(state))
+        results.append(engine.reduced(state))
     assert torch.equal(*results)
     assert not results[0][:, :6].any()
-
-
-def test_the_kl_weighs_less_while_masks_change():
-    engine = BMR(reduction=Reduction(steps_per_epoch=10, epochs=2, kl=0.25))
-    weights = [engine._kl_weight(torch.tensor(float(step))).item() for step in (1, 20, 21)]
-    assert weights == [0.25, 0.25, 1.0]
 
 
 def test_the_moments_of_the_posterior_are_those_of_the_hierarchical_draw():
@@ -250,8 +300,8 @@ def test_members_may_have_their_own_numbers():
     problem = deep()
     engine = BMR(LayerScaled(std=(0.1, 0.2)), lr=(1e-3, 2e-3))
     state = run(engine, problem, 2, n_models=2)
-    assert state.width.shape == (2, 2)
-    assert state.width[1, 0] > 1.5 * state.width[0, 0]
+    assert widths(state).shape == (2, 2)
+    assert widths(state)[1, 0] > 1.5 * widths(state)[0, 0]
     assert engine.kl(state).shape == (2,)
 
 
@@ -263,7 +313,9 @@ def test_members_may_have_their_own_numbers():
         (lambda: BMR(start="normal"), r"^BMR: start must be one of module, he, uniform"),
         (lambda: Reduction("savage"), r"Did you mean 'savage-dickey'"),
         (lambda: Reduction(count_pruned="zero"), r"^Reduction: count_pruned must be one of"),
-        (lambda: Reduction(epochs=0), r"^Reduction: epochs must be > 0"),
+        (lambda: Reduction(end=0.0), r"^Reduction: end must be > 0"),
+        (lambda: Reduction(end=1.5), r"^Reduction: end must be between 0 and 1"),
+        (lambda: Reduction(scope="all"), r"^Reduction: scope must be one of layer, global"),
         (lambda: LayerScaled(std=0.0), r"^LayerScaled: std must be > 0"),
     ],
 )

@@ -1,5 +1,6 @@
 """The horseshoe engine and its posterior: quadrature, gradients, draws, scores."""
 
+import dataclasses
 import math
 
 import pytest
@@ -8,10 +9,12 @@ from torch import nn
 
 from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Gaussian
+from bayesieve.core.posterior_horseshoe import UnitScaled
 from bayesieve.core.problem import Problem
 from bayesieve.core.scale_priors import Horseshoe, log_normal_gamma_kl
+from bayesieve.core.storage import load_posterior, load_sparse, save
 from bayesieve.core.unit_scales import UnitScales
-from bayesieve.engines.horseshoe import HorseshoeVI
+from bayesieve.engines.horseshoe import HorseshoeVI, log_widths
 from bayesieve.sieve.prune import prune
 from bayesieve.sieve.rules import keep_fraction, keep_scored
 from problems import normal, run, seeded
@@ -81,7 +84,7 @@ def test_the_quadrature_agrees_with_monte_carlo(std, power):
 def objective(problem, state, leaves, noise, scale_noise):
     """-ELBO / N at one draw, as one differentiable expression in ŵ and γ."""
     mean, log_std, scale_mean, scale_log_std = leaves
-    scales, log_prior = state.scales, state.prior.log_std
+    scales, log_prior = state.groups, state.prior.log_std
     width = scales.log_expected_power(scale_mean, scale_log_std.exp(), log_prior).exp()
     width = scales.to_entries(width)
     hidden_mean, hidden_std = mean / width, log_std.exp() / width
@@ -108,7 +111,7 @@ def test_the_gradient_is_that_of_the_elbo():
     leaves = [getattr(state, name).clone().requires_grad_() for name in names]
     loss = objective(problem, state, leaves, noise, scale_noise)
     grads = list(torch.autograd.grad(loss, leaves))
-    grads[0] = grads[0] * state.scales.to_entries(state.log_width.exp())
+    grads[0] = grads[0] * state.groups.to_entries(log_widths(state).exp())
     state.generator.manual_seed(0)
     engine.step(problem, state, Batch(problem.x, problem.y))
     for name, grad in zip(names, grads, strict=True):
@@ -119,16 +122,16 @@ def test_the_gradient_is_that_of_the_elbo():
 def test_the_reported_kl_is_exact():
     problem, engine = deep(), HorseshoeVI(init_std=0.3)
     state = engine.init(problem, seeded(0))
-    width = state.scales.to_entries(state.log_width.exp())
+    width = state.groups.to_entries(log_widths(state).exp())
     q = torch.distributions.Normal(state.mean / width, state.log_std.exp() / width)
     p = torch.distributions.Normal(0, torch.ones_like(width))
     weights = torch.distributions.kl_divergence(q, p).sum()
     logs = torch.distributions.LogNormal(state.scale_mean, state.scale_log_std.exp())
     gamma = torch.distributions.Gamma(state.prior.shape, state.prior.rate)
     source = seeded(3)
-    noise = torch.empty(100_000, state.scales.size, dtype=torch.float64)
+    noise = torch.empty(100_000, state.groups.size, dtype=torch.float64)
     x = state.scale_mean + state.scale_log_std.exp() * noise.normal_(generator=source)
-    values = (logs.log_prob(x.exp()) - gamma.log_prob(x.exp())) * state.scales.active
+    values = (logs.log_prob(x.exp()) - gamma.log_prob(x.exp())) * state.groups.active
     values = values.sum(1) + weights
     error = values.std() / math.sqrt(len(values))
     assert (values.mean() - engine.kl(state)[0]).abs() < 4 * error
@@ -137,7 +140,7 @@ def test_the_reported_kl_is_exact():
 def test_layer_scales_start_at_the_size_of_the_weights():
     problem = deep()
     state = HorseshoeVI(Horseshoe(0.01)).init(problem, seeded(0))
-    ratio = state.scales.log_ratio(state.scale_mean, state.prior.log_std)
+    ratio = state.groups.log_ratio(state.scale_mean, state.prior.log_std)
     layout = problem.layout
     own = torch.cat([problem.initial[layout.slices[name]] for name in ("0.weight", "0.bias")])
     torch.testing.assert_close(ratio[0, 0].exp(), own.square().mean())
@@ -207,6 +210,24 @@ def test_units_that_are_not_needed_are_shrunk_and_can_be_sieved():
     assert int(kept.any(1).sum()) == 1
     assert (sparse.posterior.unit_score[~sparse.keep] == 0).all()
     assert int(prune(posterior, keep_fraction(0.3)).keep.sum()) <= round(0.3 * layout.size)
+
+
+def test_it_comes_back_from_a_file_with_its_scales_and_its_mask(tmp_path):
+    posterior = posterior_of()
+    again = load_posterior(save(posterior, tmp_path / "q"), posterior.network)
+    assert isinstance(again, UnitScaled)
+    assert torch.equal(again.draw(5, seeded(3)), posterior.draw(5, seeded(3)))
+    assert again.prior_std == posterior.prior_std
+    sparse = prune(posterior, keep_fraction(0.5))
+    back = load_sparse(save(sparse, tmp_path / "s"), posterior.network)
+    assert torch.equal(back.keep, sparse.keep)
+    assert torch.equal(back.posterior.spread, sparse.posterior.spread)
+
+
+def test_tensors_of_another_size_are_refused():
+    posterior = posterior_of()
+    with pytest.raises(ValueError, match=r"^UnitScaled: log_mean must have shape \(23,\), got"):
+        dataclasses.replace(posterior, log_mean=posterior.log_mean[:-1])
 
 
 @pytest.mark.parametrize(

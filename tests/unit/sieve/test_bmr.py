@@ -11,9 +11,12 @@ from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Samples, SparseModel
 from bayesieve.core.priors import Normal, SpikeSlab
 from bayesieve.core.reduction import evidence_at_zero, mask_log_odds
+from bayesieve.engines.bmr import BMR
 from bayesieve.engines.flat_vi import FlatVI
+from bayesieve.engines.horseshoe import HorseshoeVI
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
+from bayesieve.engines.tdamp import TDAMP
 from bayesieve.sieve.bmr import evidence_report, pruned_fraction, reduce, support
 from bayesieve.sieve.rules import keep_fraction
 from bayesieve.training.laplace import laplace
@@ -200,3 +203,46 @@ def test_the_known_support_is_found_after_any_engine(name):
         sparse = reduce(posterior, support(rule))
         assert sparse.keep[known.active].all()
         assert int(sparse.keep[~known.active].sum()) <= 3
+
+
+@pytest.mark.parametrize("name", ["tdamp", "horseshoe", "bmr"])
+def test_posteriors_without_a_normal_prior_take_the_width_of_their_weights(name):
+    known = known_support()
+    engine = {
+        "tdamp": TDAMP(power=1.0),
+        "horseshoe": HorseshoeVI(lr=0.02),
+        "bmr": BMR(reduction=None),
+    }[name]
+    state = run(engine, known.problem, 3 if name == "tdamp" else 800)
+    posterior = engine.posterior(known.problem, state)
+    own = posterior.factorised() if name == "horseshoe" else posterior
+    sparse = reduce(own, support("savage-dickey", prior_std="empirical"))
+    assert sparse.keep[known.active].all()
+    # Message passing counts data again at every pass: its stds are too small, and more is kept.
+    assert int(sparse.keep[~known.active].sum()) <= (10 if name == "tdamp" else 4)
+
+
+def test_one_share_for_all_layers():
+    """Layer 2 keeps itself dense by its own share of needed weights, not by the network's."""
+    network = Network.of(nn.Sequential(nn.Linear(20, 10), nn.Tanh(), nn.Linear(10, 1)), Gaussian())
+    mean, std = torch.zeros(221), torch.full((221,), 0.4)
+    mean[200:207] = 10.0  # seven of the ten weights of the last layer are needed
+    posterior = Factorised(network, mean, std, Normal(1.0))
+    own = reduce(posterior, support(), allow_empty_layers=True)
+    shared = reduce(posterior, support(scope="global"), allow_empty_layers=True)
+    assert own.keep[200:210].all()
+    assert shared.keep[200:207].all()
+    assert not shared.keep[207:210].any()
+    zeta = support(scope="global").log_odds(posterior)
+    delta = support().evidence(posterior)[:210].double()
+    assert zeta["2.weight"] == zeta["0.weight"] == pytest.approx(mask_log_odds(delta).item())
+
+
+def test_a_threshold_of_probability():
+    posterior = posterior_of()
+    posterior.mean[:N_WEIGHTS] = torch.linspace(0, 0.6, N_WEIGHTS)
+    rule = support("savage-dickey")
+    kept = [int(reduce(posterior, rule, threshold=t).keep.sum()) for t in (0.01, 0.5, 0.999)]
+    assert kept[0] > kept[1] > kept[2]
+    with pytest.raises(ValueError, match=r"^reduce: threshold must be between 0 and 1"):
+        reduce(posterior, rule, threshold=2.0)

@@ -1,0 +1,122 @@
+"""`bayesieve sieve`: trained weights in, an ordinary run folder out."""
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from bayesieve.data import load_data
+from bayesieve.nets import mlp
+from commands import as_json, ok, refused
+
+NET = "mlp:24"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The state dict of a small network after a minute's worth of plain training, as a file."""
+    data = load_data("digits").train
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = mlp(tuple(data.x.shape[1:]), 10, widths=(24,))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        for _ in range(80):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(data.x), data.y).backward()
+            optimizer.step()
+    path = tmp_path_factory.mktemp("given") / "model.safetensors"
+    save_file(model.state_dict(), path)
+    return path
+
+
+def sieve(path, out, *more):
+    return ("sieve", path, "--net", NET, "--data", "digits", "--out", out, "--no-figures", *more)
+
+
+def test_the_evidence_decides_and_little_is_lost(tmp_path, trained):
+    result = as_json(*sieve(trained, tmp_path / "a"))
+    assert result["dense"]["zeros"] == 0
+    assert 0.2 < result["zeros"] < 0.99
+    assert result["error"] < result["dense"]["error"] + 0.05
+    assert result["curve"][0]["zeros"] == 0
+
+
+def test_the_result_is_a_run_that_other_commands_take(tmp_path, trained):
+    out = tmp_path / "a"
+    result = as_json(*sieve(trained, out, "--zeros", "0.5", "--labels", "exact"))
+    assert result["zeros"] == pytest.approx(0.5, abs=0.01)
+    again = as_json("evaluate", out)
+    assert again["error"] == result["error"]
+    more = as_json("prune", out, "--zeros", "0.7", "--no-figures", "--out", tmp_path / "b")
+    assert more["zeros"] == pytest.approx(0.7, abs=0.01)
+    tuned = as_json("prune", out, "--zeros", "0.7", "--finetune", "1", "--no-figures",
+                    "--out", tmp_path / "c")  # fmt: skip
+    assert tuned["zeros"] == pytest.approx(0.7, abs=0.01)
+    ok("compact", out, "--out", tmp_path / "small")
+
+
+def test_a_unit_makes_up_for_what_it_loses(tmp_path, trained):
+    found = {
+        way: as_json(*sieve(trained, tmp_path / way, "--zeros", "0.8", "--curvature", way))
+        for way in ("unit", "diagonal")
+    }
+    assert found["unit"]["zeros"] == pytest.approx(found["diagonal"]["zeros"], abs=0.01)
+    assert found["unit"]["error"] < found["diagonal"]["error"]
+
+
+def test_a_threshold_near_1_removes_more(tmp_path, trained):
+    results = [
+        as_json(*sieve(trained, tmp_path / name, "--threshold", name)) for name in ("0.1", "0.99")
+    ]
+    assert results[0]["zeros"] < results[1]["zeros"]
+
+
+def with_change(trained, path, change):
+    from safetensors.torch import load_file
+
+    weights = load_file(trained)
+    change(weights, next(iter(weights)))
+    save_file(weights, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda w, name: w.pop(name), "lacks"),
+        (lambda w, name: w.update({name: torch.zeros(3)}), "has shape [3]"),
+        (lambda w, name: w.update(extra=torch.zeros(1)), "has 'extra', which --net has not"),
+    ],
+)
+def test_weights_of_another_network_are_refused(tmp_path, trained, change, message):
+    path = with_change(trained, tmp_path / "other.safetensors", change)
+    assert message in refused(2, *sieve(path, tmp_path / "a"))
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "message"),
+    [
+        (("--zeros", "0.5", "--threshold", "0.5"), 2, "either --zeros or --threshold"),
+        (("--zeros", "1.5"), 1, "zeros must be between 0 and 1"),
+        (("--rule", "savage"), 1, "Did you mean 'savage-dickey'"),
+        (("--curvature", "full"), 1, "--curvature must be one of unit, diagonal"),
+        (("--labels", "all"), 1, "--labels must be one of sampled, exact"),
+    ],
+)
+def test_wrong_arguments_are_refused(tmp_path, trained, more, code, message):
+    assert message in refused(code, *sieve(trained, tmp_path / "a", *more))
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_file_that_is_no_safetensors_is_refused(tmp_path):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(b"nothing of the kind")
+    assert "cannot be read as safetensors" in refused(2, *sieve(path, tmp_path / "a"))
+    assert "there is no file" in refused(2, *sieve(tmp_path / "none", tmp_path / "a"))
+
+
+def test_a_finished_run_is_not_overwritten(tmp_path, trained):
+    ok(*sieve(trained, tmp_path / "a"))
+    assert "holds a finished run" in refused(2, *sieve(trained, tmp_path / "a"))
+    ok(*sieve(trained, tmp_path / "a", "--force"))

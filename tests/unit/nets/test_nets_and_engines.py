@@ -1,0 +1,158 @@
+"""Mixer, ViT and the LeNets with every engine, pruning and compaction."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from bayesieve.core.batch import Batch
+from bayesieve.core.likelihoods import Categorical
+from bayesieve.core.problem import Problem
+from bayesieve.engines.bmr import BMR, PAPER_ROLES
+from bayesieve.engines.flat_vi import FlatVI
+from bayesieve.engines.horseshoe import HorseshoeVI
+from bayesieve.engines.map import MAP
+from bayesieve.engines.sbnn import SBNN
+from bayesieve.engines.sghmc import SGHMC
+from bayesieve.engines.sgld import SGLD
+from bayesieve.nets import lenet5_wide, mixer, mlp, vit
+from bayesieve.sieve.compact import compact
+from bayesieve.sieve.prune import prune
+from bayesieve.sieve.rules import keep_zeros
+from bayesieve.training.stepper import make_stepper
+from problems import normal, seeded
+
+NETS = {
+    "mlp": lambda: mlp((1, 8, 8), 3, (6, 5), "swish", dropout=0.2),
+    "lenet": lambda: lenet5_wide((1, 32, 32), 3),
+    "mixer": lambda: mixer((1, 8, 8), 3, n_blocks=2, width=8, token_hidden=6, hidden=7),
+    "vit": lambda: vit((1, 8, 8), 3, n_blocks=2, width=8, n_heads=2, hidden=7, dropout=0.1),
+}
+ENGINES = {
+    "map": MAP(lr=1e-2),
+    "flat_vi": FlatVI(lr=1e-2),
+    "flat_vi-local": FlatVI(lr=1e-2, local=True),
+    "sbnn": SBNN(lr=1e-2),
+    "bmr": BMR(lr=1e-2),
+    "bmr-local": BMR(lr=1e-2, local=True),
+    "flat-ff": BMR(reduction=None),
+    "horseshoe": HorseshoeVI(lr=1e-2),
+    "sgld": SGLD(step_size=1e-4),
+    "sghmc": SGHMC(step_size=1e-5),
+}
+
+
+def problem_of(net, **options):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = NETS[net]()
+    side = 32 if net == "lenet" else 8
+    x = normal(6, 1, side, side, seed=1, dtype=torch.float32)
+    return Problem(model, Categorical(), (x, torch.arange(6) % 3), **options)
+
+
+def stepped(problem, engine, k=1, n_steps=3):
+    """State after a few steps by the stepper that training uses."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        state = engine.init(problem, seeded(0), k)
+        step = make_stepper(problem, engine, state)
+        for _ in range(n_steps):
+            metrics = step(torch.arange(4))
+    assert torch.isfinite(metrics["log_lik"]).all()
+    return state
+
+
+@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES.keys())
+def test_every_engine_trains_prunes_and_compacts(net, engine):
+    problem = problem_of(net)
+    posterior = engine.posterior(problem, stepped(problem, engine))
+    assert torch.isfinite(posterior.mean).all()
+    score = "magnitude"  # every posterior has it
+    sparse = prune(posterior, keep_zeros(0.7, score=score))
+    assert 1 - sparse.keep.double().mean() >= 0.7 - 1 / len(sparse.keep)
+    small = compact(sparse, problem.x[:2])
+    expected = sparse.to_module()(problem.x)
+    torch.testing.assert_close(small(problem.x), expected, rtol=1e-4, atol=1e-5)
+
+
+class Calls(TorchDispatchMode):
+    """Names of all operations inside the block."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.add(function.overloadpacket.__name__)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize(
+    "engine",
+    [own for name, own in ENGINES.items() if name not in ("sgld", "sghmc")],
+    ids=[name for name in ENGINES if name not in ("sgld", "sghmc")],
+)
+def test_no_step_waits_for_a_number(net, engine):
+    """Reading a value back would stall a GPU and cannot be captured in a graph."""
+    problem = problem_of(net)
+    state = stepped(problem, engine)
+    step = make_stepper(problem, engine, state)
+    with Calls() as calls:
+        step(torch.arange(4))
+        if hasattr(engine, "renew_"):
+            engine.renew_(problem, state, 500, 25_000)
+    assert "mm" in calls.names or "addmm" in calls.names
+    assert not calls.names & {"_local_scalar_dense", "nonzero", "masked_select", "unique_dim"}
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # attention of two at once
+@pytest.mark.parametrize("net", ["mixer", "vit"])
+@pytest.mark.parametrize("engine", [BMR(lr=1e-2), HorseshoeVI(lr=1e-2)], ids=["bmr", "horseshoe"])
+def test_two_models_train_together_as_each_would_alone(net, engine):
+    problem = problem_of(net)
+    if net == "vit":  # without dropout: each member would draw its own
+        problem = Problem(vit((1, 8, 8), 3, n_blocks=2, width=8, n_heads=2, hidden=7),
+                          Categorical(), (problem.x, problem.y))  # fmt: skip
+    w = problem.initial + 0.1 * normal(2, problem.layout.size, seed=3, dtype=torch.float32)
+    batch = Batch(problem.x, problem.y)
+    together = problem.value_and_grad(w, batch)[1].clone()
+    alone = [problem.value_and_grad(own[None], batch)[1][0].clone() for own in w]
+    torch.testing.assert_close(together, torch.stack(alone), rtol=1e-3, atol=1e-3)
+    state = stepped(problem, engine, k=2)
+    means = [engine.posterior(problem, state, i).mean for i in range(2)]
+    assert not torch.equal(*means)
+
+
+@pytest.mark.parametrize("net", ["mixer", "vit"])
+def test_under_the_papers_roles_every_layer_can_lose_weights(net):
+    """Norms, biases and positions have a posterior too; compaction still keeps the function."""
+    problem = problem_of(net, roles=PAPER_ROLES)
+    assert problem.layout.n_sparse == problem.layout.size
+    engine = BMR.paper()
+    sparse = prune(
+        engine.posterior(problem, stepped(problem, engine)), keep_zeros(0.8, score="magnitude")
+    )
+    small = compact(sparse, problem.x[:2])
+    torch.testing.assert_close(
+        small(problem.x), sparse.to_module()(problem.x), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_sizes_of_the_wide_lenet_and_of_the_deep_perceptron_are_those_published():
+    def count(net):
+        return sum(p.numel() for p in net.parameters())
+
+    assert count(lenet5_wide((3, 32, 32), 10)) == 550_362
+    assert count(lenet5_wide((3, 32, 32), 100)) == 573_492
+    assert count(mlp((1, 28, 28), 10, (400,) * 5, "swish")) == 959_610
+
+
+def test_dropout_stands_before_dense_layers_and_only_when_asked_for():
+    names = [name for name, _ in lenet5_wide((3, 32, 32), 10, dropout=0.2).named_children()]
+    assert names.index("drop1") == names.index("fc1") - 1
+    assert names.index("drop2") == names.index("out") - 1
+    kinds = [type(layer).__name__ for layer in mlp((4,), 2, (3, 3), dropout=0.2)]
+    assert kinds.count("Dropout") == 2
+    assert "Dropout" not in [type(layer).__name__ for layer in mlp((4,), 2, (3, 3))]
