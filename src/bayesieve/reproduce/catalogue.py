@@ -124,9 +124,8 @@ _UCI = {
 }  # fmt: skip
 _LINEAR = {("0.01", "2"): 5.56, ("0.1", "2"): 5.64, ("0.01", "1"): 3.51, ("0.1", "1"): 4.42}
 _IMAGES = {
-    "mnist": (99.59, "MNIST"), "mnist-augmented": (99.75, "MNIST, augmented"),
-    "fashion-mnist": (93.01, "FashionMNIST"),
-    "fashion-mnist-augmented": (94.38, "FashionMNIST, augmented"),
+    "mnist": (99.59, "MNIST"), "mnist-da": (99.75, "MNIST, augmented"),
+    "fashion": (93.01, "FashionMNIST"), "fashion-da": (94.38, "FashionMNIST, augmented"),
 }  # fmt: skip
 _PRESETS = {"paper": "the paper's settings", "default": "our settings"}
 _FLAT_CIFAR = {0: 26.34, 50: 27.02, 75: 27.04, 90: 26.63, 95: 27.45, 98: 33.92}

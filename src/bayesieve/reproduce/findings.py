@@ -86,6 +86,25 @@ def _bmr_images(record: Record) -> Iterator[Finding]:
                               seconds=sum(own["seconds"].values()), **about)  # fmt: skip
 
 
+def _aeb_linear(record: Record) -> Iterator[Finding]:
+    first = record["settings"]["seeds"][0]
+    data = "" if first == 1 else f"/data-from-{first}"  # other data sets than the table's
+    for own in record["summary"]:
+        key = f"{own['method']}/{own['spike_scale']:g}/{own['init_scale']:g}{data}"
+        for field in ("mse", "mae", "all_three_selected"):
+            yield Finding("aeb-linear", key, field, own[field], own["data_sets"],
+                          seconds=record["seconds"], **_about(record))  # fmt: skip
+
+
+def _aeb_images(record: Record) -> Iterator[Finding]:
+    if record["settings"]["scored_on"] != "test images":
+        return
+    for own in record["rows"]:
+        key = f"{own['task']}/{own['setting']['method']}"
+        yield Finding("aeb-images", key, "accuracy", own["pooled"], own["setting"]["chains"],
+                      seconds=own["seconds"], **_about(record))  # fmt: skip
+
+
 def _tdamp_mnist(record: Record) -> Iterator[Finding]:
     if record["n_train"] != 10_000:
         return
@@ -112,6 +131,8 @@ READERS: dict[str, Callable[[Record], Iterator[Finding]]] = {
     "sbnn_mnist": _sbnn_mnist,
     "sbnn_droprate": _sbnn_droprate,
     "bmr_images": _bmr_images,
+    "aeb_linear": _aeb_linear,
+    "aeb_images": _aeb_images,
     "tdamp_mnist": _tdamp_mnist,
     "scratch_mnist": _scratch_mnist,
 }

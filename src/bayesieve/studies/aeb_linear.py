@@ -9,22 +9,23 @@ N(1, 0.2²), 0, ...), noise variance 3; batches of 50; ε = 0.001 k^(-1/3); the 
 methods and settings of all data sets run as one batch of chains, one compiled function per step.
 
 Methods: "sgld" (fixed penalties), "em" (ω = 1), "paper" (SA with ω = 10 (k + 1000)^-0.7) and "sa",
-ours (ω ten times smaller). `--anneal` lets v₀ of "sa" fall from 0.1 over the first half; in 60,000
-steps on 4 data sets that was worse at v₀ = 0.01 (MSE 4.0 and 4.8 against 3.5 and 3.1).
+ours. It follows ω = (k + K/5)^-0.7 in a run of K steps, begins with penalties of 10, and samples
+with v₀ = 0.01 during the first tenth, whatever v₀ is asked for: a wide spike cannot tell small
+coefficients from noise before σ has settled. During the second tenth v₀ rises to its own value, and
+σ falls with it so that σ² (1 + 2 p v₀²), the variance of a response under noise and spikes, stays
+the same. What is kept comes after that, under the prior asked for. "sa-unit" is "sa" with σ
+starting at 1 whatever is asked for: its two rows for each v₀ differ by random numbers only, so it
+says nothing about the settings with σ = 2.
 
-Paper, MAE/MSE on 50 points, for (v₀, σ) = (.01, 2), (.1, 2), (.01, 1), (.1, 1): SGLD-SA 1.89/5.56,
-1.72/5.64, 1.48/3.51, 1.54/4.42; SGLD-EM 3.49/19.31, 2.23/8.22, 2.23/19.28, 2.07/6.94; SGLD
-15.85/416, 15.85/416, 11.86/229, 7.72/88.9. The noise floor is an MSE of 3.
+A variable is selected where the last ρ is above 1/2; the count by ρ averaged over what is kept
+stands beside it.
 """
 
 import argparse
-import json
-import platform
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -34,22 +35,46 @@ from bayesieve.core.gaussian_laplace import GaussianLaplace
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.noise import counter_normals, fresh_keys
 from bayesieve.core.problem import Problem
-from bayesieve.core.storage import atomic_write
-from bayesieve.engines._adaptive_prior import (
-    Averaging,
-    Latents,
-    latents_of,
-    prior_pull,
-    update_latents_,
-)
+from bayesieve.engines.adaptive_prior import Latents, latents_of, prior_pull, update_latents_
+from bayesieve.engines.chain import Averaging
 from bayesieve.engines.sgld import langevin_move
+from bayesieve.studies.aeb_journal import Journal
+from bayesieve.studies.aeb_linear_table import SETTINGS, Row, draw, shown, summary
 from bayesieve.training.compiling import compiler_missing
 
 N, P, N_TEST, BATCH, NOISE_VAR = 100, 1000, 2000, 50, 3.0
-SETTINGS = ((0.01, 2.0), (0.1, 2.0), (0.01, 1.0), (0.1, 1.0))  # (v₀, σ)
-OMEGA = {"sgld": 0.0, "em": float("inf"), "paper": 10.0, "sa": 1.0}  # ω = min(1, c (k+1000)^-0.7)
+PENALTY = 10.0  # κ₀ and κ₁ that "sa" starts from; the authors' code starts from 1
 _BLOCK = 100  # steps between kept draws: the paper's thinning
-_WIDE_SPIKE = 0.1  # where an annealed v₀ starts
+_NARROW_SPIKE = 0.01  # v₀ of the first part of "sa"
+_HOLD, _BURN_IN = 0.1, 0.2  # shares of the run at which v₀ begins to rise, and is what was asked
+
+
+@dataclass(frozen=True)
+class Method:
+    """How the prior follows the chain: ω = min(1, weight (k + delay)^-0.7).
+
+    Args:
+        weight: factor of ω; 0 leaves the prior alone, infinity is EM.
+        delay: in steps; None is a fifth of the run.
+        penalty: starting κ₀ and κ₁.
+        narrow: whether the run begins with a narrow spike.
+        start_scale: σ to start from instead of the one asked for.
+    """
+
+    weight: float
+    delay: float | None = 1000.0
+    penalty: float = 1.0
+    narrow: bool = False
+    start_scale: float | None = None
+
+
+METHODS = {
+    "sgld": Method(0.0),
+    "em": Method(float("inf")),
+    "paper": Method(10.0),
+    "sa": Method(1.0, None, PENALTY, narrow=True),
+    "sa-unit": Method(1.0, None, PENALTY, narrow=True, start_scale=1.0),
+}
 
 
 @dataclass(frozen=True)
@@ -78,98 +103,106 @@ def make_data(seeds: tuple[int, ...]) -> Data:
     return Data(*(torch.stack(column) for column in zip(*rows, strict=True)))
 
 
-@dataclass(frozen=True)
-class Row:
-    """One chain: its setting and how its posterior mean does."""
-
-    data_seed: int
-    method: str
-    spike_scale: float
-    init_scale: float
-    mse: float
-    mae: float
-    mse_50: float
-    selected: int
-    true_selected: int
-    scale: float
-    slab_prob: float
-
-
 def run(
-    seeds: tuple[int, ...], methods: tuple[str, ...], n_steps: int, *,
-    anneal: bool = False, compiled: bool = True,
-) -> tuple[list[Row], float]:  # fmt: skip
-    """Sample every method and setting on every data set; the rows, and seconds of sampling."""
+    seeds: tuple[int, ...], methods: tuple[str, ...], n_steps: int, *, compiled: bool = True
+) -> tuple[list[Row], dict[str, float]]:
+    """Sample every method and setting on every data set.
+
+    Returns:
+        The rows, and the seconds that sampling took: "wall", and "cpu" of this process, which other
+        work on the machine does not lengthen. Compiling is not counted.
+    """
     for method in methods:
-        check_choice("aeb_linear", "method", method, OMEGA)
+        check_choice("aeb_linear", "method", method, METHODS)
     data = make_data(seeds)
     cells = [(method, *setting) for method in methods for setting in SETTINGS]
-    chains = _Chains(data, cells, anneal=anneal)
+    chains = _Chains(data, cells, n_steps)
     step = torch.compile(_step_, dynamic=False) if compiled else _step_
-    chains.block(step, 0, 1, n_steps)  # compiles
-    began = time.perf_counter()
+    chains.block(step, 0, 1)  # compiles
+    began, began_cpu = time.perf_counter(), time.process_time()
     done = 1
     while done < n_steps:
         size = min(_BLOCK, n_steps - done)
-        chains.block(step, done, size, n_steps)
+        chains.block(step, done, size)
         done += size
-    seconds = time.perf_counter() - began
+    seconds = {"wall": round(time.perf_counter() - began, 1),
+               "cpu": round(time.process_time() - began_cpu, 1)}  # fmt: skip
     return chains.rows(seeds), seconds
 
 
 class _Chains:
     """The state of D times C chains: C cells (method and setting) on each of D data sets."""
 
-    def __init__(self, data: Data, cells: list[tuple[str, float, float]], *, anneal: bool) -> None:
-        self.data, self.cells = data, cells
-        k = len(data.x) * len(cells)
+    def __init__(self, data: Data, cells: list[tuple[str, float, float]], n_steps: int) -> None:
+        self.data, self.cells, self.n_steps = data, cells, n_steps
+        n_sets = len(data.x)
         self.generator = Generator().manual_seed(0)
-        self.w = 0.1 * torch.randn(k, P, generator=self.generator)
-        spikes = tuple(spike for _, spike, _ in cells) * len(data.x)
-        scales = tuple(scale for _, _, scale in cells) * len(data.x)
-        prior = GaussianLaplace(spike_scale=spikes, scale=scales)
+        self.w = 0.1 * torch.randn(n_sets * len(cells), P, generator=self.generator)
+        methods = [METHODS[name] for name, _, _ in cells] * n_sets
+        prior = GaussianLaplace(
+            spike_scale=tuple(spike for _, spike, _ in cells) * n_sets,
+            scale=tuple(scale for _, _, scale in cells) * n_sets,
+            penalty=tuple(method.penalty for method in methods),
+        )
         # The formulas' own bookkeeping wants a problem; its data are not used.
         problem = Problem(nn.Linear(P, 1, bias=False), Gaussian(), (data.x[0], data.y[0]))
         self.latents: Latents = latents_of(prior, problem, self.w)
         self.spike_scale = self.latents.spike_scale.clone()
-        ours = [anneal and cell[0] == "sa" for cell in cells] * len(data.x)
-        self.annealed = torch.tensor(ours)[:, None]
-        self.coefficient = torch.tensor([OMEGA[cell[0]] for cell in cells] * len(data.x))[:, None]
+        self.narrow = torch.tensor([method.narrow for method in methods])[:, None]
+        self.latents.spike_scale[self.narrow] = _NARROW_SPIKE
+        for i, method in enumerate(methods):
+            if method.start_scale is not None:
+                self.latents.scale[i] = method.start_scale
+        self.weight = torch.tensor([method.weight for method in methods])[:, None]
+        own = n_steps / 5
+        delays = [own if method.delay is None else method.delay for method in methods]
+        self.delay = torch.tensor(delays)[:, None]
         self.average = torch.zeros_like(self.w)
+        self.average_rho = torch.zeros_like(self.w)
         self.n_kept = 0
 
-    def block(self, step: Callable[..., None], done: int, size: int, n_steps: int) -> None:
+    def widen_(self, progress: float) -> None:
+        """Give the spike its scale at a fraction of the run, and keep the response's variance."""
+        share = min(max((_BURN_IN - progress) / (_BURN_IN - _HOLD), 0.0), 1.0)
+        narrowed = self.spike_scale * (_NARROW_SPIKE / self.spike_scale) ** share
+        new = torch.where(self.narrow, narrowed, self.spike_scale)
+        old = self.latents.spike_scale
+        self.latents.scale.mul_(((1 + 2 * P * old.square()) / (1 + 2 * P * new.square())).sqrt())
+        old.copy_(new)
+
+    def block(self, step: Callable[..., None], done: int, size: int) -> None:
         """Take `size` steps; keep the last position if burn-in is over."""
-        share = max(0.0, 1 - 2 * done / n_steps)
-        wide = self.spike_scale * (_WIDE_SPIKE / self.spike_scale).clamp(min=1) ** share
-        self.latents.spike_scale.copy_(torch.where(self.annealed, wide, self.spike_scale))
+        self.widen_(done / self.n_steps)
         picks = torch.rand(size, N, generator=self.generator).topk(BATCH).indices
         keys = torch.stack([fresh_keys(self.generator) for _ in range(size)])
         number = torch.arange(done + 1, done + size + 1, dtype=self.w.dtype)
         lengths = 1e-3 * number ** (-1 / 3)
-        decay = (number + 1000) ** -0.7
         for i in range(size):
             step(
                 self.w, self.latents, self.data.x, self.data.y, picks[i], keys[i], lengths[i],
-                (self.coefficient * decay[i]).clamp(max=1),
+                (self.weight * (number[i] + self.delay) ** -0.7).clamp(max=1),
             )  # fmt: skip
-        if done >= 0.2 * n_steps:
+        if done >= _BURN_IN * self.n_steps:
             self.n_kept += 1
             self.average += (self.w - self.average) / self.n_kept
+            self.average_rho += (self.latents.rho - self.average_rho) / self.n_kept
 
     def rows(self, seeds: tuple[int, ...]) -> list[Row]:
         """Score the posterior means."""
         rows = []
-        for i, (mean, rho) in enumerate(zip(self.average, self.latents.rho, strict=True)):
+        for i, mean in enumerate(self.average):
             which, cell = divmod(i, len(self.cells))
             error = self.data.y_test[which] - self.data.x_test[which] @ mean
             method, spike, scale = self.cells[cell]
-            chosen = rho > 0.5 if method != "sgld" else torch.zeros_like(rho) > 0
+            adapts = METHODS[method].weight > 0
+            last, average = (own[i] > 0.5 if adapts else torch.zeros(P) > 0
+                             for own in (self.latents.rho, self.average_rho))  # fmt: skip
             rows.append(
                 Row(
                     seeds[which], method, spike, scale, error.square().mean().item(),
                     error.abs().mean().item(), error[:50].square().mean().item(),
-                    int(chosen.sum()), int(chosen[:3].sum()), self.latents.scale[i].item(),
+                    int(last.sum()), int(last[:3].sum()), int(average.sum()),
+                    int(average[:3].sum()), self.latents.scale[i].item(),
                     self.latents.slab_prob[i].item(),
                 )
             )  # fmt: skip
@@ -191,32 +224,6 @@ def _step_(
     update_latents_(latents, w, None, omega, Averaging(), square_sum, N)
 
 
-def summary(rows: list[Row]) -> list[dict[str, Any]]:
-    """Means over data sets of each method and setting."""
-    table: list[dict[str, Any]] = []
-    cells = dict.fromkeys((row.method, row.spike_scale, row.init_scale) for row in rows)
-    for method, spike, scale in cells:
-        own = [
-            row
-            for row in rows
-            if (row.method, row.spike_scale, row.init_scale) == (method, spike, scale)
-        ]
-        table.append(
-            {
-                "method": method,
-                "spike_scale": spike,
-                "init_scale": scale,
-                "mse": round(sum(row.mse for row in own) / len(own), 3),
-                "mse_worst": round(max(row.mse for row in own), 3),
-                "mae": round(sum(row.mae for row in own) / len(own), 3),
-                "all_three_selected": sum(row.true_selected == 3 for row in own),
-                "exact_support": sum(row.true_selected == row.selected == 3 for row in own),
-                "data_sets": len(own),
-            }
-        )
-    return table
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Command line of the study."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -224,36 +231,31 @@ def main(arguments: list[str] | None = None) -> None:
     length.add_argument("--quick", action="store_true", help="one data set, 20,000 steps")
     length.add_argument("--full", action="store_true", help="8 data sets, 500,000 steps")
     parser.add_argument("--data-sets", type=int, help="number of data sets")
+    parser.add_argument("--first", type=int, default=1, help="seed of the first data set")
     parser.add_argument("--steps", type=int)
-    parser.add_argument("--methods", default="sa,em,sgld", help="of sa, em, paper, sgld")
-    parser.add_argument("--anneal", action="store_true", help="let v0 of 'sa' fall from 0.1")
+    parser.add_argument("--methods", default="sa,em,sgld", help=f"of {', '.join(METHODS)}")
+    parser.add_argument("--figures", type=Path, help="folder for figures")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args(arguments)
     n_data = given.data_sets or (8 if given.full else 1)
     n_steps = given.steps or (500_000 if given.full else 20_000)
+    methods = tuple(given.methods.split(","))
     torch.set_num_threads(1)
     compiled = compiler_missing(torch.device("cpu")) is None
-    rows, seconds = run(
-        tuple(range(1, n_data + 1)), tuple(given.methods.split(",")), n_steps,
-        anneal=given.anneal, compiled=compiled,
-    )  # fmt: skip
-    table = summary(rows)
-    print(f"{len(rows)} chains, {n_steps:,} steps, {seconds:.1f} s of sampling on one core")
-    for line in table:
-        print(
-            f"{line['method']:>6}  v0={line['spike_scale']:<5} sigma={line['init_scale']:<4} "
-            f"MSE {line['mse']:8.2f} (worst {line['mse_worst']:8.2f})  MAE {line['mae']:6.2f}  "
-            f"all three selected {line['all_three_selected']}/{line['data_sets']}"
-        )
-    if given.out is not None:
-        record = {
-            "study": "aeb_linear", "steps": n_steps, "anneal": given.anneal,
-            "seconds": round(seconds, 1), "chains": len(rows), "compiled": compiled,
-            "machine": platform.processor() or platform.machine(), "torch": torch.__version__,
-            "summary": table, "rows": [asdict(row) for row in rows],
-        }  # fmt: skip
-        text = json.dumps(record, indent=1) + "\n"
-        atomic_write(given.out, text.encode())
+    seeds = tuple(range(given.first, given.first + n_data))
+    common = {"steps": n_steps, "compiled": compiled, "chains": n_data * len(methods) * 4,
+              "methods": {name: asdict(METHODS[name]) for name in methods if name in METHODS},
+              "seeds": seeds}  # fmt: skip
+    journal = Journal("aeb_linear", given.out, arguments, "cpu", None, common)
+    rows, seconds = run(seeds, methods, n_steps, compiled=compiled)
+    lines = summary(rows)
+    journal.finish(sampling_seconds=seconds, summary=lines,
+                   rows=[asdict(row) for row in rows])  # fmt: skip
+    print(f"{len(rows)} chains, {n_steps:,} steps: {seconds['wall']} s on one core, "
+          f"{seconds['cpu']} s of it at work")  # fmt: skip
+    print(shown(lines))
+    if given.figures is not None:
+        draw(rows, given.figures / "aeb_linear.png")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The regression study in short: its data, its step against the engine's, its table."""
 
 import json
+import math
 
 import pytest
 import torch
@@ -11,9 +12,10 @@ from bayesieve.core.gaussian_laplace import GaussianLaplace
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.noise import fresh_keys
 from bayesieve.core.problem import Problem
-from bayesieve.engines._adaptive_prior import Averaging
+from bayesieve.engines.chain import Averaging, Chain
 from bayesieve.engines.sgld import SGLD
 from bayesieve.studies import aeb_linear
+from bayesieve.studies.aeb_linear_table import SETTINGS, shown, summary
 from problems import seeded
 
 
@@ -30,47 +32,99 @@ def test_the_data_have_the_stated_distribution():
     assert not torch.equal(data.x[0], data.x[1])
 
 
-def test_a_step_is_that_of_the_engine(monkeypatch):
-    # Same batch, same normals: the study's closed form is the library's SGLD-SA.
+def test_the_path_is_that_of_the_engine(monkeypatch):
+    # Same batches, same normals: the study's closed form is the library's SGLD-SA.
     data = aeb_linear.make_data((1,))
-    cells = [("sa", 0.1, 2.0), ("sa", 0.1, 1.0)]
-    chains = aeb_linear._Chains(data, cells, anneal=False)
-    pick, keys = torch.randperm(100, generator=seeded(0))[:50], fresh_keys(seeded(1))
+    chains = aeb_linear._Chains(data, [("paper", 0.1, 2.0), ("paper", 0.1, 1.0)], 1000)
     problem = Problem(nn.Linear(1000, 1, bias=False), Gaussian(1.5), (data.x[0], data.y[0]))
     monkeypatch.setattr(problem, "kernel", lambda function: function)
     problem.compiled = True  # normals by counter
     prior = GaussianLaplace(spike_scale=0.1, scale=(2.0, 1.0))
-    engine = SGLD(prior, 1e-3, adapt="sa", averaging=Averaging(1.0))
-    state = engine.init(problem, seeded(1), 2)
+    averaging, chain = Averaging(10.0), Chain(power=1 / 3)
+    engine = SGLD(prior, 1e-3, adapt="sa", averaging=averaging, chain=chain)
+    state = engine.init(problem, seeded(0), 2)
     state.w.copy_(chains.w)
     state.generator = seeded(1)
-    omega = torch.full((2, 1), 1001**-0.7)
-    batch = (data.x, data.y, pick, keys)
-    aeb_linear._step_(chains.w, chains.latents, *batch, torch.tensor(1e-3), omega)
-    engine.step(problem, state, Batch(data.x[0, pick], data.y[0, pick]))
-    torch.testing.assert_close(chains.w, state.w, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(chains.latents.rho, state.latents.rho, rtol=1e-4, atol=1e-5)
+    source = seeded(1)
+    for k in range(1, 6):
+        pick, keys = torch.randperm(100, generator=seeded(k))[:50], fresh_keys(source)
+        length, omega = (
+            torch.tensor(1e-3 * k ** (-1 / 3)),
+            torch.full((2, 1), 10 * (k + 1e3) ** -0.7),
+        )
+        aeb_linear._step_(chains.w, chains.latents, data.x, data.y, pick, keys, length, omega)
+        engine.step(problem, state, Batch(data.x[0, pick], data.y[0, pick]))
+    torch.testing.assert_close(chains.w, state.w, rtol=1e-3, atol=1e-4)
+    for name in ("rho", "laplace", "gauss", "slab_prob", "scale"):
+        own, other = getattr(chains.latents, name), getattr(state.latents, name)
+        torch.testing.assert_close(own, other, rtol=1e-3, atol=1e-5, msg=name)
+
+
+def test_the_spike_widens_without_changing_the_variance_of_a_response():
+    data = aeb_linear.make_data((1,))
+    chains = aeb_linear._Chains(data, [("sa", 0.1, 2.0), ("paper", 0.1, 2.0)], 1000)
+
+    def variance():
+        own = chains.latents
+        return (own.scale.square() * (1 + 2 * 1000 * own.spike_scale.square()))[:, 0].tolist()
+
+    assert chains.latents.spike_scale[:, 0].tolist() == pytest.approx([0.01, 0.1])
+    before = variance()
+    chains.widen_(0.05)
+    assert chains.latents.spike_scale[0].item() == pytest.approx(0.01)
+    chains.widen_(0.15)
+    assert chains.latents.spike_scale[0].item() == pytest.approx(math.sqrt(0.001))
+    assert variance() == pytest.approx(before, rel=1e-5)
+    chains.widen_(0.2)
+    assert chains.latents.spike_scale[:, 0].tolist() == pytest.approx([0.1, 0.1])
+    assert chains.latents.scale[0].item() == pytest.approx(2 * math.sqrt(1.2 / 21), rel=1e-5)
+    assert chains.latents.scale[1].item() == 2.0
 
 
 def test_the_command_line_writes_a_record(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(aeb_linear, "compiler_missing", lambda device: "not wanted here")
     out = tmp_path / "x.json"
-    aeb_linear.main(["--steps", "300", "--methods", "sa,sgld", "--out", str(out)])
+    aeb_linear.main(["--steps", "300", "--methods", "sa,sgld", "--out", str(out), "--figures",
+                     str(tmp_path)])  # fmt: skip
     record = json.loads(out.read_text())
-    assert len(record["rows"]) == record["chains"] == 8
+    assert len(record["rows"]) == record["settings"]["chains"] == 8
     assert {line["method"] for line in record["summary"]} == {"sa", "sgld"}
-    assert "8 chains, 300 steps" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "8 chains, 300 steps" in text
+    assert "416.39" in text  # beside the paper
+    assert (tmp_path / "aeb_linear.png").stat().st_size > 10_000
     with pytest.raises(ValueError, match="aeb_linear: method must be one of"):
         aeb_linear.run((1,), ("sam",), 1)
+
+
+def test_the_table_counts_data_sets():
+    def row(seed, selected, true_selected, mse):
+        return aeb_linear.Row(
+            seed, "sa", 0.1, 1.0, mse, 1.0, mse + 1, selected, true_selected, 3, 3, 0.5, 0.01
+        )
+
+    (line,) = summary([row(1, 3, 3, 3.0), row(2, 4, 3, 4.0), row(3, 2, 2, 8.0)])
+    assert (line["mse"], line["mse_worst"], line["mse_50"]) == (5.0, 8.0, 6.0)
+    assert (line["all_three_selected"], line["exact_support"], line["data_sets"]) == (2, 1, 3)
+    assert line["exact_support_by_average"] == 3
+    assert "| 2/3       | 1/3" in shown([line])
+    assert len(SETTINGS) == 4
+
+
+def test_only_the_unit_variant_leaves_the_asked_scale():
+    data = aeb_linear.make_data((1,))
+    cells = [("sa", 0.1, 2.0), ("sa-unit", 0.1, 2.0), ("paper", 0.1, 2.0)]
+    chains = aeb_linear._Chains(data, cells, 1000)
+    assert chains.latents.scale[:, 0].tolist() == [2.0, 1.0, 2.0]
 
 
 @pytest.mark.slow
 def test_ten_thousand_steps_select_the_largest_coefficients(monkeypatch):
     monkeypatch.setattr(aeb_linear, "SETTINGS", ((0.1, 2.0), (0.1, 1.0)))
-    rows, _ = aeb_linear.run((1,), ("paper", "sgld"), 10_000, compiled=False)
+    rows, _ = aeb_linear.run((1,), ("sa", "sgld"), 10_000, compiled=False)
     by_cell = {(row.method, row.spike_scale, row.init_scale): row for row in rows}
     for scale in (1.0, 2.0):
-        adaptive, fixed = (by_cell[method, 0.1, scale] for method in ("paper", "sgld"))
+        adaptive, fixed = (by_cell[method, 0.1, scale] for method in ("sa", "sgld"))
         assert adaptive.mse < 7
         assert adaptive.true_selected >= 2
         assert fixed.mse > 10 * adaptive.mse
