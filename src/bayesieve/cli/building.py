@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from bayesieve.checks import check_fraction, check_positive
-from bayesieve.cli.config import DataConfig, NetConfig, RunConfig
+from bayesieve.cli.config import DataConfig, NetConfig, RunConfig, TrainingConfig
 from bayesieve.cli.config_files import UsageError
 from bayesieve.cli.engines import RunSize
 from bayesieve.cli.flags import flag_of
@@ -28,6 +28,8 @@ from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian, Likelih
 from bayesieve.core.network import Network
 from bayesieve.core.problem import Problem
 from bayesieve.data import DataSet, Examples, load_data
+from bayesieve.data.augment import Augment
+from bayesieve.data.pixels import PixelScale
 from bayesieve.data.preprocessing import centred
 from bayesieve.engines import Engine
 from bayesieve.sieve.groups import GradualUnits
@@ -52,6 +54,7 @@ class Plan:
     validation: Validation | None
     device: torch.device
     length: Length
+    augment: Augment | None
 
 
 def make_plan(config: RunConfig) -> Plan:
@@ -78,7 +81,10 @@ def make_plan(config: RunConfig) -> Plan:
     if held_out is not None:
         validation = Validation(held_out, config.training.patience, config.training.min_delta)
     schedule = build_schedule(config)
-    plan = Plan(config, data, problem, engine, schedule, pruning, validation, device, length)
+    plan = Plan(
+        config, data, problem, engine, schedule, pruning, validation, device, length,
+        build_augment(config.training, data),
+    )  # fmt: skip
     _check(plan)
     return plan
 
@@ -168,6 +174,16 @@ def build_pruning(config: RunConfig) -> Pruning | None:
     return GradualPruning(own.zeros, own.start, own.end, own.score, own.soft)
 
 
+def build_augment(config: TrainingConfig, data: DataSet) -> Augment | None:
+    """Random changes of images, if any are asked for; what comes in from outside is black."""
+    if not (config.shift or config.flip or config.rotate):
+        return None
+    if data.preprocessing.get("kind") != "image":
+        raise UsageError("--shift, --flip and --rotate are for images.")
+    fill = PixelScale.of(data.preprocessing).black
+    return Augment(shift=config.shift, flip=config.flip, rotation=config.rotate, fill=fill)
+
+
 def _resolve(config: RunConfig, data: DataSet, n_data: int, device: torch.device) -> RunConfig:
     training = resolve_length(config.training, config.engine, n_data)
     if training.distill is not None and training.distill_epochs is None and training.epochs:
@@ -210,6 +226,8 @@ def _check(plan: Plan) -> None:
     """Find now what would otherwise fail after minutes of training."""
     training = plan.config.training
     plan.length.check(plan.problem, plan.schedule, plan.pruning, None)
+    if plan.augment is not None:
+        plan.augment.check(plan.problem.x)
     check_positive("train", n_models=training.n_models, clip_norm=training.clip_norm or 1.0)
     Saving(Path(), training.checkpoint_every)
     for name, value in asdict(plan.config.engine).items():

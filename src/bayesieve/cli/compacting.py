@@ -12,8 +12,8 @@ from bayesieve.cli.folder import RunFolder
 from bayesieve.cli.loading import Run, load_run
 from bayesieve.cli.results import numbers
 from bayesieve.core.posterior import SparseModel
-from bayesieve.deliver._stored_posterior import likelihood_from_json, likelihood_to_json
 from bayesieve.deliver.bundle import save_bundle, stored_bytes
+from bayesieve.deliver.likelihood_json import likelihood_from_json, likelihood_to_json
 from bayesieve.deliver.serving import as_point
 from bayesieve.sieve.compact import compact
 

@@ -215,6 +215,11 @@ class TrainingConfig:
     clip_norm: float | None = setting(
         None, "--clip-norm", "Bound on the norm of the gradient per example."
     )
+    shift: int = setting(
+        0, "--shift", "Images: move each by up to so many pixels at random, in every batch."
+    )
+    flip: bool = setting(False, "--flip", "Images: mirror half of them left to right.")
+    rotate: float = setting(0.0, "--rotate", "Images: turn each by up to so many degrees.")
     val_fraction: float | None = setting(
         None, "--val-fraction", "Part of the training data held out and watched."
     )

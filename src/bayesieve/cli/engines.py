@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from bayesieve.core.gaussian_laplace import GaussianLaplace
     from bayesieve.core.priors import Normal, Prior, SpikeSlab
     from bayesieve.engines import Engine
-    from bayesieve.engines._chain import Chain
+    from bayesieve.engines.chain import Chain
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def build_tdamp(config: EngineConfig, size: RunSize) -> "Engine[Any]":
 
 def _chain(config: EngineConfig, size: RunSize) -> "Chain":
     """Burn-in, thinning, cycles and cooling in steps."""
-    from bayesieve.engines._chain import Chain
+    from bayesieve.engines.chain import Chain
 
     c: Any = config
     burn_in = min(round(c.burn_in * size.n_steps), size.n_steps - 1)

@@ -15,8 +15,8 @@ from bayesieve.cli.folder import RunFolder
 from bayesieve.cli.loading import load_run
 from bayesieve.core.network import materialise
 from bayesieve.core.posterior import SparseModel
-from bayesieve.deliver._onnx_session import OnnxSession
 from bayesieve.deliver.bundle import read_bundle
+from bayesieve.deliver.onnx_session import OnnxSession
 from bayesieve.deliver.runtime import as_runtime
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.sieve.compact import compact

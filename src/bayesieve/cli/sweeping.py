@@ -174,6 +174,7 @@ def _objective(
             seed=training.seed,
             schedule=plan.schedule,
             pruning=plan.pruning,
+            augment=plan.augment,
             clip_norm=training.clip_norm,
             compile=training.compile,
         )

@@ -45,6 +45,7 @@ def learn(plan: Plan, folder: RunFolder, *, resume: bool, log: ScalarLog | None 
         pruning=plan.pruning,
         validation=plan.validation,
         saving=Saving(folder.path, config.checkpoint_every, resume and not teaching),
+        augment=plan.augment,
         clip_norm=config.clip_norm,
         compile=config.compile,
         callbacks=() if log is None else (log,),

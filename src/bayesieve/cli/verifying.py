@@ -13,9 +13,8 @@ from bayesieve.cli.folder import RunFolder
 from bayesieve.cli.loading import load_run
 from bayesieve.cli.results import posterior_of
 from bayesieve.core.network import materialise
-from bayesieve.deliver._bundle_reading import check_outputs
 from bayesieve.deliver.architecture import architecture_source
-from bayesieve.deliver.bundle import Bundle, example_input, read_bundle
+from bayesieve.deliver.bundle import Bundle, check_outputs, example_input, read_bundle
 from bayesieve.errors import VerificationError
 from bayesieve.sieve.verify import verify
 
