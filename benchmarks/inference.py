@@ -55,8 +55,8 @@ from bayesieve.core.priors import SpikeSlab
 from bayesieve.core.problem import Problem
 from bayesieve.data import load_data
 from bayesieve.data.examples import DataSet
-from bayesieve.deliver._onnx_session import OnnxSession
 from bayesieve.deliver.bundle import save_bundle
+from bayesieve.deliver.onnx_session import OnnxSession
 from bayesieve.deliver.runtime import as_runtime
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.errors import DataError

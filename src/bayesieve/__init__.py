@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from bayesieve.deliver.onnx_export import export_onnx as export_onnx
     from bayesieve.deliver.pt2 import export_pt2 as export_pt2
     from bayesieve.deliver.runtime import as_runtime as as_runtime
-    from bayesieve.engines._adaptive_prior import Averaging as Averaging
-    from bayesieve.engines._chain import Chain as Chain
     from bayesieve.engines.bmr import BMR as BMR
+    from bayesieve.engines.chain import Averaging as Averaging
+    from bayesieve.engines.chain import Chain as Chain
     from bayesieve.engines.flat_vi import FlatVI as FlatVI
     from bayesieve.engines.horseshoe import HorseshoeVI as HorseshoeVI
     from bayesieve.engines.map import MAP as MAP
@@ -101,8 +101,8 @@ _HOME = {
     "export_onnx": "deliver.onnx_export",
     "export_pt2": "deliver.pt2",
     "as_runtime": "deliver.runtime",
-    "Averaging": "engines._adaptive_prior",
-    "Chain": "engines._chain",
+    "Averaging": "engines.chain",
+    "Chain": "engines.chain",
     "BMR": "engines.bmr",
     "FlatVI": "engines.flat_vi",
     "HorseshoeVI": "engines.horseshoe",

@@ -15,9 +15,8 @@ from bayesieve.core.priors import Normal, SpikeSlab
 from bayesieve.core.problem import Problem
 from bayesieve.core.scale_priors import Horseshoe, LayerScaled
 from bayesieve.core.state import named_tensors, restore_, snapshot
-from bayesieve.engines._adaptive_prior import Averaging
-from bayesieve.engines._chain import Chain
 from bayesieve.engines.bmr import BMR, Reduction
+from bayesieve.engines.chain import Averaging, Chain
 from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.horseshoe import HorseshoeVI
 from bayesieve.engines.map import MAP

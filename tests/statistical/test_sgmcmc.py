@@ -17,8 +17,7 @@ from bayesieve.core.gaussian_laplace import GaussianLaplace
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
-from bayesieve.engines._adaptive_prior import Averaging
-from bayesieve.engines._chain import Chain
+from bayesieve.engines.chain import Averaging, Chain
 from bayesieve.engines.sghmc import SGHMC
 from bayesieve.engines.sgld import SGLD
 from problems import conjugate, known_support, logistic, normal, run, seeded

@@ -7,11 +7,10 @@ inside the rounds, so that a machine that slows down for a while slows all candi
 
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 import torch
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 
 from bayesieve.assess.costs import count_macs, count_units, gzipped, peak_bytes, serialised
 from bayesieve.checks import check_choice, check_positive
+from bayesieve.nets.modes import modes_kept
 
 Candidate = nn.Module | Callable[[Tensor], object]
 ClockName = Literal["wall", "cpu"]
@@ -100,7 +100,8 @@ def profile(
     if not models:
         raise ValueError("profile: give at least one model.")
     check_positive("profile", rounds=rounds, batches=tuple(batches))
-    with evaluating(own for own in models.values() if isinstance(own, nn.Module)), torch.no_grad():
+    modules = [own for own in models.values() if isinstance(own, nn.Module)]
+    with evaluating(*modules), torch.no_grad():
         times = _times(models, example, rounds, clock, batches)
         largest = resized(example, max(batches))
         sizes = {name: _describe(own, largest) for name, own in models.items()}
@@ -232,21 +233,10 @@ def resized(example: Tensor, n: int) -> Tensor:
     return example[torch.arange(n, device=example.device) % len(example)]
 
 
-class evaluating(AbstractContextManager[None]):
-    """Puts modules into eval mode for a while."""
-
-    def __init__(self, modules: Iterable[nn.Module]) -> None:
-        self._modes = {own: own.training for module in modules for own in module.modules()}
-
-    def __enter__(self) -> None:
-        for module in self._modes:
-            module.training = False
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for module, training in self._modes.items():
-            module.training = training
+@contextmanager
+def evaluating(*modules: nn.Module) -> Iterator[None]:
+    """Put modules into eval mode for a while, exported ones too, whose `eval` refuses."""
+    with modes_kept(*modules):
+        for own in (own for module in modules for own in module.modules()):
+            own.training = False
+        yield

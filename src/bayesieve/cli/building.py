@@ -74,7 +74,7 @@ def make_plan(config: RunConfig) -> Plan:
     config = _resolve(config, data, problem.n_data, device)
     length = _length(config, problem.n_data)
     own = config.pruning.keep_units if ENGINES[config.engine.name].prunes == "units" else None
-    size = RunSize(problem.n_data, length.n_steps, length.per_epoch, own)
+    size = RunSize(problem.n_data, length.n_steps, length.per_epoch, own, data.task)
     engine = build_engine(config.engine, size)
     pruning = build_pruning(config)
     validation = None
@@ -261,6 +261,8 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise UsageError(f"--device must be auto, cpu, cuda or cuda:N, got {name!r}.") from error
+    if device.type not in ("cpu", "cuda"):
+        raise UsageError(f"--device must be auto, cpu, cuda or cuda:N, got {name!r}.")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UsageError(f"--device {name}: torch finds no CUDA device; see `bayesieve doctor`.")
     return device

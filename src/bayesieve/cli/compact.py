@@ -41,13 +41,11 @@ def compact(
 
 
 def _show(result: dict[str, Any]) -> None:
-    from bayesieve.cli.results import quality_header, quality_row
+    from bayesieve.cli.results import print_quality
 
     report = result["compaction"]
-    task = "regression" if "rmse" in result["masked"] else "classification"
     stages = [name for name in ("dense", "masked", "compacted") if name in result]
-    rows = [quality_row(name, result[name]) for name in stages]
-    print_table("Test set, mean weights", quality_header(task), rows)
+    print_quality("Test set, mean weights", {name: result[name] for name in stages})
     layers = [
         (row["name"], row["kind"], *(_pair(row[key]) for key in ("units", "inputs", "parameters")))
         for row in report["layers"]

@@ -4,8 +4,6 @@ import csv
 import io
 import json
 import platform
-import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,7 +15,7 @@ from bayesieve.checks import did_you_mean
 from bayesieve.cli.building import build_likelihood, build_module, choose_device
 from bayesieve.cli.config import EngineConfig, NetConfig, ScheduleConfig
 from bayesieve.cli.config_files import UsageError
-from bayesieve.cli.console import markdown_table, note
+from bayesieve.cli.console import given_arguments, markdown_table, note
 from bayesieve.cli.engines import RunSize
 from bayesieve.cli.registry import ENGINES, build_engine, resolve_engine, resolve_schedule
 from bayesieve.compare import Budget, Method, Standing, measure, reading, standings
@@ -85,7 +83,7 @@ def run_comparison(
         "wanted": asdict(wanted),
         "budget": asdict(budget),
         "machine": _machine(device),
-        "command": "bayesieve " + shlex.join(sys.argv[1:]),
+        "command": "bayesieve " + given_arguments(),
         "methods": [],
         "left_out": [],
     }

@@ -1,6 +1,7 @@
 """What a command says: one JSON object for machines on stdout, or a table for people."""
 
 import json
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -11,12 +12,18 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object an
 FiguresFlag = Annotated[
     bool, typer.Option("--figures/--no-figures", help="Whether to draw pictures.")
 ]
+ForceFlag = Annotated[bool, typer.Option("--force", help="Replace the run in --out.")]
 Row = Sequence[str]
 
 
 def note(text: str) -> None:
     """A remark on standard error."""
     print(text, file=sys.stderr)
+
+
+def given_arguments() -> str:
+    """The command line after the program's name, quoted for a shell; for records."""
+    return shlex.join(sys.argv[1:])
 
 
 def print_json(result: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:

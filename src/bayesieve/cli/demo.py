@@ -15,7 +15,7 @@ from bayesieve.cli.config import (
     ScheduleConfig,
     TrainingConfig,
 )
-from bayesieve.cli.console import JsonFlag, note, print_json, print_table
+from bayesieve.cli.console import ForceFlag, JsonFlag, note, print_json
 from bayesieve.cli.folder import RunFolder
 
 EXAMPLE = "Example: bayesieve demo --out runs/demo"
@@ -25,7 +25,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Run folder to write.")] = Path("runs/demo"),
     epochs: Annotated[int, typer.Option(help="Passes over the data.")] = 200,
     seed: Annotated[int, typer.Option(help="Seed of both trainings.")] = 0,
-    force: Annotated[bool, typer.Option("--force", help="Replace the run in --out.")] = False,
+    force: ForceFlag = False,
     json: JsonFlag = False,
 ) -> None:
     """Train a dense network and a sparse Bayesian one on 8x8 digits, and compare them."""
@@ -35,10 +35,9 @@ def demo(
     if json:
         print_json(result)
         return
-    from bayesieve.cli.results import quality_header, quality_row
+    from bayesieve.cli.results import print_quality
 
-    rows = [quality_row(name, own) for name, own in result.items()]
-    print_table("digits, test images", quality_header("classification"), rows)
+    print_quality("digits, test images", result)
     n_images = result["dense"]["n_examples"]
     print(
         "error: wrong answers. NLL: how surprised it is by the truth. ECE: gap between its "

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bayesieve.cli.config import EngineConfig, Numbers
+from bayesieve.cli.config_files import UsageError
 
 if TYPE_CHECKING:
     from bayesieve.core.gaussian_laplace import GaussianLaplace
@@ -21,12 +22,14 @@ class RunSize:
         n_steps: gradient steps of the run.
         per_epoch: steps of an epoch.
         keep_units: fraction of units to end with, where the engine itself removes them.
+        task: "classification" or "regression".
     """
 
     n_data: int
     n_steps: int
     per_epoch: int
     keep_units: float | None = None
+    task: str = "classification"
 
     @property
     def n_epochs(self) -> int:
@@ -118,9 +121,12 @@ def build_tdamp(config: EngineConfig, size: RunSize) -> "Engine[Any]":
 
     c: Any = config
     last = max(2, round(0.6 * size.n_epochs))
+    keep = size.keep_units
+    if keep is None and size.task == "regression":
+        keep = 1.0  # one output tells too little about single units
     return TDAMP(
         prior=GroupSparse(group=c.group),
-        keep=size.keep_units,
+        keep=keep,
         prune_passes=(2, last),
         power=c.power,
         memory=c.memory,
@@ -132,11 +138,17 @@ def _chain(config: EngineConfig, size: RunSize) -> "Chain":
     from bayesieve.engines.chain import Chain
 
     c: Any = config
+    if not 0 <= c.burn_in < 1:
+        raise UsageError(f"--burn-in is a fraction of the run from 0 to below 1, got {c.burn_in}.")
+    if c.draws < 1 or c.cycles < 0:
+        least, flag, got = (1, "--draws", c.draws) if c.draws < 1 else (0, "--cycles", c.cycles)
+        raise UsageError(f"{flag} must be at least {least}, got {got}.")
     burn_in = min(round(c.burn_in * size.n_steps), size.n_steps - 1)
+    after = size.n_steps - burn_in
     return Chain(
         burn_in=burn_in,
-        thin=max(1, (size.n_steps - burn_in) // c.draws),
-        n_kept=c.draws,
+        thin=max(1, after // c.draws),
+        n_kept=min(c.draws, after),
         cycle=-(-size.n_steps // c.cycles) if c.cycles else 0,
         cooling=c.anneal ** (-1 / size.per_epoch),
     )

@@ -83,13 +83,9 @@ def check_table(data: Path, task: str | None, missing: str) -> None:
 
 
 def _show(result: dict[str, Any]) -> None:
-    from bayesieve.cli.results import quality_header, quality_row
+    from bayesieve.cli.results import print_quality, with_draws
 
-    metrics = result["metrics"]
-    rows = [quality_row("mean weights", metrics)]
-    if "sampled" in metrics:
-        rows.append(quality_row(f"{metrics['sampled']['draws']} draws", metrics["sampled"]))
-    print_table("Test rows", quality_header(result["task"]), rows)
+    print_quality("Test rows", with_draws(result["metrics"]))
     best = sorted(result["importance"].items(), key=lambda item: -item[1])[:8]
     print_table("Importance φ", ("", ""), [(name, f"{value:.2f}") for name, value in best])
     note(f"report: {Path(result['report']) / 'report.md'}")

@@ -54,7 +54,8 @@ def fit_and_report(
     own: TableFit, bundle: Path, folder: Path, *, force: bool, figures: bool
 ) -> dict[str, Any]:
     """Check everything, train, write the report folder, then the bundle."""
-    plan = make_plan(settings_for(own, load_checked(own)))
+    data = load_checked(own.file, own.target, own.task, own.missing, own.seed, own.test_fraction)
+    plan = make_plan(settings_for(own, data))
     run_folder = RunFolder(folder)
     run_folder.check_free(force=force)
     check_out(bundle, force=force)
@@ -76,18 +77,19 @@ def fit_and_report(
     }  # fmt: skip
 
 
-def load_checked(own: TableFit) -> DataSet:
+def load_checked(
+    file: Path, target: str, task: str | None, missing: str, seed: int, test_fraction: float = 0.2
+) -> DataSet:
     """The table, or one line on why nothing can be learned from it."""
-    kind = own.file.suffix.lower().lstrip(".")
     data = load_data(
-        f"{kind}:{own.file}",
-        target=own.target,
-        task=own.task,  # type: ignore[arg-type]
-        missing=own.missing,  # type: ignore[arg-type]
-        test_fraction=own.test_fraction,
-        seed=own.seed,
+        f"{file.suffix.lower().lstrip('.')}:{file}",
+        target=target,
+        task=task,  # type: ignore[arg-type]
+        missing=missing,  # type: ignore[arg-type]
+        test_fraction=test_fraction,
+        seed=seed,
     )
-    check_learnable(own.file, own.target, data)
+    check_learnable(file, target, data)
     return data
 
 

@@ -55,15 +55,27 @@ from bayesieve.cli.version import version
 from bayesieve.errors import BayesieveError
 
 TRACEBACK_VARIABLE = "BAYESIEVE_TRACEBACK"
+_Misuse: Any = typer.BadParameter.__mro__[1]  # typer's error of arguments has no public name
 
 
 class _Guarded(TyperGroup):
     """Turns the library's errors into one line and an exit code."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read what stands before the command."""
+        try:
+            return super().parse_args(ctx, args)
+        except _Misuse as error:
+            _refuse(error)
+            raise
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         try:
             return super().invoke(ctx)
+        except _Misuse as error:
+            _refuse(error)
+            raise
         except KeyboardInterrupt as error:
             _leave(str(error) or "stopped by Ctrl-C", getattr(error, "exit_code", 130))
         except BrokenPipeError:
@@ -74,6 +86,14 @@ class _Guarded(TyperGroup):
             if os.environ.get(TRACEBACK_VARIABLE):
                 raise
             _leave(str(error) or type(error).__name__, 1)
+
+
+def _refuse(error: Any) -> None:
+    """Leave with one line; return for a command without arguments, which shows its help."""
+    if type(error).show is not _Misuse.show:
+        return
+    where = "bayesieve" if error.ctx is None else error.ctx.command_path
+    _leave(f"{error.format_message().rstrip('.')}. See `{where} --help`.", 2)
 
 
 def _leave(message: str, code: int) -> None:

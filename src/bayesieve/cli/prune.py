@@ -1,14 +1,19 @@
 """`bayesieve prune`: from a run folder to one with a smaller model."""
 
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bayesieve.cli.config_files import UsageError
-from bayesieve.cli.console import FiguresFlag, JsonFlag, note, print_json, print_table
+from bayesieve.cli.console import (
+    FiguresFlag,
+    ForceFlag,
+    JsonFlag,
+    given_arguments,
+    note,
+    print_json,
+)
 from bayesieve.cli.evaluate import DeviceFlag, RunArgument
 from bayesieve.cli.folder import RunFolder
 
@@ -62,7 +67,6 @@ Finetune = Annotated[int, typer.Option(help="Epochs of further training with the
 Reestimate = Annotated[
     bool, typer.Option("--reestimate-batchnorm", help="Renew BatchNorm statistics afterwards.")
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace the run in --out.")]
 
 
 def prune(
@@ -79,7 +83,7 @@ def prune(
     allow_empty_layers: AllowEmpty = False,
     finetune: Finetune = 0,
     reestimate_batchnorm: Reestimate = False,
-    force: Force = False,
+    force: ForceFlag = False,
     device: DeviceFlag = "auto",
     figures: FiguresFlag = True,
     json: JsonFlag = False,
@@ -112,7 +116,7 @@ def _run(
     pruned = sieve(run, choice)
     record = {
         "command": "prune",
-        "arguments": shlex.join(sys.argv[1:]),
+        "arguments": given_arguments(),
         "source": str(source.path.absolute()),
         "rule": choice.to_dict(),
     }
@@ -129,11 +133,14 @@ def _pair(text: str | None) -> tuple[int, int] | None:
 
 
 def _show(result: dict[str, Any], folder: RunFolder) -> None:
-    from bayesieve.cli.results import quality_header, quality_row
+    before = "dense" if result["dense"]["zeros"] == 0 else "before"
+    show_pruned({before: result["dense"], "sparse": result}, folder)
 
-    task = "regression" if "rmse" in result else "classification"
-    rows = [quality_row("dense" if result["dense"]["zeros"] == 0 else "before", result["dense"])]
-    rows.append(quality_row("sparse", result))
-    print_table("Test set, mean weights", quality_header(task), rows)
+
+def show_pruned(rows: dict[str, dict[str, Any]], folder: RunFolder) -> None:
+    """Print what pruning did, and where its files are."""
+    from bayesieve.cli.results import print_quality
+
+    print_quality("Test set, mean weights", rows)
     note(f"error against sparsity: {folder.path / 'curve.json'}")
     print(f"pictures and report: {folder.path / 'report.md'}")

@@ -173,8 +173,11 @@ def _history(folder: RunFolder) -> list[dict[str, Any]]:
     file = folder.path / "metrics.jsonl"
     if not file.is_file():
         return []
-    lines = file.read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines if line.strip()]
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines if line.strip()]
+    except ValueError as error:
+        raise ValueError(f"{file} is damaged: {error}.") from error
 
 
 def _command(record: dict[str, Any], config: RunConfig) -> str | None:

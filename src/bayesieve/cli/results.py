@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from bayesieve.assess.evaluate import Evaluation, error_curve
-from bayesieve.cli.console import as_bytes, as_percent
+from bayesieve.cli.console import as_bytes, as_percent, print_table
 from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel
 from bayesieve.data import Examples
 from bayesieve.engines.sbnn import stuck_in_slab
@@ -71,6 +71,20 @@ def quality_row(label: str, result: Mapping[str, Any]) -> tuple[str, ...]:
     else:
         own = (as_percent(result["error"]), f"{result['nll']:.4f}", as_percent(result["ece"]))
     return (label, *own, *size)
+
+
+def print_quality(title: str, rows: Mapping[str, Mapping[str, Any]]) -> None:
+    """The comparison for people, one line for each named result."""
+    task = "regression" if any("rmse" in own for own in rows.values()) else "classification"
+    print_table(title, quality_header(task), [quality_row(*row) for row in rows.items()])
+
+
+def with_draws(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The results of a run by name: those of the mean weights and, if any, those of draws."""
+    rows = {"mean weights": result}
+    if "sampled" in result:
+        rows[f"{result['sampled']['draws']} draws"] = result["sampled"]
+    return rows
 
 
 def curve_of(model: Model, examples: Examples, score: ScoreName) -> Curve:

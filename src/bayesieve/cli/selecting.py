@@ -27,12 +27,12 @@ from bayesieve.assess.features import (
 )
 from bayesieve.assess.figures.features import error_path, importance_bars
 from bayesieve.cli.console import markdown_table
-from bayesieve.cli.fitting_table import check_learnable
+from bayesieve.cli.fitting_table import load_checked
 from bayesieve.core.likelihoods import Categorical, Gaussian, Likelihood
 from bayesieve.core.posterior import Posterior
 from bayesieve.core.priors import SpikeSlab
 from bayesieve.core.storage import atomic_write
-from bayesieve.data import DataSet, load_data
+from bayesieve.data import DataSet
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.errors import DataError
 
@@ -113,15 +113,7 @@ def select_and_report(own: Selection, folder: Path, *, figures: bool) -> dict[st
 
 
 def _load(own: Selection) -> DataSet:
-    kind = own.file.suffix.lower().lstrip(".")
-    data = load_data(
-        f"{kind}:{own.file}",
-        target=own.target,
-        task=own.task,  # type: ignore[arg-type]
-        missing=own.missing,  # type: ignore[arg-type]
-        seed=own.seed,
-    )
-    check_learnable(own.file, own.target, data)
+    data = load_checked(own.file, own.target, own.task, own.missing, own.seed)
     if data.train.x.shape[1] < 2:
         raise DataError(f"{own.file}: one input leaves nothing to select. Add columns.")
     return data

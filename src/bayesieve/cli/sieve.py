@@ -1,7 +1,5 @@
 """`bayesieve sieve`: from weights somebody trained to a run folder with a sparse network."""
 
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,9 +7,10 @@ import typer
 
 from bayesieve.cli.config import DataConfig, NetConfig
 from bayesieve.cli.config_files import UsageError
-from bayesieve.cli.console import FiguresFlag, JsonFlag, note, print_json, print_table
+from bayesieve.cli.console import FiguresFlag, ForceFlag, JsonFlag, given_arguments, print_json
 from bayesieve.cli.evaluate import DeviceFlag
 from bayesieve.cli.folder import RunFolder
+from bayesieve.cli.prune import OutOption, show_pruned
 
 if TYPE_CHECKING:
     from bayesieve.cli.sieving import Way
@@ -58,16 +57,14 @@ Labels = Annotated[
         metavar="sampled|exact",
     ),
 ]
-Out = Annotated[Path, typer.Option("--out", help="Run folder to write.")]
 Seed = Annotated[int, typer.Option(help="Seed of the sampled labels.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace the run in --out.")]
 
 
 def sieve(
     model: ModelArgument,
     net: Net,
     data: Data,
-    out: Out,
+    out: OutOption,
     target: Target = None,
     zeros: Zeros = None,
     threshold: Threshold = None,
@@ -75,7 +72,7 @@ def sieve(
     curvature: Curvature = "unit",
     labels: Labels = "sampled",
     seed: Seed = 0,
-    force: Force = False,
+    force: ForceFlag = False,
     device: DeviceFlag = "auto",
     figures: FiguresFlag = True,
     json: JsonFlag = False,
@@ -97,7 +94,7 @@ def sieve(
     if json:
         print_json(result)
     else:
-        _show(result, folder)
+        show_pruned({"trained": result["dense"], "sieved": result}, folder)
 
 
 def _run(
@@ -114,18 +111,8 @@ def _run(
     run, pruned = sieve_trained(*settings, way, device)
     record = {
         "command": "sieve",
-        "arguments": shlex.join(sys.argv[1:]),
+        "arguments": given_arguments(),
         "source": run.config.net.warm_start,
         "rule": way.to_dict(),
     }
     return write_pruned(run, pruned, folder, record, figures=figures)
-
-
-def _show(result: dict[str, Any], folder: RunFolder) -> None:
-    from bayesieve.cli.results import quality_header, quality_row
-
-    task = "regression" if "rmse" in result else "classification"
-    rows = [quality_row("trained", result["dense"]), quality_row("sieved", result)]
-    print_table("Test set, mean weights", quality_header(task), rows)
-    note(f"error against sparsity: {folder.path / 'curve.json'}")
-    print(f"pictures and report: {folder.path / 'report.md'}")

@@ -1,8 +1,6 @@
 """`bayesieve train`: from data and settings to a run folder."""
 
 import json as jsonlib
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +8,15 @@ import typer
 
 from bayesieve.cli.config import RunConfig
 from bayesieve.cli.config_files import UsageError, from_dict, read_config, to_dict
-from bayesieve.cli.console import FiguresFlag, JsonFlag, note, print_json, print_table
+from bayesieve.cli.console import (
+    FiguresFlag,
+    ForceFlag,
+    JsonFlag,
+    given_arguments,
+    note,
+    print_json,
+    print_table,
+)
 from bayesieve.cli.flags import Settings, flag_of, with_settings
 from bayesieve.cli.folder import RunFolder
 
@@ -30,7 +36,6 @@ ConfigFile = Annotated[
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print parameters, memory and steps; write nothing.")
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace the run in --out.")]
 TensorBoard = Annotated[
     bool, typer.Option("--tensorboard", help="Also write scalars to RUN/tensorboard.")
 ]
@@ -43,7 +48,7 @@ def train(
     out: Out = None,
     config: ConfigFile = None,
     dry_run: DryRun = False,
-    force: Force = False,
+    force: ForceFlag = False,
     resume: Resume = False,
     figures: FiguresFlag = True,
     tensorboard: TensorBoard = False,
@@ -105,7 +110,7 @@ def _run(
 
     if not resume:
         folder.clear()
-        folder.create(plan.config, {"command": "train", "arguments": shlex.join(sys.argv[1:])})
+        folder.create(plan.config, {"command": "train", "arguments": given_arguments()})
     note(f"training on {plan.device}: {plan.length.n_steps:,} steps, {plan.problem.layout.size:,} "
          f"parameters; stop with Ctrl-C, continue with --resume")  # fmt: skip
     log = ScalarLog(folder.path / "tensorboard") if scalars else None
@@ -124,11 +129,7 @@ def _describe(plan: "Plan", *, json: bool) -> None:
 
 
 def _show(result: dict[str, Any], folder: RunFolder) -> None:
-    from bayesieve.cli.results import quality_header, quality_row
+    from bayesieve.cli.results import print_quality, with_draws
 
-    task = "regression" if "rmse" in result else "classification"
-    rows = [quality_row("mean weights", result)]
-    if "sampled" in result:
-        rows.append(quality_row(f"{result['sampled']['draws']} draws", result["sampled"]))
-    print_table("Test set", quality_header(task), rows)
+    print_quality("Test set", with_draws(result))
     print(f"pictures and report: {folder.path / 'report.md'}")

@@ -16,6 +16,7 @@ from torch.func import functional_call
 
 from bayesieve.core.layout import Layout, RoleRule, default_role, layout_of
 from bayesieve.core.likelihoods import Likelihood
+from bayesieve.nets.modes import modes_kept
 
 Buffers = Mapping[str, Tensor]
 EXTRA_PREFIX = "likelihood."
@@ -109,23 +110,18 @@ class Network:
             Outputs, shape (k, n, ...), without gradients.
         """
         parameters, own = self.split(w)[0], dict(row_buffers or {})
-        was_training = [m.training for m in self.skeleton.modules()]
-        self.skeleton.eval()
-        try:
-            with torch.no_grad():
-                if len(w) > 1 and x.device.type != "cpu" and self.is_batchable(x[:2]):
-                    shared = {name: value for name, value in buffers.items() if name not in own}
-                    call = torch.vmap(self._call_row, in_dims=(0, 0, None, None))
-                    return call(parameters, own, shared, x)
-                # On a CPU one matrix product per draw beats a batched product.
-                outputs = []
-                for i in range(len(w)):
-                    row, of_row = ({n: v[i] for n, v in part.items()} for part in (parameters, own))
-                    outputs.append(self._call_row(row, of_row, buffers, x))
-                return torch.stack(outputs)
-        finally:
-            for module, training in zip(self.skeleton.modules(), was_training, strict=True):
-                module.training = training
+        with modes_kept(self.skeleton), torch.no_grad():
+            self.skeleton.eval()
+            if len(w) > 1 and x.device.type != "cpu" and self.is_batchable(x[:2]):
+                shared = {name: value for name, value in buffers.items() if name not in own}
+                call = torch.vmap(self._call_row, in_dims=(0, 0, None, None))
+                return call(parameters, own, shared, x)
+            # On a CPU one matrix product per draw beats a batched product.
+            outputs = []
+            for i in range(len(w)):
+                row, of_row = ({n: v[i] for n, v in part.items()} for part in (parameters, own))
+                outputs.append(self._call_row(row, of_row, buffers, x))
+            return torch.stack(outputs)
 
     def member_outputs(self, w: Tensor, x: Tensor, buffers: Buffers) -> Tensor:
         """Evaluate k weight vectors, (k, d), each on its own n inputs, in eval mode.
@@ -139,14 +135,9 @@ class Network:
             Outputs, shape (k, n, ...), without gradients.
         """
         if len(w) > 1 and self.is_batchable(x[0][:2]):
-            was_training = [m.training for m in self.skeleton.modules()]
-            self.skeleton.eval()
-            try:
-                with torch.no_grad():
-                    return torch.vmap(self._call)(self.split(w)[0], dict(buffers), x)
-            finally:
-                for module, training in zip(self.skeleton.modules(), was_training, strict=True):
-                    module.training = training
+            with modes_kept(self.skeleton), torch.no_grad():
+                self.skeleton.eval()
+                return torch.vmap(self.call)(self.split(w)[0], dict(buffers), x)
         own = ({name: value[i] for name, value in buffers.items()} for i in range(len(w)))
         return torch.cat([self.outputs(w[i : i + 1], x[i], b) for i, b in enumerate(own)])
 
@@ -160,26 +151,23 @@ class Network:
                 for name, value in self.buffers().items()
             }
             x = torch.cat([x, x]).expand(2, *([-1] * x.dim()))
-            modes = [m.training for m in self.skeleton.modules()]
-            self.skeleton.train()
+            call = torch.vmap(self.call, in_dims=(0, 0, 0), randomness="different")
             try:
-                with torch.no_grad(), torch.random.fork_rng(devices=[]):
-                    call = torch.vmap(self._call, in_dims=(0, 0, 0), randomness="different")
+                with modes_kept(self.skeleton), torch.random.fork_rng(devices=[]), torch.no_grad():
+                    self.skeleton.train()
                     call(parameters, buffers, x)
                 self._batched.append(True)
             except (RuntimeError, NotImplementedError):  # what vmap raises for what it cannot batch
                 self._batched.append(False)
-            finally:
-                for module, training in zip(self.skeleton.modules(), modes, strict=True):
-                    module.training = training
         return self._batched[0]
 
     def _call_row(
         self, parameters: Mapping[str, Tensor], own: Buffers, shared: Buffers, x: Tensor
     ) -> Tensor:
-        return self._call(parameters, {**shared, **own}, x)
+        return self.call(parameters, {**shared, **own}, x)
 
-    def _call(self, parameters: Mapping[str, Tensor], buffers: Buffers, x: Tensor) -> Tensor:
+    def call(self, parameters: Mapping[str, Tensor], buffers: Buffers, x: Tensor) -> Tensor:
+        """The outputs, (n, ...), on parameters and buffers by name, in the mode in force."""
         return call_with(self.skeleton, self._names, parameters, buffers, x)
 
 

@@ -134,6 +134,11 @@ class Problem:
             )
         return space
 
+    @property
+    def workspace_in_use(self) -> Workspace | None:
+        """The buffers that `workspace` last returned; None before its first call."""
+        return self._workspace
+
     def log_likelihood(self, w: Tensor, batch: Batch) -> Tensor:
         """N/n · Σ log p(y | x, w) of each weight vector, (k, d) -> (k,), in eval mode."""
         buffers = self._workspace.buffers(0) if self._workspace else self.network.buffers()

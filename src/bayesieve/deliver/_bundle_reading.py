@@ -14,6 +14,7 @@ from bayesieve.core.posterior import Posterior
 from bayesieve.deliver import _stored_posterior as stored
 from bayesieve.deliver._files import damaged, read_json, read_tensors
 from bayesieve.deliver.graph_json import graph_from_json, output_shape
+from bayesieve.deliver.likelihood_json import likelihood_from_json
 from bayesieve.deliver.packing import unpack
 
 FORMAT = "bayesieve-bundle"
@@ -55,7 +56,7 @@ class Bundle:
     @cached_property
     def likelihood(self) -> Likelihood:
         """How outputs become densities, at the noise level of the point model."""
-        found = stored.likelihood_from_json(self.config.get("likelihood"), self.classes)
+        found = likelihood_from_json(self.config.get("likelihood"), self.classes)
         if found is None:
             raise ValueError(
                 f"load: {self.path} does not say what its outputs mean. Save it again with "

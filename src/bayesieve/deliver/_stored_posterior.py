@@ -1,11 +1,11 @@
-"""The Bayesian part of a bundle: likelihood, masks, and what is kept of a posterior.
+"""The Bayesian part of a bundle: masks, and what is kept of a posterior.
 
 Masks and posterior belong to the network before compaction, whose graph stands in config.json
 under "posterior". Of every vector of length d only the kept entries are stored.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,13 @@ from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor, nn
 
 from bayesieve.core.layout import Layout, Role
-from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from bayesieve.core.network import EXTRA_PREFIX, Network
 from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel
 from bayesieve.core.posterior_horseshoe import UnitScaled
 from bayesieve.deliver._allowed import DTYPES
 from bayesieve.deliver._files import damaged, dtype_name
 from bayesieve.deliver.graph_json import graph_from_json, graph_to_json, is_layer, trace
+from bayesieve.deliver.likelihood_json import likelihood_from_json
 from bayesieve.deliver.packing import pack, unpack
 from bayesieve.errors import UnsupportedModelError
 
@@ -28,46 +28,6 @@ MASKS, POSTERIOR = "masks.safetensors", "posterior.safetensors"
 _FIELDS = {"Factorised": ("mean", "std"), "Samples": ("draws",)}
 _BUFFERS, _DRAW_BUFFERS, _FROZEN = "buffers.", "draw_buffers.", "frozen."
 MAX_SIZE = 1 << 31  # entries of a weight vector
-
-
-def likelihood_to_json(
-    likelihood: Likelihood | None, posterior: Posterior | None
-) -> dict[str, Any] | None:
-    """Name and numbers of a likelihood; a learned noise level is that of the posterior mean."""
-    if likelihood is None and posterior is not None:
-        likelihood = posterior.network.likelihood
-    if likelihood is None:
-        return None
-    if isinstance(likelihood, Gaussian):
-        noise = likelihood.noise_std
-        if likelihood.learned and posterior is not None:
-            extra = posterior.network.split(posterior.mean)[1]
-            noise = math.exp(float(likelihood.log_noise(extra)))
-        return {"name": "Gaussian", "noise_std": noise, "learned": likelihood.learned}
-    if isinstance(likelihood, Categorical | Bernoulli):
-        return {"name": type(likelihood).__name__}
-    raise UnsupportedModelError(
-        f"save: a bundle cannot hold the likelihood {type(likelihood).__name__}."
-    )
-
-
-def likelihood_from_json(
-    row: Mapping[str, Any] | None, classes: Sequence[str] | None, *, learned: bool = False
-) -> Likelihood | None:
-    """The likelihood of a bundle; with classes and nothing said it is a softmax.
-
-    Example:
-        >>> likelihood_from_json({"name": "Gaussian", "noise_std": 0.5}, None)
-        Gaussian(noise_std=0.5, learned=False)
-    """
-    if row is None:
-        return None if classes is None else Categorical()
-    name, noise = row.get("name"), row.get("noise_std", 1.0)
-    if name == "Gaussian" and isinstance(noise, int | float) and 0 < noise < math.inf:
-        return Gaussian(float(noise), learned and row.get("learned") is True)
-    if name in ("Categorical", "Bernoulli"):
-        return Categorical() if name == "Categorical" else Bernoulli()
-    raise ValueError(f"load: config.json is damaged: unknown likelihood {str(row)[:80]}.")
 
 
 def pack_keep(sparse: SparseModel) -> tuple[bytes, dict[str, Any]]:

@@ -52,12 +52,14 @@ from bayesieve.deliver._files import dtype_name
 from bayesieve.deliver.architecture import architecture_source
 from bayesieve.deliver.card import model_card
 from bayesieve.deliver.graph_json import graph_from_json, graph_to_json, trace
+from bayesieve.deliver.likelihood_json import likelihood_to_json
 from bayesieve.errors import VerificationError
 
 __all__ = [
     "Bundle",
     "check_free",
     "check_input",
+    "check_outputs",
     "copy_bundle",
     "example_input",
     "is_bundle",
@@ -158,7 +160,7 @@ def save_bundle(
         "input": {"shape": list(shape), "dtype": dtype_name(dtype)},
         "classes": None if classes is None else [str(name) for name in classes],
         "feature_names": None if feature_names is None else [str(n) for n in feature_names],
-        "likelihood": stored.likelihood_to_json(likelihood, whole),
+        "likelihood": likelihood_to_json(likelihood, whole),
         "preprocessing": None if preprocessing is None else dict(preprocessing),
         "thresholds": None if thresholds is None else dict(thresholds),
         "provenance": None if config is None else dict(config),

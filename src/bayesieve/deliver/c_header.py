@@ -15,10 +15,7 @@ from torch import Tensor, nn
 
 from bayesieve import __version__
 from bayesieve.core.storage import atomic_write
-from bayesieve.deliver._c_chain import chain_of
-from bayesieve.deliver._c_steps import Step
 from bayesieve.deliver._c_text import Lines, indent
-from bayesieve.deliver._c_weights import in_int8
 from bayesieve.deliver._exporting import (
     check_example,
     check_inputs,
@@ -28,6 +25,9 @@ from bayesieve.deliver._exporting import (
     on_cpu,
     run_module,
 )
+from bayesieve.deliver.c_chain import chain_of
+from bayesieve.deliver.c_steps import Step
+from bayesieve.deliver.c_weights import in_int8
 from bayesieve.errors import UnsupportedModelError
 
 _WHO = "export_c"

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bayesieve.nets.modes import modes_kept
+
 _LEVELS = 127
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _CALLS: tuple[Any, ...] = (F.conv1d, F.conv2d, F.conv3d)
@@ -194,13 +196,8 @@ def quantisation_error(module: nn.Module, quantised: nn.Module, x: Tensor) -> Qu
 
 
 def _in_eval(module: nn.Module, x: Tensor) -> Tensor:
-    modes = {m: m.training for m in module.modules()}
-    module.eval()
-    try:
-        output: Tensor = module(x)
-    finally:
-        for m, training in modes.items():
-            m.training = training
+    with modes_kept(module):
+        output: Tensor = module.eval()(x)
     return output
 
 

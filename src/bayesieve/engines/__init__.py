@@ -71,3 +71,13 @@ class Renewing(Protocol):
     def renew_(self, problem: Problem, state: Any, step: int, n_steps: int) -> None:
         """Do what is due before step number `step` of `n_steps`."""
         ...
+
+
+@runtime_checkable
+class Settling(Protocol):
+    """What an engine has besides if it removes weights within its own steps."""
+
+    @property
+    def settled_after(self) -> int:
+        """Epochs after which nothing is removed any more."""
+        ...

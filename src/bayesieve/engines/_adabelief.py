@@ -8,7 +8,7 @@ Reference: Zhuang et al. (2020), algorithm 2, with ε = 1e-16 in both places. Th
 
 from torch import Tensor
 
-from bayesieve.engines._adam import BETA_1, BETA_2
+from bayesieve.core.adam import BETA_1, BETA_2
 
 EPS = 1e-16
 

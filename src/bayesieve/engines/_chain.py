@@ -1,16 +1,15 @@
-"""What the samplers share: settings, state, the gradient of the log posterior, step sizes, noise.
+"""What the samplers share: state, the gradient of the log posterior, step sizes, noise.
 
 The chain axis is the population axis k. What a chain keeps of its path is in engines/_kept.py.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Generator, Tensor
 
-from bayesieve.checks import check_choice, check_fraction, check_not_negative, check_positive
+from bayesieve.checks import check_choice, check_not_negative, check_positive
 from bayesieve.core.batch import Batch
 from bayesieve.core.gaussian_laplace import GaussianLaplace
 from bayesieve.core.noise import counter_normals, fresh_keys
@@ -18,85 +17,16 @@ from bayesieve.core.norm_statistics import flat_statistics, statistics_names
 from bayesieve.core.priors import Normal, Number, per_model
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import Controls
-from bayesieve.engines._adaptive_prior import (
-    Adapt,
-    Averaging,
+from bayesieve.engines.adaptive_prior import (
     Latents,
     SharedNoise,
     latents_of,
     prior_energy,
     prior_pull,
 )
+from bayesieve.engines.chain import Adapt, Averaging, Chain
 
 _RMS_DECAY, _RMS_FLOOR = 0.99, 1e-5  # of the preconditioner, per example
-
-
-@dataclass(frozen=True)
-class Chain:
-    """What a chain keeps of its path, and how its step size and temperature change.
-
-    Args:
-        burn_in: steps before the first kept draw.
-        thin: steps between kept draws.
-        n_kept: most draws held of one chain; then the oldest go.
-        power: the step size falls as (1 + (k - 1) / delay)^-power.
-        delay: steps before it begins to fall.
-        cycle: steps of a cosine cycle from the full step size to 0; 0 for none.
-        cooling: factor on the temperature after each step; below 1 is simulated annealing.
-
-    Example:
-        >>> round(Chain(cycle=10).factor(torch.tensor(6.0)).item(), 4)  # half-way down a cosine
-        0.5
-    """
-
-    burn_in: int = 0
-    thin: int = 100
-    n_kept: int = 20
-    power: float = 0.0
-    delay: float = 1.0
-    cycle: int = 0
-    cooling: float = 1.0
-
-    @classmethod
-    def over(
-        cls, n_steps: int, *, n_kept: int = 20, burn_in: float = 0.5, last_temperature: float = 1.0
-    ) -> "Chain":
-        """Draws spread evenly over the end of a run of known length.
-
-        Args:
-            n_steps: length of the run.
-            n_kept: draws kept.
-            burn_in: fraction of the run before the first.
-            last_temperature: factor on the temperature that cooling has reached at the end.
-
-        Example:
-            >>> chain = Chain.over(1000, last_temperature=0.001)
-            >>> chain.burn_in, chain.thin, round(chain.cooling, 4)
-            (500, 25, 0.9931)
-        """
-        check_positive("Chain", n_steps=n_steps, n_kept=n_kept, last_temperature=last_temperature)
-        check_fraction("Chain", burn_in=burn_in)
-        first = min(round(burn_in * n_steps), n_steps - 1)
-        thin = max(1, (n_steps - first) // n_kept)
-        return cls(first, thin, n_kept, cooling=last_temperature ** (1 / n_steps))
-
-    def __post_init__(self) -> None:
-        check_positive("Chain", thin=self.thin, n_kept=self.n_kept, delay=self.delay)
-        check_positive("Chain", cooling=self.cooling)
-        check_not_negative("Chain", burn_in=self.burn_in, power=self.power, cycle=self.cycle)
-
-    def factor(self, step: Tensor) -> Tensor:
-        """Factor on the step size at step k ≥ 1."""
-        value = torch.ones_like(step)
-        if self.power:
-            value = (1 + (step - 1) / self.delay) ** -self.power
-        if self.cycle:
-            value = value * 0.5 * (1 + torch.cos(math.pi / self.cycle * ((step - 1) % self.cycle)))
-        return value
-
-    def n_seen(self, step: Tensor) -> Tensor:
-        """Draws kept so far, the current position included, after `step` steps; at least 1."""
-        return ((step - self.burn_in) / self.thin).ceil().clamp(min=1)
 
 
 @dataclass

@@ -12,8 +12,9 @@ from bayesieve.core.gaussian_laplace import GaussianLaplace
 from bayesieve.core.norm_statistics import flat_statistics, named_statistics
 from bayesieve.core.posterior import Posterior, Samples
 from bayesieve.core.problem import Problem
-from bayesieve.engines._adaptive_prior import update_latents_
-from bayesieve.engines._chain import Chain, ChainState, Sampler, Slope
+from bayesieve.engines._chain import ChainState, Sampler, Slope
+from bayesieve.engines.adaptive_prior import update_latents_
+from bayesieve.engines.chain import Chain
 
 
 def start_at_(engine: Sampler, state: ChainState, posterior: Posterior) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
+from bayesieve.core.adam import Moments, adam_, bias_corrected
 from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.noise import counter_normals, fresh_keys
 from bayesieve.core.posterior import Factorised, Posterior
@@ -23,7 +24,6 @@ from bayesieve.core.priors import Prior
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import Controls
 from bayesieve.core.workspace import Workspace
-from bayesieve.engines._adam import Moments, adam_, bias_corrected
 
 Precision = Callable[..., Tensor]  # (e, *settings) -> κ, elementwise
 

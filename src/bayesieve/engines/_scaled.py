@@ -12,13 +12,13 @@ from typing import Generic, Protocol, TypeVar
 import torch
 from torch import Generator, Tensor
 
+from bayesieve.core.adam import Moments, bias_corrected
 from bayesieve.core.batch import Batch
 from bayesieve.core.noise import counter_normals, fresh_keys
 from bayesieve.core.posterior import Factorised, Posterior
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import Controls
 from bayesieve.engines._adabelief import adabelief_
-from bayesieve.engines._adam import Moments, bias_corrected
 from bayesieve.engines._mean_field import local_pass
 
 POINT_UNIT = 0.1  # of the steps of point parameters: the usual width of a layer

@@ -10,7 +10,7 @@ V = 0 give SGLD; T = 0 is gradient ascent with momentum 1 - α.
 Reference: [Deng], algorithm 1; [Saatci], algorithm 1, for this form of [Chen]'s sampler.
 Symbols: ε step_size, α friction, V gradient_variance, v velocity, T = 1/τ temperature; the prior's
 are in core/gaussian_laplace.py. adapt="sa" is SGHMC-SA, "em" SGHMC-EM.
-Departures: those of engines/_adaptive_prior.py; point parameters climb without prior and noise.
+Departures: those of engines/adaptive_prior.py; point parameters climb without prior and noise.
 """
 
 from dataclasses import dataclass, field
@@ -23,9 +23,7 @@ from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.gaussian_laplace import GaussianLaplace
 from bayesieve.core.priors import Normal, Number
 from bayesieve.core.problem import Problem
-from bayesieve.engines._adaptive_prior import Adapt, Averaging
 from bayesieve.engines._chain import (
-    Chain,
     ChainState,
     Slope,
     chain_state,
@@ -44,6 +42,7 @@ from bayesieve.engines._kept import (
     kept_draws,
     start_at_,
 )
+from bayesieve.engines.chain import Adapt, Averaging, Chain
 
 
 def noise_std(

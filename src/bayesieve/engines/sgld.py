@@ -9,7 +9,7 @@ chain by stochastic approximation (SGLD-SA); adapt="em" replaces them at every s
 
 Reference: [Deng], algorithm 1; [Welling] for the sampler, whose ε is twice ours.
 Symbols: ε step_size, T = 1/τ temperature, ξ noise; the prior's are in core/gaussian_laplace.py.
-Departures: those of engines/_adaptive_prior.py; point parameters climb without prior and noise.
+Departures: those of engines/adaptive_prior.py; point parameters climb without prior and noise.
 """
 
 from dataclasses import dataclass, field
@@ -22,9 +22,7 @@ from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.gaussian_laplace import GaussianLaplace
 from bayesieve.core.priors import Normal, Number
 from bayesieve.core.problem import Problem
-from bayesieve.engines._adaptive_prior import Adapt, Averaging
 from bayesieve.engines._chain import (
-    Chain,
     ChainState,
     Slope,
     chain_state,
@@ -43,6 +41,7 @@ from bayesieve.engines._kept import (
     kept_draws,
     start_at_,
 )
+from bayesieve.engines.chain import Adapt, Averaging, Chain
 
 
 def langevin_move(gradient: Tensor, noise: Tensor, step_size: Tensor, heat: Tensor) -> Tensor:

@@ -19,8 +19,8 @@ from bayesieve.core.likelihoods import (
 )
 from bayesieve.core.priors import Normal, SpikeSlab
 from bayesieve.engines import Engine
-from bayesieve.engines._chain import Chain
 from bayesieve.engines.bmr import BMR, Reduction
+from bayesieve.engines.chain import Chain
 from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.horseshoe import HorseshoeVI
 from bayesieve.engines.map import MAP

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from bayesieve.checks import did_you_mean
 from bayesieve.nets._sizes import check_sizes
+from bayesieve.nets.modes import modes_kept
 
 _PREFIX = "module:"
 
@@ -116,20 +117,15 @@ def _probe(path: str, model: nn.Module, input_shape: tuple[int, ...], n_outputs:
     """Raise unless two examples of zeros give outputs of shape (2, n_outputs), in eval mode."""
     like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
     zeros = torch.zeros(2, *input_shape, dtype=like.dtype, device=like.device)
-    was_training = {module: module.training for module in model.modules()}
-    model.eval()
     try:
-        with torch.no_grad():
-            outputs = model(zeros)
+        with modes_kept(model), torch.no_grad():
+            outputs = model.eval()(zeros)
     except RuntimeError as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(
             f"from_path: the network of {path!r} must accept inputs of shape "
             f"{tuple(zeros.shape)}, but it failed: {reason}"
         ) from error
-    finally:
-        for module, training in was_training.items():
-            module.training = training
     if not isinstance(outputs, Tensor):
         raise TypeError(
             f"from_path: the network of {path!r} must return one tensor, got {_kind(outputs)}."

@@ -143,7 +143,7 @@ def _milliseconds(modules: list[nn.Module], example: Tensor) -> list[dict[int, f
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with evaluating(modules), torch.no_grad():
+        with evaluating(*modules), torch.no_grad():
             for n in BATCHES:
                 x = resized(example, n)
                 cases = {str(i): _case(module, x) for i, module in enumerate(modules)}

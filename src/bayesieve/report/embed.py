@@ -17,9 +17,9 @@ from bayesieve.assess.predict import ClassPrediction, RealPrediction, predict, w
 from bayesieve.core.likelihoods import Bernoulli, Categorical, Heteroscedastic, RealLikelihood
 from bayesieve.core.network import materialise
 from bayesieve.core.posterior import Posterior, Samples
-from bayesieve.deliver._c_chain import chain_of
-from bayesieve.deliver._c_steps import ActivationStep, AffineStep, PadStep, PoolStep, Step
-from bayesieve.deliver._c_weights import ConvStep, LinearStep, Weights
+from bayesieve.deliver.c_chain import chain_of
+from bayesieve.deliver.c_steps import ActivationStep, AffineStep, PadStep, PoolStep, Step
+from bayesieve.deliver.c_weights import ConvStep, LinearStep, Weights
 from bayesieve.deliver.graph_json import trace
 from bayesieve.errors import UnsupportedModelError, VerificationError
 from bayesieve.report.packing import Json, index_kind, pack, rounded, short

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from bayesieve.deliver._c_steps import ActivationStep, AffineStep, PadStep, PoolStep, Step
-from bayesieve.deliver._c_weights import ConvStep, LinearStep, Weights
+from bayesieve.deliver.c_steps import ActivationStep, AffineStep, PadStep, PoolStep, Step
+from bayesieve.deliver.c_weights import ConvStep, LinearStep, Weights
 from bayesieve.report.packing import Json, Packed, unpack
 
 

@@ -105,6 +105,20 @@ def _aeb_images(record: Record) -> Iterator[Finding]:
                       seconds=own["seconds"], **_about(record))  # fmt: skip
 
 
+def _listed(study: str) -> Callable[[Record], Iterator[Finding]]:
+    """Reader of records that list their findings themselves, as key -> field -> value."""
+
+    def reader(record: Record) -> Iterator[Finding]:
+        if record.get("quick"):
+            return
+        for key, numbers in record.get("findings", {}).items():
+            for field, value in numbers.items():
+                if isinstance(value, int | float):
+                    yield Finding(study, key, field, value, None, seconds=None, **_about(record))
+
+    return reader
+
+
 def _tdamp_mnist(record: Record) -> Iterator[Finding]:
     if record["n_train"] != 10_000:
         return
@@ -133,6 +147,8 @@ READERS: dict[str, Callable[[Record], Iterator[Finding]]] = {
     "bmr_images": _bmr_images,
     "aeb_linear": _aeb_linear,
     "aeb_images": _aeb_images,
+    "uci": _listed("uci"),
+    "sbnn_tables": _listed("sbnn-tables"),
     "tdamp_mnist": _tdamp_mnist,
     "scratch_mnist": _scratch_mnist,
 }

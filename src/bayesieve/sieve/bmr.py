@@ -158,8 +158,8 @@ def reduce(
 
     Example:
         >>> from bayesieve.core.priors import Normal
-        >>> from bayesieve.sieve.rules import _example
-        >>> posterior = replace(_example(), prior=Normal(1.0))  # std 0.1, means 0.1, ..., 1.2
+        >>> from bayesieve.sieve.examples import small_posterior
+        >>> posterior = replace(small_posterior(), prior=Normal(1.0))  # std 0.1
         >>> reduce(posterior, support("savage-dickey")).keep[:4].int()  # gone: |mean| < 0.21
         tensor([0, 0, 1, 1], dtype=torch.int32)
     """

@@ -52,8 +52,8 @@ def group_scores(posterior: Posterior, groups: GroupSet, score: GroupScore = Non
     """How much each group deserves to stay, (n,); what is pruned already counts nothing.
 
     Example:
-        >>> from bayesieve.sieve.rules import _example  # incoming, then outgoing weights
-        >>> group_scores(_example(), groups_of(_example().network)[0], "magnitude")
+        >>> from bayesieve.sieve.examples import small_posterior  # incoming, then outgoing weights
+        >>> group_scores(small_posterior(), groups_of(small_posterior().network)[0], "magnitude")
         tensor([1.1400, 1.9800, 3.3800])
     """
     values = torch.where(_present(posterior), _entry_scores(posterior, score), 0.0)
@@ -106,8 +106,8 @@ class keep_units:
         kinds: which groups take part.
 
     Example:
-        >>> from bayesieve.sieve.rules import _example
-        >>> keep = keep_units({"0": 1}, score="magnitude")(_example())
+        >>> from bayesieve.sieve.examples import small_posterior
+        >>> keep = keep_units({"0": 1}, score="magnitude")(small_posterior())
         >>> keep[:9].view(3, 3).sum(1), keep[9:12], keep[12:15]  # into, out of, bias of the units
         (tensor([0, 0, 3]), tensor([False, False,  True]), tensor([False, False,  True]))
     """

@@ -36,8 +36,8 @@ def prune(posterior: Posterior | SparseModel, rule: Rule) -> SparseModel:
             posterior and the mask in force (or None) that returns a mask, (d,) bool.
 
     Example:
-        >>> from bayesieve.sieve.rules import _example
-        >>> sparse = prune(_example(), keep_fraction(0.5, score="magnitude"))
+        >>> from bayesieve.sieve.examples import small_posterior
+        >>> sparse = prune(small_posterior(), keep_fraction(0.5, score="magnitude"))
         >>> sparse.zeros, round(sparse.removed, 3)  # 8 of 16 parameters, 8 of 12 weights
         (0.5, 0.667)
     """
@@ -76,8 +76,8 @@ def sparsity_curve(
         which `Network.outputs` evaluates together.
 
     Example:
-        >>> from bayesieve.sieve.rules import _example
-        >>> sparsity_curve(_example(), [0.0, 0.25, 0.5]).sum(1)
+        >>> from bayesieve.sieve.examples import small_posterior
+        >>> sparsity_curve(small_posterior(), [0.0, 0.25, 0.5]).sum(1)
         tensor([16, 12,  8])
     """
     check_fraction("sparsity_curve", zeros=tuple(zeros))
@@ -94,8 +94,8 @@ def kept_per_layer(sparse: SparseModel) -> list[LayerCount]:
     """Kept and all entries of every tensor, in the order of w.
 
     Example:
-        >>> from bayesieve.sieve.rules import _example
-        >>> kept_per_layer(prune(_example(), keep_fraction(0.5)))[0]
+        >>> from bayesieve.sieve.examples import small_posterior
+        >>> kept_per_layer(prune(small_posterior(), keep_fraction(0.5)))[0]
         LayerCount(name='0.weight', kept=1, total=9)
     """
     layout = sparse.layout
@@ -114,8 +114,8 @@ def masked_module(sparse: SparseModel, *, trainable: bool = False) -> nn.Module:
             and state_dict; `remove_parametrizations` bakes them in.
 
     Example:
-        >>> from bayesieve.sieve.rules import _example
-        >>> module = masked_module(prune(_example(), keep_fraction(0.5)), trainable=True)
+        >>> from bayesieve.sieve.examples import small_posterior
+        >>> module = masked_module(prune(small_posterior(), keep_fraction(0.5)), trainable=True)
         >>> int((module[0].weight == 0).sum()), int(module[0].parametrizations.weight[0].keep.sum())
         (8, 1)
     """

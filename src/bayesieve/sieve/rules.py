@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bayesieve.checks import check_choice, check_fraction
-from bayesieve.core.posterior import Factorised, Posterior
+from bayesieve.core.posterior import Posterior
 from bayesieve.sieve._ranking import (
     Scope,
     allowed_entries,
@@ -46,7 +46,8 @@ class keep_fraction:
         allow_empty_layers: whether a layer may lose its last weight.
 
     Example:
-        >>> posterior = _example()
+        >>> from bayesieve.sieve.examples import small_posterior
+        >>> posterior = small_posterior()
         >>> keep = keep_fraction(0.5, score="magnitude")(posterior)
         >>> int(keep.sum()), posterior.layout.size
         (8, 16)
@@ -105,7 +106,8 @@ class keep_scored:
         allow_empty_layers: whether a layer may lose its last weight.
 
     Example:
-        >>> int(keep_scored(0.85, "magnitude")(_example()).sum())  # 4 weights, 4 biases
+        >>> from bayesieve.sieve.examples import small_posterior
+        >>> int(keep_scored(0.85, "magnitude")(small_posterior()).sum())  # 4 weights, 4 biases
         8
     """
 
@@ -134,7 +136,8 @@ class keep_probable:
         allow_empty_layers: whether a layer may lose its last weight.
 
     Example:
-        >>> int(keep_probable(0.5)(_example()).sum())  # 6 weights, 4 biases
+        >>> from bayesieve.sieve.examples import small_posterior
+        >>> int(keep_probable(0.5)(small_posterior()).sum())  # 6 weights, 4 biases
         10
     """
 
@@ -163,7 +166,8 @@ class keep_n_of_m:
         score: a name of `SCORES` or a function of the posterior.
 
     Example:
-        >>> keep = keep_n_of_m(2, 3, score="magnitude")(_example())
+        >>> from bayesieve.sieve.examples import small_posterior
+        >>> keep = keep_n_of_m(2, 3, score="magnitude")(small_posterior())
         >>> keep[9:12], keep[:9].view(3, 3).sum(1)  # the first unit has lost its only reader
         (tensor([False,  True,  True]), tensor([0, 2, 2]))
     """
@@ -209,15 +213,3 @@ def _closed(
     if not allow_empty_layers:
         keep |= protected_path(chain, rank(posterior, score, allowed))
     return chain.clean(keep)
-
-
-def _example() -> Factorised:
-    """A network 3-3-1 with weights 0.1, 0.2, ..., 1.2 and biases 0, for the examples above."""
-    from torch import nn
-
-    from bayesieve.core.likelihoods import Gaussian
-    from bayesieve.core.network import Network
-
-    network = Network.of(nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 1)), Gaussian())
-    mean = torch.cat([torch.arange(1, 13) / 10, torch.zeros(4)])
-    return Factorised(network, mean, torch.full_like(mean, 0.1), logit_inclusion=mean - 0.65)

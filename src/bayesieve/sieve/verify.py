@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesieve.errors import VerificationError
+from bayesieve.nets.modes import modes_kept
 
 TOLERANCE = 1e-5
 _LARGE = 100.0
@@ -44,19 +45,14 @@ def verify(
         Traceback (most recent call last):
         bayesieve.errors.VerificationError: verify: on the example the outputs differ by 0.5 ...
     """
-    modes = [(m, m.training) for net in (small, reference) for m in net.modules()]
-    small.eval()
-    reference.eval()
     worst = usual = 0.0
-    try:
-        with torch.no_grad():
-            for name, x in _inputs(example):
-                pairs = _pairs(small(x.clone()), reference(x.clone()), name)
-                usual = usual or _scale(pairs)
-                worst = max(worst, _compare(pairs, name, usual, tolerance))
-    finally:
-        for module, training in modes:
-            module.training = training
+    with modes_kept(small, reference), torch.no_grad():
+        small.eval()
+        reference.eval()
+        for name, x in _inputs(example):
+            pairs = _pairs(small(x.clone()), reference(x.clone()), name)
+            usual = usual or _scale(pairs)
+            worst = max(worst, _compare(pairs, name, usual, tolerance))
     return worst
 
 

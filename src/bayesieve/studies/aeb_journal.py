@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bayesieve.core.storage import atomic_write
-from bayesieve.studies.sbnn_mnist import machine
+from bayesieve.studies.records import machine
 
 Row = dict[str, Any]
 

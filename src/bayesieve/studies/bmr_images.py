@@ -29,17 +29,21 @@ from typing import Any, get_args
 import torch
 
 from bayesieve.checks import check_choice
-from bayesieve.core.storage import atomic_write
 from bayesieve.data import DataSet, data_info, load_data
 from bayesieve.data.examples import Examples
 from bayesieve.studies.bmr_figures import draw, line
 from bayesieve.studies.bmr_published import DATA, published
 from bayesieve.studies.bmr_settings import PRESETS, Method, Net, Row, Sizes, resolved
 from bayesieve.studies.bmr_training import standardised, train_row
-from bayesieve.studies.sbnn_mnist import machine
+from bayesieve.studies.records import (
+    add_common_flags,
+    command,
+    machine,
+    scored_on,
+    splits,
+    write_record,
+)
 
-_HELD_OUT = 5000
-_SPLIT_SEED = 0
 _CHEAP = ("lenet", "mlp", "mixer", "vit")  # from the fastest to the slowest step
 _FIRST = ("bmr", "flat", "map", "tiered")
 _QUICK = Sizes(epochs=3, steps=12, batch_size=32, every=1, curve_draws=2, draws=4, small=True)
@@ -66,9 +70,7 @@ class Study:
         if row.data not in self._loaded:
             self._loaded = {row.data: load_data(row.data)}
         data = self._loaded[row.data]
-        train, score_on = data.train, data.test
-        if self.held_out:
-            train, score_on = data.train.split(_HELD_OUT / len(train), seed=_SPLIT_SEED)
+        train, score_on = splits(data, held_out=self.held_out)
         if self.quick:
             order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
             train = train.subset(order[:_QUICK_TRAIN])
@@ -130,7 +132,7 @@ class Study:
     @property
     def scored_on(self) -> str:
         """Which images the scores are of."""
-        which = f"{_HELD_OUT:,} held-out training images" if self.held_out else "test images"
+        which = scored_on(held_out=self.held_out)
         return f"{_QUICK_SCORE} {which}, a look only" if self.quick else which
 
     def seconds_of(self, row: Row) -> float:
@@ -143,14 +145,12 @@ class Study:
 
     def write(self) -> None:
         """Replace the file with all records so far."""
-        if self.out is None:
-            return
         result = {
             "study": "bmr_images", "scored_on": self.scored_on, "machine": machine(self.device),
             "command": self.command, "failures": self.failures,
             "records": [self.records[name] for name in sorted(self.records)],
         }  # fmt: skip
-        atomic_write(self.out, (json.dumps(result, indent=1) + "\n").encode())
+        write_record(self.out, result)
 
 
 def order(data: Sequence[str], nets: Sequence[str], methods: Sequence[str],
@@ -181,10 +181,9 @@ def main(arguments: list[str] | None = None) -> int:
     sizes = _QUICK if options.quick else Sizes(seeds=options.seeds)
     if options.epochs:
         sizes = replace(sizes, epochs=options.epochs)
-    words = ["python -m bayesieve.studies.bmr_images", *(arguments or sys.argv[1:])]
     study = Study(
         order(*(given[key] for key in _CHOICES)), sizes, options.held_out, options.quick,
-        options.device, " ".join(words), options.out,
+        options.device, command("bmr_images", arguments), options.out,
     )  # fmt: skip
     study.take_up()
     started, left = time.perf_counter(), []
@@ -218,10 +217,8 @@ def _parser() -> argparse.ArgumentParser:
     size.add_argument("--full", action="store_true", help="all rows that are not narrowed down")
     parser.add_argument("--seeds", type=int, default=1, help="models trained together")
     parser.add_argument("--epochs", type=int, help="of 500 steps; the paper has 51")
-    parser.add_argument("--held-out", action="store_true", help="score 5,000 training images")
     parser.add_argument("--budget", type=float, help="seconds after which no row is begun")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--out", type=Path, help="JSON file, taken up where it ends")
+    add_common_flags(parser, out="JSON file, taken up where it ends")
     parser.add_argument("--figures", type=Path, help="folder for pictures of all rows of the file")
     return parser
 

@@ -13,7 +13,6 @@ Published for LeNet-300-100: Sparse VD ([Molchanov]) 1.92 % at 98.5 % zeros, [Sa
 """
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -28,18 +27,17 @@ from bayesieve.checks import check_choice
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.posterior import SparseModel
 from bayesieve.core.problem import Problem
-from bayesieve.core.storage import atomic_write
 from bayesieve.data import load_data
 from bayesieve.data.examples import Examples
 from bayesieve.engines.bmr import BMR, Reduction
 from bayesieve.sieve.bmr import support
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.sieve.scores import Score, ScoreName
-from bayesieve.studies.sbnn_mnist import build, machine
+from bayesieve.studies.records import command, hold_out, machine, write_record
+from bayesieve.studies.sbnn_mnist import build
 from bayesieve.training.fit import Fit, fit
 from bayesieve.training.schedule import Schedule
 
-_HELD_OUT, _SPLIT_SEED = 5000, 0
 _N_DRAWS = 20
 
 
@@ -189,7 +187,7 @@ def run_row(
 ) -> dict[str, Any]:
     """Compare the candidates on held-out images; with `final` train the best again and test it."""
     started = time.perf_counter()
-    part, held_out = data[0].split(_HELD_OUT / len(data[0]), seed=_SPLIT_SEED)
+    part, held_out = hold_out(data[0])
     tried = {}
     for label, own in row.candidates.items():
         tried[label] = scores(train(row, own, part, seeds, device), held_out)
@@ -243,9 +241,7 @@ def main(arguments: list[str] | None = None) -> int:
     result: dict[str, Any] = {
         "study": "bmr_mnist",
         "machine": machine(options.device),
-        "command": " ".join(
-            ["python -m bayesieve.studies.bmr_mnist", *(arguments or sys.argv[1:])]
-        ),
+        "command": command("bmr_mnist", arguments),
         "seeds": options.seeds,
         "records": [],
     }
@@ -261,8 +257,7 @@ def main(arguments: list[str] | None = None) -> int:
             final=not options.held_out,
         )  # fmt: skip
         result["records"].append(record)
-        if options.out is not None:
-            atomic_write(options.out, (json.dumps(result, indent=1) + "\n").encode())
+        write_record(options.out, result)
     return 0
 
 

@@ -17,11 +17,9 @@ included. Settings were chosen with `--held-out`, on 5,000 training images not t
 """
 
 import argparse
-import json
 import statistics
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,7 +28,6 @@ from bayesieve.assess.evaluate import evaluate
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.posterior import Posterior, SparseModel
 from bayesieve.core.problem import Problem
-from bayesieve.core.storage import atomic_write
 from bayesieve.data import load_data
 from bayesieve.data.examples import Examples
 from bayesieve.engines.map import MAP
@@ -38,14 +35,13 @@ from bayesieve.nets import lenet_300_100
 from bayesieve.sieve.bmr import reduce_units
 from bayesieve.sieve.prune import prune
 from bayesieve.sieve.rules import keep_zeros
-from bayesieve.studies.sbnn_mnist import machine
+from bayesieve.studies.records import add_common_flags, record_head, splits, write_record
 from bayesieve.training.fit import fit
 from bayesieve.training.schedule import Schedule
 from bayesieve.training.unit_laplace import laplace_units
 
 ZEROS: tuple[float, ...] = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.98)
 MUST_WIN = 0.95  # the largest sparsity at which magnitude must be beaten
-_HELD_OUT, _SPLIT_SEED = 5000, 0
 
 
 def trained(
@@ -123,37 +119,26 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--held-out", action="store_true", help="score 5,000 training images")
     parser.add_argument("--quick", action="store_true", help="one seed, 3 epochs, 12,000 images")
-    parser.add_argument("--out", type=Path)
+    add_common_flags(parser)
     options = parser.parse_args(arguments)
-    data = load_data("mnist")
-    train, score_on, zeros = data.train, data.test, ZEROS
-    if options.held_out:
-        train, score_on = train.split(_HELD_OUT / len(train), seed=_SPLIT_SEED)
+    train, score_on = splits(load_data("mnist"), held_out=options.held_out)
+    zeros = ZEROS
     if options.quick:
         train = train.subset(torch.arange(min(12_000, len(train))))
         options.seeds, options.epochs, zeros = 1, 3, (0.5, 0.8, 0.9)
-    kind = "held-out training" if options.held_out else "test"
     started = time.perf_counter()
     found = run_study(train, score_on, zeros, options.epochs, options.seeds, options.device)
     print(table(found))
     result = {
-        "study": "laplace_bmr",
-        "machine": machine(options.device),
-        "command": " ".join(
-            ["python -m bayesieve.studies.laplace_bmr", *(arguments or sys.argv[1:])]
-        ),
-        "scored_on": f"{len(score_on):,} {kind} images",
+        **record_head("laplace_bmr", arguments, options, len(score_on)),
         "trained_on": len(train),
         "epochs": options.epochs,
         "seeds": options.seeds,
         **found,
         "seconds": time.perf_counter() - started,
     }
-    if options.out is not None:
-        atomic_write(options.out, (json.dumps(result, indent=1) + "\n").encode())
+    write_record(options.out, result)
     return 0
 
 

@@ -14,13 +14,11 @@ weight for all rows; `--held-out` scores 5,000 training images.
 """
 
 import argparse
-import json
 import math
 import statistics
 import sys
 import time
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -32,20 +30,18 @@ from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.posterior import Factorised, Posterior
 from bayesieve.core.priors import SpikeSlab
 from bayesieve.core.problem import Problem
-from bayesieve.core.storage import atomic_write
 from bayesieve.data import load_data
-from bayesieve.data.examples import DataSet, Examples
+from bayesieve.data.examples import Examples
 from bayesieve.engines import Engine
 from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.nets import lenet5_caffe, lenet_300_100, mlp
 from bayesieve.sieve.prune import sparsity_curve
 from bayesieve.sieve.scores import ScoreName
-from bayesieve.studies.sbnn_mnist import machine
+from bayesieve.studies.records import add_common_flags, record_head, splits, write_record
 from bayesieve.training.fit import fit
 from bayesieve.training.schedule import Schedule
 
-_HELD_OUT, _SPLIT_SEED = 5000, 0
 DROPRATES = (0.5, 0.75, 0.9, 0.95, 0.96, 0.97, 0.98, 0.985, 0.99, 0.992, 0.995, 0.997)
 PRIORS = {1: (0.0, -5.0), 2: (-1.0, -3.0)}
 
@@ -163,12 +159,6 @@ def _below_a_quarter(posterior: Posterior) -> float | None:
     return float((posterior.inclusion[posterior.layout.sparse] < 0.25).float().mean())
 
 
-def _split(data: DataSet, *, held_out: bool) -> tuple[Examples, Examples]:
-    if not held_out:
-        return data.train, data.test
-    return data.train.split(_HELD_OUT / len(data.train), _SPLIT_SEED)
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Run the chosen settings and write one JSON file."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
@@ -177,27 +167,21 @@ def main(arguments: list[str] | None = None) -> int:
     length.add_argument("--full", action="store_true", help="every image and epoch")
     parser.add_argument("--settings", help=f"comma list of {list(SETTINGS)}; all unless given")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--held-out", action="store_true", help="score 5,000 training images")
-    parser.add_argument("--out", type=Path)
+    add_common_flags(parser)
     options = parser.parse_args(arguments)
     names = (options.settings or ",".join(SETTINGS)).split(",")
     for name in names:
         check_choice("sbnn_droprate", "setting", name, SETTINGS)
     if options.quick and options.settings is None:
         names = ["m400", "l300-set1", "l300-set2"]
-    given = arguments if arguments is not None else sys.argv[1:]
     result: dict[str, Any] = {
-        "study": "sbnn_droprate",
-        "machine": machine(options.device),
-        "scored_on": "5,000 held-out training images" if options.held_out else "test images",
-        "command": " ".join(["python -m bayesieve.studies.sbnn_droprate", *given]),
+        **record_head("sbnn_droprate", arguments, options),
         "quick": options.quick,
         "records": [],
     }
     for name in names:
         setting, seeds = SETTINGS[name], options.seeds
-        train, score_on = _split(load_data(setting.data), held_out=options.held_out)
+        train, score_on = splits(load_data(setting.data), held_out=options.held_out)
         if options.quick:
             setting, seeds = replace(setting, epochs=2), 1
             train = train.subset(torch.arange(min(12_000, len(train))))
@@ -208,8 +192,7 @@ def main(arguments: list[str] | None = None) -> int:
             for score, curve in record["curves"].items()
         )
         print(f"{name:<12} {100 * record['error_mean']:.2f} %  {shown}  {record['seconds']:.0f} s")
-        if options.out is not None:
-            atomic_write(options.out, (json.dumps(result, indent=1) + "\n").encode())
+        write_record(options.out, result)
     return 0
 
 

@@ -17,12 +17,10 @@ Paper ([Saha], tables 5 and 7): LeNet-300-100 1.94 % at 95.0 % zeros, LeNet-5-Ca
 import argparse
 import json
 import math
-import platform
 import statistics
 import sys
 import time
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,19 +32,16 @@ from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.posterior import Posterior
 from bayesieve.core.priors import SpikeSlab
 from bayesieve.core.problem import Problem
-from bayesieve.core.storage import atomic_write
 from bayesieve.data import load_data
-from bayesieve.data.examples import DataSet, Examples
+from bayesieve.data.examples import Examples
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.nets import lenet5_caffe, lenet_300_100, mlp
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.sieve.scores import ScoreName
+from bayesieve.studies.records import add_common_flags, record_head, splits, write_record
 from bayesieve.training.distill import soften
 from bayesieve.training.fit import Fit, fit
 from bayesieve.training.schedule import Schedule
-
-_HELD_OUT = 5000
-_SPLIT_SEED = 0
 
 
 @dataclass(frozen=True)
@@ -196,48 +191,29 @@ def timing(train: Examples, device: str, epochs: int, population: int) -> dict[s
     return rows
 
 
-def _split(data: DataSet, held_out: bool) -> tuple[Examples, Examples]:
-    if not held_out:
-        return data.train, data.test
-    return data.train.split(_HELD_OUT / len(data.train), seed=_SPLIT_SEED)
-
-
-def machine(device: str) -> dict[str, str]:
-    """What the numbers were measured on."""
-    own = torch.device(device)
-    chip = torch.cuda.get_device_name(own) if own.type == "cuda" else platform.processor()
-    return {"device": chip or platform.machine(), "torch": torch.__version__,
-            "python": platform.python_version()}  # fmt: skip
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Run the chosen settings and write one JSON file."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--settings", default="l300-98.5", help=f"comma list of {list(SETTINGS)}")
     parser.add_argument("--seeds", type=int, default=4)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--held-out", action="store_true", help="score 5,000 training images")
     parser.add_argument("--quick", action="store_true", help="one seed, 6 epochs, 12,000 images")
     parser.add_argument("--timing", type=int, metavar="K", help="time one run against K together")
-    parser.add_argument("--out", type=Path)
+    add_common_flags(parser)
     options = parser.parse_args(arguments)
     names = [name for name in options.settings.split(",") if name]
     for name in names:
         check_choice("sbnn_mnist", "setting", name, SETTINGS)
-    data = load_data("mnist")
-    train, score_on = _split(data, options.held_out)
+    train, score_on = splits(load_data("mnist"), held_out=options.held_out)
     if options.quick:
         train, options.seeds = train.subset(torch.arange(min(12_000, len(train)))), 1
-    result: dict[str, Any] = {"study": "sbnn_mnist", "machine": machine(options.device),
-                              "scored_on": "5,000 held-out training images"
-                              if options.held_out else "10,000 test images",
-                              "command": " ".join(["python -m bayesieve.studies.sbnn_mnist",
-                                                   *(arguments or sys.argv[1:])]),
-                              "records": []}  # fmt: skip
+    result: dict[str, Any] = {
+        **record_head("sbnn_mnist", arguments, options, len(score_on)),
+        "records": [],
+    }
     if options.timing:
         result["timing"] = timing(train, options.device, 160, options.timing)
         print(json.dumps(result["timing"]))
-        _write(options.out, result)
+        write_record(options.out, result)
     for name in names:
         setting = SETTINGS[name]
         if options.quick:
@@ -247,13 +223,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{name:<24} error {100 * record['error_mean']:.2f} %  (20 draws "
               f"{100 * record['mc_error_mean']:.2f} %)  zeros {100 * record['zeros_min']:.2f} %  "
               f"{record['total_seconds']:.0f} s")  # fmt: skip
-        _write(options.out, result)
+        write_record(options.out, result)
     return 0
-
-
-def _write(path: Path | None, result: dict[str, Any]) -> None:
-    if path is not None:
-        atomic_write(path, (json.dumps(result, indent=1) + "\n").encode())
 
 
 if __name__ == "__main__":

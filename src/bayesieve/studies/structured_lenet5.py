@@ -13,7 +13,6 @@ read once.
 
 import argparse
 import importlib.util
-import json
 import math
 import statistics
 import sys
@@ -34,18 +33,16 @@ from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.posterior import Posterior, SparseModel
 from bayesieve.core.priors import SpikeSlab
 from bayesieve.core.problem import Problem
-from bayesieve.core.storage import atomic_write
 from bayesieve.data import load_data
 from bayesieve.data.examples import Examples
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.nets import lenet5_caffe
 from bayesieve.sieve.compact import compact
 from bayesieve.sieve.groups import GradualUnits, GroupScore
-from bayesieve.studies.sbnn_mnist import machine
+from bayesieve.studies.records import add_common_flags, record_head, splits, write_record
 from bayesieve.training.fit import fit
 from bayesieve.training.schedule import Schedule
 
-_HELD_OUT, _SPLIT_SEED = 5000, 0
 _BATCHES = (1, 64)
 ERROR, SPEEDUP, SHRINKAGE = 0.010, 4.0, 20.0  # the targets
 
@@ -144,7 +141,7 @@ def _size(module: nn.Module) -> int:
 
 
 def _onnx(dense: nn.Module, small: nn.Module, x: Tensor, rounds: int) -> dict[str, Any]:
-    from bayesieve.deliver._onnx_session import OnnxSession
+    from bayesieve.deliver.onnx_session import OnnxSession
 
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
@@ -181,9 +178,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--kl", type=float, default=Setting.kl)
     parser.add_argument("--epochs", type=int, default=Setting.epochs)
     parser.add_argument("--score", choices=("evidence", "inclusion", "magnitude"))
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--held-out", action="store_true", help="score 5,000 training images")
-    parser.add_argument("--out", type=Path)
+    add_common_flags(parser)
     return parser.parse_args(arguments)
 
 
@@ -198,32 +193,23 @@ def _setting(options: argparse.Namespace) -> Setting:
 def main(arguments: list[str] | None = None) -> int:
     """Run the study from the command line."""
     options = _parse(arguments)
-    data = load_data("mnist")
-    train, score_on = data.train, data.test
-    if options.held_out:
-        train, score_on = data.train.split(_HELD_OUT / len(data.train), _SPLIT_SEED)
+    train, score_on = splits(load_data("mnist"), held_out=options.held_out)
     if options.quick:
         train, options.seeds = train.subset(torch.arange(12_000)), 1
     record, sparse = run_setting(_setting(options), train, score_on, options.seeds, options.device)
     found = delivery(sparse, score_on.x[:1000].cpu())
-    scored = "5,000 held-out training images" if options.held_out else "10,000 test images"
     result: Mapping[str, Any] = {
-        "study": "structured_lenet5",
-        "machine": machine(options.device),
-        "scored_on": scored,
-        "command": " ".join(["python -m bayesieve.studies.structured_lenet5",
-                             *(arguments or sys.argv[1:])]),
+        **record_head("structured_lenet5", arguments, options, len(score_on)),
         "record": record,
         "delivery": found,
-    }  # fmt: skip
+    }
     print(f"units {found['units']}  error {100 * record['error_mean']:.2f} %  "
           f"parameters {found['parameters']}  {record['seconds']:.0f} s")  # fmt: skip
     for row in found.get("onnx_speed", []):
         print(f"onnxruntime, batch {row['batch']}: {row['speedup']:.2f} times faster")
     if "onnx_file" in found:
         print(f"ONNX file: {found['onnx_file']['ratio']:.1f} times smaller")
-    if options.out is not None:
-        atomic_write(options.out, (json.dumps(result, indent=1) + "\n").encode())
+    write_record(options.out, result)
     return 0
 
 

@@ -17,7 +17,7 @@ from bayesieve.checks import check_positive
 from bayesieve.core.posterior import Posterior, SparseModel
 from bayesieve.core.problem import Problem
 from bayesieve.data.augment import Augment
-from bayesieve.engines import Engine, Renewing
+from bayesieve.engines import Engine, Renewing, Settling
 from bayesieve.errors import DivergedError
 from bayesieve.training.checkpoint import seed_rng
 from bayesieve.training.compiling import CompileMode, should_compile
@@ -245,6 +245,8 @@ class _Run:
     def _prune_end(self) -> float | None:
         """Fraction of the run after which masks are final; None where they never change."""
         own = None if self.renewing is None else self.renewing.settled
+        if isinstance(self.models.engine, Settling):
+            own = min(self.models.engine.settled_after / self.plan.n_epochs, 1.0)
         return own if self.pruning is None else max(self.pruning.end, own or 0.0)
 
     def _renew(self, step: int) -> None:

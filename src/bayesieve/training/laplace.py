@@ -18,11 +18,11 @@ from torch import Generator, Tensor
 
 from bayesieve.checks import check_choice, check_positive
 from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
-from bayesieve.core.network import call_with
 from bayesieve.core.posterior import Factorised, Posterior
 from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
 from bayesieve.errors import UnsupportedModelError
+from bayesieve.nets.modes import modes_kept
 
 _N_UPDATES = 100  # of τ; each is one pass over the weights, not over the data
 
@@ -82,24 +82,19 @@ def _squares(
 ) -> Iterator[Tensor]:
     """Σ (Jᵀ v)² over the examples of each batch and one v for each, (d,)."""
     network = problem.network
-    names, module = network._names, network.skeleton
 
     def projected(flat: Tensor, x: Tensor, v: Tensor) -> Tensor:
         parameters, _ = network.split(flat)
-        return (call_with(module, names, parameters, buffers, x[None])[0].flatten() * v).sum()
+        return (network.call(parameters, buffers, x[None])[0].flatten() * v).sum()
 
     per_example = torch.vmap(torch.func.grad(projected), in_dims=(None, 0, 0))
-    modes = [m.training for m in module.modules()]
-    module.eval()
-    try:
+    with modes_kept(network.skeleton):
+        network.skeleton.eval()
         for x in problem.x.split(batch_size):
             outputs = network.outputs(w[None], x, buffers)[0].flatten(1)
             extra = network.split(w)[1]
             for v in roots(problem.likelihood, outputs, extra, generator):
                 yield _checked(per_example, w, x, v).double().square().sum(0)
-    finally:
-        for own, training in zip(module.modules(), modes, strict=True):
-            own.training = training
 
 
 def _checked(per_example: Callable[..., Tensor], w: Tensor, x: Tensor, v: Tensor) -> Tensor:

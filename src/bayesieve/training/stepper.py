@@ -43,7 +43,7 @@ def make_stepper(
 
     if problem.device.type != "cuda":
         return step
-    return GraphStepper(step, state, lambda: problem._workspace)
+    return GraphStepper(step, state, lambda: problem.workspace_in_use)
 
 
 class GraphStepper:

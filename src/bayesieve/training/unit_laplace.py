@@ -21,11 +21,11 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from bayesieve.checks import check_choice, check_positive
-from bayesieve.core.network import call_with
 from bayesieve.core.posterior import Factorised, Posterior, SparseModel
 from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
 from bayesieve.errors import UnsupportedModelError
+from bayesieve.nets.modes import modes_kept
 from bayesieve.training.laplace import fitted_width, roots
 
 
@@ -139,14 +139,10 @@ def laplace_units(
     layers = _layers(problem)
     sums = {name: _Sums() for name in layers}
     module = problem.network.skeleton
-    modes = [m.training for m in module.modules()]
-    module.eval()
-    try:
+    with modes_kept(module):
+        module.eval()
         for x in problem.x.split(batch_size):
             _add(problem, w, buffers, x, layers, sums, generator)
-    finally:
-        for own, training in zip(module.modules(), modes, strict=True):
-            own.training = training
     return _finished(problem, w, buffers, layers, sums, prior)
 
 
@@ -200,7 +196,7 @@ def _add(
     try:
         with torch.enable_grad():
             parameters, extra = network.split(w.clone().requires_grad_())
-            result = call_with(network.skeleton, network._names, parameters, buffers, x).flatten(1)
+            result = network.call(parameters, buffers, x).flatten(1)
     finally:
         for handle in handles:
             handle.remove()

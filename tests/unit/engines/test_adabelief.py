@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from bayesieve.core.adam import Moments, bias_corrected
 from bayesieve.engines._adabelief import adabelief_
-from bayesieve.engines._adam import Moments, bias_corrected
 from problems import normal
 
 

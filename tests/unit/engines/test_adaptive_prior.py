@@ -12,7 +12,8 @@ from bayesieve.core.gaussian_laplace import GaussianLaplace
 from bayesieve.core.likelihoods import Categorical, Gaussian
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import snapshot
-from bayesieve.engines._adaptive_prior import Averaging, SharedNoise, latents_of, update_latents_
+from bayesieve.engines.adaptive_prior import SharedNoise, latents_of, update_latents_
+from bayesieve.engines.chain import Averaging
 from bayesieve.engines.sgld import SGLD
 from problems import normal, seeded
 

@@ -10,8 +10,7 @@ from bayesieve.core.batch import Batch
 from bayesieve.core.gaussian_laplace import GaussianLaplace
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.problem import Problem
-from bayesieve.engines._adaptive_prior import Averaging
-from bayesieve.engines._chain import Chain
+from bayesieve.engines.chain import Averaging, Chain
 from bayesieve.engines.sghmc import SGHMC
 from bayesieve.engines.sgld import SGLD
 from bayesieve.sieve.schedule import AnnealedPruning

@@ -12,7 +12,7 @@ from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.noise import counter_normals, fresh_keys
 from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
-from bayesieve.engines._chain import Chain
+from bayesieve.engines.chain import Chain
 from bayesieve.engines.sghmc import SGHMC
 from bayesieve.engines.sgld import SGLD
 from problems import conjugate, no_data, run, seeded

@@ -14,12 +14,21 @@ from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian
 from bayesieve.core.posterior import SparseModel
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import named_tensors, restore_, snapshot
+from bayesieve.data.examples import Examples
 from bayesieve.engines.tdamp import TDAMP
 from bayesieve.engines.tdamp.channels import PROBIT_VARIANCE, Unit, gaussian_channel
-from bayesieve.engines.tdamp.damp import Weights, backward, forward, trusted, weight_score
+from bayesieve.engines.tdamp.damp import (
+    Message,
+    Weights,
+    absorb_,
+    backward,
+    forward,
+    weight_score,
+)
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.nets import mlp
 from bayesieve.training.fit import fit
+from bayesieve.training.options import Validation
 from problems import linear_model, normal, seeded
 
 F64 = torch.float64
@@ -241,13 +250,15 @@ def test_hidden_units_may_be_renumbered():
 
 
 def test_the_trust_region_bounds_the_move_and_leaves_the_width_alone():
-    mean, var = torch.tensor([0.2, 0.2]), torch.tensor([0.04, 0.0])
-    message = trusted(mean, var, torch.tensor([1e4, 1e4]), torch.tensor([3.0, 3.0]), 1.0, 0.5)
+    mean, var = torch.tensor([0.2, 0.0]), torch.tensor([0.04, 0.0])
+    precision, data = torch.tensor([25.0, 25.0]), Message(torch.zeros(2), torch.zeros(2))
+    batch = Message(torch.tensor([1e4, 1e4]), torch.tensor([3.0, 3.0]))
+    absorb_(data, precision, mean, var, batch, torch.ones(()), 0.5, torch.ones(()))
     total = 1 / 0.04 + 3.0
-    moved = (0.2 / 0.04 + message.linear[0]) / total
+    moved = (0.2 / 0.04 + data.linear[0]) / total
     assert moved.item() == pytest.approx(0.2 + 0.5 * 0.2, rel=1e-5)
-    assert message.precision.tolist() == [3.0, 0.0]
-    assert message.linear[1] == 0
+    assert data.precision.tolist() == [3.0, 0.0]
+    assert data.linear[1] == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
@@ -382,7 +393,7 @@ def test_masks_are_obeyed():
 
 
 def test_a_warm_start_takes_over_mean_and_width():
-    problem, engine = problem_of(), TDAMP()
+    problem, engine = problem_of(), TDAMP(keep=1.0)
     posterior = engine.posterior(problem, run(engine, problem, 9))
     state = engine.init(problem, seeded(3), 2)
     engine.warm_start_(state, posterior)
@@ -463,3 +474,17 @@ def test_engines_are_frozen_hashable_printable_and_comparable():
     assert dataclasses.replace(engine) == engine
     assert hash(dataclasses.replace(engine)) == hash(engine)
     assert eval(repr(engine)) == engine
+
+
+def test_early_stopping_does_not_go_back_before_the_last_removal() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(60, 4)
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    problem = Problem(net, Categorical(), (x, x[:, :3].argmax(1)))
+    engine = TDAMP(keep=0.5, prune_passes=(1, 3))
+    held_out = Examples(torch.randn(30, 4), torch.randint(3, (30,)))  # noise: nothing gets better
+    run = fit(problem, engine, epochs=8, batch_size=10, validation=Validation(held_out, patience=1))
+    assert engine.settled_after == 3
+    assert 3 < len(run.history) < 8
+    units = run.posterior.mean[problem.layout.slices["0.weight"]].view(8, 4)
+    assert int((units != 0).any(1).sum()) == 4

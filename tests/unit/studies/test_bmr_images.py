@@ -14,7 +14,7 @@ from bayesieve.data.examples import DataSet, Examples
 from bayesieve.engines.bmr import BMR, PAPER_ROLES
 from bayesieve.engines.horseshoe import HorseshoeVI
 from bayesieve.engines.map import MAP
-from bayesieve.studies import bmr_images
+from bayesieve.studies import bmr_images, records
 from bayesieve.studies.bmr_figures import draw, unpack
 from bayesieve.studies.bmr_images import Study, main, order
 from bayesieve.studies.bmr_published import DATA, METHODS, NETS, published
@@ -104,7 +104,8 @@ def test_scores_are_those_of_a_posterior(record):
         assert 0 <= record[key] <= 1
         assert record[key] == pytest.approx(sum(s[key] for s in record["seeds"]) / 2)
     assert record["nll"] > 0
-    assert 0 < record["zeros"] < record["pruned"] < 1  # biases and the last layer are kept
+    assert record["zeros"] == pytest.approx(setting(ROW).pruning.zeros, abs=1e-4)
+    assert 0 < record["pruned"] < 1
     json.dumps(record, allow_nan=False)
 
 
@@ -255,7 +256,7 @@ def test_the_quick_grid_has_every_network_and_method(instant):
 
 def test_held_out_images_are_training_images(monkeypatch):
     monkeypatch.setattr(bmr_images, "load_data", lambda name: DATA_SET)
-    monkeypatch.setattr(bmr_images, "_HELD_OUT", 16)
+    monkeypatch.setattr(records, "HELD_OUT", 16)
     row = Row("fashion-mnist", "mlp", "bmr", "default")
     study = Study([row], SIZES, True, False, "cpu", "", None)
     train, score_on, _ = study.splits(row)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bayesieve.data.examples import DataSet, Examples
-from bayesieve.studies import bmr_mnist, laplace_bmr
+from bayesieve.studies import bmr_mnist, laplace_bmr, records
 from bayesieve.studies.bmr_mnist import ROWS, Candidate, choose, main, run_row
 from problems import normal, seeded
 
@@ -39,7 +39,7 @@ def test_the_sparsest_is_taken_when_none_is_sparse_enough():
 
 
 def test_a_row_is_chosen_on_held_out_images_and_tested_once(monkeypatch):
-    monkeypatch.setattr(bmr_mnist, "_HELD_OUT", 60)
+    monkeypatch.setattr(records, "HELD_OUT", 60)
     ways = {"one": Candidate(prune_epochs=(1, 2)), "two": Candidate("none", prune_epochs=(1, 2))}
     row = replace(ROWS["l300-98.5"], zeros=0.9, epochs=3, candidates=ways, target=1.0)
     record = run_row("small", row, (DATA.train, DATA.test), 2, "cpu", final=True)
@@ -54,7 +54,7 @@ def test_a_row_is_chosen_on_held_out_images_and_tested_once(monkeypatch):
 
 
 def test_the_command_writes_what_it_did(monkeypatch, tmp_path):
-    monkeypatch.setattr(bmr_mnist, "_HELD_OUT", 60)
+    monkeypatch.setattr(records, "HELD_OUT", 60)
     monkeypatch.setattr(bmr_mnist, "load_data", lambda name: DATA)
     out = tmp_path / "x.json"
     arguments = ["--quick", "--held-out", "--device", "cpu", "--out", str(out)]

@@ -84,7 +84,7 @@ def test_main_writes_one_file_and_prints_one_line_per_setting(tmp_path, monkeypa
     assert main(["--settings", "small", "--seeds", "1", "--device", "cpu", "--out", str(out)]) == 0
     result = json.loads(out.read_text())
     assert result["study"] == "sbnn_mnist"
-    assert result["scored_on"] == "10,000 test images"
+    assert result["scored_on"] == f"{len(TEST)} test images"
     assert result["command"].startswith("python -m bayesieve.studies.sbnn_mnist --settings small")
     assert result["machine"]["torch"] == torch.__version__
     assert [row["name"] for row in result["records"]] == ["small"]

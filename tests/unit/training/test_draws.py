@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bayesieve.assess.diagnostics import pooled
-from bayesieve.engines._chain import Chain
+from bayesieve.engines.chain import Chain
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sghmc import SGHMC
 from bayesieve.sieve.schedule import AnnealedPruning

@@ -9,8 +9,8 @@ import torch
 
 from bayesieve.core.gaussian_laplace import GaussianLaplace
 from bayesieve.core.priors import Normal, SpikeSlab
-from bayesieve.engines._chain import Chain
 from bayesieve.engines.bmr import BMR
+from bayesieve.engines.chain import Chain
 from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.horseshoe import HorseshoeVI
 from bayesieve.engines.map import MAP

@@ -6,6 +6,7 @@ has two parts that exchange extrinsic Gaussian messages (turbo loop):
     Module A  the network: approximate message passing, one batch after another    (T3 to T15)
     Module B  the group-sparse prior: exact sum-product, once per pass             (T16 to T20)
     M-step    sparsity ρ, slab variances ν, noise v, once per pass                 (T21 to T23)
+    Removal   hidden units by joint evidence, once per pass, without a target      (T26 to T28)
 
 The posterior is exp((H₀ + H) w - (P₀ + G) w² / 2): (H, G) is what the data say, (H₀, P₀) what the
 prior says. Keeping natural parameters makes (H, G) the extrinsic message: nothing is divided.
@@ -14,9 +15,10 @@ Reference: Xu, Liu, Zhang and Lau (2024), arXiv:2402.07366; batches as in Lucibe
 Equations are derived in docs/theory/tdamp.md, not transcribed: only an abstract was at hand.
 Symbols: H linear, G and P precision, ν slab_var, ρ active_prob, π activity, β power, c memory,
 κ trust, V var.
-Departures: the data message decays (`memory`) and is counted `power` times; a weight moves at most
-`trust` standard deviations per batch; one sweep per batch, so Onsager terms vanish; the probit has
-variance 1.702² so that outputs are logits; removed groups are masked, not cut out of the tensors.
+Departures: the data message decays (`memory`) and is counted `power` times, less so when it cools
+(T29); a weight moves at most `trust` standard deviations per batch; one sweep per batch, so Onsager
+terms vanish; the probit has variance 1.702² so that outputs are logits; removed groups are masked,
+not cut out of the tensors.
 """
 
 from dataclasses import dataclass, field
@@ -33,11 +35,11 @@ from bayesieve.core.network import EXTRA_PREFIX
 from bayesieve.core.posterior import Factorised, Posterior
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import Controls
-from bayesieve.engines.tdamp.damp import Message, batch_score, trusted
+from bayesieve.engines.tdamp.damp import Message, absorb_, batch_score, cavity_
 from bayesieve.engines.tdamp.em import noise_residual
 from bayesieve.engines.tdamp.observing import Observation, check_likelihood
-from bayesieve.engines.tdamp.passes import PassSettings, close_pass_
-from bayesieve.engines.tdamp.state import TDAMPState, moments
+from bayesieve.engines.tdamp.passes import close_pass_
+from bayesieve.engines.tdamp.state import PassSettings, TDAMPState, kept, moments
 from bayesieve.engines.tdamp.wiring import Wiring, fan_in
 
 __all__ = ["TDAMP", "TDAMPState"]
@@ -53,13 +55,18 @@ class TDAMP:
 
     Args:
         prior: groups, their prior activity and slab variances.
-        keep: fraction of groups of each layer to end with; None learns which are active, which is
-            sound for inputs of a linear model, unreliable for hidden units (see the theory page).
+        keep: fraction of groups of each layer to end with; None removes what the evidence does not
+            support: hidden units by their joint evidence, other groups each by its own. With a
+            single output that removes too many units (see the theory page).
         prune_passes: first and last pass after which groups are removed; afterwards exactly `keep`
-            of them are left. Leave some passes to recover.
+            of them are left. Without `keep` a pass removes at most an equal share of the units.
+            Leave some passes to recover.
         power: times each datum is counted when its batch is absorbed.
         memory: passes after which the data message has decayed to 1/e; the data are then counted
             at most `power` · `memory` times.
+        cool_passes: first and last pass over which `power` falls to 1 and `memory` to
+            `cool_memory`, which ends in a wider posterior that still fits; None never cools.
+        cool_memory: `memory` after that.
         trust: standard deviations a weight may move per batch.
         damping: fraction of the old message kept at each batch; 1 moves nothing.
         init_scale: size of the random start relative to He's.
@@ -83,24 +90,35 @@ class TDAMP:
     power: float = 5.0
     memory: float = 10.0
     trust: float = 0.5
+    cool_passes: tuple[int, int] | None = None
+    cool_memory: float = 6.0
     damping: float = 0.0
     init_scale: float = 0.3
     learn_slab: bool = False
 
     def __post_init__(self) -> None:
-        check_positive("TDAMP", power=self.power, memory=self.memory, trust=self.trust)
+        check_positive(
+            "TDAMP",
+            power=self.power,
+            memory=self.memory,
+            trust=self.trust,
+            cool_memory=self.cool_memory,
+        )
         check_not_negative("TDAMP", init_scale=self.init_scale)
         check_fraction("TDAMP", damping=self.damping, keep=1.0 if self.keep is None else self.keep)
-        first, last = self.prune_passes
-        if not 1 <= first <= last:
-            raise ValueError(
-                f"TDAMP: prune_passes must be (first, last) with 1 <= first <= last, "
-                f"got {self.prune_passes}."
-            )
+        for name in ("prune_passes", "cool_passes"):
+            first, last = getattr(self, name) or (1, 1)
+            if not 1 <= first <= last:
+                raise ValueError(
+                    f"TDAMP: {name} must be (first, last) with 1 <= first <= last, "
+                    f"got {(first, last)}."
+                )
 
     def init(self, problem: Problem, generator: Generator, n_models: int = 1) -> TDAMPState:
         """The prior, and a random start inside the data message, which fades by itself."""
         check_likelihood(problem.likelihood, problem.y)
+        if problem.weighted:
+            raise ValueError("TDAMP: every example counts once; remove the weights.")
         layout, wiring = problem.layout, Wiring(problem.network, self.prior.group)
         zeros = problem.initial.new_zeros(n_models, layout.size)
         slab = zeros.new_ones(n_models, wiring.n_layers + 1)
@@ -131,6 +149,7 @@ class TDAMP:
             reached=reached,
             noise=zeros.new_full((n_models, 1), noise),
             residual=zeros.new_zeros(n_models, 1),
+            gram=zeros.new_zeros(n_models, wiring.n_gram if self._settings.joint else 0),
             count=scalar.clone(),
             seen=scalar.clone(),
             passes=scalar.clone(),
@@ -154,41 +173,60 @@ class TDAMP:
         rate = (1 - self.damping) * state.controls.lr_scale
         share = batch.n / problem.n_data
         moving = rate if state.controls.trained is None else rate * state.controls.trained
-        kept = 1 - moving * (share / self.memory)
-        state.data_linear.mul_(kept)
-        state.data_precision.mul_(kept)
-        state.count.mul_(1 - rate * (share / self.memory)).add_(rate * self.power * share)
-        mean, var = moments(state)
-        message, log_lik = self._absorb(problem, state, batch, mean, var)
-        state.data_linear.add_(moving * message.linear)
-        state.data_precision.add_(moving * message.precision)
+        power, memory = self._temperature(state)
+        state.count.mul_(1 - rate * (share / memory)).add_(rate * power * share)
+        data = Message(state.data_linear, state.data_precision)
+        prior = Message(state.prior_linear, state.prior_precision)
+        precision, mean, var = problem.kernel(cavity_)(
+            data, prior, 1 - moving * (share / memory), state.controls.kl_scale, kept(state)
+        )
+        message, log_lik = self._sweep(problem, state, batch, mean, var)
+        problem.kernel(absorb_)(data, precision, mean, var, message, power, self.trust, moving)
         state.seen.add_(batch.n)
         ends = state.seen >= problem.n_data
         if problem.device.type != "cpu" or bool(ends):  # a captured step has no branches
-            settings = PassSettings(self.keep, self.prune_passes, self.learn_slab)
-            close_pass_(problem, state, settings, ends & (rate > 0))
+            close_pass_(problem, state, self._settings, ends & (rate > 0))
         return {"log_lik": log_lik * (problem.n_data / batch.n)}
 
-    def _absorb(
+    def _sweep(
         self, problem: Problem, state: TDAMPState, batch: Batch, mean: Tensor, var: Tensor
     ) -> tuple[Message, Tensor]:
-        """The batch's message to the weights, (k, d), and its predictive log density, (k,)."""
+        """Score and precision of the batch, (k, d), and its predictive log density, (k,)."""
         layout = problem.layout
         x = batch.x.flatten(2 if batch.per_member else 1).to(mean.dtype)
         n_outputs = layout.shapes[layout.names.index(state.wiring.layers[-1].weight)][0]
         shape = (*x.shape[:-1], n_outputs)
         seen = Observation(problem.likelihood, batch.y, state.noise, shape)
         means, variances = layout.unflatten(mean), layout.unflatten(var)
-        scores, precisions, output = batch_score(state.wiring.layers, means, variances, x, seen)
-        score, precision = torch.zeros_like(mean), torch.zeros_like(mean)
-        for name, value in scores.items():
-            score[:, layout.slices[name]] = value.flatten(1)
-            precision[:, layout.slices[name]] = precisions[name].flatten(1)
+        sweep = problem.kernel(batch_score)(
+            state.wiring.layers, means, variances, x, seen, joint=self._settings.joint
+        )
+        for part, gram in zip(state.wiring.grams, sweep.grams, strict=False):
+            state.gram[:, part] += gram.flatten(1)
         if isinstance(problem.likelihood, Gaussian) and problem.likelihood.learned:
             noise = state.noise[..., None]
-            state.residual += noise_residual(*output, seen.target, noise).mean(-1).sum(-1)[:, None]
-        message = trusted(mean, var, score, precision, self.power, self.trust)
-        return message, seen.log_prob(*output)
+            residual = noise_residual(sweep.output.mean, sweep.output.var, seen.target, noise)
+            state.residual += residual.mean(-1).sum(-1)[:, None]
+        return Message(*(_flat(problem, values, mean) for values in sweep[:2])), sweep.log_prob
+
+    @property
+    def settled_after(self) -> int:
+        """Passes after which nothing is removed any more; earlier states are larger networks."""
+        return 0 if self.keep == 1.0 else self.prune_passes[1]
+
+    @property
+    def _settings(self) -> PassSettings:
+        joint = self.prior.group == "units" and self.keep is None
+        return PassSettings(self.keep, self.prune_passes, self.learn_slab, joint)
+
+    def _temperature(self, state: TDAMPState) -> tuple[Tensor, Tensor]:
+        """Power and memory in this pass, eq. T29."""
+        one = torch.ones_like(state.passes)
+        if self.cool_passes is None:
+            return self.power * one, self.memory * one
+        first, last = self.cool_passes
+        left = ((last - 1 - state.passes) / (last - first + 1)).clamp(0, 1)
+        return self.power**left, self.memory**left * self.cool_memory ** (1 - left)
 
     def kl(self, state: TDAMPState) -> Tensor:
         """KL[q || prior] of weights and indicators still in the network, in nats, (k,)."""
@@ -214,3 +252,15 @@ class TDAMP:
         whole = Factorised(problem.network, mean, var.sqrt(), None, log_odds, buffers)
         keep = state.controls.keep
         return whole if keep is None else whole.masked(keep[member])
+
+
+def _flat(problem: Problem, values: dict[str, Tensor], like: Tensor) -> Tensor:
+    """Values by tensor name in the order of the flat vector, (k, d); 0 for other parameters."""
+    layout = problem.layout
+    parts = [
+        values[name].flatten(1)
+        if name in values
+        else torch.zeros_like(like[:, layout.slices[name]])
+        for name in layout.names
+    ]
+    return torch.cat(parts, 1)

@@ -14,11 +14,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
-from torch.special import log_ndtr
 
 PROBIT_VARIANCE = 1.702**2  # Φ(t / 1.702) is within 0.01 of sigmoid(t): outputs read as logits
 STAR_SWEEPS = 4
 _DENSITY_AT_0 = (2 * math.pi) ** -0.5
+_LOG_DENSITY_AT_0 = -0.5 * math.log(2 * math.pi)
+_ROOT_HALF = 0.5**0.5
+_RIGHT = 8.5  # above this Φ is 1 to double precision
 _FAR = -6.0  # below this b the plain truncated moments cancel in float32
 _LEAST_VARIANCE = 1e-12
 
@@ -41,15 +43,14 @@ class Mills(NamedTuple):
     """What the normal distribution says about z > 0 at a = mean / std, eq. T6.
 
     With h(a) = φ(a) / Φ(a): the ratio h, the excess a + h, the curvature r = h (a + h) in (0, 1),
-    the rest 1 - r, and Φ(a) as exp(log_part) · cdf_part.
+    the rest 1 - r, and Φ(max(a, -6)).
     """
 
     ratio: Tensor
     excess: Tensor
     curvature: Tensor
     rest: Tensor
-    log_part: Tensor
-    cdf_part: Tensor
+    near_cdf: Tensor
 
 
 def inverse_mills(a: Tensor) -> Mills:
@@ -60,22 +61,34 @@ def inverse_mills(a: Tensor) -> Mills:
         array([ 0.7979, 30.0333])
     """
     near, far = a.clamp(min=_FAR), a.clamp(max=_FAR)
-    cdf = 0.5 * torch.erfc(near * -(0.5**0.5))  # above -6 neither φ nor Φ underflows
+    cdf = 0.5 * torch.erfc(near * -_ROOT_HALF)  # above -6 neither φ nor Φ underflows
     ratio = (-0.5 * near.square()).exp() * _DENSITY_AT_0 / cdf
     excess = near + ratio
     curvature = ratio * excess
     i = far.square().reciprocal()
     far_excess = (1 + i * (-2 + i * (10 - 74 * i))) / -far
     far_rest = i * (1 + i * (-6 + i * (50 - 518 * i)))
-    far_ratio = far_excess - far
     is_near = a >= _FAR
     return Mills(
-        torch.where(is_near, ratio, far_ratio),
+        torch.where(is_near, ratio, far_excess - far),
         torch.where(is_near, excess, far_excess),
         torch.where(is_near, curvature, 1 - far_rest),
         torch.where(is_near, 1 - curvature, far_rest),
-        torch.where(is_near, 0, -0.5 * far.square()),
-        torch.where(is_near, cdf, _DENSITY_AT_0 / far_ratio),
+        cdf,
+    )
+
+
+def log_mills(a: Tensor, ratio: Tensor) -> Tensor:
+    """Logarithm of h(a), whose ratio may have underflowed, eq. T6.
+
+    Example:
+        >>> a = torch.tensor([0.0, 30.0])
+        >>> [round(v, 3) for v in log_mills(a, inverse_mills(a).ratio).tolist()]
+        [-0.226, -450.919]
+    """
+    right = a > _RIGHT
+    return torch.where(
+        right, -0.5 * a.square() + _LOG_DENSITY_AT_0, torch.where(right, 1, ratio).log()
     )
 
 
@@ -96,8 +109,10 @@ def _restricted(mills: Mills, std: Tensor) -> Unit:
 def relu_moments(omega: Tensor, var: Tensor) -> Unit:
     """Mean and variance of relu(z) for z ~ N(ω, V), eq. T4."""
     std = var.sqrt()
-    mills = inverse_mills(omega / std)
-    positive = mills.log_part.exp() * mills.cdf_part
+    a = omega / std
+    mills = inverse_mills(a)
+    far = (-0.5 * a.square()).exp() * _DENSITY_AT_0 / mills.ratio
+    positive = torch.where(a >= _FAR, mills.near_cdf, far)
     upper = _restricted(mills, std)
     mean = positive * upper.mean
     return Unit(mean, positive * upper.var + positive * (1 - positive) * upper.mean.square())
@@ -123,10 +138,10 @@ def relu_channel(omega: Tensor, var: Tensor, a: Tensor, b: Tensor) -> tuple[Resp
     plus_var = var / d
     plus_mean = (omega + b * var) / d
     std, plus_std = var.sqrt(), plus_var.sqrt()
-    plus, minus = inverse_mills(plus_mean / plus_std), inverse_mills(-omega / std)
-    exponent = (b.square() * var + 2 * b * omega - a * omega.square()) / (2 * d)
-    ratio = plus.cdf_part / (minus.cdf_part * d.sqrt())
-    p = torch.sigmoid(exponent + plus.log_part - minus.log_part + ratio.log())
+    above, below = plus_mean / plus_std, -omega / std
+    plus, minus = inverse_mills(above), inverse_mills(below)
+    odds = log_mills(below, minus.ratio) - log_mills(above, plus.ratio) - 0.5 * d.log()
+    p = torch.sigmoid(odds)
     upper, lower = _restricted(plus, plus_std), _restricted(minus, std)
     z_mean = p * upper.mean - (1 - p) * lower.mean
     spread = p * (1 - p)
@@ -167,45 +182,50 @@ def star_channel(omega: Tensor, var: Tensor, label: Tensor, noise: float) -> Res
     label = label.expand(omega.shape[:-1])
     own = one_hot(label, omega.shape[-1]).to(omega.dtype)
     other = 1 - own
-    omega_y, var_y = _pick(omega, label), _pick(var, label)
+    omega_y, prior = _pick(omega, label), 1 / _pick(var, label)
+    start = Site(prior * omega_y, prior)
     linear, precision = torch.zeros_like(omega), torch.zeros_like(omega)
     for _ in range(STAR_SWEEPS):
-        site = _star_sites(omega, var, omega_y, var_y, linear, precision, noise)
-        linear = 0.5 * (linear + other * site[0])
-        precision = 0.5 * (precision + other * site[1])
-    _, _, h, r, total = _star_sites(omega, var, omega_y, var_y, linear, precision, noise)
-    pi = 1 / var_y + precision.sum(-1, keepdim=True)
-    z_mean = (omega_y / var_y + linear.sum(-1, keepdim=True)) / pi
-    g = own * (z_mean - omega_y) / var_y - other * h / total.sqrt()
-    gamma = own * (1 - 1 / (pi * var_y)) / var_y + other * r / total
+        site, _ = _star_sites(omega, var, start, Site(linear, precision), noise)
+        linear = 0.5 * (linear + other * site.linear)
+        precision = 0.5 * (precision + other * site.precision)
+    _, away = _star_sites(omega, var, start, Site(linear, precision), noise)
+    pi = prior + precision.sum(-1, keepdim=True)
+    z_mean = (start.linear + linear.sum(-1, keepdim=True)) / pi
+    g = own * (z_mean - omega_y) * prior - other * away.g
+    gamma = own * (1 - prior / pi) * prior + other * away.gamma
     return Response(g, gamma)
 
 
+class Site(NamedTuple):
+    """exp(E z - T z² / 2), a Gaussian factor on the output of the true class."""
+
+    linear: Tensor
+    precision: Tensor
+
+
 def _star_sites(
-    omega: Tensor, var: Tensor, omega_y: Tensor, var_y: Tensor,
-    linear: Tensor, precision: Tensor, noise: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """E_k and T_k of every factor, then h, r and S."""
-    cavity_var = 1 / (1 / var_y + precision.sum(-1, keepdim=True) - precision)
-    cavity_mean = cavity_var * (omega_y / var_y + linear.sum(-1, keepdim=True) - linear)
-    total = noise + cavity_var + var
-    h, _, r, rest, _, _ = inverse_mills((cavity_mean - omega) / total.sqrt())
+    omega: Tensor, var: Tensor, start: Site, sites: Site, noise: float
+) -> tuple[Site, Response]:
+    """New sites of every factor, and what each pushes its own output away by."""
+    cavity_var = 1 / (start.precision + sites.precision.sum(-1, keepdim=True) - sites.precision)
+    cavity_mean = cavity_var * (start.linear + sites.linear.sum(-1, keepdim=True) - sites.linear)
+    scale = torch.rsqrt(noise + cavity_var + var)
+    h, _, r, rest, _ = inverse_mills((cavity_mean - omega) * scale)
     t = r / (noise + var + cavity_var * rest)  # S - v_c r, without the cancellation
-    return t * cavity_mean + h / total.sqrt() * (1 + t * cavity_var), t, h, r, total
+    slope = h * scale
+    site = Site(t * cavity_mean + slope * (1 + t * cavity_var), t)
+    return site, Response(slope, r * scale.square())
 
 
-def star_log_probs(omega: Tensor, var: Tensor, noise: float) -> Tensor:
-    """Predictive log class probabilities, normalised over classes, eq. T11.
+def class_log_probs(omega: Tensor, var: Tensor, noise: float) -> Tensor:
+    """Predictive log class probabilities: outputs as logits, shrunk by their spread, eq. T11.
 
     Example:
-        >>> star_log_probs(torch.zeros(1, 4), torch.ones(1, 4), 1.0).exp()[0, 0].item()
+        >>> class_log_probs(torch.zeros(1, 4), torch.ones(1, 4), 1.0).exp()[0, 0].item()
         0.25
     """
-    gap = omega[..., :, None] - omega[..., None, :]
-    spread = (noise + var[..., :, None] + var[..., None, :]).sqrt()
-    wins = log_ndtr(gap / spread)
-    own = wins.diagonal(dim1=-2, dim2=-1)  # log ½ of a class against itself
-    return (wins.sum(-1) - own).log_softmax(-1)
+    return (omega * torch.rsqrt(1 + var / noise)).log_softmax(-1)
 
 
 def _pick(values: Tensor, label: Tensor) -> Tensor:

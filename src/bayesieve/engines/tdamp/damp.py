@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bayesieve.engines.tdamp.channels import Response, Unit, relu_channel, relu_moments
+from bayesieve.engines.tdamp.elimination import readout_gram
 
 LEAST_VARIANCE = 1e-8
 
@@ -38,11 +39,33 @@ class Message(NamedTuple):
     precision: Tensor
 
 
+class Sweep(NamedTuple):
+    """What one batch says.
+
+    S and G by tensor name, the outputs' (ω, V), the predictive log density of the batch, (k,), and
+    eq. T26 per layer.
+    """
+
+    score: dict[str, Tensor]
+    precision: dict[str, Tensor]
+    output: Unit
+    log_prob: Tensor
+    grams: list[Tensor]
+
+
 class OutputChannel(Protocol):
     """What the targets say about the last pre-activations."""
 
     def __call__(self, omega: Tensor, var: Tensor) -> Response:
         """The response of eq. T2."""
+        ...
+
+    def curvature(self, omega: Tensor, var: Tensor) -> Tensor:
+        """The largest Γ that targets can cause at this V, of the shape of ω."""
+        ...
+
+    def log_prob(self, omega: Tensor, var: Tensor) -> Tensor:
+        """Σ over the batch of log p(y | ω, V), (k,)."""
         ...
 
 
@@ -87,8 +110,10 @@ def batch_score(
     var: Mapping[str, Tensor],
     x: Tensor,
     channel: OutputChannel,
-) -> tuple[dict[str, Tensor], dict[str, Tensor], Unit]:
-    """One sweep up and down: S and G by tensor name, and the outputs' (ω, V).
+    *,
+    joint: bool = False,
+) -> Sweep:
+    """One sweep up and down.
 
     Args:
         layers: from input to output.
@@ -96,6 +121,7 @@ def batch_score(
         var: cavity variances.
         x: (n, i) or (k, n, i).
         channel: of the outputs.
+        joint: whether to compute the grams of eq. T26, from the first hidden layer to the last.
     """
     weights = [_weights(layer, mean, var) for layer in layers]
     inputs: list[Unit | Tensor] = [x]
@@ -104,7 +130,9 @@ def batch_score(
         inputs.append(relu_moments(*fields[-1]))
         fields.append(forward(inputs[-1], own))
     response = channel(*fields[-1])
-    scores, precisions = {}, {}
+    scores: dict[str, Tensor] = {}
+    precisions: dict[str, Tensor] = {}
+    grams = _grams(layers, weights, inputs, fields, channel) if joint else []
     for i in reversed(range(len(layers))):
         layer, below = layers[i], inputs[i]
         scores[layer.weight], precisions[layer.weight] = weight_score(response, below, weights[i])
@@ -114,30 +142,72 @@ def batch_score(
         if isinstance(below, Unit):
             a, b = backward(response, below, weights[i])
             response, _ = relu_channel(*fields[i - 1], a, b)
-    return scores, precisions, fields[-1]
+    return Sweep(scores, precisions, fields[-1], channel.log_prob(*fields[-1]), grams)
 
 
-def trusted(
-    mean: Tensor, var: Tensor, score: Tensor, precision: Tensor, power: float, trust: float
-) -> Message:
-    """The batch's message, counted `power` times and kept within `trust` std, eqs. T14 and T15.
+def _grams(
+    layers: Sequence[Layer], weights: Sequence[Weights], inputs: Sequence[Unit | Tensor],
+    fields: Sequence[Unit], channel: OutputChannel,
+) -> list[Tensor]:  # fmt: skip
+    """Eq. T26 of every hidden layer, from the first to the last."""
+    curvature, grams = channel.curvature(*fields[-1]), []
+    for i in reversed(range(1, len(layers))):
+        below, own = inputs[i], weights[i]
+        assert isinstance(below, Unit)
+        listening = (own.var > 0).any(-1).to(curvature.dtype)
+        grams.append(readout_gram(below, curvature, listening, biased=layers[i].bias is not None))
+        slope = (below.var / fields[i - 1].var).clamp(max=1)  # squared, on average
+        curvature = slope * (curvature @ own.mean.square())
+    return grams[::-1]
 
-    Where the variance is 0 the message is 0.
+
+def cavity_(
+    data: Message, prior: Message, decay: Tensor, prior_scale: Tensor, kept: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Let the data message decay in place; precision, mean and variance of every weight, eq. T1.
+
+    Mean and variance are 0 where `kept` is.
+    """
+    data.linear.mul_(decay)
+    data.precision.mul_(decay)
+    precision = prior_scale * prior.precision + data.precision
+    var = kept / precision
+    return precision, (prior_scale * prior.linear + data.linear) * var, var
+
+
+def absorb_(
+    data: Message, precision: Tensor, mean: Tensor, var: Tensor, batch: Message,
+    power: Tensor, trust: float, rate: Tensor,
+) -> None:  # fmt: skip
+    """Add the batch's message, counted `power` times and kept within `trust` std, in place.
+
+    Eqs. T14 and T15. Where the variance is 0 nothing is added.
+
+    Args:
+        data: (H, G) so far.
+        precision: of the weights, 1/σ where they are kept.
+        mean: of the weights.
+        var: of the weights.
+        batch: S and G of eq. T13, in place of a message's linear part and precision.
+        power: β.
+        trust: κ.
+        rate: share of the message that is added.
 
     Example:
-        >>> one = torch.tensor(1.0)
-        >>> trusted(one, one, one, one, power=1.0, trust=9.0)
-        Message(linear=tensor(2.), precision=tensor(1.))
-        >>> trusted(one, one, one, one, power=1.0, trust=0.25).linear.item()
-        1.5
+        >>> one, data = torch.ones(1), Message(torch.zeros(1), torch.zeros(1))
+        >>> absorb_(data, one, one, one, Message(one, one), one, 9.0, one)
+        >>> data
+        Message(linear=tensor([2.]), precision=tensor([1.]))
+        >>> absorb_(data, one, one, one, Message(one, one), one, 0.25, one)
+        >>> data.linear.item()
+        3.5
     """
-    alive = var > 0
-    precision = power * precision * alive
-    prior = torch.where(alive, 1 / torch.where(alive, var, 1), 1)
-    total = prior + precision
+    gained = power * batch.precision * (var > 0)
+    total = precision + gained
     limit = trust * var.sqrt()
-    move = torch.clamp(power * score * alive / total, -limit, limit)
-    return Message(move * total + mean * precision, precision)
+    move = torch.clamp(power * batch.linear / total, -limit, limit)
+    data.linear.add_(rate * (move * total + mean * gained))
+    data.precision.add_(rate * gained)
 
 
 def _weights(layer: Layer, mean: Mapping[str, Tensor], var: Mapping[str, Tensor]) -> Weights:

@@ -1,5 +1,7 @@
 """The output channel and predictive density that go with each likelihood."""
 
+import math
+
 import torch
 from torch import Tensor
 from torch.special import log_ndtr
@@ -8,11 +10,13 @@ from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian, Likelih
 from bayesieve.engines.tdamp.channels import (
     PROBIT_VARIANCE,
     Response,
+    class_log_probs,
     gaussian_channel,
     probit_channel,
     star_channel,
-    star_log_probs,
 )
+
+_UNDECIDED = 2 / math.pi  # h(0)², the curvature of log Φ at 0
 
 
 class Observation:
@@ -41,11 +45,22 @@ class Observation:
             return probit_channel(omega, var, 2 * self.target - 1, PROBIT_VARIANCE)
         return gaussian_channel(omega, var, self.target, self._noise)
 
+    def curvature(self, omega: Tensor, var: Tensor) -> Tensor:
+        """The largest Γ that targets can cause: that of a Gaussian, or at an undecided probit.
+
+        Examples that are classified well have no curvature left, yet would suffer from a change.
+        """
+        if isinstance(self._likelihood, Categorical):
+            return _UNDECIDED / (PROBIT_VARIANCE + 2 * var)
+        if isinstance(self._likelihood, Bernoulli):
+            return _UNDECIDED / (PROBIT_VARIANCE + var)
+        return (1 / (var + self._noise)).expand_as(omega)
+
     def log_prob(self, omega: Tensor, var: Tensor) -> Tensor:
         """Σ over the batch of log p(y | ω, V), (k,)."""
         if isinstance(self._likelihood, Categorical):
             label = self.target.expand(omega.shape[:-1])[..., None]
-            values = star_log_probs(omega, var, PROBIT_VARIANCE).gather(-1, label)
+            values = class_log_probs(omega, var, PROBIT_VARIANCE).gather(-1, label)
         elif isinstance(self._likelihood, Bernoulli):
             sign = 2 * self.target - 1
             values = log_ndtr(sign * omega / (PROBIT_VARIANCE + var).sqrt())

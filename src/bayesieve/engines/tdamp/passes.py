@@ -9,6 +9,7 @@ from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.problem import Problem
 from bayesieve.engines.tdamp.damp import Message
 from bayesieve.engines.tdamp.em import noise_update, slab_update, sparsity_update
+from bayesieve.engines.tdamp.removal import remove_units_
 from bayesieve.engines.tdamp.spmp import (
     budget_shift,
     extrinsic,
@@ -16,18 +17,10 @@ from bayesieve.engines.tdamp.spmp import (
     log_evidence,
     slab_moments,
 )
-from bayesieve.engines.tdamp.state import TDAMPState, kept, set_
+from bayesieve.engines.tdamp.state import PassSettings, TDAMPState, kept, set_
 
 _LEARN_NOISE_AFTER = 4  # passes
 _GONE = 0.01  # activity below which a group is removed
-
-
-class PassSettings(NamedTuple):
-    """The engine's settings of the same names."""
-
-    keep: float | None
-    prune_passes: tuple[int, int]
-    learn_slab: bool
 
 
 class Activity(NamedTuple):
@@ -42,15 +35,14 @@ def close_pass_(problem: Problem, state: TDAMPState, settings: PassSettings, now
     """Module B, removal of groups and the M-step, where `now` (scalar) is True."""
     wiring = state.wiring
     set_(state.passes, state.passes + 1, now)
+    if settings.joint:
+        remove_units_(problem, state, settings, now)
+        active = wiring.per_weight(state.alive)
+    else:
+        _remove_groups_(state, settings, now)
+        active = wiring.per_weight(torch.sigmoid(state.log_odds))
     slab_var = state.slab_var[:, wiring.layer_of]
     data = Message(state.data_linear, state.data_precision)
-    new = _activity(state, settings, _evidence(state, settings, data, slab_var))
-    set_(state.log_odds, new.log_odds, now)
-    set_(state.prior_log_odds, new.prior_log_odds, now)
-    set_(state.alive, new.alive, now)
-    set_(state.reached, wiring.reach(state.alive), now)
-    state.reached[:, state.n_bayesian :] = 0
-    active = wiring.per_weight(torch.sigmoid(state.log_odds))
     if settings.learn_slab:
         own, slab = active * kept(state), slab_moments(data, slab_var)
         terms = (own * (slab.mean.square() + slab.var), own)
@@ -65,24 +57,34 @@ def close_pass_(problem: Problem, state: TDAMPState, settings: PassSettings, now
     if isinstance(problem.likelihood, Gaussian) and problem.likelihood.learned:
         noise = noise_update(state.noise, state.residual / problem.n_data)
         set_(state.noise, noise, now & (state.passes > _LEARN_NOISE_AFTER))
-    set_(state.residual, torch.zeros_like(state.residual), now)
-    set_(state.seen, torch.zeros_like(state.seen), now)
+    for total in (state.residual, state.seen, state.gram):
+        set_(total, torch.zeros_like(total), now)
 
 
-def _evidence(state: TDAMPState, settings: PassSettings, data: Message, slab_var: Tensor) -> Tensor:
+def _remove_groups_(state: TDAMPState, settings: PassSettings, now: Tensor) -> None:
+    """Odds of each group by itself, and removal of those that are improbable."""
+    slab_var = state.slab_var[:, state.wiring.layer_of]
+    new = _activity(state, settings, _evidence(state, settings, slab_var))
+    set_(state.log_odds, new.log_odds, now)
+    set_(state.prior_log_odds, new.prior_log_odds, now)
+    set_(state.alive, new.alive, now)
+    set_(state.reached, state.wiring.reach(state.alive), now)
+    state.reached[:, state.n_bayesian :] = 0
+
+
+def _evidence(state: TDAMPState, settings: PassSettings, slab_var: Tensor) -> Tensor:
     """Log evidence of each group, (k, g); read at a single count where ρ is learned."""
-    if settings.keep is None:
-        count = state.count.clamp(min=1)
-        data = Message(data.linear / count, data.precision / count)
+    count = state.count.clamp(min=1) if settings.keep is None else 1.0
+    data = Message(state.data_linear / count, state.data_precision / count)
     own = log_evidence(data, slab_var) * kept(state)
     return group_sum(own, state.wiring.group_of, state.wiring.n_groups + 1)[:, :-1]
 
 
 def _activity(state: TDAMPState, settings: PassSettings, evidence: Tensor) -> Activity:
     """What is active after this pass, eqs. T17 and T20."""
-    result = Activity(*(v.clone() for v in (state.log_odds, state.prior_log_odds, state.alive)))
     first, last = settings.prune_passes
     progress = ((state.passes - first + 1) / (last - first + 1)).clamp(0, 1)
+    result = Activity(*(v.clone() for v in (state.log_odds, state.prior_log_odds, state.alive)))
     for block in state.wiring.blocks:
         own = Activity(*(value[:, block] for value in result))
         left = evidence[:, block].masked_fill(own.alive == 0, -torch.inf)

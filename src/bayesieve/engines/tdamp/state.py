@@ -1,12 +1,22 @@
 """What EM-TDAMP remembers between batches, in natural parameters."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor
 
 from bayesieve.core.state import Controls
 from bayesieve.engines.tdamp.wiring import Wiring
+
+
+class PassSettings(NamedTuple):
+    """The engine's settings of the same names; `joint`: units are judged by joint evidence."""
+
+    keep: float | None
+    prune_passes: tuple[int, int]
+    learn_slab: bool
+    joint: bool
 
 
 @dataclass
@@ -24,6 +34,7 @@ class TDAMPState:
     reached: Tensor  # 1 where a weight's own group and the unit it listens to are alive, (k, d)
     noise: Tensor  # v, (k, 1)
     residual: Tensor  # Σ of eq. T23 in this pass, (k, 1)
+    gram: Tensor  # eq. T26 summed over this pass, one layer after the other, (k, Σ (units + 1)²)
     count: Tensor  # how often the data are counted in (H, G), scalar
     seen: Tensor  # examples of this pass so far, scalar
     passes: Tensor  # completed, scalar

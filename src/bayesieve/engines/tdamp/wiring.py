@@ -1,5 +1,7 @@
 """Which layers a network has, and which group and slab each entry of its flat vector belongs to."""
 
+from itertools import accumulate, pairwise
+
 import torch
 from torch import Tensor, nn
 
@@ -21,6 +23,7 @@ class Wiring:
         blocks: the range of groups of each layer, each with its own sparsity.
         group_of: (d,), the group whose indicator switches a weight.
         source_of: (d,), the hidden unit that a weight listens to, where units are groups.
+        grams: where a layer's (groups + 1)² numbers of eq. T26 sit among all `n_gram`.
         layer_of: (d,), the layer of a weight; the number of layers for point parameters.
     """
 
@@ -33,6 +36,8 @@ class Wiring:
         self.n_groups = self.blocks[-1].stop if self.blocks else 0
         self.group_of = _flat(layout, groups, self.n_groups).to(network.device)
         self.source_of = _flat(layout, sources, self.n_groups).to(network.device)
+        ends = [0, *accumulate((own.stop - own.start + 1) ** 2 for own in self.blocks)]
+        self.grams, self.n_gram = [slice(*pair) for pair in pairwise(ends)], ends[-1]
 
     def per_weight(self, values: Tensor) -> Tensor:
         """Values of groups, (k, g + 1), at each weight's own group, (k, d)."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from bayesieve.deliver._c_steps import (
+from bayesieve.deliver.c_steps import (
     ACTIVATIONS,
     ActivationStep,
     AffineStep,
@@ -20,7 +20,7 @@ from bayesieve.deliver._c_steps import (
     Shape,
     Step,
 )
-from bayesieve.deliver._c_weights import ConvStep, LinearStep, Weights
+from bayesieve.deliver.c_weights import ConvStep, LinearStep, Weights
 from bayesieve.deliver.quantise import QuantisedConv, QuantisedLinear
 from bayesieve.errors import UnsupportedModelError
 

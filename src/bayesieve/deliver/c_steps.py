@@ -2,7 +2,7 @@
 
 Every step reads one flat array and writes another, channels before rows before columns, as torch
 lays them out. `run` is the step in torch: it checks the translation of the layers, while the
-translation to C is checked by compiling it. Steps with weights are in `_c_weights`.
+translation to C is checked by compiling it. Steps with weights are in `c_weights`.
 """
 
 import math

@@ -17,12 +17,10 @@ saves a forward pass; a pruned weight counts as a weight of 0.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from bayesieve.checks import check_fraction, check_not_negative, check_positive
 from bayesieve.core.gaussian_laplace import (
     GaussianLaplace,
     best_scale,
@@ -36,40 +34,7 @@ from bayesieve.core.gaussian_laplace import (
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.priors import per_model
 from bayesieve.core.problem import Problem
-
-Adapt = Literal["none", "sa", "em"]
-
-
-@dataclass(frozen=True)
-class Averaging:
-    """How fast the prior's latent numbers follow the chain: ω = min(1, weight (k + delay)^-power).
-
-    Args:
-        weight: factor of ω.
-        delay: steps before ω begins to fall.
-        power: in (0, 1].
-        scale: whether σ is learned.
-        slab_prob: whether δ of each layer is learned.
-
-    Example:
-        >>> round(Averaging(weight=10.0).omega(torch.tensor(0.0)).item(), 4)  # 10 · 1000^-0.7
-        0.0794
-    """
-
-    weight: float = 1.0
-    delay: float = 1000.0
-    power: float = 0.7
-    scale: bool = True
-    slab_prob: bool = True
-
-    def __post_init__(self) -> None:
-        check_positive("Averaging", weight=self.weight, power=self.power)
-        check_not_negative("Averaging", delay=self.delay)
-        check_fraction("Averaging", power=self.power)
-
-    def omega(self, step: Tensor) -> Tensor:
-        """Weight of the newest estimate after `step` steps."""
-        return (self.weight * (step + self.delay) ** -self.power).clamp(max=1)
+from bayesieve.engines.chain import Averaging
 
 
 @dataclass

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bayesieve.engines._adam import Moments, adam_, bias_corrected
+from bayesieve.core.adam import Moments, adam_, bias_corrected
 from problems import normal
 
 

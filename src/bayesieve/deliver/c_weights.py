@@ -1,4 +1,4 @@
-"""The two steps with weights, dense or sparse, in float32 or 8 bits; see `_c_steps`."""
+"""The two steps with weights, dense or sparse, in float32 or 8 bits; see `c_steps`."""
 
 import math
 from dataclasses import dataclass, replace
@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bayesieve.deliver._c_steps import Pair, Shape, Step, per_row
 from bayesieve.deliver._c_text import Lines, array, indent, index_bytes, loop
+from bayesieve.deliver.c_steps import Pair, Shape, Step, per_row
 from bayesieve.deliver.quantise import quantise_rows
 
 

@@ -1,0 +1,80 @@
+"""Which inputs matter: importance, selection, error control, stability.
+
+Modules: `weights` (how probable it is that a weight matters), `importance` (ψ and φ of the inputs),
+`inclusion` (probability that an input matters), `selection` (fraction, threshold, posterior
+false-discovery rate), `proportion` (cross-validated number of inputs), `knockoffs` (model-X check
+for Gaussian inputs), `stability` (agreement over samples of the rows), `fits` (the many fits all
+this asks for), `basis` (additive networks).
+"""
+
+from bayesieve.assess.features.basis import HingeBasis, additive_network
+from bayesieve.assess.features.fits import PopulationFits, Training
+from bayesieve.assess.features.importance import (
+    FeatureImportance,
+    feature_importance,
+    importance_draws,
+    normalised,
+    path_importance,
+)
+from bayesieve.assess.features.inclusion import (
+    feature_inclusion,
+    log_bayes_factor,
+    probability_from_evidence,
+)
+from bayesieve.assess.features.knockoffs import (
+    gaussian_knockoffs,
+    knockoff_select,
+    knockoff_statistic,
+)
+from bayesieve.assess.features.proportion import (
+    PROPORTIONS,
+    ProportionPath,
+    ProportionRule,
+    TableFits,
+    choose_proportion,
+    cross_validate_proportion,
+    folds,
+)
+from bayesieve.assess.features.selection import (
+    expected_fdr,
+    select_fdr,
+    select_fraction,
+    select_threshold,
+)
+from bayesieve.assess.features.stability import Stability, bootstrap_rows, selection_stability
+from bayesieve.assess.features.weights import Source, weight_evidence, weight_probabilities
+
+__all__ = [
+    "PROPORTIONS",
+    "FeatureImportance",
+    "HingeBasis",
+    "PopulationFits",
+    "ProportionPath",
+    "ProportionRule",
+    "Source",
+    "Stability",
+    "TableFits",
+    "Training",
+    "additive_network",
+    "bootstrap_rows",
+    "choose_proportion",
+    "cross_validate_proportion",
+    "expected_fdr",
+    "feature_importance",
+    "feature_inclusion",
+    "folds",
+    "gaussian_knockoffs",
+    "importance_draws",
+    "knockoff_select",
+    "knockoff_statistic",
+    "log_bayes_factor",
+    "normalised",
+    "path_importance",
+    "probability_from_evidence",
+    "select_fdr",
+    "select_fraction",
+    "select_threshold",
+    "selection_stability",
+    "weight_evidence",
+    "weight_probabilities",
+]

@@ -1,0 +1,179 @@
+"""The weights of a fully connected network, and how probable it is that each of them matters."""
+
+from collections.abc import Mapping
+from typing import Literal, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from bayesieve.assess.features.basis import HingeBasis
+from bayesieve.checks import check_choice
+from bayesieve.core.network import Network
+from bayesieve.core.posterior import Factorised, Posterior, Samples
+from bayesieve.core.priors import Normal, Prior, SpikeSlab, per_model
+from bayesieve.core.reduction import evidence_at_zero, evidence_change
+from bayesieve.errors import UnsupportedModelError
+
+Source = Literal["inclusion", "evidence", "magnitude"]
+SOURCES: tuple[Source, ...] = ("inclusion", "evidence", "magnitude")
+PriorStds = Mapping[str, float]
+
+
+@runtime_checkable
+class _HasStd(Protocol):
+    @property
+    def std(self) -> Tensor: ...
+
+
+def weight_probabilities(
+    posterior: Posterior, source: Source | None = None, prior_stds: PriorStds | None = None
+) -> Tensor:
+    """How probable it is that each weight matters, (d,), in [0, 1].
+
+    "inclusion" is the posterior's own (sBNN's p, the averaged ρ of SG-MCMC, TDAMP's groups);
+    "evidence" is the probability at even prior odds that a weight is not 0 (`weight_evidence`);
+    "magnitude" is |mean| over the largest of its tensor, a score without that meaning.
+
+    Args:
+        posterior: any.
+        source: None takes inclusion, else evidence; a posterior with neither is refused.
+        prior_stds: prior std by tensor name, for the evidence of an engine that learns it.
+    """
+    chosen = source or source_of(posterior, prior_stds)
+    check_choice("feature importance", "source", chosen, SOURCES)
+    if chosen == "evidence":
+        return torch.sigmoid(weight_evidence(posterior, prior_stds))
+    if chosen == "magnitude":
+        return _relative_magnitude(posterior)
+    if posterior.inclusion is None:
+        raise ValueError(
+            f"feature importance: {type(posterior).__name__} has no inclusion probabilities. Use "
+            "source='evidence' or 'magnitude', or an engine with a sparse prior."
+        )
+    return posterior.inclusion
+
+
+def source_of(posterior: Posterior, prior_stds: PriorStds | None) -> Source:
+    """What the probability of a weight comes from unless told: inclusion, else evidence."""
+    if posterior.inclusion is not None:
+        return "inclusion"
+    if prior_stds is not None or _prior_of(posterior) is not None:
+        return "evidence"
+    raise ValueError(
+        f"feature importance: {type(posterior).__name__} has neither inclusion probabilities nor a "
+        "prior to compare with. Give prior_stds, or use source='magnitude'."
+    )
+
+
+def _prior_of(posterior: Posterior) -> Prior | None:
+    return posterior.prior if isinstance(posterior, Factorised) else None
+
+
+def weight_evidence(posterior: Posterior, prior_stds: PriorStds | None = None) -> Tensor:
+    """Log Bayes factor of each weight against 0, (d,), in nats; -inf where pruned.
+
+    Under a normal prior it is the ratio of Savage and Dickey. Under a spike-and-slab prior it is
+    that of the slab: the posterior is read as a normal prior of precision p/τ₁² + (1 - p)/τ₀², the
+    one its optimum knows, times the likelihood, and Bayesian model reduction changes that prior to
+    the slab and to a point at 0.
+    """
+    mean, std = posterior.mean, _std(posterior)
+    prior = None if prior_stds is not None else _prior_of(posterior)
+    if isinstance(prior, SpikeSlab):
+        found = _slab_evidence(mean, std, prior, posterior.inclusion)
+    else:
+        found = -evidence_at_zero(mean, std, _prior_std(posterior, prior, prior_stds))
+    at_zero_std = torch.where(mean == 0, -torch.inf, torch.inf).to(mean.dtype)
+    return torch.where(std > 0, found, at_zero_std)
+
+
+def _slab_evidence(mean: Tensor, std: Tensor, prior: SpikeSlab, inclusion: Tensor | None) -> Tensor:
+    slab, spike = per_model(prior.slab_std, mean), per_model(prior.spike_std, mean)
+    p = torch.ones_like(mean) if inclusion is None else inclusion
+    effective = (p / slab.square() + (1 - p) / spike.square()).rsqrt()
+    std = torch.minimum(std, (1 - 1e-6) * effective)  # rounding may leave it a little wider
+    change = evidence_change(mean, std, effective, slab.expand_as(mean))
+    return change - evidence_at_zero(mean, std, effective)
+
+
+def _std(posterior: Posterior) -> Tensor:
+    if isinstance(posterior, Samples):
+        if len(posterior.draws) < 2:
+            raise ValueError(
+                "feature importance: one draw has no spread, so no evidence. Use "
+                "source='magnitude'."
+            )
+        return posterior.draws.std(0)
+    if isinstance(posterior, _HasStd):
+        return posterior.std
+    raise TypeError(f"feature importance: {type(posterior).__name__} has no std.")
+
+
+def _prior_std(posterior: Posterior, prior: Prior | None, given: PriorStds | None) -> Tensor:
+    if given is None:
+        if not isinstance(prior, Normal):
+            raise ValueError(
+                f"feature importance: {type(posterior).__name__} without a prior has no evidence. "
+                "Give prior_stds, or use source='magnitude'."
+            )
+        return per_model(prior.std, posterior.mean).expand_as(posterior.mean)
+    stds = torch.ones_like(posterior.mean)  # where none is named the evidence is not asked for
+    for name, std in given.items():
+        stds[posterior.layout.slices[name]] = std
+    return stds
+
+
+def _relative_magnitude(posterior: Posterior) -> Tensor:
+    size, layout = posterior.mean.abs(), posterior.layout
+    parts = [size[layout.slices[name]] for name in layout.names]
+    return torch.cat([part / part.amax().clamp_min(torch.finfo(part.dtype).tiny) for part in parts])
+
+
+def matrices_of(posterior: Posterior, values: Tensor) -> list[Tensor]:
+    """The weights' part of `values`, (..., d), as one (..., outputs, inputs) matrix per layer."""
+    named = posterior.layout.unflatten(values)
+    return [named[name] for name in chain_of(posterior.network)]
+
+
+def chain_of(network: Network) -> list[str]:
+    """Names of the weight matrices of a plain chain of Linear layers, first layer first."""
+    names, width = [], None
+    for path, module in network.skeleton.named_modules():
+        if isinstance(module, nn.Linear):
+            if width not in (None, module.in_features):
+                raise _not_a_chain(f"{path!r} takes {module.in_features} inputs, not {width}")
+            names.append(f"{path}.weight" if path else "weight")
+            width = module.out_features
+        elif not isinstance(module, nn.Sequential) and any(True for _ in module.parameters(False)):
+            raise _not_a_chain(f"{path!r} is a {type(module).__name__}")
+        elif not isinstance(module, nn.Sequential) and any(True for _ in module.children()):
+            raise _not_a_chain(f"{path or 'the network'!r} is a {type(module).__name__}")
+    missing = [name for name in names if name not in network.layout.names]
+    if missing or not names:
+        raise _not_a_chain(f"{missing[0]!r} is not trained" if missing else "it has none")
+    return names
+
+
+def per_input(posterior: Posterior, values: Tensor) -> Tensor:
+    """Values of first-layer columns, (..., D · K), by the input they come from, (..., D, K)."""
+    bases = [m for m in posterior.network.skeleton.modules() if isinstance(m, HingeBasis)]
+    n = bases[0].n_inputs if bases else values.shape[-1]
+    return values.unflatten(-1, (n, values.shape[-1] // n))
+
+
+def _not_a_chain(reason: str) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        "feature importance: the network must be a chain of Linear layers and activations in an "
+        f"nn.Sequential (as nets.mlp builds it), but {reason}."
+    )
+
+
+def example_posterior(*matrices: list[list[float]]) -> Factorised:
+    """A network without biases whose weights have the given inclusion probabilities."""
+    from bayesieve.core.likelihoods import Gaussian
+
+    tensors = [torch.tensor(matrix) for matrix in matrices]
+    layers = [nn.Linear(m.shape[1], m.shape[0], bias=False) for m in tensors]
+    network = Network.of(nn.Sequential(*layers), Gaussian())
+    flat = torch.cat([matrix.flatten() for matrix in tensors])
+    return Factorised(network, flat, torch.ones_like(flat), None, flat.logit())

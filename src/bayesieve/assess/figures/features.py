@@ -1,0 +1,222 @@
+"""Which inputs matter, and what it costs to drop the others."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from bayesieve.assess.figures.style import (
+    BLUE,
+    GREEN,
+    INK,
+    MUTED,
+    NOTE_SIZE,
+    RULE,
+    VERMILION,
+    check_same_length,
+    dress,
+    legend,
+    new_figure,
+    percent_ticks,
+    save,
+    series_colors,
+)
+
+_MOST_BARS = 40
+
+
+def importance_bars(
+    names: Sequence[str],
+    importance: ArrayLike,
+    path: str | Path,
+    *,
+    low: ArrayLike | None = None,
+    high: ArrayLike | None = None,
+    kept: Sequence[bool] | None = None,
+    title: str = "Importance of the inputs",
+    xlabel: str = "importance φ",
+) -> Path:
+    """Draw one bar per input, the most important on top; the first 40 where there are more.
+
+    Args:
+        names: of the D inputs.
+        importance: (D,).
+        path: PNG file to write.
+        low: (D,), lower ends of the uncertainty, with `high`.
+        high: (D,), upper ends.
+        kept: which inputs are selected: the others are drawn pale.
+        title: headline.
+        xlabel: what the bars measure.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     importance_bars(["age", "size"], [0.2, 1.0], Path(folder) / "bars.png").name
+        'bars.png'
+    """
+    values = np.asarray(importance, dtype=float)
+    chosen = [True] * len(names) if kept is None else list(kept)
+    check_same_length("importance_bars", names=names, importance=list(values), kept=chosen)
+    if (low is None) != (high is None):
+        raise ValueError("importance_bars: low and high must be given together.")
+    order = np.argsort(-values, kind="stable")[:_MOST_BARS]
+    figure = new_figure(6.4, 1.4 + 0.24 * len(order))
+    axes = figure.add_subplot()
+    places = np.arange(len(order))
+    colors = [BLUE if chosen[j] else RULE for j in order]
+    axes.barh(places, values[order], color=colors, height=0.72)
+    if low is not None and high is not None:
+        ends = np.asarray([low, high], dtype=float)[:, order]
+        gaps = np.clip([values[order] - ends[0], ends[1] - values[order]], 0, None)
+        axes.errorbar(
+            values[order], places, xerr=gaps, fmt="none", ecolor=INK, elinewidth=0.9, capsize=2
+        )
+    axes.set_yticks(places, [str(names[j]) for j in order])
+    axes.invert_yaxis()
+    axes.set_xlim(left=0)
+    shown = f" (first {_MOST_BARS} of {len(names)})" if len(names) > _MOST_BARS else ""
+    dress(axes, title=title + shown, xlabel=xlabel, ylabel="", grid="x")
+    if kept is not None:
+        note = f"{sum(chosen)} of {len(names)} kept"
+        axes.text(0.98, 0.02, note, transform=axes.transAxes, ha="right", va="bottom",
+                  fontsize=NOTE_SIZE, color=MUTED)  # fmt: skip
+    return save(figure, path)
+
+
+def error_path(
+    counts: Sequence[float],
+    mean: ArrayLike,
+    path: str | Path,
+    *,
+    standard_error: ArrayLike | None = None,
+    chosen: int | None = None,
+    title: str = "Error against the inputs kept",
+    xlabel: str = "inputs kept",
+    ylabel: str = "cross-validated error",
+) -> Path:
+    """Draw error against the number of inputs kept, with the number that was chosen.
+
+    Args:
+        counts: numbers (or shares) of inputs, ascending, P of them.
+        mean: (P,), mean error over the folds.
+        path: PNG file to write.
+        standard_error: (P,), of the mean: drawn as a band.
+        chosen: index of the choice.
+        title: headline.
+        xlabel: what `counts` are.
+        ylabel: what the error is.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     error_path([1, 2, 3], [0.9, 0.4, 0.5], Path(folder) / "path.png", chosen=1).name
+        'path.png'
+    """
+    values = np.asarray(mean, dtype=float)
+    check_same_length("error_path", counts=counts, mean=list(values))
+    figure = new_figure(6.4, 4.0)
+    axes = figure.add_subplot()
+    if standard_error is not None:
+        half = np.asarray(standard_error, dtype=float)
+        axes.fill_between(
+            counts, values - half, values + half, color=BLUE, alpha=0.18, linewidth=0,
+            label="± one standard error",
+        )  # fmt: skip
+    axes.plot(counts, values, color=BLUE, marker="o", markersize=4, label="mean over folds")
+    best = int(values.argmin())
+    axes.plot(counts[best], values[best], "D", color=GREEN, label="lowest error")
+    if chosen is not None:
+        axes.axvline(counts[chosen], color=VERMILION, linestyle="--", linewidth=1.2,
+                     label=f"chosen: {counts[chosen]:g}")  # fmt: skip
+    dress(axes, title=title, xlabel=xlabel, ylabel=ylabel)
+    legend(axes)
+    return save(figure, path)
+
+
+def lines(
+    series: Mapping[str, tuple[ArrayLike, ArrayLike]],
+    path: str | Path,
+    *,
+    title: str,
+    xlabel: str,
+    ylabel: str,
+    level: float | None = None,
+    percent_x: bool = False,
+) -> Path:
+    """Draw labelled curves, each (x, y) of one length, over a common axis.
+
+    Args:
+        series: label to (x, y).
+        path: PNG file to write.
+        title: headline.
+        xlabel: of the horizontal axis.
+        ylabel: of the vertical axis.
+        level: a horizontal line to compare with.
+        percent_x: whether x are fractions, shown in percent.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     own = {"sBNN": ([0, 1], [0.5, 0.4])}
+        ...     at = Path(folder) / "l.png"
+        ...     lines(own, at, title="MSE", xlabel="removed", ylabel="MSE").name
+        'l.png'
+    """
+    if not series:
+        raise ValueError("lines: series must not be empty.")
+    beside = len(series) > 3  # more lines leave no corner free
+    figure = new_figure(7.8 if beside else 6.4, 4.0)
+    axes = figure.add_subplot()
+    for (label, (x, y)), color in zip(series.items(), series_colors(len(series)), strict=True):
+        axes.plot(np.asarray(x), np.asarray(y), color=color, marker="o", markersize=4, label=label)
+    if level is not None:
+        axes.axhline(level, color=MUTED, linestyle="--", linewidth=1.0)
+    if percent_x:
+        percent_ticks(axes.xaxis)
+    dress(axes, title=title, xlabel=xlabel, ylabel=ylabel)
+    legend(axes, "upper left" if beside else "best", outside=beside)
+    return save(figure, path)
+
+
+def scatter(
+    x: ArrayLike,
+    y: ArrayLike,
+    path: str | Path,
+    *,
+    title: str,
+    xlabel: str,
+    ylabel: str,
+    groups: Sequence[str] | None = None,
+) -> Path:
+    """Draw points (x, y), coloured by group.
+
+    Args:
+        x: (n,).
+        y: (n,).
+        path: PNG file to write.
+        title: headline.
+        xlabel: of the horizontal axis.
+        ylabel: of the vertical axis.
+        groups: label of each point.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     at = Path(folder) / "s.png"
+        ...     scatter([0, 1], [0.5, 0.4], at, title="ψ", xlabel="I", ylabel="ψ").name
+        's.png'
+    """
+    first, second = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    labels = [""] * len(first) if groups is None else list(groups)
+    check_same_length("scatter", x=list(first), y=list(second), groups=labels)
+    figure = new_figure(6.4, 4.0)
+    axes = figure.add_subplot()
+    kinds = list(dict.fromkeys(labels))
+    for kind, color in zip(kinds, series_colors(len(kinds)), strict=True):
+        own = np.array([label == kind for label in labels])
+        axes.plot(first[own], second[own], "o", color=color, markersize=4.5, alpha=0.75, label=kind)
+    dress(axes, title=title, xlabel=xlabel, ylabel=ylabel)
+    if groups is not None:
+        legend(axes)
+    return save(figure, path)

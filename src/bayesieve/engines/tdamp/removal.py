@@ -1,0 +1,92 @@
+"""Removal of hidden units at the end of a pass, in place, by their joint evidence."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from bayesieve.core.formulas import normal_kl
+from bayesieve.core.layout import Layout
+from bayesieve.core.problem import Problem
+from bayesieve.engines.tdamp.damp import Layer
+from bayesieve.engines.tdamp.elimination import Choice, Readout, eliminate, spd_inverse
+from bayesieve.engines.tdamp.em import sparsity_update
+from bayesieve.engines.tdamp.spmp import group_sum
+from bayesieve.engines.tdamp.state import PassSettings, TDAMPState, kept, moments, set_
+
+# The evidence is read at a share of the data, since what a removal costs at once is mostly learned
+# again: 0.01 to 0.1 find the same support. Few data are read in full.
+_JUDGED_AT, _LEAST_EXAMPLES = 0.1, 200
+
+
+def remove_units_(problem: Problem, state: TDAMPState, settings: PassSettings, now: Tensor) -> None:
+    """Remove superfluous units of every hidden layer and hand their work to the others.
+
+    Args:
+        problem: that is learned.
+        state: of the engine; its `passes` already counts the pass that ends.
+        settings: of the engine.
+        now: scalar; False leaves everything as it is.
+    """
+    first, last = settings.prune_passes
+    due = (state.passes >= first) & (state.passes <= last)
+    cost = _incoming_cost(state)
+    for i, block in enumerate(state.wiring.blocks):
+        alive = state.alive[:, block].double()
+        readout, prior_var, listening = _readout(problem, state, i)
+        n_least = torch.where(due, 1.0, alive.sum(1, keepdim=True))
+        n_rounds = math.ceil(alive.shape[1] / (last - first + 1))
+        choice = eliminate(readout, prior_var, cost[:, block], listening, alive, n_least, n_rounds)
+        odds = (-choice.gain).clamp(min=0)  # those whose turn has not come yet are undecided
+        odds = odds.masked_fill(choice.alive == 0, -torch.inf).to(state.log_odds.dtype)
+        share = sparsity_update(torch.sigmoid(odds), torch.ones_like(odds)).logit()
+        set_(state.alive[:, block], choice.alive.to(state.alive.dtype), now)
+        set_(state.log_odds[:, block], odds, now)
+        set_(state.prior_log_odds[:, block], share.expand_as(odds), now)
+        removed = (choice.alive < alive).any(1, keepdim=True)
+        _hand_over_(problem.layout, state, state.wiring.layers[i + 1], choice, now & removed)
+    set_(state.reached, state.wiring.reach(state.alive), now)
+    state.reached[:, state.n_bayesian :] = 0
+
+
+def _incoming_cost(state: TDAMPState) -> Tensor:
+    """KL[q || prior] of each unit's incoming weights with the data counted once, (k, g)."""
+    wiring = state.wiring
+    mean, _ = moments(state)
+    once = state.data_precision / state.count.clamp(min=1)
+    prior_std = state.slab_var[:, wiring.layer_of].sqrt()
+    log_std = -0.5 * (once + prior_std.square().reciprocal()).log()
+    own = normal_kl(mean.double(), log_std.double(), prior_std.double()) * kept(state)
+    return group_sum(own, wiring.group_of, wiring.n_groups + 1)[:, :-1]
+
+
+def _readout(problem: Problem, state: TDAMPState, index: int) -> tuple[Readout, Tensor, Tensor]:
+    """Joint posterior of what leaves a layer, its prior variance, and how many listen, (k, 1)."""
+    layout, above = problem.layout, state.wiring.layers[index + 1]
+    mean, var = (layout.unflatten(value) for value in moments(state))
+    weight = mean[above.weight].double()
+    bias = torch.zeros_like(weight[..., 0]) if above.bias is None else mean[above.bias].double()
+    size = weight.shape[-1] + 1
+    gram = state.gram[:, state.wiring.grams[index]].view(-1, size, size).double()
+    prior_var = state.slab_var[:, index + 1, None].double()
+    share = min(1.0, max(_JUDGED_AT, _LEAST_EXAMPLES / problem.n_data))
+    cov = spd_inverse(share * gram + torch.diag_embed((1 / prior_var).expand(-1, size)))
+    listening = (var[above.weight] > 0).any(-1).double().sum(-1, keepdim=True)
+    return Readout(torch.cat([weight, bias[..., None]], -1), cov), prior_var, listening
+
+
+def _hand_over_(
+    layout: Layout, state: TDAMPState, above: Layer, choice: Choice, now: Tensor
+) -> None:
+    """Move the means of outgoing weights to where the others take over, eq. T28."""
+    scale = state.controls.kl_scale
+    own = {above.weight: choice.readout.mean[..., :-1]}
+    if above.bias is not None:
+        own[above.bias] = choice.readout.mean[..., -1]
+    for name, mean in own.items():
+        part = layout.slices[name]
+        precision = scale * state.prior_precision[:, part] + state.data_precision[:, part]
+        linear = mean.flatten(1).to(precision.dtype) * precision
+        linear = linear - scale * state.prior_linear[:, part]
+        trained = state.controls.trained
+        set_(state.data_linear[:, part], linear, now if trained is None else now & trained[:, part])

@@ -1,0 +1,444 @@
+"""Importance, selection, error control and stability of inputs, against answers by other routes."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from bayesieve.assess import features
+from bayesieve.assess.features.weights import chain_of, matrices_of
+from bayesieve.core.gaussian_laplace import GaussianLaplace
+from bayesieve.core.likelihoods import Gaussian
+from bayesieve.core.network import Network
+from bayesieve.core.posterior import Factorised, Samples
+from bayesieve.core.priors import Normal, SpikeSlab
+from bayesieve.core.problem import Problem
+from bayesieve.engines.bmr import BMR
+from bayesieve.engines.flat_vi import FlatVI
+from bayesieve.engines.map import MAP
+from bayesieve.engines.sbnn import SBNN
+from bayesieve.engines.sghmc import SGHMC
+from bayesieve.engines.sgld import SGLD
+from bayesieve.engines.tdamp import TDAMP
+from bayesieve.errors import UnsupportedModelError
+from bayesieve.nets import mlp
+from bayesieve.training.fit import fit
+from bayesieve.training.schedule import Schedule
+from problems import seeded
+
+
+def random_matrices(sizes, seed):
+    source = seeded(seed)
+    pairs = itertools.pairwise(sizes)
+    return [torch.rand(b, a, generator=source, dtype=torch.float64) for a, b in pairs]
+
+
+def by_enumeration(matrices):
+    """ψ as its definition reads: the mean over paths, and outputs, of the product along each."""
+    sizes = [m.shape[1] for m in matrices] + [matrices[-1].shape[0]]
+    psi = []
+    for j in range(sizes[0]):
+        products = [
+            math.prod(m[b, a].item() for m, (a, b) in zip(matrices, itertools.pairwise((j, *path)),
+                                                          strict=True))
+            for path in itertools.product(*(range(n) for n in sizes[1:]))
+        ]  # fmt: skip
+        psi.append(sum(products) / len(products))
+    return torch.tensor(psi, dtype=torch.float64)
+
+
+def posterior_of(matrices, **fields):
+    layers = [nn.Linear(m.shape[1], m.shape[0], bias=False) for m in matrices]
+    network = Network.of(nn.Sequential(*layers).double(), Gaussian())
+    flat = torch.cat([m.flatten() for m in matrices])
+    given_fields = {"std": torch.ones_like(flat), "logit_inclusion": flat.logit()} | fields
+    return Factorised(network, flat, **given_fields)
+
+
+@pytest.mark.parametrize("sizes", [(3, 4, 2, 1), (3, 1), (2, 3, 3), (4, 2, 2, 2, 2)])
+def test_psi_is_the_mean_over_paths(sizes):
+    matrices = random_matrices(sizes, seed=1)
+    torch.testing.assert_close(features.path_importance(matrices), by_enumeration(matrices))
+
+
+def test_psi_of_a_posterior_uses_its_inclusion_and_ignores_biases():
+    matrices = random_matrices((3, 4, 1), seed=2)
+    network = Network.of(mlp((3,), 1, widths=(4,)).double(), Gaussian())
+    logit = torch.full((network.layout.size,), -3.0, dtype=torch.float64)
+    for name, matrix in zip(("fc1.weight", "out.weight"), matrices, strict=True):
+        logit[network.layout.slices[name]] = matrix.flatten().logit()
+    zero = torch.zeros_like(logit)
+    found = features.feature_importance(Factorised(network, zero, zero + 1, None, logit))
+    torch.testing.assert_close(found.psi, by_enumeration(matrices))
+    assert found.source == "inclusion"
+
+
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=20, deadline=None)
+def test_psi_does_not_depend_on_the_order_of_hidden_units(seed):
+    first, second, third = random_matrices((3, 5, 4, 2), seed)
+    order = torch.randperm(5, generator=seeded(seed + 1))
+    psi = features.path_importance([first, second, third])
+    shuffled = features.path_importance([first[order], second[:, order], third])
+    torch.testing.assert_close(psi, shuffled)
+    ones = [torch.ones_like(m) for m in (first, second, third)]
+    torch.testing.assert_close(features.path_importance(ones), torch.ones(3).double())
+
+
+def test_psi_of_a_wide_deep_network_does_not_underflow():
+    matrices = [torch.full((1000, 1000), 0.9) for _ in range(20)]
+    assert features.path_importance(matrices)[0].item() == pytest.approx(0.9**20, rel=1e-4)
+
+
+def test_phi_spans_zero_to_one_and_is_zero_for_equal_inputs():
+    phi = features.normalised(torch.tensor([[2.0, 4.0, 3.0], [5.0, 5.0, 5.0]]))
+    assert phi.tolist() == [[0.0, 1.0, 0.5], [0.0, 0.0, 0.0]]
+
+
+def test_draws_of_psi_have_psi_as_their_mean_and_the_variance_of_enumeration():
+    posterior = posterior_of(random_matrices((2, 2, 1), seed=3))
+    p = posterior.inclusion
+    cases = torch.tensor(list(itertools.product((0.0, 1.0), repeat=6)), dtype=torch.float64)
+    weight = torch.where(cases > 0, p, 1 - p).prod(1)
+    psi = features.path_importance(matrices_of(posterior, cases))
+    mean = (weight[:, None] * psi).sum(0)
+    variance = (weight[:, None] * (psi - mean).square()).sum(0)
+    torch.testing.assert_close(mean, features.feature_importance(posterior).psi)
+    n = 40_000
+    draws = features.importance_draws(posterior, n, seeded(4))
+    assert draws.shape == (n, 2)
+    assert bool(((draws.mean(0) - mean).abs() < 4 * (variance / n).sqrt()).all())
+    torch.testing.assert_close(draws.var(0), variance, rtol=0.05, atol=0)
+
+
+def test_feature_inclusion_is_exact_for_one_hidden_layer():
+    posterior = posterior_of(random_matrices((2, 2, 2), seed=5))
+    p = posterior.inclusion
+    cases = torch.tensor(list(itertools.product((0.0, 1.0), repeat=8)), dtype=torch.float64)
+    weight = torch.where(cases > 0, p, 1 - p).prod(1)
+    is_open = features.path_importance(matrices_of(posterior, cases)) > 0
+    exact = (weight[:, None] * is_open).sum(0)
+    torch.testing.assert_close(features.feature_inclusion(posterior), exact)
+
+
+def test_feature_inclusion_by_evidence_sums_over_which_weights_matter():
+    mean = torch.tensor([[0.3, 0.0], [-0.2, 0.1], [0.1, 0.4]], dtype=torch.float64)
+    std = torch.linspace(0.1, 0.5, 9, dtype=torch.float64)
+    out = torch.tensor([[0.5, 0.5, 0.5]], dtype=torch.float64)
+    posterior = posterior_of([mean, out], std=std, prior=Normal(0.5), logit_inclusion=None)
+    zero, prior = torch.zeros(3, dtype=torch.float64), torch.distributions.Normal(0.0, 0.5)
+    for j in range(2):
+        q = torch.distributions.Normal(mean[:, j], std[:6].view(3, 2)[:, j])
+        factor = (prior.log_prob(zero) - q.log_prob(zero)).exp()
+        cases = [c for c in itertools.product((0, 1), repeat=3) if any(c)]
+        chances = [(1 / 3) ** sum(c) * (2 / 3) ** (3 - sum(c)) for c in cases]
+        products = [math.prod(f for f, own in zip(factor.tolist(), c, strict=True) if own)
+                    for c in cases]  # fmt: skip
+        terms = zip(chances, products, strict=True)
+        odds = sum(a * b for a, b in terms) / sum(chances) * 0.2 / 0.8
+        found = features.feature_inclusion(posterior, prior_prob=0.2)[j].item()
+        assert found == pytest.approx(odds / (1 + odds), rel=1e-6)
+
+
+def test_evidence_of_many_nats_neither_overflows_nor_vanishes():
+    evidence = torch.tensor([[2000.0, -5.0], [-700.0, -700.0], [0.0, 0.0]])
+    found = features.log_bayes_factor(evidence)
+    # of two, each with chance 1/2: (1/4) (e^a + e^b + e^(a+b)) / (3/4)
+    assert found[0].item() == pytest.approx(2000 - math.log(3) + math.log1p(math.exp(-5)), rel=1e-6)
+    assert found[2].item() == pytest.approx(0.0, abs=1e-6)
+    assert found[1].item() < -30
+
+
+def test_the_share_of_inputs_that_matter_is_estimated():
+    source = seeded(20)
+    matters = torch.rand(400, generator=source) < 0.3
+    # Log odds of N(2, 1) against N(0, 1): calibrated when the share is known
+    z = torch.randn(400, generator=source) + 2.0 * matters
+    probability = features.probability_from_evidence(2 * z - 2)
+    assert probability.mean().item() == pytest.approx(matters.float().mean().item(), abs=0.09)
+    keep = features.select_fdr(probability, 0.1)
+    assert float((keep & ~matters).sum()) / int(keep.sum()) < 0.16
+
+
+def test_evidence_of_a_slab_by_quadrature():
+    prior = SpikeSlab(slab_std=0.8, spike_std=0.1)
+    mean = torch.tensor([[0.3, 0.02]], dtype=torch.float64)
+    std = torch.tensor([0.07, 0.05], dtype=torch.float64)
+    logit = torch.tensor([1.5, -2.0], dtype=torch.float64)
+    posterior = posterior_of([mean], std=std, prior=prior, logit_inclusion=logit)
+    p = logit.sigmoid()
+    grid = torch.linspace(-4, 4, 400_001, dtype=torch.float64)
+    for i in range(2):
+        precision = p[i] / 0.8**2 + (1 - p[i]) / 0.1**2
+        q = torch.distributions.Normal(mean[0, i], std[i]).log_prob(grid)
+        log_lik = q + 0.5 * precision * grid.square()  # up to a constant that cancels
+        slab = torch.distributions.Normal(0.0, 0.8).log_prob(grid)
+        with_slab = torch.trapezoid((log_lik + slab).exp(), grid).log()
+        at_zero = log_lik[200_000]
+        found = features.weight_evidence(posterior)[i]
+        assert found.item() == pytest.approx((with_slab - at_zero).item(), rel=1e-5)
+
+
+def test_evidence_takes_the_prior_of_the_posterior_or_named_stds():
+    matrices = random_matrices((3, 2, 1), seed=6)
+    own = posterior_of(matrices, prior=Normal(0.7), logit_inclusion=None)
+    bare = posterior_of(matrices, logit_inclusion=None)
+    named = dict.fromkeys(chain_of(bare.network), 0.7)
+    torch.testing.assert_close(
+        features.feature_importance(own).psi,
+        features.feature_importance(bare, prior_stds=named).psi,
+    )
+    with pytest.raises(ValueError, match="prior_stds, or use source='magnitude'"):
+        features.feature_importance(bare)
+    with pytest.raises(ValueError, match="a size is no probability"):
+        features.feature_inclusion(bare, source="magnitude")
+
+
+ENGINES = {
+    "sbnn": SBNN(SpikeSlab(1.0, 0.135)),
+    "flat-vi": FlatVI(Normal(1.0)),
+    "bmr": BMR(),
+    "sgld": SGLD(GaussianLaplace(), adapt="sa"),
+    "sghmc": SGHMC(GaussianLaplace(), adapt="sa"),
+    "tdamp": TDAMP(),
+    "map": MAP(),
+}
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_every_engine_has_importances(name):
+    x = torch.randn(64, 3, generator=seeded(0))
+    problem = Problem(mlp((3,), 1, widths=(4,)), Gaussian(0.5), (x, x[:, 0]))
+    run = fit(problem, ENGINES[name], steps=4, batch_size=32)
+    prior_stds = run.engine.prior_stds(run.problem, run.state) if name == "bmr" else None
+    source = "magnitude" if name == "map" else None
+    found = features.feature_importance(run.posterior, source=source, prior_stds=prior_stds)
+    assert found.psi.shape == (3,)
+    assert bool(((found.phi >= 0) & (found.phi <= 1)).all())
+
+
+def test_an_additive_network_counts_by_input():
+    x = torch.randn(500, 4, generator=seeded(21))
+    y = x[:, 1].abs() + 0.1 * torch.randn(500, generator=seeded(22))
+    model = features.additive_network(x, n_hinges=3)
+    engine = SBNN(SpikeSlab(1.0, 0.03), lr=1e-2, init_std=0.01, local=True)
+    run = fit(Problem(model, Gaussian(0.5, learned=True), (x, y)), engine, epochs=60, batch_size=50,
+              schedule=Schedule(lr="cosine"))  # fmt: skip
+    assert features.feature_importance(run.posterior).phi.argmax() == 1
+    inclusion = features.feature_inclusion(run.posterior, source="evidence")
+    assert inclusion.shape == (4,)
+    assert inclusion[1] > 0.99
+    assert inclusion[[0, 2, 3]].max() < 0.5
+    draws = features.importance_draws(run.posterior, 5, seeded(0))
+    assert draws.shape == (5, 4)
+    assert features.feature_inclusion(run.posterior).shape == (4,)
+
+
+def test_hinges_of_an_input_are_orthonormal_and_span_piecewise_lines():
+    x = torch.randn(300, 2, generator=seeded(23))
+    x[:, 1] = (x[:, 1] > 0).float()  # two values: one function says it all
+    basis = features.HingeBasis(x, 3)
+    values = basis(x).view(300, 2, 4)
+    gram = torch.einsum("ndk,ndm->dkm", values, values) / 300
+    torch.testing.assert_close(gram[0], torch.eye(4), atol=2e-4, rtol=0)
+    torch.testing.assert_close(gram[1], torch.diag(torch.tensor([1.0, 0, 0, 0])), atol=1e-4, rtol=0)
+    kink = basis.places[0, 1]
+    truth = (x[:, :1] - kink).abs()
+    design = torch.cat([values[:, 0], torch.ones(300, 1)], 1)
+    fitted = design @ torch.linalg.lstsq(design, truth).solution
+    torch.testing.assert_close(fitted, truth, atol=1e-3, rtol=0)
+
+
+def test_one_draw_has_no_evidence():
+    network = Network.of(nn.Sequential(nn.Linear(2, 1)), Gaussian())
+    with pytest.raises(ValueError, match="one draw has no spread"):
+        features.weight_probabilities(Samples(network, torch.ones(1, 3)), "evidence",
+                                      {"0.weight": 1.0})  # fmt: skip
+
+
+class Forked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.b(x + self.a(x))
+
+
+@pytest.mark.parametrize("module", [Forked(), nn.Sequential(nn.Conv1d(1, 1, 1), nn.Linear(3, 1))])
+def test_networks_that_are_no_chain_are_refused(module):
+    with pytest.raises(UnsupportedModelError, match="chain of Linear"):
+        chain_of(Network.of(module, Gaussian()))
+
+
+def test_a_fraction_keeps_exactly_that_many_whatever_the_ties():
+    keep = features.select_fraction(torch.zeros(3, 10), 0.25)
+    assert keep.sum(1).tolist() == [2, 2, 2]
+    assert features.select_fraction(torch.arange(5.0), 0.0).tolist() == [False] * 4 + [True]
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.floats(0.01, 0.99))
+@settings(max_examples=60, deadline=None)
+def test_fdr_rule_is_the_largest_set_within_the_level(values, level):
+    probability = torch.tensor(values, dtype=torch.float64)
+    keep = features.select_fdr(probability, level)
+    assert features.expected_fdr(probability, keep) <= level + 1e-9
+    best = 0
+    for mask in itertools.product((False, True), repeat=len(values)):
+        chosen = torch.tensor(mask)
+        if features.expected_fdr(probability, chosen) <= level:
+            best = max(best, int(chosen.sum()))
+    assert int(keep.sum()) >= best
+
+
+def test_one_standard_error_rule_by_hand():
+    # means 10, 4, 3.48, 3.4, 5; the best is the fourth, its standard error 0.1 · 2 / √4 = 0.1
+    base = torch.tensor([10.0, 4.0, 3.48, 3.4, 5.0], dtype=torch.float64)
+    spread = torch.tensor([-1.0, -1.0, 1.0, 1.0], dtype=torch.float64)[:, None]
+    errors = base + spread * 0.2 * math.sqrt(3) / 2
+    path = features.choose_proportion((0.1, 0.2, 0.3, 0.4, 0.5), errors)
+    assert path.standard_error[3].item() == pytest.approx(0.1)
+    assert path.proportion == 0.3
+    assert features.choose_proportion(path.proportions, errors, rule="best").proportion == 0.4
+    # every fold agrees that the third is worse by 0.08: paired folds say it cannot be chance
+    assert features.choose_proportion(path.proportions, errors, rule="paired").proportion == 0.4
+    errors[0, 2] -= (
+        0.3  # now one fold prefers it: excess -0.2, 0.1, 0.1, 0.1; mean 0.025, s.e. 0.075
+    )
+    assert features.choose_proportion(path.proportions, errors, rule="paired").proportion == 0.3
+
+
+class LinearFits:
+    """Ranks by |correlation| and refits by least squares: the slow and obvious TableFits."""
+
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+    def importance(self, rows):
+        return torch.stack([(self.x[r] * self.y[r, None]).mean(0).abs() for r in rows])
+
+    def errors(self, rows, held_out, keep):
+        found = []
+        for own, test, mask in zip(rows, held_out, keep, strict=True):
+            assert not set(own.tolist()) & set(test.tolist())
+            weights = torch.linalg.lstsq(self.x[own][:, mask], self.y[own, None]).solution
+            found.append((self.x[test][:, mask] @ weights - self.y[test, None]).square().mean())
+        return torch.stack(found)
+
+
+def test_cross_validation_finds_the_number_of_inputs_that_matter():
+    source = seeded(7)
+    x = torch.randn(400, 20, generator=source)
+    y = x[:, :5].sum(1) + 0.5 * torch.randn(400, generator=source)
+    path = features.cross_validate_proportion(LinearFits(x, y), 400, seeded(8))
+    assert path.errors.shape == (10, 20)
+    assert path.proportion == 0.25
+    with pytest.raises(ValueError, match="n_folds must be 2 to 4"):
+        features.folds(4, 5, seeded(0))
+
+
+def test_knockoffs_have_the_moments_that_define_them():
+    d, n = 4, 60_000
+    sigma = torch.tensor([[0.5 ** abs(i - j) for j in range(d)] for i in range(d)]).double()
+    sigma = sigma * torch.tensor([1.0, 2.0, 1.0, 3.0])[:, None] * torch.tensor([1.0, 2, 1, 3])
+    source = seeded(9)
+    x = torch.randn(n, d, generator=source).double() @ torch.linalg.cholesky(sigma).T + 5
+    copy = features.gaussian_knockoffs(x, source, covariance=sigma)
+    joint = torch.cov(torch.cat([x, copy], 1).T)
+    scale = sigma.diagonal().sqrt()
+    s = (2 * torch.linalg.eigvalsh(sigma / scale / scale[:, None])[0]).clamp(max=1) * scale.square()
+    tolerance = 5 * float(sigma.max()) / math.sqrt(n)
+    torch.testing.assert_close(joint[:d, :d], sigma, atol=tolerance, rtol=0)
+    torch.testing.assert_close(joint[d:, d:], sigma, atol=tolerance, rtol=0)
+    torch.testing.assert_close(joint[:d, d:], sigma - s.diag(), atol=tolerance, rtol=0)
+    torch.testing.assert_close(copy.mean(0), x.mean(0), atol=tolerance, rtol=0)
+
+
+def test_knockoff_filter_by_hand():
+    w = torch.tensor([9.0, 8.0, 7.0, 6.0, -5.0, 4.0, 3.0, -2.0, 1.0])
+    # at t = 3: (1 + 1) / 6; at t = 4: 2 / 5; at t = 6: 1 / 4
+    assert features.knockoff_select(w, 0.25).sum() == 4
+    assert features.knockoff_select(w, 0.34).sum() == 6
+    assert features.knockoff_select(w, 0.2).sum() == 0
+    assert features.knockoff_select(torch.zeros(3), 0.5).sum() == 0
+
+
+def test_knockoff_filter_controls_false_discoveries_of_a_linear_model():
+    n_sets, d, active, level = 200, 30, 10, 0.2
+    source, shares = seeded(10), []
+    for _ in range(n_sets):
+        x = torch.randn(100, d, generator=source).double()
+        y = x[:, :active].sum(1) + 2 * torch.randn(100, generator=source).double()
+        both = torch.cat([x, features.gaussian_knockoffs(x, source)], 1)
+        weights = torch.linalg.lstsq(both, y[:, None]).solution[:, 0].abs()
+        keep = features.knockoff_select(features.knockoff_statistic(weights), level)
+        shares.append(float(keep[active:].sum()) / max(int(keep.sum()), 1))
+    shares = torch.tensor(shares)
+    assert shares.mean() <= level + 4 * shares.std() / n_sets**0.5
+    assert shares.mean() > 0.02  # a filter that keeps nothing would pass the line above
+
+
+def test_knockoffs_refuse_constant_and_dependent_columns():
+    x = torch.randn(50, 2, generator=seeded(0))
+    with pytest.raises(ValueError, match="column 1 is constant"):
+        features.gaussian_knockoffs(torch.stack([x[:, 0], torch.ones(50)], 1), seeded(1))
+    with pytest.raises(ValueError, match="linearly dependent"):
+        features.gaussian_knockoffs(torch.cat([x, x], 1), seeded(1), ridge=0.0)
+
+
+def test_stability_is_one_for_agreement_and_about_zero_for_chance():
+    same = torch.tensor([[True, True, False, False]] * 5)
+    assert features.selection_stability(same).index == pytest.approx(1.0)
+    chance = torch.rand(400, 50, generator=seeded(11)).argsort(1) < 10
+    found = features.selection_stability(chance)
+    assert abs(found.index) < 0.02
+    assert found.frequency.sum().item() == pytest.approx(10, rel=1e-5)
+    assert math.isnan(features.selection_stability(torch.ones(3, 2, dtype=torch.bool)).index)
+
+
+def test_bootstrap_rows_repeat_rows():
+    rows = features.bootstrap_rows(100, 3, seeded(12))
+    assert [len(set(own.tolist())) < 100 for own in rows] == [True] * 3
+
+
+def test_sbnn_ranks_the_inputs_that_matter_first():
+    source = seeded(13)
+    x = torch.randn(400, 8, generator=source)
+    y = x[:, 0] - x[:, 3].abs() + 0.3 * torch.randn(400, generator=source)
+    engine = SBNN(SpikeSlab(1.0, math.exp(-2)), lr=1e-2, init_std=0.02, local=True)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = mlp((8,), 1, widths=(10,))
+    problem = Problem(model, Gaussian(0.5), (x, (y - y.mean()) / y.std()))
+    run = fit(problem, engine, epochs=60, batch_size=50, seed=0)
+    phi = features.feature_importance(run.posterior).phi
+    assert set(phi.topk(2).indices.tolist()) == {0, 3}
+    assert features.feature_inclusion(run.posterior, source="evidence")[[0, 3]].min() > 0.9
+
+
+def test_figures_are_written_and_check_their_input(tmp_path):
+    from bayesieve.assess.figures.features import error_path, importance_bars, lines, scatter
+
+    names = [f"x{j}" for j in range(50)]
+    values = torch.linspace(0, 1, 50)
+    kept = [bool(v > 0.5) for v in values]
+    figure = importance_bars(
+        names, values, tmp_path / "a.png", low=values - 0.1, high=values + 0.1, kept=kept
+    )
+    assert figure.read_bytes()[1:4] == b"PNG"
+    own = error_path([1, 2], [0.4, 0.3], tmp_path / "b.png", standard_error=[0.1, 0.1], chosen=0)
+    assert own.stat().st_size > 1000
+    texts = {"title": "t", "xlabel": "x", "ylabel": "y"}
+    lines({"a": ([0, 1], [1, 2])}, tmp_path / "c.png", level=1.5, percent_x=True, **texts)
+    scatter([0, 1], [1, 2], tmp_path / "d.png", groups=["a", "b"], **texts)
+    assert len(list(tmp_path.iterdir())) == 4
+    with pytest.raises(ValueError, match="one length"):
+        importance_bars(["a"], [0.1, 0.2], tmp_path / "e.png")
+    with pytest.raises(ValueError, match="given together"):
+        importance_bars(["a"], [0.1], tmp_path / "e.png", low=[0.0])
+    with pytest.raises(ValueError, match="must not be empty"):
+        lines({}, tmp_path / "e.png", **texts)

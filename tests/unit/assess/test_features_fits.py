@@ -1,0 +1,78 @@
+"""Many fits as one population: members see their own rows and only their own inputs."""
+
+import pytest
+import torch
+from torch import nn
+
+from bayesieve.assess.features import PopulationFits, Training, cross_validate_proportion
+from bayesieve.core.likelihoods import Categorical, Gaussian
+from bayesieve.engines.map import MAP
+from problems import seeded
+
+X = torch.randn(80, 4, generator=seeded(0))
+Y = X[:, 0] - 2 * X[:, 2]
+MODEL = nn.Sequential(nn.Linear(4, 1))
+nn.init.zeros_(MODEL[0].weight)
+nn.init.zeros_(MODEL[0].bias)
+
+
+def linear_fits(x=X, y=Y, **training):
+    own = Training(**{"epochs": 60, "batch_size": 20} | training)
+    return PopulationFits(x, y, MODEL, Gaussian(), MAP(lr=0.05), own, "magnitude")
+
+
+def test_an_input_that_is_not_kept_cannot_be_seen():
+    keep = torch.tensor([[True, True, False, True], [True, True, True, True]])
+    rows, held_out = [torch.arange(60)] * 2, [torch.arange(60, 80)] * 2
+    errors = linear_fits().errors(rows, held_out, keep)
+    changed = X.clone()
+    changed[:, 2] = changed[:, 2].flip(0) * 7
+    again = linear_fits(changed).errors(rows, held_out, keep)
+    assert again[0].item() == errors[0].item()
+    assert again[1].item() != errors[1].item()
+    # without the third input its part of the target is left; with it hardly anything
+    assert errors[0].item() == pytest.approx(4 * X[60:, 2].square().mean().item(), rel=0.3)
+    assert errors[1].item() < 0.05
+
+
+def test_members_learn_from_their_own_rows():
+    first, second = torch.arange(40), torch.arange(40, 80)
+    changed = Y.clone()
+    changed[second] = 0.0
+    before, after = (linear_fits(y=y).posteriors([first, second]) for y in (Y, changed))
+    assert torch.equal(before[0][0].mean, after[0][0].mean)
+    assert not torch.equal(before[1][0].mean, after[1][0].mean)
+
+
+def test_populations_are_cut_to_size_and_seeds_are_averaged():
+    rows = [torch.arange(i, i + 40) for i in range(5)]
+    found = linear_fits(n_seeds=2, at_once=4, epochs=2).posteriors(rows)
+    assert [len(own) for own in found] == [2] * 5
+    assert not torch.equal(found[0][0].mean, found[0][1].mean)
+    importance = linear_fits(n_seeds=2, at_once=4).importance(rows)
+    assert importance.shape == (5, 4)
+    assert bool((importance.argmax(1) == 2).all())
+
+
+def test_classes_are_scored_by_their_log_likelihood():
+    model = nn.Sequential(nn.Linear(4, 2))
+    nn.init.zeros_(model[0].weight)
+    nn.init.zeros_(model[0].bias)
+    training = Training(epochs=60, batch_size=20)
+    labels = (Y > 0).long()
+    fits = PopulationFits(X, labels, model, Categorical(), MAP(lr=0.05), training, "magnitude")
+    whole = torch.ones(1, 4, dtype=torch.bool)
+    (error,) = fits.errors([torch.arange(60)], [torch.arange(60, 80)], whole).tolist()
+    assert 0 < error < 0.4  # guessing gives log 2
+
+
+def test_cross_validation_with_a_population_finds_both_inputs():
+    path = cross_validate_proportion(
+        linear_fits(), 80, seeded(1), proportions=(0.25, 0.5, 1.0), n_folds=4, rule="paired"
+    )
+    assert path.proportion == 0.5
+
+
+def test_training_is_checked():
+    with pytest.raises(ValueError, match="epochs must be > 0"):
+        Training(epochs=0)

@@ -1,0 +1,152 @@
+"""From a table to a bundle, predictions and a selection, by the command line alone."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from commands import as_json, ok, refused
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory):
+    """240 rows: price depends on area, |age| and whether the color is red."""
+    source = np.random.default_rng(0)
+    n = 240
+    area, age, noise = source.normal(size=(3, n))
+    color = source.choice(["red", "blue"], n)
+    price = 100 + 20 * area - 15 * np.abs(age) + 10 * (color == "red") + source.normal(size=n)
+    path = tmp_path_factory.mktemp("tables") / "house.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["area", "age", "noise", "color", "price"])
+        writer.writerows(zip(area, age, noise, color, price, strict=True))
+    return path
+
+
+@pytest.fixture(scope="module")
+def fitted(house, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fitted")
+    out, report = folder / "model", folder / "report"
+    arguments = ("fit-table", house, "--target", "price", "--epochs", 60, "--hidden", "16")
+    return out, report, as_json(*arguments, "--out", out, "--report", report)
+
+
+def test_fit_table_learns_reports_and_tells_what_matters(fitted):
+    _, report, result = fitted
+    assert result["task"] == "regression"
+    assert result["rows"]["test"] == 48
+    assert result["metrics"]["rmse"] < 12  # the target's std is about 22
+    assert set(result["importance"]) == {"area", "age", "noise", "color=blue", "color=red"}
+    assert result["importance"]["area"] > result["importance"]["noise"]
+    text = (report / "report.md").read_text()
+    assert "Which inputs matter" in text
+    assert (report / "figures" / "importance.png").is_file()
+    stored = json.loads((report / "importance.json").read_text())
+    assert all(low <= psi + 1e-6 for low, psi in
+               zip(stored["psi_low"], stored["psi_high"], strict=True))  # fmt: skip
+
+
+def test_predict_reads_the_same_columns_and_answers_in_the_targets_unit(fitted, house, tmp_path):
+    out, _, result = fitted
+    rows = tmp_path / "p.csv"
+    ok("predict", out, house, "--out", rows, "--samples", 8)
+    with rows.open() as file:
+        found = list(csv.DictReader(file))
+    with house.open() as file:
+        truth = [float(row["price"]) for row in csv.DictReader(file)]
+    means = np.array([float(row["mean"]) for row in found])
+    error = float(np.sqrt(np.mean((means - np.array(truth)) ** 2)))
+    assert error < 1.5 * result["metrics"]["rmse"]
+    assert all(float(row["lower_90"]) < float(row["mean"]) < float(row["upper_90"])
+               for row in found)  # fmt: skip
+    assert all(float(row["epistemic"]) > 0 for row in found)
+
+
+def test_fit_table_prunes_and_compacts(house, tmp_path):
+    out, report = tmp_path / "small", tmp_path / "report"
+    result = as_json("fit-table", house, "--target", "price", "--zeros", 0.6, "--epochs", 20,
+                     "--hidden", 16, "--out", out, "--report", report, "--no-figures")  # fmt: skip
+    assert result["metrics"]["zeros"] == pytest.approx(0.6, abs=0.02)
+    ok("predict", out, house, "--out", tmp_path / "p.csv", "--samples", 4)
+
+
+def test_a_text_target_is_a_classification(house, tmp_path):
+    arguments = ("--epochs", 8, "--hidden", "8", "--no-figures", "--report", tmp_path / "r")
+    result = as_json("fit-table", house, "--target", "color", *arguments, "--out", tmp_path / "m")
+    assert result["task"] == "classification"
+    ok("predict", tmp_path / "m", house, "--out", tmp_path / "p.csv")
+    assert "class" in (tmp_path / "p.csv").read_text().splitlines()[0]
+
+
+def test_select_keeps_what_matters(house, tmp_path):
+    folder = tmp_path / "which"
+    result = as_json("select", house, "--target", "price", "--fdr", 0.1, "--bootstrap", 3,
+                     "--epochs", 80, "--report", folder)  # fmt: skip
+    assert {"area", "age"} <= set(result["kept"])
+    assert "noise" not in result["kept"]
+    assert any(name.startswith("color=") for name in result["kept"])
+    assert result["expected_fdr"] <= 0.1
+    assert result["error_kept"] < 1.1 * result["error_all"]
+    assert (folder / "probability.png").is_file()
+    assert json.loads((folder / "selection.json").read_text())["kept"] == result["kept"]
+    text = (folder / "report.md").read_text()
+    assert "Which inputs matter for price" in text
+    line = refused(2, "select", house, "--target", "price", "--report", folder)
+    assert "--force" in line
+
+
+@pytest.mark.parametrize("flags", [("--fraction", 0.4), ("--cross-validate",)])
+def test_select_by_share(house, tmp_path, flags):
+    result = as_json("select", house, "--target", "price", *flags, "--bootstrap", 0,
+                     "--epochs", 50, "--report", tmp_path / "s")  # fmt: skip
+    assert result["stability"] is None
+    if flags[0] == "--fraction":
+        assert len(result["kept"]) == 2
+    else:
+        assert result["path"]["chosen"] in result["path"]["proportions"]
+        assert {"area", "age"} <= set(result["kept"])
+        assert (tmp_path / "s" / "path.png").is_file()
+
+
+def write(path, header, rows):
+    lines = [header, *(",".join(map(str, row)) for row in rows)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("command", ["fit-table", "select"])
+def test_errors_come_before_any_work(command, house, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    constant = write(tmp_path / "constant.csv", "a,b,y", [(i, i % 7, 3.0) for i in range(40)])
+    few = write(tmp_path / "few.csv", "a,b,y", [(i, i % 3, i + 0.5) for i in range(12)])
+    assert "one value only" in refused(1, command, constant, "--target", "y",
+                                       "--task", "regression")  # fmt: skip
+    assert "at least 20 rows are needed, got 12" in refused(1, command, few, "--target", "y")
+    assert "Did you mean 'price'?" in refused(1, command, house, "--target", "pric")
+    line = refused(1, command, house, "--target", "color", "--task", "regression")
+    assert "must be numbers for regression" in line
+    assert "there is no file" in refused(2, command, tmp_path / "no.csv", "--target", "y")
+    assert "must be a .csv" in refused(2, command, _text(tmp_path), "--target", "y")
+    assert "--task must be" in refused(2, command, house, "--target", "price", "--task", "rank")
+    assert "--missing must be" in refused(2, command, house, "--target", "price",
+                                          "--missing", "drop")  # fmt: skip
+    written = {path.name for path in tmp_path.iterdir()}
+    assert written == {"constant.csv", "few.csv", "notes.txt"}
+
+
+def _text(folder):
+    path = folder / "notes.txt"
+    path.write_text("nothing")
+    return path
+
+
+def test_options_that_contradict_are_refused(house, tmp_path):
+    both = ("--fdr", 0.1, "--fraction", 0.2)
+    assert "give one of" in refused(2, "select", house, "--target", "price", *both)
+    assert "between 0 and 1" in refused(2, "select", house, "--target", "price", "--fdr", 2)
+    assert "--bootstrap" in refused(2, "select", house, "--target", "price", "--bootstrap", 1)
+    same = ("--out", tmp_path / "x", "--report", tmp_path / "x")
+    assert "different folders" in refused(2, "fit-table", house, "--target", "price", *same)
+    assert "--engine" in refused(2, "fit-table", house, "--target", "price", "--engine", "svm")

@@ -1,0 +1,188 @@
+"""The UCI study: choices stay inside the training part, rows are kept, verdicts are right."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from bayesieve.assess.predict import RealPrediction
+from bayesieve.data.examples import DataSet, Examples
+from bayesieve.studies import uci
+from bayesieve.studies.uci_fits import (
+    Budget,
+    Setting,
+    Task,
+    inner_rows,
+    pruning_table,
+    run_engine,
+)
+from bayesieve.studies.uci_page import PUBLISHED, page, verdicts
+from bayesieve.studies.uci_scoring import (
+    Tails,
+    best_tails,
+    mean_log_lik,
+    predict_members,
+    summary,
+    without_least,
+)
+
+TINY = Budget(steps=20, batch_size=16, inner=2, n_members=2, n_draws=2, at_once=3)
+
+
+def toy(seed, n=60):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 3, generator=generator)
+    y = x[:, 0] + 0.1 * torch.randn(n, generator=generator)
+    unit = (torch.tensor(5.0), torch.tensor(2.0))
+    parts = [Examples(x[:50], y[:50], *unit), Examples(x[50:], y[50:], *unit)]
+    return DataSet("toy", *parts, "regression", None, ("a", "b", "c"))
+
+
+def test_inner_rows_split_the_training_part():
+    for rest, held_out in inner_rows(20, Budget(1, 1, 3, held_out=0.25), seed=0):
+        assert len(held_out) == 5
+        assert sorted([*rest.tolist(), *held_out.tolist()]) == list(range(20))
+
+
+def test_an_engine_is_chosen_scored_and_halved():
+    task = Task("toy", [toy(0), toy(1)], "cpu")
+    settings = [Setting(widths=(4,)), Setting(widths=(4,), noise="heteroscedastic")]
+    record = run_engine(task, settings, TINY, halve=True)
+    assert len(record["chosen"]) == 2
+    assert set(record["chosen"]) <= {0, 1}
+    assert record["full"]["removed"] == 0
+    # 16 weights: half of them, up to rounding to whole weights
+    assert record["half"]["removed"] == pytest.approx(0.5, abs=1 / 16)
+    for part in ("full", "half"):
+        assert len(record[part]["rmse_splits"]) == 2
+        assert math.isfinite(record[part]["log_lik"])
+        assert 0 < record[part]["rmse"] < 8  # in units of the target, whose std is about 2
+
+
+def test_the_droprate_counts_weights_alone():
+    (q,) = Task("toy", [toy(0)], "cpu").train(
+        Setting(widths=(4,)), [(0, torch.arange(50))], TINY, 0
+    )
+    for removed, zeros in ((0.0, 0), (0.25, 4), (0.95, 15)):
+        own = without_least(q, removed)
+        assert int((own.mean[own.layout.sparse] == 0).sum()) == zeros
+        assert bool((own.mean[own.layout.n_sparse :] == q.mean[q.layout.n_sparse :]).all())
+    lowest = q.logit_inclusion[q.layout.sparse].argsort()[:4]
+    assert bool((without_least(q, 0.25).mean[lowest] == 0).all())
+
+
+def test_one_shot_table_has_the_papers_columns():
+    record = pruning_table(Task("toy", [toy(0)], "cpu"), Setting(widths=(4,)), TINY)
+    assert [row["removed_in_one_shot"] for row in record["one_shot"]][-1] == 0.95
+    assert record["full"] == record["one_shot"][0]
+
+
+def flat_prediction(n, noise):
+    return RealPrediction(torch.zeros(1, n, 1), torch.full((1, 1, 1), noise))
+
+
+def test_noise_that_is_too_small_is_widened():
+    y = torch.randn(2000, generator=torch.Generator().manual_seed(0))
+    found = best_tails([(flat_prediction(2000, 0.5), y)])
+    assert found.factor == pytest.approx(2.0, rel=0.08)
+    assert found.df in (None, 8)
+
+
+def test_heavy_tails_are_recognised():
+    source = torch.Generator().manual_seed(1)
+    normal = torch.randn(3000, 4, generator=source)
+    y = normal[:, 0] / (normal[:, 1:].square().mean(1)).sqrt()  # Student-t of 3 degrees
+    assert best_tails([(flat_prediction(3000, 1.5), y)]).df == 3
+
+
+def test_density_with_tails_by_hand():
+    y = torch.tensor([0.3, -2.0])
+    normal = mean_log_lik(flat_prediction(2, 0.5), y, Tails(2.0))
+    by_hand = torch.distributions.Normal(0.0, 1.0).log_prob(y).mean().item()
+    assert normal == pytest.approx(by_hand, rel=1e-6)
+    student = mean_log_lik(flat_prediction(2, 0.5), y, Tails(2.0, 5))
+    own = torch.distributions.StudentT(5.0, 0.0, (3 / 5) ** 0.5)  # variance 1
+    assert student == pytest.approx(own.log_prob(y).mean().item(), rel=1e-6)
+
+
+def test_members_are_one_mixture():
+    record = toy(3)
+    task = Task("toy", [record], "cpu")
+    members = task.train(Setting(widths=(4,)), [(0, torch.arange(50))] * 2, TINY, seed=0)
+    found = predict_members(members, record.test.x, 3)
+    assert found.sample_means.shape == (6, 10, 1)
+
+
+def test_summary_has_the_standard_error_of_the_mean():
+    found = summary([1.0, 3.0], [0.0, 0.0])
+    assert (found["rmse"], found["rmse_standard_error"]) == (2.0, 1.0)
+    assert summary([1.0], [0.0])["rmse_standard_error"] is None
+
+
+def row(rmse, log_lik, half):
+    full = {"rmse": rmse, "rmse_standard_error": 0.1, "log_lik": log_lik}
+    return {"full": full, "half": {"rmse": half, "log_lik": log_lik}, "seconds": 1.0}
+
+
+def test_verdicts_compare_with_the_targets():
+    found = verdicts("boston", {"sbnn": row(2.8, -2.5, 3.1), "flat-vi": row(3.0, -2.3, 3.2)})
+    assert found is not None
+    assert found["best"] == "sbnn"
+    assert (found["rmse_met"], found["log_lik_met"]) == (True, True)
+    assert found["half_met"] is False  # 3.1 > 2.8 + 2 · 0.1
+    power = verdicts("power", {"sbnn": row(3.9, -2.7, 4.15)})
+    assert power is not None
+    assert power["half_met"] is True  # the bound of this set is 4.2
+    assert verdicts("boston", {"linear": row(5.0, -3.0, 5.0)}) is None
+    text = page({"sets": {"boston": {"sbnn": row(2.8, -2.5, 3.1)}}, "command": "c", "machine": "m"})
+    assert "| boston (sbnn) | 2.8 | 2.9 | yes |" in text
+
+
+def test_a_second_call_does_only_what_is_missing(tmp_path, monkeypatch, capsys):
+    calls = []
+
+    def fake(name, row_name, n_splits, device, *, quick, effort):
+        calls.append((name, row_name, n_splits))
+        return row(1.0, 0.0, 1.0)
+
+    monkeypatch.setattr(uci, "run_row", fake)
+    out = tmp_path / "uci.json"
+    common = ["--device", "cpu", "--out", str(out)]
+    assert uci.main(["--sets", "yacht,protein", "--rows", "sbnn", *common]) == 0
+    assert sorted(calls) == [("protein", "sbnn", 5), ("yacht", "sbnn", 20)]
+    uci.main(["--sets", "yacht", "--rows", "sbnn,linear", *common])
+    assert calls[2:] == [("yacht", "linear", 20)]
+    stored = json.loads(out.read_text())
+    assert set(stored["sets"]["yacht"]) == {"sbnn", "linear"}
+    assert stored["findings"]["protein"] == {"rmse": 1.0, "rmse_50": 1.0, "log_lik": 0.0}
+    assert "UCI regression" in out.with_suffix(".md").read_text()
+    with pytest.raises(ValueError, match="was begun with splits=None"):
+        uci.main(["--sets", "yacht", "--rows", "sbnn", "--splits", "2", *common])
+    with pytest.raises(ValueError, match="set must be one of"):
+        uci.main(["--sets", "bostn"])
+    capsys.readouterr()
+
+
+def test_every_row_has_candidates():
+    assert set(PUBLISHED) == set(uci.SETS)
+    for name in uci.ROWS:
+        if name not in uci.BASELINES:
+            assert uci.candidates(name, large=False)
+
+
+def test_timing_counts_every_network(monkeypatch):
+    monkeypatch.setattr(uci, "load_uci", lambda name, root, split: toy(split))
+    found = uci.timing("protein", "cpu", steps=2, alone=1)
+    assert found["networks"] == 25
+    assert found["ratio"] == found["alone_seconds"] / found["together_seconds"]
+
+
+def test_a_row_of_a_set_with_its_own_budget(monkeypatch):
+    monkeypatch.setattr(uci, "load_uci", lambda name, root, split: toy(split))
+    monkeypatch.setattr(uci, "budget_for", lambda n, quick, effort: TINY)
+    record = uci.run_row("yacht", "sbnn-paper", 2, "cpu")
+    assert record["budget"]["n_members"] == 1
+    assert len(record["full"]["rmse_splits"]) == 2
+    linear = uci.run_row("yacht", "linear", 2, "cpu")
+    assert linear["full"]["rmse"] < 1.0  # y = x + 0.1 ε, in a unit of 2
