@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-import bayesieve.training.fit as fit_module
 from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import snapshot
+from bayesieve.training import run
+from bayesieve.training.fit import fit
 from problems import normal, renew, seeded
 
 N_DATA, BATCH = 22, 8  # three steps an epoch, the last one smaller
@@ -43,7 +44,7 @@ def with_batch_norm():
 def fit_toy(problem, engine, *, epochs=4, batch_size=BATCH, **options):
     if "steps" in options:
         epochs = None
-    return fit_module.fit(problem, engine, epochs=epochs, batch_size=batch_size, **options)
+    return fit(problem, engine, epochs=epochs, batch_size=batch_size, **options)
 
 
 def by_hand(problem, engine, *, epochs=4, batch_size=BATCH, seed=0, n_models=1, dials=None):
@@ -118,7 +119,7 @@ class Spy:
 
 def interrupt_after(monkeypatch, step, number=signal.SIGTERM):
     """Send ourselves a signal once this many steps are taken in the next run."""
-    make = fit_module.make_stepper
+    make = run.make_stepper
 
     def make_interrupted(*given):
         inner, taken = make(*given), 0
@@ -133,4 +134,4 @@ def interrupt_after(monkeypatch, step, number=signal.SIGTERM):
 
         return one_step
 
-    monkeypatch.setattr(fit_module, "make_stepper", make_interrupted)
+    monkeypatch.setattr(run, "make_stepper", make_interrupted)

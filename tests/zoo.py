@@ -12,6 +12,19 @@ from bayesieve.core.problem import Problem
 from problems import normal, seeded
 
 
+class Calling(nn.Module):
+    """Layers by name and a function of them and x."""
+
+    def __init__(self, function: Callable[..., Tensor], **layers: object) -> None:
+        super().__init__()
+        for name, layer in layers.items():
+            setattr(self, name, layer)
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self, x)
+
+
 class Attention(nn.Module):
     """A pre-norm transformer block over 3 positions, pooled."""
 

@@ -97,7 +97,7 @@ def test_signals_save_and_exit(tmp_path, unbroken, number, code):
     else:
         other = CliRunner().invoke(app, ["train", "--resume", "--lr", "0.5", "--out", str(out)])
         assert other.exit_code == 2
-        assert "begun with --lr 0.001, this command has 0.5" in other.stderr
+        assert "begun with --lr 0.01, this command has 0.5" in other.stderr
         anew = CliRunner().invoke(app, [*RUN, "--out", str(out)])
         assert anew.exit_code == 2
         assert "holds an unfinished run; use --resume" in anew.stderr

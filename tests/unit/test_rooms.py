@@ -69,6 +69,17 @@ def test_imports_point_one_way(path):
     assert not wrong, f"{path} may import {sorted(allowed)}, not {wrong}"
 
 
+@pytest.mark.parametrize("path", FILES, ids=str)
+def test_underscored_names_stay_in_their_room(path):
+    room = path.parts[0].removesuffix(".py")
+    private = [
+        ".".join(("bayesieve", *name))
+        for name in imported_modules(path)
+        if name[0] not in (room, "__version__") and any(part[0] == "_" for part in name)
+    ]
+    assert not private, f"{path} imports {private} of another room; make them public there"
+
+
 @pytest.mark.parametrize("path", [p for p in FILES if p.parts[0] == "engines"], ids=str)
 def test_engines_do_not_import_each_other(path):
     if path.name.startswith("_"):

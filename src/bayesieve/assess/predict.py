@@ -23,7 +23,7 @@ from bayesieve.assess.metrics import (
 from bayesieve.checks import check_positive
 from bayesieve.core.likelihoods import Bernoulli, RealLikelihood
 from bayesieve.core.network import Buffers, Network
-from bayesieve.core.posterior import Posterior, Samples, SparseModel
+from bayesieve.core.posterior import Posterior, Samples, SparseModel, posterior_of
 
 _DRAWS_AT_ONCE = 64_000_000  # weights held at a time: 256 MB in float32
 
@@ -138,7 +138,7 @@ def predict(
     if len(x) == 0:
         raise ValueError("predict: got no inputs.")
     check_positive("predict", batch_size=batch_size)
-    posterior = model.posterior if isinstance(model, SparseModel) else model
+    posterior = posterior_of(model)
     network = posterior.network
     outputs, extras = [], []
     for w, own in weight_vectors(posterior, n_samples, seed):

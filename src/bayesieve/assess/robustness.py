@@ -23,11 +23,10 @@ from bayesieve.assess.predict import ClassPrediction, predict, weight_vectors
 from bayesieve.checks import check_not_negative, check_positive
 from bayesieve.core.likelihoods import Bernoulli
 from bayesieve.core.network import call_with, tied_names
-from bayesieve.core.posterior import Posterior, SparseModel
+from bayesieve.core.posterior import Model, Posterior, posterior_of
 from bayesieve.data.augment import rotate
 from bayesieve.data.pixels import PixelScale
 
-Model = Posterior | SparseModel
 Change = Callable[[Tensor, float], Tensor]  # inputs and a strength to changed inputs
 Bounds = tuple[float, float]
 
@@ -65,8 +64,7 @@ class Attacked:
     @property
     def posterior(self) -> Posterior:
         """What is attacked."""
-        model = self.model
-        return model.posterior if isinstance(model, SparseModel) else model
+        return posterior_of(self.model)
 
     def fgsm(self, x: Tensor, strength: float) -> Tensor:
         """One step of length `strength` against the predicted class, as in the module's formula."""

@@ -21,8 +21,8 @@ from bayesieve.assess.robustness import (
 from bayesieve.cli.config_files import UsageError
 from bayesieve.cli.folder import RunFolder
 from bayesieve.cli.loading import Run, load_model, load_run
-from bayesieve.cli.results import DRAWS, Model, has_spread, posterior_of
-from bayesieve.core.posterior import Samples
+from bayesieve.cli.results import DRAWS
+from bayesieve.core.posterior import Model, Samples, has_spread, posterior_of
 from bayesieve.core.storage import atomic_write
 from bayesieve.data.pixels import PixelScale
 

@@ -14,7 +14,7 @@ from bayesieve.cli.config import DataConfig, NetConfig, RunConfig, TrainingConfi
 from bayesieve.cli.config_files import UsageError
 from bayesieve.cli.engines import RunSize
 from bayesieve.cli.flags import flag_of
-from bayesieve.cli.networks import build_net
+from bayesieve.cli.networks import build_net, default_net
 from bayesieve.cli.registry import (
     ENGINES,
     build_engine,
@@ -32,6 +32,7 @@ from bayesieve.data.augment import Augment
 from bayesieve.data.pixels import PixelScale
 from bayesieve.data.preprocessing import centred
 from bayesieve.engines import Engine
+from bayesieve.errors import DataError
 from bayesieve.sieve.groups import GradualUnits
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.training.options import Pruning, Saving, Validation
@@ -66,6 +67,7 @@ def make_plan(config: RunConfig) -> Plan:
     device = choose_device(config.training.device)
     data = build_data(config.data, config.net)
     train, held_out = split_off(config, data.train)
+    _check_varied(train)
     model = build_module(config.net, data, config.training.seed)
     _warm_start(model, config.net.warm_start)
     problem = Problem(
@@ -185,18 +187,25 @@ def build_augment(config: TrainingConfig, data: DataSet) -> Augment | None:
 
 
 def _resolve(config: RunConfig, data: DataSet, n_data: int, device: torch.device) -> RunConfig:
-    training = resolve_length(config.training, config.engine, n_data)
+    training = resolve_length(
+        config.training, config.engine, n_data, table=len(data.input_shape) == 1
+    )
     if training.distill is not None and training.distill_epochs is None and training.epochs:
         training = replace(training, distill_epochs=training.epochs)
     training = replace(training, device=str(device))
     length = _length(replace(config, training=training), n_data)
-    own_start = config.net.warm_start is not None or config.net.name.startswith("module:")
-    engine = resolve_engine(config.engine, own_start=own_start, task=data.task)
+    own_start = config.net.warm_start is not None or (config.net.name or "").startswith("module:")
+    engine = resolve_engine(config.engine, own_start=own_start, task=data.task, n_data=n_data)
     pruning = resolve_pruning(config.pruning, engine)
     schedule = resolve_schedule(
-        config.schedule, engine, task=data.task, n_epochs=length.n_steps / length.per_epoch
+        config.schedule,
+        engine,
+        task=data.task,
+        n_epochs=length.n_steps / length.per_epoch,
+        n_data=n_data,
     )
-    net = _resolve_net(config.net, build_likelihood(config.net, data))
+    net = replace(config.net, name=config.net.name or default_net(data))
+    net = _resolve_net(net, build_likelihood(net, data))
     return RunConfig(config.data, net, engine, schedule, pruning, training)
 
 
@@ -220,6 +229,15 @@ def _resolve_net(config: NetConfig, likelihood: Likelihood) -> NetConfig:
         return replace(config, likelihood="gaussian", noise_std=noise, learn_noise=learned)
     name: Any = "bernoulli" if isinstance(likelihood, Bernoulli) else "categorical"
     return replace(config, likelihood=name)
+
+
+def _check_varied(train: Examples) -> None:
+    if bool((train.y == train.y[:1]).all()):
+        what = "value" if train.y.is_floating_point() else "class"
+        raise DataError(
+            f"--data: the target has one {what} only in the rows to learn from; there is nothing "
+            "to predict. Choose another target."
+        )
 
 
 def _check(plan: Plan) -> None:

@@ -57,10 +57,9 @@ def _show(result: dict[str, Any]) -> None:
         print(f"reads {read} of {report['n_inputs']} input features")
     for line in report["kept"]:
         print(f"not removed: {line}")
-    note(
-        f"predictions changed by compaction: {result['changed_predictions']} of "
-        f"{result['n_test']}; largest difference {report['max_difference']:.2g}"
-    )
+    changed = result["changed_predictions"]
+    labels = "" if changed is None else f"changed labels: {changed} of {result['n_test']}; "
+    note(f"compaction: {labels}largest difference of outputs {report['max_difference']:.2g}")
     print(f"bundle: {result['bundle']} ({as_bytes(result['bundle_bytes'])})")
 
 

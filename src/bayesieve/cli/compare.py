@@ -17,7 +17,9 @@ EXAMPLE = (
 def compare(
     data: Annotated[str, typer.Option(help="Data set: see `bayesieve data list`.")],
     out: Annotated[Path, typer.Option(help="Folder to write.")],
-    net: Annotated[str, typer.Option(help="Network, as in `bayesieve train`.")] = "mlp:400,400",
+    net: Annotated[
+        str | None, typer.Option(help="Network; the default of `bayesieve train` unless given.")
+    ] = None,
     methods: Annotated[
         str | None, typer.Option(help="Comma list; every method that applies unless given.")
     ] = None,

@@ -5,7 +5,7 @@ import io
 import json
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from bayesieve.cli.config import EngineConfig, NetConfig, ScheduleConfig
 from bayesieve.cli.config_files import UsageError
 from bayesieve.cli.console import given_arguments, markdown_table, note
 from bayesieve.cli.engines import RunSize
+from bayesieve.cli.networks import default_net
 from bayesieve.cli.registry import ENGINES, build_engine, resolve_engine, resolve_schedule
 from bayesieve.compare import Budget, Method, Standing, measure, reading, standings
 from bayesieve.compare.measuring import Scoring
@@ -50,7 +51,7 @@ class Wanted:
     """What is compared, on what."""
 
     data: str
-    net: str
+    net: str | None
     methods: tuple[str, ...] | None
     outside: str | None
     target: str | None
@@ -71,6 +72,8 @@ def run_comparison(
             raise UsageError(f"--methods are {', '.join(_METHODS)}; got {name!r}.{hint}")
     device = choose_device(wanted.device)
     data = _data(wanted)
+    wanted = replace(wanted, net=wanted.net or default_net(data))
+    build_module(NetConfig(name=wanted.net), data, wanted.seed)  # complains before any training
     outside = None if wanted.outside is None else load_data(wanted.outside)
     if outside is not None and outside.input_shape != data.input_shape:
         raise UsageError(
@@ -126,8 +129,16 @@ def _measure(
 
 def _method(name: str, data: DataSet, problem: Problem, budget: Budget) -> Method:
     settings, own = _METHODS[name]
-    config = resolve_engine(EngineConfig(**settings), own_start=False, task=data.task)
-    course = resolve_schedule(ScheduleConfig(), config, task=data.task, n_epochs=budget.epochs)
+    config = resolve_engine(
+        EngineConfig(**settings), own_start=False, task=data.task, n_data=problem.n_data
+    )
+    course = resolve_schedule(
+        ScheduleConfig(),
+        config,
+        task=data.task,
+        n_epochs=budget.epochs,
+        n_data=problem.n_data,
+    )
     c: Any = course
     finetune: Any = "constant" if ENGINES[config.name].course == "steady" else "cosine"
     return Method(

@@ -55,11 +55,12 @@ class DataConfig:
 class NetConfig:
     """The network, what its outputs mean, and the part each parameter plays."""
 
-    name: str = setting(
-        "mlp:400,400",
+    name: str | None = setting(
+        None,
         "--net",
         "lenet-300-100, lenet5[-wide|-caffe], mixer, vit, conv2-fc2, conv2-bn-fc3, resnet20, "
-        "resnet32, vgg, mlp:WIDTHS[:relu|tanh|swish], or module:package.file.factory.",
+        "resnet32, vgg, mlp:WIDTHS[:relu|tanh|swish], or module:package.file.factory; mlp:400,400 "
+        "for images and mlp:50 for tables unless given.",
     )
     likelihood: Literal["categorical", "bernoulli", "gaussian"] | None = setting(
         None, "--likelihood", "Chosen from the task unless given."

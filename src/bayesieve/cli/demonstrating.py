@@ -12,9 +12,9 @@ from bayesieve.cli.folder import RunFolder
 from bayesieve.cli.pictures import Picture, draw_run, first_layer
 from bayesieve.cli.report import write_report
 from bayesieve.cli.reporting import write_run_page
-from bayesieve.cli.results import DRAWS, Model, curve_of, curve_points, numbers
+from bayesieve.cli.results import DRAWS, curve_of, curve_points, numbers
 from bayesieve.cli.training import learn, models_of, save_models
-from bayesieve.core.posterior import SparseModel
+from bayesieve.core.posterior import Model, SparseModel
 from bayesieve.sieve.prune import kept_per_layer
 from bayesieve.training.fit import fit
 

@@ -87,15 +87,7 @@ def build_sgld(config: EngineConfig, size: RunSize) -> "Engine[Any]":
     """Langevin dynamics."""
     from bayesieve.engines.sgld import SGLD
 
-    c: Any = config
-    return SGLD(
-        prior=_sampled_prior(config),
-        step_size=_per_example(c.lr, size),
-        temperature=c.temperature,
-        adapt=c.adapt,
-        chain=_chain(config, size),
-        start=c.start,
-    )
+    return SGLD(**_sampling(config, size))
 
 
 def build_sghmc(config: EngineConfig, size: RunSize) -> "Engine[Any]":
@@ -103,15 +95,7 @@ def build_sghmc(config: EngineConfig, size: RunSize) -> "Engine[Any]":
     from bayesieve.engines.sghmc import SGHMC
 
     c: Any = config
-    return SGHMC(
-        prior=_sampled_prior(config),
-        step_size=_per_example(c.lr, size),
-        temperature=c.temperature,
-        adapt=c.adapt,
-        chain=_chain(config, size),
-        start=c.start,
-        friction=c.friction,
-    )
+    return SGHMC(**_sampling(config, size), friction=c.friction)
 
 
 def build_tdamp(config: EngineConfig, size: RunSize) -> "Engine[Any]":
@@ -131,6 +115,19 @@ def build_tdamp(config: EngineConfig, size: RunSize) -> "Engine[Any]":
         power=c.power,
         memory=c.memory,
     )
+
+
+def _sampling(config: EngineConfig, size: RunSize) -> dict[str, Any]:
+    """The settings both samplers have."""
+    c: Any = config
+    return {
+        "prior": _sampled_prior(config),
+        "step_size": _per_example(c.lr, size),
+        "temperature": c.temperature,
+        "adapt": c.adapt,
+        "chain": _chain(config, size),
+        "start": c.start,
+    }
 
 
 def _chain(config: EngineConfig, size: RunSize) -> "Chain":

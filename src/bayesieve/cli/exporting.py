@@ -12,9 +12,8 @@ from bayesieve.cli.compacting import provenance
 from bayesieve.cli.config_files import UsageError
 from bayesieve.cli.folder import RunFolder
 from bayesieve.cli.loading import load_run
-from bayesieve.cli.results import posterior_of
 from bayesieve.core.network import materialise
-from bayesieve.core.posterior import Posterior, SparseModel
+from bayesieve.core.posterior import Posterior, SparseModel, posterior_of
 from bayesieve.deliver.bundle import (
     Bundle,
     copy_bundle,

@@ -111,5 +111,7 @@ class RunFolder:
     def read_config(self) -> RunConfig:
         """The settings the run was made with."""
         values = self.read("config.json")
+        if "format" in values:
+            raise UsageError(f"{self.path} is a bundle; give the run folder it was made from.")
         values.pop(RECORD, None)
         return from_dict(values, str(self.path / "config.json"))

@@ -6,8 +6,8 @@ from pathlib import Path
 from bayesieve.cli.building import build_data, build_network, choose_device, split_off
 from bayesieve.cli.config import RunConfig
 from bayesieve.cli.folder import RunFolder
-from bayesieve.cli.results import Model
 from bayesieve.core.network import Network
+from bayesieve.core.posterior import Model
 from bayesieve.core.storage import load_posterior, load_sparse, read_header
 from bayesieve.data import DataSet, Examples
 
@@ -41,6 +41,11 @@ def load_run(folder: RunFolder, *, member: int | None = None, device: str = "aut
     """
     config = folder.read_config()
     path = folder.posterior if member is None else folder.member(member)
+    if not (path.is_file() or folder.finished):
+        raise ValueError(
+            f"{folder.path} is unfinished: it has no {path.name}. Continue it with "
+            f"`bayesieve train --out {folder.path} --resume`."
+        )
     read_header(path)  # complains about a missing or damaged file before data are loaded
     data = build_data(config.data, config.net)
     train, held_out = split_off(config, data.train)

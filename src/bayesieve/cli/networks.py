@@ -26,10 +26,16 @@ NETS = (
 )
 
 
-def build_net(name: str, data: "DataSet", n_outputs: int) -> "nn.Module":
+def default_net(data: "DataSet") -> str:
+    """The network for data that come without one: tables have few rows and need few units."""
+    return "mlp:400,400" if len(data.input_shape) > 1 else "mlp:50"
+
+
+def build_net(name: str | None, data: "DataSet", n_outputs: int) -> "nn.Module":
     """The network of a name, sized for a data set."""
     from bayesieve import nets
 
+    name = name or default_net(data)
     shape = data.input_shape
     kind, _, rest = name.partition(":")
     if kind == "module":

@@ -15,8 +15,8 @@ from bayesieve.cli.loading import Run
 from bayesieve.cli.pictures import draw_run
 from bayesieve.cli.registry import build_engine
 from bayesieve.cli.report import write_report
-from bayesieve.cli.results import Curve, curve_of, has_spread, numbers
-from bayesieve.core.posterior import SparseModel
+from bayesieve.cli.results import Curve, curve_of, numbers
+from bayesieve.core.posterior import SparseModel, has_spread
 from bayesieve.core.problem import Problem
 from bayesieve.core.storage import save
 from bayesieve.sieve.groups import keep_latency, keep_macs, keep_units

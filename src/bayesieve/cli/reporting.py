@@ -15,8 +15,7 @@ from bayesieve.cli.config import RunConfig
 from bayesieve.cli.config_files import RECORD, UsageError
 from bayesieve.cli.folder import RunFolder
 from bayesieve.cli.loading import Run, load_model, load_run
-from bayesieve.cli.results import Model, has_spread, posterior_of
-from bayesieve.core.posterior import SparseModel
+from bayesieve.core.posterior import Model, SparseModel, has_spread, posterior_of
 from bayesieve.core.storage import atomic_write, save
 from bayesieve.data import DataSet
 from bayesieve.report.card import model_card

@@ -7,31 +7,24 @@ import torch
 
 from bayesieve.assess.evaluate import Evaluation, error_curve
 from bayesieve.cli.console import as_bytes, as_percent, print_table
-from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel
+from bayesieve.core.posterior import (
+    Factorised,
+    Model,
+    SparseModel,
+    posterior_of,
+)
 from bayesieve.data import Examples
 from bayesieve.engines.sbnn import stuck_in_slab
 from bayesieve.sieve.prune import sparsity_curve
 from bayesieve.sieve.rules import keep_fraction
 from bayesieve.sieve.scores import ScoreName
 
-Model = Posterior | SparseModel
 Curve = list[dict[str, float]]
 _ZEROS = (
     0.0, 0.25, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.965, 0.975, 0.98, 0.985, 0.99, 0.995,
     0.998,
 )  # fmt: skip
 DRAWS = 32  # posterior draws behind uncertainties, next to predictions with the mean weights
-
-
-def posterior_of(model: Model) -> Posterior:
-    """The (masked) posterior of a model."""
-    return model.posterior if isinstance(model, SparseModel) else model
-
-
-def has_spread(model: Model) -> bool:
-    """Whether draws differ from the mean."""
-    posterior = posterior_of(model)
-    return not isinstance(posterior, Samples) or len(posterior.draws) > 1
 
 
 def storage_bytes(model: Model) -> int:

@@ -12,14 +12,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch import Generator
+
 from bayesieve.assess.evaluate import evaluate
-from bayesieve.cli.building import make_plan
+from bayesieve.cli.building import Plan, make_plan
 from bayesieve.cli.config import RunConfig
 from bayesieve.cli.config_files import UsageError, from_dict, to_dict
 from bayesieve.cli.console import note
 from bayesieve.cli.registry import ENGINES, resolve_engine
 from bayesieve.core.storage import atomic_write
 from bayesieve.errors import DivergedError
+from bayesieve.sieve.rules import keep_fraction
 from bayesieve.training.fit import fit
 
 if TYPE_CHECKING:
@@ -84,7 +87,7 @@ def run_sweep(
     optuna = _optuna()
     if config.training.val_fraction is None:
         config = replace(config, training=replace(config.training, val_fraction=_VALIDATION))
-    space = [Dimension.parse(text) for text in search] or _space(config)
+    space = [Dimension.parse(text) for text in search] or _space(config, make_plan(config))
     plan = make_plan(_with(config, {own.name: _middle(own) for own in space}))  # checks everything
     metric = "validation error" if plan.data.task == "classification" else "validation RMSE"
     out.mkdir(parents=True, exist_ok=True)
@@ -124,7 +127,7 @@ def _journal(optuna: Any, out: Path) -> Any:
     return optuna.storages.JournalStorage(JournalFileBackend(str(out / "journal.log")))
 
 
-def _space(config: RunConfig) -> list[Dimension]:
+def _space(config: RunConfig, plan: Plan) -> list[Dimension]:
     """What varies unless told: learning rate by a factor of 5 each way, KL weight, zeros."""
     own = ENGINES[config.engine.name]
     resolved = resolve_engine(config.engine, own_start=False)
@@ -136,10 +139,19 @@ def _space(config: RunConfig) -> list[Dimension]:
     if own.prunes == "units" and config.pruning.keep_units is None:
         dimensions.append(Dimension("pruning.keep_units", 0.1, 1.0))
     elif config.pruning.zeros is None and config.pruning.keep_units is None:
-        dimensions.append(Dimension("pruning.zeros", 0.5, 0.995))
+        dimensions.append(Dimension("pruning.zeros", 0.5, min(0.995, _most_zeros(plan))))
     if not dimensions:
         raise UsageError("nothing is left to search: leave some settings out, or give --search.")
     return dimensions
+
+
+def _most_zeros(plan: Plan) -> float:
+    """The largest fraction of zeros this network can reach: biases and a path through it stay."""
+    state = plan.engine.init(plan.problem, Generator().manual_seed(0), 1)
+    posterior = plan.engine.posterior(plan.problem, state, 0)
+    priorities = keep_fraction(1.0, "magnitude").priorities(posterior)
+    always = int((priorities > posterior.layout.n_sparse).sum())
+    return 1 - (always + 1) / posterior.layout.size
 
 
 def _middle(own: Dimension) -> Any:

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+import torch
+
 from bayesieve.assess.diagnostics import diagnose
 from bayesieve.assess.evaluate import evaluate
 from bayesieve.cli.building import Plan
@@ -12,8 +14,15 @@ from bayesieve.cli.console import note
 from bayesieve.cli.folder import RunFolder
 from bayesieve.cli.pictures import draw_run
 from bayesieve.cli.report import write_report
-from bayesieve.cli.results import DRAWS, Model, curve_of, has_spread, numbers
-from bayesieve.core.posterior import Posterior, Samples, SparseModel
+from bayesieve.cli.results import DRAWS, curve_of, numbers
+from bayesieve.core.posterior import (
+    Factorised,
+    Model,
+    Posterior,
+    Samples,
+    SparseModel,
+    has_spread,
+)
 from bayesieve.core.problem import Problem
 from bayesieve.core.storage import load_posterior, save
 from bayesieve.training.checkpoint import has_checkpoint
@@ -126,8 +135,18 @@ def models_of(run: Fit) -> list[Model]:
     """What each model of a run has become: a sparse model if it was pruned."""
     keep = run.state.controls.keep
     if keep is None:
-        return list(run.posteriors)
+        return [_without_removed(own) for own in run.posteriors]
     return [SparseModel(own, keep[i].clone()) for i, own in enumerate(run.posteriors)]
+
+
+def _without_removed(posterior: Posterior) -> Model:
+    """A sparse model where the engine itself removed weights: they are 0 without any doubt."""
+    if not isinstance(posterior, Factorised):
+        return posterior
+    keep = torch.ones(posterior.layout.size, dtype=torch.bool, device=posterior.mean.device)
+    bayesian = posterior.layout.bayesian
+    keep[bayesian] = (posterior.mean != 0)[bayesian] | (posterior.std != 0)[bayesian]
+    return posterior if bool(keep.all()) else SparseModel(posterior, keep)
 
 
 def save_models(models: Sequence[Model], folder: RunFolder) -> None:

@@ -11,8 +11,8 @@ from bayesieve.cli.bundles import is_bundle_folder
 from bayesieve.cli.config_files import UsageError
 from bayesieve.cli.folder import RunFolder
 from bayesieve.cli.loading import load_run
-from bayesieve.cli.results import posterior_of
 from bayesieve.core.network import materialise
+from bayesieve.core.posterior import posterior_of
 from bayesieve.deliver.architecture import architecture_source
 from bayesieve.deliver.bundle import Bundle, check_outputs, example_input, read_bundle
 from bayesieve.errors import VerificationError
@@ -84,7 +84,11 @@ def _compare(bundle: Bundle, against: Path) -> dict[str, Any]:
             f"verify: {bundle.path} takes inputs of shape {bundle.input_shape}, {against} "
             f"{tuple(x.shape[1:])}."
         )
-    difference = verify(bundle.module, reference, x[:256])
+    try:
+        difference = verify(bundle.module, reference, x[:256])
+    except VerificationError as error:
+        reason = str(error).partition(" Please report")[0].removeprefix("verify: ")
+        raise VerificationError(f"verify: {bundle.path} is not {against}: {reason}") from error
     with torch.no_grad():
         rows = [(bundle.module(part), reference(part)) for part in x.split(1024)]
     own, other = (torch.cat(parts) for parts in zip(*rows, strict=True))

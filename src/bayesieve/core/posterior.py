@@ -267,3 +267,32 @@ class SparseModel:
     def to(self, device: torch.device | str) -> "SparseModel":
         """The same sparse model on another device."""
         return SparseModel(self.posterior.to(device), self.keep.to(device))
+
+
+Model = Posterior | SparseModel
+
+
+def posterior_of(model: Model) -> Posterior:
+    """The posterior of a model, masked if the model is sparse.
+
+    Example:
+        >>> from bayesieve.core.likelihoods import Gaussian
+        >>> draws = Samples(Network.of(nn.Linear(2, 1), Gaussian()), torch.eye(3))
+        >>> posterior_of(SparseModel(draws, torch.ones(3).bool())) is draws
+        True
+    """
+    return model.posterior if isinstance(model, SparseModel) else model
+
+
+def has_spread(model: Model) -> bool:
+    """Whether draws differ from the mean.
+
+    Example:
+        >>> from bayesieve.core.likelihoods import Gaussian
+        >>> network = Network.of(nn.Linear(2, 1), Gaussian())
+        >>> point, three = Samples(network, torch.zeros(1, 3)), Samples(network, torch.eye(3))
+        >>> has_spread(point), has_spread(three)
+        (False, True)
+    """
+    posterior = posterior_of(model)
+    return not isinstance(posterior, Samples) or len(posterior.draws) > 1

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from bayesieve.core.layout import Layout
 from bayesieve.core.network import Network
-from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel
+from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel, posterior_of
 from bayesieve.core.posterior_horseshoe import UnitScaled
 from bayesieve.core.priors import Normal, Prior, SpikeSlab
 from bayesieve.core.problem import Problem
@@ -66,7 +66,7 @@ def save(
         ...     load_posterior(path, network).mean
         tensor([0., 1., 2.])
     """
-    posterior = thing.posterior if isinstance(thing, SparseModel) else thing
+    posterior = posterior_of(thing)
     kind = type(posterior).__name__
     if kind not in _FIELDS:
         raise TypeError(f"save: {kind} cannot be saved; supported: {', '.join(_FIELDS)}.")

@@ -61,6 +61,12 @@ class ScaledState(Generic[N, G]):
     generator: Generator
     groups: G
 
+    @property
+    def scale_moments(self) -> MomentTensors:
+        """What AdaBelief remembers of the scales."""
+        mean, log_std = self.scale_mean_moments, self.scale_log_std_moments
+        return mean.first, mean.second, log_std.first, log_std.second
+
 
 def scaled_state(
     mean: Tensor, log_std: Tensor, scales: tuple[Tensor, Tensor], lr: Tensor, kl: float, prior: N,

@@ -118,9 +118,7 @@ class HorseshoeVI:
         problem.kernel(_scale_step_)(
             state.scale_mean, state.scale_log_std, noise, terms, numbers.log_std, numbers.shape,
             numbers.rate, state.groups,
-            (state.scale_mean_moments.first, state.scale_mean_moments.second,
-             state.scale_log_std_moments.first, state.scale_log_std_moments.second),
-            lengths, problem.n_data,
+            state.scale_moments, lengths, problem.n_data,
         )  # fmt: skip
         return {"log_lik": log_lik}
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bayesieve.assess.features import Source
 from bayesieve.assess.predict import ClassPrediction, Prediction, RealPrediction, predict
-from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel
+from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel, posterior_of
 
 P = TypeVar("P", bound=Posterior)
 
@@ -29,9 +29,11 @@ def predict_members(
         x: standardised inputs.
         n_samples: posterior draws of each; a set of samples is used whole, a point once.
     """
-    found = [predict(own, x.double(), n_samples=n, seed=i) for i, (own, n) in enumerate(
-        (in_double(_posterior(model)), _n_draws(_posterior(model), n_samples)) for model in models
-    )]  # fmt: skip
+    posteriors = [posterior_of(model) for model in models]
+    found = [
+        predict(in_double(own), x.double(), n_samples=_n_draws(own, n_samples), seed=i)
+        for i, own in enumerate(posteriors)
+    ]
     classes = [own for own in found if isinstance(own, ClassPrediction)]
     if classes:
         return ClassPrediction(torch.cat([own.sample_log_probs for own in classes]))
@@ -64,10 +66,6 @@ def importance_source(posterior: Posterior) -> Source:
     return "magnitude"
 
 
-def _posterior(model: Posterior | SparseModel) -> Posterior:
-    return model.posterior if isinstance(model, SparseModel) else model
-
-
 def _n_draws(posterior: Posterior, n_samples: int) -> int:
     return len(posterior.draws) if isinstance(posterior, Samples) else n_samples
 
@@ -78,7 +76,7 @@ def log_density(
     """Log of the mixture's density of standardised targets, (n, m), or of labels, (n,); (n,)."""
     found = []
     for i, model in enumerate(models):
-        posterior = in_double(_posterior(model))
+        posterior = in_double(posterior_of(model))
         network, n = posterior.network, _n_draws(posterior, n_samples)
         generator = torch.Generator().manual_seed(i)
         for w in torch.cat([posterior.draw(1, generator) for _ in range(n)]).split(1):

@@ -8,12 +8,12 @@ import torch
 
 from bayesieve import __version__
 from bayesieve.assess.diagnostics import effective_sample_size, split_rhat
-from bayesieve.core.posterior import Samples
+from bayesieve.core.posterior import Samples, posterior_of
 from bayesieve.report import curve, looks, quality
 from bayesieve.report.embed import embed
 from bayesieve.report.inputs import describe_inputs
 from bayesieve.report.packing import Json, rounded, short
-from bayesieve.report.source import Limits, Source, posterior_of
+from bayesieve.report.source import Limits, Source
 
 FORMAT, VERSION = "bayesieve-report", 1
 _MOST_EPOCHS = 400

@@ -17,12 +17,12 @@ from bayesieve.assess.evaluate import evaluate
 from bayesieve.assess.latency import evaluating, interleaved, resized
 from bayesieve.core.layout import Role
 from bayesieve.core.network import materialise
-from bayesieve.core.posterior import Posterior, SparseModel
+from bayesieve.core.posterior import Model, Posterior, SparseModel, posterior_of
 from bayesieve.data import Examples
 from bayesieve.deliver.bundle import stored_bytes
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.report.packing import Json, Packed, pack, rounded, short
-from bayesieve.report.source import Limits, Model, Source, posterior_of
+from bayesieve.report.source import Limits, Source
 from bayesieve.sieve.compact import compact, report_of
 from bayesieve.sieve.prune import sparsity_curve
 from bayesieve.sieve.rules import keep_fraction

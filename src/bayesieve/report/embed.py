@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from bayesieve.assess.predict import ClassPrediction, RealPrediction, predict, weight_vectors
 from bayesieve.core.likelihoods import Bernoulli, Categorical, Heteroscedastic, RealLikelihood
 from bayesieve.core.network import materialise
-from bayesieve.core.posterior import Posterior, Samples
+from bayesieve.core.posterior import Posterior, Samples, has_spread
 from bayesieve.deliver.c_chain import chain_of
 from bayesieve.deliver.c_steps import ActivationStep, AffineStep, PadStep, PoolStep, Step
 from bayesieve.deliver.c_weights import ConvStep, LinearStep, Weights
 from bayesieve.deliver.graph_json import trace
 from bayesieve.errors import UnsupportedModelError, VerificationError
 from bayesieve.report.packing import Json, index_kind, pack, rounded, short
-from bayesieve.report.source import Limits, Source, has_spread
+from bayesieve.report.source import Limits, Source
 from bayesieve.report.stored import run_embedded
 
 TOLERANCE = 1e-3  # of probabilities, or of the standard deviation of the targets

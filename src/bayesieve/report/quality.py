@@ -8,10 +8,11 @@ from torch import Tensor
 from bayesieve.assess.evaluate import Evaluation, evaluate
 from bayesieve.assess.metrics import interval_coverage, reliability_bins, risk_coverage
 from bayesieve.assess.predict import ClassPrediction, RealPrediction
+from bayesieve.core.posterior import has_spread
 from bayesieve.data import DataSet
 from bayesieve.data.pixels import PixelScale
 from bayesieve.report.packing import Json, pack, rounded, short
-from bayesieve.report.source import Limits, Source, has_spread
+from bayesieve.report.source import Limits, Source
 
 _MOST_POINTS = 200  # of a risk-coverage curve
 _MOST_DOTS = 400  # of the picture of a regression

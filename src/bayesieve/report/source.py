@@ -4,11 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bayesieve.core.posterior import Posterior, Samples, SparseModel
+from bayesieve.core.posterior import Model, Posterior, posterior_of
 from bayesieve.data import DataSet
 from bayesieve.sieve.scores import ScoreName
-
-Model = Posterior | SparseModel
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,34 +89,3 @@ class Limits:
             self.compacted,
             self.examples,
         )
-
-
-def posterior_of(model: Model) -> Posterior:
-    """The (masked) posterior of a model.
-
-    Example:
-        >>> import torch
-        >>> from bayesieve.core.likelihoods import Gaussian
-        >>> from bayesieve.core.network import Network
-        >>> network = Network.of(torch.nn.Linear(2, 1), Gaussian())
-        >>> draws = Samples(network, torch.eye(3))
-        >>> posterior_of(SparseModel(draws, torch.ones(3).bool())) is draws
-        True
-    """
-    return model.posterior if isinstance(model, SparseModel) else model
-
-
-def has_spread(model: Model) -> bool:
-    """Whether draws differ from the mean.
-
-    Example:
-        >>> import torch
-        >>> from bayesieve.core.likelihoods import Gaussian
-        >>> from bayesieve.core.network import Network
-        >>> network = Network.of(torch.nn.Linear(2, 1), Gaussian())
-        >>> point, three = Samples(network, torch.zeros(1, 3)), Samples(network, torch.eye(3))
-        >>> has_spread(point), has_spread(three)
-        (False, True)
-    """
-    posterior = posterior_of(model)
-    return not isinstance(posterior, Samples) or len(posterior.draws) > 1

@@ -20,7 +20,7 @@ from bayesieve.checks import (
     check_positive,
 )
 from bayesieve.core.layout import Layout
-from bayesieve.core.posterior import Factorised, Posterior, SparseModel
+from bayesieve.core.posterior import Factorised, Posterior, SparseModel, posterior_of
 from bayesieve.core.reduction import N_UPDATES, evidence_at_zero, mask_log_odds
 from bayesieve.sieve.prune import prune
 from bayesieve.sieve.rules import keep_fraction, keep_scored
@@ -164,7 +164,7 @@ def reduce(
         tensor([0, 0, 1, 1], dtype=torch.int32)
     """
     scoring = scoring or support()
-    whole = posterior.posterior if isinstance(posterior, SparseModel) else posterior
+    whole = posterior_of(posterior)
     if isinstance(whole, Factorised):
         whole = replace(whole, logit_inclusion=scoring(whole))
     given = SparseModel(whole, posterior.keep) if isinstance(posterior, SparseModel) else whole
@@ -203,7 +203,7 @@ def evidence_report(
     """What `reduce` would do in each prunable tensor, and how much evidence that gains."""
     scoring = scoring or support()
     sparse = reduce(posterior, scoring)
-    whole = posterior.posterior if isinstance(posterior, SparseModel) else posterior
+    whole = posterior_of(posterior)
     delta, layout = scoring.evidence(whole), whole.layout
     rows = []
     for name, zeta in scoring.log_odds(whole).items():

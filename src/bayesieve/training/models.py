@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesieve.core.posterior import Posterior, SparseModel
+from bayesieve.core.posterior import Posterior, SparseModel, posterior_of
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import restore_, snapshot
 from bayesieve.engines import Engine
@@ -59,7 +59,7 @@ class Models:
         if given.layout != self.problem.layout:
             raise ValueError("fit: start_from belongs to a network with other tensors.")
         given = given.to(self.problem.device)
-        posterior = given.posterior if isinstance(given, SparseModel) else given
+        posterior = posterior_of(given)
         self.engine.warm_start_(self.state, posterior)
         for name, value in self.buffers().items():
             if name in posterior.buffers:

@@ -14,8 +14,6 @@ from bayesieve.data.examples import DataSet, Examples
 from bayesieve.scratch import ReLU, Sigmoid, Tanh
 from bayesieve.studies import scratch_mnist
 from bayesieve.studies.scratch_mnist import (
-    SETTINGS,
-    SOURCE,
     build,
     main,
     make_plan,
@@ -31,6 +29,7 @@ from bayesieve.studies.scratch_page import (
     same_loss,
     source_table,
 )
+from bayesieve.studies.scratch_settings import SETTINGS, SOURCE
 from bayesieve.studies.scratch_twin import Twin
 
 ROOT = Path(__file__).parents[3]

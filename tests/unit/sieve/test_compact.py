@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.utils import parametrizations
 from torch.nn.utils import prune as torch_prune
 
@@ -17,6 +17,7 @@ from bayesieve.sieve.compact import CompactionReport, compact, report_of
 from bayesieve.sieve.prune import masked_module, prune
 from bayesieve.sieve.rules import keep_fraction
 from bayesieve.sieve.verify import verify
+from zoo import Calling
 
 
 def filled(layer: nn.Module, weight: object, bias: object | None = None) -> nn.Module:
@@ -44,19 +45,6 @@ def randomly_masked(model: nn.Module, zeros: float, seed: int = 0) -> nn.Module:
             if parameter.dim() > 1:
                 parameter *= torch.rand(parameter.shape, generator=generator) >= zeros
     return model.eval()
-
-
-class Calling(nn.Module):
-    """Layers by name and a function of them and x."""
-
-    def __init__(self, function, **layers: object) -> None:
-        super().__init__()
-        for name, layer in layers.items():
-            setattr(self, name, layer)
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(self, x)
 
 
 def test_by_hand():

@@ -9,19 +9,7 @@ from torch.nn import functional as F
 
 from bayesieve.sieve.compact import compact
 from bayesieve.sieve.compaction.modules import HeadAttention
-
-
-class Calling(nn.Module):
-    """Layers by name and a function of them and x."""
-
-    def __init__(self, function, **layers: object) -> None:
-        super().__init__()
-        for name, layer in layers.items():
-            setattr(self, name, layer)
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(self, x)
+from zoo import Calling
 
 
 def without(layer: nn.Module, rows=(), columns=(), bias: float | None = None) -> nn.Module:

@@ -1,0 +1,139 @@
+"""Each engine the whole way on a tiny network: train, prune, compact, check, bundle, predict."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bayesieve.cli.registry import ENGINES
+from commands import as_json, ok, refused
+
+NET = ("--data", "digits", "--net", "mlp:12", "--no-figures", "--threads", 1)
+EPOCHS = {"tdamp": 1}
+SAMPLERS = ("sgld", "sghmc")
+
+
+def train(out, engine, *more, epochs=None):
+    length = epochs or EPOCHS.get(engine, 8)
+    return as_json("train", *NET, "--engine", engine, "--epochs", length, "--out", out, *more)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    path = tmp_path_factory.mktemp("raw") / "new.npz"
+    np.savez(path, x=np.random.default_rng(0).random((5, 1, 8, 8), dtype=np.float32))
+    return path
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_from_training_to_predictions(engine, tmp_path, images):
+    run, sparse, bundle = tmp_path / "a", tmp_path / "b", tmp_path / "c"
+    trained = train(run, engine)
+    assert trained["error"] < 0.5  # guessing gives 0.9
+    pruned = as_json("prune", run, "--keep-units", 0.5, "--finetune", 1, "--no-figures",
+                     "--out", sparse)  # fmt: skip
+    compacted = as_json("compact", sparse, "--posterior", "--out", bundle)
+    before, after = compacted["compaction"]["parameters"]
+    assert before == 12 * 65 + 130
+    assert after <= 6 * 65 + 70  # less where an engine has removed inputs as well
+    assert compacted["changed_predictions"] == 0
+    assert compacted["compacted"]["error"] == pytest.approx(pruned["error"])
+    assert as_json("verify", bundle, "--against", sparse)["ok"]
+    ok("export", bundle, "--to", "bundle", "--out", tmp_path / "copy")
+    ok("predict", tmp_path / "copy", images, "--samples", 4, "--out", tmp_path / "p.csv")
+    header, *rows = (tmp_path / "p.csv").read_text().splitlines()
+    assert len(rows) == 5
+    assert "epistemic" in header
+
+
+@pytest.mark.parametrize("engine", [name for name in ENGINES if name not in SAMPLERS])
+def test_whole_units_go_while_training_and_can_be_compacted(engine, tmp_path):
+    trained = train(tmp_path / "a", engine, "--keep-units", 0.5, epochs=3)
+    assert trained["weights"] <= 6 * 65 + 70
+    compacted = as_json("compact", tmp_path / "a", "--out", tmp_path / "b")
+    assert compacted["compaction"]["parameters"][1] <= 6 * 65 + 70
+
+
+@pytest.mark.parametrize("engine", SAMPLERS)
+def test_chains_say_how_far_they_agree(engine, tmp_path):
+    found = train(tmp_path / "a", engine, "--chains", 3, epochs=3)
+    assert len(found["models"]) == 3
+    assert json.loads((tmp_path / "a" / "chains.json").read_text())["n_chains"] == 3
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "said"),
+    [
+        ("--draws", 0, "--draws must be at least 1, got 0"),
+        ("--cycles", -1, "--cycles must be at least 0, got -1"),
+        ("--burn-in", 1.2, "--burn-in is a fraction"),
+    ],
+)
+def test_a_chain_without_draws_is_refused(flag, value, said, tmp_path):
+    message = refused(2, "train", *NET, "--engine", "sghmc", flag, value, "--out", tmp_path / "a")
+    assert said in message
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_chain_keeps_no_more_draws_than_steps(tmp_path):
+    train(tmp_path / "a", "sghmc", "--draws", 500, "--burn-in", 0.5, epochs=1)
+    ok("evaluate", tmp_path / "a", "--samples", 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("report", "x", "--points", 0), "--points"),
+        (("profile", "x", "--batch", 1), "No such option: --batch"),
+        (("prune",), "Missing argument 'RUN'"),
+        (("nothing",), "No such command 'nothing'"),
+        (("--nothing",), "No such option: --nothing"),
+        (("train", *NET, "--device", "meta", "--out", "x"), "--device must be auto, cpu"),
+    ],
+)
+def test_wrong_arguments_take_one_line(arguments, said):
+    assert said in refused(2, *arguments)
+
+
+def test_a_target_without_variation_is_refused(tmp_path):
+    rows = "\n".join(f"{i},{i % 7},1.5" for i in range(60))
+    (tmp_path / "t.csv").write_text(f"a,b,y\n{rows}\n")
+    message = refused(1, "train", "--data", f"csv:{tmp_path / 't.csv'}", "--target", "y",
+                      "--out", tmp_path / "a")  # fmt: skip
+    assert "one value only" in message
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_table_gets_a_small_network_and_enough_steps(tmp_path):
+    rows = "\n".join(f"{i},{i % 7},{0.5 * i}" for i in range(100))
+    (tmp_path / "t.csv").write_text(f"a,b,y\n{rows}\n")
+    plan = as_json("train", "--data", f"csv:{tmp_path / 't.csv'}", "--target", "y", "--dry-run")
+    assert plan["config"]["net"]["name"] == "mlp:50"
+    assert plan["config"]["engine"]["lr"] == 0.01
+    assert plan["config"]["training"]["batch_size"] == 32
+    assert plan["steps"] >= 2000
+    images = as_json("train", "--data", "digits", "--dry-run")["config"]
+    assert images["net"]["name"] == "mlp:400,400"
+    assert images["schedule"]["kl"] == 0.1
+
+
+def test_an_unfinished_run_says_how_to_go_on(tmp_path):
+    train(tmp_path / "a", "map", epochs=1)
+    for name in ("metrics.json", "posterior.safetensors"):
+        (tmp_path / "a" / name).unlink()
+    assert "--resume" in refused(1, "evaluate", tmp_path / "a")
+
+
+def test_damage_is_named_and_comparisons_blame_nobody(tmp_path):
+    train(tmp_path / "a", "map", epochs=1)
+    train(tmp_path / "other", "map", "--seed", 1, epochs=1)
+    ok("prune", tmp_path / "a", "--zeros", 0.5, "--no-figures", "--out", tmp_path / "b")
+    ok("compact", tmp_path / "b", "--out", tmp_path / "c")
+    message = refused(1, "verify", tmp_path / "c", "--against", tmp_path / "other")
+    assert "differ" in message
+    assert "report" not in message
+    assert "is a bundle" in refused(2, "evaluate", tmp_path / "c")
+    (tmp_path / "a" / "metrics.jsonl").write_text('{"epoch": ')
+    page = tmp_path / "page.html"
+    assert "metrics.jsonl is damaged" in refused(1, "report", tmp_path / "a", "-o", page)
+    assert not page.exists()
