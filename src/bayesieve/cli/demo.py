@@ -66,7 +66,7 @@ def dense_config(epochs: int, seed: int) -> RunConfig:
     sparse = sparse_config(epochs, seed)
     return replace(
         sparse,
-        engine=EngineConfig(name="map"),
+        engine=EngineConfig(name="map", lr=1e-3),
         schedule=ScheduleConfig(),
         pruning=PruningConfig(),
     )

@@ -98,7 +98,7 @@ def resolve_engine(
     defaults = _defaults(config, entry, prior)
     if _is_few(n_data) and config.preset != "paper":
         defaults |= {key: value for key, value in entry.few.items() if key in defaults}
-    if prior == special.get("prior"):
+    if prior == special.get("prior") and config.preset != "paper":
         defaults |= special
     if own_start and "start" in defaults:
         defaults["start"] = "module"
@@ -234,6 +234,7 @@ ENGINES = {
         {"lr": 5e-3, "init_std": 0.02, "start": "he"},
         course="variational",
         paper={"init_std": 0.1, "start": "module"},
+        regression={"prior": "horseshoe", "lr": 2e-2},
         few=_FASTER,
     ),
     "sgld": EngineEntry(  # without momentum a step moves a tenth as far
