@@ -131,8 +131,8 @@ def steps_table(results: list[dict[str, Any]]) -> str:
             continue
         about = ", ".join(f"{name} {value}" for name, value in own["machine"].items())
         lines = [
-            "| network | what | ms | ratio or count | target | met |",
-            "|---|---|---:|---:|---:|---|",
+            "| network | what | ms | ratio or count | of | target | met |",
+            "|---|---|---:|---:|---|---:|---|",
         ]
         for row in own["rows"]:
             value = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
@@ -141,6 +141,7 @@ def steps_table(results: list[dict[str, Any]]) -> str:
                 row["name"],
                 "" if row["median_ms"] is None else f"{row['median_ms']:.3f}",
                 value if row["count"] is None else str(row["count"]),
+                row.get("against") or "",
                 "" if row["target"] is None else f"{row['target']:g}",
                 {True: "yes", False: "no", None: ""}[row["met"]],
             )

@@ -50,7 +50,7 @@ def check_column(
     values: Column,
     *,
     allow_missing: bool,
-    advice: str = 'Fill them, drop the rows, or use missing="impute".',
+    advice: str = 'Fill them, drop the rows, or use missing="impute" (--missing impute).',
 ) -> None:
     """Raise if a value is infinite, or missing where it must not be; rows count from 1.
 
@@ -58,7 +58,7 @@ def check_column(
         >>> check_column("t.csv", "age", np.array([1.0, float("nan")]), allow_missing=False)
         Traceback (most recent call last):
         bayesieve.errors.DataError: t.csv: column 'age' must have no missing value, but row 2 (of \
-data, from 1) and 0 more do. Fill them, drop the rows, or use missing="impute".
+data, from 1) and 0 more do. Fill them, drop the rows, or use missing="impute" (--missing impute).
     """
     missing = np.flatnonzero(missing_mask(values))
     if len(missing) and not allow_missing:
