@@ -26,6 +26,7 @@ BLOCKS = {
     "seconds": "docs/performance.md",
     "steps": "docs/performance.md",
     "bmr_images": "docs/studies/bmr_images.md",
+    "bmr_trials": "docs/studies/bmr_images.md",
     "papers": "docs/results.md",
 }
 
@@ -188,6 +189,22 @@ def _reduction_row(record: dict[str, Any]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def trials_table(held_out: list[dict[str, Any]]) -> str:
+    """Presets of the model-reduction study as scored on held-out training images."""
+    records = [
+        record for own in held_out if own.get("study") == "bmr_images" for record in own["records"]
+    ]
+    if not records:
+        return EMPTY
+    lines = ["| data, network | preset | ACC / ECE / NLL | zeros |", "|---|---|---:|---:|"]
+    for record in sorted(records, key=lambda own: own["name"]):
+        scores = (f"{record[key]:.3f}".removeprefix("0") for key in ("accuracy", "ece", "nll"))
+        where = f"{record['data_name']}, {record['net']}"
+        zeros = f"{100 * record['zeros']:.1f} %"
+        lines.append(f"| {where} | {record['preset']} | {'/'.join(scores)} | {zeros} |")
+    return "\n".join(lines)
+
+
 def with_block(text: str, name: str, content: str) -> str:
     """The text with the lines between the markers of a block replaced."""
     begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
@@ -209,6 +226,7 @@ def main() -> int:
         "seconds": seconds_table(results),
         "steps": steps_table(results),
         "bmr_images": reduction_table(results),
+        "bmr_trials": trials_table(read_results(RESULTS / "held_out")),
         "papers": results_page(read_findings(RESULTS)),
     }
     stale = []
