@@ -4,6 +4,7 @@ import csv
 import json
 
 import pytest
+from safetensors.torch import load_file
 
 from bayesieve.cli.config_files import UsageError, read_config
 from bayesieve.cli.sweeping import Dimension
@@ -106,3 +107,13 @@ def test_comparisons_that_cannot_be_meant(tmp_path, change, words):
     line = refused(2, "compare", *NET, *change, "--out", tmp_path / "a")
     assert words in line
     assert not (tmp_path / "a").exists()
+
+
+def test_fine_tuning_keeps_exactly_the_weights_that_were_kept(tmp_path):
+    ok("train", *NET, "--engine", "bmr", "--epochs", "3", "--no-figures", "--out", tmp_path / "a")
+    cut = ("prune", tmp_path / "a", "--zeros", "0.5", "--no-figures")
+    plain = as_json(*cut, "--out", tmp_path / "b")
+    tuned = as_json(*cut, "--finetune", "10", "--out", tmp_path / "c")
+    assert tuned["weights"] == plain["weights"]
+    stored = load_file(tmp_path / "c" / "posterior.safetensors")
+    assert int((stored["mean"] != 0).sum()) == int(stored["keep"].sum()) == tuned["weights"]

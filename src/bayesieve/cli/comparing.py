@@ -140,21 +140,23 @@ def _method(name: str, data: DataSet, problem: Problem, budget: Budget) -> Metho
         n_data=problem.n_data,
     )
     c: Any = course
+    size = _size(problem, budget.epochs, budget, data.task)
+    after = _size(problem, budget.finetune, budget, data.task)
     finetune: Any = "constant" if ENGINES[config.name].course == "steady" else "cosine"
     return Method(
         name=name,
-        engine=build_engine(config, _size(problem, budget.epochs, budget)),
+        engine=build_engine(config, size),
         schedule=Schedule(c.lr, kl=c.kl, kl_warmup_epochs=c.kl_warmup_epochs),
         score="snr" if ENGINES[config.name].spread else "magnitude",
         finetune=Schedule(finetune, kl=c.kl),
-        finetune_engine=build_engine(config, _size(problem, budget.finetune, budget)),
+        finetune_engine=build_engine(config, replace(after, may_prune=False)),
         **({"kind": "posterior"} | own),
     )
 
 
-def _size(problem: Problem, epochs: int, budget: Budget) -> RunSize:
+def _size(problem: Problem, epochs: int, budget: Budget, task: str) -> RunSize:
     length = Length.of(problem.n_data, epochs, None, budget.batch_size)
-    return RunSize(problem.n_data, length.n_steps, length.per_epoch)
+    return RunSize(problem.n_data, length.n_steps, length.per_epoch, task=task)
 
 
 def _data(wanted: Wanted) -> DataSet:

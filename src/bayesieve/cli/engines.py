@@ -23,6 +23,7 @@ class RunSize:
         per_epoch: steps of an epoch.
         keep_units: fraction of units to end with, where the engine itself removes them.
         task: "classification" or "regression".
+        may_prune: whether an engine that removes weights by itself shall do so.
     """
 
     n_data: int
@@ -30,6 +31,7 @@ class RunSize:
     per_epoch: int
     keep_units: float | None = None
     task: str = "classification"
+    may_prune: bool = True
 
     @property
     def n_epochs(self) -> int:
@@ -68,8 +70,8 @@ def build_bmr(config: EngineConfig, size: RunSize) -> "Engine[Any]":
     from bayesieve.engines.bmr import BMR, Reduction
 
     c: Any = config
-    reduction = Reduction(rule=c.rule)
-    if c.preset == "paper":
+    reduction = Reduction(rule=c.rule) if size.may_prune else None
+    if reduction is not None and c.preset == "paper":
         reduction = Reduction(rule=c.rule, start=0.0, end=1.0, kl=1.0)
     return BMR(LayerScaled(std=c.prior_std), reduction, c.lr, c.init_std, c.start, c.local)
 
@@ -106,8 +108,8 @@ def build_tdamp(config: EngineConfig, size: RunSize) -> "Engine[Any]":
     c: Any = config
     last = max(2, round(0.6 * size.n_epochs))
     keep = size.keep_units
-    if keep is None and size.task == "regression":
-        keep = 1.0  # one output tells too little about single units
+    if not size.may_prune or (keep is None and size.task == "regression"):
+        keep = 1.0  # of a regression: one output tells too little about single units
     return TDAMP(
         prior=GroupSparse(group=c.group),
         keep=keep,

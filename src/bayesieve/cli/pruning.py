@@ -151,7 +151,7 @@ def _finetune(
     )
     assert training.batch_size is not None  # a run folder holds resolved settings
     length = Length.of(problem.n_data, epochs, None, training.batch_size)
-    size = RunSize(problem.n_data, length.n_steps, length.per_epoch)
+    size = RunSize(problem.n_data, length.n_steps, length.per_epoch, may_prune=False)
     done = fit(
         problem,
         build_engine(config.engine, size),

@@ -139,7 +139,8 @@ def measure(
     own = model
     if method.kind == "dropout":
         own = with_dropout(model, method.dropout)
-        problem = Problem(own, problem.likelihood, (problem.x, problem.y))
+        data = problem.x.to("cpu"), problem.y.to("cpu")  # where the module is
+        problem = Problem(own, problem.likelihood, data).to(problem.device)
     members = method.members if method.kind == "ensemble" else 1
     epochs = max(1, math.ceil(budget.epochs / members))
     start = time.perf_counter()

@@ -196,3 +196,13 @@ def test_presets():
         resolve_engine(EngineConfig(preset="paper"), own_start=False)
     with pytest.raises(UsageError, match="give 1 or more"):
         resolve_engine(EngineConfig(name="sgld", anneal=0.9), own_start=False)
+
+
+def test_training_what_is_left_of_a_pruned_network_removes_nothing_more():
+    size = RunSize(1000, n_steps=100, per_epoch=10, may_prune=False)
+    built = {
+        name: ENGINES[name].build(resolve_engine(EngineConfig(name=name), own_start=False), size)
+        for name in ("bmr", "tdamp")
+    }
+    assert built["bmr"].reduction is None
+    assert built["tdamp"].keep == 1.0
