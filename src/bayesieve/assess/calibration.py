@@ -43,6 +43,7 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     """
     check_labels("fit_temperature", "logits", logits, labels)
     logits = logits.detach().double()
+    labels = labels.to(logits.device)
     _check_scores(logits, labels)
     logits = logits - logits.amax(-1, keepdim=True)
     finite = logits.clamp_min(torch.finfo(logits.dtype).min)  # 0 * lowest is 0, 0 * inf is NaN

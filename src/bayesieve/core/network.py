@@ -6,7 +6,8 @@ its network without holding a second copy of the weights.
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -16,6 +17,7 @@ from torch.func import functional_call
 
 from bayesieve.core.layout import Layout, RoleRule, default_role, layout_of
 from bayesieve.core.likelihoods import Likelihood
+from bayesieve.errors import UnsupportedModelError
 from bayesieve.nets.modes import modes_kept
 
 Buffers = Mapping[str, Tensor]
@@ -110,7 +112,7 @@ class Network:
             Outputs, shape (k, n, ...), without gradients.
         """
         parameters, own = self.split(w)[0], dict(row_buffers or {})
-        with modes_kept(self.skeleton), torch.no_grad():
+        with modes_kept(self.skeleton), plain_attention(), torch.no_grad():
             self.skeleton.eval()
             if len(w) > 1 and x.device.type != "cpu" and self.is_batchable(x[:2]):
                 shared = {name: value for name, value in buffers.items() if name not in own}
@@ -120,7 +122,7 @@ class Network:
             outputs = []
             for i in range(len(w)):
                 row, of_row = ({n: v[i] for n, v in part.items()} for part in (parameters, own))
-                outputs.append(self._call_row(row, of_row, buffers, x))
+                outputs.append(_one_tensor(self._call_row(row, of_row, buffers, x)))
             return torch.stack(outputs)
 
     def member_outputs(self, w: Tensor, x: Tensor, buffers: Buffers) -> Tensor:
@@ -135,7 +137,7 @@ class Network:
             Outputs, shape (k, n, ...), without gradients.
         """
         if len(w) > 1 and self.is_batchable(x[0][:2]):
-            with modes_kept(self.skeleton), torch.no_grad():
+            with modes_kept(self.skeleton), plain_attention(), torch.no_grad():
                 self.skeleton.eval()
                 return torch.vmap(self.call)(self.split(w)[0], dict(buffers), x)
         own = ({name: value[i] for name, value in buffers.items()} for i in range(len(w)))
@@ -169,6 +171,33 @@ class Network:
     def call(self, parameters: Mapping[str, Tensor], buffers: Buffers, x: Tensor) -> Tensor:
         """The outputs, (n, ...), on parameters and buffers by name, in the mode in force."""
         return call_with(self.skeleton, self._names, parameters, buffers, x)
+
+
+@contextmanager
+def plain_attention() -> Iterator[None]:
+    """Keep attention layers off their fused kernel for inference, and restore the setting.
+
+    That kernel reads weights in aligned blocks, which views of a flat vector need not be (on a GPU
+    it fails with a misaligned address), and `vmap` has no rule for it.
+    """
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+def _one_tensor(output: object) -> Tensor:
+    if isinstance(output, Tensor):
+        return output
+    what = type(output).__name__
+    if isinstance(output, Mapping):
+        what += f" with {', '.join(map(str, output))}"
+    raise UnsupportedModelError(
+        f"Network: the model must return one tensor, (n, outputs), got a {what}. Wrap it in a "
+        "module whose forward returns the part that the likelihood needs."
+    )
 
 
 def tied_names(module: nn.Module) -> dict[str, str]:

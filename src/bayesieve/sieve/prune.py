@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import parametrize
 
 from bayesieve.checks import check_fraction, check_positive
 from bayesieve.core.network import materialise
 from bayesieve.core.norm_statistics import statistics_names
-from bayesieve.core.posterior import Posterior, Samples, SparseModel
+from bayesieve.core.posterior import Posterior, Samples, SparseModel, posterior_of
 from bayesieve.sieve._ranking import Scope, keep_at_most
 from bayesieve.sieve.rules import Rule, keep_fraction
 from bayesieve.sieve.scores import Score, ScoreName
@@ -41,11 +41,14 @@ def prune(posterior: Posterior | SparseModel, rule: Rule) -> SparseModel:
         >>> sparse.zeros, round(sparse.removed, 3)  # 8 of 16 parameters, 8 of 12 weights
         (0.5, 0.667)
     """
+    if not callable(rule):
+        raise TypeError(f"prune: rule must be one such as keep_fraction(0.1), got {rule!r}.")
     if isinstance(posterior, SparseModel):
         keep = rule(posterior.posterior, posterior.keep) & posterior.keep
         whole = posterior.posterior
     else:
-        keep, whole = rule(posterior, None), posterior
+        whole = posterior_of(posterior)
+        keep = rule(whole, None)
     if keep.dtype != torch.bool or keep.shape != whole.mean.shape:
         raise ValueError(
             f"prune: a rule must return a bool tensor of shape {tuple(whole.mean.shape)}, "
@@ -154,7 +157,8 @@ def reestimate_batchnorm(sparse: SparseModel, x: Tensor, batch_size: int = 256) 
 
     Args:
         sparse: the pruned network.
-        x: training inputs, (n, ...), cut into batches of nearly equal length.
+        x: training inputs, (n, ...), in any order: they are shuffled, then cut into batches of
+            nearly equal length.
         batch_size: largest number of inputs in a batch.
     """
     check_positive("reestimate_batchnorm", batch_size=batch_size)
@@ -179,7 +183,9 @@ def _statistics(module: nn.Module, x: Tensor, batch_size: int) -> dict[str, Tens
             norm.momentum = None  # a plain average over batches
             norm.train()
     device = next(module.parameters()).device
+    # Image folders come class by class, and a batch of one class has statistics of its own.
+    order = torch.randperm(len(x), generator=Generator().manual_seed(0)).to(x.device)
     with torch.no_grad():
-        for batch in x.tensor_split(-(-len(x) // batch_size)):
-            module(batch.to(device))
+        for batch in order.tensor_split(-(-len(x) // batch_size)):
+            module(x[batch].to(device))
     return {name: value.detach().clone() for name, value in module.named_buffers()}

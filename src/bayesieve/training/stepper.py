@@ -106,14 +106,19 @@ class GraphStepper:
 
 
 @contextmanager
-def fast_matmul(device: torch.device) -> Iterator[None]:
-    """Allow TF32 matrix products on a CUDA device inside the block, and restore the setting."""
+def fast_kernels(device: torch.device) -> Iterator[None]:
+    """Allow TF32 products and timed convolutions on a CUDA device, and restore the settings.
+
+    Steps of one shape repeat thousands of times, so trying cuDNN's algorithms once pays at once.
+    """
     if device.type != "cuda":
         yield
         return
-    before = torch.get_float32_matmul_precision()
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark
     torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.benchmark = True
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.benchmark = before[1]

@@ -120,6 +120,18 @@ def test_what_vmap_can_follow_is_known(case):
     assert network.is_batchable(case.data(2).x) is (case.build is not Branching)
 
 
+def test_attention_stays_off_the_kernel_that_needs_aligned_weights(monkeypatch):
+    def refused(*_):
+        raise AssertionError("views of a flat vector are not aligned")
+
+    monkeypatch.setattr(torch, "_native_multi_head_attention", refused)
+    case = BY_NAME["attention"]
+    network, x = network_of(case), case.data(2).x
+    w = network.weights_of(case.model())[None]
+    network.outputs(w, x, network.buffers())
+    assert torch.backends.mha.get_fastpath_enabled()  # as it was
+
+
 def test_moving_to_the_same_device_is_free():
     network = network_of(BY_NAME["mlp"])
     assert network.to("cpu") is network

@@ -180,7 +180,8 @@ def test_batchnorm_statistics_are_those_of_the_pruned_activations(normed):
 def test_batches_are_of_equal_length_and_weigh_the_same(normed):
     x = torch.randn(91, 3, generator=torch.Generator().manual_seed(0))
     fresh = reestimate_batchnorm(normed, x, batch_size=30)  # 23 + 23 + 23 + 22, never 30 + ... + 1
-    hidden = masked_module(normed)[0](x).detach()
+    order = torch.randperm(91, generator=torch.Generator().manual_seed(0))
+    hidden = masked_module(normed)[0](x[order]).detach()
     variances = torch.stack([part.var(0) for part in hidden.tensor_split(4)])
     assert torch.allclose(fresh.posterior.buffers["1.running_var"], variances.mean(0), rtol=1e-4)
     assert fresh.posterior.buffers["1.num_batches_tracked"] == 4
@@ -188,5 +189,20 @@ def test_batches_are_of_equal_length_and_weigh_the_same(normed):
         reestimate_batchnorm(normed, x, batch_size=0)
 
 
+def test_inputs_sorted_by_class_give_the_statistics_of_mixed_batches(normed):
+    x = torch.randn(400, 3, generator=torch.Generator().manual_seed(0))
+    x[:200] += 10  # one class after the other, as image folders are read
+    fresh = reestimate_batchnorm(normed, x, batch_size=100)
+    hidden = masked_module(normed)[0](x).detach()
+    assert torch.allclose(fresh.posterior.buffers["1.running_var"], hidden.var(0), rtol=0.05)
+
+
 def test_without_batchnorm_nothing_changes(sparse):
     assert reestimate_batchnorm(sparse, torch.ones(4, 5)) is sparse
+
+
+def test_what_is_no_rule_or_no_posterior_is_named(sparse):
+    with pytest.raises(TypeError, match=r"prune: rule must be one such as .* got 0\.5"):
+        prune(sparse, 0.5)
+    with pytest.raises(TypeError, match=r"a posterior or a sparse model, got Linear"):
+        prune(nn.Linear(2, 1), keep_fraction(0.5))

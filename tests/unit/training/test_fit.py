@@ -276,6 +276,32 @@ def test_zeros_of_a_sparse_start_stay_zero(engine):
     assert run.history[0]["zeros"] == pytest.approx((~keep).double().mean().item())
 
 
+@EACH
+def test_each_model_may_start_from_its_own(engine):
+    problem = toy(with_batch_norm)
+    learned = [fit_toy(problem, engine, seed=seed).posterior for seed in (0, 1)]
+    masks = [torch.arange(problem.layout.size) % n != 0 for n in (3, 4)]
+    starts = [SparseModel(q.masked(keep), keep) for q, keep in zip(learned, masks, strict=True)]
+    together = fit_toy(problem, engine, start_from=starts, n_models=2, epochs=1)
+    for own, keep in zip(together.posteriors, masks, strict=True):
+        assert torch.equal(own.mean == 0, ~keep)
+    alone = fit_toy(problem, engine, start_from=starts[1], epochs=1)
+    before = starts[1].posterior.mean
+    moved = (together.posteriors[1].mean - before).abs().max()
+    far = (together.posteriors[1].mean - starts[0].posterior.mean).abs().max()
+    assert moved < far  # it began at its own
+    tracked = [
+        own.buffers["1.num_batches_tracked"] for own in (*together.posteriors, alone.posterior)
+    ]
+    assert len(set(map(int, tracked))) == 1
+
+
+def test_as_many_starts_as_models():
+    first = fit_toy(toy(), SIMPLE).posterior
+    with pytest.raises(ValueError, match="one posterior for each of 3 models, got 2"):
+        fit_toy(toy(), SIMPLE, start_from=[first, first], n_models=3)
+
+
 def test_clipping_scales_the_gradient_to_the_norm():
     problem, engine = toy(), MAP(optimizer="sgd", lr=1.0, momentum=0.0)
     w = problem.initial.clone().requires_grad_()

@@ -6,25 +6,61 @@ import threading
 
 import pytest
 import torch
+from torch import nn
 
+from bayesieve.core.likelihoods import Gaussian
+from bayesieve.core.problem import Problem
+from bayesieve.engines.map import MAP
+from bayesieve.sieve.rules import keep_fraction
+from bayesieve.training.fit import fit
 from bayesieve.training.interrupts import Interrupted, interruptible
 from bayesieve.training.options import Saving, Validation
 from bayesieve.training.progress import Bar, progress_bar
 from bayesieve.training.records import plain, printed
-from bayesieve.training.stepper import fast_matmul
+from bayesieve.training.stepper import fast_kernels
+
+PAIR = (torch.zeros(2, 1), torch.zeros(2))
 
 
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: Validation(None, patience=0), "Validation: patience must be > 0, got 0"),
-        (lambda: Validation(None, min_delta=-1.0), "Validation: min_delta must be >= 0"),
+        (lambda: Validation(PAIR, patience=0), "Validation: patience must be > 0, got 0"),
+        (lambda: Validation(PAIR, min_delta=-1.0), "Validation: min_delta must be >= 0"),
         (lambda: Saving(None, every=0), "Saving: every must be > 0, got 0"),
     ],
 )
 def test_wrong_options_raise(make, text):
     with pytest.raises(ValueError, match=text):
         make()
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        ({"problem": nn.Linear(1, 1)}, TypeError, "problem must be a Problem.* got Linear"),
+        ({"engine": MAP}, TypeError, "engine must be one such as .* got the class MAP"),
+        ({"engine": "map"}, TypeError, "engine must be one such as .* got 'map'"),
+        ({"schedule": "cosine"}, TypeError, "schedule must be a Schedule, got 'cosine'"),
+        ({"pruning": keep_fraction(0.5)}, TypeError, "pruning must be a schedule such as"),
+        ({"device": "gpu"}, ValueError, "device must be cpu, cuda or cuda:N, got 'gpu'"),
+        ({"seed": -1}, ValueError, "seed must be a whole number"),
+        ({"seed": 2**64}, ValueError, "seed must be a whole number"),
+        ({"seed": 1.5}, ValueError, "seed must be a whole number"),
+    ],
+)
+def test_a_wrong_kind_of_argument_is_named(change, error, text):
+    given = {"problem": Problem(nn.Linear(1, 1), Gaussian(), PAIR), "engine": MAP(), **change}
+    with pytest.raises(error, match=f"^fit: {text}"):
+        fit(given.pop("problem"), given.pop("engine"), epochs=1, **given)
+
+
+def test_held_out_examples_may_be_a_pair():
+    held_out = Validation(PAIR).data
+    assert held_out.x is PAIR[0]
+    assert held_out.y is PAIR[1]
+    with pytest.raises(TypeError, match=r"Validation: data must be .* got NoneType"):
+        Validation(None)
 
 
 def test_signals_raise_a_flag_inside_the_block_only(tmp_path):
@@ -95,5 +131,5 @@ def test_numbers_and_settings_are_plain():
 
 def test_matrix_products_on_a_cpu_keep_their_precision():
     before = torch.get_float32_matmul_precision()
-    with fast_matmul(torch.device("cpu")):
+    with fast_kernels(torch.device("cpu")):
         assert torch.get_float32_matmul_precision() == before
