@@ -8,7 +8,8 @@ steps on a shared machine, 2026-11-15; compiled, as multiples of the plain step:
 
 Ratios of single runs vary by about 0.05. 100 draws predict 1,000 inputs in 1.23 (MLP) and 1.02
 (LeNet-5) times 100 plain forwards; on 128 inputs drawing dominates the MLP: 2.5. Every row is in
-results/steps-cpu.json.
+results/steps-cpu.json. In results/steps-cpu-engines.json BMR takes 1.53 (MLP) and 1.06 (LeNet-5)
+times our MAP step, the horseshoe 1.14 and 1.08 times BMR.
 
 Baseline of the steps: the same network trained by plain PyTorch, eager, with AdamW at its default
 settings (zero_grad, forward, backward, step); for the samplers SGD with momentum. BMR is held
@@ -56,7 +57,7 @@ from bayesieve.engines.sbnn import SBNN
 from bayesieve.engines.sghmc import SGHMC
 from bayesieve.engines.sgld import SGLD
 from bayesieve.nets import conv2_fc2, mlp
-from bayesieve.training.stepper import fast_matmul, make_stepper
+from bayesieve.training.stepper import fast_kernels, make_stepper
 
 BATCH, N_TRAIN, N_DRAWS, DRAWS_AT_ONCE = 128, 4096, 100, 4
 STEPS_PER_ROUND, WARM_UP = 10, 5
@@ -100,6 +101,7 @@ def lenet5_relu() -> nn.Sequential:
 
 
 MLP, LENET, CNN = "MLP 784-400-400-10", "LeNet-5", "2-Conv-2-FC"
+SHORT = {"mlp": MLP, "lenet": LENET, "cnn": CNN}
 NETS: dict[str, Callable[[], nn.Module]] = {
     MLP: lambda: mlp((1, 28, 28), 10),
     LENET: lenet5_relu,
@@ -535,15 +537,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--nets", type=lambda text: text.split(","), default=list(SHORT),
+                        help=f"comma list of {', '.join(SHORT)}; all unless given")  # fmt: skip
     parser.add_argument("--peers", action="store_true", help="also time other libraries' steps")
     parser.add_argument("--out", type=Path, help="JSON file to write the rows to")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     rows: list[Row] = []
-    for net in NETS:
+    for net in (SHORT[name] for name in options.nets):
         if options.device == "cuda":
-            with fast_matmul(torch.device("cuda")):
+            with fast_kernels(torch.device("cuda")):
                 rows += cuda_rows(net, options.rounds)
         else:
             rows += step_rows(net, options.rounds, options.peers)

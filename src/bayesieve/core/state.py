@@ -38,6 +38,18 @@ class Controls:
             self.keep = torch.ones_like(like, dtype=torch.bool)
             self.trained = torch.ones_like(like, dtype=torch.bool)
 
+    @property
+    def factors(self) -> tuple[Tensor | None, Tensor | None]:
+        """`keep` and `trained` as bytes of 0 and 1 to multiply by; they share their memory.
+
+        On a CPU a compiled kernel multiplies by bytes up to ten times as fast as by bools.
+        """
+        keep, trained = self.keep, self.trained
+        return (
+            None if keep is None else keep.view(torch.uint8),
+            None if trained is None else trained.view(torch.uint8),
+        )
+
 
 def named_tensors(state: Any, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
     """Yield every tensor of a state dataclass with a dotted name, nested dataclasses included."""

@@ -204,7 +204,7 @@ def adam_step(
     lengths = bias_corrected(state.lr * state.controls.lr_scale, state.step)
     n_data = problem.n_data
     scale = (torch.full_like(state.step, 1 / n_data), state.controls.kl_scale / n_data)
-    numbers, keep, trained = state.prior.all(), state.controls.keep, state.controls.trained
+    numbers, (keep, trained) = state.prior.all(), state.controls.factors
     if local:
         log_lik = local_gradient(problem, space, state, batch)
         problem.kernel(update.from_parts)(
@@ -230,9 +230,8 @@ def local_gradient(
     problem: Problem, space: Workspace, state: MeanFieldState, batch: Batch
 ) -> Tensor:
     """Fill the workspace's gradients for mean and std, noise on activations; log_lik, (k,)."""
-    problem.kernel(spread_)(
-        space.weights, space.stds, state.mean, state.log_std, state.controls.keep
-    )
+    keep, _ = state.controls.factors
+    problem.kernel(spread_)(space.weights, space.stds, state.mean, state.log_std, keep)
     return local_pass(problem, space, state.generator, batch)
 
 

@@ -1,9 +1,9 @@
 """What engines with random scales share: w = r (m + s ε), r of mean 1 for a layer or a unit.
 
 The prior of w / r is N(0, τ²), τ the width in force. Steps of m are taken in units of τ, as if in
-m / τ, so that one learning rate serves layers of any width. With ∂m and ∂log s the gradients of the
-log-likelihood, ∂ log_lik / ∂ log r is the sum of m ∂m + ∂log s over the entries that share r, and
-∂ KL / ∂ log τ that of 1 - (m² + s²) / τ².
+m / τ, so that one learning rate serves layers of any width. With ∂w, ∂m and ∂log s the gradients of
+the log-likelihood, ∂ log_lik / ∂ log r is the sum of w ∂w = m ∂m + ∂log s over the entries that
+share r, and ∂ KL / ∂ log τ that of 1 - (m² + s²) / τ².
 """
 
 from dataclasses import dataclass
@@ -137,9 +137,9 @@ def weights_step_(
         log_lik, (k,); ∂ log_lik / ∂ log r and ∂ KL / ∂ log τ of each group, (2, k, G); and what
         `advance_` returned.
     """
-    controls, n_data = state.controls, problem.n_data
-    keep, trained = controls.keep, controls.trained
-    entries = state.groups.to_entries(torch.stack([ratio, width]))
+    controls, n_data, groups = state.controls, problem.n_data, state.groups
+    keep, trained = controls.factors
+    scales = torch.stack([ratio, width])
     moments = (
         state.mean_moments.first, state.mean_moments.second,
         state.log_std_moments.first, state.log_std_moments.second,
@@ -147,56 +147,59 @@ def weights_step_(
     space = problem.workspace(len(state.mean), local=local)
     if local:
         problem.kernel(spread_scaled_)(
-            space.weights, space.stds, state.mean, state.log_std, entries[0], keep
+            space.weights, space.stds, state.mean, state.log_std, groups, ratio, keep
         )
         log_lik, grad = local_pass(problem, space, state.generator, batch), space.grads
     else:
-        draw_(problem, state, space.weights, entries[0])
+        draw_(problem, state, space.weights, ratio)
         log_lik, grad = problem.value_and_grad(space.weights, batch)
     lengths = problem.kernel(advance_)(
         state.step, state.lr * controls.lr_scale, state.kl * controls.kl_scale, n_data
     )
     if local:
-        terms = problem.kernel(update_from_parts_)(
-            state.mean, state.log_std, grad, space.std_grads, space.stds, entries, moments,
+        totals = problem.kernel(update_from_parts_)(
+            state.mean, state.log_std, grad, space.std_grads, space.stds, groups, scales, moments,
             lengths, 1 / n_data, keep, trained,
         )  # fmt: skip
     else:
-        terms = problem.kernel(update_from_draw_)(
-            state.mean, state.log_std, grad, space.weights, entries, moments, lengths,
+        totals = problem.kernel(update_from_draw_)(
+            state.mean, state.log_std, grad, space.weights, groups, scales, moments, lengths,
             1 / n_data, keep, trained,
         )  # fmt: skip
-    return log_lik, problem.kernel(state.groups.total)(terms), lengths
+    return log_lik, totals, lengths
 
 
 def draw_(problem: Problem, state: ScaledState[N, G], weights: Tensor, ratio: Tensor) -> None:
-    """Write r (m + s ε) into `weights`, (k, d), with r of each entry, (k, n_bayesian)."""
-    keep = state.controls.keep
+    """Write r (m + s ε) into `weights`, (k, d), with r of each group, (k, G)."""
+    groups, (keep, _) = state.groups, state.controls.factors
     if problem.compiled and problem.device.type == "cpu":
         keys = fresh_keys(state.generator)
-        problem.kernel(draw_by_counter_)(weights, state.mean, state.log_std, keys, ratio, keep)
+        problem.kernel(draw_by_counter_)(
+            weights, state.mean, state.log_std, keys, groups, ratio, keep
+        )
     else:
         noise = torch.empty_like(state.log_std).normal_(generator=state.generator)
-        problem.kernel(draw_scaled_)(weights, state.mean, state.log_std, noise, ratio, keep)
+        problem.kernel(draw_scaled_)(weights, state.mean, state.log_std, noise, groups, ratio, keep)
 
 
 def draw_by_counter_(
-    weights: Tensor, mean: Tensor, log_std: Tensor, keys: Tensor, ratio: Tensor,
+    weights: Tensor, mean: Tensor, log_std: Tensor, keys: Tensor, groups: Groups, ratio: Tensor,
     keep: Tensor | None,
 ) -> None:  # fmt: skip
     """`draw_scaled_` with the noise made inside the kernel: for compiled steps on a CPU."""
     k, n = log_std.shape
     noise = counter_normals((k, n), keys, log_std.dtype)
-    draw_scaled_(weights, mean, log_std, noise, ratio, keep)
+    draw_scaled_(weights, mean, log_std, noise, groups, ratio, keep)
 
 
 def draw_scaled_(
-    weights: Tensor, mean: Tensor, log_std: Tensor, noise: Tensor, ratio: Tensor,
+    weights: Tensor, mean: Tensor, log_std: Tensor, noise: Tensor, groups: Groups, ratio: Tensor,
     keep: Tensor | None,
 ) -> None:  # fmt: skip
     """Write r (m + s ε) into `weights`, (k, d); 0 where not kept."""
     n = log_std.shape[1]
-    weights[:, :n] = ratio * torch.addcmul(mean[:, :n], log_std.exp(), noise)
+    drawn = torch.addcmul(mean[:, :n], log_std.exp(), noise)
+    weights[:, :n] = groups.to_entries(ratio) * drawn
     if n < mean.shape[1]:
         weights[:, n:] = mean[:, n:]
     if keep is not None:
@@ -204,13 +207,14 @@ def draw_scaled_(
 
 
 def spread_scaled_(
-    weights: Tensor, stds: Tensor, mean: Tensor, log_std: Tensor, ratio: Tensor,
+    weights: Tensor, stds: Tensor, mean: Tensor, log_std: Tensor, groups: Groups, ratio: Tensor,
     keep: Tensor | None,
 ) -> None:  # fmt: skip
     """Write r m and r s, masked, into the buffers of a local workspace, both (k, d)."""
     n = log_std.shape[1]
-    weights[:, :n] = ratio * mean[:, :n]
-    stds[:, :n] = ratio * log_std.exp()
+    own_ratio = groups.to_entries(ratio)
+    weights[:, :n] = own_ratio * mean[:, :n]
+    stds[:, :n] = own_ratio * log_std.exp()
     if n < mean.shape[1]:
         weights[:, n:] = mean[:, n:]
     if keep is not None:
@@ -219,34 +223,39 @@ def spread_scaled_(
 
 
 def update_from_draw_(
-    mean: Tensor, log_std: Tensor, grad: Tensor, weights: Tensor, entries: Tensor,
+    mean: Tensor, log_std: Tensor, grad: Tensor, weights: Tensor, groups: Groups, scales: Tensor,
     moments: MomentTensors, lengths: tuple[Tensor, Tensor, Tensor], per_example: float,
     keep: Tensor | None, trained: Tensor | None,
 ) -> Tensor:  # fmt: skip
     """Update in place from a draw of the weights and the gradient at it, both (k, d)."""
     n = log_std.shape[1]
     own = grad[:, :n] if keep is None else grad[:, :n] * keep[:, :n]
-    ratio = entries[0]
-    data_log_std = own * (weights[:, :n] - ratio * mean[:, :n])
-    return _update_(
-        mean, log_std, grad, own * ratio, data_log_std, entries[1], moments, lengths, per_example,
+    drawn = weights[:, :n]  # 0 where not kept
+    ratio, width = groups.to_entries(scales)
+    data_log_std = own * (drawn - ratio * mean[:, :n])
+    excess = _update_(
+        mean, log_std, grad, own * ratio, data_log_std, width, moments, lengths, per_example,
         trained,
     )  # fmt: skip
+    return torch.stack([groups.total(grad[:, :n] * drawn), groups.total(excess)])
 
 
 def update_from_parts_(
-    mean: Tensor, log_std: Tensor, grad: Tensor, std_grad: Tensor, stds: Tensor, entries: Tensor,
-    moments: MomentTensors, lengths: tuple[Tensor, Tensor, Tensor], per_example: float,
-    keep: Tensor | None, trained: Tensor | None,
+    mean: Tensor, log_std: Tensor, grad: Tensor, std_grad: Tensor, stds: Tensor, groups: Groups,
+    scales: Tensor, moments: MomentTensors, lengths: tuple[Tensor, Tensor, Tensor],
+    per_example: float, keep: Tensor | None, trained: Tensor | None,
 ) -> Tensor:  # fmt: skip
     """Update in place from gradients for r m and r s, and the stds r s, all (k, d)."""
     n = log_std.shape[1]
     own = grad[:, :n] if keep is None else grad[:, :n] * keep[:, :n]
-    data_log_std = std_grad[:, :n] * stds[:, :n]
-    return _update_(
-        mean, log_std, grad, own * entries[0], data_log_std, entries[1], moments, lengths,
-        per_example, trained,
+    ratio, width = groups.to_entries(scales)
+    data_mean, data_log_std = own * ratio, std_grad[:, :n] * stds[:, :n]
+    pull = groups.total(data_mean * mean[:, :n] + data_log_std)  # before the mean moves
+    excess = _update_(
+        mean, log_std, grad, data_mean, data_log_std, width, moments, lengths, per_example,
+        trained,
     )  # fmt: skip
+    return torch.stack([pull, groups.total(excess)])
 
 
 def _update_(
@@ -254,13 +263,12 @@ def _update_(
     width: Tensor, moments: MomentTensors, lengths: tuple[Tensor, Tensor, Tensor],
     per_example: float, trained: Tensor | None,
 ) -> Tensor:  # fmt: skip
-    """AdaBelief on (KL - log_lik) / N in units of τ; returns both terms per entry, (2, k, n)."""
+    """AdaBelief on (KL - log_lik) / N in units of τ; returns ∂ KL / ∂ log τ per entry, (k, n)."""
     n, d = log_std.shape[1], mean.shape[1]
     length, second_factor, kl = lengths
     own, variance = mean[:, :n], (2 * log_std).exp()
     precision = 1 / width.square()
     excess = 1 - precision * (own.square() + variance)
-    pull = data_mean * own + data_log_std
     grad_mean = (kl * precision * own - per_example * data_mean) * width
     grad_log_std = kl * (precision * variance - 1) - per_example * data_log_std
     units = width
@@ -272,7 +280,6 @@ def _update_(
     if trained is not None:
         own_trained = trained[:, :n]
         excess = excess * own_trained
-    terms = torch.stack([pull, excess])
     adabelief_(mean, grad_mean, moments[0], moments[1], length * units, second_factor, trained)
     adabelief_(log_std, grad_log_std, moments[2], moments[3], length, second_factor, own_trained)
-    return terms
+    return excess

@@ -99,8 +99,9 @@ class MAP:
         """One gradient step in place."""
         space = problem.workspace(len(state.w))
         space.weights.copy_(state.w)
-        if state.controls.keep is not None:
-            space.weights.mul_(state.controls.keep)
+        keep, trained = state.controls.factors
+        if keep is not None:
+            space.weights.mul_(keep)
         log_lik, grad = problem.value_and_grad(space.weights, batch)
         state.step += 1
         lr = state.lr * state.controls.lr_scale
@@ -113,7 +114,7 @@ class MAP:
         problem.kernel(_update_)(
             state.w, grad, first, second, lr, length, second_factor,
             state.controls.kl_scale, self, problem.n_data, problem.layout.n_bayesian,
-            state.controls.trained,
+            trained,
         )  # fmt: skip
         return {"log_lik": log_lik}
 

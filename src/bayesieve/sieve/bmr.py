@@ -53,7 +53,8 @@ class support:
         prior_std: width of the prior: None takes the posterior's own prior; a number, one number
             per tensor name, or "empirical" (each tensor's root mean second moment).
         n_updates: coordinate updates of ζ.
-        scope: "layer" learns one ζ per tensor, "global" one for all that may be pruned.
+        scope: "layer" learns one ζ per layer (weight and bias of a module share it), "global" one
+            for all that may be pruned.
     """
 
     rule: Literal["hierarchical", "savage-dickey"] = "hierarchical"
@@ -79,20 +80,21 @@ class support:
         logit = torch.full_like(delta, torch.inf)
         for name, zeta in self.log_odds(posterior).items():
             logit[layout.slices[name]] = zeta - delta[layout.slices[name]]
-        if self.spare_last:
-            logit[layout.slices[_last(layout)]] = torch.inf
+        for name in _last_layer(layout) if self.spare_last else ():
+            logit[layout.slices[name]] = torch.inf
         return logit.masked_fill(_pruned(posterior), -torch.inf)
 
     def evidence(self, posterior: Posterior) -> Tensor:
         """ΔF of fixing each weight at 0, (d,); 0 for what was pruned before."""
-        pruned = _pruned(posterior)
+        posterior, pruned = _factorised(posterior), _pruned(posterior)
         if self.prior_std is None:
+            if posterior.prior is None:
+                raise ValueError(
+                    "reduce: this posterior has no prior to compare with (BMR, HorseshoeVI and "
+                    "TDAMP learn theirs). Give a width: support(prior_std='empirical'), a number, "
+                    "or one number per tensor as BMR.prior_stds returns them."
+                )
             return -evidence_score(posterior).masked_fill(pruned, 0)
-        if not isinstance(posterior, Factorised):
-            raise TypeError(
-                f"reduce: the posterior must be Factorised, got {type(posterior).__name__}. Use "
-                "training.laplace around a point estimate."
-            )
         delta = evidence_at_zero(posterior.mean, posterior.std, self._widths(posterior))
         delta[posterior.layout.n_bayesian :] = -torch.inf
         return delta.masked_fill(pruned, 0)
@@ -100,14 +102,19 @@ class support:
     def log_odds(self, posterior: Posterior) -> dict[str, float]:
         """ζ of every prunable tensor."""
         layout, delta, pruned = posterior.layout, self.evidence(posterior), _pruned(posterior)
-        names = [n for n in layout.names if layout.slices[n].start < layout.n_sparse]
+        layers = _prunable_layers(layout)
+        names = [name for own in layers.values() for name in own]
         if self.rule == "savage-dickey":
             return dict.fromkeys(names, 0.0)
         if self.scope == "global":
-            spared = {_last(layout)} if self.spare_last else set()
-            own = [layout.slices[name] for name in names if name not in spared]
-            return dict.fromkeys(names, self._zeta(delta, pruned, own))
-        return {name: self._zeta(delta, pruned, [layout.slices[name]]) for name in names}
+            spared = _last_layer(layout) if self.spare_last else ()
+            parts = [layout.slices[name] for name in names if name not in spared]
+            return dict.fromkeys(names, self._zeta(delta, pruned, parts))
+        found: dict[str, float] = {}
+        for own in layers.values():
+            zeta = self._zeta(delta, pruned, [layout.slices[name] for name in own])
+            found |= dict.fromkeys(own, zeta)
+        return found
 
     def _zeta(self, delta: Tensor, pruned: Tensor, parts: list[slice]) -> float:
         """ζ of the weights of some parts of w."""
@@ -198,11 +205,21 @@ def reduce_units(
 
 
 def evidence_report(
-    posterior: Posterior | SparseModel, scoring: support | None = None
+    posterior: Posterior | SparseModel, scoring: support | None = None, *, threshold: float = 0.5
 ) -> list[LayerEvidence]:
-    """What `reduce` would do in each prunable tensor, and how much evidence that gains."""
+    """What `reduce` would do in each prunable tensor, and how much evidence that gains.
+
+    Example:
+        >>> from bayesieve.core.priors import Normal
+        >>> from bayesieve.sieve.examples import small_posterior
+        >>> posterior = replace(small_posterior(), prior=Normal(1.0))
+        >>> for row in evidence_report(posterior, support("savage-dickey")):
+        ...     print(row.name, row.kept, row.total, round(row.gained, 2))
+        0.weight 7 9 2.11
+        2.weight 3 3 0.0
+    """
     scoring = scoring or support()
-    sparse = reduce(posterior, scoring)
+    sparse = reduce(posterior, scoring, threshold=threshold)
     whole = posterior_of(posterior)
     delta, layout = scoring.evidence(whole), whole.layout
     rows = []
@@ -239,17 +256,38 @@ def pruned_fraction(sparse: SparseModel) -> float:
     return zeros / total
 
 
+def _factorised(posterior: Posterior) -> Factorised:
+    """The posterior, if it is a product of normals."""
+    if isinstance(posterior, Factorised):
+        return posterior
+    way = "laplace(problem, posterior) around a point estimate"
+    if hasattr(posterior, "factorised"):
+        way = "its .factorised()"
+    raise TypeError(
+        f"reduce: the posterior must be Factorised, got {type(posterior).__name__}. Use {way}."
+    )
+
+
 def _pruned(posterior: Posterior) -> Tensor:
     """Bayesian entries at exactly 0 without spread, (d,) bool."""
-    std = getattr(posterior, "std", None)
-    if not isinstance(std, Tensor):
-        raise TypeError(
-            f"reduce: the posterior must be Factorised, got {type(posterior).__name__}. Use "
-            "training.laplace around a point estimate."
-        )
-    pruned = (std == 0) & (posterior.mean == 0)
-    pruned[posterior.layout.n_bayesian :] = False
+    own = _factorised(posterior)
+    pruned = (own.std == 0) & (own.mean == 0)
+    pruned[own.layout.n_bayesian :] = False
     return pruned
+
+
+def _prunable_layers(layout: Layout) -> dict[str, list[str]]:
+    """Names of the prunable tensors of each module, in the order of w."""
+    layers: dict[str, list[str]] = {}
+    for name in layout.names:
+        if layout.slices[name].start < layout.n_sparse:
+            layers.setdefault(name.rpartition(".")[0], []).append(name)
+    return layers
+
+
+def _last_layer(layout: Layout) -> list[str]:
+    """Names of the prunable tensors of the last layer."""
+    return _prunable_layers(layout)[_last(layout).rpartition(".")[0]]
 
 
 def _last(layout: Layout) -> str:

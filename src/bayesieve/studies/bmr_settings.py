@@ -86,16 +86,18 @@ TRIALS = {
     "top90-1": replace(_BASE, kl=1.0, kl_after=1.0, zeros=0.905),
     "top95-1": replace(_BASE, kl=1.0, kl_after=1.0, zeros=0.955),
     "top90-.1-1": replace(_BASE, kl=0.1, kl_after=1.0, zeros=0.905),
+    "top90-.1-.6": replace(_BASE, kl_after=0.6, zeros=0.905),
     "top90-.2-1": replace(_BASE, kl=0.2, kl_after=1.0, zeros=0.905),
     "top95-.1-.3": replace(_BASE, kl=0.1, kl_after=0.3, zeros=0.955),
     "top95-.1-1": replace(_BASE, kl=0.1, kl_after=1.0, zeros=0.955),
+    "top95-.1-.6": replace(_BASE, kl_after=0.6, zeros=0.955),
 }
 _SHARED = replace(_BASE, local=False, zeros=0.85)  # noise on every token would triple a step's cost
 _DEFAULTS = {
     **{(data, net): _SHARED for data in DATA for net in ("mixer", "vit")},
     ("fashion-mnist", "lenet"): replace(_BASE, kl_after=1.0, zeros=0.905),
     ("fashion-mnist", "mlp"): replace(_BASE, kl_after=1.0, zeros=0.905),
-    ("cifar10", "lenet"): replace(_BASE, kl_after=1.0, zeros=0.955),
+    ("cifar10", "lenet"): replace(_BASE, kl_after=0.6, zeros=0.955),
 }
 PRESETS = ("paper", "default", *TRIALS)
 

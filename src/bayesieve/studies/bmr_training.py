@@ -18,7 +18,7 @@ from bayesieve.sieve.bmr import pruned_fraction
 from bayesieve.studies.bmr_settings import Net, Row, Sizes, build, setting
 from bayesieve.training.fit import Fit, fit
 from bayesieve.training.options import Progress
-from bayesieve.training.stepper import fast_matmul
+from bayesieve.training.stepper import fast_kernels
 
 _BINS = 20
 _QUANTILES = 41
@@ -99,12 +99,13 @@ def _scores(posterior: Posterior, data: Examples, draws: int, row: Row) -> dict[
     """Accuracy, calibration and likelihood of the averaged prediction, and what is pruned."""
     n_samples = 0 if row.method == "map" else draws
     at_once = 500 if row.net in ("mixer", "vit") else 2000
-    with fast_matmul(data.x.device):
+    with fast_kernels(data.x.device):
         found = predict(posterior, data.x, n_samples=n_samples, batch_size=at_once)
     assert isinstance(found, ClassPrediction)
     keep = _kept(posterior)
     return {
         "accuracy": accuracy(found.probs, data.y),
+        "confidence": float(found.probs.max(1).values.double().mean()),
         "ece": ece(found.probs, data.y, _BINS, "equal-mass"),
         "nll": negative_log_likelihood(found.log_probs, data.y),
         "pruned": pruned_fraction(SparseModel(posterior, keep)),

@@ -11,7 +11,7 @@ from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Samples, SparseModel
 from bayesieve.core.priors import Normal, SpikeSlab
 from bayesieve.core.reduction import evidence_at_zero, mask_log_odds
-from bayesieve.engines.bmr import BMR
+from bayesieve.engines.bmr import BMR, PAPER_ROLES
 from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.horseshoe import HorseshoeVI
 from bayesieve.engines.map import MAP
@@ -131,7 +131,7 @@ def test_the_width_of_the_prior_can_be_given():
 
 def test_posteriors_without_a_prior_or_a_spread_are_refused():
     posterior = posterior_of()
-    with pytest.raises(ValueError, match=r"^prune: the evidence needs a normal posterior"):
+    with pytest.raises(ValueError, match=r"^reduce: .* no prior to compare with .*'empirical'"):
         reduce(replace(posterior, prior=None))
     with pytest.raises(TypeError, match=r"^reduce: the posterior must be Factorised, got Samples"):
         reduce(Samples(posterior.network, posterior.mean[None]))
@@ -215,7 +215,11 @@ def test_posteriors_without_a_normal_prior_take_the_width_of_their_weights(name)
     }[name]
     state = run(engine, known.problem, 3 if name == "tdamp" else 800)
     posterior = engine.posterior(known.problem, state)
-    own = posterior.factorised() if name == "horseshoe" else posterior
+    own = posterior
+    if name == "horseshoe":
+        with pytest.raises(TypeError, match=r"got UnitScaled. Use its .factorised\(\)"):
+            reduce(posterior)
+        own = posterior.factorised()
     sparse = reduce(own, support("savage-dickey", prior_std="empirical"))
     assert sparse.keep[known.active].all()
     # Message passing counts data again at every pass: its stds are too small, and more is kept.
@@ -236,6 +240,21 @@ def test_one_share_for_all_layers():
     zeta = support(scope="global").log_odds(posterior)
     delta = support().evidence(posterior)[:210].double()
     assert zeta["2.weight"] == zeta["0.weight"] == pytest.approx(mask_log_odds(delta).item())
+
+
+def test_weight_and_bias_of_a_layer_share_their_odds_and_are_spared_together():
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    network = Network.of(model, Gaussian(), PAPER_ROLES)
+    mean = torch.zeros(26)
+    mean[:12] = 2.0  # all weights of the first layer are needed, none of its biases
+    posterior = Factorised(network, mean, torch.full((26,), 0.3), Normal(1.0))
+    zeta, delta = support().log_odds(posterior), support().evidence(posterior).double()
+    layout = network.layout
+    both = torch.cat([delta[layout.slices[name]] for name in ("0.weight", "0.bias")])
+    assert zeta["0.weight"] == zeta["0.bias"] == pytest.approx(mask_log_odds(both).item())
+    spared = reduce(posterior, support("savage-dickey", spare_last=True), allow_empty_layers=True)
+    kept = {name: int(spared.keep[part].sum()) for name, part in layout.slices.items()}
+    assert kept == {"0.weight": 12, "0.bias": 0, "2.weight": 8, "2.bias": 2}
 
 
 def test_a_threshold_of_probability():

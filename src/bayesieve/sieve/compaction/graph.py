@@ -125,9 +125,10 @@ def measure(module: fx.GraphModule, example: Tensor) -> Traced:
         with torch.no_grad():
             _Recorder(module, garbage_collect_values=True).run(example.clone())
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        reason = str(error).partition("\n")[0].rstrip(".")  # torch.fx adds where it was
         raise ValueError(
             f"compact: the network does not run on an example of shape {tuple(example.shape)} and "
-            f"{example.dtype}: {error}"
+            f"{example.dtype}: {reason}."
         ) from error
     return Traced(module)
 
