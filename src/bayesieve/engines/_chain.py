@@ -91,7 +91,12 @@ def chain_state(
     w = problem.starting_points(n_models, generator, engine.start)
     prior, latents = engine.prior, None
     if isinstance(prior, GaussianLaplace):
-        SharedNoise.of(problem)  # raises where the likelihood does not fit
+        noise = SharedNoise.of(problem)  # raises where the likelihood does not fit
+        if noise is None and engine.averaging.noise_first:
+            raise ValueError(
+                f"{type(engine).__name__}: averaging.noise_first is for real targets; "
+                "class labels have no residuals. Leave it at 0."
+            )
         latents = latents_of(prior, problem, w)
     std = prior.other_std if isinstance(prior, GaussianLaplace) else prior.std
     n_kept = engine.chain.n_kept
@@ -195,10 +200,7 @@ def lengths(engine: Sampler, state: ChainState) -> tuple[Tensor, Tensor]:
     """Step size and temperature of the step now being taken, each scalar or (k, 1)."""
     chain = engine.chain
     size = state.step_size * state.controls.lr_scale * chain.factor(state.step)
-    temperature = state.temperature
-    if chain.cooling != 1:
-        temperature = temperature * chain.cooling ** (state.step - 1)
-    return size, temperature
+    return size, state.temperature * chain.heat(state.step)
 
 
 def energy(engine: Sampler, state: ChainState) -> Tensor:

@@ -34,12 +34,15 @@ def after_move_(engine: Sampler, state: ChainState, at: Slope) -> None:
     state.average.lerp_(w, 1 / (state.step - chain.burn_in).clamp(min=1))
     if state.latents is None or engine.adapt == "none":
         return
-    omega = engine.averaging.omega(state.step)
+    averaging = engine.averaging
+    omega = averaging.omega(state.step)
     if engine.adapt == "em":
         omega = torch.ones_like(omega)
+    settling = state.step <= averaging.noise_first if averaging.noise_first else None
     update_latents_(
-        state.latents, w, state.controls.keep, omega, engine.averaging, at.square_sum, at.n_targets
-    )
+        state.latents, w, state.controls.keep, omega, averaging, at.square_sum, at.n_targets,
+        settling,
+    )  # fmt: skip
 
 
 def keep_norms_(engine: Sampler, problem: Problem, state: ChainState) -> None:

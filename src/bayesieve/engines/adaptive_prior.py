@@ -11,7 +11,8 @@ rescaled from the likelihood's own noise_std to σ.
 Reference: [Deng], algorithm 1.
 Departures: ω falls ten times lower by default than in the paper's regression, whose latents settle
 before the weights have moved; σ̃ uses the residuals at the point where the gradient was taken, which
-saves a forward pass; a pruned weight counts as a weight of 0.
+saves a forward pass; a pruned weight counts as a weight of 0; for its first steps σ² may follow the
+residuals alone (eq. L3 of docs/theory/sgld.md).
 """
 
 import math
@@ -35,6 +36,9 @@ from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.priors import per_model
 from bayesieve.core.problem import Problem
 from bayesieve.engines.chain import Averaging
+
+# of the newest residuals while σ settles: a hundred batches, whatever ω is
+_NOISE_WEIGHT = 0.01
 
 
 @dataclass
@@ -147,7 +151,7 @@ class SharedNoise:
 
 def update_latents_(
     latents: Latents, w: Tensor, keep: Tensor | None, omega: Tensor, averaging: Averaging,
-    square_sum: Tensor | None, n_targets: int,
+    square_sum: Tensor | None, n_targets: int, settling: Tensor | None = None,
 ) -> None:  # fmt: skip
     """One round of eqs 12, 13, 15 and 14 in place.
 
@@ -159,6 +163,7 @@ def update_latents_(
         averaging: what is learned.
         square_sum: residual sum of squares, (k,), where σ is also the noise.
         n_targets: number of targets it sums over, 0 for class labels.
+        settling: bool, scalar or (k, 1): chains whose σ² follows the residuals alone, eq. L3.
     """
     n, numbers = latents.rho.shape[1], (latents.spike_scale, latents.slab_std)
     own = w[:, :n] if keep is None else w[:, :n] * keep[:, :n]
@@ -177,17 +182,28 @@ def update_latents_(
         best = best_slab_prob(means, latents.slab_share, latents.spike_share)
         latents.slab_prob.lerp_(best, omega)
     if averaging.scale:
-        _update_scale_(latents, own, omega, square_sum, n_targets)
+        _update_scale_(latents, own, omega, square_sum, n_targets, settling)
 
 
 def _update_scale_(
-    latents: Latents, own: Tensor, omega: Tensor, square_sum: Tensor | None, n_targets: int
-) -> None:
+    latents: Latents, own: Tensor, omega: Tensor, square_sum: Tensor | None, n_targets: int,
+    settling: Tensor | None,
+) -> None:  # fmt: skip
     laplace_sum = (latents.laplace * own.abs()).sum(1, keepdim=True)
     squares = (latents.gauss * own.square()).sum(1, keepdim=True)
     squares = squares + latents.scale_count * latents.scale_square
     if square_sum is not None:
         squares = squares + square_sum[:, None]
     count = own.shape[1] + n_targets + latents.scale_count + 2
-    best = best_scale(laplace_sum, squares, count)
-    latents.scale.copy_(latents.scale.square().lerp(best.square(), omega).sqrt())
+    best = best_scale(laplace_sum, squares, count).square()
+    if settling is not None:
+        assert square_sum is not None
+        best = torch.where(settling, _residual_variance(latents, square_sum, n_targets), best)
+        omega = torch.where(settling, _NOISE_WEIGHT, omega)
+    latents.scale.copy_(latents.scale.square().lerp(best, omega).sqrt())
+
+
+def _residual_variance(latents: Latents, square_sum: Tensor, n_targets: int) -> Tensor:
+    """Maximiser over σ² of the likelihood and the prior of σ² by themselves, eq. L3, (k, 1)."""
+    guess = latents.scale_count * latents.scale_square
+    return (square_sum[:, None] + guess) / (n_targets + latents.scale_count + 2)

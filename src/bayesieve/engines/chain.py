@@ -22,6 +22,8 @@ class Averaging:
         power: in (0, 1].
         scale: whether σ is learned.
         slab_prob: whether δ of each layer is learned.
+        noise_first: real targets: first steps in which σ² follows the residuals alone, so that the
+            search for what matters does not depend on the σ it begins with.
 
     Example:
         >>> round(Averaging(weight=10.0).omega(torch.tensor(0.0)).item(), 4)  # 10 · 1000^-0.7
@@ -33,10 +35,11 @@ class Averaging:
     power: float = 0.7
     scale: bool = True
     slab_prob: bool = True
+    noise_first: int = 0
 
     def __post_init__(self) -> None:
         check_positive("Averaging", weight=self.weight, power=self.power)
-        check_not_negative("Averaging", delay=self.delay)
+        check_not_negative("Averaging", delay=self.delay, noise_first=self.noise_first)
         check_fraction("Averaging", power=self.power)
 
     def omega(self, step: Tensor) -> Tensor:
@@ -56,6 +59,8 @@ class Chain:
         delay: steps before it begins to fall.
         cycle: steps of a cosine cycle from the full step size to 0; 0 for none.
         cooling: factor on the temperature after each step; below 1 is simulated annealing.
+        warming: first steps in which the temperature rises linearly from 0: the chain climbs to a
+            mode, as [Rockova]'s search does, before it samples around it.
 
     Example:
         >>> round(Chain(cycle=10).factor(torch.tensor(6.0)).item(), 4)  # half-way down a cosine
@@ -69,6 +74,7 @@ class Chain:
     delay: float = 1.0
     cycle: int = 0
     cooling: float = 1.0
+    warming: int = 0
 
     @classmethod
     def over(
@@ -97,6 +103,7 @@ class Chain:
         check_positive("Chain", thin=self.thin, n_kept=self.n_kept, delay=self.delay)
         check_positive("Chain", cooling=self.cooling)
         check_not_negative("Chain", burn_in=self.burn_in, power=self.power, cycle=self.cycle)
+        check_not_negative("Chain", warming=self.warming)
 
     def factor(self, step: Tensor) -> Tensor:
         """Factor on the step size at step k ≥ 1."""
@@ -105,6 +112,18 @@ class Chain:
             value = (1 + (step - 1) / self.delay) ** -self.power
         if self.cycle:
             value = value * 0.5 * (1 + torch.cos(math.pi / self.cycle * ((step - 1) % self.cycle)))
+        return value
+
+    def heat(self, step: Tensor) -> Tensor | float:
+        """Factor on the temperature at step k ≥ 1.
+
+        Example:
+            >>> Chain(warming=4).heat(torch.tensor(2.0)).item()
+            0.25
+        """
+        value: Tensor | float = self.cooling ** (step - 1) if self.cooling != 1 else 1.0
+        if self.warming:
+            value = value * ((step - 1) / self.warming).clamp(max=1)
         return value
 
     def n_seen(self, step: Tensor) -> Tensor:

@@ -78,7 +78,7 @@ def train(
     own = engine(setting, len(train_on), n_steps)
     # Point estimates end at a minimum; chains keep moving while they are averaged.
     schedule = (
-        Schedule(lr="cosine")
+        Schedule(lr="cosine", warmup=0.02)
         if isinstance(own, MAP)
         else Schedule(lr=setting.decay, hold=0.5, warmup=0.02)
     )

@@ -9,13 +9,18 @@ N(1, 0.2²), 0, ...), noise variance 3; batches of 50; ε = 0.001 k^(-1/3); the 
 methods and settings of all data sets run as one batch of chains, one compiled function per step.
 
 Methods: "sgld" (fixed penalties), "em" (ω = 1), "paper" (SA with ω = 10 (k + 1000)^-0.7) and "sa",
-ours. It follows ω = (k + K/5)^-0.7 in a run of K steps, begins with penalties of 10, and samples
-with v₀ = 0.01 during the first tenth, whatever v₀ is asked for: a wide spike cannot tell small
-coefficients from noise before σ has settled. During the second tenth v₀ rises to its own value, and
-σ falls with it so that σ² (1 + 2 p v₀²), the variance of a response under noise and spikes, stays
-the same. What is kept comes after that, under the prior asked for. "sa-unit" is "sa" with σ
-starting at 1 whatever is asked for: its two rows for each v₀ differ by random numbers only, so it
-says nothing about the settings with σ = 2.
+ours, which has three parts in a run of K steps.
+
+1. Search, K/10 steps: the temperature rises from 0 to 1, v₀ = 0.01 whatever is asked for, σ²
+   follows the residuals alone, and penalties grow from 30, just below √(2 n log p) = 37, above
+   which no noise gets in. A chain that starts hot lets a thousand coefficients wander, and what
+   matters is lost among them; a σ shared with a thousand coefficients at rest says nothing about
+   the noise.
+2. Widening, K/10 steps: v₀ rises to its own value, and σ falls with it so that σ² (1 + 2 p v₀²),
+   the variance of a response under noise and spikes, stays the same.
+3. Sampling under the prior asked for; this is what is kept.
+
+ω = weight (5/K) (1 + 5k/K)^-0.7 with a weight of 4 in the search and of 1 after it.
 
 A variable is selected where the last ρ is above 1/2; the count by ρ averaged over what is kept
 stands beside it.
@@ -43,37 +48,41 @@ from bayesieve.studies.aeb_linear_table import SETTINGS, Row, draw, shown, summa
 from bayesieve.training.compiling import compiler_missing
 
 N, P, N_TEST, BATCH, NOISE_VAR = 100, 1000, 2000, 50, 3.0
-PENALTY = 10.0  # κ₀ and κ₁ that "sa" starts from; the authors' code starts from 1
 _BLOCK = 100  # steps between kept draws: the paper's thinning
-_NARROW_SPIKE = 0.01  # v₀ of the first part of "sa"
-_HOLD, _BURN_IN = 0.1, 0.2  # shares of the run at which v₀ begins to rise, and is what was asked
+_SEARCH, _BURN_IN = 0.1, 0.2  # shares of the run at which the search ends, and v₀ is what was asked
+_NARROW_SPIKE = 0.01  # v₀ of the search
 
 
 @dataclass(frozen=True)
 class Method:
-    """How the prior follows the chain: ω = min(1, weight (k + delay)^-0.7).
+    """How the prior follows the chain: ω = min(1, weight (k + 1000)^-0.7), or as above.
 
     Args:
         weight: factor of ω; 0 leaves the prior alone, infinity is EM.
-        delay: in steps; None is a fifth of the run.
-        penalty: starting κ₀ and κ₁.
-        narrow: whether the run begins with a narrow spike.
-        start_scale: σ to start from instead of the one asked for.
+        penalty: starting κ₀ and κ₁; the authors' code starts from 1.
+        searches: whether the run begins with a search, and ω is that of the module's docstring.
+        later: factor of ω after the search.
     """
 
     weight: float
-    delay: float | None = 1000.0
     penalty: float = 1.0
-    narrow: bool = False
-    start_scale: float | None = None
+    searches: bool = False
+    later: float = 1.0
+
+    def omega(self, step: Tensor, n_steps: int) -> Tensor:
+        """Weight of the newest estimate at each step of a run."""
+        if not self.searches:
+            return (self.weight * (step + 1000) ** -0.7).clamp(max=1)
+        unit = n_steps / 5
+        weight = torch.where(step <= _SEARCH * n_steps, self.weight, self.later)
+        return (weight / unit * (1 + step / unit) ** -0.7).clamp(max=1)
 
 
 METHODS = {
     "sgld": Method(0.0),
     "em": Method(float("inf")),
     "paper": Method(10.0),
-    "sa": Method(1.0, None, PENALTY, narrow=True),
-    "sa-unit": Method(1.0, None, PENALTY, narrow=True, start_scale=1.0),
+    "sa": Method(4.0, penalty=30.0, searches=True, later=1.0),
 }
 
 
@@ -147,25 +156,19 @@ class _Chains:
         # The formulas' own bookkeeping wants a problem; its data are not used.
         problem = Problem(nn.Linear(P, 1, bias=False), Gaussian(), (data.x[0], data.y[0]))
         self.latents: Latents = latents_of(prior, problem, self.w)
+        self.methods = methods
         self.spike_scale = self.latents.spike_scale.clone()
-        self.narrow = torch.tensor([method.narrow for method in methods])[:, None]
-        self.latents.spike_scale[self.narrow] = _NARROW_SPIKE
-        for i, method in enumerate(methods):
-            if method.start_scale is not None:
-                self.latents.scale[i] = method.start_scale
-        self.weight = torch.tensor([method.weight for method in methods])[:, None]
-        own = n_steps / 5
-        delays = [own if method.delay is None else method.delay for method in methods]
-        self.delay = torch.tensor(delays)[:, None]
+        self.searches = torch.tensor([method.searches for method in methods])[:, None]
+        self.latents.spike_scale[self.searches] = _NARROW_SPIKE
         self.average = torch.zeros_like(self.w)
         self.average_rho = torch.zeros_like(self.w)
         self.n_kept = 0
 
     def widen_(self, progress: float) -> None:
         """Give the spike its scale at a fraction of the run, and keep the response's variance."""
-        share = min(max((_BURN_IN - progress) / (_BURN_IN - _HOLD), 0.0), 1.0)
+        share = min(max((_BURN_IN - progress) / (_BURN_IN - _SEARCH), 0.0), 1.0)
         narrowed = self.spike_scale * (_NARROW_SPIKE / self.spike_scale) ** share
-        new = torch.where(self.narrow, narrowed, self.spike_scale)
+        new = torch.where(self.searches, narrowed, self.spike_scale)
         old = self.latents.spike_scale
         self.latents.scale.mul_(((1 + 2 * P * old.square()) / (1 + 2 * P * new.square())).sqrt())
         old.copy_(new)
@@ -177,10 +180,14 @@ class _Chains:
         keys = torch.stack([fresh_keys(self.generator) for _ in range(size)])
         number = torch.arange(done + 1, done + size + 1, dtype=self.w.dtype)
         lengths = 1e-3 * number ** (-1 / 3)
+        omegas = torch.stack([own.omega(number, self.n_steps) for own in self.methods], 1)
+        searching = (number <= _SEARCH * self.n_steps)[:, None, None] & self.searches
+        rising = (number - 1)[:, None, None] / (_SEARCH * self.n_steps)
+        heats = torch.where(searching, rising, torch.ones_like(rising))
         for i in range(size):
             step(
                 self.w, self.latents, self.data.x, self.data.y, picks[i], keys[i], lengths[i],
-                (self.weight * (number[i] + self.delay) ** -0.7).clamp(max=1),
+                omegas[i, :, None], heats[i], searching[i],
             )  # fmt: skip
         if done >= _BURN_IN * self.n_steps:
             self.n_kept += 1
@@ -211,7 +218,7 @@ class _Chains:
 
 def _step_(
     w: Tensor, latents: Latents, x: Tensor, y: Tensor, pick: Tensor, keys: Tensor, length: Tensor,
-    omega: Tensor,
+    omega: Tensor, heat: Tensor, searching: Tensor,
 ) -> None:  # fmt: skip
     """One move of every chain and one update of its prior, in place."""
     k = len(w)
@@ -219,9 +226,9 @@ def _step_(
     residual = own_y[:, None] - w.view(len(x), -1, P) @ own_x.mT  # (D, C, n)
     data_grad = (residual @ own_x).view(k, P) * (N / BATCH) / latents.scale.square()
     noise = counter_normals((k, P), keys, w.dtype)
-    w.add_(langevin_move(data_grad - prior_pull(w, latents), noise, length, length.new_ones(())))
+    w.add_(langevin_move(data_grad - prior_pull(w, latents), noise, length, heat))
     square_sum = residual.square().sum(-1).view(k) * (N / BATCH)
-    update_latents_(latents, w, None, omega, Averaging(), square_sum, N)
+    update_latents_(latents, w, None, omega, Averaging(), square_sum, N, searching)
 
 
 def main(arguments: list[str] | None = None) -> None:

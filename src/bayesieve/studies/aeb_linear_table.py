@@ -13,11 +13,10 @@ from bayesieve.assess.figures.style import save as save_figure
 from bayesieve.studies.aeb_journal import table
 
 SETTINGS = ((0.01, 2.0), (0.1, 2.0), (0.01, 1.0), (0.1, 1.0))  # (v₀, σ)
-# MAE and MSE in the order of SETTINGS; "paper", "sa" and "sa-unit" are SGLD-SA
+# MAE and MSE in the order of SETTINGS; "paper" and "sa" are SGLD-SA
 _SA = ((1.89, 5.56), (1.72, 5.64), (1.48, 3.51), (1.54, 4.42))
 PAPER = {
     "sa": _SA,
-    "sa-unit": _SA,
     "paper": _SA,
     "em": ((3.49, 19.31), (2.23, 8.22), (2.23, 19.28), (2.07, 6.94)),
     "sgld": ((15.85, 416.39), (15.85, 416.39), (11.86, 229.38), (7.72, 88.90)),

@@ -1,5 +1,6 @@
 """The stochastic approximation of the prior's latent numbers, against a slow plain version."""
 
+import copy
 import math
 
 import pytest
@@ -144,6 +145,40 @@ def test_the_shared_noise_replaces_the_likelihoods_own():
     torch.testing.assert_close(grad * noise.factor(scale), their_grad)
 
 
+def test_the_noise_settles_by_the_residuals_alone():
+    # A grid over σ of log-likelihood and log prior of σ²; the weights have no say.
+    problem = regression()
+    prior = GaussianLaplace(spike_scale=0.3, scale=0.8, scale_count=3.0, scale_square=1.3)
+    engine = SGLD(prior, 1e-6, 0.0, "sa", Averaging(noise_first=2))
+    state = engine.init(problem, seeded(0), 2)
+    batch = Batch(problem.x, problem.y)
+    residual = problem.network.outputs(state.w[:1], problem.x, {})[0] - problem.y
+    total, n = residual.square().sum().item(), residual.numel()
+    grid = torch.linspace(0.2, 5, 200_001, dtype=F64)
+    value = -n * grid.log() - total / (2 * grid**2)
+    value = value - (prior.scale_count + 2) * grid.log() - 3 * 1.3 / (2 * grid**2)
+    best = grid[value.argmax()].item()
+    engine.step(problem, state, batch)
+    expected = math.sqrt(0.99 * 0.8**2 + 0.01 * best**2)
+    assert state.latents.scale[0].item() == pytest.approx(expected, rel=1e-5)
+    engine.step(problem, state, batch)
+    later = copy.deepcopy(state.latents)  # the third follows eq. 14
+    outputs = problem.network.outputs(state.w[:1], problem.x, {})[0]
+    total = (outputs - problem.y).square().sum().expand(2)
+    engine.step(problem, state, batch)
+    omega = torch.tensor(1003**-0.7, dtype=F64)
+    update_latents_(later, state.w, None, omega, Averaging(), total, n)
+    torch.testing.assert_close(state.latents.scale[0], later.scale[0])
+
+
+def test_class_labels_have_no_noise_to_settle():
+    engine = SGLD(PRIOR, adapt="sa", averaging=Averaging(noise_first=5))
+    with pytest.raises(ValueError, match=r"SGLD: averaging\.noise_first is for real targets"):
+        engine.init(classifier(), seeded(0))
+    with pytest.raises(ValueError, match="Averaging: noise_first must be >= 0"):
+        Averaging(noise_first=-1)
+
+
 def test_two_noise_levels_are_refused():
     data = torch.zeros(4, 3), torch.zeros(4, 1)
     problem = Problem(nn.Linear(3, 1), Gaussian(learned=True), data)
@@ -157,6 +192,15 @@ def test_omega_falls_from_its_first_value_and_never_exceeds_one():
     expected = [10 * (k + 1000) ** -0.7 for k in (0, 1e3, 1e5)]
     assert ours.tolist() == pytest.approx(expected)
     assert Averaging(weight=1e9).omega(steps).tolist() == [1, 1, 1]
+
+
+def test_the_authors_residual_network_moves_its_latents_half_way():
+    # ω = 0.02 (1000 + k)^-0.75 over 50,000 steps: their log prints 23.6 % as the smallest ρ.
+    omega = Averaging(0.02, 1000.0, 0.75).omega(torch.arange(50_000, dtype=F64))
+    left = (1 - omega).prod().item()
+    assert 1 - left == pytest.approx(0.529, abs=5e-4)
+    assert 0.5 * left == pytest.approx(0.236, abs=5e-4)  # from one half towards 0
+    assert 0.606 + (0.5 - 0.606) * left == pytest.approx(0.556, abs=5e-4)  # towards the highest
 
 
 @pytest.mark.parametrize("adapt", ["none", "sa", "em"])

@@ -115,6 +115,23 @@ def test_cooling_multiplies_the_temperature():
     torch.testing.assert_close(state.w, noise[0] + 0.5 * noise[1])
 
 
+def test_warming_starts_without_noise_and_ends_at_the_temperature():
+    steps = torch.arange(1, 7, dtype=F64)
+    assert Chain(warming=4).heat(steps).tolist() == [0, 0.25, 0.5, 0.75, 1, 1]
+    both = Chain(warming=2, cooling=0.5).heat(steps)
+    assert both.tolist() == [0, 0.25, 0.25, 0.125, 0.0625, 0.03125]
+    engine = SGLD(step_size=0.5, temperature=4.0, chain=Chain(warming=4))
+    problem = no_data()
+    state = engine.init(problem, seeded(0))
+    state.precision.zero_()
+    start, noise = state.w.clone(), seeded(0)
+    for heat in (0.0, 1.0, 2.0):  # of 4 in all
+        expected = start + heat**0.5 * torch.empty(1, 3, dtype=F64).normal_(generator=noise)
+        engine.step(problem, state, Batch(problem.x, problem.y))
+        torch.testing.assert_close(state.w, expected)
+        start = expected
+
+
 @pytest.mark.parametrize(("n_steps", "expected"), [
     (0, [0]), (2, [2]), (4, [4]), (5, [5]), (6, [6]), (7, [6, 7]), (9, [6, 8, 9]),
     (12, [8, 10, 12]), (13, [10, 12, 13]),
@@ -165,11 +182,20 @@ def test_a_compiled_cpu_step_draws_by_counter(engine, monkeypatch):
         ({"burn_in": -1}, "burn_in must be >= 0"),
         ({"cooling": 0.0}, "cooling must be > 0"),
         ({"power": -1.0}, "power must be >= 0"),
+        ({"warming": -1}, "warming must be >= 0"),
     ],
 )
 def test_impossible_chains_are_refused(settings, message):
     with pytest.raises(ValueError, match=f"^Chain: {message}"):
         Chain(**settings)
+
+
+@pytest.mark.parametrize("step_size", [0.21, (1e-3, 0.21)])
+def test_more_noise_from_the_gradient_than_friction_takes_out_is_refused(step_size):
+    # β̂ = ½ V ε must not exceed α, of any chain
+    with pytest.raises(ValueError, match=r"SGHMC: gradient_variance.* must be <= friction"):
+        SGHMC(step_size=step_size, friction=0.1)
+    assert SGHMC(step_size=0.2, friction=0.1).step_size == 0.2
 
 
 def refuse(self, *args):
@@ -181,7 +207,7 @@ def refuse(self, *args):
     [
         SGLD(GaussianLaplace(), 1e-5, adapt="sa", chain=Chain(burn_in=1, thin=2, power=0.3)),
         SGHMC(GaussianLaplace(), 1e-5, adapt="em", chain=Chain(cycle=3, cooling=0.9)),
-        SGHMC(step_size=1e-5, preconditioned=True),
+        SGHMC(step_size=1e-5, preconditioned=True, chain=Chain(warming=3)),
     ],
     ids=["sgld-sa", "sghmc-em", "sghmc-rms"],
 )
