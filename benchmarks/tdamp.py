@@ -35,7 +35,7 @@ from bayesieve.core.problem import Problem
 from bayesieve.core.storage import atomic_write
 from bayesieve.engines.tdamp import TDAMP
 from bayesieve.nets import mlp
-from bayesieve.training.stepper import fast_matmul, make_stepper
+from bayesieve.training.stepper import fast_kernels, make_stepper
 
 BATCH = 100
 ADAM = "Adam"
@@ -145,7 +145,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     device = torch.device(options.device)
-    with fast_matmul(device):
+    with fast_kernels(device):
         rows = measure(cases_of(options.n, device), options.rounds, device)
     for row in rows:
         target = "" if row.target is None else f"  (target {row.target:g})"

@@ -30,7 +30,8 @@ def linear_model(n_inputs: int, dtype: torch.dtype = torch.float64) -> nn.Module
 
 def flat(state: Any) -> Tensor:
     """The tensor of shape (k, d) that a step moves, whatever the engine calls it."""
-    return state.mean if hasattr(state, "mean") else state.w
+    names = ("mean", "w", "data_linear")
+    return next(getattr(state, name) for name in names if hasattr(state, name))
 
 
 def renew(engine, problem, state, step, n_steps):

@@ -44,6 +44,22 @@ def test_a_layer_is_a_module_and_the_last_is_wider():
     assert stds["2.weight"] == stds["2.bias"] == pytest.approx(mean_c)
 
 
+def test_the_papers_start_is_uniform_in_units_of_the_prior():
+    model = nn.Sequential(nn.Linear(60, 40), nn.Tanh(), nn.Linear(40, 30)).double()
+    data = normal(10, 60, seed=8), normal(10, 30, seed=9)
+    problem = Problem(model, Gaussian(0.5), data, roles=PAPER_ROLES)
+    state = BMR.paper().init(problem, seeded(0), n_models=20)
+    width = state.groups.to_entries(widths(state))
+    hidden = state.mean / width
+    for numbers, n in ((hidden, hidden.numel()), (state.scale_mean, 40)):
+        assert numbers.abs().max() <= 2
+        error = 4 / math.sqrt(n)  # four standard errors, in units of the std
+        assert abs(numbers.mean()) < error * 2 / math.sqrt(3)
+        assert abs(numbers.square().mean() - 4 / 3) < error * math.sqrt(16 / 5 - 16 / 9)
+    torch.testing.assert_close(state.log_std.exp(), 0.1 * width)
+    assert (state.scale_log_std.exp() - 0.1).abs().max() < 1e-12
+
+
 def test_sums_over_layers_undo_spreading():
     layers = layers_of(deep().layout, CPU)
     ones = torch.ones(1, 26, dtype=torch.float64)

@@ -421,7 +421,7 @@ def test_it_runs_under_fit_and_ends_in_a_posterior_the_rest_can_use():
     [
         (
             nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3)),
-            r"^TDAMP: layer '1' \(BatchNorm1d\) is not supported; supported: Linear, ReLU, Flatten",
+            r"^TDAMP: layer '1' \(BatchNorm1d\) is not supported; supported: Linear, Conv2d, ReLU",
         ),
         (
             nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3)),

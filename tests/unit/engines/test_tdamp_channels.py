@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.special import log_ndtr
 
+from bayesieve.core.likelihoods import Bernoulli, Categorical
 from bayesieve.engines.tdamp.channels import (
+    PROBIT_VARIANCE,
     class_log_probs,
     gaussian_channel,
     inverse_mills,
@@ -19,6 +21,7 @@ from bayesieve.engines.tdamp.channels import (
     star_channel,
     truncated,
 )
+from bayesieve.engines.tdamp.observing import Observation
 
 F64 = torch.float64
 
@@ -156,6 +159,21 @@ def test_two_classes_are_one_probit_of_the_difference():
     torch.testing.assert_close(found.g[:, 0], -total.g)
     torch.testing.assert_close(found.gamma[:, 0], total.gamma)
     torch.testing.assert_close(found.g[:, 1], total.g, rtol=0.1, atol=0)
+
+
+@pytest.mark.parametrize("far", [0.1, 5.0, 500.0])
+def test_no_class_is_pulled_harder_than_a_logit(far):
+    """Near the boundary nothing changes; a lost example pulls as one that is just lost."""
+    omega, var = torch.tensor([[-far, far, 0.0]], dtype=F64), torch.full((1, 3), 0.2, dtype=F64)
+    label, none = torch.tensor([0]), torch.ones(1, 1, dtype=F64)
+    free = star_channel(omega, var, label, PROBIT_VARIANCE)
+    found = Observation(Categorical(), label, none, (1, 3))(omega, var)
+    steepest = max(free.g.abs().max().item(), 1.0)
+    assert (steepest > 1) is (far > 1)
+    for ours, theirs in zip(found, free, strict=True):
+        torch.testing.assert_close(ours, theirs / steepest)
+    binary = Observation(Bernoulli(), torch.zeros(1, 1, dtype=F64), none, (1, 1))
+    assert binary(omega[:, 1:2], var[:, :1]).g.abs().max() <= 1
 
 
 def test_class_probabilities_sum_to_one_and_follow_the_order_of_the_outputs():

@@ -16,9 +16,10 @@ Equations are derived in docs/theory/tdamp.md, not transcribed: only an abstract
 Symbols: H linear, G and P precision, ν slab_var, ρ active_prob, π activity, β power, c memory,
 κ trust, V var.
 Departures: the data message decays (`memory`) and is counted `power` times, less so when it cools
-(T29); a weight moves at most `trust` standard deviations per batch; one sweep per batch, so Onsager
-terms vanish; the probit has variance 1.702² so that outputs are logits; removed groups are masked,
-not cut out of the tensors.
+(T29); classes pull no harder than logits (T30); a weight moves at most `trust` standard deviations
+per batch; one sweep per batch, so Onsager terms vanish; the probit has variance 1.702² so that
+outputs are logits; convolutions are linear layers over patches; removed groups are masked, not cut
+out of the tensors.
 """
 
 from dataclasses import dataclass, field
@@ -48,7 +49,7 @@ _NOISE_NAME = EXTRA_PREFIX + "log_noise_std"
 
 @dataclass(frozen=True)
 class TDAMP:
-    """Message-passing engine for fully connected ReLU networks.
+    """Message-passing engine for ReLU networks of linear layers and convolutions.
 
     Inputs should be centred and have unit average energy per feature, targets of a regression be
     standardised. A pass ends when as many examples were seen as the problem has.
@@ -57,7 +58,7 @@ class TDAMP:
         prior: groups, their prior activity and slab variances.
         keep: fraction of groups of each layer to end with; None removes what the evidence does not
             support: hidden units by their joint evidence, other groups each by its own. With a
-            single output that removes too many units (see the theory page).
+            single output their number is a guess, and channels of a convolution need a target.
         prune_passes: first and last pass after which groups are removed; afterwards exactly `keep`
             of them are left. Without `keep` a pass removes at most an equal share of the units.
             Leave some passes to recover.
@@ -120,6 +121,11 @@ class TDAMP:
         if problem.weighted:
             raise ValueError("TDAMP: every example counts once; remove the weights.")
         layout, wiring = problem.layout, Wiring(problem.network, self.prior.group)
+        if self._settings.joint and any(layer.window for layer in wiring.layers):
+            raise ValueError(
+                "TDAMP: without keep, hidden units are chosen by the joint evidence of Linear "
+                "layers; give keep for a network with Conv2d, 1.0 to keep all channels."
+            )
         zeros = problem.initial.new_zeros(n_models, layout.size)
         slab = zeros.new_ones(n_models, wiring.n_layers + 1)
         start = torch.zeros_like(zeros)
@@ -193,9 +199,11 @@ class TDAMP:
     ) -> tuple[Message, Tensor]:
         """Score and precision of the batch, (k, d), and its predictive log density, (k,)."""
         layout = problem.layout
-        x = batch.x.flatten(2 if batch.per_member else 1).to(mean.dtype)
+        x, lead = batch.x.to(mean.dtype), 2 if batch.per_member else 1
+        if state.wiring.layers[0].window is None:
+            x = x.flatten(lead)
         n_outputs = layout.shapes[layout.names.index(state.wiring.layers[-1].weight)][0]
-        shape = (*x.shape[:-1], n_outputs)
+        shape = (*x.shape[:lead], n_outputs)
         seen = Observation(problem.likelihood, batch.y, state.noise, shape)
         means, variances = layout.unflatten(mean), layout.unflatten(var)
         sweep = problem.kernel(batch_score)(

@@ -197,6 +197,21 @@ def star_channel(omega: Tensor, var: Tensor, label: Tensor, noise: float) -> Res
     return Response(g, gamma)
 
 
+def bounded(response: Response) -> Response:
+    """The response of each example, (..., n, C), scaled to slopes of at most 1, eq. T30.
+
+    The tail of log Φ is a parabola: an example on the wrong side pulls the harder the further it
+    is, and in a deep network, whose outputs grow with every layer, that runs away. A logit, which
+    the outputs are read as, has a slope of at most 1.
+
+    Example:
+        >>> bounded(Response(torch.tensor([[4.0, -2.0]]), torch.tensor([[0.4, 0.2]]))).gamma
+        tensor([[0.1000, 0.0500]])
+    """
+    scale = response.g.abs().amax(-1, keepdim=True).clamp(min=1).reciprocal()
+    return Response(response.g * scale, response.gamma * scale)
+
+
 class Site(NamedTuple):
     """exp(E z - T z² / 2), a Gaussian factor on the output of the true class."""
 

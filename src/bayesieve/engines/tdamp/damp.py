@@ -11,20 +11,22 @@ import torch
 from torch import Tensor
 
 from bayesieve.engines.tdamp.channels import Response, Unit, relu_channel, relu_moments
+from bayesieve.engines.tdamp.convolution import Window, as_images, as_rows
 from bayesieve.engines.tdamp.elimination import readout_gram
 
 LEAST_VARIANCE = 1e-8
 
 
 class Layer(NamedTuple):
-    """Names of a linear layer's tensors."""
+    """Names of a layer's tensors, and where it looks if it is a convolution."""
 
     weight: str
     bias: str | None
+    window: Window | None = None
 
 
 class Weights(NamedTuple):
-    """Mean and variance of a layer's weights, (k, o, i), and biases, (k, o)."""
+    """Mean and variance of a layer's weights, (k, o, i), and biases, (k, o); i covers a patch."""
 
     mean: Tensor
     var: Tensor
@@ -119,30 +121,63 @@ def batch_score(
         layers: from input to output.
         mean: cavity means by name, each with a leading axis of k.
         var: cavity variances.
-        x: (n, i) or (k, n, i).
+        x: (n, i) or (k, n, i); for a convolution (n, c, h, w) or (k, n, c, h, w).
         channel: of the outputs.
         joint: whether to compute the grams of eq. T26, from the first hidden layer to the last.
     """
     weights = [_weights(layer, mean, var) for layer in layers]
-    inputs: list[Unit | Tensor] = [x]
-    fields = [forward(x, weights[0])]
-    for own in weights[1:]:
-        inputs.append(relu_moments(*fields[-1]))
-        fields.append(forward(inputs[-1], own))
+    inputs = [_rows(layers[0], x)]
+    fields = [_field(layers[0], x, forward(inputs[0], weights[0]))]
+    for layer, own in zip(layers[1:], weights[1:], strict=True):
+        units = relu_moments(*fields[-1])
+        inputs.append(_rows(layer, units))
+        fields.append(_field(layer, units.mean, forward(inputs[-1], own)))
     response = channel(*fields[-1])
     scores: dict[str, Tensor] = {}
     precisions: dict[str, Tensor] = {}
     grams = _grams(layers, weights, inputs, fields, channel) if joint else []
     for i in reversed(range(len(layers))):
         layer, below = layers[i], inputs[i]
-        scores[layer.weight], precisions[layer.weight] = weight_score(response, below, weights[i])
+        if layer.window is not None:
+            response = Response(*(as_rows(value) for value in response))
+        score, precision = weight_score(response, below, weights[i])
+        scores[layer.weight], precisions[layer.weight] = score, precision
         if layer.bias is not None:
             scores[layer.bias] = response.g.sum(-2)
             precisions[layer.bias] = response.gamma.sum(-2).clamp(min=0)
         if isinstance(below, Unit):
-            a, b = backward(response, below, weights[i])
+            message = backward(response, below, weights[i])
+            a, b = (_units(layer, fields[i - 1].mean, value) for value in message)
             response, _ = relu_channel(*fields[i - 1], a, b)
     return Sweep(scores, precisions, fields[-1], channel.log_prob(*fields[-1]), grams)
+
+
+def _rows(layer: Layer, units: Unit | Tensor) -> Unit | Tensor:
+    """What a layer multiplies its weights with: patches, or the units of an example in a row."""
+    if isinstance(units, Unit):
+        return Unit(_cut(layer, units.mean), _cut(layer, units.var))
+    return _cut(layer, units)
+
+
+def _cut(layer: Layer, values: Tensor) -> Tensor:
+    if layer.window is not None:
+        return layer.window.rows(values)
+    return values.flatten(-3) if values.dim() > 3 else values  # images have at least four axes
+
+
+def _field(layer: Layer, below: Tensor, rows: Unit) -> Unit:
+    """Pre-activations in the shape of the layer's units, of which `below` is the shape."""
+    if layer.window is None:
+        return rows
+    size = layer.window.size(*below.shape[-2:])
+    return Unit(as_images(rows.mean, size), as_images(rows.var, size))
+
+
+def _units(layer: Layer, below: Tensor, message: Tensor) -> Tensor:
+    """A message to what a layer looked at, in the shape of the units below, summed over patches."""
+    if layer.window is None:
+        return message.view_as(below)
+    return layer.window.sums(message, *below.shape[-2:])
 
 
 def _grams(
@@ -212,4 +247,4 @@ def absorb_(
 
 def _weights(layer: Layer, mean: Mapping[str, Tensor], var: Mapping[str, Tensor]) -> Weights:
     bias = (None, None) if layer.bias is None else (mean[layer.bias], var[layer.bias])
-    return Weights(mean[layer.weight], var[layer.weight], *bias)
+    return Weights(mean[layer.weight].flatten(2), var[layer.weight].flatten(2), *bias)

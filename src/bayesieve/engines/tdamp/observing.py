@@ -10,6 +10,7 @@ from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian, Likelih
 from bayesieve.engines.tdamp.channels import (
     PROBIT_VARIANCE,
     Response,
+    bounded,
     class_log_probs,
     gaussian_channel,
     probit_channel,
@@ -38,11 +39,11 @@ class Observation:
         self.target = target.long() if labels else target.reshape(shape).to(noise.dtype)
 
     def __call__(self, omega: Tensor, var: Tensor) -> Response:
-        """The response of eq. T2."""
+        """The response of eq. T2, of classes bounded by eq. T30."""
         if isinstance(self._likelihood, Categorical):
-            return star_channel(omega, var, self.target, PROBIT_VARIANCE)
+            return bounded(star_channel(omega, var, self.target, PROBIT_VARIANCE))
         if isinstance(self._likelihood, Bernoulli):
-            return probit_channel(omega, var, 2 * self.target - 1, PROBIT_VARIANCE)
+            return bounded(probit_channel(omega, var, 2 * self.target - 1, PROBIT_VARIANCE))
         return gaussian_channel(omega, var, self.target, self._noise)
 
     def curvature(self, omega: Tensor, var: Tensor) -> Tensor:

@@ -15,8 +15,9 @@ from bayesieve.engines.tdamp.spmp import group_sum
 from bayesieve.engines.tdamp.state import PassSettings, TDAMPState, kept, moments, set_
 
 # The evidence is read at a share of the data, since what a removal costs at once is mostly learned
-# again: 0.01 to 0.1 find the same support. Few data are read in full.
-_JUDGED_AT, _LEAST_EXAMPLES = 0.1, 200
+# again: 0.01 to 0.1 find the same support. Few data are read in full, and few outputs at a larger
+# share: a unit pays for its incoming weights once, however many outputs it serves.
+_JUDGED_AT, _LEAST_TARGETS = 0.1, 2000  # examples times outputs
 
 
 def remove_units_(problem: Problem, state: TDAMPState, settings: PassSettings, now: Tensor) -> None:
@@ -49,6 +50,17 @@ def remove_units_(problem: Problem, state: TDAMPState, settings: PassSettings, n
     state.reached[:, state.n_bayesian :] = 0
 
 
+def judged_share(n_data: int, n_listening: Tensor) -> Tensor:
+    """Share τ of the data that evidence is read at, of the shape of `n_listening`.
+
+    Example:
+        >>> judged_share(4000, torch.tensor([1.0, 3.0, 20.0]))
+        tensor([0.5000, 0.1667, 0.1000])
+    """
+    targets = n_data * n_listening.clamp(min=1)
+    return (_LEAST_TARGETS / targets).clamp(_JUDGED_AT, 1.0)
+
+
 def _incoming_cost(state: TDAMPState) -> Tensor:
     """KL[q || prior] of each unit's incoming weights with the data counted once, (k, g)."""
     wiring = state.wiring
@@ -69,9 +81,9 @@ def _readout(problem: Problem, state: TDAMPState, index: int) -> tuple[Readout, 
     size = weight.shape[-1] + 1
     gram = state.gram[:, state.wiring.grams[index]].view(-1, size, size).double()
     prior_var = state.slab_var[:, index + 1, None].double()
-    share = min(1.0, max(_JUDGED_AT, _LEAST_EXAMPLES / problem.n_data))
-    cov = spd_inverse(share * gram + torch.diag_embed((1 / prior_var).expand(-1, size)))
     listening = (var[above.weight] > 0).any(-1).double().sum(-1, keepdim=True)
+    share = judged_share(problem.n_data, listening)[..., None]
+    cov = spd_inverse(share * gram + torch.diag_embed((1 / prior_var).expand(-1, size)))
     return Readout(torch.cat([weight, bias[..., None]], -1), cov), prior_var, listening
 
 

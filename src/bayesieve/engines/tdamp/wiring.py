@@ -8,14 +8,15 @@ from torch import Tensor, nn
 from bayesieve.core.group_sparse import Group
 from bayesieve.core.layout import Layout
 from bayesieve.core.network import Network
+from bayesieve.engines.tdamp.convolution import Window
 from bayesieve.engines.tdamp.damp import Layer
 from bayesieve.errors import UnsupportedModelError
 
-_SUPPORTED = "Linear, ReLU, Flatten"
+_SUPPORTED = "Linear, Conv2d, ReLU, Flatten"
 
 
 class Wiring:
-    """A chain of linear layers with ReLU between them, as index vectors over w.
+    """A chain of linear layers or convolutions with ReLU between, as index vectors over w.
 
     Attributes:
         layers: tensor names, from input to output.
@@ -54,28 +55,49 @@ def fan_in(layout: Layout, layer: Layer) -> int:
 
 
 def _chain(network: Network) -> list[Layer]:
-    """The linear layers in order; raises unless they alternate with ReLU."""
+    """The layers with weights in order; raises unless they alternate with ReLU."""
     layers: list[Layer] = []
-    relu_next = False
+    relu_next = flat = False
     for name, module in _leaves(network.skeleton):
-        if isinstance(module, nn.Flatten) and not layers:
+        if isinstance(module, nn.Flatten) and not relu_next and not flat:
+            flat = True
             continue
         if isinstance(module, nn.Linear) and not relu_next:
+            if layers and layers[-1].window is not None and not flat:
+                raise UnsupportedModelError(
+                    f"TDAMP: layer {name!r} (Linear) follows a convolution; put Flatten before it."
+                )
             layers.append(_layer(network.layout, name, module))
+            flat = True
+        elif isinstance(module, nn.Conv2d) and not relu_next and not flat:
+            layers.append(
+                _layer(network.layout, name, module)._replace(window=_window(name, module))
+            )
         elif not (isinstance(module, nn.ReLU) and relu_next):
             kind = type(module).__name__
             if kind in _SUPPORTED:
                 raise UnsupportedModelError(
-                    f"TDAMP: layer {name!r} ({kind}) is out of place; supported is Flatten, then "
-                    "Linear layers with one ReLU between each two."
+                    f"TDAMP: layer {name!r} ({kind}) is out of place; supported is Conv2d layers, "
+                    "Flatten, then Linear layers, with one ReLU between each two."
                 )
             raise UnsupportedModelError(
                 f"TDAMP: layer {name!r} ({kind}) is not supported; supported: {_SUPPORTED}."
             )
         relu_next = not relu_next
-    if not relu_next:
+    if not relu_next or layers[-1].window is not None:
         raise UnsupportedModelError("TDAMP: the last layer must be Linear; remove what follows it.")
     return layers
+
+
+def _window(name: str, module: nn.Conv2d) -> Window:
+    """Where a convolution looks; raises for what `unfold` cannot do."""
+    if module.groups != 1 or module.padding_mode != "zeros" or isinstance(module.padding, str):
+        raise UnsupportedModelError(
+            f"TDAMP: layer {name!r} (Conv2d) must have groups=1 and its padding given as numbers "
+            "of zeros."
+        )
+    fields = (module.kernel_size, module.stride, module.padding, module.dilation)
+    return Window(*((int(own[0]), int(own[1])) for own in fields))
 
 
 def _leaves(module: nn.Module, name: str = "") -> list[tuple[str, nn.Module]]:
@@ -88,7 +110,7 @@ def _leaves(module: nn.Module, name: str = "") -> list[tuple[str, nn.Module]]:
     ]
 
 
-def _layer(layout: Layout, name: str, module: nn.Linear) -> Layer:
+def _layer(layout: Layout, name: str, module: nn.Linear | nn.Conv2d) -> Layer:
     prefix = f"{name}." if name else ""
     bias = None if module.bias is None else f"{prefix}bias"
     for own in (f"{prefix}weight", bias):
@@ -103,7 +125,7 @@ def _layer(layout: Layout, name: str, module: nn.Linear) -> Layer:
 def _layer_index(layout: Layout, layers: tuple[Layer, ...]) -> Tensor:
     index = torch.full((layout.size,), len(layers))
     for i, layer in enumerate(layers):
-        for name in layer:
+        for name in (layer.weight, layer.bias):
             if name is not None:
                 index[layout.slices[name]] = i
     return index
@@ -119,20 +141,28 @@ def _grouping(
     shapes = dict(zip(layout.names, layout.shapes, strict=True))
     grouped = {"units": layers[:-1], "inputs": layers[:1], "weights": layers}[group]
     for i, layer in enumerate(grouped):
-        n_out, n_in = shapes[layer.weight]
-        count = {"units": n_out, "inputs": n_in, "weights": n_out * n_in}[group]
+        shape = shapes[layer.weight]
+        count = {"units": shape[0], "inputs": shape[1], "weights": shape.numel()}[group]
         start = blocks[-1].stop if blocks else 0
         own = torch.arange(start, start + count)
         blocks.append(slice(start, start + count))
         if group == "units":
-            groups[layer.weight] = own[:, None].expand(n_out, n_in)
+            groups[layer.weight] = own.view(-1, *[1] * (len(shape) - 1)).expand(shape)
             if layer.bias is not None:
                 groups[layer.bias] = own
             above = layers[i + 1].weight
-            sources[above] = own.expand(shapes[above])
+            # behind Flatten a channel of a convolution has one column per position
+            sources[above] = _across(
+                own.repeat_interleave(shapes[above][1] // count), shapes[above]
+            )
         else:
-            groups[layer.weight] = own.view(1, -1).expand(n_out, n_in) if group == "inputs" else own
+            groups[layer.weight] = _across(own, shape) if group == "inputs" else own
     return groups, sources, blocks
+
+
+def _across(values: Tensor, shape: torch.Size) -> Tensor:
+    """One value per input of a weight tensor, at each of its entries."""
+    return values.view(1, -1, *[1] * (len(shape) - 2)).expand(shape)
 
 
 def _flat(layout: Layout, values: dict[str, Tensor], other: int) -> Tensor:
