@@ -12,7 +12,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor, fx, nn
 
-from bayesieve.assess.features import feature_importance, feature_inclusion
+from bayesieve.assess.features import feature_importance, feature_inclusion, normalised_among
 from bayesieve.assess.predict import Prediction
 from bayesieve.checks import check_positive
 from bayesieve.core.likelihoods import Likelihood
@@ -245,18 +245,23 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         """Importance φ of each column, (p,), from 0 to 1, averaged over the members.
 
         It rests on inclusion probabilities where the engine has them, else on the evidence for
-        each weight, else on the size of the weights.
+        each weight, else on the size of the weights. A column that never varied has 0.
         """
         check_is_fitted(self)
-        found = [
-            feature_importance(own.posterior, source=importance_source(own.posterior)).phi
-            for own in self.sparse_models_
-        ]
-        return np.asarray(torch.stack(found).double().mean(0).cpu().numpy())
+        varies = torch.as_tensor(self.x_scale_.varies)
+        found = []
+        for own in self.sparse_models_:
+            source = importance_source(own.posterior)
+            psi = feature_importance(own.posterior, source=source).psi.cpu()
+            found.append(normalised_among(psi, varies))
+        return np.asarray(torch.stack(found).double().mean(0).numpy())
 
     @property
     def inclusion_(self) -> NDArray[np.float64]:
-        """Posterior probability that each column matters, (p,), averaged over the members."""
+        """Posterior probability that each column matters, (p,), averaged over the members.
+
+        It is 0 for a column that never varied.
+        """
         check_is_fitted(self)
         found = []
         for own in self.sparse_models_:
@@ -267,7 +272,8 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
                     "engine='sbnn' or 'flat-vi'."
                 )
             found.append(feature_inclusion(own.posterior, source=source))
-        return np.asarray(torch.stack(found).double().mean(0).cpu().numpy())
+        mean = torch.stack(found).double().mean(0).cpu().numpy()
+        return np.asarray(mean * self.x_scale_.varies)
 
     @property
     def zeros_(self) -> float:

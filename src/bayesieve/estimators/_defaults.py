@@ -101,7 +101,7 @@ def _flat_vi(length: Length) -> Engine[Any]:
 
 
 def _map(length: Length) -> Engine[Any]:
-    return MAP(lr=_rate(length, 5e-3), weight_decay=1e-2, start="he")
+    return MAP(lr=_rate(length, 5e-3), weight_decay=0.3, start="he")
 
 
 def _bmr(length: Length) -> Engine[Any]:
@@ -204,6 +204,8 @@ def epochs_of(who: str, epochs: int | None, n_rows: int, batch_size: int) -> int
         per_epoch = math.ceil(n_rows / batch_size)
         return max(_LEAST_EPOCHS, min(_MOST_EPOCHS, round(_STEPS / per_epoch)))
     check_positive(who, epochs=epochs)
+    if epochs != int(epochs):
+        raise TypeError(f"{who}: epochs must be a whole number, got {epochs}.")
     return int(epochs)
 
 

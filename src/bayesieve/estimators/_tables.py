@@ -14,16 +14,17 @@ DTYPE = torch.float32
 
 @dataclass(frozen=True, eq=False)
 class Scale:
-    """Mean and standard deviation of columns, (p,); constant columns have std 1.
+    """Mean and standard deviation of columns, (p,); those that never vary have std 1.
 
     Example:
         >>> scale = Scale.of(np.array([[0.0, 5.0], [2.0, 5.0]]))
-        >>> scale.mean.tolist(), scale.std.tolist()
-        ([1.0, 5.0], [1.0, 1.0])
+        >>> scale.mean.tolist(), scale.std.tolist(), scale.varies.tolist()
+        ([1.0, 5.0], [1.0, 1.0], [True, False])
     """
 
     mean: FloatArray
     std: FloatArray
+    varies: NDArray[np.bool_]
 
     @classmethod
     def of(cls, values: NDArray[Any], weight: FloatArray | None = None) -> "Scale":
@@ -31,13 +32,14 @@ class Scale:
         values = values.astype(np.float64)
         mean = np.average(values, axis=0, weights=weight)
         std = np.sqrt(np.average((values - mean) ** 2, axis=0, weights=weight))
-        tiny = std <= 1e-12 * np.maximum(1.0, np.abs(mean))  # constant up to rounding
-        return cls(mean, np.where(tiny, 1.0, std))
+        varies = std > 1e-12 * np.abs(mean)  # else constant up to rounding
+        # The value itself for a constant: of a huge one the mean's rounding would be an input.
+        return cls(np.where(varies, mean, values[0]), np.where(varies, std, 1.0), varies)
 
     @classmethod
     def neutral(cls, n_columns: int) -> "Scale":
         """Leaves values as they are."""
-        return cls(np.zeros(n_columns), np.ones(n_columns))
+        return cls(np.zeros(n_columns), np.ones(n_columns), np.ones(n_columns, dtype=bool))
 
     def apply(self, values: NDArray[Any]) -> Tensor:
         """(n, p) in units of the standard deviation."""

@@ -25,13 +25,13 @@ from typing import Any
 
 import torch
 
-from bayesieve.assess.figures.features import error_path, lines, scatter
+from bayesieve.assess.features.proportion import RULES
 from bayesieve.checks import check_choice
 from bayesieve.core.storage import atomic_write
+from bayesieve.studies.parts import join_tables, read_parts
 from bayesieve.studies.records import machine
 from bayesieve.studies.sbnn_simulations import (
     QUICK,
-    NetName,
     Scale,
     cross_validated_accuracy,
     false_discoveries,
@@ -41,12 +41,11 @@ from bayesieve.studies.sbnn_simulations import (
     two_input_importance,
 )
 
-_NETS: tuple[NetName, ...] = ("20-10", "additive")
 Rows = list[dict[str, Any]]
 
 
 def _accuracy(scale: Scale) -> Rows:
-    return [row for net in _NETS for d in scale.dims
+    return [row for net in scale.nets for d in scale.dims
             for row in fixed_fraction_accuracy(scale, net, d)]  # fmt: skip
 
 
@@ -57,7 +56,7 @@ def _d(scale: Scale) -> int:
 
 EXPERIMENTS: Mapping[str, Callable[[Scale], Any]] = {
     "e1": two_input_importance,
-    "e2": lambda scale: [r for net in _NETS for r in importance_against_effects(scale, net)],
+    "e2": lambda scale: [r for net in scale.nets for r in importance_against_effects(scale, net)],
     "e3": _accuracy,
     "e3-cv": lambda scale: [cross_validated_accuracy(scale, s, _d(scale)) for s in scale.shares],
     "e4": lambda scale: [r for s in (0.2, 0.5, 0.9) for r in pruning_curve(scale, s, _d(scale))],
@@ -73,10 +72,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="two data sets a cell, short runs")
     parser.add_argument("--full", action="store_true", help="20 (fdr: 100) data sets a cell")
     parser.add_argument("--sets", type=int, help="data sets a cell, in place of 5 (full: 20)")
+    parser.add_argument("--dims", help="comma list of numbers of inputs for e3, in place of all")
+    parser.add_argument("--nets", help="20-10 or additive for e2 and e3, in place of both")
+    parser.add_argument("--shares", help="comma list of π for e3-cv, in place of all")
+    parser.add_argument("--join", type=Path, nargs="+", help="make one record of these parts")
     parser.add_argument("--at-once", type=int, help="networks per population; memory grows with it")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--folder", type=Path, help="where figures go")
     options = parser.parse_args(arguments)
+    if options.join is not None:
+        _finish(join_tables(read_parts(options.join, "sbnn_tables")), options)
+        return 0
     names = options.only.split(",")
     for name in names:
         check_choice("sbnn_tables", "experiment", name, EXPERIMENTS)
@@ -91,16 +97,28 @@ def main(arguments: list[str] | None = None) -> int:
         started = time.perf_counter()
         result["experiments"][name] = EXPERIMENTS[name](scale)
         result["seconds"][name] = round(time.perf_counter() - started, 1)
-        result["findings"] = findings(result["experiments"])
         print(f"{name:<6} {result['seconds'][name]:.0f} s", flush=True)
-        if options.out is not None:
-            options.out.parent.mkdir(parents=True, exist_ok=True)
-            atomic_write(options.out, (json.dumps(result, indent=1) + "\n").encode())
+        _write(result, options.out)
+    _finish(result, options)
+    return 0
+
+
+def _write(result: dict[str, Any], path: Path | None) -> None:
+    result["findings"] = findings(result["experiments"])
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(path, (json.dumps(result, indent=1) + "\n").encode())
+
+
+def _finish(result: dict[str, Any], options: argparse.Namespace) -> None:
+    _write(result, options.out)
     print(page(result))
     if options.folder is not None:
+        # Drawing needs matplotlib; the numbers do not.
+        from bayesieve.studies.sbnn_tables_figures import draw
+
         draw(result["experiments"], options.folder)
         atomic_write(options.folder / "sbnn_tables.md", page(result).encode())
-    return 0
 
 
 def _scale(options: argparse.Namespace) -> Scale:
@@ -110,6 +128,13 @@ def _scale(options: argparse.Namespace) -> Scale:
         base = replace(base, at_once=1024)
     if options.sets is not None:
         base = replace(base, n_sets=options.sets, fdr_sets=options.sets)
+    if options.shares is not None:
+        base = replace(base, shares=tuple(float(share) for share in options.shares.split(",")))
+    if options.dims is not None:
+        base = replace(base, dims=tuple(int(d) for d in options.dims.split(",")))
+    if options.nets is not None:
+        check_choice("sbnn_tables", "net", options.nets, base.nets)
+        base = replace(base, nets=(options.nets,))
     return base if options.at_once is None else replace(base, at_once=options.at_once)
 
 
@@ -123,14 +148,15 @@ def page(result: Mapping[str, Any]) -> str:
         parts += ["## Selection accuracy, best 20 % kept, π = 0.2",
                   _table(("network", "D", "alpha", "accuracy", "oracle"), rows)]  # fmt: skip
     if "e3-cv" in found:
-        heads = ("π", "best", "paired", "one-se", "fixed 20 %", "kept (paired)")
-        rows = [(r["share"], *(f"{r[k]['accuracy']:.3f}" for k in
-                 ("best", "paired", "one-se", "fixed")), f"{r['paired']['proportion']:.2f}")
-                for r in found["e3-cv"]]  # fmt: skip
+        heads = ("π", *RULES, "fixed 20 %", "kept (generous)")
+        rows = [(r["share"], *(f"{r[k]['accuracy']:.3f}" for k in (*RULES, "fixed")),
+                 f"{r['generous']['proportion']:.2f}") for r in found["e3-cv"]]  # fmt: skip
         parts += ["## Selection accuracy, cross-validated proportion", _table(heads, rows)]
-        names = list(found["e3-cv"][0]["mse"])
-        rows = [(r["share"], *(f"{r['mse'][n]:.3f}" for n in names)) for r in found["e3-cv"]]
-        parts += ["## Test error / variance of the target", _table(("π", *names), rows)]
+        compared = [r for r in found["e3-cv"] if "mse" in r]
+        if compared:
+            names = list(compared[0]["mse"])
+            rows = [(r["share"], *(f"{r['mse'][n]:.3f}" for n in names)) for r in compared]
+            parts += ["## Test error / variance of the target", _table(("π", *names), rows)]
     if "fdr" in found:
         own = found["fdr"]
         rows = [(k, f"{v['fdr']:.3f} ± {v['fdr_standard_error']:.3f}",
@@ -164,7 +190,7 @@ def findings(found: Mapping[str, Any]) -> dict[str, dict[str, float]]:
         if every:
             own.setdefault(key, {})["lowest"] = min(every)
     if "e3-cv" in found:
-        own["validated"] = {"accuracy": min(r["paired"]["accuracy"] for r in found["e3-cv"])}
+        own["validated"] = {"accuracy": min(r["generous"]["accuracy"] for r in found["e3-cv"])}
         ratios = [r["mse"]["refit"] / r["mse"]["full BNN"] for r in found["e3-cv"]
                   if r["share"] == 0.2]  # fmt: skip
         if ratios:
@@ -180,71 +206,6 @@ def findings(found: Mapping[str, Any]) -> dict[str, dict[str, float]]:
 def _table(header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
     marks = ["---", *["---:"] * (len(header) - 1)]
     return "\n".join(f"| {' | '.join(map(str, row))} |" for row in (header, marks, *rows))
-
-
-def draw(found: Mapping[str, Any], folder: Path) -> None:
-    """Figures after the paper's 1 to 10, as PNG files."""
-    if "e1" in found:
-        rows = found["e1"]
-        shares = [r["share"] for r in rows]
-        own = {"ψ₁": (shares, [r["psi_1"] for r in rows]),
-               "ψ₂": (shares, [r["psi_2"] for r in rows])}  # fmt: skip
-        lines(own, folder / "figure_1.png", title="Importance of two inputs",
-              xlabel="share of variance of input 2", ylabel="ψ")  # fmt: skip
-    if "e2" in found:
-        for number, nonlinear in ((2, False), (3, True)):
-            chosen = [r for r in found["e2"] if r["nonlinear"] == nonlinear]
-            kind = "non-linear" if nonlinear else "linear"
-            lines(_by(chosen, ("net", "d"), "alpha", "correlation"),
-                  folder / f"figure_{number}.png", title=f"φ and effect sizes, {kind}",
-                  xlabel="alpha", ylabel="correlation")  # fmt: skip
-    if "e3" in found:
-        for number, net in ((4, "20-10"), (5, "additive")):
-            chosen = [r for r in found["e3"] if r["net"] == net]
-            lines(_by(chosen, ("d",), "alpha", "accuracy"), folder / f"figure_{number}.png",
-                  title=f"Inputs told rightly, {net}", xlabel="alpha", ylabel="accuracy",
-                  level=0.9)  # fmt: skip
-    if "e3-cv" in found:
-        _draw_proportions(found["e3-cv"], folder)
-    if "e4" in found:
-        lines(_by(found["e4"], ("share",), "removed", "mse"), folder / "figure_9.png",
-              title="Error against weights removed", xlabel="weights removed",
-              ylabel="test error / variance", percent_x=True)  # fmt: skip
-    if "fdr" in found:
-        own_rates = {k: v for k, v in found["fdr"].items() if isinstance(v, dict)}
-        scatter([v["fdr"] for v in own_rates.values()], [v["power"] for v in own_rates.values()],
-                folder / "figure_10.png", title=f"Level {found['fdr']['level']}",
-                xlabel="realised false-discovery rate", ylabel="power",
-                groups=list(own_rates))  # fmt: skip
-
-
-def _draw_proportions(rows: Rows, folder: Path) -> None:
-    shares = [r["share"] for r in rows]
-    rules = ("best", "paired", "one-se", "fixed")
-    lines({rule: (shares, [r[rule]["accuracy"] for r in rows]) for rule in rules},
-          folder / "figure_6.png", title="Inputs told rightly", level=0.85,
-          xlabel="π, share of inputs that matter", ylabel="accuracy")  # fmt: skip
-    kept = {rule: (shares, [r[rule]["proportion"] for r in rows]) for rule in rules[:3]}
-    lines({**kept, "truth": (shares, shares)}, folder / "figure_7.png",
-          title="Share of inputs kept", xlabel="π", ylabel="share kept")  # fmt: skip
-    names = list(rows[0]["mse"])
-    lines({name: (shares, [r["mse"][name] for r in rows]) for name in names},
-          folder / "figure_8.png", title="Test error after selection", xlabel="π",
-          ylabel="test error / variance")  # fmt: skip
-    middle = rows[len(rows) // 2]
-    title = f"One data set, π = {middle['share']}"
-    error_path(middle["proportions"], middle["path"], folder / "path.png", title=title,
-               xlabel="share of inputs kept")  # fmt: skip
-
-
-def _by(rows: Rows, keys: tuple[str, ...], x: str, y: str) -> dict[str, tuple[Any, Any]]:
-    series: dict[str, tuple[list[Any], list[Any]]] = {}
-    for row in rows:
-        label = ", ".join(f"{key} {row[key]}" for key in keys)
-        own = series.setdefault(label, ([], []))
-        own[0].append(row[x])
-        own[1].append(row[y])
-    return dict(series)
 
 
 if __name__ == "__main__":

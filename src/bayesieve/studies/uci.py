@@ -10,6 +10,7 @@ candidates' inner splits and ensemble members of one setting train as one popula
 
     sbnn, flat-vi             ensembles of 5, chosen settings; also with 50 % of the weights removed
     sbnn-het                  the same with noise that depends on the inputs
+    sbnn-dropout              the same, wider, with dropout while it learns, for twice the steps
     sbnn-paper                one network of 50 units, the paper's prior; pruned in one shot
     deep-ensemble             5 plain networks
     bnn                       one mean-field Gaussian network, prior weight 1
@@ -38,6 +39,7 @@ from bayesieve.checks import check_choice
 from bayesieve.core.storage import atomic_write
 from bayesieve.data.files import data_root
 from bayesieve.data.uci import load_uci
+from bayesieve.studies.parts import join_uci, read_parts
 from bayesieve.studies.records import machine
 from bayesieve.studies.uci_baselines import BASELINES, run_baseline
 from bayesieve.studies.uci_fits import (
@@ -53,7 +55,16 @@ from bayesieve.studies.uci_page import OUR_ROWS, PUBLISHED, findings, page
 
 SETS = tuple(PUBLISHED)
 _N_SPLITS = {"protein": 5}
-_ENGINES = ("sbnn", "sbnn-het", "flat-vi", "deep-ensemble", "bnn", "dropout", "sbnn-paper")
+_ENGINES = (
+    "sbnn",
+    "sbnn-het",
+    "sbnn-dropout",
+    "flat-vi",
+    "deep-ensemble",
+    "bnn",
+    "dropout",
+    "sbnn-paper",
+)
 ROWS = (*_ENGINES, *BASELINES)
 
 
@@ -65,6 +76,8 @@ def candidates(row: str, *, large: bool) -> list[Setting]:
                 Setting(widths=deep, kl=0.3)]  # fmt: skip
     if row == "sbnn-het":
         return [Setting(widths=deep, kl=kl, noise="heteroscedastic") for kl in (0.1, 0.3)]
+    if row == "sbnn-dropout":
+        return [Setting(widths=(width, width), kl=0.03, dropout=0.1) for width in (100, 200)]
     if row == "flat-vi":
         return [Setting("flat-vi", deep, kl, 0.5) for kl in (0.03, 0.1, 0.3)]
     if row == "deep-ensemble":
@@ -88,6 +101,8 @@ def run_row(
     budget: Budget = budget_for(n_rows, quick=quick, effort=effort)
     if row in ("bnn", "dropout", "sbnn-paper"):
         budget = single(budget)
+    if row == "sbnn-dropout":
+        budget = replace(budget, steps=2 * budget.steps)
     settings = candidates(row, large=n_rows > 20_000)
     task = Task(name, splits, device)
     if row == "sbnn-paper":
@@ -96,27 +111,62 @@ def run_row(
 
 
 def timing(name: str, device: str, steps: int = 300, alone: int = 3) -> dict[str, Any]:
-    """Seconds per network: all splits with five members as one population, against one by one."""
+    """Seconds per network: all splits with five members as one population, against one by one.
+
+    On a CPU these are processor seconds of one thread: what else the machine does leaves them be.
+    """
     torch.set_num_threads(1)
+    clock = time.process_time if device == "cpu" else time.perf_counter
     splits = [load_uci(name, data_root(), split=i) for i in range(_N_SPLITS.get(name, 20))]
     task, setting = Task(name, splits, device), candidates("sbnn", large=False)[1]
     budget = replace(budget_for(len(splits[0].train)), steps=steps)
     rows = [(i, torch.arange(len(data.train))) for i, data in enumerate(splits) for _ in range(5)]
     task.train(setting, rows[:1], budget, 0)  # what is loaded once is not counted
-    began = time.perf_counter()
+    began = clock()
     for row in rows[:alone]:
         task.train(setting, [row], budget, 1)
-    single_seconds = (time.perf_counter() - began) / alone
-    began = time.perf_counter()
+    single_seconds = (clock() - began) / alone
+    began = clock()
     task.train(setting, rows, budget, 1)
-    together = (time.perf_counter() - began) / len(rows)
+    together = (clock() - began) / len(rows)
     return {"set": name, "steps": steps, "networks": len(rows), "alone_seconds": single_seconds,
             "together_seconds": together, "ratio": single_seconds / together}  # fmt: skip
+
+
+def estimate(name: str, steps: int = 30) -> dict[str, Any]:
+    """Processor seconds of row "sbnn" on one CPU core, from `steps` steps of each population.
+
+    What grows with the steps is measured between a short run and one of twice its length. The
+    whole networks and the pruned ones are all counted as the costliest candidate: an upper bound
+    up to prediction, which takes seconds.
+    """
+    torch.set_num_threads(1)
+    splits = [load_uci(name, data_root(), split=i) for i in range(_N_SPLITS.get(name, 20))]
+    n_rows = len(splits[0].train)
+    budget, task = budget_for(n_rows), Task(name, splits, "cpu")
+    every = [(i, torch.arange(len(data.train))) for i, data in enumerate(splits)]
+
+    def extrapolated(setting: Setting, n_each: int) -> float:
+        rows, spent = [own for own in every for _ in range(n_each)], []
+        for length in (steps, 2 * steps):
+            began = time.process_time()
+            task.train(setting, rows, replace(budget, steps=length), 1)
+            spent.append(time.process_time() - began)
+        return spent[0] + (spent[1] - spent[0]) * (budget.steps - steps) / steps
+
+    settings = candidates("sbnn", large=n_rows > 20_000)
+    choice = sum(extrapolated(own, budget.inner) for own in settings)
+    training = max(extrapolated(own, budget.n_members) for own in settings)
+    return {"set": name, "choice_seconds": round(choice), "training_seconds": round(2 * training),
+            "seconds": round(choice + 2 * training)}  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run what is asked for and missing; write JSON and a page."""
     options = _parser().parse_args(arguments)
+    if options.join is not None:
+        _finish(join_uci(read_parts(options.join, "uci")), options.out)
+        return 0
     sets, rows = options.sets.split(","), options.rows.split(",")
     for name in sets:
         check_choice("uci", "set", name, SETS)
@@ -129,18 +179,36 @@ def main(arguments: list[str] | None = None) -> int:
         print(json.dumps(result["timing"]))
         _write(options.out, result)
         return 0
+    if options.estimate:
+        result["estimate"] = _estimates(sets)
+        _write(options.out, result)
+        return 0
     todo = [(name, row) for name in sets for row in rows if row not in result["sets"].get(name, {})]
     # The longest first: the others fill the gaps.
     todo.sort(key=lambda task: (SETS.index(task[0]) not in (6, 4, 5, 3), ROWS.index(task[1])))
     for (name, row), record in _results(todo, options):
-        result["sets"].setdefault(name, {})[row] = record
-        result["findings"] = findings(result)
+        result["sets"].setdefault(name, {})[row] = {**record, "machine": result["machine"]}
         print(_line(name, row, record), flush=True)
         _write(options.out, result)
-    print(page(result))
-    if options.out is not None:
-        atomic_write(options.out.with_suffix(".md"), page(result).encode())
+    _finish(result, options.out)
     return 0
+
+
+def _estimates(sets: list[str]) -> dict[str, Any]:
+    found = []
+    for name in sets:
+        found.append(estimate(name))
+        print(json.dumps(found[-1]), flush=True)
+    total = sum(own["seconds"] for own in found)
+    print(f"{total} s of one core, {total / 120:.0f} minutes on two")
+    return {"sets": found, "core_seconds": total, "minutes_on_two_cores": round(total / 120, 1)}
+
+
+def _finish(result: dict[str, Any], out: Path | None) -> None:
+    _write(out, result)
+    print(page(result))
+    if out is not None:
+        atomic_write(out.with_suffix(".md"), page(result).encode())
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -154,6 +222,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="300 steps, 2 members, 2 candidates")
     parser.add_argument("--full", action="store_true", help="everything: what is done anyway")
     parser.add_argument("--timing", metavar="SET", help="time a population against one by one")
+    parser.add_argument(
+        "--estimate", action="store_true", help="predict the CPU time of row sbnn from a few steps"
+    )
+    parser.add_argument("--join", type=Path, nargs="+", help="make one record of these parts")
     parser.add_argument("--out", type=Path)
     return parser
 
@@ -196,7 +268,8 @@ def _begin(options: argparse.Namespace, arguments: list[str] | None) -> dict[str
                 f"uci: {options.out} was begun with {name}={stored.get(name)}, this call has "
                 f"{fresh[name]}. Use another --out."
             )
-    kept = {name: stored[name] for name in ("sets", "findings", "timing") if name in stored}
+    names = ("sets", "findings", "timing", "estimate")
+    kept = {name: stored[name] for name in names if name in stored}
     return {**fresh, **kept}
 
 
@@ -210,6 +283,7 @@ def _line(name: str, row: str, record: dict[str, Any]) -> str:
 
 
 def _write(path: Path | None, result: dict[str, Any]) -> None:
+    result["findings"] = findings(result)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(path, (json.dumps(result, indent=1) + "\n").encode())

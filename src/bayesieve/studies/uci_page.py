@@ -36,7 +36,7 @@ PUBLISHED = {
     "wine": Published(0.62, 0.62, -0.93, 0.62),
     "yacht": Published(0.94, 0.94, -1.25, 0.65),
 }
-OUR_ROWS = ("sbnn", "sbnn-het", "flat-vi")
+OUR_ROWS = ("sbnn", "sbnn-het", "sbnn-dropout", "flat-vi")
 
 
 def verdicts(name: str, rows: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from scipy import stats
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bayesieve.assess.evaluate import error_curve, evaluate, model_size
 from bayesieve.assess.predict import predict
-from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian
+from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian, StudentT
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, SparseModel
 from bayesieve.data.examples import Examples
@@ -163,10 +164,30 @@ def test_an_evaluation_prints_and_goes_into_json(posterior, y):
         result["accurracy"]
 
 
+def test_student_t_noise_is_scored_as_such():
+    posterior = posterior_of(StudentT(0.5, 3.0), 2)
+    result = evaluate(posterior, (X, REALS))
+    output = posterior.network.outputs(posterior.mean[None], X, {})[0]
+    expected = posterior.network.likelihood.log_prob(output, REALS, {}).mean().item()
+    assert result["log_lik"] == pytest.approx(expected, rel=1e-6)
+    wide = 2 * stats.t.ppf(0.95, 3.0, scale=0.5)
+    assert result["interval_width_90"] == pytest.approx(wide, rel=1e-6)
+
+
+def test_a_pair_of_tensors_will_do():
+    whole = evaluate(posterior_of(), Split(X, LABELS)).to_dict()
+    assert evaluate(posterior_of(), (X, LABELS)).to_dict() == whole
+    masks = sparsity_curve(posterior_of(), [0.0])
+    curve = error_curve(posterior_of(), masks, (X, LABELS))
+    assert curve == error_curve(posterior_of(), masks, Split(X, LABELS))
+
+
 def test_wrong_inputs_raise():
     posterior, real = posterior_of(), posterior_of(Gaussian(0.5), 2)
-    with pytest.raises(ValueError, match="x and y must have the same length, got 40 and 39"):
+    with pytest.raises(ValueError, match="x and y must have the same length > 0, got 40 and 39"):
         evaluate(posterior, Split(X, LABELS[:-1]))
+    with pytest.raises(TypeError, match=r"evaluate: data must be .* got dict"):
+        evaluate(posterior, {"x": X, "y": LABELS})
     with pytest.raises(ValueError, match=r"labels must lie in 0\.\.3"):
         evaluate(posterior, Split(X, LABELS + 1))
     with pytest.raises(ValueError, match="temperature must be > 0"):

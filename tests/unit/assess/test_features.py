@@ -153,6 +153,34 @@ def test_evidence_of_many_nats_neither_overflows_nor_vanishes():
     assert found[1].item() < -30
 
 
+def test_weights_that_see_nothing_are_no_evidence():
+    evidence = torch.tensor([[3.0, -1.0, 9.0], [4.0, 9.0, 9.0], [9.0, 9.0, 9.0]])
+    present = torch.tensor([[True, True, False], [True, False, False], [False, False, False]])
+    found = features.log_bayes_factor(evidence, present)
+    assert found[0].item() == pytest.approx(features.log_bayes_factor(evidence[:1, :2]).item())
+    assert found[1:].tolist() == [4.0, -math.inf]
+
+
+def test_a_constant_input_cannot_matter_and_a_binary_one_has_one_function():
+    source = seeded(21)
+    x = torch.randn(200, 3, generator=source)
+    x[:, 1], x[:, 2] = 0.0, (x[:, 2] > 0).float() * 2 - 1
+    model = features.additive_network(x, n_hinges=2)
+    assert model[0].present.sum(1).tolist() == [3, 0, 1]
+    network = Network.of(model, Gaussian())
+    d = network.layout.size
+    flat, logit = torch.full((d,), 0.2), torch.zeros(d)
+    posterior = Factorised(network, flat, torch.full((d,), 0.1), Normal(1.0), logit)
+    psi = features.feature_importance(posterior).psi
+    assert psi.tolist() == pytest.approx([0.5, 0.0, 0.5 / 3])
+    assert features.feature_inclusion(posterior).tolist() == [0.875, 0.0, 0.5]
+    by_evidence = features.feature_inclusion(posterior, source="evidence", prior_prob=0.5)
+    assert by_evidence[1].item() == 0.0
+    # of one weight, Savage and Dickey: N(0; 0, 1) / N(0; 0.2, 0.1)
+    odds = 0.1 * math.exp(0.5 * (0.2 / 0.1) ** 2)
+    assert by_evidence[2].item() == pytest.approx(odds / (1 + odds), rel=1e-5)
+
+
 def test_the_share_of_inputs_that_matter_is_estimated():
     source = seeded(20)
     matters = torch.rand(400, generator=source) < 0.3
@@ -310,6 +338,9 @@ def test_one_standard_error_rule_by_hand():
         0.3  # now one fold prefers it: excess -0.2, 0.1, 0.1, 0.1; mean 0.025, s.e. 0.075
     )
     assert features.choose_proportion(path.proportions, errors, rule="paired").proportion == 0.3
+    assert features.choose_proportion(path.proportions, errors, rule="generous").proportion == 0.4
+    errors[0, 4] -= 6.5  # excess -4.9, 1.6, 1.6, 1.6; mean -0.025: the new best
+    assert features.choose_proportion(path.proportions, errors, rule="generous").proportion == 0.5
 
 
 class LinearFits:

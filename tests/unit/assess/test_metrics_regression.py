@@ -13,6 +13,7 @@ from sklearn import metrics as sk
 from torch import Tensor
 
 from bayesieve.assess.metrics import (
+    half_width,
     interval,
     interval_coverage,
     log_likelihood_mixture,
@@ -57,6 +58,23 @@ def test_mixture_likelihood_of_several_outputs_is_joint(layout: str) -> None:
         densities[s, n] = stats.multivariate_normal(draws[s, n], covariance).pdf(targets[n])
     expected = np.log(densities.mean(0)).mean()
     assert log_likelihood_mixture(draws, noise, targets) == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("df", [2.5, 4.0, 30.0])
+def test_student_t_noise_agrees_with_scipy(df: float) -> None:
+    means, targets, std = _normal(0, 5, 8), _normal(1, 8), 0.7
+    scale = std * math.sqrt((df - 2) / df)
+    log_density = stats.t.logpdf(targets.numpy(), df, means.numpy(), scale)
+    expected = (logsumexp(log_density, axis=0) - math.log(5)).mean()
+    assert log_likelihood_mixture(means, std, targets, df) == pytest.approx(expected, rel=1e-12)
+    assert half_width(0.8, df) * std == pytest.approx(stats.t.ppf(0.9, df, scale=scale), rel=1e-9)
+    lower, upper = interval(means[0], torch.full((8,), std), 0.8, df)
+    assert mean_interval_width(torch.full((8,), std), 0.8, df) == pytest.approx(
+        float((upper - lower).mean())
+    )
+    inside = (lower <= targets) & (targets <= upper)
+    found = interval_coverage(means[0], torch.full((8,), std), targets, 0.8, df)
+    assert found == pytest.approx(float(inside.double().mean()))
 
 
 def test_mixture_likelihood_far_from_the_target_is_finite() -> None:

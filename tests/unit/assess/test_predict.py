@@ -201,6 +201,16 @@ def test_wrong_inputs_raise():
         predict(posterior, X, n_samples=-1)
     with pytest.raises(ValueError, match="got no inputs"):
         predict(posterior, X[:0])
+    with pytest.raises(TypeError, match="inputs must be a tensor, got ndarray"):
+        predict(posterior, X.numpy())
+    with pytest.raises(TypeError, match=r"inputs are torch.float64 but the weights torch.float32"):
+        predict(posterior, X.double())
+    with pytest.raises(ValueError, match=r"fails on inputs of shape \(\d+, 1\): mat1 and mat2"):
+        predict(posterior, X[:, :1])
+    with pytest.raises(ValueError, match="inputs must be finite; example 2 holds NaN"):
+        predict(posterior, X.index_fill(0, torch.tensor(2), torch.nan))
+    with pytest.raises(TypeError, match=r"a sparse model, got Linear\. .* take run\.posterior"):
+        predict(nn.Linear(3, 1), X)
     with pytest.raises(ValueError, match="batch_size must be > 0, got 0"):
         predict(posterior, X, batch_size=0)
     with pytest.raises(ValueError, match="a Bernoulli need one output, got 2"):

@@ -88,6 +88,18 @@ def test_importance_finds_the_columns_that_matter(fitted):
     assert ((fitted.inclusion_ >= 0) & (fitted.inclusion_ <= 1)).all()
 
 
+@pytest.mark.parametrize("unit", [1e-30, 1.0, 1e30])
+def test_units_and_constant_columns_make_no_difference(unit):
+    X, y = line(40)
+    plain = SieveRegressor(**QUICK).fit(np.insert(X, 1, 0.0, axis=1), y)
+    constant = np.insert(X * unit, 1, 3.0 * unit, axis=1)
+    own = SieveRegressor(**QUICK).fit(constant, y * unit)
+    expected = plain.predict(np.insert(X, 1, 0.0, axis=1))
+    np.testing.assert_allclose(own.predict(constant) / unit, expected, rtol=1e-3)
+    assert own.feature_importances_[1] == own.inclusion_[1] == 0.0
+    assert own.feature_importances_.max() == 1.0
+
+
 def test_conformal_intervals_are_of_the_right_width():
     X, y = line(300)
     model = SieveRegressor(
@@ -284,6 +296,7 @@ def test_defaults_beat_a_linear_model_on_friedman():
         ({"schedule": Schedule(), "kl": 0.5}, ValueError, "give one of them"),
         ({"n_members": 0}, ValueError, "n_members must be > 0"),
         ({"epochs": 0}, ValueError, "epochs must be > 0"),
+        ({"epochs": 2.5}, TypeError, "epochs must be a whole number"),
     ],
 )
 def test_bad_settings_are_refused_before_training(settings, error, message):

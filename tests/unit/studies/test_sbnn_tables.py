@@ -5,8 +5,10 @@ import json
 import pytest
 import torch
 
+from bayesieve.assess.features.proportion import RULES
 from bayesieve.studies import sbnn_simulations as sims
 from bayesieve.studies import sbnn_tables as study
+from bayesieve.studies.sbnn_tables_figures import draw
 
 TINY = sims.Scale(2, (2,), (10,), (0.3,), 2, 2, 4, 4, 2, at_once=64)
 
@@ -46,7 +48,7 @@ def test_an_additive_network_finds_the_inputs_in_seconds():
 
 def test_cross_validated_record_has_every_rule_and_every_network():
     record = sims.cross_validated_accuracy(TINY, 0.3, d=6)
-    assert {"best", "one-se", "paired", "fixed"} <= record.keys()
+    assert {*RULES, "fixed"} <= record.keys()
     assert set(record["mse"]) == {
         "refit", "full BNN", "NN", "NN + dropout", "additive refit", "linear",
     }  # fmt: skip
@@ -70,7 +72,7 @@ def test_the_study_writes_json_figures_and_a_page(tmp_path, monkeypatch, capsys)
 def test_figures_and_page_of_a_whole_record(tmp_path):
     cv = {"share": 0.2, "d": 4, "proportions": [0.5, 1.0], "path": [0.4, 0.5],
           "mse": {"refit": 0.2, "full BNN": 0.4}, "fixed": {"accuracy": 0.9}}  # fmt: skip
-    cv |= {rule: {"accuracy": 0.9, "proportion": 0.25} for rule in ("best", "one-se", "paired")}
+    cv |= {rule: {"accuracy": 0.9, "proportion": 0.25} for rule in RULES}
     rates = {"fdr": 0.05, "power": 0.9, "fdr_standard_error": 0.01, "power_standard_error": 0.01,
              "kept": 18.0}  # fmt: skip
     found = {
@@ -82,7 +84,7 @@ def test_figures_and_page_of_a_whole_record(tmp_path):
         "e4": [{"share": 0.2, "removed": 0.5, "mse": 0.4}],
         "fdr": {"level": 0.1, "n_sets": 4, "d": 100, "posterior": rates, "knockoffs": rates},
     }  # fmt: skip
-    study.draw(found, tmp_path)
+    draw(found, tmp_path)
     names = {f"figure_{i}.png" for i in (1, 2, 3, 6, 7, 8, 9, 10)} | {"path.png"}
     assert {path.name for path in tmp_path.iterdir()} == names
     numbers = study.findings(found)

@@ -178,11 +178,30 @@ def test_timing_counts_every_network(monkeypatch):
     assert found["ratio"] == found["alone_seconds"] / found["together_seconds"]
 
 
+def test_the_time_of_a_run_is_extrapolated_from_a_few_steps(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(uci, "load_uci", lambda name, root, split: toy(split))
+    monkeypatch.setattr(uci, "budget_for", lambda n: TINY)
+    clock = iter(range(1000))
+    monkeypatch.setattr(uci.time, "process_time", lambda: next(clock))
+    monkeypatch.setattr(Task, "train", lambda *arguments: None)
+    # Every run takes one tick, however long: three candidates cost 3 · 1, whole and half 2 · 1.
+    found = uci.estimate("protein", steps=4)
+    assert (found["choice_seconds"], found["training_seconds"]) == (3, 2)
+    out = tmp_path / "e.json"
+    assert uci.main(["--sets", "yacht,wine", "--estimate", "--device", "cpu",
+                     "--out", str(out)]) == 0  # fmt: skip
+    assert json.loads(out.read_text())["estimate"]["core_seconds"] == 10
+    assert "10 s of one core" in capsys.readouterr().out
+
+
 def test_a_row_of_a_set_with_its_own_budget(monkeypatch):
     monkeypatch.setattr(uci, "load_uci", lambda name, root, split: toy(split))
     monkeypatch.setattr(uci, "budget_for", lambda n, quick, effort: TINY)
     record = uci.run_row("yacht", "sbnn-paper", 2, "cpu")
     assert record["budget"]["n_members"] == 1
     assert len(record["full"]["rmse_splits"]) == 2
+    dropped = uci.run_row("yacht", "sbnn-dropout", 1, "cpu")
+    assert dropped["budget"]["steps"] == 2 * TINY.steps
+    assert dropped["half"]["removed"] == pytest.approx(0.5, abs=0.01)
     linear = uci.run_row("yacht", "linear", 2, "cpu")
     assert linear["full"]["rmse"] < 1.0  # y = x + 0.1 ε, in a unit of 2

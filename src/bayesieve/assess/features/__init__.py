@@ -4,9 +4,10 @@ Modules: `weights` (how probable it is that a weight matters), `importance` (ψ 
 `inclusion` (probability that an input matters), `selection` (fraction, threshold, posterior
 false-discovery rate), `proportion` (cross-validated number of inputs), `knockoffs` (model-X check
 for Gaussian inputs), `stability` (agreement over samples of the rows), `fits` (the many fits all
-this asks for), `basis` (additive networks).
+this asks for), `basis` (additive networks), `additive_fits` (their many fits).
 """
 
+from bayesieve.assess.features.additive_fits import AdditiveFits
 from bayesieve.assess.features.basis import HingeBasis, additive_network
 from bayesieve.assess.features.fits import PopulationFits, Training
 from bayesieve.assess.features.importance import (
@@ -14,6 +15,7 @@ from bayesieve.assess.features.importance import (
     feature_importance,
     importance_draws,
     normalised,
+    normalised_among,
     path_importance,
 )
 from bayesieve.assess.features.inclusion import (
@@ -46,6 +48,7 @@ from bayesieve.assess.features.weights import Source, weight_evidence, weight_pr
 
 __all__ = [
     "PROPORTIONS",
+    "AdditiveFits",
     "FeatureImportance",
     "HingeBasis",
     "PopulationFits",
@@ -69,6 +72,7 @@ __all__ = [
     "knockoff_statistic",
     "log_bayes_factor",
     "normalised",
+    "normalised_among",
     "path_importance",
     "probability_from_evidence",
     "select_fdr",

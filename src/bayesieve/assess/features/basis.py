@@ -59,6 +59,11 @@ class HingeBasis(nn.Module):
         centred = self._functions(x) - self.center
         return torch.einsum("ndk,dkm->ndm", centred, self.transform).flatten(1)
 
+    @property
+    def present(self) -> Tensor:
+        """Which functions of which inputs are not 0 everywhere, (D, K)."""
+        return (self.transform != 0).any(1)
+
     def _functions(self, x: Tensor) -> Tensor:
         column = x[:, :, None]
         return torch.cat([column, (column - self.places).clamp_min(0)], 2)

@@ -24,7 +24,7 @@ from bayesieve.assess.features.weights import (
     PriorStds,
     Source,
     matrices_of,
-    per_input,
+    mean_per_input,
     source_of,
     weight_probabilities,
 )
@@ -72,7 +72,7 @@ def feature_importance(
     chosen = source or source_of(posterior, prior_stds)
     probabilities = weight_probabilities(posterior, chosen, prior_stds)
     psi = path_importance(matrices_of(posterior, probabilities))
-    return FeatureImportance(per_input(posterior, psi).mean(-1), chosen)
+    return FeatureImportance(mean_per_input(posterior, psi), chosen)
 
 
 def path_importance(matrices: Sequence[Tensor]) -> Tensor:
@@ -103,6 +103,21 @@ def normalised(psi: Tensor) -> Tensor:
     return torch.where(span > 0, (psi - low) / torch.where(span > 0, span, 1.0), 0.0)
 
 
+def normalised_among(psi: Tensor, varies: Tensor) -> Tensor:
+    """φ, (D,), of the inputs that vary among themselves; 0 where `varies`, (D,), is False.
+
+    Of a constant input the data say nothing, so its ψ is that of the prior.
+
+    Example:
+        >>> normalised_among(torch.tensor([1.0, 9.0, 5.0]), torch.tensor([True, False, True]))
+        tensor([0., 0., 1.])
+    """
+    phi = torch.zeros_like(psi)
+    if bool(varies.any()):
+        phi[varies] = normalised(psi[varies])
+    return phi
+
+
 def importance_draws(
     posterior: Posterior, n: int, generator: Generator, *, source: Source | None = None,
     prior_stds: PriorStds | None = None,
@@ -116,4 +131,4 @@ def importance_draws(
     probabilities = weight_probabilities(posterior, source, prior_stds)
     rows = probabilities.expand(n, -1)
     present = torch.bernoulli(rows, generator=generator)
-    return per_input(posterior, path_importance(matrices_of(posterior, present))).mean(-1)
+    return mean_per_input(posterior, path_importance(matrices_of(posterior, present)))

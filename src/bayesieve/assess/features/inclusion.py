@@ -10,6 +10,7 @@ from bayesieve.assess.features.weights import (
     Source,
     matrices_of,
     per_input,
+    present_columns,
     source_of,
     weight_evidence,
     weight_probabilities,
@@ -51,33 +52,46 @@ def feature_inclusion(
     if chosen == "evidence":
         first = matrices_of(posterior, weight_evidence(posterior, prior_stds))[0]
         columns = per_input(posterior, first).transpose(0, 1).flatten(1)
-        return probability_from_evidence(log_bayes_factor(columns), prior_prob)
+        present = present_columns(posterior, first.shape[-1]).repeat(1, len(first))
+        return probability_from_evidence(log_bayes_factor(columns, present), prior_prob)
     matrices = matrices_of(posterior, weight_probabilities(posterior, chosen))
     reach = matrices[-1].new_ones(len(matrices[-1]))
     for matrix in reversed(matrices):
         reach = 1 - (1 - matrix * reach[:, None]).prod(0)
-    return 1 - (1 - per_input(posterior, reach)).prod(-1)
+    present = present_columns(posterior, len(reach))
+    return 1 - (1 - per_input(posterior, reach) * present).prod(-1)
 
 
-def log_bayes_factor(evidence: Tensor) -> Tensor:
+def log_bayes_factor(evidence: Tensor, present: Tensor | None = None) -> Tensor:
     """Log B of "some of these K weights matter, each with chance 1/K" against "none", (...,).
 
     Args:
         evidence: (..., K), log Bayes factor of each weight alone.
+        present: (..., K) bool, the weights that count among the K; None counts all. Where none is
+            left the result is -inf: nothing there can matter.
 
     Example:
         >>> log_bayes_factor(torch.tensor([[2.0], [-1.0]]))  # of one weight: its own
         tensor([ 2., -1.])
+        >>> log_bayes_factor(torch.tensor([[2.0, 0.0]]), torch.tensor([[True, False]]))
+        tensor([2.])
     """
-    own, k = evidence.double(), evidence.shape[-1]
-    if k == 1:
-        return evidence.squeeze(-1)
-    none, q = k * math.log1p(-1 / k), math.log(1 / k)
-    keep = torch.full_like(own, math.log1p(-1 / k))
-    gain = torch.logaddexp(keep, own + q).sum(-1) - none  # >= 0
+    own = evidence.double()
+    if present is None:
+        present = torch.ones_like(own, dtype=torch.bool)
+    k = present.sum(-1)
+    many = k.clamp_min(2).double()  # the formula for one weight is that weight's own, below
+    none = many * torch.log1p(-1 / many)
+    keep = torch.log1p(-1 / many)[..., None]
+    each = torch.logaddexp(keep.expand_as(own), own - many.log()[..., None])
+    gain = torch.where(present, each, keep.expand_as(own)).sum(-1)
+    # The absent weights add nothing to either side.
+    gain = gain - (own.shape[-1] - many) * keep.squeeze(-1) - none  # >= 0
     # log(e^gain - 1) without overflow
     growth = torch.where(gain > 30, gain, gain.clamp(max=30).expm1().log())
-    return (growth + none - math.log(-math.expm1(none))).to(evidence.dtype)
+    found = growth + none - (-none.expm1()).log()
+    alone = torch.where(present, own, -torch.inf).amax(-1)  # -inf where there is none at all
+    return torch.where(k > 1, found, alone).to(evidence.dtype)
 
 
 def probability_from_evidence(evidence: Tensor, prior_prob: float | None = None) -> Tensor:

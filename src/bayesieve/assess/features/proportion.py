@@ -20,8 +20,8 @@ from torch import Generator, Tensor
 from bayesieve.assess.features.selection import select_fraction
 from bayesieve.checks import check_choice, check_fraction
 
-ProportionRule = Literal["best", "one-se", "paired"]
-RULES: tuple[ProportionRule, ...] = ("best", "one-se", "paired")
+ProportionRule = Literal["best", "one-se", "paired", "generous"]
+RULES: tuple[ProportionRule, ...] = ("best", "one-se", "paired", "generous")
 PROPORTIONS = tuple(round(0.05 * i, 2) for i in range(1, 21))
 
 
@@ -79,14 +79,16 @@ def choose_proportion(
         errors: one line per fold, lower is better.
         rule: "best" takes the lowest mean error; "one-se" the smallest proportion whose mean error
             is within one standard error of it; "paired" the smallest whose excess over it, fold by
-            fold, is within one standard error of that excess. Folds differ in difficulty, which
-            the excess does not see: "paired" gives up less.
+            fold, is within one standard error of that excess; "generous" the largest such. Folds
+            differ in difficulty, which the excess does not see: "paired" gives up less. An input
+            may matter too little to pay for its weights, so the best share is on the small side
+            of the share that matters: "generous" is nearer to it.
 
     Example:
         >>> errors = torch.tensor([[0.9, 0.5, 0.45, 0.6], [1.1, 0.7, 0.65, 0.8]])
         >>> shares = (0.1, 0.2, 0.5, 1.0)
         >>> [choose_proportion(shares, errors, rule=rule).proportion for rule in RULES]
-        [0.5, 0.2, 0.5]
+        [0.5, 0.2, 0.5, 0.5]
     """
     check_choice("choose_proportion", "rule", rule, RULES)
     own = tuple(proportions)
@@ -109,7 +111,7 @@ def choose_proportion(
         within = excess.mean(0) <= path.standard_error[best]
     else:
         within = excess.mean(0) <= excess.std(0) / len(errors) ** 0.5
-    return ProportionPath(own, errors, int(within.nonzero()[0]))
+    return ProportionPath(own, errors, int(within.nonzero()[-1 if rule == "generous" else 0]))
 
 
 def cross_validate_proportion(

@@ -156,9 +156,31 @@ def chain_of(network: Network) -> list[str]:
 
 def per_input(posterior: Posterior, values: Tensor) -> Tensor:
     """Values of first-layer columns, (..., D · K), by the input they come from, (..., D, K)."""
-    bases = [m for m in posterior.network.skeleton.modules() if isinstance(m, HingeBasis)]
-    n = bases[0].n_inputs if bases else values.shape[-1]
+    basis = _basis_of(posterior)
+    n = values.shape[-1] if basis is None else basis.n_inputs
     return values.unflatten(-1, (n, values.shape[-1] // n))
+
+
+def present_columns(posterior: Posterior, n_columns: int) -> Tensor:
+    """Which of the n_columns = D · K first-layer columns see anything at all, (D, K).
+
+    A function of a basis that is 0 on all data (a hinge of a column of two values, all of those of
+    a constant one) has a weight of which the data say nothing: it must not count as evidence.
+    """
+    basis = _basis_of(posterior)
+    if basis is None:
+        return torch.ones(n_columns, 1, dtype=torch.bool, device=posterior.mean.device)
+    return basis.present.to(posterior.mean.device)
+
+
+def mean_per_input(posterior: Posterior, values: Tensor) -> Tensor:
+    """Mean over the K first-layer columns of each input, (..., D); those that see nothing are 0."""
+    return (per_input(posterior, values) * present_columns(posterior, values.shape[-1])).mean(-1)
+
+
+def _basis_of(posterior: Posterior) -> HingeBasis | None:
+    bases = [m for m in posterior.network.skeleton.modules() if isinstance(m, HingeBasis)]
+    return bases[0] if bases else None
 
 
 def _not_a_chain(reason: str) -> UnsupportedModelError:
