@@ -1,38 +1,22 @@
 """Run a study again, and compare what comes out with the paper and with the committed record."""
 
+import contextlib
 import csv
 import importlib
 import inspect
 import io
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from bayesieve.core.storage import atomic_write
 from bayesieve.reproduce.catalogue import ROWS, STUDIES, Study
-from bayesieve.reproduce.findings import Finding, read_findings
-from bayesieve.reproduce.table import listing, markdown_rows
+from bayesieve.reproduce.findings import read_findings, read_records
+from bayesieve.reproduce.recounts import Checked, recounted
+from bayesieve.reproduce.table import Findings, Shown, listing, markdown_rows
 
-Findings = Mapping[tuple[str, str, str], Finding]
 RECORD = "record.json"
-
-
-@dataclass(frozen=True)
-class Checked:
-    """A number computed again beside the one in the record."""
-
-    study: str
-    key: str
-    field: str
-    recorded: float
-    again: float
-    tolerance: float
-
-    @property
-    def agrees(self) -> bool:
-        """Whether they are as close as two runs of this study should be."""
-        return abs(self.recorded - self.again) <= self.tolerance
 
 
 def study_of(name: str) -> str | None:
@@ -57,7 +41,7 @@ def arguments_of(
     """What the study's command is called with.
 
     Example:
-        >>> arguments_of(STUDIES["uci"], "quick", Path("a.json"))
+        >>> arguments_of(STUDIES["sbnn-vgg"], "quick", Path("a.json"))
         ['--quick', '--out', 'a.json']
     """
     arguments = [*(study.quick if mode == "quick" else study.full), "--out", str(out)]
@@ -74,35 +58,58 @@ def arguments_of(
 
 def run_study(name: str, arguments: Sequence[str], out: Path) -> list[dict[str, Any]]:
     """Run a study and write its record, findings.csv, rows.md and a picture; return its rows."""
-    module = importlib.import_module(f"bayesieve.studies.{STUDIES[name].module}")
-    assert inspect.isfunction(module.main)
-    module.main(list(arguments))
-    findings = read_findings(out)
+    _call(STUDIES[name], arguments)
+    findings = read_findings(out, quick=True)
     rows = [own for own in listing(findings) if own["study"] == name]
+    measured = [own for own in rows if own["ours"] is not None]
     atomic_write(out / "findings.csv", _csv(findings).encode())
-    atomic_write(out / "rows.md", markdown_rows(rows).encode())
+    atomic_write(out / "rows.md", markdown_rows(measured).encode())
     _picture(rows, out / "rows.png")
     return rows
 
 
-def verify(recorded: Findings, scratch: Path) -> list[Checked]:
-    """Compute again what is cheap; `scratch` is a folder for the new records."""
+def verify(results: Path, scratch: Path, tell: Callable[[str], None]) -> list[Checked]:
+    """Compute again what is cheap: counts and means of every record, then short runs.
+
+    Args:
+        results: folder of the committed records.
+        scratch: folder for the new records.
+        tell: called with a line before each part.
+    """
     checked = []
+    for path, record in read_records(results):
+        tell(f"{path.name}: counting again")
+        checked += list(recounted(record))
+    recorded = read_findings(results)
     for name, study in STUDIES.items():
-        if study.check is None:
-            continue
-        folder = scratch / name
-        folder.mkdir(parents=True, exist_ok=True)
-        module = importlib.import_module(f"bayesieve.studies.{study.module}")
-        module.main([*study.check.arguments, "--out", str(folder / RECORD)])
-        again = read_findings(folder)
-        for key, field in study.check.numbers:
-            place = (name, key, field)
-            if place not in recorded:
-                raise ValueError(f"verify: the records hold no {'/'.join(place)}.")
-            pair = (recorded[place].value, again[place].value)
-            checked.append(Checked(*place, *pair, study.check.tolerance))
+        if study.check is not None:
+            tell(f"{name}: running {' '.join(study.check.arguments)}")
+            checked += _again(name, study, recorded, scratch / name)
     return checked
+
+
+def _again(name: str, study: Study, recorded: Findings, folder: Path) -> list[Checked]:
+    """The cheap run of one study beside its record."""
+    assert study.check is not None
+    folder.mkdir(parents=True, exist_ok=True)
+    _call(study, [*study.check.arguments, "--out", str(folder / RECORD)])
+    again = read_findings(folder)
+    found = []
+    for key, field in study.check.numbers:
+        place = (name, key, field)
+        if place not in recorded:
+            raise ValueError(f"verify: the records hold no {'/'.join(place)}.")
+        pair = (recorded[place].value, again[place].value)
+        found.append(Checked(*place, *pair, study.check.tolerance))
+    return found
+
+
+def _call(study: Study, arguments: Sequence[str]) -> None:
+    """Run a study's command in this process; what it says goes to standard error."""
+    module = importlib.import_module(f"bayesieve.studies.{study.module}")
+    assert inspect.isfunction(module.main)
+    with contextlib.redirect_stdout(sys.stderr):
+        module.main(list(arguments))
 
 
 def _csv(findings: Findings) -> str:
@@ -115,7 +122,7 @@ def _csv(findings: Findings) -> str:
     return text.getvalue()
 
 
-def _picture(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+def _picture(rows: Sequence[Shown], path: Path) -> None:
     """The paper's numbers and ours, as a ratio so that all fit one axis."""
     both = [own for own in rows if own["ours"] is not None and own["paper"]]
     if not both:

@@ -5,6 +5,7 @@ import json
 import platform
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def record_head(
     study: str, arguments: Sequence[str] | None, options: argparse.Namespace,
     n_test: int | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """The first entries of a result: study, machine, what the scores are of, and command.
+    """The first entries of a result: study, machine, what the scores are of, command and date.
 
     Args:
         study: name of its module.
@@ -84,6 +85,7 @@ def record_head(
         "machine": machine(options.device),
         "scored_on": scored_on(n_test, held_out=options.held_out),
         "command": command(study, arguments),
+        "date": datetime.now(UTC).date().isoformat(),
     }
 
 

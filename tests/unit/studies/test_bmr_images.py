@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from bayesieve.assess.metrics import ece
 from bayesieve.core.layout import default_role
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.engines.bmr import BMR, PAPER_ROLES
@@ -145,6 +146,22 @@ def test_images_are_standardised_by_the_training_images_and_padded_for_patches()
     assert padded.x.shape[1:] == (1, 32, 32)
     assert torch.equal(padded.x[..., 2:-2, 2:-2], train.x)
     assert padded.x[..., :2, :].abs().max() == 0
+
+
+def test_lenet_sees_small_images_as_if_padded():
+    model, x = build("lenet", (1, 28, 28), 10), torch.rand(3, 1, 28, 28)
+    wanted = model(x)
+    model.conv1.padding = (0, 0)  # what is left is LeNet-5 for 32x32 images
+    torch.testing.assert_close(model(torch.nn.functional.pad(x, (2, 2, 2, 2))), wanted)
+
+
+@pytest.mark.parametrize(("gap", "least", "most"), [(0.0, 0.0, 0.02), (0.3, 0.29, 0.31)])
+def test_the_calibration_error_of_the_study_is_the_gap_of_confidence(gap, least, most):
+    source = torch.Generator().manual_seed(0)
+    confidence = 0.85 + 0.15 * torch.rand(40_000, generator=source, dtype=torch.float64)
+    right = torch.rand(40_000, generator=source, dtype=torch.float64) < confidence - gap
+    probs = torch.stack([confidence, 1 - confidence], 1)
+    assert least <= ece(probs, (~right).long(), 20, "equal-mass") <= most
 
 
 @pytest.mark.parametrize("preset", PRESETS)

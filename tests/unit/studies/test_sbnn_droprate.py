@@ -47,8 +47,25 @@ def test_the_command_writes_a_record_that_reproduce_reads(digits, tmp_path, monk
     record = json.loads(out.read_text())
     assert record["quick"] is True
     assert "m400" in capsys.readouterr().out
-    found = read_findings(tmp_path)
+    found = read_findings(tmp_path, quick=True)
     assert found["sbnn-droprate", "m400", "snr-98"].seeds == 1
     assert torch.tensor([own.value for own in found.values()]).isfinite().all()
     with pytest.raises(ValueError, match="setting"):
         sbnn_droprate.main(["--settings", "m4"])
+
+
+def test_records_are_drawn_beside_the_paper(tmp_path):
+    record = {
+        "name": "l5-set2",
+        "error_mean": 0.01,
+        "curves": {"snr": [{"droprate": r, "error": r / 50} for r in (0.5, 0.9, 0.999)]},
+    }
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps({"records": [record, {**record, "name": "unknown"}]}))
+    sbnn_droprate.main(["--draw", str(path), "--figures", str(tmp_path)])
+    assert (tmp_path / "sbnn_droprate.png").stat().st_size > 10_000
+    path.write_text(json.dumps({"records": [{**record, "name": "unknown"}]}))
+    with pytest.raises(ValueError, match="no record of m1200"):
+        sbnn_droprate.main(["--draw", str(path), "--figures", str(tmp_path)])
+    with pytest.raises(ValueError, match="--figures FOLDER"):
+        sbnn_droprate.main(["--draw", str(path)])

@@ -1,0 +1,89 @@
+"""`bayesieve reproduce`: a list that fits the screen, a run that leaves its files, a verdict."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bayesieve.reproduce import ROWS, running
+from bayesieve.reproduce.recounts import Checked
+from bayesieve.studies import tdamp_uci
+from commands import as_json, call, ok, refused
+
+RESULTS = Path(__file__).parents[3] / "results"
+KEYS = {"name", "source", "metric", "paper", "ours", "seeds", "device", "seconds", "command"}
+
+
+@pytest.fixture
+def narrow(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def test_the_list_fits_80_columns_uncut(narrow):
+    text = ok("reproduce", "list", "--results", RESULTS).stdout
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert "…" not in text
+    for part in ("table 8 (reproduce sbnn-droprate)", "table 4.1 (reproduce tdamp-mnist)",
+                 "rows have a number of ours"):  # fmt: skip
+        assert part in text
+
+
+def test_the_list_as_data():
+    rows = as_json("reproduce", "list", "--results", RESULTS)
+    assert [own["name"] for own in rows] == [own.name for own in ROWS]
+    assert all(own.keys() >= KEYS for own in rows)
+
+
+def test_a_list_without_records_says_so(tmp_path):
+    result = ok("reproduce", "list", "--results", tmp_path / "none")
+    assert "only the papers' numbers" in result.stderr
+    assert f"0 of {len(ROWS)} rows" in result.stdout
+
+
+def test_a_run_leaves_record_table_and_rows(tmp_path, monkeypatch):
+    record = json.loads((RESULTS / "tdamp_uci_rest.json").read_text())
+
+    def main(arguments):
+        print("a study talks")
+        out = Path(arguments[arguments.index("--out") + 1])
+        out.write_text(json.dumps({**record, "command": " ".join(arguments)}))
+
+    monkeypatch.setattr(tdamp_uci, "main", main)
+    out = tmp_path / "again"
+    rows = as_json("reproduce", "own-tdamp-yacht", "--quick", "--out", out)
+    measured = {own["name"]: own["ours"] for own in rows if own["ours"] is not None}
+    assert set(measured) == {"own-tdamp-energy", "own-tdamp-yacht"}
+    assert (out / "findings.csv").read_text().startswith("study,key,field,value")
+    assert (out / "rows.md").read_text().count("\n| ") == 2  # below the head and the rule
+    text = ok("reproduce", "tdamp-uci", "--quick", "--out", out).stdout
+    assert "no evidence" in text
+    assert "a study talks" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("tdamp-uc", "--quick", "--out", "x"), "'tdamp-uc'"),
+        (("tdamp-uci", "--out", "x"), "--quick or --full"),
+        (("tdamp-uci", "--quick"), "--out runs/again"),
+        (("verify", "--results", "no-such-folder"), "no folder no-such-folder"),
+    ],
+)
+def test_what_is_asked_must_be_clear(arguments, words):
+    assert words in refused(2, "reproduce", *arguments)
+
+
+@pytest.mark.parametrize(("again", "code"), [(1.001, 0), (1.2, 1)])
+def test_verify_tells_by_its_exit_code(narrow, monkeypatch, again, code):
+    found = [
+        Checked("uci", "yacht", "rmse", 1.0, again, 0.01, "averaged"),
+        Checked("structured-lenet5", "8-16-50", "dense parameters", 431080, 431080, 0, "counted"),
+    ]
+    monkeypatch.setattr(running, "verify", lambda *_: found)
+    result = call("reproduce", "verify", "--results", RESULTS)
+    assert result.exit_code == code
+    assert "431,080" in result.stdout
+    assert ("NO" in result.stdout) == (code == 1)
+    assert max(len(line) for line in result.stdout.splitlines()) <= 80
+    rows = json.loads(call("reproduce", "verify", "--results", RESULTS, "--json").stdout)
+    assert [own["agrees"] for own in rows] == [code == 0, True]
