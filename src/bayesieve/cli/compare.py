@@ -1,7 +1,7 @@
 """`bayesieve compare`: all engines on one network and data set under one budget."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -15,13 +15,28 @@ EXAMPLE = (
 
 
 def compare(
-    data: Annotated[str, typer.Option(help="Data set: see `bayesieve data list`.")],
     out: Annotated[Path, typer.Option(help="Folder to write.")],
+    parts: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Comparisons to join, made in parts by --methods or --seed."),
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Data set to train on: see `bayesieve data list`.")
+    ] = None,
     net: Annotated[
         str | None, typer.Option(help="Network; the default of `bayesieve train` unless given.")
     ] = None,
     methods: Annotated[
         str | None, typer.Option(help="Comma list; every method that applies unless given.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="A setting of one method, METHOD.SECTION.NAME=VALUE such as sghmc.engine.lr=0.1; "
+            "repeated.",
+            metavar="TEXT",
+        ),
     ] = None,
     epochs: Annotated[int, typer.Option(help="Passes over the data of each method.")] = 20,
     seeds: Annotated[int, typer.Option(help="Repetitions.")] = 3,
@@ -40,9 +55,27 @@ def compare(
     n_train: Annotated[
         int | None, typer.Option(help="Use only this many training examples.")
     ] = None,
+    n_test: Annotated[int | None, typer.Option(help="Score on only this many examples.")] = None,
+    held_out: Annotated[
+        float | None,
+        typer.Option(
+            help="Score on this fraction of the training examples instead of the test split: "
+            "for choosing settings."
+        ),
+    ] = None,
+    shift: Annotated[
+        int, typer.Option(help="Move training images by up to this many pixels at random.")
+    ] = 0,
+    flip: Annotated[bool, typer.Option("--flip", help="Mirror training images at random.")] = False,
     target: Annotated[str | None, typer.Option(help="Tables: the column to predict.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    compile: Annotated[
+        str,
+        typer.Option(
+            help="Whether to compile steps: auto does it for long runs.", metavar="auto|on|off"
+        ),
+    ] = "auto",
     force: Annotated[bool, typer.Option("--force", help="Replace what is in --out.")] = False,
     figures: FiguresFlag = True,
     json: JsonFlag = False,
@@ -50,17 +83,30 @@ def compare(
     """Train and score every method with the same number of gradients; rank them honestly."""
     if (out / "compare.json").exists() and not force:
         raise UsageError(f"{out} holds a comparison already; give --force or another --out.")
+    if (data is None) == (not parts):
+        raise UsageError("give --data to train, or the folders of comparisons to join.")
+    if data is None:
+        from bayesieve.cli.joining import join
+
+        _say(join(parts or [], out, figures=figures), out, json=json)
+        return
     from bayesieve.cli.comparing import Wanted, run_comparison
 
     wanted = Wanted(
         data=data,
         net=net,
         methods=None if methods is None else tuple(m.strip() for m in methods.split(",")),
+        changes=tuple(changes or ()),
         outside=outside,
         target=target,
         n_train=n_train,
+        n_test=n_test,
+        held_out=held_out,
+        shift=shift,
+        flip=flip,
         seed=seed,
         device=device,
+        compile=_choice(compile),
     )
     budget = {
         "epochs": epochs,
@@ -71,18 +117,21 @@ def compare(
         "draws": samples,
         "attack": attack or None,
     }
-    result = run_comparison(wanted, budget, out, figures=figures)
+    _say(run_comparison(wanted, budget, out, figures=figures), out, json=json)
+
+
+def _say(result: dict[str, Any], out: Path, *, json: bool) -> None:
     if json:
         print_json(result)
-        return
-    _show(result, out)
+    else:
+        _show(result, out)
 
 
-def _short(metric: str) -> str:
-    """A name that fits a terminal, such as 98 % for the error at 98 % zeros."""
-    for words in ("error at ", " zeros", "error under ", "out-of-distribution "):
-        metric = metric.replace(words, "")
-    return metric
+def _choice(text: str) -> Literal["auto", "on", "off"]:
+    for mode in ("auto", "on", "off"):
+        if text == mode:
+            return mode
+    raise UsageError(f"--compile must be auto, on or off; got {text!r}.")
 
 
 def _fractions(text: str) -> tuple[float, ...]:
@@ -93,14 +142,33 @@ def _fractions(text: str) -> tuple[float, ...]:
 
 
 def _show(result: dict[str, Any], out: Path) -> None:
+    """Two tables that fit a terminal: how good each method is, and what it loses and costs."""
     header, *rows = result["table"]
-    print_table(
-        "Mean over seeds",
-        tuple(_short(name) for name in header),
-        [tuple(cell.split(" ")[0] for cell in row) for row in rows],
-    )
+    zeros = [i for i, name in enumerate(header) if name.endswith("zeros")]
+    costs = range(header.index("seconds"), len(header))
+    quality = [i for i in range(1, len(header)) if i not in zeros and i not in costs]
+    metric = header[zeros[0]].partition(" at ")[0] if zeros else ""
+    title = f"{metric} after pruning, and cost" if zeros else "Cost"
+    for words, columns in (("Mean over seeds", quality), (title, [*zeros, *costs])):
+        print_table(
+            words,
+            ("method", *(_short(header[i]) for i in columns)),
+            [(row[0], *(row[i].partition(" ±")[0] for i in columns)) for row in rows],
+        )
     for sentence in result["reading"]:
         print(f"- {sentence}")
     for left_out in result["left_out"]:
         print(f"- {left_out['name']} left out: {left_out['reason']}")
     print(f"table, picture and numbers: {out / 'compare.md'}")
+
+
+def _short(metric: str) -> str:
+    """A name that fits a terminal, such as 98 % for the error at 98 % zeros.
+
+    Example:
+        >>> _short("error at 98 % zeros"), _short("error under FGSM 0.1")
+        ('98 %', 'FGSM 0.1')
+    """
+    for words in ("error at ", "RMSE at ", " zeros", "error under ", "out-of-distribution "):
+        metric = metric.replace(words, "")
+    return metric

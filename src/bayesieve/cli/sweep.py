@@ -19,7 +19,9 @@ EXAMPLE = (
 def sweep(
     given: Settings,
     out: Annotated[Path, typer.Option(help="Folder of the search; an old one is continued.")],
-    trials: Annotated[int, typer.Option(help="Settings to try in this call.")] = 20,
+    trials: Annotated[
+        int, typer.Option(help="Settings to try in this call; 0 only gathers what workers found.")
+    ] = 20,
     config: Annotated[
         Path | None, typer.Option(help="YAML, TOML or JSON file with what stays fixed.")
     ] = None,
@@ -38,17 +40,20 @@ def sweep(
             metavar="URL",
         ),
     ] = None,
+    name: Annotated[
+        str, typer.Option(help="Name of the search in the database, which may hold several.")
+    ] = "bayesieve",
     figures: FiguresFlag = True,
     json: JsonFlag = False,
 ) -> None:
     """Search for settings: validation error against size, as a Pareto front."""
     base = None if config is None else read_config(config)
     settings = from_dict(given, "command line", base)
-    if trials < 1:
-        raise UsageError(f"--trials must be at least 1, got {trials}.")
+    if trials < 0:
+        raise UsageError(f"--trials must be 0 or more, got {trials}.")
     from bayesieve.cli.sweeping import run_sweep
 
-    result = run_sweep(settings, search or [], trials, out, storage, figures=figures)
+    result = run_sweep(settings, search or [], trials, out, storage, name, figures=figures)
     if json:
         print_json(result)
         return

@@ -6,9 +6,8 @@ may share; a process that dies leaves the finished trials behind.
 """
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,8 @@ from bayesieve.cli.building import Plan, make_plan
 from bayesieve.cli.config import RunConfig
 from bayesieve.cli.config_files import UsageError, from_dict, to_dict
 from bayesieve.cli.console import note
-from bayesieve.cli.registry import ENGINES, resolve_engine
+from bayesieve.cli.registry import ENGINES
+from bayesieve.cli.searching import Dimension, check_same, open_study
 from bayesieve.core.storage import atomic_write
 from bayesieve.errors import DivergedError
 from bayesieve.sieve.rules import keep_fraction
@@ -27,51 +27,9 @@ from bayesieve.training.fit import fit
 
 if TYPE_CHECKING:
     import optuna
+    from matplotlib.figure import Figure
 
-_NAME = "bayesieve"
 _VALIDATION = 0.1  # part of the training data unless --val-fraction says otherwise
-
-
-@dataclass(frozen=True)
-class Dimension:
-    """One setting that varies: a range, perhaps on a log scale, or a list of choices."""
-
-    name: str  # section.setting
-    low: float = 0.0
-    high: float = 0.0
-    log: bool = False
-    choices: tuple[str, ...] = ()
-
-    @classmethod
-    def parse(cls, text: str) -> "Dimension":
-        """Read `section.name=LOW:HIGH[:log]` or `section.name=A|B`.
-
-        Example:
-            >>> Dimension.parse("engine.lr=1e-4:1e-2:log").high
-            0.01
-            >>> Dimension.parse("engine.start=he|module").choices
-            ('he', 'module')
-        """
-        name, equals, rest = text.partition("=")
-        if not equals or "." not in name:
-            raise UsageError(f"--search must read section.name=LOW:HIGH or A|B, got {text!r}.")
-        if "|" in rest:
-            return cls(name, choices=tuple(part.strip() for part in rest.split("|")))
-        parts = rest.split(":")
-        try:
-            low, high = float(parts[0]), float(parts[1])
-        except (IndexError, ValueError) as error:
-            raise UsageError(f"--search {name}: give LOW:HIGH, got {rest!r}.") from error
-        log = parts[2:] == ["log"]
-        if low >= high or (log and low <= 0) or (len(parts) > 2 and not log):
-            raise UsageError(f"--search {name}: LOW:HIGH[:log] with LOW < HIGH, got {rest!r}.")
-        return cls(name, low, high, log)
-
-    def suggest(self, trial: "optuna.Trial") -> Any:
-        """A value for a trial."""
-        if self.choices:
-            return trial.suggest_categorical(self.name, self.choices)
-        return trial.suggest_float(self.name, self.low, self.high, log=self.log)
 
 
 def run_sweep(
@@ -80,60 +38,49 @@ def run_sweep(
     n_trials: int,
     out: Path,
     storage: str | None,
+    name: str,
     *,
     figures: bool,
 ) -> dict[str, Any]:
-    """Try settings, then write sweep.json, the front's configuration files and a picture."""
-    optuna = _optuna()
+    """Try settings, then write sweep.json, the front's configuration files and a picture.
+
+    Args:
+        config: what stays fixed.
+        search: what varies, as `Dimension.parse` reads it; chosen from the engine if empty.
+        n_trials: settings to try in this call; 0 only gathers what the storage has.
+        out: folder to write.
+        storage: database URL that workers share; a journal file in `out` if None.
+        name: of the search in that database.
+        figures: whether to draw the picture.
+    """
     if config.training.val_fraction is None:
         config = replace(config, training=replace(config.training, val_fraction=_VALIDATION))
     space = [Dimension.parse(text) for text in search] or _space(config, make_plan(config))
-    plan = make_plan(_with(config, {own.name: _middle(own) for own in space}))  # checks everything
+    plan = make_plan(_with(config, {own.name: own.middle for own in space}))  # checks everything
     metric = "validation error" if plan.data.task == "classification" else "validation RMSE"
     out.mkdir(parents=True, exist_ok=True)
-    study = optuna.create_study(
-        study_name=_NAME,
-        storage=storage or _journal(optuna, out),
-        directions=["minimize", "minimize"],
-        sampler=optuna.samplers.TPESampler(seed=config.training.seed, multivariate=True),
-        load_if_exists=True,
-    )
-    _check_same(study, config, space)
+    study = open_study(out, storage, name, config.training.seed)
+    check_same(study, config, space)
     done = sum(trial.state.is_finished() for trial in study.trials)
     if done:
         note(f"continuing a search with {done} finished trials")
-    # Trials of one process must differ from those of another that shares the storage.
-    study.sampler.reseed_rng()
-    study.optimize(_objective(config, space), n_trials=n_trials, catch=(DivergedError,))
+    for _ in range(n_trials):
+        study.optimize(_objective(config, space), n_trials=1, catch=(DivergedError,))
+        _write(_summary(study, metric), config, out, figures=False)  # in case the next is the last
     result = _summary(study, metric)
+    if not result["trials"]:
+        _complain(study)
     _write(result, config, out, figures=figures)
     return result
-
-
-def _optuna() -> Any:
-    try:
-        import optuna
-    except ImportError as error:
-        raise ImportError(
-            "sweep needs optuna: install it with `pip install bayesieve[sweep]`."
-        ) from error
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna
-
-
-def _journal(optuna: Any, out: Path) -> Any:
-    from optuna.storages.journal import JournalFileBackend
-
-    return optuna.storages.JournalStorage(JournalFileBackend(str(out / "journal.log")))
 
 
 def _space(config: RunConfig, plan: Plan) -> list[Dimension]:
     """What varies unless told: learning rate by a factor of 5 each way, KL weight, zeros."""
     own = ENGINES[config.engine.name]
-    resolved = resolve_engine(config.engine, own_start=False)
+    lr = plan.config.engine.lr  # what this engine recommends for these data
     dimensions = []
-    if isinstance(resolved.lr, float) and config.engine.lr is None:
-        dimensions.append(Dimension("engine.lr", resolved.lr / 5, resolved.lr * 5, log=True))
+    if isinstance(lr, float) and config.engine.lr is None:
+        dimensions.append(Dimension("engine.lr", lr / 5, lr * 5, log=True))
     if own.course == "variational" and config.schedule.kl is None:
         dimensions.append(Dimension("schedule.kl", 0.03, 1.0, log=True))
     if own.prunes == "units" and config.pruning.keep_units is None:
@@ -152,12 +99,6 @@ def _most_zeros(plan: Plan) -> float:
     priorities = keep_fraction(1.0, "magnitude").priorities(posterior)
     always = int((priorities > posterior.layout.n_sparse).sum())
     return 1 - (always + 1) / posterior.layout.size
-
-
-def _middle(own: Dimension) -> Any:
-    if own.choices:
-        return own.choices[0]
-    return math.sqrt(own.low * own.high) if own.log else (own.low + own.high) / 2
 
 
 def _with(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
@@ -201,25 +142,17 @@ def _objective(
     return objective
 
 
-def _check_same(study: Any, config: RunConfig, space: Sequence[Dimension]) -> None:
-    """A search is continued with what it was begun with."""
-    about = {"config": to_dict(config), "space": [repr(own) for own in space]}
-    before = study.user_attrs.get("about")
-    if before is None:
-        study.set_user_attr("about", about)
-    elif json.loads(json.dumps(about)) != before:
-        raise UsageError(
-            "the search in this storage was begun with other settings; give those, or another "
-            "--out (or --storage)."
-        )
+def _complain(study: Any) -> None:
+    """Say why a search has no finished trial."""
+    if any(trial.state.is_finished() for trial in study.trials):
+        raise DivergedError("sweep: every trial diverged; search smaller learning rates.")
+    raise UsageError("the search has no finished trial yet; give --trials 1 or more.")
 
 
 def _summary(study: Any, metric: str) -> dict[str, Any]:
     import optuna
 
     complete = study.get_trials(states=(optuna.trial.TrialState.COMPLETE,))
-    if not complete:
-        raise DivergedError("sweep: every trial diverged; search smaller learning rates.")
     best = {trial.number for trial in study.best_trials}
     rows = [
         {
@@ -237,20 +170,47 @@ def _summary(study: Any, metric: str) -> dict[str, Any]:
 
 def _write(result: dict[str, Any], config: RunConfig, out: Path, *, figures: bool) -> None:
     atomic_write(out / "sweep.json", (json.dumps(result, indent=1) + "\n").encode())
-    (out / "front").mkdir(exist_ok=True)
+    front = out / "front"
+    front.mkdir(exist_ok=True)
     for row in result["front"]:
         own = to_dict(_with(config, row["settings"]))
-        text = json.dumps(own, indent=1) + "\n"
-        atomic_write(out / "front" / f"{row['number']}.json", text.encode())
+        atomic_write(front / f"{row['number']}.json", (json.dumps(own, indent=1) + "\n").encode())
+    current = {f"{row['number']}.json" for row in result["front"]}
+    for file in front.glob("*.json"):
+        if file.name not in current and file.stem.isdigit():  # beaten since it was written
+            file.unlink(missing_ok=True)
     if figures:
-        from bayesieve.assess.figures.style import BLUE, MUTED, dress, new_figure, save
+        from bayesieve.assess.figures.style import save
 
-        figure = new_figure(6.4, 4.2)
-        axes = figure.add_subplot()
-        dress(axes, title="Every trial", xlabel="weights kept", ylabel=result["metric"])
-        for rows, color in ((result["trials"], MUTED), (result["front"], BLUE)):
-            axes.scatter([r["weights"] for r in rows], [r["score"] for r in rows], color=color)
-        front = result["front"]
-        axes.step([r["weights"] for r in front], [r["score"] for r in front], where="post")
-        axes.set_xscale("log")
-        save(figure, out / "sweep.png")
+        save(_figure(result), out / "sweep.png")
+
+
+def _figure(result: Mapping[str, Any]) -> "Figure":
+    """Every trial by size and error; those of the front are joined and named by their number."""
+    from bayesieve.assess.figures import style
+
+    trials, front = result["trials"], result["front"]
+    figure = style.new_figure(6.4, 4.2)
+    axes = figure.add_subplot()
+    title = f"{len(trials)} trials, {len(front)} of them on the front"
+    style.dress(axes, title=title, xlabel="weights kept", ylabel=result["metric"])
+    sizes = [row["weights"] for row in trials]
+    axes.scatter(sizes, [row["score"] for row in trials], color=style.MUTED, s=22)
+    x, y = ([row[name] for row in front] for name in ("weights", "score"))
+    axes.step(x, y, where="post", color=style.BLUE, linewidth=1.5)
+    axes.scatter(x, y, color=style.BLUE, s=40, zorder=3)
+    for row in front:
+        axes.annotate(
+            str(row["number"]),
+            (row["weights"], row["score"]),
+            xytext=(4, 5),
+            textcoords="offset points",
+            fontsize=style.NOTE_SIZE,
+            color=style.BLUE,
+        )
+    axes.set_xscale("log")
+    style.log_ticks(axes.xaxis, 0.9 * min(sizes), 1.1 * max(sizes))
+    style.plain_ticks(axes.xaxis)
+    if result["metric"].endswith("error"):
+        style.percent_ticks(axes.yaxis)
+    return figure

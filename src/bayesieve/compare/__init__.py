@@ -1,11 +1,22 @@
 """Methods side by side: one network, one data set, one budget of gradient evaluations.
 
-`measuring` trains and scores one method, `ranking` says which differences mean something, `reading`
-puts them into words. Nothing here knows the names of engines: see `cli.comparing`.
+`terms` are what a method may spend and is scored on; `measuring` trains and scores one, `thinning`
+prunes it; `ranking` says which differences mean something, `reading` puts them into words. Nothing
+here knows the names of engines: see `cli.methods`.
 """
 
-from bayesieve.compare.measuring import Budget, Method, measure
+from bayesieve.compare.measuring import measure
 from bayesieve.compare.ranking import Standing, standings
-from bayesieve.compare.reading import reading
+from bayesieve.compare.reading import reading, removed_already
+from bayesieve.compare.terms import Budget, Method, Scoring
 
-__all__ = ["Budget", "Method", "Standing", "measure", "reading", "standings"]
+__all__ = [
+    "Budget",
+    "Method",
+    "Scoring",
+    "Standing",
+    "measure",
+    "reading",
+    "removed_already",
+    "standings",
+]

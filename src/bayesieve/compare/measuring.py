@@ -4,115 +4,32 @@ Every method may evaluate as many gradients as the others: an ensemble of M netw
 them for 1/M of the epochs. Seeds train together as a population.
 """
 
+import gc
 import math
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, nn
 
 from bayesieve.assess.evaluate import evaluate
 from bayesieve.assess.metrics import auroc
 from bayesieve.assess.predict import ClassPrediction, predict
 from bayesieve.assess.robustness import Attacked, fgsm_curve
-from bayesieve.checks import check_fraction, check_positive
 from bayesieve.compare.dropout import dropout_draws, with_dropout
-from bayesieve.core.batch import ExamplesLike
-from bayesieve.core.posterior import Posterior, Samples, SparseModel
+from bayesieve.compare.terms import Budget, Method, Scoring
+from bayesieve.compare.thinning import sieved
+from bayesieve.core.posterior import Posterior, Samples
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import named_tensors
-from bayesieve.data.pixels import PixelScale
-from bayesieve.engines import Engine
-from bayesieve.sieve.prune import prune
-from bayesieve.sieve.rules import keep_zeros
-from bayesieve.sieve.scores import ScoreName
+from bayesieve.data.augment import Augment
+from bayesieve.errors import DivergedError
+from bayesieve.training.compiling import CompileMode
 from bayesieve.training.fit import Fit, fit
-from bayesieve.training.schedule import Schedule
 
 Numbers = dict[str, float]  # what one seed scored, by the name of the metric
-
-
-@dataclass(frozen=True)
-class Budget:
-    """What every method may spend, and what is asked of it.
-
-    Args:
-        epochs: passes over the data of one model.
-        batch_size: examples per gradient.
-        seeds: independent repetitions.
-        zeros: fractions of zeros to prune to.
-        finetune: passes of masked training after pruning.
-        draws: weight vectors averaged in a prediction.
-        attack: strength of the fast gradient sign attack in pixels from 0 to 1; None for none.
-        n_attacked: test inputs attacked.
-    """
-
-    epochs: int = 20
-    batch_size: int = 128
-    seeds: int = 3
-    zeros: tuple[float, ...] = (0.9, 0.95, 0.98, 0.99)
-    finetune: int = 5
-    draws: int = 32
-    attack: float | None = 0.1
-    n_attacked: int = 1000
-
-    def __post_init__(self) -> None:
-        check_positive(
-            "Budget",
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            seeds=self.seeds,
-            draws=self.draws,
-            n_attacked=self.n_attacked,
-        )
-        if self.zeros:
-            check_fraction("Budget", open_ends=True, zeros=self.zeros)
-            check_positive("Budget", finetune=self.finetune)
-
-
-@dataclass(frozen=True)
-class Method:
-    """A way to learn.
-
-    Args:
-        name: what tables print.
-        engine: what trains.
-        schedule: course of learning rate and KL weight.
-        score: which weights go first.
-        kind: "posterior" predicts with draws of the engine's posterior, "point" with its mean,
-            "ensemble" with several networks, "dropout" with masks.
-        members: networks of an ensemble.
-        dropout: probability of an input to be dropped.
-        finetune: schedule while what is left of a pruned network trains.
-        finetune_engine: the engine then, where it depends on the length of the run.
-    """
-
-    name: str
-    engine: Engine[Any]
-    schedule: Schedule
-    score: ScoreName = "snr"
-    kind: Literal["posterior", "point", "ensemble", "dropout"] = "posterior"
-    members: int = 1
-    dropout: float = 0.1
-    finetune: Schedule = field(default_factory=lambda: Schedule(lr="cosine"))
-    finetune_engine: Engine[Any] | None = None
-
-
-@dataclass(frozen=True)
-class Scoring:
-    """What a trained method is scored on.
-
-    Args:
-        inside: the test split.
-        outside: inputs of another kind, which should look uncertain; None for none.
-        scale: how inputs come from pixels; None if they are not images.
-    """
-
-    inside: ExamplesLike
-    outside: Tensor | None = None
-    scale: PixelScale | None = None
+_ATTACKED_AT_ONCE = 4096  # inputs times draws whose activations are held for a gradient
 
 
 def measure(
@@ -122,6 +39,8 @@ def measure(
     tests: Scoring,
     budget: Budget,
     seed: int = 0,
+    augment: Augment | None = None,
+    compile: CompileMode = "auto",
 ) -> dict[str, Any]:
     """Train and score one method.
 
@@ -132,9 +51,15 @@ def measure(
         tests: what to score on.
         budget: what may be spent.
         seed: of all repetitions.
+        augment: random changes of the images it trains on.
+        compile: whether to compile the elementwise part of a step.
 
     Returns:
-        name, seconds, bytes (of the state of one repetition) and seeds, a list of numbers.
+        Plain values. `seeds` holds the numbers of each repetition and `repetitions` its name,
+        (seed, place); `zeros_reached` what fraction each was pruned to, which is more than asked
+        where the engine itself had removed more. `seconds` is the training of all of them, `bytes`
+        the state of one, `peak_bytes` the most that a device allocated for all of them besides the
+        data (None on a CPU).
     """
     own = model
     if method.kind == "dropout":
@@ -143,6 +68,8 @@ def measure(
         problem = Problem(own, problem.likelihood, data).to(problem.device)
     members = method.members if method.kind == "ensemble" else 1
     epochs = max(1, math.ceil(budget.epochs / members))
+    on_cuda = problem.device.type == "cuda"
+    before = _allocated(problem.device)
     start = time.perf_counter()
     run = fit(
         problem,
@@ -152,32 +79,57 @@ def measure(
         seed=seed,
         n_models=budget.seeds * members,
         schedule=method.schedule,
+        augment=augment,
+        compile=compile,
     )
     seconds = time.perf_counter() - start
-    seeds = []
-    for group in _groups(run, members):
-        learned = _predictor(method, own, group, budget, seed)
-        scores = _scores(learned, tests, budget, method, seed)
-        for zeros in budget.zeros:
-            sparse = [_sieved(method, problem, one, zeros, budget, members) for one in group]
-            thin = _predictor(method, own, [one.posterior for one in sparse], budget, seed)
-            scores[f"error at {100 * zeros:g} % zeros"] = _error(thin, tests, budget, method, seed)
+    peak = torch.cuda.max_memory_allocated(problem.device) - before if on_cuda else None
+    learned = _learned(run)
+    pruned = sieved(method, problem, learned, budget, members, augment)
+    seeds, reached = [], []
+    for first in range(0, len(learned), members):
+        group = slice(first, first + members)
+        scores = _scores(
+            _predictor(method, own, learned[group], budget, seed), tests, budget, method, seed
+        )
+        for zeros, sparse in zip(budget.zeros, pruned, strict=True):
+            thin = [one.posterior for one in sparse[group]]
+            predictor = _predictor(method, own, thin, budget, seed)
+            scores |= _pruned_score(predictor, zeros, tests, budget, method, seed)
         seeds.append(scores)
+        reached.append([sum(one.zeros for one in sparse[group]) / members for sparse in pruned])
     return {
         "name": method.name,
         "engine": repr(method.engine),
         "kind": method.kind,
+        "score": method.score,
         "epochs": epochs,
         "seconds": seconds,
         "bytes": _state_bytes(run) / budget.seeds,
+        "peak_bytes": peak,
+        "repetitions": [[seed, place] for place in range(budget.seeds)],
+        "zeros_reached": reached,
         "seeds": seeds,
     }
 
 
-def _groups(run: Fit, members: int) -> Iterator[Sequence[Posterior]]:
+def _allocated(device: torch.device) -> int:
+    """Bytes in use on a CUDA device, from where its peak is counted anew; 0 elsewhere."""
+    if device.type != "cuda":
+        return 0
+    gc.collect()  # graphs of earlier methods hold memory until their cycles are found
+    torch.cuda.reset_peak_memory_stats(device)
+    return torch.cuda.memory_allocated(device)
+
+
+def _learned(run: Fit) -> list[Posterior]:
     every = run.posteriors
-    for first in range(0, len(every), members):
-        yield every[first : first + members]
+    if not all(bool(one.mean.isfinite().all()) for one in every):  # the last step may do it
+        raise DivergedError(
+            f"{type(run.engine).__name__}: weights are not finite after training. Lower its "
+            "learning rate."
+        )
+    return every
 
 
 def _predictor(
@@ -215,35 +167,24 @@ def _scores(
         assert isinstance(outside, ClassPrediction)
         scores["out-of-distribution AUROC"] = auroc(inside.entropy, outside.entropy)
     if tests.scale is not None and budget.attack is not None:
-        attacked = Attacked(learned, n_samples=n, seed=seed, scale=tests.scale)
-        part = slice(0, budget.n_attacked)
-        device = learned.network.device
+        at_once = max(1, _ATTACKED_AT_ONCE // max(n, 1))
+        attacked = Attacked(learned, n_samples=n, seed=seed, scale=tests.scale, batch_size=at_once)
+        device, n_test = learned.network.device, len(tests.inside.x)
+        # Evenly spaced: some sets stand in the order of their classes.
+        part = torch.linspace(0, n_test - 1, min(budget.n_attacked, n_test)).round().long()
         x, y = tests.inside.x[part].to(device), tests.inside.y[part].to(device)
         (point,) = fgsm_curve(attacked, x, y, [budget.attack])
         scores[f"error under FGSM {budget.attack:g}"] = 1 - point.accuracy
     return scores
 
 
-def _error(learned: Posterior, tests: Scoring, budget: Budget, method: Method, seed: int) -> float:
+def _pruned_score(
+    learned: Posterior, zeros: float, tests: Scoring, budget: Budget, method: Method, seed: int
+) -> Numbers:
     n = _n_samples(method, learned, budget)
     found = evaluate(learned, tests.inside, n_samples=n, seed=seed).to_dict()
-    return float(found["error"] if "error" in found else found["rmse"])
-
-
-def _sieved(
-    method: Method, problem: Problem, one: Posterior, zeros: float, budget: Budget, members: int
-) -> SparseModel:
-    """Pruned in one shot, then trained on with its mask."""
-    sparse = prune(one, keep_zeros(zeros, score=method.score))
-    run = fit(
-        problem,
-        method.finetune_engine or method.engine,
-        epochs=max(1, math.ceil(budget.finetune / members)),
-        batch_size=budget.batch_size,
-        schedule=method.finetune,
-        start_from=sparse,
-    )
-    return SparseModel(run.posterior.masked(sparse.keep), sparse.keep)
+    name, value = ("error", found["error"]) if "error" in found else ("RMSE", found["rmse"])
+    return {f"{name} at {100 * zeros:g} % zeros": float(value)}
 
 
 def _state_bytes(run: Fit) -> int:

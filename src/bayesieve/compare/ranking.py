@@ -60,6 +60,8 @@ def critical_difference(n_methods: int, n_seeds: int) -> float:
 def standings(scores: Mapping[str, Sequence[Mapping[str, float]]]) -> list[Standing]:
     """The methods' standing in every metric that all of them have.
 
+    Means are over all seeds of a method; ranks over as many as every method has.
+
     Args:
         scores: method -> numbers of each seed, metric -> value.
 
@@ -68,24 +70,26 @@ def standings(scores: Mapping[str, Sequence[Mapping[str, float]]]) -> list[Stand
         >>> one.names, one.ranks
         (('b', 'a'), (1.0, 2.0))
     """
-    names = list(scores)
-    if not names:
+    each = [numbers for seeds in scores.values() for numbers in seeds]
+    if not each:
         return []
-    metrics = [m for m in scores[names[0]][0] if all(m in scores[name][0] for name in names)]
-    return [_standing(metric, names, scores) for metric in metrics]
+    metrics = [metric for metric in each[0] if all(metric in numbers for numbers in each)]
+    columns = {
+        metric: {name: [own[metric] for own in seeds] for name, seeds in scores.items()}
+        for metric in metrics
+    }
+    return [_standing(metric, values) for metric, values in columns.items()]
 
 
-def _standing(
-    metric: str, names: Sequence[str], scores: Mapping[str, Sequence[Mapping[str, float]]]
-) -> Standing:
-    values = [[seed[metric] for seed in scores[name]] for name in names]
+def _standing(metric: str, values: Mapping[str, Sequence[float]]) -> Standing:
     sign = -1.0 if metric in HIGHER_IS_BETTER else 1.0
-    by_seed = [rankdata([sign * own[i] for own in values]) for i in range(len(values[0]))]
-    ranks = [float(sum(own[j] for own in by_seed)) / len(by_seed) for j in range(len(names))]
-    means = [statistics.fmean(own) for own in values]
-    errors = [_standard_error(own) for own in values]
+    names, own = list(values), list(values.values())
+    n_seeds = min(len(column) for column in own)
+    by_seed = [rankdata([sign * column[i] for column in own]) for i in range(n_seeds)]
+    ranks = [statistics.fmean(float(ranked[j]) for ranked in by_seed) for j in range(len(names))]
+    means = [statistics.fmean(column) for column in own]
+    errors = [_standard_error(column) for column in own]
     order = sorted(range(len(names)), key=lambda j: sign * means[j])
-    n_seeds = len(values[0])
     return Standing(
         metric,
         tuple(names[j] for j in order),

@@ -4,11 +4,14 @@ import pytest
 import torch
 from torch import nn
 
-from bayesieve.compare.measuring import Budget, Method, Scoring, measure
+from bayesieve.compare import Budget, Method, Scoring, measure
 from bayesieve.core.likelihoods import Categorical, Gaussian
 from bayesieve.core.problem import Problem
+from bayesieve.core.scale_priors import LayerScaled
+from bayesieve.data.augment import Augment
 from bayesieve.data.examples import Examples
 from bayesieve.data.pixels import PixelScale
+from bayesieve.engines.bmr import BMR, Reduction
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.training.schedule import Schedule
@@ -47,6 +50,11 @@ def test_every_kind_is_scored_in_every_way(kind):
         assert numbers["error"] <= 0.5
     assert found["seeds"][0] != found["seeds"][1]
     assert found["bytes"] > 0
+    assert found["peak_bytes"] is None  # of a device only
+    assert found["repetitions"] == [[0, 0], [0, 1]]
+    parameters = 4 * 8 + 8 + 8 * 2 + 2
+    for (reached,) in found["zeros_reached"]:
+        assert 0.5 <= reached <= 0.5 + 9 / parameters  # a dead unit takes its bias along
 
 
 def test_regression_has_rmse():
@@ -57,7 +65,40 @@ def test_regression_has_rmse():
     found = measure(
         KINDS["point"], model, Problem(model, Gaussian(0.3), data), Scoring(data), BUDGET
     )
-    assert set(found["seeds"][0]) == {"RMSE", "NLL", "error at 50 % zeros"}
+    assert set(found["seeds"][0]) == {"RMSE", "NLL", "RMSE at 50 % zeros"}
+
+
+def test_an_engine_that_removes_weights_itself_is_pruned_no_further_than_asked():
+    model, data = images()
+    own = Reduction(start=0.1, end=0.9)
+    method = Method("bmr", BMR(LayerScaled(std=0.01), own, lr=0.02), Schedule())
+    budget = Budget(epochs=6, batch_size=16, seeds=1, zeros=(0.05, 0.9), finetune=1, attack=None)
+    found = measure(method, model, Problem(model, Categorical(), data), Scoring(data), budget)
+    ((few, many),) = found["zeros_reached"]
+    assert 0.05 < few < many
+    assert many == pytest.approx(0.9, abs=0.05)
+
+
+def test_pruned_convolutions_train_one_by_one_to_the_same_masks():
+    torch.manual_seed(0)
+    y = torch.arange(32) % 2
+    data = Examples(torch.rand(32, 1, 4, 4) + y[:, None, None, None], y)
+    model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 2))
+    found = measure(KINDS["posterior"], model, Problem(model, Categorical(), data), Scoring(data),
+                    BUDGET)  # fmt: skip
+    assert [len(own) for own in found["zeros_reached"]] == [1, 1]
+    assert all(0.5 <= own[0] < 0.6 for own in found["zeros_reached"])
+
+
+def test_training_images_are_changed_when_asked():
+    model, data = images()
+    budget = Budget(epochs=1, batch_size=16, seeds=1, zeros=(0.5,), finetune=1, attack=None)
+    method, tests = KINDS["point"], Scoring(data)
+    plain, moved = (
+        measure(method, model, Problem(model, Categorical(), data), tests, budget, 0, augment)
+        for augment in (None, Augment(shift=1, flip=True))
+    )
+    assert plain["seeds"][0]["NLL"] != moved["seeds"][0]["NLL"]
 
 
 def test_the_same_seed_measures_the_same():

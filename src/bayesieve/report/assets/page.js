@@ -65,7 +65,7 @@ function comparison(runs, choose) {
   const table = panel({
     title: "Side by side", name: "runs", wide: true, caption: "Mean weights on the test set of each run; the best number of a row is bold.",
     data: () => ({ header: ["", ...runs.map((run) => run.name)], rows: rows.map(([name, value]) => [name, ...runs.map(value)]) }),
-    body: el("div", { class: "scroll" }, el("table", { id: "compare" },
+    body: el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Side by side" }, el("table", { id: "compare" },
       el("thead", {}, el("tr", {}, el("th", {}), runs.map((run) => el("th", { scope: "col" }, run.name)))), el("tbody", {}, body))),
   });
   const tabs = el("div", { class: "tabs", role: "tablist", "aria-label": "Runs" }, runs.map((run, i) => el("button", {

@@ -1,0 +1,69 @@
+"""The pruned versions of what a method has learned, trained on with their masks."""
+
+import math
+from collections.abc import Sequence
+
+from torch import nn
+
+from bayesieve.compare.terms import Budget, Method
+from bayesieve.core.posterior import Posterior, SparseModel
+from bayesieve.core.problem import Problem
+from bayesieve.data.augment import Augment
+from bayesieve.sieve.prune import prune
+from bayesieve.sieve.rules import keep_zeros
+from bayesieve.training.fit import fit
+
+_WEIGHTS_AT_ONCE = 32_000_000  # of models that train together
+
+
+def sieved(
+    method: Method,
+    problem: Problem,
+    learned: Sequence[Posterior],
+    budget: Budget,
+    members: int,
+    augment: Augment | None,
+) -> list[list[SparseModel]]:
+    """Every model pruned in one shot to each fraction of zeros, then trained on with its mask.
+
+    Args:
+        method: what they were trained with.
+        problem: what they were trained on.
+        learned: posteriors of all members of all repetitions.
+        budget: fractions of zeros and passes.
+        members: networks that share the passes.
+        augment: random changes of the images.
+
+    Returns:
+        One list per fraction, of as many models as were learned.
+    """
+    masked = [
+        prune(one, keep_zeros(zeros, score=method.score))
+        for zeros in budget.zeros
+        for one in learned
+    ]
+    done: list[SparseModel] = []
+    at_once = _models_at_once(problem)
+    for first in range(0, len(masked), at_once):
+        part = masked[first : first + at_once]
+        run = fit(
+            problem,
+            method.finetune_engine or method.engine,
+            epochs=max(1, math.ceil(budget.finetune / members)),
+            batch_size=budget.batch_size,
+            n_models=len(part),
+            schedule=method.finetune,
+            start_from=part,
+            augment=augment,
+        )
+        pairs = zip(run.posteriors, part, strict=True)
+        done += [SparseModel(one.masked(own.keep), own.keep) for one, own in pairs]
+    return [done[first : first + len(learned)] for first in range(0, len(done), len(learned))]
+
+
+def _models_at_once(problem: Problem) -> int:
+    """How many pruned models train together; convolutions of many models at once are slow."""
+    kinds = (nn.Conv1d, nn.Conv2d)
+    if any(isinstance(module, kinds) for module in problem.network.skeleton.modules()):
+        return 1
+    return max(1, _WEIGHTS_AT_ONCE // problem.layout.size)
