@@ -137,7 +137,10 @@ __all__ = [*_HOME, "__version__"]
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise AttributeError(f"module 'bayesieve' has no attribute {name!r}")
+        from bayesieve.checks import did_you_mean
+
+        hint = "" if name.startswith("_") else did_you_mean(name, _HOME)
+        raise AttributeError(f"module 'bayesieve' has no attribute {name!r}.{hint}")
     return getattr(import_module(f"bayesieve.{_HOME[name]}"), name)
 
 

@@ -3,6 +3,7 @@
 import difflib
 import math
 from collections.abc import Iterable
+from numbers import Integral
 
 
 def check_positive(who: str, **values: float | tuple[float, ...]) -> None:
@@ -15,7 +16,7 @@ def check_positive(who: str, **values: float | tuple[float, ...]) -> None:
         ValueError: SBNN: lr must be > 0, got -1.0.
     """
     for name, value in values.items():
-        for number in _numbers(value):
+        for number in _numbers(who, name, value):
             if not (math.isfinite(number) and number > 0):
                 raise ValueError(f"{who}: {name} must be > 0, got {number}.")
 
@@ -23,7 +24,7 @@ def check_positive(who: str, **values: float | tuple[float, ...]) -> None:
 def check_not_negative(who: str, **values: float | tuple[float, ...]) -> None:
     """Raise unless every value is a finite number >= 0."""
     for name, value in values.items():
-        for number in _numbers(value):
+        for number in _numbers(who, name, value):
             if not (math.isfinite(number) and number >= 0):
                 raise ValueError(f"{who}: {name} must be >= 0, got {number}.")
 
@@ -33,7 +34,7 @@ def check_fraction(
 ) -> None:
     """Raise unless every value lies in [0, 1], or strictly inside with `open_ends`."""
     for name, value in values.items():
-        for number in _numbers(value):
+        for number in _numbers(who, name, value):
             inside = 0 < number < 1 if open_ends else 0 <= number <= 1
             if not inside:
                 bounds = "strictly between 0 and 1" if open_ends else "between 0 and 1"
@@ -61,5 +62,23 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
-def _numbers(value: float | tuple[float, ...]) -> tuple[float, ...]:
-    return value if isinstance(value, tuple) else (value,)
+def check_seed(who: str, **values: int) -> None:
+    """Raise unless every value is a whole number from 0 to 2^63 - 2 (a run uses the next one too).
+
+    Example:
+        >>> check_seed("fit", seed=-1)
+        Traceback (most recent call last):
+        ValueError: fit: seed must be a whole number from 0 to 2^63 - 2, got -1.
+    """
+    for name, value in values.items():
+        if not isinstance(value, Integral) or not 0 <= value <= 2**63 - 2:
+            bounds = "a whole number from 0 to 2^63 - 2"
+            raise ValueError(f"{who}: {name} must be {bounds}, got {value}.")
+
+
+def _numbers(who: str, name: str, value: float | tuple[float, ...]) -> tuple[float, ...]:
+    numbers = value if isinstance(value, tuple) else (value,)
+    for number in numbers:
+        if isinstance(number, str) or not hasattr(number, "__float__"):
+            raise TypeError(f"{who}: {name} must be a number, got {number!r}.")
+    return numbers

@@ -1,8 +1,13 @@
-"""The exceptions a caller may want to catch; wrong arguments are plain ValueError or TypeError."""
+"""The exceptions a caller may want to catch; wrong arguments are plain ValueError or TypeError.
+
+The command line exits with 1 on those named here, and with 2 on wrong arguments.
+"""
+
+from pathlib import Path
 
 
 class BayesieveError(Exception):
-    """Base of the errors below; the command line prints its message and exits with 1."""
+    """Base of the errors below: nothing is wrong with the call, but the work cannot be done."""
 
 
 class UnsupportedModelError(BayesieveError):
@@ -19,3 +24,17 @@ class VerificationError(BayesieveError):
 
 class DataError(BayesieveError):
     """A data file is missing, damaged or not what its name says."""
+
+
+class DamagedFileError(BayesieveError, ValueError):
+    """A saved posterior, bundle or run cannot be read as what it should be."""
+
+
+def damaged(path: Path, why: str, who: str = "load") -> DamagedFileError:
+    """The error of a saved file, in one wording.
+
+    Example:
+        >>> damaged(Path("a.safetensors"), "it is cut off")
+        DamagedFileError('load: a.safetensors is damaged: it is cut off.')
+    """
+    return DamagedFileError(f"{who}: {path} is damaged: {why}.")

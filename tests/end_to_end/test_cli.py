@@ -83,7 +83,7 @@ def test_data_commands(tmp_path, monkeypatch):
     assert as_json("data", "info", "mnist")["files"]
     assert "bayesieve data fetch mnist" in ok("data", "info", "mnist").stdout
     assert as_json("data", "fetch", "digits")["name"] == "digits"
-    assert "Did you mean 'mnist'" in refused(1, "data", "info", "mnits")
+    assert "Did you mean 'mnist'" in refused(2, "data", "info", "mnits")
 
 
 # --- train
@@ -266,16 +266,16 @@ def test_demo_replaces_an_earlier_demo_only(tmp_path, dense):
     [
         (2, ["--engine", "sbn"], "Did you mean 'sbnn'"),
         (2, ["--net", "lenet-300"], "Did you mean 'lenet-300-100'"),
-        (1, ["--data", "mnits"], "Did you mean 'mnist'"),
+        (2, ["--data", "mnits"], "Did you mean 'mnist'"),
         (1, ["--data", "mnist"], "bayesieve data fetch mnist"),
-        (1, ["--data", "csv:none.csv", "--target", "y"], "none.csv"),
-        (1, ["--lr", "-1"], "lr must be > 0, got -1.0"),
-        (2, ["--lr", "fast"], "engine.lr must be a number"),
-        (1, ["--zeros", "1.2"], "zeros must be strictly between 0 and 1, got 1.2"),
+        (2, ["--data", "csv:none.csv", "--target", "y"], "none.csv"),
+        (2, ["--lr", "-1"], "lr must be > 0, got -1.0"),
+        (2, ["--lr", "fast"], "--lr must be a number"),
+        (2, ["--zeros", "1.2"], "zeros must be strictly between 0 and 1, got 1.2"),
         (2, ["--momentum", "0.9"], "has no --momentum"),
         (2, ["--steps", "5"], "either --epochs or --steps"),
         (2, ["--config", "none.yaml"], "no such configuration file"),
-        (1, ["--target", "x"], "target cannot be used with 'digits'"),
+        (2, ["--target", "x"], "target cannot be used with 'digits'"),
         (2, ["--resume"], "no config.json"),
     ],
 )
@@ -289,7 +289,7 @@ def test_refused_settings(tmp_path, monkeypatch, code, change, message):
 def test_wrong_target_column(tmp_path):
     (tmp_path / "t.csv").write_text("size,price\n" + "\n".join(f"{i},{i}" for i in range(20)))
     table = ["--data", f"csv:{tmp_path / 't.csv'}", "--target", "prise", "--out", tmp_path / "a"]
-    assert "'price'" in refused(1, "train", *table)
+    assert "'price'" in refused(2, "train", *table)
 
 
 def test_unknown_key_names_file_and_key(tmp_path):
@@ -323,13 +323,13 @@ def test_resume_of_a_finished_run_and_with_other_settings(dense):
 
 
 def test_damaged_files_are_named(tmp_path, dense):
-    for name in ("config.json", "posterior.safetensors"):
+    for name in ("config.json", "posterior.safetensors", "metrics.json"):
         (tmp_path / name).write_bytes((dense / name).read_bytes())
     weights = tmp_path / "posterior.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
     assert "posterior.safetensors is damaged" in refused(1, "evaluate", tmp_path)
     weights.unlink()
-    assert "posterior.safetensors" in refused(1, "evaluate", tmp_path)
+    assert "posterior.safetensors is missing" in refused(1, "evaluate", tmp_path)
     (tmp_path / "config.json").write_text("{")
     assert "config.json is damaged" in refused(1, "evaluate", tmp_path)
     assert "not a run folder" in refused(2, "evaluate", tmp_path / "none")
@@ -339,9 +339,9 @@ def test_damaged_files_are_named(tmp_path, dense):
     ("code", "change", "message"),
     [
         (2, [], "give one of --zeros, --threshold, --n-of-m, --keep-units"),
-        (1, ["--zeros", "1.2"], "zeros must be between 0 and 1"),
-        (1, ["--zeros", "0.5", "--score", "snrr"], "Did you mean 'snr'"),
-        (1, ["--zeros", "0.9999"], "smallest fraction"),
+        (2, ["--zeros", "1.2"], "zeros must be between 0 and 1"),
+        (2, ["--zeros", "0.5", "--score", "snrr"], "Did you mean 'snr'"),
+        (2, ["--zeros", "0.9999"], "smallest fraction"),
         (2, ["--n-of-m", "2"], "must read N:M"),
         (2, ["--threshold", "0.5", "--score", "snr"], "leave out --score"),
     ],
@@ -353,7 +353,7 @@ def test_refused_pruning(tmp_path, dense, code, change, message):
 
 def test_refused_evaluation(tmp_path, dense):
     assert "--split must be" in refused(2, "evaluate", dense, "--split", "all")
-    assert "n_samples must be" in refused(1, "evaluate", dense, "--samples", "-1")
+    assert "n_samples must be" in refused(2, "evaluate", dense, "--samples", "-1")
 
 
 def test_exit_codes_of_a_real_process(tmp_path):

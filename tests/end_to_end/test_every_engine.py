@@ -117,11 +117,26 @@ def test_a_table_gets_a_small_network_and_enough_steps(tmp_path):
     assert images["schedule"]["kl"] == 0.1
 
 
+@pytest.mark.parametrize("adapt", ["sa", "em"])
+def test_a_regression_learns_the_sparse_prior_when_asked_to(adapt, tmp_path):
+    rows = "\n".join(f"{i},{i % 7},{0.5 * i}" for i in range(60))
+    (tmp_path / "t.csv").write_text(f"a,b,y\n{rows}\n")
+    asked = ("train", "--data", f"csv:{tmp_path / 't.csv'}", "--target", "y", "--net", "mlp:4",
+             "--engine", "sghmc", "--adapt", adapt, "--chains", 2, "--anneal", 1.01,
+             "--steps", 40, "--no-figures")  # fmt: skip
+    config = as_json(*asked, "--dry-run")["config"]
+    assert config["engine"]["prior"] == "gaussian-laplace"
+    assert config["engine"]["lr"] == 0.003  # the task's, as with a normal prior
+    assert config["net"]["learn_noise"] is False  # the prior's scale is the noise
+    as_json(*asked, "--out", tmp_path / "a")
+    ok("evaluate", tmp_path / "a", "--samples", 4)
+
+
 def test_an_unfinished_run_says_how_to_go_on(tmp_path):
     train(tmp_path / "a", "map", epochs=1)
     for name in ("metrics.json", "posterior.safetensors"):
         (tmp_path / "a" / name).unlink()
-    assert "--resume" in refused(1, "evaluate", tmp_path / "a")
+    assert "--resume" in refused(2, "evaluate", tmp_path / "a")
 
 
 def test_damage_is_named_and_comparisons_blame_nobody(tmp_path):

@@ -200,5 +200,7 @@ def test_every_public_name_is_there():
     for name in bs.__all__:
         assert getattr(bs, name) is not None
     assert set(bs.__all__) <= set(dir(bs))
+    with pytest.raises(AttributeError, match=r"has no attribute 'SBN'\. Did you mean 'SBNN'\?"):
+        bs.SBN  # noqa: B018
     with pytest.raises(AttributeError, match="has no attribute 'no_such_name'"):
         bs.no_such_name  # noqa: B018

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from typer.testing import CliRunner
 
-from bayesieve.cli.main import app
+from commands import ok, refused
 
 SRC = Path(__file__).parents[2] / "src"
 N_STEPS = 400
@@ -49,8 +48,7 @@ def wait_for_step(process, out, step):
 
 
 def finish(out, *arguments):
-    result = CliRunner().invoke(app, [*arguments, "--out", str(out)])
-    assert result.exit_code == 0, result.stderr or repr(result.exception)
+    ok(*arguments, "--out", out)
     return load_file(out / "posterior.safetensors")
 
 
@@ -95,9 +93,6 @@ def test_signals_save_and_exit(tmp_path, unbroken, number, code):
         weights = finish(out, "train", "--resume", "--no-figures")
         assert all(torch.equal(weights[name], unbroken[0][name]) for name in weights)
     else:
-        other = CliRunner().invoke(app, ["train", "--resume", "--lr", "0.5", "--out", str(out)])
-        assert other.exit_code == 2
-        assert "begun with --lr 0.01, this command has 0.5" in other.stderr
-        anew = CliRunner().invoke(app, [*RUN, "--out", str(out)])
-        assert anew.exit_code == 2
-        assert "holds an unfinished run; use --resume" in anew.stderr
+        other = refused(2, "train", "--resume", "--lr", "0.5", "--out", out)
+        assert "begun with --lr 0.01, this command has 0.5" in other
+        assert "holds an unfinished run; use --resume" in refused(2, *RUN, "--out", out)

@@ -9,7 +9,7 @@ from bayesieve.data import load_data
 from bayesieve.nets import mlp
 from commands import as_json, ok, refused
 
-NET = "mlp:24"
+NET, N_BIASES = "mlp:24", 34
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +39,11 @@ def test_the_evidence_decides_and_little_is_lost(tmp_path, trained):
     assert 0.2 < result["zeros"] < 0.99
     assert result["error"] < result["dense"]["error"] + 0.05
     assert result["curve"][0]["zeros"] == 0
+    text = (tmp_path / "a" / "report.md").read_text(encoding="utf-8")
+    assert f"trained weights of {trained.name}, not trained again" in text
+    assert "epochs" not in text
+    rows = [line.split(" | ") for line in text.splitlines() if ".weight | " in line]
+    assert sum(int(kept.replace(",", "")) for _, kept, *_ in rows) == result["weights"] - N_BIASES
 
 
 def test_the_result_is_a_run_that_other_commands_take(tmp_path, trained):
@@ -98,10 +103,10 @@ def test_weights_of_another_network_are_refused(tmp_path, trained, change, messa
     ("more", "code", "message"),
     [
         (("--zeros", "0.5", "--threshold", "0.5"), 2, "either --zeros or --threshold"),
-        (("--zeros", "1.5"), 1, "zeros must be between 0 and 1"),
-        (("--rule", "savage"), 1, "Did you mean 'savage-dickey'"),
-        (("--curvature", "full"), 1, "--curvature must be one of unit, diagonal"),
-        (("--labels", "all"), 1, "--labels must be one of sampled, exact"),
+        (("--zeros", "1.5"), 2, "zeros must be between 0 and 1"),
+        (("--rule", "savage"), 2, "Did you mean 'savage-dickey'"),
+        (("--curvature", "full"), 2, "--curvature must be one of unit, diagonal"),
+        (("--labels", "all"), 2, "--labels must be one of sampled, exact"),
     ],
 )
 def test_wrong_arguments_are_refused(tmp_path, trained, more, code, message):

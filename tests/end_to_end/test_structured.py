@@ -3,15 +3,12 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
 from bayesieve.assess import latency
 from bayesieve.cli import profiling
 from bayesieve.cli.config_files import RECORD
-from bayesieve.cli.main import app
 from bayesieve.deliver import runtime
-
-RUNNER = CliRunner()
+from commands import ok, refused
 
 
 @pytest.fixture(autouse=True)
@@ -25,16 +22,10 @@ def without_onnx(monkeypatch):
     monkeypatch.setattr(profiling, "_ONNX", ("not_a_package",))
 
 
-def call(*arguments, code=0):
-    result = RUNNER.invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == code, result.output
-    return result
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "a"
-    call("train", "--data", "digits", "--engine", "sbnn", "--epochs", 5, "--no-figures",
+    ok("train", "--data", "digits", "--engine", "sbnn", "--epochs", 5, "--no-figures",
          "--out", folder)  # fmt: skip
     return folder
 
@@ -42,7 +33,7 @@ def trained(tmp_path_factory):
 @pytest.fixture(scope="module")
 def narrowed(trained):
     folder = trained.parent / "b"
-    call("prune", trained, "--keep-units", 0.25, "--finetune", 2, "--no-figures", "--out", folder)
+    ok("prune", trained, "--keep-units", 0.25, "--finetune", 2, "--no-figures", "--out", folder)
     return folder
 
 
@@ -56,8 +47,8 @@ def test_units_go_and_the_network_still_learns(narrowed):
 
 def test_multiply_adds_reach_their_target(trained, tmp_path, without_onnx):
     out = tmp_path / "c"
-    call("prune", trained, "--target-macs", 0.2, "--no-figures", "--out", out)
-    rows = json.loads(call("profile", trained, out, "--rounds", 1, "--json").stdout)["rows"]
+    ok("prune", trained, "--target-macs", 0.2, "--no-figures", "--out", out)
+    rows = json.loads(ok("profile", trained, out, "--rounds", 1, "--json").stdout)["rows"]
     macs = {row["name"].rpartition(" ")[2]: row["macs"] for row in rows}
     assert macs["compact"] <= 0.2 * macs["dense"]
     assert macs["compact"] > 0.15 * macs["dense"]
@@ -65,12 +56,12 @@ def test_multiply_adds_reach_their_target(trained, tmp_path, without_onnx):
 
 def test_a_latency_that_holds_already_removes_nothing(trained, tmp_path):
     out = tmp_path / "d"
-    call("prune", trained, "--target-latency", 1000, "--no-figures", "--out", out)
+    ok("prune", trained, "--target-latency", 1000, "--no-figures", "--out", out)
     assert json.loads((out / "metrics.json").read_text())["zeros"] < 0.01
 
 
 def test_profile_measures_every_form(trained, narrowed, without_onnx):
-    result = json.loads(call("profile", trained, narrowed, "--rounds", 1, "--json").stdout)
+    result = json.loads(ok("profile", trained, narrowed, "--rounds", 1, "--json").stdout)
     rows = {row["name"]: row for row in result["rows"]}
     assert result["clock"] == "wall"
     assert [text.partition(":")[0] for text in result["left_out"]] == [
@@ -90,7 +81,7 @@ def test_profile_measures_every_form(trained, narrowed, without_onnx):
 
 
 def test_profile_prints_a_table_for_each_folder(trained, narrowed, without_onnx):
-    text = call("profile", trained, narrowed, "--rounds", 1, "--clock", "cpu").stdout
+    text = ok("profile", trained, narrowed, "--rounds", 1, "--clock", "cpu").stdout
     assert text.count("removed units") == 2
     assert "cpu time, 1 thread" in text
 
@@ -98,7 +89,7 @@ def test_profile_prints_a_table_for_each_folder(trained, narrowed, without_onnx)
 def test_onnxruntime_takes_part_where_it_is_installed(narrowed):
     for name in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(name)
-    rows = json.loads(call("profile", narrowed, "--rounds", 1, "--json").stdout)["rows"]
+    rows = json.loads(ok("profile", narrowed, "--rounds", 1, "--json").stdout)["rows"]
     own = next(row for row in rows if row["name"].endswith("onnxruntime"))
     assert own["bytes"] > 4 * own["parameters"]
     assert own["latency_ms_batch_64"] > 0
@@ -113,10 +104,10 @@ def test_onnxruntime_takes_part_where_it_is_installed(narrowed):
     ],
 )
 def test_flags_that_do_not_go_together(trained, tmp_path, arguments, message):
-    result = call("prune", trained, *arguments, "--out", tmp_path / "x", code=2)
-    assert message in result.output
+    said = refused(2, "prune", trained, *arguments, "--out", tmp_path / "x")
+    assert message in said
 
 
 def test_profile_refuses_what_it_does_not_know(tmp_path, trained):
-    assert "not a run folder" in call("profile", tmp_path, code=2).output
-    assert "--clock must be" in call("profile", trained, "--clock", "sun", code=2).output
+    assert "not a run folder" in refused(2, "profile", tmp_path)
+    assert "--clock must be" in refused(2, "profile", trained, "--clock", "sun")

@@ -7,6 +7,7 @@ from bayesieve.checks import (
     check_fraction,
     check_not_negative,
     check_positive,
+    check_seed,
     did_you_mean,
 )
 
@@ -48,6 +49,20 @@ def test_ends_are_refused_when_open(value):
     message = r"^SpikeSlab: slab_prob must be strictly between 0 and 1, got "
     with pytest.raises(ValueError, match=message):
         check_fraction("SpikeSlab", open_ends=True, slab_prob=value)
+
+
+@pytest.mark.parametrize("check", [check_positive, check_not_negative, check_fraction])
+@pytest.mark.parametrize("value", ["0.5", None, [0.5], (0.5, "a")])
+def test_what_is_no_number_raises(check, value):
+    with pytest.raises(TypeError, match=r"^MAP: lr must be a number, got "):
+        check("MAP", lr=value)
+
+
+@pytest.mark.parametrize("value", [-1, 2**63 - 1, 1.5, "0", None])
+def test_what_is_no_seed_raises(value):
+    check_seed("fit", seed=0, other=2**63 - 2)
+    with pytest.raises(ValueError, match=r"^fit: seed must be a whole number from 0 to 2\^63 - 2"):
+        check_seed("fit", seed=value)
 
 
 def test_the_faulty_one_of_several_values_is_named():

@@ -7,6 +7,7 @@ import inspect
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,45 @@ def test_links_lead_somewhere(path):
     targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text)
     missing = [t for t in targets if "://" not in t and not (path.parent / t).exists()]
     assert not missing
+
+
+def anchors(path: Path) -> set[str]:
+    """The names that headings of a page get."""
+    headings = re.findall(r"^#+ (.*)$", BLOCK.sub("", path.read_text(encoding="utf-8")), re.M)
+    return {re.sub(r"[^\w\- ]", "", text).strip().lower().replace(" ", "-") for text in headings}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_to_headings_find_them(path):
+    text = BLOCK.sub("", path.read_text(encoding="utf-8"))
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", text):
+        if "://" not in target:
+            page = path.parent / target if target else path
+            assert anchor in anchors(page), f"{target}#{anchor}"
+
+
+# Names that a page uses without making them, as a reader has them.
+GIVEN = {
+    "docs/tables.md": """
+        import numpy as np
+        X = np.random.default_rng(0).normal(size=(60, 3))
+        y, X_new = X[:, 0] - X[:, 1], X[:9]
+    """,
+    "docs/feature-selection.md": """
+        import torch
+        x = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
+        y = x[:, 0].sin()
+    """,
+}
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_code_that_needs_the_readers_data_runs(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {"__name__": "docs"}
+    for block in (textwrap.dedent(GIVEN[name]), *blocks(ROOT / name, "python")):
+        if "..." not in block:  # an ellipsis stands for something the reader fills in
+            exec(compile(block, name, "exec"), namespace)
 
 
 def commands(path: Path) -> list[str]:

@@ -15,7 +15,7 @@ from bayesieve.assess.metrics import (
     regression_report,
 )
 from bayesieve.assess.predict import ClassPrediction, Prediction, predict
-from bayesieve.core.batch import ExamplesLike
+from bayesieve.core.batch import ExamplesLike, pair_of
 from bayesieve.core.posterior import Posterior, SparseModel
 
 
@@ -49,7 +49,7 @@ class Evaluation:
 
 def evaluate(
     model: Posterior | SparseModel,
-    examples: ExamplesLike,
+    examples: ExamplesLike | tuple[Tensor, Tensor],
     *,
     n_samples: int = 0,
     seed: int = 0,
@@ -59,21 +59,17 @@ def evaluate(
 
     Args:
         model: what to score.
-        examples: inputs and targets; `target_std`, if it has one, brings errors of standardised
-            targets back to their original unit.
+        examples: an (x, y) pair or anything with `.x` and `.y`; `target_std`, if it has one, brings
+            errors of standardised targets back to their original unit.
         n_samples: posterior draws to average over; 0 predicts with the posterior mean.
         seed: of the draws.
         temperature: divides the log of the averaged class probabilities before renormalising;
             classification only.
     """
-    if len(examples.x) != len(examples.y):
-        raise ValueError(
-            f"evaluate: x and y must have the same length, got {len(examples.x)} and "
-            f"{len(examples.y)}."
-        )
-    prediction = predict(model, examples.x, n_samples=n_samples, seed=seed)
+    x, y = pair_of("evaluate", examples)
+    prediction = predict(model, x, n_samples=n_samples, seed=seed)
     device = model.network.device
-    targets = examples.y.to(device)
+    targets = y.to(device)
     report: ClassificationReport | RegressionReport
     if isinstance(prediction, ClassPrediction):
         if temperature != 1.0:
@@ -94,6 +90,7 @@ def evaluate(
             prediction.noise_std,
             targets.reshape(shape),
             target_std=std.to(device),
+            df=prediction.df,
         )
     return Evaluation(report, model_size(model), prediction)
 
@@ -122,7 +119,7 @@ def model_size(model: Posterior | SparseModel) -> dict[str, float]:
 
 
 def error_curve(
-    posterior: Posterior, masks: Tensor, examples: ExamplesLike
+    posterior: Posterior, masks: Tensor, examples: ExamplesLike | tuple[Tensor, Tensor]
 ) -> list[dict[str, float]]:
     """Error (or RMSE) and negative log-likelihood of the posterior mean under each mask.
 

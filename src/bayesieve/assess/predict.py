@@ -21,7 +21,7 @@ from bayesieve.assess.metrics import (
     predictive_moments,
 )
 from bayesieve.checks import check_positive
-from bayesieve.core.likelihoods import Bernoulli, RealLikelihood
+from bayesieve.core.likelihoods import Bernoulli, RealLikelihood, StudentT
 from bayesieve.core.network import Buffers, Network
 from bayesieve.core.posterior import Posterior, Samples, SparseModel, posterior_of
 
@@ -76,10 +76,12 @@ class RealPrediction:
     Args:
         sample_means: (S, N, m).
         noise_std: (S, 1, 1) or (S, N, m), standard deviation of the observation noise.
+        df: degrees of freedom of Student-t noise; None is Gaussian noise.
     """
 
     sample_means: Tensor
     noise_std: Tensor
+    df: float | None = None
 
     @cached_property
     def _moments(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -107,7 +109,7 @@ class RealPrediction:
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """Central interval of the given probability, two tensors of shape (N, m)."""
-        return interval(self.mean, self.std, level)
+        return interval(self.mean, self.std, level, self.df)
 
 
 Prediction = ClassPrediction | RealPrediction
@@ -135,22 +137,47 @@ def predict(
     """
     if n_samples < 0:
         raise ValueError(f"predict: n_samples must be >= 0, got {n_samples}.")
-    if len(x) == 0:
-        raise ValueError("predict: got no inputs.")
     check_positive("predict", batch_size=batch_size)
     posterior = posterior_of(model)
     network = posterior.network
+    _check_inputs(x)
     outputs, extras = [], []
     for w, own in weight_vectors(posterior, n_samples, seed):
+        if x.is_floating_point() and x.dtype != w.dtype:
+            raise TypeError(
+                f"predict: inputs are {x.dtype} but the weights {w.dtype}. Convert them with "
+                f".to({w.dtype})."
+            )
         parts = (part.to(network.device) for part in x.split(batch_size))
-        rows = [network.outputs(w, part, posterior.buffers, own) for part in parts]
+        try:
+            rows = [network.outputs(w, part, posterior.buffers, own) for part in parts]
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:  # what torch raises for shapes that do not fit
+            reason = str(error).partition("\n")[0].rstrip(".")
+            raise ValueError(
+                f"predict: the network fails on inputs of shape {tuple(x.shape)}: {reason}."
+            ) from error
         outputs.append(torch.cat(rows, 1))
         extras.append(network.split(w)[1])
     output = torch.cat(outputs)
     if isinstance(network.likelihood, RealLikelihood):
         extra = {name: torch.cat([own[name] for own in extras]) for name in extras[0]}
-        return RealPrediction(*network.likelihood.moments(output, extra))
+        df = network.likelihood.df if isinstance(network.likelihood, StudentT) else None
+        return RealPrediction(*network.likelihood.moments(output, extra), df)
     return ClassPrediction(_log_probs(network, output))
+
+
+def _check_inputs(x: Tensor) -> None:
+    if not isinstance(x, Tensor):
+        raise TypeError(
+            f"predict: inputs must be a tensor, got {type(x).__name__}. Use torch.as_tensor."
+        )
+    if x.dim() == 0 or len(x) == 0:
+        raise ValueError("predict: got no inputs.")
+    if x.is_floating_point() and not bool(torch.isfinite(x).all()):
+        where = int((~torch.isfinite(x)).reshape(len(x), -1).any(1).nonzero()[0])
+        raise ValueError(f"predict: inputs must be finite; example {where} holds NaN or infinity.")
 
 
 def weight_vectors(

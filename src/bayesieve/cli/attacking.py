@@ -59,7 +59,7 @@ def attack_run(
 ) -> tuple[dict[str, Any], Path | None]:
     """Measure every curve; write attack.json and the picture; the numbers and the picture."""
     config = folder.read_config()
-    if config.net.likelihood == "gaussian":
+    if config.net.likelihood not in ("categorical", "bernoulli"):
         raise UsageError(f"attack needs class labels; {folder.path} is a regression.")
     run = load_run(folder, member=member, device=device)
     scale = _scale_of(run, folder.path)

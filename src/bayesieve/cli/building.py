@@ -1,6 +1,6 @@
 """From settings to objects: each function builds one thing from its own section."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +9,16 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from bayesieve.checks import check_fraction, check_positive
+from bayesieve.cli.checking import (
+    FILES,
+    check_path,
+    check_plan,
+    check_settings,
+    check_varied,
+)
 from bayesieve.cli.config import DataConfig, NetConfig, RunConfig, TrainingConfig
 from bayesieve.cli.config_files import UsageError
 from bayesieve.cli.engines import RunSize
-from bayesieve.cli.flags import flag_of
 from bayesieve.cli.networks import build_net, default_net
 from bayesieve.cli.registry import (
     ENGINES,
@@ -24,7 +29,14 @@ from bayesieve.cli.registry import (
     resolve_schedule,
 )
 from bayesieve.core.layout import Roles
-from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from bayesieve.core.likelihoods import (
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    Heteroscedastic,
+    Likelihood,
+    StudentT,
+)
 from bayesieve.core.network import Network
 from bayesieve.core.problem import Problem
 from bayesieve.data import DataSet, Examples, load_data
@@ -32,14 +44,11 @@ from bayesieve.data.augment import Augment
 from bayesieve.data.pixels import PixelScale
 from bayesieve.data.preprocessing import centred
 from bayesieve.engines import Engine
-from bayesieve.errors import DataError
 from bayesieve.sieve.groups import GradualUnits
 from bayesieve.sieve.schedule import GradualPruning
-from bayesieve.training.options import Pruning, Saving, Validation
+from bayesieve.training.options import Pruning, Validation
 from bayesieve.training.plan import Plan as Length
 from bayesieve.training.schedule import Schedule
-
-_FILES = ("csv", "parquet", "npz", "images")
 
 
 @dataclass(frozen=True)
@@ -60,20 +69,20 @@ class Plan:
 
 def make_plan(config: RunConfig) -> Plan:
     """Check every setting, build every object and fill every gap."""
+    check_settings(config)
     config = _absolute_paths(_with_centring(config))
     if config.training.threads is not None:
-        check_positive("train", threads=config.training.threads)
         torch.set_num_threads(config.training.threads)
     device = choose_device(config.training.device)
     data = build_data(config.data, config.net)
     train, held_out = split_off(config, data.train)
-    _check_varied(train)
+    check_varied(data, train)
     model = build_module(config.net, data, config.training.seed)
     _warm_start(model, config.net.warm_start)
+    config = _resolve(config, data, len(train), device)  # the engine has a say in the likelihood
     problem = Problem(
         model, build_likelihood(config.net, data), train, roles=build_roles(config.net)
     )
-    config = _resolve(config, data, problem.n_data, device)
     length = _length(config, problem.n_data)
     own = config.pruning.keep_units if ENGINES[config.engine.name].prunes == "units" else None
     size = RunSize(problem.n_data, length.n_steps, length.per_epoch, own, data.task)
@@ -87,7 +96,7 @@ def make_plan(config: RunConfig) -> Plan:
         config, data, problem, engine, schedule, pruning, validation, device, length,
         build_augment(config.training, data),
     )  # fmt: skip
-    _check(plan)
+    check_plan(plan)
     return plan
 
 
@@ -95,6 +104,7 @@ def build_data(config: DataConfig, net: NetConfig) -> DataSet:
     """The data set in the number format of the network."""
     if config.name is None:
         raise UsageError("give a data set, for example --data digits; see `bayesieve data list`.")
+    check_path(config.name)
     data = load_data(
         config.name,
         target=config.target,
@@ -125,6 +135,8 @@ def split_off(config: RunConfig, train: Examples) -> tuple[Examples, Examples | 
 def build_module(config: NetConfig, data: DataSet, seed: int) -> nn.Module:
     """The network with initial weights that depend on the seed alone."""
     n_outputs = 1 if config.likelihood == "bernoulli" else data.n_outputs
+    if config.likelihood == "heteroscedastic":  # a mean and a log std for each target
+        n_outputs *= 2
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build_net(config.name, data, n_outputs).to(getattr(torch, config.dtype))
@@ -133,11 +145,18 @@ def build_module(config: NetConfig, data: DataSet, seed: int) -> nn.Module:
 def build_likelihood(config: NetConfig, data: DataSet) -> Likelihood:
     """The likelihood asked for, else the one of the task."""
     name = config.likelihood or ("gaussian" if data.task == "regression" else "categorical")
-    if name == "gaussian":
+    if name in ("gaussian", "student-t"):
         learned = config.noise_std is None if config.learn_noise is None else config.learn_noise
-        return Gaussian(1.0 if config.noise_std is None else config.noise_std, learned)
+        noise = 1.0 if config.noise_std is None else config.noise_std
+        return Gaussian(noise, learned) if name == "gaussian" else StudentT(noise, learned=learned)
+    if name == "heteroscedastic":
+        if config.learn_noise is not None:
+            raise UsageError(
+                "--learn-noise: heteroscedastic noise comes from the network; remove it."
+            )
+        return Heteroscedastic() if config.noise_std is None else Heteroscedastic(config.noise_std)
     if config.noise_std is not None or config.learn_noise is not None:
-        raise UsageError(f"--noise-std and --learn-noise are for gaussian noise, not {name}.")
+        raise UsageError(f"--noise-std and --learn-noise are for real targets, not {name}.")
     return Bernoulli() if name == "bernoulli" else Categorical()
 
 
@@ -164,7 +183,6 @@ def build_pruning(config: RunConfig) -> Pruning | None:
     if own.keep_units is not None:
         if own.score is not None or own.soft:
             raise UsageError("--score and --soft are for --zeros; units go by their evidence.")
-        check_fraction("train", keep_units=own.keep_units)
         if ENGINES[config.engine.name].prunes == "units":
             return None
         return GradualUnits(own.keep_units, own.start, own.end)
@@ -205,6 +223,10 @@ def _resolve(config: RunConfig, data: DataSet, n_data: int, device: torch.device
         n_data=n_data,
     )
     net = replace(config.net, name=config.net.name or default_net(data))
+    plain = data.task == "regression" and net.likelihood in (None, "gaussian")
+    if engine.prior == "gaussian-laplace" and plain and net.noise_std is None:
+        # The prior's scale is the noise of the data: the likelihood learns none unless asked to.
+        net = replace(net, learn_noise=bool(net.learn_noise))
     net = _resolve_net(net, build_likelihood(net, data))
     return RunConfig(config.data, net, engine, schedule, pruning, training)
 
@@ -227,48 +249,13 @@ def _resolve_net(config: NetConfig, likelihood: Likelihood) -> NetConfig:
     if isinstance(likelihood, Gaussian):
         noise, learned = likelihood.noise_std, likelihood.learned
         return replace(config, likelihood="gaussian", noise_std=noise, learn_noise=learned)
+    if isinstance(likelihood, StudentT):
+        noise, learned = likelihood.scale, likelihood.learned
+        return replace(config, likelihood="student-t", noise_std=noise, learn_noise=learned)
+    if isinstance(likelihood, Heteroscedastic):
+        return replace(config, likelihood="heteroscedastic", noise_std=likelihood.noise_std)
     name: Any = "bernoulli" if isinstance(likelihood, Bernoulli) else "categorical"
     return replace(config, likelihood=name)
-
-
-def _check_varied(train: Examples) -> None:
-    if bool((train.y == train.y[:1]).all()):
-        what = "value" if train.y.is_floating_point() else "class"
-        raise DataError(
-            f"--data: the target has one {what} only in the rows to learn from; there is nothing "
-            "to predict. Choose another target."
-        )
-
-
-def _check(plan: Plan) -> None:
-    """Find now what would otherwise fail after minutes of training."""
-    training = plan.config.training
-    plan.length.check(plan.problem, plan.schedule, plan.pruning, None)
-    if plan.augment is not None:
-        plan.augment.check(plan.problem.x)
-    check_positive("train", n_models=training.n_models, clip_norm=training.clip_norm or 1.0)
-    Saving(Path(), training.checkpoint_every)
-    for name, value in asdict(plan.config.engine).items():
-        if isinstance(value, tuple) and len(value) != training.n_models:
-            flag = flag_of("engine", name)
-            raise UsageError(f"{flag} has {len(value)} numbers; --n-models is {training.n_models}.")
-    _check_distillation(plan)
-    if plan.pruning is not None:
-        generator = torch.Generator().manual_seed(0)
-        state = plan.engine.init(plan.problem, generator, training.n_models)
-        plan.pruning.check(plan.engine.posterior(plan.problem, state, 0))
-
-
-def _check_distillation(plan: Plan) -> None:
-    training = plan.config.training
-    check_fraction("train", distill_weight=training.distill_weight)
-    if training.distill is not None:
-        if not isinstance(plan.problem.likelihood, Categorical):
-            raise UsageError("--distill needs a categorical likelihood.")
-        if training.distill < 1:
-            raise UsageError(f"--distill must be at least 1, got {training.distill}.")
-    elif training.distill_epochs is not None:
-        raise UsageError("--distill-epochs needs --distill, the number of teachers.")
 
 
 def choose_device(name: str) -> torch.device:
@@ -303,7 +290,7 @@ def _warm_start(model: nn.Module, file: str | None) -> None:
 def _absolute_paths(config: RunConfig) -> RunConfig:
     """Files are written down as absolute paths, so that a run folder can be read from anywhere."""
     kind, colon, rest = (config.data.name or "").partition(":")
-    if colon and rest and kind in _FILES:
+    if colon and rest and kind in FILES:
         name = f"{kind}:{Path(rest).expanduser().absolute()}"
         config = replace(config, data=replace(config.data, name=name))
     if config.net.warm_start is not None:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 Numbers = float | tuple[float, ...]  # one number, or one per model of a population
 Score = Literal["snr", "inclusion", "evidence", "magnitude", "second-moment"]
 EngineName = Literal["map", "flat-vi", "sbnn", "bmr", "horseshoe", "sgld", "sghmc", "tdamp"]
+LikelihoodName = Literal["categorical", "bernoulli", "gaussian", "student-t", "heteroscedastic"]
 PriorName = Literal[
     "none", "normal", "spike-slab", "layer-scaled", "horseshoe", "gaussian-laplace", "group-sparse"
 ]
@@ -62,14 +63,17 @@ class NetConfig:
         "resnet32, vgg, mlp:WIDTHS[:relu|tanh|swish], or module:package.file.factory; mlp:400,400 "
         "for images and mlp:50 for tables unless given.",
     )
-    likelihood: Literal["categorical", "bernoulli", "gaussian"] | None = setting(
-        None, "--likelihood", "Chosen from the task unless given."
+    likelihood: LikelihoodName | None = setting(
+        None,
+        "--likelihood",
+        "From the task unless given. For regression also student-t (wild targets) and "
+        "heteroscedastic (the network gives the noise too).",
     )
     noise_std: float | None = setting(
-        None, "--noise-std", "Gaussian noise in units of the standardised target; fixed when given."
+        None, "--noise-std", "Noise in units of the standardised target; fixed when given."
     )
     learn_noise: bool | None = setting(
-        None, "--learn-noise", "Learn the Gaussian noise, starting at --noise-std or 1."
+        None, "--learn-noise", "Learn the noise, starting at --noise-std or 1."
     )
     prune_params: tuple[str, ...] = setting(
         (), "--prune-params", "Parameters that may be pruned, for example 'fc*.weight'.", "PATTERN"
@@ -126,8 +130,8 @@ class EngineConfig:
     )
     weight_decay: float | None = setting(None, "--weight-decay", "Weight decay (map).")
     momentum: float | None = setting(None, "--momentum", "Momentum of sgd (map).")
-    rule: Literal["hierarchical", "savage-dickey"] | None = setting(
-        None, "--rule", "How evidence decides on a weight (bmr)."
+    rule: Literal["hierarchical", "savage-dickey", "none"] | None = setting(
+        None, "--rule", "How evidence decides on a weight; none removes nothing (bmr)."
     )
     adapt: Literal["sa", "em", "none"] | None = setting(
         None, "--adapt", "How the prior is learned while sampling (sgld, sghmc)."

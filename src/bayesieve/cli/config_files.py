@@ -14,6 +14,7 @@ from bayesieve.cli.config import RunConfig
 
 Nested = Mapping[str, Mapping[str, Any]]  # section -> setting -> value
 RECORD = "record"  # what config.json of a run folder holds besides settings
+COMMAND_LINE = "command line"
 _C = TypeVar("_C")
 _WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 
@@ -33,7 +34,7 @@ def from_dict(values: Mapping[str, Any], where: str, base: RunConfig | None = No
 
     Args:
         values: section -> setting -> value.
-        where: file (or "command line") that error messages name.
+        where: file that error messages name; with COMMAND_LINE they name flags.
         base: settings that `values` overrides; the defaults unless given.
 
     Example:
@@ -112,8 +113,15 @@ def _section(current: _C, name: str, values: Mapping[str, Any], where: str) -> _
             full = f"{name}.{key}"
             hint = did_you_mean(full, own) or did_you_mean(full, known)
             raise UsageError(f"{where}: unknown key {full!r}.{hint}")
-        changes[key] = convert(value, hints[key], f"{where}: {name}.{key}")
+        changes[key] = convert(value, hints[key], _who(type(current), name, key, where))
     return replace(current, **changes)  # type: ignore[type-var]
+
+
+def _who(kind: type, section: str, key: str, where: str) -> str:
+    """What a message calls a setting: its flag on the command line, its key in a file."""
+    if where != COMMAND_LINE:
+        return f"{where}: {section}.{key}"
+    return next(str(spec.metadata["flag"]) for spec in fields(kind) if spec.name == key)
 
 
 def convert(value: Any, hint: Any, who: str) -> Any:

@@ -35,6 +35,7 @@ def print_table(title: str, header: Row, rows: Sequence[Row], *, numbers: bool =
     """A table on standard output; numbers are aligned to the right, text is wrapped."""
     from rich import box
     from rich.console import Console
+    from rich.measure import Measurement
     from rich.table import Table
 
     named = any(header)
@@ -55,7 +56,12 @@ def print_table(title: str, header: Row, rows: Sequence[Row], *, numbers: bool =
         )
     for row in rows:
         table.add_row(*row)
-    Console().print(table)
+    console = Console()
+    if numbers:
+        # A number that is cut is another number: rather lines that are too long for the screen.
+        wide = console.options.update(max_width=10_000)
+        console.width = max(console.width, Measurement.get(console, wide, table).maximum)
+    console.print(table)
 
 
 def markdown_table(header: Row, rows: Sequence[Row]) -> str:

@@ -70,9 +70,10 @@ def build_bmr(config: EngineConfig, size: RunSize) -> "Engine[Any]":
     from bayesieve.engines.bmr import BMR, Reduction
 
     c: Any = config
-    reduction = Reduction(rule=c.rule) if size.may_prune else None
-    if reduction is not None and c.preset == "paper":
-        reduction = Reduction(rule=c.rule, start=0.0, end=1.0, kl=1.0)
+    reduction = None
+    if size.may_prune and c.rule != "none":
+        paper = c.preset == "paper"
+        reduction = Reduction(c.rule, start=0.0, end=1.0, kl=1.0) if paper else Reduction(c.rule)
     return BMR(LayerScaled(std=c.prior_std), reduction, c.lr, c.init_std, c.start, c.local)
 
 

@@ -12,6 +12,7 @@ from bayesieve.cli.compacting import provenance
 from bayesieve.cli.config_files import UsageError
 from bayesieve.cli.folder import RunFolder
 from bayesieve.cli.loading import load_run
+from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.network import materialise
 from bayesieve.core.posterior import Posterior, SparseModel, posterior_of
 from bayesieve.deliver.bundle import (
@@ -21,6 +22,7 @@ from bayesieve.deliver.bundle import (
     read_bundle,
     save_bundle,
 )
+from bayesieve.deliver.likelihood_json import likelihood_from_json, likelihood_to_json
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +35,7 @@ class Exported:
         posterior: for draws; None where there is none.
         masked: whether it comes from a run, so that zeros were not removed.
         options: of `save_bundle`.
+        likelihood: what the outputs mean, at a fixed noise level; None where nobody said.
         bundle: where it comes from, unless that is a run.
     """
 
@@ -41,6 +44,7 @@ class Exported:
     posterior: Posterior | None
     masked: bool
     options: Mapping[str, Any]
+    likelihood: Likelihood | None
     bundle: Bundle | None = None
 
 
@@ -66,7 +70,9 @@ def read_source(path: Path, *, masked_ok: bool) -> Exported:
         "feature_names": run.data.feature_names,
         "config": provenance(run, folder),
     }
-    return Exported(module, run.data.test.x[:64], posterior, True, options)
+    row = likelihood_to_json(None, posterior)
+    likelihood = likelihood_from_json(row, run.data.classes)
+    return Exported(module, run.data.test.x[:64], posterior, True, options, likelihood)
 
 
 def _of_bundle(bundle: Bundle) -> Exported:
@@ -74,7 +80,8 @@ def _of_bundle(bundle: Bundle) -> Exported:
     posterior = bundle.posterior if config.get("posterior") is not None else None
     options = {name: config.get(name) for name in ("preprocessing", "classes")}
     example = example_input(bundle.input_shape, bundle.dtype, 8)
-    return Exported(bundle.module, example, posterior, False, options, bundle)
+    likelihood = likelihood_from_json(config.get("likelihood"), bundle.classes)
+    return Exported(bundle.module, example, posterior, False, options, likelihood, bundle)
 
 
 def export_to(
@@ -98,6 +105,7 @@ def export_to(
             seed=seed,
             classes=own.options.get("classes"),
             preprocessing=own.options.get("preprocessing"),
+            likelihood=own.likelihood,
         )
     elif to == "pt2":
         from bayesieve.deliver.pt2 import export_pt2

@@ -56,6 +56,13 @@ def fit_table(
     check_table(data, task, missing)
     if engine not in ("sbnn", "flat-vi"):
         raise UsageError(f"--engine must be sbnn or flat-vi, got {engine!r}.")
+    if hidden is not None and not all(part.isdigit() for part in hidden.split(",")):
+        raise UsageError(f"--hidden must be widths with commas between, as 50,50; got {hidden!r}.")
+    if epochs is not None and epochs < 1:
+        raise UsageError(f"--epochs must be at least 1, got {epochs}.")
+    for name, value in (("--zeros", zeros), ("--test-fraction", test_fraction)):
+        if value is not None and not 0 < value < 1:
+            raise UsageError(f"{name} must be between 0 and 1, got {value}.")
     bundle = out or Path(f"{data.stem}-model")
     folder = report or Path(f"{data.stem}-report")
     if bundle.resolve() == folder.resolve():

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from bayesieve.assess.features import feature_importance, importance_draws
+from bayesieve.assess.features import feature_importance, importance_draws, normalised_among
 from bayesieve.assess.figures.features import importance_bars
 from bayesieve.cli.building import make_plan
 from bayesieve.cli.bundles import check_out
@@ -21,7 +21,6 @@ from bayesieve.cli.config import (
     ScheduleConfig,
     TrainingConfig,
 )
-from bayesieve.cli.config_files import UsageError
 from bayesieve.cli.exporting import export_to, read_source
 from bayesieve.cli.folder import RunFolder
 from bayesieve.cli.training import complete, learn
@@ -114,8 +113,6 @@ def settings_for(own: TableFit, data: DataSet) -> RunConfig:
     batch_size = max(16, min(256, 2 ** round(math.log2(n / 16))))
     per_epoch = math.ceil((1 - _HELD_OUT) * n / batch_size)
     epochs = own.epochs or max(20, min(400, round(_STEPS / per_epoch)))
-    if epochs < 1:
-        raise UsageError(f"--epochs must be at least 1, got {epochs}.")
     name = f"{own.file.suffix.lower().lstrip('.')}:{own.file}"
     task: Any = own.task
     missing: Any = own.missing
@@ -146,11 +143,14 @@ def _importance(
     """Write importance.json, its picture and a section of the report; returns φ by name."""
     names = data.feature_names or ()
     posterior = posterior.to("cpu")
+    varies = (data.train.x != data.train.x[:1]).any(0)  # of a constant the data say nothing
     found = feature_importance(posterior)
-    draws = importance_draws(posterior, _DRAWS, torch.Generator().manual_seed(0))
+    own_phi = normalised_among(found.psi, varies)
+    draws = varies * importance_draws(posterior, _DRAWS, torch.Generator().manual_seed(0))
     low, high = draws.quantile(0.05, 0), draws.quantile(0.95, 0)
-    phi = dict(zip(names, found.phi.tolist(), strict=True))
-    numbers = {"psi": found.psi, "psi_low": low, "psi_high": high, "phi": found.phi}
+    phi = dict(zip(names, own_phi.tolist(), strict=True))
+    psi = found.psi * varies
+    numbers = {"psi": psi, "psi_low": low, "psi_high": high, "phi": own_phi}
     columns = {key: [float(f"{v:.6g}") for v in value.tolist()] for key, value in numbers.items()}
     folder.write("importance.json", {"source": found.source, "names": list(names), **columns})
     best = sorted(phi.items(), key=lambda item: -item[1])[:10]
@@ -162,7 +162,7 @@ def _importance(
     )
     if figures:
         at = folder.figures / "importance.png"
-        importance_bars(names, found.psi, at, low=low, high=high, xlabel="importance ψ")
+        importance_bars(names, psi, at, low=low, high=high, xlabel="importance ψ")
         caption = "Importance of the inputs with 90 % intervals."
         text += f"\n![{caption}](figures/importance.png)\n\n{caption}\n"
     folder.write_text("report.md", text)

@@ -12,6 +12,7 @@ from typing import Any
 from bayesieve import __version__
 from bayesieve.cli.config import RunConfig
 from bayesieve.cli.config_files import RECORD, UsageError, from_dict, to_dict
+from bayesieve.errors import DamagedFileError
 
 _FILES = (
     "config.json", "metrics.jsonl", "metrics.json", "curve.json", "chains.json", "attack.json",
@@ -103,9 +104,9 @@ class RunFolder:
         try:
             values = json.loads(file.read_text(encoding="utf-8"))
         except ValueError as error:
-            raise ValueError(f"{file} is damaged: {error}.") from error
+            raise DamagedFileError(f"{file} is damaged: {error}.") from error
         if not isinstance(values, dict):
-            raise ValueError(f"{file} is damaged: it must hold one JSON object.")
+            raise DamagedFileError(f"{file} is damaged: it must hold one JSON object.")
         return values
 
     def read_config(self) -> RunConfig:

@@ -5,11 +5,13 @@ from pathlib import Path
 
 from bayesieve.cli.building import build_data, build_network, choose_device, split_off
 from bayesieve.cli.config import RunConfig
+from bayesieve.cli.config_files import UsageError
 from bayesieve.cli.folder import RunFolder
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Model
 from bayesieve.core.storage import load_posterior, load_sparse, read_header
 from bayesieve.data import DataSet, Examples
+from bayesieve.errors import DamagedFileError
 
 
 @dataclass(frozen=True)
@@ -40,13 +42,20 @@ def load_run(folder: RunFolder, *, member: int | None = None, device: str = "aut
         device: where to compute.
     """
     config = folder.read_config()
-    path = folder.posterior if member is None else folder.member(member)
-    if not (path.is_file() or folder.finished):
-        raise ValueError(
+    n_models = config.training.n_models
+    if member is not None and not 0 <= member < n_models:
+        raise UsageError(
+            f"--member must be from 0 to {n_models - 1} for a run of {n_models}, got {member}."
+        )
+    path = folder.posterior if member is None or n_models == 1 else folder.member(member)
+    if not folder.finished and not path.is_file():
+        raise UsageError(
             f"{folder.path} is unfinished: it has no {path.name}. Continue it with "
             f"`bayesieve train --out {folder.path} --resume`."
         )
-    read_header(path)  # complains about a missing or damaged file before data are loaded
+    if not path.is_file():
+        raise DamagedFileError(f"{folder.path} is damaged: the file {path.name} is missing.")
+    read_header(path)  # complains about a damaged file before data are loaded
     data = build_data(config.data, config.net)
     train, held_out = split_off(config, data.train)
     network = build_network(config, data).to(choose_device(device))

@@ -1,7 +1,10 @@
 """The entry point: commands, and what happens when one fails.
 
-Exit codes: 0 done, 1 the work failed, 2 the command was called wrongly, 130 or 143 stopped by
-Ctrl-C or SIGTERM. Errors are one line on standard error. Nothing here imports torch.
+Exit codes follow the kind of error. 2, the command was called wrongly: `UsageError`, ValueError and
+TypeError, which the library raises for arguments. 1, the call was right but the work failed: the
+errors of `bayesieve.errors`, the system's (files, memory) and missing packages. 130 or 143, stopped
+by Ctrl-C or SIGTERM. Errors are one line on standard error. Anything else is a bug of ours and
+keeps its traceback. Nothing here imports torch.
 """
 
 import os
@@ -80,12 +83,32 @@ class _Guarded(TyperGroup):
             _leave(str(error) or "stopped by Ctrl-C", getattr(error, "exit_code", 130))
         except BrokenPipeError:
             raise  # the reader has left, as with `| head`: typer ends quietly
-        except UsageError as error:
-            _leave(str(error), 2)
-        except (BayesieveError, ValueError, TypeError, OSError, MemoryError, ImportError) as error:
-            if os.environ.get(TRACEBACK_VARIABLE):
+        except Exception as error:
+            code = exit_code(error)
+            asked = os.environ.get(TRACEBACK_VARIABLE) and not isinstance(error, UsageError)
+            if code is None or asked:
                 raise
-            _leave(str(error) or type(error).__name__, 1)
+            _leave(_message(error), code)
+
+
+def exit_code(error: Exception) -> int | None:
+    """2 for a wrong call, 1 for work that failed, None for a bug.
+
+    Example:
+        >>> exit_code(ValueError("SBNN: lr must be > 0, got -1."))
+        2
+    """
+    if isinstance(error, BayesieveError | OSError | MemoryError | ImportError):
+        return 1  # first: a damaged file is also a ValueError
+    if isinstance(error, ValueError | TypeError):  # and so a UsageError
+        return 2
+    return 1 if type(error).__name__ == "OutOfMemoryError" else None  # torch's, of a GPU
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}."
+    return str(error) or type(error).__name__
 
 
 def _refuse(error: Any) -> None:
@@ -93,7 +116,9 @@ def _refuse(error: Any) -> None:
     if type(error).show is not _Misuse.show:
         return
     where = "bayesieve" if error.ctx is None else error.ctx.command_path
-    _leave(f"{error.format_message().rstrip('.')}. See `{where} --help`.", 2)
+    said = error.format_message().rstrip(".")
+    stop = "" if said.endswith("?") else "."
+    _leave(f"{said}{stop} See `{where} --help`.", 2)
 
 
 def _leave(message: str, code: int) -> None:

@@ -13,7 +13,8 @@ ModelArgument = Annotated[Path, typer.Argument(help="Bundle folder or ONNX file.
 DataArgument = Annotated[
     Path,
     typer.Argument(
-        help="NPZ with an array x, CSV with named columns, or folder of images.", metavar="DATA"
+        help="NPZ with an array x, CSV or parquet with named columns, or folder of images.",
+        metavar="DATA",
     ),
 ]
 Out = Annotated[Path, typer.Option("--out", help="CSV file to write.")]

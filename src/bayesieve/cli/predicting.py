@@ -19,7 +19,7 @@ from bayesieve.data import prepare_images, prepare_table
 from bayesieve.data.archives import iterate_files
 from bayesieve.data.files import read_npz
 from bayesieve.data.images import MAX_FILE_BYTES, MAX_PIXELS, SUFFIXES, decode_image
-from bayesieve.data.table_files import read_csv
+from bayesieve.data.table_files import read_csv, read_parquet
 from bayesieve.deliver.bundle import Bundle, check_input, read_bundle
 from bayesieve.deliver.onnx_running import OnnxModel, read_onnx
 from bayesieve.deliver.serving import Columns, bundle_columns, onnx_columns, predict_bundle
@@ -112,11 +112,11 @@ def _read_data(path: Path, taker: _Taker, *, prepared: bool) -> _Inputs:
             raise UsageError(f"there is no file or folder {path}.")
         if path.suffix == ".npz":
             return _read_array(path, taker, prepared=prepared)
-        if path.suffix == ".csv":
+        if path.suffix.lower() in (".csv", ".parquet"):
             return _read_table(path, taker, prepared=prepared)
     except (KeyError, TypeError, AttributeError) as error:  # a recipe that is none
         raise ValueError(f"predict: the model's preprocessing is damaged ({error!r}).") from error
-    raise UsageError(f"{path} must be an .npz or .csv file or a folder of images.")
+    raise UsageError(f"{path} must be an .npz, .csv or .parquet file or a folder of images.")
 
 
 def _read_array(path: Path, taker: _Taker, *, prepared: bool) -> _Inputs:
@@ -142,7 +142,7 @@ def _read_array(path: Path, taker: _Taker, *, prepared: bool) -> _Inputs:
 
 
 def _read_table(path: Path, taker: _Taker, *, prepared: bool) -> _Inputs:
-    columns = read_csv(path)
+    columns = read_parquet(path) if path.suffix.lower() == ".parquet" else read_csv(path)
     if taker.recipe.get("kind") == "table" and not prepared:
         return _numbered(prepare_table(columns, taker.recipe), recipe_used=True)
     if taker.recipe.get("kind") == "image" and not prepared:

@@ -1,5 +1,6 @@
 """The work of `bayesieve prune`: choose a mask, train what is left, compare, write."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -116,9 +117,19 @@ def sieve(run: Run, choice: Choice) -> Pruned:
 
 
 def write_pruned(
-    run: Run, pruned: Pruned, folder: RunFolder, record: dict[str, Any], *, figures: bool
+    run: Run,
+    pruned: Pruned,
+    folder: RunFolder,
+    record: dict[str, Any],
+    *,
+    figures: bool,
+    remarks: Sequence[str] = (),
+    origin: str | None = None,
 ) -> dict[str, Any]:
-    """Write the folder of a pruned run; returns its metrics, with those before under "dense"."""
+    """Write the folder of a pruned run; returns its metrics, with those before under "dense".
+
+    `remarks` go into its report; `origin` says where weights come from that the run did not train.
+    """
     data, model = run.data, pruned.model
     before = numbers(evaluate(run.model, data.test), run.model)
     result = numbers(evaluate(model, data.test), model)
@@ -130,8 +141,10 @@ def write_pruned(
     if figures:
         pictures = draw_run(folder.path, model, data, history=pruned.history, curve=pruned.curve)
     rows = {"before": before, "sparse": result}
-    title = f"{run.config.engine.name} on {data.name}, pruned"
-    folder.write_text("report.md", write_report(title, data, run.config, rows, pictures))
+    name = run.config.net.name if origin else run.config.engine.name
+    title = f"{name} on {data.name}, pruned"
+    text = write_report(title, data, run.config, rows, pictures, remarks, origin)
+    folder.write_text("report.md", text)
     result = {**result, "dense": before, "curve": pruned.curve}
     folder.write("metrics.json", result)
     return result

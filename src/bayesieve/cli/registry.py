@@ -90,7 +90,8 @@ def resolve_engine(
     """
     entry = ENGINES[config.name]
     special = entry.regression if task == "regression" else {}
-    prior = config.prior or special.get("prior", entry.priors[0])
+    learned = entry.priors[0] if config.adapt in ("sa", "em") else None  # asking for it is choosing
+    prior = config.prior or learned or special.get("prior", entry.priors[0])
     if prior not in entry.priors:
         raise UsageError(
             f"engine {config.name} takes --prior {' or '.join(entry.priors)}, got {prior!r}."
@@ -98,8 +99,9 @@ def resolve_engine(
     defaults = _defaults(config, entry, prior)
     if _is_few(n_data) and config.preset != "paper":
         defaults |= {key: value for key, value in entry.few.items() if key in defaults}
-    if prior == special.get("prior") and config.preset != "paper":
-        defaults |= special
+    if config.preset != "paper":
+        own = prior == special.get("prior")
+        defaults |= special if own else {k: v for k, v in special.items() if k == "lr"}
     if own_start and "start" in defaults:
         defaults["start"] = "module"
     if defaults.get("local") and (config.optimizer == "sgd" or entry.priors[0] != prior):
@@ -124,10 +126,12 @@ def resolve_schedule(
     course = ENGINES[engine.name].course
     kl, warmup = 1.0, 0.0
     if course in ("variational", "reduction"):
-        lighter = 0.1 if _is_few(n_data) and engine.preset != "paper" else 0.3
+        lighter = 0.1 if _is_few(n_data) else 0.3
         kl = lighter if (course, task) == ("variational", "classification") else 1.0
         warmup = min(10.0, round(n_epochs / 6, 2))
     lr = "constant" if course == "steady" else "cosine"
+    if engine.preset == "paper":  # the same from the first step to the last
+        lr, kl, warmup = "constant", 1.0, 0.0
     gaps: dict[str, Any] = {"lr": lr, "kl": kl, "kl_warmup_epochs": warmup}
     return replace(schedule, **{k: v for k, v in gaps.items() if getattr(schedule, k) is None})
 

@@ -34,6 +34,7 @@ def write_report(
     rows: Mapping[str, Mapping[str, Any]],
     pictures: Sequence[Picture],
     remarks: Sequence[str] = (),
+    origin: str | None = None,
 ) -> str:
     """The text of report.md.
 
@@ -44,22 +45,25 @@ def write_report(
         rows: results by label.
         pictures: what to embed.
         remarks: further paragraphs.
+        origin: where the weights come from; the engine and length of `config` unless given.
     """
     table = markdown_table(
         quality_header(data.task), [quality_row(name, row) for name, row in rows.items()]
     )
-    parts = [f"# {title}", _summary(data, config), table, _WORDS[data.task] + _SIZE, *remarks]
+    words = _WORDS[data.task] + _SIZE
+    parts = [f"# {title}", _summary(data, config, origin), table, words, *remarks]
     parts += [f"![{p.caption}]({p.file})\n\n{p.caption}" for p in pictures]
     parts.append("Every setting is in `config.json`; evaluate again with `bayesieve evaluate`.")
     return "\n\n".join(parts) + "\n"
 
 
-def _summary(data: DataSet, config: RunConfig) -> str:
+def _summary(data: DataSet, config: RunConfig, origin: str | None) -> str:
     training = config.training
     length = f"{training.epochs} epochs" if training.steps is None else f"{training.steps} steps"
+    made = origin or f"engine {config.engine.name}, {length}, seed {training.seed}"
     text = (
         f"{data.name}: {len(data.train):,} training and {len(data.test):,} test examples. Network "
-        f"{config.net.name}, engine {config.engine.name}, {length}, seed {training.seed}."
+        f"{config.net.name}, {made}."
     )
     if config.pruning.zeros is not None:
         text += (

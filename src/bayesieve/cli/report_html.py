@@ -50,7 +50,8 @@ def report(
         return
     for run in result["runs"]:
         if not run["embedded"]:
-            note(f"{run['name']}: the network is not inside the page: {run['not_embedded']}.")
+            why = run["not_embedded"].rstrip(".")
+            note(f"{run['name']}: the network is not inside the page: {why}.")
     for path in (card, data):
         if path is not None:
             print(path)

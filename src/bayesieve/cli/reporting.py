@@ -18,6 +18,7 @@ from bayesieve.cli.loading import Run, load_model, load_run
 from bayesieve.core.posterior import Model, SparseModel, has_spread, posterior_of
 from bayesieve.core.storage import atomic_write, save
 from bayesieve.data import DataSet
+from bayesieve.errors import DamagedFileError
 from bayesieve.report.card import model_card
 from bayesieve.report.collect import collect
 from bayesieve.report.packing import Json
@@ -176,7 +177,7 @@ def _history(folder: RunFolder) -> list[dict[str, Any]]:
         lines = file.read_text(encoding="utf-8").splitlines()
         return [json.loads(line) for line in lines if line.strip()]
     except ValueError as error:
-        raise ValueError(f"{file} is damaged: {error}.") from error
+        raise DamagedFileError(f"{file} is damaged: {error}.") from error
 
 
 def _command(record: dict[str, Any], config: RunConfig) -> str | None:

@@ -1,7 +1,10 @@
 """`bayesieve reproduce`: the tables of the papers, theirs and ours, and how to make ours again."""
 
 import tempfile
+import textwrap
+from collections import Counter
 from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -46,12 +49,43 @@ def _list(results: Path, *, json: bool) -> None:
     if json:
         print_json(rows)
         return
-    print_table("Tables and figures of the papers", ("name", "paper", "ours", "status"), [
-        (own["name"], _number(own["paper"]), _number(own["ours"]), _short(own["status"]))
-        for own in rows
-    ])  # fmt: skip
+    for source, members in groupby(rows, key=lambda own: own["source"]):
+        _print_source(source, list(members))
     done = sum(own["ours"] is not None for own in rows)
-    print(f"{done} of {len(rows)} rows have a number of ours; --json shows all that is known.")
+    told = (
+        f"{done} of {len(rows)} rows have a number of ours. --json shows every row by name, with "
+        "seeds, device, seconds, date and command. `bayesieve reproduce STUDY --quick` runs one."
+    )
+    print(textwrap.fill(told, 80))
+
+
+def _print_source(source: str, rows: list[dict[str, Any]]) -> None:
+    """One paper: its items with the study behind each, what was measured, and what was not."""
+    from bayesieve.reproduce.table import compared_with, counts, missing
+
+    cells: list[tuple[str, ...]] = []
+    for (item, study), members in groupby(rows, key=lambda own: (own["item"], own["study"])):
+        own = list(members)
+        measured = [one for one in own if one["ours"] is not None]
+        head = f"{item} (reproduce {study})"
+        if not measured:
+            cells.append((_folded(f"{head}: {'; '.join(missing(own))}"), "", "", ""))
+            continue
+        cells.append((_folded(head), "", "", ""))
+        for one in measured:
+            what = _folded(f"{one['what']}: {one['metric']}", indent="  ")
+            cells.append((what, compared_with(one), _number(one["ours"]), one["status"]))
+        cells += [(_folded(line, indent="  "), "", "", "") for line in missing(own)]
+    found = ", ".join(f"{n} {kind}" for kind, n in counts(rows).items())
+    print_table(f"{source}: {found}", ("", "paper", "ours", "status"), cells)
+
+
+def _folded(text: str, indent: str = "", width: int = 40) -> str:
+    """Text broken into lines that leave room for columns of numbers in 80 characters."""
+    unbroken = text.replace(" %", "\xa0%")
+    return textwrap.fill(
+        unbroken, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+    )
 
 
 def _run(
@@ -66,6 +100,7 @@ def _run(
 ) -> None:
     from bayesieve.reproduce.catalogue import STUDIES
     from bayesieve.reproduce.running import RECORD, arguments_of, run_study, study_of
+    from bayesieve.reproduce.table import compared_with
 
     study = study_of(name)
     if study is None or study not in STUDIES:
@@ -85,35 +120,47 @@ def _run(
         print_json(rows)
         return
     shown = [own for own in rows if own["ours"] is not None]
-    print_table(study, ("name", "paper", "ours", "status"), [
-        (own["name"], _number(own["paper"]), _number(own["ours"]), own["status"]) for own in shown
+    title = f"{study}, quick: what the code does, no evidence" if quick else study
+    print_table(title, ("", "paper", "ours", "status"), [
+        (_folded(f"{own['item']}, {own['what']}: {own['metric']}"), compared_with(own),
+         _number(own["ours"]), own["status"]) for own in shown
     ])  # fmt: skip
     print(f"record, table and picture: {out}")
 
 
 def _verify(results: Path, *, json: bool) -> None:
-    from bayesieve.reproduce import read_findings
     from bayesieve.reproduce.running import verify
 
     if not results.is_dir():
         raise UsageError(f"there is no folder {results} to compare with; give --results.")
     with tempfile.TemporaryDirectory() as folder:
-        checked = verify(read_findings(results), Path(folder))
+        checked = verify(results, Path(folder), note)
     rows = [{**asdict(own), "agrees": own.agrees} for own in checked]
     if json:
         print_json(rows)
     else:
-        print_table("Computed again", ("what", "record", "again", "tolerance", "agrees"), [
-            (f"{own.study} {own.key} {own.field}", _number(own.recorded), _number(own.again),
-             _number(own.tolerance), "yes" if own.agrees else "NO") for own in checked
-        ])  # fmt: skip
-    if not all(own.agrees for own in checked):
+        _print_checked(rows)
+    wrong = sum(not own.agrees for own in checked)
+    if wrong:
+        note(f"{wrong} of {len(checked)} numbers do not agree with the records.")
         raise typer.Exit(1)
 
 
-def _short(status: str) -> str:
-    return "no data here" if status.endswith("not available here") else status
+def _print_checked(rows: list[dict[str, Any]]) -> None:
+    """Every number that was run, solved or counted, and every mean that disagrees."""
+    means = [own for own in rows if own["how"] == "averaged"]
+    shown = [own for own in rows if own["how"] != "averaged" or not own["agrees"]]
+    print_table("Computed again", ("what", "record", "again", "within", "agrees"), [
+        (_folded(f"{own['study']} {own['key']}: {own['field']} ({own['how']})", width=32),
+         _number(own["recorded"]), _number(own["again"]), f"{own['tolerance']:.1g}",
+         "yes" if own["agrees"] else "NO") for own in shown
+    ])  # fmt: skip
+    by_study = Counter(own["study"] for own in means if own["agrees"])
+    told = ", ".join(f"{study} {n}" for study, n in by_study.items())
+    print(textwrap.fill(f"means over seeds or splits that agree: {told}", 80))
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if value >= 1000 and value == int(value) else f"{value:.4g}"

@@ -115,4 +115,8 @@ def _run(
         "source": run.config.net.warm_start,
         "rule": way.to_dict(),
     }
-    return write_pruned(run, pruned, folder, record, figures=figures)
+    origin = f"trained weights of {Path(run.config.net.warm_start or '').name}, not trained again"
+    remarks = way.evidence(run.model)
+    return write_pruned(
+        run, pruned, folder, record, figures=figures, remarks=remarks, origin=origin
+    )

@@ -11,13 +11,14 @@ from bayesieve.checks import check_choice, check_fraction
 from bayesieve.cli.building import build_data, build_module, make_plan
 from bayesieve.cli.config import DataConfig, EngineConfig, NetConfig, RunConfig, TrainingConfig
 from bayesieve.cli.config_files import UsageError
+from bayesieve.cli.console import markdown_table
 from bayesieve.cli.loading import Run
 from bayesieve.cli.pruning import Pruned
 from bayesieve.cli.results import curve_of
-from bayesieve.core.posterior import Factorised, SparseModel
+from bayesieve.core.posterior import Factorised, Posterior, SparseModel
 from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
-from bayesieve.sieve.bmr import reduce, reduce_units, support
+from bayesieve.sieve.bmr import evidence_report, reduce, reduce_units, support
 from bayesieve.sieve.prune import prune
 from bayesieve.sieve.rules import keep_zeros
 from bayesieve.training.laplace import laplace
@@ -65,6 +66,23 @@ class Way:
             return posterior, prune(posterior, keep_zeros(self.zeros, score=SCORE))
         sparse = reduce(posterior, support(rule), threshold=self.threshold or 0.5)
         return posterior, units.reduced(sparse.keep) if units else sparse
+
+    def evidence(self, posterior: Posterior | SparseModel) -> list[str]:
+        """A paragraph on what the evidence removes in each tensor; none where --zeros decides."""
+        if self.zeros is not None:
+            return []
+        rule: Any = self.rule
+        found = evidence_report(posterior, support(rule), threshold=self.threshold or 0.5)
+        rows = [
+            (name, f"{kept:,}", f"{total:,}", f"{log_odds:.2f}", f"{gained:.1f}")
+            for name, kept, total, log_odds, gained in found
+        ]
+        header = ("tensor", "kept", "of", "prior log-odds", "evidence gained")
+        words = (
+            "What the evidence removes. **prior log-odds** that a weight is needed; **evidence "
+            "gained**: sum over what goes of the log evidence that each gains alone, in nats."
+        )
+        return [words, markdown_table(header, rows)]
 
 
 def sieve_trained(data: DataConfig, net: NetConfig, way: Way, device: str) -> tuple[Run, Pruned]:

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bayesieve.cli.config import RunConfig
-from bayesieve.cli.config_files import UsageError, from_dict, read_config, to_dict
+from bayesieve.cli.config_files import (
+    COMMAND_LINE,
+    UsageError,
+    from_dict,
+    read_config,
+    to_dict,
+)
 from bayesieve.cli.console import (
     FiguresFlag,
     ForceFlag,
@@ -84,7 +90,7 @@ def _settings(given: Settings, file: Path | None, stored: RunFolder | None) -> R
     base = None if stored is None else stored.read_config()
     if file is not None:
         base = read_config(file)
-    return from_dict(given, "command line", base)
+    return from_dict(given, COMMAND_LINE, base)
 
 
 def _check_same(config: RunConfig, stored: RunConfig) -> None:

@@ -51,3 +51,32 @@ class ExamplesLike(Protocol):
     def y(self) -> Tensor:
         """Targets."""
         ...
+
+
+def pair_of(who: str, data: ExamplesLike | tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Inputs, (N, ...), and targets, (N, ...), of an (x, y) pair or of anything with `.x` and `.y`.
+
+    Example:
+        >>> x, y = pair_of("evaluate", (torch.zeros(3, 2), torch.zeros(3)))
+        >>> x.shape, y.shape
+        (torch.Size([3, 2]), torch.Size([3]))
+    """
+    if isinstance(data, ExamplesLike):
+        x, y = data.x, data.y
+    elif isinstance(data, tuple | list) and len(data) == 2:
+        x, y = data
+    else:
+        kind = type(data).__name__
+        raise TypeError(
+            f"{who}: data must be an (x, y) pair of tensors or have .x and .y, got {kind}. "
+            "Read a Dataset or DataLoader into memory with bayesieve.data.gather."
+        )
+    if not isinstance(x, Tensor) or not isinstance(y, Tensor):
+        raise TypeError(
+            f"{who}: x and y must be tensors, got {type(x).__name__} and {type(y).__name__}. "
+            "Use torch.as_tensor."
+        )
+    n_x, n_y = (part.shape[0] if part.dim() else 0 for part in (x, y))
+    if n_x != n_y or n_x == 0:
+        raise ValueError(f"{who}: x and y must have the same length > 0, got {n_x} and {n_y}.")
+    return x, y

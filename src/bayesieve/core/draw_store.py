@@ -30,6 +30,7 @@ from bayesieve.core.layout import Layout
 from bayesieve.core.network import Network
 from bayesieve.core.norm_statistics import named_statistics, statistics_names
 from bayesieve.core.posterior import Samples
+from bayesieve.errors import damaged
 
 _KEY, _FORMAT = "bayesieve_draws", 1
 _DTYPES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64", torch.int32: "I32"}
@@ -125,7 +126,7 @@ class DrawStore:
                 capacity, k, _ = stream.get_slice("draws").get_shape()
                 dtype = stream.get_slice("draws")[:0].dtype
         except SafetensorError as error:
-            raise ValueError(f"DrawStore: {path} is damaged ({error}).") from error
+            raise damaged(path, str(error), "DrawStore") from error
         shapes = _shapes(network, k, capacity, dtype, index)
         if names != shapes.keys():
             raise ValueError(f"DrawStore: {path} lacks {', '.join(sorted(shapes.keys() - names))}.")

@@ -7,7 +7,7 @@ then point parameters (norm scales, learned noise). `w[..., layout.sparse]` and
 
 import fnmatch
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -15,6 +15,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
+from bayesieve.checks import did_you_mean
 from bayesieve.errors import UnsupportedModelError
 
 
@@ -75,6 +76,21 @@ class Roles:
             if any(_matches(pattern, name, owner) for pattern in patterns):
                 role = candidate
         return role
+
+    def check(self, names: Sequence[str]) -> None:
+        """Raise if a name pattern fits none of a model's parameters: it is misspelt.
+
+        Types, and patterns that begin with "*", state a policy for any model.
+        """
+        for pattern in (*self.prune, *self.keep, *self.point):
+            if not isinstance(pattern, str) or pattern.startswith("*"):
+                continue
+            if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
+                shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+                raise ValueError(
+                    f"Roles: pattern {pattern!r} matches no parameter of the model; they are "
+                    f"{shown}.{did_you_mean(pattern, names)}"
+                )
 
 
 def _matches(pattern: str | type[nn.Module], name: str, owner: nn.Module) -> bool:
@@ -192,6 +208,8 @@ def layout_of(model: nn.Module, rule: RoleRule = default_role) -> Layout:
             name = f"{prefix}.{leaf}" if prefix else leaf
             role = rule(name, owner)
             roles[parameter] = min(role, roles.get(parameter, role))
+    if isinstance(rule, Roles):
+        rule.check([name for name, _ in model.named_parameters(remove_duplicate=False)])
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     _check_parameters(named)
     named.sort(key=lambda pair: roles[pair[1]])  # stable: module order inside a role

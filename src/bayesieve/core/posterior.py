@@ -281,7 +281,14 @@ def posterior_of(model: Model) -> Posterior:
         >>> posterior_of(SparseModel(draws, torch.ones(3).bool())) is draws
         True
     """
-    return model.posterior if isinstance(model, SparseModel) else model
+    if isinstance(model, SparseModel):
+        return model.posterior
+    if not hasattr(model, "network"):  # what users reach for first: a run, or the module itself
+        raise TypeError(
+            f"model: must be a posterior or a sparse model, got {type(model).__name__}. Of a run "
+            "take run.posterior or run.sparse()."
+        )
+    return model
 
 
 def has_spread(model: Model) -> bool:

@@ -7,7 +7,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bayesieve.checks import check_choice
-from bayesieve.core.batch import Batch, ExamplesLike, weighted_sum
+from bayesieve.core.batch import Batch, ExamplesLike, pair_of, weighted_sum
 from bayesieve.core.layout import Layout, RoleRule, default_role
 from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.network import Network
@@ -54,10 +54,15 @@ class Problem:
         precision: Precision = "float32",
     ) -> None:
         check_choice("Problem", "precision", precision, PRECISIONS)
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"Problem: model must be a nn.Module, got {type(model).__name__}.")
+        if isinstance(likelihood, type) or not isinstance(likelihood, Likelihood):
+            got = likelihood.__name__ if isinstance(likelihood, type) else repr(likelihood)
+            raise TypeError(f"Problem: likelihood must be one such as Gaussian(), got {got}.")
         self.precision: Precision = precision
         self.network = Network.of(model, likelihood, roles)
         self.initial = self.network.weights_of(model)
-        self.x, self.y = data if isinstance(data, tuple) else (data.x, data.y)
+        self.x, self.y = pair_of("Problem", data)
         self.weight = weight
         self.rows = None if rows is None else rows.to(self.network.device, self.network.dtype)
         self._model_reset = _ResetByModule(model)
@@ -120,7 +125,7 @@ class Problem:
         clone = object.__new__(Problem)
         clone.__dict__.update(self.__dict__)
         clone.weight, clone.rows = None, None
-        clone.x, clone.y = data if isinstance(data, tuple) else (data.x, data.y)
+        clone.x, clone.y = pair_of("Problem", data)
         clone._kernels, clone._workspace = {}, None
         clone._check()
         return clone
@@ -206,16 +211,6 @@ class Problem:
         raise ValueError(f"Problem: scheme must be 'module' or 'he', got {scheme!r}.")
 
     def _check(self) -> None:
-        if not isinstance(self.x, Tensor) or not isinstance(self.y, Tensor):
-            raise TypeError(
-                f"Problem: x and y must be tensors, got {type(self.x).__name__} and "
-                f"{type(self.y).__name__}. Use torch.as_tensor."
-            )
-        if len(self.x) != len(self.y) or len(self.x) == 0:
-            raise ValueError(
-                f"Problem: x and y must have the same length > 0, got {len(self.x)} and "
-                f"{len(self.y)}."
-            )
         if self.rows is not None:
             self.rows.check(len(self.x))
         if self.weight is not None:
@@ -235,9 +230,25 @@ class Problem:
         if self.y.is_floating_point() and not bool(torch.isfinite(self.y).all()):
             where = (~torch.isfinite(self.y)).nonzero()[0][0].item()
             raise ValueError(f"Problem: targets must be finite; example {where} is not.")
+        self.likelihood.check(self._probe(), self.y)
+
+    def _probe(self) -> Tensor:
+        """Outputs for the first two examples, or a message that says why there are none."""
         probe = self.x[:2].to(self.device)
-        output = self.network.outputs(self.initial[None], probe, self.network.buffers())[0]
-        self.likelihood.check(output, self.y)
+        try:
+            output = self.network.outputs(self.initial[None], probe, self.network.buffers())[0]
+        except RuntimeError as error:  # what torch raises for shapes and types that do not fit
+            reason = str(error).partition("\n")[0].rstrip(".")
+            raise ValueError(
+                f"Problem: the model must accept inputs of shape {tuple(probe.shape)} and "
+                f"{probe.dtype}, but it failed: {reason}."
+            ) from error
+        if output.dim() == 0 or len(output) != len(probe):
+            raise ValueError(
+                f"Problem: the model must return one row per example, (n, outputs); got "
+                f"{tuple(output.shape)} for {len(probe)} examples."
+            )
+        return output
 
 
 def _check_weight(weight: Tensor, n: int, dtype: torch.dtype) -> None:

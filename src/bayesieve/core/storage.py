@@ -34,6 +34,7 @@ from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel
 from bayesieve.core.posterior_horseshoe import UnitScaled
 from bayesieve.core.priors import Normal, Prior, SpikeSlab
 from bayesieve.core.problem import Problem
+from bayesieve.errors import damaged
 
 FORMAT = 1
 _KEY = "bayesieve"
@@ -115,9 +116,9 @@ def load_sparse(path: Path | str, network: Network | Problem) -> SparseModel:
         raise ValueError(f"load: {path} holds a posterior without a mask; use load_posterior.")
     keep = tensors["keep"]
     if keep.dtype != torch.bool or keep.shape != (posterior.layout.size,):
-        raise _damaged(path, "its mask has another shape or type than the weights")
+        raise damaged(path, "its mask has another shape or type than the weights")
     if bool((posterior.mean * ~keep).any()):
-        raise _damaged(path, "a weight outside its mask is not 0")
+        raise damaged(path, "a weight outside its mask is not 0")
     return SparseModel(posterior, keep)
 
 
@@ -185,7 +186,7 @@ def _load(path: Path, network: Network) -> tuple[Posterior, dict[str, Tensor]]:
         if posterior.mean.dtype != network.dtype:
             raise ValueError(f"its weights are {posterior.mean.dtype}")
     except (KeyError, TypeError, ValueError) as error:
-        raise _damaged(path, f"its content does not fit its header ({error})") from error
+        raise damaged(path, f"its content does not fit its header ({error})") from error
     return posterior, tensors
 
 
@@ -198,13 +199,13 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             metadata = stream.metadata() or {}
             tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, OverflowError) as error:
-        raise _damaged(path, f"it is cut off or no safetensors file ({error})") from error
+        raise damaged(path, f"it is cut off or no safetensors file ({error})") from error
     if _KEY not in metadata:
         raise ValueError(f"load: {path} was not written by bayesieve's save.")
     try:
         header = json.loads(metadata[_KEY])
     except (ValueError, RecursionError) as error:
-        raise _damaged(path, "its header is no JSON") from error
+        raise damaged(path, "its header is no JSON") from error
     if not isinstance(header, dict) or "format" not in header:
         raise ValueError(f"load: {path} was not written by bayesieve's save.")
     if header["format"] != FORMAT:
@@ -214,7 +215,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         )
     missing = {"class", "layout", "prior", "dtype", "extra"} - header.keys()
     if missing or header["class"] not in list(_FIELDS):
-        raise _damaged(path, f"its header lacks {', '.join(sorted(missing)) or 'a known class'}")
+        raise damaged(path, f"its header lacks {', '.join(sorted(missing)) or 'a known class'}")
     return header, tensors
 
 
@@ -252,7 +253,7 @@ def _check_layout(path: Path, rows: object, layout: Layout) -> None:
     if rows == expected:
         return
     if not isinstance(rows, list) or not all(isinstance(r, list) and len(r) == 3 for r in rows):
-        raise _damaged(path, "its layout is not a list of tensors")
+        raise damaged(path, "its layout is not a list of tensors")
     for own, found in zip(expected, rows, strict=False):
         if own != found:
             raise ValueError(
@@ -294,7 +295,3 @@ def _prior_from_json(row: dict[str, Any] | None) -> Prior | None:
 
 def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _damaged(path: Path, why: str) -> ValueError:
-    return ValueError(f"load: {path} is damaged: {why}.")

@@ -4,6 +4,7 @@ from bayesieve.data.columns import prepare_table
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.data.fetch import fetch_data
 from bayesieve.data.files import data_root
+from bayesieve.data.gathering import gather
 from bayesieve.data.loading import load_data
 from bayesieve.data.preprocessing import prepare_images
 from bayesieve.data.registry import DataInfo, RemoteFile, data_info, list_data
@@ -19,6 +20,7 @@ __all__ = [
     "data_info",
     "data_root",
     "fetch_data",
+    "gather",
     "list_data",
     "load_data",
     "prepare_images",

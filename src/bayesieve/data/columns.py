@@ -20,6 +20,8 @@ from bayesieve.errors import DataError
 Column: TypeAlias = NDArray[Any]  # numbers with NaN for missing, bools, or objects: str and None
 Missing: TypeAlias = Literal["refuse", "impute"]
 MAX_LEVELS = 100
+_WHO = "prepare_table"
+_NEW_ROWS = "Fill them or drop the rows; a model trained with missing values imputed would."
 
 
 def is_text(values: Column) -> bool:
@@ -58,13 +60,13 @@ def check_column(
         >>> check_column("t.csv", "age", np.array([1.0, float("nan")]), allow_missing=False)
         Traceback (most recent call last):
         bayesieve.errors.DataError: t.csv: column 'age' must have no missing value, but row 2 (of \
-data, from 1) and 0 more do. Fill them, drop the rows, or use missing="impute" (--missing impute).
+data, from 1) does. Fill them, drop the rows, or use missing="impute" (--missing impute).
     """
     missing = np.flatnonzero(missing_mask(values))
     if len(missing) and not allow_missing:
         raise DataError(
             f"{who}: column {name!r} must have no missing value, but row {missing[0] + 1} (of "
-            f"data, from 1) and {len(missing) - 1} more do. {advice}"
+            f"data, from 1) {_and_more(len(missing) - 1)}. {advice}"
         )
     if not is_text(values):
         infinite = np.flatnonzero(np.isinf(values.astype(np.float64)))
@@ -73,6 +75,10 @@ data, from 1) and 0 more do. Fill them, drop the rows, or use missing="impute" (
                 f"{who}: column {name!r} must be finite, but row {infinite[0] + 1} (of data, "
                 f"from 1) is {values[infinite[0]]}. Correct or drop it."
             )
+
+
+def _and_more(n: int) -> str:
+    return f"and {n} more do" if n else "does"
 
 
 def fit_column(
@@ -172,12 +178,12 @@ def _apply_column(column: Mapping[str, Any], raw: Any) -> NDArray[np.float64]:
             raise DataError(
                 f"prepare_table: column {name!r} must hold numbers: {error}."
             ) from error
-        check_column("prepare_table", name, values, allow_missing=fill is not None)
+        check_column(_WHO, name, values, allow_missing=fill is not None, advice=_NEW_ROWS)
         values = np.where(np.isnan(values), 0.0 if fill is None else fill, values)
         standardised: NDArray[np.float64] = (values - column["mean"]) / column["std"]
         return standardised[:, None]
     texts = np.array([None if _is_missing(value) else str(value) for value in raw], dtype=object)
-    check_column("prepare_table", name, texts, allow_missing=fill is not None)
+    check_column(_WHO, name, texts, allow_missing=fill is not None, advice=_NEW_ROWS)
     texts[missing_mask(texts)] = fill
     levels = np.array(column["levels"], dtype=object)
     one_hot: NDArray[np.bool_] = texts[:, None] == levels[None, :]

@@ -21,7 +21,7 @@ class Examples:
     """One split: inputs, targets, and how targets map back to their own unit.
 
     Args:
-        x: inputs, shape (N, ...), floating point.
+        x: inputs, shape (N, ...), floating point; or tokens, int64.
         y: classes, shape (N,), int64; or standardised targets, shape (N,) or (N, m), floating.
         target_mean: shape () or (m,); a target in its own unit is `y * target_std + target_mean`.
         target_std: shape () or (m,).
@@ -44,8 +44,11 @@ class Examples:
                 "Examples: x and y must have one entry per example, "
                 f"got shapes {tuple(self.x.shape)} and {tuple(self.y.shape)}."
             )
-        if not self.x.is_floating_point():
-            raise TypeError(f"Examples: x must be floating point, got {self.x.dtype}.")
+        if not self.x.is_floating_point() and self.x.dtype != torch.int64:
+            raise TypeError(
+                f"Examples: x must be floating point, or int64 for tokens, got {self.x.dtype}. "
+                "Use x.float()."
+            )
         if self.y.dtype != torch.int64 and not self.y.is_floating_point():
             raise TypeError(f"Examples: y must be int64 or floating point, got {self.y.dtype}.")
 

@@ -157,7 +157,12 @@ def decode_image(
                     f"{image.mode}. Convert it first."
                 )
             plain = image.convert("L" if image.mode in ("L", "1") else "RGB")
-    except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
+    except UnidentifiedImageError as error:  # its own text names an object in memory
+        raise DataError(
+            f"images: {name} in {path} must be an intact image, but is in no format known. "
+            "Replace or remove it."
+        ) from error
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
         raise DataError(
             f"images: {name} in {path} must be an intact image: {error}. Replace or remove it."
         ) from error

@@ -89,6 +89,8 @@ def _check_options(spec: str, kind: str, given: list[str]) -> None:
 
 
 def _parse(spec: str) -> tuple[str, str]:
+    if not isinstance(spec, str):
+        raise TypeError(f"load_data: spec must be text such as 'digits', got {spec!r}.")
     kind, colon, rest = spec.partition(":")
     if colon and rest and kind in (*_TABLES, "images", "uci"):
         return kind, rest if kind == "uci" else str(Path(rest).expanduser())

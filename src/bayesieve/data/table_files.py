@@ -36,7 +36,7 @@ def read_columns(
     """
     if kind == "npz":
         return _read_npz_table(path, target)
-    columns = read_csv(path) if kind == "csv" else _read_parquet(path)
+    columns = read_csv(path) if kind == "csv" else read_parquet(path)
     name = _check_target(kind, path, target, columns)
     return columns, columns.pop(name), name
 
@@ -44,9 +44,9 @@ def read_columns(
 def _check_target(kind: str, path: Path, target: str | None, columns: dict[str, Column]) -> str:
     if target is None or target not in columns:
         hint = did_you_mean(target, columns) if target else ""
+        got = "none was given" if target is None else f"got {target!r}"
         raise ValueError(
-            f"{kind}: target must name a column of {path} ({', '.join(columns)}); "
-            f"got {target!r}.{hint}"
+            f"{kind}: target must name a column of {path} ({', '.join(columns)}); {got}.{hint}"
         )
     return target
 
@@ -115,7 +115,8 @@ def _is_number(word: str) -> bool:
     return "_" not in word  # Python reads 1_2 as 12
 
 
-def _read_parquet(path: Path) -> dict[str, Column]:
+def read_parquet(path: Path) -> dict[str, Column]:
+    """Columns of a parquet file by name."""
     try:
         import pyarrow
         import pyarrow.parquet

@@ -149,5 +149,7 @@ def _class_labels(who: str, name: str, y: Column) -> tuple[tuple[str, ...], NDAr
         y = y.astype(np.int64)
     distinct, labels = np.unique(y.astype(str) if is_text(y) else y, return_inverse=True)
     if len(distinct) < 2:
-        raise DataError(f"{who}: target {name!r} must have two classes or more, got {distinct[0]}.")
+        raise DataError(
+            f"{who}: target {name!r} must have two classes or more, got one: {str(distinct[0])!r}."
+        )
     return tuple(str(value) for value in distinct), labels.astype(np.int64)

@@ -12,10 +12,11 @@ from torch import Tensor, fx, nn
 from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.posterior import Posterior
 from bayesieve.deliver import _stored_posterior as stored
-from bayesieve.deliver._files import damaged, read_json, read_tensors
+from bayesieve.deliver._files import read_json, read_tensors
 from bayesieve.deliver.graph_json import graph_from_json, output_shape
 from bayesieve.deliver.likelihood_json import likelihood_from_json
 from bayesieve.deliver.packing import unpack
+from bayesieve.errors import damaged
 
 FORMAT = "bayesieve-bundle"
 VERSION = 1

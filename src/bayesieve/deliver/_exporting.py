@@ -2,6 +2,7 @@
 
 import copy
 import math
+import warnings
 from pathlib import Path
 
 import torch
@@ -19,6 +20,11 @@ def on_cpu(module: nn.Module) -> nn.Module:
     Each tensor has contiguous memory of its own: torch's archives take along all that a view views,
     and warn of transposed weights.
     """
+    if not isinstance(module, nn.Module):
+        raise TypeError(
+            f"export: a module is needed, got {type(module).__name__}. Of a sparse model take "
+            "compact(sparse, example) or sparse.to_module()."
+        )
     own = copy.deepcopy(module).cpu().eval()
     for tensor in (*own.parameters(), *own.buffers()):
         tensor.data = tensor.detach().clone(memory_format=torch.contiguous_format)
@@ -127,9 +133,11 @@ def trace(who: str, module: nn.Module, example: Tensor) -> torch.export.Exported
     stand_in = torch.zeros_like(example[:1]).expand(2, *example.shape[1:]).contiguous()
     batch = torch.export.Dim("batch", min=1)
     try:
-        program = torch.export.export(
-            module, (stand_in,), dynamic_shapes=({0: batch},), strict=False
-        )
+        with warnings.catch_warnings():  # a recurrent layer renews the list of its own weights
+            warnings.filterwarnings("ignore", message="The tensor attribute")
+            program = torch.export.export(
+                module, (stand_in,), dynamic_shapes=({0: batch},), strict=False
+            )
     except Exception as error:  # the user's forward meets symbolic sizes and may raise anything
         reason = str(error).strip().split("\n\n")[0][:500]
         raise UnsupportedModelError(

@@ -10,6 +10,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from bayesieve.errors import DamagedFileError, damaged
+
 MAX_JSON_BYTES = 64 << 20
 MAX_HEADER_BYTES = 16 << 20
 MAX_DEPTH = 64
@@ -20,15 +22,12 @@ _WIDTHS = {
 }  # fmt: skip
 
 
-def damaged(path: Path, why: str) -> ValueError:
-    """The error for a file that is not what its name says."""
-    return ValueError(f"load: {path} is damaged: {why}.")
-
-
 def require_file(path: Path) -> None:
     """Raise unless a file is there."""
     if not path.is_file():
-        raise ValueError(f"load: {path.parent} is no bundle: the file {path.name} is missing.")
+        raise DamagedFileError(
+            f"load: {path.parent} is no bundle: the file {path.name} is missing."
+        )
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from bayesieve.assess.predict import ClassPrediction, predict
-from bayesieve.core.likelihoods import Bernoulli, Gaussian
+from bayesieve.core.likelihoods import Bernoulli, RealLikelihood
 from bayesieve.core.network import materialise
 from bayesieve.core.posterior import Posterior, Samples
 
@@ -47,26 +47,32 @@ class ClassMixture(nn.Module):
 
 
 class RealMixture(nn.Module):
-    """Outputs of K networks: their mean, the observation noise, their spread.
+    """Real predictions of K networks: their mean, the observation noise, their spread.
 
     Args:
         draws: networks that return (n, ...).
-        noise_std: of the observations under each draw, (K,).
+        likelihood: says which part of their outputs is a mean, and what the noise is.
+        extra: its learned numbers under each draw, (K,) each.
     """
 
-    noise_std: Tensor
-
-    def __init__(self, draws: Sequence[nn.Module], noise_std: Tensor) -> None:
+    def __init__(
+        self, draws: Sequence[nn.Module], likelihood: RealLikelihood, extra: Mapping[str, Tensor]
+    ) -> None:
         super().__init__()
         self.draws = nn.ModuleList(draws)
-        self.register_buffer("noise_std", noise_std.square().mean().sqrt())
+        self.likelihood = likelihood
+        self.names = tuple(extra)
+        for name, values in extra.items():
+            self.register_buffer(f"extra_{name}", values.detach().clone())
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Inputs (n, ...) to three tensors of shape (n, m)."""
         output = torch.stack([draw(x).flatten(1) for draw in self.draws])
-        mean = output.mean(0)
-        spread = (output - mean).square().mean(0).sqrt()
-        return mean, self.noise_std.expand_as(mean), spread
+        extra = {name: getattr(self, f"extra_{name}") for name in self.names}
+        means, noise = self.likelihood.moments(output, extra)
+        mean = means.mean(0)
+        spread = (means - mean).square().mean(0).sqrt()
+        return mean, noise.square().mean(0).sqrt().expand_as(mean), spread
 
 
 def bake(posterior: Posterior, n_samples: int, seed: int) -> ClassMixture | RealMixture:
@@ -83,12 +89,9 @@ def bake(posterior: Posterior, n_samples: int, seed: int) -> ClassMixture | Real
     for i, row in enumerate(w):
         buffers = {**posterior.buffers, **{name: value[i] for name, value in own.items()}}
         draws.append(materialise(network, row, buffers))
-    if likelihood.task == "classification":
-        return ClassMixture(draws, binary=isinstance(likelihood, Bernoulli)).eval()
-    if not isinstance(likelihood, Gaussian):
-        return RealMixture(draws, w.new_zeros(n_samples)).eval()
-    log_noise = torch.as_tensor(likelihood.log_noise(network.split(w)[1]), dtype=w.dtype)
-    return RealMixture(draws, log_noise.exp().expand(n_samples)).eval()
+    if isinstance(likelihood, RealLikelihood):
+        return RealMixture(draws, likelihood, network.split(w)[1]).eval()
+    return ClassMixture(draws, binary=isinstance(likelihood, Bernoulli)).eval()
 
 
 def reference(posterior: Posterior, x: Tensor, n_samples: int, seed: int) -> dict[str, Tensor]:

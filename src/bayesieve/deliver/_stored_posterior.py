@@ -18,11 +18,11 @@ from bayesieve.core.network import EXTRA_PREFIX, Network
 from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel
 from bayesieve.core.posterior_horseshoe import UnitScaled
 from bayesieve.deliver._allowed import DTYPES
-from bayesieve.deliver._files import damaged, dtype_name
+from bayesieve.deliver._files import dtype_name
 from bayesieve.deliver.graph_json import graph_from_json, graph_to_json, is_layer, trace
 from bayesieve.deliver.likelihood_json import likelihood_from_json
 from bayesieve.deliver.packing import pack, unpack
-from bayesieve.errors import UnsupportedModelError
+from bayesieve.errors import UnsupportedModelError, damaged
 
 MASKS, POSTERIOR = "masks.safetensors", "posterior.safetensors"
 _FIELDS = {"Factorised": ("mean", "std"), "Samples": ("draws",)}

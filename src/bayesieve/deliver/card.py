@@ -8,6 +8,12 @@ _WORDS = {
     "log_lik": "log-likelihood (nats)", "coverage_90": "90 % coverage", "zeros": "zeros",
     "weights": "non-zero parameters", "parameters": "parameters", "bytes": "bytes",
 }  # fmt: skip
+_NOISE = {
+    "Gaussian": "Gaussian with standard deviation {noise_std:.4g}",
+    "StudentT": "Student-t with scale {scale:.4g} and {df:g} degrees of freedom",
+    "Heteroscedastic": "Gaussian; of an output (mean, s) the standard deviation is "
+    "sqrt({min_noise_std:.4g}² + {noise_std:.4g}² exp(2 s))",
+}
 _FRACTIONS = ("error", "ece", "coverage_90", "zeros")
 
 
@@ -54,8 +60,7 @@ def _summary(config: Mapping[str, Any]) -> str:
     shape = "×".join(str(size) for size in config["input"]["shape"])
     classes = config.get("classes")
     what = f"a classifier of {len(classes)} classes" if classes else "a network"
-    likelihood = config.get("likelihood") or {}
-    if likelihood.get("name") == "Gaussian":
+    if (config.get("likelihood") or {}).get("name") in _NOISE:
         what = "a regression"
     spread = " Posterior draws come with it." if config.get("posterior") else ""
     return (
@@ -85,6 +90,10 @@ def _data(config: Mapping[str, Any]) -> str:
         )
     elif recipe.get("kind") == "table":
         lines.append("- inputs: standardised and one-hot columns, as config.json describes")
+    likelihood = config.get("likelihood") or {}
+    if likelihood.get("name") in _NOISE:
+        unit = ", in units of the standardised target" if recipe.get("target") else ""
+        lines.append(f"- noise: {_NOISE[likelihood['name']].format(**likelihood)}{unit}")
     return "## Data\n\n" + "\n".join(lines) if lines else ""
 
 

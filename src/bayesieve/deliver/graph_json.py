@@ -123,7 +123,8 @@ def _layer_row(path: str, layer: nn.Module) -> tuple[str, dict[str, Any]]:
         raise UnsupportedModelError(
             f"save: layer {path!r} ({type(layer).__name__}) cannot be stored in a bundle."
             f"{did_you_mean(type(layer).__name__, _allowed.modules())} Supported: layers of "
-            "torch.nn without state of their own; bake parametrisations in first."
+            "torch.nn without state of their own; bake parametrisations in first. For others, "
+            "recurrent ones among them, use export_onnx or export_pt2."
         )
     if layer._forward_hooks or layer._forward_pre_hooks:
         raise UnsupportedModelError(f"save: layer {path!r} has hooks; remove them first.")

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesieve import __version__
+from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.posterior import Posterior
 from bayesieve.core.storage import atomic_write
 from bayesieve.deliver._exporting import (
@@ -38,6 +39,7 @@ from bayesieve.deliver._exporting import (
     trace,
 )
 from bayesieve.deliver._mixture import CLASS_OUTPUTS, REAL_OUTPUTS, bake, reference
+from bayesieve.deliver.likelihood_json import KNOWN, likelihood_to_json
 from bayesieve.errors import UnsupportedModelError, VerificationError
 
 _WHO = "export_onnx"
@@ -54,13 +56,15 @@ def export_onnx(
     seed: int = 0,
     classes: Sequence[str] | None = None,
     preprocessing: Mapping[str, Any] | None = None,
+    likelihood: Likelihood | None = None,
 ) -> Path:
     """Write an ONNX file with a free batch axis, checked in onnxruntime against torch.
 
     The graph's input is called "input". A point model has one output, "output" (logits, or the
     mean of a regression); with posterior draws the outputs are those named at the top of this
     module. Metadata entries: "bayesieve_version", "n_samples", with draws "task" and "seed", and,
-    as JSON, "classes" and "preprocessing". No value of the example and no path goes into the file.
+    as JSON, "classes", "preprocessing" and "likelihood" (its noise, for intervals). No value of the
+    example and no path goes into the file.
 
     Args:
         module: maps one tensor, shape (n, ...), to one tensor; it is not changed.
@@ -72,6 +76,7 @@ def export_onnx(
         seed: of the draws.
         classes: their names, in the order of the outputs; two for a network with one logit.
         preprocessing: how inputs were prepared, for whoever runs the file.
+        likelihood: what the outputs mean; that of `posterior` unless given.
 
     Returns:
         The path.
@@ -92,6 +97,10 @@ def export_onnx(
         metadata["classes"] = json.dumps(list(classes))
     if preprocessing is not None:
         metadata["preprocessing"] = json.dumps(dict(preprocessing), allow_nan=False)
+    if likelihood is None and posterior is not None:
+        likelihood = posterior.network.likelihood
+    if isinstance(likelihood, KNOWN):  # one of the user's own has no words for others
+        metadata["likelihood"] = json.dumps(likelihood_to_json(likelihood, posterior))
     compute = _point_outputs(module)
     if posterior is not None and n_samples > 0:
         posterior = posterior.to("cpu")

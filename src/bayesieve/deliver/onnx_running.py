@@ -16,9 +16,12 @@ import torch
 from torch import Tensor
 
 from bayesieve.deliver._files import MAX_DEPTH
+from bayesieve.errors import DamagedFileError, damaged
 
+_WHO = "predict"
 MAX_FILE_BYTES = 2 << 30  # the limit of the format itself
 _MAX_TEXT = 16 << 20
+_JSON_ENTRIES = ("classes", "preprocessing", "likelihood")
 _INPUT_TYPES = {
     "tensor(float)": torch.float32,
     "tensor(double)": torch.float64,
@@ -35,7 +38,7 @@ class OnnxModel:
         session: of onnxruntime.
         input_shape: of one example.
         dtype: of inputs.
-        metadata: what the exporter wrote: classes, preprocessing, task, n_samples.
+        metadata: what the exporter wrote: classes, preprocessing, likelihood, task, n_samples.
     """
 
     path: Path
@@ -60,7 +63,7 @@ def read_onnx(path: Path | str) -> OnnxModel:
 
     Raises:
         ImportError: the extra `onnx` is not installed.
-        ValueError: the file is damaged, or points to data outside itself.
+        DamagedFileError: the file is damaged, or points to data outside itself.
     """
     path = Path(path)
     onnx, runtime = _import_extra()
@@ -68,19 +71,19 @@ def read_onnx(path: Path | str) -> OnnxModel:
         raise ValueError(f"predict: there is no file {path}.")
     size = path.stat().st_size
     if size > MAX_FILE_BYTES:
-        raise ValueError(f"predict: {path} has {size} bytes, more than {MAX_FILE_BYTES}.")
+        raise damaged(path, f"it has {size} bytes, more than {MAX_FILE_BYTES}", _WHO)
     data = path.read_bytes()
     try:
         model = onnx.load_model_from_string(data)
     except Exception as error:  # protobuf's DecodeError has no stable home
-        raise _damaged(path, "it is no ONNX file") from error
+        raise damaged(path, "it is no ONNX file", _WHO) from error
     _refuse_external_data(path, onnx, model)
     options = runtime.SessionOptions()
     options.log_severity_level = 4
     try:
         session = runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has a class of error for each of its codes
-        raise _damaged(path, f"onnxruntime refuses it ({_short(error)})") from error
+        raise damaged(path, f"onnxruntime refuses it ({_short(error)})", _WHO) from error
     shape, dtype = _input_of(path, session)
     return OnnxModel(path, session, shape, dtype, _metadata(path, model))
 
@@ -98,7 +101,7 @@ def _refuse_external_data(path: Path, onnx: Any, model: Any) -> None:
     for tensor in _tensors(model):
         if tensor.data_location == onnx.TensorProto.EXTERNAL or len(tensor.external_data):
             where = {entry.key: entry.value for entry in tensor.external_data}.get("location", "")
-            raise ValueError(
+            raise DamagedFileError(
                 f"predict: {path} keeps tensor {tensor.name[:80]!r} in another file "
                 f"({where[:80]!r}). External data are refused: export the model to one file."
             )
@@ -122,10 +125,12 @@ def _tensors(message: Any) -> Iterator[Any]:
 def _input_of(path: Path, session: Any) -> tuple[tuple[int, ...], torch.dtype]:
     inputs = session.get_inputs()
     if len(inputs) != 1 or inputs[0].type not in _INPUT_TYPES or not inputs[0].shape:
-        raise ValueError(f"predict: {path} must have one input of numbers, got {len(inputs)}.")
+        raise DamagedFileError(
+            f"predict: {path} must have one input of numbers, got {len(inputs)}."
+        )
     batch, *shape = inputs[0].shape
     if isinstance(batch, int) or not all(isinstance(size, int) for size in shape):
-        raise ValueError(
+        raise DamagedFileError(
             f"predict: {path} must have a free batch axis and fixed others, got {inputs[0].shape}."
         )
     return tuple(shape), _INPUT_TYPES[inputs[0].type]
@@ -136,25 +141,21 @@ def _metadata(path: Path, model: Any) -> dict[str, Any]:
     for entry in model.metadata_props:
         text = entry.value
         if len(text) > _MAX_TEXT:
-            raise _damaged(path, f"metadata {entry.key[:80]!r} is too long")
-        if entry.key not in ("classes", "preprocessing"):
+            raise damaged(path, f"metadata {entry.key[:80]!r} is too long", _WHO)
+        if entry.key not in _JSON_ENTRIES:
             found[entry.key] = text
             continue
         if text.count("[") + text.count("{") > 1_000_000 or "[" * MAX_DEPTH in text:
-            raise _damaged(path, f"metadata {entry.key!r} is nested too deeply")
+            raise damaged(path, f"metadata {entry.key!r} is nested too deeply", _WHO)
         try:
             found[entry.key] = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise _damaged(path, f"metadata {entry.key!r} is no JSON") from error
-    classes, recipe = found.get("classes"), found.get("preprocessing")
-    if not isinstance(classes, list | None) or not isinstance(recipe, dict | None):
-        raise _damaged(path, "its metadata are not those of an export")
+            raise damaged(path, f"metadata {entry.key!r} is no JSON", _WHO) from error
+    kinds = {"classes": list, "preprocessing": dict, "likelihood": dict}
+    if not all(isinstance(found.get(name), kind | None) for name, kind in kinds.items()):
+        raise damaged(path, "its metadata are not those of an export", _WHO)
     return found
 
 
 def _short(error: Exception) -> str:
     return " ".join(str(error).split())[:160]
-
-
-def _damaged(path: Path, why: str) -> ValueError:
-    return ValueError(f"predict: {path} is damaged: {why}.")

@@ -12,11 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bayesieve.assess.metrics import half_width
 from bayesieve.assess.predict import ClassPrediction, Prediction, RealPrediction, predict
-from bayesieve.core.likelihoods import Likelihood
+from bayesieve.core.likelihoods import Likelihood, RealLikelihood, StudentT
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Samples
 from bayesieve.deliver.bundle import Bundle
+from bayesieve.deliver.likelihood_json import likelihood_from_json
 from bayesieve.deliver.onnx_running import OnnxModel
 
 Columns = dict[str, list[Any]]
@@ -83,14 +85,18 @@ def onnx_columns(model: OnnxModel, x: Tensor) -> Columns:
         columns["aleatoric"] = (entropy - epistemic).tolist()
         columns["epistemic"] = epistemic.tolist()
         return columns
+    likelihood = likelihood_from_json(model.metadata.get("likelihood"), classes)
+    df = likelihood.df if isinstance(likelihood, StudentT) else None
     if "epistemic_std" in outputs:
         means = outputs["mean"].reshape(len(x), -1)
         noise, spread = outputs["aleatoric_std"], outputs["epistemic_std"]
         std = (noise.square() + spread.square()).sqrt()
         parts = {"std": std, "aleatoric": noise, "epistemic": spread}
-        return _in_unit(means, {k: v.reshape(means.shape) for k, v in parts.items()}, recipe)
+        return _in_unit(means, {k: v.reshape(means.shape) for k, v in parts.items()}, recipe, df)
     output = next(iter(outputs.values())).reshape(len(x), -1)
-    if classes is None:
+    if isinstance(likelihood, RealLikelihood):
+        return _real_columns(RealPrediction(*likelihood.moments(output[None], {}), df), recipe)
+    if classes is None:  # a file that does not say what its outputs mean
         return _in_unit(output, {}, recipe)
     if output.shape[1] == 1 and len(classes) == 2:
         output = torch.cat([torch.zeros_like(output), output], 1)
@@ -115,11 +121,14 @@ def _class_columns(probs: Tensor, classes: Sequence[str] | None) -> Columns:
 def _real_columns(prediction: RealPrediction, recipe: Mapping[str, Any] | None) -> Columns:
     parts = {"std": prediction.std, "aleatoric": prediction.aleatoric_std,
              "epistemic": prediction.epistemic_std}  # fmt: skip
-    return _in_unit(prediction.mean, parts, recipe)
+    return _in_unit(prediction.mean, parts, recipe, prediction.df)
 
 
 def _in_unit(
-    mean: Tensor, parts: Mapping[str, Tensor], recipe: Mapping[str, Any] | None
+    mean: Tensor,
+    parts: Mapping[str, Tensor],
+    recipe: Mapping[str, Any] | None,
+    df: float | None = None,
 ) -> Columns:
     """Means and standard deviations, (N, m), as columns in the unit of the target."""
     target = (recipe or {}).get("target") or {}
@@ -128,14 +137,11 @@ def _in_unit(
     values = {"mean": mean.double() * scale + shift}
     values |= {name: part.double() * scale for name, part in parts.items()}
     if "std" in values:
-        values["lower_90"] = values["mean"] - _Z90 * values["std"]
-        values["upper_90"] = values["mean"] + _Z90 * values["std"]
+        half = half_width(0.9, df) * values["std"]
+        values["lower_90"], values["upper_90"] = values["mean"] - half, values["mean"] + half
     m = mean.shape[1]
     return {
         name if m == 1 else f"{name}_{j + 1}": column[:, j].tolist()
         for name, column in values.items()
         for j in range(m)
     }
-
-
-_Z90 = 1.6448536269514722  # standard normal quantile of 0.95

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -72,6 +73,10 @@ def _find(path: str) -> Callable[..., object]:
             f"from_path: there is no module {module_name!r}. "
             f"Run from the folder that holds {missing.split('.')[0]!r}, or install its package."
         ) from error
+    except SyntaxError as error:
+        raise ValueError(
+            f"from_path: module {module_name!r} is no valid Python: {error}."
+        ) from error
     if not hasattr(module, name):
         hint = did_you_mean(name, vars(module))
         raise ValueError(f"from_path: module {module_name!r} has no {name!r}.{hint}")
@@ -90,16 +95,21 @@ def _call(
     signature = inspect.signature(factory)
     named = {"input_shape": input_shape, "n_outputs": n_outputs}
     if named.keys() <= signature.parameters.keys() and _accepts(signature, **named):
-        model = factory(**named)
+        build = partial(factory, **named)
     elif _accepts(signature):
-        model = factory()
+        build = partial(factory)
     elif _accepts(signature, input_shape, n_outputs):
-        model = factory(input_shape, n_outputs)
+        build = partial(factory, input_shape, n_outputs)
     else:
         raise TypeError(
             f"from_path: {path!r} must take (input_shape, n_outputs) or nothing, "
             f"got the signature {signature}. Give its other arguments defaults."
         )
+    try:
+        model = build()
+    except Exception as error:  # whatever the user's own function raises
+        reason = f"{type(error).__name__}: {error}".rstrip(".")
+        raise ValueError(f"from_path: {path!r} failed with {reason}.") from error
     if not isinstance(model, nn.Module):
         raise TypeError(f"from_path: {path!r} must return a nn.Module, got {_kind(model)}.")
     return model

@@ -12,21 +12,22 @@ from typing import Any
 import torch
 from torch import Generator
 
-from bayesieve.checks import check_positive
+from bayesieve.checks import check_positive, check_seed
 from bayesieve.core.posterior import Posterior, SparseModel
 from bayesieve.core.problem import Problem
 from bayesieve.data.augment import Augment
 from bayesieve.engines import Engine
+from bayesieve.training.arguments import check_kinds, device_of
 from bayesieve.training.checkpoint import seed_rng
 from bayesieve.training.compiling import CompileMode, should_compile
 from bayesieve.training.draws import DrawsTo
-from bayesieve.training.models import Models
+from bayesieve.training.models import Models, Start
 from bayesieve.training.options import Callback, Pruning, Row, Saving, Validation
 from bayesieve.training.plan import Plan
 from bayesieve.training.population import one_engine
 from bayesieve.training.run import Run
 from bayesieve.training.schedule import Schedule
-from bayesieve.training.stepper import fast_matmul
+from bayesieve.training.stepper import fast_kernels
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +73,7 @@ def fit(
     pruning: Pruning | None = None,
     validation: Validation | None = None,
     saving: Saving | None = None,
-    start_from: Posterior | SparseModel | None = None,
+    start_from: Start | None = None,
     augment: Augment | None = None,
     draws: DrawsTo | None = None,
     clip_norm: float | None = None,
@@ -95,7 +96,8 @@ def fit(
         pruning: gradual sparsity, applied once per epoch (`GradualPruning`).
         validation: held-out data to watch, with optional early stopping.
         saving: folder for metrics and checkpoints.
-        start_from: a posterior to continue from; of a sparse model the zeros stay zero.
+        start_from: a posterior to continue from, or one for each of `n_models`; of a sparse model
+            the zeros stay zero.
         augment: random changes of each batch of images, drawn from the run's own generator.
         draws: file that takes the draws of a sampler's chains while it runs.
         clip_norm: bound on the norm of the log-likelihood gradient per example.
@@ -113,6 +115,8 @@ def fit(
         >>> round(run.posterior.mean[0].item(), 2)
         3.0
     """
+    check_kinds(problem, schedule, pruning)
+    check_seed("fit", seed=seed)
     engine, n_models = one_engine(engine, n_models, problem.rows)
     if validation is not None:
         validation.check(n_models)
@@ -123,13 +127,13 @@ def fit(
     if augment is not None:
         augment.check(problem.x)
     # The run's own copy: a later run on this problem must not change this one's module buffers.
-    problem = problem.to(problem.device if device is None else device)
+    problem = problem.to(problem.device if device is None else device_of(device))
     n_updates = plan.n_steps * n_models * problem.layout.size
     problem.compiled = should_compile(compile, problem.device, n_updates)
     problem.clip_norm = clip_norm
     started = time.perf_counter()
     devices = [problem.device] if problem.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), fast_matmul(problem.device):
+    with torch.random.fork_rng(devices=devices), fast_kernels(problem.device):
         seed_rng(seed, problem.device)  # what a module's own dropout draws from
         generator = Generator(problem.device).manual_seed(seed)
         models = Models(problem, engine, engine.init(problem, generator, n_models), n_models)

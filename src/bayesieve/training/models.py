@@ -1,7 +1,8 @@
 """The k models a run trains as one: problem, engine and state, and what is done to them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from bayesieve.training.options import Pruning, Validation
 from bayesieve.training.scoring import mean_scores, member_scores
 
 _STATE, _BUFFERS = "state.", "buffers."
+Start: TypeAlias = Posterior | SparseModel | Sequence[Posterior | SparseModel]
 
 
 @dataclass(eq=False)
@@ -54,8 +56,14 @@ class Models:
         for name, value in self.buffers().items():
             value.copy_(saved[_BUFFERS + name])
 
-    def start_from_(self, given: Posterior | SparseModel) -> None:
-        """Move every member to where a posterior ended; of a sparse model the zeros are fixed."""
+    def start_from_(self, given: Start) -> None:
+        """Move members to where posteriors ended, all to one or each to its own.
+
+        Of a sparse model the zeros are fixed.
+        """
+        if isinstance(given, Sequence):
+            self._start_apart_(given)
+            return
         if given.layout != self.problem.layout:
             raise ValueError("fit: start_from belongs to a network with other tensors.")
         given = given.to(self.problem.device)
@@ -68,6 +76,18 @@ class Models:
             self.allow_masks_()
             self.state.controls.keep.copy_(given.keep)
             self.state.controls.trained.copy_(given.keep)
+
+    def _start_apart_(self, given: Sequence[Posterior | SparseModel]) -> None:
+        if len(given) != self.n:
+            raise ValueError(
+                f"fit: start_from must hold one posterior for each of {self.n} models, got "
+                f"{len(given)}."
+            )
+        started: dict[str, Tensor] = {}
+        for i, own in enumerate(given):
+            self.start_from_(own)  # all of them, of which member i stays
+            self.copy_into_(started, [j == i for j in range(self.n)])
+        self.restore_(started)
 
     def allow_masks_(self) -> None:
         """Make room for masks, all True unless they exist."""

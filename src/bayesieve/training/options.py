@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from bayesieve.checks import check_not_negative, check_positive
-from bayesieve.core.batch import ExamplesLike
+from bayesieve.core.batch import Batch, ExamplesLike, pair_of
 from bayesieve.core.posterior import Posterior
 from bayesieve.core.rows import Rows
 
@@ -50,7 +50,7 @@ class Validation:
     out nothing (all its rows have weight 0) follows the others of its group.
 
     Args:
-        data: examples the posterior mean is scored on after each epoch.
+        data: examples the posterior mean is scored on after each epoch, as for `Problem`.
         patience: epochs without a better value of any group before stopping; the run then ends in
             the state of the best epochs. None never stops. With pruning, epochs count once it has
             ended.
@@ -71,6 +71,9 @@ class Validation:
     def __post_init__(self) -> None:
         check_not_negative("Validation", min_delta=self.min_delta)
         check_positive("Validation", every=self.every)
+        pair = pair_of("Validation", self.data)
+        if isinstance(self.data, tuple | list):
+            object.__setattr__(self, "data", Batch(*pair))
         if self.patience is not None:
             check_positive("Validation", patience=self.patience)
         if self.rows is not None:

@@ -5,7 +5,7 @@ tables of one width become one whose rows each model picks its own from.
 """
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from itertools import pairwise
 from numbers import Real
 from typing import Any, get_args
@@ -29,6 +29,11 @@ def one_engine(
         if n_models not in (1, rows.n_models):
             raise ValueError(f"fit: n_models={n_models}, but the problem has {rows.n_models} rows.")
         n_models = rows.n_models
+    several = isinstance(engine, Sequence) and not isinstance(engine, str)
+    for own in engine if several else [engine]:  # type: ignore[union-attr]
+        if isinstance(own, type) or not (hasattr(own, "init") or is_dataclass(own)):
+            shown = f"the class {own.__name__}" if isinstance(own, type) else repr(own)
+            raise TypeError(f"fit: engine must be one such as SBNN(lr=1e-3), got {shown}.")
     if not isinstance(engine, Sequence):
         return engine, n_models
     if not engine:

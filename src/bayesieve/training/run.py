@@ -7,13 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Generator, Tensor
 
-from bayesieve.core.posterior import Posterior, SparseModel
 from bayesieve.data.augment import Augment
 from bayesieve.engines import Renewing, Settling
 from bayesieve.errors import DivergedError
 from bayesieve.training.draws import DrawsTo, DrawWriter
 from bayesieve.training.interrupts import Flag, interruptible
-from bayesieve.training.models import Models
+from bayesieve.training.models import Models, Start
 from bayesieve.training.options import Callback, Progress, Pruning, Row, Saving, Validation
 from bayesieve.training.plan import Plan
 from bayesieve.training.population import epoch_order
@@ -55,7 +54,7 @@ class Run:
         log_lik_sum = torch.zeros(models.n, dtype=torch.float64, device=device)
         self.record = Record(self.order.get_state(), log_lik_sum)
 
-    def begin(self, start_from: Posterior | SparseModel | None, draws: DrawsTo | None) -> None:
+    def begin(self, start_from: Start | None, draws: DrawsTo | None) -> None:
         """Take up earlier work: a posterior, a mask or a checkpoint."""
         models = self.models
         if start_from is not None:

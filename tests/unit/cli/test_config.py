@@ -23,6 +23,7 @@ from bayesieve.cli.registry import (
     resolve_pruning,
     resolve_schedule,
 )
+from bayesieve.engines.bmr import BMR, Reduction
 
 EVERYTHING = {
     "data": {"name": "csv:house.csv", "target": "price", "missing": "impute"},
@@ -192,6 +193,9 @@ def test_presets():
     assert (
         resolve_engine(EngineConfig(name="bmr", preset="paper"), own_start=False).start == "uniform"
     )
+    horseshoe = EngineConfig(name="horseshoe", preset="paper")
+    schedule = resolve_schedule(ScheduleConfig(), horseshoe, task="classification", n_epochs=12)
+    assert (schedule.lr, schedule.kl, schedule.kl_warmup_epochs) == ("constant", 1.0, 0.0)
     with pytest.raises(UsageError, match="sbnn has no --preset paper"):
         resolve_engine(EngineConfig(preset="paper"), own_start=False)
     with pytest.raises(UsageError, match="give 1 or more"):
@@ -206,3 +210,18 @@ def test_training_what_is_left_of_a_pruned_network_removes_nothing_more():
     }
     assert built["bmr"].reduction is None
     assert built["tdamp"].keep == 1.0
+
+
+@pytest.mark.parametrize(
+    ("preset", "rule", "reduction"),
+    [
+        (None, None, Reduction()),
+        (None, "none", None),
+        ("paper", None, BMR.paper().reduction),
+        ("paper", "savage-dickey", Reduction(start=0.0, end=1.0, kl=1.0)),
+    ],
+)
+def test_what_model_reduction_is_told_to_do(preset, rule, reduction):
+    config = resolve_engine(EngineConfig(name="bmr", preset=preset, rule=rule), own_start=False)
+    size = RunSize(1000, n_steps=100, per_epoch=10)
+    assert ENGINES["bmr"].build(config, size).reduction == reduction

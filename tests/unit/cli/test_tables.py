@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 
+from bayesieve.cli.console import print_table
 from commands import as_json, ok, refused
 
 
@@ -124,7 +125,7 @@ def test_errors_come_before_any_work(command, house, tmp_path, monkeypatch):
     assert "one value only" in refused(1, command, constant, "--target", "y",
                                        "--task", "regression")  # fmt: skip
     assert "at least 20 rows are needed, got 12" in refused(1, command, few, "--target", "y")
-    assert "Did you mean 'price'?" in refused(1, command, house, "--target", "pric")
+    assert "Did you mean 'price'?" in refused(2, command, house, "--target", "pric")
     line = refused(1, command, house, "--target", "color", "--task", "regression")
     assert "must be numbers for regression" in line
     assert "there is no file" in refused(2, command, tmp_path / "no.csv", "--target", "y")
@@ -150,3 +151,38 @@ def test_options_that_contradict_are_refused(house, tmp_path):
     same = ("--out", tmp_path / "x", "--report", tmp_path / "x")
     assert "different folders" in refused(2, "fit-table", house, "--target", "price", *same)
     assert "--engine" in refused(2, "fit-table", house, "--target", "price", "--engine", "svm")
+    for flag, value in (("--epochs", 0), ("--zeros", 1.2), ("--test-fraction", 0)):
+        line = refused(2, "fit-table", house, "--target", "price", flag, value)
+        assert line.startswith(f"error: {flag} must be")
+    line = refused(2, "fit-table", house, "--target", "price", "--hidden", "50x50")
+    assert "--hidden must be widths" in line
+
+
+def test_select_keeps_no_constant_column(tmp_path):
+    source = np.random.default_rng(3)
+    a, b = source.normal(size=(2, 60))
+    rows = zip(a, ["same"] * 60, source.choice(["x", "z"], 60), 4 * a + 0.1 * b, strict=True)
+    path = write(tmp_path / "t.csv", "a,one,two,y", rows)
+    result = as_json("select", path, "--target", "y", "--bootstrap", 0, "--epochs", 60,
+                     "--no-figures", "--report", tmp_path / "s")  # fmt: skip
+    found = {row["name"]: row["probability"] for row in result["inputs"]}
+    assert result["kept"] == ["a"]
+    assert found["one=same"] == 0.0
+    assert found["two=x"] < 0.5
+
+
+def test_wide_numbers_are_never_cut(capsys):
+    cells = tuple(f"{10.0**i:.4e}" for i in range(12))
+    print_table("", tuple("abcdefghijkl"), [cells])
+    printed = capsys.readouterr().out
+    assert [cell for cell in cells if cell not in printed] == []
+
+
+def test_predict_reads_parquet(fitted, house, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    csv_reader = pytest.importorskip("pyarrow.csv")
+    path = tmp_path / "house.parquet"
+    parquet.write_table(csv_reader.read_csv(house), path)
+    for source, out in ((path, tmp_path / "a.csv"), (house, tmp_path / "b.csv")):
+        ok("predict", fitted[0], source, "--out", out)
+    assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()

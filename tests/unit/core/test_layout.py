@@ -63,6 +63,13 @@ def test_rules_override_by_name_and_by_type():
     assert hash(rule) == hash(Roles(keep=("2.*",), point=(nn.Linear,), prune=("2.bias",)))
 
 
+def test_a_name_pattern_that_fits_nothing_is_refused():
+    model = BY_NAME["mlp"].model()
+    with pytest.raises(ValueError, match=r"pattern '0.wieght' .* Did you mean '0.weight'\?$"):
+        layout_of(model, Roles(keep=("2.*", "0.wieght")))
+    layout_of(model, Roles(point=(nn.Embedding,)))  # a type speaks of any model
+
+
 @pytest.mark.parametrize("case", ZOO, ids=lambda case: case.name)
 def test_flatten_and_unflatten_are_inverse(case):
     model = case.model()

@@ -117,8 +117,9 @@ def test_reestimated_statistics_are_those_of_the_mean_and_of_every_draw():
     sparse = SparseModel(posterior, torch.ones(posterior.layout.size, dtype=torch.bool))
     found = reestimate_batchnorm(sparse, X, batch_size=20).posterior
     rows = torch.cat([posterior.mean[None], posterior.draws])
+    order = torch.randperm(len(X), generator=torch.Generator().manual_seed(0))
     for i, w in enumerate(rows):
-        hidden = materialise(posterior.network, w, posterior.buffers)[0](X)
+        hidden = materialise(posterior.network, w, posterior.buffers)[0](X[order])
         mean = torch.stack([part.mean(0) for part in hidden.split(20)]).mean(0)
         variance = torch.stack([part.var(0) for part in hidden.split(20)]).mean(0)
         own = [found.draw_buffers[name][i - 1] if i else found.buffers[name] for name in NAMES]

@@ -6,11 +6,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from bayesieve.core.batch import Batch
 from bayesieve.core.layout import Roles
 from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian
 from bayesieve.core.problem import Problem
+from bayesieve.data import gather
+from bayesieve.errors import UnsupportedModelError
 from problems import normal, seeded
 from zoo import BY_NAME, REPEATED, ZOO, Fork, plain_log_lik
 
@@ -356,3 +359,44 @@ ONES = torch.ones(4, 2)
 def test_data_that_do_not_fit_are_refused_at_once(likelihood, x, y, error, message):
     with pytest.raises(error, match=message):
         Problem(nn.Linear(2, 1), likelihood, (x, y))
+
+
+class Returns(nn.Module):
+    """A layer whose outputs are handed out in some other form."""
+
+    def __init__(self, form):
+        super().__init__()
+        self.layer, self.form = nn.Linear(2, 3), form
+
+    def forward(self, x):
+        return self.form(self.layer(x))
+
+
+@pytest.mark.parametrize(
+    ("form", "error", "message"),
+    [
+        (lambda y: {"logits": y, "loss": y}, UnsupportedModelError, "got a dict with logits, loss"),
+        (lambda y: (y, y), UnsupportedModelError, "must return one tensor, .* got a tuple"),
+        (lambda y: y.sum(), ValueError, r"one row per example, .* got \(\) for 2 examples"),
+        (lambda y: y[:1], ValueError, r"one row per example, .* got \(1, 3\) for 2 examples"),
+        (lambda y: y @ y, ValueError, r"inputs of shape \(2, 2\) and torch.float32, but it failed"),
+    ],
+)
+def test_models_that_return_something_else_are_refused_at_once(form, error, message):
+    with pytest.raises(error, match=message):
+        Problem(Returns(form), Categorical(), (ONES, torch.tensor([0, 1, 2, 0])))
+
+
+def test_data_of_another_kind_are_named():
+    loader = DataLoader(TensorDataset(ONES, ONES[:, :1]))
+    with pytest.raises(TypeError, match=r"got DataLoader\. .* bayesieve\.data\.gather"):
+        Problem(nn.Linear(2, 1), Gaussian(), loader)
+    problem = Problem(nn.Linear(2, 1), Gaussian(), gather(loader))
+    assert torch.equal(problem.x, ONES)
+
+
+def test_what_is_no_model_or_no_likelihood_is_named():
+    with pytest.raises(TypeError, match=r"model must be a nn\.Module, got function"):
+        Problem(lambda x: x, Gaussian(), (ONES, ONES))
+    with pytest.raises(TypeError, match=r"likelihood must be one such as .*, got Categorical\.$"):
+        Problem(nn.Linear(2, 2), Categorical, (ONES, ONES))

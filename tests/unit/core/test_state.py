@@ -81,6 +81,20 @@ def test_masks_begin_all_true_and_are_made_once():
     assert not controls.keep[0, 0]
 
 
+def test_masks_as_factors_follow_the_masks():
+    controls = Controls.neutral(torch.zeros(1, 2))
+    assert controls.factors == (None, None)
+    controls.allow_masks_(torch.zeros(1, 2))
+    keep, trained = controls.factors
+    controls.keep[0, 0] = False
+    assert keep.tolist() == [[0, 1]]
+    assert trained.tolist() == [[1, 1]]
+    for dtype in (torch.float32, torch.float64):
+        w = torch.tensor([[3.0, 5.0]], dtype=dtype)
+        assert torch.equal(w * keep, w * controls.keep)
+        assert (w * keep).dtype == dtype
+
+
 def damaged(**changes):
     return {k: v for k, v in {**snapshot(outer(2.0)), **changes}.items() if v is not None}
 

@@ -4,6 +4,7 @@ import pickle
 import stat
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -280,7 +281,9 @@ def test_other_safetensors_files_and_missing_ones(tmp_path):
 
 
 def test_unknown_posteriors_are_refused(tmp_path):
-    with pytest.raises(TypeError, match="object cannot be saved; supported: Factorised, Samples"):
+    with pytest.raises(TypeError, match="Namespace cannot be saved; supported: Factorised, Sampl"):
+        save(SimpleNamespace(network=None), tmp_path / "q")
+    with pytest.raises(TypeError, match="must be a posterior or a sparse model, got object"):
         save(object(), tmp_path / "q")
 
 

@@ -3,13 +3,16 @@
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from bayesieve.data import DataSet, Examples, additive, prepare_table, two_inputs
+from bayesieve.data import DataSet, Examples, additive, gather, prepare_table, two_inputs
 from bayesieve.data.synthetic import additive_effect
+from bayesieve.errors import DataError
 
 
 def _examples(n: int = 10) -> Examples:
@@ -42,9 +45,48 @@ def test_examples_refuse_mismatch_and_dtypes() -> None:
     with pytest.raises(ValueError, match="one entry per example"):
         Examples(torch.zeros(3, 1), torch.zeros(2))
     with pytest.raises(TypeError, match="x must be floating"):
-        Examples(torch.zeros(3, 1, dtype=torch.int64), torch.zeros(3))
+        Examples(torch.zeros(3, 1, dtype=torch.uint8), torch.zeros(3))
     with pytest.raises(TypeError, match="y must be int64"):
         Examples(torch.zeros(3, 1), torch.zeros(3, dtype=torch.int32))
+
+
+def test_tokens_are_inputs_too() -> None:
+    data = Examples(torch.arange(6).view(3, 2), torch.arange(3))
+    assert data.to(dtype=torch.float64).x.dtype == torch.int64
+    assert data.subset(torch.tensor([2])).x.tolist() == [[4, 5]]
+
+
+class _Squares(Dataset):
+    """Items as plain Python makes them: an array and a number."""
+
+    def __len__(self) -> int:
+        return 300
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
+        return np.full((2,), index, dtype=np.float32), index * index
+
+
+def test_a_dataset_is_read_in_order_and_a_loader_as_it_comes() -> None:
+    data = gather(_Squares())
+    assert data.x[:, 1].tolist() == list(range(300))
+    assert data.y.tolist() == [i * i for i in range(300)]
+    order = torch.randperm(300, generator=torch.Generator().manual_seed(0)).tolist()
+    loader = DataLoader(_Squares(), batch_size=7, sampler=order)
+    assert gather(loader).x[:, 0].tolist() == order
+    assert gather(loader, limit=10).y.tolist() == [i * i for i in order[:10]]
+
+
+def test_what_cannot_be_gathered_is_named() -> None:
+    with pytest.raises(TypeError, match=r"got list\. Tensors can be used as they are"):
+        gather([1, 2])
+    with pytest.raises(TypeError, match=r"a pair of tensors .* got Tensor"):
+        gather(DataLoader([torch.ones(2), torch.ones(2)]))
+    with pytest.raises(TypeError, match=r"a pair of tensors .* got Tensor, tuple"):
+        gather(DataLoader([(torch.ones(2), "a")]))
+    with pytest.raises(DataError, match="no example"):
+        gather(DataLoader(TensorDataset(torch.ones(0, 2), torch.ones(0))))
+    with pytest.raises(ValueError, match="limit must be > 0"):
+        gather(_Squares(), limit=0)
 
 
 def test_to_moves_floats_and_keeps_classes() -> None:

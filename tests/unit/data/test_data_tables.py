@@ -159,7 +159,7 @@ def test_missing_target_is_never_imputed(tmp_path: Path) -> None:
         ('a,y\n"1,2\n', "line 2 of .* malformed"),
         ("y\n1\n2\n", "must have a column besides the target"),
         ("a,y\n1,1\ninf,2\n3,3\n4,4\n5,5\n", r"'a' must be finite, but row 2 "),
-        ("a,y\n1,u\n2,u\n3,u\n4,u\n5,u\n", "two classes or more, got u"),
+        ("a,y\n1,u\n2,u\n3,u\n4,u\n5,u\n", "two classes or more, got one: 'u'"),
         ("a,y\n,1\n,2\n,3.5\n,4\n,5\n", "'a' must have no missing value"),
     ],
 )
@@ -188,8 +188,20 @@ def test_target_is_required_and_suggested(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "t.csv", raw_table())
     with pytest.raises(ValueError, match=r"target must name a column .* got 'incom'. Did you mean"):
         load_data(f"csv:{path}", target="incom")
-    with pytest.raises(ValueError, match="got None"):
+    with pytest.raises(ValueError, match="none was given"):
         load_data(f"csv:{path}")
+    with pytest.raises(TypeError, match="spec must be text such as 'digits', got None"):
+        load_data(None)  # type: ignore[arg-type]
+
+
+def test_missing_values_are_counted_and_advice_fits_the_moment() -> None:
+    recipe = {"columns": [{"name": "a", "kind": "numeric", "mean": 0, "std": 1, "fill": None}]}
+    for values, words in (
+        ([1, None], r"row 2 .* does\."),
+        ([None, None], "row 1 .* and 1 more do"),
+    ):
+        with pytest.raises(DataError, match=rf"{words}.* Fill them or drop the rows; a model"):
+            prepare_table({"a": values}, recipe)
 
 
 def test_all_missing_in_training_and_too_many_levels(tmp_path: Path) -> None:

@@ -13,7 +13,13 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian
+from bayesieve.core.likelihoods import (
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    Heteroscedastic,
+    StudentT,
+)
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Samples, SparseModel
 from bayesieve.deliver.bundle import (
@@ -26,6 +32,7 @@ from bayesieve.deliver.bundle import (
     save,
     save_bundle,
 )
+from bayesieve.deliver.likelihood_json import likelihood_from_json
 from bayesieve.deliver.packing import pack, unpack
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.nets import lenet_300_100
@@ -275,12 +282,37 @@ def test_samples_come_back_without_masks(tmp_path):
     assert bundle.keep is None
 
 
-@pytest.mark.parametrize(
-    ("likelihood", "n_outputs"), [(Categorical(), 3), (Bernoulli(), 1), (Gaussian(0.3), 2)]
-)
+LIKELIHOODS = [
+    (Categorical(), 3),
+    (Categorical((1.0, 2.5)), 2),
+    (Bernoulli(), 1),
+    (Bernoulli(3.0), 1),
+    (Gaussian(0.3), 2),
+    (StudentT(0.3, 5.0), 1),
+    (Heteroscedastic(0.4, 0.02), 2),
+]
+
+
+@pytest.mark.parametrize(("likelihood", "n_outputs"), LIKELIHOODS)
 def test_the_likelihood_comes_back(likelihood, n_outputs, tmp_path):
     folder = save_bundle(nn.Linear(2, n_outputs), tmp_path / "b", likelihood=likelihood)
     assert read_bundle(folder).likelihood == likelihood
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"name": "StudentT", "scale": 1.0, "df": 1.0}, "df must be > 2"),
+        ({"name": "StudentT", "scale": 1.0}, "df must be a number, got 'None'"),
+        ({"name": "Heteroscedastic", "noise_std": -1.0, "min_noise_std": 1.0}, "noise_std must be"),
+        ({"name": "Gaussian", "noise_std": "1"}, "noise_std must be a number"),
+        ({"name": "Categorical", "class_weight": 3}, "class_weight must be a list"),
+        ({"name": "Cauchy"}, "unknown likelihood"),
+    ],
+)
+def test_a_damaged_likelihood_is_named(row, message):
+    with pytest.raises(ValueError, match=rf"config\.json is damaged: .*{message}"):
+        likelihood_from_json(row, None)
 
 
 def test_a_learned_noise_is_that_of_the_posterior(tmp_path):

@@ -8,7 +8,13 @@ from torch import nn
 
 import bayesieve
 from bayesieve.assess.predict import predict
-from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian
+from bayesieve.core.likelihoods import (
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    Heteroscedastic,
+    StudentT,
+)
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Samples
 from bayesieve.deliver import _exporting, onnx_export
@@ -97,10 +103,13 @@ def test_file_stands_alone_and_tells_nothing_else(point):
     assert path.stat().st_size < 4 * weights + 2500
 
 
+REAL_OUTPUTS = ("mean", "aleatoric_std", "epistemic_std")
 CASES = {
     "categorical": (Categorical(), 4, ("probability", "entropy", "mutual_information")),
     "bernoulli": (Bernoulli(), 1, ("probability", "entropy", "mutual_information")),
-    "gaussian": (Gaussian(0.2, learned=True), 2, ("mean", "aleatoric_std", "epistemic_std")),
+    "gaussian": (Gaussian(0.2, learned=True), 2, REAL_OUTPUTS),
+    "student-t": (StudentT(0.2, 5.0, learned=True), 2, REAL_OUTPUTS),
+    "heteroscedastic": (Heteroscedastic(0.3, 0.05), 4, REAL_OUTPUTS),
 }
 
 

@@ -3,6 +3,7 @@ import torch
 from torch import nn
 
 from bayesieve.deliver import pt2
+from bayesieve.deliver.bundle import save_bundle
 from bayesieve.deliver.pt2 import export_pt2
 from bayesieve.deliver.quantise import quantise
 from bayesieve.errors import UnsupportedModelError, VerificationError
@@ -30,6 +31,29 @@ def test_archive_gives_the_same_outputs_for_any_batch(tmp_path):
         x = normal(n, 1, 6, 6, seed=n)
         torch.testing.assert_close(again(x), module(x))
     assert [p.name for p in tmp_path.iterdir()] == ["net.pt2"]
+
+
+class Reader(nn.Module):
+    """Words to classes by a recurrent layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.rnn = nn.Embedding(9, 4), nn.LSTM(4, 5, batch_first=True)
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.head(self.rnn(self.words(x))[0][:, -1])
+
+
+def test_a_recurrent_network_is_exported_without_a_warning(tmp_path):
+    torch.manual_seed(0)
+    module, x = Reader().eval(), torch.arange(8).view(2, 4)
+    again = torch.export.load(export_pt2(module, tmp_path / "net.pt2", x)).module()
+    torch.testing.assert_close(again(x), module(x))
+    with pytest.raises(
+        UnsupportedModelError, match=r"'rnn' \(LSTM\) .* use export_onnx or export_p"
+    ):
+        save_bundle(module, tmp_path / "b", example=x)
 
 
 def test_archive_holds_neither_the_example_nor_paths(tmp_path):

@@ -149,3 +149,13 @@ def test_input_the_network_cannot_take_raises(module):
     message = r"must accept inputs of shape \(2, 7\), but it failed: mat1 and mat2"
     with pytest.raises(ValueError, match=message):
         from_path(f"{module}.fixed", (7,), 4)
+
+
+def test_a_factory_that_fails_is_named_with_its_own_error(tmp_path, monkeypatch):
+    (tmp_path / "user_fails.py").write_text("def net(input_shape, n_outputs):\n    {}['width']\n")
+    (tmp_path / "user_typo.py").write_text("def net(:\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"'user_fails\.net' failed with KeyError: 'width'\.$"):
+        from_path("user_fails.net", (2, 3), 4)
+    with pytest.raises(ValueError, match=r"'user_typo' is no valid Python: .*line 1\)\.$"):
+        from_path("user_typo.net", (2, 3), 4)

@@ -1,17 +1,18 @@
-"""Regression metrics from posterior draws of the mean and a Gaussian noise level.
+"""Regression metrics from posterior draws of the mean and a noise level.
 
 The predictive density of one target (a vector of m outputs, independent given the weights) is
 
     p(y) = (1/S) Σ_s Π_j N(y_j; mean_sj, noise_std_j²)
 
 whose variance splits into noise (aleatoric) and spread of the means (epistemic). Intervals are
-those of the Gaussian with the same mean and variance.
+those of the Gaussian (or, for Student-t noise, the Student-t) with the same mean and variance.
 """
 
 import math
 from statistics import NormalDist
 
 import torch
+from scipy.special import stdtrit
 from torch import Tensor
 
 from bayesieve.assess.metrics.inputs import check_same_shape
@@ -41,9 +42,9 @@ def mae(mean: Tensor, targets: Tensor) -> float:
 
 
 def log_likelihood_mixture(
-    sample_means: Tensor, noise_std: float | Tensor, targets: Tensor
+    sample_means: Tensor, noise_std: float | Tensor, targets: Tensor, df: float | None = None
 ) -> float:
-    """Mean over examples of log (1/S) Σ_s N(y; mean_s, noise_std²), nats per example.
+    """Mean over examples of log (1/S) Σ_s p(y; mean_s, noise_std), nats per example.
 
     Args:
         sample_means: one mean per posterior draw, shape (S, N) or (S, N, m); with m outputs the
@@ -51,6 +52,7 @@ def log_likelihood_mixture(
         noise_std: a number, shape (m,), or any shape of as many axes as `sample_means` that
             broadcasts to it.
         targets: shape (N,) or (N, m).
+        df: degrees of freedom of Student-t noise of that standard deviation; None is Gaussian.
 
     Example:
         >>> draws = torch.tensor([[0.0], [2.0]])
@@ -59,8 +61,13 @@ def log_likelihood_mixture(
     """
     sample_means, noise = _check_draws("log_likelihood_mixture", sample_means, noise_std)
     _, targets = check_same_shape("log_likelihood_mixture", draw=sample_means[0], targets=targets)
-    log_density = -0.5 * ((targets - sample_means) / noise).square() - noise.log()
-    log_density = log_density - 0.5 * math.log(2 * math.pi)
+    scaled = (targets - sample_means) / noise
+    if df is None:
+        log_density = -0.5 * scaled.square() - noise.log() - 0.5 * math.log(2 * math.pi)
+    else:  # of a t whose scale is noise · √((df - 2) / df)
+        half = 0.5 * (df + 1)
+        constant = math.lgamma(half) - math.lgamma(df / 2) - 0.5 * math.log(math.pi * (df - 2))
+        log_density = constant - noise.log() - half * (scaled.square() / (df - 2)).log1p()
     if log_density.ndim == 3:
         log_density = log_density.sum(-1)
     n_draws = sample_means.shape[0]
@@ -84,21 +91,31 @@ def predictive_moments(
     return sample_means.mean(0), aleatoric, sample_means.std(0, correction=0)
 
 
-def interval(mean: Tensor, std: Tensor, level: float) -> tuple[Tensor, Tensor]:
-    """Lower and upper end of the central Gaussian interval that holds `level` of the mass.
+def interval(
+    mean: Tensor, std: Tensor, level: float, df: float | None = None
+) -> tuple[Tensor, Tensor]:
+    """Lower and upper end of the central interval that holds `level` of the mass.
+
+    Args:
+        mean: any shape.
+        std: same shape.
+        level: strictly between 0 and 1.
+        df: degrees of freedom of a Student-t with this standard deviation; None is a Gaussian.
 
     Example:
         >>> lower, upper = interval(torch.zeros(1), torch.ones(1), 0.9)
         >>> round(lower.item(), 3), round(upper.item(), 3)
         (-1.645, 1.645)
     """
-    half = _quantile("interval", level)
+    half = half_width(level, df)
     mean, std = check_same_shape("interval", mean=mean, std=std)
     _check_std("interval", "std", std)
     return mean - half * std, mean + half * std
 
 
-def interval_coverage(mean: Tensor, std: Tensor, targets: Tensor, level: float) -> float:
+def interval_coverage(
+    mean: Tensor, std: Tensor, targets: Tensor, level: float, df: float | None = None
+) -> float:
     """Share of targets inside the central interval; near `level` for a calibrated model.
 
     Example:
@@ -106,25 +123,37 @@ def interval_coverage(mean: Tensor, std: Tensor, targets: Tensor, level: float) 
         >>> interval_coverage(mean, std, targets, level=0.9)
         0.75
     """
-    lower, upper = interval(mean, std, level)
+    lower, upper = interval(mean, std, level, df)
     _, targets = check_same_shape("interval_coverage", mean=mean, targets=targets)
     return float(((lower <= targets) & (targets <= upper)).double().mean())
 
 
-def mean_interval_width(std: Tensor, level: float) -> float:
+def mean_interval_width(std: Tensor, level: float, df: float | None = None) -> float:
     """Mean length of the central interval, in the unit of the targets.
 
     Example:
         >>> round(mean_interval_width(torch.tensor([1.0, 3.0]), level=0.9), 3)  # 2 * 2 * 1.645
         6.579
     """
-    lower, upper = interval(torch.zeros_like(std), std, level)
+    lower, upper = interval(torch.zeros_like(std), std, level, df)
     return float((upper - lower).mean())
 
 
-def _quantile(who: str, level: float) -> float:
-    check_fraction(who, open_ends=True, level=level)
-    return NormalDist().inv_cdf((1 + level) / 2)
+def half_width(level: float, df: float | None = None) -> float:
+    """Half of the central interval that holds `level`, in standard deviations.
+
+    Args:
+        level: strictly between 0 and 1.
+        df: degrees of freedom, > 2, of a Student-t; None is a Gaussian.
+
+    Example:
+        >>> round(half_width(0.9), 4), round(half_width(0.9, df=4.0), 4)
+        (1.6449, 1.5074)
+    """
+    check_fraction("interval", open_ends=True, level=level)
+    if df is None:
+        return NormalDist().inv_cdf((1 + level) / 2)
+    return float(stdtrit(df, (1 + level) / 2)) / math.sqrt(df / (df - 2))
 
 
 def _check_draws(

@@ -144,6 +144,7 @@ def regression_report(
     noise_std: float | Tensor,
     targets: Tensor,
     target_std: float | Tensor = 1.0,
+    df: float | None = None,
 ) -> RegressionReport:
     """Summarise posterior draws of the mean against targets, in original units.
 
@@ -152,6 +153,7 @@ def regression_report(
         noise_std: standardised; see `log_likelihood_mixture`.
         targets: standardised in the same way, shape (N, m) or (N,).
         target_std: what the targets were divided by: a number, or one per output, shape (m,).
+        df: degrees of freedom of Student-t noise; None is Gaussian.
 
     Example:
         >>> draws = torch.tensor([[[0.0], [1.0]], [[2.0], [1.0]]])
@@ -165,7 +167,8 @@ def regression_report(
         moment * scale for moment in predictive_moments(sample_means, noise_std)
     )
     # y = scale * z gives p(y) = p(z) / Π_j scale_j
-    log_lik = log_likelihood_mixture(sample_means, noise_std, targets) - float(scale.log().sum())
+    log_lik = log_likelihood_mixture(sample_means, noise_std, targets, df)
+    log_lik -= float(scale.log().sum())
     targets = targets.detach().double() * scale
     total = (aleatoric.square() + epistemic.square()).sqrt()
     return RegressionReport(
@@ -173,8 +176,8 @@ def regression_report(
         mae=mae(mean, targets),
         log_lik=log_lik,
         nll=-log_lik,
-        coverage_90=interval_coverage(mean, total, targets, level=0.9),
-        interval_width_90=mean_interval_width(total, level=0.9),
+        coverage_90=interval_coverage(mean, total, targets, 0.9, df),
+        interval_width_90=mean_interval_width(total, 0.9, df),
         aleatoric_std=float(aleatoric.mean()),
         epistemic_std=float(epistemic.mean()),
         n_examples=len(targets),

@@ -1,0 +1,41 @@
+"""What `fit` was given, looked at before any work: a wrong kind of thing is named, with the fix."""
+
+import torch
+
+from bayesieve.core.problem import Problem
+from bayesieve.training.schedule import Schedule
+
+
+def check_kinds(problem: object, schedule: object, pruning: object) -> None:
+    """Raise where an argument of `fit` is something else than it must be.
+
+    Example:
+        >>> check_kinds(torch.nn.ReLU(), None, None)
+        Traceback (most recent call last):
+        TypeError: fit: problem must be a Problem(model, likelihood, data), got ReLU.
+    """
+    if not isinstance(problem, Problem):
+        kind = type(problem).__name__
+        raise TypeError(f"fit: problem must be a Problem(model, likelihood, data), got {kind}.")
+    if not isinstance(schedule, Schedule | None):
+        raise TypeError(f"fit: schedule must be a Schedule, got {schedule!r}.")
+    if pruning is not None and not hasattr(pruning, "check"):
+        raise TypeError(
+            f"fit: pruning must be a schedule such as GradualPruning(zeros=0.9), got {pruning!r}."
+        )
+
+
+def device_of(device: torch.device | str) -> torch.device:
+    """The device of that name, if it can be used here.
+
+    Example:
+        >>> device_of("cpu")
+        device(type='cpu')
+    """
+    try:
+        found = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"fit: device must be cpu, cuda or cuda:N, got {device!r}.") from error
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"fit: device {str(found)!r}: torch finds no CUDA device. Use cpu.")
+    return found

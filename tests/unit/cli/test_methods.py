@@ -1,0 +1,70 @@
+"""The methods of `bayesieve compare` by name."""
+
+import pytest
+
+from bayesieve.cli.config_files import UsageError
+from bayesieve.cli.methods import METHODS, build_method, read_changes
+from bayesieve.compare import Budget
+from bayesieve.engines.bmr import BMR
+from bayesieve.engines.sghmc import SGHMC
+from bayesieve.engines.tdamp import TDAMP
+from bayesieve.errors import UnsupportedModelError
+
+BUDGET = Budget(epochs=20, batch_size=100, finetune=5)
+
+
+def method(name, *changes, task="classification"):
+    return build_method(name, task, 50_000, BUDGET, read_changes(changes).get(name, {}))
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+@pytest.mark.parametrize("name", METHODS)
+def test_every_name_makes_a_method(name, task):
+    if (name, task) == ("sghmc-sa", "regression"):
+        with pytest.raises(UnsupportedModelError, match="for classification only"):
+            method(name, task=task)
+        return
+    own = method(name, task=task)
+    assert own.name == name
+    assert type(own.engine) is type(own.finetune_engine)
+
+
+def test_what_removes_weights_itself_does_not_do_so_while_fine_tuning():
+    own = method("bmr")
+    assert isinstance(own.engine, BMR)
+    assert own.engine.reduction is not None
+    assert own.finetune_engine.reduction is None
+
+
+def test_message_passing_keeps_its_units_unless_told():
+    assert isinstance(method("tdamp").engine, TDAMP)
+    assert method("tdamp").engine.keep == 1.0
+    half = method("tdamp", "tdamp.pruning.keep_units=0.5")
+    assert (half.engine.keep, half.finetune_engine.keep) == (0.5, 1.0)
+
+
+def test_chains_are_as_long_as_their_run():
+    own = method("sghmc-sa")
+    assert isinstance(own.engine, SGHMC)
+    assert own.engine.chain.burn_in == 0.6 * 20 * 500
+    assert own.finetune_engine.chain.burn_in == 0.6 * 5 * 500
+    assert own.finetune.lr == "constant"
+    assert method("map").finetune.lr == "cosine"
+
+
+def test_what_is_pruned_by():
+    scores = {name: method(name).score for name in METHODS}
+    without_spread = {"map", "dropout", "ensemble", "sgld", "sghmc", "sghmc-sa"}
+    assert {name for name, score in scores.items() if score == "magnitude"} == without_spread
+    assert method("sbnn", "sbnn.pruning.score=inclusion").score == "inclusion"
+
+
+def test_settings_of_single_methods():
+    changes = ("sbnn.engine.lr=0.5", "sbnn.schedule.kl=0.25", "map.engine.lr=0.1")
+    own = method("sbnn", *changes)
+    assert own.engine.lr == 0.5
+    assert own.schedule.kl == own.finetune.kl == 0.25
+    assert method("map", *changes).engine.lr == 0.1
+    assert method("dropout", *changes).engine.lr == method("dropout").engine.lr
+    with pytest.raises(UsageError, match="section of engine, schedule, pruning"):
+        read_changes(["sbnn.training.epochs=3"])
