@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from bayesieve.cli.compared import page as comparison_page
 from bayesieve.reproduce import read_findings, results_page
 
 ROOT = Path(__file__).parents[1]
@@ -28,6 +29,8 @@ BLOCKS = {
     "bmr_images": "docs/studies/bmr_images.md",
     "bmr_trials": "docs/studies/bmr_images.md",
     "papers": "docs/results.md",
+    "compared": "docs/comparison.md",
+    "page": "docs/report.md",
 }
 
 
@@ -205,6 +208,43 @@ def trials_table(held_out: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def comparisons(results: list[dict[str, Any]]) -> str:
+    """Every committed record of `bayesieve compare`."""
+    pages = [
+        comparison_page(own, picture=None, level=2).rstrip()
+        for own in results
+        if own.get("study") == "compare"
+    ]
+    return "\n\n".join(pages) if pages else EMPTY
+
+
+def page_table(results: list[dict[str, Any]]) -> str:
+    """What the page of a run takes, from the record of `benchmarks/report.py`."""
+    found = [own for own in results if own.get("benchmark") == "report"]
+    if not found:
+        return EMPTY
+    own = found[-1]
+    machine, numbers, targets = own["machine"], own["numbers"], own["targets"]
+    rows = (
+        ("collecting and writing, processor time", "first_build_cpu_s", 1, "s"),
+        ("the same on the wall", "first_build_s", 1, "s"),
+        ("size of the page", "bytes", 1e-3, "kB"),
+        ("first contentful paint", "first_paint_ms", 1, "ms"),
+        (f"slider, median of {numbers.get('moves', 0)} moves", "slider_median_ms", 1, "ms"),
+        ("slider, slowest of them", "slider_worst_ms", 1, "ms"),
+    )
+    lines = ["| | | at most |", "| --- | ---: | ---: |"]
+    for words, name, unit, sign in rows:
+        if name in numbers:
+            most = f"{unit * targets[name]:,.4g} {sign}" if name in targets else ""
+            lines.append(f"| {words} | {unit * numbers[name]:,.3g} {sign} | {most} |")
+    about = (
+        f"{machine['cpu']}, {machine['cores']} cores at a load of {machine['load_average']:g}, "
+        f"torch {machine['torch']}, {numbers['browser']}:"
+    )
+    return "\n".join([about, "", *lines])
+
+
 def with_block(text: str, name: str, content: str) -> str:
     """The text with the lines between the markers of a block replaced."""
     begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
@@ -228,6 +268,8 @@ def main() -> int:
         "bmr_images": reduction_table(results),
         "bmr_trials": trials_table(read_results(RESULTS / "held_out")),
         "papers": results_page(read_findings(RESULTS)),
+        "compared": comparisons(results),
+        "page": page_table(results),
     }
     stale = []
     for name, page in BLOCKS.items():
