@@ -149,6 +149,23 @@ def test_a_method_that_diverges_is_named_and_the_others_go_on(tmp_path):
     assert "not finite" in found["left_out"][0]["reason"]
 
 
+def test_a_fraction_of_zeros_that_a_network_cannot_reach_is_named_and_the_others_go_on(tmp_path):
+    # Of 8 · 64 + 8 + 10 · 8 + 10 = 610 parameters a path of 2 weights and 1 + 10 biases stay.
+    arguments = (*COMPARE[:-6], "--methods", "map,dropout", "--n-train", "100", "--finetune", "1")
+    arguments = (*arguments, "--zeros", "0.9,0.98", "--no-figures", "--out", tmp_path)
+    printed = " ".join(ok("compare", *arguments).stdout.split())
+    reason = "12 of 610 parameters may stay, but 13 always do: at most 97.86 % can be 0."
+    assert f"- 98 % zeros left out: {reason}" in printed
+    found = json.loads((tmp_path / "compare.json").read_text())
+    assert found["left_out"] == [{"name": "98 % zeros", "reason": reason}]
+    assert found["budget"]["zeros"] == [0.9]
+    assert [name for name in found["table"][0] if "zeros" in name] == ["error at 90 % zeros"]
+    assert [own["name"] for own in found["methods"]] == ["map", "dropout"]
+    assert f"- 98 % zeros left out: {reason}" in (tmp_path / "compare.md").read_text()
+    joined = as_json("compare", tmp_path, "--no-figures", "--out", tmp_path / "joined")
+    assert joined["left_out"] == found["left_out"]
+
+
 def grey_images(folder, size):
     for split in ("train", "test"):
         for label in ("a", "b"):

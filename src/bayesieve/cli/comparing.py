@@ -17,7 +17,8 @@ from bayesieve.cli.config_files import UsageError
 from bayesieve.cli.console import given_arguments, note
 from bayesieve.cli.methods import METHODS, Section, build_method, check_name, read_changes
 from bayesieve.cli.networks import default_net
-from bayesieve.compare import Budget, Scoring, measure
+from bayesieve.compare import Budget, Scoring, measure, reachable
+from bayesieve.core.network import Network
 from bayesieve.core.problem import Problem
 from bayesieve.data import DataSet, Examples, load_data
 from bayesieve.data.pixels import PixelScale
@@ -75,7 +76,11 @@ def run_comparison(
     device = choose_device(wanted.device)
     data = _data(wanted)
     wanted = replace(wanted, net=wanted.net or default_net(data))
-    build_module(NetConfig(name=wanted.net), data, wanted.seed)  # complains before any training
+    net = NetConfig(name=wanted.net)
+    model = build_module(net, data, wanted.seed)  # complains before any training
+    network = Network.of(model, build_likelihood(net, data))
+    zeros, unreachable = reachable(network, budget.zeros)
+    budget = replace(budget, zeros=zeros)
     bench = _Bench(wanted, data, _outside(wanted, data), budget, device)
     build_augment(bench.augmentation, data)
     out.mkdir(parents=True, exist_ok=True)
@@ -88,7 +93,9 @@ def run_comparison(
         "machine": _machine(device),
         "commands": ["bayesieve " + given_arguments()],
         "methods": [],
-        "left_out": [],
+        "left_out": [
+            {"name": f"{100 * own:g} % zeros", "reason": why} for own, why in unreachable.items()
+        ],
     }
     for i, name in enumerate(names):
         note(f"{i + 1}/{len(names)} {name}")
@@ -99,7 +106,7 @@ def run_comparison(
             result["left_out"].append({"name": name, "reason": " ".join(str(error).split())})
         write_partial(result, out)
     if not result["methods"]:
-        raise UsageError(f"no method could be measured: {result['left_out'][0]['reason']}")
+        raise UsageError(f"no method could be measured: {result['left_out'][-1]['reason']}")
     return finish(result, out, figures=figures)
 
 

@@ -9,6 +9,7 @@ from bayesieve.compare.measuring import measure
 from bayesieve.compare.ranking import Standing, standings
 from bayesieve.compare.reading import reading, removed_already
 from bayesieve.compare.terms import Budget, Method, Scoring
+from bayesieve.compare.thinning import reachable
 
 __all__ = [
     "Budget",
@@ -16,6 +17,7 @@ __all__ = [
     "Scoring",
     "Standing",
     "measure",
+    "reachable",
     "reading",
     "removed_already",
     "standings",

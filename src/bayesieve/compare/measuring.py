@@ -19,12 +19,12 @@ from bayesieve.assess.predict import ClassPrediction, predict
 from bayesieve.assess.robustness import Attacked, fgsm_curve
 from bayesieve.compare.dropout import dropout_draws, with_dropout
 from bayesieve.compare.terms import Budget, Method, Scoring
-from bayesieve.compare.thinning import sieved
+from bayesieve.compare.thinning import reachable, sieved
 from bayesieve.core.posterior import Posterior, Samples
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import named_tensors
 from bayesieve.data.augment import Augment
-from bayesieve.errors import DivergedError
+from bayesieve.errors import DivergedError, UnsupportedModelError
 from bayesieve.training.compiling import CompileMode
 from bayesieve.training.fit import Fit, fit
 
@@ -66,6 +66,7 @@ def measure(
         own = with_dropout(model, method.dropout)
         data = problem.x.to("cpu"), problem.y.to("cpu")  # where the module is
         problem = Problem(own, problem.likelihood, data).to(problem.device)
+    _check_reachable(method, problem, budget)
     members = method.members if method.kind == "ensemble" else 1
     epochs = max(1, math.ceil(budget.epochs / members))
     on_cuda = problem.device.type == "cuda"
@@ -111,6 +112,15 @@ def measure(
         "zeros_reached": reached,
         "seeds": seeds,
     }
+
+
+def _check_reachable(method: Method, problem: Problem, budget: Budget) -> None:
+    """Raise before training where pruning would fail; layers with dropout keep all their biases."""
+    for zeros, reason in reachable(problem.network, budget.zeros)[1].items():
+        raise UnsupportedModelError(
+            f"{method.name}: its network cannot have {100 * zeros:g} % zeros: {reason} Ask for "
+            "fewer zeros."
+        )
 
 
 def _allocated(device: torch.device) -> int:

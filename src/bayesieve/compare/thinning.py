@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from torch import nn
 
 from bayesieve.compare.terms import Budget, Method
+from bayesieve.core.network import Network
 from bayesieve.core.posterior import Posterior, SparseModel
 from bayesieve.core.problem import Problem
 from bayesieve.data.augment import Augment
 from bayesieve.sieve.prune import prune
-from bayesieve.sieve.rules import keep_zeros
+from bayesieve.sieve.rules import fewest_kept, keep_zeros
 from bayesieve.training.fit import fit
 
 _WEIGHTS_AT_ONCE = 32_000_000  # of models that train together
@@ -59,6 +60,35 @@ def sieved(
         pairs = zip(run.posteriors, part, strict=True)
         done += [SparseModel(one.masked(own.keep), own.keep) for one, own in pairs]
     return [done[first : first + len(learned)] for first in range(0, len(done), len(learned))]
+
+
+def reachable(
+    network: Network, zeros: Sequence[float]
+) -> tuple[tuple[float, ...], dict[float, str]]:
+    """The fractions of zeros a network can be pruned to, and why it cannot reach the others.
+
+    Args:
+        network: what is to be pruned, with any weights.
+        zeros: fractions asked for.
+
+    Returns:
+        Those it can reach in the order given, and the reason of each other one.
+
+    Example:
+        >>> from bayesieve.sieve.examples import small_posterior
+        >>> reachable(small_posterior().network, (0.5, 0.9))
+        ((0.5,), {0.9: '2 of 16 parameters may stay, but 4 always do: at most 75 % can be 0.'})
+    """
+    size, fewest = network.layout.size, fewest_kept(network)
+    left = {fraction: round((1 - fraction) * size) for fraction in zeros}
+    most = math.floor(1e4 * (1 - fewest / size)) / 100  # not rounded up to what cannot be reached
+    reasons = {
+        fraction: f"{own} of {size} parameters may stay, but {fewest} always do: "
+        f"at most {most:g} % can be 0."
+        for fraction, own in left.items()
+        if own < fewest
+    }
+    return tuple(own for own in zeros if own not in reasons), reasons
 
 
 def _models_at_once(problem: Problem) -> int:

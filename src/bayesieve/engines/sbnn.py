@@ -87,6 +87,10 @@ class SBNN:
     local: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.prior, SpikeSlab):
+            raise TypeError(
+                f"SBNN: prior must be a SpikeSlab, got {self.prior!r}. Use FlatVI for a Normal."
+            )
         check_positive("SBNN", lr=self.lr)
         if self.init_std is not None:
             check_positive("SBNN", init_std=self.init_std)

@@ -19,7 +19,7 @@ from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.posterior import Posterior, SparseModel
 from bayesieve.engines import Engine
 from bayesieve.estimators import _defaults as defaults
-from bayesieve.estimators._delivery import export_module, raw_module
+from bayesieve.estimators._delivery import export_module, raw_likelihood, raw_module
 from bayesieve.estimators._online import Online
 from bayesieve.estimators._predicting import importance_source, predict_members
 from bayesieve.estimators._tables import DTYPE, FloatArray, Scale, Table, inner_folds, usable_folds
@@ -295,13 +295,15 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         """Write the compact model: `.onnx`, `.pt2`, `.h` (C), or a bundle folder without an ending.
 
         It takes columns in their own units and returns predictions in theirs (scores before the
-        softmax for a classifier).
+        softmax for a classifier). Bundles and ONNX files also hold the noise of a single target,
+        for intervals; not that of a heteroscedastic network, whose mean alone is delivered.
         """
         names = getattr(self, "feature_names_in_", None)
         return export_module(
             self.compact_,
             Path(path),
             self._example(),
+            likelihood=raw_likelihood(self.sparse_, self.y_scale_),
             classes=None if not hasattr(self, "classes_") else [str(c) for c in self.classes_],
             feature_names=None if names is None else [str(name) for name in names],
         )

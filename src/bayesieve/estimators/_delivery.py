@@ -6,9 +6,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from bayesieve.core.likelihoods import Gaussian, Likelihood, StudentT
 from bayesieve.core.posterior import SparseModel
 from bayesieve.deliver.bundle import save_bundle
 from bayesieve.deliver.c_header import export_c
+from bayesieve.deliver.likelihood_json import likelihood_to_json
 from bayesieve.deliver.onnx_export import export_onnx
 from bayesieve.deliver.pt2 import export_pt2
 from bayesieve.estimators._tables import Scale
@@ -37,17 +39,35 @@ def raw_module(sparse: SparseModel, x_scale: Scale, y_scale: Scale | None) -> nn
     return module
 
 
+def raw_likelihood(sparse: SparseModel, y_scale: Scale | None) -> Likelihood | None:
+    """The noise in the target's own units; None for classes, and where one number cannot say it.
+
+    Targets of different spread share a noise level only once standardised, and the log standard
+    deviations of a heteroscedastic network are not among the outputs of `raw_module`.
+    """
+    likelihood = sparse.network.likelihood
+    if y_scale is None or (y_scale.std != y_scale.std[0]).any():
+        return None
+    std, numbers = float(y_scale.std[0]), likelihood_to_json(likelihood, sparse.posterior) or {}
+    if isinstance(likelihood, Gaussian):
+        return Gaussian(noise_std=numbers["noise_std"] * std)
+    if isinstance(likelihood, StudentT):
+        return StudentT(scale=numbers["scale"] * std, df=likelihood.df)
+    return None
+
+
 def export_module(
     module: nn.Module,
     path: Path,
     example: Tensor,
     *,
+    likelihood: Likelihood | None,
     classes: Sequence[str] | None,
     feature_names: Sequence[str] | None,
 ) -> Path:
-    """Write a module in the format its path's ending names."""
+    """Write a module in the format its path's ending names; bundles and ONNX state the noise."""
     if path.suffix == ".onnx":
-        return export_onnx(module, path, example, classes=classes)
+        return export_onnx(module, path, example, classes=classes, likelihood=likelihood)
     if path.suffix == ".pt2":
         return export_pt2(module, path, example)
     if path.suffix == ".h":
@@ -56,4 +76,7 @@ def export_module(
         raise ValueError(
             f"export: the file must end in .onnx, .pt2 or .h, or be a folder, got {path.name!r}."
         )
-    return save_bundle(module, path, example=example, classes=classes, feature_names=feature_names)
+    return save_bundle(
+        module, path, example=example, classes=classes, feature_names=feature_names,
+        likelihood=likelihood,
+    )  # fmt: skip

@@ -69,7 +69,8 @@ def _of_classes(prediction: ClassPrediction, labels: Tensor) -> Json:
 def _of_numbers(prediction: RealPrediction, data: DataSet) -> Json:
     mean, std = prediction.mean.cpu(), prediction.std.cpu()
     targets = data.test.y.reshape(mean.shape)
-    found = [interval_coverage(mean, std, targets, level=level) for level in _LEVELS]
+    df = prediction.df
+    found = [interval_coverage(mean, std, targets, level, df) for level in _LEVELS]
     gap = (mean - targets).abs().mean(-1) * float(data.test.target_std.double().mean())
     coverage, risk = risk_coverage(std.mean(-1), gap)
     some = _spread_out(len(coverage), _MOST_POINTS)

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bayesieve.checks import check_choice, check_fraction
+from bayesieve.core.network import Network
 from bayesieve.core.posterior import Posterior
 from bayesieve.sieve._ranking import (
     Scope,
@@ -77,6 +78,24 @@ class keep_fraction:
             return priorities
         path = protected_path(unit_chain(posterior.network), priorities)
         return torch.where(path, posterior.layout.n_sparse + 1, priorities)
+
+
+def fewest_kept(network: Network) -> int:
+    """How many entries `keep_fraction` leaves at least, whatever the weights are.
+
+    What is not pruned and belongs to no removed unit, and one weight of each layer.
+
+    Example:
+        >>> from bayesieve.sieve.examples import small_posterior
+        >>> fewest_kept(small_posterior().network)  # a path of two weights and its two biases
+        4
+    """
+    layout, chain = network.layout, unit_chain(network)
+    top = layout.n_sparse + 1
+    priorities = torch.ones(layout.size, dtype=torch.int64)
+    priorities[layout.n_sparse :] = top
+    path = protected_path(chain, priorities)
+    return int((chain.clean(torch.where(path, top, priorities)) == top).sum())
 
 
 def keep_zeros(

@@ -14,6 +14,7 @@ from bayesieve.data.pixels import PixelScale
 from bayesieve.engines.bmr import BMR, Reduction
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
+from bayesieve.errors import UnsupportedModelError
 from bayesieve.training.schedule import Schedule
 
 BUDGET = Budget(epochs=4, batch_size=16, seeds=2, zeros=(0.5,), finetune=2, draws=4)
@@ -99,6 +100,20 @@ def test_training_images_are_changed_when_asked():
         for augment in (None, Augment(shift=1, flip=True))
     )
     assert plain["seeds"][0]["NLL"] != moved["seeds"][0]["NLL"]
+
+
+def test_a_method_whose_network_cannot_have_so_many_zeros_is_refused_before_it_trains():
+    model, data = images()
+    budget = Budget(epochs=1, batch_size=16, seeds=1, zeros=(0.5, 0.85), finetune=1, attack=None)
+    problem = Problem(model, Categorical(), data)
+    (few,) = measure(KINDS["point"], model, problem, Scoring(data), budget)["zeros_reached"]
+    assert few[1] >= 0.85 - 1 / 58
+    words = (
+        r"^dropout: its network cannot have 85 % zeros: 9 of 58 parameters may stay, but 12 "
+        r"always do: at most 79.31 % can be 0. Ask for fewer zeros.$"
+    )
+    with pytest.raises(UnsupportedModelError, match=words):
+        measure(KINDS["dropout"], model, problem, Scoring(data), budget)
 
 
 def test_the_same_seed_measures_the_same():

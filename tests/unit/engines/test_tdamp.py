@@ -416,6 +416,15 @@ def test_it_runs_under_fit_and_ends_in_a_posterior_the_rest_can_use():
     assert all(math.isfinite(row["elbo"]) for row in result.history)
 
 
+class OwnForward(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.only = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.only(x)
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [
@@ -429,6 +438,7 @@ def test_it_runs_under_fit_and_ends_in_a_posterior_the_rest_can_use():
         ),
         (nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3)), r"layer '1' \(Linear\) is out of place"),
         (nn.Sequential(nn.Linear(4, 3), nn.ReLU()), r"the last layer must be Linear"),
+        (OwnForward(), r"^TDAMP: the model itself \(OwnForward\) is not supported; supported: L"),
     ],
 )
 def test_other_networks_are_refused(model, message):

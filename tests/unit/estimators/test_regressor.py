@@ -15,6 +15,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from bayesieve import SBNN, Gaussian, Normal, Schedule
+from bayesieve.deliver.bundle import read_bundle
 from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.estimators import SieveRegressor
 
@@ -237,6 +238,28 @@ def test_zeros_are_zeros_and_the_compact_model_is_small():
 @pytest.mark.parametrize("name", ["model.pt2", "model.h", "bundle"])
 def test_export_writes_a_file_or_folder(tmp_path, fitted, name):
     assert fitted.export(tmp_path / name).exists()
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "student-t", "heteroscedastic"])
+def test_a_bundle_states_the_noise_in_the_unit_of_the_target(tmp_path, noise):
+    X, y = line(60)
+    model = SieveRegressor(**QUICK, likelihood=noise).fit(X, y)
+    kept = read_bundle(model.export(tmp_path / "bundle"))
+    if noise == "heteroscedastic":  # the mean alone is delivered
+        assert kept.config["likelihood"] is None
+        return
+    std = kept.likelihood.noise_std if noise == "gaussian" else student_std(kept.likelihood)
+    assert std == pytest.approx(model.predict_uncertainty(X[:1])[0][0], rel=0.02)
+
+
+def test_targets_of_different_spread_have_no_single_noise(tmp_path):
+    X, y = line(60)
+    model = SieveRegressor(**QUICK).fit(X, np.c_[y, 100 * y])
+    assert read_bundle(model.export(tmp_path / "bundle")).config["likelihood"] is None
+
+
+def student_std(likelihood):
+    return likelihood.scale * (likelihood.df / (likelihood.df - 2)) ** 0.5
 
 
 def test_export_refuses_other_endings(tmp_path, fitted):

@@ -77,11 +77,11 @@ def _chain(network: Network) -> list[Layer]:
             kind = type(module).__name__
             if kind in _SUPPORTED:
                 raise UnsupportedModelError(
-                    f"TDAMP: layer {name!r} ({kind}) is out of place; supported is Conv2d layers, "
+                    f"TDAMP: {_called(name)} ({kind}) is out of place; supported is Conv2d layers, "
                     "Flatten, then Linear layers, with one ReLU between each two."
                 )
             raise UnsupportedModelError(
-                f"TDAMP: layer {name!r} ({kind}) is not supported; supported: {_SUPPORTED}."
+                f"TDAMP: {_called(name)} ({kind}) is not supported; supported: {_SUPPORTED}."
             )
         relu_next = not relu_next
     if not relu_next or layers[-1].window is not None:
@@ -93,11 +93,16 @@ def _window(name: str, module: nn.Conv2d) -> Window:
     """Where a convolution looks; raises for what `unfold` cannot do."""
     if module.groups != 1 or module.padding_mode != "zeros" or isinstance(module.padding, str):
         raise UnsupportedModelError(
-            f"TDAMP: layer {name!r} (Conv2d) must have groups=1 and its padding given as numbers "
-            "of zeros."
+            f"TDAMP: {_called(name)} (Conv2d) must have groups=1 and its padding given as "
+            "numbers of zeros."
         )
     fields = (module.kernel_size, module.stride, module.padding, module.dilation)
     return Window(*((int(own[0]), int(own[1])) for own in fields))
+
+
+def _called(name: str) -> str:
+    """A layer in an error; the root, which is a layer when it is no Sequential, has no name."""
+    return f"layer {name!r}" if name else "the model itself"
 
 
 def _leaves(module: nn.Module, name: str = "") -> list[tuple[str, nn.Module]]:

@@ -1,0 +1,43 @@
+"""How good a run is: the numbers behind the pictures."""
+
+import math
+
+import pytest
+import torch
+from scipy import stats
+
+from bayesieve.core.likelihoods import Gaussian, StudentT
+from bayesieve.core.network import Network
+from bayesieve.core.posterior import Factorised
+from bayesieve.data import DataSet, Examples
+from bayesieve.nets import mlp
+from bayesieve.report.quality import calibration, evaluations
+from bayesieve.report.source import Limits, Source
+
+
+def source(likelihood, targets):
+    """A network that always answers 0, and those targets."""
+    network = Network.of(mlp((1,), 1, (2,)), likelihood)
+    weights = torch.zeros(network.layout.size)
+    part = Examples(torch.zeros(len(targets), 1), targets)
+    data = DataSet("toy", part, part, "regression", None, ("a",), {"kind": "table"})
+    return Source("toy", "toy", Factorised(network, weights, weights), data)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "noise"),
+    [
+        (Gaussian(0.5), stats.norm(scale=0.5)),
+        (StudentT(0.5, df=3.0), stats.t(3.0, scale=0.5)),
+        (StudentT(0.5, df=2.2), stats.t(2.2, scale=0.5)),
+    ],
+)
+def test_intervals_hold_as_many_targets_as_their_level_says(likelihood, noise):
+    n = 999  # quantiles of the noise itself, none of which is the end of an interval
+    targets = torch.tensor(noise.ppf([(i + 0.5) / n for i in range(n)])).float()
+    own = source(likelihood, targets)
+    rows = calibration(evaluations(own, Limits()), own.data)["after"]["intervals"]
+    for level, coverage in zip(rows["level"], rows["coverage"], strict=True):
+        inside = (targets.abs() <= noise.ppf((1 + level) / 2)).double().mean().item()
+        assert coverage == pytest.approx(inside, abs=1e-5)
+        assert math.isclose(coverage, level, abs_tol=2 / n)
