@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from bayesieve.reproduce.findings import Finding, Record
+from bayesieve.studies.uci_page import OUR_ROWS
 
 
 def _about(record: Record) -> dict[str, Any]:
@@ -60,7 +61,7 @@ def _sbnn_vgg(record: Record) -> Iterator[Finding]:
 def _uci(record: Record) -> Iterator[Finding]:
     for name, numbers in record.get("findings", {}).items():
         rows = record["sets"][name]
-        ours = [rows[row] for row in ("sbnn", "sbnn-het", "flat-vi") if row in rows]
+        ours = [rows[row] for row in OUR_ROWS if row in rows]
         yield from _each("uci", name, numbers, record, len(ours[0]["full"]["rmse_splits"]),
                          sum(own["seconds"] for own in ours))  # fmt: skip
     for name, rows in record["sets"].items():
