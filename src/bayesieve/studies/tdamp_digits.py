@@ -6,12 +6,10 @@
 Protocol: 1,433 training images, batch 50, 20 passes of which the last six cool; pixels centred by
 the training mean and scaled to unit average energy, for Adam too. The convolutional network is
 Conv 3x3 (16) - ReLU - Conv 3x3, stride 2 (16) - ReLU - Linear; its pruned row ends with 8 channels
-of each. Prior variances and power are those of the MNIST study.
+of each. Prior variances and power were chosen in the MNIST study.
 """
 
 import argparse
-import json
-import platform
 import statistics
 import sys
 from dataclasses import dataclass
@@ -25,13 +23,13 @@ from bayesieve.assess.evaluate import evaluate
 from bayesieve.core.group_sparse import GroupSparse
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.problem import Problem
-from bayesieve.core.storage import atomic_write
 from bayesieve.data import load_data
 from bayesieve.data.examples import Examples
 from bayesieve.engines import Engine
 from bayesieve.engines.map import MAP
 from bayesieve.engines.tdamp import TDAMP
 from bayesieve.nets import mlp
+from bayesieve.studies.records import command, machine, today, write_record
 from bayesieve.training.fit import fit
 
 _PASSES, _BATCH, _DRAWS = 20, 50, 20
@@ -102,19 +100,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--passes", type=int, default=_PASSES)
+    parser.add_argument("--quick", action="store_true", help="one seed, 6 passes")
     parser.add_argument("--held-out", action="store_true", help="score a fifth of the training set")
     parser.add_argument("--out", type=Path, help="JSON file to write")
     options = parser.parse_args(arguments)
+    if options.quick:
+        options.seeds, options.passes = 1, 6
     train, test = splits(held_out=options.held_out)
     kind = "training images not trained on" if options.held_out else "test images"
     result: dict[str, Any] = {
         "study": "tdamp_digits",
-        "machine": {"device": platform.processor() or platform.machine(),
-                    "threads": torch.get_num_threads(), "torch": torch.__version__},
+        "machine": {**machine("cpu"), "threads": torch.get_num_threads()},
         "n_train": len(train),
         "scored_on": f"{len(test)} {kind}",
-        "command": " ".join(["python -m bayesieve.studies.tdamp_digits",
-                             *(sys.argv[1:] if arguments is None else arguments)]),
+        "command": command("tdamp_digits", arguments),
+        "date": today(),
         "records": [],
     }  # fmt: skip
     for name, row in ROWS.items():
@@ -125,8 +125,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{name:<16} accuracy {100 * mean['accuracy']:.2f} %  nll {mean['nll']:.4f}  "
               f"ece {mean['ece']:.4f}  zeros {mean['zeros']:.2f}  "
               f"{mean['seconds_per_pass']:.2f} s a pass")  # fmt: skip
-        if options.out is not None:
-            atomic_write(options.out, (json.dumps(result, indent=1) + "\n").encode())
+        write_record(options.out, result)
     return 0
 
 

@@ -13,8 +13,6 @@ the target.
 """
 
 import argparse
-import json
-import platform
 import statistics
 import sys
 import time
@@ -29,11 +27,11 @@ from bayesieve.checks import check_choice
 from bayesieve.core.group_sparse import GroupSparse
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.problem import Problem
-from bayesieve.core.storage import atomic_write
 from bayesieve.data import load_data
 from bayesieve.data.examples import Examples
 from bayesieve.engines.tdamp import TDAMP
 from bayesieve.nets import mlp
+from bayesieve.studies.records import command, machine, today, write_record
 from bayesieve.training.fit import Fit, fit
 
 SETS = ("boston", "concrete", "energy", "yacht")
@@ -132,15 +130,13 @@ def main(arguments: list[str] | None = None) -> int:
         check_choice("tdamp_uci", "--sets", name, SETS)
     result: dict[str, Any] = {
         "study": "tdamp_uci",
-        "machine": {"device": platform.processor() or platform.machine(),
-                    "threads": torch.get_num_threads(), "torch": torch.__version__,
-                    "python": platform.python_version()},
+        "machine": {**machine("cpu"), "threads": torch.get_num_threads()},
         "settings": {"width": _WIDTH, "batch": _BATCH, "draws": _DRAWS,
                      "candidates": [repr(own) for own in CANDIDATES],
                      "engine": repr(CANDIDATES[0].engine)},
         "seeds": "the number of the split",
-        "command": " ".join(["python -m bayesieve.studies.tdamp_uci",
-                             *(sys.argv[1:] if arguments is None else arguments)]),
+        "command": command("tdamp_uci", arguments),
+        "date": today(),
         "records": [],
     }  # fmt: skip
     for name in names:
@@ -152,8 +148,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{name:<10} {n} splits  RMSE {mean['rmse']:.3f} (median {own['rmse_median']:.3f})  "
               f"log-lik {mean['log_lik']:.3f}  90 % intervals cover "
               f"{100 * own['coverage_90_pooled']:.1f} %", flush=True)  # fmt: skip
-        if options.out is not None:
-            atomic_write(options.out, (json.dumps(result, indent=1) + "\n").encode())
+        write_record(options.out, result)
     return 0
 
 

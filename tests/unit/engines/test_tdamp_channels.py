@@ -133,7 +133,8 @@ def test_the_star_channel_against_the_table_of_the_specification():
     omega = torch.tensor([[0.5, 0.0, -0.3, 1.0]], dtype=F64)
     var = torch.tensor([[1.0, 0.5, 2.0, 0.7]], dtype=F64)
     found = star_channel(omega, var, torch.tensor([0]), 0.5)
-    g = torch.tensor([[0.9215, -0.2240, -0.1807, -0.5643]], dtype=F64)
+    # That of the true class is 0.9215 there, from sites that four sweeps leave unconverged.
+    g = torch.tensor([[0.9690, -0.2240, -0.1807, -0.5643]], dtype=F64)
     gamma = torch.tensor([[0.4489, 0.2248, 0.1272, 0.3297]], dtype=F64)
     torch.testing.assert_close(found.g, g, rtol=0, atol=6e-5)
     torch.testing.assert_close(found.gamma, gamma, rtol=0, atol=6e-5)
@@ -147,18 +148,48 @@ def test_the_star_channel_against_importance_sampling():
     weight = log_ndtr((z[:, :1] - z[:, 1:]) / math.sqrt(0.5)).sum(1).softmax(0)[:, None]
     mean = (weight * z).sum(0)
     found = star_channel(omega[None], var[None], torch.tensor([0]), 0.5)
-    # 4 sweeps at damping ½ leave 3 % on the true class; the rest is sampling noise.
-    torch.testing.assert_close(found.g[0], (mean - omega) / var, rtol=0.04, atol=5e-3)
+    # 4 sweeps at damping ½ leave 2 % on the true class; the rest is sampling noise.
+    torch.testing.assert_close(found.g[0], (mean - omega) / var, rtol=0.02, atol=5e-3)
+
+
+def test_outputs_that_shift_together_change_nothing():
+    source = torch.Generator().manual_seed(0)
+    omega = 5 * torch.randn(50, 10, generator=source, dtype=F64)
+    var = 0.01 + 3 * torch.rand(50, 10, generator=source, dtype=F64)
+    label = torch.randint(10, (50,), generator=source)
+    found = star_channel(omega, var, label, PROBIT_VARIANCE)
+    torch.testing.assert_close(found.g.sum(-1), torch.zeros(50, dtype=F64))
+    moved = star_channel(omega + 7.0, var, label, PROBIT_VARIANCE)
+    torch.testing.assert_close(moved.g, found.g)
+    torch.testing.assert_close(moved.gamma, found.gamma)
+
+
+def test_the_star_channel_against_quadrature():
+    # Given the true output the others are independent: one integral over it is all of log Z.
+    source = torch.Generator().manual_seed(1)
+    omega = torch.randn(200, 10, generator=source, dtype=F64, requires_grad=True)
+    var = 0.01 + 0.1 * torch.rand(200, 10, generator=source, dtype=F64)
+    label = torch.randint(10, (200,), generator=source)
+    nodes = torch.linspace(-8, 8, 400, dtype=F64)
+    own = omega.gather(1, label[:, None]) + var.gather(1, label[:, None]).sqrt() * nodes
+    scale = (PROBIT_VARIANCE + var).sqrt()[:, None, :]
+    terms = log_ndtr((own[:, :, None] - omega[:, None, :]) / scale)
+    true = torch.nn.functional.one_hot(label, 10).bool()[:, None, :]
+    log_z = torch.logsumexp(terms.masked_fill(true, 0).sum(-1) - nodes.square() / 2, 1)
+    (exact,) = torch.autograd.grad(log_z.sum(), omega)
+    found = star_channel(omega.detach(), var, label, PROBIT_VARIANCE)
+    error = (found.g - exact).square().mean().sqrt() / exact.square().mean().sqrt()
+    assert error < 0.01  # 0.054 with the true class's own sites
 
 
 def test_two_classes_are_one_probit_of_the_difference():
     omega, var = torch.tensor([[0.7, -0.4]], dtype=F64), torch.tensor([[0.9, 0.5]], dtype=F64)
     found = star_channel(omega, var, torch.tensor([1]), 0.8)
     total = probit_channel(omega[:, 1] - omega[:, 0], var.sum(1), number(1.0), 0.8)
-    # The other class's response is exact; the true one's is damped EP of a single site.
+    # Only Γ of the true class is that of a damped site.
     torch.testing.assert_close(found.g[:, 0], -total.g)
     torch.testing.assert_close(found.gamma[:, 0], total.gamma)
-    torch.testing.assert_close(found.g[:, 1], total.g, rtol=0.1, atol=0)
+    torch.testing.assert_close(found.g[:, 1], total.g)
 
 
 @pytest.mark.parametrize("far", [0.1, 5.0, 500.0])

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Generator, Tensor
 
-from bayesieve.checks import check_fraction, check_not_negative, check_positive
+from bayesieve.checks import check_fraction, check_kind, check_not_negative, check_positive
 from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.formulas import normal_kl
 from bayesieve.core.group_sparse import GroupSparse
@@ -98,6 +98,7 @@ class TDAMP:
     learn_slab: bool = False
 
     def __post_init__(self) -> None:
+        check_kind("TDAMP", "prior", self.prior, GroupSparse)
         check_positive(
             "TDAMP",
             power=self.power,
@@ -127,14 +128,7 @@ class TDAMP:
                 "layers; give keep for a network with Conv2d, 1.0 to keep all channels."
             )
         zeros = problem.initial.new_zeros(n_models, layout.size)
-        slab = zeros.new_ones(n_models, wiring.n_layers + 1)
-        start = torch.zeros_like(zeros)
-        for i, layer in enumerate(wiring.layers):
-            n_in, last = fan_in(layout, layer), i == wiring.n_layers - 1
-            slab[:, i] = self.prior.slab_variance(n_in, last=last)
-            part = start[:, layout.slices[layer.weight]]
-            std = self.init_scale * ((1 if last else 2) / n_in) ** 0.5
-            part.normal_(generator=generator).mul_(std)
+        slab, start = self._start(problem, wiring, zeros, generator)
         precision = 1 / slab[:, wiring.layer_of]
         groups = zeros.new_ones(n_models, wiring.n_groups + 1)
         log_odds = groups * torch.tensor(self.prior.active_prob, dtype=torch.float64).logit()
@@ -164,6 +158,19 @@ class TDAMP:
             wiring=wiring,
             n_bayesian=layout.n_bayesian,
         )
+
+    def _start(
+        self, problem: Problem, wiring: Wiring, like: Tensor, generator: Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Slab variances of the layers, (k, layers + 1), and random means like `like`, (k, d)."""
+        layout = problem.layout
+        slab, start = like.new_ones(len(like), wiring.n_layers + 1), torch.zeros_like(like)
+        for i, layer in enumerate(wiring.layers):
+            n_in, last = fan_in(layout, layer), i == wiring.n_layers - 1
+            slab[:, i] = self.prior.slab_variance(n_in, last=last)
+            std = self.init_scale * ((1 if last else 2) / n_in) ** 0.5
+            start[:, layout.slices[layer.weight]].normal_(generator=generator).mul_(std)
+        return slab, start
 
     def warm_start_(self, state: TDAMPState, posterior: Posterior) -> None:
         """Take another posterior's mean, and its std where that is below the prior's."""

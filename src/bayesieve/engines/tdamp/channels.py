@@ -173,6 +173,10 @@ def probit_channel(omega: Tensor, var: Tensor, sign: Tensor, noise: float) -> Re
 def star_channel(omega: Tensor, var: Tensor, label: Tensor, noise: float) -> Response:
     """P(y | z) = Π_{k≠y} Φ((z_y - z_k) / √v), by expectation propagation on the star, eq. T10.
 
+    Only differences of outputs matter, so the g of an example sum to 0 (eq. T31): that of the true
+    class is taken from the others. Its own sites are not converged after a few damped sweeps, and
+    what lacked would push all outputs down together, which no target holds.
+
     Args:
         omega: (..., n, C).
         var: (..., n, C).
@@ -191,8 +195,8 @@ def star_channel(omega: Tensor, var: Tensor, label: Tensor, noise: float) -> Res
         precision = 0.5 * (precision + other * site.precision)
     _, away = _star_sites(omega, var, start, Site(linear, precision), noise)
     pi = prior + precision.sum(-1, keepdim=True)
-    z_mean = (start.linear + linear.sum(-1, keepdim=True)) / pi
-    g = own * (z_mean - omega_y) * prior - other * away.g
+    pushed = other * away.g
+    g = own * pushed.sum(-1, keepdim=True) - pushed
     gamma = own * (1 - prior / pi) * prior + other * away.gamma
     return Response(g, gamma)
 
