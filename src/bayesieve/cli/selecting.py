@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from bayesieve.assess.features import (
     additive_network,
     bootstrap_rows,
     cross_validate_proportion,
+    evidence_schedule,
     expected_fdr,
     feature_importance,
     feature_inclusion,
@@ -65,6 +66,11 @@ class Selection:
         if self.cross_validate:
             return "the share of inputs that cross-validation chose"
         return f"expected share of false discoveries at most {self.level:g}"
+
+    @property
+    def ranks(self) -> bool:
+        """Whether inputs are kept by their rank, not by their probability."""
+        return self.fraction is not None or self.cross_validate
 
     @property
     def level(self) -> float:
@@ -132,6 +138,8 @@ def _fits(data: DataSet, own: Selection) -> PopulationFits:
     model = additive_network(x, data.n_outputs, _HINGES)
     epochs = own.epochs or max(20, round(_STEPS / math.ceil(n / _BATCH)))
     training = Training(epochs, _BATCH, seed=own.seed, at_once=64)
+    if not own.ranks:
+        training = replace(training, schedule=evidence_schedule(data.task, epochs))
     return PopulationFits(x, data.train.y, model, likelihood, _ENGINE, training)
 
 
@@ -158,10 +166,11 @@ def _choose(own: Selection, posterior: Posterior, path: ProportionPath | None) -
 
 def _errors(fits: PopulationFits, data: DataSet, keep: Tensor) -> tuple[float, float]:
     """Test error of networks on all inputs and on those kept; that of a constant if none is."""
-    n = len(data.train)
+    n, epochs = len(data.train), fits.training.epochs
     whole = PopulationFits(
         torch.cat([data.train.x, data.test.x]), torch.cat([data.train.y, data.test.y]),
-        fits.model, fits.likelihood, fits.engine, fits.training,
+        fits.model, fits.likelihood, fits.engine,
+        replace(fits.training, schedule=evidence_schedule(data.task, epochs)),
     )  # fmt: skip
     train, test = torch.arange(n), torch.arange(n, n + len(data.test))
     masks = torch.stack([torch.ones_like(keep), keep])

@@ -6,6 +6,7 @@ numeric {"name", "kind", "mean", "std", "fill"}, categorical {"name", "kind", "l
 """
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
@@ -107,9 +108,11 @@ def fit_column(
         return {"name": name, "kind": "numeric", "mean": mean, "std": std, "fill": fill}
     levels = sorted({str(value) for value in values[~absent]})
     if len(levels) > MAX_LEVELS:
+        commas = all(re.fullmatch(r"[-+]?\d*,\d+", level) for level in levels)
         raise DataError(
             f"{who}: text column {name!r} must have at most {MAX_LEVELS} distinct values to be "
-            f"one-hot encoded, got {len(levels)}. Drop or group it."
+            f"one-hot encoded, got {len(levels)}. "
+            + ("Write its numbers with a decimal point." if commas else "Drop or group it.")
         )
     counts = Counter(str(value) for value in seen)
     mode = max(levels, key=lambda level: counts[level]) if missing == "impute" else None
@@ -117,15 +120,17 @@ def fit_column(
 
 
 def standardisation(values: NDArray[np.float64]) -> tuple[float, float]:
-    """Return mean and population std; a constant column gets std 1.
+    """Return mean and population std; a column that is constant up to rounding gets std 1.
 
     Example:
-        >>> standardisation(np.array([1.0, 3.0])), standardisation(np.array([0.1, 0.1, 0.1]))[1]
-        ((2.0, 1.0), 1.0)
+        >>> standardisation(np.array([1.0, 3.0])), standardisation(np.array([0.1, 0.1, 0.1]))
+        ((2.0, 1.0), (0.1, 1.0))
     """
-    constant = bool((values == values[0]).all())
     mean, std = float(values.mean()), float(values.std())
-    return mean, 1.0 if constant or std == 0 else std
+    if std <= 1e-12 * abs(mean):
+        # The value itself: of a huge one the mean's rounding, in units of 1, would be an input.
+        return float(values[0]), 1.0
+    return mean, std
 
 
 def feature_names(columns: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

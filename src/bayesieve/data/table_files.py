@@ -18,6 +18,7 @@ from bayesieve.data.files import read_npz
 from bayesieve.errors import DataError
 
 MISSING_WORDS = frozenset({"", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?"})
+_LISTED = 12  # columns named in an error
 _BOOL_WORDS = frozenset({"True", "False", "true", "false", "TRUE", "FALSE"})
 
 
@@ -45,8 +46,10 @@ def _check_target(kind: str, path: Path, target: str | None, columns: dict[str, 
     if target is None or target not in columns:
         hint = did_you_mean(target, columns) if target else ""
         got = "none was given" if target is None else f"got {target!r}"
+        first = ", ".join(list(columns)[:_LISTED])
+        more = f" and {len(columns) - _LISTED} more" if len(columns) > _LISTED else ""
         raise ValueError(
-            f"{kind}: target must name a column of {path} ({', '.join(columns)}); {got}.{hint}"
+            f"{kind}: target must name a column of {path} ({first}{more}); {got}.{hint}"
         )
     return target
 

@@ -18,6 +18,7 @@ from bayesieve.assess.features import (
     Training,
     additive_network,
     cross_validate_proportion,
+    evidence_schedule,
     expected_fdr,
     feature_inclusion,
     select_fdr,
@@ -34,7 +35,6 @@ from bayesieve.estimators._tables import Table
 from bayesieve.estimators._training import Recipe, train
 from bayesieve.estimators.classifier import SieveClassifier
 from bayesieve.estimators.regressor import SieveRegressor
-from bayesieve.training.schedule import Schedule
 
 Rule = Literal["fraction", "probable", "cross-validated", "fdr"]
 RULES = ("fraction", "probable", "cross-validated", "fdr")
@@ -185,7 +185,8 @@ class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             likelihood = Gaussian(0.5, learned=True)
         network = additive_network(job.x, model._n_outputs(job.y))
         own = model._recipe(len(job))
-        recipe = Recipe(own.epochs, own.batch_size, Schedule(lr="cosine"), None, seed=own.seed)
+        schedule = evidence_schedule(likelihood.task, own.epochs)
+        recipe = Recipe(own.epochs, own.batch_size, schedule, None, seed=own.seed)
         table = Table(job.x, job.y, job.weight)
         (group,) = train([table], [_FDR_ENGINE], network, likelihood, recipe)
         inclusion = feature_inclusion(group.members[0].posterior, source="evidence")

@@ -40,12 +40,17 @@ def join_uci(parts: Sequence[Record]) -> dict[str, Any]:
     head = _same(parts, ("study", "quick", "splits", "effort"))
     sets: dict[str, dict[str, Any]] = {}
     for part in parts:
+        _refuse_unfinished(part)
         for name, rows in part["sets"].items():
             for row, own in rows.items():
                 place = sets.setdefault(name, {})
                 _refuse_second(row in place, f"row {row} of {name}")
                 place[row] = {**own, "machine": own.get("machine", part["machine"])}
-    joint = {**head, **_origin(parts, ("sets", "rows", "device", "out")), "sets": sets}
+    joint = {**head, **_origin(parts, ("sets", "rows", "device", "out", "jobs", "stop-after")),
+             "sets": sets}  # fmt: skip
+    sessions = [own for part in parts for own in part.get("sessions", ())]
+    if sessions:
+        joint["sessions"] = sessions
     for name in ("timing", "estimate"):
         found = [part[name] for part in parts if name in part]
         _refuse_second(len(found) > 1, name)
@@ -105,6 +110,15 @@ def _same(parts: Sequence[Record], names: Sequence[str]) -> dict[str, Any]:
         if any(value != values[0] for value in values):
             raise ValueError(f"{parts[0]['study']}: the parts differ in {name}: {values}.")
     return {name: parts[0].get(name) for name in names}
+
+
+def _refuse_unfinished(part: Record) -> None:
+    for name, rows in part.get("blocks", {}).items():
+        for row in rows:
+            raise ValueError(
+                f"join: some splits of row {row} of {name} are missing; repeat "
+                f"`{part['command']}` until it has nothing left to do."
+            )
 
 
 def _refuse_second(twice: bool, what: str) -> None:

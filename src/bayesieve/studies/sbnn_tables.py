@@ -142,6 +142,15 @@ def page(result: Mapping[str, Any]) -> str:
     """Markdown tables of whatever was computed."""
     found, parts = result["experiments"], ["# Which inputs matter", f"`{result['command']}`"]
     rows: list[tuple[Any, ...]]
+    if "e2" in found:
+        groups: dict[tuple[Any, ...], list[float]] = {}
+        for r in found["e2"]:
+            kind = "non-linear" if r["nonlinear"] else "linear"
+            groups.setdefault((r["net"], r["d"], kind), []).append(r["correlation"])
+        rows = [(*key, f"{statistics.fmean(own):.3f}", f"{min(own):.3f}")
+                for key, own in groups.items()]  # fmt: skip
+        parts += ["## Correlation of φ with the effects, all inputs enter, α = 1 to 10",
+                  _table(("network", "D", "effects", "mean", "lowest"), rows)]  # fmt: skip
     if "e3" in found:
         rows = [(r["net"], r["d"], r["alpha"], f"{r['accuracy']:.3f}", f"{r['oracle']:.3f}")
                 for r in found["e3"]]  # fmt: skip

@@ -134,11 +134,13 @@ class Task:
         name: of the set.
         splits: the data sets, each standardised on its own training part.
         device: where to train.
+        first: number of the first split; seeds depend on it.
     """
 
     name: str
     splits: Sequence[DataSet]
     device: str
+    first: int = 0
 
     def train(
         self, setting: Setting, rows: Sequence[tuple[int, Tensor]], budget: Budget, seed: int,
@@ -148,7 +150,7 @@ class Task:
         found: list[Posterior] = []
         for start in range(0, len(rows), budget.at_once):
             part = rows[start : start + budget.at_once]
-            run = self._fit(setting, part, budget, seed + start, removed)
+            run = self._fit(setting, part, budget, seed + start + 10_000 * self.first, removed)
             found += [q.to("cpu") for q in run.posteriors]
         return found
 
@@ -199,7 +201,9 @@ def choose(task: Task, settings: Sequence[Setting], budget: Budget) -> list[Choi
     Those with one noise for all rows by squared error, those whose noise depends on the inputs by
     log-likelihood: there the squared error is not what they maximise.
     """
-    parts = [inner_rows(len(data.train), budget, i) for i, data in enumerate(task.splits)]
+    parts = [
+        inner_rows(len(data.train), budget, i) for i, data in enumerate(task.splits, task.first)
+    ]
     rows = [(i, train) for i, own in enumerate(parts) for train, _ in own]
     errors, corrections = [], []
     for number, setting in enumerate(settings):

@@ -1,6 +1,6 @@
 """The tables of the UCI study: published numbers, targets, and what was measured beside them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,7 +82,18 @@ def page(result: Mapping[str, Any]) -> str:
             lines.append(f"| {' | '.join([label, *cells])} |")
         parts += [f"## {title} (± one standard error)", "\n".join(lines)]
     parts += ["## Targets", _targets(result, sets)]
+    if result.get("sessions"):
+        parts += ["## Time", _time(result["sessions"])]
     return "\n\n".join(parts) + "\n"
+
+
+def _time(sessions: Sequence[Mapping[str, Any]]) -> str:
+    cores = sorted({own["cores"] for own in sessions})
+    total = sum(own["seconds"] for own in sessions)
+    return (
+        f"{len(sessions)} calls, {total:.0f} s ({total / 60:.1f} minutes) by the clock, one after "
+        f"the other; processor cores of each: {', '.join(map(str, cores))}."
+    )
 
 
 def _labels(result: Mapping[str, Any], sets: list[str]) -> list[tuple[str, str, str]]:

@@ -85,6 +85,17 @@ def test_standardisation_ignores_test_rows(tmp_path: Path) -> None:
     assert second.test.x[:, 0].min() > 1e3
 
 
+@pytest.mark.parametrize("value", [10**30, 0.1, 2**62, -1e-300])
+def test_a_constant_column_is_zero_whatever_its_size(tmp_path: Path, value) -> None:
+    table = raw_table()
+    table["const"] = [value + k if isinstance(value, int) else value for k in range(N)]
+    data = load_data(f"csv:{write_csv(tmp_path / 't.csv', table)}", target="income")
+    assert data.feature_names is not None
+    own = data.feature_names.index("const")
+    assert bool((data.train.x[:, own] == 0).all())
+    assert bool((data.test.x[:, own] == 0).all())
+
+
 @pytest.mark.parametrize(
     ("values", "task", "classes"),
     [
@@ -190,6 +201,10 @@ def test_target_is_required_and_suggested(tmp_path: Path) -> None:
         load_data(f"csv:{path}", target="incom")
     with pytest.raises(ValueError, match="none was given"):
         load_data(f"csv:{path}")
+    wide = tmp_path / "wide.csv"
+    wide.write_text(",".join(f"c{i}" for i in range(40)) + "\n" + ",".join("0" * 40) + "\n")
+    with pytest.raises(ValueError, match=r"\(c0, .*, c11 and 28 more\); got 'c40'. Did you mean"):
+        load_data(f"csv:{wide}", target="c40")
     with pytest.raises(TypeError, match="spec must be text such as 'digits', got None"):
         load_data(None)  # type: ignore[arg-type]
 
@@ -211,7 +226,11 @@ def test_all_missing_in_training_and_too_many_levels(tmp_path: Path) -> None:
         load_data(f"csv:{path}", target="y", missing="impute")
     n = MAX_LEVELS + 1
     path = write_csv(tmp_path / "t.csv", {"a": [f"id{k}" for k in range(n)], "y": list(range(n))})
-    with pytest.raises(DataError, match=f"at most {MAX_LEVELS} distinct values .* got {n}"):
+    with pytest.raises(DataError, match=rf"at most {MAX_LEVELS} distinct values .* got {n}\. Drop"):
+        load_data(f"csv:{path}", target="y")
+    commas = {"a": [f"-{k},5" for k in range(n)], "y": list(range(n))}
+    path = write_csv(tmp_path / "t.csv", commas, delimiter=";")
+    with pytest.raises(DataError, match=r"Write its numbers with a decimal point\."):
         load_data(f"csv:{path}", target="y")
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from sklearn.base import clone
 from sklearn.linear_model import LinearRegression
 from sklearn.pipeline import make_pipeline
@@ -96,3 +97,16 @@ def test_bad_settings_are_refused(settings, error, message):
     X, y = table(40)
     with pytest.raises(error, match=message):
         SieveSelector(**settings).fit(X, y)
+
+
+def test_noise_is_no_discovery_in_a_small_table_of_classes():
+    # Weights that start at 0 under the whole prior stay in the spike, and evidence taken there
+    # kept six of these seven columns of noise.
+    source = torch.Generator().manual_seed(2)
+    X = torch.randn(700, 10, generator=source)
+    effect = 2 * X[:, 0] - 1.5 * X[:, 1].abs() + 1 + X[:, 2]
+    y = torch.rand(700, generator=source) < effect.sigmoid()
+    selector = SieveSelector(rule="fdr", level=0.1, random_state=0)
+    found = selector.fit(X[:200].numpy(), y[:200].numpy()).get_support()
+    assert found[:3].any()
+    assert not found[3:].any()

@@ -93,3 +93,12 @@ def test_figures_and_page_of_a_whole_record(tmp_path):
     assert numbers["fdr-posterior"] == {"fdr": 0.05, "power": 0.9}
     text = study.page({"experiments": found, "command": "c"})
     assert "| posterior | 0.050 ± 0.010 | 0.900 ± 0.010 | 18.0 |" in text
+    assert "| 20-10 | 20 | linear | 0.900 | 0.900 |" in text
+
+
+def test_what_predicts_learns_its_noise_and_what_ranks_does_not():
+    tables = sims.Tables([sims.additive(60, 5, 0.4, seed=1)])
+    ranks = sims.fits_of(tables, "20-10", TINY)
+    predicts = sims.fits_of(tables, "20-10", TINY, learned_noise=True)
+    assert list(ranks.likelihood.parameters()) == []
+    assert list(predicts.likelihood.parameters()) == ["log_noise_std"]

@@ -9,7 +9,7 @@ this asks for), `basis` (additive networks), `additive_fits` (their many fits).
 
 from bayesieve.assess.features.additive_fits import AdditiveFits
 from bayesieve.assess.features.basis import HingeBasis, additive_network
-from bayesieve.assess.features.fits import PopulationFits, Training
+from bayesieve.assess.features.fits import PopulationFits, Training, evidence_schedule
 from bayesieve.assess.features.importance import (
     FeatureImportance,
     feature_importance,
@@ -62,6 +62,7 @@ __all__ = [
     "bootstrap_rows",
     "choose_proportion",
     "cross_validate_proportion",
+    "evidence_schedule",
     "expected_fdr",
     "feature_importance",
     "feature_inclusion",
