@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Generator, Tensor
 
-from bayesieve.checks import check_choice, check_not_negative, check_positive
+from bayesieve.checks import check_choice, check_kind, check_not_negative, check_positive
 from bayesieve.core.batch import Batch
 from bayesieve.core.gaussian_laplace import GaussianLaplace
 from bayesieve.core.noise import counter_normals, fresh_keys
@@ -73,6 +73,7 @@ class Sampler(Protocol):
 
 def check_sampler(who: str, engine: Sampler) -> None:
     """Raise on settings no sampler can work with."""
+    check_kind(who, "prior", engine.prior, Normal, GaussianLaplace)
     check_positive(who, step_size=engine.step_size)
     check_not_negative(who, temperature=engine.temperature)
     check_choice(who, "adapt", engine.adapt, ("none", "sa", "em"))
@@ -88,6 +89,7 @@ def chain_state(
     engine: Sampler, problem: Problem, generator: Generator, n_models: int, *, momentum: bool
 ) -> ChainState:
     """A fresh state at the initial weights."""
+    problem.layout.check_bayesian(type(engine).__name__)
     w = problem.starting_points(n_models, generator, engine.start)
     prior, latents = engine.prior, None
     if isinstance(prior, GaussianLaplace):
@@ -147,8 +149,9 @@ def slope(problem: Problem, state: ChainState, batch: Batch) -> Slope:
     """Log-likelihood of all data, estimated from a batch, and its gradient."""
     space = problem.workspace(len(state.w))
     space.weights.copy_(state.w)
-    if state.controls.keep is not None:
-        space.weights.mul_(state.controls.keep)
+    keep = state.controls.factors[0]
+    if keep is not None:
+        space.weights.mul_(keep)
     log_lik, grad = problem.value_and_grad(space.weights, batch)
     latents, square_sum, n_targets = state.latents, None, 0
     noise = None if latents is None else SharedNoise.of(problem)

@@ -19,6 +19,7 @@ from bayesieve.assess.robustness import Attacked, fgsm_curve
 from bayesieve.core.posterior import Samples
 from bayesieve.data.examples import Examples
 from bayesieve.data.pixels import PixelScale
+from bayesieve.studies.aeb_journal import Row
 
 STRENGTHS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
 
@@ -33,6 +34,16 @@ def attack(
     attacked = Attacked(posterior, n_samples=len(posterior.draws), scale=scale)
     points = fgsm_curve(attacked, test.x.to(device), test.y.to(device), strengths)
     return [asdict(point) for point in points]
+
+
+def draw_attacks(rows: Sequence[Row], folder: Path) -> list[Path]:
+    """One figure for each task of which some method was attacked."""
+    found: dict[str, dict[str, Curve]] = {}
+    for row in rows:
+        if "fgsm" in row:
+            found.setdefault(row["task"], {})[row["setting"]["method"]] = row["fgsm"]
+    return [draw_curves(curves, folder / f"aeb_{task}_fgsm.png", f"Fast gradient sign, {task}")
+            for task, curves in found.items()]  # fmt: skip
 
 
 def draw_curves(curves: Mapping[str, Curve], path: Path, title: str) -> Path:

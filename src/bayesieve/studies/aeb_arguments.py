@@ -36,13 +36,13 @@ def prior_pairs(text: str) -> tuple[tuple[float, float], ...]:
     return tuple((pair[0], pair[1]) for pair in pairs)
 
 
-def study_parser(description: str, *, quick: str, precision: str) -> argparse.ArgumentParser:
+def study_parser(description: str, *, quick: str, precision: str | None) -> argparse.ArgumentParser:
     """A parser with the options every image study has.
 
     Args:
         description: of the study.
         quick: what `--quick` does.
-        precision: of training on a GPU unless asked otherwise.
+        precision: of training on a GPU unless asked otherwise; None leaves it to the study.
     """
     cuda = torch.cuda.is_available()
     own = argparse.ArgumentParser(description=description)
@@ -56,6 +56,8 @@ def study_parser(description: str, *, quick: str, precision: str) -> argparse.Ar
     own.add_argument("--compile", choices=("auto", "on", "off"), default="off",
                      help="elementwise kernels; worth it for runs of many minutes")  # fmt: skip
     own.add_argument("--figures", type=Path, help="folder for figures")
+    own.add_argument("--draw", type=Path, nargs="+",
+                     help="train nothing: draw these records into --figures")  # fmt: skip
     own.add_argument("--out", type=Path, help="JSON, renewed after every run")
     return own
 

@@ -60,10 +60,13 @@ class Journal:
         """Since the study began."""
         return time.perf_counter() - self._began
 
+    def fits(self, seconds: float) -> bool:
+        """Whether a run of so many seconds, begun now, would end within the budget."""
+        return self._budget is None or self.seconds + seconds < self._budget
+
     def has_time(self, name: str, kind: str) -> bool:
         """Whether a run may begin: one as long as the last of its kind must fit the budget."""
-        expected = self._lengths.get(kind, 0.0)
-        if self._budget is None or self.seconds + expected < self._budget:
+        if self.fits(self._lengths.get(kind, 0.0)):
             return True
         self.content["skipped"].append(name)
         print(f"{name}: left out, the budget of {self._budget:.0f} s is spent")
@@ -86,6 +89,11 @@ class Journal:
         """Note results that come all at once, and put the record on disk."""
         self.content |= results
         self.write()
+
+
+def read_rows(paths: Sequence[Path]) -> list[Row]:
+    """The rows of several records, one after the other."""
+    return [row for path in paths for row in json.loads(path.read_text(encoding="utf-8"))["rows"]]
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:

@@ -24,8 +24,9 @@ import argparse
 import math
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,19 +34,15 @@ import torch
 from bayesieve.assess.metrics import classification_report
 from bayesieve.assess.predict import ClassPrediction, predict
 from bayesieve.checks import check_choice
-from bayesieve.core.gaussian_laplace import GaussianLaplace
-from bayesieve.core.layout import Roles
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.posterior import Samples
 from bayesieve.core.precision import Precision
-from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
+from bayesieve.core.storage import load_posterior, read_header, save
 from bayesieve.data import load_data
 from bayesieve.data.augment import Augment
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.data.pixels import PixelScale
-from bayesieve.engines.chain import Adapt, Averaging, Chain
-from bayesieve.engines.sghmc import SGHMC
 from bayesieve.nets import resnet20
 from bayesieve.sieve.schedule import AnnealedPruning
 from bayesieve.studies.aeb_arguments import (
@@ -55,91 +52,28 @@ from bayesieve.studies.aeb_arguments import (
     splits,
     study_parser,
 )
-from bayesieve.studies.aeb_journal import Journal, Row
+from bayesieve.studies.aeb_journal import Journal, Row, read_rows
+from bayesieve.studies.aeb_resnet_setting import (
+    HOLD,
+    MASK_END,
+    METHODS,
+    PRIORS,
+    Setting,
+    engine,
+    pull,
+    roles,
+)
 from bayesieve.studies.aeb_resnet_table import PAPER, draw_table, shown
-from bayesieve.training.compiling import CompileMode
 from bayesieve.training.fit import Fit, fit
 from bayesieve.training.schedule import Schedule
 
-METHODS: dict[str, Adapt] = {"a-sghmc": "none", "a-sghmc-em": "em", "a-sghmc-sa": "sa",
-                             "sghmc-sa": "sa"}  # fmt: skip
-PRIORS = {30: (0.5, 1e-3), 50: (0.1, 5e-4), 70: (0.1, 5e-5), 90: (0.005, 1e-5)}  # v₀, v₁
-_DECAY = 5e-4  # weight decay per example of weights outside the sparse layers
-_DENSE_TEMPERATURE, _TEMPERATURE = 1 / 20_000, 1e-3
-_LAST_TEMPERATURE = 1.005**-1000
-_PAPER_PULL = 1e-4 * (35_000 + 0.1 * 10_000 + 0.01 * 5_000)  # Σ lr over the paper's sparse phase
-_MASK_END, _BURN_IN, _HOLD = 0.6, 0.8, 0.3  # fractions of a sparse run
 
-
-@dataclass(frozen=True)
-class Setting:
-    """One run; `lr` is per example, as of a mean loss.
-
-    Args:
-        method: "dense" or one of METHODS.
-        zeros: percent of all parameters.
-        lr: learning rate.
-        epochs: passes over the data.
-        batch_size: images per step.
-        spike_scale: v₀.
-        slab_var: v₁.
-        omega: factor of the stochastic approximation's weight (k + 1000)^-0.75.
-        n_kept: draws averaged.
-        precision: of the network in training.
-        compile: whether elementwise kernels are compiled.
-    """
-
-    method: str
-    zeros: int
-    lr: float
-    epochs: int
-    batch_size: int = 500
-    spike_scale: float = 0.1
-    slab_var: float = 5e-4
-    omega: float = 1.0
-    n_kept: int = 20
-    precision: Precision = "float32"
-    compile: CompileMode = "off"
-
-
-def roles() -> Roles:
-    """The paper's sparse layers: every 3x3 convolution but the first."""
-    return Roles(
-        prune=("stage*.conv1.weight", "stage*.conv2.weight"),
-        keep=("conv1.weight", "*.shortcut.conv.weight", "out.weight"),
-    )
-
-
-def pull(setting: Setting, n_steps: int) -> float:
-    """Weight of the prior with which its total pull over a sparse run is the paper's.
-
-    Example:
-        >>> round(pull(Setting("a-sghmc-sa", 90, 0.02, 100), 10_000), 4)
-        0.0277
-    """
-    mean_factor = _HOLD + (1 - _HOLD) / 2  # of a constant, then cosine, learning rate
-    return min(1.0, _PAPER_PULL / (setting.lr * mean_factor * n_steps))
-
-
-def engine(setting: Setting, n_data: int, n_steps: int) -> SGHMC:
-    """The sampler of one run."""
-    std = (_DECAY * n_data) ** -0.5
-    step_size = setting.lr / n_data
-    if setting.method == "dense":
-        chain = Chain.over(n_steps, n_kept=setting.n_kept, burn_in=0.9)
-        return SGHMC(Normal(std), step_size, _DENSE_TEMPERATURE, chain=chain)
-    adapt = METHODS[setting.method]
-    last = 1.0 if setting.method == "sghmc-sa" else _LAST_TEMPERATURE
-    chain = Chain.over(n_steps, n_kept=setting.n_kept, burn_in=_BURN_IN, last_temperature=last)
-    if adapt == "none":
-        return SGHMC(Normal(std), step_size, _TEMPERATURE, chain=chain)
-    prior = GaussianLaplace(
-        spike_scale=setting.spike_scale, slab_std=math.sqrt(setting.slab_var), slab_share=1.0,
-        penalty=_DECAY, other_std=std,
-    )  # fmt: skip
-    # The authors advise to leave σ and δ of deep networks alone.
-    averaging = Averaging(setting.omega, 1000.0, 0.75, scale=False, slab_prob=False)
-    return SGHMC(prior, step_size, _TEMPERATURE, adapt, averaging, chain)
+def posed(data: DataSet, precision: Precision, seed: int) -> Problem:
+    """The network and what it learns from."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = resnet20(tuple(data.train.x.shape[1:]), 10)
+    return Problem(model, Categorical(), data.train, roles=roles(), precision=precision)
 
 
 def train(
@@ -147,20 +81,15 @@ def train(
 ) -> tuple[Fit, float]:
     """Run one chain; also the weight of its prior."""
     train_on = data.train
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = resnet20(tuple(train_on.x.shape[1:]), 10)
-    problem = Problem(
-        model, Categorical(), train_on, roles=roles(), precision=setting.precision
-    )  # fmt: skip
+    problem = posed(data, setting.precision, seed)
     n_steps = setting.epochs * math.ceil(len(train_on) / setting.batch_size)
     augment = Augment(shift=4, flip=True, fill=PixelScale.of(data.preprocessing).black)
     dense, weight = setting.method == "dense", 1.0
     schedule, pruning = Schedule(lr="cosine", warmup=0.05), None
     if not dense:
         weight = pull(setting, n_steps)
-        schedule = Schedule(lr="cosine", hold=_HOLD, warmup=0.02, kl=weight)
-        pruning = AnnealedPruning(setting.zeros / 100, end=_MASK_END)
+        schedule = Schedule(lr="cosine", hold=HOLD, warmup=0.02, kl=weight)
+        pruning = AnnealedPruning(setting.zeros / 100, end=MASK_END)
     run = fit(
         problem, engine(setting, len(train_on), n_steps), epochs=setting.epochs,
         batch_size=setting.batch_size, seed=seed, schedule=schedule, pruning=pruning,
@@ -216,18 +145,33 @@ def _scores(posterior: Samples, test: Examples) -> dict[str, Any]:
     }
 
 
+def read_dense(
+    path: Path, data: DataSet, common: dict[str, Any], device: str
+) -> tuple[Row, Samples]:
+    """The row and the last draw of a dense network that another run has left."""
+    extra = read_header(path)["extra"]
+    if extra["common"] != common:
+        raise ValueError(
+            f"aeb_resnet: {path} was trained and scored on {extra['common']}, this run is on "
+            f"{common}. Give another file to --dense."
+        )
+    found = load_posterior(path, posed(data, "float32", 0))
+    assert isinstance(found, Samples)
+    return extra["row"], found.to(device)
+
+
 def settings(given: argparse.Namespace) -> list[Setting]:
     """The sparse runs asked for."""
     found: list[Setting] = []
-    for zeros, method, lr, omega, prior in product(
-        given.zeros, given.methods.split(","), given.lr, given.omega, given.prior
+    for zeros, method, lr, omega, prior, factor in product(
+        given.zeros, given.methods.split(","), given.lr, given.omega, given.prior, given.pull
     ):
         check_choice("aeb_resnet", "method", method, METHODS)
         check_choice("aeb_resnet", "zeros", str(zeros), [str(known) for known in PRIORS])
         spike_scale, slab_var = prior or PRIORS[zeros]
         setting = Setting(
             method, zeros, lr, given.epochs, given.batch_size, spike_scale, slab_var, omega,
-            given.draws, given.precision, given.compile,
+            given.draws, given.precision, given.compile, factor,
         )  # fmt: skip
         if METHODS[method] == "none":  # it has no such prior
             setting = replace(setting, spike_scale=0.0, slab_var=0.0, omega=0.0)
@@ -244,13 +188,17 @@ def parser() -> argparse.ArgumentParser:
     own.add_argument("--methods", default="a-sghmc,a-sghmc-em,a-sghmc-sa")
     own.add_argument("--zeros", type=lambda text: tuple(int(p) for p in text.split(",")),
                      default=(50, 90), help=f"of {', '.join(map(str, PRIORS))}")  # fmt: skip
-    own.add_argument("--dense-epochs", type=int, default=200)
-    own.add_argument("--epochs", type=int, default=100, help="of a sparse run")
+    own.add_argument("--dense", type=Path,
+                     help="file of the dense network: read if it exists, else written")  # fmt: skip
+    own.add_argument("--dense-epochs", type=int, default=100)
+    own.add_argument("--epochs", type=int, default=70, help="of a sparse run")
     own.add_argument("--batch-size", type=int, default=500)
     own.add_argument("--dense-lr", type=float, default=0.2)
-    own.add_argument("--lr", type=numbers, default=(0.02,), help="of sparse runs; comma list")
+    own.add_argument("--lr", type=numbers, default=(0.1,), help="of sparse runs; comma list")
     own.add_argument("--omega", type=numbers, default=(1.0,), help="comma list")
     own.add_argument("--prior", type=prior_pairs, default=(None,), help="comma list of v0:v1")
+    own.add_argument("--pull", type=numbers, default=(1.0,),
+                     help="factors on the prior's weight; comma list")  # fmt: skip
     own.add_argument("--draws", type=int, default=20)
     own.add_argument("--seed", type=int, default=0)
     return own
@@ -259,6 +207,9 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """Train the dense network, then every sparse setting from it, writing the record after each."""
     given = parser().parse_args(arguments)
+    if given.draw is not None:
+        draw_table(read_rows(given.draw), given.figures / "aeb_resnet.png")
+        return 0
     n_train = None
     if not given.full:
         n_train, given.epochs, given.dense_epochs, given.batch_size = 500, 1, 1, 50
@@ -272,13 +223,20 @@ def main(arguments: list[str] | None = None) -> int:
                     n_kept=given.draws, precision=given.precision,
                     compile=given.compile)  # fmt: skip
     start: Samples | None = None
-    for setting in [dense, *todo]:
-        label = f"{setting.method} {setting.zeros} % lr {setting.lr:g} omega {setting.omega:g}"
+    if given.dense is not None and given.dense.exists():
+        row, start = read_dense(given.dense, data, common, given.device)
+        journal.add(row, "dense", 0.0)
+    for setting in todo if start is not None else [dense, *todo]:
+        label = (f"{setting.method} {setting.zeros} % lr {setting.lr:g} omega {setting.omega:g} "
+                 f"pull {setting.pull:g}")  # fmt: skip
         kind = "dense" if start is None else "sparse"
         if not journal.has_time(label, kind):
             continue
         row, last = run_setting(setting, data, start, given.seed, given.device)
-        start = last if start is None else start
+        if start is None:
+            start = last
+            if given.dense is not None:
+                save(last, given.dense, extra={"row": row, "common": common})
         journal.add(row, kind, row["seconds"])
         print(f"{label}: single {row['single']:.2f} average {row['average']:.2f} % zeros "
               f"{100 * row['zeros']:.2f} % in {row['seconds']:.0f} s", flush=True)  # fmt: skip

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Generator
 
+from bayesieve.assess.predict import predict
 from bayesieve.core.gaussian_laplace import GaussianLaplace
 from bayesieve.core.posterior import Samples
 from bayesieve.core.problem import Problem
@@ -42,6 +43,10 @@ def pictures(monkeypatch):
     monkeypatch.setattr(aeb_resnet, "load_data", lambda name: few_images((3, 32, 32)))
 
 
+def journal(budget=None):
+    return Journal("aeb_images", None, [], "cpu", budget, {})
+
+
 def test_every_method_runs_and_leaves_a_row(digits, tmp_path, capsys):
     out = tmp_path / "x.json"
     names = ",".join(aeb_images.METHODS)
@@ -57,12 +62,13 @@ def test_every_method_runs_and_leaves_a_row(digits, tmp_path, capsys):
 
 
 def test_augmented_tasks_use_the_other_network_and_fill_with_black(digits):
-    data, task = aeb_images.prepared(aeb_images.TASKS["fashion-da"], False, None)
+    given = aeb_images.parser().parse_args(["--shift", "1", "--paper"])
+    data, augment = aeb_images.prepared(given, aeb_images.TASKS["fashion-da"], None)
     black = (0 - few_images((1, 28, 28)).train.x.mean()) / data.preprocessing["std"][0]
-    assert task.augment.fill == pytest.approx((black.item(),), abs=1e-3)
+    assert augment.fill == pytest.approx((black.item(),), abs=1e-3)
+    assert (augment.shift, augment.erase) == (1, 0.5)
     setting = aeb_images.Setting("sghmc-sa", epochs=1, batch_size=12, n_kept=2)
-    row, posterior = aeb_images.run_setting("fashion-da", setting, task, data.train, data.test,
-                                            "cpu")  # fmt: skip
+    row, posterior = aeb_images.run_setting("fashion-da", setting, data, augment, journal(), "cpu")
     assert "norm0.running_mean" in posterior.draw_buffers
     assert row["draws"] == 1  # one step after burn-in
     assert posterior.layout.n_sparse == 1600 * 256  # "fc1" alone
@@ -86,6 +92,42 @@ def test_engines_are_scaled_by_the_number_of_images():
     assert engine.prior.slab_std == 0.5
     assert engine.prior.other_std**-2 == pytest.approx(5e-4 * 60_000)
     assert isinstance(aeb_images.engine(aeb_images.Setting("dropout"), 10, 10), MAP)
+
+
+def test_draws_are_kept_at_the_end_of_cycles():
+    setting = aeb_images.Setting("sghmc", cycles=6)
+    chain = aeb_images.engine(setting, 60_000, 600).chain
+    ends = [step for step in range(301, 601) if chain.n_seen(torch.tensor(float(step + 1))) >
+            chain.n_seen(torch.tensor(float(step)))]  # fmt: skip
+    assert ends == [400, 500, 600]
+    assert chain.n_kept == 3
+    assert chain.factor(torch.tensor(400.0)).item() < 3e-4
+    assert chain.factor(torch.tensor(401.0)).item() == 1
+
+
+def test_chains_are_pooled_with_their_own_statistics(digits):
+    given = aeb_images.parser().parse_args([])
+    data, augment = aeb_images.prepared(given, aeb_images.TASKS["mnist-da"], None)
+    setting = aeb_images.Setting("sghmc", epochs=2, batch_size=12, n_kept=2, chains=2)
+    row, posterior = aeb_images.run_setting("mnist-da", setting, data, augment, journal(), "cpu")
+    assert row["draws"] == len(posterior.draws) == 4
+    statistics = posterior.draw_buffers["norm4.running_mean"]
+    assert statistics.shape == (4, 64)
+    assert not torch.equal(statistics[1], statistics[3])
+    prediction = predict(posterior, data.test.x, n_samples=4)
+    labels = (prediction.label == data.test.y).double().mean().item()
+    assert row["pooled"] == pytest.approx(100 * labels, abs=1e-2)
+    row, _ = aeb_images.run_setting("mnist-da", setting, data, augment, journal(0.0), "cpu")
+    assert row["setting"]["chains"] == len(row["average"]) == 1  # the budget is spent
+
+
+def test_settings_are_the_papers_where_asked():
+    options = ["--methods", "sghmc-sa,sgd", "--paper", "--cycles", "4", "--chains", "3"]
+    given = aeb_images.parser().parse_args(options)
+    chain, point = aeb_images.settings(given, aeb_images.TASKS["fashion"])
+    assert (chain.lr, chain.temperature, chain.batch_size) == (0.03, 4e-4, 1000)
+    assert (chain.cycles, chain.chains) == (4, 3)
+    assert (point.cycles, point.chains, point.temperature) == (0, 1, 0.0)
 
 
 def test_lists_are_combined_once_for_point_estimates(digits):
@@ -114,6 +156,21 @@ def test_the_residual_network_is_pruned_from_the_dense_one(pictures, tmp_path, c
         assert 0 < row["prior_weight"] <= 1
     assert "| a-sghmc-sa | 90.00" in capsys.readouterr().out
     assert (tmp_path / "aeb_resnet.png").stat().st_size > 10_000
+
+
+def test_a_stored_dense_network_is_begun_from(pictures, tmp_path):
+    dense, out, figure = (tmp_path / name for name in ("dense", "x.json", "aeb_resnet.png"))
+    options = ["--quick", "--methods", "a-sghmc-sa", "--dense", str(dense), "--out", str(out)]
+    aeb_resnet.main(options)
+    first = json.loads(out.read_text())["rows"]
+    aeb_resnet.main(options)
+    second = json.loads(out.read_text())["rows"]
+    assert second[0] == first[0]  # read, not trained
+    assert second[1]["average_nll"] == first[1]["average_nll"]
+    aeb_resnet.main(["--draw", str(out), "--figures", str(tmp_path)])
+    assert figure.stat().st_size > 10_000
+    with pytest.raises(ValueError, match="was trained and scored on"):
+        aeb_resnet.read_dense(dense, few_images((3, 32, 32)), {"n_train": 25}, "cpu")
 
 
 def test_the_sparse_layers_are_the_papers():

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from torch import Generator
+from torch.nn import functional as F
 
 from bayesieve.core.gaussian_laplace import GaussianLaplace
 from bayesieve.data.examples import DataSet, Examples
@@ -40,6 +41,51 @@ def test_logistic_chains_run_as_one(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "aeb_logistic.png").stat().st_size > 10_000
     with pytest.raises(ValueError, match="aeb_logistic: method must be one of"):
         aeb_logistic.main(["--methods", "sam"])
+
+
+def test_gains_are_those_of_fits_with_one_more_variable():
+    source = Generator().manual_seed(3)
+    x = torch.randn(400, 4, generator=source, dtype=torch.float64)
+    truth = torch.tensor([1.0, -1.0, 0.3, 0.0], dtype=torch.float64)
+    y = (torch.rand(400, generator=source) < torch.sigmoid(x @ truth)).double()
+
+    def best(columns):
+        w = torch.zeros(len(columns), dtype=torch.float64, requires_grad=True)
+        search = torch.optim.LBFGS([w], max_iter=100, line_search_fn="strong_wolfe")
+
+        def loss():
+            search.zero_grad()
+            value = F.binary_cross_entropy_with_logits(x[:, columns] @ w, y, reduction="sum")
+            value.backward()
+            return value
+
+        search.step(loss)
+        return -loss().item()
+
+    found = aeb_logistic.gains(x, y)
+    exact = [best([0, 1, extra]) - best([0, 1]) for extra in (2, 3)]
+    assert found.tolist() == pytest.approx(exact, rel=0.05, abs=0.01)
+    assert found[0] > 1
+
+
+def test_logistic_search_is_cold_and_its_omega_counts_in_runs(monkeypatch):
+    engines = {}
+
+    def keep(problem, engine, **options):
+        engines[len(engines)] = engine
+
+    monkeypatch.setattr(aeb_logistic, "fit", keep)
+    x, y, _ = aeb_logistic.make_data((1,))
+    for method in ("sa", "paper"):
+        aeb_logistic.run_method(method, x, y, 0.03, 4000)
+    ours, paper = engines[0], engines[1]
+    assert (ours.chain.warming, paper.chain.warming) == (400, 0)
+    assert (ours.prior.penalty, paper.prior.penalty) == (9, 1)
+    for step in (0.0, 400.0, 4000.0):
+        own = 10 / 4000 * (1 + 5 * step / 4000) ** -0.7
+        assert ours.averaging.omega(torch.tensor(step)).item() == pytest.approx(own, rel=1e-5)
+        own = 10 * (1000 + step) ** -0.7
+        assert paper.averaging.omega(torch.tensor(step)).item() == pytest.approx(own, rel=1e-5)
 
 
 @pytest.mark.slow
