@@ -120,12 +120,13 @@ def _run(
         print_json(rows)
         return
     shown = [own for own in rows if own["ours"] is not None]
-    title = f"{study}, quick: what the code does, no evidence" if quick else study
+    title = f"{study}, quick: shows that it runs, no evidence" if quick else study
     print_table(title, ("", "paper", "ours", "status"), [
         (_folded(f"{own['item']}, {own['what']}: {own['metric']}"), compared_with(own),
          _number(own["ours"]), own["status"]) for own in shown
     ])  # fmt: skip
-    print(f"record, table and picture: {out}")
+    files = ", ".join(sorted(path.name for path in out.iterdir()))
+    print(f"written to {out}: {files}")
 
 
 def _verify(results: Path, *, json: bool) -> None:

@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 
 from bayesieve.reproduce.entries import BEYOND, Row
-from bayesieve.studies.bmr_mnist import ROWS as REDUCED
+from bayesieve.studies.bmr_ways import ROWS as REDUCED
 from bayesieve.studies.sbnn_mnist import SETTINGS as SPARSE
 from bayesieve.studies.structured_lenet5 import ERROR, SHRINKAGE, SPEEDUP
+from bayesieve.studies.tdamp_uci import SETS as MESSAGE_SETS
 
 _ERROR = "test error in %"
 _NETS = {"l300": "LeNet-300-100", "l5": "LeNet-5-Caffe", "m1200": "784-1200-1200-10"}
@@ -35,7 +36,7 @@ def beyond_rows() -> Iterator[Row]:
             yield Row(f"own-laplace-{way}-{share}", BEYOND, "reduction of a trained network",
                       f"784-300-100-10, MNIST, {100 * float(share):g} % zeros, by {way}", _ERROR,
                       None, "laplace-bmr", f"{way}/{share}", "error", "neither")  # fmt: skip
-    for name in _TABLES:
+    for name in MESSAGE_SETS:
         yield Row(f"own-tdamp-{name}", BEYOND, "EM-TDAMP on tables", f"{name}, 1 x 50 units",
                   "RMSE", None, "tdamp-uci", name, "rmse", "neither")  # fmt: skip
     for name, what in _DIGITS.items():

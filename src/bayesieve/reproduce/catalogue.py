@@ -46,9 +46,7 @@ STUDIES = {
         "tdamp_uci",
         check=Check(("--sets", "yacht", "--splits", "1"), (("yacht", "first_split_rmse"),), 0.02),
     ),
-    "tdamp-digits": Study(
-        "tdamp_digits", quick=("--seeds", "1", "--passes", "6"), full=("--seeds", "3"), seeds=True
-    ),
+    "tdamp-digits": Study("tdamp_digits", full=("--seeds", "3"), seeds=True),
     "scratch-mnist": Study("scratch_mnist"),
 }
 

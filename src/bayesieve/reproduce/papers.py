@@ -44,9 +44,12 @@ def bmr_rows() -> Iterator[Row]:
                       _LOST.get(data))  # fmt: skip
     for data, net, preset in product(DATA, NETS, _PRESETS):
         yield _reduced("figure 2", data, net, "pruned", preset, "higher")
-    for number, what in (("3", "distribution of |E w| per layer"), ("4", "first-layer means")):
-        yield Row(f"bmr-figure-{number}", BMR, f"figure {number}", what, "picture", None,
-                  "bmr-images", "figures", "pictures", "neither")  # fmt: skip
+    drawn = "FashionMNIST, lenet, the paper's settings"
+    yield Row("bmr-figure-3", BMR, "figure 3", f"distribution of |E w| in each layer, {drawn}",
+              "layers drawn", None, "bmr-images", "fashion-mnist/lenet/bmr/paper", "layers",
+              "neither")  # fmt: skip
+    yield Row("bmr-figure-4", BMR, "figure 4", f"first-layer means, {drawn}", "maps drawn", None,
+              "bmr-images", "fashion-mnist/lenet/bmr/paper", "maps", "neither")  # fmt: skip
 
 
 def _reduced(figure: str, data: str, net: str, metric: str, preset: str, better: Better) -> Row:
@@ -62,7 +65,7 @@ def _read(printed: str) -> float:
 
 
 def aeb_rows() -> Iterator[Row]:
-    """Tables 1 to 3 and figure 2."""
+    """Tables 1 to 3 and figures 1 and 2."""
     for ((spike, scale), cells), column in product(_LINEAR.items(), (1, 0)):
         metric = ("MAE", "MSE")[column]
         for method, errors in cells.items():
@@ -84,6 +87,10 @@ def aeb_rows() -> Iterator[Row]:
                       f"ResNet-20, CIFAR-10 (JPEG copy), {method}, {zeros} % zeros",
                       "accuracy in %", accuracy, "aeb-resnet", f"{method}/{zeros}", "accuracy",
                       better)  # fmt: skip
+    yield Row("aeb-figure-1", AEB, "figure 1",
+              "linear regression, v0 = 0.1, σ = 1, SGLD-SA: all three coefficients found",
+              "data sets", None, "aeb-linear", "sa/0.1/1", "all_three_selected",
+              "neither")  # fmt: skip
     yield Row("aeb-figure-2", AEB, "figure 2", "MNIST under attack (FGSM), strength 0.5, sghmc-sa",
               "accuracy in %", None, "aeb-images", "mnist/sghmc-sa", "attacked",
               "higher")  # fmt: skip
@@ -93,7 +100,7 @@ def aeb_rows() -> Iterator[Row]:
 
 
 def tdamp_rows() -> Iterator[Row]:
-    """Table 4.1."""
+    """Table 4.1, and the pictures of a run."""
     for metric, value in _MESSAGES.items():
         better: Better = "neither" if metric == "entropy" else "higher"
         yield Row(f"tdamp-table-4.1-{metric}", TDAMP, "table 4.1",
@@ -101,6 +108,9 @@ def tdamp_rows() -> Iterator[Row]:
                   "tdamp-64-of-128", metric, better)  # fmt: skip
     yield Row("tdamp-table-4.1-units", TDAMP, "table 4.1", "784-128-10, units left", "units", 64,
               "tdamp-mnist", "tdamp-64-of-128", "units", "neither")  # fmt: skip
+    yield Row("tdamp-figures", TDAMP, "figures", "784-128-10: accuracy, scores and units by pass",
+              "passes drawn", None, "tdamp-mnist", "tdamp-64-of-128", "passes",
+              "neither")  # fmt: skip
 
 
 def scratch_rows() -> Iterator[Row]:

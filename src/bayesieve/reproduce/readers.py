@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from bayesieve.reproduce.findings import Finding, Record
+from bayesieve.reproduce.findings import Finding, Record, is_quick
 from bayesieve.studies.uci_page import OUR_ROWS
 
 
@@ -101,6 +101,8 @@ def _bmr_images(record: Record) -> Iterator[Finding]:
     for own in record["records"]:
         key = f"{own['data']}/{own['net']}/{own['method']}/{own['preset']}"
         numbers = {n: own.get(n) for n in ("accuracy", "ece", "nll", "pruned", "zeros")}
+        if "quantiles" in own:  # what figures 3 and 4 are drawn from
+            numbers |= {"layers": len(own["quantiles"]), "maps": own["first_layer"]["shape"][0]}
         about = {**record, "machine": own["machine"], "date": own.get("date")}
         yield from _each("bmr-images", key, numbers, about, len(own["seeds"]),
                          sum(own["seconds"].values()))  # fmt: skip
@@ -168,9 +170,11 @@ def _aeb_resnet(record: Record) -> Iterator[Finding]:
 
 
 def _tdamp_mnist(record: Record) -> Iterator[Finding]:
-    images = "" if record["n_train"] == 10_000 else f"/{record['n_train']}"
+    of_table = record["n_train"] == 10_000 or is_quick(record)
+    images = "" if of_table else f"/{record['n_train']}"
     for own in record["records"]:
-        yield from _each("tdamp-mnist", f"{own['name']}{images}", own["mean"], record,
+        numbers = {**own["mean"], "passes": len(own["seeds"][0].get("history", ())) or None}
+        yield from _each("tdamp-mnist", f"{own['name']}{images}", numbers, record,
                          len(own["seeds"]), 10 * own["mean"]["seconds_per_pass"])  # fmt: skip
 
 

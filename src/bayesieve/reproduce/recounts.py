@@ -18,11 +18,12 @@ from bayesieve.data import load_data
 from bayesieve.nets import lenet5_caffe
 from bayesieve.reproduce.findings import Record
 from bayesieve.studies.sbnn_mnist import build
+from bayesieve.studies.sbnn_tables import findings
 from bayesieve.studies.sbnn_vgg import vgg_like
 from bayesieve.studies.scratch_mnist import prepare
 from bayesieve.studies.scratch_mnist import run_setting as run_numpy
 from bayesieve.studies.scratch_settings import SETTINGS as NUMPY
-from bayesieve.studies.uci import run_row
+from bayesieve.studies.uci_rows import run_row
 
 _EXACT = 1e-9
 _EPOCHS = 2
@@ -109,6 +110,15 @@ def _bmr_mnist(record: Record) -> Iterator[Checked]:
                           100 * statistics.fmean(errors), _EXACT, "averaged")  # fmt: skip
 
 
+def _bmr_images(record: Record) -> Iterator[Checked]:
+    for own in record["records"]:
+        for field in ("accuracy", "ece", "nll", "pruned"):
+            if field in own["seeds"][0]:
+                again = statistics.fmean(seed[field] for seed in own["seeds"])
+                yield Checked("bmr-images", own["name"], field, own[field], again, _EXACT,
+                              "averaged")  # fmt: skip
+
+
 def _structured(record: Record) -> Iterator[Checked]:
     """Size and work of LeNet-5-Caffe before and after, on networks built by hand."""
     delivered = record["delivery"]
@@ -188,6 +198,21 @@ def _aeb_linear(record: Record) -> Iterator[Checked]:
                       "averaged")  # fmt: skip
 
 
+def _aeb_uci(record: Record) -> Iterator[Checked]:
+    for own in record["rows"]:
+        yield Checked("aeb-uci", f"{own['data']}/{own['method']}", "rmse", own["rmse"],
+                      statistics.fmean(own["splits"]), _EXACT, "averaged")  # fmt: skip
+
+
+def _sbnn_tables(record: Record) -> Iterator[Checked]:
+    """The numbers that answer the paper's figures, from the rows of every experiment."""
+    again = findings(record["experiments"])
+    for key, numbers in record["findings"].items():
+        for field, value in numbers.items():
+            yield Checked("sbnn-tables", key, field, value, again[key][field], 1e-6,
+                          "averaged")  # fmt: skip
+
+
 def _scratch_mnist(record: Record) -> Iterator[Checked]:
     (recorded,) = (own for own in record["records"] if own["name"] == "tanh")
     parts = prepare(load_data("mnist"))
@@ -201,6 +226,8 @@ _RECOUNTS: dict[str, Callable[[Record], Iterator[Checked]]] = {
     "sbnn_mnist": _sbnn_mnist,
     "sbnn_droprate": _sbnn_droprate,
     "sbnn_vgg": _sbnn_vgg,
+    "sbnn_tables": _sbnn_tables,
+    "bmr_images": _bmr_images,
     "bmr_mnist": _bmr_mnist,
     "structured_lenet5": _structured,
     "laplace_bmr": _laplace_bmr,
@@ -209,5 +236,6 @@ _RECOUNTS: dict[str, Callable[[Record], Iterator[Checked]]] = {
     "tdamp_mnist": _tdamp_images,
     "tdamp_digits": _tdamp_images,
     "aeb_linear": _aeb_linear,
+    "aeb_uci": _aeb_uci,
     "scratch_mnist": _scratch_mnist,
 }

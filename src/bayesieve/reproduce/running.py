@@ -14,7 +14,7 @@ from bayesieve.core.storage import atomic_write
 from bayesieve.reproduce.catalogue import ROWS, STUDIES, Study
 from bayesieve.reproduce.findings import read_findings, read_records
 from bayesieve.reproduce.recounts import Checked, recounted
-from bayesieve.reproduce.table import Findings, Shown, listing, markdown_rows
+from bayesieve.reproduce.table import Findings, listing, markdown_rows
 
 RECORD = "record.json"
 
@@ -64,7 +64,11 @@ def run_study(name: str, arguments: Sequence[str], out: Path) -> list[dict[str, 
     measured = [own for own in rows if own["ours"] is not None]
     atomic_write(out / "findings.csv", _csv(findings).encode())
     atomic_write(out / "rows.md", markdown_rows(measured).encode())
-    _picture(rows, out / "rows.png")
+    if measured:
+        # Drawing needs matplotlib; the other commands do not.
+        from bayesieve.reproduce.picture import draw_rows
+
+        draw_rows(measured, out / "rows.png")
     return rows
 
 
@@ -74,12 +78,14 @@ def verify(results: Path, scratch: Path, tell: Callable[[str], None]) -> list[Ch
     Args:
         results: folder of the committed records.
         scratch: folder for the new records.
-        tell: called with a line before each part.
+        tell: called with a line for each part.
     """
     checked = []
     for path, record in read_records(results):
-        tell(f"{path.name}: counting again")
-        checked += list(recounted(record))
+        found = list(recounted(record))
+        checked += found
+        if found:
+            tell(f"{path.name}: {len(found)} numbers counted, averaged or solved again")
     recorded = read_findings(results)
     for name, study in STUDIES.items():
         if study.check is not None:
@@ -120,20 +126,3 @@ def _csv(findings: Findings) -> str:
         writer.writerow((own.study, own.key, own.field, own.value, own.seeds, own.device,
                          own.seconds, own.command))  # fmt: skip
     return text.getvalue()
-
-
-def _picture(rows: Sequence[Shown], path: Path) -> None:
-    """The paper's numbers and ours, as a ratio so that all fit one axis."""
-    both = [own for own in rows if own["ours"] is not None and own["paper"]]
-    if not both:
-        return
-    from bayesieve.assess.figures.style import BLUE, RULE, dress, new_figure, save
-
-    figure = new_figure(6.4, 1.2 + 0.3 * len(both))
-    axes = figure.add_subplot()
-    dress(axes, title="Ours / the paper's", xlabel="ratio", ylabel="", grid="x")
-    axes.barh(range(len(both)), [own["ours"] / own["paper"] for own in both], color=BLUE)
-    axes.axvline(1.0, color=RULE)
-    axes.set_yticks(range(len(both)), [f"{own['what']}, {own['metric']}" for own in both])
-    axes.invert_yaxis()
-    save(figure, path)

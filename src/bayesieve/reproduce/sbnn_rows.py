@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from bayesieve.reproduce.entries import SBNN, Row
+from bayesieve.studies.sbnn_published import CIFAR10, LENET5, MNIST, VGG, WIDTHS, Pairs
 
 _SETS = ("boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "wine", "yacht",
          "year")  # fmt: skip
@@ -15,16 +16,6 @@ _ONE_SHOT = {
     90: (6.22, 14.98, 6.15, 0.27, 0.04, 17.08, 11.15, 0.79, 4.27, 11.35),
     95: (7.18, 15.03, 10.08, 0.26, 0.03, 17.08, 7.69, 0.79, 7.94, 11.33),
 }
-# test error in % of sBNN and of Bayes by backprop at a droprate in %
-_WIDE = {0: (1.58, 1.24), 50: (1.57, 1.24), 75: (1.52, 1.24), 95: (1.54, 1.29), 98: (1.61, 1.39)}
-_CIFAR = {0: (26.34, 25.81), 50: (27.02, 25.86), 75: (27.04, 25.82), 90: (26.63, 26.26),
-          95: (27.45, 29.64), 98: (33.92, 42.83)}  # fmt: skip
-# table 8: prior set 1 and 2 at a droprate in %
-_PRIORS = {
-    "0": (0.70, 1.03), "96": (0.69, 1.01), "97": (0.87, 1.01), "98": (1.56, 1.01),
-    "98.5": (2.64, 1.00), "99": (4.46, 1.03), "99.2": (9.99, 1.06), "99.5": (24.93, 1.30),
-    "99.7": (63.82, 1.78), "99.9": (83.08, 31.62),
-}  # fmt: skip
 _ERROR = "test error in %"
 _RANKED = {"inclusion": "inclusion", "snr": "signal to noise"}
 _BOTH = ("95", "98", "99", "99.5")  # droprates at which both rankings are shown, in %
@@ -38,9 +29,10 @@ def sbnn_rows() -> Iterator[Row]:
     yield from _mnist()
     yield from _cifar()
     yield from _lenets()
-    for key, what, error in (("0", "dense network", 7.6), ("98.5", "98.5 % zeros", 8.7)):
-        yield Row(f"sbnn-table-9-{key}", SBNN, "table 9", f"VGG-like, {_JPEG}, {what}", _ERROR,
-                  error, "sbnn-vgg", key, "error")  # fmt: skip
+    for zeros, error in VGG.items():
+        what = f"{zeros:g} % zeros" if zeros else "dense network"
+        yield Row(f"sbnn-table-9-{zeros:g}", SBNN, "table 9", f"VGG-like, {_JPEG}, {what}", _ERROR,
+                  error, "sbnn-vgg", f"{zeros:g}", "error")  # fmt: skip
 
 
 def _simulations() -> Iterator[Row]:
@@ -82,10 +74,10 @@ def _uci() -> Iterator[Row]:
 
 
 def _mnist() -> Iterator[Row]:
-    for width, error in ((400, 1.45), (800, 1.47), (1200, 1.58)):
+    for width, error in WIDTHS.items():
         yield Row(f"sbnn-table-4-{width}", SBNN, "table 4", f"MNIST, 2 x {width} units", _ERROR,
                   error, "sbnn-droprate", f"m{width}", "error")  # fmt: skip
-    yield from _one_shot("5", "MNIST, 2 x 1200 units", "m1200", _WIDE)
+    yield from _one_shot("5", "MNIST, 2 x 1200 units", "m1200", MNIST)
     yield Row("sbnn-table-5-gradual", SBNN, "table 5",
               "MNIST, 2 x 1200 units, 98 % zeros, pruned gradually", _ERROR, 1.61, "sbnn-mnist",
               "m1200-98", "error")  # fmt: skip
@@ -94,12 +86,10 @@ def _mnist() -> Iterator[Row]:
 
 
 def _cifar() -> Iterator[Row]:
-    yield from _one_shot("6", f"{_JPEG} flattened, 2 x 1200 units", "cifar10", _CIFAR)
+    yield from _one_shot("6", f"{_JPEG} flattened, 2 x 1200 units", "cifar10", CIFAR10)
 
 
-def _one_shot(
-    table: str, what: str, key: str, errors: dict[int, tuple[float, float]]
-) -> Iterator[Row]:
+def _one_shot(table: str, what: str, key: str, errors: Pairs) -> Iterator[Row]:
     """A table of droprates: sBNN by both rankings, then Bayes by backprop."""
     for rate, (own, _) in errors.items():
         if table == "5" and not rate:
@@ -132,7 +122,8 @@ def _lenets() -> Iterator[Row]:
         yield Row(f"sbnn-table-7-{name}", SBNN, "table 7", what, _ERROR, error, "sbnn-mnist", key,
                   "error")  # fmt: skip
     for prior in (1, 2):
-        for share, errors in _PRIORS.items():
+        for dropped, errors in LENET5.items():
+            share = f"{dropped:g}"
             what = f"LeNet-5-Caffe, prior set {prior}"
             for score, by in _rankings(share):
                 cut = f"{share} % dropped, by {by}" if score else "nothing dropped"

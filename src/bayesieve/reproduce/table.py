@@ -6,12 +6,13 @@ from itertools import groupby
 from typing import Any
 
 from bayesieve.reproduce.catalogue import ROWS, Row
-from bayesieve.reproduce.findings import Finding, Place
+from bayesieve.reproduce.findings import Finding, Place, is_quick
 
 Findings = Mapping[Place, Finding]
 Shown = Mapping[str, Any]  # one object of `listing`
 SHORT = ("worse", "missed")  # of the paper, of our own target
 OPEN = "to be measured"
+QUICK = "quick run"  # shows that a study works; its numbers are compared with nothing
 _ROUNDING = 1e-9
 
 
@@ -29,7 +30,7 @@ def listing(findings: Findings, rows: Sequence[Row] = ROWS) -> list[dict[str, An
 def counts(rows: Sequence[Shown]) -> dict[str, int]:
     """How many rows have which status; reasons why there is no number count as "no data"."""
     found = Counter(_kind(own) for own in rows)
-    order = ("reached", "met", *SHORT, "measured", OPEN, "no data")
+    order = ("reached", "met", *SHORT, "measured", QUICK, OPEN, "no data")
     return {kind: found[kind] for kind in order if found[kind]}
 
 
@@ -101,6 +102,8 @@ def _object(row: Row, findings: Findings) -> dict[str, Any]:
 def _status(row: Row, found: Finding | None) -> str:
     if found is None:
         return row.unavailable or OPEN
+    if is_quick({"command": found.command}):
+        return QUICK
     aim = row.target if row.paper is None else row.paper
     if aim is None or row.better == "neither":
         return "measured"

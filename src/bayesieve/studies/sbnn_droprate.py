@@ -126,6 +126,7 @@ def run_setting(
         schedule=Schedule(lr="cosine", kl=setting.kl, kl_warmup_epochs=min(10, setting.epochs / 6)),
     )
     scores: tuple[ScoreName, ...] = ("snr",) if setting.method == "bbb" else ("inclusion", "snr")
+    score_on = score_on.to(device)  # once, not for every mask
     rows = [_seed(own, score_on, scores) for own in run.posteriors]
     return {
         "name": name,

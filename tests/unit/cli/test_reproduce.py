@@ -54,9 +54,11 @@ def test_a_run_leaves_record_table_and_rows(tmp_path, monkeypatch):
     measured = {own["name"]: own["ours"] for own in rows if own["ours"] is not None}
     assert set(measured) == {"own-tdamp-energy", "own-tdamp-yacht"}
     assert (out / "findings.csv").read_text().startswith("study,key,field,value")
-    assert (out / "rows.md").read_text().count("\n| ") == 2  # below the head and the rule
+    assert (out / "rows.md").read_text().count("| quick run |") == 2
+    assert (out / "rows.png").stat().st_size > 10_000
     text = ok("reproduce", "tdamp-uci", "--quick", "--out", out).stdout
     assert "no evidence" in text
+    assert "findings.csv, record.json, rows.md, rows.png" in text
     assert "a study talks" not in text
 
 

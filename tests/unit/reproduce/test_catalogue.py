@@ -131,6 +131,13 @@ def test_status(change, value, status):
             "command"} <= own.keys()  # fmt: skip
 
 
+def test_a_quick_run_is_compared_with_nothing():
+    quick = finding(9.9, command="python -m bayesieve.studies.s --quick")
+    rows = listing(quick, [row()])
+    assert (rows[0]["status"], rows[0]["ours"]) == ("quick run", 9.9)
+    assert counts(rows) == {"quick run": 1}
+
+
 def test_counts_and_gaps_in_words():
     lost = row(name="b", key="l", unavailable="no such data")
     rows = listing(finding(2.5), [row(), lost, row(key="x"), row(key="y")])

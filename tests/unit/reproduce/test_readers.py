@@ -66,3 +66,19 @@ def test_model_reduction_keeps_each_rows_machine(found):
 
 def test_a_reduction_without_test_images_gives_nothing(found):
     assert found({"study": "bmr_mnist", "records": [{"name": "l5", "held_out": {}}]}) == {}
+
+
+@pytest.mark.parametrize(
+    ("n_train", "command", "key"),
+    [(10_000, "--seeds 5", "tdamp-128"), (60_000, "--full", "tdamp-128/60000"),
+     (2_000, "--quick", "tdamp-128")],
+)  # fmt: skip
+def test_message_passing_is_told_apart_by_its_images(tmp_path, n_train, command, key):
+    own = {"name": "tdamp-128", "mean": {"accuracy": 0.9, "seconds_per_pass": 1.0},
+           "seeds": [{"history": [{}, {}]}]}  # fmt: skip
+    record = {**HEAD, "study": "tdamp_mnist", "n_train": n_train, "command": f"x {command}",
+              "records": [own]}  # fmt: skip
+    (tmp_path / "a.json").write_text(json.dumps(record))
+    found = read_findings(tmp_path, quick=True)
+    assert found["tdamp-mnist", key, "accuracy"].value == 0.9
+    assert found["tdamp-mnist", key, "passes"].value == 2

@@ -12,7 +12,8 @@ from bayesieve.studies import tdamp_uci
 
 RESULTS = Path(__file__).parents[3] / "results"
 CHEAP = ("sbnn_mnist_l300", "bmr_mnist_l5", "structured_lenet5", "laplace_bmr", "tdamp_uci",
-         "tdamp_mnist", "aeb_linear", "sbnn_droprate_set2")  # fmt: skip
+         "tdamp_mnist", "aeb_linear", "sbnn_droprate_set2", "bmr_images", "aeb_uci",
+         "sbnn_tables")  # fmt: skip
 
 
 def read(name):
@@ -78,5 +79,6 @@ def test_short_runs_are_compared_with_their_record(tmp_path, monkeypatch, capsys
     found = running.verify(results, tmp_path / "scratch", told.append)
     (run,) = (own for own in found if own.how == "run")
     assert (run.recorded, run.again, run.agrees) == (yacht["splits"][0]["rmse"], 9.0, False)
-    assert told == ["a.json: counting again", "tdamp-uci: running --sets yacht"]
+    assert told == ["a.json: 2 numbers counted, averaged or solved again",
+                    "tdamp-uci: running --sets yacht"]  # fmt: skip
     assert capsys.readouterr().out == ""  # standard output is for the result

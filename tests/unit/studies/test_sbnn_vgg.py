@@ -63,6 +63,7 @@ def test_a_sparse_run_starts_from_the_dense_network(precision):
 def test_the_command_writes_a_record_that_reproduce_reads(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sbnn_vgg, "load_data", lambda name: images())
     monkeypatch.setattr(sbnn_vgg, "STAGES", ((128, 128), (512,)))
+    monkeypatch.setattr(sbnn_vgg, "_QUICK_EPOCHS", 4)
     out = tmp_path / "record.json"
     folder = str(tmp_path)
     sbnn_vgg.main(["--quick", "--limit", "600", "--device", "cpu", "--figures", folder, "--out",
@@ -71,6 +72,18 @@ def test_the_command_writes_a_record_that_reproduce_reads(tmp_path, monkeypatch,
     assert [row["setting"]["zeros"] for row in rows] == [0.0, 98.5]
     assert (tmp_path / "sbnn_vgg.png").stat().st_size > 10_000
     assert "| paper %" in capsys.readouterr().out
+    again = tmp_path / "again"
+    sbnn_vgg.main(["--draw", str(out), "--figures", str(again)])
+    assert (again / "sbnn_vgg.png").read_bytes() == (tmp_path / "sbnn_vgg.png").read_bytes()
     found = read_findings(tmp_path, quick=True)
     assert found["sbnn-vgg", "98.5", "error"].value == rows[1]["error"]
     assert found["sbnn-vgg", "0", "error"].value == rows[0]["error"]
+
+
+def test_a_picture_needs_a_folder_and_a_sparse_network(tmp_path):
+    record = tmp_path / "record.json"
+    record.write_text(json.dumps({"rows": [{"setting": {"zeros": 0.0}, "error": 9.0}]}))
+    with pytest.raises(ValueError, match="--figures FOLDER"):
+        sbnn_vgg.main(["--draw", str(record)])
+    with pytest.raises(ValueError, match="no sparse network"):
+        sbnn_vgg.main(["--draw", str(record), "--figures", str(tmp_path)])
