@@ -22,12 +22,15 @@ def test_a_comparison_has_numbers_words_and_a_table(tmp_path):
     result = as_json("compare", *arguments)
     assert json.loads((out / "compare.json").read_text()) == result
     assert [own["name"] for own in result["methods"]] == ["map", "dropout", "ensemble", "sbnn"]
-    assert len(result["reading"]) == len(result["standings"]) == 5
+    assert len(result["reading"]) == 5 + 1
+    assert len(result["standings"]) == 5
     rows = list(csv.DictReader((out / "compare.csv").read_text().splitlines()))
     assert len(rows) == 4 * 2 * 5
     assert rows[0].keys() == {"method", "seed", "place", "metric", "value"}
     page = (out / "compare.md").read_text()
     assert "| sbnn |" in page
+    assert "by magnitude (map, dropout, ensemble) and signal to noise (sbnn)." in page
+    assert "ensemble shares its passes among 5 networks: each had 1" in page
     assert "critical difference" in page
     assert (out / "compare.png").exists()
     assert not (out / "compare.partial.json").exists()
@@ -51,6 +54,8 @@ def test_a_method_that_does_not_apply_is_named_with_the_reason(tmp_path):
     [
         (("--methods", "sbn"), "Did you mean 'sbnn'"),
         (("--zeros", "most"), "--zeros must be numbers"),
+        (("--precision", "half"), "--precision must be float32 or bf16; got 'half'"),
+        (("--compile", "maybe"), "--compile must be auto or on or off; got 'maybe'"),
         (("--n-train", "9999999"), "--n-train must be 1 to"),
         (("--n-test", "0"), "--n-test must be 1 to"),
         (("--set", "map.lr=1"), "--set must read METHOD.SECTION.NAME=VALUE"),
@@ -128,6 +133,17 @@ def test_what_cannot_be_joined(tmp_path):
     assert "there is no compare.json or compare.partial.json" in nothing
     (tmp_path / "compare.json").write_text('{"format": 1}')
     assert "was not written by `bayesieve compare`" in refused(2, "compare", tmp_path, *out)
+
+
+def test_the_precision_of_training_is_passed_on_and_named(tmp_path):
+    methods = ("--methods", "map,dropout")
+    plain = part(tmp_path / "a", *methods)
+    half = part(tmp_path / "b", *methods, "--precision", "bf16")
+    assert "bfloat16" in (tmp_path / "b" / "compare.md").read_text()
+    assert "bfloat16" not in (tmp_path / "a" / "compare.md").read_text()
+    for one, other in zip(plain["methods"], half["methods"], strict=True):
+        assert one["seeds"][0]["NLL"] != other["seeds"][0]["NLL"]
+        assert one["seeds"][0]["NLL"] == pytest.approx(other["seeds"][0]["NLL"], rel=0.05)
 
 
 def test_a_setting_of_one_method_can_be_changed(tmp_path):

@@ -1,7 +1,7 @@
 """`bayesieve compare`: all engines on one network and data set under one budget."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -12,6 +12,9 @@ EXAMPLE = (
     "Example: bayesieve compare --data mnist --net lenet-300-100 --epochs 20 --seeds 3 "
     "--outside fashion-mnist --out runs/compare"
 )
+Name = TypeVar("Name", bound=str)
+_MODES: tuple[Literal["auto", "on", "off"], ...] = ("auto", "on", "off")
+_PRECISIONS: tuple[Literal["float32", "bf16"], ...] = ("float32", "bf16")
 
 
 def compare(
@@ -76,6 +79,13 @@ def compare(
             help="Whether to compile steps: auto does it for long runs.", metavar="auto|on|off"
         ),
     ] = "auto",
+    precision: Annotated[
+        str,
+        typer.Option(
+            help="Of the network in a training step; bf16 is faster on a GPU.",
+            metavar="float32|bf16",
+        ),
+    ] = "float32",
     force: Annotated[bool, typer.Option("--force", help="Replace what is in --out.")] = False,
     figures: FiguresFlag = True,
     json: JsonFlag = False,
@@ -106,7 +116,8 @@ def compare(
         flip=flip,
         seed=seed,
         device=device,
-        compile=_choice(compile),
+        compile=_choice("--compile", compile, _MODES),
+        precision=_choice("--precision", precision, _PRECISIONS),
     )
     budget = {
         "epochs": epochs,
@@ -127,11 +138,11 @@ def _say(result: dict[str, Any], out: Path, *, json: bool) -> None:
         _show(result, out)
 
 
-def _choice(text: str) -> Literal["auto", "on", "off"]:
-    for mode in ("auto", "on", "off"):
-        if text == mode:
-            return mode
-    raise UsageError(f"--compile must be auto, on or off; got {text!r}.")
+def _choice(flag: str, text: str, known: tuple[Name, ...]) -> Name:
+    for name in known:
+        if text == name:
+            return name
+    raise UsageError(f"{flag} must be {' or '.join(known)}; got {text!r}.")
 
 
 def _fractions(text: str) -> tuple[float, ...]:

@@ -15,6 +15,7 @@ from bayesieve.core.storage import atomic_write
 RECORD = "compare.json"
 PARTIAL = "compare.partial.json"  # what a comparison that is still running, or died, has so far
 Record = dict[str, Any]
+_SCORES = {"snr": "signal to noise"}
 
 
 def write_partial(result: Mapping[str, Any], out: Path) -> None:
@@ -55,8 +56,18 @@ def _notes(result: Mapping[str, Any]) -> list[str]:
     asked = result["budget"]["zeros"]
     one_seed = all(len(own["seeds"]) == 1 for own in result["methods"])
     each = (removed_already(own["name"], asked, own["zeros_reached"]) for own in result["methods"])
-    notes = [note for note in each if note is not None]
+    notes = [
+        *(_sharing(own) for own in result["methods"] if own.get("members", 1) > 1),
+        *(note for note in each if note is not None),
+    ]
     return ["One seed: how much of this is chance is not known.", *notes] if one_seed else notes
+
+
+def _sharing(own: Mapping[str, Any]) -> str:
+    return (
+        f"{own['name']} shares its passes among {own['members']} networks: each had "
+        f"{own['epochs']}, so it is compared at an equal cost, not at its best."
+    )
 
 
 def _table(methods: Sequence[Mapping[str, Any]], found: Sequence[Standing]) -> list[list[str]]:
@@ -113,8 +124,9 @@ def _conditions(result: Mapping[str, Any]) -> str:
     n_seeds = {len(own["seeds"]) for own in result["methods"]}
     seeds = str(n_seeds.pop()) if len(n_seeds) == 1 else f"{min(n_seeds)} to {max(n_seeds)}"
     text = (
-        f"{_count(budget['epochs'], 'pass')} over {data['n_train']:,} examples for each method "
-        f"(an ensemble shares them), {seeds} seed{'' if seeds == '1' else 's'}, "
+        f"{_count(budget['epochs'], 'pass')} over {data['n_train']:,} examples in batches of "
+        f"{budget['batch_size']} for each method (an ensemble shares them), {seeds} "
+        f"seed{'' if seeds == '1' else 's'}, "
         f"{budget['draws']} draws per prediction (a sampler: the draws it kept), scored on "
         f"{data['n_scored']:,} {scored}."
     )
@@ -123,11 +135,22 @@ def _conditions(result: Mapping[str, Any]) -> str:
         text += f" Training images moved by up to {wanted['shift']} pixels{flipped}."
     if budget["zeros"]:
         text += (
-            f" Zeros by one-shot pruning and {_count(budget['finetune'], 'pass')} with the mask: "
-            "by signal to noise where the posterior has standard deviations, else by magnitude."
+            f" Zeros by one-shot pruning and {_count(budget['finetune'], 'pass')} with the mask, "
+            f"by {_scores_used(result['methods'])}."
         )
+    if wanted.get("precision", "float32") != "float32":
+        text += " The networks train in bfloat16 and are scored in float32."
     devices = list(dict.fromkeys(own["device"] for own in result["methods"]))
     return f"{text} Trained on {' and '.join(devices)}, torch {result['machine']['torch']}."
+
+
+def _scores_used(methods: Sequence[Mapping[str, Any]]) -> str:
+    """What methods are pruned by: signal to noise (sbnn), magnitude (map, sghmc)."""
+    names: dict[str, list[str]] = {}
+    for own in methods:
+        names.setdefault(own["score"], []).append(own["name"])
+    words = [f"{_SCORES.get(score, score)} ({', '.join(who)})" for score, who in names.items()]
+    return " and ".join(words) if len(words) < 3 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def _count(n: int, what: str) -> str:
@@ -140,7 +163,7 @@ def _legend(result: Mapping[str, Any]) -> str:
         "what must survive a step, for one seed."
     )
     if all(own["peak_bytes"] is not None for own in result["methods"]):
-        text += " Device: the most that training all seeds together allocated, besides the data."
+        text += " Device: the most that training allocated at any time, besides the data."
     return text
 
 

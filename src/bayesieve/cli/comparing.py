@@ -19,6 +19,7 @@ from bayesieve.cli.methods import METHODS, Section, build_method, check_name, re
 from bayesieve.cli.networks import default_net
 from bayesieve.compare import Budget, Scoring, measure, reachable
 from bayesieve.core.network import Network
+from bayesieve.core.precision import Precision
 from bayesieve.core.problem import Problem
 from bayesieve.data import DataSet, Examples, load_data
 from bayesieve.data.pixels import PixelScale
@@ -46,6 +47,7 @@ class Wanted:
         seed: of everything.
         device: where to train.
         compile: whether to compile steps.
+        precision: of the network in a training step.
     """
 
     data: str
@@ -62,6 +64,7 @@ class Wanted:
     seed: int
     device: str
     compile: CompileMode
+    precision: Precision = "float32"
 
 
 def run_comparison(
@@ -141,7 +144,8 @@ class _Bench:
         foreign = None if self.outside is None or scale is None else scale.inputs(self.outside)
         net = NetConfig(name=wanted.net)
         model = build_module(net, data, wanted.seed)
-        problem = Problem(model, build_likelihood(net, data), data.train).to(self.device)
+        likelihood, precision = build_likelihood(net, data), wanted.precision
+        problem = Problem(model, likelihood, data.train, precision=precision).to(self.device)
         method = build_method(name, data.task, problem.n_data, budget, changes)
         augment = build_augment(self.augmentation, data)
         tests = Scoring(data.test, foreign, scale)

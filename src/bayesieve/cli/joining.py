@@ -11,7 +11,8 @@ from bayesieve.cli.methods import METHODS
 
 # What parts are made by, and where.
 _MAY_DIFFER = ("methods", "changes", "seed", "seeds", "device", "compile")
-_ALIKE = ("name", "engine", "kind", "score", "epochs", "device")  # of one method in two parts
+# Of one method in two parts.
+_ALIKE = ("name", "engine", "kind", "score", "members", "epochs", "device")
 
 
 def join(parts: Sequence[Path], out: Path, *, figures: bool) -> Record:
@@ -85,7 +86,7 @@ def _methods(records: Sequence[Record], parts: Sequence[Path]) -> list[dict[str,
 def _together(a: Mapping[str, Any], b: Mapping[str, Any], part: Path) -> dict[str, Any]:
     """One method with the seeds of two parts."""
     for name in _ALIKE:
-        if a[name] != b[name]:
+        if a.get(name) != b.get(name):
             raise UsageError(f"{part}: {a['name']} has another {name} than in an earlier part.")
     twice = [own for own in b["repetitions"] if own in a["repetitions"]]
     if twice:

@@ -1,8 +1,8 @@
 """Methods side by side: one network, one data set, one budget of gradient evaluations.
 
-`terms` are what a method may spend and is scored on; `measuring` trains and scores one, `thinning`
-prunes it; `ranking` says which differences mean something, `reading` puts them into words. Nothing
-here knows the names of engines: see `cli.methods`.
+`terms` are what a method may spend and is scored on; `measuring` scores one, which `learning`
+trains and `thinning` prunes; `ranking` says which differences mean something, `reading` puts them
+into words. Nothing here knows the names of engines: see `cli.methods`.
 """
 
 from bayesieve.compare.measuring import measure

@@ -1,12 +1,9 @@
 """One method, trained within a budget and scored in every way that is asked for.
 
 Every method may evaluate as many gradients as the others: an ensemble of M networks trains each of
-them for 1/M of the epochs. Seeds train together as a population.
+them for 1/M of the epochs.
 """
 
-import gc
-import math
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,15 +15,15 @@ from bayesieve.assess.metrics import auroc
 from bayesieve.assess.predict import ClassPrediction, predict
 from bayesieve.assess.robustness import Attacked, fgsm_curve
 from bayesieve.compare.dropout import dropout_draws, with_dropout
+from bayesieve.compare.learning import learn
 from bayesieve.compare.terms import Budget, Method, Scoring
 from bayesieve.compare.thinning import reachable, sieved
+from bayesieve.core.network import Network
 from bayesieve.core.posterior import Posterior, Samples
 from bayesieve.core.problem import Problem
-from bayesieve.core.state import named_tensors
 from bayesieve.data.augment import Augment
-from bayesieve.errors import DivergedError, UnsupportedModelError
+from bayesieve.errors import UnsupportedModelError
 from bayesieve.training.compiling import CompileMode
-from bayesieve.training.fit import Fit, fit
 
 Numbers = dict[str, float]  # what one seed scored, by the name of the metric
 _ATTACKED_AT_ONCE = 4096  # inputs times draws whose activations are held for a gradient
@@ -58,35 +55,21 @@ def measure(
         Plain values. `seeds` holds the numbers of each repetition and `repetitions` its name,
         (seed, place); `zeros_reached` what fraction each was pruned to, which is more than asked
         where the engine itself had removed more. `seconds` is the training of all of them, `bytes`
-        the state of one, `peak_bytes` the most that a device allocated for all of them besides the
-        data (None on a CPU).
+        the state of one, `peak_bytes` the most that a device allocated at any time besides the data
+        (None on a CPU).
     """
-    own = model
+    own, plain = model, problem.network  # whose units are linked, with dropout or without
+    _check_reachable(method, plain, budget)
     if method.kind == "dropout":
         own = with_dropout(model, method.dropout)
         data = problem.x.to("cpu"), problem.y.to("cpu")  # where the module is
-        problem = Problem(own, problem.likelihood, data).to(problem.device)
-    _check_reachable(method, problem, budget)
+        problem = Problem(own, problem.likelihood, data, precision=problem.precision).to(
+            problem.device
+        )
     members = method.members if method.kind == "ensemble" else 1
-    epochs = max(1, math.ceil(budget.epochs / members))
-    on_cuda = problem.device.type == "cuda"
-    before = _allocated(problem.device)
-    start = time.perf_counter()
-    run = fit(
-        problem,
-        method.engine,
-        epochs=epochs,
-        batch_size=budget.batch_size,
-        seed=seed,
-        n_models=budget.seeds * members,
-        schedule=method.schedule,
-        augment=augment,
-        compile=compile,
-    )
-    seconds = time.perf_counter() - start
-    peak = torch.cuda.max_memory_allocated(problem.device) - before if on_cuda else None
-    learned = _learned(run)
-    pruned = sieved(method, problem, learned, budget, members, augment)
+    whole = learn(method, problem, budget, members, seed, augment, compile)
+    learned = whole.posteriors
+    pruned = sieved(method, problem, learned, budget, members, augment, plain, compile)
     seeds, reached = [], []
     for first in range(0, len(learned), members):
         group = slice(first, first + members)
@@ -104,42 +87,24 @@ def measure(
         "engine": repr(method.engine),
         "kind": method.kind,
         "score": method.score,
-        "epochs": epochs,
-        "seconds": seconds,
-        "bytes": _state_bytes(run) / budget.seeds,
-        "peak_bytes": peak,
+        "members": members,
+        "epochs": whole.epochs,
+        "seconds": whole.seconds,
+        "bytes": whole.state_bytes / budget.seeds,
+        "peak_bytes": whole.peak_bytes,
         "repetitions": [[seed, place] for place in range(budget.seeds)],
         "zeros_reached": reached,
         "seeds": seeds,
     }
 
 
-def _check_reachable(method: Method, problem: Problem, budget: Budget) -> None:
-    """Raise before training where pruning would fail; layers with dropout keep all their biases."""
-    for zeros, reason in reachable(problem.network, budget.zeros)[1].items():
+def _check_reachable(method: Method, network: Network, budget: Budget) -> None:
+    """Raise before training where pruning would fail."""
+    for zeros, reason in reachable(network, budget.zeros)[1].items():
         raise UnsupportedModelError(
             f"{method.name}: its network cannot have {100 * zeros:g} % zeros: {reason} Ask for "
             "fewer zeros."
         )
-
-
-def _allocated(device: torch.device) -> int:
-    """Bytes in use on a CUDA device, from where its peak is counted anew; 0 elsewhere."""
-    if device.type != "cuda":
-        return 0
-    gc.collect()  # graphs of earlier methods hold memory until their cycles are found
-    torch.cuda.reset_peak_memory_stats(device)
-    return torch.cuda.memory_allocated(device)
-
-
-def _learned(run: Fit) -> list[Posterior]:
-    every = run.posteriors
-    if not all(bool(one.mean.isfinite().all()) for one in every):  # the last step may do it
-        raise DivergedError(
-            f"{type(run.engine).__name__}: weights are not finite after training. Lower its "
-            "learning rate."
-        )
-    return every
 
 
 def _predictor(
@@ -195,7 +160,3 @@ def _pruned_score(
     found = evaluate(learned, tests.inside, n_samples=n, seed=seed).to_dict()
     name, value = ("error", found["error"]) if "error" in found else ("RMSE", found["rmse"])
     return {f"{name} at {100 * zeros:g} % zeros": float(value)}
-
-
-def _state_bytes(run: Fit) -> int:
-    return sum(value.numel() * value.element_size() for _, value in named_tensors(run.state))

@@ -2,19 +2,20 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
-from torch import nn
+from torch import Tensor
 
+from bayesieve.compare.learning import models_at_once
 from bayesieve.compare.terms import Budget, Method
 from bayesieve.core.network import Network
-from bayesieve.core.posterior import Posterior, SparseModel
+from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel
 from bayesieve.core.problem import Problem
 from bayesieve.data.augment import Augment
 from bayesieve.sieve.prune import prune
-from bayesieve.sieve.rules import fewest_kept, keep_zeros
+from bayesieve.sieve.rules import Rule, fewest_kept, keep_zeros
+from bayesieve.training.compiling import CompileMode
 from bayesieve.training.fit import fit
-
-_WEIGHTS_AT_ONCE = 32_000_000  # of models that train together
 
 
 def sieved(
@@ -24,6 +25,8 @@ def sieved(
     budget: Budget,
     members: int,
     augment: Augment | None,
+    units: Network,
+    compile: CompileMode,
 ) -> list[list[SparseModel]]:
     """Every model pruned in one shot to each fraction of zeros, then trained on with its mask.
 
@@ -34,17 +37,18 @@ def sieved(
         budget: fractions of zeros and passes.
         members: networks that share the passes.
         augment: random changes of the images.
+        units: the network without dropout, whose units are removed; it has the same weights.
+        compile: whether to compile the elementwise part of a step.
 
     Returns:
         One list per fraction, of as many models as were learned.
     """
-    masked = [
-        prune(one, keep_zeros(zeros, score=method.score))
-        for zeros in budget.zeros
-        for one in learned
-    ]
+    rules: list[Rule] = [keep_zeros(zeros, score=method.score) for zeros in budget.zeros]
+    if method.kind == "dropout":
+        rules = [_on(units, rule) for rule in rules]
+    masked = [prune(one, rule) for rule in rules for one in learned]
     done: list[SparseModel] = []
-    at_once = _models_at_once(problem)
+    at_once = models_at_once(problem)
     for first in range(0, len(masked), at_once):
         part = masked[first : first + at_once]
         run = fit(
@@ -56,10 +60,21 @@ def sieved(
             schedule=method.finetune,
             start_from=part,
             augment=augment,
+            compile=compile,
         )
         pairs = zip(run.posteriors, part, strict=True)
         done += [SparseModel(one.masked(own.keep), own.keep) for one, own in pairs]
     return [done[first : first + len(learned)] for first in range(0, len(done), len(learned))]
+
+
+def _on(units: Network, rule: Rule) -> Rule:
+    """The rule, told which units there are: a layer with dropout is foreign to it."""
+
+    def on_units(posterior: Posterior, within: Tensor | None) -> Tensor:
+        assert isinstance(posterior, Factorised | Samples)
+        return rule(replace(posterior, network=units), within)
+
+    return on_units
 
 
 def reachable(
@@ -89,11 +104,3 @@ def reachable(
         if own < fewest
     }
     return tuple(own for own in zeros if own not in reasons), reasons
-
-
-def _models_at_once(problem: Problem) -> int:
-    """How many pruned models train together; convolutions of many models at once are slow."""
-    kinds = (nn.Conv1d, nn.Conv2d)
-    if any(isinstance(module, kinds) for module in problem.network.skeleton.modules()):
-        return 1
-    return max(1, _WEIGHTS_AT_ONCE // problem.layout.size)

@@ -5,6 +5,8 @@ import pytest
 from bayesieve.cli.config_files import UsageError
 from bayesieve.cli.methods import METHODS, build_method, read_changes
 from bayesieve.compare import Budget
+from bayesieve.core.gaussian_laplace import GaussianLaplace
+from bayesieve.core.priors import Normal
 from bayesieve.engines.bmr import BMR
 from bayesieve.engines.sghmc import SGHMC
 from bayesieve.engines.tdamp import TDAMP
@@ -50,6 +52,13 @@ def test_chains_are_as_long_as_their_run():
     assert own.finetune_engine.chain.burn_in == 0.6 * 5 * 500
     assert own.finetune.lr == "constant"
     assert method("map").finetune.lr == "cosine"
+
+
+def test_the_prior_of_what_is_left_of_a_sparse_chain_is_the_slab():
+    own = method("sghmc-sa", "sghmc-sa.engine.slab_std=0.4")
+    assert (own.engine.prior, own.engine.adapt) == (GaussianLaplace(0.05, 0.4), "sa")
+    assert (own.finetune_engine.prior, own.finetune_engine.adapt) == (Normal(0.4), "none")
+    assert method("sghmc").finetune_engine.prior == method("sghmc").engine.prior
 
 
 def test_what_is_pruned_by():

@@ -1,14 +1,20 @@
-"""Which fractions of zeros a network can have."""
+"""Which fractions of zeros a network can have, and what pruned ones are trained with."""
 
 import pytest
+import torch
 from torch import nn
 
-from bayesieve.compare.dropout import with_dropout
+from bayesieve.compare import Budget, Method, thinning
+from bayesieve.compare.dropout import DroppedLinear, with_dropout
 from bayesieve.compare.thinning import reachable
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised
+from bayesieve.core.problem import Problem
+from bayesieve.engines.map import MAP
 from bayesieve.sieve.rules import fewest_kept, keep_zeros
+from bayesieve.training.fit import fit
+from bayesieve.training.schedule import Schedule
 
 MODELS = {
     "mlp": lambda: nn.Sequential(nn.Linear(6, 7), nn.ReLU(), nn.Linear(7, 5), nn.Tanh(),
@@ -45,7 +51,40 @@ def test_pruning_succeeds_exactly_where_it_is_said_to(name):
         keep_zeros(levels[0], score="magnitude")(posterior)
 
 
-def test_what_always_stays_is_a_path_and_its_biases_unless_there_is_dropout():
-    plain, dropped = (Network.of(MODELS[own](), Categorical()) for own in ("mlp", "dropout"))
+def test_what_always_stays_is_a_path_and_its_biases():
+    plain = Network.of(MODELS["mlp"](), Categorical())
     assert fewest_kept(plain) == 3 + 2 + 3  # weights, hidden biases, outputs
-    assert fewest_kept(dropped) == 3 + 7 + 5 + 3
+
+
+def trained_on(monkeypatch, kind, compile="off"):
+    """What `sieved` makes of a network, and the arguments of its training."""
+    given = {}
+
+    def noted(*arguments, **named):
+        given.update(named)
+        return fit(*arguments, **named)
+
+    monkeypatch.setattr(thinning, "fit", noted)
+    torch.manual_seed(0)
+    plain = MODELS["mlp"]()
+    own = with_dropout(plain, 0.1) if kind == "dropout" else plain
+    problem = Problem(own, Categorical(), (torch.randn(32, 6), torch.arange(32) % 3))
+    method = Method("it", MAP(), Schedule(), "magnitude", kind)
+    budget = Budget(epochs=1, batch_size=16, seeds=1, zeros=(0.8,), finetune=1)
+    learned = [fit(problem, MAP(), epochs=1, seed=0).posterior]
+    units = Network.of(plain, Categorical())
+    ((one,),) = thinning.sieved(method, problem, learned, budget, 1, None, units, compile)
+    return one, given
+
+
+def test_dropout_loses_the_biases_of_dead_units_like_the_network_without_it(monkeypatch):
+    dropped, plain = (trained_on(monkeypatch, kind)[0] for kind in ("dropout", "point"))
+    hidden = dropped.layout.slices["0.bias"]
+    assert 0 < dropped.keep[hidden].sum() < 7
+    assert dropped.zeros == pytest.approx(plain.zeros, abs=0.05)
+    assert any(isinstance(own, DroppedLinear) for own in dropped.network.skeleton.modules())
+
+
+def test_what_is_left_trains_as_the_whole_did(monkeypatch):
+    assert trained_on(monkeypatch, "point")[1]["compile"] == "off"
+    assert trained_on(monkeypatch, "point", "auto")[1]["compile"] == "auto"
