@@ -1,6 +1,13 @@
-"""Take the pictures of docs/report.md: `python docs/make_report_images.py runs/demo`.
+"""Take the pictures of docs/report.md and the README from the pages of runs.
 
-Needs Chromium, and playwright (the extra `dev`). The run should be one of `bayesieve demo`.
+    bayesieve demo --out runs/demo
+    python docs/make_report_images.py demo runs/demo
+
+    bayesieve train --data mnist --net lenet-300-100 --engine map --epochs 15 --out runs/dense
+    bayesieve train --data mnist --net lenet-300-100 --epochs 30 --zeros 0.98 --out runs/sparse
+    python docs/make_report_images.py readme runs/sparse --before runs/dense
+
+Needs Chromium, and playwright (the extra `dev`).
 """
 
 import argparse
@@ -11,13 +18,18 @@ import tempfile
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from bayesieve.cli.folder import RunFolder
 from bayesieve.cli.reporting import write_page
 
 IMAGES = Path(__file__).parent / "images"
-SEVEN = [(0.26, 0.18), (0.74, 0.18), (0.62, 0.45), (0.45, 0.86)]
+SEVEN = [[(0.26, 0.18), (0.74, 0.18), (0.62, 0.45), (0.45, 0.86)]]
+# Between a 4 and a 9: the top is nearly closed.
+DOUBTFUL = [
+    [(0.55, 0.16), (0.4, 0.22), (0.34, 0.36), (0.38, 0.5), (0.64, 0.48)],
+    [(0.66, 0.24), (0.6, 0.86)],
+]
 
 
 def keep(png: bytes, name: str) -> None:
@@ -26,18 +38,31 @@ def keep(png: bytes, name: str) -> None:
     picture.save(IMAGES / f"{name}.png", optimize=True)
 
 
-def draw(page: Page) -> None:
-    """Draw a seven."""
+def visit(browser: Browser, path: Path, *, width: int, height: int, dark: bool = False) -> Page:
+    """The page, once it has compared itself with torch."""
+    page = browser.new_page(
+        viewport={"width": width, "height": height},
+        color_scheme="dark" if dark else "light",
+        reduced_motion="reduce",
+    )
+    page.goto(path.as_uri())
+    page.wait_for_selector("#self-check[data-worst]")
+    page.wait_for_selector("[data-class]")
+    return page
+
+
+def draw(page: Page, strokes: list[list[tuple[float, float]]]) -> None:
+    """Draw over the example that is shown."""
     page.locator("#pad").scroll_into_view_if_needed()
     box = page.locator("#pad").bounding_box()
     assert box is not None
-    for i, (x, y) in enumerate(SEVEN):
-        page.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"], steps=8)
-        if i == 0:
-            page.mouse.down()
-    page.mouse.up()
-    page.wait_for_selector("[data-class]")
-    page.wait_for_selector("#self-check[data-worst]")
+    for points in strokes:
+        for i, (x, y) in enumerate(points):
+            page.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"], steps=8)
+            if i == 0:
+                page.mouse.down()
+        page.mouse.up()
+    page.wait_for_timeout(200)
 
 
 def move(page: Page, position: int) -> None:
@@ -48,46 +73,57 @@ def move(page: Page, position: int) -> None:
     )
 
 
+def of_demo(browser: Browser, path: Path) -> None:
+    """The pictures of docs/report.md."""
+    page = visit(browser, path, width=1060, height=1345)
+    move(page, 6)
+    keep(page.screenshot(), "report-slider")
+    move(page, 0)
+    draw(page, SEVEN)
+    keep(page.locator("#try figure.panel").screenshot(), "report-try")
+    keep(page.locator('[data-panel$="-masks"]').screenshot(), "report-masks")
+    page = visit(browser, path, width=360, height=780, dark=True)
+    move(page, 6)
+    shots = [page.screenshot()]
+    page.locator('[data-panel$="-curve"]').evaluate("(node) => node.scrollIntoView()")
+    shots.append(page.screenshot())
+    draw(page, SEVEN)
+    page.locator("#try").evaluate("(node) => node.scrollIntoView()")
+    shots.append(page.screenshot())
+    side = Image.new("RGB", (3 * 360 + 40, 780), "white")
+    for i, shot in enumerate(shots):
+        side.paste(Image.open(io.BytesIO(shot)), (i * 380, 0))
+    whole = io.BytesIO()
+    side.save(whole, "png")
+    keep(whole.getvalue(), "report-phone")
+
+
+def of_readme(browser: Browser, path: Path) -> None:
+    """The headline with the curve, and the network with a drawing it doubts."""
+    page = visit(browser, path, width=1060, height=1400)
+    end = page.locator(".readout").bounding_box()
+    assert end is not None
+    clip = {"x": 0.0, "y": 60.0, "width": 1060.0, "height": end["y"] + end["height"] - 50}
+    keep(page.screenshot(clip=clip), "readme-report")  # type: ignore[arg-type]
+    draw(page, DOUBTFUL)
+    keep(page.locator("#try .play").screenshot(), "readme-try")
+
+
 def main() -> None:
     """Build the page of a run and take its pictures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("what", choices=("demo", "readme"))
     parser.add_argument("run", type=Path)
+    parser.add_argument("--before", type=Path)
     options = parser.parse_args()
     program = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    before = None if options.before is None else RunFolder(options.before)
     with tempfile.TemporaryDirectory() as scratch, sync_playwright() as driver:
         path = Path(scratch) / "report.html"
-        write_page([RunFolder(options.run)], path, device="cpu")
+        write_page([RunFolder(options.run)], path, device="cpu", before=before)
         browser = driver.chromium.launch(executable_path=program, args=arguments)
-        page = browser.new_page(
-            viewport={"width": 1060, "height": 1240}, color_scheme="light", reduced_motion="reduce"
-        )
-        page.goto(path.as_uri())
-        page.wait_for_selector("#self-check[data-worst]")
-        move(page, 6)
-        keep(page.screenshot(), "report-slider")
-        move(page, 0)
-        draw(page)
-        keep(page.locator("#try figure.panel").screenshot(), "report-try")
-        keep(page.locator('[data-panel$="-masks"]').screenshot(), "report-masks")
-        page = browser.new_page(
-            viewport={"width": 360, "height": 780}, color_scheme="dark", reduced_motion="reduce"
-        )
-        page.goto(path.as_uri())
-        page.wait_for_selector("#self-check[data-worst]")
-        move(page, 6)
-        shots = [page.screenshot()]
-        page.locator('[data-panel$="-curve"]').evaluate("(node) => node.scrollIntoView()")
-        shots.append(page.screenshot())
-        draw(page)
-        page.locator("#try").evaluate("(node) => node.scrollIntoView()")
-        shots.append(page.screenshot())
-        side = Image.new("RGB", (3 * 360 + 40, 780), "white")
-        for i, shot in enumerate(shots):
-            side.paste(Image.open(io.BytesIO(shot)), (i * 380, 0))
-        whole = io.BytesIO()
-        side.save(whole, "png")
-        keep(whole.getvalue(), "report-phone")
+        (of_demo if options.what == "demo" else of_readme)(browser, path)
         browser.close()
 
 

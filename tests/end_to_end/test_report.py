@@ -5,6 +5,7 @@ import os
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import bayesieve as bs
 from bayesieve.assess.predict import predict
@@ -12,7 +13,7 @@ from bayesieve.cli.folder import RunFolder
 from bayesieve.cli.loading import load_run
 from bayesieve.cli.reporting import BEFORE, read_source, write_run_page
 from bayesieve.core.likelihoods import Categorical
-from bayesieve.nets import lenet_300_100
+from bayesieve.nets import lenet_300_100, mlp
 from bayesieve.report.curve import further_masks
 from bayesieve.report.embed import embed
 from bayesieve.report.source import Limits, Source
@@ -97,10 +98,78 @@ def test_what_is_refused(dense, tmp_path):
     assert "is not a finished run" in refused(2, "report", unfinished)
 
 
+def test_another_run_to_compare_with(dense, pruned, tmp_path):
+    data = tmp_path / "r.json"
+    ok("report", pruned, "--before", dense, "-o", tmp_path / "r.html", "--points", 3,
+       "--data", data)  # fmt: skip
+    (run,) = json.loads(data.read_text())["runs"]
+    metrics = json.loads((dense / "metrics.json").read_text())
+    before = run["headline"]["before"]
+    assert before["name"] == "run dense"
+    assert before["quality"]["error"] == pytest.approx(metrics["error"], rel=1e-5)
+    rows = [f"{i % 7},{i % 3}" for i in range(60)]
+    (tmp_path / "other.csv").write_text("\n".join(["a,b", *rows]))
+    other = tmp_path / "other"
+    ok("train", "--data", f"csv:{tmp_path / 'other.csv'}", "--target", "b", "--net", "mlp:4",
+       "--device", "cpu", "--no-figures", "--epochs", "1", "--out", other)  # fmt: skip
+    text = refused(2, "report", pruned, "--before", other, "-o", tmp_path / "s.html")
+    assert "is tested on other examples" in text
+    assert not (tmp_path / "s.html").exists()
+
+
+def test_a_sieved_network_is_compared_with_the_one_that_was_given(tmp_path):
+    torch.manual_seed(0)
+    net = mlp((1, 8, 8), 10, widths=(8,))
+    save_file(net.state_dict(), tmp_path / "given.safetensors")
+    out, data = tmp_path / "sieved", tmp_path / "r.json"
+    ok("sieve", tmp_path / "given.safetensors", "--net", "mlp:8", "--data", "digits", "--zeros",
+       "0.5", "--device", "cpu", "--no-figures", "--out", out)  # fmt: skip
+    ok("report", out, "-o", tmp_path / "r.html", "--points", 2, "--data", data)
+    (run,) = json.loads(data.read_text())["runs"]
+    before = run["headline"]["before"]
+    test = bs.load_data("digits").test
+    wrong = (net(test.x).argmax(1) != test.y).double().mean()
+    assert before["name"] == "as trained"
+    assert before["quality"]["error"] == pytest.approx(float(wrong), rel=1e-5)
+
+
+def test_all_chains_of_a_sampler_are_averaged(tmp_path):
+    chains, pruned, data = (tmp_path / name for name in ("chains", "pruned", "r.json"))
+    ok("train", "--data", "digits", "--net", "mlp:8", "--engine", "sghmc", "--chains", 2,
+       "--epochs", 4, "--draws", 6, "--device", "cpu", "--no-figures", "--out", chains)  # fmt: skip
+    ok("report", chains, "-o", tmp_path / "r.html", "--points", 2, "--data", data)
+    (run,) = json.loads(data.read_text())["runs"]
+    sampled = run["headline"]["sampled"]
+    assert sampled["draws"] == 12
+    assert run["chains"]["n_chains"] == 2
+    assert sampled["nll"] == pytest.approx(
+        as_json("evaluate", chains, "--samples", 12)["nll"], rel=1e-5
+    )
+    # one chain is left of a pruned run: nothing to add
+    ok("prune", chains, "--zeros", "0.5", "--no-figures", "--out", pruned)
+    ok("report", pruned, "-o", tmp_path / "p.html", "--points", 2, "--data", data)
+    (run,) = json.loads(data.read_text())["runs"]
+    assert run["headline"]["sampled"]["draws"] == 6
+    assert as_json("evaluate", pruned, "--samples", 6)["zeros"] == pytest.approx(0.5, abs=0.01)
+
+
+def test_the_cut_that_the_page_names_is_the_one_it_shows(dense, tmp_path):
+    data = tmp_path / "r.json"
+    ok("report", dense, "-o", tmp_path / "r.html", "--points", 5, "--data", data)
+    (run,) = json.loads(data.read_text())["runs"]
+    point = run["curve"]["points"][2]
+    zeros, score = f"{point['zeros']:.4f}", run["curve"]["score"]
+    cut = tmp_path / "cut"
+    ok("prune", dense, "--zeros", zeros, "--score", score, "--no-figures", "--out", cut)
+    metrics = json.loads((cut / "metrics.json").read_text())
+    assert metrics["weights"] == pytest.approx(point["weights"], abs=1)
+    assert metrics["error"] == pytest.approx(point["error"], abs=2 / 364)
+
+
 def test_a_network_to_compare_with_is_kept_beside_the_run(pruned):
     run = load_run(RunFolder(pruned), device="cpu")
     page = write_run_page(RunFolder(pruned), before=run.model.posterior)
-    assert page == pruned / "report.html"
+    assert page["report"] == str(pruned / "report.html")
     source = read_source(RunFolder(pruned), "cpu")
     assert source.before_name == "dense"
     assert torch.equal(source.before.mean, run.model.posterior.mean)

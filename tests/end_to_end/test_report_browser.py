@@ -1,6 +1,7 @@
 """The page of a run in headless Chromium: it moves, answers, fits and asks nobody."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -103,6 +104,9 @@ def test_the_slider_works_by_keyboard_and_the_curve_by_click(visit):
 
 def test_a_drawing_gives_a_class(visit):
     with visit("digits") as page:
+        page.locator("[data-class]").wait_for()  # an example is there from the start
+        page.locator("#clear").click()
+        page.locator("[data-class]").wait_for(state="detached")
         assert "Draw something" in page.locator("#answer").text_content()
         ring = [(0.5 + 0.24 * x, 0.5 + 0.36 * y) for x, y in
                 [(0, -1), (0.8, -0.6), (1, 0), (0.8, 0.6), (0, 1), (-0.8, 0.6), (-1, 0),
@@ -118,8 +122,22 @@ def test_a_drawing_gives_a_class(visit):
         answer.wait_for(state="detached")
 
 
+def test_the_first_stroke_replaces_the_example(visit):
+    """The top left corner is black once something was drawn at the lower right."""
+    with visit("digits") as page:
+        page.locator("[data-class]").wait_for()
+        inked = """document.getElementById("pad").getContext("2d")
+            .getImageData(0, 0, 140, 140).data.some((v, i) => i % 4 === 3 && v > 0)"""
+        assert page.evaluate(inked)
+        draw(page, [(0.7, 0.7), (0.9, 0.9)])
+        assert not page.evaluate(inked)
+
+
 def test_drawing_by_keyboard(visit):
     with visit("digits") as page:
+        page.locator("[data-class]").wait_for()
+        page.locator("#clear").click()
+        page.locator("[data-class]").wait_for(state="detached")
         page.locator("#pad").focus()
         page.keyboard.press("Space")
         for _ in range(8):
@@ -131,7 +149,7 @@ def test_test_examples_get_the_answers_of_torch(visit, source):
     """The first least certain example, averaged over the draws in the page."""
     with visit("digits") as page:
         run = data_of(page)
-        page.locator("#next-example").click()
+        page.locator("[data-class]").wait_for()
         shown = page.locator("[data-class]").get_attribute("data-probs")
         index = run["examples"]["least"]["index"][0]
         x = source.data.test.x[index][None]
@@ -171,6 +189,38 @@ def test_columns_of_a_table(visit):
         page.wait_for_selector("[data-class]")
         page.locator("#column-2").select_option("yes")
         assert page.locator("[data-class]").get_attribute("data-class") in ("low", "high")
+
+
+def test_rows_of_a_table_can_be_tried(visit):
+    with visit("choice") as page:
+        page.wait_for_selector("[data-class]")
+        rows = data_of(page)["examples"]["most"]
+        panel = page.locator('[data-panel="toy-examples-most"]')
+        assert panel.locator("thead").text_content().startswith("test row")
+        panel.get_by_role("button", name="Put it into the network").first.click()
+        shown = page.locator("[data-class]").get_attribute("data-probs").split()
+        # draws in the page are fewer than those the examples were ranked by
+        assert [float(p) for p in shown] == pytest.approx(rows["probs"][0], abs=0.1)
+    with visit("table") as page:
+        page.wait_for_selector("[data-mean]")
+        rows = data_of(page)["examples"]["wrong"]
+        panel = page.locator('[data-panel="toy-examples-wrong"]')
+        assert f"{rows['surprise'][0]:.2g} std" in panel.text_content()
+        panel.get_by_role("button", name="Put it into the network").first.click()
+        mean = float(page.locator("[data-mean]").get_attribute("data-mean"))
+        assert mean == pytest.approx(rows["mean"][0], abs=0.3)
+
+
+def test_the_page_says_how_to_make_the_cut(visit, folder, source):
+    data = collect([replace(source, folder="runs/a")], limits=LIMITS)
+    (folder / "command.html").write_text(write(data))
+    with visit("command") as page:
+        command = page.locator("#cut-command")
+        assert command.text_content() == "bayesieve compact runs/a --out runs/a-small"
+        move(page, 3)
+        zeros = data_of(page)["curve"]["points"][3]["zeros"]
+        start = f"bayesieve prune runs/a --zeros {zeros:.4f} --score snr --finetune 10 --out "
+        assert command.text_content() == start + "runs/a-cut"
 
 
 def test_dark_and_light(visit):
@@ -240,6 +290,9 @@ def test_several_runs(visit):
         assert page.locator("h1").nth(1).text_content() == "toy"
         assert page.get_by_role("tab", name="toy").get_attribute("aria-selected") == "true"
         page.wait_for_selector("#self-check[data-worst]")
+        page.keyboard.press("ArrowLeft")
+        assert page.get_by_role("tab", name="dense").get_attribute("aria-selected") == "true"
+        assert page.locator("h1").nth(1).text_content() == "before"
 
 
 def test_the_policy_stops_foreign_code_and_requests(browser, folder):
@@ -276,6 +329,7 @@ def test_it_prints(visit):
     with visit("digits", color_scheme="dark") as page:
         page.emulate_media(media="print")
         assert page.locator(".top").is_hidden()
+        assert page.locator(".downloads").first.is_hidden()
         paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert paper == "rgb(255, 255, 255)"
         assert page.pdf()[:4] == b"%PDF"

@@ -26,11 +26,19 @@ TestExamples = Annotated[
 ]
 Card = Annotated[Path | None, typer.Option(help="Write a Markdown model card here too.")]
 Data = Annotated[Path | None, typer.Option(help="Write the data behind the page as JSON too.")]
+Before = Annotated[
+    Path | None,
+    typer.Option(
+        help="Run to compare with, such as a dense one; the run it was pruned from unless given.",
+        metavar="RUN",
+    ),
+]
 
 
 def report(
     runs: Runs,
     out: Out = None,
+    before: Before = None,
     points: Points = 21,
     test_examples: TestExamples = None,
     card: Card = None,
@@ -44,7 +52,7 @@ def report(
     target = out or runs[0] / "report.html"
     if target.is_dir():
         raise UsageError(f"--out {target} is a folder; give a file such as {target}/report.html.")
-    result = _write(runs, target, points, test_examples, card, data, device)
+    result = _write(runs, target, before, points, test_examples, card, data, device)
     if json:
         print_json(result)
         return
@@ -61,6 +69,7 @@ def report(
 def _write(
     runs: list[Path],
     out: Path,
+    before: Path | None,
     points: int,
     n_test: int | None,
     card: Path | None,
@@ -71,9 +80,11 @@ def _write(
     from bayesieve.report.source import Limits
 
     folders = [RunFolder(run) for run in runs]
-    for folder in folders:
+    dense = None if before is None else RunFolder(before)
+    for folder in (*folders, *([dense] if dense else [])):
         folder.read_config()  # names a folder that is no run before anything is loaded
     limits = Limits(points=points)
     return write_page(
-        folders, out, limits=limits, device=device, n_test=n_test, card=card, data=data
-    )
+        folders, out, limits=limits, device=device, n_test=n_test, card=card, data=data,
+        before=dense,
+    )  # fmt: skip

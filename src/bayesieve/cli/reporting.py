@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 
 from bayesieve.cli.compacting import provenance
 from bayesieve.cli.config import RunConfig
 from bayesieve.cli.config_files import RECORD, UsageError
 from bayesieve.cli.folder import RunFolder
-from bayesieve.cli.loading import Run, load_model, load_run
-from bayesieve.core.posterior import Model, SparseModel, has_spread, posterior_of
+from bayesieve.cli.loading import Run, all_chains, load_model, load_run
+from bayesieve.core.network import materialise
+from bayesieve.core.posterior import Model, Samples, SparseModel, has_spread, posterior_of
 from bayesieve.core.storage import atomic_write, save
 from bayesieve.data import DataSet
 from bayesieve.errors import DamagedFileError
@@ -31,8 +33,8 @@ _HASHED = ("posterior.safetensors", "config.json", "metrics.json", "curve.json")
 _MOST_MEMBERS = 16
 
 
-def write_run_page(folder: RunFolder, *, before: Model | None = None) -> Path:
-    """Write report.html into a run folder.
+def write_run_page(folder: RunFolder, *, before: Model | None = None) -> dict[str, Any]:
+    """Write report.html into a run folder; returns what `write_page` does.
 
     Args:
         folder: a finished run.
@@ -40,9 +42,7 @@ def write_run_page(folder: RunFolder, *, before: Model | None = None) -> Path:
     """
     if before is not None:
         save(before, folder.path / BEFORE, extra={"pruned": isinstance(before, SparseModel)})
-    out = folder.path / "report.html"
-    write_page([folder], out)
-    return out
+    return write_page([folder], folder.path / "report.html")
 
 
 def write_page(
@@ -54,6 +54,7 @@ def write_page(
     n_test: int | None = None,
     card: Path | None = None,
     data: Path | None = None,
+    before: RunFolder | None = None,
 ) -> dict[str, Any]:
     """Build one page of several runs; returns what was written and how long it took.
 
@@ -65,8 +66,9 @@ def write_page(
         n_test: how many test examples to use, from the first; None for all.
         card: a Markdown model card to write too.
         data: a JSON file for the data behind the page.
+        before: a finished run on the same test examples that every run is compared with.
     """
-    sources = [read_source(folder, device, n_test) for folder in folders]
+    sources = [read_source(folder, device, n_test, before) for folder in folders]
     started = time.perf_counter()
     collected = collect(_distinct(sources), limits=limits)
     text = page(collected)
@@ -92,6 +94,7 @@ def write_page(
 def _summary(run: Json) -> Json:
     network = run["network"]
     check = None if network is None else network["check"]
+    sides = {side: run["headline"][side] for side in ("before", "after")}
     return {
         "name": run["name"],
         "points": len(run["curve"]["points"]),
@@ -99,17 +102,33 @@ def _summary(run: Json) -> Json:
         "not_embedded": run["not_embedded"],
         "draws": None if network is None else network["n_draws"],
         "max_difference": None if check is None else check["max_difference"],
+        "latency_ms": {side: own["latency_ms"] for side, own in sides.items()},
+        "runtime_ms": {side: own["runtime_ms"] for side, own in sides.items()},
     }
 
 
-def read_source(folder: RunFolder, device: str = "auto", n_test: int | None = None) -> Source:
-    """A run folder as what a report is made from, with all test examples or the first `n_test`."""
-    if not folder.finished:
-        raise UsageError(f"{folder.path} is not a finished run: it has no metrics.json.")
-    run = load_run(folder, device=device)
+def read_source(
+    folder: RunFolder,
+    device: str = "auto",
+    n_test: int | None = None,
+    compared: RunFolder | None = None,
+) -> Source:
+    """A run folder as what a report is made from.
+
+    Args:
+        folder: a finished run.
+        device: where to compute.
+        n_test: how many test examples to use, from the first; None for all.
+        compared: the run it is compared with; None takes the one it was pruned from, if any.
+    """
+    run = _finished(folder, device)
     record = folder.read("config.json").get(RECORD, {})
     metrics = folder.read("metrics.json")
-    before, name = _before(folder, run, record)
+    if compared is None:
+        before, name = _before(folder, run, record)
+    else:
+        before = _given_before(compared, run, folder, device)
+        name = f"run {compared.path.resolve().name}"
     config = run.config
     seconds = metrics.get("seconds")
     settings = provenance(run, folder)["run"]
@@ -121,6 +140,7 @@ def read_source(folder: RunFolder, device: str = "auto", n_test: int | None = No
         before=before,
         before_name=name,
         members=_members(folder, run),
+        drawn=all_chains(folder, run),
         score=_score(folder, run.model),
         history=_history(folder),
         config={**settings, "schedule": vars(config.schedule), "pruning": vars(config.pruning)},
@@ -129,6 +149,7 @@ def read_source(folder: RunFolder, device: str = "auto", n_test: int | None = No
                 if (folder.path / name).is_file()},
         command=_command(record, config),
         seconds=seconds if isinstance(seconds, int | float) else None,
+        folder=folder.path.name if folder.path.is_absolute() else folder.path.as_posix(),
     )  # fmt: skip
 
 
@@ -138,16 +159,46 @@ def _with_test(data: DataSet, n: int | None) -> DataSet:
     return replace(data, test=data.test.subset(torch.arange(n)))
 
 
+def _finished(folder: RunFolder, device: str) -> Run:
+    if not folder.finished:
+        raise UsageError(f"{folder.path} is not a finished run: it has no metrics.json.")
+    return load_run(folder, device=device)
+
+
+def _given_before(compared: RunFolder, run: Run, folder: RunFolder, device: str) -> Model:
+    """The model of another run, which must have been tested on the same examples."""
+    other = _finished(compared, device)
+    mine, theirs = run.data.test, other.data.test
+    if mine.x.shape != theirs.x.shape or not torch.equal(mine.y, theirs.y):
+        raise UsageError(
+            f"--before {compared.path} is tested on other examples ({other.data.name}) than "
+            f"{folder.path} ({run.data.name}); both need the same --data and --data-seed."
+        )
+    return other.model
+
+
 def _before(folder: RunFolder, run: Run, record: dict[str, Any]) -> tuple[Model | None, str]:
-    """The network a run is compared with: kept beside it, or the run it was pruned from."""
+    """The network a run is compared with: kept beside it, or what it was pruned from."""
     own = folder.path / BEFORE
     network = posterior_of(run.model).network
     if own.is_file():
         return load_model(own, network), "dense"
-    source = Path(str(record.get("source", ""))) / "posterior.safetensors"
-    if record.get("command") == "prune" and source.is_file():
-        return load_model(source, network), "before pruning"
+    source = Path(str(record.get("source", "")))
+    if record.get("command") == "prune" and (source / "posterior.safetensors").is_file():
+        return load_model(source / "posterior.safetensors", network), "before pruning"
+    if record.get("command") == "sieve" and source.is_file():
+        return _trained(source, run.model), "as trained"
     return None, "dense"
+
+
+def _trained(file: Path, model: Model) -> Samples:
+    """The weights that `sieve` was given, a state dict, on the network of its run."""
+    posterior = posterior_of(model)
+    network = posterior.network
+    module = materialise(network, posterior.mean, posterior.buffers)
+    module.load_state_dict(load_file(file, device=str(network.device)))
+    weights = network.weights_of(module).to(network.device)
+    return Samples(network, weights[None], buffers=dict(module.named_buffers()))
 
 
 def _members(folder: RunFolder, run: Run) -> tuple[Model, ...]:

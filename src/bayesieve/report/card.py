@@ -51,10 +51,11 @@ def headline_rows(run: Json) -> list[list[str]]:
         ["bytes", f"{_count(after['bytes'])} (all weights: {before['bytes']:,})"],
         ["multiply-adds", f"{_count(after['macs'])} (all weights: {before['macs']:,})"],
     ]
-    for n, ms in before["latency_ms"].items():
-        own = (after["latency_ms"] or {}).get(n)
-        text = "not measured" if own is None else f"{own:.3g} ms"
-        kept.append([f"time, batch {n}", f"{text} (all weights: {ms:.3g} ms)"])
+    for key, where in (("latency_ms", "torch"), ("runtime_ms", "runtime")):
+        for n, ms in (before[key] or {}).items():
+            own = (after[key] or {}).get(n)
+            text = "not measured" if own is None else f"{own:.3g} ms"
+            kept.append([f"time, batch {n}, {where}", f"{text} (all weights: {ms:.3g} ms)"])
     # what is counted once belongs to this model, wherever its column is
     place = 1 if before["quality"] is None else 2
     for name, text in kept:

@@ -14,6 +14,7 @@ from bayesieve.report.embed import embed
 from bayesieve.report.inputs import describe_inputs
 from bayesieve.report.packing import Json, rounded, short
 from bayesieve.report.source import Limits, Source
+from bayesieve.report.timing import Times, processor
 
 FORMAT, VERSION = "bayesieve-report", 1
 _MOST_EPOCHS = 400
@@ -43,6 +44,7 @@ def collect_run(source: Source, limits: Limits) -> Json:
     with torch.random.fork_rng(devices=[]):
         found = quality.evaluations(source, limits)
         sieved = curve.sieve_further(source, limits)
+        before = curve.sieve_before(source, limits)
         slopes = looks.importance(source)
         embedded = embed(source, sieved.levels, limits)
     best = found.get("sampled", found["after"])
@@ -51,11 +53,12 @@ def collect_run(source: Source, limits: Limits) -> Json:
         "title": source.title,
         "task": source.data.task,
         "data": _data(source),
-        "headline": _headline(source, found, sieved),
+        "headline": _headline(source, found, sieved, limits),
         "curve": {
             "score": source.score,
             "layers": [name for name, _ in curve.prunable(source.posterior)],
             "points": sieved.points,
+            "before": before,
         },
         "layers": curve.layer_pictures(source, sieved, limits),
         "compaction": sieved.compaction,
@@ -77,6 +80,8 @@ def collect_run(source: Source, limits: Limits) -> Json:
             "versions": dict(source.versions),
             "hashes": dict(source.hashes),
             "seconds": source.seconds,
+            "folder": source.folder,
+            "timed_on": processor(),
         },
     }
 
@@ -97,7 +102,9 @@ def _data(source: Source) -> Json:
     }
 
 
-def _headline(source: Source, found: Mapping[str, Any], sieved: curve.Sieved) -> Json:
+def _headline(
+    source: Source, found: Mapping[str, Any], sieved: curve.Sieved, limits: Limits
+) -> Json:
     """Numbers before and after; sizes and times of the dense network are always known."""
     layout = source.posterior.layout
     before: Json = {
@@ -106,14 +113,22 @@ def _headline(source: Source, found: Mapping[str, Any], sieved: curve.Sieved) ->
         "bytes": 4 * layout.size,
         "macs": sieved.dense_macs,
         "latency_ms": {str(n): short(ms, 4) for n, ms in sieved.dense_ms.items()},
+        "runtime_ms": _times(sieved.runtime_ms, 0),
         "quality": quality.numbers(found["before"]) if "before" in found else None,
     }
     now = sieved.points[0]
     after: Json = {key: now.get(key) for key in ("weights", "zeros", "bytes", "macs", "latency_ms")}
     after["parameters"] = now.get("parameters", now["weights"])
+    after["runtime_ms"] = _times(sieved.runtime_ms, 1)
     after["quality"] = quality.numbers(found["after"])
-    sampled = quality.numbers(found["sampled"]) if "sampled" in found else None
+    sampled = None
+    if "sampled" in found:
+        sampled = quality.numbers(found["sampled"]) | {"draws": quality.n_draws(source, limits)}
     return {"before": before, "after": after, "sampled": sampled}
+
+
+def _times(pair: tuple[Times, Times] | None, which: int) -> Json | None:
+    return None if pair is None else {str(n): short(ms, 4) for n, ms in pair[which].items()}
 
 
 def history_columns(history: Sequence[Mapping[str, Any]]) -> Json | None:

@@ -5,7 +5,6 @@ weights is left. Positions are evenly spaced in the logarithm of what is kept.
 """
 
 import math
-import statistics
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,22 +13,20 @@ from torch import Tensor, nn
 
 from bayesieve.assess.costs import count_macs
 from bayesieve.assess.evaluate import evaluate
-from bayesieve.assess.latency import evaluating, interleaved, resized
 from bayesieve.core.layout import Role
 from bayesieve.core.network import materialise
-from bayesieve.core.posterior import Model, Posterior, SparseModel, posterior_of
+from bayesieve.core.posterior import Model, Posterior, SparseModel, has_spread, posterior_of
 from bayesieve.data import Examples
 from bayesieve.deliver.bundle import stored_bytes
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.report.packing import Json, Packed, pack, rounded, short
 from bayesieve.report.source import Limits, Source
+from bayesieve.report.timing import Times, milliseconds, runtimes_of
 from bayesieve.sieve.compact import compact, report_of
 from bayesieve.sieve.prune import sparsity_curve
 from bayesieve.sieve.rules import keep_fraction
-from bayesieve.sieve.scores import score_of
+from bayesieve.sieve.scores import ScoreName, score_of
 
-BATCHES = (1, 64)
-_ROUNDS = 5
 _EXAMPLES = 64
 _QUALITY = ("error", "rmse", "nll", "ece", "coverage_90")
 
@@ -41,7 +38,9 @@ class Sieved:
     Args:
         points: one row per position, see docs/report.md.
         levels: (d,), at how many positions each weight is kept; position i keeps level > i.
-        dense_ms: milliseconds of the network with all its weights, by batch size.
+        dense_ms: milliseconds of the network with all its weights in torch, by batch size.
+        runtime_ms: milliseconds of the network with all its weights, and of the one at position 0,
+            as the runtime that skips zeros; None where that was not measured.
         dense_macs: its multiply-adds.
         compaction: what compacting the model at position 0 did; None if it cannot be compacted.
         refusal: why not.
@@ -49,7 +48,8 @@ class Sieved:
 
     points: list[Json]
     levels: Tensor
-    dense_ms: dict[int, float]
+    dense_ms: Times
+    runtime_ms: tuple[Times, Times] | None
     dense_macs: int
     compaction: Json | None
     refusal: str | None
@@ -71,12 +71,46 @@ def sieve_further(source: Source, limits: Limits) -> Sieved:
     except UnsupportedModelError as error:
         refusal = str(error)
     dense = materialise(posterior.network, posterior.mean, posterior.buffers).cpu()
-    times = _milliseconds([dense, *compacted], example.cpu())
+    example = example.cpu()
+    full = _without_zeros(posterior)
+    fast = runtimes_of([full, compacted[0]], example) if compacted and sizes > 1 else None
+    times, fast_times = milliseconds([dense, *compacted], fast or [], example)
     for point, module, own in zip(points, compacted, times[1:], strict=False):
-        point |= _cost(module, example.cpu(), own)
-    macs, _ = count_macs(dense.eval(), example[:1].cpu())
+        point |= _cost(module, example, own)
+    macs, _ = count_macs(dense.eval(), example[:1])
     found = report_of(compacted[0]).to_dict() if compacted else None
-    return Sieved(points, masks.sum(0), times[0], macs, found, refusal)
+    pair = (fast_times[0], fast_times[1]) if fast else None
+    return Sieved(points, masks.sum(0), times[0], pair, macs, found, refusal)
+
+
+def _without_zeros(posterior: Posterior) -> nn.Module:
+    """The network with a weight in every place: what a runtime that skips zeros is compared on."""
+    mean = posterior.mean
+    typical = mean[mean != 0].abs().mean() if bool((mean != 0).any()) else mean.new_ones(())
+    filled = torch.where(mean == 0, typical, mean)
+    return materialise(posterior.network, filled, posterior.buffers).cpu()
+
+
+def sieve_before(source: Source, limits: Limits) -> Json | None:
+    """The network to compare with, pruned in one shot from where it is; None without one."""
+    if source.before is None:
+        return None
+    before = posterior_of(source.before)
+    score = _ranking(source.before, source.score)
+    masks = further_masks(source.before, score, max(2, limits.points // 2 + 1))
+    scores = score_of(before, score)
+    points = []
+    for keep in masks:
+        row = _point(SparseModel(before.masked(keep), keep), scores, source.data.test)
+        points.append({key: row[key] for key in ("zeros", "weights", *_QUALITY) if key in row})
+    return {"score": score, "points": points}
+
+
+def _ranking(model: Model, wanted: ScoreName) -> ScoreName:
+    """The score a model can be ranked by that is nearest to the wanted one."""
+    if wanted == "magnitude" or not has_spread(model):
+        return "magnitude"
+    return "snr" if wanted == "inclusion" and posterior_of(model).inclusion is None else wanted
 
 
 def further_masks(model: Model, score: Any, n: int) -> Tensor:
@@ -132,30 +166,6 @@ def _cost(module: nn.Module, example: Tensor, times: dict[int, float]) -> Json:
         "units": {layer.name: layer.units[1] for layer in report.layers},
         "inputs": report.n_inputs if report.input_features is None else len(report.input_features),
     }
-
-
-def _milliseconds(modules: list[nn.Module], example: Tensor) -> list[dict[int, float]]:
-    """Median milliseconds of each module by batch size, all in one interleaved run.
-
-    Processor time on one thread: what else the machine does is not counted.
-    """
-    times: list[dict[int, float]] = [{} for _ in modules]
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with evaluating(*modules), torch.no_grad():
-            for n in BATCHES:
-                x = resized(example, n)
-                cases = {str(i): _case(module, x) for i, module in enumerate(modules)}
-                for name, own in interleaved(cases, rounds=_ROUNDS, clock="cpu").items():
-                    times[int(name)][n] = statistics.median(own)
-    finally:
-        torch.set_num_threads(threads)
-    return times
-
-
-def _case(module: nn.Module, x: Tensor) -> Any:
-    return lambda: module(x)
 
 
 def prunable(posterior: Posterior) -> list[tuple[str, slice]]:

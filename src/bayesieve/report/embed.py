@@ -14,15 +14,22 @@ import torch
 from torch import Tensor, nn
 
 from bayesieve.assess.predict import ClassPrediction, RealPrediction, predict, weight_vectors
-from bayesieve.core.likelihoods import Bernoulli, Categorical, Heteroscedastic, RealLikelihood
+from bayesieve.core.likelihoods import (
+    Bernoulli,
+    Categorical,
+    Heteroscedastic,
+    RealLikelihood,
+    StudentT,
+)
 from bayesieve.core.network import materialise
-from bayesieve.core.posterior import Posterior, Samples, has_spread
+from bayesieve.core.posterior import Posterior, Samples, SparseModel, has_spread, posterior_of
 from bayesieve.deliver.c_chain import chain_of
 from bayesieve.deliver.c_steps import ActivationStep, AffineStep, PadStep, PoolStep, Step
 from bayesieve.deliver.c_weights import ConvStep, LinearStep, Weights
 from bayesieve.deliver.graph_json import trace
 from bayesieve.errors import UnsupportedModelError, VerificationError
 from bayesieve.report.packing import Json, index_kind, pack, rounded, short
+from bayesieve.report.quality import factor_90
 from bayesieve.report.source import Limits, Source
 from bayesieve.report.stored import run_embedded
 
@@ -66,8 +73,10 @@ def embed(source: Source, levels: Tensor, limits: Limits) -> Embedded:
             f"its {stored:,} weights would take {stored * 5 / 1e6:.1f} MB of the page: "
             "prune it first",
         )
-    n_draws = _room_for_draws(posterior, stored, limits)
-    draws, modules = _drawn_modules(posterior, n_draws)
+    # Chains that were pruned keep weights in other places than this one: its own draws alone fit.
+    pool = posterior if isinstance(source.model, SparseModel) else posterior_of(source.averaged)
+    n_draws = _room_for_draws(pool, stored, limits)
+    draws, modules = _drawn_modules(pool, n_draws)
     drawn = [chain_of(own, shape) for own in modules]
     level_of = dict(posterior.layout.pieces(levels))
     steps = [_step(step, [own[i] for own in drawn], level_of) for i, step in enumerate(chain)]
@@ -78,6 +87,8 @@ def embed(source: Source, levels: Tensor, limits: Limits) -> Embedded:
         "steps": steps,
         "noise_std": _noise(posterior, draws) if output == "normal" else None,
         "noise": _noise_formula(posterior),
+        "df": _freedom(posterior),
+        "factor_90": factor_90(_freedom(posterior)),
     }
     network["check"] = _check(network, source)
     return Embedded(network)
@@ -233,6 +244,12 @@ def _noise(posterior: Posterior, draws: Tensor) -> list[float]:
     w = torch.cat([posterior.mean[None], draws])
     _, noise = likelihood.moments(w.new_zeros(len(w), 1, 1), posterior.network.split(w)[1])
     return rounded(noise.expand(len(w), 1, 1).flatten(), 6)
+
+
+def _freedom(posterior: Posterior) -> float | None:
+    """Degrees of freedom of Student-t noise; None for any other."""
+    likelihood = posterior.network.likelihood
+    return likelihood.df if isinstance(likelihood, StudentT) else None
 
 
 def _noise_formula(posterior: Posterior) -> Json | None:

@@ -15,8 +15,8 @@ from bayesieve.report.packing import Json
 
 MAX_BYTES = 3_000_000
 _SCRIPTS = (
-    "numbers.js", "forward.js", "svg.js", "charts.js", "sieve.js", "pictures.js", "inputs.js",
-    "play.js", "sections.js", "page.js",
+    "numbers.js", "forward.js", "svg.js", "charts.js", "sieve.js", "pictures.js", "examples.js",
+    "inputs.js", "play.js", "sections.js", "page.js",
 )  # fmt: skip
 
 

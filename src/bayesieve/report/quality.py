@@ -7,8 +7,9 @@ from torch import Tensor
 
 from bayesieve.assess.evaluate import Evaluation, evaluate
 from bayesieve.assess.metrics import interval_coverage, reliability_bins, risk_coverage
+from bayesieve.assess.metrics.regression import half_width
 from bayesieve.assess.predict import ClassPrediction, RealPrediction
-from bayesieve.core.posterior import has_spread
+from bayesieve.core.posterior import Samples, has_spread, posterior_of
 from bayesieve.data import DataSet
 from bayesieve.data.pixels import PixelScale
 from bayesieve.report.packing import Json, pack, rounded, short
@@ -26,9 +27,16 @@ def evaluations(source: Source, limits: Limits) -> dict[str, Evaluation]:
     if source.before is not None:
         found["before"] = evaluate(source.before, test)
     found["after"] = evaluate(source.model, test)
-    if has_spread(source.model):
-        found["sampled"] = evaluate(source.model, test, n_samples=limits.draws)
+    if has_spread(source.averaged):
+        n = n_draws(source, limits)
+        found["sampled"] = evaluate(source.averaged, test, n_samples=n)
     return found
+
+
+def n_draws(source: Source, limits: Limits) -> int:
+    """How many draws predictions are averaged over: all that a sampler kept, or the limit."""
+    own = posterior_of(source.averaged)
+    return len(own.draws) if isinstance(own, Samples) else limits.draws
 
 
 def numbers(evaluation: Evaluation) -> Json:
@@ -84,8 +92,19 @@ def _of_numbers(prediction: RealPrediction, data: DataSet) -> Json:
             "target": rounded(unit(targets)[dots, 0], 5),
             "mean": rounded(unit(mean)[dots, 0], 5),
             "std": rounded(spread[dots], 4),
+            "factor_90": factor_90(df),
         },
     }
+
+
+def factor_90(df: float | None) -> float:
+    """Half-width of the central 90 % interval in standard deviations; `df` of Student-t noise.
+
+    Example:
+        >>> factor_90(None), factor_90(4.0)
+        (1.64485, 1.50744)
+    """
+    return round(half_width(0.9, df), 5)
 
 
 def confusion(evaluation: Evaluation) -> list[list[int]] | None:
@@ -94,24 +113,52 @@ def confusion(evaluation: Evaluation) -> list[list[int]] | None:
     return None if matrix is None else [list(row) for row in matrix]
 
 
-def examples(evaluation: Evaluation, data: DataSet, limits: Limits) -> Json | None:
-    """Most certain, least certain and wrong test examples with their predictive distribution."""
-    prediction = evaluation.prediction
-    if not isinstance(prediction, ClassPrediction):
-        return None
+def examples(evaluation: Evaluation, data: DataSet, limits: Limits) -> Json:
+    """Most certain, least certain and worst test examples with their predictive distribution.
+
+    The worst are confident mistakes, or targets furthest from the mean in standard deviations.
+    """
+    prediction, n = evaluation.prediction, limits.examples
+    if isinstance(prediction, ClassPrediction):
+        return _of_labels(prediction, data, n)
+    return _of_targets(prediction, data, n)
+
+
+def _of_labels(prediction: ClassPrediction, data: DataSet, n: int) -> Json:
     labels = _labels(data.test.y)
     order = prediction.entropy.cpu().argsort(stable=True)
-    predicted = prediction.label.cpu()
-    wrong = order.flip(0)[(predicted != labels)[order.flip(0)]]
-    surest_wrong = wrong.flip(0)[: limits.examples]  # the confident mistakes
-    n = limits.examples
-    chosen = {"most": order[:n], "least": order.flip(0)[:n], "wrong": surest_wrong}
+    wrong = order[(prediction.label.cpu() != labels)[order]]  # the most confident first
+    chosen = {"most": order[:n], "least": order.flip(0)[:n], "wrong": wrong[:n]}
     parts = {"probs": prediction.probs, "entropy": prediction.entropy,
              "epistemic": prediction.epistemic}  # fmt: skip
-    rows: Json = {"n_wrong": int((predicted != labels).sum())}
+    rows: Json = {"n_wrong": len(wrong)}
     for name, index in chosen.items():
         rows[name] = {"index": index.tolist(), "label": labels[index].tolist()}
         rows[name] |= {key: rounded(own.cpu()[index], 4) for key, own in parts.items()}
+        rows[name]["inputs"] = shown(data.test.x[index], data)
+    return rows
+
+
+def _of_targets(prediction: RealPrediction, data: DataSet, n: int) -> Json:
+    """The first target's mean and standard deviations, in its own unit."""
+    scale, shift = (
+        own.double().reshape(-1)[0] for own in (data.test.target_std, data.test.target_mean)
+    )
+    mean, std, doubt = (
+        own.cpu().double()[:, 0]
+        for own in (prediction.mean, prediction.std, prediction.epistemic_std)
+    )
+    target = data.test.y.reshape(len(mean), -1)[:, 0].cpu().double()
+    surprise = ((target - mean) / std).abs()
+    order = std.argsort(stable=True)
+    worst = surprise.argsort(descending=True, stable=True)
+    chosen = {"most": order[:n], "least": order.flip(0)[:n], "wrong": worst[:n]}
+    parts = {"target": target * scale + shift, "mean": mean * scale + shift, "std": std * scale,
+             "epistemic": doubt * scale, "surprise": surprise}  # fmt: skip
+    rows: Json = {}
+    for name, index in chosen.items():
+        rows[name] = {"index": index.tolist()}
+        rows[name] |= {key: rounded(own[index], 5) for key, own in parts.items()}
         rows[name]["inputs"] = shown(data.test.x[index], data)
     return rows
 

@@ -21,6 +21,8 @@ class Source:
         before: the network before pruning, or a dense one to compare with, if it is known.
         before_name: what to call that one.
         members: all models of a population, if there are several.
+        drawn: what predictions are averaged over, such as all chains of a sampler together; None
+            is the model itself.
         score: what weights are ranked by when the threshold moves.
         history: one row of numbers per epoch.
         config: resolved settings by section.
@@ -28,6 +30,7 @@ class Source:
         hashes: SHA-256 by file name.
         command: how to make the run again.
         seconds: training time, if it was written down.
+        folder: how to name the run on a command line; None if it is not in a folder.
     """
 
     name: str
@@ -37,6 +40,7 @@ class Source:
     before: Model | None = None
     before_name: str = "dense"
     members: Sequence[Model] = ()
+    drawn: Model | None = None
     score: ScoreName = "snr"
     history: Sequence[Mapping[str, Any]] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -44,11 +48,17 @@ class Source:
     hashes: Mapping[str, str] = field(default_factory=dict)
     command: str | None = None
     seconds: float | None = None
+    folder: str | None = None
 
     @property
     def posterior(self) -> Posterior:
         """The (masked) posterior of the model."""
         return posterior_of(self.model)
+
+    @property
+    def averaged(self) -> Model:
+        """What predictions are averaged over."""
+        return self.model if self.drawn is None else self.drawn
 
 
 @dataclass(frozen=True)

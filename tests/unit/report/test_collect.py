@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from bayesieve.core.network import Network
 from bayesieve.core.posterior import Samples
 from bayesieve.nets import mlp
 from bayesieve.report.collect import chains, collect, history_columns
+from bayesieve.report.curve import _without_zeros
 from bayesieve.report.inputs import describe_inputs
 from bayesieve.report.looks import importance
 from bayesieve.report.packing import unpack
@@ -22,7 +24,10 @@ from reports import QUICK, digits_source, table_data, table_source
 
 DOCS = Path(__file__).parents[3] / "docs" / "report.md"
 # Keys inside these are names of settings, files, metrics, layers or columns.
-FREE = {"config", "versions", "hashes", "training", "units", "latency_ms", "sampled", "quality"}
+FREE = {
+    "config", "versions", "hashes", "training", "units", "latency_ms", "runtime_ms", "sampled",
+    "quality",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +116,7 @@ def test_importance_is_the_slope(source):
 def test_a_regression_on_a_table():
     source = table_source()
     run = collect([source], limits=QUICK)["runs"][0]
-    assert run["confusion"] is run["examples"] is run["attention"] is run["first_layer"] is None
+    assert run["confusion"] is run["attention"] is run["first_layer"] is None
     after = run["quality"]["after"]
     assert after["intervals"]["level"][-1] == 0.95
     assert len(after["fit"]["target"]) == 80
@@ -121,6 +126,46 @@ def test_a_regression_on_a_table():
     slopes = [row["slope"] for row in run["features"]]
     assert slopes == sorted(slopes, reverse=True)
     assert run["data"]["target"] == "y"
+
+
+def test_examples_of_a_regression_are_in_the_unit_of_the_target():
+    source = table_source()
+    sets = collect([source], limits=QUICK)["runs"][0]["examples"]
+    found = evaluate(source.model, source.data.test, n_samples=QUICK.draws).prediction
+    mean, std = found.mean[:, 0] * 3 + 10, found.std[:, 0] * 3
+    target = source.data.test.y * 3 + 10
+    for own in sets.values():
+        index = torch.tensor(own["index"])
+        assert own["target"] == pytest.approx(target[index].tolist(), rel=1e-4)
+        assert own["mean"] == pytest.approx(mean[index].tolist(), rel=1e-4)
+        assert own["std"] == pytest.approx(std[index].tolist(), rel=1e-4)
+    assert sets["most"]["std"] == pytest.approx(std.sort().values[:8].tolist(), rel=1e-4)
+    assert sets["least"]["std"] == pytest.approx(std.sort().values.flip(0)[:8].tolist(), rel=1e-4)
+    surprise = ((target - mean) / std).abs().sort(descending=True).values
+    assert sets["wrong"]["surprise"] == pytest.approx(surprise[:8].tolist(), rel=1e-3)
+
+
+def test_the_network_before_is_pruned_too(source, run):
+    """By its own ranking, from all its weights on, whatever is left of the run."""
+    before = run["curve"]["before"]
+    assert before["score"] == "snr"
+    first = before["points"][0]
+    assert first["zeros"] == 0
+    assert first["error"] == pytest.approx(run["headline"]["before"]["quality"]["error"], rel=1e-5)
+    kept = [point["weights"] for point in before["points"]]
+    assert kept == sorted(kept, reverse=True)
+    alone = table_source("classification", bs.MAP())
+    point = collect([replace(alone, before=alone.model)], limits=QUICK)["runs"][0]
+    assert point["curve"]["before"]["score"] == "magnitude"
+    assert collect([alone], limits=QUICK)["runs"][0]["curve"]["before"] is None
+
+
+def test_the_runtime_is_timed_with_and_without_zeros(source, run):
+    """The dense network has no zeros: else a runtime that skips them meets its own times."""
+    full = _without_zeros(source.posterior)
+    assert all(bool((own != 0).all()) for own in full.parameters())
+    for side in ("before", "after"):
+        assert set(run["headline"][side]["runtime_ms"]) == {"1", "64"}
 
 
 def test_columns_come_in_their_own_unit():

@@ -2,10 +2,17 @@
 
 import pytest
 import torch
+from scipy import stats
 from torch import nn
 
 from bayesieve.assess.predict import predict
-from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian, Heteroscedastic
+from bayesieve.core.likelihoods import (
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    Heteroscedastic,
+    StudentT,
+)
 from bayesieve.core.network import materialise
 from bayesieve.core.posterior import Samples
 from bayesieve.data import DataSet, Examples
@@ -60,7 +67,7 @@ def source_of(module, shape, likelihood=None, posterior=None):
         posterior, _ = untrained(module, likelihood, shape)
     generator = torch.Generator().manual_seed(2)
     x = torch.randn(20, *shape, generator=generator)
-    if isinstance(likelihood, Gaussian | Heteroscedastic):
+    if isinstance(likelihood, Gaussian | Heteroscedastic | StudentT):
         data = DataSet("toy", Examples(x, x.flatten(1)[:, 0]), Examples(x, x.flatten(1)[:, 0]),
                        "regression")  # fmt: skip
     else:
@@ -265,3 +272,20 @@ def test_a_wrong_network_does_not_get_into_a_page(monkeypatch):
     monkeypatch.setattr(embedding, "run_embedded", lambda *args: honest(*args) * 1.5)
     with pytest.raises(VerificationError, match="differs from the run"):
         embed(source, levels_of(source.posterior), Limits())
+
+
+def test_student_t_noise_keeps_its_tails():
+    """Density and interval in the page against scipy's Student-t of the same standard deviation."""
+    module = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+    source = source_of(module, (3,), StudentT(scale=0.5, df=5.0))
+    network = embed(source, torch.ones_like(source.posterior.mean).long(), Limits()).network
+    std = 0.5 * (5 / 3) ** 0.5
+    assert network["df"] == 5
+    assert network["noise_std"][0] == pytest.approx(std, rel=1e-5)
+    assert network["factor_90"] * std == pytest.approx(0.5 * stats.t(5).ppf(0.95), rel=1e-4)
+    found = node("return given.v.map(noiseShape(given.df, given.std));", v=[0, 0.7, -2], df=5,
+                 std=std)  # fmt: skip
+    exact = stats.t(5, scale=0.5).pdf([0, 0.7, -2])
+    assert found == pytest.approx(exact / exact[0], rel=1e-6)
+    normal = node("return noiseShape(null, 2)(3);")
+    assert normal == pytest.approx(stats.norm.pdf(1.5) / stats.norm.pdf(0))

@@ -11,6 +11,7 @@ function lines({ series, x, y, label, height, guide, marks }) {
       const style = { fill: "none", stroke: "currentColor", "stroke-width": 2, "stroke-linejoin": "round" };
       const holder = shape("g", { class: one.kind });
       if (one.dash) style["stroke-dasharray"] = "5 4";
+      if (one.faint) style["stroke-opacity"] = 0.45;
       if (!one.bare) holder.append(shape("path", { ...style, d: path(one.points, px, py, one.steps) }));
       if (one.dots) {
         for (const [u, v, r] of one.points) {
@@ -41,18 +42,30 @@ function reliabilityPanel(run) {
     const most = Math.max(...r.count);
     const points = r.confidence.map((c, i) => [c, r.accuracy[i], 2 + 4 * Math.sqrt(r.count[i] / most)])
       .filter((_, i) => r.count[i] > 0);
-    return { name: `${wayName(run, way)}, ECE ${percent(r.ece)}`, kind: WAYS[way], points, dots: true };
+    return { name: `${wayName(run, way)}, ECE\u00a0${percent(r.ece, 1)}`, kind: WAYS[way], points, dots: true, bare: true };
   });
+  const whiskers = ({ group, px, py }) => ways.forEach(([way, { reliability: r }]) => r.count.forEach((n, i) => {
+    if (!n) return;
+    const [low, high] = plausible(r.accuracy[i], n), at = px(r.confidence[i]);
+    group.prepend(shape("line", { class: WAYS[way], x1: at, x2: at, y1: py(low), y2: py(high), stroke: "currentColor", "stroke-opacity": 0.4 }));
+  }));
   const unit = { low: 0, high: 1, format: (v) => Math.round(100 * v) + " %" };
   return panel({
     title: "Reliability", name: run.name + "-reliability",
-    caption: "When it says it is this sure, how often is it right? On the dashed line, confidence is honest. Dots grow with the number of test examples in their bin.",
+    caption: "When it says it is this sure, how often is it right? On the dashed line, confidence is honest. Dots grow with the number of test examples in their bin; a whisker spans the accuracies that so few examples leave plausible (90 %).",
     data: () => ({
       header: ["way", "confidence", "accuracy", "count"],
       rows: ways.flatMap(([way, { reliability: r }]) => r.confidence.map((c, i) => [way, c, r.accuracy[i], r.count[i]])),
     }),
-    body: lines({ series, guide: [[0, 0], [1, 1]], x: { ...unit, label: "confidence" }, y: { ...unit, label: "accuracy" }, label: "Reliability diagram" }),
+    body: lines({ series, guide: [[0, 0], [1, 1]], x: { ...unit, label: "confidence" }, y: { ...unit, label: "accuracy" }, label: "Reliability diagram", marks: whiskers }),
   });
+}
+
+// Wilson's interval of 90 % for a share p of n examples.
+function plausible(p, n) {
+  const z2 = 1.645 ** 2 / n;
+  const middle = (p + z2 / 2) / (1 + z2), half = Math.sqrt(z2 * (p * (1 - p) + z2 / 4)) / (1 + z2);
+  return [Math.max(0, middle - half), Math.min(1, middle + half)];
 }
 
 function intervalPanel(run) {
@@ -122,6 +135,9 @@ const HISTORY = {
   kl: "divergence from the prior, nats", zeros: "zeros", lr_scale: "learning rate, of its start",
   val_nll: "NLL on held-out data", val_error: "error on held-out data", val_log_lik: "log-likelihood of held-out data",
 };
+// Engines that follow the posterior density have no bound and no divergence.
+const DENSITY = { elbo: "log-density of the posterior, up to a constant, nats", kl: "minus log-density of the prior, nats" };
+const FOLLOWS_DENSITY = ["map", "sgld", "sghmc"];
 
 function trainingPanels(run) {
   const table = run.training;
@@ -140,8 +156,11 @@ function trainingPanels(run) {
     const clipped = cut - low > 0.5 * (high - low);
     if (clipped) low = cut;
     const fraction = key === "zeros" || key.endsWith("error");
+    if (fraction || key === "lr_scale") low = 0;
+    const engine = (run.provenance.config.engine || {}).name;
+    const title = (FOLLOWS_DENSITY.includes(engine) && DENSITY[key]) || HISTORY[key] || key.replace(/_/g, " ");
     return panel({
-      title: HISTORY[key] || key.replace(/_/g, " "), name: `${run.name}-training-${key}`,
+      title: title[0].toUpperCase() + title.slice(1), name: `${run.name}-training-${key}`,
       caption: clipped ? "The first epochs lie below the picture." : null,
       data: () => ({ header: ["epoch", key], rows: points }),
       body: lines({
@@ -158,16 +177,17 @@ function chainPanel(run) {
   if (!own) return null;
   const worst = own.rhat[own.rhat.length - 1];
   const cdf = (values) => values.map((v, i) => [v, (i + 1) / values.length]);
-  const chart = (values, label, fromZero) => lines({
-    series: [{ kind: "c0", points: cdf(values), steps: true }], height: 200, label,
+  const line = (at) => ({ group, px, box }) => group.append(shape("line", { class: "guide", x1: px(at), x2: px(at), y1: box.top, y2: box.bottom }));
+  const chart = (values, label, fromZero, marks) => lines({
+    series: [{ kind: "c0", points: cdf(values), steps: true }], height: 200, label, marks,
     x: { low: fromZero ? 0 : Math.min(1, values[0]), high: values[values.length - 1] * 1.02, label },
     y: { low: 0, high: 1, format: (v) => Math.round(100 * v) + " %", label: "share of weights" },
   });
   return panel({
     title: "Chains", name: run.name + "-chains", wide: true,
-    caption: `${own.n_chains} chain(s) of ${own.n_draws} kept draws, ${own.rhat.length} weights watched. R̂ compares chains (and halves of them): 1 is agreement, above 1.1 they have not mixed; the worst here is ${number(worst, 3)}. Effective draws say how many independent draws the kept ones are worth.`,
+    caption: `${own.n_chains} ${own.n_chains === 1 ? "chain" : "chains"} of ${own.n_draws} kept draws, ${own.rhat.length} weights watched. R̂ compares chains (and halves of them): 1 is agreement; above 1.1, the dashed line, they have not mixed. ${percent(own.rhat.filter((v) => v > 1.1).length / own.rhat.length, 0)} of the weights lie above it, the worst at ${number(worst, 3)}. Effective draws say how many independent draws the kept ones are worth.`,
     data: () => ({ header: ["rhat", "effective draws"], rows: own.rhat.map((v, i) => [v, own.ess[i]]) }),
-    body: el("div", { class: "grid" }, chart(own.rhat, "R̂", false), chart(own.ess, "effective draws", true)),
+    body: el("div", { class: "grid" }, chart(own.rhat, "R̂", false, worst > 1.1 ? line(1.1) : null), chart(own.ess, "effective draws", true)),
   });
 }
 
@@ -187,7 +207,7 @@ function fitPanel(run) {
       x: { low, high, label: "target" }, y: { low, high, label: "prediction" },
       marks: ({ group, px, py, box }) => fit.target.forEach((t, i) => {
         const inside = (v) => Math.max(box.top, Math.min(box.bottom, py(v)));
-        const [a, b] = [fit.mean[i] - 1.645 * fit.std[i], fit.mean[i] + 1.645 * fit.std[i]];
+        const [a, b] = [fit.mean[i] - fit.factor_90 * fit.std[i], fit.mean[i] + fit.factor_90 * fit.std[i]];
         group.prepend(shape("line", { x1: px(t), x2: px(t), y1: inside(a), y2: inside(b), stroke: "var(--sky)", "stroke-opacity": 0.45 }));
       }),
     }),

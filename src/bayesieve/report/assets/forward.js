@@ -166,6 +166,13 @@ function noiseOf(network, outputs, member) {
   return Math.sqrt(least ** 2 + std ** 2 * Math.exp(2 * outputs[outputs.length / 2]));
 }
 
+// Density of the noise up to a factor: Gaussian, or Student-t with df degrees of freedom.
+function noiseShape(df, std) {
+  if (df === null) return (v) => Math.exp(-0.5 * (v / std) ** 2);
+  const scale = std * Math.sqrt((df - 2) / df);
+  return (v) => (1 + (v / scale) ** 2 / df) ** (-(df + 1) / 2);
+}
+
 // Predictive mean and standard deviations of a regression, in standardised units.
 function regress(network, input, cut = 0) {
   const all = Array.from({ length: network.n_draws + 1 }, (_, member) => forward(network, input, member, cut));

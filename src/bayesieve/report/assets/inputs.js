@@ -66,6 +66,11 @@ function readRow(x, columns) {
   });
 }
 
+// A number of a column without what rounding left of a 0.
+function nearZero(value, column) {
+  return Math.abs(value) < (column.high - column.low) / 1000 ? 0 : value;
+}
+
 // A square to draw on with a pen, a finger or the arrow keys.
 function drawingPad(onChange) {
   const side = 280;
@@ -75,6 +80,11 @@ function drawingPad(onChange) {
   });
   const context = canvas.getContext("2d", { willReadFrequently: true });
   const pen = { x: side / 2, y: side / 2, down: false };
+  let picture = false; // whether a picture of the data is shown: the first stroke replaces it
+  const fresh = () => {
+    if (picture) context.clearRect(0, 0, side, side);
+    picture = false;
+  };
   context.lineCap = context.lineJoin = "round";
   const stroke = (x, y) => {
     context.strokeStyle = "#fff";
@@ -100,6 +110,7 @@ function drawingPad(onChange) {
   };
   canvas.addEventListener("pointerdown", (event) => {
     canvas.setPointerCapture(event.pointerId);
+    fresh();
     [pen.x, pen.y] = place(event);
     stroke(pen.x, pen.y);
     changed();
@@ -113,7 +124,7 @@ function drawingPad(onChange) {
   });
   const moves = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
   canvas.addEventListener("keydown", (event) => {
-    if (event.key === " ") pen.down = !pen.down;
+    if (event.key === " ") { pen.down = !pen.down; fresh(); }
     else if (moves[event.key]) {
       const [dx, dy] = moves[event.key];
       const x = Math.max(0, Math.min(side, pen.x + 10 * dx)), y = Math.max(0, Math.min(side, pen.y + 10 * dy));
@@ -124,12 +135,14 @@ function drawingPad(onChange) {
     if (pen.down) { stroke(pen.x, pen.y); changed(); }
   });
   const clear = () => {
+    picture = false;
     context.clearRect(0, 0, side, side);
     Object.assign(pen, { x: side / 2, y: side / 2, down: false });
     changed();
   };
   // Shows a picture of the data in place of a drawing.
   const show = (values, height, width) => {
+    picture = true;
     context.clearRect(0, 0, side, side);
     const small = document.createElement("canvas");
     small.width = width;

@@ -13,11 +13,11 @@ function unpack(packed) {
 function percent(fraction, digits) {
   if (fraction === null || fraction === undefined) return "–";
   const value = 100 * fraction;
-  if (digits !== undefined) return value.toFixed(digits) + " %";
+  if (digits !== undefined) return value.toFixed(digits) + "\u00a0%";
   const rest = value > 90 && value < 100 ? 100 - value : Math.abs(value);
-  if (rest < 1e-6) return value.toFixed(0) + " %";
+  if (rest < 1e-6) return value.toFixed(0) + "\u00a0%";
   const decimals = Math.min(4, Math.max(0, 1 - Math.floor(Math.log10(rest) + 1e-12)));
-  return value.toFixed(decimals) + " %";
+  return value.toFixed(decimals) + "\u00a0%";
 }
 
 function count(n) {

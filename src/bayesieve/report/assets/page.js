@@ -11,25 +11,22 @@ function runSections(run) {
   const view = makeView(run);
   const play = playSection(run, view);
   const pick = (input) => {
+    if (!run.network) return;
     play.pick(input);
     document.getElementById("try").scrollIntoView();
   };
   const present = (...nodes) => nodes.flat().filter(Boolean);
   const looks = present(featurePanel(run), attentionPanel(run), firstLayerPanel(run));
-  const examples = run.examples ? [
-    examplePanel(run, "wrong", `Confident mistakes (${count(run.examples.n_wrong)} wrong in all)`, "The wrong answers it was surest of. A click puts an example into the network.", pick),
-    examplePanel(run, "least", "Least certain", "Where it doubts most.", pick),
-    examplePanel(run, "most", "Most certain", "Where it doubts least.", pick),
-  ] : [];
+  const examples = examplePanels(run, pick);
   const node = el("div", { id: "run" },
     heroSection(run),
     section("sieve", "Move the threshold", "Every position of the slider is a network of its own, tested on all test examples.", el("div", { class: "grid" }, curvePanel(run, view))),
-    section("try", "Try it", "The network is in this page.", el("div", { class: "grid" }, play.node)),
+    section("try", "Try it", run.network ? "The network is in this page: change what it sees, and watch its answer and its doubt." : null, el("div", { class: "grid" }, play.node)),
     section("left", "What is left", "Layer by layer, what the data called for.", el("div", { class: "grid" }, maskPanel(run, view), el("div", { class: "stack" }, layerTable(run), stayPanel(run)), inclusionPanel(run))),
     section("trust", "Can it be trusted?", "Honest confidence, useful doubt, and the examples behind them.",
       el("div", { class: "grid three" }, present(reliabilityPanel(run), riskPanel(run), confusionPanel(run), fitPanel(run), examples))),
     looks.length ? section("looks", "What it looks at", null, el("div", { class: "grid" }, looks)) : null,
-    section("training", "How it was trained", null, el("div", { class: "grid" }, present(chainPanel(run), trainingPanels(run)))),
+    section("training", "How it was trained", null, el("div", { class: "grid three" }, present(chainPanel(run), trainingPanels(run)))),
     provenanceSection(run));
   return { node, view };
 }
@@ -43,16 +40,20 @@ function comparison(runs, choose) {
   const rows = [
     ["test error", (run) => q(run).error, (v) => percent(v, 2), true],
     ["RMSE", (run) => q(run).rmse, number, true],
+    ["test error, averaged over draws", (run) => s(run).error, (v) => percent(v, 2), true],
+    ["RMSE, averaged over draws", (run) => s(run).rmse, number, true],
     ["NLL, nats", (run) => q(run).nll, (v) => number(v), true],
     ["NLL, averaged over draws", (run) => s(run).nll, (v) => number(v), true],
     ["ECE", (run) => q(run).ece, (v) => percent(v, 2), true],
+    ["ECE, averaged over draws", (run) => s(run).ece, (v) => percent(v, 2), true],
     ["90 % interval holds", (run) => q(run).coverage_90, (v) => percent(v, 1), null],
     ["zeros", (run) => run.headline.after.zeros, (v) => percent(v), false],
     ["parameters kept", (run) => run.headline.after.weights, count, true],
     ["size", (run) => run.headline.after.bytes, bytes, true],
     ["multiply-adds", (run) => run.headline.after.macs, short, true],
-    ["time, batch 64", (run) => (run.headline.after.latency_ms || {})["64"], milliseconds, true],
-    ["training, seconds", (run) => run.provenance.seconds, (v) => number(v, 3), true],
+    ["time of 64 examples, torch", (run) => (run.headline.after.latency_ms || {})["64"], milliseconds, true],
+    ["time of 64 examples, runtime", (run) => (run.headline.after.runtime_ms || {})["64"], milliseconds, true],
+    ["training, seconds", (run) => run.provenance.seconds, (v) => number(v, 3), null],
   ].filter(([, value]) => runs.some((run) => value(run) !== undefined && value(run) !== null));
   const body = rows.map(([name, value, format, lower]) => {
     const top = lower === null ? null : best(runs.map(value), lower);
@@ -63,14 +64,22 @@ function comparison(runs, choose) {
   });
   const tasks = new Set(runs.map((run) => run.task));
   const table = panel({
-    title: "Side by side", name: "runs", wide: true, caption: "Mean weights on the test set of each run; the best number of a row is bold.",
+    title: "Side by side", name: "runs", wide: true, caption: "On the test set of each run, with mean weights unless a row says otherwise; the best number of a row is bold.",
     data: () => ({ header: ["", ...runs.map((run) => run.name)], rows: rows.map(([name, value]) => [name, ...runs.map(value)]) }),
     body: el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Side by side" }, el("table", { id: "compare" },
-      el("thead", {}, el("tr", {}, el("th", {}), runs.map((run) => el("th", { scope: "col" }, run.name)))), el("tbody", {}, body))),
+      el("thead", {}, el("tr", {}, el("th", {}), runs.map((run) => el("th", { scope: "col" }, el("b", {}, run.name), el("small", {}, run.title))))), el("tbody", {}, body))),
   });
   const tabs = el("div", { class: "tabs", role: "tablist", "aria-label": "Runs" }, runs.map((run, i) => el("button", {
     type: "button", class: "button", role: "tab", "aria-selected": i === 0 ? "true" : "false", onclick: () => choose(i),
   }, run.name)));
+  tabs.addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    const at = [...tabs.children].indexOf(event.target);
+    if (!step || at < 0) return;
+    const next = (at + step + runs.length) % runs.length;
+    tabs.children[next].focus();
+    choose(next);
+  });
   return el("section", { id: "runs" }, el("h1", {}, `${runs.length} runs compared`),
     el("div", { class: "grid" }, table, tasks.size === 1 ? comparedCurves(runs) : null), el("p", { class: "lead" }, "One run at a time:"), tabs);
 }

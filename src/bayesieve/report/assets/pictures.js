@@ -69,7 +69,7 @@ function maskPanel(run, view) {
       context.putImageData(image, 0, 0);
       const live = rows.reduce((a, b) => a + b, 0), read = columns.reduce((a, b) => a + b, 0);
       const text = layer.stride > 1
-        ? `every ${layer.stride}th row and column is shown`
+        ? `one row and column in ${layer.stride} is shown`
         : `${live} of ${height} rows and ${read} of ${width} columns are left`;
       note.textContent = text;
       canvas.setAttribute("aria-label", `Kept weights of ${layer.name}: ${text}`);
@@ -152,43 +152,5 @@ function firstLayerPanel(run) {
       }).filter((row) => row[3] !== 0),
     }),
     body: tiles,
-  });
-}
-
-// The most probable classes as small bars.
-function miniBars(probs, names, label) {
-  const order = probs.map((p, c) => [p, c]).sort((a, b) => b[0] - a[0]).slice(0, 3);
-  return el("span", { class: "mini" }, order.flatMap(([p, c]) => [
-    el("span", { class: "name" }, names[c]), track(p, c === label ? "" : "other"), el("span", {}, percent(p, 0)),
-  ]));
-}
-
-function examplePanel(run, kind, title, caption, onPick) {
-  const set = run.examples[kind];
-  const names = run.data.classes;
-  const isImage = !Array.isArray(set.inputs);
-  const values = isImage ? unpack(set.inputs) : null;
-  const size = run.data.input_shape.reduce((a, b) => a * b, 1);
-  const cards = set.index.map((index, k) => {
-    const probs = set.probs[k], label = set.label[k];
-    const guess = probs.indexOf(Math.max(...probs));
-    const input = isImage ? values.subarray(k * size, (k + 1) * size) : set.inputs[k];
-    const right = guess === label;
-    const words = right ? `is ${names[label]}` : `says ${names[guess]}, is ${names[label]}`;
-    return el("button", {
-      type: "button", class: "example", onclick: () => onPick(input),
-      "aria-label": `Test example ${index}: ${words}. Put it into the network.`,
-    },
-    isImage ? photo(input, run.data.input_shape, "") : null,
-    el("span", { class: "who" }, el("span", { class: right ? "" : "wrong" }, words), isImage ? null : el("span", {}, "no. " + index)),
-    miniBars(probs, names, label));
-  });
-  return panel({
-    title, caption, name: `${run.name}-examples-${kind}`, wide: true,
-    data: () => ({
-      header: ["test example", "label", "entropy", "epistemic", ...names.map((n) => "p " + n)],
-      rows: set.index.map((index, k) => [index, names[set.label[k]], set.entropy[k], set.epistemic[k], ...set.probs[k]]),
-    }),
-    body: cards.length ? el("div", { class: "examples" }, cards) : empty("No test example was classified wrongly."),
   });
 }

@@ -3,7 +3,7 @@
 function playSection(run, view) {
   if (!run.network) {
     const why = run.not_embedded || "its inputs cannot be set by hand";
-    return { node: panel({ title: "The network", wide: true, body: empty(`This network is not inside the page: ${why}.`) }), pick: () => {} };
+    return { node: panel({ title: "The network", wide: true, body: empty(`This network is not inside the page: ${why.replace(/\.$/, "")}.`) }), pick: () => {} };
   }
   const network = loadNetwork(run.network);
   const answer = el("div", { id: "answer", "aria-live": "polite" });
@@ -66,13 +66,13 @@ function imageInput(run, set) {
     return own.index.map((_, k) => all.subarray(k * size, (k + 1) * size));
   }) : [];
   let next = 0;
-  const example = pool.length ? el("button", { type: "button", class: "button", id: "next-example", onclick: () => pick(pool[next++ % pool.length]) }, "Test example") : null;
+  const example = pool.length ? el("button", { type: "button", class: "button", id: "next-example", onclick: () => pick(pool[next++ % pool.length]) }, "Next test example") : null;
   const clear = pad ? el("button", { type: "button", class: "button", id: "clear", onclick: () => pad.clear() }, "Clear") : null;
   reset();
-  if (!pad && pool.length) setTimeout(() => pick(pool[next++]), 0);
+  if (pool.length) setTimeout(() => pick(pool[next++]), 0);
   return {
     pick,
-    node: el("div", {}, pad ? pad.canvas : null, el("div", { class: "buttons" }, clear, example),
+    node: el("div", {}, pad ? [el("p", { class: "caption" }, "Draw here, with a pen, a finger or the arrow keys."), pad.canvas] : null, el("div", { class: "buttons" }, clear, example),
       el("div", { class: "seen" }, preview, el("span", {}, `What the network sees: ${width}×${height} pixels${pad ? ", brought to the size of its training images" : ""}.`))),
   };
 }
@@ -93,10 +93,9 @@ function tableInput(run, set) {
     const label = el("b", {});
     const id = "column-" + k;
     let control;
-    const write = () => { 
-      const least = (column.high - column.low) / 1000; // what rounding left of a 0
-      label.textContent = column.kind === "numeric" ? number(Math.abs(values[k]) < least ? 0 : values[k]) : "";
-     };
+    const write = () => {
+      label.textContent = column.kind === "numeric" ? number(nearZero(values[k], column)) : "";
+    };
     if (column.kind === "numeric") {
       const step = column.whole && column.high - column.low > 1 ? 1 : (column.high - column.low) / 200 || 1;
       control = el("input", { type: "range", id, min: column.low, max: column.high, step, value: values[k], oninput: () => { values[k] = Number(control.value); write(); update(); } });
@@ -180,7 +179,8 @@ function realAnswer(run, network, input, cut) {
   const std = Math.hypot(noise, doubt);
   const centers = own.draws.length ? own.draws.map((v) => v * scale + shift) : [mean];
   const low = mean - 4 * std, high = mean + 4 * std;
-  const density = (v) => centers.reduce((sum, m) => sum + Math.exp(-0.5 * ((v - m) / noise) ** 2), 0) / centers.length / (noise * Math.sqrt(2 * Math.PI));
+  const bump = noiseShape(run.network.df, noise), half = run.network.factor_90 * std;
+  const density = (v) => centers.reduce((sum, m) => sum + bump(v - m), 0) / centers.length;
   const grid = Array.from({ length: 121 }, (_, i) => low + ((high - low) * i) / 120);
   const points = grid.map((v) => [v, density(v)]);
   const top = Math.max(...points.map((p) => p[1]));
@@ -188,14 +188,14 @@ function realAnswer(run, network, input, cut) {
     series: [{ kind: "c0", points }], height: 210, label: "Predictive density",
     x: { low, high, label: run.data.target || "target" }, y: { low: 0, high: top * 1.1, ticks: [] },
     marks: ({ group, px, box }) => {
-      const [a, b] = [mean - 1.645 * std, mean + 1.645 * std];
+      const [a, b] = [mean - half, mean + half];
       group.prepend(shape("rect", { x: px(a), width: px(b) - px(a), y: box.top, height: box.bottom - box.top, fill: "var(--sky)", opacity: 0.16 }));
       centers.forEach((m) => group.append(shape("line", { x1: px(m), x2: px(m), y1: box.bottom - 9, y2: box.bottom, stroke: "var(--orange)", "stroke-width": 2 })));
     },
   });
   const line = (name, value, id) => [el("span", {}, name), track(value / (noise + doubt || 1)), el("span", { id }, number(value, 3))];
   return el("div", { "data-mean": mean },
-    el("p", { class: "answer" }, number(mean), " ", el("small", {}, `± ${number(std, 3)}; 90 % between ${number(mean - 1.645 * std, 3)} and ${number(mean + 1.645 * std, 3)}`)),
+    el("p", { class: "answer" }, number(mean), " ", el("small", {}, `± ${number(std, 3)}; 90 % between ${number(mean - half, 3)} and ${number(mean + half, 3)}`)),
     chart,
     el("div", { class: "rank" }, line("noise of the data", noise), own.epistemic === null ? [] : line("doubt about the weights", doubt, "epistemic")));
 }

@@ -16,7 +16,7 @@ function changeWords(before, after, { lower, unit }) {
 
 function card(what, now, was, change) {
   return el("div", { class: "card" }, el("div", { class: "what" }, what), el("div", { class: "now" }, now),
-    el("div", { class: "was" }, was, change ? [was ? " · " : "", change] : null));
+    el("div", { class: "was" }, was), change ? el("div", { class: "change" }, change) : null);
 }
 
 function difference(before, after, format) {
@@ -24,6 +24,13 @@ function difference(before, after, format) {
   const gap = after - before;
   if (Math.abs(gap) < 1e-12) return el("span", {}, "the same");
   return el("span", { class: gap < 0 ? "gain" : "loss" }, (gap < 0 ? "−" : "+") + format(Math.abs(gap)));
+}
+
+// How many more, or fewer, test examples are wrong.
+function mistakes(n) {
+  if (!n) return el("span", {}, "the same");
+  const size = Math.abs(n);
+  return el("span", { class: n < 0 ? "gain" : "loss" }, `${count(size)} example${size === 1 ? "" : "s"} ${n < 0 ? "fewer" : "more"}`);
 }
 
 function heroSection(run) {
@@ -34,17 +41,28 @@ function heroSection(run) {
   const cards = [
     card("size", bytes(after.bytes ?? 4 * after.weights), `all weights: ${bytes(before.bytes)}`, changeWords(before.bytes, after.bytes ?? 4 * after.weights, { lower: true, unit: ["smaller", "larger"] })),
     card("multiply-adds", short(after.macs), `all weights: ${short(before.macs)}`, changeWords(before.macs, after.macs, { lower: true, unit: ["less", "more"] })),
-    after.latency_ms ? card("time, batch of 64", milliseconds(after.latency_ms["64"]), `all weights: ${milliseconds(before.latency_ms["64"])}`, changeWords(before.latency_ms["64"], after.latency_ms["64"], { lower: true, unit: ["faster", "slower"] })) : null,
+    timeCard(before, after),
     regression
       ? card("RMSE", number(q.rmse), b ? `${before.name}: ${number(b.rmse)}` : `${count(q.n_examples)} test examples`, b ? difference(b.rmse, q.rmse, (v) => number(v, 2)) : null)
-      : card("test error", percent(q.error, 2), b ? `${before.name}: ${percent(b.error, 2)}` : `${count(q.n_examples)} test examples`, b ? difference(b.error, q.error, points) : null),
+      : card("test error", percent(q.error, 2), b ? `${before.name}: ${percent(b.error, 2)}` : `${count(q.n_examples)} test examples`, b ? mistakes(Math.round((q.error - b.error) * q.n_examples)) : null),
     regression
       ? card("90 % interval holds", percent((sampled || q).coverage_90, 1), b ? `${before.name}: ${percent(b.coverage_90, 1)}` : "of the test targets", null)
       : card("calibration error (ECE)", percent(q.ece, 2), b ? `${before.name}: ${percent(b.ece, 2)}` : sampled ? `averaged over draws: ${percent(sampled.ece, 2)}` : "", b ? difference(b.ece, q.ece, points) : null),
   ];
   return el("section", { class: "hero", id: "summary" },
     el("p", { class: "kicker" }, `${run.name} · ${count(run.data.n_train)} training and ${count(run.data.n_test)} test examples`),
-    el("h1", {}, run.title), el("p", { class: "lead" }, reading(run)), el("div", { class: "cards" }, cards));
+    el("h1", {}, run.title), el("p", { class: "lead" }, reading(run)), el("div", { class: "cards" }, cards),
+    after.latency_ms ? el("p", { class: "caption under" }, after.runtime_ms
+      ? "Time: both networks in bayesieve's runtime, which skips zeros where that is faster, on one processor core."
+      : "Time: both networks in torch, on one processor core.") : null);
+}
+
+// In the runtime that skips zeros where that was measured, else in torch; both networks the same way.
+function timeCard(before, after) {
+  const [was, now] = after.runtime_ms ? [before.runtime_ms, after.runtime_ms] : [before.latency_ms, after.latency_ms];
+  if (!now) return null;
+  return card("time, 64 examples", milliseconds(now["64"]), `all weights: ${milliseconds(was["64"])}`,
+    changeWords(was["64"], now["64"], { lower: true, unit: ["faster", "slower"] }));
 }
 
 // The headline in words.
@@ -59,7 +77,7 @@ function reading(run) {
   } else parts.push(`All ${count(before.parameters)} parameters are in use: nothing has been pruned yet.`);
   parts.push(`On ${count(q.n_examples)} test examples the network has ${value(q)}` + (b ? `; ${before.name}: ${value(b)}.` : "."));
   if (sampled && !regression) {
-    parts.push(`Averaged over draws from the posterior it has ${percent(sampled.error, 2)} error, and it can tell doubt about its weights from noise in the data.`);
+    parts.push(`Averaged over ${count(sampled.draws)} draws from the posterior it has ${percent(sampled.error, 2)} error, and it can tell doubt about its weights from noise in the data.`);
   }
   return parts.join(" ");
 }
@@ -67,7 +85,7 @@ function reading(run) {
 function layerTable(run) {
   const report = run.compaction;
   if (!report) {
-    return panel({ title: "Layers", wide: true, body: empty("This network could not be made smaller: " + (run.not_compacted || "it is too large to try at every position") + ".") });
+    return panel({ title: "Layers", wide: true, body: empty("This network could not be made smaller: " + (run.not_compacted || "it is too large to try at every position").replace(/\.$/, "") + ".") });
   }
   const arrow = ([a, b]) => (a === b ? count(b) : `${count(a)} → ${count(b)}`);
   const rows = report.layers.map((own) => el("tr", {}, el("th", { scope: "row" }, own.name), el("td", {}, own.kind),
@@ -75,7 +93,10 @@ function layerTable(run) {
   const reads = report.input_features === null ? report.n_inputs : report.input_features.length;
   return panel({
     title: "What was removed", name: run.name + "-layers",
-    caption: `Units without a job are cut out for good: ${count(report.parameters[0])} parameters become ${count(report.parameters[1])} in smaller tensors, zeros among them, with the same answers (largest difference ${number(report.max_difference, 2)}). It reads ${count(reads)} of ${count(report.n_inputs)} inputs.`,
+    caption: report.parameters[0] === report.parameters[1]
+      ? "Every unit still has a job, so no tensor becomes smaller. `bayesieve prune --keep-units` removes whole units."
+      : `Units without a job are cut out for good: ${count(report.parameters[0])} parameters become ${count(report.parameters[1])} in smaller tensors, zeros among them, with the same answers (largest difference ${number(report.max_difference, 2)}).`
+        + (reads < report.n_inputs ? ` It reads ${count(reads)} of ${count(report.n_inputs)} inputs.` : ""),
     data: () => ({
       header: ["layer", "kind", "units before", "units", "inputs before", "inputs", "parameters before", "parameters"],
       rows: report.layers.map((own) => [own.name, own.kind, ...own.units, ...own.inputs, ...own.parameters]),
@@ -117,7 +138,7 @@ function confusionPanel(run) {
   return panel({
     title: "Confusion", name: run.name + "-confusion", caption: "Rows are true classes, columns what the network says.",
     data: () => ({ header: ["true", ...names], rows: matrix.map((row, i) => [names[i], ...row]) }),
-    body: el("div", { class: "scroll" }, el("table", { class: "heat" },
+    body: el("div", { class: "scroll" }, el("table", { class: "heat" + (names.length > 4 && names.some((name) => name.length > 3) ? " long" : "") },
       el("thead", {}, el("tr", {}, el("th", {}), names.map((n) => el("th", { scope: "col" }, n)))),
       el("tbody", {}, matrix.map((row, i) => el("tr", {}, el("th", { scope: "row" }, names[i]), row.map((v, j) => cell(v, i, j))))))),
   });
@@ -151,7 +172,8 @@ function provenanceSection(run) {
       el("dt", {}, key.replace(/_/g, " ")), el("dd", {}, typeof v === "number" && !Number.isInteger(v) ? number(v, 6) : Array.isArray(v) ? v.join(", ") : String(v)),
     ])));
   });
-  const known = [...Object.entries(own.hashes), ...Object.entries(own.versions)];
+  const versions = [...Object.entries(own.versions), ["times of this page were taken on", own.timed_on]];
+  const known = [...Object.entries(own.hashes), ...versions];
   const table = (title, rows) => el("div", { class: "scroll" }, el("table", {}, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, title), el("th", {}))),
     el("tbody", {}, rows.map(([a, b]) => el("tr", {}, el("th", { scope: "row" }, a), el("td", { class: "mono" }, b))))));
   return section("provenance", "Where it comes from", "Enough to make it again, and to know that it is the same.",
@@ -163,10 +185,11 @@ function provenanceSection(run) {
       panel({ title: "Resolved settings", wide: true, body: el("div", { class: "settings" }, settings) }),
       panel({
         title: "Files and versions", wide: true, name: run.name + "-hashes",
-        data: known.length ? () => ({ header: ["what", "value"], rows: known }) : null,
-        body: known.length
-          ? [table("SHA-256", Object.entries(own.hashes)), table("version", Object.entries(own.versions))]
-          : empty("Neither files nor versions were written down."),
+        data: () => ({ header: ["what", "value"], rows: known }),
+        body: [
+          Object.keys(own.hashes).length ? table("SHA-256", Object.entries(own.hashes)) : empty("The run is not in a folder: no files to hash."),
+          table("version", versions),
+        ],
       })));
 }
 
@@ -177,7 +200,7 @@ const WORDS = [
   ["ECE", "expected calibration error: the gap between confidence and accuracy, averaged over bins of confidence."],
   ["size", "bytes of the kept weights as a bundle stores them, after whole units were cut out."],
   ["multiply-adds", "of one example in the compacted network, zeros between kept weights included."],
-  ["time", "processor time of torch on one thread, on the machine that made this page. Torch multiplies zeros too; `bayesieve profile` times runtimes that do not."],
+  ["time", "processor time on one thread of the machine that made this page. Torch multiplies zeros too; the runtime (`bayesieve.deliver.runtime.as_runtime`) skips them where that is faster. The headline compares both networks in the runtime, the slider tells torch's time."],
   ["epistemic", "doubt about the weights: how much the draws of the posterior disagree. More data can reduce it."],
   ["aleatoric", "noise of the data: what the draws agree is uncertain. More data cannot reduce it."],
   ["snr", "size of a weight's mean over its standard deviation."],

@@ -17,7 +17,7 @@ function qualityKey(run) {
 }
 
 function showQuality(run, value) {
-  return run.task === "regression" ? number(value) : percent(value);
+  return run.task === "regression" ? number(value) : percent(value, 2);
 }
 
 // Share of parameters that are kept, as the horizontal axis counts it.
@@ -27,8 +27,9 @@ function keptShare(point) {
 
 function curveAxes(runs) {
   const key = qualityKey(runs[0]);
-  const points = runs.flatMap((run) => run.curve.points);
-  const before = runs.map((run) => run.headline.before.quality).filter(Boolean);
+  const alone = runs.length === 1;
+  const points = runs.flatMap((run) => [...run.curve.points, ...(alone ? (run.curve.before || { points: [] }).points : [])]);
+  const before = alone ? runs.map((run) => run.headline.before.quality).filter(Boolean) : [];
   const shares = points.map(keptShare);
   const values = [...points.map((p) => p[key]), ...before.map((own) => own[key])].filter((v) => v !== null);
   const positive = values.filter((v) => v > 0);
@@ -52,10 +53,13 @@ function curveAxes(runs) {
 function curvePanel(run, view) {
   const points = run.curve.points;
   const { key, x, y } = curveAxes([run]);
-  const before = run.headline.before.quality;
+  const before = run.headline.before.quality, other = run.curve.before;
   let moveTo = () => {};
+  const own = { name: other ? "this run" : null, kind: "c0", dots: true, points: points.map((p) => [keptShare(p), p[key]]) };
   const chart = lines({
-    series: [{ kind: "c0", dots: true, points: points.map((p) => [keptShare(p), p[key]]) }],
+    series: other
+      ? [{ name: `${run.headline.before.name}, pruned by ${other.score}`, kind: "c1", faint: true, dots: true, points: other.points.map((p) => [keptShare(p), p[key], 2]) }, own]
+      : [own],
     x, y, label: "Error against sparsity", height: 300,
     marks: ({ root, group, px, py, box }) => {
       if (before) {
@@ -94,13 +98,14 @@ function curvePanel(run, view) {
   const readout = {};
   const list = el("dl", { class: "readout", "aria-live": "polite" });
   const names = run.task === "regression"
-    ? [["zeros", "zeros"], ["weights", "parameters kept"], ["quality", "RMSE"], ["nll", "NLL, nats"], ["bytes", "size"], ["macs", "multiply-adds"], ["latency", "time, batch 64"]]
-    : [["zeros", "zeros"], ["weights", "parameters kept"], ["quality", "test error"], ["nll", "NLL, nats"], ["ece", "ECE"], ["bytes", "size"], ["macs", "multiply-adds"], ["latency", "time, batch 64"]];
+    ? [["zeros", "zeros"], ["weights", "parameters kept"], ["quality", "RMSE"], ["nll", "NLL, nats"], ["bytes", "size"], ["macs", "multiply-adds"], ["latency", "torch, 64 ex."]]
+    : [["zeros", "zeros"], ["weights", "parameters kept"], ["quality", "test error"], ["nll", "NLL, nats"], ["ece", "ECE"], ["bytes", "size"], ["macs", "multiply-adds"], ["latency", "torch, 64 ex."]];
   for (const [id, text] of names) {
     readout[id] = el("dd", { id: "at-" + id });
     list.append(el("div", {}, el("dt", {}, text), readout[id]));
   }
   const meters = layerMeters(run);
+  const command = el("code", { id: "cut-command" }), purpose = el("span", {});
   view.listen((cut) => {
     const p = points[cut];
     range.value = cut;
@@ -108,17 +113,19 @@ function curvePanel(run, view) {
     where.textContent = p.threshold === null ? "all weights kept" : `${run.curve.score} ≥ ${number(p.threshold, 3)}`;
     const texts = {
       zeros: percent(p.zeros), weights: count(p.weights), quality: showQuality(run, p[qualityKey(run)]),
-      nll: number(p.nll), ece: percent(p.ece), bytes: bytes(p.bytes), macs: short(p.macs),
+      nll: number(p.nll), ece: percent(p.ece, 2), bytes: bytes(p.bytes), macs: short(p.macs),
       latency: p.latency_ms ? milliseconds(p.latency_ms["64"]) : "–",
     };
     for (const id of Object.keys(readout)) readout[id].textContent = texts[id];
+    [purpose.textContent, command.textContent] = commandAt(run, cut);
     meters.update(cut);
     moveTo(cut);
   });
   const fields = ["zeros", "removed", "weights", "threshold", qualityKey(run), "nll", "ece", "bytes", "macs", "nonzero_macs"];
   return panel({
     title: "Error against sparsity", name: run.name + "-curve", wide: true,
-    caption: `Weights are removed in one shot by ${run.curve.score}, weakest first, without more training. Move the slider, or click the curve.`,
+    caption: `Weights are removed in one shot by ${run.curve.score}, weakest first, without more training. Move the slider, or click the curve.`
+      + (other ? " So are those of the network it is compared with." : ""),
     data: () => ({
       header: [...fields, "latency_ms_batch_1", "latency_ms_batch_64", ...run.curve.layers.map((n) => "kept " + n)],
       rows: points.map((p) => [...fields.map((f) => p[f]), p.latency_ms && p.latency_ms["1"], p.latency_ms && p.latency_ms["64"], ...p.kept]),
@@ -128,8 +135,17 @@ function curvePanel(run, view) {
       el("div", { class: "slider" }, el("label", { for: "cut" }, el("span", {}, "keep weights with "), where), range),
       list,
       meters.node,
+      run.provenance.folder ? el("p", { class: "command" }, purpose, command) : null,
     ],
   });
+}
+
+// What to type to get the network at a position of the slider: as it is, or cut further.
+function commandAt(run, cut) {
+  const folder = run.provenance.folder, point = run.curve.points[cut];
+  if (cut === 0 && point.zeros > 0) return ["To deliver this network: ", `bayesieve compact ${folder} --out ${folder}-small`];
+  if (cut === 0) return ["To deliver this network: ", `bayesieve export ${folder} --to onnx --out model.onnx`];
+  return ["To make this cut, and train what is left: ", `bayesieve prune ${folder} --zeros ${point.zeros.toFixed(4)} --score ${run.curve.score} --finetune 10 --out ${folder}-cut`];
 }
 
 // Kept units and weights of each layer at the position of the slider.

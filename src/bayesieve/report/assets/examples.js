@@ -1,0 +1,94 @@
+// Test examples one by one: those it is surest of, those it doubts, and those it gets wrong.
+
+const ROW_COLUMNS = 4; // columns of a table shown beside an answer
+const MOST_ROWS = 5; // the rest is in the data to download
+
+function examplePanels(run, onPick) {
+  const real = run.task === "regression";
+  const wrong = real
+    ? ["Furthest off", "Targets furthest from the predicted mean, in predicted standard deviations: what it did not see coming."]
+    : [`Confident mistakes (${count(run.examples.n_wrong)} wrong in all)`, "The wrong answers it was surest of."];
+  const hint = run.network ? " A click puts an example into the network." : "";
+  return [
+    examplePanel(run, "wrong", wrong[0], wrong[1] + hint, onPick),
+    examplePanel(run, "least", "Least certain", real ? "Where its intervals are widest." : "Where it doubts most.", onPick),
+    examplePanel(run, "most", "Most certain", real ? "Where its intervals are narrowest." : "Where it doubts least.", onPick),
+  ];
+}
+
+function examplePanel(run, kind, title, caption, onPick) {
+  const set = run.examples[kind];
+  const isImage = !Array.isArray(set.inputs);
+  const body = !set.index.length ? empty("No test example was classified wrongly.")
+    : isImage ? exampleCards(run, set, onPick) : exampleRows(run, set, onPick);
+  return panel({ title, caption, name: `${run.name}-examples-${kind}`, wide: true, data: () => exampleData(run, set), body });
+}
+
+function exampleData(run, set) {
+  if (run.task === "regression") {
+    const keys = ["target", "mean", "std", "epistemic", "surprise"];
+    return { header: ["test example", ...keys], rows: set.index.map((index, k) => [index, ...keys.map((key) => set[key][k])]) };
+  }
+  const names = run.data.classes;
+  return {
+    header: ["test example", "label", "entropy", "epistemic", ...names.map((n) => "p " + n)],
+    rows: set.index.map((index, k) => [index, names[set.label[k]], set.entropy[k], set.epistemic[k], ...set.probs[k]]),
+  };
+}
+
+// What the network says of an example, and what is true.
+function verdict(run, set, k) {
+  if (run.task === "regression") return { right: true, words: `says ${number(set.mean[k])}, is ${number(set.target[k])}` };
+  const names = run.data.classes, label = set.label[k];
+  const guess = set.probs[k].indexOf(Math.max(...set.probs[k]));
+  return { right: guess === label, words: guess === label ? `is ${names[label]}` : `says ${names[guess]}, is ${names[label]}` };
+}
+
+// The most probable classes as small bars.
+function miniBars(probs, names, label) {
+  const order = probs.map((p, c) => [p, c]).sort((a, b) => b[0] - a[0]).slice(0, 3);
+  return el("span", { class: "mini" + (names.some((name) => name.length > 2) ? " long" : "") }, order.flatMap(([p, c]) => [
+    el("span", { class: "name" }, names[c]), track(p, c === label ? "" : "other"), el("span", {}, percent(p, 0)),
+  ]));
+}
+
+function pickName(run, words, index) {
+  return `Test example ${index}: ${words}.` + (run.network ? " Put it into the network." : "");
+}
+
+function exampleCards(run, set, onPick) {
+  const values = unpack(set.inputs);
+  const size = run.data.input_shape.reduce((a, b) => a * b, 1);
+  return el("div", { class: "examples" }, set.index.map((index, k) => {
+    const input = values.subarray(k * size, (k + 1) * size);
+    const { right, words } = verdict(run, set, k);
+    return el("button", { type: "button", class: "example", onclick: () => onPick(input), "aria-label": pickName(run, words, index) },
+      photo(input, run.data.input_shape, ""), el("span", { class: "who" }, el("span", { class: right ? "" : "wrong" }, words)),
+      run.task === "regression" ? null : miniBars(set.probs[k], run.data.classes, set.label[k]));
+  }));
+}
+
+// Rows of a table with the columns that matter most, in their own units.
+function exampleRows(run, set, onPick) {
+  const columns = run.inputs.columns || [];
+  const place = new Map((run.features || []).map((own, i) => [own.name, i]));
+  const rank = (column) => Math.min(...(column.kind === "numeric" ? [column.name] : column.levels.map((level) => `${column.name}=${level}`))
+    .map((name) => place.get(name) ?? 1e9));
+  const shown = columns.map((column, k) => [rank(column), k]).sort((a, b) => a[0] - b[0]).slice(0, ROW_COLUMNS).map((pair) => pair[1]);
+  const real = run.task === "regression";
+  const heads = real ? [run.data.target || "target", "prediction", "off by"] : ["it says"];
+  const rows = set.index.slice(0, MOST_ROWS).map((index, k) => {
+    const { right, words } = verdict(run, set, k);
+    const values = readRow(set.inputs[k], columns);
+    const cells = shown.map((c) => el("td", {}, columns[c].kind === "numeric" ? number(nearZero(values[c], columns[c])) : columns[c].levels[values[c]]));
+    const answer = real
+      ? [el("td", {}, number(set.target[k])), el("td", {}, `${number(set.mean[k])} ± ${number(set.std[k], 2)}`), el("td", {}, `${number(set.surprise[k], 2)} std`)]
+      : [el("td", { class: "text" }, el("span", { class: right ? "" : "wrong" }, words), miniBars(set.probs[k], run.data.classes, set.label[k]))];
+    const button = el("button", { type: "button", class: "button", onclick: () => onPick(set.inputs[k]), "aria-label": pickName(run, words, index) }, "try");
+    return el("tr", {}, el("th", { scope: "row" }, count(index)), answer, cells, run.network ? el("td", {}, button) : null);
+  });
+  const header = el("tr", {}, el("th", { scope: "col" }, "test row"), heads.map((text) => el("th", { scope: "col", class: real ? "" : "text" }, text)),
+    shown.map((c) => el("th", { scope: "col" }, columns[c].name)), run.network ? el("th", {}) : null);
+  return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Test rows" },
+    el("table", { class: "rows" }, el("thead", {}, header), el("tbody", {}, rows)));
+}

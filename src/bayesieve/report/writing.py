@@ -1,0 +1,62 @@
+"""A page from objects in memory, for scripts and notebooks."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bayesieve.core.posterior import Model, has_spread
+from bayesieve.core.storage import atomic_write
+from bayesieve.data import DataSet
+from bayesieve.report.collect import collect
+from bayesieve.report.page import page
+from bayesieve.report.source import Limits, Source
+
+
+def write_report(
+    model: Model,
+    data: DataSet,
+    path: Path | str,
+    *,
+    name: str = "model",
+    before: Model | None = None,
+    history: Sequence[Mapping[str, Any]] = (),
+    limits: Limits | None = None,
+) -> Path:
+    """Write the page of a model that is in memory: one HTML file that needs nothing else.
+
+    Args:
+        model: a posterior or a sparse model.
+        data: what it was trained and tested on; the page tests it on `data.test`.
+        path: of the page; its folder must exist.
+        name: of the model, in the page.
+        before: a model to compare with, such as the one that was pruned.
+        history: one row of numbers per epoch, such as `Fit.history`.
+        limits: how much goes into the page.
+
+    Returns:
+        The path.
+
+    Example:
+        >>> import tempfile
+        >>> import bayesieve as bs
+        >>> from torch import nn
+        >>> data = bs.load_data("digits")
+        >>> net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+        >>> run = bs.fit(bs.Problem(net, bs.Categorical(), data.train), bs.MAP(), epochs=1)
+        >>> path = Path(tempfile.mkdtemp()) / "report.html"
+        >>> write_report(run.posterior, data, path, limits=Limits(points=2)).name
+        'report.html'
+    """
+    source = Source(
+        name,
+        f"{name} on {data.name}",
+        model,
+        data,
+        before=before,
+        before_name="before",
+        score="snr" if has_spread(model) else "magnitude",
+        history=history,
+    )
+    target = Path(path)
+    atomic_write(target, page(collect([source], limits=limits)).encode())
+    return target
