@@ -8,6 +8,7 @@ PYTHON ?= $(shell for p in $(CANDIDATES); do \
 
 VENV := .venv
 BIN := $(VENV)/bin
+CORE := $(VENV)/.core
 STAMP := $(VENV)/.installed
 JOBS ?= 2
 
@@ -17,7 +18,7 @@ JOBS ?= 2
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
-demo: $(STAMP) ## train, sieve and report on a small example, into runs/demo
+demo: $(CORE) ## train, sieve and report on a small example, into runs/demo
 	$(BIN)/bayesieve demo --out runs/demo
 
 # One torch thread per worker: two workers then use two cores, not four.
@@ -43,14 +44,19 @@ clean: ## remove caches and build outputs; keeps .venv and runs
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# An existing .venv is kept and brought up to date. The build backend comes from
-# constraints.txt too, hence --no-build-isolation.
-$(STAMP): pyproject.toml constraints.txt
+# The demo needs the package alone; everything else its tools and extras too. An existing .venv is
+# kept and brought up to date. The build backend comes from constraints.txt too, hence
+# --no-build-isolation.
+$(CORE): pyproject.toml constraints.txt
 	@if [ ! -x $(BIN)/python ]; then \
 		if [ -z "$(PYTHON)" ]; then \
 			echo "make: needs Python 3.11 or newer, found none of: $(CANDIDATES)." \
 				"Install one, or name it: make PYTHON=/path/to/python" >&2; exit 1; fi; \
 		echo "$(PYTHON) -m venv $(VENV)"; $(PYTHON) -m venv $(VENV); fi
 	$(BIN)/python -m pip install --quiet -c constraints.txt hatchling
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e .
+	@touch $@
+
+$(STAMP): $(CORE)
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e ".[dev]"
 	@touch $@

@@ -1,4 +1,4 @@
-"""The commands of the README, the quickstart and the page on the command line do run.
+"""The commands of the README, the quickstart, the tutorial and the command line's page do run.
 
 Each page is run from top to bottom in a folder of its own, on small data, with a small network, one
 pass and no pictures: what is tested is that a reader who types these lines meets no error.
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from safetensors.torch import save_file
+from torch import nn
 
 from bayesieve.nets import mlp
 from commands import call
@@ -18,7 +19,8 @@ from unit.test_docs import ROOT, commands
 
 SMALLER = {
     "--epochs": "1", "--em-iters": "1", "--finetune": "1", "--samples": "2", "--pgd-steps": "1",
-    "--fgsm": "0.1", "--examples": "10", "--points": "3", "--report": "runs/report",
+    "--fgsm": "0.1", "--pgd": "0.1", "--points": "3",
+    "--report": "runs/report", "--trials": "1",
 }  # fmt: skip
 ADDED = {
     "train": ("--epochs", "1", "--no-figures"),
@@ -26,11 +28,12 @@ ADDED = {
     "prune": ("--no-figures",),
     "sieve": ("--no-figures",),
     "profile": ("--rounds", "1"),
+    "attack": ("--examples", "10"),
 }
 # Shown by tests of their own: the network is needed, or the smallest call still takes seconds.
 ELSEWHERE = (
-    "data fetch", "scratch", "reproduce", "compare", "sweep", "select", "demo", "attack",
-    "report runs/a runs/b",
+    "data fetch", "scratch", "reproduce sbnn-mnist", "reproduce verify", "compare", "sweep ...",
+    "select", "demo", "report runs/a runs/b",
 )  # fmt: skip
 
 
@@ -73,12 +76,17 @@ def folder(tmp_path, monkeypatch):
     )
     Path("run.yaml").write_text("data: {name: digits}\nnet: {name: 'mlp:8'}\n"
                                 "training: {epochs: 1, val_fraction: 0.1}\n")  # fmt: skip
+    own = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
+    save_file(own.state_dict(), "own.safetensors")
     for name in ("trained", "model"):
         save_file(mlp((1, 8, 8), 10, widths=(8,)).state_dict(), f"{name}.safetensors")
     return tmp_path
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md", "docs/cli.md"])
+PAGES = ("README.md", "docs/quickstart.md", "docs/tutorial.md", "docs/cli.md")
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_a_reader_meets_no_error(folder, page):
     lines = [line for line in commands(ROOT / page)
              if not line.removeprefix("bayesieve ").startswith(ELSEWHERE)]  # fmt: skip

@@ -20,9 +20,14 @@ from contract import test_engines as contract
 from problems import conjugate, seeded
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "examples" / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```", re.M | re.S)
-WITH_CODE = ("README.md", "docs/quickstart.md", "docs/adding-an-engine.md")
+WITH_CODE = ("README.md", "docs/quickstart.md", "docs/tutorial.md", "docs/adding-an-engine.md")
 SKELETON = ROOT / "docs" / "skeletons" / "engine.py"
 
 

@@ -1,4 +1,4 @@
-"""The work of `bayesieve demo`: two trainings and the pictures that compare them."""
+"""The work of `bayesieve demo`: two trainings, the pictures that compare them, a small model."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ from bayesieve.assess.evaluate import evaluate
 from bayesieve.assess.metrics import reliability_bins
 from bayesieve.assess.predict import ClassPrediction, predict
 from bayesieve.cli.building import Plan
+from bayesieve.cli.compacting import compact_run
 from bayesieve.cli.console import note
 from bayesieve.cli.folder import RunFolder
 from bayesieve.cli.pictures import Picture, draw_run, first_layer
@@ -18,12 +19,19 @@ from bayesieve.core.posterior import Model, SparseModel
 from bayesieve.sieve.prune import kept_per_layer
 from bayesieve.training.fit import fit
 
+MODEL = "model"  # the bundle inside the run folder
 
-def train_both(dense: Plan, sparse: Plan, folder: RunFolder) -> dict[str, Any]:
-    """Train the dense and the sparse network; write the sparse one's folder with a comparison."""
+
+def train_both(
+    dense: Plan, sparse: Plan, folder: RunFolder
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Train the dense and the sparse network; write the sparse one's folder with a comparison.
+
+    Returns the numbers of each by name, and what `_delivered` says of the compacted one.
+    """
     training = dense.config.training
     assert training.batch_size is not None
-    note(f"1/3 dense network, {training.epochs} epochs")
+    note(f"1/4 dense network, {training.epochs} epochs")
     plain = fit(
         dense.problem,
         dense.engine,
@@ -32,13 +40,13 @@ def train_both(dense: Plan, sparse: Plan, folder: RunFolder) -> dict[str, Any]:
         seed=training.seed,
         schedule=dense.schedule,
     ).posterior
-    note(f"2/3 sparse Bayesian network, {sparse.config.training.epochs} epochs, pruned on the way")
+    note(f"2/4 sparse Bayesian network, {sparse.config.training.epochs} epochs, pruned on the way")
     folder.clear()
     folder.create(sparse.config, {"command": "demo"})
     run = learn(sparse, folder, resume=False)
     models = models_of(run)
     save_models(models, folder)
-    note("3/3 testing and drawing")
+    note("3/4 testing and drawing")
     sieved, test = models[0], sparse.data.test
     rows = {
         "dense": numbers(evaluate(plain, test), plain),
@@ -52,8 +60,23 @@ def train_both(dense: Plan, sparse: Plan, folder: RunFolder) -> dict[str, Any]:
     title = "Demo: a dense network and a sparse Bayesian one"
     folder.write_text("report.md", write_report(title, sparse.data, sparse.config, rows, pictures))
     folder.write("metrics.json", {**rows["sparse"], "compared": rows})
-    write_run_page(folder, before=plain)
-    return rows
+    page = write_run_page(folder, before=plain)
+    note("4/4 cutting out what has no effect")
+    return rows, _delivered(folder, page["runs"][0])
+
+
+def _delivered(folder: RunFolder, measured: dict[str, Any]) -> dict[str, Any]:
+    """Write the compacted network as a bundle; its sizes and times beside those of all weights."""
+    made = compact_run(folder, folder.path / MODEL, posterior=True, force=True)
+    layers = made["compaction"]["layers"]
+    times = measured["runtime_ms"]
+    return {
+        "model": made["bundle"],
+        "units": [layer["units"] for layer in layers[:-1]],
+        "parameters": made["compaction"]["parameters"],
+        "changed_predictions": made["changed_predictions"],
+        "ms_of_64": [(times[side] or {}).get("64") for side in ("before", "after")],
+    }
 
 
 def _compared(
