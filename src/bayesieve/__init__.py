@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bayesieve.assess.diagnostics import diagnose as diagnose
     from bayesieve.assess.evaluate import evaluate as evaluate
     from bayesieve.assess.predict import predict as predict
     from bayesieve.core.batch import Batch as Batch
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from bayesieve.core.priors import SpikeSlab as SpikeSlab
     from bayesieve.core.problem import Problem as Problem
     from bayesieve.core.scale_priors import Horseshoe as Horseshoe
+    from bayesieve.core.scale_priors import LayerScaled as LayerScaled
     from bayesieve.core.storage import load_posterior as load_posterior
     from bayesieve.core.storage import load_sparse as load_sparse
     from bayesieve.data import load_data as load_data
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from bayesieve.deliver.pt2 import export_pt2 as export_pt2
     from bayesieve.deliver.runtime import as_runtime as as_runtime
     from bayesieve.engines.bmr import BMR as BMR
+    from bayesieve.engines.bmr import Reduction as Reduction
     from bayesieve.engines.chain import Averaging as Averaging
     from bayesieve.engines.chain import Chain as Chain
     from bayesieve.engines.flat_vi import FlatVI as FlatVI
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
     from bayesieve.estimators import fit_many as fit_many
     from bayesieve.sieve.bmr import reduce as reduce
     from bayesieve.sieve.bmr import reduce_units as reduce_units
+    from bayesieve.sieve.bmr import support as support
     from bayesieve.sieve.compact import compact as compact
     from bayesieve.sieve.groups import GradualUnits as GradualUnits
     from bayesieve.sieve.groups import keep_units as keep_units
@@ -63,20 +67,25 @@ if TYPE_CHECKING:
     from bayesieve.sieve.rules import keep_probable as keep_probable
     from bayesieve.sieve.schedule import AnnealedPruning as AnnealedPruning
     from bayesieve.sieve.schedule import GradualPruning as GradualPruning
+    from bayesieve.training.draws import DrawsTo as DrawsTo
     from bayesieve.training.fit import fit as fit
     from bayesieve.training.laplace import laplace as laplace
+    from bayesieve.training.options import Saving as Saving
+    from bayesieve.training.options import Validation as Validation
     from bayesieve.training.schedule import Schedule as Schedule
     from bayesieve.training.unit_laplace import laplace_units as laplace_units
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "diagnose": "assess.diagnostics",
     "evaluate": "assess.evaluate",
     "predict": "assess.predict",
     "Batch": "core.batch",
     "GaussianLaplace": "core.gaussian_laplace",
     "GroupSparse": "core.group_sparse",
     "Horseshoe": "core.scale_priors",
+    "LayerScaled": "core.scale_priors",
     "Layout": "core.layout",
     "Role": "core.layout",
     "Roles": "core.layout",
@@ -104,6 +113,7 @@ _HOME = {
     "Averaging": "engines.chain",
     "Chain": "engines.chain",
     "BMR": "engines.bmr",
+    "Reduction": "engines.bmr",
     "FlatVI": "engines.flat_vi",
     "HorseshoeVI": "engines.horseshoe",
     "MAP": "engines.map",
@@ -117,6 +127,7 @@ _HOME = {
     "fit_many": "estimators",
     "reduce": "sieve.bmr",
     "reduce_units": "sieve.bmr",
+    "support": "sieve.bmr",
     "compact": "sieve.compact",
     "GradualUnits": "sieve.groups",
     "keep_units": "sieve.groups",
@@ -128,7 +139,10 @@ _HOME = {
     "AnnealedPruning": "sieve.schedule",
     "GradualPruning": "sieve.schedule",
     "fit": "training.fit",
+    "DrawsTo": "training.draws",
     "laplace": "training.laplace",
+    "Saving": "training.options",
+    "Validation": "training.options",
     "laplace_units": "training.unit_laplace",
     "Schedule": "training.schedule",
 }

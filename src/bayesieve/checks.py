@@ -38,7 +38,8 @@ def check_fraction(
             inside = 0 < number < 1 if open_ends else 0 <= number <= 1
             if not inside:
                 bounds = "strictly between 0 and 1" if open_ends else "between 0 and 1"
-                raise ValueError(f"{who}: {name} must be {bounds}, got {number}.")
+                percent = f" Write {number:g} % as {number / 100:g}." if 1 < number <= 100 else ""
+                raise ValueError(f"{who}: {name} must be {bounds}, got {number}.{percent}")
 
 
 def check_choice(who: str, name: str, value: str, choices: Iterable[str]) -> None:
@@ -54,6 +55,20 @@ def check_choice(who: str, name: str, value: str, choices: Iterable[str]) -> Non
         listed = ", ".join(known)
         hint = did_you_mean(value, known)
         raise ValueError(f"{who}: {name} must be one of {listed}; got {value!r}.{hint}")
+
+
+def check_kind(who: str, name: str, value: object, *kinds: type) -> None:
+    """Raise unless `value` is an instance of one of some classes.
+
+    Example:
+        >>> check_kind("SBNN", "lr", "fast", int, float)
+        Traceback (most recent call last):
+        TypeError: SBNN: lr must be int or float, got 'fast'.
+    """
+    if not isinstance(value, kinds):
+        listed = " or ".join(kind.__name__ for kind in kinds)
+        shown = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
+        raise TypeError(f"{who}: {name} must be {listed}, got {shown}.")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -10,6 +10,7 @@ from torch import nn
 from bayesieve.core.batch import Batch
 from bayesieve.core.gaussian_laplace import GaussianLaplace
 from bayesieve.core.group_sparse import GroupSparse
+from bayesieve.core.layout import Roles
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.posterior import Posterior
 from bayesieve.core.priors import Normal, SpikeSlab
@@ -462,6 +463,34 @@ def test_unsupported_models_are_refused_before_training(engine, build, message):
         engine.init(Problem(build(), Gaussian(), data), seeded(0))
 
 
+class Bare(nn.Module):
+    """A matrix that no layer owns, so that it is a point unless roles say otherwise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.matrix = nn.Parameter(torch.ones(2, 1))
+
+    def forward(self, x):
+        return x @ self.matrix
+
+
+@EACH
+def test_a_network_without_a_posterior_is_refused_by_all_but_map(engine):
+    data = torch.zeros(4, 2), torch.zeros(4, 1)
+    problem = Problem(Bare(), Gaussian(), data)
+    if isinstance(engine, MAP):
+        assert flat(run(engine, problem, 2)).shape == (1, 2)
+        return
+    unknown = isinstance(engine, TDAMP)  # must know every layer
+    message = (
+        r"\(Bare\) is not supp" if unknown else r"no parameter .*Roles\(prune=\('matrix', \.\."
+    )
+    with pytest.raises(UnsupportedModelError, match=f"^{type(engine).__name__}: .*{message}"):
+        engine.init(problem, seeded(0))
+    if not unknown:
+        run(engine, Problem(Bare(), Gaussian(), data, roles=Roles(prune=("matrix",))), 2)
+
+
 @EACH
 def test_frozen_integer_parameters_are_carried_along(engine):
     class Shifted(nn.Module):
@@ -525,6 +554,25 @@ def test_engines_are_frozen_hashable_printable_and_comparable(engine):
 )
 def test_impossible_settings_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: MAP(prior=LayerScaled()), "MAP: prior must be Normal or SpikeSlab, got LayerSc"),
+        (lambda: FlatVI(prior=Horseshoe()), "FlatVI: prior must be Normal or SpikeSlab, got Hor"),
+        (lambda: FlatVI(prior=Normal), "FlatVI: prior must be .*, got the class Normal"),
+        (lambda: SBNN(prior=Normal()), "SBNN: prior must be a SpikeSlab, got Normal"),
+        (lambda: BMR(prior=Normal()), "BMR: prior must be LayerScaled, got Normal"),
+        (lambda: HorseshoeVI(prior=Normal()), "HorseshoeVI: prior must be Horseshoe, got Normal"),
+        (lambda: SGLD(prior=MIXED), "SGLD: prior must be Normal or GaussianLaplace, got SpikeSl"),
+        (lambda: SGHMC(prior=MIXED), "SGHMC: prior must be Normal or GaussianLaplace, got Spike"),
+        (lambda: TDAMP(prior=Normal()), "TDAMP: prior must be GroupSparse, got Normal"),
+    ],
+)
+def test_a_prior_of_another_engine_is_named_when_the_engine_is_made(make, message):
+    with pytest.raises(TypeError, match=f"^{message}"):
         make()
 
 

@@ -1,5 +1,6 @@
 """The library as the README shows it: data, a plain module, a posterior, a sparse model."""
 
+import inspect
 from dataclasses import dataclass
 
 import pytest
@@ -200,6 +201,8 @@ def test_every_public_name_is_there():
     for name in bs.__all__:
         assert getattr(bs, name) is not None
     assert set(bs.__all__) <= set(dir(bs))
+    without = [n for n in bs.__all__ if "Example:" not in (inspect.getdoc(getattr(bs, n)) or "")]
+    assert without == ["__version__"]
     with pytest.raises(AttributeError, match=r"has no attribute 'SBN'\. Did you mean 'SBNN'\?"):
         bs.SBN  # noqa: B018
     with pytest.raises(AttributeError, match="has no attribute 'no_such_name'"):

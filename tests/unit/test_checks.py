@@ -20,6 +20,15 @@ def test_good_values_pass():
     check_choice("f", "score", "snr", ("snr", "magnitude"))
 
 
+def test_a_percentage_is_taken_for_what_it_is():
+    with pytest.raises(
+        ValueError, match=r"zeros must be between 0 and 1, got 95. Write 95 % as 0.95."
+    ):
+        check_fraction("prune", zeros=95)
+    with pytest.raises(ValueError, match=r"got 200\.$"):
+        check_fraction("prune", zeros=200)
+
+
 def test_empty_tuples_pass():
     check_positive("f", a=())
     check_not_negative("f", a=())

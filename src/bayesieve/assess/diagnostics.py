@@ -139,6 +139,15 @@ def diagnose(posteriors: Sequence[Samples]) -> ChainReport:
 
     Args:
         posteriors: the kept draws of each chain, oldest first, equally many.
+
+    Example:
+        >>> from bayesieve.core.likelihoods import Gaussian
+        >>> from bayesieve.core.network import Network
+        >>> network, source = Network.of(torch.nn.Linear(1, 1), Gaussian()), torch.Generator()
+        >>> draws = torch.empty(2, 200, 2).normal_(generator=source.manual_seed(0))
+        >>> report = diagnose([Samples(network, own) for own in draws])
+        >>> report.n_chains, report.problems
+        (2, ())
     """
     draws = torch.stack([own.draws for own in posteriors])
     spread = draws.flatten(0, 1).std(0)
@@ -161,6 +170,18 @@ def _quantiles(values: Tensor, levels: tuple[float, float, float]) -> tuple[floa
     return low, middle, high
 
 
+def differing_buffers(posteriors: Sequence[Samples]) -> list[str]:
+    """Names of the module buffers that are not the same in all chains, nor kept with each draw."""
+    first = posteriors[0]
+    return [
+        name
+        for name in first.buffers
+        if name not in first.draw_buffers
+        and not name.endswith("num_batches_tracked")
+        and not all(torch.equal(own.buffers[name], first.buffers[name]) for own in posteriors[1:])
+    ]
+
+
 def pooled(posteriors: Sequence[Samples]) -> Samples:
     """The draws of several chains as one posterior; inclusion is the mean over chains.
 
@@ -170,16 +191,13 @@ def pooled(posteriors: Sequence[Samples]) -> Samples:
     if not posteriors:
         raise ValueError("pooled: give at least one posterior.")
     first = posteriors[0]
-    for own in posteriors[1:]:
-        if own.layout != first.layout:
-            raise ValueError("pooled: the posteriors belong to networks with other tensors.")
-        for name in own.buffers.keys() - own.draw_buffers.keys():
-            counter = name.endswith("num_batches_tracked")
-            if not counter and not torch.equal(own.buffers[name], first.buffers[name]):
-                raise ValueError(
-                    f"pooled: the module buffer {name!r} differs between chains. Predict with each "
-                    "chain and average the probabilities."
-                )
+    if any(own.layout != first.layout for own in posteriors):
+        raise ValueError("pooled: the posteriors belong to networks with other tensors.")
+    for name in differing_buffers(posteriors):
+        raise ValueError(
+            f"pooled: the module buffer {name!r} differs between chains. Predict with each chain "
+            "and average the probabilities."
+        )
     logits = [own.logit_inclusion for own in posteriors]
     logit = None
     if all(value is not None for value in logits):

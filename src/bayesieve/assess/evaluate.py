@@ -65,6 +65,15 @@ def evaluate(
         seed: of the draws.
         temperature: divides the log of the averaged class probabilities before renormalising;
             classification only.
+
+    Example:
+        >>> from bayesieve.core.likelihoods import Categorical
+        >>> from bayesieve.core.network import Network
+        >>> from bayesieve.core.posterior import Samples
+        >>> network = Network.of(torch.nn.Linear(1, 2, bias=False), Categorical())
+        >>> model = Samples(network, torch.tensor([[0.0, 2.0]]))
+        >>> evaluate(model, (torch.tensor([[1.0], [-1.0]]), torch.tensor([1, 1])))["error"]
+        0.5
     """
     x, y = pair_of("evaluate", examples)
     prediction = predict(model, x, n_samples=n_samples, seed=seed)

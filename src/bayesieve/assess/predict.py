@@ -134,6 +134,14 @@ def predict(
 
     Returns:
         Class probabilities or real predictions, on the model's device.
+
+    Example:
+        >>> from bayesieve.core.likelihoods import Categorical
+        >>> from bayesieve.core.network import Network
+        >>> from bayesieve.core.posterior import Samples
+        >>> network = Network.of(torch.nn.Linear(1, 2, bias=False), Categorical())
+        >>> predict(Samples(network, torch.tensor([[0.0, 2.0]])), torch.ones(1, 1)).label.item()
+        1
     """
     if n_samples < 0:
         raise ValueError(f"predict: n_samples must be >= 0, got {n_samples}.")

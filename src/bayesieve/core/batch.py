@@ -13,6 +13,10 @@ class Batch(NamedTuple):
 
     x has shape (n, ...), y (n,) or (n, m), weight (n,) or None (all 1). With `per_member` all carry
     a leading axis of k and each model of a population sees its own rows.
+
+    Example:
+        >>> Batch(torch.zeros(5, 3), torch.zeros(5)).n
+        5
     """
 
     x: Tensor
@@ -76,6 +80,8 @@ def pair_of(who: str, data: ExamplesLike | tuple[Tensor, Tensor]) -> tuple[Tenso
             f"{who}: x and y must be tensors, got {type(x).__name__} and {type(y).__name__}. "
             "Use torch.as_tensor."
         )
+    if x.layout != torch.strided or y.layout != torch.strided:
+        raise TypeError(f"{who}: x and y must be dense tensors. Use .to_dense().")
     n_x, n_y = (part.shape[0] if part.dim() else 0 for part in (x, y))
     if n_x != n_y or n_x == 0:
         raise ValueError(f"{who}: x and y must have the same length > 0, got {n_x} and {n_y}.")

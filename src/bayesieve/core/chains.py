@@ -9,12 +9,16 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from bayesieve.core.local import LocalLayer, perturbed
+
 _ELEMENTWISE = {nn.ReLU: torch.relu, nn.Tanh: torch.tanh, nn.SiLU: nn.functional.silu}
 Chain = Sequence[tuple[str, nn.Module]]
 
 
 def chain_of(module: nn.Module) -> Chain | None:
     """Names and layers of a `Sequential` of Flatten, Linear and activations; None for others.
+
+    Linear layers may be those of `core.local`, with noise on their outputs.
 
     Example:
         >>> [name for name, _ in chain_of(nn.Sequential(nn.Linear(3, 2), nn.ReLU()))]
@@ -42,14 +46,22 @@ def run_chain(chain: Chain, parameters: Mapping[str, Tensor], x: Tensor) -> Tens
         if isinstance(layer, nn.Flatten):
             x = x.flatten(2)
         elif isinstance(layer, nn.Linear):
-            weight = parameters[f"{name}.weight"].transpose(1, 2)
-            if layer.bias is None:
-                x = torch.bmm(x, weight)
-            else:
-                x = torch.baddbmm(parameters[f"{name}.bias"][:, None], x, weight)
+            x = _product(x, parameters[f"{name}.weight"], parameters.get(f"{name}.bias"))
+        elif isinstance(layer, LocalLayer):
+            mean = _product(x, parameters[f"{name}.weight"], parameters.get(f"{name}.bias"))
+            std, bias_std = parameters[f"{name}.weight_std"], parameters.get(f"{name}.bias_std")
+            bias_var = None if bias_std is None else bias_std.square()
+            x = perturbed(mean, _product(x * x, std.square(), bias_var), layer.source())
         else:
             x = _ELEMENTWISE[type(layer)](x)
     return x
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """(k, n, in) by (k, out, in), and (k, out) added."""
+    if bias is None:
+        return torch.bmm(x, weight.transpose(1, 2))
+    return torch.baddbmm(bias[:, None], x, weight.transpose(1, 2))
 
 
 def _is_plain(layer: nn.Module) -> bool:
@@ -57,4 +69,6 @@ def _is_plain(layer: nn.Module) -> bool:
         return layer.start_dim == 1 and layer.end_dim == -1
     if type(layer) is nn.Linear:
         return all(p is None or p.requires_grad for p in (layer.weight, layer.bias))
+    if type(layer) is LocalLayer:
+        return layer.is_linear
     return type(layer) in _ELEMENTWISE

@@ -20,7 +20,12 @@ from bayesieve.errors import UnsupportedModelError
 
 
 class Role(IntEnum):
-    """What inference does with a parameter; the order is the order of entries in w."""
+    """What inference does with a parameter; the order is the order of entries in w.
+
+    Example:
+        >>> [role.name for role in sorted(Role)]
+        ['PRUNE', 'KEEP', 'POINT']
+    """
 
     PRUNE = 0  # has a posterior and may be removed
     KEEP = 1  # has a posterior, never removed
@@ -31,13 +36,20 @@ RoleRule = Callable[[str, nn.Module], Role]
 
 _WEIGHTED = (
     nn.Linear, nn.Bilinear, nn.Conv1d, nn.Conv2d, nn.Conv3d,
-    nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d,
+    nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.RNNBase, nn.RNNCellBase,
 )  # fmt: skip
 _ATTENTION_WEIGHTS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
 
 
 def default_role(name: str, owner: nn.Module) -> Role:
-    """Weights of Linear, Conv and attention are pruned, their biases kept, the rest points."""
+    """Weights of linear, convolution, attention and recurrent layers go, biases stay, rest points.
+
+    Example:
+        >>> default_role("weight", nn.Linear(1, 1)).name, default_role("bias", nn.GRU(1, 1)).name
+        ('PRUNE', 'KEEP')
+        >>> default_role("weight", nn.LayerNorm(1)).name
+        'POINT'
+    """
     leaf = name.rpartition(".")[2]
     if isinstance(owner, _WEIGHTED):
         return Role.PRUNE if leaf.startswith("weight") else Role.KEEP
@@ -186,6 +198,15 @@ class Layout:
             (*self.shapes, *(value.shape for value in extra.values())),
             (*self.roles, *(Role.POINT for _ in extra)),
         )
+
+    def check_bayesian(self, who: str) -> None:
+        """Raise if no entry has a posterior: an engine would train a point estimate in silence."""
+        if self.n_bayesian == 0:
+            raise UnsupportedModelError(
+                f"{who}: no parameter of this model has a posterior; parameters outside Linear, "
+                f"Conv, attention and recurrent layers are points unless told otherwise. Give "
+                f"Problem roles=Roles(prune=({self.names[0]!r}, ...)), or use MAP."
+            )
 
     def to_json(self) -> list[list[object]]:
         """Plain lists, for headers of saved files."""

@@ -26,9 +26,11 @@ class _Perturb(torch.autograd.Function):
     @staticmethod
     def forward(mean: Tensor, var: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
         noise = torch.empty_like(mean).normal_(generator=generator)
-        std = var.clamp_min(0).sqrt()
-        slope = torch.where(std > 0, 0.5 * noise / std, 0.0)
-        return torch.addcmul(mean, std, noise), slope
+        std = var.clamp_min(0).sqrt_()
+        output = torch.addcmul(mean, std, noise)
+        # In place, since these tensors are as large as all activations: ε / 2s, and 0 where s = 0.
+        slope = noise.div_(std.add_(std)).nan_to_num_(0.0, 0.0, 0.0)
+        return output, slope
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -50,7 +52,13 @@ class _Perturb(torch.autograd.Function):
         return _Perturb.apply(mean, var, generator), (0, 0)
 
 
-class _Local(nn.Module):
+def perturbed(mean: Tensor, var: Tensor, generator: Generator) -> Tensor:
+    """A draw from N(mean, var), both of one shape, with the gradients of mean + sqrt(var) · ε."""
+    own: Tensor = _Perturb.apply(mean, var, generator)[0]
+    return own
+
+
+class LocalLayer(nn.Module):
     """A Linear or Conv layer with a mean and a standard deviation per weight."""
 
     def __init__(self, layer: nn.Module, source: Callable[[], Generator]) -> None:
@@ -59,14 +67,21 @@ class _Local(nn.Module):
         self.bias: nn.Parameter | None = layer.bias  # type: ignore[assignment]
         self.weight_std = _meta_like(self.weight)
         self.bias_std = None if self.bias is None else _meta_like(self.bias)
-        self._source = source
+        self.source = source
         self._layer = [layer]  # in a list: not a submodule, only its forward settings are used
 
     def forward(self, x: Tensor) -> Tensor:
+        """Draw the output at x."""
         mean = self._linear(x, self.weight, self.bias)
         bias_var = None if self.bias_std is None else self.bias_std.square()
-        var = self._linear(x.square(), self.weight_std.square(), bias_var)
-        return _Perturb.apply(mean, var, self._source())[0]
+        # x * x, not x.square(): autocast on a GPU would take that, as a power, to float32.
+        var = self._linear(x * x, self.weight_std.square(), bias_var)
+        return perturbed(mean, var, self.source())
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether the layer is a plain matrix."""
+        return type(self._layer[0]) is nn.Linear
 
     def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         layer = self._layer[0]
@@ -101,6 +116,6 @@ def localise(network: Network, source: Callable[[], Generator]) -> tuple[nn.Modu
         own = [(f"{path}.{leaf}", p) for leaf, p in layer.named_parameters(recurse=False)]
         if all(roles.get(name, Role.POINT) < Role.POINT and owners[p] == 1 for name, p in own):
             parent, _, leaf = path.rpartition(".")
-            setattr(skeleton.get_submodule(parent), leaf, _Local(layer, source))
+            setattr(skeleton.get_submodule(parent), leaf, LocalLayer(layer, source))
             names |= {f"{name}_std": name for name, _ in own}
     return skeleton, names

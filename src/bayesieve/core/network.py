@@ -48,6 +48,7 @@ class Network:
         cls, model: nn.Module, likelihood: Likelihood, rule: RoleRule = default_role
     ) -> "Network":
         """Describe a module; the module itself is neither changed nor referenced afterwards."""
+        model = plain_model(model)
         layout = layout_of(model, rule).extended(
             {EXTRA_PREFIX + name: value for name, value in likelihood.parameters().items()}
         )
@@ -64,7 +65,7 @@ class Network:
 
     def weights_of(self, model: nn.Module) -> Tensor:
         """The trainable parameters of `model` and the likelihood's initial numbers, shape (d,)."""
-        named = dict(model.named_parameters())
+        named = dict(plain_model(model).named_parameters())
         for name, value in self.likelihood.parameters().items():
             named[EXTRA_PREFIX + name] = value.to(self.device, self.dtype)  # type: ignore[assignment]
         return self.layout.flatten(named)
@@ -171,6 +172,15 @@ class Network:
     def call(self, parameters: Mapping[str, Tensor], buffers: Buffers, x: Tensor) -> Tensor:
         """The outputs, (n, ...), on parameters and buffers by name, in the mode in force."""
         return call_with(self.skeleton, self._names, parameters, buffers, x)
+
+
+def plain_model(model: nn.Module) -> nn.Module:
+    """The module that `torch.compile` was given, or the argument itself.
+
+    A compiled module has other parameter names, and compiles anew for every set of weights.
+    """
+    inner = getattr(model, "_orig_mod", None)
+    return inner if isinstance(inner, nn.Module) else model
 
 
 @contextmanager

@@ -234,6 +234,15 @@ class SparseModel:
     Args:
         posterior: already masked: entries that are not kept are exactly 0.
         keep: (d,) bool, True = kept.
+
+    Example:
+        >>> from bayesieve.core.likelihoods import Gaussian
+        >>> network = Network.of(nn.Linear(2, 1), Gaussian())
+        >>> q = Factorised(network, torch.tensor([1.0, 2.0, 3.0]), torch.ones(3))
+        >>> keep = torch.tensor([True, False, True])
+        >>> sparse = SparseModel(q.masked(keep), keep)
+        >>> round(sparse.zeros, 3), sparse.to_module().weight.tolist()
+        (0.333, [[1.0, 0.0]])
     """
 
     posterior: Posterior

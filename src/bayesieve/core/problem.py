@@ -10,9 +10,16 @@ from bayesieve.checks import check_choice
 from bayesieve.core.batch import Batch, ExamplesLike, pair_of, weighted_sum
 from bayesieve.core.layout import Layout, RoleRule, default_role
 from bayesieve.core.likelihoods import Likelihood
-from bayesieve.core.network import Network
+from bayesieve.core.network import Network, plain_model
 from bayesieve.core.precision import PRECISIONS, Precision
+from bayesieve.core.problem_checks import (
+    check_examples,
+    check_model,
+    check_weight,
+    first_outputs,
+)
 from bayesieve.core.rows import Rows
+from bayesieve.core.starting import ResetByModule, he_uniform
 from bayesieve.core.workspace import Workspace
 
 
@@ -59,13 +66,15 @@ class Problem:
         if isinstance(likelihood, type) or not isinstance(likelihood, Likelihood):
             got = likelihood.__name__ if isinstance(likelihood, type) else repr(likelihood)
             raise TypeError(f"Problem: likelihood must be one such as Gaussian(), got {got}.")
+        model = plain_model(model)
+        check_model(model)
         self.precision: Precision = precision
         self.network = Network.of(model, likelihood, roles)
         self.initial = self.network.weights_of(model)
         self.x, self.y = pair_of("Problem", data)
         self.weight = weight
         self.rows = None if rows is None else rows.to(self.network.device, self.network.dtype)
-        self._model_reset = _ResetByModule(model)
+        self._model_reset = ResetByModule(model)
         self.compiled = False
         self.clip_norm: float | None = None
         self._kernels: dict[Any, Callable[..., Any]] = {}
@@ -201,7 +210,7 @@ class Problem:
         """
         self._workspace = None  # a new run starts from the module's own buffers
         if scheme == "he":
-            return _he_uniform(self.network, self.initial, n_models, generator)
+            return he_uniform(self.network, self.initial, n_models, generator)
         if scheme == "module":
             if n_models == 1:
                 return self.initial[None].clone()
@@ -214,85 +223,16 @@ class Problem:
         if self.rows is not None:
             self.rows.check(len(self.x))
         if self.weight is not None:
-            _check_weight(self.weight, len(self.x), self.network.dtype)
-        if self.x.is_floating_point():
-            if self.x.dtype != self.network.dtype:
-                raise TypeError(
-                    f"Problem: inputs are {self.x.dtype} but the model is {self.network.dtype}. "
-                    "Convert one of them with .to(dtype)."
-                )
-            if not bool(torch.isfinite(self.x).all()):
-                where = (~torch.isfinite(self.x)).flatten(1).any(1).nonzero()[0].item()
-                raise ValueError(
-                    f"Problem: inputs must be finite; example {where} holds NaN or infinity. "
-                    "Clean or impute it."
-                )
-        if self.y.is_floating_point() and not bool(torch.isfinite(self.y).all()):
-            where = (~torch.isfinite(self.y)).nonzero()[0][0].item()
-            raise ValueError(f"Problem: targets must be finite; example {where} is not.")
-        self.likelihood.check(self._probe(), self.y)
+            check_weight(self.weight, len(self.x), self.network.dtype)
+        check_examples(self.x, self.y, self.network.dtype)
+        self.likelihood.check(first_outputs(self.network, self.initial, self.x[:2]), self.y)
 
-    def _probe(self) -> Tensor:
-        """Outputs for the first two examples, or a message that says why there are none."""
-        probe = self.x[:2].to(self.device)
+    def check_others(self, who: str, data: ExamplesLike) -> None:
+        """Raise unless other examples, held out for `who`, fit the network and the likelihood."""
+        x, y = pair_of(who, data)
+        check_examples(x, y, self.network.dtype, who)
+        output = first_outputs(self.network, self.initial, x[:2], who)
         try:
-            output = self.network.outputs(self.initial[None], probe, self.network.buffers())[0]
-        except RuntimeError as error:  # what torch raises for shapes and types that do not fit
-            reason = str(error).partition("\n")[0].rstrip(".")
-            raise ValueError(
-                f"Problem: the model must accept inputs of shape {tuple(probe.shape)} and "
-                f"{probe.dtype}, but it failed: {reason}."
-            ) from error
-        if output.dim() == 0 or len(output) != len(probe):
-            raise ValueError(
-                f"Problem: the model must return one row per example, (n, outputs); got "
-                f"{tuple(output.shape)} for {len(probe)} examples."
-            )
-        return output
-
-
-def _check_weight(weight: Tensor, n: int, dtype: torch.dtype) -> None:
-    if weight.shape != (n,) or weight.dtype != dtype:
-        raise ValueError(
-            f"Problem: weight must be {dtype} of shape ({n},), got {weight.dtype} of shape "
-            f"{tuple(weight.shape)}."
-        )
-    if not bool((weight.isfinite() & (weight >= 0)).all()) or not bool((weight > 0).any()):
-        raise ValueError("Problem: weights must be finite and >= 0, and at least one > 0.")
-
-
-class _ResetByModule:
-    """Fresh weights from the module's own `reset_parameters`, without touching the model."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-
-    def __call__(self, network: Network, seed: int) -> Tensor:
-        import copy
-
-        model = copy.deepcopy(self._model).to("cpu")
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            for module in model.modules():
-                reset = getattr(module, "reset_parameters", None) or getattr(
-                    module, "_reset_parameters", None
-                )
-                if callable(reset):
-                    reset()
-        return network.weights_of(model.to(network.device))
-
-
-def _he_uniform(network: Network, initial: Tensor, k: int, generator: Generator) -> Tensor:
-    layout = network.layout
-    w = initial.repeat(k, 1)
-    for name in layout.names:
-        part = layout.slices[name]
-        if part.start >= layout.n_bayesian:
-            break
-        fan_in = layout.fan_in(name)
-        if fan_in > 1 or len(layout.shapes[layout.names.index(name)]) > 1:
-            bound = (6 / fan_in) ** 0.5
-            w[:, part] = w[:, part].uniform_(-bound, bound, generator=generator)
-        else:
-            w[:, part] = 0.0
-    return w
+            self.likelihood.check(output, y)
+        except ValueError as error:
+            raise ValueError(f"{who}: {error}") from error

@@ -104,12 +104,36 @@ def load_posterior(path: Path | str, network: Network | Problem) -> Posterior:
     Args:
         path: a file written by `save`; of a sparse model the masked posterior is returned.
         network: a network, or a problem, of the same layout and dtype.
+
+    Example:
+        >>> import tempfile
+        >>> from bayesieve.core.likelihoods import Gaussian
+        >>> network = Network.of(torch.nn.Linear(1, 1), Gaussian())
+        >>> path = Path(tempfile.mkdtemp()) / "a.safetensors"
+        >>> _ = save(Factorised(network, torch.tensor([1.0, 2.0]), torch.ones(2)), path)
+        >>> load_posterior(path, network).mean
+        tensor([1., 2.])
     """
     return _load(Path(path), _network_of(network))[0]
 
 
 def load_sparse(path: Path | str, network: Network | Problem) -> SparseModel:
-    """Read a sparse model and attach it to its network, on the network's device."""
+    """Read a sparse model and attach it to its network, on the network's device.
+
+    Args:
+        path: a file written by `save`.
+        network: a network, or a problem, of the same layout and dtype.
+
+    Example:
+        >>> import tempfile
+        >>> from bayesieve.core.likelihoods import Gaussian
+        >>> network = Network.of(torch.nn.Linear(1, 1), Gaussian())
+        >>> keep = torch.tensor([True, False])
+        >>> own = Factorised(network, torch.tensor([1.0, 2.0]), torch.ones(2)).masked(keep)
+        >>> path = save(SparseModel(own, keep), Path(tempfile.mkdtemp()) / "a.safetensors")
+        >>> load_sparse(path, network).keep
+        tensor([ True, False])
+    """
     path = Path(path)
     posterior, tensors = _load(path, _network_of(network))
     if "keep" not in tensors:

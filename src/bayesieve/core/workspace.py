@@ -62,7 +62,8 @@ class Workspace:
         self.module, self._buffers = self._build(skeleton)
         self._names = tied_names(self.module)
         scalar = all(value.dim() == 1 for value in self._extra.values())  # one number per model
-        self._chain = chain_of(skeleton) if n_models > 1 and scalar and not local else None
+        plain = n_models > 1 and scalar and not (local and precision != "float32")
+        self._chain = chain_of(skeleton) if plain else None
 
     def bind(self, generator: Generator) -> None:
         """Draw activation noise from this generator from now on."""

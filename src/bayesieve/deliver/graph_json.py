@@ -121,10 +121,10 @@ def _layer_row(path: str, layer: nn.Module) -> tuple[str, dict[str, Any]]:
     names = {kind: name for name, kind in _allowed.modules().items()}
     if type(layer) not in names:
         raise UnsupportedModelError(
-            f"save: layer {path!r} ({type(layer).__name__}) cannot be stored in a bundle."
-            f"{did_you_mean(type(layer).__name__, _allowed.modules())} Supported: layers of "
-            "torch.nn without state of their own; bake parametrisations in first. For others, "
-            "recurrent ones among them, use export_onnx or export_pt2."
+            f"save: layer {path!r} ({type(layer).__name__}) cannot be stored in a bundle. "
+            "Supported: layers of torch.nn without state of their own; compact bakes "
+            "parametrisations in. For others, recurrent ones among them, use export_onnx or "
+            "export_pt2."
         )
     if layer._forward_hooks or layer._forward_pre_hooks:
         raise UnsupportedModelError(f"save: layer {path!r} has hooks; remove them first.")

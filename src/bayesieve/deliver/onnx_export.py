@@ -15,6 +15,7 @@ epistemic_std (spread of the draws), each (n, m). These are the numbers of `pred
 import contextlib
 import json
 import logging
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -85,6 +86,12 @@ def export_onnx(
         ImportError: the extra `onnx` is not installed.
         UnsupportedModelError: the module cannot be expressed in ONNX with a free batch axis.
         VerificationError: onnxruntime gives other numbers than torch; nothing was written.
+
+    Example:
+        >>> import tempfile, torch
+        >>> path = Path(tempfile.mkdtemp()) / "net.onnx"
+        >>> export_onnx(nn.Linear(3, 2), path, torch.zeros(1, 3)).name
+        'net.onnx'
     """
     _check_draws(posterior, n_samples)
     path, example = check_target(_WHO, path), check_example(_WHO, example)
@@ -119,6 +126,17 @@ def _point_outputs(module: nn.Module) -> Callable[[Tensor], dict[str, Tensor]]:
     return lambda x: {"output": run_module(module, x)}
 
 
+def _culprit(error: BaseException) -> str:
+    """The call that has no ONNX form and the innermost reason, from a chain of torch's errors."""
+    node = ""
+    while True:
+        found = re.search(r"target=torch\.ops\.(\S+?)\]", str(error))
+        node = node or (f"{found[1]}: " if found else "")
+        if error.__cause__ is None:
+            return node + str(error).strip().split("\n")[0].rstrip(".")[:300]
+        error = error.__cause__
+
+
 def _convert(
     onnx: Any, module: nn.Module, example: Tensor, names: Sequence[str], metadata: dict[str, str]
 ) -> bytes:
@@ -140,8 +158,10 @@ def _convert(
                 verbose=False,
             )
         except torch.onnx.OnnxExporterError as error:
-            reason = str(error).strip().split("\n")[0][:500]
-            raise UnsupportedModelError(f"{_WHO}: torch.onnx cannot convert: {reason}") from error
+            raise UnsupportedModelError(
+                f"{_WHO}: torch.onnx cannot convert {_culprit(error)}. Write that part with other "
+                "calls, or use export_pt2."
+            ) from error
     if converted is None:  # only the older exporter writes straight to a file
         raise UnsupportedModelError(f"{_WHO}: torch.onnx returned no graph.")
     proto = converted.model_proto

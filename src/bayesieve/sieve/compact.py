@@ -61,7 +61,7 @@ def compact(sparse: SparseModel | nn.Module, example: Tensor) -> fx.GraphModule:
         (5.0, 17.0)
     """
     _check_arguments(sparse, example)
-    reference = sparse.to_module() if isinstance(sparse, SparseModel) else plain_copy(sparse)
+    reference = plain_copy(sparse.to_module() if isinstance(sparse, SparseModel) else sparse)
     device = _device_of(reference, example)
     reference = reference.cpu().eval()
     example = example.detach().cpu().clone()  # a network may write to its input

@@ -1,16 +1,25 @@
 """What `fit` was given, looked at before any work: a wrong kind of thing is named, with the fix."""
 
+from collections.abc import Sequence
+
 import torch
 
+from bayesieve.core.posterior import Posterior, SparseModel
 from bayesieve.core.problem import Problem
 from bayesieve.training.schedule import Schedule
 
 
-def check_kinds(problem: object, schedule: object, pruning: object) -> None:
+def check_kinds(
+    problem: object,
+    schedule: object = None,
+    pruning: object = None,
+    start_from: object = None,
+    callbacks: object = (),
+) -> None:
     """Raise where an argument of `fit` is something else than it must be.
 
     Example:
-        >>> check_kinds(torch.nn.ReLU(), None, None)
+        >>> check_kinds(torch.nn.ReLU())
         Traceback (most recent call last):
         TypeError: fit: problem must be a Problem(model, likelihood, data), got ReLU.
     """
@@ -23,6 +32,15 @@ def check_kinds(problem: object, schedule: object, pruning: object) -> None:
         raise TypeError(
             f"fit: pruning must be a schedule such as GradualPruning(zeros=0.9), got {pruning!r}."
         )
+    for start in start_from if isinstance(start_from, Sequence) else [start_from]:
+        if not isinstance(start, Posterior | SparseModel | None):
+            raise TypeError(
+                f"fit: start_from must be a posterior or a sparse model, got "
+                f"{type(start).__name__}. A model's own weights are the start of Problem(model, "
+                "...) anyway."
+            )
+    if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
+        raise TypeError(f"fit: callbacks must be a list of functions, got {callbacks!r}.")
 
 
 def device_of(device: torch.device | str) -> torch.device:

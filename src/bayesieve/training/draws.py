@@ -39,6 +39,7 @@ class DrawsTo:
     n_kept: int = 100
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "path", Path(self.path))  # text is as good
         check_positive("DrawsTo", thin=self.thin, n_kept=self.n_kept)
         check_not_negative("DrawsTo", burn_in=self.burn_in)
 

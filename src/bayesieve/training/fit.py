@@ -115,11 +115,11 @@ def fit(
         >>> round(run.posterior.mean[0].item(), 2)
         3.0
     """
-    check_kinds(problem, schedule, pruning)
+    check_kinds(problem, schedule, pruning, start_from, callbacks)
     check_seed("fit", seed=seed)
     engine, n_models = one_engine(engine, n_models, problem.rows)
     if validation is not None:
-        validation.check(n_models)
+        validation.check(problem, n_models)
     plan = Plan.of(problem.n_data, epochs, steps, batch_size)
     plan.check(problem, schedule, pruning, saving)
     if clip_norm is not None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from bayesieve.checks import check_not_negative, check_positive
 from bayesieve.core.batch import Batch, ExamplesLike, pair_of
 from bayesieve.core.posterior import Posterior
+from bayesieve.core.problem import Problem
 from bayesieve.core.rows import Rows
 
 Row = dict[str, Any]  # one line of metrics.jsonl
@@ -59,6 +60,11 @@ class Validation:
         rows: the rows of `data` that each model is scored on; None scores all on all.
         groups: the group of each model, numbered from 0; None makes every model of a population
             with `rows` a group of its own, and one group of all models otherwise.
+
+    Example:
+        >>> import torch
+        >>> Validation((torch.zeros(3, 2), torch.zeros(3)), patience=10).group_of(2)
+        (0, 0)
     """
 
     data: ExamplesLike
@@ -83,8 +89,9 @@ class Validation:
                 f"Validation: groups must be numbered 0, 1, ... without gaps, got {self.groups}."
             )
 
-    def check(self, n_models: int) -> None:
-        """Raise unless this fits a population of so many models."""
+    def check(self, problem: Problem, n_models: int) -> None:
+        """Raise unless this fits a problem and a population of so many models."""
+        problem.check_others("Validation", self.data)
         given = {
             "rows": self.rows and self.rows.n_models,
             "groups": self.groups and len(self.groups),
@@ -126,6 +133,10 @@ class Saving:
         folder: receives `metrics.jsonl` and `checkpoints/`.
         every: steps between checkpoints; None writes one at the end of each epoch.
         resume: continue from the newest checkpoint in the folder.
+
+    Example:
+        >>> Saving("runs/a", every=500).folder.name
+        'a'
     """
 
     folder: Path
@@ -135,6 +146,7 @@ class Saving:
     def __post_init__(self) -> None:
         if self.every is not None:
             check_positive("Saving", every=self.every)
+        object.__setattr__(self, "folder", Path(self.folder))  # text is as good
 
 
 @dataclass(frozen=True)

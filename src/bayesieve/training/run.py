@@ -85,6 +85,8 @@ class Run:
                     flag.leave()
         if record.best:
             self.models.restore_(record.best)
+        for member in range(self.models.n):  # the last step's result, which no row has seen
+            self._check_finite("the posterior mean", self.models.posterior(member).mean)
 
     def _tell(self, callbacks: Sequence[Callback], row: Row) -> bool:
         """Call every callback; whether one of them ends the run."""
@@ -171,13 +173,10 @@ class Run:
         if all(bool(torch.isfinite(value).all()) for value in values):
             return
         step, history, engine = self.record.step, self.record.history, self.models.engine
-        rates = [name for name in ("lr", "step_size") if hasattr(engine, name)]
-        advice = "".join(f"Lower {name} ({getattr(engine, name)}), a" for name in rates) or "A"
         raise DivergedError(
             f"{type(engine).__name__}: {what} is not finite at step {step}, epoch "
             f"{math.ceil(step / self.plan.per_epoch)}; last finite log_lik "
-            f"{history[-1]['log_lik'] if history else 'none'}. {advice}dd warm-up "
-            "(Schedule.warmup) or clip_norm."
+            f"{history[-1]['log_lik'] if history else 'none'}. {_advice(engine)}"
         )
 
     def _prune(self, first_step: int) -> None:
@@ -230,3 +229,15 @@ class Run:
             "augment": printed(self.augment),
             "draws": None if self.draws_to is None else self.draws_to.rhythm,
         }
+
+
+def _advice(engine: object) -> str:
+    """What helps a run that diverged: engines without a rate know neither warm-up nor clipping."""
+    scale = "bring inputs and real targets to a standard deviation near 1"
+    for name in ("lr", "step_size"):
+        if hasattr(engine, name):
+            return (
+                f"Lower {name} ({getattr(engine, name)}), add warm-up (Schedule.warmup) or "
+                f"clip_norm, or {scale}."
+            )
+    return f"{scale.capitalize()}."

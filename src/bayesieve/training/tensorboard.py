@@ -11,7 +11,7 @@ def check_installed() -> None:
     """Raise if TensorBoard is missing."""
     if importlib.util.find_spec("tensorboard") is None:
         raise ImportError(
-            "TensorBoard logs need tensorboard: `pip install bayesieve[tensorboard]`."
+            "TensorBoard logs need tensorboard: `pip install 'bayesieve[tensorboard]'`."
         )
 
 

@@ -35,7 +35,7 @@ class Block:
 
     Args:
         weight: name of the matrix; its first axis are the units.
-        bias: name of the bias, or None.
+        bias: name of the trainable bias, or None.
         gram: mean of x xᵀ, (p, p), float64.
         gain: Σ δ² of each unit, (rows,), float64.
     """
@@ -208,6 +208,8 @@ def _add(
         )
     for name, layer in layers.items():
         rows = _patches(layer, inputs[name][0]).double()
+        if _trained(problem, name, "bias") is not None:
+            rows = torch.cat([rows, torch.ones_like(rows[:, :1])], 1)
         sums[name].gram = sums[name].gram + rows.T @ rows
         sums[name].n += len(rows)
     ends = [outputs[name][0] for name in layers]
@@ -223,15 +225,19 @@ def _add(
 
 
 def _patches(layer: nn.Linear | nn.Conv2d, x: Tensor) -> Tensor:
-    """What one unit reads at a time, one row each, with a 1 for the bias."""
+    """What one unit reads at a time, one row each."""
     if isinstance(layer, nn.Conv2d):
         padding = layer.padding
         assert not isinstance(padding, str)
         columns = F.unfold(x, layer.kernel_size, layer.dilation, padding, layer.stride)
-        rows = columns.transpose(1, 2).reshape(-1, columns.shape[1])
-    else:
-        rows = x.reshape(-1, x.shape[-1])
-    return rows if layer.bias is None else torch.cat([rows, torch.ones_like(rows[:, :1])], 1)
+        return columns.transpose(1, 2).reshape(-1, columns.shape[1])
+    return x.reshape(-1, x.shape[-1])
+
+
+def _trained(problem: Problem, path: str, leaf: str) -> str | None:
+    """The full name of a layer's tensor, or None where it is frozen or does not exist."""
+    name = f"{path}.{leaf}" if path else leaf  # the model itself may be the layer
+    return name if name in problem.layout.slices else None
 
 
 def _finished(
@@ -241,12 +247,12 @@ def _finished(
     layout, n = problem.layout, problem.layout.n_bayesian
     blocks = []
     information = torch.zeros_like(w[:n], dtype=torch.float64)
-    for name, layer in layers.items():
-        own = sums[name]
+    for name in layers:
+        own, weight = sums[name], _trained(problem, name, "weight")
         assert isinstance(own.gram, Tensor)
         assert isinstance(own.gain, Tensor)
-        bias = None if layer.bias is None else f"{name}.bias"
-        block = Block(f"{name}.weight", bias, own.gram / own.n, own.gain)
+        assert weight is not None
+        block = Block(weight, _trained(problem, name, "bias"), own.gram / own.n, own.gain)
         blocks.append(block)
         for part, piece in _entries(problem, block, block.gain[:, None] * block.gram.diagonal()):
             information[part] = piece.flatten()

@@ -10,7 +10,10 @@ from torch.nn import functional as F
 from bayesieve.core.batch import Batch
 from bayesieve.core.layout import Roles
 from bayesieve.core.likelihoods import Gaussian
+from bayesieve.core.local import perturbed
 from bayesieve.core.network import Network
+from bayesieve.core.problem import Problem
+from bayesieve.core.rows import Rows
 from bayesieve.core.workspace import Workspace
 from problems import normal, seeded
 from zoo import BY_NAME, REPEATED, ZOO
@@ -201,3 +204,42 @@ def test_only_plain_bayesian_layers_are_swapped():
 
 def test_a_layer_under_two_names_is_not_swapped():
     assert local_names(REPEATED.model()) == {"head.weight", "head.bias"}
+
+
+def test_batched_layers_draw_and_differentiate_as_vmap_does():
+    x = torch.randn(20, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model = nn.Sequential(
+            nn.Flatten(), nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 4, bias=False), nn.ReLU(),
+            nn.Linear(4, 1),
+        ).double()  # fmt: skip
+    rows = Rows.of([torch.arange(12), torch.arange(8, 20)])
+    problem = Problem(model, Gaussian(0.5, learned=True), (x, x[:, 0]), rows=rows)
+    space = problem.workspace(2, local=True)
+    assert space._chain is not None
+    assert space.stds is not None
+    assert space.std_grads is not None
+    space.weights.normal_(generator=torch.Generator().manual_seed(2))
+    space.stds.uniform_(0.1, 0.5, generator=torch.Generator().manual_seed(3))
+    space.stds[:, 0] = 0  # a weight without spread
+    found = []
+    for chain in (space._chain, None):
+        space._chain = chain
+        space.bind(torch.Generator().manual_seed(4))
+        value = space.value_and_grad(problem.batch(torch.arange(6).expand(2, -1)), 1.0)
+        found.append((value, space.grads.clone(), space.std_grads.clone()))
+    for batched, mapped in zip(*found, strict=True):
+        torch.testing.assert_close(batched, mapped)
+
+
+def test_an_output_without_spread_has_no_slope():
+    mean, var = torch.zeros(3, requires_grad=True), torch.tensor([0.0, -1e-9, 4.0])
+    var.requires_grad_()
+    out = perturbed(mean, var, torch.Generator().manual_seed(0))
+    out.sum().backward()
+    noise = torch.randn(3, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(
+        out.detach(), torch.stack([noise[0] * 0, noise[1] * 0, 2 * noise[2]])
+    )
+    torch.testing.assert_close(var.grad, torch.stack([noise[0] * 0, noise[1] * 0, noise[2] / 4]))

@@ -17,8 +17,11 @@ from bayesieve.engines.bmr import BMR
 from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
+from bayesieve.engines.tdamp import TDAMP
 from bayesieve.errors import DivergedError
 from bayesieve.sieve.schedule import GradualPruning
+from bayesieve.training.draws import DrawsTo
+from bayesieve.training.fit import fit
 from bayesieve.training.options import Saving, Validation
 from bayesieve.training.schedule import Schedule
 from problems import normal
@@ -328,10 +331,64 @@ def test_divergence_names_step_and_advice():
 
 
 def test_a_validation_score_that_is_not_finite_raises():
-    problem = toy()
-    broken = Split(torch.full_like(problem.x, torch.nan), problem.y)
+    x = torch.ones(N_DATA, 1)
+    problem = Problem(nn.Linear(1, 1), Gaussian(), (x, x[:, 0]))
+    far = Split(x, torch.full((N_DATA,), 1e30))  # its square is infinite
     with pytest.raises(DivergedError, match="the validation score is not finite at step 3"):
-        fit_toy(problem, SIMPLE, validation=Validation(broken))
+        fit_toy(problem, SIMPLE, validation=Validation(far))
+
+
+def test_a_last_step_into_infinity_is_no_result():
+    x = torch.ones(N_DATA, 1)
+    problem = Problem(nn.Linear(1, 1), Gaussian(0.1), (x, 100 * x[:, 0]))
+    with pytest.raises(DivergedError, match=r"MAP: the posterior mean is not finite at step 1"):
+        fit(problem, MAP(optimizer="sgd", lr=1e38), steps=1)
+
+
+def test_what_helps_against_divergence_is_what_the_engine_has():
+    x = torch.ones(N_DATA, 1)
+    problem = Problem(nn.Linear(1, 1), Gaussian(), (x, 1e30 * x[:, 0]))
+    with pytest.raises(DivergedError, match=r"Lower lr \(0\.001\), add warm-up .* or bring inputs"):
+        fit(problem, MAP(), epochs=1)
+    with pytest.raises(DivergedError, match=r"TDAMP: .* none\. Bring inputs and real targets to"):
+        fit(problem, TDAMP(), epochs=1)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"x": torch.full((4, 3), torch.nan)}, ValueError, r"^Validation: inputs must be finite"),
+        ({"x": torch.ones(4, 2)}, ValueError, r"^Validation: the model must accept inputs of shap"),
+        ({"y": torch.full((4,), 3)}, ValueError, r"^Validation: Categorical: labels must lie in 0"),
+        ({"x": torch.ones(4, 3).double()}, TypeError, r"^Validation: inputs are torch\.float64"),
+    ],
+)
+def test_held_out_data_that_do_not_fit_are_refused_before_training(change, error, message):
+    train = torch.ones(8, 3), torch.zeros(8, dtype=torch.int64)
+    problem = Problem(nn.Linear(3, 3), Categorical(), train)
+    held_out = {"x": train[0][:4], "y": train[1][:4]} | change
+    with pytest.raises(error, match=message):
+        fit(problem, MAP(), epochs=1, validation=Validation(Split(**held_out)))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"callbacks": print}, r"^fit: callbacks must be a list of functions, got <built-in"),
+        ({"callbacks": ["stop"]}, r"^fit: callbacks must be a list of functions, got \['stop'\]"),
+        ({"start_from": nn.Linear(1, 1)}, r"^fit: start_from must be a posterior or a sparse mode"),
+        ({"start_from": [nn.Linear(1, 1)]}, r"^fit: start_from must be a posterior or a sparse mo"),
+    ],
+)
+def test_wrong_kinds_are_named_before_training(given, message):
+    with pytest.raises(TypeError, match=message):
+        fit_toy(toy(), SIMPLE, **given)
+
+
+def test_folders_may_be_text(tmp_path):
+    fit_toy(toy(), SIMPLE, saving=Saving(str(tmp_path)))
+    assert (tmp_path / "metrics.jsonl").exists()
+    assert DrawsTo("draws.safetensors").path.name == "draws.safetensors"
 
 
 def test_runs_outside_the_main_thread(tmp_path):

@@ -33,5 +33,5 @@ def test_every_number_of_every_epoch_is_there(tmp_path, n_models):
 
 def test_it_says_how_to_install_it(monkeypatch, tmp_path):
     monkeypatch.setattr(tensorboard.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"pip install bayesieve\[tensorboard\]"):
+    with pytest.raises(ImportError, match=r"pip install 'bayesieve\[tensorboard\]'"):
         ScalarLog(tmp_path)

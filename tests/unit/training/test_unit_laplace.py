@@ -106,6 +106,30 @@ def test_following_keeps_the_outputs_where_inputs_repeat_each_other():
     torch.testing.assert_close(found.posterior.mean, expected, rtol=0, atol=1e-3)
 
 
+def test_a_frozen_bias_has_no_part_and_a_bare_layer_is_a_network():
+    x, y = normal(20, 3, seed=4), normal(20, 1, seed=5)
+    layer = nn.Linear(3, 1).double()
+    frozen, plain = nn.Linear(3, 1).double(), nn.Linear(3, 1, bias=False).double()
+    for own in (frozen, plain):
+        own.weight.data.copy_(layer.weight)
+    frozen.bias.requires_grad_(False)
+
+    def approximation(model):
+        return laplace_units(
+            Problem(model, Gaussian(0.5), (x, y)), prior=Normal(1.0), labels="exact"
+        )
+
+    bare, wrapped = approximation(layer), approximation(nn.Sequential(layer))
+    assert torch.equal(bare.posterior.std, wrapped.posterior.std)
+    assert (bare.blocks[0].weight, bare.blocks[0].bias) == ("weight", "bias")
+    without, fixed = approximation(plain), approximation(frozen)
+    torch.testing.assert_close(fixed.posterior.std, without.posterior.std)
+    keep = torch.tensor([True, False, True])
+    torch.testing.assert_close(
+        fixed.reduced(keep).posterior.mean, without.reduced(keep).posterior.mean
+    )
+
+
 def test_reducing_reaches_the_zeros_and_leaves_what_was_removed():
     problem = classifier(torch.float32)
     units = laplace_units(problem, labels="exact")

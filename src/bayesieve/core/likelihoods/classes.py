@@ -23,6 +23,21 @@ class _Classes:
         return {}
 
 
+_SUM_ERROR = 1e-3  # of the probabilities of a row
+
+
+def _check_probabilities(target: Tensor) -> None:
+    """Raise unless every row of (n, ..., classes) is a distribution."""
+    off = (target.sum(-1) - 1).abs() > _SUM_ERROR
+    wrong = (target < 0).any(-1) | off
+    if bool(wrong.any()):
+        where = int(wrong.nonzero()[0, 0])
+        raise ValueError(
+            f"Categorical: float targets are class probabilities, >= 0 and with sum 1; those of "
+            f"example {where} are not. Use int64 class numbers for hard labels."
+        )
+
+
 @dataclass(frozen=True)
 class Categorical(_Classes):
     """Softmax over the last output axis; targets are class numbers or rows of probabilities.
@@ -82,6 +97,7 @@ class Categorical(_Classes):
                     f"(n, {n_classes}), got {tuple(target.shape)}. Use int64 class numbers "
                     "for hard labels."
                 )
+            _check_probabilities(target)
             return
         if target.dtype not in (torch.int64, torch.uint8):
             raise ValueError(

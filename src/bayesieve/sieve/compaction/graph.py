@@ -151,6 +151,8 @@ def _untraceable(module: nn.Module, tracer: fx.Tracer, error: Exception) -> Unsu
     nodes = list(tracer.graph.nodes) if hasattr(tracer, "graph") else []
     where = f" beyond node {nodes[-1].name!r}" if nodes else ""
     reason = str(error).strip().rstrip(".")
+    if "'len' is not supported" in reason:
+        reason = "len(x) of a tensor has no symbol; write x.shape[0]"
     return UnsupportedModelError(
         f"compact: {type(module).__name__} cannot be traced{where}: {reason}. "
         "Keep Python branches and loops independent of the values of tensors, or compact the "
