@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+import bayesieve as bs
 from commands import as_json, call, ok, refused
 
 SRC = Path(__file__).parents[2] / "src"
@@ -255,7 +256,13 @@ def test_demo_replaces_an_earlier_demo_only(tmp_path, dense):
     assert (tmp_path / "demo" / "figures" / "overview.png").exists()
     assert "figures/pixels.png" in (tmp_path / "demo" / "report.md").read_text()
     assert as_json("evaluate", tmp_path / "demo")["zeros"] == pytest.approx(0.9, abs=2e-3)
-    assert "dense" in as_json("demo", "--epochs", "1", "--out", tmp_path / "demo")  # again
+    bundle = bs.load(tmp_path / "demo" / "model")
+    again = as_json("demo", "--epochs", "1", "--out", tmp_path / "demo")
+    assert "dense" in again
+    assert again["delivered"]["changed_predictions"] == 0
+    before, after = again["delivered"]["parameters"]
+    assert after < before == 12_060
+    assert sum(own.numel() for own in bundle.parameters()) < before
 
 
 # --- refusals: one line, an exit code, nothing written
@@ -273,6 +280,7 @@ def test_demo_replaces_an_earlier_demo_only(tmp_path, dense):
         (2, ["--lr", "fast"], "--lr must be a number"),
         (2, ["--zeros", "1.2"], "zeros must be strictly between 0 and 1, got 1.2"),
         (2, ["--momentum", "0.9"], "has no --momentum"),
+        (2, ["--likelihood", "gaussian"], "is for regression, but digits is a classification"),
         (2, ["--steps", "5"], "either --epochs or --steps"),
         (2, ["--config", "none.yaml"], "no such configuration file"),
         (2, ["--target", "x"], "target cannot be used with 'digits'"),

@@ -1,6 +1,7 @@
 """Each engine the whole way on a tiny network: train, prune, compact, check, bundle, predict."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -56,8 +57,13 @@ def test_whole_units_go_while_training_and_can_be_compacted(engine, tmp_path):
 
 @pytest.mark.parametrize("engine", SAMPLERS)
 def test_chains_say_how_far_they_agree(engine, tmp_path):
-    found = train(tmp_path / "a", engine, "--chains", 3, epochs=3)
+    found = train(tmp_path / "a", engine, "--chains", 3, "--draws", 5, epochs=3)
     assert len(found["models"]) == 3
+    assert (found["sampled"]["draws"], found["sampled"]["chains"]) == (15, 3)
+    again = as_json("evaluate", tmp_path / "a", "--samples", 15)
+    assert again["nll"] == pytest.approx(found["sampled"]["nll"], rel=1e-6)
+    alone = as_json("evaluate", tmp_path / "a", "--samples", 5, "--member", 0)
+    assert abs(alone["nll"] - again["nll"]) > 1e-4  # the other chains had a say
     assert json.loads((tmp_path / "a" / "chains.json").read_text())["n_chains"] == 3
 
 
@@ -137,6 +143,15 @@ def test_an_unfinished_run_says_how_to_go_on(tmp_path):
     for name in ("metrics.json", "posterior.safetensors"):
         (tmp_path / "a" / name).unlink()
     assert "--resume" in refused(2, "evaluate", tmp_path / "a")
+
+
+def test_a_run_that_ended_before_its_first_checkpoint_begins_anew(tmp_path):
+    first = train(tmp_path / "a", "map", epochs=1)
+    shutil.rmtree(tmp_path / "a" / "checkpoints")
+    for name in ("metrics.json", "posterior.safetensors"):
+        (tmp_path / "a" / name).unlink()
+    again = as_json("train", "--resume", "--no-figures", "--out", tmp_path / "a")
+    assert again["nll"] == first["nll"]
 
 
 def test_damage_is_named_and_comparisons_blame_nobody(tmp_path):

@@ -46,5 +46,6 @@ def test_noise_that_does_not_fit_is_refused(table, tmp_path):
     start = ("train", "--data", f"csv:{table}", "--target", "y", "--task", "regression", "--out",
              tmp_path / "a", "--likelihood")  # fmt: skip
     assert "comes from the network" in refused(2, *start, "heteroscedastic", "--learn-noise")
-    assert "not categorical" in refused(2, *start, "categorical", "--noise-std", "1")
+    labels = ("train", "--data", "digits", "--out", tmp_path / "a", "--likelihood", "categorical")
+    assert "not categorical" in refused(2, *labels, "--noise-std", "1")
     assert "Did you mean 'student-t'" in refused(2, *start, "student")

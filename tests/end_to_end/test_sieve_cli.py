@@ -69,6 +69,16 @@ def test_a_unit_makes_up_for_what_it_loses(tmp_path, trained):
     assert found["unit"]["error"] < found["diagonal"]["error"]
 
 
+def test_too_deep_a_cut_is_told_and_a_light_one_is_not(tmp_path, trained):
+    said = {
+        zeros: ok(*sieve(trained, tmp_path / zeros, "--zeros", zeros)).stderr
+        for zeros in ("0.2", "0.95")
+    }
+    assert "nats per example with 95.0% zeros" in said["0.95"]
+    assert "--zeros 0.950 --finetune 5" in said["0.95"]
+    assert "nats" not in said["0.2"]
+
+
 def test_a_threshold_near_1_removes_more(tmp_path, trained):
     results = [
         as_json(*sieve(trained, tmp_path / name, "--threshold", name)) for name in ("0.1", "0.99")

@@ -8,7 +8,6 @@ from typing import Any
 
 from torch import Tensor
 
-from bayesieve.assess.diagnostics import pooled
 from bayesieve.assess.figures.robustness import robustness_curves
 from bayesieve.assess.robustness import (
     Attacked,
@@ -20,9 +19,9 @@ from bayesieve.assess.robustness import (
 )
 from bayesieve.cli.config_files import UsageError
 from bayesieve.cli.folder import RunFolder
-from bayesieve.cli.loading import Run, load_model, load_run
-from bayesieve.cli.results import DRAWS
-from bayesieve.core.posterior import Model, Samples, has_spread, posterior_of
+from bayesieve.cli.loading import Run, all_chains, load_run
+from bayesieve.cli.results import draws_of
+from bayesieve.core.posterior import posterior_of
 from bayesieve.core.storage import atomic_write
 from bayesieve.data.pixels import PixelScale
 
@@ -63,8 +62,8 @@ def attack_run(
         raise UsageError(f"attack needs class labels; {folder.path} is a regression.")
     run = load_run(folder, member=member, device=device)
     scale = _scale_of(run, folder.path)
-    model = run.model if member is not None else _all_chains(folder, run)
-    n_samples = _draws(model) if attack.samples is None else attack.samples
+    model = run.model if member is not None else all_chains(folder, run)
+    n_samples = draws_of(model) if attack.samples is None else attack.samples
     attacked = Attacked(model, n_samples, attack.seed, scale=scale)
     x, labels = (part[: attack.n_examples] for part in (run.data.test.x, run.data.test.y))
     started = time.perf_counter()
@@ -109,23 +108,6 @@ def _scale_of(run: Run, path: Path) -> PixelScale:
             f"attack needs images, whose strengths are in pixels; {data.name} in {path} is a table."
         )
     return PixelScale.of(data.preprocessing)
-
-
-def _all_chains(folder: RunFolder, run: Run) -> Model:
-    """The draws of all chains of a sampler together; of any other run its first model."""
-    n = run.config.training.n_models
-    if n == 1 or not isinstance(posterior_of(run.model), Samples) or not has_spread(run.model):
-        return run.model
-    models = [load_model(folder.member(i), run.model.network) for i in range(n)]
-    return pooled([own for own in map(posterior_of, models) if isinstance(own, Samples)])
-
-
-def _draws(model: Model) -> int:
-    """All draws of a chain, some of a variational posterior, none of a point."""
-    posterior = posterior_of(model)
-    if isinstance(posterior, Samples):
-        return len(posterior.draws) if len(posterior.draws) > 1 else 0
-    return DRAWS if has_spread(model) else 0
 
 
 def _picture(curves: dict[str, list[dict[str, Any]]], out: Path) -> Path:

@@ -145,6 +145,12 @@ def build_module(config: NetConfig, data: DataSet, seed: int) -> nn.Module:
 def build_likelihood(config: NetConfig, data: DataSet) -> Likelihood:
     """The likelihood asked for, else the one of the task."""
     name = config.likelihood or ("gaussian" if data.task == "regression" else "categorical")
+    task = "classification" if name in ("categorical", "bernoulli") else "regression"
+    if task != data.task:
+        raise UsageError(
+            f"--likelihood {name} is for {task}, but {data.name} is a {data.task}. Leave it out; "
+            f"a table can be read as the other with --task {task}."
+        )
     if name in ("gaussian", "student-t"):
         learned = config.noise_std is None if config.learn_noise is None else config.learn_noise
         noise = 1.0 if config.noise_std is None else config.noise_std

@@ -1,6 +1,6 @@
 """From resolved settings to an engine: one function per algorithm."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from bayesieve.cli.config import EngineConfig, Numbers
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from bayesieve.core.gaussian_laplace import GaussianLaplace
     from bayesieve.core.priors import Normal, Prior, SpikeSlab
     from bayesieve.engines import Engine
+    from bayesieve.engines.bmr import Reduction
     from bayesieve.engines.chain import Chain
 
 
@@ -23,7 +24,8 @@ class RunSize:
         per_epoch: steps of an epoch.
         keep_units: fraction of units to end with, where the engine itself removes them.
         task: "classification" or "regression".
-        may_prune: whether an engine that removes weights by itself shall do so.
+        may_prune: False while what is left of a pruned network trains on: then no engine removes
+            weights by itself, and a chain's learned prior gives way to its slab.
     """
 
     n_data: int
@@ -48,10 +50,12 @@ def build_map(config: EngineConfig, size: RunSize) -> "Engine[Any]":
 
 
 def build_flat_vi(config: EngineConfig, size: RunSize) -> "Engine[Any]":
-    """Mean-field variational inference."""
+    """Mean-field variational inference; with learned layer widths it is BMR that never prunes."""
     from bayesieve.engines.flat_vi import FlatVI
 
     c: Any = config
+    if config.prior == "layer-scaled":
+        return _layer_scaled(config, None)
     prior = _normal(config) if config.prior == "normal" else _spike_slab(config)
     return FlatVI(prior, c.lr, c.init_std, c.start, c.local)
 
@@ -66,15 +70,25 @@ def build_sbnn(config: EngineConfig, size: RunSize) -> "Engine[Any]":
 
 def build_bmr(config: EngineConfig, size: RunSize) -> "Engine[Any]":
     """Variational inference that prunes by Bayesian model reduction."""
-    from bayesieve.core.scale_priors import LayerScaled
-    from bayesieve.engines.bmr import BMR, Reduction
+    from bayesieve.engines.bmr import Reduction
 
     c: Any = config
     reduction = None
     if size.may_prune and c.rule != "none":
         paper = c.preset == "paper"
         reduction = Reduction(c.rule, start=0.0, end=1.0, kl=1.0) if paper else Reduction(c.rule)
-    return BMR(LayerScaled(std=c.prior_std), reduction, c.lr, c.init_std, c.start, c.local)
+    return _layer_scaled(config, reduction)
+
+
+def _layer_scaled(config: EngineConfig, reduction: "Reduction | None") -> "Engine[Any]":
+    """The engine with learned layer widths, in the coordinates of its preset."""
+    from bayesieve.core.scale_priors import LayerScaled
+    from bayesieve.engines.bmr import BMR
+
+    c: Any = config
+    like = BMR.paper() if c.preset == "paper" else BMR()
+    prior = LayerScaled(std=c.prior_std)
+    return BMR(prior, reduction, c.lr, c.init_std, c.start, c.local, like.coordinates)
 
 
 def build_horseshoe(config: EngineConfig, size: RunSize) -> "Engine[Any]":
@@ -122,6 +136,8 @@ def build_tdamp(config: EngineConfig, size: RunSize) -> "Engine[Any]":
 
 def _sampling(config: EngineConfig, size: RunSize) -> dict[str, Any]:
     """The settings both samplers have."""
+    if not size.may_prune:
+        config = _of_survivors(config)
     c: Any = config
     return {
         "prior": _sampled_prior(config),
@@ -131,6 +147,17 @@ def _sampling(config: EngineConfig, size: RunSize) -> dict[str, Any]:
         "chain": _chain(config, size),
         "start": c.start,
     }
+
+
+def _of_survivors(config: EngineConfig) -> EngineConfig:
+    """The settings with the slab as the prior.
+
+    A prior learned from all weights counts those that are gone as 0: on MNIST, at 90 % zeros, its
+    scale falls from 0.69 to 0.05 and shrinks the rest.
+    """
+    if config.prior != "gaussian-laplace":
+        return config
+    return replace(config, prior="normal", prior_std=config.slab_std, adapt="none")
 
 
 def _chain(config: EngineConfig, size: RunSize) -> "Chain":

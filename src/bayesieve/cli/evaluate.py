@@ -1,5 +1,6 @@
 """`bayesieve evaluate`: how good a run is on a split of its data."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +23,11 @@ DeviceFlag = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cu
 def evaluate(
     run: RunArgument,
     samples: Annotated[
-        int, typer.Option(help="Posterior draws to average over; 0 uses the mean weights.")
+        int,
+        typer.Option(
+            help="Posterior draws to average over, of all chains of a sampler; 0 uses the mean "
+            "weights."
+        ),
     ] = 0,
     seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
     temperature: Annotated[
@@ -38,9 +43,11 @@ def evaluate(
     """Test a run: error, likelihood, calibration and size."""
     if split not in ("test", "train", "val"):
         raise UsageError(f"--split must be test, train or val, got {split!r}.")
-    from bayesieve.cli.loading import load_run
+    from bayesieve.cli.loading import all_chains, load_run
 
     own = load_run(RunFolder(run), member=member, device=device)
+    if samples and member is None:
+        own = replace(own, model=all_chains(RunFolder(run), own))
     result = _measure(own, split, samples, seed, calibrate=temperature)
     if json:
         print_json(result)

@@ -7,8 +7,9 @@ from bayesieve.cli.building import build_data, build_network, choose_device, spl
 from bayesieve.cli.config import RunConfig
 from bayesieve.cli.config_files import UsageError
 from bayesieve.cli.folder import RunFolder
+from bayesieve.cli.results import together
 from bayesieve.core.network import Network
-from bayesieve.core.posterior import Model
+from bayesieve.core.posterior import Model, Samples, has_spread, posterior_of
 from bayesieve.core.storage import load_posterior, load_sparse, read_header
 from bayesieve.data import DataSet, Examples
 from bayesieve.errors import DamagedFileError
@@ -60,6 +61,20 @@ def load_run(folder: RunFolder, *, member: int | None = None, device: str = "aut
     train, held_out = split_off(config, data.train)
     network = build_network(config, data).to(choose_device(device))
     return Run(config, data, train, held_out, load_model(path, network))
+
+
+def all_chains(folder: RunFolder, run: Run) -> Model:
+    """The draws of all chains of a sampler together; of any other run its first model.
+
+    `prune` leaves one chain of several: its folder has no others to add.
+    """
+    n = run.config.training.n_models
+    if n == 1 or not isinstance(posterior_of(run.model), Samples) or not has_spread(run.model):
+        return run.model
+    paths = [folder.member(i) for i in range(n)]
+    if not all(path.is_file() for path in paths):
+        return run.model
+    return together([load_model(path, run.model.network) for path in paths])
 
 
 def load_model(path: Path, network: Network) -> Model:

@@ -8,6 +8,7 @@ keeps its traceback. Nothing here imports torch.
 """
 
 import os
+import re
 import sys
 from typing import Any
 
@@ -107,7 +108,9 @@ def exit_code(error: Exception) -> int | None:
 
 def _message(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename:
-        return f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}."
+        # a file is written beside its place first, under a name nobody asked for
+        name = re.sub(r"\.([^/]+)\.[0-9a-f]{16}\.part$", r"\1", str(error.filename))
+        return f"{name}: {error.strerror[0].lower()}{error.strerror[1:]}."
     return str(error) or type(error).__name__
 
 

@@ -5,7 +5,8 @@ starting means by fan-in, log std -4, a KL weight of 0.3 for classification that
 first epochs, the learning rate falling by a cosine once pruning has ended. Fewer than 10,000
 examples take a higher learning rate and a KL weight of 0.1, tables 2,000 steps or more: chosen on
 held-out parts of digits and of the first splits of Boston, Energy and Yacht. Samplers keep their
-step size and the full weight of the prior; message passing has neither.
+step size and the full weight of the prior; message passing has neither. The presets "paper" are
+those of the comparison in the model-reduction paper (but for its dropout, which is a layer).
 """
 
 import math
@@ -48,10 +49,11 @@ class EngineEntry:
             ("variational"), the whole KL ("reduction"), no KL ("point"), or nothing changes
             ("steady").
         spread: whether its posterior has standard deviations to rank weights by.
-        paper: values that the paper's preset changes; None if there is no such preset.
+        paper: values that the paper's preset changes, its prior among them where it is not the
+            engine's own; None if there is no such preset.
         of_prior: numbers of a prior that are the engine's own.
         regression: values for real targets, a prior among them.
-        few: values for less than 10,000 examples.
+        few: values for less than 10,000 examples and the engine's own prior; others take the lr.
         prunes: what removes weights in training: "schedule", "itself" (evidence, or --zeros) or
             "units" (whole units only, by the engine).
     """
@@ -91,17 +93,17 @@ def resolve_engine(
     entry = ENGINES[config.name]
     special = entry.regression if task == "regression" else {}
     learned = entry.priors[0] if config.adapt in ("sa", "em") else None  # asking for it is choosing
-    prior = config.prior or learned or special.get("prior", entry.priors[0])
+    paper = _paper(config, entry)
+    prior = config.prior or paper.get("prior") or learned or special.get("prior", entry.priors[0])
     if prior not in entry.priors:
         raise UsageError(
             f"engine {config.name} takes --prior {' or '.join(entry.priors)}, got {prior!r}."
         )
-    defaults = _defaults(config, entry, prior)
-    if _is_few(n_data) and config.preset != "paper":
-        defaults |= {key: value for key, value in entry.few.items() if key in defaults}
+    defaults = _defaults(config, entry, prior) | paper
     if config.preset != "paper":
-        own = prior == special.get("prior")
-        defaults |= special if own else {k: v for k, v in special.items() if k == "lr"}
+        few = entry.few if _is_few(n_data) else {}
+        for values, own in ((few, entry.priors[0]), (special, special.get("prior"))):
+            defaults |= values if prior == own else {k: v for k, v in values.items() if k == "lr"}
     if own_start and "start" in defaults:
         defaults["start"] = "module"
     if defaults.get("local") and (config.optimizer == "sgd" or entry.priors[0] != prior):
@@ -172,16 +174,27 @@ def _is_few(n_data: int | None) -> bool:
 
 def _defaults(config: EngineConfig, entry: EngineEntry, prior: str) -> dict[str, Any]:
     defaults = {**entry.defaults, **_PRIOR_NUMBERS[prior], **entry.of_prior.get(prior, {})}
-    preset = config.preset or "default"
-    if preset == "paper":
-        if entry.paper is None:
-            raise UsageError(f"engine {config.name} has no --preset paper; remove it.")
-        defaults |= entry.paper
     if config.anneal is not None and config.anneal < 1:
         raise UsageError(
             f"--anneal multiplies 1 / temperature: give 1 or more, got {config.anneal}."
         )
-    return defaults | {"prior": prior, "name": config.name, "preset": preset}
+    own = {"prior": prior, "name": config.name, "preset": config.preset or "default"}
+    return defaults | own
+
+
+def _paper(config: EngineConfig, entry: EngineEntry) -> dict[str, Any]:
+    """What the paper's preset changes, if it is asked for."""
+    if config.preset != "paper":
+        return {}
+    if entry.paper is None:
+        with_paper = ", ".join(name for name, own in ENGINES.items() if own.paper is not None)
+        raise UsageError(
+            f"engine {config.name} has no --preset paper ({with_paper} have); remove it."
+        )
+    prior = entry.paper.get("prior", entry.priors[0])
+    if config.prior not in (None, prior):
+        raise UsageError(f"--preset paper of {config.name} means --prior {prior}; remove yours.")
+    return dict(entry.paper)
 
 
 _VI = {"lr": 1e-3, "init_std": math.exp(-4), "start": "he", "local": True}
@@ -199,6 +212,13 @@ _CHAIN = {
 _CHAIN_PRIORS = ("gaussian-laplace", "normal")
 _OF_CHAIN = {"normal": {"prior_std": 0.2, "adapt": "none"}}
 _CHAIN_REGRESSION = {"prior": "normal", "prior_std": 0.5, "lr": 3e-3}
+_FLAT_FF = {
+    "prior": "layer-scaled",
+    "lr": 5e-3,
+    "init_std": 0.1,
+    "start": "uniform",
+    "local": False,
+}
 ENGINES = {
     "map": EngineEntry(
         engines.build_map,
@@ -206,13 +226,16 @@ ENGINES = {
         {"optimizer": "adamw", "lr": 1e-3, "weight_decay": 0.0, "momentum": 0.9, "start": "module"},
         course="point",
         spread=False,
+        paper={"optimizer": "adam"},
         few=_FASTER,
     ),
     "flat-vi": EngineEntry(
         engines.build_flat_vi,
-        ("normal", "spike-slab"),
+        ("normal", "spike-slab", "layer-scaled"),
         _VI,
         course="variational",
+        paper=_FLAT_FF,
+        of_prior={"layer-scaled": {"lr": 5e-3, "init_std": 0.18}},  # in units of a layer's width
         regression={"prior": "normal", "prior_std": 1.0},
         few={**_FASTER, "prior_std": 0.3},
     ),
@@ -237,7 +260,7 @@ ENGINES = {
         ("horseshoe",),
         {"lr": 5e-3, "init_std": 0.02, "start": "he"},
         course="variational",
-        paper={"init_std": 0.1, "start": "module"},
+        paper={"init_std": 0.1, "start": "he"},
         regression={"prior": "horseshoe", "lr": 2e-2},
         few=_FASTER,
     ),

@@ -5,12 +5,15 @@ from typing import Any
 
 import torch
 
+from bayesieve.assess.diagnostics import differing_buffers, pooled
 from bayesieve.assess.evaluate import Evaluation, error_curve
 from bayesieve.cli.console import as_bytes, as_percent, print_table
 from bayesieve.core.posterior import (
     Factorised,
     Model,
+    Samples,
     SparseModel,
+    has_spread,
     posterior_of,
 )
 from bayesieve.data import Examples
@@ -48,6 +51,33 @@ def numbers(evaluation: Evaluation, model: Model) -> dict[str, Any]:
     return result
 
 
+def draws_of(model: Model) -> int:
+    """How many draws to average: all of a chain, some of a variational posterior, none of a point.
+
+    Example:
+        >>> from bayesieve.sieve.examples import small_posterior
+        >>> draws_of(small_posterior())
+        32
+    """
+    posterior = posterior_of(model)
+    if isinstance(posterior, Samples):
+        return len(posterior.draws) if len(posterior.draws) > 1 else 0
+    return DRAWS if has_spread(model) else 0
+
+
+def together(models: Sequence[Model]) -> Model:
+    """The draws of all chains of a sampler as one posterior; of other models the first one.
+
+    Chains whose module buffers differ (other than BatchNorm's) cannot share a posterior either.
+    """
+    chains = [own for own in map(posterior_of, models) if isinstance(own, Samples)]
+    if len(chains) < 2 or len(chains) < len(models) or draws_of(chains[0]) == 0:
+        return models[0]
+    if differing_buffers(chains):
+        return models[0]
+    return pooled(chains)
+
+
 def quality_header(task: str) -> tuple[str, ...]:
     """Column names of the comparison that every command prints."""
     own = ("RMSE", "log-lik", "90 % coverage") if task == "regression" else ("error", "NLL", "ECE")
@@ -76,8 +106,19 @@ def with_draws(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """The results of a run by name: those of the mean weights and, if any, those of draws."""
     rows = {"mean weights": result}
     if "sampled" in result:
-        rows[f"{result['sampled']['draws']} draws"] = result["sampled"]
+        rows[draws_label(result["sampled"])] = result["sampled"]
     return rows
+
+
+def draws_label(sampled: Mapping[str, Any]) -> str:
+    """What the results of draws are called in tables.
+
+    Example:
+        >>> draws_label({"draws": 80, "chains": 4})
+        '80 draws of 4 chains'
+    """
+    chains = sampled.get("chains", 1)
+    return f"{sampled['draws']} draws" + (f" of {chains} chains" if chains > 1 else "")
 
 
 def curve_of(model: Model, examples: Examples, score: ScoreName) -> Curve:

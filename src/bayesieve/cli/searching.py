@@ -94,7 +94,7 @@ def open_study(out: Path, storage: str | None, name: str, seed: int) -> "optuna.
         from bayesieve.cli.trial_sampler import TrialSampler
     except ImportError as error:
         raise ImportError(
-            "sweep needs optuna: install it with `pip install bayesieve[sweep]`."
+            "sweep needs optuna: install it with `pip install 'bayesieve[sweep]'`."
         ) from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     for attempt in range(_ATTEMPTS):

@@ -7,7 +7,14 @@ import typer
 
 from bayesieve.cli.config import DataConfig, NetConfig
 from bayesieve.cli.config_files import UsageError
-from bayesieve.cli.console import FiguresFlag, ForceFlag, JsonFlag, given_arguments, print_json
+from bayesieve.cli.console import (
+    FiguresFlag,
+    ForceFlag,
+    JsonFlag,
+    given_arguments,
+    note,
+    print_json,
+)
 from bayesieve.cli.evaluate import DeviceFlag
 from bayesieve.cli.folder import RunFolder
 from bayesieve.cli.prune import OutOption, show_pruned
@@ -19,6 +26,8 @@ EXAMPLE = (
     "Example: bayesieve sieve model.safetensors --net lenet-300-100 --data mnist --zeros 0.9 "
     "--out runs/a"
 )
+
+LOST = 0.05  # nats per example: what a user should hear about
 
 ModelArgument = Annotated[
     Path, typer.Argument(help="State dict of the trained network, as .safetensors.")
@@ -91,10 +100,30 @@ def sieve(
     way = Way(zeros, threshold, rule, curvature, labels, seed)
     settings = DataConfig(name=data, target=target), NetConfig(name=net, warm_start=str(model))
     result = _run(folder, settings, way, device, figures=figures)
+    lost = result["nll"] - result["dense"]["nll"]
+    if lost > LOST:
+        note(loss_warning(lost, result["zeros"]))
     if json:
         print_json(result)
     else:
         show_pruned({"trained": result["dense"], "sieved": result}, folder)
+
+
+def loss_warning(lost: float, zeros: float) -> str:
+    """What to say of a sieve that took too much.
+
+    The evidence is that of each weight, or unit, with all others in place; where many lean on each
+    other, as before a BatchNorm, they are missed together though none is alone.
+
+    Example:
+        >>> loss_warning(0.3, 0.9)[:46]
+        'sieve: the network lost 0.300 nats per example'
+    """
+    return (
+        f"sieve: the network lost {lost:.3f} nats per example with {zeros:.1%} zeros. Take fewer "
+        "(--zeros; curve.json has the cost of each), or train what is left: `bayesieve prune RUN "
+        f"--zeros {zeros:.3f} --finetune 5`."
+    )
 
 
 def _run(

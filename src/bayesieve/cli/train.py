@@ -139,3 +139,4 @@ def _show(result: dict[str, Any], folder: RunFolder) -> None:
 
     print_quality("Test set", with_draws(result))
     print(f"pictures and report: {folder.path / 'report.md'}")
+    print(f"next: bayesieve report {folder.path} (a page to try it), bayesieve prune --help")

@@ -14,7 +14,7 @@ from bayesieve.cli.console import note
 from bayesieve.cli.folder import RunFolder
 from bayesieve.cli.pictures import draw_run
 from bayesieve.cli.report import write_report
-from bayesieve.cli.results import DRAWS, curve_of, numbers
+from bayesieve.cli.results import curve_of, draws_label, draws_of, numbers, together
 from bayesieve.core.posterior import (
     Factorised,
     Model,
@@ -41,7 +41,9 @@ def learn(plan: Plan, folder: RunFolder, *, resume: bool, log: ScalarLog | None 
     problem = plan.problem.to(plan.device)
     if config.distill is not None:
         problem = soften(problem, _teachers(plan, problem, folder), config.distill_weight)
-    teaching = config.distill is not None and not has_checkpoint(folder.path)
+    if resume and not has_checkpoint(folder.path):
+        note("no checkpoint yet: the run begins anew.")
+        resume = False
     return fit(
         problem,
         plan.engine,
@@ -53,7 +55,7 @@ def learn(plan: Plan, folder: RunFolder, *, resume: bool, log: ScalarLog | None 
         schedule=plan.schedule,
         pruning=plan.pruning,
         validation=plan.validation,
-        saving=Saving(folder.path, config.checkpoint_every, resume and not teaching),
+        saving=Saving(folder.path, config.checkpoint_every, resume),
         augment=plan.augment,
         clip_norm=config.clip_norm,
         compile=config.compile,
@@ -95,9 +97,11 @@ def complete(plan: Plan, run: Fit, folder: RunFolder, *, figures: bool) -> dict[
     result = numbers(evaluate(first, data.test), first)
     rows = {"mean weights": dict(result)}
     if has_spread(first):
-        sampled = numbers(evaluate(first, data.test, n_samples=DRAWS), first)
-        result["sampled"] = {**sampled, "draws": DRAWS}
-        rows[f"{DRAWS} draws"] = sampled
+        whole = together(models)
+        n_draws, n_chains = draws_of(whole), 1 if whole is first else len(models)
+        sampled = numbers(evaluate(whole, data.test, n_samples=n_draws), first)
+        result["sampled"] = {**sampled, "draws": n_draws, "chains": n_chains}
+        rows[draws_label(result["sampled"])] = sampled
     if len(models) > 1 and (chains := _chains(run)) is not None:
         folder.write("chains.json", chains)
         result["chains"] = chains

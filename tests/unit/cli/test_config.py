@@ -196,10 +196,24 @@ def test_presets():
     horseshoe = EngineConfig(name="horseshoe", preset="paper")
     schedule = resolve_schedule(ScheduleConfig(), horseshoe, task="classification", n_epochs=12)
     assert (schedule.lr, schedule.kl, schedule.kl_warmup_epochs) == ("constant", 1.0, 0.0)
-    with pytest.raises(UsageError, match="sbnn has no --preset paper"):
+    with pytest.raises(UsageError, match=r"sbnn has no --preset paper \(map, flat-vi, bmr, horse"):
         resolve_engine(EngineConfig(preset="paper"), own_start=False)
     with pytest.raises(UsageError, match="give 1 or more"):
         resolve_engine(EngineConfig(name="sgld", anneal=0.9), own_start=False)
+
+
+def test_the_four_methods_of_the_paper_are_its_own():
+    from bayesieve.studies.bmr_settings import Row, setting
+
+    names = {"map": "map", "flat-vi": "flat", "horseshoe": "tiered", "bmr": "bmr"}
+    for name, method in names.items():
+        config = EngineConfig(name=name, preset="paper")
+        resolved = resolve_engine(config, own_start=False, n_data=500)
+        built = ENGINES[name].build(resolved, RunSize(500, n_steps=100, per_epoch=10))
+        assert built == setting(Row("fashion-mnist", "mlp", method, "paper")).engine, name
+    config = EngineConfig(name="flat-vi", preset="paper", prior="normal")
+    with pytest.raises(UsageError, match="flat-vi means --prior layer-scaled; remove yours"):
+        resolve_engine(config, own_start=False)
 
 
 def test_training_what_is_left_of_a_pruned_network_removes_nothing_more():
@@ -224,4 +238,6 @@ def test_training_what_is_left_of_a_pruned_network_removes_nothing_more():
 def test_what_model_reduction_is_told_to_do(preset, rule, reduction):
     config = resolve_engine(EngineConfig(name="bmr", preset=preset, rule=rule), own_start=False)
     size = RunSize(1000, n_steps=100, per_epoch=10)
-    assert ENGINES["bmr"].build(config, size).reduction == reduction
+    built = ENGINES["bmr"].build(config, size)
+    assert built.reduction == reduction
+    assert built.coordinates == ("standard" if preset == "paper" else "weights")
