@@ -10,11 +10,11 @@ evidence for ŵ = 0 exceeds a threshold, ΔF > ζ (B4, B7). Masks never come bac
 
 Reference: Marković, Friston and Kiebel (2024), algorithm 1. Equations: docs/theory/bmr.md.
 Symbols: m = τμ mean, s = τσ = exp(log_std), τ = γ₀ E[c] width of a layer, r = c / E[c].
-Departures: the same family in the coordinates (m, s) of the weight itself, so that a step of a
-layer's scale leaves its weights where they are; steps of m are τ long, as if taken in μ. The KL of
-weights is exact, not sampled. By default ζ = 0 (a learned ζ is high while most weights are needed,
-and then hardly anything goes), the KL weighs 0.1 while masks change, and biases are kept: with the
-paper's settings (`BMR.paper`) a network that has plenty of data loses accuracy.
+Departures: the same family in the coordinates (m, s) of the weight itself, so that by default a
+step of a layer's scale leaves its weights where they are; steps of m are τ long, as if taken in μ.
+The KL of weights is exact, not sampled. By default ζ = 0 (a learned ζ is high while most weights
+are needed, and then hardly anything goes), the KL weighs 0.1 while masks change, and biases are
+kept: with the paper's settings (`BMR.paper`) a network that has plenty of data loses accuracy.
 """
 
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ from typing import Literal
 import torch
 from torch import Generator, Tensor, nn
 
-from bayesieve.checks import check_choice, check_fraction, check_positive
+from bayesieve.checks import check_choice, check_fraction, check_kind, check_positive
 from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.layout import Roles
 from bayesieve.core.posterior import Factorised, Posterior
@@ -31,7 +31,7 @@ from bayesieve.core.priors import Number, per_model
 from bayesieve.core.problem import Problem
 from bayesieve.core.reduction import evidence_at_zero, mask_log_odds
 from bayesieve.core.scale_priors import LayerScaled, log_normal_gamma_kl
-from bayesieve.engines._adabelief import adabelief_
+from bayesieve.engines._bmr_scales import factors, step_beside_weights_, step_with_weights_
 from bayesieve.engines._layers import Layers, layers_of
 from bayesieve.engines._scaled import (
     ScaledState,
@@ -62,6 +62,10 @@ class Reduction:
         kl: weight of the KL until then; 1 afterwards.
         spare_last: never prune the last layer.
         scope: "layer" learns one ζ in each layer, "global" one for all of them.
+
+    Example:
+        >>> Reduction(end=0.5).rule
+        'savage-dickey'
     """
 
     rule: Literal["hierarchical", "savage-dickey"] = "savage-dickey"
@@ -113,7 +117,7 @@ BMRState = ScaledState[ScaleNumbers, Layers]
 
 def widths(state: BMRState) -> Tensor:
     """τ = γ₀ E[c] of each layer, (k, L)."""
-    return _factors(state.scale_mean, state.scale_log_std, state.prior.base, None)[1]
+    return factors(state.scale_mean, state.scale_log_std, state.prior.base, None)[1]
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,8 @@ class BMR:
         start: starting means: "module" (the model's own), "he" (uniform in ±√(6 / fan_in)) or
             "uniform" (in ±2 of the prior's width, with log c⁻² uniform in ±2 too).
         local: add the noise to activations of Linear and Conv layers instead of weights.
+        coordinates: what a step of a layer's scale holds: "weights" leaves w where it is,
+            "standard" leaves ŵ, so that w follows, as in the reference.
 
     Example:
         >>> BMR.paper().lr, BMR.paper().reduction.kl
@@ -142,18 +148,23 @@ class BMR:
     init_std: Number = 0.1
     start: Literal["module", "he", "uniform"] = "module"
     local: bool = False
+    coordinates: Literal["weights", "standard"] = "weights"
 
     def __post_init__(self) -> None:
+        check_choice("BMR", "coordinates", self.coordinates, ("weights", "standard"))
+        check_kind("BMR", "prior", self.prior, LayerScaled)
         check_positive("BMR", lr=self.lr, init_std=self.init_std)
         check_choice("BMR", "start", self.start, ("module", "he", "uniform"))
 
     @classmethod
     def paper(cls) -> "BMR":
         """The reference's settings; use PAPER_ROLES for the problem to prune biases as well."""
-        return cls(reduction=Reduction("hierarchical", start=0.0, end=1.0, kl=1.0), start="uniform")
+        reduction = Reduction("hierarchical", start=0.0, end=1.0, kl=1.0)
+        return cls(reduction=reduction, start="uniform", coordinates="standard")
 
     def init(self, problem: Problem, generator: Generator, n_models: int = 1) -> BMRState:
         """Start near the initial weights, every scale at 1 (or at random), nothing pruned."""
+        problem.layout.check_bayesian("BMR")
         layers = layers_of(problem.layout, problem.device)
         scheme = "module" if self.start == "uniform" else self.start
         mean = problem.starting_points(n_models, generator, scheme)
@@ -163,7 +174,7 @@ class BMR:
         if self.start == "uniform":
             scale_mean.uniform_(-2, 2, generator=generator)
         scale_log_std = init_std.log().expand(n_models, layers.n).contiguous()
-        width = _factors(scale_mean, scale_log_std, numbers.base, None)[1]
+        width = factors(scale_mean, scale_log_std, numbers.base, None)[1]
         spread, n = layers.to_entries(width), problem.layout.n_bayesian
         if self.start == "uniform":
             mean[:, :n] = spread * torch.empty_like(spread).uniform_(-2, 2, generator=generator)
@@ -184,16 +195,22 @@ class BMR:
         """One reparameterised gradient step in place; masks are those of the last renewal."""
         noise = torch.empty_like(state.scale_mean).normal_(generator=state.generator)
         numbers = state.prior
-        ratio, width = problem.kernel(_factors)(
+        ratio, width = problem.kernel(factors)(
             state.scale_mean, state.scale_log_std, numbers.base, noise
         )
         log_lik, terms, lengths = weights_step_(
             problem, state, batch, ratio, width, local=self.local
         )
-        problem.kernel(_scale_step_)(
+        scales = (
             state.scale_mean, state.scale_log_std, noise, terms, numbers.shape, numbers.rate,
             state.scale_moments, lengths, problem.n_data,
         )  # fmt: skip
+        if self.coordinates == "weights":
+            problem.kernel(step_beside_weights_)(*scales)
+        else:
+            factor = state.groups.to_entries(problem.kernel(step_with_weights_)(*scales))
+            state.mean[:, : factor.shape[1]].mul_(factor)
+            state.log_std.add_(factor.log())
         return {"log_lik": log_lik}
 
     def kl(self, state: BMRState) -> Tensor:
@@ -203,16 +220,16 @@ class BMR:
         return weights_kl(state, widths(state)) + scales.sum(1, dtype=torch.float64)
 
     def posterior(self, problem: Problem, state: BMRState, member: int = 0) -> Factorised:
-        """Moments of w of one member; exactly 0 where pruned.
+        """Moments of w of one member with the scales at their centres; exactly 0 where pruned.
 
-        The scales are integrated out: Var[w] = E[r²] (m² + s²) - m², with E[r²] = exp(σ_c² / 4).
+        A scale moves all weights of its layer together. Spread over them as noise of each it would
+        ruin layers whose scale nothing determines, such as those before a BatchNorm: there σ_c
+        grows freely, and |m| / s is what the data know.
         """
         layout = problem.layout
         mean = state.mean[member].detach().clone()
         std = torch.zeros_like(mean)
-        growth = state.groups.to_entries(((2 * state.scale_log_std).exp() / 4).expm1())[member]
-        square, variance = mean[layout.bayesian].square(), (2 * state.log_std[member]).exp()
-        std[layout.bayesian] = (variance + growth * (square + variance)).sqrt()
+        std[layout.bayesian] = state.log_std[member].exp()
         buffers = problem.workspace(len(state.mean), local=self.local).buffers(member)
         whole = Factorised(problem.network, mean, std, None, None, buffers)
         keep = state.controls.keep
@@ -269,30 +286,3 @@ class BMR:
         is_last = torch.arange(layers.n, device=like.device)[None] == layers.last
         shape, rate = (per_model(x, like) for x in (self.prior.shape, self.prior.rate))
         return ScaleNumbers(torch.where(is_last, last, std), shape, rate)
-
-
-def _factors(
-    scale_mean: Tensor, scale_log_std: Tensor, base: Tensor, noise: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """A draw of r = c / E[c] (1 without noise) and τ = γ₀ E[c] of each layer, both (k, L)."""
-    std = scale_log_std.exp()
-    width = base * (-0.5 * scale_mean + std.square() / 8).exp()
-    ratio = 0 * width if noise is None else -0.5 * std * noise - std.square() / 8
-    return ratio.exp(), width
-
-
-def _scale_step_(
-    mean: Tensor, log_std: Tensor, noise: Tensor, terms: Tensor, shape: Tensor, rate: Tensor,
-    moments: tuple[Tensor, Tensor, Tensor, Tensor], lengths: tuple[Tensor, Tensor, Tensor],
-    n_data: int,
-) -> None:  # fmt: skip
-    """AdaBelief on (KL - log_lik) / N for μ_c and log σ_c, each (k, L), in place."""
-    length, second_factor, kl = lengths
-    pull, excess = terms[0] / n_data, kl * terms[1]
-    std = log_std.exp()
-    expected = rate * (mean + 0.5 * std.square()).exp()  # of rate c⁻²
-    grad_mean = kl * (expected - shape) - 0.5 * excess
-    grad_std = kl * (expected * std - 1 / std) + 0.25 * std * excess
-    grad_std = grad_std + pull * (0.5 * noise + 0.25 * std)
-    adabelief_(mean, grad_mean, moments[0], moments[1], length, second_factor)
-    adabelief_(log_std, grad_std * std, moments[2], moments[3], length, second_factor)

@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Generator, Tensor
 
-from bayesieve.checks import check_choice, check_positive
+from bayesieve.checks import check_choice, check_kind, check_positive
 from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.formulas import (
     inclusion_logit,
@@ -59,6 +59,10 @@ class FlatVI:
         start: starting means: "module" (the model's own) or "he" (uniform in ±√(6 / fan_in)).
         local: add the noise to activations of Linear and Conv layers instead of weights; needs a
             Normal prior.
+
+    Example:
+        >>> FlatVI(prior=Normal(0.3), lr=(1e-3, 1e-2)).lr  # two models of a population
+        (0.001, 0.01)
     """
 
     prior: Normal | SpikeSlab = field(default_factory=lambda: Normal(std=0.1))
@@ -68,6 +72,7 @@ class FlatVI:
     local: bool = False
 
     def __post_init__(self) -> None:
+        check_kind("FlatVI", "prior", self.prior, Normal, SpikeSlab)
         check_positive("FlatVI", lr=self.lr, init_std=self.init_std)
         check_choice("FlatVI", "start", self.start, ("module", "he"))
         if self.local and isinstance(self.prior, SpikeSlab):
@@ -78,6 +83,7 @@ class FlatVI:
 
     def init(self, problem: Problem, generator: Generator, n_models: int = 1) -> MeanFieldState:
         """Start every mean at the initial weights and every std at `init_std`."""
+        problem.layout.check_bayesian("FlatVI")
         mean = problem.starting_points(n_models, generator, self.start)
         return mean_field_state(
             mean,

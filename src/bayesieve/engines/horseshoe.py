@@ -20,7 +20,7 @@ from typing import Literal
 import torch
 from torch import Generator, Tensor
 
-from bayesieve.checks import check_choice, check_positive
+from bayesieve.checks import check_choice, check_kind, check_positive
 from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.posterior import Posterior
 from bayesieve.core.posterior_horseshoe import UnitScaled
@@ -82,11 +82,13 @@ class HorseshoeVI:
     local: bool = False
 
     def __post_init__(self) -> None:
+        check_kind("HorseshoeVI", "prior", self.prior, Horseshoe)
         check_positive("HorseshoeVI", lr=self.lr, init_std=self.init_std)
         check_choice("HorseshoeVI", "start", self.start, ("module", "he"))
 
     def init(self, problem: Problem, generator: Generator, n_models: int = 1) -> HorseshoeState:
         """Start near the initial weights, with the scale of each layer at their size."""
+        problem.layout.check_bayesian("HorseshoeVI")
         layout = problem.layout
         scales = UnitScales(layout, problem.device, problem.network.dtype)
         mean = problem.starting_points(n_models, generator, self.start)

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Generator, Tensor
 
-from bayesieve.checks import check_choice, check_not_negative, check_positive
+from bayesieve.checks import check_choice, check_kind, check_not_negative, check_positive
 from bayesieve.core.adam import Moments, adam_, bias_corrected
 from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.formulas import inclusion_logit, mixture_numbers, mixture_precision
@@ -61,6 +61,10 @@ class MAP:
         weight_decay: as the optimiser of that name defines it, on Bayesian weights only.
         momentum: heavy-ball factor of "sgd".
         start: starting weights: "module" (the model's own) or "he" (uniform in ±√(6 / fan_in)).
+
+    Example:
+        >>> MAP(prior=Normal(0.3)).prior
+        Normal(std=0.3)
     """
 
     prior: Prior | None = None
@@ -71,6 +75,8 @@ class MAP:
     start: Literal["module", "he"] = "module"
 
     def __post_init__(self) -> None:
+        if self.prior is not None:
+            check_kind("MAP", "prior", self.prior, Normal, SpikeSlab)
         check_positive("MAP", lr=self.lr)
         check_not_negative("MAP", weight_decay=self.weight_decay, momentum=self.momentum)
         check_choice("MAP", "optimizer", self.optimizer, ("adamw", "adam", "sgd"))

@@ -77,6 +77,10 @@ class SBNN:
             "he" (uniform in ±√(6 / fan_in)).
         optimizer: "adam", or "sgd" with the proximal prior step.
         local: add the noise to activations of Linear and Conv layers instead of weights.
+
+    Example:
+        >>> SBNN(prior=SpikeSlab(slab_std=1.0, spike_std=0.1, slab_prob=0.2)).prior.slab_prob
+        0.2
     """
 
     prior: SpikeSlab = field(default_factory=SpikeSlab)
@@ -101,6 +105,7 @@ class SBNN:
 
     def init(self, problem: Problem, generator: Generator, n_models: int = 1) -> MeanFieldState:
         """Start every mean at the initial weights and every std in the spike's basin."""
+        problem.layout.check_bayesian("SBNN")
         mean = problem.starting_points(n_models, generator, self.start)
         init_std = self.init_std
         if init_std is None:

@@ -15,10 +15,14 @@ Record = Mapping[str, Any]
 
 
 def draw(records: Sequence[Record], folder: Path) -> list[Path]:
-    """Draw curves, weight sizes and first-layer weights of each network; return the files."""
+    """Draw curves, weight sizes and first-layer weights of each network; return the files.
+
+    Rows of "paper-weights" stand in a figure of "paper" for methods that it lacks.
+    """
     groups: dict[str, dict[str, Record]] = {}
-    for record in records:
-        key = f"{record['data']}_{record['net']}_{record['preset']}"
+    for record in sorted(records, key=lambda own: str(own["preset"]), reverse=True):
+        preset = record["preset"].removesuffix("-weights")
+        key = f"{record['data']}_{record['net']}_{preset}"
         groups.setdefault(key, {})[TITLES[record["method"]]] = record
     paths = []
     for key, own in sorted(groups.items()):

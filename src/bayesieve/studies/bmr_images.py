@@ -47,6 +47,7 @@ from bayesieve.studies.records import (
 _CHEAP = ("lenet", "mlp", "mixer", "vit")  # from the fastest to the slowest step
 _FIRST = ("bmr", "flat", "map", "tiered")
 _QUICK = Sizes(epochs=3, steps=12, batch_size=32, every=1, curve_draws=2, draws=4, small=True)
+_WATCHING = ("every", "curve_draws")  # settings that do not change what is trained
 _QUICK_TRAIN, _QUICK_SCORE = 384, 200  # one pass is one epoch
 
 
@@ -96,7 +97,8 @@ class Study:
         found = self.records.get(row.name)
         if found is None:
             return False
-        different = [key for key, value in settings.items() if found["settings"].get(key) != value]
+        decisive = {key: value for key, value in settings.items() if key not in _WATCHING}
+        different = [key for key, value in decisive.items() if found["settings"].get(key) != value]
         if different:
             raise SystemExit(
                 f"bmr_images: {self.out} holds {row.name} with another {', '.join(different)}. "

@@ -2,12 +2,15 @@
 
     python -m bayesieve.studies.bmr_mnist --full --seeds 3 --out results/bmr_mnist.json
     python -m bayesieve.studies.bmr_mnist --settings l300-98.5 --held-out
+    python -m bayesieve.studies.bmr_mnist --settings l300-98.5 --chosen "spikes, evidence kl .3"
     python -m bayesieve.studies.bmr_mnist --quick              # minutes on two CPU cores
 
 Protocol: no augmentation, pixels / 126, batch 128. Sparsity is strict: zeros over all parameters,
-biases included. Each row has a few candidate trainings. They are compared on 5,000 held-out
-training images (the rest is trained on); the best one that is sparse enough is trained again on all
-60,000 and the test images are read once. `--held-out` stops before that.
+biases included. Each row has a few candidate trainings (studies/bmr_ways.py). They are compared by
+the NLL of 5,000 held-out training images (the rest is trained on); the best one that is sparse
+enough is trained again on all 60,000 and the test images are read once. `--held-out` stops before
+that. Candidates called "spikes" are model reduction of a spike-and-slab posterior (SBNN); the
+others have the paper's prior, a learned width per layer.
 
 Published for LeNet-300-100: Sparse VD ([Molchanov]) 1.92 % at 98.5 % zeros, [Saha] 1.94 % at 95 %.
 """
@@ -16,144 +19,58 @@ import argparse
 import statistics
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from bayesieve.assess.evaluate import evaluate
 from bayesieve.checks import check_choice
 from bayesieve.core.likelihoods import Categorical
-from bayesieve.core.posterior import SparseModel
+from bayesieve.core.posterior import Factorised, SparseModel
 from bayesieve.core.problem import Problem
 from bayesieve.data import load_data
 from bayesieve.data.examples import Examples
-from bayesieve.engines.bmr import BMR, Reduction
-from bayesieve.sieve.bmr import support
-from bayesieve.sieve.schedule import GradualPruning
-from bayesieve.sieve.scores import Score, ScoreName
+from bayesieve.studies.bmr_ways import ROWS, Candidate, Row, together
 from bayesieve.studies.records import command, hold_out, machine, write_record
 from bayesieve.studies.sbnn_mnist import build
 from bayesieve.training.fit import Fit, fit
-from bayesieve.training.schedule import Schedule
 
 _N_DRAWS = 20
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """One way to train a row.
-
-    Args:
-        own: how the engine prunes by itself: weights with ΔF > 0 ("savage-dickey"), ΔF > ζ with a
-            learned ζ per layer ("layer"; both spare the last layer) or one for all weights
-            ("global"), or not at all ("none").
-        top_up: which weights go until the row's zeros are reached: those of least "evidence" (ΔF)
-            or "snr"; "none" leaves it to the engine.
-        kl: weight of the KL until pruning ends.
-        kl_after: weight afterwards.
-        prune_epochs: first and last epoch of pruning.
-    """
-
-    own: Literal["savage-dickey", "layer", "global", "none"] = "savage-dickey"
-    top_up: Literal["evidence", "snr", "none"] = "snr"
-    kl: float = 0.1
-    kl_after: float = 1.0
-    prune_epochs: tuple[int, int] = (16, 90)
-
-    @property
-    def reduction(self) -> Reduction | None:
-        """What the engine is told; None where it does not prune. Fractions are set by the row."""
-        if self.own == "none":
-            return None
-        if self.own == "savage-dickey":
-            return Reduction("savage-dickey")
-        return Reduction("hierarchical", scope=self.own, spare_last=self.own == "layer")
-
-
-@dataclass(frozen=True)
-class Row:
-    """A network, a sparsity, and the trainings to choose from.
-
-    Args:
-        net: "l300" or "l5".
-        zeros: fraction of zeros over all parameters to reach.
-        target: error (a fraction) to reach.
-        epochs: passes over the data.
-        candidates: by name.
-    """
-
-    net: str
-    zeros: float
-    target: float
-    epochs: int
-    candidates: dict[str, Candidate]
-
-
-_L300 = {
-    "savage-dickey": Candidate(top_up="none"),
-    "savage-dickey, topped up": Candidate(),
-    "savage-dickey kl .03, topped up": Candidate(kl=0.03),
-    "one zeta, topped up": Candidate(own="global"),
-    "zeta per layer, topped up": Candidate(own="layer"),
-    "snr kl .1": Candidate(own="none"),
-    "snr kl .3": Candidate(own="none", kl=0.3),
-    "evidence kl .3": Candidate(own="none", top_up="evidence", kl=0.3),
-}
-_L5 = {
-    "savage-dickey, topped up": Candidate(kl_after=0.3, prune_epochs=(8, 42)),
-    "savage-dickey kl .03, topped up": Candidate(kl=0.03, kl_after=0.3, prune_epochs=(8, 42)),
-    "snr kl .1": Candidate(own="none", kl_after=0.3, prune_epochs=(8, 42)),
-    "snr kl .3": Candidate(own="none", kl=0.3, kl_after=0.3, prune_epochs=(8, 42)),
-}
-ROWS = {
-    "l300-97.6": Row("l300", 0.976, 0.0170, 160, _L300),
-    "l300-98.5": Row("l300", 0.985, 0.0170, 160, _L300),
-    "l5-99.2": Row("l5", 0.992, 0.0090, 70, _L5),
-}
-
-
-def train(row: Row, own: Candidate, data: Examples, seeds: int, device: str) -> Fit:
-    """All seeds of a candidate as one population."""
+def train(row: Row, ways: Sequence[Candidate], data: Examples, seeds: int, device: str) -> Fit:
+    """All seeds of candidates that differ in numbers only, as one population."""
     problem = Problem(build(row.net), Categorical(), data).to(device)
-    first, last = (epoch / row.epochs for epoch in own.prune_epochs)
-    schedule = Schedule(lr="cosine", kl=own.kl, kl_after=own.kl_after, kl_warmup_epochs=10)
-    reduction = own.reduction
-    if reduction is not None:  # then the engine turns the dial of the KL
-        reduction = replace(reduction, start=first, end=last, kl=own.kl / own.kl_after)
-        schedule = Schedule(lr="cosine", kl=own.kl_after, kl_warmup_epochs=10)
-    engine = BMR(reduction=reduction, lr=1e-2, init_std=0.18, start="he", local=True)
-    pruning = None
-    if own.top_up != "none":
-        by_evidence = support("savage-dickey", prior_std="empirical")
-        score: Score | ScoreName = by_evidence if own.top_up == "evidence" else "snr"
-        pruning = GradualPruning(row.zeros, start=first, end=last, score=score)
-    elif reduction is None:
-        raise ValueError("bmr_mnist: a candidate must prune by itself or be topped up.")
+    engines = [own.engine(row.epochs) for own in ways for _ in range(seeds)]
+    first = ways[0]
     return fit(
-        problem, engine, epochs=row.epochs, seed=1, n_models=seeds, schedule=schedule,
-        pruning=pruning,
+        problem, engines, epochs=row.epochs, seed=1, schedule=first.schedule(),
+        pruning=first.pruning(row.zeros, row.epochs),
     )  # fmt: skip
 
 
-def scores(run: Fit, data: Examples) -> dict[str, Any]:
-    """Errors of every seed, at the mean and with draws, and where their weights are."""
+def scores(run: Fit, data: Examples, members: Sequence[int]) -> dict[str, Any]:
+    """Errors of some members, at the mean and with draws, and where their weights are."""
     rows = []
-    for member in range(run.n_models):
+    for member in members:
         sparse = run.sparse(member)
         at_mean = evaluate(sparse, data).to_dict()
         sampled = evaluate(sparse, data, n_samples=_N_DRAWS).to_dict()
         rows.append({"error": at_mean["error"], "nll": at_mean["nll"], "ece": at_mean["ece"],
                      "zeros": at_mean["zeros"], "mc_error": sampled["error"],
                      "mc_nll": sampled["nll"], "mc_ece": sampled["ece"],
-                     "kept": kept(sparse)})  # fmt: skip
+                     "kept": kept(sparse), "layers": layers(sparse)})  # fmt: skip
     return {
         "error_mean": statistics.fmean(own["error"] for own in rows),
         "mc_error_mean": statistics.fmean(own["mc_error"] for own in rows),
+        "mc_nll_mean": statistics.fmean(own["mc_nll"] for own in rows),
         "zeros_min": min(own["zeros"] for own in rows),
         "seeds": rows,
         "fit_seconds": run.seconds,
+        "trained_together": run.n_models,
     }
 
 
@@ -167,39 +84,80 @@ def kept(sparse: SparseModel) -> dict[str, int]:
     }
 
 
+def layers(sparse: SparseModel) -> dict[str, dict[str, float]]:
+    """Root mean square, and medians of |mean| / std, of what is left in each prunable tensor."""
+    found, posterior = {}, sparse.posterior
+    assert isinstance(posterior, Factorised)
+    for name in kept(sparse):
+        part = sparse.layout.slices[name]
+        own = sparse.keep[part]
+        mean, std = posterior.mean[part][own].double(), posterior.std[part][own].double()
+        found[name] = {
+            "rms": mean.square().mean().sqrt().item(),
+            "std": std.median().item(),
+            "snr": (mean.abs() / std).median().item(),
+        }
+    return found
+
+
 def choose(tried: dict[str, dict[str, Any]], zeros: float) -> str:
-    """The candidate of least held-out error among those sparse enough (else the sparsest).
+    """The candidate of least held-out NLL among those sparse enough (else the sparsest).
+
+    By the likelihood and not by the error: one standard error of 100 mistakes is 10, more than
+    most candidates differ by.
 
     Example:
-        >>> rows = {"a": {"error_mean": 0.02, "zeros_min": 0.99},
-        ...         "b": {"error_mean": 0.01, "zeros_min": 0.90}}
+        >>> rows = {"a": {"mc_nll_mean": 0.08, "zeros_min": 0.99},
+        ...         "b": {"mc_nll_mean": 0.07, "zeros_min": 0.90}}
         >>> choose(rows, 0.98)
         'a'
     """
     enough = [name for name, own in tried.items() if own["zeros_min"] >= zeros - 1e-4]
     if not enough:
         return max(tried, key=lambda name: tried[name]["zeros_min"])
-    return min(enough, key=lambda name: tried[name]["error_mean"])
+    return min(enough, key=lambda name: tried[name]["mc_nll_mean"])
 
 
 def run_row(
-    name: str, row: Row, data: tuple[Examples, Examples], seeds: int, device: str, *, final: bool
-) -> dict[str, Any]:
-    """Compare the candidates on held-out images; with `final` train the best again and test it."""
+    name: str, row: Row, data: tuple[Examples, Examples], seeds: int, device: str, *,
+    final: bool, chosen: str | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Compare the candidates on held-out images; with `final` train the best again and test it.
+
+    Args:
+        name: of the row.
+        row: what is trained, and how.
+        data: training and test images.
+        seeds: models per candidate.
+        device: where.
+        final: whether to train the best one on all training images and read the test images.
+        chosen: candidate of an earlier comparison, which is then not repeated.
+    """
     started = time.perf_counter()
-    part, held_out = hold_out(data[0])
-    tried = {}
-    for label, own in row.candidates.items():
-        tried[label] = scores(train(row, own, part, seeds, device), held_out)
-        _print(f"{name} held out, {label}", tried[label])
-    best = choose(tried, row.zeros)
+    tried = {} if chosen else _compare(name, row, data[0], seeds, device)
+    best = chosen or choose(tried, row.zeros)
     record: dict[str, Any] = {"name": name, "row": asdict(row), "held_out": tried, "chosen": best}
     if final:
-        found = scores(train(row, row.candidates[best], data[0], seeds, device), data[1])
+        run = train(row, [row.candidates[best]], data[0], seeds, device)
+        found = scores(run, data[1], range(seeds))
         _print(f"{name} test, {best}", found)
         met = found["error_mean"] <= row.target and found["zeros_min"] >= row.zeros - 1e-4
         record |= {"test": found, "met": met}
     return record | {"total_seconds": time.perf_counter() - started}
+
+
+def _compare(
+    name: str, row: Row, images: Examples, seeds: int, device: str
+) -> dict[str, dict[str, Any]]:
+    """Held-out scores of every candidate."""
+    part, held_out = hold_out(images)
+    tried = {}
+    for labels in together(row.candidates):
+        run = train(row, [row.candidates[label] for label in labels], part, seeds, device)
+        for i, label in enumerate(labels):
+            tried[label] = scores(run, held_out, range(i * seeds, (i + 1) * seeds))
+            _print(f"{name} held out, {label}", tried[label])
+    return tried
 
 
 def _print(label: str, found: dict[str, Any]) -> None:
@@ -227,7 +185,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", help="candidates separated by ;, all unless given")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--held-out", action="store_true", help="do not read the test images")
+    goal = parser.add_mutually_exclusive_group()
+    goal.add_argument("--held-out", action="store_true", help="do not read the test images")
+    goal.add_argument("--chosen", help="candidate to test, without comparing it again")
     parser.add_argument("--quick", action="store_true", help="one seed, 6 epochs, 12,000 images")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)
@@ -247,14 +207,15 @@ def main(arguments: list[str] | None = None) -> int:
     }
     for name in names:
         row = _shortened(ROWS[name]) if options.quick else ROWS[name]
-        if options.only:
-            wanted = [label.strip() for label in options.only.split(";")]
+        only = options.chosen or options.only
+        if only:
+            wanted = [label.strip() for label in only.split(";")]
             for label in wanted:
                 check_choice("bmr_mnist", "candidate", label, row.candidates)
             row = replace(row, candidates={label: row.candidates[label] for label in wanted})
         record = run_row(
             name, row, (images, data.test), options.seeds, options.device,
-            final=not options.held_out,
+            final=not options.held_out, chosen=options.chosen,
         )  # fmt: skip
         result["records"].append(record)
         write_record(options.out, result)

@@ -3,6 +3,7 @@
 import base64
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -75,10 +76,13 @@ def train_row(
             curve.append({"epoch": progress.step / sizes.steps, **scores})
         return False
 
+    augment = own.augment
+    if augment is not None:  # what enters is black
+        augment = replace(augment, fill=tuple(train.x.amin((0, 2, 3)).tolist()))
     # Each row has its own shapes: compiling its update would take longer than it saves.
     run = fit(
         problem, own.engine, steps=n_steps, batch_size=sizes.batch_size, seed=1,
-        n_models=sizes.seeds, schedule=own.schedule, pruning=own.pruning,
+        n_models=sizes.seeds, schedule=own.schedule, pruning=own.pruning, augment=augment,
         callbacks=(watch,),
     )  # fmt: skip
     fitted = time.perf_counter()

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from bayesieve.assess.predict import predict
 from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.problem import Problem
@@ -115,6 +116,49 @@ def test_the_gradient_is_that_of_the_elbo(masked):
     for name, grad in zip(names, grads, strict=True):
         first = getattr(state, name + "_moments").first / 0.1  # after one step
         torch.testing.assert_close(first, grad, msg=name)
+
+
+def test_standard_coordinates_have_the_gradient_of_the_papers_form_and_weights_follow():
+    problem, engine = deep(), BMR(lr=1e-3, init_std=0.3, coordinates="standard")
+    state = engine.init(problem, seeded(0))
+    state.scale_mean.copy_(torch.tensor([[0.4, -0.3]]))
+    start, before = copy.copy(state), state.groups.to_entries(widths(state))
+    start.generator = seeded(0)
+    scale_noise = torch.empty_like(state.scale_mean).normal_(generator=start.generator)
+    noise = torch.empty_like(state.log_std).normal_(generator=start.generator)
+    own = (state.mean / before, state.log_std - before.log(), state.scale_mean, state.scale_log_std)
+    mu, log_sigma, scale_mean, scale_log_std = leaves = [x.clone().requires_grad_() for x in own]
+    base = torch.tensor([[engine.prior.std, engine.prior.last_std]], dtype=torch.float64)
+    expected_c = (-0.5 * scale_mean + (2 * scale_log_std).exp() / 8).exp()
+    width = state.groups.to_entries(base * expected_c)
+    moved = [mu * width, log_sigma + width.log(), scale_mean, scale_log_std]
+    grads = torch.autograd.grad(
+        objective(problem, engine, start, moved, noise, scale_noise), leaves
+    )
+    state.generator.manual_seed(0)
+    engine.step(problem, state, Batch(problem.x, problem.y))
+    for name, grad in zip(("mean", "log_std", "scale_mean", "scale_log_std"), grads, strict=True):
+        first = getattr(state, name + "_moments").first / 0.1  # after one step
+        torch.testing.assert_close(first, grad, msg=name)
+    after = state.groups.to_entries(widths(state))
+    assert (after / before - 1).abs().min() > 1e-4
+    # what moved in units of τ is one step of the rate, though τ itself moved
+    steps = (state.mean / after - own[0]).abs(), (state.log_std - after.log() - own[1]).abs()
+    for step in steps:
+        torch.testing.assert_close(step, torch.full_like(step, 1e-3 / 0.9), rtol=1e-3, atol=0)
+
+
+def test_both_coordinates_have_one_optimum():
+    problem = no_data()
+    ends = []
+    for coordinates in ("weights", "standard"):
+        engine = BMR(LayerScaled(last_std=0.3), None, lr=0.02, coordinates=coordinates)
+        state = run(engine, problem, 1500, decay=True)
+        hidden, sigma = state.mean / widths(state), state.log_std.exp() / widths(state)
+        torch.testing.assert_close(hidden, torch.zeros_like(hidden), rtol=0, atol=0.03)
+        torch.testing.assert_close(sigma, torch.ones_like(sigma), rtol=0, atol=0.05)
+        ends.append(widths(state))
+    torch.testing.assert_close(*ends, rtol=0.05, atol=0)
 
 
 def test_local_noise_has_the_gradient_of_the_same_objective():
@@ -287,20 +331,28 @@ def test_weights_the_caller_pruned_count_as_relaxed():
     assert not results[0][:, :6].any()
 
 
-def test_the_moments_of_the_posterior_are_those_of_the_hierarchical_draw():
+def test_the_moments_of_the_posterior_are_those_of_a_draw_at_the_centre_of_the_scales():
     problem = deep()
     engine = BMR(init_std=0.5)
     state = engine.init(problem, seeded(0))
     posterior = engine.posterior(problem, state)
-    source, k = seeded(1), 200_000
-    scale_std = state.scale_log_std.exp()
-    noise = torch.empty(k, 2, dtype=torch.float64).normal_(generator=source)
-    ratio = (-0.5 * scale_std * noise - scale_std.square() / 8).exp()[:, 0]
-    for j in (0, 5):
-        hidden = torch.empty(k, dtype=torch.float64).normal_(generator=source)
-        w = ratio * (state.mean[0, j] + state.log_std[0, j].exp() * hidden)
-        torch.testing.assert_close(w.mean(), posterior.mean[j], rtol=0.02, atol=0)
-        torch.testing.assert_close(w.std(), posterior.std[j], rtol=0.02, atol=0)
+    torch.testing.assert_close(posterior.mean, state.mean[0])
+    torch.testing.assert_close(posterior.std, state.log_std[0].exp())
+
+
+def test_a_scale_that_nothing_determines_is_not_noise_of_the_weights():
+    def spread_of_predictions(scale_std):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model = nn.Sequential(nn.Linear(3, 40), nn.BatchNorm1d(40), nn.ReLU(), nn.Linear(40, 1))
+        data = normal(64, 3, seed=8, dtype=torch.float32), normal(64, 1, seed=9).float()
+        problem = Problem(model, Gaussian(0.5), data)
+        engine = BMR(init_std=0.1)
+        state = engine.init(problem, seeded(0))
+        state.scale_log_std[:, 0] = math.log(scale_std)  # BatchNorm undoes this layer's scale
+        return predict(engine.posterior(problem, state), data[0], n_samples=50).epistemic_std
+
+    torch.testing.assert_close(spread_of_predictions(2.0), spread_of_predictions(0.01))
 
 
 def test_norms_can_be_bayesian():

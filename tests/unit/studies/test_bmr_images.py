@@ -11,6 +11,7 @@ import torch
 
 from bayesieve.assess.metrics import ece
 from bayesieve.core.layout import default_role
+from bayesieve.data.augment import Augment
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.engines.bmr import BMR, PAPER_ROLES
 from bayesieve.engines.horseshoe import HorseshoeVI
@@ -169,15 +170,18 @@ def test_the_calibration_error_of_the_study_is_the_gap_of_confidence(gap, least,
 def test_settings_of_every_row(method, preset):
     own = setting(Row("fashion-mnist", "lenet", method, preset))
     assert own.dropout == (0.2 if method == "map" else 0)
-    assert own.roles is (PAPER_ROLES if preset == "paper" else default_role)
+    paper = preset in ("paper", "paper-weights")
+    assert own.roles is (PAPER_ROLES if paper else default_role)
     kind = {"map": MAP, "tiered": HorseshoeVI}.get(method, BMR)
     assert type(own.engine) is kind
     if kind is BMR:
         assert (own.engine.reduction is None) == (method == "flat")
     rates = {"map": 1e-3, "flat": 5e-3, "tiered": 5e-3, "bmr": 1e-2}
-    if preset == "paper":
+    if paper:
         assert own.engine.lr == rates[method]
         assert own.schedule.lr == "constant"
+    if kind is BMR:
+        assert own.engine.coordinates == ("standard" if preset == "paper" else "weights")
 
 
 def test_the_mixer_has_no_dropout():
@@ -200,6 +204,23 @@ def test_a_share_of_zeros_can_be_topped_up():
     own = train_row(row, sizes, train, test, 10, "cpu", lambda text: None)
     assert own["zeros"] >= 0.909
     assert setting(replace(row, method="flat")).pruning is None
+
+
+def test_changed_images_are_filled_with_black_and_recorded(monkeypatch):
+    row, seen = Row("fashion-mnist", "lenet", "bmr", "moved90-.1-.6"), []
+    train, test = standardised(DATA_SET.train, DATA_SET.test, row.net)
+
+    def watch(self, x, generator):
+        seen.append(self)
+        return x
+
+    monkeypatch.setattr(Augment, "__call__", watch)
+    train_row(row, replace(SIZES, epochs=1, seeds=1), train, test, 10, "cpu", lambda text: None)
+    assert {own.flip for own in seen} == {True}
+    assert {own.shift for own in seen} == {1}
+    assert {own.fill for own in seen} == {(train.x.min().item(),)}
+    assert "flip=True" in resolved(row, SIZES)["augment"]
+    assert resolved(replace(row, preset="paper"), SIZES)["augment"] == "None"
 
 
 def test_bmr_of_fast_networks_comes_first():
@@ -239,6 +260,17 @@ def test_a_file_of_other_settings_is_refused_before_training(tmp_path, instant):
         main([*words, "--epochs", "7"])
     with pytest.raises(SystemExit, match="has scored_on 'test images'"):
         main([*words, "--held-out"])
+    assert len(instant) == 1
+
+
+def test_a_row_that_was_watched_more_often_is_the_same_row(tmp_path, instant):
+    out = tmp_path / "result.json"
+    words = ["--nets", "lenet", "--methods", "bmr", "--data", "fashion-mnist", "--out", str(out)]
+    main(words)
+    result = json.loads(out.read_text())
+    result["records"][0]["settings"]["every"] = 10
+    out.write_text(json.dumps(result))
+    assert main(words) == 0
     assert len(instant) == 1
 
 
@@ -308,15 +340,18 @@ def reduction_table(results):
 def test_the_table_of_the_page_has_ours_beside_theirs(tmp_path, instant):
     out = tmp_path / "result.json"
     words = ["--nets", "lenet", "--methods", "bmr,map", "--data", "fashion-mnist"]
+    words += ["--preset", "paper"]
     main([*words, "--device", "cpu", "--out", str(out)])
     result = json.loads(out.read_text())
     lines = reduction_table([result, {"study": "other"}]).splitlines()
     assert lines[2] == (
-        "| small, lenet | bmr, default | .500/.100/1.000 | .901/.015/.283 | 20.0 % | .811 | 10.0 % "
+        "| small, lenet | bmr, paper | .500/.100/1.000 | .901/.015/.283 | 20.0 % | .811 | 10.0 % "
         "| 51, 1 | 3 |"
     )
-    assert lines[3].startswith("| small, lenet | map, default | .500/.100/1.000 | .887/.063/.437 |")
+    assert lines[3].startswith("| small, lenet | map, paper | .500/.100/1.000 | .887/.063/.437 |")
     with pytest.raises(SystemExit, match="two files hold"):
         reduction_table([result, result])
+    result["records"][0]["settings"]["augment"] = "Augment(flip=True)"
+    assert "| bmr, paper, augmented |" in reduction_table([result])
     held_out = {**result, "scored_on": "5,000 held-out training images"}
     assert reduction_table([held_out]).startswith("_To be filled")
