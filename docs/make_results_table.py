@@ -17,6 +17,9 @@ from typing import Any
 
 from bayesieve.cli.compared import page as comparison_page
 from bayesieve.reproduce import read_findings, results_page
+from bayesieve.reproduce.choosing import wants_table
+from bayesieve.reproduce.speed import full_table, short_table
+from bayesieve.studies.sbnn_pages import one_shot_table, vgg_table
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -28,9 +31,14 @@ BLOCKS = {
     "steps": "docs/performance.md",
     "bmr_images": "docs/studies/bmr_images.md",
     "bmr_trials": "docs/studies/bmr_images.md",
+    "sbnn_one_shot": "docs/studies/sbnn.md",
+    "sbnn_vgg": "docs/studies/sbnn.md",
     "papers": "docs/results.md",
     "compared": "docs/comparison.md",
     "page": "docs/report.md",
+    "wants": "docs/choosing-an-engine.md",
+    "speed": "README.md",
+    "inference": "docs/performance.md",
 }
 
 
@@ -180,7 +188,7 @@ def _reduction_row(record: dict[str, Any]) -> str:
     theirs = record["published"]
     cells = (
         f"{record['data_name']}, {record['net']}",
-        f"{record['method']}, {record['preset']}",
+        f"{record['method']}, {record['preset']}{_augmented(record)}",
         "/".join(f"{record[key]:.3f}".removeprefix("0") for key in ("accuracy", "ece", "nll")),
         "/".join(theirs[key] for key in ("accuracy", "ece", "nll")),
         f"{100 * record['pruned']:.1f} %" if record["method"] == "bmr" else "",
@@ -192,6 +200,10 @@ def _reduction_row(record: dict[str, Any]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def _augmented(record: dict[str, Any]) -> str:
+    return "" if record["settings"].get("augment", "None") == "None" else ", augmented"
+
+
 def trials_table(held_out: list[dict[str, Any]]) -> str:
     """Presets of the model-reduction study as scored on held-out training images."""
     records = [
@@ -199,12 +211,16 @@ def trials_table(held_out: list[dict[str, Any]]) -> str:
     ]
     if not records:
         return EMPTY
-    lines = ["| data, network | preset | ACC / ECE / NLL | zeros |", "|---|---|---:|---:|"]
+    lines = [
+        "| data, network | preset | ACC / ECE / NLL | zeros | epochs, seeds |",
+        "|---|---|---:|---:|---:|",
+    ]
     for record in sorted(records, key=lambda own: own["name"]):
         scores = (f"{record[key]:.3f}".removeprefix("0") for key in ("accuracy", "ece", "nll"))
         where = f"{record['data_name']}, {record['net']}"
         zeros = f"{100 * record['zeros']:.1f} %"
-        lines.append(f"| {where} | {record['preset']} | {'/'.join(scores)} | {zeros} |")
+        size = f"{record['settings']['epochs']}, {len(record['seeds'])}"
+        lines.append(f"| {where} | {record['preset']} | {'/'.join(scores)} | {zeros} | {size} |")
     return "\n".join(lines)
 
 
@@ -245,6 +261,16 @@ def page_table(results: list[dict[str, Any]]) -> str:
     return "\n".join([about, "", *lines])
 
 
+def _on_test(results: list[dict[str, Any]], study: str, part: str) -> list[dict[str, Any]]:
+    """The rows of all files of a study that were scored on test images."""
+    found = []
+    for own in results:
+        if own.get("study") == study:
+            kind = own.get("scored_on") or own["settings"]["scored_on"]
+            found += own[part] if "held-out" not in kind else []
+    return found
+
+
 def with_block(text: str, name: str, content: str) -> str:
     """The text with the lines between the markers of a block replaced."""
     begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
@@ -261,15 +287,21 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="only compare; exit 1 if different")
     check = parser.parse_args().check
     results = read_results(RESULTS)
+    inference = json.loads((RESULTS / "inference.json").read_text(encoding="utf-8"))
     tables = {
         "mnist": mnist_table(results, read_results(RESULTS / "held_out")),
         "seconds": seconds_table(results),
         "steps": steps_table(results),
         "bmr_images": reduction_table(results),
         "bmr_trials": trials_table(read_results(RESULTS / "held_out")),
+        "sbnn_one_shot": one_shot_table(_on_test(results, "sbnn_droprate", "records")) or EMPTY,
+        "sbnn_vgg": vgg_table(_on_test(results, "sbnn_vgg", "rows")) or EMPTY,
         "papers": results_page(read_findings(RESULTS)),
         "compared": comparisons(results),
         "page": page_table(results),
+        "wants": wants_table(read_findings(RESULTS)),
+        "speed": short_table(inference),
+        "inference": full_table(inference),
     }
     stale = []
     for name, page in BLOCKS.items():

@@ -3,6 +3,7 @@
 import argparse
 import json
 import platform
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -57,6 +58,11 @@ def machine(device: str) -> dict[str, str]:
             "python": platform.python_version()}  # fmt: skip
 
 
+def today() -> str:
+    """The date in UTC, as in 2026-01-31."""
+    return datetime.now(UTC).date().isoformat()
+
+
 def command(study: str, arguments: Sequence[str] | None) -> str:
     """The command line of a study; None stands for that of this process.
 
@@ -65,7 +71,7 @@ def command(study: str, arguments: Sequence[str] | None) -> str:
         'python -m bayesieve.studies.sbnn_mnist --quick'
     """
     given = sys.argv[1:] if arguments is None else arguments
-    return " ".join([f"python -m bayesieve.studies.{study}", *given])
+    return f"python -m bayesieve.studies.{study} {shlex.join(given)}".rstrip()
 
 
 def record_head(
@@ -85,7 +91,7 @@ def record_head(
         "machine": machine(options.device),
         "scored_on": scored_on(n_test, held_out=options.held_out),
         "command": command(study, arguments),
-        "date": datetime.now(UTC).date().isoformat(),
+        "date": today(),
     }
 
 

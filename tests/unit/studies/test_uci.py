@@ -8,7 +8,8 @@ import torch
 
 from bayesieve.assess.predict import RealPrediction
 from bayesieve.data.examples import DataSet, Examples
-from bayesieve.studies import uci
+from bayesieve.studies import uci, uci_rows, uci_timing
+from bayesieve.studies.uci_blocks import Clock, blocks, join_blocks
 from bayesieve.studies.uci_fits import (
     Budget,
     Setting,
@@ -142,7 +143,7 @@ def test_verdicts_compare_with_the_targets():
 def test_a_second_call_does_only_what_is_missing(tmp_path, monkeypatch, capsys):
     calls = []
 
-    def fake(name, row_name, n_splits, device, *, quick, effort):
+    def fake(name, row_name, n_splits, device, *, first, quick, effort):
         calls.append((name, row_name, n_splits))
         return row(1.0, 0.0, 1.0)
 
@@ -168,24 +169,24 @@ def test_every_row_has_candidates():
     assert set(PUBLISHED) == set(uci.SETS)
     for name in uci.ROWS:
         if name not in uci.BASELINES:
-            assert uci.candidates(name, large=False)
+            assert uci_rows.candidates(name, large=False)
 
 
 def test_timing_counts_every_network(monkeypatch):
-    monkeypatch.setattr(uci, "load_uci", lambda name, root, split: toy(split))
-    found = uci.timing("protein", "cpu", steps=2, alone=1)
+    monkeypatch.setattr(uci_timing, "load_uci", lambda name, root, split: toy(split))
+    found = uci_timing.timing("protein", "cpu", steps=2, alone=1)
     assert found["networks"] == 25
     assert found["ratio"] == found["alone_seconds"] / found["together_seconds"]
 
 
 def test_the_time_of_a_run_is_extrapolated_from_a_few_steps(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(uci, "load_uci", lambda name, root, split: toy(split))
-    monkeypatch.setattr(uci, "budget_for", lambda n: TINY)
+    monkeypatch.setattr(uci_timing, "load_uci", lambda name, root, split: toy(split))
+    monkeypatch.setattr(uci_timing, "budget_for", lambda n: TINY)
     clock = iter(range(1000))
-    monkeypatch.setattr(uci.time, "process_time", lambda: next(clock))
+    monkeypatch.setattr(uci_timing.time, "process_time", lambda: next(clock))
     monkeypatch.setattr(Task, "train", lambda *arguments: None)
     # Every run takes one tick, however long: three candidates cost 3 · 1, whole and half 2 · 1.
-    found = uci.estimate("protein", steps=4)
+    found = uci_timing.estimate("protein", steps=4)
     assert (found["choice_seconds"], found["training_seconds"]) == (3, 2)
     out = tmp_path / "e.json"
     assert uci.main(["--sets", "yacht,wine", "--estimate", "--device", "cpu",
@@ -195,13 +196,95 @@ def test_the_time_of_a_run_is_extrapolated_from_a_few_steps(tmp_path, monkeypatc
 
 
 def test_a_row_of_a_set_with_its_own_budget(monkeypatch):
-    monkeypatch.setattr(uci, "load_uci", lambda name, root, split: toy(split))
-    monkeypatch.setattr(uci, "budget_for", lambda n, quick, effort: TINY)
-    record = uci.run_row("yacht", "sbnn-paper", 2, "cpu")
+    monkeypatch.setattr(uci_rows, "load_uci", lambda name, root, split: toy(split))
+    monkeypatch.setattr(uci_rows, "budget_for", lambda n, quick, effort: TINY)
+    record = uci_rows.run_row("yacht", "sbnn-paper", 2, "cpu")
     assert record["budget"]["n_members"] == 1
     assert len(record["full"]["rmse_splits"]) == 2
-    dropped = uci.run_row("yacht", "sbnn-dropout", 1, "cpu")
+    dropped = uci_rows.run_row("yacht", "sbnn-dropout", 1, "cpu")
     assert dropped["budget"]["steps"] == 2 * TINY.steps
     assert dropped["half"]["removed"] == pytest.approx(0.5, abs=0.01)
-    linear = uci.run_row("yacht", "linear", 2, "cpu")
+    linear = uci_rows.run_row("yacht", "linear", 2, "cpu")
     assert linear["full"]["rmse"] < 1.0  # y = x + 0.1 ε, in a unit of 2
+
+
+def test_blocks_cover_every_split_once():
+    for n_splits, n_rows in ((20, 300), (20, 8000), (5, 41_000), (3, 8000)):
+        covered = [i for first, n in blocks(n_splits, n_rows) for i in range(first, first + n)]
+        assert covered == list(range(n_splits))
+
+
+def test_blocks_of_a_row_are_joined_split_by_split():
+    task = Task("toy", [toy(0), toy(1), toy(2)], "cpu")
+    settings = [Setting(widths=(4,)), Setting(widths=(3,))]
+    parts = [run_engine(Task("toy", task.splits[i : i + n], "cpu", i), settings, TINY, halve=True)
+             for i, n in ((0, 2), (2, 1))]  # fmt: skip
+    joint = join_blocks(parts)
+    first, second = (part["full"]["rmse_splits"] for part in parts)
+    assert joint["full"]["rmse_splits"] == [*first, *second]
+    assert joint["full"]["rmse"] == pytest.approx(sum([*first, *second]) / 3, rel=1e-5)
+    assert len(joint["chosen"]) == len(joint["noise_factor"]) == 3
+    assert joint["half"]["removed"] == min(part["half"]["removed"] for part in parts)
+    assert joint["seconds"] == pytest.approx(sum(joint["block_seconds"]), abs=0.02)
+    shots = [pruning_table(Task("toy", [toy(i)], "cpu", i), settings[0], TINY) for i in range(2)]
+    table = join_blocks(shots)
+    assert [len(own["rmse_splits"]) for own in table["one_shot"]] == [2] * 9
+    assert table["one_shot"][-1]["removed_in_one_shot"] == 0.95
+    assert table["full"]["rmse_splits"] == table["one_shot"][0]["rmse_splits"]
+
+
+def test_a_block_holds_out_the_rows_its_splits_always_do():
+    whole, later = (inner_rows(50, TINY, seed) for seed in (0, 1))
+    assert not torch.equal(whole[0][1], later[0][1])
+    seeds = []
+
+    class Spy(Task):
+        def train(self, setting, rows, budget, seed, removed=0.0):
+            seeds.append([own.tolist() for _, own in rows])
+            return super().train(setting, rows, budget, seed, removed)
+
+    run_engine(Spy("toy", [toy(0), toy(1)], "cpu"), [Setting(widths=(4,))], TINY, halve=False)
+    both = seeds[0]
+    seeds.clear()
+    run_engine(Spy("toy", [toy(1)], "cpu", 1), [Setting(widths=(4,))], TINY, halve=False)
+    assert seeds[0] == both[TINY.inner :]
+
+
+def test_a_run_in_blocks_stops_and_goes_on(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(uci, "load_uci", lambda name, root, split: toy(split))
+    calls, now = [], [0.0]
+
+    def fake(name, row_name, n_splits, device, *, first, quick, effort):
+        calls.append((first, n_splits))
+        now[0] += 60
+        scores = summary([1.0 + first] * n_splits, [0.0] * n_splits)
+        own = {**scores, "removed": 0.5, "members": 5, "seconds": 1.0}
+        return {"candidates": [], "budget": {}, "full": own, "half": own, "seconds": 60.0}
+
+    monkeypatch.setattr(uci, "run_row", fake)
+    monkeypatch.setattr("bayesieve.studies.uci_blocks.time.perf_counter", lambda: now[0])
+    out = tmp_path / "part.json"
+    call = ["--sets", "yacht", "--rows", "sbnn", "--in-blocks", "--stop-after", "50", "--device",
+            "cpu", "--out", str(out)]  # fmt: skip
+    uci.main(call)
+    stored = json.loads(out.read_text())
+    assert (stored["sets"], list(stored["blocks"]["yacht"]["sbnn"])) == ({}, ["0"])
+    with pytest.raises(ValueError, match="some splits of row sbnn of yacht are missing"):
+        uci.main(["--join", str(out)])
+    uci.main(call)
+    assert calls == [(0, 10), (10, 10)]
+    stored = json.loads(out.read_text())
+    assert stored["blocks"] == {}
+    assert stored["sets"]["yacht"]["sbnn"]["full"]["rmse"] == 6.0
+    assert [own["seconds"] for own in stored["sessions"]] == [60.0, 60.0]
+    assert "2 calls, 120 s" in capsys.readouterr().out
+    uci.main(call)
+    assert len(calls) == 2
+    with pytest.raises(ValueError, match="was begun with in_blocks=True"):
+        uci.main(["--sets", "yacht", "--rows", "sbnn", "--device", "cpu", "--out", str(out)])
+
+
+def test_the_clock_closes():
+    assert Clock("c", 1).open
+    assert not Clock("c", 1, stop_after=0.0).open
+    assert Clock("c", 2).session()["jobs"] == 2
