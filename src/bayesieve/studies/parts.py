@@ -48,9 +48,9 @@ def join_uci(parts: Sequence[Record]) -> dict[str, Any]:
                 place[row] = {**own, "machine": own.get("machine", part["machine"])}
     joint = {**head, **_origin(parts, ("sets", "rows", "device", "out", "jobs", "stop-after")),
              "sets": sets}  # fmt: skip
-    sessions = [own for part in parts for own in part.get("sessions", ())]
-    if sessions:
-        joint["sessions"] = sessions
+    calls = [own for part in parts for own in part.get("calls", ())]
+    if calls:
+        joint["calls"] = calls
     for name in ("timing", "estimate"):
         found = [part[name] for part in parts if name in part]
         _refuse_second(len(found) > 1, name)

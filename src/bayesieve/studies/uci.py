@@ -72,12 +72,12 @@ def main(arguments: list[str] | None = None) -> int:
         _write(options.out, result)
         return 0
     clock = Clock(result["command"], options.jobs, options.stop_after)
-    earlier = result.get("sessions", [])
+    earlier = result.get("calls", [])
     for work, record in _results(_todo(sets, rows, result, options), options, clock):
         print(_line(work, record), flush=True)
         _store(result, work, {**record, "machine": result["machine"]}, options)
         if options.in_blocks:  # the others tell the seconds of their rows
-            result["sessions"] = [*earlier, clock.session()]
+            result["calls"] = [*earlier, clock.call()]
         _write(options.out, result)
     _finish(result, options.out)
     return 0
@@ -204,7 +204,7 @@ def _begin(options: argparse.Namespace, arguments: list[str] | None) -> dict[str
                 f"uci: {options.out} was begun with {name}={stored.get(name)}, this call has "
                 f"{fresh[name]}. Use another --out."
             )
-    names = ("sets", "blocks", "sessions", "findings", "timing", "estimate")
+    names = ("sets", "blocks", "calls", "findings", "timing", "estimate")
     kept = {name: stored[name] for name in names if name in stored}
     return {**fresh, **kept}
 

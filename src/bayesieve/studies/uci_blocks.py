@@ -84,7 +84,7 @@ class Clock:
         """Whether there is time to begin something."""
         return self._stop_after is None or self.seconds < self._stop_after
 
-    def session(self) -> dict[str, Any]:
+    def call(self) -> dict[str, Any]:
         """What is stored of this call."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         return {"command": self._command, "jobs": self._jobs, "cores": cores,

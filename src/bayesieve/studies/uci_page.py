@@ -82,16 +82,16 @@ def page(result: Mapping[str, Any]) -> str:
             lines.append(f"| {' | '.join([label, *cells])} |")
         parts += [f"## {title} (± one standard error)", "\n".join(lines)]
     parts += ["## Targets", _targets(result, sets)]
-    if result.get("sessions"):
-        parts += ["## Time", _time(result["sessions"])]
+    if result.get("calls"):
+        parts += ["## Time", _time(result["calls"])]
     return "\n\n".join(parts) + "\n"
 
 
-def _time(sessions: Sequence[Mapping[str, Any]]) -> str:
-    cores = sorted({own["cores"] for own in sessions})
-    total = sum(own["seconds"] for own in sessions)
+def _time(calls: Sequence[Mapping[str, Any]]) -> str:
+    cores = sorted({own["cores"] for own in calls})
+    total = sum(own["seconds"] for own in calls)
     return (
-        f"{len(sessions)} calls, {total:.0f} s ({total / 60:.1f} minutes) by the clock, one after "
+        f"{len(calls)} calls, {total:.0f} s ({total / 60:.1f} minutes) by the clock, one after "
         f"the other; processor cores of each: {', '.join(map(str, cores))}."
     )
 

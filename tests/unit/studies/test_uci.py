@@ -276,7 +276,7 @@ def test_a_run_in_blocks_stops_and_goes_on(tmp_path, monkeypatch, capsys):
     stored = json.loads(out.read_text())
     assert stored["blocks"] == {}
     assert stored["sets"]["yacht"]["sbnn"]["full"]["rmse"] == 6.0
-    assert [own["seconds"] for own in stored["sessions"]] == [60.0, 60.0]
+    assert [own["seconds"] for own in stored["calls"]] == [60.0, 60.0]
     assert "2 calls, 120 s" in capsys.readouterr().out
     uci.main(call)
     assert len(calls) == 2
@@ -287,4 +287,4 @@ def test_a_run_in_blocks_stops_and_goes_on(tmp_path, monkeypatch, capsys):
 def test_the_clock_closes():
     assert Clock("c", 1).open
     assert not Clock("c", 1, stop_after=0.0).open
-    assert Clock("c", 2).session()["jobs"] == 2
+    assert Clock("c", 2).call()["jobs"] == 2
