@@ -152,8 +152,8 @@ def _sampling(config: EngineConfig, size: RunSize) -> dict[str, Any]:
 def _of_survivors(config: EngineConfig) -> EngineConfig:
     """The settings with the slab as the prior.
 
-    A prior learned from all weights counts those that are gone as 0: on MNIST, at 90 % zeros, its
-    scale falls from 0.69 to 0.05 and shrinks the rest.
+    A prior learned from all weights counts those that are gone as 0, so that its scale falls and
+    shrinks the rest.
     """
     if config.prior != "gaussian-laplace":
         return config
