@@ -78,8 +78,8 @@ TASKS = {
         "mnist",
         (("vanilla", 99.31), ("dropout", 99.38), ("sghmc", 99.47), ("sghmc-sa", 99.59)),
         99.55, theirs=_MNIST,
-        ours=replace(_OURS, lr=0.1, spike_scale=0.1, slab_var=0.01, cycles=6, dropout=0.5,
-                     chains=4),
+        ours=replace(_OURS, lr=0.1, epochs=150, spike_scale=0.1, slab_var=0.01, cycles=6,
+                     dropout=0.5, chains=4),
     ),
     "mnist-da": Task(
         "mnist",
@@ -97,9 +97,10 @@ TASKS = {
         "fashion-mnist",
         (("vanilla", 93.14), ("dropout", 93.35), ("sghmc", 94.29), ("sghmc-sa", 94.38)),
         94.2, theirs=replace(_FASHION, epochs=300),
-        ours=replace(_OURS, temperature=4e-4, weight_decay=1e-5, cycles=4, chains=3),
+        ours=replace(_OURS, lr=0.1, batch_size=500, epochs=200, temperature=4e-4,
+                     weight_decay=1e-5, cycles=6, chains=4),
         their_augment=Augment(shift=4, flip=True, erase=0.5),
-        our_augment=Augment(shift=2, flip=True, erase=0.1),
+        our_augment=Augment(shift=1, flip=True),
     ),
 }  # fmt: skip
 

@@ -29,6 +29,7 @@ from typing import Any, get_args
 import torch
 
 from bayesieve.checks import check_choice
+from bayesieve.core.precision import PRECISIONS
 from bayesieve.data import DataSet, data_info, load_data
 from bayesieve.data.examples import Examples
 from bayesieve.studies.bmr_figures import draw, line
@@ -183,6 +184,7 @@ def main(arguments: list[str] | None = None) -> int:
     sizes = _QUICK if options.quick else Sizes(seeds=options.seeds)
     if options.epochs:
         sizes = replace(sizes, epochs=options.epochs)
+    sizes = replace(sizes, precision=options.precision)
     study = Study(
         order(*(given[key] for key in _CHOICES)), sizes, options.held_out, options.quick,
         options.device, command("bmr_images", arguments), options.out,
@@ -219,6 +221,8 @@ def _parser() -> argparse.ArgumentParser:
     size.add_argument("--full", action="store_true", help="all rows that are not narrowed down")
     parser.add_argument("--seeds", type=int, default=1, help="models trained together")
     parser.add_argument("--epochs", type=int, help="of 500 steps; the paper has 51")
+    parser.add_argument("--precision", choices=PRECISIONS, default="float32",
+                        help="of the network while it trains")  # fmt: skip
     parser.add_argument("--budget", type=float, help="seconds after which no row is begun")
     add_common_flags(parser, out="JSON file, taken up where it ends")
     parser.add_argument("--figures", type=Path, help="folder for pictures of all rows of the file")

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from torch import nn
 
 from bayesieve.core.layout import RoleRule, default_role
+from bayesieve.core.precision import Precision
 from bayesieve.data.augment import Augment
 from bayesieve.engines import Engine
 from bayesieve.engines.bmr import BMR, PAPER_ROLES, Reduction
@@ -102,6 +103,8 @@ TRIALS = {
     "mirror90-.1-1": replace(_BASE, kl_after=1.0, zeros=0.905, augment=_MIRROR),
     "moved90-.1-.6": replace(_BASE, kl_after=0.6, zeros=0.905, augment=_MOVED),
     "mirror90-.1-.6": replace(_BASE, kl_after=0.6, zeros=0.905, augment=_MIRROR),
+    "mirror90-.1-.3": replace(_BASE, kl_after=0.3, zeros=0.905, augment=_MIRROR),
+    "moved90-.1-.3": replace(_BASE, kl_after=0.3, zeros=0.905, augment=_MOVED),
     "mirror95-.1-.6": replace(_BASE, kl_after=0.6, zeros=0.955, augment=_MIRROR),
     "moved95-.03-.1": replace(_BASE, kl=0.03, kl_after=0.1, zeros=0.955, augment=_MOVED),
     "moved95-.03-.2": replace(_BASE, kl=0.03, kl_after=0.2, zeros=0.955, augment=_MOVED),
@@ -110,9 +113,9 @@ TRIALS = {
 _SHARED = replace(_BASE, local=False, zeros=0.85)  # noise on every token would triple a step's cost
 _DEFAULTS = {
     **{(data, net): _SHARED for data in DATA for net in ("mixer", "vit")},
-    ("fashion-mnist", "lenet"): TRIALS["mirror90-.1-.6"],
+    ("fashion-mnist", "lenet"): TRIALS["moved90-.1-.3"],
     ("fashion-mnist", "mlp"): TRIALS["top90-.1-1"],
-    ("cifar10", "lenet"): TRIALS["top95-.1-.6"],
+    ("cifar10", "lenet"): TRIALS["moved95-.03-.2"],
 }
 _PAPERS: dict[str, Literal["weights", "standard"]] = {  # and what a step of a scale holds
     "paper": "standard",
@@ -149,6 +152,7 @@ class Sizes:
         draws: posterior draws for the final score.
         seeds: models trained together.
         small: shrink the Mixer and the ViT, for a look at the whole grid on a CPU.
+        precision: of the network while it trains; scores are always made in float32.
     """
 
     epochs: int = 51
@@ -159,6 +163,7 @@ class Sizes:
     draws: int = 100
     seeds: int = 1
     small: bool = False
+    precision: Precision = "float32"
 
 
 @dataclass(frozen=True)

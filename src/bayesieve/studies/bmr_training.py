@@ -61,7 +61,8 @@ def train_row(
     torch.manual_seed(0)
     shape = tuple(train.x.shape[1:])
     model = build(row.net, shape, n_outputs, dropout=own.dropout, small=sizes.small)
-    problem = Problem(model, Categorical(), train, roles=own.roles).to(device)
+    problem = Problem(model, Categorical(), train, roles=own.roles, precision=sizes.precision)
+    problem = problem.to(device)
     score_on = score_on.to(device)
     curve: list[dict[str, float]] = []
     n_steps, block = sizes.epochs * sizes.steps, sizes.every * sizes.steps
