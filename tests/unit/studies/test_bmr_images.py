@@ -355,3 +355,25 @@ def test_the_table_of_the_page_has_ours_beside_theirs(tmp_path, instant):
     assert "| bmr, paper, augmented |" in reduction_table([result])
     held_out = {**result, "scored_on": "5,000 held-out training images"}
     assert reduction_table([held_out]).startswith("_To be filled")
+
+
+def test_a_network_that_trains_in_bfloat16_says_so_and_is_another_one():
+    train, test = standardised(DATA_SET.train, DATA_SET.test, "mlp")
+    row = Row("fashion-mnist", "mlp", "map", "paper")
+    sizes = replace(SIZES, seeds=1)
+    exact, rough = (
+        train_row(row, replace(sizes, precision=own), train, test, 10, "cpu", print)
+        for own in ("float32", "bf16")
+    )
+    assert resolved(row, replace(sizes, precision="bf16"))["precision"] == "bf16"
+    assert rough["nll"] != exact["nll"]
+    assert rough["nll"] == pytest.approx(exact["nll"], rel=0.05)
+
+
+def test_a_row_of_another_precision_is_not_taken_for_done(instant, tmp_path):
+    which = "--data fashion-mnist --nets mlp --methods map --preset default --device cpu".split()
+    asked = [*which, "--out", str(tmp_path / "r.json")]
+    assert main(asked) == 0
+    with pytest.raises(SystemExit, match="another precision"):
+        main([*asked, "--precision", "bf16"])
+    assert instant == ["fashion-mnist/mlp/map/default"]
