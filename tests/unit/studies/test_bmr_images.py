@@ -371,8 +371,8 @@ def test_a_network_that_trains_in_bfloat16_says_so_and_is_another_one():
 
 
 def test_a_row_of_another_precision_is_not_taken_for_done(instant, tmp_path):
-    which = "--data fashion-mnist --nets mlp --methods map --preset default --device cpu".split()
-    asked = [*which, "--out", str(tmp_path / "r.json")]
+    which = ["--data", "fashion-mnist", "--nets", "mlp", "--methods", "map"]
+    asked = [*which, "--preset", "default", "--device", "cpu", "--out", str(tmp_path / "r.json")]
     assert main(asked) == 0
     with pytest.raises(SystemExit, match="another precision"):
         main([*asked, "--precision", "bf16"])
