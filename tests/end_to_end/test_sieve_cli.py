@@ -1,5 +1,8 @@
 """`bayesieve sieve`: trained weights in, an ordinary run folder out."""
 
+import json
+from importlib import import_module
+
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -79,11 +82,81 @@ def test_too_deep_a_cut_is_told_and_a_light_one_is_not(tmp_path, trained):
     assert "nats" not in said["0.2"]
 
 
+def test_a_threshold_of_0_removes_nothing(tmp_path, trained):
+    assert as_json(*sieve(trained, tmp_path / "a", "--threshold", "0"))["zeros"] == 0
+
+
 def test_a_threshold_near_1_removes_more(tmp_path, trained):
     results = [
         as_json(*sieve(trained, tmp_path / name, "--threshold", name)) for name in ("0.1", "0.99")
     ]
     assert results[0]["zeros"] < results[1]["zeros"]
+
+
+def fitted(model, x, y, loss):
+    """The model after 150 steps of plain training on all examples."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(150):
+        optimizer.zero_grad()
+        loss(model(x).squeeze(1), y).backward()
+        optimizer.step()
+    return model
+
+
+def test_a_regression_is_sieved_at_the_noise_its_weights_leave(tmp_path):
+    """Noise as large as the target itself would call most weights superfluous."""
+    x = torch.randn(300, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y = torch.tanh(2 * x[:, 0]) + x[:, 1]
+    rows = [f"{a},{b},{c},{d}" for a, b, c, d in torch.column_stack([x, y]).tolist()]
+    table = tmp_path / "table.csv"
+    table.write_text("\n".join(["a,b,c,y", *rows]), encoding="utf-8")
+    data = load_data(f"csv:{table}", target="y").train
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = fitted(mlp((3,), 1, widths=(20,)), data.x, data.y, nn.functional.mse_loss)
+    path, out = tmp_path / "model.safetensors", tmp_path / "a"
+    save_file(model.state_dict(), path)
+    result = as_json(
+        "sieve", path, "--net", "mlp:20", "--data", f"csv:{table}", "--target", "y", "--out", out,
+        "--no-figures",
+    )  # fmt: skip
+    with torch.no_grad():
+        left = (model(data.x)[:, 0] - data.y).square().mean().sqrt().item()
+    assert left < 0.2  # of targets with variance 1
+    found = json.loads((out / "config.json").read_text(encoding="utf-8"))["net"]["noise_std"]
+    assert found == pytest.approx(left, rel=1e-4)
+    assert result["zeros"] > 0.05
+    assert result["rmse"] < 1.5 * result["dense"]["rmse"]
+
+
+NORMED = """
+from torch import nn
+
+def small(shape, n):
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Linear(24, n)
+    )
+"""
+
+
+def test_batchnorm_statistics_are_renewed_when_asked_and_the_flag_is_named(tmp_path, monkeypatch):
+    (tmp_path / "normed.py").write_text(NORMED, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    data = load_data("digits").train
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = fitted(import_module("normed").small((1, 8, 8), 10), data.x, data.y,
+                       nn.functional.cross_entropy)  # fmt: skip
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    given = ("sieve", "model.safetensors", "--net", "module:normed.small", "--data", "digits",
+             "--zeros", "0.7", "--curvature", "diagonal", "--no-figures", "--json")  # fmt: skip
+    done = ok(*given, "--out", "a"), ok(*given, "--out", "b", "--reestimate-batchnorm")
+    old, new = (json.loads(run.stdout) for run in done)
+    assert new["weights"] == old["weights"]
+    assert new["nll"] < 0.7 * old["nll"]
+    assert "(--reestimate-batchnorm)" in done[0].stderr
+    assert "(--reestimate-batchnorm)" not in done[1].stderr
 
 
 def with_change(trained, path, change):

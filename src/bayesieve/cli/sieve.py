@@ -17,15 +17,12 @@ from bayesieve.cli.console import (
 )
 from bayesieve.cli.evaluate import DeviceFlag
 from bayesieve.cli.folder import RunFolder
-from bayesieve.cli.prune import OutOption, show_pruned
+from bayesieve.cli.prune import OutOption, Reestimate, show_pruned
 
 if TYPE_CHECKING:
     from bayesieve.cli.sieving import Way
 
-EXAMPLE = (
-    "Example: bayesieve sieve model.safetensors --net lenet-300-100 --data mnist --zeros 0.9 "
-    "--out runs/a"
-)
+EXAMPLE = "Example: bayesieve sieve own.safetensors --net mlp:24 --data digits --out s"
 
 LOST = 0.05  # nats per example: what a user should hear about
 
@@ -81,6 +78,7 @@ def sieve(
     curvature: Curvature = "unit",
     labels: Labels = "sampled",
     seed: Seed = 0,
+    reestimate_batchnorm: Reestimate = False,
     force: ForceFlag = False,
     device: DeviceFlag = "auto",
     figures: FiguresFlag = True,
@@ -97,32 +95,35 @@ def sieve(
     folder.check_free(force=force)
     from bayesieve.cli.sieving import Way
 
-    way = Way(zeros, threshold, rule, curvature, labels, seed)
+    way = Way(zeros, threshold, rule, curvature, labels, seed, reestimate_batchnorm)
     settings = DataConfig(name=data, target=target), NetConfig(name=net, warm_start=str(model))
     result = _run(folder, settings, way, device, figures=figures)
-    lost = result["nll"] - result["dense"]["nll"]
-    if lost > LOST:
-        note(loss_warning(lost, result["zeros"]))
     if json:
         print_json(result)
     else:
         show_pruned({"trained": result["dense"], "sieved": result}, folder)
 
 
-def loss_warning(lost: float, zeros: float) -> str:
+def loss_warning(lost: float, zeros: float, *, old_statistics: bool) -> str:
     """What to say of a sieve that took too much.
 
     The evidence is that of each weight, or unit, with all others in place; where many lean on each
     other, as before a BatchNorm, they are missed together though none is alone.
 
+    Args:
+        lost: nats per example.
+        zeros: fraction of all parameters.
+        old_statistics: whether BatchNorm statistics are still those of the dense network.
+
     Example:
-        >>> loss_warning(0.3, 0.9)[:46]
+        >>> loss_warning(0.3, 0.9, old_statistics=False)[:46]
         'sieve: the network lost 0.300 nats per example'
     """
+    renew = "Renew its BatchNorm statistics (--reestimate-batchnorm). " if old_statistics else ""
     return (
-        f"sieve: the network lost {lost:.3f} nats per example with {zeros:.1%} zeros. Take fewer "
-        "(--zeros; curve.json has the cost of each), or train what is left: `bayesieve prune RUN "
-        f"--zeros {zeros:.3f} --finetune 5`."
+        f"sieve: the network lost {lost:.3f} nats per example with {zeros:.1%} zeros. {renew}"
+        "Take fewer (--zeros; curve.json has the cost of each), or train what is left: "
+        f"`bayesieve prune RUN --zeros {zeros:.3f} --finetune 5`."
     )
 
 
@@ -136,6 +137,7 @@ def _run(
 ) -> dict[str, Any]:
     from bayesieve.cli.pruning import write_pruned
     from bayesieve.cli.sieving import sieve_trained
+    from bayesieve.core.norm_statistics import statistics_names
 
     run, pruned = sieve_trained(*settings, way, device)
     record = {
@@ -146,6 +148,11 @@ def _run(
     }
     origin = f"trained weights of {Path(run.config.net.warm_start or '').name}, not trained again"
     remarks = way.evidence(run.model)
-    return write_pruned(
+    result = write_pruned(
         run, pruned, folder, record, figures=figures, remarks=remarks, origin=origin
     )
+    lost = result["nll"] - result["dense"]["nll"]
+    if lost > LOST:
+        old = not way.reestimate_batchnorm and bool(statistics_names(run.model.network))
+        note(loss_warning(lost, result["zeros"], old_statistics=old))
+    return result

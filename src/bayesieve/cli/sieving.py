@@ -15,16 +15,19 @@ from bayesieve.cli.console import markdown_table
 from bayesieve.cli.loading import Run
 from bayesieve.cli.pruning import Pruned
 from bayesieve.cli.results import curve_of
+from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.posterior import Factorised, Posterior, SparseModel
 from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
 from bayesieve.sieve.bmr import evidence_report, reduce, reduce_units, support
-from bayesieve.sieve.prune import prune
+from bayesieve.sieve.prune import prune, reestimate_batchnorm
 from bayesieve.sieve.rules import keep_zeros
 from bayesieve.training.laplace import laplace
 from bayesieve.training.unit_laplace import laplace_units
 
 SCORE: Final = "snr"  # which weights go first when a number of zeros is asked for
+_BATCH = 1024
+_LEAST_NOISE = 1e-4  # of standardised targets; a network that repeats its data has a residual of 0
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -38,6 +41,7 @@ class Way:
     curvature: str
     labels: str
     seed: int
+    reestimate_batchnorm: bool = False
 
     def __post_init__(self) -> None:
         check_choice("sieve", "--curvature", self.curvature, ("unit", "diagonal"))
@@ -50,10 +54,22 @@ class Way:
 
     def to_dict(self) -> dict[str, Any]:
         """What was chosen, ready for JSON."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        chosen = asdict(self).items()
+        return {name: value for name, value in chosen if value is not None and value is not False}
+
+    @property
+    def least(self) -> float:
+        """Probability of being needed that keeps a weight; 0 keeps all."""
+        return 0.5 if self.threshold is None else self.threshold
 
     def __call__(self, problem: Problem) -> tuple[Factorised, SparseModel]:
         """The posterior around the trained weights, and the same without what goes."""
+        posterior, sparse = self._reduced(problem)
+        if self.reestimate_batchnorm:
+            sparse = reestimate_batchnorm(sparse, problem.x)
+        return posterior, sparse
+
+    def _reduced(self, problem: Problem) -> tuple[Factorised, SparseModel]:
         labels: Any = self.labels
         rule: Any = self.rule
         units = None
@@ -64,7 +80,7 @@ class Way:
             if units is not None:
                 return posterior, reduce_units(units, self.zeros)
             return posterior, prune(posterior, keep_zeros(self.zeros, score=SCORE))
-        sparse = reduce(posterior, support(rule), threshold=self.threshold or 0.5)
+        sparse = reduce(posterior, support(rule), threshold=self.least)
         return posterior, units.reduced(sparse.keep) if units else sparse
 
     def evidence(self, posterior: Posterior | SparseModel) -> list[str]:
@@ -72,7 +88,7 @@ class Way:
         if self.zeros is not None:
             return []
         rule: Any = self.rule
-        found = evidence_report(posterior, support(rule), threshold=self.threshold or 0.5)
+        found = evidence_report(posterior, support(rule), threshold=self.least)
         rows = [
             (name, f"{kept:,}", f"{total:,}", f"{log_odds:.2f}", f"{gained:.1f}")
             for name, kept, total, log_odds, gained in found
@@ -92,6 +108,10 @@ def sieve_trained(data: DataConfig, net: NetConfig, way: Way, device: str) -> tu
     engine = EngineConfig(name="flat-vi", start="module")
     training = TrainingConfig(seed=way.seed, device=device)
     plan = make_plan(RunConfig(data=data, net=net, engine=engine, training=training))
+    if isinstance(plan.problem.likelihood, Gaussian):
+        # Trained weights come without a noise level, and curvature is in its units.
+        known = replace(net, noise_std=residual(plan.problem), learn_noise=True)
+        plan = make_plan(RunConfig(data=data, net=known, engine=engine, training=training))
     posterior, sparse = way(plan.problem.to(plan.device))
     assert isinstance(posterior.prior, Normal)
     width = posterior.prior.std
@@ -99,6 +119,17 @@ def sieve_trained(data: DataConfig, net: NetConfig, way: Way, device: str) -> tu
     run = Run(config, plan.data, plan.data.train, None, posterior)
     curve = curve_of(posterior, plan.data.test, SCORE)
     return run, Pruned(sparse, curve, SCORE, [])
+
+
+def residual(problem: Problem) -> float:
+    """Root mean square of what the model's own weights leave of the training targets."""
+    network, w = problem.network, problem.initial[None]
+    buffers, total = network.buffers(), 0.0
+    parts = zip(problem.x.split(_BATCH), problem.y.split(_BATCH), strict=True)
+    for x, y in parts:
+        left = network.outputs(w, x, buffers)[0].reshape(y.shape) - y
+        total += left.double().square().sum().item()
+    return max((total / problem.y.numel()) ** 0.5, _LEAST_NOISE)
 
 
 def shapes_of(data: DataConfig, net: NetConfig) -> Shapes:

@@ -54,16 +54,12 @@ class UnitScaled:
 
     @property
     def std(self) -> Tensor:
-        """Posterior standard deviation of each weight, scales integrated out, (d,)."""
-        scales = self._scales()
-        numbers = (self.log_mean[None], self.log_std[None], self._log_prior_std())
-        first = scales.log_expected_power(*numbers)
-        second = scales.log_expected_power(*numbers, power=2.0)
-        growth = scales.to_entries((second - 2 * first).expm1())[0]
-        part, std = self.layout.bayesian, torch.zeros_like(self.mean)
-        square, variance = self.mean[part].square(), self.spread[part].square()
-        std[part] = (variance + growth * (square + variance)).clamp_min(0).sqrt()
-        return std
+        """Standard deviation of each weight with the scales at their centres, (d,).
+
+        A weight is 0 exactly when ŵ is, whatever its scale, so |m| / s is what the data say of
+        that (H6). A scale moves all weights of a unit together: it is no noise of each.
+        """
+        return self.spread
 
     @property
     def unit_score(self) -> Tensor:
@@ -115,8 +111,9 @@ class UnitScaled:
         )
 
     def factorised(self) -> Factorised:
-        """Independent normals with the same means and stds: what can be saved and reduced."""
-        return Factorised(self.network, self.mean.clone(), self.std, None, None, dict(self.buffers))
+        """Independent normals, the scales at their centres: for bundles, and to be reduced."""
+        spread = self.spread.clone()
+        return Factorised(self.network, self.mean.clone(), spread, None, None, dict(self.buffers))
 
     def _scales(self) -> UnitScales:
         return UnitScales(self.layout, self.mean.device, self.mean.dtype)

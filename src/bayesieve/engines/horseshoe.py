@@ -11,7 +11,8 @@ by reparameterised gradients.
 Reference: Marković, Friston and Kiebel (2024), eq. 6 and appendix B. Equations:
 docs/theory/horseshoe.md. Symbols: m = γ̄μ mean, s = γ̄σ = exp(log_std), γ̄ = E[γ], r = γ / γ̄.
 Departures: the same family in the coordinates (m, s) of the weight itself, so that a step of a
-scale leaves the weights where they are; exact KL; layer scales start at the size of the weights.
+scale leaves the weights where they are; exact KL; layer scales start at the size of the weights;
+scales stay at their centres where a network has running statistics (BatchNorm), see `_held`.
 """
 
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from torch import Generator, Tensor
 
 from bayesieve.checks import check_choice, check_kind, check_positive
 from bayesieve.core.batch import Batch, Metrics
+from bayesieve.core.norm_statistics import statistics_names
 from bayesieve.core.posterior import Posterior
 from bayesieve.core.posterior_horseshoe import UnitScaled
 from bayesieve.core.priors import Number, member_number, per_model
@@ -45,6 +47,7 @@ class HorseshoeNumbers:
     log_std: Tensor  # log τ₀, scalar or (k, 1)
     shape: Tensor  # of the Gamma prior of each scale, (k, S) or (1, S)
     rate: Tensor  # the same
+    held: bool  # whether draws leave the scales at their centres, r = 1
 
 
 HorseshoeState = ScaledState[HorseshoeNumbers, UnitScales]
@@ -92,7 +95,7 @@ class HorseshoeVI:
         layout = problem.layout
         scales = UnitScales(layout, problem.device, problem.network.dtype)
         mean = problem.starting_points(n_models, generator, self.start)
-        numbers = self._numbers(mean, scales)
+        numbers = self._numbers(mean, scales, held=_held(problem))
         init_std = per_model(self.init_std, mean)
         scale_log_std = init_std.log().expand(n_models, scales.size).contiguous()
         scale_mean = _matching_scales(mean[:, layout.bayesian], scales, numbers.log_std)
@@ -112,15 +115,16 @@ class HorseshoeVI:
         noise = torch.empty_like(state.scale_mean).normal_(generator=state.generator)
         numbers = state.prior
         ratio, width = problem.kernel(_factors)(
-            state.scale_mean, state.scale_log_std, noise, numbers.log_std, state.groups
-        )
+            state.scale_mean, state.scale_log_std, noise, numbers.log_std, state.groups,
+            numbers.held,
+        )  # fmt: skip
         log_lik, terms, lengths = weights_step_(
             problem, state, batch, ratio, width, local=self.local
         )
         problem.kernel(_scale_step_)(
             state.scale_mean, state.scale_log_std, noise, terms, numbers.log_std, numbers.shape,
             numbers.rate, state.groups,
-            state.scale_moments, lengths, problem.n_data,
+            state.scale_moments, lengths, problem.n_data, numbers.held,
         )  # fmt: skip
         return {"log_lik": log_lik}
 
@@ -132,23 +136,24 @@ class HorseshoeVI:
         return weights_kl(state, log_widths(state).exp()) + own
 
     def posterior(self, problem: Problem, state: HorseshoeState, member: int = 0) -> UnitScaled:
-        """q(w) of one member, with its scales; exactly 0 where pruned."""
+        """q(w) of one member, with its scales as they were drawn; exactly 0 where pruned."""
         mean = state.mean[member].detach().clone()
         spread = torch.zeros_like(mean)
         spread[problem.layout.bayesian] = state.log_std[member].exp()
+        scale_std = state.scale_log_std[member].exp()
         whole = UnitScaled(
             problem.network,
             mean,
             spread,
             state.scale_mean[member].clone(),
-            state.scale_log_std[member].exp(),
+            torch.zeros_like(scale_std) if state.prior.held else scale_std,
             member_number(self.prior.std, member),
             problem.workspace(len(state.mean), local=self.local).buffers(member),
         )
         keep = state.controls.keep
         return whole if keep is None else whole.masked(keep[member])
 
-    def _numbers(self, like: Tensor, scales: UnitScales) -> HorseshoeNumbers:
+    def _numbers(self, like: Tensor, scales: UnitScales, *, held: bool) -> HorseshoeNumbers:
         half = like.new_full((1, scales.size - scales.n_layers), 0.5)
         slab = like.new_ones((1, scales.n_layers))
         shape, rate = (per_model(x, like) for x in (self.prior.shape, self.prior.rate))
@@ -160,15 +165,28 @@ class HorseshoeVI:
             per_model(self.prior.std, like).log(),
             joined(half, shape * slab),
             joined(2 * half, rate * slab),
+            held,
         )
 
 
+def _held(problem: Problem) -> bool:
+    """Whether draws of the scales would spoil running statistics.
+
+    A BatchNorm divides the scale of a unit out again. Nothing then determines it, its posterior
+    is as wide as the prior, and statistics averaged over draws of it fit no draw and no mean.
+    """
+    return bool(statistics_names(problem.network))
+
+
 def _factors(
-    scale_mean: Tensor, scale_log_std: Tensor, noise: Tensor, log_std: Tensor, scales: UnitScales
-) -> tuple[Tensor, Tensor]:
-    """A draw of r = γ / E[γ], and E[γ] of each unit, both (k, R)."""
+    scale_mean: Tensor, scale_log_std: Tensor, noise: Tensor, log_std: Tensor, scales: UnitScales,
+    held: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """A draw of r = γ / E[γ] (1 where held), and E[γ] of each unit, both (k, R)."""
     std = scale_log_std.exp()
     log_width = scales.log_expected_power(scale_mean, std, log_std)
+    if held:
+        return torch.ones_like(log_width), log_width.exp()
     log_ratio = scales.log_scale(torch.addcmul(scale_mean, std, noise), log_std) - log_width
     return log_ratio.exp(), log_width.exp()
 
@@ -177,7 +195,7 @@ def _scale_step_(
     mean: Tensor, log_std: Tensor, noise: Tensor, terms: Tensor, prior_log_std: Tensor,
     shape: Tensor, rate: Tensor, scales: UnitScales,
     moments: tuple[Tensor, Tensor, Tensor, Tensor], lengths: tuple[Tensor, Tensor, Tensor],
-    n_data: int,
+    n_data: int, held: bool,
 ) -> None:  # fmt: skip
     """AdaBelief on (KL - log_lik) / N for the means and log-stds of all scales, in place."""
     length, second_factor, kl = lengths
@@ -189,10 +207,8 @@ def _scale_step_(
         logs = torch.addcmul(own_mean, std, noise)
         log_ratio = scales.log_scale(logs, prior_log_std) - log_width
         own_kl = scales.active * log_normal_gamma_kl(own_mean, own_log_std, shape, rate)
-        return (
-            kl * (own_kl.sum() + (terms[1] * log_width).sum())
-            - (terms[0] * log_ratio).sum() / n_data
-        )
+        prior = kl * (own_kl.sum() + (terms[1] * log_width).sum())
+        return prior if held else prior - (terms[0] * log_ratio).sum() / n_data
 
     grads = torch.func.grad(objective, argnums=(0, 1))(mean, log_std)
     adabelief_(mean, grads[0], moments[0], moments[1], length, second_factor)

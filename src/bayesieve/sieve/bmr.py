@@ -17,6 +17,7 @@ from torch import Tensor
 from bayesieve.checks import (
     check_choice,
     check_fraction,
+    check_kind,
     check_not_negative,
     check_positive,
 )
@@ -172,7 +173,8 @@ def reduce(
         >>> reduce(posterior, support("savage-dickey")).keep[:4].int()  # gone: |mean| < 0.21
         tensor([0, 0, 1, 1], dtype=torch.int32)
     """
-    scoring = scoring or support()
+    scoring = support() if scoring is None else scoring
+    check_kind("reduce", "scoring", scoring, support)
     whole = posterior_of(posterior)
     if isinstance(whole, Factorised):
         whole = replace(whole, logit_inclusion=scoring(whole))

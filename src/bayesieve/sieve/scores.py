@@ -59,9 +59,9 @@ def inclusion_score(posterior: Posterior) -> Tensor:
         logit = None if posterior.inclusion is None else posterior.inclusion.logit()
     if logit is None:
         raise ValueError(
-            f"prune: this posterior has no inclusion probabilities ({_describe(posterior)}). Use "
-            "score='snr' or 'magnitude', or an engine with a sparse prior: SBNN, or FlatVI or MAP "
-            "with SpikeSlab."
+            f"prune: this posterior has no inclusion probabilities ({_describe(posterior)}). Rank "
+            "by score='magnitude' (prune --zeros), or take an engine with a sparse prior: SBNN, "
+            "SGLD, SGHMC, TDAMP, or FlatVI or MAP with SpikeSlab."
         )
     return logit
 

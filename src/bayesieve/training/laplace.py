@@ -11,10 +11,12 @@ Reference: MacKay (1992), also for τ from the data. Equations: docs/theory/bmr.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Generator, Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bayesieve.checks import check_choice, check_positive
 from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
@@ -56,8 +58,7 @@ def laplace(
     """
     check_choice("laplace", "labels", labels, ("exact", "sampled"))
     check_positive("laplace", batch_size=batch_size)
-    if problem.weighted or problem.rows is not None:
-        raise ValueError("laplace: every example counts once; take a problem without weights.")
+    check_counted_once(problem)
     n = problem.layout.n_bayesian
     w = problem.initial if posterior is None else posterior.mean
     buffers = problem.network.buffers() if posterior is None else dict(posterior.buffers)
@@ -71,6 +72,12 @@ def laplace(
     std[:n] = (information + own.std**-2).rsqrt().to(mean.dtype)  # type: ignore[operator]
     copies = {name: value.detach().clone() for name, value in buffers.items()}
     return Factorised(problem.network, mean, std, own, None, copies)
+
+
+def check_counted_once(problem: Problem) -> None:
+    """Raise if examples have weights, which the curvature leaves out."""
+    if problem.weighted or problem.rows is not None:
+        raise ValueError("laplace: every example counts once; take a problem without weights.")
 
 
 def _squares(
@@ -87,24 +94,44 @@ def _squares(
         parameters, _ = network.split(flat)
         return (network.call(parameters, buffers, x[None])[0].flatten() * v).sum()
 
-    per_example = torch.vmap(torch.func.grad(projected), in_dims=(None, 0, 0))
-    with modes_kept(network.skeleton):
+    single = torch.func.grad(projected)
+    per_example: Callable[..., Tensor] | None = None
+    # The fused kernels of attention have no rule for `vmap`.
+    with modes_kept(network.skeleton), sdpa_kernel(SDPBackend.MATH):
         network.skeleton.eval()
         for x in problem.x.split(batch_size):
             outputs = network.outputs(w[None], x, buffers)[0].flatten(1)
             extra = network.split(w)[1]
             for v in roots(problem.likelihood, outputs, extra, generator):
-                yield _checked(per_example, w, x, v).double().square().sum(0)
+                per_example = per_example or _together_if_possible(single, w, x, v)
+                yield per_example(w, x, v).double().square().sum(0)
 
 
-def _checked(per_example: Callable[..., Tensor], w: Tensor, x: Tensor, v: Tensor) -> Tensor:
+def _together_if_possible(
+    single: Callable[..., Tensor], w: Tensor, x: Tensor, v: Tensor
+) -> Callable[..., Tensor]:
+    """Gradients, (n, d), of n examples: under `vmap`, or in turn where it has no rule.
+
+    Recurrent layers and control flow on values have none.
+    """
+    together = torch.vmap(single, in_dims=(None, 0, 0))
     try:
-        return per_example(w, x, v)
+        together(w, x[:2], v[:2])
+    except (RuntimeError, NotImplementedError):  # what vmap raises for what it cannot batch
+        return partial(_in_turn, single)
+    return together
+
+
+def _in_turn(single: Callable[..., Tensor], w: Tensor, x: Tensor, v: Tensor) -> Tensor:
+    try:
+        # In eval mode cuDNN's recurrent layers have no gradient; the plain ones have.
+        with torch.backends.cudnn.flags(enabled=False):
+            return torch.stack([single(w, *row) for row in zip(x, v, strict=True)])
     except RuntimeError as error:
         reason = str(error).partition("\n")[0]
         raise UnsupportedModelError(
-            f"laplace: gradients of single examples failed ({reason}). The network must treat "
-            "examples separately and without control flow on values; use FlatVI or SBNN instead."
+            f"laplace: the gradient of a single example failed ({reason}). The network must take "
+            "batches of one; use FlatVI or SBNN instead."
         ) from error
 
 

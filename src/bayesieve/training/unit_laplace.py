@@ -26,7 +26,9 @@ from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.nets.modes import modes_kept
-from bayesieve.training.laplace import fitted_width, roots
+from bayesieve.training.laplace import check_counted_once, fitted_width, roots
+
+_DIAGONAL = "Use the diagonal one: `laplace`, or `sieve --curvature diagonal`."
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,7 @@ def laplace_units(
     """
     check_choice("laplace", "labels", labels, ("exact", "sampled"))
     check_positive("laplace", batch_size=batch_size)
+    check_counted_once(problem)
     w = (problem.initial if posterior is None else posterior.mean).detach()
     buffers = problem.network.buffers() if posterior is None else dict(posterior.buffers)
     generator = Generator(problem.device).manual_seed(seed) if labels == "sampled" else None
@@ -170,7 +173,7 @@ def _layers(problem: Problem) -> dict[str, nn.Linear | nn.Conv2d]:
         if not plain or leaf != "weight" or isinstance(getattr(layer, "padding", 0), str):
             raise UnsupportedModelError(
                 f"laplace: {name!r} belongs to no Linear or plain Conv2d layer, which curvature by "
-                "unit needs. Use the diagonal one (laplace)."
+                f"unit needs. {_DIAGONAL}"
             )
         assert isinstance(layer, nn.Linear | nn.Conv2d)
         found[path] = layer
@@ -204,7 +207,7 @@ def _add(
     if calls:
         raise UnsupportedModelError(
             f"laplace: layer {calls[0]!r} is called {len(outputs[calls[0]])} times, curvature by "
-            "unit needs one call. Use the diagonal one (laplace)."
+            f"unit needs one call. {_DIAGONAL}"
         )
     for name, layer in layers.items():
         rows = _patches(layer, inputs[name][0]).double()

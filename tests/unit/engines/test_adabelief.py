@@ -35,6 +35,22 @@ def test_three_steps_by_hand():
     assert path(grads).tolist() == pytest.approx(expected, abs=1e-9)
 
 
+def test_the_small_number_counts_beside_gradients_as_small():
+    # g = 1e-8: m = 1e-9, g - m = 9e-9, s = 0.001 · 81e-18 + 1e-16; then m = 1.9e-9, g - m = 8.1e-9,
+    # s = 0.999 · s + 0.001 · 65.61e-18 + 1e-16
+    first = 81e-21 + 1e-16
+    second = 0.999 * first + 65.61e-21 + 1e-16
+    steps = [
+        (1e-9 / 0.1) / ((first / 0.001) ** 0.5 + 1e-16),
+        (1.9e-9 / 0.19) / ((second / 0.001999) ** 0.5 + 1e-16),
+    ]
+    grads = [torch.tensor(1e-8, dtype=torch.float64)] * 2
+    expected = [-0.1 * steps[0], -0.1 * sum(steps)]
+    assert path(grads).tolist() == pytest.approx(expected, rel=1e-6)
+    still = path([torch.zeros((), dtype=torch.float64)])
+    assert still.tolist() == [0.0]
+
+
 @pytest.mark.parametrize("scale", [1 / 60_000, 1e-3, 50.0])
 def test_the_unit_of_the_loss_does_not_matter(scale):
     grads = list(normal(20, 5, seed=0))

@@ -319,16 +319,25 @@ def test_the_count_of_pruned_weights_follows_the_setting():
 
 
 def test_weights_the_caller_pruned_count_as_relaxed():
+    """As needed ones they would raise ζ of the other six of their layer above the ΔF of these."""
+    problem, engine = deep(), BMR(reduction=LEARNED)
+    state = engine.init(problem, seeded(0))
+    width = state.groups.to_entries(widths(state))
+    state.mean[:, :12] = 0
+    state.log_std[:, :12] = (0.6 * width[:, :12]).log()  # ΔF = 0.51
+    state.mean[:, :6] = 50.0
+    assert engine.reduced(state)[:, :12].all()
+    state.controls.keep[:, :6] = False
+    state.controls.trained[:, :6] = False
+    assert not engine.reduced(state)[:, :12].any()
+
+
+def test_weights_that_are_kept_but_not_trained_count_by_their_evidence():
     problem, engine = deep(), BMR()
     state = engine.init(problem, seeded(0))
-    results = []
-    for junk in (0.0, 50.0):
-        state.controls.keep[:, :6] = False
-        state.controls.trained[:, :6] = False
-        state.mean[:, :6] += junk
-        results.append(engine.reduced(state))
-    assert torch.equal(*results)
-    assert not results[0][:, :6].any()
+    state.mean[:, :6] = 0
+    state.controls.trained[:, :6] = False
+    assert not engine.reduced(state)[:, :6].any()
 
 
 def test_the_moments_of_the_posterior_are_those_of_a_draw_at_the_centre_of_the_scales():

@@ -90,6 +90,8 @@ def objective(problem, state, leaves, noise, scale_noise):
     hidden_mean, hidden_std = mean / width, log_std.exp() / width
     logs = scale_mean + scale_log_std.exp() * scale_noise
     gamma = scales.to_entries(scales.log_scale(logs, log_prior).exp())
+    if state.prior.held:
+        gamma = width
     w = gamma * (hidden_mean + hidden_std * noise)
     pieces = problem.layout.unflatten(w[0])
     outputs = torch.func.functional_call(network(), pieces, (problem.x,))
@@ -101,9 +103,12 @@ def objective(problem, state, leaves, noise, scale_noise):
     return (kl + (scales.active * own).sum() - log_lik) / problem.n_data
 
 
-def test_the_gradient_is_that_of_the_elbo():
+@pytest.mark.parametrize("held", [False, True])
+def test_the_gradient_is_that_of_the_elbo(held):
     problem, engine = deep(), HorseshoeVI(init_std=0.3)
     state = engine.init(problem, seeded(0))
+    assert not state.prior.held
+    state.prior.held = held
     source = seeded(0)
     scale_noise = torch.empty_like(state.scale_mean).normal_(generator=source)
     noise = torch.empty_like(state.log_std).normal_(generator=source)
@@ -142,8 +147,18 @@ def test_layer_scales_start_at_the_size_of_the_weights():
     state = HorseshoeVI(Horseshoe(0.01)).init(problem, seeded(0))
     ratio = state.groups.log_ratio(state.scale_mean, state.prior.log_std)
     layout = problem.layout
-    own = torch.cat([problem.initial[layout.slices[name]] for name in ("0.weight", "0.bias")])
-    torch.testing.assert_close(ratio[0, 0].exp(), own.square().mean())
+    for layer, unit in (("0", 0), ("2", 4), ("4", 5)):  # many units, one unit, the last
+        names = (f"{layer}.weight", f"{layer}.bias")
+        own = torch.cat([problem.initial[layout.slices[name]] for name in names])
+        torch.testing.assert_close(ratio[0, unit].exp(), own.square().mean())
+
+
+def test_the_scales_have_the_priors_of_the_paper():
+    """Gamma(½, 1) for the ratios of units and layers, Gamma(2, 6) for the slab's precision."""
+    numbers = HorseshoeVI().init(deep(), seeded(0)).prior
+    assert numbers.log_std.exp().item() == pytest.approx(0.01)
+    assert numbers.shape.tolist() == [[0.5] * 20 + [2.0] * 3]
+    assert numbers.rate.tolist() == [[1.0] * 20 + [6.0] * 3]
 
 
 def posterior_of(init_std=0.4):
@@ -156,9 +171,58 @@ def test_draws_have_the_stated_moments():
     draws = posterior.draw(100_000, seeded(1))
     error = draws.std(0) / math.sqrt(len(draws))
     assert ((draws.mean(0) - posterior.mean).abs() < 4.5 * error).all()
-    torch.testing.assert_close(draws.std(0), posterior.std, rtol=0.03, atol=0)
+    scales = scales_of(deep())
+    numbers = posterior.log_mean[None], posterior.log_std[None]
+    log_prior = torch.tensor(posterior.prior_std, dtype=torch.float64).log()
+    first, second = (scales.log_expected_power(*numbers, log_prior, power) for power in (1.0, 2.0))
+    ratio_square = scales.to_entries((second - 2 * first).exp())[0]
+    square = posterior.mean.square()
+    variance = ratio_square * (square + posterior.std.square()) - square
+    torch.testing.assert_close(draws.var(0), variance, rtol=0.06, atol=0)
+
+
+def test_the_std_is_that_of_a_draw_at_the_centre_of_the_scales():
+    posterior = posterior_of()
+    centred = dataclasses.replace(posterior, log_std=torch.zeros_like(posterior.log_std))
+    draws = centred.draw(100_000, seeded(1))
+    error = 1 / math.sqrt(2 * len(draws))  # relative, of a std
+    torch.testing.assert_close(draws.std(0), posterior.std, rtol=4.5 * error, atol=0)
     same = posterior.factorised()
-    torch.testing.assert_close(same.std, posterior.std)
+    assert torch.equal(same.std, posterior.std)
+
+
+def test_an_uncertain_scale_is_not_noise_of_the_weights_of_its_unit():
+    posterior = posterior_of()
+    log_std = posterior.log_std.clone()
+    log_std[0] = 3.0  # a of the first unit
+    other = dataclasses.replace(posterior, log_std=log_std)
+    for rule in (keep_fraction(0.3), keep_fraction(0.6), keep_fraction(0.8)):
+        assert torch.equal(prune(other, rule).keep, prune(posterior, rule).keep)
+
+
+def normed():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 1))
+    return Problem(model.double(), Gaussian(0.5), (normal(40, 3, seed=8), normal(40, 1, seed=9)))
+
+
+def test_scales_that_a_batchnorm_undoes_do_not_enter_its_statistics_or_the_draws():
+    """They are not determined, so statistics averaged over them would fit no weights at all."""
+    found = []
+    for scale_std in (0.01, 2.0):
+        problem, engine = normed(), HorseshoeVI()
+        state = engine.init(problem, seeded(0))
+        state.scale_log_std.fill_(math.log(scale_std))
+        engine.step(problem, state, Batch(problem.x, problem.y))
+        found.append(engine.posterior(problem, state))
+    narrow, wide = found
+    before = normed().network.buffers()
+    assert (narrow.buffers["1.running_var"] != before["1.running_var"]).all()
+    torch.testing.assert_close(narrow.buffers, wide.buffers)
+    draws, n = wide.draw(2000, seeded(1)), wide.layout.n_bayesian
+    error = 1 / math.sqrt(2 * len(draws))  # relative, of a std
+    torch.testing.assert_close(draws[:, :n].std(0), wide.spread[:n], rtol=5 * error, atol=0)
 
 
 def test_draws_share_scales_within_a_unit_only_beyond_the_layer():

@@ -128,6 +128,11 @@ def test_the_width_of_the_prior_can_be_given():
     expected = evidence_at_zero(posterior.mean[part], posterior.std[part], width)
     torch.testing.assert_close(empirical[part], expected)
     assert torch.equal(support().evidence(without), empirical)  # of engines that learn their prior
+    keep = torch.ones(26, dtype=torch.bool)
+    keep[10:] = False  # the two of the tensor that are 0
+    fewer = support(prior_std="empirical").evidence(without.masked(keep))
+    expected = evidence_at_zero(posterior.mean[:10], posterior.std[:10], torch.tensor(1.01).sqrt())
+    torch.testing.assert_close(fewer[:10], expected)  # what is gone does not narrow the prior
 
 
 def test_posteriors_without_a_spread_are_refused():
@@ -148,6 +153,14 @@ def test_posteriors_without_a_spread_are_refused():
 def test_impossible_settings_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_a_rule_by_name_is_told_how_to_be_given():
+    for call in (reduce, evidence_report):
+        with pytest.raises(
+            TypeError, match=r"^reduce: scoring must be support, got 'savage-dickey'"
+        ):
+            call(posterior_of(), "savage-dickey")
 
 
 def test_the_support_ranks_for_other_rules():
@@ -239,6 +252,8 @@ def test_one_share_for_all_layers():
     zeta = support(scope="global").log_odds(posterior)
     delta = support().evidence(posterior)[:210].double()
     assert zeta["2.weight"] == zeta["0.weight"] == pytest.approx(mask_log_odds(delta).item())
+    spared = support(scope="global", spare_last=True).log_odds(posterior)
+    assert spared["0.weight"] == pytest.approx(mask_log_odds(delta[:200]).item())
 
 
 def test_weight_and_bias_of_a_layer_share_their_odds_and_are_spared_together():

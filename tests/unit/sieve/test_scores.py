@@ -101,7 +101,7 @@ def test_second_moment_orders_as_inclusion_does(random_posterior):
 def test_inclusion_is_missing_without_a_sparse_prior(network_of):
     network = network_of(nn.Linear(2, 1))
     one = torch.ones(3)
-    with pytest.raises(ValueError, match=r"no inclusion.*\(Factorised, Normal prior\)\. Use score"):
+    with pytest.raises(ValueError, match=r"no inclusion.*\(Factorised, Normal prior\)\. Rank by"):
         inclusion_score(Factorised(network, one, one, Normal(1.0)))
     with pytest.raises(ValueError, match=r"\(Samples of 1 draws\)"):
         inclusion_score(Samples(network, one[None]))

@@ -13,6 +13,7 @@ from bayesieve.core.problem import Problem
 from bayesieve.engines.map import MAP
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.training.laplace import laplace
+from bayesieve.training.unit_laplace import laplace_units
 from problems import conjugate, normal, run, seeded
 from zoo import BY_NAME
 
@@ -130,5 +131,60 @@ def test_wrong_settings_and_models_are_refused():
         laplace(problem, labels="some")
     with pytest.raises(ValueError, match=r"^laplace: batch_size must be > 0"):
         laplace(problem, batch_size=0)
-    with pytest.raises(UnsupportedModelError, match=r"^laplace: gradients of single examples"):
-        laplace(BY_NAME["branching"].problem(8))
+    with pytest.raises(UnsupportedModelError, match=r"^laplace: the gradient of a single example"):
+        laplace(Problem(Pairs().double(), Gaussian(), data))
+
+
+class Pairs(nn.Module):
+    """Takes examples two by two: a batch of one fails."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.out(x.reshape(2, -1, 3)).reshape(-1, 2)
+
+
+class Recurrent(nn.Module):
+    """Reads three inputs in turn, through a layer that `vmap` cannot batch."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.cell = kind(1, 3, batch_first=True)
+        self.out = nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.out(self.cell(x[..., None])[0][:, -1])
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM], ids=lambda kind: kind.__name__)
+def test_recurrent_layers_have_the_gauss_newton_diagonal_too(kind):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = Recurrent(kind).double()
+    problem = Problem(model, Gaussian(0.5), (normal(5, 3, seed=0), normal(5, 2, seed=1)))
+    found = laplace(problem, prior=Normal(0.5), labels="exact", batch_size=2)
+    expected = torch.zeros_like(problem.initial)
+    for x in problem.x:
+        for output in model(x[None])[0]:
+            grads = torch.autograd.grad(output, model.parameters(), retain_graph=True)
+            named = dict(zip(dict(model.named_parameters()), grads, strict=True))
+            pieces = [named[name].flatten() for name in problem.layout.names]
+            expected += torch.cat(pieces).square() / 0.5**2
+    torch.testing.assert_close(found.std**-2 - 4, expected)
+
+
+def test_control_flow_on_values_and_attention_are_no_obstacle():
+    for name in ("branching", "attention"):
+        problem = BY_NAME[name].problem(8)
+        found = laplace(problem)
+        assert (found.std[problem.layout.bayesian] > 0).all()
+
+
+@pytest.mark.parametrize("approximation", [laplace, laplace_units])
+def test_weights_of_examples_are_refused_rather_than_left_out(approximation):
+    model, data = case_of(Gaussian())
+    problem = Problem(model, Gaussian(), data, weight=torch.arange(1.0, 13.0).double())
+    with pytest.raises(ValueError, match=r"^laplace: every example counts once"):
+        approximation(problem)
