@@ -80,6 +80,10 @@ def test_chains_are_attacked_together_or_one_by_one(tmp_path):
     flags = ("--fgsm", "0.1", "--no-figures", "--device", "cpu")
     assert as_json("attack", tmp_path, *flags)["samples"] == 6
     assert as_json("attack", tmp_path, *flags, "--member", "1")["samples"] == 3
+    mean = as_json("attack", tmp_path, *flags, "--samples", "0")
+    first = as_json("attack", tmp_path, *flags, "--samples", "0", "--member", "0")
+    assert mean["curves"] == first["curves"]  # the mean over two modes is neither
+    assert mean["curves"]["fgsm"][0]["nll"] == pytest.approx(as_json("evaluate", tmp_path)["nll"])
 
 
 def test_a_new_run_in_the_folder_removes_the_old_attack(tmp_path):
@@ -106,6 +110,8 @@ def test_tables_and_regressions_are_refused(table, tmp_path):
         (("--fgsm", "a,b"), "--fgsm must be numbers with commas between"),
         (("--fgsm", "-0.1"), "--fgsm: strengths must be >= 0"),
         (("--pgd", "0.1,,0.2"), "--pgd must be numbers"),
+        (("--fgsm", "0.1,8"), "no strength is above 1, got '0.1,8'. Write 8 of 255 as 0.0314."),
+        (("--pgd", "2"), "--pgd: pixels run from 0 to 1"),
         (("--shift", "blur"), "--shift must be rotation or noise"),
         (("--shift", "noise", "--shift", "noise:0.1"), "--shift noise is given twice"),
         (("--pgd", "0.1", "--pgd-steps", "0"), "--pgd-steps must be > 0"),

@@ -133,7 +133,7 @@ def test_a_regression_learns_the_sparse_prior_when_asked_to(adapt, tmp_path):
     config = as_json(*asked, "--dry-run")["config"]
     assert config["engine"]["prior"] == "gaussian-laplace"
     assert config["engine"]["lr"] == 0.003  # the task's, as with a normal prior
-    assert config["net"]["learn_noise"] is False  # the prior's scale is the noise
+    assert config["net"]["learn_noise"] is True  # from the residuals
     as_json(*asked, "--out", tmp_path / "a")
     ok("evaluate", tmp_path / "a", "--samples", 4)
 

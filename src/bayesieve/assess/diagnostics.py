@@ -65,6 +65,19 @@ def standard_error(draws: Tensor) -> Tensor:
     return pooled.std(0) / effective_sample_size(draws).sqrt()
 
 
+def moves(draws: Tensor) -> Tensor:
+    """Which quantities change along at least one chain: (m, n, d) to (d,) bool.
+
+    Chains that stand still at different places do not move, however far apart they are.
+
+    Example:
+        >>> apart = torch.tensor([[1.0, 1.0, 1.0, 1.0], [9.0, 9.0, 9.0, 9.0]])
+        >>> moves(torch.stack([apart, apart.cumsum(1)], 2)).tolist()
+        [False, True]
+    """
+    return (draws != draws[:, :1]).flatten(0, 1).any(0)
+
+
 def _halves(who: str, draws: Tensor) -> Tensor:
     """Chains of even length cut in two, (2m, n // 2, d), in float64."""
     if draws.dim() != 3 or draws.shape[1] < _LEAST_DRAWS:
@@ -102,34 +115,39 @@ class ChainReport:
     Args:
         n_chains: m.
         n_draws: kept draws of each.
-        rhat: the 0.5, 0.95 and 1.0 quantiles of R̂ over weights that move.
+        rhat: the 0.5, 0.95 and 1.0 quantiles of R̂ over weights that move; None if none does.
         ess: the 0.0, 0.05 and 0.5 quantiles of the effective sample size over them.
         spread: median over weights of the standard deviation over all draws.
-        still: fraction of weights that no chain ever moves.
+        still: fraction that no chain ever moves of the weights that are not 0 (pruned) in all
+            draws.
     """
 
     n_chains: int
     n_draws: int
-    rhat: tuple[float, float, float]
-    ess: tuple[float, float, float]
+    rhat: tuple[float, float, float] | None
+    ess: tuple[float, float, float] | None
     spread: float
     still: float
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Sentences on what is wrong; empty if nothing is."""
+        """Sentences on what is wrong, with the flags of the command line; empty if nothing is."""
         found = []
-        if self.still == 1:
-            return ("no weight moves: raise step_size or temperature",)
+        if self.rhat is None or self.ess is None or self.still > 0.5:
+            # In float32 a weight near 0 moves by steps that others do not feel.
+            share = f"{100 * self.still:.1f} % of the weights do not move"
+            share = "no weight moves" if self.still == 1 else share
+            return (f"{share}: raise step_size (--lr) or temperature (--temperature)",)
         if self.rhat[1] > 1.1:
             found.append(
                 f"chains disagree: R-hat above {self.rhat[1]:.2f} for one weight in twenty; run "
-                "longer, or predict with each chain by itself"
+                "longer (--epochs), or predict with each chain by itself (--member)"
             )
         if self.ess[1] < 10:
             found.append(
-                f"chains move slowly: fewer than {self.ess[1]:.0f} effective draws for one weight "
-                "in twenty; raise step_size or thin"
+                f"chains move slowly: at most {self.ess[1]:.1f} of {self.n_chains * self.n_draws} "
+                "draws are effective for one weight in twenty; raise step_size (--lr), or run "
+                "longer (--epochs) with draws further apart"
             )
         return tuple(found)
 
@@ -149,12 +167,19 @@ def diagnose(posteriors: Sequence[Samples]) -> ChainReport:
         >>> report.n_chains, report.problems
         (2, ())
     """
+    shapes = {tuple(own.draws.shape) for own in posteriors}
+    if len(shapes) != 1:
+        listed = ", ".join(map(str, sorted(shapes))) or "none"
+        raise ValueError(
+            "diagnose: give chains with equally many draws of the same weights, got draws of "
+            f"shape {listed}."
+        )
     draws = torch.stack([own.draws for own in posteriors])
     spread = draws.flatten(0, 1).std(0)
-    moving = spread > 0
-    still = 1 - moving.double().mean().item()
-    rhat = ess = (math.nan,) * 3
-    if still < 1:
+    moving, alive = moves(draws), (draws != 0).flatten(0, 1).any(0)
+    still = 1 - int(moving.sum()) / max(1, int(alive.sum()))
+    rhat = ess = None
+    if moving.any():
         own = draws[..., moving]
         rhat = _quantiles(split_rhat(own), (0.5, 0.95, 1.0))
         ess = _quantiles(effective_sample_size(own), (0.0, 0.05, 0.5))

@@ -10,7 +10,7 @@ from bayesieve.cli.console import FiguresFlag, JsonFlag, as_percent, note, print
 from bayesieve.cli.evaluate import DeviceFlag, RunArgument
 from bayesieve.cli.folder import RunFolder
 
-EXAMPLE = "Example: bayesieve attack runs/a --fgsm 0.1,0.2,0.3 --shift rotation:15,30 --json"
+EXAMPLE = "Example: bayesieve attack runs/a --fgsm 0.1,0.2 --shift rotation:15 --json"
 _FGSM = "0.1,0.2,0.3,0.4,0.5"  # the strengths of [Deng], figure 2
 _SHIFTS = {"rotation": "15,30,45,60", "noise": "0.1,0.2,0.3"}
 Strengths = tuple[float, ...]
@@ -39,7 +39,10 @@ def attack(
     ] = None,
     samples: Annotated[
         int | None,
-        typer.Option(help="Posterior draws averaged: all that are kept (32 of a variational run)."),
+        typer.Option(
+            help="Posterior draws averaged: all that are kept (32 of a variational run); 0 uses "
+            "the mean weights, of several chains the first one's."
+        ),
     ] = None,
     examples: Annotated[
         int | None, typer.Option(help="Only the first so many test images.")
@@ -90,7 +93,7 @@ def _wanted(fgsm: str | None, pgd: str | None, shifts: list[str]) -> dict[str, S
     if fgsm is None and pgd is None and not shifts:
         fgsm = _FGSM
     given = {"fgsm": fgsm, "pgd": pgd}
-    wanted = {name: _numbers(f"--{name}", text) for name, text in given.items() if text is not None}
+    wanted = {name: _pixels(f"--{name}", text) for name, text in given.items() if text is not None}
     for text in shifts:
         name, _, strengths = text.partition(":")
         if name not in _SHIFTS:
@@ -102,6 +105,17 @@ def _wanted(fgsm: str | None, pgd: str | None, shifts: list[str]) -> dict[str, S
             raise UsageError(f"--shift {name} is given twice; list its strengths after one colon.")
         wanted[name] = _numbers(f"--shift {name}", strengths or _SHIFTS[name])
     return wanted
+
+
+def _pixels(flag: str, text: str) -> Strengths:
+    """Strengths of an attack; beyond 1 they are taken for the 0 to 255 of a file's pixels."""
+    values = _numbers(flag, text)
+    if max(values) > 1:
+        raise UsageError(
+            f"{flag}: pixels run from 0 to 1, so no strength is above 1, got {text!r}. Write "
+            f"{max(values):g} of 255 as {max(values) / 255:.4f}."
+        )
+    return values
 
 
 def _numbers(flag: str, text: str) -> Strengths:

@@ -41,7 +41,8 @@ class Attack:
     Args:
         strengths: by the name of an attack or shift.
         pgd_steps: of projected gradient descent.
-        samples: draws averaged; None takes all that are kept, of all chains of a sampler.
+        samples: draws averaged; None takes all that are kept, of all chains of a sampler, 0 the
+            mean weights of one.
         n_examples: test images used; None takes all.
         seed: of draws and noise.
     """
@@ -62,7 +63,9 @@ def attack_run(
         raise UsageError(f"attack needs class labels; {folder.path} is a regression.")
     run = load_run(folder, member=member, device=device)
     scale = _scale_of(run, folder.path)
-    model = run.model if member is not None else all_chains(folder, run)
+    # Chains are at different modes: the mean of their weights is no network that any of them found.
+    one = member is not None or attack.samples == 0
+    model = run.model if one else all_chains(folder, run)
     n_samples = draws_of(model) if attack.samples is None else attack.samples
     attacked = Attacked(model, n_samples, attack.seed, scale=scale)
     x, labels = (part[: attack.n_examples] for part in (run.data.test.x, run.data.test.y))

@@ -229,10 +229,6 @@ def _resolve(config: RunConfig, data: DataSet, n_data: int, device: torch.device
         n_data=n_data,
     )
     net = replace(config.net, name=config.net.name or default_net(data))
-    plain = data.task == "regression" and net.likelihood in (None, "gaussian")
-    if engine.prior == "gaussian-laplace" and plain and net.noise_std is None:
-        # The prior's scale is the noise of the data: the likelihood learns none unless asked to.
-        net = replace(net, learn_noise=bool(net.learn_noise))
     net = _resolve_net(net, build_likelihood(net, data))
     return RunConfig(config.data, net, engine, schedule, pruning, training)
 

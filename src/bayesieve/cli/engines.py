@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from bayesieve.checks import check_positive
 from bayesieve.cli.config import EngineConfig, Numbers
 from bayesieve.cli.config_files import UsageError
 
@@ -150,11 +151,7 @@ def _sampling(config: EngineConfig, size: RunSize) -> dict[str, Any]:
 
 
 def _of_survivors(config: EngineConfig) -> EngineConfig:
-    """The settings with the slab as the prior.
-
-    A prior learned from all weights counts those that are gone as 0, so that its scale falls and
-    shrinks the rest.
-    """
+    """The settings with the slab as the prior: what is left was included."""
     if config.prior != "gaussian-laplace":
         return config
     return replace(config, prior="normal", prior_std=config.slab_std, adapt="none")
@@ -183,6 +180,7 @@ def _chain(config: EngineConfig, size: RunSize) -> "Chain":
 
 def _per_example(lr: Numbers, size: RunSize) -> Numbers:
     """Step sizes of samplers are in nats over all data: lr is that of SGD on the mean loss."""
+    check_positive("train", **{"--lr": lr})
     if isinstance(lr, tuple):
         return tuple(own / size.n_data for own in lr)
     return lr / size.n_data

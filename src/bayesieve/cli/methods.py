@@ -11,7 +11,6 @@ from bayesieve.cli.engines import RunSize
 from bayesieve.cli.registry import ENGINES, build_engine, resolve_engine, resolve_schedule
 from bayesieve.cli.values import plain_value
 from bayesieve.compare import Budget, Method
-from bayesieve.errors import UnsupportedModelError
 from bayesieve.training.plan import Plan as Length
 from bayesieve.training.schedule import Schedule
 
@@ -29,13 +28,11 @@ class Entry:
         engine: settings of the engine that trains.
         own: how it predicts, if not with draws of the engine's posterior (see `Method`).
         pruning: what its engine itself removes, where that would leave less than is asked for.
-        not_regression: why it does not apply to real targets, if so.
     """
 
     engine: Section
     own: Section
     pruning: Section = field(default_factory=dict)
-    not_regression: str | None = None
 
 
 METHODS = {
@@ -48,11 +45,7 @@ METHODS = {
     "horseshoe": Entry({"name": "horseshoe"}, {}),
     "sgld": Entry({"name": "sgld", **_SAMPLER}, {}),
     "sghmc": Entry({"name": "sghmc", **_SAMPLER}, {}),
-    "sghmc-sa": Entry(
-        {"name": "sghmc", "prior": "gaussian-laplace"},
-        {},
-        not_regression="its prior is in units of the noise, which is learned here",
-    ),
+    "sghmc-sa": Entry({"name": "sghmc", "prior": "gaussian-laplace"}, {}),
     # All units stay in training: by joint evidence few passes leave hardly any.
     "tdamp": Entry({"name": "tdamp"}, {}, {"keep_units": 1.0}),
 }
@@ -102,8 +95,6 @@ def build_method(
         changes: section -> settings that differ from the recommended ones.
     """
     entry = METHODS[name]
-    if task == "regression" and entry.not_regression is not None:
-        raise UnsupportedModelError(f"for classification only: {entry.not_regression}.")
     config = _config(entry, changes)
     engine = resolve_engine(config.engine, own_start=False, task=task, n_data=n_data)
     course: Any = resolve_schedule(

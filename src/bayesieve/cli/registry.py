@@ -174,7 +174,7 @@ def _is_few(n_data: int | None) -> bool:
 
 def _defaults(config: EngineConfig, entry: EngineEntry, prior: str) -> dict[str, Any]:
     defaults = {**entry.defaults, **_PRIOR_NUMBERS[prior], **entry.of_prior.get(prior, {})}
-    if config.anneal is not None and config.anneal < 1:
+    if config.anneal is not None and not 1 <= config.anneal < math.inf:
         raise UsageError(
             f"--anneal multiplies 1 / temperature: give 1 or more, got {config.anneal}."
         )

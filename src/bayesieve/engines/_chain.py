@@ -81,7 +81,8 @@ def check_sampler(who: str, engine: Sampler) -> None:
     if engine.adapt != "none" and not isinstance(engine.prior, GaussianLaplace):
         raise ValueError(
             f"{who}: adapt={engine.adapt!r} needs a GaussianLaplace prior, got "
-            f"{type(engine.prior).__name__}. Give that prior, or adapt='none'."
+            f"{type(engine.prior).__name__}. Give that prior (--prior gaussian-laplace), or "
+            "adapt='none' (--adapt none)."
         )
 
 
@@ -134,15 +135,15 @@ def _ring(first: Tensor, n_kept: int) -> Tensor:
 class Slope:
     """The gradient of the log-likelihood at the current position.
 
-    `log_lik` is (k,), `grad` (k, d), `square_sum` the residual sum of squares (k,) where the
-    prior's scale is also the noise.
+    `log_lik` is (k,), `grad` (k, d); where the prior's scale is also the noise, `square_sum` is the
+    residual sum of squares, (k,).
     """
 
     log_lik: Tensor
     grad: Tensor
     n_data: int
     square_sum: Tensor | None = None
-    n_targets: int = 0
+    noise: SharedNoise | None = None
 
 
 def slope(problem: Problem, state: ChainState, batch: Batch) -> Slope:
@@ -153,13 +154,15 @@ def slope(problem: Problem, state: ChainState, batch: Batch) -> Slope:
     if keep is not None:
         space.weights.mul_(keep)
     log_lik, grad = problem.value_and_grad(space.weights, batch)
-    latents, square_sum, n_targets = state.latents, None, 0
+    latents = state.latents
     noise = None if latents is None else SharedNoise.of(problem)
+    square_sum = None
     if latents is not None and noise is not None:
-        square_sum, n_targets = noise.residual_square_sum(log_lik), noise.n_targets
+        assumed = noise.assumed(state.w)
+        square_sum = noise.residual_square_sum(log_lik, assumed)
         log_lik = noise.log_lik(square_sum, latents.scale[:, 0])
-        grad.mul_(noise.factor(latents.scale))
-    return Slope(log_lik, grad, problem.n_data, square_sum, n_targets)
+        noise.rescale_(grad, assumed, latents.scale)
+    return Slope(log_lik, grad, problem.n_data, square_sum, noise)
 
 
 def normals(problem: Problem, state: ChainState) -> Tensor:

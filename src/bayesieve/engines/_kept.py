@@ -13,7 +13,7 @@ from bayesieve.core.norm_statistics import flat_statistics, named_statistics
 from bayesieve.core.posterior import Posterior, Samples
 from bayesieve.core.problem import Problem
 from bayesieve.engines._chain import ChainState, Sampler, Slope
-from bayesieve.engines.adaptive_prior import update_latents_
+from bayesieve.engines.adaptive_prior import Latents, update_latents_
 from bayesieve.engines.chain import Chain
 
 
@@ -28,20 +28,26 @@ def start_at_(engine: Sampler, state: ChainState, posterior: Posterior) -> None:
 
 
 def after_move_(engine: Sampler, state: ChainState, at: Slope) -> None:
-    """Keep the new position and let the prior follow it; in place, inside an engine's kernel."""
+    """Let the prior follow the new position and keep it; in place, inside an engine's kernel."""
     chain, w = engine.chain, state.w
+    if state.latents is not None and engine.adapt != "none":
+        _follow_(engine, state, state.latents, at)
+    if at.noise is not None and at.noise.column is not None and at.square_sum is not None:
+        w[:, at.noise.column] = at.noise.followed(w, at.square_sum)
     state.draws.index_copy_(1, _newest(chain, state.step), w[:, None])
     state.average.lerp_(w, 1 / (state.step - chain.burn_in).clamp(min=1))
-    if state.latents is None or engine.adapt == "none":
-        return
+
+
+def _follow_(engine: Sampler, state: ChainState, latents: Latents, at: Slope) -> None:
+    """One update of the latent numbers, by the engine's own weight of the new ones."""
     averaging = engine.averaging
     omega = averaging.omega(state.step)
     if engine.adapt == "em":
         omega = torch.ones_like(omega)
     settling = state.step <= averaging.noise_first if averaging.noise_first else None
     update_latents_(
-        state.latents, w, state.controls.keep, omega, averaging, at.square_sum, at.n_targets,
-        settling,
+        latents, state.w, state.controls.keep, omega, averaging, at.square_sum,
+        0 if at.noise is None else at.noise.n_targets, settling,
     )  # fmt: skip
 
 
@@ -55,7 +61,7 @@ def keep_norms_(engine: Sampler, problem: Problem, state: ChainState) -> None:
 
 def _newest(chain: Chain, step: Tensor) -> Tensor:
     """The place in the ring of the current position, (1,)."""
-    return ((chain.n_seen(step) - 1) % chain.n_kept).long()[None]
+    return ((chain.n_seen(step) - 1) % chain.n_kept)[None]
 
 
 def kept_draws(engine: Sampler, problem: Problem, state: ChainState, member: int = 0) -> Samples:

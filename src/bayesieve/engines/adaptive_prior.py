@@ -11,8 +11,8 @@ rescaled from the likelihood's own noise_std to σ.
 Reference: [Deng], algorithm 1.
 Departures: ω falls ten times lower by default than in the paper's regression, whose latents settle
 before the weights have moved; σ̃ uses the residuals at the point where the gradient was taken, which
-saves a forward pass; a pruned weight counts as a weight of 0; for its first steps σ² may follow the
-residuals alone (eq. L3 of docs/theory/sgld.md).
+saves a forward pass; a pruned weight has the ρ of 0 and no say in δ and σ; for its first
+steps σ² may follow the residuals alone (eq. L3 of docs/theory/sgld.md).
 """
 
 import math
@@ -33,11 +33,13 @@ from bayesieve.core.gaussian_laplace import (
     penalty_gradient,
 )
 from bayesieve.core.likelihoods import Gaussian
+from bayesieve.core.network import EXTRA_PREFIX
 from bayesieve.core.priors import per_model
 from bayesieve.core.problem import Problem
 from bayesieve.engines.chain import Averaging
 
-# of the newest residuals while σ settles: a hundred batches, whatever ω is
+# of the newest residuals while σ settles, and in what predictions assume: a hundred batches,
+# whatever ω is
 _NOISE_WEIGHT = 0.01
 
 
@@ -110,12 +112,16 @@ class SharedNoise:
     """The Gaussian likelihood whose noise is σ.
 
     Args:
-        noise_std: what the likelihood itself assumes.
+        noise_std: what a likelihood that learns no noise assumes; predictions keep it.
         n_targets: N · m numbers observed.
+        column: of w, where a likelihood that learns its noise has its logarithm. It follows the
+            residuals, eq. L4, and is what predictions assume: σ counts weights too, and is not the
+            noise of the data. None where it learns none.
     """
 
     noise_std: float
     n_targets: int
+    column: int | None = None
 
     @classmethod
     def of(cls, problem: Problem) -> "SharedNoise | None":
@@ -123,30 +129,41 @@ class SharedNoise:
         likelihood = problem.likelihood
         if not isinstance(likelihood, Gaussian):
             return None
-        if likelihood.learned:
-            raise ValueError(
-                "GaussianLaplace: the prior's scale is the noise of the data, so the likelihood "
-                "must not learn one too. Use Gaussian(learned=False)."
-            )
         if problem.weighted:
             raise ValueError(
                 "GaussianLaplace: with real targets every example counts once; remove the weights."
             )
-        return cls(likelihood.noise_std, problem.n_data * problem.y[0].numel())
+        column = None
+        if likelihood.learned:
+            column = problem.layout.slices[EXTRA_PREFIX + "log_noise_std"].start
+        return cls(likelihood.noise_std, problem.n_data * problem.y[0].numel(), column)
 
-    def residual_square_sum(self, log_lik: Tensor) -> Tensor:
+    def assumed(self, w: Tensor) -> Tensor:
+        """The noise in the likelihood's own density at weights (k, d), (k,)."""
+        if self.column is None:
+            return w.new_full((len(w),), self.noise_std)
+        return w[:, self.column].exp()
+
+    def residual_square_sum(self, log_lik: Tensor, assumed: Tensor) -> Tensor:
         """Σ (y - ŷ)² over all data, from the likelihood's own log density."""
-        constant = self.n_targets * (math.log(self.noise_std) + 0.5 * math.log(2 * math.pi))
-        return -2 * self.noise_std**2 * (log_lik + constant)
+        constant = self.n_targets * (assumed.log() + 0.5 * math.log(2 * math.pi))
+        return -2 * assumed.square() * (log_lik + constant)
 
     def log_lik(self, square_sum: Tensor, scale: Tensor) -> Tensor:
         """Log density of all data with noise σ, (k,)."""
         constant = self.n_targets * (scale.log() + 0.5 * math.log(2 * math.pi))
         return -0.5 * square_sum / scale.square() - constant
 
-    def factor(self, scale: Tensor) -> Tensor:
-        """What turns the likelihood's own gradient into that with noise σ."""
-        return (self.noise_std / scale).square()
+    def followed(self, w: Tensor, square_sum: Tensor) -> Tensor:
+        """Eq. L4: the logarithm of the noise that predictions assume, after a batch, (k,)."""
+        before, newest = self.assumed(w).square(), square_sum / self.n_targets
+        return 0.5 * before.lerp(newest, _NOISE_WEIGHT).log()
+
+    def rescale_(self, grad: Tensor, assumed: Tensor, scale: Tensor) -> None:
+        """Turn the likelihood's own gradient into that with noise σ, which has none itself."""
+        grad.mul_((assumed[:, None] / scale).square())
+        if self.column is not None:
+            grad[:, self.column] = 0.0
 
 
 def update_latents_(
@@ -158,7 +175,8 @@ def update_latents_(
     Args:
         latents: of k chains.
         w: (k, d), after the move.
-        keep: (k, d) bool or None; a weight that is not kept counts as 0.
+        keep: (k, d) bool or None; a weight that is not kept has the ρ of 0 and is not counted: as
+            observations of δ and σ zeros that the pruning made would shrink what is left.
         omega: weight of the new estimates, scalar.
         averaging: what is learned.
         square_sum: residual sum of squares, (k,), where σ is also the noise.
@@ -166,7 +184,8 @@ def update_latents_(
         settling: bool, scalar or (k, 1): chains whose σ² follows the residuals alone, eq. L3.
     """
     n, numbers = latents.rho.shape[1], (latents.spike_scale, latents.slab_std)
-    own = w[:, :n] if keep is None else w[:, :n] * keep[:, :n]
+    kept = None if keep is None else keep[:, :n]
+    own = w[:, :n] if kept is None else w[:, :n] * kept
     start = log_odds_at_zero(latents.slab_prob, *numbers)  # (k, L)
     if len(latents.sizes) > 1:  # one number for all weights of a layer
         pairs = zip(start.split(1, 1), latents.sizes, strict=True)
@@ -177,24 +196,36 @@ def update_latents_(
     latents.laplace.lerp_(laplace, omega)
     latents.gauss.lerp_(gauss, omega)
     if averaging.slab_prob:
-        parts = latents.rho.split(latents.sizes, 1)
-        means = torch.cat([part.mean(1, keepdim=True) for part in parts], 1)
+        means = _layer_means(latents.rho, kept, latents.sizes)
         best = best_slab_prob(means, latents.slab_share, latents.spike_share)
         latents.slab_prob.lerp_(best, omega)
     if averaging.scale:
-        _update_scale_(latents, own, omega, square_sum, n_targets, settling)
+        _update_scale_(latents, own, kept, omega, square_sum, n_targets, settling)
+
+
+def _layer_means(rho: Tensor, kept: Tensor | None, sizes: tuple[int, ...]) -> Tensor:
+    """Mean ρ of the weights that each layer keeps, 0 where it keeps none, (k, L)."""
+    if kept is None:
+        return torch.cat([part.mean(1, keepdim=True) for part in rho.split(sizes, 1)], 1)
+    parts, masks = (rho * kept).split(sizes, 1), kept.split(sizes, 1)
+    means = [
+        part.sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
+        for part, mask in zip(parts, masks, strict=True)
+    ]
+    return torch.cat(means, 1)
 
 
 def _update_scale_(
-    latents: Latents, own: Tensor, omega: Tensor, square_sum: Tensor | None, n_targets: int,
-    settling: Tensor | None,
+    latents: Latents, own: Tensor, kept: Tensor | None, omega: Tensor, square_sum: Tensor | None,
+    n_targets: int, settling: Tensor | None,
 ) -> None:  # fmt: skip
     laplace_sum = (latents.laplace * own.abs()).sum(1, keepdim=True)
     squares = (latents.gauss * own.square()).sum(1, keepdim=True)
     squares = squares + latents.scale_count * latents.scale_square
     if square_sum is not None:
         squares = squares + square_sum[:, None]
-    count = own.shape[1] + n_targets + latents.scale_count + 2
+    n_kept = own.shape[1] if kept is None else kept.sum(1, keepdim=True)
+    count = n_kept + n_targets + latents.scale_count + 2
     best = best_scale(laplace_sum, squares, count).square()
     if settling is not None:
         assert square_sum is not None

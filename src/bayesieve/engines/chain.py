@@ -127,5 +127,14 @@ class Chain:
         return value
 
     def n_seen(self, step: Tensor) -> Tensor:
-        """Draws kept so far, the current position included, after `step` steps; at least 1."""
-        return ((step - self.burn_in) / self.thin).ceil().clamp(min=1)
+        """Draws kept so far, the current position included, after `step` steps; at least 1.
+
+        In whole numbers: compiled code may divide by multiplying with 1 / thin, whose rounding
+        would take a draw one step early.
+
+        Example:
+            >>> Chain(burn_in=10, thin=7).n_seen(torch.tensor([10.0, 17.0, 18.0])).tolist()
+            [1, 1, 2]
+        """
+        since = step.long() - self.burn_in
+        return ((since + self.thin - 1) // self.thin).clamp(min=1)

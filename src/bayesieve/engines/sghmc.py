@@ -103,7 +103,7 @@ class SGHMC:
             raise ValueError(
                 f"SGHMC: gradient_variance * step_size / 2 must be <= friction, got "
                 f"{0.5 * self.gradient_variance * max(sizes)} > {self.friction}. "
-                "Lower step_size or raise friction."
+                "Lower step_size (--lr) or raise friction (--friction)."
             )
 
     def init(self, problem: Problem, generator: Generator, n_models: int = 1) -> ChainState:

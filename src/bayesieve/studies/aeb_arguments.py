@@ -1,4 +1,4 @@
-"""What the command lines of the SG-MCMC image studies share, and the splits they ask for."""
+"""What the command lines of the SG-MCMC studies share, and the splits the image studies ask for."""
 
 import argparse
 from dataclasses import replace
@@ -11,6 +11,18 @@ from bayesieve.core.precision import PRECISIONS
 from bayesieve.data.examples import DataSet
 
 HELD_OUT = 5000
+
+
+def count(text: str) -> int:
+    """A whole number above 0: a study of no step or no data set has nothing to report.
+
+    Example:
+        >>> count("20000")
+        20000
+    """
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"must be a whole number > 0, got {text!r}")
+    return int(text)
 
 
 def numbers(text: str) -> tuple[float, ...]:

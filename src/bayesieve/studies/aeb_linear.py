@@ -43,6 +43,7 @@ from bayesieve.core.problem import Problem
 from bayesieve.engines.adaptive_prior import Latents, latents_of, prior_pull, update_latents_
 from bayesieve.engines.chain import Averaging
 from bayesieve.engines.sgld import langevin_move
+from bayesieve.studies.aeb_arguments import count
 from bayesieve.studies.aeb_journal import Journal
 from bayesieve.studies.aeb_linear_table import SETTINGS, Row, draw, shown, summary
 from bayesieve.training.compiling import compiler_missing
@@ -237,9 +238,9 @@ def main(arguments: list[str] | None = None) -> None:
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--quick", action="store_true", help="one data set, 20,000 steps")
     length.add_argument("--full", action="store_true", help="8 data sets, 500,000 steps")
-    parser.add_argument("--data-sets", type=int, help="number of data sets")
+    parser.add_argument("--data-sets", type=count, help="number of data sets")
     parser.add_argument("--first", type=int, default=1, help="seed of the first data set")
-    parser.add_argument("--steps", type=int)
+    parser.add_argument("--steps", type=count)
     parser.add_argument("--methods", default="sa,em,sgld", help=f"of {', '.join(METHODS)}")
     parser.add_argument("--figures", type=Path, help="folder for figures")
     parser.add_argument("--out", type=Path)

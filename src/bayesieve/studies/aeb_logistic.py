@@ -39,6 +39,7 @@ from bayesieve.core.problem import Problem
 from bayesieve.core.rows import Rows
 from bayesieve.engines.chain import Adapt, Averaging, Chain
 from bayesieve.engines.sgld import SGLD
+from bayesieve.studies.aeb_arguments import count
 from bayesieve.studies.aeb_journal import Journal, Row, table
 from bayesieve.training.fit import Fit, fit
 
@@ -214,9 +215,9 @@ def main(arguments: list[str] | None = None) -> int:
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--quick", action="store_true", help="2 data sets, 3,000 steps")
     length.add_argument("--full", action="store_true", help="8 data sets, 40,000 steps")
-    parser.add_argument("--data-sets", type=int)
+    parser.add_argument("--data-sets", type=count)
     parser.add_argument("--first", type=int, default=1, help="seed of the first data set")
-    parser.add_argument("--steps", type=int)
+    parser.add_argument("--steps", type=count)
     parser.add_argument("--methods", default="sa,paper,em,sgld")
     parser.add_argument("--spike-scale", type=float, default=0.03, help="v0")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

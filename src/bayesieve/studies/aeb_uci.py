@@ -40,6 +40,7 @@ from bayesieve.engines.chain import Adapt, Averaging, Chain
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sghmc import SGHMC
 from bayesieve.nets import mlp
+from bayesieve.studies.aeb_arguments import count
 from bayesieve.studies.aeb_journal import Journal, Row, table
 from bayesieve.training.fit import Fit, fit
 from bayesieve.training.schedule import Schedule
@@ -131,8 +132,8 @@ def main(arguments: list[str] | None = None) -> int:
     length.add_argument("--quick", action="store_true", help="boston and yacht, 4 splits")
     length.add_argument("--full", action="store_true", help="all sets but protein, all splits")
     parser.add_argument("--sets", help=f"of {', '.join(SETS)}")
-    parser.add_argument("--splits", type=int, help="of each set; all if left out")
-    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--splits", type=count, help="of each set; all if left out")
+    parser.add_argument("--steps", type=count, default=4000)
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--figures", type=Path, help="folder for figures")

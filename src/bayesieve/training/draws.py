@@ -16,10 +16,11 @@ from bayesieve.core.problem import Problem
 
 @dataclass(frozen=True)
 class DrawsTo:
-    """Positions of the chains of a sampler, kept in a file instead of in the engine's ring.
+    """Positions of the chains of a sampler, kept in a file besides the engine's ring.
 
-    Once the masks of a pruned run are final only the weights that are left are stored: begin after
-    that (`burn_in`). A run that is resumed goes on with its file.
+    The ring stays on the device with room for `Chain.n_kept` draws: 1 is enough with a file. Once
+    the masks of a pruned run are final only the weights that are left are stored: begin after that
+    (`burn_in`). A run that is resumed goes on with its file.
 
     Args:
         path: the file; see `core.draw_store`.

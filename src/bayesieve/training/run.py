@@ -237,7 +237,7 @@ def _advice(engine: object) -> str:
     for name in ("lr", "step_size"):
         if hasattr(engine, name):
             return (
-                f"Lower {name} ({getattr(engine, name)}), add warm-up (Schedule.warmup) or "
-                f"clip_norm, or {scale}."
+                f"Lower {name} ({getattr(engine, name)}; --lr), add warm-up (Schedule.warmup, "
+                f"--warmup) or clip_norm (--clip-norm), or {scale}."
             )
     return f"{scale.capitalize()}."

@@ -1,21 +1,31 @@
 """Chain diagnostics against autoregressive chains, whose effective size is known."""
 
 import math
+import re
+import warnings
 
 import pytest
 import torch
 from torch import nn
+from typer.main import get_command
 
 from bayesieve.assess.diagnostics import (
+    ChainReport,
     diagnose,
     effective_sample_size,
+    moves,
     pooled,
     split_rhat,
     standard_error,
 )
+from bayesieve.cli.main import app
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Samples
+from bayesieve.core.storage import load_posterior, save
+from bayesieve.engines.chain import Chain
+from bayesieve.engines.sgld import SGLD
+from runs import fit_toy, toy, with_batch_norm
 
 NETWORK = Network.of(nn.Linear(2, 1), Gaussian())
 
@@ -76,16 +86,91 @@ def test_chains_that_agree_raise_no_warning():
     assert report.spread == pytest.approx(1, rel=0.1)
 
 
-def test_chains_that_disagree_or_stand_still_are_named():
+def test_chains_that_disagree_or_move_slowly_are_named():
     draws = autoregressive(0.3, n=400)
     draws[0] += 4
-    with pytest.warns(UserWarning, match="chains disagree"):
+    with pytest.warns(UserWarning, match=r"chains disagree: .* run longer \(--epochs\)"):
         diagnose(chains_of(draws))
-    with pytest.warns(UserWarning, match="no weight moves"):
-        report = diagnose(chains_of(torch.zeros(2, 8, 3)))
-    assert report.still == 1
-    with pytest.warns(UserWarning, match="move slowly"):
-        diagnose(chains_of(autoregressive(0.99, m=2, n=100).clone()))
+    slow = autoregressive(0.99, m=2, n=100)
+    with pytest.warns(UserWarning, match=r"move slowly: .* raise step_size \(--lr\)") as said:
+        report = diagnose(chains_of(slow))
+    assert f"at most {report.ess[1]:.1f} of 200 draws" in str(said[0].message)
+
+
+STANDING = torch.arange(1.0, 7.0).view(2, 1, 3).expand(2, 8, 3)  # two chains, each at its place
+
+
+@pytest.mark.parametrize("draws", [torch.zeros(2, 8, 3), STANDING], ids=["pruned", "apart"])
+def test_chains_that_stand_still_do_not_disagree(draws):
+    message = r"no weight moves: raise step_size \(--lr\) or temperature \(--temperature\)\.$"
+    with pytest.warns(UserWarning, match=message):
+        report = diagnose(chains_of(draws))
+    assert (report.still, report.rhat, report.ess) == (1, None, None)
+
+
+def test_pruned_weights_need_not_move_but_most_others_must():
+    draws = autoregressive(0.3, n=400)
+    draws[..., 1:] = 0
+    assert diagnose(chains_of(draws)).problems == ()
+    draws[..., 1:] = 1
+    with pytest.warns(UserWarning, match=r"66.7 % of the weights do not move: raise step"):
+        report = diagnose(chains_of(draws))
+    assert report.still == pytest.approx(2 / 3)
+
+
+def test_the_flags_that_are_named_are_flags_of_the_command_line():
+    commands = get_command(app).commands
+    known = {
+        flag for name in ("train", "evaluate") for own in commands[name].params for flag in own.opts
+    }
+    far = ChainReport(2, 8, (3.0, 3.0, 3.0), (2.0, 2.0, 2.0), 1.0, 0.0)
+    still = ChainReport(2, 8, None, None, 1.0, 1.0)
+    named = re.findall(r"--[a-z-]+", " ".join(far.problems + still.problems))
+    assert {"--lr", "--temperature", "--epochs", "--member"} == set(named) <= known
+
+
+def test_what_moves_moves_inside_a_chain():
+    draws = torch.zeros(2, 4, 3)
+    draws[1] = 1.0  # another place, no motion
+    draws[1, 2, 1] = 1.5
+    assert moves(draws).tolist() == [False, True, False]
+
+
+def plain_ess(draws):
+    """One quantity, (m, n): sums over lags and pairs as the formulas print them."""
+    half = draws.shape[1] // 2
+    chains = [own[start:][:half] for own in draws.tolist() for start in (0, half)]
+    m, n = len(chains), half
+    means = [sum(own) / n for own in chains]
+
+    def covariance(lag):
+        each = [
+            sum((own[t] - mean) * (own[t + lag] - mean) for t in range(n - lag)) / n
+            for own, mean in zip(chains, means, strict=True)
+        ]
+        return sum(each) / m
+
+    within = covariance(0) * n / (n - 1)
+    centre = sum(means) / m
+    between = sum((mean - centre) ** 2 for mean in means) / (m - 1)
+    total = (n - 1) / n * within + between
+    time, smallest, lag = -1.0, math.inf, 0
+    while lag + 1 < n:
+        own = [1.0 if t == 0 else 1 - (within - covariance(t)) / total for t in (lag, lag + 1)]
+        if sum(own) <= 0:
+            break
+        smallest = min(smallest, sum(own))
+        time += 2 * smallest
+        lag += 2
+    return m * n / max(time, 1 / math.log10(m * n)), math.sqrt(total / within)
+
+
+@pytest.mark.parametrize("phi", [0.0, 0.6, 0.95, -0.5])
+def test_effective_size_and_rhat_agree_with_sums_over_lags(phi):
+    draws = autoregressive(phi, m=3, n=60, d=5, seed=1)
+    plain = [plain_ess(draws[..., j]) for j in range(5)]
+    assert effective_sample_size(draws).tolist() == pytest.approx([own[0] for own in plain])
+    assert split_rhat(draws).tolist() == pytest.approx([own[1] for own in plain])
 
 
 @pytest.mark.parametrize("n", [4, 6, 40])
@@ -125,6 +210,33 @@ def test_pooled_draws_keep_their_own_statistics():
     assert whole.buffers["mean"].tolist() == [0.5] * 4
 
 
+def test_chains_of_several_processes_meet_in_their_files(tmp_path):
+    # One run per device, each with a seed and chains of its own; what they share is the network.
+    engine = SGLD(step_size=1e-3, chain=Chain.over(40, n_kept=10))
+    files = []
+    for seed in (0, 1):
+        run = fit_toy(toy(with_batch_norm), engine, epochs=14, seed=seed, n_models=2)
+        for i, own in enumerate(run.posteriors):
+            files.append(tmp_path / f"{seed}-{i}.safetensors")
+            save(own, files[-1])
+    chains = [load_posterior(file, toy(with_batch_norm)) for file in files]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # such short chains disagree
+        report = diagnose(chains)
+    assert (report.n_chains, report.n_draws) == (4, 10)
+    whole = pooled(chains)
+    assert len(whole.draws) == len(whole.draws.unique(dim=0)) == 40
+    assert whole.draw_buffers["1.running_mean"].shape[0] == 40
+
+
 def test_too_few_draws_are_refused():
     with pytest.raises(ValueError, match="n >= 4, got"):
         split_rhat(torch.zeros(2, 3, 1))
+
+
+def test_chains_of_unequal_length_are_refused():
+    chains = [Samples(NETWORK, torch.zeros(n, 3)) for n in (4, 5)]
+    with pytest.raises(ValueError, match=r"equally many .* got draws of shape \(4, 3\), \(5,"):
+        diagnose(chains)
+    with pytest.raises(ValueError, match="got draws of shape none"):
+        diagnose([])

@@ -93,10 +93,10 @@ def test_angles_may_differ_and_stay_in_their_range():
 
 def test_erased_parts_are_rectangles_of_the_stated_size():
     x = images(500, 1, 20, 20)
-    result = random_erasing(x, 0.5, seeded(), fill=-1.0)
+    result = random_erasing(x, 0.2, seeded(), fill=-1.0)
     gone = result[:, 0] == -1
     hit = gone.flatten(1).any(1)
-    assert 200 < int(hit.sum()) < 300
+    assert 64 < int(hit.sum()) < 136  # 100, within four standard errors
     assert torch.equal(result[~hit], x[~hit])
     for mask in gone[hit]:
         rows, columns = mask.any(1), mask.any(0)

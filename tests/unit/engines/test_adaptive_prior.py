@@ -8,13 +8,15 @@ import torch
 from torch import nn
 from torch.distributions import Laplace, Normal
 
+from bayesieve.assess.predict import predict
 from bayesieve.core.batch import Batch
 from bayesieve.core.gaussian_laplace import GaussianLaplace
 from bayesieve.core.likelihoods import Categorical, Gaussian
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import snapshot
 from bayesieve.engines.adaptive_prior import SharedNoise, latents_of, update_latents_
-from bayesieve.engines.chain import Averaging
+from bayesieve.engines.chain import Averaging, Chain
+from bayesieve.engines.sghmc import SGHMC
 from bayesieve.engines.sgld import SGLD
 from problems import normal, seeded
 
@@ -32,10 +34,10 @@ def classifier():
     return Problem(model, Categorical(), data)
 
 
-def regression(noise_std=0.7):
+def regression(noise_std=0.7, *, learned=False):
     torch.manual_seed(0)
     data = normal(6, 3, seed=0), normal(6, 2, seed=1)
-    return Problem(nn.Linear(3, 2).double(), Gaussian(noise_std), data)
+    return Problem(nn.Linear(3, 2).double(), Gaussian(noise_std, learned), data)
 
 
 def plain(latents, w, omega, square_sum, n_targets, prior):
@@ -106,17 +108,46 @@ def test_frozen_numbers_stay():
     assert (latents.rho != 0.4).all()
 
 
-def test_a_pruned_weight_counts_as_zero():
+@pytest.mark.parametrize("shared", [False, True])
+def test_pruned_weights_are_no_observations_of_the_prior(shared):
+    # The plain version, given the kept weights of each layer and nothing else.
+    problem = regression() if shared else classifier()
+    w = normal(1, problem.layout.size, seed=3)
+    keep = torch.rand(w.shape, generator=seeded(0)) < 0.5
+    latents = latents_of(PRIOR, problem, w)
+    left = keep[0, : latents.rho.shape[1]]
+    few = copy.deepcopy(latents)
+    few.rho, few.laplace, few.gauss = (
+        own[:, left] for own in (latents.rho, latents.laplace, latents.gauss)
+    )
+    few.sizes = tuple(int(part.sum()) for part in left.split(latents.sizes))
+    assert 0 < min(few.sizes) <= max(few.sizes) < max(latents.sizes)
+    square_sum = torch.tensor([5.0], dtype=F64) if shared else None
+    n_targets = 12 if shared else 0
+    total = 5.0 if shared else 0.0
+    expected = plain(few, w[:, : len(left)][:, left], 0.3, total, n_targets, PRIOR)
+    weight = torch.tensor(0.3, dtype=F64)
+    update_latents_(latents, w, keep, weight, Averaging(), square_sum, n_targets)
+    ours = (latents.rho[0, left], latents.laplace[0, left], latents.gauss[0, left])
+    for own, theirs in zip((*ours, latents.slab_prob[0]), expected[:4], strict=True):
+        torch.testing.assert_close(own, theirs)
+    torch.testing.assert_close(latents.scale[0, 0], expected[4])
+
+
+def test_a_pruned_weight_has_the_inclusion_of_zero_and_an_emptied_layer_that_of_its_prior():
     problem = classifier()
     w = normal(2, problem.layout.size, seed=3)
-    keep = torch.rand(w.shape, generator=seeded(0)) < 0.5
-    results = []
-    for weights, mask in ((w, keep), (w * keep, None)):
-        latents = latents_of(PRIOR, problem, w)
-        update_latents_(latents, weights, mask, torch.ones((), dtype=F64), Averaging(), None, 0)
-        results.append(latents)
-    assert torch.equal(results[0].rho, results[1].rho)
-    assert torch.equal(results[0].scale, results[1].scale)
+    keep = torch.ones_like(w, dtype=torch.bool)
+    keep[0, :12] = False  # the whole first layer of one chain
+    latents = latents_of(PRIOR, problem, w)
+    zeros = latents_of(PRIOR, problem, w)
+    one = torch.ones((), dtype=F64)
+    update_latents_(latents, w, keep, one, Averaging(), None, 0)
+    update_latents_(zeros, w * keep, None, one, Averaging(), None, 0)
+    assert torch.equal(latents.rho, zeros.rho)
+    assert latents.slab_prob[0, 0].item() == pytest.approx(0.1 / 1.8)  # slab_share of all shares
+    assert torch.equal(latents.slab_prob[1], zeros.slab_prob[1])
+    assert torch.equal(latents.scale[1], zeros.scale[1])
 
 
 def test_an_emptied_layer_can_fill_again():
@@ -138,11 +169,23 @@ def test_the_shared_noise_replaces_the_likelihoods_own():
     noise = SharedNoise.of(problem)
     log_lik, grad = problem.value_and_grad(w, batch)
     theirs, their_grad = other.value_and_grad(w, batch)
-    square_sum = noise.residual_square_sum(log_lik)
+    assumed = noise.assumed(w)
+    square_sum = noise.residual_square_sum(log_lik, assumed)
     predicted = problem.network.outputs(w, problem.x, {})[0]
     assert square_sum.item() == pytest.approx((predicted - problem.y).square().sum().item())
     torch.testing.assert_close(noise.log_lik(square_sum, scale[:, 0]), theirs)
-    torch.testing.assert_close(grad * noise.factor(scale), their_grad)
+    noise.rescale_(grad, assumed, scale)
+    torch.testing.assert_close(grad, their_grad)
+
+
+@pytest.mark.parametrize("kind", [SGLD, SGHMC])
+def test_a_step_reports_the_likelihood_with_the_shared_noise(kind):
+    problem, other = regression(0.7), regression(PRIOR.scale)
+    engine = kind(PRIOR, 1e-6, adapt="sa")
+    state = engine.init(problem, seeded(0), 2)
+    batch = Batch(problem.x, problem.y)
+    expected = other.value_and_grad(state.w, batch)[0].clone()
+    torch.testing.assert_close(engine.step(problem, state, batch)["log_lik"], expected)
 
 
 def test_the_noise_settles_by_the_residuals_alone():
@@ -179,11 +222,37 @@ def test_class_labels_have_no_noise_to_settle():
         Averaging(noise_first=-1)
 
 
-def test_two_noise_levels_are_refused():
-    data = torch.zeros(4, 3), torch.zeros(4, 1)
-    problem = Problem(nn.Linear(3, 1), Gaussian(learned=True), data)
-    with pytest.raises(ValueError, match="must not learn one too"):
-        SGLD(prior=GaussianLaplace()).init(problem, seeded(0))
+@pytest.mark.parametrize("kind", [SGLD, SGHMC])
+@pytest.mark.parametrize("adapt", ["none", "sa"])
+def test_a_noise_that_is_learned_follows_the_residuals_and_changes_nothing_else(kind, adapt):
+    held, learned = regression(0.7), regression(0.7, learned=True)
+    engine = kind(PRIOR, 1e-3, adapt=adapt, chain=Chain(thin=1, n_kept=3))
+    batch = Batch(held.x, held.y)
+    theirs, state = (engine.init(own, seeded(0), 2) for own in (held, learned))
+    variance, expected = 0.7**2, []
+    for _ in range(3):
+        outputs = held.network.outputs(theirs.w[:1], held.x, {})[0]
+        residual = (outputs - held.y).square().mean().item()
+        variance += 0.01 * (residual - variance)
+        expected.append(math.sqrt(variance))
+        log_lik = engine.step(held, theirs, batch)["log_lik"]
+        torch.testing.assert_close(engine.step(learned, state, batch)["log_lik"], log_lik)
+    torch.testing.assert_close(state.w[:, :-1], theirs.w)
+    torch.testing.assert_close(state.latents.scale, theirs.latents.scale)
+    found = predict(engine.posterior(learned, state), learned.x, n_samples=3)
+    assert found.noise_std.flatten().tolist() == pytest.approx(expected)
+
+
+def test_predictions_have_the_noise_that_the_chain_found():
+    x = normal(200, 3, seed=0)
+    y = x[:, :1] + 0.3 * normal(200, 1, seed=1)
+    problem = Problem(nn.Linear(3, 1).double(), Gaussian(learned=True), (x, y))
+    engine = SGLD(GaussianLaplace(), 1e-5, adapt="sa", chain=Chain(burn_in=1500, thin=50))
+    state = engine.init(problem, seeded(0))
+    for _ in range(2000):
+        engine.step(problem, state, Batch(x, y))
+    found = predict(engine.posterior(problem, state), x, n_samples=5)
+    assert found.noise_std.mean().item() == pytest.approx(0.3, rel=0.2)
 
 
 def test_omega_falls_from_its_first_value_and_never_exceeds_one():

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from bayesieve.core.batch import Batch
 from bayesieve.core.gaussian_laplace import GaussianLaplace
@@ -65,7 +66,7 @@ def test_the_noise_has_the_stated_variance():
     d = 20_000
     for engine, variance in (
         (SGLD(step_size=0.01, temperature=0.5), 2 * 0.01 * 0.5),
-        (SGHMC(step_size=0.01, temperature=0.5, friction=0.3), 2 * 0.01 * (0.3 - 0.005) * 0.5),
+        (SGHMC(step_size=0.2, temperature=0.5, friction=0.3), 2 * 0.2 * (0.3 - 0.1) * 0.5),
     ):
         state = run(engine, no_data(d), 1)
         error = math.sqrt(2 / d)  # relative, of a variance from d normals
@@ -82,16 +83,17 @@ def test_point_parameters_climb_without_noise_or_prior():
     torch.testing.assert_close(state.w[:, 1], 1e-3 * 8 * (square - 1))
 
 
-def test_the_metric_scales_step_and_noise_alike():
+@pytest.mark.parametrize(("kind", "share"), [(SGLD, 1.0), (SGHMC, 0.1 - 0.5 * 1e-3)])
+def test_the_metric_scales_step_and_noise_alike(kind, share):
     known = conjugate()
-    engine = SGLD(Normal(0.5), 1e-3, 0.5, preconditioned=True)
+    engine = kind(Normal(0.5), 1e-3, 0.5, preconditioned=True)
     state = engine.init(known.problem, seeded(0))
     noise = torch.empty(1, 4, dtype=F64).normal_(generator=seeded(0))
     grad = log_posterior_gradient(known, torch.zeros(1, 4, dtype=F64))
     engine.step(known.problem, state, Batch(known.x, known.y))
     square = 0.99 + 0.01 * (grad / 32).square()
     metric = 1 / (square.sqrt() + 1e-5)
-    expected = 1e-3 * metric * grad + (2 * 1e-3 * 0.5 * metric).sqrt() * noise
+    expected = 1e-3 * metric * grad + (2 * 1e-3 * share * 0.5 * metric).sqrt() * noise
     torch.testing.assert_close(state.w, expected)
 
 
@@ -151,6 +153,25 @@ def test_the_ring_keeps_the_newest_thinned_positions_oldest_first(n_steps, expec
         since = path[5:] or path[-1:]
         average = engine.average(problem, state, i).draws
         torch.testing.assert_close(average, torch.stack([w[i] for w in since]).mean(0)[None])
+
+
+class InverseTimes(TorchFunctionMode):
+    """Divides by a number as compiled code may: by multiplying with its rounded inverse."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func in (torch.Tensor.__truediv__, torch.Tensor.div, torch.div):
+            return args[0] * torch.tensor(1 / args[1], dtype=args[0].dtype)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("thin", [1, 7, 500])
+def test_no_rounding_of_a_quotient_moves_a_draw(thin):
+    steps = torch.arange(1, 5000, dtype=torch.float32)
+    expected = [max(1, -((10 - step) // thin)) for step in range(1, 5000)]
+    with InverseTimes():
+        assert (torch.tensor([21.0]) / 7).item() != 3  # what this test is about
+        seen = Chain(burn_in=10, thin=thin).n_seen(steps)
+    assert seen.tolist() == expected
 
 
 def test_a_warm_start_replaces_the_first_draw_and_the_average():

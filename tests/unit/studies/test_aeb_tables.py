@@ -11,7 +11,26 @@ from bayesieve.core.gaussian_laplace import GaussianLaplace
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sghmc import SGHMC
-from bayesieve.studies import aeb_logistic, aeb_uci
+from bayesieve.studies import aeb_linear, aeb_logistic, aeb_uci
+
+
+@pytest.mark.parametrize(
+    ("study", "flag"),
+    [
+        (aeb_linear, "--steps"),
+        (aeb_linear, "--data-sets"),
+        (aeb_logistic, "--steps"),
+        (aeb_logistic, "--data-sets"),
+        (aeb_uci, "--steps"),
+        (aeb_uci, "--splits"),
+    ],
+)
+@pytest.mark.parametrize("value", ["0", "-5", "1.5"])
+def test_nothing_to_do_is_refused(study, flag, value, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        study.main([f"{flag}={value}"])
+    said = capsys.readouterr().err
+    assert f"argument {flag}: must be a whole number > 0, got '{value}'" in said
 
 
 def test_logistic_data_have_the_stated_distribution():
