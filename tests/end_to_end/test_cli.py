@@ -119,6 +119,13 @@ def test_train_with_pruning_and_pictures(tmp_path):
     assert all(f"figures/{name}" in report for name in drawn)
 
 
+def test_only_pictures_that_are_there_are_announced(tmp_path, dense):
+    pruned = ("prune", dense, "--zeros", "0.5", "--out", tmp_path / "b")
+    assert "pictures and report: " in ok(*pruned).stdout
+    plain = ok(*pruned, "--no-figures", "--force").stdout.splitlines()
+    assert f"report: {tmp_path / 'b' / 'report.md'}" in plain
+
+
 def test_the_same_command_gives_the_same_weights(tmp_path, dense):
     ok("train", "--config", dense / "config.json", "--no-figures", "--out", tmp_path / "again")
     first, second = (load_file(p / "posterior.safetensors") for p in (dense, tmp_path / "again"))

@@ -61,6 +61,8 @@ def test_a_method_that_does_not_apply_is_named_with_the_reason(tmp_path):
         (("--set", "map.lr=1"), "--set must read METHOD.SECTION.NAME=VALUE"),
         (("--set", "mop.engine.lr=1"), "Did you mean 'map'"),
         (("--set", "map.engine.l=1"), "unknown key 'engine.l'"),
+        (("--methods", "map,sbnn,map"), "--methods names map twice"),
+        (("--methods", "map", "--set", "sbnn.engine.lr=1"), "--set changes sbnn, which --methods"),
     ],
 )
 def test_comparisons_that_cannot_be_meant(tmp_path, change, words):
@@ -149,6 +151,11 @@ def test_the_precision_of_training_is_passed_on_and_named(tmp_path):
 def test_a_setting_of_one_method_can_be_changed(tmp_path):
     (own,) = part(tmp_path / "a", "--methods", "map", "--set", "map.engine.lr=0.5")["methods"]
     assert "lr=0.5" in own["engine"]
+
+
+def test_a_method_alone_has_nothing_to_be_read(tmp_path):
+    part(tmp_path, "--methods", "map", "--seeds", "2")
+    assert "## Reading" not in (tmp_path / "compare.md").read_text()
 
 
 def test_held_out_examples_stand_in_for_the_test_split(tmp_path):

@@ -151,7 +151,9 @@ def test_verify_against_run_and_bundle(runs):
     assert result["max_difference"] < 1e-5
     assert result["n_inputs"] == 364
     assert as_json("verify", runs / "c", "--against", runs / "q")["max_difference"] == 0
-    assert "intact" in ok("verify", runs / "c").stdout
+    text = ok("verify", runs / "c").stdout
+    assert "intact" in text
+    assert "difference to recorded outputs" in text  # not a count of them
 
 
 def test_verify_finds_changes(runs, tmp_path):

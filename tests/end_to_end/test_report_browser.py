@@ -96,7 +96,7 @@ def test_the_slider_works_by_keyboard_and_the_curve_by_click(visit):
         page.keyboard.press("ArrowRight")
         points = data_of(page)["curve"]["points"]
         assert page.locator("#at-weights").text_content() == f"{points[2]['weights']:,}"
-        curve = page.locator('[data-panel="digits-curve"] svg')
+        curve = page.locator('[data-panel="digits-curve"] svg[role=img]')
         box = curve.bounding_box()
         page.mouse.click(box["x"] + box["width"] - 14, box["y"] + box["height"] / 2)
         assert page.locator("#cut").input_value() == "8"
@@ -279,6 +279,38 @@ def test_every_picture_hands_out_its_data(visit, name):
             rows = json.loads(text)
             assert len(csv.splitlines()) == len(rows) + 1 > 1
             assert "undefined" not in csv
+
+
+def test_lines_are_told_apart_without_colour(visit):
+    with visit("digits") as page:
+        panel = page.locator('[data-panel$="-reliability"]')
+        patterns = panel.locator(".legend line").evaluate_all(
+            "(nodes) => nodes.map((node) => node.getAttribute('stroke-dasharray'))"
+        )
+        drawn = panel.locator("svg[role=img] g[class] > path").evaluate_all(
+            "(nodes) => nodes.map((node) => node.getAttribute('stroke-dasharray'))"
+        )
+        assert len(set(patterns)) == 3
+        assert drawn == patterns
+
+
+def test_axes_name_the_target_and_no_dot_lies_on_their_edge(visit):
+    with visit("table") as page:
+        chart = page.locator('[data-panel$="-fit"] svg[role=img]')
+        text = chart.text_content()
+        assert "y, target" in text
+        assert "y, prediction" in text
+        floor = chart.locator(".axis-line").bounding_box()
+        dots = [dot.bounding_box() for dot in chart.locator("circle").all()]
+        assert min(dot["x"] for dot in dots) > floor["x"]
+        assert max(dot["y"] + dot["height"] for dot in dots) < floor["y"]
+
+
+def test_examples_stand_in_one_row(visit):
+    with visit("digits", viewport={"width": 1060, "height": 900}) as page:
+        cards = page.locator('[data-panel$="-examples-most"] .example').all()
+        assert len(cards) == 8
+        assert len({card.bounding_box()["y"] for card in cards}) == 1
 
 
 def test_several_runs(visit):

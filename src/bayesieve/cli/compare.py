@@ -8,10 +8,7 @@ import typer
 from bayesieve.cli.config_files import UsageError
 from bayesieve.cli.console import FiguresFlag, JsonFlag, print_json, print_table
 
-EXAMPLE = (
-    "Example: bayesieve compare --data mnist --net lenet-300-100 --epochs 20 --seeds 3 "
-    "--outside fashion-mnist --out runs/compare"
-)
+EXAMPLE = "Example: bayesieve compare --data digits --epochs 20 --out runs/compare"
 Name = TypeVar("Name", bound=str)
 _MODES: tuple[Literal["auto", "on", "off"], ...] = ("auto", "on", "off")
 _PRECISIONS: tuple[Literal["float32", "bf16"], ...] = ("float32", "bf16")

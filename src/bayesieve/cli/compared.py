@@ -104,14 +104,14 @@ def page(result: Mapping[str, Any], *, picture: str | None, level: int = 1) -> s
     header, *rows = result["table"]
     left = [f"- {own['name']} left out: {own['reason']}" for own in result["left_out"]]
     below = "#" * (level + 1)
+    sentences = [*(f"- {sentence}" for sentence in result["reading"]), *left]
     parts = [
         f"{'#' * level} {result['wanted']['net']} on {result['data']['name']}: {len(rows)} methods",
         _conditions(result),
         markdown_table(tuple(header), [tuple(row) for row in rows]),
         _legend(result),
         *([] if picture is None else [f"![every method in every metric]({picture})"]),
-        f"{below} Reading",
-        "\n".join([*(f"- {sentence}" for sentence in result["reading"]), *left]),
+        *([f"{below} Reading", "\n".join(sentences)] if sentences else []),
         *_ranks(result["standings"], below),
         "Made by\n\n```sh\n" + "\n".join(result["commands"]) + "\n```",
     ]

@@ -73,9 +73,14 @@ def run_comparison(
     """Measure every method, then write compare.json, .csv, .md and a picture."""
     budget = Budget(**numbers)
     names = wanted.methods or tuple(METHODS)
-    for name in names:
+    for i, name in enumerate(names):
         check_name("--methods", name)
+        if name in names[:i]:
+            raise UsageError(f"--methods names {name} twice; for repetitions give --seeds.")
     changes = read_changes(wanted.changes)
+    for name in changes:
+        if name not in names:
+            raise UsageError(f"--set changes {name}, which --methods leaves out.")
     device = choose_device(wanted.device)
     data = _data(wanted)
     wanted = replace(wanted, net=wanted.net or default_net(data))

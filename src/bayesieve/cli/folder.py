@@ -42,6 +42,13 @@ class RunFolder:
         return self.path / "figures"
 
     @property
+    def to_read(self) -> str:
+        """What there is for people to read, and where."""
+        drawn = any(self.figures.glob("*.png"))
+        what = "pictures and report" if drawn else "report"
+        return f"{what}: {self.path / 'report.md'}"
+
+    @property
     def finished(self) -> bool:
         """Whether the run came to its end: metrics.json is written last."""
         return (self.path / "metrics.json").is_file()

@@ -143,5 +143,5 @@ def show_pruned(rows: dict[str, dict[str, Any]], folder: RunFolder) -> None:
 
     print_quality("Test set, mean weights", rows)
     note(f"error against sparsity: {folder.path / 'curve.json'}")
-    print(f"pictures and report: {folder.path / 'report.md'}")
+    print(folder.to_read)
     print(f"next: bayesieve report {folder.path} (a page to try it), bayesieve compact --help")

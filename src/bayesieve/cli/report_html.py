@@ -13,7 +13,8 @@ from bayesieve.cli.folder import RunFolder
 EXAMPLE = "Example: bayesieve report runs/a runs/b -o report.html"
 
 Runs = Annotated[
-    list[Path], typer.Argument(help="Run folders of `train`, `prune` or `demo`.", metavar="RUN...")
+    list[Path],
+    typer.Argument(help="Run folders of `train`, `prune`, `sieve` or `demo`.", metavar="RUN..."),
 ]
 Out = Annotated[
     Path | None,

@@ -32,6 +32,10 @@ def reproduce(
     json: JsonFlag = False,
 ) -> None:
     """List every table and figure of the papers with our numbers, run a study again, or verify."""
+    given = {"--quick": quick, "--full": full, "--seeds": seeds, "--device": device, "--out": out}
+    if name in ("list", "verify") and any(given.values()):
+        unused = ", ".join(flag for flag, value in given.items() if value)
+        raise UsageError(f"reproduce {name} runs no study: leave out {unused}, or name one.")
     if name == "list":
         _list(results, json=json)
     elif name == "verify":

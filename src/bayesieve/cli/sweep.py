@@ -9,10 +9,7 @@ from bayesieve.cli.config_files import UsageError, from_dict, read_config
 from bayesieve.cli.console import FiguresFlag, JsonFlag, print_json, print_table
 from bayesieve.cli.flags import Settings, with_settings
 
-EXAMPLE = (
-    "Example: bayesieve sweep --data mnist --net lenet-300-100 --engine sbnn --epochs 20 "
-    "--trials 30 --out runs/sweep"
-)
+EXAMPLE = "Example: bayesieve sweep --data digits --epochs 20 --trials 9 --out runs/s"
 
 
 @with_settings

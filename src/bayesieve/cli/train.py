@@ -29,10 +29,7 @@ from bayesieve.cli.folder import RunFolder
 if TYPE_CHECKING:
     from bayesieve.cli.building import Plan
 
-EXAMPLE = (
-    "Example: bayesieve train --data mnist --net lenet-300-100 --engine sbnn --epochs 60 "
-    "--zeros 0.985 --out runs/a"
-)
+EXAMPLE = "Example: bayesieve train --data digits --epochs 60 --zeros 0.9 --out runs/a"
 _MAY_CHANGE = {"device", "compile", "checkpoint_every", "threads"}  # of the section training
 Out = Annotated[Path | None, typer.Option(help="Run folder to write (needed unless --dry-run).")]
 ConfigFile = Annotated[
@@ -138,5 +135,5 @@ def _show(result: dict[str, Any], folder: RunFolder) -> None:
     from bayesieve.cli.results import print_quality, with_draws
 
     print_quality("Test set", with_draws(result))
-    print(f"pictures and report: {folder.path / 'report.md'}")
+    print(folder.to_read)
     print(f"next: bayesieve report {folder.path} (a page to try it), bayesieve prune --help")

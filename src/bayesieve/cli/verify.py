@@ -12,6 +12,13 @@ BundleArgument = Annotated[Path, typer.Argument(help="Bundle folder.", metavar="
 Against = Annotated[
     Path | None, typer.Option("--against", help="Run or bundle that must give the same outputs.")
 ]
+_WORDS = {
+    "files": "files, checksums right",
+    "recorded_outputs": "difference to recorded outputs",
+    "max_difference": "difference of outputs",
+    "n_inputs": "inputs compared",
+    "changed_predictions": "changed predictions",
+}
 
 
 def verify(bundle: BundleArgument, against: Against = None, json: JsonFlag = False) -> None:
@@ -22,5 +29,7 @@ def verify(bundle: BundleArgument, against: Against = None, json: JsonFlag = Fal
     if json:
         print_json(result)
         return
-    rows = [(name, f"{v:.3g}" if isinstance(v, float) else str(v)) for name, v in result.items()]
+    shown = {name: v for name, v in result.items() if v is not None}
+    rows = [(_WORDS.get(name, name), f"{v:.3g}" if isinstance(v, float) else str(v))
+            for name, v in shown.items()]  # fmt: skip
     print_table(f"{bundle} is intact", ("", ""), rows)

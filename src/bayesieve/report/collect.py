@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from bayesieve import __version__
-from bayesieve.assess.diagnostics import effective_sample_size, split_rhat
+from bayesieve.assess.diagnostics import effective_sample_size, moves, split_rhat
 from bayesieve.core.posterior import Samples, posterior_of
 from bayesieve.report import curve, looks, quality
 from bayesieve.report.embed import embed
@@ -30,12 +30,15 @@ def collect(sources: Sequence[Source], *, limits: Limits | None = None) -> Json:
     """
     if not sources:
         raise ValueError("report: give at least one run.")
-    own = (limits or Limits()).shared(len(sources))
+    weights = [sum(part.stop - part.start for _, part in curve.prunable(own.posterior))
+               for own in sources]  # fmt: skip
+    kept = [int(own.posterior.mean.count_nonzero()) for own in sources]
+    parts = (limits or Limits()).shared(weights, kept)
     return {
         "format": FORMAT,
         "version": VERSION,
         "bayesieve": __version__,
-        "runs": [collect_run(source, own) for source in sources],
+        "runs": [collect_run(*pair) for pair in zip(sources, parts, strict=True)],
     }
 
 
@@ -162,7 +165,7 @@ def chains(source: Source) -> Json | None:
     if len(own) != len(models) or n < 4:
         return None
     draws = torch.stack([posterior.draws[:n] for posterior in own])
-    moving = (draws.flatten(0, 1).std(0) > 0).nonzero().flatten()
+    moving = moves(draws).nonzero().flatten()
     if not len(moving):
         return None
     some = moving[torch.linspace(0, len(moving) - 1, min(_WATCHED, len(moving))).round().long()]

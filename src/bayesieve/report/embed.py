@@ -30,14 +30,13 @@ from bayesieve.deliver.graph_json import trace
 from bayesieve.errors import UnsupportedModelError, VerificationError
 from bayesieve.report.packing import Json, index_kind, pack, rounded, short
 from bayesieve.report.quality import factor_90
-from bayesieve.report.source import Limits, Source
+from bayesieve.report.source import DRAWN_BYTES, MOST_DRAWS, WEIGHT_BYTES, Limits, Source
 from bayesieve.report.stored import run_embedded
 
 TOLERANCE = 1e-3  # of probabilities, or of the standard deviation of the targets
 _CHECKED = 500  # test examples compared in torch when the page is built
 _SHOWN = 8  # test examples whose answers the page compares itself with
 _DRAWN = 2  # of them with the average over the embedded draws
-_MOST_DRAWS = 16
 _FEWEST_DRAWS = 4
 _STEPS = (LinearStep, ConvStep, PadStep, PoolStep, ActivationStep, AffineStep)
 
@@ -67,11 +66,11 @@ def embed(source: Source, levels: Tensor, limits: Limits) -> Embedded:
     except UnsupportedModelError as error:
         return Embedded(None, str(error).removeprefix("export_c: "))
     stored = sum(_n_kept(own.step) for own in chain)
-    if stored * 5 > limits.model_bytes:
+    taken = WEIGHT_BYTES * stored
+    if taken > limits.model_bytes:
         return Embedded(
             None,
-            f"its {stored:,} weights would take {stored * 5 / 1e6:.1f} MB of the page: "
-            "prune it first",
+            f"its {stored:,} weights would take {taken / 1e6:.1f} MB of the page: prune it first",
         )
     # Chains that were pruned keep weights in other places than this one: its own draws alone fit.
     pool = posterior if isinstance(source.model, SparseModel) else posterior_of(source.averaged)
@@ -145,10 +144,10 @@ def _n_kept(step: Step) -> int:
 
 
 def _room_for_draws(posterior: Posterior, n_weights: int, limits: Limits) -> int:
-    """How many draws of so many weights fit, two bytes each; none rather than a few."""
+    """How many draws of so many weights fit; none rather than a few."""
     if not has_spread(posterior):
         return 0
-    fitting = min(_MOST_DRAWS, limits.draw_bytes // max(2 * n_weights, 1))
+    fitting = min(MOST_DRAWS, limits.draw_bytes // max(DRAWN_BYTES * n_weights, 1))
     if fitting < _FEWEST_DRAWS:
         return 0
     return min(fitting, len(posterior.draws)) if isinstance(posterior, Samples) else fitting

@@ -12,8 +12,8 @@ from importlib import resources
 
 from bayesieve.report.card import headline_rows
 from bayesieve.report.packing import Json
+from bayesieve.report.source import MAX_BYTES
 
-MAX_BYTES = 3_000_000
 _SCRIPTS = (
     "numbers.js", "forward.js", "svg.js", "charts.js", "sieve.js", "pictures.js", "examples.js",
     "inputs.js", "play.js", "sections.js", "page.js",

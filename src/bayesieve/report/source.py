@@ -1,12 +1,19 @@
 """What a report is made from: a finished run as objects, whatever folder it came from."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bayesieve.core.posterior import Model, Posterior, posterior_of
 from bayesieve.data import DataSet
 from bayesieve.sieve.scores import ScoreName
+
+MAX_BYTES = 3_000_000  # of a page
+WEIGHT_BYTES = 5  # of a kept weight in the page: its place, value and level
+DRAWN_BYTES = 2  # of a kept weight in each draw
+MOST_DRAWS = 16
+_FRAME = 150_000  # of a page for style and scripts
+_REST = 200_000  # of a run for curves, examples, pictures of the first layer, scales of draws
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +70,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Limits:
-    """How much a run may put into the page.
+    """How much may go into a page, all runs together where sizes are meant.
 
     Args:
         points: positions of the slider.
@@ -79,23 +86,45 @@ class Limits:
     draws: int = 32
     shown_weights: int = 500_000
     model_bytes: int = 700_000
-    draw_bytes: int = 300_000
+    draw_bytes: int = 900_000
     compacted: int = 1_000_000
     examples: int = 8
 
-    def shared(self, n_runs: int) -> "Limits":
-        """The part of one run among several, so that the page stays below its size.
+    def shared(self, weights: Sequence[int], kept: Sequence[int]) -> list["Limits"]:
+        """The part of each of several runs, so that the page stays below its size.
+
+        What a small network does not need goes to the larger ones. Draws get what the rest leaves
+        of the page, up to `draw_bytes`, and a third of that in any case.
+
+        Args:
+            weights: of each run, how many can be shown in pictures of zeros.
+            kept: of each run, how many are not zero.
 
         Example:
-            >>> Limits().shared(4).model_bytes
-            175000
+            >>> small, large = Limits().shared([9_000, 270_000], [1_000, 100_000])
+            >>> small.model_bytes, large.model_bytes, large.draw_bytes
+            (350000, 500000, 868000)
         """
-        return Limits(
-            self.points,
-            self.draws,
-            self.shown_weights // n_runs,
-            self.model_bytes // n_runs,
-            self.draw_bytes // n_runs,
-            self.compacted,
-            self.examples,
-        )
+        shown, seen = _divided(self.shown_weights, weights)
+        models, stored = _divided(self.model_bytes, [WEIGHT_BYTES * n for n in kept])
+        taken = _FRAME + _REST * len(kept) + 4 * (seen + stored) // 3  # base64
+        room = max(self.draw_bytes // 3, min(self.draw_bytes, 3 * (MAX_BYTES - taken) // 4))
+        draws, _ = _divided(room, [MOST_DRAWS * DRAWN_BYTES * n for n in kept])
+        parts = zip(shown, models, draws, strict=True)
+        return [replace(self, shown_weights=a, model_bytes=b, draw_bytes=c) for a, b, c in parts]
+
+
+def _divided(room: int, needs: Sequence[int]) -> tuple[list[int], int]:
+    """Bounds for each, no less than an equal part, and what all take together.
+
+    Who needs less than an equal part leaves the rest to the others.
+
+    Example:
+        >>> _divided(90, [10, 100, 35])
+        ([30, 45, 35], 90)
+    """
+    taken = [0] * len(needs)
+    for rank, i in enumerate(sorted(range(len(needs)), key=lambda i: needs[i])):
+        taken[i] = min(needs[i], (room - sum(taken)) // (len(needs) - rank))
+    # Needs are estimates: a layer that is used twice is stored twice.
+    return [max(own, room // len(needs)) for own in taken], sum(taken)

@@ -26,7 +26,8 @@ def write_report(
 
     Args:
         model: a posterior or a sparse model.
-        data: what it was trained and tested on; the page tests it on `data.test`.
+        data: what it was trained and tested on; the page tests it on `data.test`. Own tensors
+            become one by `DataSet(name, Examples(x, y), Examples(x_test, y_test), task, classes)`.
         path: of the page; its folder must exist.
         name: of the model, in the page.
         before: a model to compare with, such as the one that was pruned.
@@ -47,6 +48,12 @@ def write_report(
         >>> write_report(run.posterior, data, path, limits=Limits(points=2)).name
         'report.html'
     """
+    if not isinstance(data, DataSet):
+        raise TypeError(
+            f"write_report: data must be a DataSet, got {type(data).__name__}. Make one of tensors "
+            'by bayesieve.data.DataSet("mine", Examples(x, y), Examples(x_test, y_test), '
+            '"classification", ("no", "yes")), or "regression" without classes.'
+        )
     source = Source(
         name,
         f"{name} on {data.name}",

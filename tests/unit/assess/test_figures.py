@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from bayesieve.assess import figures
-from bayesieve.assess.figures import quality, sparsity, style
+from bayesieve.assess.figures import examples, quality, sparsity, style
 from bayesieve.assess.metrics import ReliabilityBins
 
 BINS = ReliabilityBins((0.0, 0.3, 0.8), (0.0, 0.2, 0.7), (0, 4, 6), (0.0, 0.2, 0.5, 1.0))
@@ -127,12 +127,49 @@ def test_layers_show_counts_and_shares() -> None:
     assert axes.get_title(loc="left") == "Kept per layer: 0.48% of 1,040 weights kept"
 
 
-def test_reliability_joins_only_bins_with_enough_examples() -> None:
-    bins = ReliabilityBins((0.2, 0.4, 0.9), (1.0, 0.5, 0.9), (1, 500, 1500), (0.0, 0.3, 0.6, 1.0))
+def test_reliability_takes_bins_together_until_each_has_enough_examples() -> None:
+    bins = ReliabilityBins(
+        (0.2, 0.4, 0.6, 0.8, 0.95),
+        (1.0, 0.5, 0.0, 0.75, 0.9),
+        (1, 4, 2, 8, 300),
+        (0.0, 0.3, 0.5, 0.7, 0.9, 1.0),
+    )
     axes = style.new_figure(4, 3).add_subplot()
     quality.draw_reliability(axes, {"a": bins})
-    assert np.allclose(axes.lines[1].get_xydata(), [[0.4, 0.5], [0.9, 0.9]])
-    assert np.allclose(axes.collections[1].get_offsets(), [[0.2, 1.0]])
+    # 8 and 2 make ten; the five least sure are too few for a point of their own
+    confidence, accuracy = (1 * 0.2 + 4 * 0.4 + 2 * 0.6 + 8 * 0.8) / 15, (1 + 2 + 0 + 6) / 15
+    curve = _curves(axes)[0]
+    assert np.allclose(curve.get_xydata(), [[confidence, accuracy], [0.95, 0.9]])
+    # at the ends q of the bar 270 right among 300 are just 1.645 standard deviations away
+    ends = axes.lines[2].get_ydata()
+    assert np.allclose(np.abs(0.9 - ends), 1.645 * np.sqrt(ends * (1 - ends) / 300))
+    assert ends[0] < 0.9 < ends[1]
+    assert axes.get_xlim()[0] == 0.2  # the least sure bin
+
+
+def _curves(axes):
+    """The labelled lines: neither the diagonal nor the bars of the intervals."""
+    return [line for line in axes.lines if not line.get_label().startswith("_")]
+
+
+def test_a_small_test_set_still_has_a_reliability_curve() -> None:
+    axes = style.new_figure(4, 3).add_subplot()
+    quality.draw_reliability(
+        axes, {"a": ReliabilityBins((0.5, 0.9), (0.0, 1.0), (1, 3), (0.0, 0.7, 1.0))}
+    )
+    assert _curves(axes)[0].get_xydata().tolist() == [pytest.approx([0.8, 0.75])]
+
+
+def test_lines_are_told_apart_without_colour() -> None:
+    axes = style.new_figure(4, 3).add_subplot()
+    quality.draw_reliability(axes, {"a": EVEN, "b": EVEN, "c": EVEN})
+    markers = [line.get_marker() for line in _curves(axes)]
+    assert len(set(markers)) == 3
+    axes = style.new_figure(4, 3).add_subplot()
+    targets = np.array([0.0, 1.0])
+    examples._draw_fit(axes, targets, np.array([0.0, 9.0]), np.ones(2))
+    assert len({line.get_marker() for line in _curves(axes)}) == 2
+    assert len({str(dash) for dash in style.series_dashes(6)}) == 6
 
 
 WRONG: dict[str, tuple[Draw, str]] = {

@@ -69,6 +69,8 @@ def test_a_run_leaves_record_table_and_rows(tmp_path, monkeypatch):
         (("tdamp-uci", "--out", "x"), "--quick or --full"),
         (("tdamp-uci", "--quick"), "--out runs/again"),
         (("verify", "--results", "no-such-folder"), "no folder no-such-folder"),
+        (("list", "--quick"), "reproduce list runs no study: leave out --quick"),
+        (("--seeds", "2", "--out", "x"), "leave out --seeds, --out"),
     ],
 )
 def test_what_is_asked_must_be_clear(arguments, words):

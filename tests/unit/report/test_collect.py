@@ -19,7 +19,14 @@ from bayesieve.report.curve import _without_zeros
 from bayesieve.report.inputs import describe_inputs
 from bayesieve.report.looks import importance
 from bayesieve.report.packing import unpack
-from bayesieve.report.source import Source
+from bayesieve.report.source import (
+    DRAWN_BYTES,
+    MAX_BYTES,
+    MOST_DRAWS,
+    WEIGHT_BYTES,
+    Limits,
+    Source,
+)
 from reports import QUICK, digits_source, table_data, table_source
 
 DOCS = Path(__file__).parents[3] / "docs" / "report.md"
@@ -192,6 +199,34 @@ def test_several_runs_share_the_page():
     assert [run["task"] for run in data["runs"]] == ["regression", "classification"]
     with pytest.raises(ValueError, match="give at least one run"):
         collect([])
+
+
+def test_runs_beside_each_other_keep_their_draws():
+    """Three LeNet-300-100 with 5 % of their weights have room for draws that are worth showing."""
+    for own in Limits().shared([266_200] * 3, [13_331] * 3):
+        assert own.draw_bytes // (DRAWN_BYTES * 13_331) >= 8
+        assert own.model_bytes >= WEIGHT_BYTES * 13_331
+
+
+def test_a_small_run_leaves_its_room_to_a_large_one():
+    small, large = Limits().shared([12_000, 200_000], [1_200, 100_000])
+    assert large.model_bytes >= WEIGHT_BYTES * 100_000  # more than half of what there is
+    assert small.model_bytes >= WEIGHT_BYTES * 1_200
+    assert small.draw_bytes >= MOST_DRAWS * DRAWN_BYTES * 1_200
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+def test_what_all_runs_may_take_fits_into_a_page(n):
+    weights, kept = 300_000, 20_000
+    parts = Limits().shared([weights] * n, [kept] * n)
+    total = sum(
+        min(weights, own.shown_weights)
+        + min(WEIGHT_BYTES * kept, own.model_bytes)
+        + min(MOST_DRAWS * DRAWN_BYTES * kept, own.draw_bytes)
+        for own in parts
+    )
+    # 117 kB of style and scripts; beside these arrays a run on MNIST takes up to 185 kB
+    assert 4 / 3 * total + 117_000 + 185_000 * n < MAX_BYTES
 
 
 def test_history_of_a_population_is_its_first_member():

@@ -9,11 +9,15 @@ import subprocess
 from html.parser import HTMLParser
 
 import pytest
+import torch
 
+from bayesieve.assess.figures.quality import _plausible, _taken_together
+from bayesieve.assess.metrics import ReliabilityBins
 from bayesieve.report import page as pages
 from bayesieve.report.card import headline_rows, model_card
 from bayesieve.report.collect import collect
 from bayesieve.report.page import asset, page, script_text
+from bayesieve.report.writing import write_report
 from reports import QUICK, digits_source, node
 
 HOSTILE = "</script><img src=x onerror=alert(1)><!--"
@@ -104,6 +108,15 @@ def test_the_card_holds_the_same_numbers(data):
     assert "\n# d" not in bad
 
 
+def test_own_tensors_are_told_how_to_become_a_data_set(tmp_path):
+    model = digits_source(epochs=1).model
+    with pytest.raises(
+        TypeError, match=r"must be a DataSet, got tuple. Make one .* Examples\(x, y\)"
+    ):
+        write_report(model, (torch.zeros(2, 64), torch.zeros(2)), tmp_path / "page.html")
+    assert not list(tmp_path.iterdir())
+
+
 def test_every_script_parses():
     if shutil.which("node") is None:
         pytest.skip("Node.js is not on the path")
@@ -136,6 +149,24 @@ def test_csv_quotes_what_needs_it():
 def test_ticks_are_round_and_inside():
     assert node("return ticks(0, 1, 5);") == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1])
     assert node("return logTicks(0.02, 0.7);") == pytest.approx([0.02, 0.05, 0.1, 0.2, 0.5])
+
+
+def test_bins_with_few_examples_are_taken_together_as_in_the_figures():
+    bins = ReliabilityBins(
+        (0.2, 0.4, 0.55, 0.6, 0.8, 0.95),
+        (1.0, 0.5, 0.0, 0.0, 0.75, 0.9),
+        (1, 4, 0, 2, 8, 300),
+        (0.0, 0.3, 0.5, 0.58, 0.7, 0.9, 1.0),
+    )
+    packed = {key: list(getattr(bins, key)) for key in ("confidence", "accuracy", "count")}
+    rows = node("return takenTogether(given.bins);", bins=packed)
+    confidence, accuracy, count = _taken_together(bins)
+    assert [row["n"] for row in rows] == count.tolist() == [15, 300]
+    assert [row["confidence"] for row in rows] == pytest.approx(confidence.tolist())
+    assert [row["accuracy"] for row in rows] == pytest.approx(accuracy.tolist())
+    bars = node("return given.rows.map((row) => plausible(row.accuracy, row.n));", rows=rows)
+    for i, side in enumerate(_plausible(accuracy, count)):
+        assert [bar[i] for bar in bars] == pytest.approx(side.tolist())
 
 
 def test_a_drawing_is_brought_to_the_size_of_the_data():

@@ -145,10 +145,12 @@ def _draw_fit(
     axes.plot(ends, ends, color=MUTED, lw=1, ls=(0, (4, 3)), zorder=1)
     inside = np.abs(x - y) <= NormalDist().inv_cdf(0.95) * bar
     alpha = float(np.clip(30 / np.sqrt(y.size), 0.25, 0.9))
-    for members, color, word in ((inside, BLUE, "inside"), (~inside, VERMILION, "outside")):
+    kinds = ((inside, BLUE, "o", "inside"), (~inside, VERMILION, "D", "outside"))
+    for members, color, marker, word in kinds:
         label = f"{word} the 90% interval ({percent(members.mean())})"
         axes.vlines(x[members], (y - bar)[members], (y + bar)[members], color, lw=1, alpha=0.4)
-        axes.plot(x[members], y[members], "o", ms=4, mew=0, color=color, alpha=alpha, label=label)
+        (dots,) = axes.plot(x[members], y[members], marker, ms=4, mew=0, color=color, label=label)
+        dots.set_alpha(alpha)
     axes.set_xlim(*ends)
     axes.set_ylim(*ends)
 

@@ -1,7 +1,10 @@
 """How far the probabilities can be trusted: calibration, confusion, uncertainty."""
 
+import math
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,6 +15,7 @@ from bayesieve.assess.figures.style import (
     BLUE,
     HEAT,
     INK,
+    MARKERS,
     MUTED,
     NOTE_SIZE,
     ORANGE,
@@ -28,6 +32,7 @@ from bayesieve.assess.figures.style import (
 )
 from bayesieve.assess.metrics import ReliabilityBins
 
+_Column: TypeAlias = NDArray[np.float64]
 _SHARES = np.array([0.0, 0.01, 0.1, 0.5, 1.0])  # ticks of the colour bar of a confusion matrix
 
 
@@ -58,36 +63,41 @@ def reliability_diagram(runs: Mapping[str, ReliabilityBins], path: str | Path) -
 def draw_reliability(axes: Axes, runs: Mapping[str, ReliabilityBins]) -> None:
     """Draw the reliability curves on `axes`, the area of each marker growing with its bin.
 
-    Bins with under 10 examples, or under 0.2% of them, are pale and not joined: their accuracy is
-    mostly noise.
+    Neighbouring bins are taken together until each holds 10 examples and 0.2% of them: the accuracy
+    of fewer is mostly noise. A bar spans the accuracies that so many examples leave plausible,
+    Wilson's interval of 90%. The axes begin at the fifth below all of it.
 
     Example:
         >>> axes = new_figure(3, 3).add_subplot()
-        >>> bins = ReliabilityBins((0.3, 0.8), (0.2, 0.7), (4, 6), (0.0, 0.5, 1.0))
+        >>> bins = ReliabilityBins((0.3, 0.8), (0.2, 0.7), (40, 60), (0.0, 0.5, 1.0))
         >>> draw_reliability(axes, {"before": bins})
         >>> axes.get_legend().get_texts()[0].get_text()
         'before (ECE 10%)'
     """
     axes.plot([0, 1], [0, 1], color=MUTED, lw=1, ls=(0, (4, 3)), zorder=1)
-    for (label, bins), color in zip(runs.items(), series_colors(len(runs)), strict=True):
-        count = np.array(bins.count)
-        if count.sum() == 0:
+    floor = 1.0
+    looks = zip(series_colors(len(runs)), cycle(MARKERS), strict=False)
+    for (label, bins), (color, marker) in zip(runs.items(), looks, strict=False):
+        if sum(bins.count) == 0:
             raise ValueError(f"reliability_diagram: the bins of '{label}' are empty.")
-        share = count / count.sum()
-        x, y = np.array(bins.confidence), np.array(bins.accuracy)
-        solid = (count >= 10) & (share >= 0.002)
-        pale = (count > 0) & ~solid
-        area = 14 + 70 * np.sqrt(share[solid])
+        x, y, count = _taken_together(bins)
+        low, high = _plausible(y, count)
+        area = 14 + 70 * np.sqrt(count / count.sum())
         text = f"{label} (ECE {percent(bins.ece)})"
-        axes.plot(x[solid], y[solid], color=color, lw=2, zorder=2, label=text)
-        axes.scatter(x[solid], y[solid], s=area, color=color, edgecolor="white", lw=0.8, zorder=3)
-        axes.scatter(x[pale], y[pale], s=10, color=color, alpha=0.35, lw=0, zorder=3)
-    dress(axes, title="Reliability", xlabel="confidence", ylabel="accuracy")
-    axes.set_xlim(0, 1.015)
-    axes.set_ylim(-0.015, 1.015)
+        # lines, since the legend looks for a place free of those
+        axes.plot(np.stack([x, x]), np.stack([low, high]), color=color, lw=1.4, alpha=0.55)
+        axes.plot(x, y, color=color, marker=marker, lw=2, ms=4, zorder=2, label=text)
+        axes.scatter(x, y, s=area, color=color, marker=marker, edgecolor="white", lw=0.8, zorder=3)
+        least_sure = min(c for c, n in zip(bins.confidence, bins.count, strict=True) if n)
+        floor = min(floor, least_sure, float(low.min()))
+    ylabel = "accuracy, with its 90% interval"
+    dress(axes, title="Reliability", xlabel="confidence", ylabel=ylabel)
+    start = math.floor(5 * floor) / 5  # nothing is sure by less, nor right less often
+    axes.set_xlim(start, 1.015)
+    axes.set_ylim(start - 0.015, 1.015)
     percent_ticks(axes.xaxis)
     percent_ticks(axes.yaxis)
-    legend(axes, "upper left")
+    legend(axes)
 
 
 def confusion_matrix(matrix: ArrayLike, class_names: Sequence[str], path: str | Path) -> Path:
@@ -167,6 +177,40 @@ def uncertainty_per_class(
     axes.tick_params(axis="y", length=0)
     legend(axes, "lower right")
     return save(figure, path)
+
+
+def _taken_together(bins: ReliabilityBins) -> tuple[_Column, _Column, _Column]:
+    """Confidence, accuracy and count of groups of neighbouring bins, each (g,), least sure first.
+
+    From the surest bin down, where most examples are; what is left over at the end joins the last.
+    """
+    least = max(10, 0.002 * sum(bins.count))
+    groups: list[list[float]] = []
+    full = True
+    for confidence, accuracy, n in zip(
+        bins.confidence[::-1], bins.accuracy[::-1], bins.count[::-1], strict=True
+    ):
+        if n == 0:
+            continue
+        if full:
+            groups.append([0.0, 0.0, 0.0])
+        groups[-1] = [
+            a + b for a, b in zip(groups[-1], (n * confidence, n * accuracy, n), strict=True)
+        ]
+        full = groups[-1][2] >= least
+    if not full and len(groups) > 1:
+        rest = groups.pop()
+        groups[-1] = [a + b for a, b in zip(groups[-1], rest, strict=True)]
+    confidence, accuracy, count = np.array(groups[::-1]).T
+    return confidence / count, accuracy / count, count
+
+
+def _plausible(share: _Column, count: _Column) -> tuple[_Column, _Column]:
+    """Wilson's interval of 90% for shares of so many examples."""
+    z2 = 1.645**2 / count
+    middle = (share + z2 / 2) / (1 + z2)
+    half = np.sqrt(z2 * (share * (1 - share) + z2 / 4)) / (1 + z2)
+    return middle - half, middle + half
 
 
 def _draw_histogram(axes: Axes, runs: Mapping[str, ReliabilityBins]) -> None:

@@ -23,6 +23,7 @@ from bayesieve.assess.figures.style import (
     plain_ticks,
     save,
     series_colors,
+    series_dashes,
 )
 
 
@@ -202,12 +203,13 @@ def inclusion_cdf(values: Mapping[str, ArrayLike], path: str | Path) -> Path:
     figure = new_figure(6.4 if few else 7.8, 4.0)
     axes = figure.subplots()
     grid = np.linspace(0, 1, 801)
-    for (name, layer), color in zip(values.items(), series_colors(len(values)), strict=True):
+    looks = zip(series_colors(len(values)), series_dashes(len(values)), strict=True)
+    for (name, layer), (color, dash) in zip(values.items(), looks, strict=True):
         inclusion = np.sort(np.asarray(layer, dtype=float).ravel())
         if inclusion.size == 0 or not (inclusion[0] >= 0 and inclusion[-1] <= 1):
             raise ValueError(f"inclusion_cdf: layer '{name}' must hold numbers between 0 and 1.")
         share = np.searchsorted(inclusion, grid, side="right") / inclusion.size
-        axes.step(grid, share, where="post", color=color, lw=2, label=name)
+        axes.step(grid, share, where="post", color=color, ls=dash, lw=2, label=name)
     axes.axvline(0.5, color=GRID, lw=1.5, zorder=0)
     title = "Inclusion probabilities per layer"
     dress(axes, title=title, xlabel="inclusion probability p", ylabel="share of weights at most p")

@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from matplotlib import colormaps
 from matplotlib.axes import Axes
@@ -17,6 +17,8 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+Dash: TypeAlias = str | tuple[float, tuple[float, ...]]
 
 BLUE = "#0072B2"
 VERMILION = "#D55E00"
@@ -30,6 +32,15 @@ MUTED = "#6B6B6B"
 RULE = "#C8C8C8"
 GRID = "#ECECEC"
 HEAT = "Blues"
+MARKERS = "os^DvP"  # one per colour of the palette, for readers in grey
+DASHES: tuple[Dash, ...] = (
+    "-",
+    (0, (5, 2)),
+    (0, (1.2, 1.4)),
+    (0, (6, 2, 1.2, 2)),
+    (0, (8, 2)),
+    (0, (3, 1.5, 1, 1.5, 1, 1.5)),
+)
 
 Corner = Literal["best", "upper left", "lower right"]
 
@@ -111,6 +122,18 @@ def series_colors(n: int) -> list[str]:
         return list(PALETTE[:n])
     ramp = colormaps["viridis"]
     return [to_hex(ramp(0.92 * i / (n - 1))) for i in range(n)]
+
+
+def series_dashes(n: int) -> list[Dash]:
+    """Return n line styles beside `series_colors`, so that lines are told apart in grey too.
+
+    The ramp of many lines goes from dark to light, and stays solid.
+
+    Example:
+        >>> series_dashes(2), set(series_dashes(20))
+        (['-', (0, (5, 2))], {'-'})
+    """
+    return list(DASHES[:n]) if n <= len(DASHES) else ["-"] * n
 
 
 def percent(fraction: float, significant: int = 2) -> str:

@@ -15,6 +15,7 @@ from bayesieve.assess.figures.style import (
     plain_ticks,
     save,
     series_colors,
+    series_dashes,
 )
 
 # (title, axis label, names of the quantities, whether they are fractions)
@@ -90,11 +91,13 @@ def _draw_panel(
     names: Sequence[str],
 ) -> None:
     marker = "o" if len(epochs) <= 15 else ""
-    for name, color in zip(names, series_colors(len(names)), strict=True):
+    looks = zip(series_colors(len(names)), series_dashes(len(names)), strict=True)
+    for name, (color, dash) in zip(names, looks, strict=True):
         values = np.array([row.get(name, np.nan) for row in history], dtype=float)
         known = np.isfinite(values)
         x = np.asarray(epochs)[known]
-        axes.plot(x, values[known], color=color, lw=2, marker=marker, ms=4, label=_words(name))
+        (line,) = axes.plot(x, values[known], color=color, lw=2, marker=marker, ms=4)
+        line.set(linestyle=dash, label=_words(name))
 
 
 def _words(name: str) -> str:

@@ -1,6 +1,6 @@
 // Charts of one run; each takes a run of the report and returns a panel.
 
-// Lines over common axes. series: [{name, points: [[x, y]], kind, steps, dash, dots}]
+// Lines over common axes. series: [{name, points: [[x, y, radius]], kind, steps, dots, bare, faint}]
 function lines({ series, x, y, label, height, guide, marks }) {
   const names = series.filter((own) => own.name).map((own) => [own.name, own.kind]);
   const holder = responsive((width) => {
@@ -10,7 +10,7 @@ function lines({ series, x, y, label, height, guide, marks }) {
     for (const one of series) {
       const style = { fill: "none", stroke: "currentColor", "stroke-width": 2, "stroke-linejoin": "round" };
       const holder = shape("g", { class: one.kind });
-      if (one.dash) style["stroke-dasharray"] = "5 4";
+      if (names.length > 1) style["stroke-dasharray"] = DASHES[one.kind];
       if (one.faint) style["stroke-opacity"] = 0.45;
       if (!one.bare) holder.append(shape("path", { ...style, d: path(one.points, px, py, one.steps) }));
       if (one.dots) {
@@ -38,34 +38,27 @@ function wayName(run, way) {
 function reliabilityPanel(run) {
   const ways = Object.entries(run.quality).filter(([, own]) => own.reliability);
   if (!ways.length) return intervalPanel(run);
-  const series = ways.map(([way, { reliability: r }]) => {
-    const most = Math.max(...r.count);
-    const points = r.confidence.map((c, i) => [c, r.accuracy[i], 2 + 4 * Math.sqrt(r.count[i] / most)])
-      .filter((_, i) => r.count[i] > 0);
-    return { name: `${wayName(run, way)}, ECE\u00a0${percent(r.ece, 1)}`, kind: WAYS[way], points, dots: true, bare: true };
+  const shown = ways.map(([way, { reliability: r }]) => ({ way, ece: r.ece, groups: takenTogether(r) }));
+  const series = shown.map(({ way, ece, groups }) => {
+    const most = Math.max(...groups.map((own) => own.n));
+    const points = groups.map((own) => [own.confidence, own.accuracy, 2 + 4 * Math.sqrt(own.n / most)]);
+    return { name: `${wayName(run, way)}, ECE\u00a0${percent(ece, 1)}`, kind: WAYS[way], points, dots: true };
   });
-  const whiskers = ({ group, px, py }) => ways.forEach(([way, { reliability: r }]) => r.count.forEach((n, i) => {
-    if (!n) return;
-    const [low, high] = plausible(r.accuracy[i], n), at = px(r.confidence[i]);
-    group.prepend(shape("line", { class: WAYS[way], x1: at, x2: at, y1: py(low), y2: py(high), stroke: "currentColor", "stroke-opacity": 0.4 }));
-  }));
-  const unit = { low: 0, high: 1, format: (v) => Math.round(100 * v) + " %" };
+  const bars = shown.flatMap(({ way, groups }) => groups.map((own) => [WAYS[way], own.confidence, ...plausible(own.accuracy, own.n)]));
+  const whiskers = ({ group, px, py }) => bars.forEach(([kind, at, low, high]) => group.prepend(
+    shape("line", { class: kind, x1: px(at), x2: px(at), y1: py(low), y2: py(high), stroke: "currentColor", "stroke-opacity": 0.4 })));
+  // Nothing is sure by less than the fifth at which the axes begin, nor right less often.
+  const low = Math.floor(5 * Math.min(...bars.flatMap(([, at, bottom]) => [at, bottom]))) / 5;
+  const unit = { low, high: 1, format: (v) => Math.round(100 * v) + " %" };
   return panel({
     title: "Reliability", name: run.name + "-reliability",
-    caption: "When it says it is this sure, how often is it right? On the dashed line, confidence is honest. Dots grow with the number of test examples in their bin; a whisker spans the accuracies that so few examples leave plausible (90 %).",
+    caption: "When it says it is this sure, how often is it right? On the thin dashed line, confidence is honest. Dots grow with the number of test examples; neighbouring bins with few are taken together. A whisker spans the accuracies that so few examples leave plausible (90 %).",
     data: () => ({
       header: ["way", "confidence", "accuracy", "count"],
       rows: ways.flatMap(([way, { reliability: r }]) => r.confidence.map((c, i) => [way, c, r.accuracy[i], r.count[i]])),
     }),
-    body: lines({ series, guide: [[0, 0], [1, 1]], x: { ...unit, label: "confidence" }, y: { ...unit, label: "accuracy" }, label: "Reliability diagram", marks: whiskers }),
+    body: lines({ series, guide: [[low, low], [1, 1]], x: { ...unit, label: "confidence" }, y: { ...unit, label: "accuracy" }, label: "Reliability diagram", marks: whiskers }),
   });
-}
-
-// Wilson's interval of 90 % for a share p of n examples.
-function plausible(p, n) {
-  const z2 = 1.645 ** 2 / n;
-  const middle = (p + z2 / 2) / (1 + z2), half = Math.sqrt(z2 * (p * (1 - p) + z2 / 4)) / (1 + z2);
-  return [Math.max(0, middle - half), Math.min(1, middle + half)];
 }
 
 function intervalPanel(run) {
@@ -77,7 +70,7 @@ function intervalPanel(run) {
   const unit = { low: 0, high: 1, format: (v) => Math.round(100 * v) + " %" };
   return panel({
     title: "Honest intervals", name: run.name + "-intervals",
-    caption: "How many test targets lie inside the central interval of each probability. On the dashed line, intervals are as wide as they should be; above it, wider.",
+    caption: "How many test targets lie inside the central interval of each probability. On the thin dashed line, intervals are as wide as they should be; above it, wider.",
     data: () => ({
       header: ["way", "level", "coverage"],
       rows: ways.flatMap(([way, { intervals: own }]) => own.level.map((l, i) => [way, l, own.coverage[i]])),
@@ -196,7 +189,9 @@ function fitPanel(run) {
   const fit = run.quality[way].fit;
   if (!fit) return null;
   const all = [...fit.target, ...fit.mean];
-  const low = Math.min(...all), high = Math.max(...all);
+  const margin = 0.04 * (Math.max(...all) - Math.min(...all) || 1);
+  const low = Math.min(...all) - margin, high = Math.max(...all) + margin;
+  const unit = run.data.target ? run.data.target + ", " : "";
   const dots = { kind: "c0", bare: true, dots: true, points: fit.target.map((t, i) => [t, fit.mean[i], 2.5]) };
   return panel({
     title: "Predictions against targets", name: run.name + "-fit",
@@ -204,7 +199,7 @@ function fitPanel(run) {
     data: () => ({ header: ["target", "mean", "std"], rows: fit.target.map((t, i) => [t, fit.mean[i], fit.std[i]]) }),
     body: lines({
       series: [dots], guide: [[low, low], [high, high]], label: "Predictions against targets",
-      x: { low, high, label: "target" }, y: { low, high, label: "prediction" },
+      x: { low, high, label: unit + "target" }, y: { low, high, label: unit + "prediction" },
       marks: ({ group, px, py, box }) => fit.target.forEach((t, i) => {
         const inside = (v) => Math.max(box.top, Math.min(box.bottom, py(v)));
         const [a, b] = [fit.mean[i] - fit.factor_90 * fit.std[i], fit.mean[i] + fit.factor_90 * fit.std[i]];

@@ -88,3 +88,30 @@ function logTicks(low, high) {
   }
   return found;
 }
+
+// Neighbouring bins, from the surest down, until each has enough examples: the accuracy of a few is mostly noise.
+function takenTogether(r) {
+  const least = Math.max(10, 0.002 * r.count.reduce((a, b) => a + b, 0)), groups = [];
+  const add = (to, own) => ["n", "right", "said"].forEach((key) => { to[key] += own[key]; });
+  let full = true;
+  for (let i = r.count.length - 1; i >= 0; i--) {
+    const n = r.count[i];
+    if (!n) continue;
+    if (full) groups.push({ n: 0, right: 0, said: 0 });
+    const last = groups[groups.length - 1];
+    add(last, { n, right: n * r.accuracy[i], said: n * r.confidence[i] });
+    full = last.n >= least;
+  }
+  if (!full && groups.length > 1) {
+    const rest = groups.pop();
+    add(groups[groups.length - 1], rest);
+  }
+  return groups.reverse().map(({ n, right, said }) => ({ n, confidence: said / n, accuracy: right / n }));
+}
+
+// Wilson's interval of 90 % for a share p of n examples.
+function plausible(p, n) {
+  const z2 = 1.645 ** 2 / n;
+  const middle = (p + z2 / 2) / (1 + z2), half = Math.sqrt(z2 * (p * (1 - p) + z2 / 4)) / (1 + z2);
+  return [Math.max(0, middle - half), Math.min(1, middle + half)];
+}

@@ -65,7 +65,7 @@ function curvePanel(run, view) {
       if (before) {
         const v = py(before[key]);
         group.append(
-          shape("line", { x1: box.left, x2: box.right, y1: v, y2: v, stroke: "var(--vermilion)", "stroke-dasharray": "5 4", "stroke-width": 1.5 }),
+          shape("line", { x1: box.left, x2: box.right, y1: v, y2: v, stroke: "var(--vermilion)", "stroke-dasharray": "1.5 4", "stroke-width": 1.5 }),
           shape("text", { class: "halo", x: box.left + 6, y: v - 6, style: null }, `${run.headline.before.name}: ${showQuality(run, before[key])}`),
         );
       }
@@ -124,8 +124,8 @@ function curvePanel(run, view) {
   const fields = ["zeros", "removed", "weights", "threshold", qualityKey(run), "nll", "ece", "bytes", "macs", "nonzero_macs"];
   return panel({
     title: "Error against sparsity", name: run.name + "-curve", wide: true,
-    caption: `Weights are removed in one shot by ${run.curve.score}, weakest first, without more training. Move the slider, or click the curve.`
-      + (other ? " So are those of the network it is compared with." : ""),
+    caption: `Weights are removed in one shot by ${run.curve.score}, weakest first, without more training`
+      + (other ? ", and so are those of the network it is compared with." : ".") + " Move the slider, or click the curve.",
     data: () => ({
       header: [...fields, "latency_ms_batch_1", "latency_ms_batch_64", ...run.curve.layers.map((n) => "kept " + n)],
       rows: points.map((p) => [...fields.map((f) => p[f]), p.latency_ms && p.latency_ms["1"], p.latency_ms && p.latency_ms["64"], ...p.kept]),

@@ -117,9 +117,14 @@ function color(index) {
   return `var(--${["blue", "vermilion", "green", "orange", "purple", "sky"][index % 6]})`;
 }
 
+// One pattern per colour, so that lines are told apart in grey too; kind: "c0" to "c5".
+const DASHES = { c1: "7 3", c2: "2 3", c3: "9 3 2 3", c4: "12 3", c5: "5 2 2 2 2 2" };
+
 function legend(names) {
-  return el("div", { class: "legend" },
-    names.map(([name, kind]) => el("span", { class: kind }, el("b", {}, name))));
+  return el("div", { class: "legend" }, names.map(([name, kind]) => el("span", { class: kind },
+    shape("svg", { width: 26, height: 8, "aria-hidden": "true" },
+      shape("line", { x1: 1, x2: 25, y1: 4, y2: 4, stroke: "currentColor", "stroke-width": 2.5, "stroke-dasharray": DASHES[kind] })),
+    el("b", {}, name))));
 }
 
 // A box for a bar of width `fraction`.
