@@ -17,7 +17,7 @@ from typing import Any
 
 from bayesieve.cli.compared import page as comparison_page
 from bayesieve.reproduce import read_findings, results_page
-from bayesieve.reproduce.choosing import wants_table
+from bayesieve.reproduce.choosing import headline_table, wants_table
 from bayesieve.reproduce.speed import full_table, short_table
 from bayesieve.studies.sbnn_pages import one_shot_table, vgg_table
 
@@ -37,6 +37,7 @@ BLOCKS = {
     "compared": "docs/comparison.md",
     "page": "docs/report.md",
     "wants": "docs/choosing-an-engine.md",
+    "engines": "README.md",
     "speed": "README.md",
     "inference": "docs/performance.md",
 }
@@ -300,6 +301,7 @@ def main() -> int:
         "compared": comparisons(results),
         "page": page_table(results),
         "wants": wants_table(read_findings(RESULTS)),
+        "engines": headline_table(read_findings(RESULTS)),
         "speed": short_table(inference),
         "inference": full_table(inference),
     }

@@ -161,9 +161,10 @@ def _read_npz_table(path: Path, target: str | None) -> tuple[dict[str, Column], 
         x, y = arrays["x"], arrays["y"]
         names = [str(name) for name in arrays.get("feature_names", np.empty(0))]
         if x.ndim != 2 or y.ndim not in (1, 2) or len(x) != len(y) or not len(x):
+            images = " For images take a folder, images:PATH." if x.ndim > 2 else ""
             raise DataError(
                 f"npz: {path} must hold x of shape (n, p) and y of shape (n,) or (n, m), got "
-                f"{x.shape} and {y.shape}."
+                f"{x.shape} and {y.shape}.{images}"
             )
         names = names or [f"x{j}" for j in range(1, x.shape[1] + 1)]
         if len(names) != x.shape[1]:

@@ -1,4 +1,4 @@
-"""What each engine reached in our own studies: the table of docs/choosing-an-engine.md.
+"""What each engine reached in our own studies: tables of docs/choosing-an-engine.md and the README.
 
 Every number is looked up among the committed records by the name that `bayesieve reproduce list`
 gives it; one that has no record is left out with its sentence.
@@ -64,7 +64,7 @@ WANTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "draws of the posterior, and chains to compare",
         '`SGHMC(adapt="sa")`: `train --engine sghmc --adapt sa --chains 4`',
         (
-            "MNIST, conv2-fc2, 3 chains: {aeb-table-2-mnist-sghmc-sa:.2f} % accuracy",
+            "MNIST, conv2-fc2, 4 chains: {aeb-table-2-mnist-sghmc-sa:.2f} % accuracy",
             "RMSE on Concrete {own-aeb-concrete:.2f}",
         ),
     ),
@@ -79,6 +79,26 @@ WANTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ),
     ),
 )
+# Engine, what was measured, and the names of the findings: ours and the paper's are printed so.
+HEADLINES: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
+    ("`BMR`", "Fashion-MNIST, LeNet-5: accuracy, ECE, pruned",
+     ("bmr-figure-1-fashion-mnist-lenet-accuracy-default",
+      "bmr-figure-1-fashion-mnist-lenet-ece-default",
+      "bmr-figure-2-fashion-mnist-lenet-pruned-default"), ".3f"),
+    ("`BMR`", "CIFAR-10 (JPEG copy), LeNet-5: accuracy, ECE, pruned",
+     ("bmr-figure-1-cifar10-lenet-accuracy-default", "bmr-figure-1-cifar10-lenet-ece-default",
+      "bmr-figure-2-cifar10-lenet-pruned-default"), ".3f"),
+    ('`SGHMC(adapt="sa")`', "MNIST, Fashion-MNIST, the latter augmented: accuracy in %",
+     ("aeb-table-2-mnist-sghmc-sa", "aeb-table-2-fashion-sghmc-sa",
+      "aeb-table-2-fashion-da-sghmc-sa"), ".2f"),
+    ('`SGHMC(adapt="sa")`',
+     "CIFAR-10 (JPEG copy), ResNet-20, no, 50 and 90 % zeros: accuracy in %",
+     ("aeb-table-3-dense-0", "aeb-table-3-a-sghmc-sa-50", "aeb-table-3-a-sghmc-sa-90"), ".2f"),
+    ("`SBNN`", "UCI Concrete, Energy, Yacht, half the weights, ensembles of five: RMSE",
+     ("sbnn-table-3-concrete-half", "sbnn-table-3-energy-half", "sbnn-table-3-yacht-half"), ".2f"),
+    ("`TDAMP`", "10,000 MNIST images, 784-128-10, half the units: accuracy",
+     ("tdamp-table-4.1-accuracy",), ".3f"),
+)  # fmt: skip
 _NUMBER = re.compile(r"\{([^:}]+):([^}]+)\}")
 
 
@@ -97,10 +117,30 @@ def wants_table(findings: Mapping[Place, Finding]) -> str:
     return "\n".join(lines)
 
 
+def headline_table(findings: Mapping[Place, Finding]) -> str:
+    """What each engine reached beside its paper, as Markdown; rows without records are left out.
+
+    Example:
+        >>> headline_table({}).splitlines()
+        ['| engine | measured | ours | the paper |', '| --- | --- | ---: | ---: |']
+    """
+    known = {row["name"]: row for row in listing(findings) if row["ours"] is not None}
+    lines = ["| engine | measured | ours | the paper |", "| --- | --- | ---: | ---: |"]
+    for engine, what, names, form in HEADLINES:
+        if all(name in known for name in names):
+            ours, theirs = (
+                ", ".join(format(known[name][whose], form) for name in names)
+                for whose in ("ours", "paper")
+            )
+            lines.append(f"| {engine} | {what} | {ours} | {theirs} |")
+    return "\n".join(lines)
+
+
 def named() -> set[str]:
-    """The names of all findings the table asks for."""
+    """The names of all findings the tables ask for."""
     text = " ".join(sentence for _, _, sentences in WANTS for sentence in sentences)
-    return {name for name, _ in _NUMBER.findall(text)}
+    headlines = {name for _, _, names, _ in HEADLINES for name in names}
+    return headlines | {name for name, _ in _NUMBER.findall(text)}
 
 
 def _filled(sentence: str, known: Mapping[str, float]) -> str | None:

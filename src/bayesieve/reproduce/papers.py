@@ -37,10 +37,10 @@ def bmr_rows() -> Iterator[Row]:
         yield _reduced("figure 1", data, net, "nll", preset, "lower")
     for data, net, method in product(DATA, NETS, _OTHERS):
         for metric in ("accuracy", "ece", "nll"):
-            what = f"{_SHOWN[data]}, {net}, {_OTHERS[method]}"
+            what = f"{_SHOWN[data]}, {net}, {_OTHERS[method]}, the paper's settings"
             yield Row(f"bmr-figure-1-{data}-{net}-{metric}-{method}", BMR, "figure 1", what, metric,
                       _read(published(data, net, method)[metric]), "bmr-images",
-                      f"{data}/{net}/{method}/default", metric, "neither",
+                      f"{data}/{net}/{method}/paper", metric, "neither",
                       _LOST.get(data))  # fmt: skip
     for data, net, preset in product(DATA, NETS, _PRESETS):
         yield _reduced("figure 2", data, net, "pruned", preset, "higher")

@@ -52,6 +52,32 @@ def test_fgsm_is_the_papers_formula():
     assert (attacked.fgsm(X, 2.0).unique() == torch.tensor([0.0, 1.0])).all()
 
 
+def sure(factor, dtype):
+    """A classifier of two layers whose outputs are large."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).to(dtype)
+    network = Network.of(model, Categorical())
+    w = torch.randn(network.layout.size, generator=seeded(1), dtype=torch.float64)
+    w[network.layout.slices["2.weight"]] *= factor
+    return Samples(network, w[None].to(dtype))
+
+
+@pytest.mark.parametrize("true_label", [False, True])
+def test_a_network_that_is_sure_is_attacked_along_its_gradient_all_the_same(true_label):
+    # In float64 the gradient of log p is still above rounding where p has become 1 in float32.
+    rough, exact = (Attacked(sure(20.0, own)) for own in (torch.float32, torch.float64))
+    x = X.double().requires_grad_()
+    log_probs = exact._log_probs(x)
+    if true_label:  # the least probable one: there the odds, not 1 - p, have the gradient
+        labels = log_probs.argmin(-1)
+        chosen = log_probs.min(-1).values
+    else:
+        labels, chosen = None, log_probs.max(-1).values
+        assert (log_probs.max(-1).values.float().exp() == 1).double().mean() > 0.1
+    (grad,) = torch.autograd.grad(chosen.sum(), x)
+    assert torch.equal(rough._slope(X, labels).sign(), grad.sign().float())
+
+
 def test_fgsm_lowers_the_log_probability_of_the_predicted_class():
     attacked = Attacked(posterior(), n_samples=5)
     before = attacked.predict(X).log_probs.max(-1)

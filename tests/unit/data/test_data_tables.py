@@ -274,6 +274,16 @@ def test_npz_matrix_form(tmp_path: Path) -> None:
         load_data(f"npz:{path}", target="a")
 
 
+def test_npz_of_images_says_what_to_take(tmp_path: Path) -> None:
+    path = tmp_path / "m.npz"
+    np.savez(path, x=np.zeros((4, 1, 8, 8)), y=np.arange(4))
+    with pytest.raises(DataError, match=r"got \(4, 1, 8, 8\) .* For images take a folder"):
+        load_data(f"npz:{path}")
+    np.savez(path, x=np.zeros((4, 2)), y=np.arange(3))
+    with pytest.raises(DataError, match=r"got \(4, 2\) and \(3,\)\.$"):
+        load_data(f"npz:{path}")
+
+
 def test_npz_never_unpickles_and_checks_sizes(tmp_path: Path) -> None:
     import zipfile
 

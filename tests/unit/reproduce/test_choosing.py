@@ -1,9 +1,9 @@
-"""The table that helps to choose an engine: every number has a name in the catalogue."""
+"""The tables of what each engine reached: every number has a name in the catalogue."""
 
 from pathlib import Path
 
 from bayesieve.reproduce import ROWS, listing, read_findings
-from bayesieve.reproduce.choosing import WANTS, _filled, named, wants_table
+from bayesieve.reproduce.choosing import HEADLINES, WANTS, _filled, headline_table, named, wants_table
 
 RESULTS = Path(__file__).parents[3] / "results"
 
@@ -29,6 +29,17 @@ def test_numbers_are_those_of_the_records():
     told = f"98.5 % zeros: {ours['sbnn-table-7-l300-more']:.2f} % test error"
     assert told in wants_table(findings)
     assert all(line.endswith("|  |") for line in wants_table({}).splitlines()[2:])
+
+
+def test_every_headline_has_both_numbers():
+    findings = read_findings(RESULTS)
+    rows = {row["name"]: row for row in listing(findings)}
+    lines = headline_table(findings).splitlines()[2:]
+    assert len(lines) == len(HEADLINES)
+    for line, (engine, what, names, form) in zip(lines, HEADLINES, strict=True):
+        ours = ", ".join(format(rows[name]["ours"], form) for name in names)
+        theirs = ", ".join(format(rows[name]["paper"], form) for name in names)
+        assert line == f"| {engine} | {what} | {ours} | {theirs} |"
 
 
 def test_a_sentence_needs_all_its_numbers():
