@@ -3,7 +3,14 @@
 from pathlib import Path
 
 from bayesieve.reproduce import ROWS, listing, read_findings
-from bayesieve.reproduce.choosing import HEADLINES, WANTS, _filled, headline_table, named, wants_table
+from bayesieve.reproduce.choosing import (
+    HEADLINES,
+    WANTS,
+    _filled,
+    headline_table,
+    named,
+    wants_table,
+)
 
 RESULTS = Path(__file__).parents[3] / "results"
 
