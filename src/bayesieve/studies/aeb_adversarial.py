@@ -58,5 +58,5 @@ def draw_curves(curves: Mapping[str, Curve], path: Path, title: str) -> Path:
     dress(left, title=title, xlabel="attack strength", ylabel="accuracy")
     dress(right, title="Uncertainty", xlabel="attack strength", ylabel="entropy in nats")
     percent_ticks(left.yaxis)
-    legend(right)
+    legend(left)
     return save_figure(figure, path)
