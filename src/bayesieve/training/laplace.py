@@ -117,7 +117,7 @@ def _together_if_possible(
     together = torch.vmap(single, in_dims=(None, 0, 0))
     try:
         together(w, x[:2], v[:2])
-    except (RuntimeError, NotImplementedError):  # what vmap raises for what it cannot batch
+    except RuntimeError:  # of vmap; what fails for another reason fails in turn too, and says so
         return partial(_in_turn, single)
     return together
 

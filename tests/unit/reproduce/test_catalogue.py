@@ -40,6 +40,14 @@ def test_every_table_of_sbnn_is_covered():
     assert {f"table {number}" for number in range(1, 10)} <= items
 
 
+def test_every_method_measured_with_the_papers_settings_has_a_row():
+    shown = {own.key for own in ROWS if own.study == "bmr-images"}
+    measured = {key for study, key, _ in read_findings(RESULTS) if study == "bmr-images"}
+    wanted = {key for key in measured if key.endswith("/paper")}
+    assert {"bmr", "map", "flat", "tiered"} <= {key.split("/")[2] for key in wanted}
+    assert wanted <= shown
+
+
 def test_rows_of_one_item_stand_together():
     seen = list(dict.fromkeys((own.source, own.item) for own in ROWS))
     order = [(own.source, own.item) for own in ROWS]
