@@ -24,11 +24,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "deliver": {*_FITTED, "sieve", "assess"},
     "select": _ALL,
     "estimators": {*_ALL, "select"},
-    "report": _ALL,
+    "report": {*_ALL, "select"},
     "runs": {*_ALL, "select", "estimators", "report"},
     "compare": _ALL,  # moves into runs
-    "studies": {*_ALL, "scratch"},  # moves out of the package
-    "reproduce": {*_ALL, "scratch", "studies"},  # moves out of the package
+    "studies": {*_ALL, "select", "scratch"},  # moves out of the package
+    "reproduce": {*_ALL, "select", "scratch", "studies"},  # moves out of the package
 }
 MAY_IMPORT["cli"] = set(MAY_IMPORT)
 MAY_IMPORT["__main__"] = {"cli"}

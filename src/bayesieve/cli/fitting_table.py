@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from bayesieve.assess.features import feature_importance, importance_draws, normalised_among
 from bayesieve.assess.figures.features import importance_bars
 from bayesieve.cli.building import make_plan
 from bayesieve.cli.bundles import check_out
@@ -27,6 +26,7 @@ from bayesieve.cli.training import complete, learn
 from bayesieve.core.posterior import Posterior
 from bayesieve.data import DataSet, load_data
 from bayesieve.errors import DataError
+from bayesieve.select import feature_importance, importance_draws, normalised_among
 
 LEAST_ROWS = 20
 _STEPS, _LARGE, _HELD_OUT = 3000, 10_000, 0.1

@@ -10,7 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesieve.assess.features import (
+from bayesieve.assess.figures.features import error_path, importance_bars
+from bayesieve.cli.console import markdown_table
+from bayesieve.cli.fitting_table import load_checked
+from bayesieve.core.likelihoods import Categorical, Gaussian, Likelihood
+from bayesieve.core.posterior import Posterior
+from bayesieve.core.priors import SpikeSlab
+from bayesieve.core.storage import atomic_write
+from bayesieve.data import DataSet
+from bayesieve.engines.sbnn import SBNN
+from bayesieve.errors import DataError
+from bayesieve.select import (
     PROPORTIONS,
     AdditiveFits,
     PopulationFits,
@@ -28,16 +38,6 @@ from bayesieve.assess.features import (
     select_fraction,
     selection_stability,
 )
-from bayesieve.assess.figures.features import error_path, importance_bars
-from bayesieve.cli.console import markdown_table
-from bayesieve.cli.fitting_table import load_checked
-from bayesieve.core.likelihoods import Categorical, Gaussian, Likelihood
-from bayesieve.core.posterior import Posterior
-from bayesieve.core.priors import SpikeSlab
-from bayesieve.core.storage import atomic_write
-from bayesieve.data import DataSet
-from bayesieve.engines.sbnn import SBNN
-from bayesieve.errors import DataError
 
 _STEPS, _BATCH, _HINGES = 1500, 64, 5
 _ENGINE = SBNN(SpikeSlab(math.exp(-1), math.exp(-4)), lr=1e-2, init_std=0.01, local=True)

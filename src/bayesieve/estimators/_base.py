@@ -12,7 +12,6 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor, fx, nn
 
-from bayesieve.assess.features import feature_importance, feature_inclusion, normalised_among
 from bayesieve.assess.predict import Prediction
 from bayesieve.checks import check_positive
 from bayesieve.core.likelihoods import Likelihood
@@ -26,6 +25,7 @@ from bayesieve.estimators._tables import DTYPE, FloatArray, Scale, Table, inner_
 from bayesieve.estimators._training import Group, Recipe, train
 from bayesieve.nets import mlp
 from bayesieve.nets.mlp import Activation
+from bayesieve.select import feature_importance, feature_inclusion, normalised_among
 from bayesieve.sieve.compact import compact
 from bayesieve.sieve.prune import prune
 from bayesieve.sieve.rules import keep_zeros

@@ -12,9 +12,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from bayesieve.assess.features import Source
 from bayesieve.assess.predict import ClassPrediction, Prediction, RealPrediction, predict
 from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel, posterior_of
+from bayesieve.select import Source
 
 P = TypeVar("P", bound=Posterior)
 

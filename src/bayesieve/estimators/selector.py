@@ -13,7 +13,17 @@ from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from bayesieve.assess.features import (
+from bayesieve.checks import check_choice, check_fraction
+from bayesieve.core.likelihoods import Gaussian
+from bayesieve.core.priors import SpikeSlab
+from bayesieve.engines.sbnn import SBNN
+from bayesieve.estimators._base import SieveEstimator
+from bayesieve.estimators._predicting import importance_source
+from bayesieve.estimators._tables import Table
+from bayesieve.estimators._training import Recipe, train
+from bayesieve.estimators.classifier import SieveClassifier
+from bayesieve.estimators.regressor import SieveRegressor
+from bayesieve.select import (
     PopulationFits,
     Training,
     additive_network,
@@ -25,16 +35,6 @@ from bayesieve.assess.features import (
     select_fraction,
     select_threshold,
 )
-from bayesieve.checks import check_choice, check_fraction
-from bayesieve.core.likelihoods import Gaussian
-from bayesieve.core.priors import SpikeSlab
-from bayesieve.engines.sbnn import SBNN
-from bayesieve.estimators._base import SieveEstimator
-from bayesieve.estimators._predicting import importance_source
-from bayesieve.estimators._tables import Table
-from bayesieve.estimators._training import Recipe, train
-from bayesieve.estimators.classifier import SieveClassifier
-from bayesieve.estimators.regressor import SieveRegressor
 
 Rule = Literal["fraction", "probable", "cross-validated", "fdr"]
 RULES = ("fraction", "probable", "cross-validated", "fdr")

@@ -5,7 +5,6 @@ import math
 import torch
 from torch import Tensor
 
-from bayesieve.assess.features import feature_importance
 from bayesieve.core.network import materialise
 from bayesieve.data import DataSet
 from bayesieve.errors import UnsupportedModelError
@@ -13,6 +12,7 @@ from bayesieve.report.curve import prunable
 from bayesieve.report.packing import Json, pack, rounded, short
 from bayesieve.report.quality import is_image
 from bayesieve.report.source import Source
+from bayesieve.select import feature_importance
 
 _EXAMPLES = 256
 _MOST_UNITS = 24

@@ -1,7 +1,7 @@
 """The simulated experiments 1 to 4 of [Saha] as functions: many data sets, one population.
 
 Two networks select inputs: the paper's 20-10, and an additive one (hinges of every input, one
-linear layer; see `assess.features.basis`), which is ours. Both are sBNN. Settings were chosen on
+linear layer; see `select.basis`), which is ours. Both are sBNN. Settings were chosen on
 data sets with seeds from 10,000; the experiments use seeds from 0.
 """
 
@@ -13,7 +13,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from bayesieve.assess.features import (
+from bayesieve.assess.predict import RealPrediction, predict
+from bayesieve.core.likelihoods import Gaussian
+from bayesieve.core.posterior import Posterior
+from bayesieve.core.priors import SpikeSlab
+from bayesieve.data.synthetic import Simulation, additive, two_inputs
+from bayesieve.engines import Engine
+from bayesieve.engines.map import MAP
+from bayesieve.engines.sbnn import SBNN
+from bayesieve.select import (
     PROPORTIONS,
     AdditiveFits,
     PopulationFits,
@@ -29,15 +37,7 @@ from bayesieve.assess.features import (
     select_fdr,
     select_fraction,
 )
-from bayesieve.assess.features.proportion import RULES
-from bayesieve.assess.predict import RealPrediction, predict
-from bayesieve.core.likelihoods import Gaussian
-from bayesieve.core.posterior import Posterior
-from bayesieve.core.priors import SpikeSlab
-from bayesieve.data.synthetic import Simulation, additive, two_inputs
-from bayesieve.engines import Engine
-from bayesieve.engines.map import MAP
-from bayesieve.engines.sbnn import SBNN
+from bayesieve.select.proportion import RULES
 from bayesieve.studies.table_nets import seeded_mlp
 from bayesieve.studies.uci_scoring import without_least
 

@@ -25,9 +25,9 @@ from typing import Any
 
 import torch
 
-from bayesieve.assess.features.proportion import RULES
 from bayesieve.checks import check_choice
 from bayesieve.core.storage import atomic_write
+from bayesieve.select.proportion import RULES
 from bayesieve.studies.parts import join_tables, read_parts
 from bayesieve.studies.records import machine
 from bayesieve.studies.sbnn_simulations import (

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bayesieve.assess.features.proportion import RULES
 from bayesieve.assess.figures.features import error_path, lines, scatter
+from bayesieve.select.proportion import RULES
 
 Rows = list[dict[str, Any]]
 

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from bayesieve.assess.features.proportion import RULES
+from bayesieve.select.proportion import RULES
 from bayesieve.studies import sbnn_simulations as sims
 from bayesieve.studies import sbnn_tables as study
 from bayesieve.studies.sbnn_tables_figures import draw

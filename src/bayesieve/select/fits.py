@@ -7,8 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesieve.assess.features.importance import feature_importance
-from bayesieve.assess.features.weights import Source
 from bayesieve.assess.predict import ClassPrediction, predict
 from bayesieve.checks import check_positive
 from bayesieve.core.likelihoods import Likelihood
@@ -16,6 +14,8 @@ from bayesieve.core.posterior import Posterior
 from bayesieve.core.problem import Problem
 from bayesieve.core.rows import Rows
 from bayesieve.engines import Engine
+from bayesieve.select.importance import feature_importance
+from bayesieve.select.weights import Source
 from bayesieve.training.fit import fit
 from bayesieve.training.schedule import Schedule
 

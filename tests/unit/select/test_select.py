@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from bayesieve.assess import features
-from bayesieve.assess.features.weights import chain_of, matrices_of
+from bayesieve import select
 from bayesieve.core.gaussian_laplace import GaussianLaplace
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.network import Network
@@ -26,6 +25,7 @@ from bayesieve.engines.sgld import SGLD
 from bayesieve.engines.tdamp import TDAMP
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.nets import mlp
+from bayesieve.select.weights import chain_of, matrices_of
 from bayesieve.training.fit import fit
 from bayesieve.training.schedule import Schedule
 from problems import seeded
@@ -62,7 +62,7 @@ def posterior_of(matrices, **fields):
 @pytest.mark.parametrize("sizes", [(3, 4, 2, 1), (3, 1), (2, 3, 3), (4, 2, 2, 2, 2)])
 def test_psi_is_the_mean_over_paths(sizes):
     matrices = random_matrices(sizes, seed=1)
-    torch.testing.assert_close(features.path_importance(matrices), by_enumeration(matrices))
+    torch.testing.assert_close(select.path_importance(matrices), by_enumeration(matrices))
 
 
 def test_psi_of_a_posterior_uses_its_inclusion_and_ignores_biases():
@@ -72,7 +72,7 @@ def test_psi_of_a_posterior_uses_its_inclusion_and_ignores_biases():
     for name, matrix in zip(("fc1.weight", "out.weight"), matrices, strict=True):
         logit[network.layout.slices[name]] = matrix.flatten().logit()
     zero = torch.zeros_like(logit)
-    found = features.feature_importance(Factorised(network, zero, zero + 1, None, logit))
+    found = select.feature_importance(Factorised(network, zero, zero + 1, None, logit))
     torch.testing.assert_close(found.psi, by_enumeration(matrices))
     assert found.source == "inclusion"
 
@@ -82,20 +82,20 @@ def test_psi_of_a_posterior_uses_its_inclusion_and_ignores_biases():
 def test_psi_does_not_depend_on_the_order_of_hidden_units(seed):
     first, second, third = random_matrices((3, 5, 4, 2), seed)
     order = torch.randperm(5, generator=seeded(seed + 1))
-    psi = features.path_importance([first, second, third])
-    shuffled = features.path_importance([first[order], second[:, order], third])
+    psi = select.path_importance([first, second, third])
+    shuffled = select.path_importance([first[order], second[:, order], third])
     torch.testing.assert_close(psi, shuffled)
     ones = [torch.ones_like(m) for m in (first, second, third)]
-    torch.testing.assert_close(features.path_importance(ones), torch.ones(3).double())
+    torch.testing.assert_close(select.path_importance(ones), torch.ones(3).double())
 
 
 def test_psi_of_a_wide_deep_network_does_not_underflow():
     matrices = [torch.full((1000, 1000), 0.9) for _ in range(20)]
-    assert features.path_importance(matrices)[0].item() == pytest.approx(0.9**20, rel=1e-4)
+    assert select.path_importance(matrices)[0].item() == pytest.approx(0.9**20, rel=1e-4)
 
 
 def test_phi_spans_zero_to_one_and_is_zero_for_equal_inputs():
-    phi = features.normalised(torch.tensor([[2.0, 4.0, 3.0], [5.0, 5.0, 5.0]]))
+    phi = select.normalised(torch.tensor([[2.0, 4.0, 3.0], [5.0, 5.0, 5.0]]))
     assert phi.tolist() == [[0.0, 1.0, 0.5], [0.0, 0.0, 0.0]]
 
 
@@ -104,12 +104,12 @@ def test_draws_of_psi_have_psi_as_their_mean_and_the_variance_of_enumeration():
     p = posterior.inclusion
     cases = torch.tensor(list(itertools.product((0.0, 1.0), repeat=6)), dtype=torch.float64)
     weight = torch.where(cases > 0, p, 1 - p).prod(1)
-    psi = features.path_importance(matrices_of(posterior, cases))
+    psi = select.path_importance(matrices_of(posterior, cases))
     mean = (weight[:, None] * psi).sum(0)
     variance = (weight[:, None] * (psi - mean).square()).sum(0)
-    torch.testing.assert_close(mean, features.feature_importance(posterior).psi)
+    torch.testing.assert_close(mean, select.feature_importance(posterior).psi)
     n = 40_000
-    draws = features.importance_draws(posterior, n, seeded(4))
+    draws = select.importance_draws(posterior, n, seeded(4))
     assert draws.shape == (n, 2)
     assert bool(((draws.mean(0) - mean).abs() < 4 * (variance / n).sqrt()).all())
     torch.testing.assert_close(draws.var(0), variance, rtol=0.05, atol=0)
@@ -120,9 +120,9 @@ def test_feature_inclusion_is_exact_for_one_hidden_layer():
     p = posterior.inclusion
     cases = torch.tensor(list(itertools.product((0.0, 1.0), repeat=8)), dtype=torch.float64)
     weight = torch.where(cases > 0, p, 1 - p).prod(1)
-    is_open = features.path_importance(matrices_of(posterior, cases)) > 0
+    is_open = select.path_importance(matrices_of(posterior, cases)) > 0
     exact = (weight[:, None] * is_open).sum(0)
-    torch.testing.assert_close(features.feature_inclusion(posterior), exact)
+    torch.testing.assert_close(select.feature_inclusion(posterior), exact)
 
 
 def test_feature_inclusion_by_evidence_sums_over_which_weights_matter():
@@ -140,13 +140,13 @@ def test_feature_inclusion_by_evidence_sums_over_which_weights_matter():
                     for c in cases]  # fmt: skip
         terms = zip(chances, products, strict=True)
         odds = sum(a * b for a, b in terms) / sum(chances) * 0.2 / 0.8
-        found = features.feature_inclusion(posterior, prior_prob=0.2)[j].item()
+        found = select.feature_inclusion(posterior, prior_prob=0.2)[j].item()
         assert found == pytest.approx(odds / (1 + odds), rel=1e-6)
 
 
 def test_evidence_of_many_nats_neither_overflows_nor_vanishes():
     evidence = torch.tensor([[2000.0, -5.0], [-700.0, -700.0], [0.0, 0.0]])
-    found = features.log_bayes_factor(evidence)
+    found = select.log_bayes_factor(evidence)
     # of two, each with chance 1/2: (1/4) (e^a + e^b + e^(a+b)) / (3/4)
     assert found[0].item() == pytest.approx(2000 - math.log(3) + math.log1p(math.exp(-5)), rel=1e-6)
     assert found[2].item() == pytest.approx(0.0, abs=1e-6)
@@ -156,8 +156,8 @@ def test_evidence_of_many_nats_neither_overflows_nor_vanishes():
 def test_weights_that_see_nothing_are_no_evidence():
     evidence = torch.tensor([[3.0, -1.0, 9.0], [4.0, 9.0, 9.0], [9.0, 9.0, 9.0]])
     present = torch.tensor([[True, True, False], [True, False, False], [False, False, False]])
-    found = features.log_bayes_factor(evidence, present)
-    assert found[0].item() == pytest.approx(features.log_bayes_factor(evidence[:1, :2]).item())
+    found = select.log_bayes_factor(evidence, present)
+    assert found[0].item() == pytest.approx(select.log_bayes_factor(evidence[:1, :2]).item())
     assert found[1:].tolist() == [4.0, -math.inf]
 
 
@@ -165,16 +165,16 @@ def test_a_constant_input_cannot_matter_and_a_binary_one_has_one_function():
     source = seeded(21)
     x = torch.randn(200, 3, generator=source)
     x[:, 1], x[:, 2] = 0.0, (x[:, 2] > 0).float() * 2 - 1
-    model = features.additive_network(x, n_hinges=2)
+    model = select.additive_network(x, n_hinges=2)
     assert model[0].present.sum(1).tolist() == [3, 0, 1]
     network = Network.of(model, Gaussian())
     d = network.layout.size
     flat, logit = torch.full((d,), 0.2), torch.zeros(d)
     posterior = Factorised(network, flat, torch.full((d,), 0.1), Normal(1.0), logit)
-    psi = features.feature_importance(posterior).psi
+    psi = select.feature_importance(posterior).psi
     assert psi.tolist() == pytest.approx([0.5, 0.0, 0.5 / 3])
-    assert features.feature_inclusion(posterior).tolist() == [0.875, 0.0, 0.5]
-    by_evidence = features.feature_inclusion(posterior, source="evidence", prior_prob=0.5)
+    assert select.feature_inclusion(posterior).tolist() == [0.875, 0.0, 0.5]
+    by_evidence = select.feature_inclusion(posterior, source="evidence", prior_prob=0.5)
     assert by_evidence[1].item() == 0.0
     # of one weight, Savage and Dickey: N(0; 0, 1) / N(0; 0.2, 0.1)
     odds = 0.1 * math.exp(0.5 * (0.2 / 0.1) ** 2)
@@ -186,9 +186,9 @@ def test_the_share_of_inputs_that_matter_is_estimated():
     matters = torch.rand(400, generator=source) < 0.3
     # Log odds of N(2, 1) against N(0, 1): calibrated when the share is known
     z = torch.randn(400, generator=source) + 2.0 * matters
-    probability = features.probability_from_evidence(2 * z - 2)
+    probability = select.probability_from_evidence(2 * z - 2)
     assert probability.mean().item() == pytest.approx(matters.float().mean().item(), abs=0.09)
-    keep = features.select_fdr(probability, 0.1)
+    keep = select.select_fdr(probability, 0.1)
     assert float((keep & ~matters).sum()) / int(keep.sum()) < 0.16
 
 
@@ -207,7 +207,7 @@ def test_evidence_of_a_slab_by_quadrature():
         slab = torch.distributions.Normal(0.0, 0.8).log_prob(grid)
         with_slab = torch.trapezoid((log_lik + slab).exp(), grid).log()
         at_zero = log_lik[200_000]
-        found = features.weight_evidence(posterior)[i]
+        found = select.weight_evidence(posterior)[i]
         assert found.item() == pytest.approx((with_slab - at_zero).item(), rel=1e-5)
 
 
@@ -217,13 +217,13 @@ def test_evidence_takes_the_prior_of_the_posterior_or_named_stds():
     bare = posterior_of(matrices, logit_inclusion=None)
     named = dict.fromkeys(chain_of(bare.network), 0.7)
     torch.testing.assert_close(
-        features.feature_importance(own).psi,
-        features.feature_importance(bare, prior_stds=named).psi,
+        select.feature_importance(own).psi,
+        select.feature_importance(bare, prior_stds=named).psi,
     )
     with pytest.raises(ValueError, match="prior_stds, or use source='magnitude'"):
-        features.feature_importance(bare)
+        select.feature_importance(bare)
     with pytest.raises(ValueError, match="a size is no probability"):
-        features.feature_inclusion(bare, source="magnitude")
+        select.feature_inclusion(bare, source="magnitude")
 
 
 ENGINES = {
@@ -244,7 +244,7 @@ def test_every_engine_has_importances(name):
     run = fit(problem, ENGINES[name], steps=4, batch_size=32)
     prior_stds = run.engine.prior_stds(run.problem, run.state) if name == "bmr" else None
     source = "magnitude" if name == "map" else None
-    found = features.feature_importance(run.posterior, source=source, prior_stds=prior_stds)
+    found = select.feature_importance(run.posterior, source=source, prior_stds=prior_stds)
     assert found.psi.shape == (3,)
     assert bool(((found.phi >= 0) & (found.phi <= 1)).all())
 
@@ -252,24 +252,24 @@ def test_every_engine_has_importances(name):
 def test_an_additive_network_counts_by_input():
     x = torch.randn(500, 4, generator=seeded(21))
     y = x[:, 1].abs() + 0.1 * torch.randn(500, generator=seeded(22))
-    model = features.additive_network(x, n_hinges=3)
+    model = select.additive_network(x, n_hinges=3)
     engine = SBNN(SpikeSlab(1.0, 0.03), lr=1e-2, init_std=0.01, local=True)
     run = fit(Problem(model, Gaussian(0.5, learned=True), (x, y)), engine, epochs=60, batch_size=50,
               schedule=Schedule(lr="cosine"))  # fmt: skip
-    assert features.feature_importance(run.posterior).phi.argmax() == 1
-    inclusion = features.feature_inclusion(run.posterior, source="evidence")
+    assert select.feature_importance(run.posterior).phi.argmax() == 1
+    inclusion = select.feature_inclusion(run.posterior, source="evidence")
     assert inclusion.shape == (4,)
     assert inclusion[1] > 0.99
     assert inclusion[[0, 2, 3]].max() < 0.5
-    draws = features.importance_draws(run.posterior, 5, seeded(0))
+    draws = select.importance_draws(run.posterior, 5, seeded(0))
     assert draws.shape == (5, 4)
-    assert features.feature_inclusion(run.posterior).shape == (4,)
+    assert select.feature_inclusion(run.posterior).shape == (4,)
 
 
 def test_hinges_of_an_input_are_orthonormal_and_span_piecewise_lines():
     x = torch.randn(300, 2, generator=seeded(23))
     x[:, 1] = (x[:, 1] > 0).float()  # two values: one function says it all
-    basis = features.HingeBasis(x, 3)
+    basis = select.HingeBasis(x, 3)
     values = basis(x).view(300, 2, 4)
     gram = torch.einsum("ndk,ndm->dkm", values, values) / 300
     torch.testing.assert_close(gram[0], torch.eye(4), atol=2e-4, rtol=0)
@@ -284,7 +284,7 @@ def test_hinges_of_an_input_are_orthonormal_and_span_piecewise_lines():
 def test_one_draw_has_no_evidence():
     network = Network.of(nn.Sequential(nn.Linear(2, 1)), Gaussian())
     with pytest.raises(ValueError, match="one draw has no spread"):
-        features.weight_probabilities(Samples(network, torch.ones(1, 3)), "evidence",
+        select.weight_probabilities(Samples(network, torch.ones(1, 3)), "evidence",
                                       {"0.weight": 1.0})  # fmt: skip
 
 
@@ -304,21 +304,21 @@ def test_networks_that_are_no_chain_are_refused(module):
 
 
 def test_a_fraction_keeps_exactly_that_many_whatever_the_ties():
-    keep = features.select_fraction(torch.zeros(3, 10), 0.25)
+    keep = select.select_fraction(torch.zeros(3, 10), 0.25)
     assert keep.sum(1).tolist() == [2, 2, 2]
-    assert features.select_fraction(torch.arange(5.0), 0.0).tolist() == [False] * 4 + [True]
+    assert select.select_fraction(torch.arange(5.0), 0.0).tolist() == [False] * 4 + [True]
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.floats(0.01, 0.99))
 @settings(max_examples=60, deadline=None)
 def test_fdr_rule_is_the_largest_set_within_the_level(values, level):
     probability = torch.tensor(values, dtype=torch.float64)
-    keep = features.select_fdr(probability, level)
-    assert features.expected_fdr(probability, keep) <= level + 1e-9
+    keep = select.select_fdr(probability, level)
+    assert select.expected_fdr(probability, keep) <= level + 1e-9
     best = 0
     for mask in itertools.product((False, True), repeat=len(values)):
         chosen = torch.tensor(mask)
-        if features.expected_fdr(probability, chosen) <= level:
+        if select.expected_fdr(probability, chosen) <= level:
             best = max(best, int(chosen.sum()))
     assert int(keep.sum()) >= best
 
@@ -328,19 +328,19 @@ def test_one_standard_error_rule_by_hand():
     base = torch.tensor([10.0, 4.0, 3.48, 3.4, 5.0], dtype=torch.float64)
     spread = torch.tensor([-1.0, -1.0, 1.0, 1.0], dtype=torch.float64)[:, None]
     errors = base + spread * 0.2 * math.sqrt(3) / 2
-    path = features.choose_proportion((0.1, 0.2, 0.3, 0.4, 0.5), errors)
+    path = select.choose_proportion((0.1, 0.2, 0.3, 0.4, 0.5), errors)
     assert path.standard_error[3].item() == pytest.approx(0.1)
     assert path.proportion == 0.3
-    assert features.choose_proportion(path.proportions, errors, rule="best").proportion == 0.4
+    assert select.choose_proportion(path.proportions, errors, rule="best").proportion == 0.4
     # every fold agrees that the third is worse by 0.08: paired folds say it cannot be chance
-    assert features.choose_proportion(path.proportions, errors, rule="paired").proportion == 0.4
+    assert select.choose_proportion(path.proportions, errors, rule="paired").proportion == 0.4
     errors[0, 2] -= (
         0.3  # now one fold prefers it: excess -0.2, 0.1, 0.1, 0.1; mean 0.025, s.e. 0.075
     )
-    assert features.choose_proportion(path.proportions, errors, rule="paired").proportion == 0.3
-    assert features.choose_proportion(path.proportions, errors, rule="generous").proportion == 0.4
+    assert select.choose_proportion(path.proportions, errors, rule="paired").proportion == 0.3
+    assert select.choose_proportion(path.proportions, errors, rule="generous").proportion == 0.4
     errors[0, 4] -= 6.5  # excess -4.9, 1.6, 1.6, 1.6; mean -0.025: the new best
-    assert features.choose_proportion(path.proportions, errors, rule="generous").proportion == 0.5
+    assert select.choose_proportion(path.proportions, errors, rule="generous").proportion == 0.5
 
 
 class LinearFits:
@@ -365,11 +365,11 @@ def test_cross_validation_finds_the_number_of_inputs_that_matter():
     source = seeded(7)
     x = torch.randn(400, 20, generator=source)
     y = x[:, :5].sum(1) + 0.5 * torch.randn(400, generator=source)
-    path = features.cross_validate_proportion(LinearFits(x, y), 400, seeded(8))
+    path = select.cross_validate_proportion(LinearFits(x, y), 400, seeded(8))
     assert path.errors.shape == (10, 20)
     assert path.proportion == 0.25
     with pytest.raises(ValueError, match="n_folds must be 2 to 4"):
-        features.folds(4, 5, seeded(0))
+        select.folds(4, 5, seeded(0))
 
 
 def test_knockoffs_have_the_moments_that_define_them():
@@ -378,7 +378,7 @@ def test_knockoffs_have_the_moments_that_define_them():
     sigma = sigma * torch.tensor([1.0, 2.0, 1.0, 3.0])[:, None] * torch.tensor([1.0, 2, 1, 3])
     source = seeded(9)
     x = torch.randn(n, d, generator=source).double() @ torch.linalg.cholesky(sigma).T + 5
-    copy = features.gaussian_knockoffs(x, source, covariance=sigma)
+    copy = select.gaussian_knockoffs(x, source, covariance=sigma)
     joint = torch.cov(torch.cat([x, copy], 1).T)
     scale = sigma.diagonal().sqrt()
     s = (2 * torch.linalg.eigvalsh(sigma / scale / scale[:, None])[0]).clamp(max=1) * scale.square()
@@ -392,10 +392,10 @@ def test_knockoffs_have_the_moments_that_define_them():
 def test_knockoff_filter_by_hand():
     w = torch.tensor([9.0, 8.0, 7.0, 6.0, -5.0, 4.0, 3.0, -2.0, 1.0])
     # at t = 3: (1 + 1) / 6; at t = 4: 2 / 5; at t = 6: 1 / 4
-    assert features.knockoff_select(w, 0.25).sum() == 4
-    assert features.knockoff_select(w, 0.34).sum() == 6
-    assert features.knockoff_select(w, 0.2).sum() == 0
-    assert features.knockoff_select(torch.zeros(3), 0.5).sum() == 0
+    assert select.knockoff_select(w, 0.25).sum() == 4
+    assert select.knockoff_select(w, 0.34).sum() == 6
+    assert select.knockoff_select(w, 0.2).sum() == 0
+    assert select.knockoff_select(torch.zeros(3), 0.5).sum() == 0
 
 
 def test_knockoff_filter_controls_false_discoveries_of_a_linear_model():
@@ -404,9 +404,9 @@ def test_knockoff_filter_controls_false_discoveries_of_a_linear_model():
     for _ in range(n_sets):
         x = torch.randn(100, d, generator=source).double()
         y = x[:, :active].sum(1) + 2 * torch.randn(100, generator=source).double()
-        both = torch.cat([x, features.gaussian_knockoffs(x, source)], 1)
+        both = torch.cat([x, select.gaussian_knockoffs(x, source)], 1)
         weights = torch.linalg.lstsq(both, y[:, None]).solution[:, 0].abs()
-        keep = features.knockoff_select(features.knockoff_statistic(weights), level)
+        keep = select.knockoff_select(select.knockoff_statistic(weights), level)
         shares.append(float(keep[active:].sum()) / max(int(keep.sum()), 1))
     shares = torch.tensor(shares)
     assert shares.mean() <= level + 4 * shares.std() / n_sets**0.5
@@ -416,23 +416,23 @@ def test_knockoff_filter_controls_false_discoveries_of_a_linear_model():
 def test_knockoffs_refuse_constant_and_dependent_columns():
     x = torch.randn(50, 2, generator=seeded(0))
     with pytest.raises(ValueError, match="column 1 is constant"):
-        features.gaussian_knockoffs(torch.stack([x[:, 0], torch.ones(50)], 1), seeded(1))
+        select.gaussian_knockoffs(torch.stack([x[:, 0], torch.ones(50)], 1), seeded(1))
     with pytest.raises(ValueError, match="linearly dependent"):
-        features.gaussian_knockoffs(torch.cat([x, x], 1), seeded(1), ridge=0.0)
+        select.gaussian_knockoffs(torch.cat([x, x], 1), seeded(1), ridge=0.0)
 
 
 def test_stability_is_one_for_agreement_and_about_zero_for_chance():
     same = torch.tensor([[True, True, False, False]] * 5)
-    assert features.selection_stability(same).index == pytest.approx(1.0)
+    assert select.selection_stability(same).index == pytest.approx(1.0)
     chance = torch.rand(400, 50, generator=seeded(11)).argsort(1) < 10
-    found = features.selection_stability(chance)
+    found = select.selection_stability(chance)
     assert abs(found.index) < 0.02
     assert found.frequency.sum().item() == pytest.approx(10, rel=1e-5)
-    assert math.isnan(features.selection_stability(torch.ones(3, 2, dtype=torch.bool)).index)
+    assert math.isnan(select.selection_stability(torch.ones(3, 2, dtype=torch.bool)).index)
 
 
 def test_bootstrap_rows_repeat_rows():
-    rows = features.bootstrap_rows(100, 3, seeded(12))
+    rows = select.bootstrap_rows(100, 3, seeded(12))
     assert [len(set(own.tolist())) < 100 for own in rows] == [True] * 3
 
 
@@ -446,9 +446,9 @@ def test_sbnn_ranks_the_inputs_that_matter_first():
         model = mlp((8,), 1, widths=(10,))
     problem = Problem(model, Gaussian(0.5), (x, (y - y.mean()) / y.std()))
     run = fit(problem, engine, epochs=60, batch_size=50, seed=0)
-    phi = features.feature_importance(run.posterior).phi
+    phi = select.feature_importance(run.posterior).phi
     assert set(phi.topk(2).indices.tolist()) == {0, 3}
-    assert features.feature_inclusion(run.posterior, source="evidence")[[0, 3]].min() > 0.9
+    assert select.feature_inclusion(run.posterior, source="evidence")[[0, 3]].min() > 0.9
 
 
 def test_figures_are_written_and_check_their_input(tmp_path):

@@ -5,7 +5,9 @@ import math
 import torch
 from torch import Tensor
 
-from bayesieve.assess.features.weights import (
+from bayesieve.checks import check_fraction
+from bayesieve.core.posterior import Posterior
+from bayesieve.select.weights import (
     PriorStds,
     Source,
     matrices_of,
@@ -15,8 +17,6 @@ from bayesieve.assess.features.weights import (
     weight_evidence,
     weight_probabilities,
 )
-from bayesieve.checks import check_fraction
-from bayesieve.core.posterior import Posterior
 
 
 def feature_inclusion(
@@ -42,7 +42,7 @@ def feature_inclusion(
             as the share of inputs that matter (its fixed point π = mean P_j).
 
     Example:
-        >>> from bayesieve.assess.features.weights import example_posterior
+        >>> from bayesieve.select.weights import example_posterior
         >>> feature_inclusion(example_posterior([[0.5, 0.0], [0.5, 0.0]], [[1.0, 1.0]]))
         tensor([0.7500, 0.0000])
     """

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from bayesieve.assess.features import PopulationFits, Training, cross_validate_proportion
 from bayesieve.core.likelihoods import Categorical, Gaussian
 from bayesieve.engines.map import MAP
+from bayesieve.select import PopulationFits, Training, cross_validate_proportion
 from problems import seeded
 
 X = torch.randn(80, 4, generator=seeded(0))

@@ -24,13 +24,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesieve.assess.features.basis import HingeBasis
-from bayesieve.assess.features.fits import PopulationFits, Training
-from bayesieve.assess.features.importance import normalised, path_importance
-from bayesieve.assess.features.weights import matrices_of, weight_probabilities
 from bayesieve.core.likelihoods import Gaussian, Likelihood
 from bayesieve.core.posterior import Posterior
 from bayesieve.engines import Engine
+from bayesieve.select.basis import HingeBasis
+from bayesieve.select.fits import PopulationFits, Training
+from bayesieve.select.importance import normalised, path_importance
+from bayesieve.select.weights import matrices_of, weight_probabilities
 
 _PENALTIES = tuple(10.0**i for i in range(-1, 4))  # λ; 1 is a prior as wide as one example's worth
 

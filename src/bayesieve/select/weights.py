@@ -6,13 +6,13 @@ from typing import Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from bayesieve.assess.features.basis import HingeBasis
 from bayesieve.checks import check_choice
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Posterior, Samples
 from bayesieve.core.priors import Normal, Prior, SpikeSlab, per_model
 from bayesieve.core.reduction import evidence_at_zero, evidence_change
 from bayesieve.errors import UnsupportedModelError
+from bayesieve.select.basis import HingeBasis
 
 Source = Literal["inclusion", "evidence", "magnitude"]
 SOURCES: tuple[Source, ...] = ("inclusion", "evidence", "magnitude")

@@ -5,17 +5,17 @@ import math
 import pytest
 import torch
 
-from bayesieve.assess.features import (
+from bayesieve.core.likelihoods import Gaussian
+from bayesieve.core.priors import SpikeSlab
+from bayesieve.engines.sbnn import SBNN
+from bayesieve.select import (
     AdditiveFits,
     HingeBasis,
     PopulationFits,
     Training,
     additive_network,
 )
-from bayesieve.assess.features.additive_fits import _PENALTIES, ridge_path
-from bayesieve.core.likelihoods import Gaussian
-from bayesieve.core.priors import SpikeSlab
-from bayesieve.engines.sbnn import SBNN
+from bayesieve.select.additive_fits import _PENALTIES, ridge_path
 from problems import seeded
 
 ENGINE = SBNN(SpikeSlab(0.37, 0.018), lr=1e-2, init_std=0.01, local=True)

@@ -17,8 +17,8 @@ from typing import Literal, Protocol
 import torch
 from torch import Generator, Tensor
 
-from bayesieve.assess.features.selection import select_fraction
 from bayesieve.checks import check_choice, check_fraction
+from bayesieve.select.selection import select_fraction
 
 ProportionRule = Literal["best", "one-se", "paired", "generous"]
 RULES: tuple[ProportionRule, ...] = ("best", "one-se", "paired", "generous")

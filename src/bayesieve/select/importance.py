@@ -20,7 +20,9 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from bayesieve.assess.features.weights import (
+from bayesieve.checks import check_positive
+from bayesieve.core.posterior import Posterior
+from bayesieve.select.weights import (
     PriorStds,
     Source,
     matrices_of,
@@ -28,8 +30,6 @@ from bayesieve.assess.features.weights import (
     source_of,
     weight_probabilities,
 )
-from bayesieve.checks import check_positive
-from bayesieve.core.posterior import Posterior
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,7 @@ def feature_importance(
             (`BMR.prior_stds`).
 
     Example:
-        >>> from bayesieve.assess.features.weights import example_posterior
+        >>> from bayesieve.select.weights import example_posterior
         >>> q = example_posterior([[1.0, 0.5, 0.0], [1.0, 0.5, 0.0]], [[1.0, 0.0]])
         >>> feature_importance(q).psi, feature_importance(q).phi
         (tensor([0.5000, 0.2500, 0.0000]), tensor([1.0000, 0.5000, 0.0000]))

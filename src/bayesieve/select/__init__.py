@@ -7,10 +7,10 @@ for Gaussian inputs), `stability` (agreement over samples of the rows), `fits` (
 this asks for), `basis` (additive networks), `additive_fits` (their many fits).
 """
 
-from bayesieve.assess.features.additive_fits import AdditiveFits
-from bayesieve.assess.features.basis import HingeBasis, additive_network
-from bayesieve.assess.features.fits import PopulationFits, Training, evidence_schedule
-from bayesieve.assess.features.importance import (
+from bayesieve.select.additive_fits import AdditiveFits
+from bayesieve.select.basis import HingeBasis, additive_network
+from bayesieve.select.fits import PopulationFits, Training, evidence_schedule
+from bayesieve.select.importance import (
     FeatureImportance,
     feature_importance,
     importance_draws,
@@ -18,17 +18,17 @@ from bayesieve.assess.features.importance import (
     normalised_among,
     path_importance,
 )
-from bayesieve.assess.features.inclusion import (
+from bayesieve.select.inclusion import (
     feature_inclusion,
     log_bayes_factor,
     probability_from_evidence,
 )
-from bayesieve.assess.features.knockoffs import (
+from bayesieve.select.knockoffs import (
     gaussian_knockoffs,
     knockoff_select,
     knockoff_statistic,
 )
-from bayesieve.assess.features.proportion import (
+from bayesieve.select.proportion import (
     PROPORTIONS,
     ProportionPath,
     ProportionRule,
@@ -37,14 +37,14 @@ from bayesieve.assess.features.proportion import (
     cross_validate_proportion,
     folds,
 )
-from bayesieve.assess.features.selection import (
+from bayesieve.select.selection import (
     expected_fdr,
     select_fdr,
     select_fraction,
     select_threshold,
 )
-from bayesieve.assess.features.stability import Stability, bootstrap_rows, selection_stability
-from bayesieve.assess.features.weights import Source, weight_evidence, weight_probabilities
+from bayesieve.select.stability import Stability, bootstrap_rows, selection_stability
+from bayesieve.select.weights import Source, weight_evidence, weight_probabilities
 
 __all__ = [
     "PROPORTIONS",
