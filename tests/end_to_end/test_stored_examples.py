@@ -1,0 +1,52 @@
+"""Folders written by an older version still load, and predict what they predicted then.
+
+tests/data/version_0_1 holds, as version 0.1 wrote them: a trained run, the run after `prune`, the
+bundle of `compact --posterior`, six digits, and the predictions of the bundle for them.
+"""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from bayesieve.deliver.bundle import read_bundle
+from commands import as_json, ok
+
+OLD = Path(__file__).parents[1] / "data" / "version_0_1"
+
+
+def rows_of(path):
+    with path.open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+@pytest.mark.parametrize("name", ["run", "pruned"])
+def test_an_old_run_folder_evaluates_as_it_did(name):
+    then = json.loads((OLD / name / "metrics.json").read_text(encoding="utf-8"))
+    now = as_json("evaluate", OLD / name, "--device", "cpu")
+    for key in ("error", "nll", "ece", "zeros", "weights", "parameters"):
+        assert now[key] == pytest.approx(then[key], rel=1e-5), key
+
+
+@pytest.mark.parametrize(("flags", "then"), [((), "mean.csv"), (("--samples", 8), "drawn.csv")])
+def test_an_old_bundle_predicts_as_it_did(tmp_path, flags, then):
+    ok("predict", OLD / "bundle", OLD / "inputs.npz", *flags, "--out", tmp_path / "now.csv")
+    for now, before in zip(rows_of(tmp_path / "now.csv"), rows_of(OLD / then), strict=True):
+        assert now["class"] == before["class"]
+        for key in ("probability", "entropy", "aleatoric", "epistemic"):
+            assert float(now[key]) == pytest.approx(float(before[key]), rel=1e-4, abs=1e-6), key
+
+
+def test_an_old_bundle_passes_its_checks():
+    assert as_json("verify", OLD / "bundle")["ok"]
+
+
+def test_an_old_pruned_run_makes_the_same_bundle_again(tmp_path):
+    ok("compact", OLD / "pruned", "--posterior", "--out", tmp_path / "again")
+    old, new = read_bundle(OLD / "bundle"), read_bundle(tmp_path / "again")
+    assert old.config["graph"] == new.config["graph"]
+    assert torch.equal(old.keep, new.keep)
+    assert torch.equal(old.posterior.mean, new.posterior.mean)
+    assert torch.equal(old.posterior.std, new.posterior.std)
