@@ -42,7 +42,7 @@ bench: $(STAMP) ## run every benchmark, one after another
 
 clean: ## remove caches and build outputs; keeps .venv and runs
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src studies tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The demo needs the package alone; everything else its tools and extras too. An existing .venv is
 # kept and brought up to date. The build backend comes from constraints.txt too, hence

@@ -3,10 +3,10 @@
     python docs/make_results_table.py            # rewrite the blocks between the markers
     python docs/make_results_table.py --check    # exit 1 if a block is not what it would write
 
-No number in those tables is typed by hand. Files of `bayesieve.studies.sbnn_mnist` that were scored
+No number in those tables is typed by hand. Files of `studies.sbnn_mnist` that were scored
 on test images give the table of errors (with the error on held-out training images from
 results/held_out/) and the one of seconds, files of `benchmarks/steps.py` the one of step times, and
-files of `bayesieve.studies.bmr_images` that were scored on test images the one beside its paper.
+files of `studies.bmr_images` that were scored on test images the one beside its paper.
 """
 
 import argparse
@@ -15,11 +15,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the package `studies`
+
 from bayesieve.cli.compared import page as comparison_page
-from bayesieve.reproduce import read_findings, results_page
-from bayesieve.reproduce.choosing import headline_table, wants_table
-from bayesieve.reproduce.speed import full_table, short_table
-from bayesieve.studies.sbnn_pages import one_shot_table, vgg_table
+from studies.reproduce import read_findings, results_page
+from studies.reproduce.choosing import headline_table, wants_table
+from studies.reproduce.speed import full_table, short_table
+from studies.sbnn_pages import one_shot_table, vgg_table
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -81,7 +83,7 @@ def mnist_table(results: list[dict[str, Any]], held_out: list[dict[str, Any]]) -
         *(_mnist_row(record, chosen_by.get(record["name"])) for record in rows),
     ]
     seeds = sorted({len(record["seeds"]) for record in rows})
-    command = f"python -m bayesieve.studies.sbnn_mnist --seeds {seeds[-1]} --settings SETTING"
+    command = f"python -m studies.sbnn_mnist --seeds {seeds[-1]} --settings SETTING"
     note = f"Each row: `{command}`, measured on {'; '.join(machines)}."
     return "\n".join([*lines, "", note])
 

@@ -138,7 +138,7 @@ def test_every_flag_of_training_is_described():
 def reference_keys() -> set[str]:
     """Keys such as [Saha] or [Zhu, eq. 1] in docstrings and theory pages."""
     texts = [path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md")]
-    for path in (ROOT / "src").rglob("*.py"):
+    for path in (*(ROOT / "src").rglob("*.py"), *(ROOT / "studies").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
                 texts.append(ast.get_docstring(node) or "")

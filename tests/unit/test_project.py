@@ -32,7 +32,16 @@ MACHINE_PATH = re.compile(
     r"|\b[A-Z]:\\(?:Users|Windows|Program)"
     r"|\.\./shared\b"
 )
-PRODUCT = ("src", "docs", "examples", "benchmarks", "README.md", "CONTRIBUTING.md", "Makefile")
+PRODUCT = (
+    "src",
+    "studies",
+    "docs",
+    "examples",
+    "benchmarks",
+    "README.md",
+    "CONTRIBUTING.md",
+    "Makefile",
+)
 
 
 def tracked_files() -> list[Path]:

@@ -27,8 +27,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {*_ALL, "select"},
     "runs": {*_ALL, "select", "estimators", "report"},
     "compare": _ALL,  # moves into runs
-    "studies": {*_ALL, "select", "scratch"},  # moves out of the package
-    "reproduce": {*_ALL, "select", "scratch", "studies"},  # moves out of the package
 }
 MAY_IMPORT["cli"] = set(MAY_IMPORT)
 MAY_IMPORT["__main__"] = {"cli"}

@@ -1,5 +1,6 @@
 """`bayesieve reproduce`: the tables of the papers, theirs and ours, and how to make ours again."""
 
+import sys
 import tempfile
 import textwrap
 from collections import Counter
@@ -32,6 +33,7 @@ def reproduce(
     json: JsonFlag = False,
 ) -> None:
     """List every table and figure of the papers with our numbers, run a study again, or verify."""
+    require_studies("reproduce")
     given = {"--quick": quick, "--full": full, "--seeds": seeds, "--device": device, "--out": out}
     if name in ("list", "verify") and any(given.values()):
         unused = ", ".join(flag for flag, value in given.items() if value)
@@ -44,8 +46,27 @@ def reproduce(
         _run(name, quick=quick, full=full, seeds=seeds, device=device, out=out, json=json)
 
 
+def require_studies(command: str) -> None:
+    """Make the package `studies` importable: it is in a clone of the repository, not in the wheel.
+
+    The clone is the one this package runs from, else the one around the working directory.
+    """
+    here = Path.cwd()
+    for folder in (Path(__file__).parents[3], here, *here.parents):
+        if (folder / "studies" / "__init__.py").is_file() and (
+            folder / "src" / "bayesieve"
+        ).is_dir():
+            if str(folder) not in sys.path:
+                sys.path.append(str(folder))
+            return
+    raise UsageError(
+        f"{command}: the studies are not part of the installed package; clone the repository and "
+        "run the command inside the clone."
+    )
+
+
 def _list(results: Path, *, json: bool) -> None:
-    from bayesieve.reproduce import listing, read_findings
+    from studies.reproduce import listing, read_findings
 
     if not results.is_dir():
         note(f"there is no folder {results}: only the papers' numbers are shown (--results).")
@@ -65,7 +86,7 @@ def _list(results: Path, *, json: bool) -> None:
 
 def _print_source(source: str, rows: list[dict[str, Any]]) -> None:
     """One paper: its items with the study behind each, what was measured, and what was not."""
-    from bayesieve.reproduce.table import compared_with, counts, missing
+    from studies.reproduce.table import compared_with, counts, missing
 
     cells: list[tuple[str, ...]] = []
     for (item, study), members in groupby(rows, key=lambda own: (own["item"], own["study"])):
@@ -102,9 +123,9 @@ def _run(
     out: Path | None,
     json: bool,
 ) -> None:
-    from bayesieve.reproduce.catalogue import STUDIES
-    from bayesieve.reproduce.running import RECORD, arguments_of, run_study, study_of
-    from bayesieve.reproduce.table import compared_with
+    from studies.reproduce.catalogue import STUDIES
+    from studies.reproduce.running import RECORD, arguments_of, run_study, study_of
+    from studies.reproduce.table import compared_with
 
     study = study_of(name)
     if study is None or study not in STUDIES:
@@ -118,7 +139,7 @@ def _run(
     mode: Any = "quick" if quick else "full"
     arguments = arguments_of(STUDIES[study], mode, out / RECORD, seeds, device)
     out.mkdir(parents=True, exist_ok=True)
-    note(f"python -m bayesieve.studies.{STUDIES[study].module} {' '.join(arguments)}")
+    note(f"python -m studies.{STUDIES[study].module} {' '.join(arguments)}")
     rows = run_study(study, arguments, out)
     if json:
         print_json(rows)
@@ -134,7 +155,7 @@ def _run(
 
 
 def _verify(results: Path, *, json: bool) -> None:
-    from bayesieve.reproduce.running import verify
+    from studies.reproduce.running import verify
 
     if not results.is_dir():
         raise UsageError(f"there is no folder {results} to compare with; give --results.")

@@ -7,6 +7,7 @@ import typer
 
 from bayesieve.cli.config_files import UsageError
 from bayesieve.cli.console import JsonFlag, note, print_json
+from bayesieve.cli.reproduce import require_studies
 
 if TYPE_CHECKING:
     from bayesieve.scratch import FeedForwardNet, History, Plan
@@ -73,9 +74,10 @@ def study(
     json: JsonFlag = False,
 ) -> None:
     """Repeat the source's runs on MNIST beside PyTorch, and what does better."""
+    require_studies("scratch study")
     from bayesieve.data import load_data
-    from bayesieve.studies.scratch_mnist import run_study
-    from bayesieve.studies.scratch_page import draw_losses
+    from studies.scratch_mnist import run_study
+    from studies.scratch_page import draw_losses
 
     result = run_study(load_data("mnist"), quick=not full, out=out)
     if figure is not None:

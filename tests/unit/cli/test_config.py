@@ -203,7 +203,7 @@ def test_presets():
 
 
 def test_the_four_methods_of_the_paper_are_its_own():
-    from bayesieve.studies.bmr_settings import Row, setting
+    from studies.bmr_settings import Row, setting
 
     names = {"map": "map", "flat-vi": "flat", "horseshoe": "tiered", "bmr": "bmr"}
     for name, method in names.items():

@@ -1,14 +1,16 @@
 """`bayesieve reproduce`: a list that fits the screen, a run that leaves its files, a verdict."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
-from bayesieve.reproduce import ROWS, running
-from bayesieve.reproduce.recounts import Checked
-from bayesieve.studies import tdamp_uci
+from bayesieve.cli.reproduce import require_studies
 from commands import as_json, call, ok, refused
+from studies import tdamp_uci
+from studies.reproduce import ROWS, running
+from studies.reproduce.recounts import Checked
 
 RESULTS = Path(__file__).parents[3] / "results"
 KEYS = {"name", "source", "metric", "paper", "ours", "seeds", "device", "seconds", "command"}
@@ -91,3 +93,21 @@ def test_verify_tells_by_its_exit_code(narrow, monkeypatch, again, code):
     assert max(len(line) for line in result.stdout.splitlines()) <= 80
     rows = json.loads(call("reproduce", "verify", "--results", RESULTS, "--json").stdout)
     assert [own["agrees"] for own in rows] == [code == 0, True]
+
+
+def test_without_a_clone_the_command_says_to_clone(tmp_path, monkeypatch):
+    monkeypatch.setattr("bayesieve.cli.reproduce.__file__", str(tmp_path / "a/b/c/reproduce.py"))
+    monkeypatch.chdir(tmp_path)
+    for command in ("reproduce list", "reproduce verify", "scratch study"):
+        assert "clone the repository" in refused(2, *command.split())
+
+
+def test_a_clone_around_the_working_directory_is_enough(tmp_path, monkeypatch):
+    for folder in ("studies", "src/bayesieve", "runs"):
+        (tmp_path / "clone" / folder).mkdir(parents=True)
+    (tmp_path / "clone" / "studies" / "__init__.py").touch()
+    monkeypatch.setattr("bayesieve.cli.reproduce.__file__", str(tmp_path / "a/b/c/reproduce.py"))
+    monkeypatch.chdir(tmp_path / "clone" / "runs")
+    monkeypatch.setattr("sys.path", [*sys.path])
+    require_studies("reproduce")
+    assert sys.path[-1] == str(tmp_path / "clone")

@@ -8,7 +8,7 @@ import pytest
 
 from bayesieve.data import load_data
 from bayesieve.scratch import Adam, FeedForwardNet, GradientDescent, Plan, ReLU
-from bayesieve.studies.scratch_mnist import prepare
+from studies.scratch_mnist import prepare
 
 _REAL = os.environ.get("BAYESIEVE_DATA")
 pytestmark = pytest.mark.skipif(

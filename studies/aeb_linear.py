@@ -1,0 +1,270 @@
+"""Large-p-small-n linear regression with SGLD, SGLD-EM and SGLD-SA ([Deng], table 1).
+
+    python -m studies.aeb_linear --quick                       # under a minute
+    python -m studies.aeb_linear --full --out results/x.json   # 8 data sets: half an hour
+
+Protocol: n = 100, p = 1000, X ~ N(0, Σ) with Σ_ij = 0.6^|i-j|, β = (N(3, 0.2²), N(2, 0.2²),
+N(1, 0.2²), 0, ...), noise variance 3; batches of 50; ε = 0.001 k^(-1/3); the posterior mean after
+20 % burn-in is scored on 2,000 test points, and on the first 50 of them as in the paper. All
+methods and settings of all data sets run as one batch of chains, one compiled function per step.
+
+Methods: "sgld" (fixed penalties), "em" (ω = 1), "paper" (SA with ω = 10 (k + 1000)^-0.7) and "sa",
+ours, which has three parts in a run of K steps.
+
+1. Search, K/10 steps: the temperature rises from 0 to 1, v₀ = 0.01 whatever is asked for, σ²
+   follows the residuals alone, and penalties grow from 30, just below √(2 n log p) = 37, above
+   which no noise gets in. A chain that starts hot lets a thousand coefficients wander, and what
+   matters is lost among them; a σ shared with a thousand coefficients at rest says nothing about
+   the noise.
+2. Widening, K/10 steps: v₀ rises to its own value, and σ falls with it so that σ² (1 + 2 p v₀²),
+   the variance of a response under noise and spikes, stays the same.
+3. Sampling under the prior asked for; this is what is kept.
+
+ω = weight (5/K) (1 + 5k/K)^-0.7 with a weight of 4 in the search and of 1 after it.
+
+A variable is selected where the last ρ is above 1/2; the count by ρ averaged over what is kept
+stands beside it.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Generator, Tensor, nn
+
+from bayesieve.checks import check_choice
+from bayesieve.core.gaussian_laplace import GaussianLaplace
+from bayesieve.core.likelihoods import Gaussian
+from bayesieve.core.noise import counter_normals, fresh_keys
+from bayesieve.core.problem import Problem
+from bayesieve.engines.adaptive_prior import Latents, latents_of, prior_pull, update_latents_
+from bayesieve.engines.chain import Averaging
+from bayesieve.engines.sgld import langevin_move
+from bayesieve.training.compiling import compiler_missing
+from studies.aeb_arguments import count
+from studies.aeb_journal import Journal
+from studies.aeb_linear_table import SETTINGS, Row, draw, shown, summary
+
+N, P, N_TEST, BATCH, NOISE_VAR = 100, 1000, 2000, 50, 3.0
+_BLOCK = 100  # steps between kept draws: the paper's thinning
+_SEARCH, _BURN_IN = 0.1, 0.2  # shares of the run at which the search ends, and v₀ is what was asked
+_NARROW_SPIKE = 0.01  # v₀ of the search
+
+
+@dataclass(frozen=True)
+class Method:
+    """How the prior follows the chain: ω = min(1, weight (k + 1000)^-0.7), or as above.
+
+    Args:
+        weight: factor of ω; 0 leaves the prior alone, infinity is EM.
+        penalty: starting κ₀ and κ₁; the authors' code starts from 1.
+        searches: whether the run begins with a search, and ω is that of the module's docstring.
+        later: factor of ω after the search.
+    """
+
+    weight: float
+    penalty: float = 1.0
+    searches: bool = False
+    later: float = 1.0
+
+    def omega(self, step: Tensor, n_steps: int) -> Tensor:
+        """Weight of the newest estimate at each step of a run."""
+        if not self.searches:
+            return (self.weight * (step + 1000) ** -0.7).clamp(max=1)
+        unit = n_steps / 5
+        weight = torch.where(step <= _SEARCH * n_steps, self.weight, self.later)
+        return (weight / unit * (1 + step / unit) ** -0.7).clamp(max=1)
+
+
+METHODS = {
+    "sgld": Method(0.0),
+    "em": Method(float("inf")),
+    "paper": Method(10.0),
+    "sa": Method(4.0, penalty=30.0, searches=True, later=1.0),
+}
+
+
+@dataclass(frozen=True)
+class Data:
+    """D data sets: x (D, n, p), y (D, n), test points, and the true coefficients (D, p)."""
+
+    x: Tensor
+    y: Tensor
+    x_test: Tensor
+    y_test: Tensor
+    truth: Tensor
+
+
+def make_data(seeds: tuple[int, ...]) -> Data:
+    """Draw one data set per seed; training and test points share one draw of the coefficients."""
+    rows: list[tuple[Tensor, ...]] = []
+    lag = torch.arange(P, dtype=torch.float64)
+    chol = torch.linalg.cholesky(0.6 ** (lag[:, None] - lag).abs()).float()
+    for seed in seeds:
+        g = Generator().manual_seed(seed)
+        truth = torch.zeros(P)
+        truth[:3] = torch.tensor([3.0, 2.0, 1.0]) + 0.2 * torch.randn(3, generator=g)
+        x = torch.randn(N + N_TEST, P, generator=g) @ chol.T
+        y = x @ truth + NOISE_VAR**0.5 * torch.randn(N + N_TEST, generator=g)
+        rows.append((x[:N], y[:N], x[N:], y[N:], truth))
+    return Data(*(torch.stack(column) for column in zip(*rows, strict=True)))
+
+
+def run(
+    seeds: tuple[int, ...], methods: tuple[str, ...], n_steps: int, *, compiled: bool = True
+) -> tuple[list[Row], dict[str, float]]:
+    """Sample every method and setting on every data set.
+
+    Returns:
+        The rows, and the seconds that sampling took: "wall", and "cpu" of this process, which other
+        work on the machine does not lengthen. Compiling is not counted.
+    """
+    for method in methods:
+        check_choice("aeb_linear", "method", method, METHODS)
+    data = make_data(seeds)
+    cells = [(method, *setting) for method in methods for setting in SETTINGS]
+    chains = _Chains(data, cells, n_steps)
+    step = torch.compile(_step_, dynamic=False) if compiled else _step_
+    chains.block(step, 0, 1)  # compiles
+    began, began_cpu = time.perf_counter(), time.process_time()
+    done = 1
+    while done < n_steps:
+        size = min(_BLOCK, n_steps - done)
+        chains.block(step, done, size)
+        done += size
+    seconds = {"wall": round(time.perf_counter() - began, 1),
+               "cpu": round(time.process_time() - began_cpu, 1)}  # fmt: skip
+    return chains.rows(seeds), seconds
+
+
+class _Chains:
+    """The state of D times C chains: C cells (method and setting) on each of D data sets."""
+
+    def __init__(self, data: Data, cells: list[tuple[str, float, float]], n_steps: int) -> None:
+        self.data, self.cells, self.n_steps = data, cells, n_steps
+        n_sets = len(data.x)
+        self.generator = Generator().manual_seed(0)
+        self.w = 0.1 * torch.randn(n_sets * len(cells), P, generator=self.generator)
+        methods = [METHODS[name] for name, _, _ in cells] * n_sets
+        prior = GaussianLaplace(
+            spike_scale=tuple(spike for _, spike, _ in cells) * n_sets,
+            scale=tuple(scale for _, _, scale in cells) * n_sets,
+            penalty=tuple(method.penalty for method in methods),
+        )
+        # The formulas' own bookkeeping wants a problem; its data are not used.
+        problem = Problem(nn.Linear(P, 1, bias=False), Gaussian(), (data.x[0], data.y[0]))
+        self.latents: Latents = latents_of(prior, problem, self.w)
+        self.methods = methods
+        self.spike_scale = self.latents.spike_scale.clone()
+        self.searches = torch.tensor([method.searches for method in methods])[:, None]
+        self.latents.spike_scale[self.searches] = _NARROW_SPIKE
+        self.average = torch.zeros_like(self.w)
+        self.average_rho = torch.zeros_like(self.w)
+        self.n_kept = 0
+
+    def widen_(self, progress: float) -> None:
+        """Give the spike its scale at a fraction of the run, and keep the response's variance."""
+        share = min(max((_BURN_IN - progress) / (_BURN_IN - _SEARCH), 0.0), 1.0)
+        narrowed = self.spike_scale * (_NARROW_SPIKE / self.spike_scale) ** share
+        new = torch.where(self.searches, narrowed, self.spike_scale)
+        old = self.latents.spike_scale
+        self.latents.scale.mul_(((1 + 2 * P * old.square()) / (1 + 2 * P * new.square())).sqrt())
+        old.copy_(new)
+
+    def block(self, step: Callable[..., None], done: int, size: int) -> None:
+        """Take `size` steps; keep the last position if burn-in is over."""
+        self.widen_(done / self.n_steps)
+        picks = torch.rand(size, N, generator=self.generator).topk(BATCH).indices
+        keys = torch.stack([fresh_keys(self.generator) for _ in range(size)])
+        number = torch.arange(done + 1, done + size + 1, dtype=self.w.dtype)
+        lengths = 1e-3 * number ** (-1 / 3)
+        omegas = torch.stack([own.omega(number, self.n_steps) for own in self.methods], 1)
+        searching = (number <= _SEARCH * self.n_steps)[:, None, None] & self.searches
+        rising = (number - 1)[:, None, None] / (_SEARCH * self.n_steps)
+        heats = torch.where(searching, rising, torch.ones_like(rising))
+        for i in range(size):
+            step(
+                self.w, self.latents, self.data.x, self.data.y, picks[i], keys[i], lengths[i],
+                omegas[i, :, None], heats[i], searching[i],
+            )  # fmt: skip
+        if done >= _BURN_IN * self.n_steps:
+            self.n_kept += 1
+            self.average += (self.w - self.average) / self.n_kept
+            self.average_rho += (self.latents.rho - self.average_rho) / self.n_kept
+
+    def rows(self, seeds: tuple[int, ...]) -> list[Row]:
+        """Score the posterior means."""
+        rows = []
+        for i, mean in enumerate(self.average):
+            which, cell = divmod(i, len(self.cells))
+            error = self.data.y_test[which] - self.data.x_test[which] @ mean
+            method, spike, scale = self.cells[cell]
+            adapts = METHODS[method].weight > 0
+            last, average = (own[i] > 0.5 if adapts else torch.zeros(P) > 0
+                             for own in (self.latents.rho, self.average_rho))  # fmt: skip
+            rows.append(
+                Row(
+                    seeds[which], method, spike, scale, error.square().mean().item(),
+                    error.abs().mean().item(), error[:50].square().mean().item(),
+                    int(last.sum()), int(last[:3].sum()), int(average.sum()),
+                    int(average[:3].sum()), self.latents.scale[i].item(),
+                    self.latents.slab_prob[i].item(),
+                )
+            )  # fmt: skip
+        return rows
+
+
+def _step_(
+    w: Tensor, latents: Latents, x: Tensor, y: Tensor, pick: Tensor, keys: Tensor, length: Tensor,
+    omega: Tensor, heat: Tensor, searching: Tensor,
+) -> None:  # fmt: skip
+    """One move of every chain and one update of its prior, in place."""
+    k = len(w)
+    own_x, own_y = x[:, pick], y[:, pick]
+    residual = own_y[:, None] - w.view(len(x), -1, P) @ own_x.mT  # (D, C, n)
+    data_grad = (residual @ own_x).view(k, P) * (N / BATCH) / latents.scale.square()
+    noise = counter_normals((k, P), keys, w.dtype)
+    w.add_(langevin_move(data_grad - prior_pull(w, latents), noise, length, heat))
+    square_sum = residual.square().sum(-1).view(k) * (N / BATCH)
+    update_latents_(latents, w, None, omega, Averaging(), square_sum, N, searching)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Command line of the study."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--quick", action="store_true", help="one data set, 20,000 steps")
+    length.add_argument("--full", action="store_true", help="8 data sets, 500,000 steps")
+    parser.add_argument("--data-sets", type=count, help="number of data sets")
+    parser.add_argument("--first", type=int, default=1, help="seed of the first data set")
+    parser.add_argument("--steps", type=count)
+    parser.add_argument("--methods", default="sa,em,sgld", help=f"of {', '.join(METHODS)}")
+    parser.add_argument("--figures", type=Path, help="folder for figures")
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args(arguments)
+    n_data = given.data_sets or (8 if given.full else 1)
+    n_steps = given.steps or (500_000 if given.full else 20_000)
+    methods = tuple(given.methods.split(","))
+    torch.set_num_threads(1)
+    compiled = compiler_missing(torch.device("cpu")) is None
+    seeds = tuple(range(given.first, given.first + n_data))
+    common = {"steps": n_steps, "compiled": compiled, "chains": n_data * len(methods) * 4,
+              "methods": {name: asdict(METHODS[name]) for name in methods if name in METHODS},
+              "seeds": seeds}  # fmt: skip
+    journal = Journal("aeb_linear", given.out, arguments, "cpu", None, common)
+    rows, seconds = run(seeds, methods, n_steps, compiled=compiled)
+    lines = summary(rows)
+    journal.finish(sampling_seconds=seconds, summary=lines,
+                   rows=[asdict(row) for row in rows])  # fmt: skip
+    print(f"{len(rows)} chains, {n_steps:,} steps: {seconds['wall']} s on one core, "
+          f"{seconds['cpu']} s of it at work")  # fmt: skip
+    print(shown(lines))
+    if given.figures is not None:
+        draw(rows, given.figures / "aeb_linear.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""What each engine reached in our own studies: tables of docs/choosing-an-engine.md and the README.
+
+Every number is looked up among the committed records by the name that `bayesieve reproduce list`
+gives it; one that has no record is left out with its sentence.
+"""
+
+import re
+from collections.abc import Mapping
+
+from studies.reproduce.findings import Finding, Place
+from studies.reproduce.table import listing
+
+# What somebody wants, what to take, and what that reached: {name:format} is a finding.
+WANTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    (
+        "the fewest weights for an error",
+        "`SBNN` that prunes while it trains: `train --zeros 0.98`",
+        (
+            "LeNet-300-100 on MNIST with 98.5 % zeros: {sbnn-table-7-l300-more:.2f} % test error",
+            "LeNet-5-Caffe with 99.5 %: {sbnn-table-7-l5:.2f} %",
+            "784-1200-1200-10 with 98 %: {sbnn-table-5-gradual:.2f} %",
+        ),
+    ),
+    (
+        "the data to say how sparse",
+        "`BMR`: `train --engine bmr`",
+        (
+            "Fashion-MNIST, LeNet-5, the paper's settings: removes "
+            "{bmr-figure-2-fashion-mnist-lenet-pruned-paper:.0%} by itself, accuracy "
+            "{bmr-figure-1-fashion-mnist-lenet-accuracy-paper:.3f}, ECE "
+            "{bmr-figure-1-fashion-mnist-lenet-ece-paper:.3f}",
+            "LeNet-300-100 on MNIST, held at 97.6 % zeros: {own-bmr-l300-97.6:.2f} % error",
+        ),
+    ),
+    (
+        "to thin a trained network without training",
+        "`laplace_units` and `reduce_units`: `bayesieve sieve`",
+        (
+            "784-300-100-10 on MNIST: {own-laplace-unit-0.5:.2f} % error with 50 % zeros, "
+            "{own-laplace-unit-0.9:.2f} % with 90 % (by magnitude "
+            "{own-laplace-magnitude-0.9:.2f} %)",
+        ),
+    ),
+    (
+        "speed in every library: whole units",
+        "`SBNN` with `GradualUnits`: `train --keep-units 0.3`",
+        (
+            "LeNet-5-Caffe on MNIST, 20-50-500 units to 8-16-50: {own-units-error:.2f} % error, "
+            "ONNX Runtime {own-units-speed-1:.1f} times faster at batch 1 and "
+            "{own-units-speed-64:.1f} at 64, file {own-units-file:.0f} times smaller",
+        ),
+    ),
+    (
+        "a regression on a table",
+        "`SBNN`, as `SieveRegressor`: `bayesieve fit-table`",
+        (
+            "ensembles of five, RMSE on Concrete {sbnn-table-3-concrete:.2f}, with half the "
+            "weights {sbnn-table-3-concrete-half:.2f}",
+            "on Energy {sbnn-table-3-energy:.2f} and {sbnn-table-3-energy-half:.2f}",
+            "on Yacht {sbnn-table-3-yacht:.2f} and {sbnn-table-3-yacht-half:.2f}",
+        ),
+    ),
+    (
+        "draws of the posterior, and chains to compare",
+        '`SGHMC(adapt="sa")`: `train --engine sghmc --adapt sa --chains 4`',
+        (
+            "MNIST, conv2-fc2, 4 chains: {aeb-table-2-mnist-sghmc-sa:.2f} % accuracy",
+            "RMSE on Concrete {own-aeb-concrete:.2f}",
+        ),
+    ),
+    (
+        "few passes, no learning rate",
+        "`TDAMP`: `train --engine tdamp`",
+        (
+            "784-128-10 on 10,000 MNIST images in 10 passes, half the units left: accuracy "
+            "{tdamp-table-4.1-accuracy:.3f}",
+            "digits: {own-digits-tdamp-mlp:.3f}, Adam {own-digits-adam-mlp:.3f}",
+            "RMSE on Concrete {own-tdamp-concrete:.2f}",
+        ),
+    ),
+)
+# Engine, what was measured, and the names of the findings: ours and the paper's are printed so.
+HEADLINES: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
+    ("`BMR`", "Fashion-MNIST, LeNet-5: accuracy, ECE, pruned",
+     ("bmr-figure-1-fashion-mnist-lenet-accuracy-default",
+      "bmr-figure-1-fashion-mnist-lenet-ece-default",
+      "bmr-figure-2-fashion-mnist-lenet-pruned-default"), ".3f"),
+    ("`BMR`", "CIFAR-10 (JPEG copy), LeNet-5: accuracy, ECE, pruned",
+     ("bmr-figure-1-cifar10-lenet-accuracy-default", "bmr-figure-1-cifar10-lenet-ece-default",
+      "bmr-figure-2-cifar10-lenet-pruned-default"), ".3f"),
+    ('`SGHMC(adapt="sa")`', "MNIST, Fashion-MNIST, the latter augmented: accuracy in %",
+     ("aeb-table-2-mnist-sghmc-sa", "aeb-table-2-fashion-sghmc-sa",
+      "aeb-table-2-fashion-da-sghmc-sa"), ".2f"),
+    ('`SGHMC(adapt="sa")`',
+     "CIFAR-10 (JPEG copy), ResNet-20, no, 50 and 90 % zeros: accuracy in %",
+     ("aeb-table-3-dense-0", "aeb-table-3-a-sghmc-sa-50", "aeb-table-3-a-sghmc-sa-90"), ".2f"),
+    ("`SBNN`", "UCI Concrete, Energy, Yacht, half the weights, ensembles of five: RMSE",
+     ("sbnn-table-3-concrete-half", "sbnn-table-3-energy-half", "sbnn-table-3-yacht-half"), ".2f"),
+    ("`TDAMP`", "10,000 MNIST images, 784-128-10, half the units: accuracy",
+     ("tdamp-table-4.1-accuracy",), ".3f"),
+)  # fmt: skip
+_NUMBER = re.compile(r"\{([^:}]+):([^}]+)\}")
+
+
+def wants_table(findings: Mapping[Place, Finding]) -> str:
+    """The table as Markdown.
+
+    Example:
+        >>> wants_table({}).splitlines()[3]
+        '| the data to say how sparse | `BMR`: `train --engine bmr` |  |'
+    """
+    known = {row["name"]: row["ours"] for row in listing(findings) if row["ours"] is not None}
+    lines = ["| you want | take | what it reached |", "| --- | --- | --- |"]
+    for want, engine, sentences in WANTS:
+        told = [text for own in sentences if (text := _filled(own, known)) is not None]
+        lines.append(f"| {want} | {engine} | {'; '.join(told)} |")
+    return "\n".join(lines)
+
+
+def headline_table(findings: Mapping[Place, Finding]) -> str:
+    """What each engine reached beside its paper, as Markdown; rows without records are left out.
+
+    Example:
+        >>> headline_table({}).splitlines()
+        ['| engine | measured | ours | the paper |', '| --- | --- | ---: | ---: |']
+    """
+    known = {row["name"]: row for row in listing(findings) if row["ours"] is not None}
+    lines = ["| engine | measured | ours | the paper |", "| --- | --- | ---: | ---: |"]
+    for engine, what, names, form in HEADLINES:
+        if all(name in known for name in names):
+            ours, theirs = (
+                ", ".join(format(known[name][whose], form) for name in names)
+                for whose in ("ours", "paper")
+            )
+            lines.append(f"| {engine} | {what} | {ours} | {theirs} |")
+    return "\n".join(lines)
+
+
+def named() -> set[str]:
+    """The names of all findings the tables ask for."""
+    text = " ".join(sentence for _, _, sentences in WANTS for sentence in sentences)
+    headlines = {name for _, _, names, _ in HEADLINES for name in names}
+    return headlines | {name for name, _ in _NUMBER.findall(text)}
+
+
+def _filled(sentence: str, known: Mapping[str, float]) -> str | None:
+    if any(name not in known for name, _ in _NUMBER.findall(sentence)):
+        return None
+    return _NUMBER.sub(lambda own: format(known[own[1]], own[2]).replace("%", " %"), sentence)

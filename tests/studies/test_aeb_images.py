@@ -1,0 +1,225 @@
+"""The image studies of the samplers on a few random images: every path, no real training."""
+
+import json
+import math
+
+import pytest
+import torch
+from torch import Generator
+
+from bayesieve.assess.predict import predict
+from bayesieve.core.gaussian_laplace import GaussianLaplace
+from bayesieve.core.posterior import Samples
+from bayesieve.core.problem import Problem
+from bayesieve.data.examples import DataSet, Examples
+from bayesieve.data.preprocessing import image_recipe
+from bayesieve.engines.map import MAP
+from bayesieve.engines.sgld import SGLD
+from studies import aeb_images, aeb_resnet
+from studies.aeb_arguments import prior_pairs, splits
+from studies.aeb_journal import Journal
+
+
+def few_images(shape, n_train=24, n_test=12):
+    source = Generator().manual_seed(0)
+
+    def some(n):
+        x = torch.rand(n, *shape, generator=source)
+        return Examples(x, torch.randint(10, (n,), generator=source))
+
+    recipe = image_recipe(shape, [0.0] * shape[0], [1.0] * shape[0])
+    classes = tuple("abcdefghij")
+    return DataSet("few", some(n_train), some(n_test), "classification", classes,
+                   preprocessing=recipe)  # fmt: skip
+
+
+@pytest.fixture
+def digits(monkeypatch):
+    monkeypatch.setattr(aeb_images, "load_data", lambda name: few_images((1, 28, 28)))
+
+
+@pytest.fixture
+def pictures(monkeypatch):
+    monkeypatch.setattr(aeb_resnet, "load_data", lambda name: few_images((3, 32, 32)))
+
+
+def journal(budget=None):
+    return Journal("aeb_images", None, [], "cpu", budget, {})
+
+
+def test_every_method_runs_and_leaves_a_row(digits, tmp_path, capsys):
+    out = tmp_path / "x.json"
+    names = ",".join(aeb_images.METHODS)
+    aeb_images.main(["--methods", names, "--epochs", "1", "--chains", "2", "--out", str(out)])
+    record = json.loads(out.read_text())
+    assert [row["setting"]["method"] for row in record["rows"]] == list(aeb_images.METHODS)
+    for row in record["rows"]:
+        n_chains = 1 if row["setting"]["method"] in ("vanilla", "dropout", "sgd") else 2
+        assert len(row["average"]) == len(row["single"]) == n_chains
+        assert 0 <= row["pooled"] <= 100
+    assert record["command"].startswith("python -m studies.aeb_images --methods")
+    assert "| mnist | sghmc-sa " in capsys.readouterr().out
+
+
+def test_augmented_tasks_use_the_other_network_and_fill_with_black(digits):
+    given = aeb_images.parser().parse_args(["--shift", "1", "--paper"])
+    data, augment = aeb_images.prepared(given, aeb_images.TASKS["fashion-da"], None)
+    black = (0 - few_images((1, 28, 28)).train.x.mean()) / data.preprocessing["std"][0]
+    assert augment.fill == pytest.approx((black.item(),), abs=1e-3)
+    assert (augment.shift, augment.erase) == (1, 0.5)
+    setting = aeb_images.Setting("sghmc-sa", epochs=1, batch_size=12, n_kept=2)
+    row, posterior = aeb_images.run_setting("fashion-da", setting, data, augment, journal(), "cpu")
+    assert "norm0.running_mean" in posterior.draw_buffers
+    assert row["draws"] == 1  # one step after burn-in
+    assert posterior.layout.n_sparse == 1600 * 256  # "fc1" alone
+
+
+def test_attacks_are_drawn(digits, tmp_path):
+    aeb_images.main(["--methods", "sgd,sghmc", "--epochs", "1", "--attack", "--figures",
+                     str(tmp_path), "--out", str(tmp_path / "x.json")])  # fmt: skip
+    rows = json.loads((tmp_path / "x.json").read_text())["rows"]
+    assert [point["strength"] for point in rows[1]["fgsm"]] == [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]
+    assert rows[1]["fgsm"][0]["accuracy"] == pytest.approx(rows[1]["average"][0] / 100, abs=1e-5)
+    assert (tmp_path / "aeb_mnist_fgsm.png").stat().st_size > 10_000
+
+
+def test_engines_are_scaled_by_the_number_of_images():
+    setting = aeb_images.Setting("sgld-sa", lr=0.06, slab_var=0.25)
+    engine = aeb_images.engine(setting, 60_000, 100)
+    assert isinstance(engine, SGLD)
+    assert isinstance(engine.prior, GaussianLaplace)
+    assert engine.step_size == pytest.approx(4e-6)
+    assert engine.prior.slab_std == 0.5
+    assert engine.prior.other_std**-2 == pytest.approx(5e-4 * 60_000)
+    assert isinstance(aeb_images.engine(aeb_images.Setting("dropout"), 10, 10), MAP)
+
+
+def test_draws_are_kept_at_the_end_of_cycles():
+    setting = aeb_images.Setting("sghmc", cycles=6)
+    chain = aeb_images.engine(setting, 60_000, 600).chain
+    ends = [step for step in range(301, 601) if chain.n_seen(torch.tensor(float(step + 1))) >
+            chain.n_seen(torch.tensor(float(step)))]  # fmt: skip
+    assert ends == [400, 500, 600]
+    assert chain.n_kept == 3
+    assert chain.factor(torch.tensor(400.0)).item() < 3e-4
+    assert chain.factor(torch.tensor(401.0)).item() == 1
+
+
+def test_chains_are_pooled_with_their_own_statistics(digits):
+    given = aeb_images.parser().parse_args([])
+    data, augment = aeb_images.prepared(given, aeb_images.TASKS["mnist-da"], None)
+    setting = aeb_images.Setting("sghmc", epochs=2, batch_size=12, n_kept=2, chains=2)
+    row, posterior = aeb_images.run_setting("mnist-da", setting, data, augment, journal(), "cpu")
+    assert row["draws"] == len(posterior.draws) == 4
+    statistics = posterior.draw_buffers["norm4.running_mean"]
+    assert statistics.shape == (4, 64)
+    assert not torch.equal(statistics[1], statistics[3])
+    prediction = predict(posterior, data.test.x, n_samples=4)
+    labels = (prediction.label == data.test.y).double().mean().item()
+    assert row["pooled"] == pytest.approx(100 * labels, abs=1e-2)
+    row, _ = aeb_images.run_setting("mnist-da", setting, data, augment, journal(0.0), "cpu")
+    assert row["setting"]["chains"] == len(row["average"]) == 1  # the budget is spent
+
+
+def test_settings_are_the_papers_where_asked():
+    options = ["--methods", "sghmc-sa,sgd", "--paper", "--cycles", "4", "--chains", "3"]
+    given = aeb_images.parser().parse_args(options)
+    chain, point = aeb_images.settings(given, aeb_images.TASKS["fashion"])
+    assert (chain.lr, chain.temperature, chain.batch_size) == (0.03, 4e-4, 1000)
+    assert (chain.cycles, chain.chains) == (4, 3)
+    assert (point.cycles, point.chains, point.temperature) == (0, 1, 0.0)
+
+
+def test_lists_are_combined_once_for_point_estimates(digits):
+    given = aeb_images.parser().parse_args(
+        ["--methods", "vanilla,sghmc", "--temperature", "0.1,0.01", "--prior", "1:0.1"]
+    )
+    task = aeb_images.TASKS["mnist"]
+    found = [(s.method, s.temperature) for s in aeb_images.settings(given, task)]
+    assert found == [("vanilla", 0.0), ("sghmc", 0.1), ("sghmc", 0.01)]
+    given.methods = "dropout"
+    assert aeb_images.settings(given, aeb_images.TASKS["mnist-da"]) == []
+    given.methods = "sghcm"
+    with pytest.raises(ValueError, match="aeb_images: method must be one of"):
+        aeb_images.settings(given, task)
+
+
+def test_the_residual_network_is_pruned_from_the_dense_one(pictures, tmp_path, capsys):
+    out = tmp_path / "x.json"
+    names = ",".join(aeb_resnet.METHODS)
+    aeb_resnet.main(["--quick", "--methods", names, "--out", str(out), "--figures", str(tmp_path)])
+    dense, *sparse = json.loads(out.read_text())["rows"]
+    assert dense["zeros"] == 0
+    for row in sparse:
+        assert row["zeros"] == pytest.approx(0.9, abs=1e-4)
+        assert row["draws"] >= 1
+        assert 0 < row["prior_weight"] <= 1
+    assert "| a-sghmc-sa | 90.00" in capsys.readouterr().out
+    assert (tmp_path / "aeb_resnet.png").stat().st_size > 10_000
+
+
+def test_a_stored_dense_network_is_begun_from(pictures, tmp_path):
+    dense, out, figure = (tmp_path / name for name in ("dense", "x.json", "aeb_resnet.png"))
+    options = ["--quick", "--methods", "a-sghmc-sa", "--dense", str(dense), "--out", str(out)]
+    aeb_resnet.main(options)
+    first = json.loads(out.read_text())["rows"]
+    aeb_resnet.main(options)
+    second = json.loads(out.read_text())["rows"]
+    assert second[0] == first[0]  # read, not trained
+    assert second[1]["average_nll"] == first[1]["average_nll"]
+    aeb_resnet.main(["--draw", str(out), "--figures", str(tmp_path)])
+    assert figure.stat().st_size > 10_000
+    with pytest.raises(ValueError, match="was trained and scored on"):
+        aeb_resnet.read_dense(dense, few_images((3, 32, 32)), {"n_train": 25}, "cpu")
+
+
+def test_the_sparse_layers_are_the_papers():
+    data = few_images((3, 32, 32)).train
+    problem = Problem(aeb_resnet.resnet20((3, 32, 32), 10), aeb_resnet.Categorical(), data,
+                      roles=aeb_resnet.roles())  # fmt: skip
+    layout = problem.layout
+    assert layout.n_sparse == 267_264
+    rest = {name for name in layout.names if layout.slices[name].start >= layout.n_sparse}
+    assert {"conv1.weight", "stage2_1.shortcut.conv.weight", "out.weight"} <= rest
+
+
+def test_the_last_draw_brings_its_own_statistics():
+    data = few_images((3, 32, 32)).train
+    problem = Problem(aeb_resnet.resnet20((3, 32, 32), 10), aeb_resnet.Categorical(), data)
+    draws = torch.randn(3, problem.layout.size)
+    own = {"norm1.running_mean": torch.arange(48.0).view(3, 16)}
+    whole = Samples(problem.network, draws, None, problem.network.buffers(), own)
+    last = aeb_resnet.last_draw(whole)
+    assert torch.equal(last.mean, draws[2])
+    assert last.buffers["norm1.running_mean"][0] == 32
+    assert not last.draw_buffers
+
+
+def test_the_priors_total_pull_is_the_papers():
+    short = aeb_resnet.Setting("a-sghmc-sa", 90, 0.02, 1)
+    factors = [aeb_resnet.Schedule(lr="cosine", hold=0.3).lr_scale(k / 5000) for k in range(5000)]
+    total = sum(0.02 * factor for factor in factors) * aeb_resnet.pull(short, 5000)
+    assert total == pytest.approx(3.605, rel=1e-3)
+    assert aeb_resnet.pull(short, 10) == 1.0
+
+
+def test_a_journal_keeps_to_its_budget(tmp_path):
+    journal = Journal("aeb_images", tmp_path / "x.json", [], "cpu", 100.0, {})
+    assert journal.has_time("first", "long")
+    journal.add({"n": 1}, "long", 200.0)
+    assert not journal.has_time("second", "long")
+    assert journal.has_time("third", "short")
+    record = json.loads((tmp_path / "x.json").read_text())
+    assert record["skipped"] == ["second"]
+    assert record["rows"] == [{"n": 1}]
+
+
+def test_splits():
+    data = few_images((1, 4, 4), 6000, 10)
+    held_out = splits(data, True, None)
+    assert (len(held_out.train), len(held_out.test)) == (1000, 5000)
+    few = splits(data, False, 7, 3)
+    assert (len(few.train), len(few.test)) == (7, 3)
+    with pytest.raises(Exception, match="pairs v0:v1"):
+        prior_pairs("1:2:3")
+    assert math.isclose(prior_pairs("0.005:1e-5")[0][1], 1e-5)

@@ -1,0 +1,379 @@
+"""The model-reduction study on images few in number: its rows, its file, its figures."""
+
+import importlib.util
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bayesieve.assess.metrics import ece
+from bayesieve.core.layout import default_role
+from bayesieve.data.augment import Augment
+from bayesieve.data.examples import DataSet, Examples
+from bayesieve.engines.bmr import BMR, PAPER_ROLES
+from bayesieve.engines.horseshoe import HorseshoeVI
+from bayesieve.engines.map import MAP
+from problems import normal, seeded
+from studies import bmr_images, records
+from studies.bmr_figures import draw, unpack
+from studies.bmr_images import Study, main, order
+from studies.bmr_published import DATA, METHODS, NETS, published
+from studies.bmr_settings import (
+    PRESETS,
+    TRIALS,
+    Recipe,
+    Row,
+    Sizes,
+    build,
+    resolved,
+    setting,
+)
+from studies.bmr_training import pack, standardised, train_row
+
+SIZES = Sizes(
+    epochs=3, steps=4, batch_size=16, every=1, curve_draws=2, draws=3, seeds=2, small=True
+)
+ROW = Row("fashion-mnist", "mixer", "bmr", "default")
+
+
+def examples(n, seed):
+    """Ten prototypes of 28x28 pixels and noise."""
+    prototypes = normal(10, 1, 28, 28, seed=0, dtype=torch.float32)
+    y = torch.randint(10, (n,), generator=seeded(seed))
+    noise = normal(n, 1, 28, 28, seed=seed, dtype=torch.float32)
+    return Examples(3 * prototypes[y] + noise + 5, y)
+
+
+CLASSES = tuple(str(digit) for digit in range(10))
+DATA_SET = DataSet("small", examples(64, 1), examples(40, 2), "classification", CLASSES)
+
+
+@pytest.fixture(scope="module")
+def record():
+    train, test = standardised(DATA_SET.train, DATA_SET.test, ROW.net)
+    said = []
+    own = train_row(ROW, SIZES, train, test, 10, "cpu", said.append)
+    assert len(said) == 1
+    return own
+
+
+def pretend(row, sizes, train, score_on, n_outputs, device, say):
+    """In place of `train_row`."""
+    numbers = {"accuracy": 0.5, "ece": 0.1, "nll": 1.0, "pruned": 0.2, "zeros": 0.1}
+    return {
+        **numbers, "seeds": [numbers], "curve": [{"epoch": 1.0, **numbers}],
+        "quantiles": {"fc1": [0.0, 0.1]}, "first_layer": pack(torch.ones(2, 4), 1),
+        "n_weights": 5, "seconds": {"fit": 2.0, "score": 1.0}, "steps_per_second": 10.0,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def instant(monkeypatch):
+    """Data at hand, and a list of the rows that were trained, which takes no time."""
+    trained = []
+
+    def train(row, *rest):
+        trained.append(row.name)
+        return pretend(row, *rest)
+
+    monkeypatch.setattr(bmr_images, "load_data", lambda name: DATA_SET)
+    monkeypatch.setattr(bmr_images, "train_row", train)
+    return trained
+
+
+def names_of(path):
+    return [record["name"] for record in json.loads(path.read_text())["records"]]
+
+
+def test_every_cell_of_the_paper_is_there():
+    for data in DATA:
+        for net in NETS:
+            for method in METHODS:
+                found = published(data, net, method)
+                assert ("pruned" in found) == (method == "bmr")
+                assert all(0 <= float(v.removeprefix(">")) < 7 for v in found.values())
+    found = published("cifar10", "mixer", "map")
+    assert found == {"accuracy": ".685", "ece": ".173", "nll": "1.25"}
+    assert published("cifar100", "vit", "bmr")["pruned"] == ".996"
+
+
+def test_scores_are_those_of_a_posterior(record):
+    assert len(record["seeds"]) == 2
+    for key in ("accuracy", "ece", "pruned", "zeros"):
+        assert 0 <= record[key] <= 1
+        assert record[key] == pytest.approx(sum(s[key] for s in record["seeds"]) / 2)
+    assert record["nll"] > 0
+    assert record["zeros"] == pytest.approx(setting(ROW).pruning.zeros, abs=1e-4)
+    assert 0 < record["pruned"] < 1
+    json.dumps(record, allow_nan=False)
+
+
+def test_curves_end_in_the_final_score_of_the_first_seed(record):
+    epochs = [point["epoch"] for point in record["curve"]]
+    assert epochs == [1.0, 2.0, 3.0]
+    assert {k: v for k, v in record["curve"][-1].items() if k != "epoch"} == record["seeds"][0]
+    pruned = [point["pruned"] for point in record["curve"]]
+    assert pruned == sorted(pruned)
+
+
+def test_weights_are_described_layer_by_layer(record):
+    model = build("mixer", (1, 32, 32), 10, small=True)
+    layers = [n.removesuffix(".weight") for n, p in model.named_parameters() if p.dim() > 1]
+    assert list(record["quantiles"]) == layers
+    for values in record["quantiles"].values():
+        assert values == sorted(values)
+    assert unpack(record["first_layer"]).shape == (16, 4, 4)
+
+
+def test_pictures_survive_packing():
+    weight = normal(3, 2, 4, 4, seed=0, dtype=torch.float32)
+    pictures = unpack(pack(weight.flatten(1), 2))
+    assert pictures.shape == (3, 4, 8)
+    step = float(weight.abs().max()) / 127
+    side_by_side = torch.cat([weight[:, 0], weight[:, 1]], 2)
+    np.testing.assert_allclose(pictures, side_by_side, atol=0.51 * step)
+
+
+def test_images_are_standardised_by_the_training_images_and_padded_for_patches():
+    train, test = standardised(DATA_SET.train, DATA_SET.test, "mlp")
+    assert train.x.shape[1:] == (1, 28, 28)
+    assert train.x.mean().item() == pytest.approx(0, abs=1e-5)
+    assert train.x.std(correction=0).item() == pytest.approx(1, abs=1e-5)
+    assert test.x.mean().item() != pytest.approx(0, abs=1e-5)
+    padded, _ = standardised(DATA_SET.train, DATA_SET.test, "vit")
+    assert padded.x.shape[1:] == (1, 32, 32)
+    assert torch.equal(padded.x[..., 2:-2, 2:-2], train.x)
+    assert padded.x[..., :2, :].abs().max() == 0
+
+
+def test_lenet_sees_small_images_as_if_padded():
+    model, x = build("lenet", (1, 28, 28), 10), torch.rand(3, 1, 28, 28)
+    wanted = model(x)
+    model.conv1.padding = (0, 0)  # what is left is LeNet-5 for 32x32 images
+    torch.testing.assert_close(model(torch.nn.functional.pad(x, (2, 2, 2, 2))), wanted)
+
+
+@pytest.mark.parametrize(("gap", "least", "most"), [(0.0, 0.0, 0.02), (0.3, 0.29, 0.31)])
+def test_the_calibration_error_of_the_study_is_the_gap_of_confidence(gap, least, most):
+    source = torch.Generator().manual_seed(0)
+    confidence = 0.85 + 0.15 * torch.rand(40_000, generator=source, dtype=torch.float64)
+    right = torch.rand(40_000, generator=source, dtype=torch.float64) < confidence - gap
+    probs = torch.stack([confidence, 1 - confidence], 1)
+    assert least <= ece(probs, (~right).long(), 20, "equal-mass") <= most
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("method", METHODS)
+def test_settings_of_every_row(method, preset):
+    own = setting(Row("fashion-mnist", "lenet", method, preset))
+    assert own.dropout == (0.2 if method == "map" else 0)
+    paper = preset in ("paper", "paper-weights")
+    assert own.roles is (PAPER_ROLES if paper else default_role)
+    kind = {"map": MAP, "tiered": HorseshoeVI}.get(method, BMR)
+    assert type(own.engine) is kind
+    if kind is BMR:
+        assert (own.engine.reduction is None) == (method == "flat")
+    rates = {"map": 1e-3, "flat": 5e-3, "tiered": 5e-3, "bmr": 1e-2}
+    if paper:
+        assert own.engine.lr == rates[method]
+        assert own.schedule.lr == "constant"
+    if kind is BMR:
+        assert own.engine.coordinates == ("standard" if preset == "paper" else "weights")
+
+
+def test_the_mixer_has_no_dropout():
+    assert setting(replace(ROW, method="map")).dropout == 0
+
+
+def test_a_recipe_splits_the_weight_of_the_kl_between_engine_and_schedule():
+    recipe = Recipe(kl=0.03, kl_after=0.3)
+    assert recipe.engine().reduction.kl == pytest.approx(0.1)
+    own = setting(Row("fashion-mnist", "lenet", "bmr", "sd-.1-.3"))
+    assert own.schedule.kl * own.engine.reduction.kl == pytest.approx(TRIALS["sd-.1-.3"].kl)
+    assert own.schedule.kl == TRIALS["sd-.1-.3"].kl_after
+    assert own.schedule.hold == own.engine.reduction.end
+
+
+def test_a_share_of_zeros_can_be_topped_up():
+    sizes = replace(SIZES, seeds=1)
+    row = replace(ROW, preset="top-.1")
+    train, test = standardised(DATA_SET.train, DATA_SET.test, row.net)
+    own = train_row(row, sizes, train, test, 10, "cpu", lambda text: None)
+    assert own["zeros"] >= 0.909
+    assert setting(replace(row, method="flat")).pruning is None
+
+
+def test_changed_images_are_filled_with_black_and_recorded(monkeypatch):
+    row, seen = Row("fashion-mnist", "lenet", "bmr", "moved90-.1-.6"), []
+    train, test = standardised(DATA_SET.train, DATA_SET.test, row.net)
+
+    def watch(self, x, generator):
+        seen.append(self)
+        return x
+
+    monkeypatch.setattr(Augment, "__call__", watch)
+    train_row(row, replace(SIZES, epochs=1, seeds=1), train, test, 10, "cpu", lambda text: None)
+    assert {own.flip for own in seen} == {True}
+    assert {own.shift for own in seen} == {1}
+    assert {own.fill for own in seen} == {(train.x.min().item(),)}
+    assert "flip=True" in resolved(row, SIZES)["augment"]
+    assert resolved(replace(row, preset="paper"), SIZES)["augment"] == "None"
+
+
+def test_bmr_of_fast_networks_comes_first():
+    names = [row.name for row in order(["a", "b"], ["vit", "lenet"], ["map", "bmr"], ["paper"])]
+    assert names == [
+        "a/lenet/bmr/paper", "a/vit/bmr/paper", "a/lenet/map/paper", "a/vit/map/paper",
+        "b/lenet/bmr/paper", "b/vit/bmr/paper", "b/lenet/map/paper", "b/vit/map/paper",
+    ]  # fmt: skip
+
+
+def test_rows_are_written_one_by_one_and_kept(tmp_path, instant, capsys):
+    out = tmp_path / "result.json"
+    words = ["--nets", "lenet", "--data", "fashion-mnist", "--device", "cpu", "--out", str(out)]
+    assert main([*words, "--methods", "bmr", "--preset", "paper"]) == 0
+    assert main([*words, "--methods", "bmr,flat", "--preset", "paper"]) == 0
+    assert instant == ["fashion-mnist/lenet/bmr/paper", "fashion-mnist/lenet/flat/paper"]
+    assert names_of(out) == sorted(instant)
+    result = json.loads(out.read_text())
+    assert result["study"] == "bmr_images"
+    assert result["scored_on"] == "test images"
+    one = result["records"][0]
+    row = Row("fashion-mnist", "lenet", "bmr", "paper")
+    assert one["settings"] == resolved(row, Sizes())
+    assert one["n_train"] == 64
+    assert one["published"] == published("fashion-mnist", "lenet", "bmr")
+    assert one["command"].endswith("--methods bmr --preset paper")
+    text = capsys.readouterr().out
+    assert "paper .901/.015/.283/.811" in text
+    assert "already in" in text
+
+
+def test_a_file_of_other_settings_is_refused_before_training(tmp_path, instant):
+    out = tmp_path / "result.json"
+    words = ["--nets", "lenet", "--methods", "bmr", "--data", "fashion-mnist", "--out", str(out)]
+    main(words)
+    with pytest.raises(SystemExit, match=r"with another epochs\. Give another --out"):
+        main([*words, "--epochs", "7"])
+    with pytest.raises(SystemExit, match="has scored_on 'test images'"):
+        main([*words, "--held-out"])
+    assert len(instant) == 1
+
+
+def test_a_row_that_was_watched_more_often_is_the_same_row(tmp_path, instant):
+    out = tmp_path / "result.json"
+    words = ["--nets", "lenet", "--methods", "bmr", "--data", "fashion-mnist", "--out", str(out)]
+    main(words)
+    result = json.loads(out.read_text())
+    result["records"][0]["settings"]["every"] = 10
+    out.write_text(json.dumps(result))
+    assert main(words) == 0
+    assert len(instant) == 1
+
+
+def test_a_failing_row_ends_only_itself(tmp_path, instant, monkeypatch, capsys):
+    def fail(row, *rest):
+        if row.method == "bmr":
+            raise RuntimeError("out of memory")
+        return pretend(row, *rest)
+
+    monkeypatch.setattr(bmr_images, "train_row", fail)
+    out = tmp_path / "result.json"
+    words = ["--nets", "lenet", "--methods", "bmr,map", "--data", "fashion-mnist"]
+    assert main([*words, "--out", str(out)]) == 1
+    assert names_of(out) == ["fashion-mnist/lenet/map/default"]
+    failures = json.loads(out.read_text())["failures"]
+    assert failures == {"fashion-mnist/lenet/bmr/default": "RuntimeError: out of memory"}
+    assert "out of memory" in capsys.readouterr().err
+
+
+def test_no_row_is_begun_that_would_pass_the_budget(tmp_path, instant, capsys):
+    words = ["--nets", "lenet", "--methods", "bmr,flat", "--data", "fashion-mnist", "--quick"]
+    # 36 steps at 10 a second and a second of scoring: the second row does not fit
+    assert main([*words, "--budget", "4"]) == 0
+    assert instant == ["fashion-mnist/lenet/bmr/default"]
+    assert "left out for lack of time: fashion-mnist/lenet/flat/default" in capsys.readouterr().out
+
+
+def test_the_quick_grid_has_every_network_and_method(instant):
+    assert main(["--quick", "--data", "fashion-mnist"]) == 0
+    assert len(instant) == 16
+
+
+def test_held_out_images_are_training_images(monkeypatch):
+    monkeypatch.setattr(bmr_images, "load_data", lambda name: DATA_SET)
+    monkeypatch.setattr(records, "HELD_OUT", 16)
+    row = Row("fashion-mnist", "mlp", "bmr", "default")
+    study = Study([row], SIZES, True, False, "cpu", "", None)
+    train, score_on, _ = study.splits(row)
+    assert (len(train), len(score_on)) == (48, 16)
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(ValueError, match=r"^bmr_images: nets must be one of .*'resnet'"):
+        main(["--nets", "resnet"])
+
+
+def test_figures_are_drawn_from_the_records(tmp_path, record):
+    rows = [
+        {**record, "data": ROW.data, "net": ROW.net, "preset": "default", "method": method}
+        for method in ("bmr", "flat")
+    ]
+    names = [path.name for path in draw(rows, tmp_path)]
+    stem = "fashion-mnist_mixer_default"
+    assert names == [f"{stem}_curves.png", f"{stem}_cdf.png", f"{stem}_first_layer.png"]
+    assert all((tmp_path / name).stat().st_size > 2000 for name in names)
+
+
+def reduction_table(results):
+    """The function of docs/make_results_table.py."""
+    path = Path(__file__).parents[2] / "docs" / "make_results_table.py"
+    spec = importlib.util.spec_from_file_location("make_results_table", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.reduction_table(results)
+
+
+def test_the_table_of_the_page_has_ours_beside_theirs(tmp_path, instant):
+    out = tmp_path / "result.json"
+    words = ["--nets", "lenet", "--methods", "bmr,map", "--data", "fashion-mnist"]
+    words += ["--preset", "paper"]
+    main([*words, "--device", "cpu", "--out", str(out)])
+    result = json.loads(out.read_text())
+    lines = reduction_table([result, {"study": "other"}]).splitlines()
+    assert lines[2] == (
+        "| small, lenet | bmr, paper | .500/.100/1.000 | .901/.015/.283 | 20.0 % | .811 | 10.0 % "
+        "| 51, 1 | 3 |"
+    )
+    assert lines[3].startswith("| small, lenet | map, paper | .500/.100/1.000 | .887/.063/.437 |")
+    with pytest.raises(SystemExit, match="two files hold"):
+        reduction_table([result, result])
+    result["records"][0]["settings"]["augment"] = "Augment(flip=True)"
+    assert "| bmr, paper, augmented |" in reduction_table([result])
+    held_out = {**result, "scored_on": "5,000 held-out training images"}
+    assert reduction_table([held_out]).startswith("_To be filled")
+
+
+def test_a_network_that_trains_in_bfloat16_says_so_and_is_another_one():
+    train, test = standardised(DATA_SET.train, DATA_SET.test, "mlp")
+    row = Row("fashion-mnist", "mlp", "map", "paper")
+    sizes = replace(SIZES, seeds=1)
+    exact, rough = (
+        train_row(row, replace(sizes, precision=own), train, test, 10, "cpu", print)
+        for own in ("float32", "bf16")
+    )
+    assert resolved(row, replace(sizes, precision="bf16"))["precision"] == "bf16"
+    assert rough["nll"] != exact["nll"]
+    assert rough["nll"] == pytest.approx(exact["nll"], rel=0.05)
+
+
+def test_a_row_of_another_precision_is_not_taken_for_done(instant, tmp_path):
+    which = ["--data", "fashion-mnist", "--nets", "mlp", "--methods", "map"]
+    asked = [*which, "--preset", "default", "--device", "cpu", "--out", str(tmp_path / "r.json")]
+    assert main(asked) == 0
+    with pytest.raises(SystemExit, match="another precision"):
+        main([*asked, "--precision", "bf16"])
+    assert instant == ["fashion-mnist/mlp/map/default"]

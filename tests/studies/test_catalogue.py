@@ -1,0 +1,177 @@
+"""The catalogue, the committed records and the page made from them agree."""
+
+import importlib
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from studies.reproduce import ROWS, STUDIES, Finding, Row, listing, read_findings, results_page
+from studies.reproduce.readers import READERS
+from studies.reproduce.running import arguments_of, study_of
+from studies.reproduce.table import counts, missing
+
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+def finding(value, **change):
+    given = {"study": "s", "key": "k", "field": "f", "value": value, "seeds": 2, "device": "cpu",
+             "seconds": 1.0, "date": None, "command": "c"}  # fmt: skip
+    return {("s", "k", "f"): Finding(**given | change)}
+
+
+def row(**change):
+    given = {"name": "n", "source": "p", "item": "table 1", "what": "w", "metric": "m",
+             "paper": 2.0, "study": "s", "key": "k", "field": "f"}  # fmt: skip
+    return Row(**given | change)
+
+
+def test_names_are_unique_and_every_source_is_there():
+    names = [own.name for own in ROWS]
+    assert len(set(names)) == len(names)
+    assert {own.source for own in ROWS} == {
+        "sBNN", "BMR", "SG-MCMC-SA", "EM-TDAMP", "NumPy MLP", "beyond the papers",
+    }  # fmt: skip
+
+
+def test_every_table_of_sbnn_is_covered():
+    items = {own.item for own in ROWS if own.source == "sBNN"}
+    assert {f"table {number}" for number in range(1, 10)} <= items
+
+
+def test_every_method_measured_with_the_papers_settings_has_a_row():
+    shown = {own.key for own in ROWS if own.study == "bmr-images"}
+    measured = {key for study, key, _ in read_findings(RESULTS) if study == "bmr-images"}
+    wanted = {key for key in measured if key.endswith("/paper")}
+    assert {"bmr", "map", "flat", "tiered"} <= {key.split("/")[2] for key in wanted}
+    assert wanted <= shown
+
+
+def test_rows_of_one_item_stand_together():
+    seen = list(dict.fromkeys((own.source, own.item) for own in ROWS))
+    order = [(own.source, own.item) for own in ROWS]
+    assert 1 + sum(a != b for a, b in pairwise(order)) == len(seen)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_is_a_command_with_its_arguments_and_a_reader(name, capsys):
+    study = STUDIES[name]
+    assert study.module in READERS
+    module = importlib.import_module(f"studies.{study.module}")
+    with pytest.raises(SystemExit) as stop:
+        module.main(["--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    wanted = {"--out", *study.quick, *study.full, *(study.check.arguments if study.check else ())}
+    wanted |= {"--device"} if study.device else set()
+    wanted |= {"--seeds"} if study.seeds else set()
+    for flag in wanted:
+        assert not flag.startswith("--") or f"{flag} " in text or f"{flag}\n" in text, flag
+
+
+def test_every_row_is_of_a_study():
+    assert {own.study for own in ROWS} <= set(STUDIES)
+
+
+def test_the_committed_records_are_read():
+    found = read_findings(RESULTS)
+    assert found["sbnn-mnist", "l300-98.5", "error"].value == pytest.approx(1.69, abs=0.2)
+    covered = {own["study"] for own in listing(found) if own["ours"] is not None}
+    assert {"sbnn-mnist", "sbnn-droprate", "uci", "structured-lenet5", "bmr-mnist", "laplace-bmr",
+            "aeb-linear", "aeb-images", "tdamp-mnist", "tdamp-uci",
+            "scratch-mnist"} <= covered  # fmt: skip
+
+
+def test_every_committed_study_has_a_reader():
+    files = [json.loads(path.read_text()) for path in RESULTS.glob("*.json")]
+    studies = {own["study"] for own in files if isinstance(own, dict) and "study" in own}
+    assert studies - {"compare"} <= set(READERS)  # methods side by side; no paper has that
+
+
+def test_the_same_number_twice_is_an_error(tmp_path):
+    text = (RESULTS / "sbnn_mnist_l300.json").read_text()
+    for name in ("a.json", "b.json"):
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=r"b\.json: sbnn-mnist/l300-98\.5/error is in the records"):
+        read_findings(tmp_path)
+
+
+def test_what_is_no_record_is_passed_over(tmp_path):
+    (tmp_path / "list.json").write_text("[1]")
+    (tmp_path / "other.json").write_text(json.dumps({"study": "unknown"}))
+    assert read_findings(tmp_path) == {}
+
+
+def test_quick_and_held_out_records_are_no_evidence(tmp_path):
+    record = json.loads((RESULTS / "sbnn_mnist_l300.json").read_text())
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({**record, "command": f"{record['command']} --quick"}))
+    assert read_findings(tmp_path) == {}
+    assert len(read_findings(tmp_path, quick=True)) == 1
+    path.write_text(json.dumps({**record, "scored_on": "5,000 held-out training images"}))
+    assert read_findings(tmp_path, quick=True) == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "value", "status"),
+    [
+        ({}, 1.9, "reached"),
+        ({}, 2.1, "worse"),
+        ({}, 2.0 + 4e-16, "reached"),  # what rounding makes of an equal mean
+        ({"paper": 0.0, "decimals": 2}, 0.004, "reached"),
+        ({"paper": 0.0, "decimals": 2}, 0.006, "worse"),
+        ({"better": "higher"}, 2.1, "reached"),
+        ({"better": "higher"}, 1.9, "worse"),
+        ({"better": "neither"}, 1.9, "measured"),
+        ({"paper": None}, 1.9, "measured"),
+        ({"paper": None, "target": 1.8}, 1.9, "missed"),
+        ({"paper": None, "target": 1.8, "better": "higher"}, 1.9, "met"),
+        ({"unavailable": "no data"}, None, "no data"),
+        ({}, None, "to be measured"),
+    ],
+)
+def test_status(change, value, status):
+    found = {} if value is None else finding(value)
+    (own,) = listing(found, [row(**change)])
+    assert (own["status"], own["ours"]) == (status, value)
+    assert {"name", "source", "metric", "paper", "ours", "seeds", "device", "seconds",
+            "command"} <= own.keys()  # fmt: skip
+
+
+def test_a_quick_run_is_compared_with_nothing():
+    quick = finding(9.9, command="python -m studies.s --quick")
+    rows = listing(quick, [row()])
+    assert (rows[0]["status"], rows[0]["ours"]) == ("quick run", 9.9)
+    assert counts(rows) == {"quick run": 1}
+
+
+def test_counts_and_gaps_in_words():
+    lost = row(name="b", key="l", unavailable="no such data")
+    rows = listing(finding(2.5), [row(), lost, row(key="x"), row(key="y")])
+    assert counts(rows) == {"worse": 1, "to be measured": 2, "no data": 1}
+    assert missing(rows) == ["1 row: no such data", "2 rows: to be measured"]
+
+
+def test_the_page_tells_what_falls_short():
+    own = next(r for r in ROWS if r.name == "sbnn-table-7-l5")
+    bad = Finding(own.study, own.key, own.field, 9.9, 1, "cpu", 1.0, "2026-01-02", "the command")
+    page = results_page({(own.study, own.key, own.field): bad})
+    assert "| 1.06 | 9.9 | **worse** | 1 | 1 | cpu |" in page
+    short = page[page.index("## Where we fall short") : page.index("## sBNN")]
+    assert "- sBNN, table 7, 1 of 3 rows:" in short
+    assert f"  - {own.what}: test error in % 9.9, the paper 1.06" in short
+    assert "- sbnn-mnist: `the command` (2026-01-02)" in page
+    assert "- table 9 (`sbnn-vgg`): 2 rows: to be measured" in page
+
+
+def test_arguments_and_names():
+    out = Path("a.json")
+    assert arguments_of(STUDIES["sbnn-mnist"], "quick", out, 2, "cpu")[-4:] == [
+        "--seeds", "2", "--device", "cpu",
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="CPU only"):
+        arguments_of(STUDIES["scratch-mnist"], "full", out, device="cuda")
+    with pytest.raises(ValueError, match="no number of seeds"):
+        arguments_of(STUDIES["scratch-mnist"], "full", out, seeds=1)
+    assert study_of("tdamp-table-4.1-units") == "tdamp-mnist"

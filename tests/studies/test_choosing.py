@@ -1,0 +1,54 @@
+"""The tables of what each engine reached: every number has a name in the catalogue."""
+
+from pathlib import Path
+
+from studies.reproduce import ROWS, listing, read_findings
+from studies.reproduce.choosing import (
+    HEADLINES,
+    WANTS,
+    _filled,
+    headline_table,
+    named,
+    wants_table,
+)
+
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+def test_every_number_is_a_row_of_the_catalogue():
+    assert named() <= {row.name for row in ROWS}
+    assert len(named()) > 15
+
+
+def test_every_want_has_a_number():
+    """A record that went missing would leave a cell empty."""
+    lines = wants_table(read_findings(RESULTS)).splitlines()[2:]
+    assert len(lines) == len(WANTS)
+    for line in lines:
+        told = line.split(" | ")[2].removesuffix(" |")
+        assert any(letter.isdigit() for letter in told), line
+        assert "{" not in line
+
+
+def test_numbers_are_those_of_the_records():
+    findings = read_findings(RESULTS)
+    ours = {row["name"]: row["ours"] for row in listing(findings)}
+    told = f"98.5 % zeros: {ours['sbnn-table-7-l300-more']:.2f} % test error"
+    assert told in wants_table(findings)
+    assert all(line.endswith("|  |") for line in wants_table({}).splitlines()[2:])
+
+
+def test_every_headline_has_both_numbers():
+    findings = read_findings(RESULTS)
+    rows = {row["name"]: row for row in listing(findings)}
+    lines = headline_table(findings).splitlines()[2:]
+    assert len(lines) == len(HEADLINES)
+    for line, (engine, what, names, form) in zip(lines, HEADLINES, strict=True):
+        ours = ", ".join(format(rows[name]["ours"], form) for name in names)
+        theirs = ", ".join(format(rows[name]["paper"], form) for name in names)
+        assert line == f"| {engine} | {what} | {ours} | {theirs} |"
+
+
+def test_a_sentence_needs_all_its_numbers():
+    assert _filled("{a:.0%} gone, {b:.2f}", {"a": 0.9013, "b": 1.5}) == "90 % gone, 1.50"
+    assert _filled("{a:.0%} gone, {b:.2f}", {"a": 0.9013}) is None

@@ -1,0 +1,104 @@
+"""The simulated experiments, at a size that takes seconds."""
+
+import json
+
+import pytest
+import torch
+
+from bayesieve.select.proportion import RULES
+from studies import sbnn_simulations as sims
+from studies import sbnn_tables as study
+from studies.sbnn_tables_figures import draw
+
+TINY = sims.Scale(2, (2,), (10,), (0.3,), 2, 2, 4, 4, 2, at_once=64)
+
+
+def test_tables_stack_the_simulations():
+    tables = sims.Tables([sims.additive(50, 4, 0.5, seed=i) for i in range(3)])
+    assert tables.x.shape == (120, 4)
+    assert [rows.tolist()[0] for rows in tables.rows] == [0, 40, 80]
+    torch.testing.assert_close(tables.x[tables.rows[1]], tables.sims[1].data.train.x)
+
+
+def test_linear_error_is_that_of_least_squares():
+    tables = sims.Tables([sims.additive(500, 3, 1.0, nonlinear=False, seed=0)])
+    # y = Σ j/2 x_j + ε: the noise is all a linear model leaves, 1 of 1 + (1 + 4 + 9) / 4
+    assert sims._linear_error(tables) == pytest.approx(1 / 4.5, rel=0.3)
+
+
+def test_rates_by_hand():
+    keep = torch.tensor([[True, True, False], [False, False, False]])
+    active = torch.tensor([[True, False, True], [True, True, True]])
+    found = sims._rates(keep, active)
+    assert (found["fdr"], found["power"], found["kept"]) == (0.25, 0.25, 1.0)
+
+
+@pytest.mark.parametrize("net", ["20-10", "additive"])
+def test_fixed_fraction_reports_every_alpha(net):
+    (row,) = sims.fixed_fraction_accuracy(TINY, net, 10)
+    assert 0 <= row["lowest"] <= row["accuracy"] <= 1
+    assert row["oracle"] >= 0.7
+
+
+def test_an_additive_network_finds_the_inputs_in_seconds():
+    scale = sims.Scale(2, (2,), (20,), additive_epochs=20, at_once=8)
+    (row,) = sims.fixed_fraction_accuracy(scale, "additive", 20)
+    assert row["accuracy"] >= row["oracle"] - 0.06
+
+
+def test_cross_validated_record_has_every_rule_and_every_network():
+    record = sims.cross_validated_accuracy(TINY, 0.3, d=6)
+    assert {*RULES, "fixed"} <= record.keys()
+    assert set(record["mse"]) == {
+        "refit", "full BNN", "NN", "NN + dropout", "additive refit", "linear",
+    }  # fmt: skip
+    assert len(record["path"]) == len(record["proportions"])
+
+
+def test_the_study_writes_json_figures_and_a_page(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(study, "QUICK", TINY)
+    out, folder = tmp_path / "r.json", tmp_path / "figs"
+    arguments = ["--quick", "--only", "e3", "--device", "cpu"]
+    assert study.main([*arguments, "--out", str(out), "--folder", str(folder)]) == 0
+    stored = json.loads(out.read_text())
+    assert stored["scale"]["n_sets"] == 2
+    assert len(stored["experiments"]["e3"]) == 2
+    assert (folder / "figure_4.png").is_file()
+    assert "Selection accuracy" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="experiment must be one of"):
+        study.main(["--only", "e9"])
+
+
+def test_figures_and_page_of_a_whole_record(tmp_path):
+    cv = {"share": 0.2, "d": 4, "proportions": [0.5, 1.0], "path": [0.4, 0.5],
+          "mse": {"refit": 0.2, "full BNN": 0.4}, "fixed": {"accuracy": 0.9}}  # fmt: skip
+    cv |= {rule: {"accuracy": 0.9, "proportion": 0.25} for rule in RULES}
+    rates = {"fdr": 0.05, "power": 0.9, "fdr_standard_error": 0.01, "power_standard_error": 0.01,
+             "kept": 18.0}  # fmt: skip
+    found = {
+        "e1": [{"mix": 0.0, "share": 0.0, "psi_1": 0.3, "psi_2": 0.1},
+               {"mix": 1.0, "share": 0.5, "psi_1": 0.1, "psi_2": 0.3}],
+        "e2": [{"d": 20, "nonlinear": n, "alpha": 1, "net": "20-10", "correlation": 0.9}
+               for n in (False, True)],
+        "e3-cv": [cv],
+        "e4": [{"share": 0.2, "removed": 0.5, "mse": 0.4}],
+        "fdr": {"level": 0.1, "n_sets": 4, "d": 100, "posterior": rates, "knockoffs": rates},
+    }  # fmt: skip
+    draw(found, tmp_path)
+    names = {f"figure_{i}.png" for i in (1, 2, 3, 6, 7, 8, 9, 10)} | {"path.png"}
+    assert {path.name for path in tmp_path.iterdir()} == names
+    numbers = study.findings(found)
+    assert numbers["figure-1"]["correlation"] == pytest.approx(1.0)
+    assert numbers["refit"]["ratio"] == pytest.approx(0.5)
+    assert numbers["fdr-posterior"] == {"fdr": 0.05, "power": 0.9}
+    text = study.page({"experiments": found, "command": "c"})
+    assert "| posterior | 0.050 ± 0.010 | 0.900 ± 0.010 | 18.0 |" in text
+    assert "| 20-10 | 20 | linear | 0.900 | 0.900 |" in text
+
+
+def test_what_predicts_learns_its_noise_and_what_ranks_does_not():
+    tables = sims.Tables([sims.additive(60, 5, 0.4, seed=1)])
+    ranks = sims.fits_of(tables, "20-10", TINY)
+    predicts = sims.fits_of(tables, "20-10", TINY, learned_noise=True)
+    assert list(ranks.likelihood.parameters()) == []
+    assert list(predicts.likelihood.parameters()) == ["log_noise_std"]

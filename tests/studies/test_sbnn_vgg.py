@@ -1,0 +1,89 @@
+"""The VGG study on images small in number and size."""
+
+import json
+
+import pytest
+import torch
+
+from bayesieve.core.priors import SpikeSlab
+from bayesieve.data.examples import DataSet, Examples
+from problems import normal, seeded
+from studies import sbnn_vgg
+from studies.reproduce import read_findings
+from studies.sbnn_vgg import Setting, engine, run_setting, vgg_like
+
+STAGES = ((4, 4), (8,))
+
+
+def examples(n, seed):
+    colours = normal(10, 3, 1, 1, seed=0, dtype=torch.float32)  # shifting and mirroring keep them
+    y = torch.randint(10, (n,), generator=seeded(seed))
+    return Examples(colours[y] + 0.3 * normal(n, 3, 8, 8, seed=seed, dtype=torch.float32), y)
+
+
+def images(n=240):
+    recipe = {"kind": "image", "scale": 255.0, "mean": [0.5] * 3, "std": [0.25] * 3}
+    classes = tuple("0123456789")
+    return DataSet("toy", examples(n, 1), examples(60, 2), "classification", classes,
+                   preprocessing=recipe)  # fmt: skip
+
+
+def test_the_network_is_the_papers():
+    net = vgg_like((3, 32, 32), 10)
+    kinds = [type(layer).__name__ for layer in net]
+    assert (kinds.count("Conv2d"), kinds.count("Linear")) == (13, 2)
+    assert kinds.count("BatchNorm2d") + kinds.count("BatchNorm1d") == 14
+    assert "Dropout" not in kinds
+    assert net(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+
+
+def test_the_prior_is_the_papers():
+    prior = engine(Setting(98.5, 1, 1e-3)).prior
+    assert isinstance(prior, SpikeSlab)
+    numbers = (prior.slab_std, prior.spike_std, prior.slab_prob)
+    assert numbers == pytest.approx((1.0, 0.0067379, 0.5), rel=1e-4)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_a_sparse_run_starts_from_the_dense_network(precision):
+    data = images()
+    dense = Setting(0.0, 15, 0.05, batch_size=40, stages=STAGES, precision=precision)
+    row, start = run_setting(dense, data, None, 0, "cpu")
+    assert row["error"] < 50
+    assert row["zeros"] == 0
+    # one epoch with a learning rate of almost nothing: the mask is all that changes
+    still = Setting(60.0, 1, 1e-12, kl=0.01, batch_size=40, stages=STAGES, precision=precision)
+    own, sparse = run_setting(still, data, start, 0, "cpu")
+    assert own["zeros"] == pytest.approx(0.6, abs=0.01)
+    part = sparse.layout.sparse
+    kept = sparse.mean[part] != 0
+    assert torch.allclose(sparse.mean[part][kept], start.mean[part][kept], atol=1e-6)
+
+
+def test_the_command_writes_a_record_that_reproduce_reads(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sbnn_vgg, "load_data", lambda name: images())
+    monkeypatch.setattr(sbnn_vgg, "STAGES", ((128, 128), (512,)))
+    monkeypatch.setattr(sbnn_vgg, "_QUICK_EPOCHS", 4)
+    out = tmp_path / "record.json"
+    folder = str(tmp_path)
+    sbnn_vgg.main(["--quick", "--limit", "600", "--device", "cpu", "--figures", folder, "--out",
+                   str(out)])  # fmt: skip
+    rows = json.loads(out.read_text())["rows"]
+    assert [row["setting"]["zeros"] for row in rows] == [0.0, 98.5]
+    assert (tmp_path / "sbnn_vgg.png").stat().st_size > 10_000
+    assert "| paper %" in capsys.readouterr().out
+    again = tmp_path / "again"
+    sbnn_vgg.main(["--draw", str(out), "--figures", str(again)])
+    assert (again / "sbnn_vgg.png").read_bytes() == (tmp_path / "sbnn_vgg.png").read_bytes()
+    found = read_findings(tmp_path, quick=True)
+    assert found["sbnn-vgg", "98.5", "error"].value == rows[1]["error"]
+    assert found["sbnn-vgg", "0", "error"].value == rows[0]["error"]
+
+
+def test_a_picture_needs_a_folder_and_a_sparse_network(tmp_path):
+    record = tmp_path / "record.json"
+    record.write_text(json.dumps({"rows": [{"setting": {"zeros": 0.0}, "error": 9.0}]}))
+    with pytest.raises(ValueError, match="--figures FOLDER"):
+        sbnn_vgg.main(["--draw", str(record)])
+    with pytest.raises(ValueError, match="no sparse network"):
+        sbnn_vgg.main(["--draw", str(record), "--figures", str(tmp_path)])

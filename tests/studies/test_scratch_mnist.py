@@ -1,0 +1,240 @@
+"""The study on images small in number and easy to tell apart, its tables, its page, its command."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import commands
+from bayesieve.data.examples import DataSet, Examples
+from bayesieve.scratch import ReLU, Sigmoid, Tanh
+from studies import scratch_mnist
+from studies.scratch_mnist import (
+    build,
+    main,
+    make_plan,
+    prepare,
+    run_setting,
+    run_study,
+)
+from studies.scratch_page import (
+    account_table,
+    draw_losses,
+    page_text,
+    same_accuracy,
+    same_loss,
+    source_table,
+)
+from studies.scratch_settings import SETTINGS, SOURCE
+from studies.scratch_twin import Twin
+
+ROOT = Path(__file__).parents[2]
+RESULT = ROOT / "results" / "scratch_mnist.json"
+PAGE = ROOT / "docs" / "theory" / "scratch.md"
+
+
+def examples(n, seed):
+    """Ten prototypes of 4x4 pixels and noise."""
+    generator = torch.Generator().manual_seed(seed)
+    prototypes = torch.randn(10, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    y = torch.randint(10, (n,), generator=generator)
+    return Examples(prototypes[y] + 0.1 * torch.randn(n, 1, 4, 4, generator=generator), y)
+
+
+DATA = DataSet("toy", examples(360, 1), examples(60, 2), "classification", tuple("0123456789"))
+
+
+@pytest.fixture(scope="module")
+def result():
+    return json.loads(json.dumps(run_study(DATA, quick=True)))
+
+
+def test_a_sixth_is_held_out_and_training_statistics_standardise():
+    parts = prepare(DATA)
+    assert [len(own.y) for own in (parts.train, parts.val, parts.test)] == [300, 60, 60]
+    assert parts.train.x.mean() == pytest.approx(0, abs=1e-5)
+    assert parts.train.x.std() == pytest.approx(1, abs=1e-2)
+    assert abs(parts.test.x.mean()) > 1e-5  # not its own mean
+    assert len(prepare(DATA, 100).train.y) == 100
+
+
+def test_every_row_of_the_source_has_a_setting_with_its_numbers():
+    ours = {own.like for own in SETTINGS.values() if own.group == "source"}
+    assert ours == SOURCE.keys() - {"torch"}  # that one is the twin
+    for own in SETTINGS.values():
+        if own.group == "source":
+            assert (own.lr, own.optimiser, own.decay) == (0.01, "gd", False)
+    assert SETTINGS["relu-l2"].l2 == 1e-4
+
+
+@pytest.mark.parametrize("hidden", [Sigmoid(), Tanh(), ReLU()], ids=repr)
+def test_the_twin_takes_the_same_steps(hidden):
+    setting = replace(SETTINGS["relu-l2"], lr=0.1, l2=0.01)
+    parts = prepare(DATA)
+    net = build(setting, seed=0, n_inputs=16)
+    net.hidden = hidden
+    plan = make_plan(setting, epochs=3, seed=4)
+    twin = Twin(net, setting.lr, setting.l2)
+    np.testing.assert_allclose(net.outputs(parts.test.x), twin.outputs(parts.test.x), atol=1e-6)
+    validation = (parts.val.x, parts.val.y)
+    history = net.train(parts.train.x, parts.train.y, plan, validation)
+    losses = list(twin.epochs(parts.train.x, parts.train.y, plan, validation))[-1]
+    np.testing.assert_allclose(net.outputs(parts.test.x), twin.outputs(parts.test.x), atol=1e-4)
+    np.testing.assert_allclose([own[0] for own in losses], history.train_loss, rtol=1e-4)
+    np.testing.assert_allclose([own[1] for own in losses], history.val_loss, rtol=1e-4)
+
+
+def test_only_the_relu_row_has_a_twin_and_candidates_see_no_test_images():
+    parts = prepare(DATA)
+    for name in ("relu", "relu-0.001", "adam-decay-l2"):
+        record, _ = run_setting(name, SETTINGS[name], parts, epochs=1, seed=0)
+        assert ("twin" in record) == (name == "relu")
+        assert ("test" in record) == (name != "adam-decay-l2")
+
+
+def test_the_result_holds_what_the_tables_need(result):
+    assert [own["name"] for own in result["records"]] == [
+        name for name, own in SETTINGS.items() if own.group != "account"
+    ]
+    assert [own["seed"] for own in result["recommended"]["runs"]] == list(scratch_mnist.SEEDS)
+    assert all("test" in own for own in result["recommended"]["runs"])
+    assert result["images"] == {"train": 300, "val": 60, "test": 60}
+    best = max(
+        (own for own in result["records"] if own["setting"]["group"] == "better"),
+        key=lambda own: own["val"]["accuracy"],
+    )
+    assert result["recommended"]["name"] == best["name"]
+    assert source_table(result).count("\n") == 1 + 5  # the twin has its own row
+    assert account_table(result).count("\n") == 1 + 4
+
+
+def test_the_curves_are_drawn(result, tmp_path):
+    assert draw_losses(result, tmp_path / "loss.png").read_bytes()[1:4] == b"PNG"
+
+
+def test_when_a_row_counts_as_reproduced():
+    record = {"train": {"accuracy": 0.852}, "test": {"accuracy": 0.861}, "val": {"loss": 0.46}}
+    assert same_accuracy(record, SOURCE["sigmoid"])
+    assert same_loss(record, SOURCE["sigmoid"])
+    assert same_loss(record, SOURCE["relu-l2"]) is None
+    assert not same_loss({"val": {"loss": 0.55}}, SOURCE["sigmoid"])
+    assert not same_accuracy({**record, "test": {"accuracy": 0.88}}, SOURCE["sigmoid"])
+    assert not same_accuracy({**record, "train": {"accuracy": 0.83}}, SOURCE["sigmoid"])
+
+
+def test_main_writes_a_result_and_reads_it_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(scratch_mnist, "load_data", lambda name: DATA)
+    out, page = tmp_path / "r.json", tmp_path / "page.md"
+    assert main(["--quick", "--out", str(out)]) == 0
+    names = ("source", "account", "better", "machine")
+    page.write_text("\n".join(f"<!-- scratch-{n}:begin --><!-- scratch-{n}:end -->" for n in names))
+    assert main(["--from-result", str(out), "--page", str(page)]) == 0
+    assert "| sigmoid |" in page.read_text()
+    with pytest.raises(ValueError, match="markers"):
+        page_text(json.loads(out.read_text()), "no markers here")
+
+
+def test_a_stopped_study_goes_on_where_it_was(result, tmp_path, monkeypatch):
+    out, part = tmp_path / "r.json", json.loads(json.dumps(result))
+    part["records"] = part["records"][:-1]
+    del part["recommended"]
+    out.write_text(json.dumps(part))
+    trained = []
+
+    def spy(name, *rest, **options):
+        trained.append(name)
+        return run_setting(name, *rest, **options)
+
+    monkeypatch.setattr(scratch_mnist, "run_setting", spy)
+    again = run_study(DATA, quick=True, out=out)
+    assert trained[0] == result["records"][-1]["name"]
+    assert set(trained[1:]) == {again["recommended"]["name"]}
+    for ours, other in zip(again["records"], result["records"], strict=True):
+        assert ours["val"] == other["val"]
+    trained.clear()
+    assert run_study(DATA, quick=True, out=out)["records"] == again["records"]
+    assert not trained
+
+
+@pytest.mark.skipif(not RESULT.is_file(), reason="no results/scratch_mnist.json: run the study")
+def test_the_page_holds_the_numbers_of_the_result():
+    text = PAGE.read_text(encoding="utf-8")
+    assert page_text(json.loads(RESULT.read_text(encoding="utf-8")), text) == text
+
+
+@pytest.mark.skipif(not RESULT.is_file(), reason="no results/scratch_mnist.json: run the study")
+def test_the_published_result_reaches_the_source_in_every_row():
+    found = json.loads(RESULT.read_text(encoding="utf-8"))
+    assert (found["epochs"], found["images"]["train"]) == (15, 50_000)
+    for own in found["records"]:
+        if own["setting"]["group"] == "source":
+            source = SOURCE[own["setting"]["like"]]
+            for part in ("train", "test"):
+                assert own[part]["accuracy"] >= (source[part] or 0)
+            assert own["seconds"] <= 90
+    twin = next(own["twin"] for own in found["records"] if "twin" in own)
+    assert twin["epoch_time_ratio"] <= 1.3
+    assert twin["test_accuracy"] >= SOURCE["torch"]["test"]
+    assert all(own["test"]["accuracy"] >= 0.98 for own in found["recommended"]["runs"])
+
+
+def call(*arguments):
+    return commands.call("scratch", *arguments)
+
+
+def test_the_command_trains_and_reports(tmp_path):
+    done = call("train", "--units", "20", "--epochs", "3", "--figure", tmp_path / "loss.png")
+    assert done.exit_code == 0, done.stderr
+    assert "weighted avg" in done.stdout
+    assert (tmp_path / "loss.png").is_file()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--activation", "tanh", "--optimiser", "gd", "--l2", 1e-4, "--no-decay", "--lr", 0.1),
+        ("--activation", "sigmoid", "--loss", "squared-error", "--initialiser", "gaussian"),
+        ("--activation", "linear", "--l1", 1e-4, "--dtype", "float64", "--units", "10,10"),
+    ],
+)
+def test_the_command_takes_every_choice(options):
+    done = call("train", "--units", "20", "--epochs", 1, "--json", *options)
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found.keys() == {"net", "accuracy", "train_loss", "val_loss"}
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (("--activation", "rel"), 2, "activation must be one of relu"),
+        (("--units", "a,b"), 2, "--units must be whole numbers"),
+        (("--units", "10,0"), 2, "hidden_units[1] must be a whole number >= 1, got 0"),
+        (("--l1", 1, "--l2", 1), 2, "--l1 and --l2 cannot be used together"),
+        (("--lr", 0), 2, "lr must be > 0, got 0"),
+        (("--optimiser", "sgd"), 2, "optimiser must be one of gd, adam"),
+        (("--data", "nothing"), 2, "spec must be one of"),
+    ],
+)
+def test_the_command_refuses_in_one_line(options, code, message):
+    done = call("train", *options)
+    assert done.exit_code == code
+    assert message in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error: ")
+
+
+def test_the_study_is_a_command(tmp_path, monkeypatch):
+    seen = []
+
+    def fake(data, *, quick, out=None):
+        seen.append((quick, out))
+        return {"records": []}
+
+    monkeypatch.setattr(scratch_mnist, "run_study", fake)
+    monkeypatch.setattr("bayesieve.data.load_data", lambda name: None)
+    assert call("study", "--quick", "--json").stdout.strip().startswith("{")
+    assert call("study", "--full", "--out", tmp_path / "x.json").exit_code == 0
+    assert seen == [(True, None), (False, tmp_path / "x.json")]

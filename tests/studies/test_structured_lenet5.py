@@ -1,0 +1,34 @@
+"""The study's record and what it delivers, on images small in number."""
+
+import json
+
+import torch
+
+from bayesieve.data.examples import Examples
+from problems import normal, seeded
+from studies.structured_lenet5 import Setting, _parse, _setting, delivery, run_setting
+
+
+def examples(n, seed):
+    prototypes = normal(10, 1, 28, 28, seed=0, dtype=torch.float32)
+    y = torch.randint(10, (n,), generator=seeded(seed))
+    return Examples(prototypes[y] + 0.3 * normal(n, 1, 28, 28, seed=seed, dtype=torch.float32), y)
+
+
+def test_the_network_ends_with_the_units_asked_for():
+    setting = Setting((3, 4, 5), epochs=4, prune_epochs=(1, 3))
+    record, sparse = run_setting(setting, examples(128, 1), examples(50, 2), 2, "cpu")
+    assert len(record["errors"]) == 2
+    found = delivery(sparse, examples(20, 3).x, rounds=1)
+    assert found["units"] == {"conv1": 3, "conv2": 4, "fc1": 5, "out": 10}
+    assert found["same_classes"]
+    parameters = 3 * 26 + 4 * 76 + 5 * 65 + 60
+    assert found["parameters"] == [431_080, parameters]
+    json.dumps({**record, **found})
+
+
+def test_options_become_a_setting():
+    full = _setting(_parse(["--full", "--units", "10,20,80", "--epochs", "40"]))
+    assert full.named == {"conv1": 10, "conv2": 20, "fc1": 80}
+    assert (full.epochs, full.prune_epochs) == (40, (4, 20))
+    assert _setting(_parse(["--quick"])).epochs == 6

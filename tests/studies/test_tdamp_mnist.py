@@ -1,0 +1,66 @@
+"""The study's table, files and pictures, on images small in number and easy to tell apart."""
+
+import csv
+import json
+
+import pytest
+import torch
+
+from bayesieve.core.likelihoods import Categorical
+from bayesieve.core.network import Network
+from bayesieve.core.storage import load_sparse
+from bayesieve.data.examples import DataSet, Examples
+from bayesieve.nets import mlp
+from problems import normal, seeded
+from studies import tdamp_mnist
+
+PICTURES = {"accuracy", "scores", "units", "confusion", "activity", "sparsity", "uncertainty"}
+
+
+def examples(n, seed):
+    """Ten prototypes of 28x28 pixels and noise."""
+    prototypes = normal(10, 1, 28, 28, seed=0, dtype=torch.float32)
+    y = torch.randint(10, (n,), generator=seeded(seed))
+    return Examples(prototypes[y] + 0.3 * normal(n, 1, 28, 28, seed=seed, dtype=torch.float32), y)
+
+
+CLASSES = tuple(str(digit) for digit in range(10))
+DATA = DataSet("mnist", examples(400, 1), examples(200, 2), "classification", CLASSES)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(tdamp_mnist, "load_data", lambda name: DATA)
+
+
+def test_the_quick_study_writes_everything(small, tmp_path, capsys):
+    out, folder = tmp_path / "x.json", tmp_path / "run"
+    arguments = ["--quick", "--passes", "7", "--out", str(out), "--folder", str(folder)]
+    assert tdamp_mnist.main(arguments) == 0
+    result = json.loads(out.read_text())
+    assert [row["name"] for row in result["records"]] == list(tdamp_mnist.rows_of(7))
+    pruned, dense = (row["mean"] for row in result["records"][:2])
+    assert (pruned["units"], dense["units"]) == (64, 128)
+    assert pruned["accuracy"] > 0.95
+    assert result["command"].endswith(str(folder))
+    assert {path.stem for path in folder.glob("*.png")} == PICTURES
+    with (folder / "history.csv").open() as stream:
+        assert len(list(csv.DictReader(stream))) == 6 * 7
+    with (folder / "confusion.csv").open() as stream:
+        rows = list(csv.reader(stream))
+    assert sum(int(value) for row in rows[1:] for value in row) == 200
+    network = Network.of(mlp((1, 28, 28), 10, widths=(128,)), Categorical())
+    sparse = load_sparse(folder / "posterior.safetensors", network)
+    assert sparse.zeros == pytest.approx(64 * (784 + 1 + 10) / sparse.layout.size)
+    assert "tdamp-64-of-128" in capsys.readouterr().out
+
+
+def test_inputs_are_centred_by_the_training_images_and_splits_do_not_overlap(small):
+    data = tdamp_mnist.splits(150)
+    assert (len(data.train), len(data.watch), len(data.test)) == (150, 150, 200)
+    torch.testing.assert_close(data.train.x.mean(0), torch.zeros(1, 28, 28), atol=1e-5, rtol=0)
+    assert data.train.x.square().mean().item() == pytest.approx(1.0, rel=1e-5)
+    assert torch.equal(data.watch.y, DATA.train.y[150:300])
+    everything = tdamp_mnist.splits(None)
+    assert len(everything.train) == 400
+    assert everything.watch is everything.test

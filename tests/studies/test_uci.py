@@ -1,0 +1,290 @@
+"""The UCI study: choices stay inside the training part, rows are kept, verdicts are right."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from bayesieve.assess.predict import RealPrediction
+from bayesieve.data.examples import DataSet, Examples
+from studies import uci, uci_rows, uci_timing
+from studies.uci_blocks import Clock, blocks, join_blocks
+from studies.uci_fits import (
+    Budget,
+    Setting,
+    Task,
+    inner_rows,
+    pruning_table,
+    run_engine,
+)
+from studies.uci_page import PUBLISHED, page, verdicts
+from studies.uci_scoring import (
+    Tails,
+    best_tails,
+    mean_log_lik,
+    predict_members,
+    summary,
+    without_least,
+)
+
+TINY = Budget(steps=20, batch_size=16, inner=2, n_members=2, n_draws=2, at_once=3)
+
+
+def toy(seed, n=60):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 3, generator=generator)
+    y = x[:, 0] + 0.1 * torch.randn(n, generator=generator)
+    unit = (torch.tensor(5.0), torch.tensor(2.0))
+    parts = [Examples(x[:50], y[:50], *unit), Examples(x[50:], y[50:], *unit)]
+    return DataSet("toy", *parts, "regression", None, ("a", "b", "c"))
+
+
+def test_inner_rows_split_the_training_part():
+    for rest, held_out in inner_rows(20, Budget(1, 1, 3, held_out=0.25), seed=0):
+        assert len(held_out) == 5
+        assert sorted([*rest.tolist(), *held_out.tolist()]) == list(range(20))
+
+
+def test_an_engine_is_chosen_scored_and_halved():
+    task = Task("toy", [toy(0), toy(1)], "cpu")
+    settings = [Setting(widths=(4,)), Setting(widths=(4,), noise="heteroscedastic")]
+    record = run_engine(task, settings, TINY, halve=True)
+    assert len(record["chosen"]) == 2
+    assert set(record["chosen"]) <= {0, 1}
+    assert record["full"]["removed"] == 0
+    # 16 weights: half of them, up to rounding to whole weights
+    assert record["half"]["removed"] == pytest.approx(0.5, abs=1 / 16)
+    for part in ("full", "half"):
+        assert len(record[part]["rmse_splits"]) == 2
+        assert math.isfinite(record[part]["log_lik"])
+        assert 0 < record[part]["rmse"] < 8  # in units of the target, whose std is about 2
+
+
+def test_the_droprate_counts_weights_alone():
+    (q,) = Task("toy", [toy(0)], "cpu").train(
+        Setting(widths=(4,)), [(0, torch.arange(50))], TINY, 0
+    )
+    for removed, zeros in ((0.0, 0), (0.25, 4), (0.95, 15)):
+        own = without_least(q, removed)
+        assert int((own.mean[own.layout.sparse] == 0).sum()) == zeros
+        assert bool((own.mean[own.layout.n_sparse :] == q.mean[q.layout.n_sparse :]).all())
+    lowest = q.logit_inclusion[q.layout.sparse].argsort()[:4]
+    assert bool((without_least(q, 0.25).mean[lowest] == 0).all())
+
+
+def test_one_shot_table_has_the_papers_columns():
+    record = pruning_table(Task("toy", [toy(0)], "cpu"), Setting(widths=(4,)), TINY)
+    assert [row["removed_in_one_shot"] for row in record["one_shot"]][-1] == 0.95
+    assert record["full"] == record["one_shot"][0]
+
+
+def flat_prediction(n, noise):
+    return RealPrediction(torch.zeros(1, n, 1), torch.full((1, 1, 1), noise))
+
+
+def test_noise_that_is_too_small_is_widened():
+    y = torch.randn(2000, generator=torch.Generator().manual_seed(0))
+    found = best_tails([(flat_prediction(2000, 0.5), y)])
+    assert found.factor == pytest.approx(2.0, rel=0.08)
+    assert found.df in (None, 8)
+
+
+def test_heavy_tails_are_recognised():
+    source = torch.Generator().manual_seed(1)
+    normal = torch.randn(3000, 4, generator=source)
+    y = normal[:, 0] / (normal[:, 1:].square().mean(1)).sqrt()  # Student-t of 3 degrees
+    assert best_tails([(flat_prediction(3000, 1.5), y)]).df == 3
+
+
+def test_density_with_tails_by_hand():
+    y = torch.tensor([0.3, -2.0])
+    normal = mean_log_lik(flat_prediction(2, 0.5), y, Tails(2.0))
+    by_hand = torch.distributions.Normal(0.0, 1.0).log_prob(y).mean().item()
+    assert normal == pytest.approx(by_hand, rel=1e-6)
+    student = mean_log_lik(flat_prediction(2, 0.5), y, Tails(2.0, 5))
+    own = torch.distributions.StudentT(5.0, 0.0, (3 / 5) ** 0.5)  # variance 1
+    assert student == pytest.approx(own.log_prob(y).mean().item(), rel=1e-6)
+
+
+def test_members_are_one_mixture():
+    record = toy(3)
+    task = Task("toy", [record], "cpu")
+    members = task.train(Setting(widths=(4,)), [(0, torch.arange(50))] * 2, TINY, seed=0)
+    found = predict_members(members, record.test.x, 3)
+    assert found.sample_means.shape == (6, 10, 1)
+
+
+def test_summary_has_the_standard_error_of_the_mean():
+    found = summary([1.0, 3.0], [0.0, 0.0])
+    assert (found["rmse"], found["rmse_standard_error"]) == (2.0, 1.0)
+    assert summary([1.0], [0.0])["rmse_standard_error"] is None
+
+
+def row(rmse, log_lik, half):
+    full = {"rmse": rmse, "rmse_standard_error": 0.1, "log_lik": log_lik}
+    return {"full": full, "half": {"rmse": half, "log_lik": log_lik}, "seconds": 1.0}
+
+
+def test_verdicts_compare_with_the_targets():
+    found = verdicts("boston", {"sbnn": row(2.8, -2.5, 3.1), "flat-vi": row(3.0, -2.3, 3.2)})
+    assert found is not None
+    assert found["best"] == "sbnn"
+    assert (found["rmse_met"], found["log_lik_met"]) == (True, True)
+    assert found["half_met"] is False  # 3.1 > 2.8 + 2 · 0.1
+    power = verdicts("power", {"sbnn": row(3.9, -2.7, 4.15)})
+    assert power is not None
+    assert power["half_met"] is True  # the bound of this set is 4.2
+    assert verdicts("boston", {"linear": row(5.0, -3.0, 5.0)}) is None
+    text = page({"sets": {"boston": {"sbnn": row(2.8, -2.5, 3.1)}}, "command": "c", "machine": "m"})
+    assert "| boston (sbnn) | 2.8 | 2.9 | yes |" in text
+
+
+def test_a_second_call_does_only_what_is_missing(tmp_path, monkeypatch, capsys):
+    calls = []
+
+    def fake(name, row_name, n_splits, device, *, first, quick, effort):
+        calls.append((name, row_name, n_splits))
+        return row(1.0, 0.0, 1.0)
+
+    monkeypatch.setattr(uci, "run_row", fake)
+    out = tmp_path / "uci.json"
+    common = ["--device", "cpu", "--out", str(out)]
+    assert uci.main(["--sets", "yacht,protein", "--rows", "sbnn", *common]) == 0
+    assert sorted(calls) == [("protein", "sbnn", 5), ("yacht", "sbnn", 20)]
+    uci.main(["--sets", "yacht", "--rows", "sbnn,linear", *common])
+    assert calls[2:] == [("yacht", "linear", 20)]
+    stored = json.loads(out.read_text())
+    assert set(stored["sets"]["yacht"]) == {"sbnn", "linear"}
+    assert stored["findings"]["protein"] == {"rmse": 1.0, "rmse_50": 1.0, "log_lik": 0.0}
+    assert "UCI regression" in out.with_suffix(".md").read_text()
+    with pytest.raises(ValueError, match="was begun with splits=None"):
+        uci.main(["--sets", "yacht", "--rows", "sbnn", "--splits", "2", *common])
+    with pytest.raises(ValueError, match="set must be one of"):
+        uci.main(["--sets", "bostn"])
+    capsys.readouterr()
+
+
+def test_every_row_has_candidates():
+    assert set(PUBLISHED) == set(uci.SETS)
+    for name in uci.ROWS:
+        if name not in uci.BASELINES:
+            assert uci_rows.candidates(name, large=False)
+
+
+def test_timing_counts_every_network(monkeypatch):
+    monkeypatch.setattr(uci_timing, "load_uci", lambda name, root, split: toy(split))
+    found = uci_timing.timing("protein", "cpu", steps=2, alone=1)
+    assert found["networks"] == 25
+    assert found["ratio"] == found["alone_seconds"] / found["together_seconds"]
+
+
+def test_the_time_of_a_run_is_extrapolated_from_a_few_steps(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(uci_timing, "load_uci", lambda name, root, split: toy(split))
+    monkeypatch.setattr(uci_timing, "budget_for", lambda n: TINY)
+    clock = iter(range(1000))
+    monkeypatch.setattr(uci_timing.time, "process_time", lambda: next(clock))
+    monkeypatch.setattr(Task, "train", lambda *arguments: None)
+    # Every run takes one tick, however long: three candidates cost 3 · 1, whole and half 2 · 1.
+    found = uci_timing.estimate("protein", steps=4)
+    assert (found["choice_seconds"], found["training_seconds"]) == (3, 2)
+    out = tmp_path / "e.json"
+    assert uci.main(["--sets", "yacht,wine", "--estimate", "--device", "cpu",
+                     "--out", str(out)]) == 0  # fmt: skip
+    assert json.loads(out.read_text())["estimate"]["core_seconds"] == 10
+    assert "10 s of one core" in capsys.readouterr().out
+
+
+def test_a_row_of_a_set_with_its_own_budget(monkeypatch):
+    monkeypatch.setattr(uci_rows, "load_uci", lambda name, root, split: toy(split))
+    monkeypatch.setattr(uci_rows, "budget_for", lambda n, quick, effort: TINY)
+    record = uci_rows.run_row("yacht", "sbnn-paper", 2, "cpu")
+    assert record["budget"]["n_members"] == 1
+    assert len(record["full"]["rmse_splits"]) == 2
+    dropped = uci_rows.run_row("yacht", "sbnn-dropout", 1, "cpu")
+    assert dropped["budget"]["steps"] == 2 * TINY.steps
+    assert dropped["half"]["removed"] == pytest.approx(0.5, abs=0.01)
+    linear = uci_rows.run_row("yacht", "linear", 2, "cpu")
+    assert linear["full"]["rmse"] < 1.0  # y = x + 0.1 ε, in a unit of 2
+
+
+def test_blocks_cover_every_split_once():
+    for n_splits, n_rows in ((20, 300), (20, 8000), (5, 41_000), (3, 8000)):
+        covered = [i for first, n in blocks(n_splits, n_rows) for i in range(first, first + n)]
+        assert covered == list(range(n_splits))
+
+
+def test_blocks_of_a_row_are_joined_split_by_split():
+    task = Task("toy", [toy(0), toy(1), toy(2)], "cpu")
+    settings = [Setting(widths=(4,)), Setting(widths=(3,))]
+    parts = [run_engine(Task("toy", task.splits[i : i + n], "cpu", i), settings, TINY, halve=True)
+             for i, n in ((0, 2), (2, 1))]  # fmt: skip
+    joint = join_blocks(parts)
+    first, second = (part["full"]["rmse_splits"] for part in parts)
+    assert joint["full"]["rmse_splits"] == [*first, *second]
+    assert joint["full"]["rmse"] == pytest.approx(sum([*first, *second]) / 3, rel=1e-5)
+    assert len(joint["chosen"]) == len(joint["noise_factor"]) == 3
+    assert joint["half"]["removed"] == min(part["half"]["removed"] for part in parts)
+    assert joint["seconds"] == pytest.approx(sum(joint["block_seconds"]), abs=0.02)
+    shots = [pruning_table(Task("toy", [toy(i)], "cpu", i), settings[0], TINY) for i in range(2)]
+    table = join_blocks(shots)
+    assert [len(own["rmse_splits"]) for own in table["one_shot"]] == [2] * 9
+    assert table["one_shot"][-1]["removed_in_one_shot"] == 0.95
+    assert table["full"]["rmse_splits"] == table["one_shot"][0]["rmse_splits"]
+
+
+def test_a_block_holds_out_the_rows_its_splits_always_do():
+    whole, later = (inner_rows(50, TINY, seed) for seed in (0, 1))
+    assert not torch.equal(whole[0][1], later[0][1])
+    seeds = []
+
+    class Spy(Task):
+        def train(self, setting, rows, budget, seed, removed=0.0):
+            seeds.append([own.tolist() for _, own in rows])
+            return super().train(setting, rows, budget, seed, removed)
+
+    run_engine(Spy("toy", [toy(0), toy(1)], "cpu"), [Setting(widths=(4,))], TINY, halve=False)
+    both = seeds[0]
+    seeds.clear()
+    run_engine(Spy("toy", [toy(1)], "cpu", 1), [Setting(widths=(4,))], TINY, halve=False)
+    assert seeds[0] == both[TINY.inner :]
+
+
+def test_a_run_in_blocks_stops_and_goes_on(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(uci, "load_uci", lambda name, root, split: toy(split))
+    calls, now = [], [0.0]
+
+    def fake(name, row_name, n_splits, device, *, first, quick, effort):
+        calls.append((first, n_splits))
+        now[0] += 60
+        scores = summary([1.0 + first] * n_splits, [0.0] * n_splits)
+        own = {**scores, "removed": 0.5, "members": 5, "seconds": 1.0}
+        return {"candidates": [], "budget": {}, "full": own, "half": own, "seconds": 60.0}
+
+    monkeypatch.setattr(uci, "run_row", fake)
+    monkeypatch.setattr("studies.uci_blocks.time.perf_counter", lambda: now[0])
+    out = tmp_path / "part.json"
+    call = ["--sets", "yacht", "--rows", "sbnn", "--in-blocks", "--stop-after", "50", "--device",
+            "cpu", "--out", str(out)]  # fmt: skip
+    uci.main(call)
+    stored = json.loads(out.read_text())
+    assert (stored["sets"], list(stored["blocks"]["yacht"]["sbnn"])) == ({}, ["0"])
+    with pytest.raises(ValueError, match="some splits of row sbnn of yacht are missing"):
+        uci.main(["--join", str(out)])
+    uci.main(call)
+    assert calls == [(0, 10), (10, 10)]
+    stored = json.loads(out.read_text())
+    assert stored["blocks"] == {}
+    assert stored["sets"]["yacht"]["sbnn"]["full"]["rmse"] == 6.0
+    assert [own["seconds"] for own in stored["calls"]] == [60.0, 60.0]
+    assert "2 calls, 120 s" in capsys.readouterr().out
+    uci.main(call)
+    assert len(calls) == 2
+    with pytest.raises(ValueError, match="was begun with in_blocks=True"):
+        uci.main(["--sets", "yacht", "--rows", "sbnn", "--device", "cpu", "--out", str(out)])
+
+
+def test_the_clock_closes():
+    assert Clock("c", 1).open
+    assert not Clock("c", 1, stop_after=0.0).open
+    assert Clock("c", 2).call()["jobs"] == 2

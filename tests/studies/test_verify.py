@@ -1,0 +1,84 @@
+"""Numbers of the records are computed again, and a wrong one is noticed."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from studies import tdamp_uci
+from studies.reproduce import running
+from studies.reproduce.entries import Check, Study
+from studies.reproduce.recounts import Checked, recounted
+
+RESULTS = Path(__file__).parents[2] / "results"
+CHEAP = ("sbnn_mnist_l300", "bmr_mnist_l5", "structured_lenet5", "laplace_bmr", "tdamp_uci",
+         "tdamp_mnist", "aeb_linear", "sbnn_droprate_set2", "bmr_images", "aeb_uci",
+         "sbnn_tables")  # fmt: skip
+
+
+def read(name):
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def test_agreement():
+    assert Checked("s", "k", "f", 1.0, 1.05, 0.06).agrees
+    assert not Checked("s", "k", "f", 1.0, 1.07, 0.06).agrees
+
+
+@pytest.mark.parametrize("name", CHEAP)
+def test_the_committed_numbers_agree(name):
+    found = list(recounted(read(name)))
+    assert found
+    assert [own for own in found if not own.agrees] == []
+
+
+def test_a_changed_mean_is_noticed():
+    record = read("sbnn_mnist_l300")
+    record["records"][0]["error_mean"] += 1e-4
+    wrong = [own.field for own in recounted(record) if not own.agrees]
+    assert wrong == ["error"]
+
+
+def test_a_changed_size_is_noticed():
+    record = read("structured_lenet5")
+    record["delivery"]["parameters"][1] += 1
+    wrong = [(own.field, own.how) for own in recounted(record) if not own.agrees]
+    assert wrong == [("small parameters", "counted")]
+
+
+def test_linear_regressions_are_solved_again(monkeypatch):
+    from studies.reproduce import recounts
+
+    monkeypatch.setattr(recounts, "run_row", lambda *_, **__: {"full": {"rmse": 1.25}})
+    own = {"full": {"rmse": 1.2, "rmse_splits": [1.1, 1.3]}}
+    record = {"study": "uci", "sets": {"yacht": {"linear": own}, "wine": {"linear": own}}}
+    found = [(one.key, one.how, one.agrees) for one in recounted(record)]
+    assert found == [
+        ("yacht", "averaged", True), ("yacht", "solved", False), ("wine", "averaged", True),
+    ]  # fmt: skip
+
+
+def test_short_runs_are_compared_with_their_record(tmp_path, monkeypatch, capsys):
+    record = read("tdamp_uci_rest")
+    results = tmp_path / "results"
+    results.mkdir()
+    (results / "a.json").write_text(json.dumps(record))
+    yacht = next(own for own in record["records"] if own["name"] == "yacht")
+
+    def main(arguments):
+        assert arguments[:2] == ["--sets", "yacht"]
+        print("a study talks")
+        part = {**yacht, "splits": [{**yacht["splits"][0], "rmse": 9.0}]}
+        out = Path(arguments[arguments.index("--out") + 1])
+        out.write_text(json.dumps({**record, "records": [part]}))
+
+    check = Check(("--sets", "yacht"), (("yacht", "first_split_rmse"),), 0.02)
+    monkeypatch.setattr(tdamp_uci, "main", main)
+    monkeypatch.setattr(running, "STUDIES", {"tdamp-uci": Study("tdamp_uci", check=check)})
+    told = []
+    found = running.verify(results, tmp_path / "scratch", told.append)
+    (run,) = (own for own in found if own.how == "run")
+    assert (run.recorded, run.again, run.agrees) == (yacht["splits"][0]["rmse"], 9.0, False)
+    assert told == ["a.json: 2 numbers counted, averaged or solved again",
+                    "tdamp-uci: running --sets yacht"]  # fmt: skip
+    assert capsys.readouterr().out == ""  # standard output is for the result
