@@ -45,8 +45,8 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from bayesieve.core.batch import Batch
-from bayesieve.core.gaussian_laplace import GaussianLaplace
 from bayesieve.core.likelihoods import Categorical
+from bayesieve.core.priors import GaussianLaplace
 from bayesieve.core.problem import Problem
 from bayesieve.engines import Engine
 from bayesieve.engines.bmr import BMR

@@ -6,9 +6,8 @@ from typing import Any, Literal
 
 from torch import nn
 
-from bayesieve.core.gaussian_laplace import GaussianLaplace
 from bayesieve.core.precision import Precision
-from bayesieve.core.priors import Normal
+from bayesieve.core.priors import GaussianLaplace, Normal
 from bayesieve.data.augment import Augment
 from bayesieve.engines import Engine
 from bayesieve.engines.chain import Adapt, Averaging, Chain

@@ -36,9 +36,9 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bayesieve.checks import check_choice
-from bayesieve.core.gaussian_laplace import GaussianLaplace
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.noise import counter_normals, fresh_keys
+from bayesieve.core.priors import GaussianLaplace
 from bayesieve.core.problem import Problem
 from bayesieve.engines.adaptive_prior import Latents, latents_of, prior_pull, update_latents_
 from bayesieve.engines.chain import Averaging

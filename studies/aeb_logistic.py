@@ -33,8 +33,8 @@ from bayesieve.assess.figures.style import dress, legend, new_figure, series_col
 from bayesieve.assess.figures.style import save as save_figure
 from bayesieve.assess.predict import ClassPrediction, predict
 from bayesieve.checks import check_choice
-from bayesieve.core.gaussian_laplace import GaussianLaplace
 from bayesieve.core.likelihoods import Bernoulli
+from bayesieve.core.priors import GaussianLaplace
 from bayesieve.core.problem import Problem
 from bayesieve.core.rows import Rows
 from bayesieve.engines.chain import Adapt, Averaging, Chain

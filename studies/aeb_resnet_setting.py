@@ -3,10 +3,9 @@
 import math
 from dataclasses import dataclass
 
-from bayesieve.core.gaussian_laplace import GaussianLaplace
 from bayesieve.core.layout import Roles
 from bayesieve.core.precision import Precision
-from bayesieve.core.priors import Normal
+from bayesieve.core.priors import GaussianLaplace, Normal
 from bayesieve.engines.chain import Adapt, Averaging, Chain
 from bayesieve.engines.sghmc import SGHMC
 from bayesieve.training.compiling import CompileMode

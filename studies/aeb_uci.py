@@ -28,10 +28,9 @@ from bayesieve.assess.figures.style import dress, legend, new_figure, series_col
 from bayesieve.assess.figures.style import save as save_figure
 from bayesieve.assess.predict import RealPrediction, predict
 from bayesieve.checks import check_choice
-from bayesieve.core.gaussian_laplace import GaussianLaplace
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.posterior import Samples
-from bayesieve.core.priors import Normal
+from bayesieve.core.priors import GaussianLaplace, Normal
 from bayesieve.core.problem import Problem
 from bayesieve.core.rows import Rows
 from bayesieve.data import load_data

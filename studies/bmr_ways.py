@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from bayesieve.core.priors import SpikeSlab
-from bayesieve.core.scale_priors import LayerScaled
+from bayesieve.core.priors import LayerScaled, SpikeSlab
 from bayesieve.engines import Engine
 from bayesieve.engines.bmr import BMR, Reduction
 from bayesieve.engines.sbnn import SBNN

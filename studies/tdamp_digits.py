@@ -20,8 +20,8 @@ import torch
 from torch import nn
 
 from bayesieve.assess.evaluate import evaluate
-from bayesieve.core.group_sparse import GroupSparse
 from bayesieve.core.likelihoods import Categorical
+from bayesieve.core.priors import GroupSparse
 from bayesieve.core.problem import Problem
 from bayesieve.data import load_data
 from bayesieve.data.examples import Examples

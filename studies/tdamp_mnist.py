@@ -29,9 +29,9 @@ from bayesieve.assess.calibration import fit_temperature
 from bayesieve.assess.evaluate import evaluate
 from bayesieve.assess.predict import ClassPrediction, predict
 from bayesieve.checks import check_choice
-from bayesieve.core.group_sparse import GroupSparse
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.posterior import Posterior
+from bayesieve.core.priors import GroupSparse
 from bayesieve.core.problem import Problem
 from bayesieve.data import load_data
 from bayesieve.data.examples import Examples

@@ -24,8 +24,8 @@ import torch
 
 from bayesieve.assess.evaluate import evaluate
 from bayesieve.checks import check_choice
-from bayesieve.core.group_sparse import GroupSparse
 from bayesieve.core.likelihoods import Gaussian
+from bayesieve.core.priors import GroupSparse
 from bayesieve.core.problem import Problem
 from bayesieve.data import load_data
 from bayesieve.data.examples import Examples

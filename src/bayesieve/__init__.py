@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from bayesieve.assess.evaluate import evaluate as evaluate
     from bayesieve.assess.predict import predict as predict
     from bayesieve.core.batch import Batch as Batch
-    from bayesieve.core.gaussian_laplace import GaussianLaplace as GaussianLaplace
-    from bayesieve.core.group_sparse import GroupSparse as GroupSparse
     from bayesieve.core.layout import Layout as Layout
     from bayesieve.core.layout import Role as Role
     from bayesieve.core.layout import Roles as Roles
@@ -24,11 +22,13 @@ if TYPE_CHECKING:
     from bayesieve.core.posterior import Factorised as Factorised
     from bayesieve.core.posterior import Samples as Samples
     from bayesieve.core.posterior import SparseModel as SparseModel
+    from bayesieve.core.priors import GaussianLaplace as GaussianLaplace
+    from bayesieve.core.priors import GroupSparse as GroupSparse
+    from bayesieve.core.priors import Horseshoe as Horseshoe
+    from bayesieve.core.priors import LayerScaled as LayerScaled
     from bayesieve.core.priors import Normal as Normal
     from bayesieve.core.priors import SpikeSlab as SpikeSlab
     from bayesieve.core.problem import Problem as Problem
-    from bayesieve.core.scale_priors import Horseshoe as Horseshoe
-    from bayesieve.core.scale_priors import LayerScaled as LayerScaled
     from bayesieve.core.storage import load_posterior as load_posterior
     from bayesieve.core.storage import load_sparse as load_sparse
     from bayesieve.data import load_data as load_data
@@ -82,10 +82,10 @@ _HOME = {
     "evaluate": "assess.evaluate",
     "predict": "assess.predict",
     "Batch": "core.batch",
-    "GaussianLaplace": "core.gaussian_laplace",
-    "GroupSparse": "core.group_sparse",
-    "Horseshoe": "core.scale_priors",
-    "LayerScaled": "core.scale_priors",
+    "GaussianLaplace": "core.priors",
+    "GroupSparse": "core.priors",
+    "Horseshoe": "core.priors",
+    "LayerScaled": "core.priors",
     "Layout": "core.layout",
     "Role": "core.layout",
     "Roles": "core.layout",

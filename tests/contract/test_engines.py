@@ -8,14 +8,18 @@ import torch
 from torch import nn
 
 from bayesieve.core.batch import Batch
-from bayesieve.core.gaussian_laplace import GaussianLaplace
-from bayesieve.core.group_sparse import GroupSparse
 from bayesieve.core.layout import Roles
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.posterior import Posterior
-from bayesieve.core.priors import Normal, SpikeSlab
+from bayesieve.core.priors import (
+    GaussianLaplace,
+    GroupSparse,
+    Horseshoe,
+    LayerScaled,
+    Normal,
+    SpikeSlab,
+)
 from bayesieve.core.problem import Problem
-from bayesieve.core.scale_priors import Horseshoe, LayerScaled
 from bayesieve.core.state import named_tensors, restore_, snapshot
 from bayesieve.engines.bmr import BMR, Reduction
 from bayesieve.engines.chain import Averaging, Chain

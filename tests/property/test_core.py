@@ -8,21 +8,22 @@ from hypothesis import strategies as st
 from torch import nn
 
 from bayesieve.core.batch import Batch
-from bayesieve.core.formulas import (
+from bayesieve.core.layout import Role, layout_of
+from bayesieve.core.likelihoods import Gaussian
+from bayesieve.core.network import Network
+from bayesieve.core.posterior import Factorised
+from bayesieve.core.priors import (
+    Normal,
+    SpikeSlab,
     inclusion_logit,
     mixture_numbers,
     mixture_precision,
     normal_kl,
     profiled_kl,
-    proximal_step,
-    spike_slab_kl,
 )
-from bayesieve.core.layout import Role, layout_of
-from bayesieve.core.likelihoods import Gaussian
-from bayesieve.core.network import Network
-from bayesieve.core.posterior import Factorised
-from bayesieve.core.priors import Normal, SpikeSlab
 from bayesieve.core.problem import Problem
+from bayesieve.engines.sbnn import proximal_step
+from oracles import spike_slab_kl
 from problems import normal, seeded
 
 F64 = torch.float64

@@ -9,8 +9,8 @@ from torch import nn
 
 from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Categorical
+from bayesieve.core.priors import Horseshoe, LayerScaled
 from bayesieve.core.problem import Problem
-from bayesieve.core.scale_priors import Horseshoe, LayerScaled
 from bayesieve.engines.bmr import BMR, Reduction
 from bayesieve.engines.horseshoe import HorseshoeVI
 from bayesieve.sieve.bmr import reduce, support

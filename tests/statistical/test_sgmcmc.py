@@ -13,9 +13,8 @@ from scipy.linalg import solve_discrete_lyapunov
 from torch import nn
 
 from bayesieve.core.batch import Batch
-from bayesieve.core.gaussian_laplace import GaussianLaplace
 from bayesieve.core.likelihoods import Gaussian
-from bayesieve.core.priors import Normal
+from bayesieve.core.priors import GaussianLaplace, Normal
 from bayesieve.core.problem import Problem
 from bayesieve.engines.chain import Averaging, Chain
 from bayesieve.engines.sghmc import SGHMC

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from bayesieve.core.batch import Batch
-from bayesieve.core.group_sparse import GroupSparse
 from bayesieve.core.likelihoods import Gaussian
+from bayesieve.core.priors import GroupSparse
 from bayesieve.core.problem import Problem
 from bayesieve.engines.tdamp import TDAMP
 from bayesieve.nets import mlp

@@ -8,8 +8,8 @@ import torch
 from torch import Generator
 
 from bayesieve.assess.predict import predict
-from bayesieve.core.gaussian_laplace import GaussianLaplace
 from bayesieve.core.posterior import Samples
+from bayesieve.core.priors import GaussianLaplace
 from bayesieve.core.problem import Problem
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.data.preprocessing import image_recipe

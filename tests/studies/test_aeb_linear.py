@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from bayesieve.core.batch import Batch
-from bayesieve.core.gaussian_laplace import GaussianLaplace
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.noise import fresh_keys
+from bayesieve.core.priors import GaussianLaplace
 from bayesieve.core.problem import Problem
 from bayesieve.engines.chain import Averaging, Chain
 from bayesieve.engines.sgld import SGLD

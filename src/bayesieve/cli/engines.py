@@ -8,8 +8,7 @@ from bayesieve.cli.config import EngineConfig, Numbers
 from bayesieve.cli.config_files import UsageError
 
 if TYPE_CHECKING:
-    from bayesieve.core.gaussian_laplace import GaussianLaplace
-    from bayesieve.core.priors import Normal, Prior, SpikeSlab
+    from bayesieve.core.priors import GaussianLaplace, Normal, Prior, SpikeSlab
     from bayesieve.engines import Engine
     from bayesieve.engines.bmr import Reduction
     from bayesieve.engines.chain import Chain
@@ -83,7 +82,7 @@ def build_bmr(config: EngineConfig, size: RunSize) -> "Engine[Any]":
 
 def _layer_scaled(config: EngineConfig, reduction: "Reduction | None") -> "Engine[Any]":
     """The engine with learned layer widths, in the coordinates of its preset."""
-    from bayesieve.core.scale_priors import LayerScaled
+    from bayesieve.core.priors import LayerScaled
     from bayesieve.engines.bmr import BMR
 
     c: Any = config
@@ -94,7 +93,7 @@ def _layer_scaled(config: EngineConfig, reduction: "Reduction | None") -> "Engin
 
 def build_horseshoe(config: EngineConfig, size: RunSize) -> "Engine[Any]":
     """Variational inference under a regularised horseshoe."""
-    from bayesieve.core.scale_priors import Horseshoe
+    from bayesieve.core.priors import Horseshoe
     from bayesieve.engines.horseshoe import HorseshoeVI
 
     c: Any = config
@@ -118,7 +117,7 @@ def build_sghmc(config: EngineConfig, size: RunSize) -> "Engine[Any]":
 
 def build_tdamp(config: EngineConfig, size: RunSize) -> "Engine[Any]":
     """Message passing; an epoch is one EM iteration."""
-    from bayesieve.core.group_sparse import GroupSparse
+    from bayesieve.core.priors import GroupSparse
     from bayesieve.engines.tdamp import TDAMP
 
     c: Any = config
@@ -209,7 +208,7 @@ def _spike_slab(config: EngineConfig) -> "SpikeSlab":
 def _sampled_prior(config: EngineConfig) -> "Normal | GaussianLaplace":
     if config.prior == "normal":
         return _normal(config)
-    from bayesieve.core.gaussian_laplace import GaussianLaplace
+    from bayesieve.core.priors import GaussianLaplace
 
     c: Any = config
     return GaussianLaplace(spike_scale=c.spike_scale, slab_std=c.slab_std, slab_prob=c.slab_prob)

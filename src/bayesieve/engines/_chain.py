@@ -11,10 +11,9 @@ from torch import Generator, Tensor
 
 from bayesieve.checks import check_choice, check_kind, check_not_negative, check_positive
 from bayesieve.core.batch import Batch
-from bayesieve.core.gaussian_laplace import GaussianLaplace
 from bayesieve.core.noise import counter_normals, fresh_keys
 from bayesieve.core.norm_statistics import flat_statistics, statistics_names
-from bayesieve.core.priors import Normal, Number, per_model
+from bayesieve.core.priors import GaussianLaplace, Normal, Number, per_model
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import Controls
 from bayesieve.engines.adaptive_prior import (

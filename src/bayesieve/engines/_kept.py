@@ -8,9 +8,9 @@ had then (core/norm_statistics.py).
 import torch
 from torch import Tensor
 
-from bayesieve.core.gaussian_laplace import GaussianLaplace
 from bayesieve.core.norm_statistics import flat_statistics, named_statistics
 from bayesieve.core.posterior import Posterior, Samples
+from bayesieve.core.priors import GaussianLaplace
 from bayesieve.core.problem import Problem
 from bayesieve.engines._chain import ChainState, Sampler, Slope
 from bayesieve.engines.adaptive_prior import Latents, update_latents_

@@ -22,7 +22,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesieve.core.gaussian_laplace import (
+from bayesieve.core.likelihoods import Gaussian
+from bayesieve.core.network import EXTRA_PREFIX
+from bayesieve.core.priors import (
     GaussianLaplace,
     best_scale,
     best_slab_prob,
@@ -31,10 +33,8 @@ from bayesieve.core.gaussian_laplace import (
     penalties,
     penalty_energy,
     penalty_gradient,
+    per_model,
 )
-from bayesieve.core.likelihoods import Gaussian
-from bayesieve.core.network import EXTRA_PREFIX
-from bayesieve.core.priors import per_model
 from bayesieve.core.problem import Problem
 from bayesieve.engines.chain import Averaging
 

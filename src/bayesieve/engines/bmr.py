@@ -25,12 +25,11 @@ from torch import Generator, Tensor, nn
 
 from bayesieve.checks import check_choice, check_fraction, check_kind, check_positive
 from bayesieve.core.batch import Batch, Metrics
+from bayesieve.core.evidence import evidence_at_zero, mask_log_odds
 from bayesieve.core.layout import Roles
 from bayesieve.core.posterior import Factorised, Posterior
-from bayesieve.core.priors import Number, per_model
+from bayesieve.core.priors import LayerScaled, Number, log_normal_gamma_kl, per_model
 from bayesieve.core.problem import Problem
-from bayesieve.core.reduction import evidence_at_zero, mask_log_odds
-from bayesieve.core.scale_priors import LayerScaled, log_normal_gamma_kl
 from bayesieve.engines._bmr_scales import factors, step_beside_weights_, step_with_weights_
 from bayesieve.engines._layers import Layers, layers_of
 from bayesieve.engines._scaled import (

@@ -17,14 +17,17 @@ from torch import Generator, Tensor
 
 from bayesieve.checks import check_choice, check_kind, check_positive
 from bayesieve.core.batch import Batch, Metrics
-from bayesieve.core.formulas import (
+from bayesieve.core.posterior import Factorised, Posterior
+from bayesieve.core.priors import (
+    Normal,
+    Number,
+    SpikeSlab,
     inclusion_logit,
     mixture_numbers,
     mixture_precision,
     normal_kl,
+    per_model,
 )
-from bayesieve.core.posterior import Factorised, Posterior
-from bayesieve.core.priors import Normal, Number, SpikeSlab, per_model
 from bayesieve.core.problem import Problem
 from bayesieve.engines._mean_field import (
     AdamUpdate,

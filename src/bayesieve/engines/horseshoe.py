@@ -26,9 +26,8 @@ from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.norm_statistics import statistics_names
 from bayesieve.core.posterior import Posterior
 from bayesieve.core.posterior_horseshoe import UnitScaled
-from bayesieve.core.priors import Number, member_number, per_model
+from bayesieve.core.priors import Horseshoe, Number, log_normal_gamma_kl, member_number, per_model
 from bayesieve.core.problem import Problem
-from bayesieve.core.scale_priors import Horseshoe, log_normal_gamma_kl
 from bayesieve.core.unit_scales import UnitScales
 from bayesieve.engines._adabelief import adabelief_
 from bayesieve.engines._scaled import (

@@ -15,9 +15,17 @@ from torch import Generator, Tensor
 from bayesieve.checks import check_choice, check_kind, check_not_negative, check_positive
 from bayesieve.core.adam import Moments, adam_, bias_corrected
 from bayesieve.core.batch import Batch, Metrics
-from bayesieve.core.formulas import inclusion_logit, mixture_numbers, mixture_precision
 from bayesieve.core.posterior import Posterior, Samples
-from bayesieve.core.priors import Normal, Number, Prior, SpikeSlab, per_model
+from bayesieve.core.priors import (
+    Normal,
+    Number,
+    Prior,
+    SpikeSlab,
+    inclusion_logit,
+    mixture_numbers,
+    mixture_precision,
+    per_model,
+)
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import Controls
 

@@ -9,7 +9,7 @@ V = 0 give SGLD; T = 0 is gradient ascent with momentum 1 - α.
 
 Reference: [Deng], algorithm 1; [Saatci], algorithm 1, for this form of [Chen]'s sampler.
 Symbols: ε step_size, α friction, V gradient_variance, v velocity, T = 1/τ temperature; the prior's
-are in core/gaussian_laplace.py. adapt="sa" is SGHMC-SA, "em" SGHMC-EM.
+are in core/priors.py. adapt="sa" is SGHMC-SA, "em" SGHMC-EM.
 Departures: those of engines/adaptive_prior.py; point parameters climb without prior and noise.
 """
 
@@ -20,8 +20,7 @@ from torch import Generator, Tensor
 
 from bayesieve.checks import check_fraction, check_not_negative, check_positive
 from bayesieve.core.batch import Batch, Metrics
-from bayesieve.core.gaussian_laplace import GaussianLaplace
-from bayesieve.core.priors import Normal, Number
+from bayesieve.core.priors import GaussianLaplace, Normal, Number
 from bayesieve.core.problem import Problem
 from bayesieve.engines._chain import (
     ChainState,

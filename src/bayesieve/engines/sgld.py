@@ -8,7 +8,7 @@ With a `GaussianLaplace` prior and adapt="sa" the latent numbers of the prior ar
 chain by stochastic approximation (SGLD-SA); adapt="em" replaces them at every step (SGLD-EM).
 
 Reference: [Deng], algorithm 1; [Welling] for the sampler, whose ε is twice ours.
-Symbols: ε step_size, T = 1/τ temperature, ξ noise; the prior's are in core/gaussian_laplace.py.
+Symbols: ε step_size, T = 1/τ temperature, ξ noise; the prior's are in core/priors.py.
 Departures: those of engines/adaptive_prior.py; point parameters climb without prior and noise.
 """
 
@@ -19,8 +19,7 @@ import torch
 from torch import Generator, Tensor
 
 from bayesieve.core.batch import Batch, Metrics
-from bayesieve.core.gaussian_laplace import GaussianLaplace
-from bayesieve.core.priors import Normal, Number
+from bayesieve.core.priors import GaussianLaplace, Normal, Number
 from bayesieve.core.problem import Problem
 from bayesieve.engines._chain import (
     ChainState,

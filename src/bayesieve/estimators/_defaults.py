@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bayesieve.checks import check_choice, check_fraction, check_positive
-from bayesieve.core.gaussian_laplace import GaussianLaplace
 from bayesieve.core.likelihoods import (
     Categorical,
     Gaussian,
@@ -17,7 +16,7 @@ from bayesieve.core.likelihoods import (
     Likelihood,
     StudentT,
 )
-from bayesieve.core.priors import Normal, SpikeSlab
+from bayesieve.core.priors import GaussianLaplace, Normal, SpikeSlab
 from bayesieve.engines import Engine
 from bayesieve.engines.bmr import BMR, Reduction
 from bayesieve.engines.chain import Chain

@@ -16,9 +16,8 @@ from torch import Generator, Tensor
 
 from bayesieve.core.adam import Moments, adam_, bias_corrected
 from bayesieve.core.batch import Batch, Metrics
-from bayesieve.core.formulas import inclusion_logit
 from bayesieve.core.posterior import Factorised, Posterior, SparseModel
-from bayesieve.core.priors import SpikeSlab
+from bayesieve.core.priors import SpikeSlab, inclusion_logit
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import Controls
 

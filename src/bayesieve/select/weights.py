@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from bayesieve.checks import check_choice
+from bayesieve.core.evidence import evidence_at_zero, evidence_change
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Posterior, Samples
 from bayesieve.core.priors import Normal, Prior, SpikeSlab, per_model
-from bayesieve.core.reduction import evidence_at_zero, evidence_change
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.select.basis import HingeBasis
 

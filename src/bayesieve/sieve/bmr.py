@@ -21,9 +21,9 @@ from bayesieve.checks import (
     check_not_negative,
     check_positive,
 )
+from bayesieve.core.evidence import N_UPDATES, evidence_at_zero, mask_log_odds
 from bayesieve.core.layout import Layout
 from bayesieve.core.posterior import Factorised, Posterior, SparseModel, posterior_of
-from bayesieve.core.reduction import N_UPDATES, evidence_at_zero, mask_log_odds
 from bayesieve.sieve.prune import prune
 from bayesieve.sieve.rules import keep_fraction, keep_scored
 from bayesieve.sieve.scores import Score, ScoreName, evidence_score

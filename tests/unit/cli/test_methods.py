@@ -5,8 +5,7 @@ import pytest
 from bayesieve.cli.config_files import UsageError
 from bayesieve.cli.methods import METHODS, build_method, read_changes
 from bayesieve.compare import Budget
-from bayesieve.core.gaussian_laplace import GaussianLaplace
-from bayesieve.core.priors import Normal
+from bayesieve.core.priors import GaussianLaplace, Normal
 from bayesieve.engines.bmr import BMR
 from bayesieve.engines.sghmc import SGHMC
 from bayesieve.engines.tdamp import TDAMP

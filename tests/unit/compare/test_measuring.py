@@ -8,8 +8,8 @@ from torch import nn
 
 from bayesieve.compare import Budget, Method, Scoring, learning, measure
 from bayesieve.core.likelihoods import Categorical, Gaussian
+from bayesieve.core.priors import LayerScaled
 from bayesieve.core.problem import Problem
-from bayesieve.core.scale_priors import LayerScaled
 from bayesieve.data.augment import Augment
 from bayesieve.data.examples import Examples
 from bayesieve.data.pixels import PixelScale

@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch.distributions import Laplace, Normal
 
-from bayesieve.core.gaussian_laplace import (
+from bayesieve.core.priors import (
     GaussianLaplace,
     best_scale,
     best_slab_prob,
-    inclusion_log_odds,
     penalties,
     penalty_energy,
     penalty_gradient,
 )
+from oracles import inclusion_log_odds
 
 F64 = torch.float64
 

@@ -7,8 +7,15 @@ import torch
 from scipy import integrate
 from torch import distributions as td
 
-from bayesieve.core.formulas import inclusion_logit, profiled_kl
-from bayesieve.core.priors import Normal, SpikeSlab, member_number, per_model, stack_priors
+from bayesieve.core.priors import (
+    Normal,
+    SpikeSlab,
+    inclusion_logit,
+    member_number,
+    per_model,
+    profiled_kl,
+    stack_priors,
+)
 from problems import normal
 
 F64 = torch.float64

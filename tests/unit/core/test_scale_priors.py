@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import softplus
 
-from bayesieve.core.scale_priors import (
+from bayesieve.core.priors import (
     Horseshoe,
     LayerScaled,
     _log_cauchy_square,

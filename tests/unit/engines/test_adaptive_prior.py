@@ -10,8 +10,8 @@ from torch.distributions import Laplace, Normal
 
 from bayesieve.assess.predict import predict
 from bayesieve.core.batch import Batch
-from bayesieve.core.gaussian_laplace import GaussianLaplace
 from bayesieve.core.likelihoods import Categorical, Gaussian
+from bayesieve.core.priors import GaussianLaplace
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import snapshot
 from bayesieve.engines.adaptive_prior import SharedNoise, latents_of, update_latents_

@@ -10,10 +10,10 @@ from torch import nn
 
 from bayesieve.assess.predict import predict
 from bayesieve.core.batch import Batch
+from bayesieve.core.evidence import evidence_at_zero, mask_log_odds
 from bayesieve.core.likelihoods import Gaussian
+from bayesieve.core.priors import LayerScaled, log_normal_gamma_kl
 from bayesieve.core.problem import Problem
-from bayesieve.core.reduction import evidence_at_zero, mask_log_odds
-from bayesieve.core.scale_priors import LayerScaled, log_normal_gamma_kl
 from bayesieve.engines._layers import layers_of
 from bayesieve.engines.bmr import BMR, PAPER_ROLES, Reduction, widths
 from problems import known_support, no_data, normal, renew, run, seeded

@@ -2,8 +2,7 @@
 
 import torch
 
-from bayesieve.core.formulas import inclusion_logit
-from bayesieve.core.priors import Normal, SpikeSlab
+from bayesieve.core.priors import Normal, SpikeSlab, inclusion_logit
 from bayesieve.engines.flat_vi import FlatVI
 from problems import run, seeded
 from zoo import BY_NAME

@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch import distributions as td
 
-from bayesieve.core.formulas import inclusion_logit
 from bayesieve.core.posterior import Samples
-from bayesieve.core.priors import Normal, SpikeSlab
+from bayesieve.core.priors import Normal, SpikeSlab, inclusion_logit
 from bayesieve.engines.map import MAP, prior_gradient
 from problems import run, seeded
 from zoo import BY_NAME, plain_log_lik

@@ -5,11 +5,10 @@ import math
 import pytest
 import torch
 
-from bayesieve.core.formulas import inclusion_logit, profiled_kl
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised
-from bayesieve.core.priors import Normal, SpikeSlab
+from bayesieve.core.priors import Normal, SpikeSlab, inclusion_logit, profiled_kl
 from bayesieve.core.problem import Problem
 from bayesieve.engines.sbnn import SBNN, stuck_in_slab
 from problems import linear_model, no_data, normal, run, seeded

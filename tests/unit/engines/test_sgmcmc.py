@@ -8,10 +8,9 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from bayesieve.core.batch import Batch
-from bayesieve.core.gaussian_laplace import GaussianLaplace
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.noise import counter_normals, fresh_keys
-from bayesieve.core.priors import Normal
+from bayesieve.core.priors import GaussianLaplace, Normal
 from bayesieve.core.problem import Problem
 from bayesieve.engines.chain import Chain
 from bayesieve.engines.sghmc import SGHMC

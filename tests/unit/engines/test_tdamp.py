@@ -9,9 +9,9 @@ from torch import nn
 from torch.special import log_ndtr
 
 from bayesieve.core.batch import Batch
-from bayesieve.core.group_sparse import GroupSparse
 from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian
 from bayesieve.core.posterior import SparseModel
+from bayesieve.core.priors import GroupSparse
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import named_tensors, restore_, snapshot
 from bayesieve.data.examples import Examples

@@ -6,9 +6,9 @@ from torch import nn
 from torch.nn.functional import conv2d
 
 from bayesieve.core.batch import Batch
-from bayesieve.core.group_sparse import GroupSparse
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.posterior import SparseModel
+from bayesieve.core.priors import GroupSparse
 from bayesieve.core.problem import Problem
 from bayesieve.engines.tdamp import TDAMP
 from bayesieve.engines.tdamp.convolution import Window, as_images, as_rows

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from bayesieve.core.batch import Batch
-from bayesieve.core.group_sparse import GroupSparse
 from bayesieve.core.likelihoods import Categorical, Gaussian
+from bayesieve.core.priors import GroupSparse
 from bayesieve.core.problem import Problem
 from bayesieve.data.examples import Examples
 from bayesieve.engines.tdamp import TDAMP

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from bayesieve import select
-from bayesieve.core.gaussian_laplace import GaussianLaplace
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Samples
-from bayesieve.core.priors import Normal, SpikeSlab
+from bayesieve.core.priors import GaussianLaplace, Normal, SpikeSlab
 from bayesieve.core.problem import Problem
 from bayesieve.engines.bmr import BMR
 from bayesieve.engines.flat_vi import FlatVI

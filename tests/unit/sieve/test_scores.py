@@ -7,9 +7,8 @@ from scipy.integrate import quad
 from scipy.stats import multivariate_normal, norm
 from torch import nn
 
-from bayesieve.core.formulas import inclusion_logit
 from bayesieve.core.posterior import Factorised, Samples
-from bayesieve.core.priors import Normal, SpikeSlab
+from bayesieve.core.priors import Normal, SpikeSlab, inclusion_logit
 from bayesieve.sieve.scores import (
     SCORES,
     evidence_score,

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from bayesieve.core.batch import Batch
-from bayesieve.core.gaussian_laplace import GaussianLaplace
 from bayesieve.core.likelihoods import Categorical
+from bayesieve.core.priors import GaussianLaplace
 from bayesieve.core.problem import Problem
 from bayesieve.data.augment import Augment
 from bayesieve.engines.bmr import BMR

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bayesieve.core.gaussian_laplace import GaussianLaplace
-from bayesieve.core.priors import Normal, SpikeSlab
+from bayesieve.core.priors import GaussianLaplace, Normal, SpikeSlab
 from bayesieve.engines.bmr import BMR
 from bayesieve.engines.chain import Chain
 from bayesieve.engines.flat_vi import FlatVI

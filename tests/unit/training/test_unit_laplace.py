@@ -8,11 +8,11 @@ from bayesieve.core.likelihoods import Categorical, Gaussian
 from bayesieve.core.posterior import Factorised
 from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
-from bayesieve.core.reduction import reduce_jointly
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.sieve.bmr import reduce_units
 from bayesieve.training.laplace import laplace
 from bayesieve.training.unit_laplace import laplace_units
+from oracles import reduce_jointly
 from problems import conjugate, normal, seeded
 from zoo import BY_NAME, REPEATED
 

@@ -29,11 +29,10 @@ from torch import Generator, Tensor
 
 from bayesieve.checks import check_fraction, check_kind, check_not_negative, check_positive
 from bayesieve.core.batch import Batch, Metrics
-from bayesieve.core.formulas import normal_kl
-from bayesieve.core.group_sparse import GroupSparse
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.network import EXTRA_PREFIX
 from bayesieve.core.posterior import Factorised, Posterior
+from bayesieve.core.priors import GroupSparse, normal_kl
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import Controls
 from bayesieve.engines.tdamp.damp import Message, absorb_, batch_score, cavity_

@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from bayesieve.core.formulas import normal_kl
 from bayesieve.core.layout import Layout
+from bayesieve.core.priors import normal_kl
 from bayesieve.core.problem import Problem
 from bayesieve.engines.tdamp.damp import Layer
 from bayesieve.engines.tdamp.elimination import Choice, Readout, eliminate, spd_inverse

@@ -5,9 +5,9 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor, nn
 
-from bayesieve.core.group_sparse import Group
 from bayesieve.core.layout import Layout
 from bayesieve.core.network import Network
+from bayesieve.core.priors import Group
 from bayesieve.engines.tdamp.convolution import Window
 from bayesieve.engines.tdamp.damp import Layer
 from bayesieve.errors import UnsupportedModelError

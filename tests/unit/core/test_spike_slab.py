@@ -7,16 +7,17 @@ import torch
 from scipy import optimize
 from torch import distributions as td
 
-from bayesieve.core.formulas import (
+from bayesieve.core.priors import (
+    Normal,
+    SpikeSlab,
     inclusion_logit,
     mixture_numbers,
     mixture_precision,
     normal_kl,
     profiled_kl,
-    proximal_step,
-    spike_slab_kl,
 )
-from bayesieve.core.priors import Normal, SpikeSlab
+from bayesieve.engines.sbnn import proximal_step
+from oracles import spike_slab_kl
 from problems import normal, seeded
 
 F64 = torch.float64
