@@ -24,7 +24,7 @@ import torch
 
 from bayesieve.cli.folder import RunFolder
 from bayesieve.cli.reporting import read_source
-from bayesieve.core.storage import atomic_write
+from bayesieve.files import write_atomically
 from bayesieve.report.collect import collect
 from bayesieve.report.page import page
 
@@ -131,7 +131,7 @@ def main() -> None:
     text = json.dumps(found, indent=1) + "\n"
     print(text, end="")
     if options.out is not None:
-        atomic_write(options.out, text.encode())
+        write_atomically(options.out, text)
 
 
 if __name__ == "__main__":

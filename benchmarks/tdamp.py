@@ -18,7 +18,6 @@ between two synchronisations.
 """
 
 import argparse
-import json
 import platform
 import statistics
 import time
@@ -32,8 +31,8 @@ from torch.nn import functional as F
 
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.problem import Problem
-from bayesieve.core.storage import atomic_write
 from bayesieve.engines.tdamp import TDAMP
+from bayesieve.files import write_atomically
 from bayesieve.nets import mlp
 from bayesieve.training.stepper import fast_kernels, make_stepper
 
@@ -160,7 +159,7 @@ def main(arguments: list[str] | None = None) -> int:
         "rows": [asdict(row) for row in rows],
     }  # fmt: skip
     if options.out is not None:
-        atomic_write(options.out, (json.dumps(result, indent=1) + "\n").encode())
+        write_atomically(options.out, result)
     return 0
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bayesieve.core.storage import atomic_write
+from bayesieve.files import write_atomically
 from studies.records import machine
 
 Row = dict[str, Any]
@@ -83,7 +83,7 @@ class Journal:
         """Put the record on disk."""
         self.content["seconds"] = round(self.seconds, 1)
         if self._path is not None:
-            atomic_write(self._path, (json.dumps(self.content, indent=1) + "\n").encode())
+            write_atomically(self._path, self.content)
 
     def finish(self, **results: Any) -> None:
         """Note results that come all at once, and put the record on disk."""

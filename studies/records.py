@@ -1,7 +1,6 @@
 """What the studies share: their common flags, the held-out images, and the file they write."""
 
 import argparse
-import json
 import platform
 import shlex
 import sys
@@ -12,8 +11,8 @@ from typing import Any
 
 import torch
 
-from bayesieve.core.storage import atomic_write
 from bayesieve.data.examples import DataSet, Examples
+from bayesieve.files import write_atomically
 
 HELD_OUT = 5000
 _SPLIT_SEED = 0
@@ -98,4 +97,4 @@ def record_head(
 def write_record(path: Path | None, result: Mapping[str, Any]) -> None:
     """Write a result as JSON, all or nothing; None writes none."""
     if path is not None:
-        atomic_write(path, (json.dumps(result, indent=1) + "\n").encode())
+        write_atomically(path, result)

@@ -14,7 +14,6 @@ at π = 0.2, 0.5 and 0.9. Experiment 5 (UCI) is `studies.uci`.
 """
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -26,7 +25,7 @@ from typing import Any
 import torch
 
 from bayesieve.checks import check_choice
-from bayesieve.core.storage import atomic_write
+from bayesieve.files import write_atomically
 from bayesieve.select.proportion import RULES
 from studies.parts import join_tables, read_parts
 from studies.records import machine
@@ -107,7 +106,7 @@ def _write(result: dict[str, Any], path: Path | None) -> None:
     result["findings"] = findings(result["experiments"])
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(path, (json.dumps(result, indent=1) + "\n").encode())
+        write_atomically(path, result)
 
 
 def _finish(result: dict[str, Any], options: argparse.Namespace) -> None:
@@ -118,7 +117,7 @@ def _finish(result: dict[str, Any], options: argparse.Namespace) -> None:
         from studies.sbnn_tables_figures import draw
 
         draw(result["experiments"], options.folder)
-        atomic_write(options.folder / "sbnn_tables.md", page(result).encode())
+        write_atomically(options.folder / "sbnn_tables.md", page(result))
 
 
 def _scale(options: argparse.Namespace) -> Scale:

@@ -13,8 +13,9 @@ from bayesieve.assess.figures.style import save as save_figure
 from bayesieve.assess.metrics import ClassificationReport
 from bayesieve.assess.predict import ClassPrediction
 from bayesieve.core.posterior import SparseModel
-from bayesieve.core.storage import atomic_write, save
+from bayesieve.core.storage import save
 from bayesieve.data.examples import Examples
+from bayesieve.files import write_atomically
 from bayesieve.training.fit import Fit
 from studies.tdamp_mnist import DRAWS
 
@@ -79,4 +80,4 @@ def _lines(path: Path, title: str, ylabel: str, series: Mapping[str, Sequence[fl
 def _write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([header, *rows])
-    atomic_write(path, text.getvalue().encode())
+    write_atomically(path, text.getvalue())

@@ -35,9 +35,9 @@ from typing import Any
 import torch
 
 from bayesieve.checks import check_choice
-from bayesieve.core.storage import atomic_write
 from bayesieve.data.files import data_root
 from bayesieve.data.uci import load_uci
+from bayesieve.files import write_atomically
 from studies.parts import join_uci, read_parts
 from studies.records import machine
 from studies.uci_baselines import BASELINES
@@ -137,7 +137,7 @@ def _finish(result: dict[str, Any], out: Path | None) -> None:
     _write(out, result)
     print(page(result))
     if out is not None:
-        atomic_write(out.with_suffix(".md"), page(result).encode())
+        write_atomically(out.with_suffix(".md"), page(result))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -224,7 +224,7 @@ def _write(path: Path | None, result: dict[str, Any]) -> None:
     result["findings"] = findings(result)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(path, (json.dumps(result, indent=1) + "\n").encode())
+        write_atomically(path, result)
 
 
 if __name__ == "__main__":

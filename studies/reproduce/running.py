@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from bayesieve.core.storage import atomic_write
+from bayesieve.files import write_atomically
 from studies.reproduce.catalogue import ROWS, STUDIES, Study
 from studies.reproduce.findings import read_findings, read_records
 from studies.reproduce.recounts import Checked, recounted
@@ -62,8 +62,8 @@ def run_study(name: str, arguments: Sequence[str], out: Path) -> list[dict[str, 
     findings = read_findings(out, quick=True)
     rows = [own for own in listing(findings) if own["study"] == name]
     measured = [own for own in rows if own["ours"] is not None]
-    atomic_write(out / "findings.csv", _csv(findings).encode())
-    atomic_write(out / "rows.md", markdown_rows(measured).encode())
+    write_atomically(out / "findings.csv", _csv(findings))
+    write_atomically(out / "rows.md", markdown_rows(measured))
     if measured:
         # Drawing needs matplotlib; the other commands do not.
         from studies.reproduce.picture import draw_rows

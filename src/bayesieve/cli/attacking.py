@@ -22,8 +22,8 @@ from bayesieve.cli.folder import RunFolder
 from bayesieve.cli.loading import Run, all_chains, load_run
 from bayesieve.cli.results import draws_of
 from bayesieve.core.posterior import posterior_of
-from bayesieve.core.storage import atomic_write
 from bayesieve.data.pixels import PixelScale
+from bayesieve.files import write_atomically
 
 _UNITS = {
     "fgsm": "largest change of a pixel",
@@ -86,7 +86,7 @@ def attack_run(
         "curves": curves,
     }
     out.mkdir(parents=True, exist_ok=True)
-    atomic_write(out / "attack.json", (json.dumps(result, indent=2) + "\n").encode())
+    write_atomically(out / "attack.json", (json.dumps(result, indent=2) + "\n"))
     return result, _picture(curves, out) if figures else None
 
 

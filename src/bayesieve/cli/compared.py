@@ -10,7 +10,7 @@ from typing import Any
 
 from bayesieve.cli.console import markdown_table
 from bayesieve.compare import Standing, reading, removed_already, standings
-from bayesieve.core.storage import atomic_write
+from bayesieve.files import write_atomically
 
 RECORD = "compare.json"
 PARTIAL = "compare.partial.json"  # what a comparison that is still running, or died, has so far
@@ -20,7 +20,7 @@ _SCORES = {"snr": "signal to noise"}
 
 def write_partial(result: Mapping[str, Any], out: Path) -> None:
     """Keep what has been measured so far."""
-    atomic_write(out / PARTIAL, _json(result))
+    write_atomically(out / PARTIAL, _json(result))
 
 
 def finish(result: Record, out: Path, *, figures: bool) -> Record:
@@ -45,9 +45,9 @@ def finish(result: Record, out: Path, *, figures: bool) -> Record:
         names = [own["name"] for own in result["methods"]]
         save(comparison_figure(found, names), out / "compare.png")
     text = page(result, picture="compare.png" if figures else None)
-    atomic_write(out / "compare.md", text.encode())
-    atomic_write(out / "compare.csv", _csv(result["methods"]).encode())
-    atomic_write(out / RECORD, _json(result))
+    write_atomically(out / "compare.md", text)
+    write_atomically(out / "compare.csv", _csv(result["methods"]))
+    write_atomically(out / RECORD, _json(result))
     (out / PARTIAL).unlink(missing_ok=True)
     return result
 

@@ -99,9 +99,9 @@ class RunFolder:
 
     def write_text(self, name: str, text: str) -> None:
         """Write a text file, all or nothing."""
-        from bayesieve.core.storage import atomic_write
+        from bayesieve.files import write_atomically
 
-        atomic_write(self.path / name, text.encode())
+        write_atomically(self.path / name, text)
 
     def read(self, name: str) -> dict[str, Any]:
         """Read a JSON file of the folder."""

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from bayesieve.cli.bundles import is_bundle_folder
 from bayesieve.cli.config_files import UsageError
-from bayesieve.core.storage import atomic_write
 from bayesieve.data import prepare_images, prepare_table
 from bayesieve.data.archives import iterate_files
 from bayesieve.data.files import read_npz
@@ -24,6 +23,7 @@ from bayesieve.deliver.bundle import Bundle, check_input, read_bundle
 from bayesieve.deliver.onnx_running import OnnxModel, read_onnx
 from bayesieve.deliver.serving import Columns, bundle_columns, onnx_columns, predict_bundle
 from bayesieve.errors import DataError
+from bayesieve.files import write_atomically
 
 Row = tuple[object, ...]
 
@@ -69,7 +69,7 @@ def predict_file(
         found = predict_bundle(own, x, n_samples=n_samples, seed=seed)
         columns |= bundle_columns(found, own.classes, own.config.get("preprocessing"))
     rows = list(zip(*columns.values(), strict=True))
-    atomic_write(out, _csv(columns, rows).encode())
+    write_atomically(out, _csv(columns, rows))
     result = {
         "model": str(model),
         "data": str(data),

@@ -18,9 +18,10 @@ from bayesieve.cli.folder import RunFolder
 from bayesieve.cli.loading import Run, all_chains, load_model, load_run
 from bayesieve.core.network import materialise
 from bayesieve.core.posterior import Model, Samples, SparseModel, has_spread, posterior_of
-from bayesieve.core.storage import atomic_write, save
+from bayesieve.core.storage import save
 from bayesieve.data import DataSet
 from bayesieve.errors import DamagedFileError
+from bayesieve.files import write_atomically
 from bayesieve.report.card import model_card
 from bayesieve.report.collect import collect
 from bayesieve.report.packing import Json
@@ -80,7 +81,7 @@ def write_page(
         files[data] = json.dumps(collected)
     for path, content in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(path, content.encode())
+        write_atomically(path, content)
     return {
         "report": str(out),
         "bytes": len(text.encode()),

@@ -1,6 +1,5 @@
 """The work of `bayesieve select`: additive networks on the table, its samples and its folds."""
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,10 +15,10 @@ from bayesieve.cli.fitting_table import load_checked
 from bayesieve.core.likelihoods import Categorical, Gaussian, Likelihood
 from bayesieve.core.posterior import Posterior
 from bayesieve.core.priors import SpikeSlab
-from bayesieve.core.storage import atomic_write
 from bayesieve.data import DataSet
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.errors import DataError
+from bayesieve.files import write_atomically
 from bayesieve.select import (
     PROPORTIONS,
     AdditiveFits,
@@ -224,8 +223,8 @@ def _write(
                        xlabel="share of inputs kept")  # fmt: skip
             pictures.append(("path.png", "Cross-validated error against the share kept."))
     text = _report(own, result, pictures)
-    atomic_write(folder / "report.md", text.encode())
-    atomic_write(folder / "selection.json", (json.dumps(result, indent=1) + "\n").encode())
+    write_atomically(folder / "report.md", text)
+    write_atomically(folder / "selection.json", result)
 
 
 def _report(own: Selection, result: dict[str, Any], pictures: Sequence[tuple[str, str]]) -> str:

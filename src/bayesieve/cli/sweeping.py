@@ -5,7 +5,6 @@ weights it keeps. Test data are not touched. The search lives in a storage that 
 may share; a process that dies leaves the finished trials behind.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +19,8 @@ from bayesieve.cli.config_files import UsageError, from_dict, to_dict
 from bayesieve.cli.console import note
 from bayesieve.cli.registry import ENGINES
 from bayesieve.cli.searching import Dimension, check_same, open_study
-from bayesieve.core.storage import atomic_write
 from bayesieve.errors import DivergedError
+from bayesieve.files import write_atomically
 from bayesieve.sieve.rules import keep_fraction
 from bayesieve.training.fit import fit
 
@@ -169,12 +168,12 @@ def _summary(study: Any, metric: str) -> dict[str, Any]:
 
 
 def _write(result: dict[str, Any], config: RunConfig, out: Path, *, figures: bool) -> None:
-    atomic_write(out / "sweep.json", (json.dumps(result, indent=1) + "\n").encode())
+    write_atomically(out / "sweep.json", result)
     front = out / "front"
     front.mkdir(exist_ok=True)
     for row in result["front"]:
         own = to_dict(_with(config, row["settings"]))
-        atomic_write(front / f"{row['number']}.json", (json.dumps(own, indent=1) + "\n").encode())
+        write_atomically(front / f"{row['number']}.json", own)
     current = {f"{row['number']}.json" for row in result["front"]}
     for file in front.glob("*.json"):
         if file.name not in current and file.stem.isdigit():  # beaten since it was written

@@ -15,11 +15,10 @@ full the oldest draw is overwritten.
 
 import json
 import os
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -31,6 +30,7 @@ from bayesieve.core.network import Network
 from bayesieve.core.norm_statistics import named_statistics, statistics_names
 from bayesieve.core.posterior import Samples
 from bayesieve.errors import damaged
+from bayesieve.files import write_atomically
 
 _KEY, _FORMAT = "bayesieve_draws", 1
 _DTYPES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64", torch.int32: "I32"}
@@ -92,20 +92,16 @@ class DrawStore:
         shapes = _shapes(network, n_chains, capacity, dtype, index)
         places, data = _header(layout, shapes)
         n_bytes = places["steps"] + sum(_n_bytes(*shape) for shape in shapes.values())
-        part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with part.open("xb") as stream:
-                stream.write(data)
-                stream.truncate(n_bytes)  # zeros, which take no room on most disks
-                if index is not None:
-                    stream.seek(places["index"])
-                    stream.write(_bytes(index))
-                stream.flush()
-                os.fsync(stream.fileno())
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
+
+        def fill(stream: IO[bytes]) -> None:
+            stream.write(data)
+            stream.truncate(n_bytes)  # zeros, which take no room on most disks
+            if index is not None:
+                stream.seek(places["index"])
+                stream.write(_bytes(index))
+
+        write_atomically(path, fill)
         return cls(path, capacity, n_chains, layout.size, dtype, index, places)
 
     @classmethod

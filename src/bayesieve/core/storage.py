@@ -16,8 +16,6 @@ for a sparse model; module buffers under "buffers.<name>", and those that differ
 """
 
 import json
-import os
-import secrets
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -35,6 +33,7 @@ from bayesieve.core.posterior_horseshoe import UnitScaled
 from bayesieve.core.priors import Normal, Prior, SpikeSlab
 from bayesieve.core.problem import Problem
 from bayesieve.errors import damaged
+from bayesieve.files import write_atomically
 
 FORMAT = 1
 _KEY = "bayesieve"
@@ -94,7 +93,7 @@ def save(
         tensors |= _packed(posterior.draws)
     own = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
     path = Path(path)
-    atomic_write(path, tensors_to_bytes(own, {_KEY: json.dumps(header)}))
+    write_atomically(path, tensors_to_bytes(own, {_KEY: json.dumps(header)}))
     return path
 
 
@@ -149,38 +148,6 @@ def load_sparse(path: Path | str, network: Network | Problem) -> SparseModel:
 def read_header(path: Path | str) -> dict[str, Any]:
     """The plain data of a file written by `save`: format, class, layout, prior, dtype, extra."""
     return _read(Path(path))[0]
-
-
-def atomic_write(path: Path, data: bytes) -> None:
-    """Write a file so that readers and crashes meet the old content or the new, never a part.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     atomic_write(Path(folder) / "a.txt", b"text")
-        ...     [(p.name, p.read_bytes()) for p in Path(folder).iterdir()]
-        [('a.txt', b'text')]
-    """
-    target = Path(os.path.realpath(path))  # a link keeps pointing where it points
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"save: the folder {target.parent} does not exist; create it.")
-    if target.is_dir():
-        raise IsADirectoryError(f"save: {target} is a folder; give a file name.")
-    part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
-    try:
-        with part.open("xb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
-    if os.name == "posix":  # make the new name survive a power cut
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def _load(path: Path, network: Network) -> tuple[Posterior, dict[str, Tensor]]:

@@ -13,9 +13,10 @@ from typing import IO, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesieve.data.files import ROOT_VARIABLE, atomic_write, data_root
+from bayesieve.data.files import ROOT_VARIABLE, data_root
 from bayesieve.data.registry import RemoteFile, data_info
 from bayesieve.errors import DataError
+from bayesieve.files import write_atomically
 
 Progress: TypeAlias = Callable[[str, int, int | None], None]  # file, bytes so far, bytes in all
 _TIMEOUT_S = 60
@@ -63,7 +64,9 @@ def fetch_data(name: str, progress: Progress | None = None, root: Path | None = 
 def _fetch_file(file: RemoteFile, target: Path, progress: Progress | None) -> None:
     if target.is_file():
         return
-    with atomic_write(target) as out:
+    target.parent.mkdir(parents=True, exist_ok=True)
+
+    def download(out: IO[bytes]) -> None:
         if file.uci_shape is not None:
             _build_uci(file, out, progress)
             return
@@ -78,6 +81,8 @@ def _fetch_file(file: RemoteFile, target: Path, progress: Progress | None) -> No
         wanted = file.checksum.partition(":")[2]
         if wanted and digest.hexdigest() != wanted:
             raise _wrong_content(file, digest.hexdigest())
+
+    write_atomically(target, download)
 
 
 def _wrong_content(file: RemoteFile, got: str) -> DataError:

@@ -1,11 +1,8 @@
 """Where data live, and reading untrusted files without surprises."""
 
 import os
-import secrets
 import zipfile
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
@@ -59,19 +56,6 @@ def missing_set(name: str, folder: Path) -> DataError:
         f"{name}: no data files found in {folder}. Run `bayesieve data fetch {name}`, or set "
         f"{ROOT_VARIABLE} to the folder that holds your copy."
     )
-
-
-@contextmanager
-def atomic_write(path: Path) -> Iterator[IO[bytes]]:
-    """Write a temporary file beside `path` and rename it on success; leave nothing on failure."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
-    try:
-        with temporary.open("xb") as file:
-            yield file
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:

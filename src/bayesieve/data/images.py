@@ -9,6 +9,7 @@ import io
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,9 +18,10 @@ from numpy.typing import NDArray
 from bayesieve.checks import check_positive
 from bayesieve.data.archives import is_tar, iterate_files
 from bayesieve.data.examples import DataSet, Examples, split_index
-from bayesieve.data.files import atomic_write, cache_dir, read_npz
+from bayesieve.data.files import cache_dir, read_npz
 from bayesieve.data.preprocessing import channel_statistics, image_recipe, prepare_images
 from bayesieve.errors import DataError
+from bayesieve.files import write_atomically
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff")
 MAX_FILE_BYTES = 64 << 20
@@ -232,15 +234,15 @@ def _read_cache(cache: Path) -> DecodedImages | None:
 
 
 def _write_cache(cache: Path, decoded: DecodedImages) -> None:
+    arrays: dict[str, Any] = {
+        "pixels": decoded.pixels,
+        "labels": decoded.labels,
+        "for_test": decoded.for_test,
+        "classes": np.array(decoded.classes),
+        "lossy": np.array(decoded.lossy),
+    }
     try:
-        with atomic_write(cache) as file:
-            np.savez(
-                file,
-                pixels=decoded.pixels,
-                labels=decoded.labels,
-                for_test=decoded.for_test,
-                classes=np.array(decoded.classes),
-                lossy=np.array(decoded.lossy),
-            )
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(cache, lambda stream: np.savez(stream, **arrays))
     except OSError:
         return  # read-only or full: the next load decodes again

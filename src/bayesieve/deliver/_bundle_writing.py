@@ -1,7 +1,6 @@
 """How a bundle gets onto the disk: which tensors, which shape, all files or none."""
 
 import json
-import os
 import secrets
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +12,7 @@ from torch import Tensor, fx, nn
 
 from bayesieve.deliver._bundle_reading import is_bundle
 from bayesieve.deliver.packing import pack
+from bayesieve.files import write_atomically
 
 
 def check_free(folder: Path, *, force: bool) -> None:
@@ -45,10 +45,7 @@ def write_folder(
     try:
         part.mkdir()
         for name, data in files.items():
-            with (part / name).open("xb") as stream:
-                stream.write(data)
-                stream.flush()
-                os.fsync(stream.fileno())
+            write_atomically(part / name, data)
         check(part)
         if force and folder.is_dir():
             folder.rename(old)

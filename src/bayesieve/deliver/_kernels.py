@@ -10,10 +10,10 @@ import functools
 import hashlib
 import os
 import platform
-import secrets
 import shutil
 import stat
 import subprocess
+import tempfile
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +25,7 @@ from scipy.sparse import csr_array
 
 from bayesieve.data.files import cache_dir
 from bayesieve.deliver._kernels_source import SOURCE
+from bayesieve.files import write_atomically
 
 Floats = NDArray[np.float32]
 BLOCK = 64  # examples the kernel handles at once; scratch memory is for as many
@@ -255,17 +256,14 @@ def _fingerprint(compiler: str) -> str:
 
 
 def _compile(compiler: str, path: Path) -> None:
-    token = secrets.token_hex(8)
-    text, made = path.with_name(f".{token}.c"), path.with_name(f".{token}.so")
     try:
-        text.write_text(SOURCE, encoding="utf-8")
-        _output([compiler, *_FLAGS, *_QUIET, str(text), "-o", str(made), "-lm"])
-        made.replace(path)  # at once: another process sees no part of it
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            text, made = Path(folder) / "kernel.c", Path(folder) / "kernel.so"
+            text.write_text(SOURCE, encoding="utf-8")
+            _output([compiler, *_FLAGS, *_QUIET, str(text), "-o", str(made), "-lm"])
+            write_atomically(path, made.read_bytes())
     except OSError as error:
         raise KernelUnavailableError(f"the kernel cannot be written: {error}") from error
-    finally:
-        text.unlink(missing_ok=True)
-        made.unlink(missing_ok=True)
 
 
 def _output(command: list[str]) -> str:

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from bayesieve import __version__
-from bayesieve.core.storage import atomic_write
 from bayesieve.deliver._c_text import Lines, indent
 from bayesieve.deliver._exporting import (
     check_example,
@@ -29,6 +28,7 @@ from bayesieve.deliver.c_chain import chain_of
 from bayesieve.deliver.c_steps import Step
 from bayesieve.deliver.c_weights import in_int8
 from bayesieve.errors import UnsupportedModelError
+from bayesieve.files import write_atomically
 
 _WHO = "export_c"
 _LIMIT = 20_000_000  # weights written out as text: about 200 MB of C
@@ -95,7 +95,7 @@ def export_c(module: nn.Module, path: Path | str, example: Tensor, *, int8: bool
         steps = [in_int8(step) for step in steps]
         note = _int8_note(run_module(module, example), _run(steps, example))
     text = "\n".join(_header(name, steps, tuple(example.shape[1:]), note))
-    atomic_write(path, text.encode("ascii"))
+    write_atomically(path, text.encode("ascii"))
     return path
 
 

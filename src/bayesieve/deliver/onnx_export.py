@@ -28,7 +28,6 @@ from torch import Tensor, nn
 from bayesieve import __version__
 from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.posterior import Posterior
-from bayesieve.core.storage import atomic_write
 from bayesieve.deliver._exporting import (
     check_example,
     check_inputs,
@@ -42,6 +41,7 @@ from bayesieve.deliver._exporting import (
 from bayesieve.deliver._mixture import CLASS_OUTPUTS, REAL_OUTPUTS, bake, reference
 from bayesieve.deliver.likelihood_json import KNOWN, likelihood_to_json
 from bayesieve.errors import UnsupportedModelError, VerificationError
+from bayesieve.files import write_atomically
 
 _WHO = "export_onnx"
 _LIMIT = 2**31 - 2**24  # bytes of one protobuf message, less room for the graph
@@ -118,7 +118,7 @@ def export_onnx(
     data = _convert(onnx, module, example, tuple(compute(example)), metadata)
     batches = check_inputs(example)
     _verify(onnx, runtime, data, batches, [compute(x) for x in batches])
-    atomic_write(path, data)
+    write_atomically(path, data)
     return path
 
 

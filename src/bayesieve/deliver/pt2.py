@@ -6,7 +6,6 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from bayesieve.core.storage import atomic_write
 from bayesieve.deliver._exporting import (
     check_example,
     check_inputs,
@@ -17,6 +16,7 @@ from bayesieve.deliver._exporting import (
     run_module,
     trace,
 )
+from bayesieve.files import write_atomically
 
 
 def export_pt2(module: nn.Module, path: Path | str, example: Tensor) -> Path:
@@ -56,5 +56,5 @@ def export_pt2(module: nn.Module, path: Path | str, example: Tensor) -> Path:
     again = torch.export.load(io.BytesIO(data)).module()
     for x in check_inputs(example):
         check_same("export_pt2", "output", run_module(module, x), run_module(again, x))
-    atomic_write(path, data)
+    write_atomically(path, data)
     return path

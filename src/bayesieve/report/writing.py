@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from bayesieve.core.posterior import Model, has_spread
-from bayesieve.core.storage import atomic_write
 from bayesieve.data import DataSet
+from bayesieve.files import write_atomically
 from bayesieve.report.collect import collect
 from bayesieve.report.page import page
 from bayesieve.report.source import Limits, Source
@@ -65,5 +65,5 @@ def write_report(
         history=history,
     )
     target = Path(path)
-    atomic_write(target, page(collect([source], limits=limits)).encode())
+    write_atomically(target, page(collect([source], limits=limits)))
     return target

@@ -13,7 +13,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from bayesieve.core.storage import atomic_write
+from bayesieve.files import write_atomically
 
 _NAME = re.compile(r"checkpoint-(\d{9})\.safetensors")
 _KEPT = 2
@@ -36,8 +36,8 @@ def write_checkpoint(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
     }
     data = save_tensors(tensors, {"bayesieve": json.dumps(checkpoint.meta)})
     path = folder / f"checkpoint-{step:09d}.safetensors"
-    atomic_write(path, data)
-    atomic_write(_sum_path(path), hashlib.sha256(data).hexdigest().encode())
+    write_atomically(path, data)
+    write_atomically(_sum_path(path), hashlib.sha256(data).hexdigest())
     for old in _checkpoints(folder)[:-_KEPT]:
         old.unlink(missing_ok=True)
         _sum_path(old).unlink(missing_ok=True)

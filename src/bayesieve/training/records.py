@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from bayesieve.core.storage import atomic_write
+from bayesieve.files import write_atomically
 from bayesieve.training.checkpoint import (
     Checkpoint,
     read_checkpoint,
@@ -106,7 +106,7 @@ def write_metrics(folder: Path, history: list[Row]) -> None:
     """Write `metrics.jsonl`: one line per finished epoch."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = "".join(json.dumps(row) + "\n" for row in history)
-    atomic_write(folder / "metrics.jsonl", lines.encode())
+    write_atomically(folder / "metrics.jsonl", lines)
 
 
 def printed(value: object) -> str:

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import pytest
@@ -89,8 +90,8 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
     path = tmp_path / "figure.png"
     path.write_bytes(b"old")
 
-    def fail(self: Figure, target: Path, **options: object) -> None:
-        target.write_bytes(b"half")
+    def fail(self: Figure, target: IO[bytes], **options: object) -> None:
+        target.write(b"half")
         raise OSError("disk full")
 
     monkeypatch.setattr(Figure, "savefig", fail)

@@ -1,7 +1,6 @@
 import json
 import os
 import pickle
-import stat
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +17,6 @@ from bayesieve.core.posterior import Factorised, Samples, SparseModel
 from bayesieve.core.priors import Normal, SpikeSlab
 from bayesieve.core.problem import Problem
 from bayesieve.core.storage import (
-    atomic_write,
     load_posterior,
     load_sparse,
     read_header,
@@ -293,42 +291,6 @@ def test_a_learned_noise_level_is_part_of_the_layout(tmp_path):
     assert load_posterior(path, learned).mean.shape == (10,)
     with pytest.raises(ValueError, match="expected 2 tensors, found 3"):
         load_posterior(path, Network.of(nn.Linear(2, 3), Gaussian()))
-
-
-def test_atomic_write_leaves_the_old_file_when_it_fails(tmp_path, monkeypatch):
-    path = tmp_path / "a.txt"
-    atomic_write(path, b"old")
-
-    def broken(_):
-        raise OSError("disk full")
-
-    monkeypatch.setattr(os, "fsync", broken)
-    with pytest.raises(OSError, match="disk full"):
-        atomic_write(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
-
-
-def test_atomic_write_follows_links_and_respects_the_umask(tmp_path):
-    real = tmp_path / "real.txt"
-    real.write_bytes(b"old")
-    link = tmp_path / "link.txt"
-    link.symlink_to(real)
-    before = os.umask(0o022)
-    try:
-        atomic_write(link, b"new")
-    finally:
-        os.umask(before)
-    assert link.is_symlink()
-    assert real.read_bytes() == b"new"
-    assert stat.S_IMODE(real.stat().st_mode) == 0o644
-
-
-def test_atomic_write_names_a_wrong_place(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"the folder .*none does not exist"):
-        atomic_write(tmp_path / "none" / "a", b"")
-    with pytest.raises(IsADirectoryError, match="is a folder"):
-        atomic_write(tmp_path, b"")
 
 
 def test_the_loaded_posterior_works(tmp_path):

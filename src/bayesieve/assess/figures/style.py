@@ -4,8 +4,8 @@ The palette is that of Okabe and Ito, told apart by readers with any colour visi
 """
 
 import math
-import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -17,6 +17,8 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from bayesieve.files import write_atomically
 
 Dash: TypeAlias = str | tuple[float, tuple[float, ...]]
 
@@ -206,7 +208,7 @@ def check_same_length(who: str, **columns: Sequence[object]) -> None:
 
 
 def save(figure: Figure, path: str | Path) -> Path:
-    """Write the figure as PNG: first to a hidden neighbour, then renamed; return the path.
+    """Write the figure as PNG, all or nothing; return the path.
 
     Example:
         >>> import tempfile
@@ -219,14 +221,9 @@ def save(figure: Figure, path: str | Path) -> Path:
     if path.suffix.lower() != ".png":
         raise ValueError(f"figure: path must end in .png, got '{path.name}'.")
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        # no software tag: the same figure gives the same bytes
-        figure.savefig(partial, format="png", dpi=DPI, metadata={"Software": None})
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-    return path
+    # no software tag: the same figure gives the same bytes
+    draw = partial(figure.savefig, format="png", dpi=DPI, metadata={"Software": None})
+    return write_atomically(path, draw)
 
 
 def _log_steps(span: float) -> tuple[float, ...]:
