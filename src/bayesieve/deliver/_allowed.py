@@ -102,7 +102,7 @@ def modules() -> dict[str, type[nn.Module]]:
 @cache
 def own_modules() -> dict[str, type[nn.Module]]:
     """Layers of ours that a compacted network may hold; plain torch inside."""
-    from bayesieve.sieve.compaction.modules import HeadAttention
+    from bayesieve.sieve.compaction.attention import HeadAttention
 
     return {"HeadAttention": HeadAttention}
 

@@ -20,13 +20,13 @@ import torch
 from torch import Tensor, fx, nn
 
 from bayesieve.checks import did_you_mean
+from bayesieve.core.graph import trace as read_graph
 from bayesieve.deliver import _allowed
 from bayesieve.deliver._files import dtype_name
 from bayesieve.deliver._graph_reading import graph_from_json
 from bayesieve.deliver._graph_rules import FX_OPS, check_path, check_row
 from bayesieve.deliver._graph_shapes import output_shape
 from bayesieve.errors import UnsupportedModelError
-from bayesieve.sieve.compaction.expand import plain_encoder
 
 __all__ = [
     "graph_from_json",
@@ -48,29 +48,14 @@ def trace(module: nn.Module) -> fx.GraphModule:
         >>> print([node.name for node in trace(nn.Sequential(nn.Linear(2, 1))).graph.nodes])
         ['input_1', '_0', 'output']
     """
-    own = copy.deepcopy(module).eval()
-    if isinstance(own, fx.GraphModule):
-        return own
-    own = plain_encoder(nn.Sequential(own) if is_layer(own) else own)
-    try:
-        return fx.GraphModule(own, _Tracer().trace(own)).eval()
-    except Exception as error:  # the user's forward meets a symbolic input and may raise anything
-        raise UnsupportedModelError(
-            f"save: {type(module).__name__} cannot be traced by torch.fx "
-            f"({' '.join(str(error).split())[:200]}). Remove control flow that depends on values."
-        ) from error
+    if isinstance(module, fx.GraphModule):
+        return copy.deepcopy(module).eval()
+    return read_graph("save", module, leaves=_leaves()).module.eval()
 
 
 def is_layer(module: nn.Module) -> bool:
     """Whether a module is one layer; `trace` then calls it "0"."""
     return type(module) in _leaves()
-
-
-class _Tracer(fx.Tracer):
-    """Stops at torch's layers and at our own."""
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return type(m) in _leaves() or super().is_leaf_module(m, module_qualified_name)
 
 
 def _leaves() -> tuple[type[nn.Module], ...]:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from bayesieve.checks import check_choice
+from bayesieve.core.graph import blocks
 from bayesieve.core.network import Network
-from bayesieve.sieve._blocks import branches
 from bayesieve.sieve.units import unit_chain
 
 Kind = Literal["unit", "channel", "head", "block"]
@@ -114,7 +114,7 @@ def _blocks(network: Network) -> list[GroupSet]:
     """Branches that are added to their own input, each a layer of one group."""
     layout, found = network.layout, []
     place = layout.unflatten(torch.arange(layout.size, device=network.device))
-    for name, parameters in branches(network):
+    for name, parameters in blocks(network):
         own = [place[parameter] for parameter in parameters if parameter in place]
         if own and len(own) == len(parameters):
             parts = [(part, torch.zeros_like(part)) for part in own]

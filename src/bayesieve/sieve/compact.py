@@ -7,23 +7,93 @@ docs/theory/compaction.md. Nothing is approximated; `verify` checks the result e
 """
 
 import math
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.fx.graph_module import _USER_PRESERVED_ATTRIBUTES_KEY
 
 from bayesieve.core.posterior import SparseModel
-from bayesieve.sieve.compaction.analysis import analyse, read_features
-from bayesieve.sieve.compaction.expand import plain_copy
-from bayesieve.sieve.compaction.graph import measure, trace
-from bayesieve.sieve.compaction.modules import HeadAttention
-from bayesieve.sieve.compaction.report import CompactionReport, LayerChange
-from bayesieve.sieve.compaction.rewrite import Rewriter
+from bayesieve.sieve.compaction.attention import HeadAttention
+from bayesieve.sieve.compaction.passes import Rewriter, analyse, read_features
+from bayesieve.sieve.compaction.prepare import measured, plain_copy, prepare
 from bayesieve.sieve.verify import TOLERANCE, verify
 
-__all__ = ["CompactionReport", "HeadAttention", "LayerChange", "compact", "report_of"]
-
 _Sizes = tuple[str, int, int, int]  # kind, units, inputs, parameters
+
+
+@dataclass(frozen=True)
+class LayerChange:
+    """One layer before and after; a layer that is gone has 0 of everything.
+
+    Args:
+        name: of the module, such as "layer1.0.conv1".
+        kind: its class, such as "Conv2d".
+        units: outputs (channels, heads) before and after.
+        inputs: inputs before and after.
+        parameters: weights and biases before and after.
+    """
+
+    name: str
+    kind: str
+    units: tuple[int, int]
+    inputs: tuple[int, int]
+    parameters: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class CompactionReport:
+    """What was removed, what was not and why, and how well the result was verified.
+
+    Args:
+        layers: one entry per layer with weights, in the order of the forward pass.
+        parameters: of the whole network, before and after.
+        n_inputs: features of one example: length of the flattened example if the network
+            flattens it first, else of the channel (or last) axis it reads.
+        input_features: those that are read, ascending; None if all are. The compacted module
+            still takes the full input and picks them itself.
+        kept: one sentence for each thing that had to stay, with the reason.
+        max_difference: largest |compact - masked| found, relative to the scale of the outputs.
+    """
+
+    layers: tuple[LayerChange, ...]
+    parameters: tuple[int, int]
+    n_inputs: int
+    input_features: tuple[int, ...] | None
+    kept: tuple[str, ...]
+    max_difference: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as dicts, lists and numbers, ready for JSON."""
+        return _plain(asdict(self))
+
+    def __str__(self) -> str:
+        rows = [("layer", "kind", "units", "inputs", "parameters")]
+        rows += [
+            (c.name, c.kind, _arrow(c.units), _arrow(c.inputs), _arrow(c.parameters))
+            for c in self.layers
+        ]
+        rows.append(("all", "", "", "", _arrow(self.parameters)))
+        widths = [max(len(row[i]) for row in rows) for i in range(5)]
+        lines = [
+            "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        ]
+        if self.input_features is not None:
+            lines.append(f"reads {len(self.input_features)} of {self.n_inputs} input features")
+        return "\n".join([*lines, *self.kept])
+
+
+def _arrow(pair: tuple[int, int]) -> str:
+    before, after = pair
+    return str(after) if before == after else f"{before} -> {after}"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, tuple | list) else value
 
 
 def compact(sparse: SparseModel | nn.Module, example: Tensor) -> fx.GraphModule:
@@ -65,15 +135,15 @@ def compact(sparse: SparseModel | nn.Module, example: Tensor) -> fx.GraphModule:
     device = _device_of(reference, example)
     reference = reference.cpu().eval()
     example = example.detach().cpu().clone()  # a network may write to its input
-    traced = trace(reference, example[:2])
-    before = _sizes(traced.module)
+    graph = prepare(reference, example[:2])
+    before = _sizes(graph.module)
     while True:  # the second pass finds little: a sum may shed a term once both are narrow
-        extent = _extent(traced.module)
-        flow = analyse(traced)
+        extent = _extent(graph.module)
+        flow = analyse(graph)
         small = Rewriter(flow).run().eval()
         if _extent(small) >= extent:
             break
-        traced = measure(small, example[:2])
+        graph = measured(small, example[:2])
     difference = verify(small, reference, example, tolerance=_tolerance(reference))
     read, n_inputs = read_features(flow)
     report = CompactionReport(

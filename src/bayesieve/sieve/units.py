@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bayesieve.core.graph import Link, links
 from bayesieve.core.layout import Layout
 from bayesieve.core.network import Network
-from bayesieve.sieve._tracing import Link, trace_links
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def unit_chain(network: Network) -> UnitChain:
         [('0.weight', '3.weight')]
     """
     if network not in _CHAINS:
-        _CHAINS[network] = UnitChain(network.layout, trace_links(network))
+        _CHAINS[network] = UnitChain(network.layout, links(network))
     return _CHAINS[network]
 
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from bayesieve.deliver import _allowed
 from bayesieve.deliver.graph_json import graph_from_json, graph_to_json, output_shape, trace
 from bayesieve.errors import UnsupportedModelError
-from bayesieve.sieve.compaction.modules import HeadAttention
+from bayesieve.sieve.compaction.attention import HeadAttention
 
 
 class Residual(nn.Module):

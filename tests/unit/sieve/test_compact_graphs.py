@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bayesieve.sieve.compact import compact
-from bayesieve.sieve.compaction.modules import HeadAttention
+from bayesieve.sieve.compaction.attention import HeadAttention
 from zoo import Calling
 
 

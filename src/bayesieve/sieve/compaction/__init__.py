@@ -1,7 +1,8 @@
-"""How a masked network becomes a smaller one: tracing, channel algebra, rewriting, report.
+"""Compaction: a masked network becomes a smaller one that computes the same function.
 
-Every activation is a list of channels along one axis. Forwards, `analysis` finds which channels
-are constant; backwards, which ones somebody still has to read; `rewrite` then builds the layers
-that are left. What one operation does to channels is a rule; `table` says which operation has
-which rule, and whatever it does not name is a barrier: all its channels stay.
+Every activation is a list of channels along one axis. `prepare` traces the network. `passes`
+finds forwards which channels are constant and backwards which ones somebody still reads, and then
+builds the layers that are left. What one kind of operation does to channels is a rule (`mixing`,
+`separate`, `joins`, `attention`, `ends`). An operation without a rule is a barrier: all its
+channels stay.
 """

@@ -1,16 +1,140 @@
-"""Attention over heads: whole heads go, and single dimensions of all heads together.
+"""Attention: a module of heads, `nn.MultiheadAttention` expressed by it, and its rule.
 
-With weights a(t, s) that sum to 1 over s, head h returns Σ_s a(t, s) v(s). A value dimension that
-is the same at every position passes through unchanged. The logits Σ_i q_i(t) k_i(s) lose nothing
-if q_i is 0, or if k_i is the same at every position s: that adds a number to a whole row, and the
-softmax does not see it.
+With weights a(t, s) that sum to 1 over s, head h returns Σ_s a(t, s) v(s). Whole heads go, and
+single dimensions of all heads together. A value dimension that is the same at every position
+passes through unchanged. The logits Σ_i q_i(t) k_i(s) lose nothing if q_i is 0, or if k_i is the
+same at every position s: that adds a number to a whole row, and the softmax does not see it.
 """
 
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
+from torch.nn import functional as F
 
-from bayesieve.sieve.compaction.channels import Channels, evened
-from bayesieve.sieve.compaction.flow import Flow, Rewriting, Rewritten, indices, plural
-from bayesieve.sieve.compaction.modules import HeadAttention
+from bayesieve.sieve.compaction.flow import (
+    Channels,
+    Flow,
+    Rewriting,
+    Rewritten,
+    evened,
+    indices,
+    plural,
+)
+
+
+class HeadAttention(nn.Module):
+    """Scaled dot-product attention over heads that lie side by side on the last axis.
+
+    `nn.MultiheadAttention` ties the width of a head to the width of the model; once heads or
+    single dimensions of a head are gone the two differ. It has no weights of its own: the
+    projections around it are plain `nn.Linear` layers.
+
+    Args:
+        n_heads: number of heads; their widths follow from the inputs.
+        scale: factor of the logits, 1 / √(width of a head before anything was removed).
+        dropout: probability of dropping an attention weight in training.
+        batch_first: whether inputs are (n, positions, width) or (positions, n, width).
+
+    Example:
+        >>> import torch
+        >>> x = torch.tensor([[[0.0, 1.0], [0.0, 3.0]]])  # equal logits: the mean over positions
+        >>> HeadAttention(1, 1.0)(torch.zeros(1, 2, 2), x, x)[0, 0]
+        tensor([0., 2.])
+    """
+
+    def __init__(
+        self, n_heads: int, scale: float, dropout: float = 0.0, batch_first: bool = True
+    ) -> None:
+        super().__init__()
+        self.n_heads = n_heads
+        self.scale = scale
+        self.dropout = dropout
+        self.batch_first = batch_first
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Attend: (n, q, h·a), (n, k, h·a), (n, k, h·b) -> (n, q, h·b)."""
+        query, key, value = self._split(query), self._split(key), self._split(value)
+        p = self.dropout if self.training else 0.0
+        out = F.scaled_dot_product_attention(query, key, value, dropout_p=p, scale=self.scale)
+        out = out.transpose(1, 2).flatten(2)
+        return out if self.batch_first else out.transpose(0, 1)
+
+    def _split(self, x: Tensor) -> Tensor:
+        x = x if self.batch_first else x.transpose(0, 1)
+        return x.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
+
+    def extra_repr(self) -> str:
+        """What `print` shows between the brackets."""
+        return f"n_heads={self.n_heads}, scale={self.scale:.6g}"
+
+
+def expand_attention(traced: fx.GraphModule) -> None:
+    """Replace `nn.MultiheadAttention` by three projections, `HeadAttention` and an output layer.
+
+    Only where it is called without masks and its attention weights are not used; elsewhere it
+    stays as it is.
+    """
+    for node in list(traced.graph.nodes):
+        if node.op != "call_module":
+            continue
+        module = traced.get_submodule(str(node.target))
+        if type(module) is nn.MultiheadAttention and _is_plain_call(node, module):
+            _expand(traced, node, module)
+    traced.graph.lint()
+    traced.recompile()
+
+
+def _is_plain_call(node: fx.Node, module: nn.MultiheadAttention) -> bool:
+    masks = [*node.args[3:4], *node.args[5:6]]
+    masks += [node.kwargs.get(k) for k in ("key_padding_mask", "attn_mask", "is_causal")]
+    only_output = all(u.args[1:] == (0,) and not u.kwargs for u in node.users)
+    has_extras = module.bias_k is not None or module.add_zero_attn or module._forward_hooks
+    called = sum(1 for n in node.graph.nodes if n.op == "call_module" and n.target == node.target)
+    return only_output and not any(masks) and not has_extras and called == 1
+
+
+def _expand(traced: fx.GraphModule, node: fx.Node, module: nn.MultiheadAttention) -> None:
+    inputs = [node.args[i] if i < len(node.args) else node.kwargs[name] for i, name in _INPUTS]
+    names = [f"{node.target}.{leaf}" for leaf in ("q_proj", "k_proj", "v_proj")]
+    scale = module.head_dim**-0.5
+    heads = HeadAttention(module.num_heads, scale, module.dropout, module.batch_first)
+    parts: dict[str, nn.Module] = dict(zip(names, _projections(module), strict=True))
+    parts[f"{node.target}.attend"] = heads
+    parts[f"{node.target}.out_proj"] = linear(module.out_proj.weight, module.out_proj.bias)
+    traced.set_submodule(str(node.target), nn.Module())
+    for name, part in parts.items():
+        traced.set_submodule(name, part.eval())
+    stack = node.meta.get("nn_module_stack")
+    with traced.graph.inserting_before(node):
+        projected = [traced.graph.call_module(n, (x,)) for n, x in zip(names, inputs, strict=True)]
+        mixed = traced.graph.call_module(f"{node.target}.attend", tuple(projected))
+        out = traced.graph.call_module(f"{node.target}.out_proj", (mixed,))
+    for new in (*projected, mixed, out):
+        new.meta["nn_module_stack"] = stack
+    for user in list(node.users):
+        user.replace_all_uses_with(out)
+        traced.graph.erase_node(user)
+    traced.graph.erase_node(node)
+
+
+_INPUTS = ((0, "query"), (1, "key"), (2, "value"))
+
+
+def _projections(module: nn.MultiheadAttention) -> list[nn.Linear]:
+    if module.in_proj_weight is not None:
+        weights = module.in_proj_weight.chunk(3)
+    else:
+        weights = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
+    biases = [None] * 3 if module.in_proj_bias is None else module.in_proj_bias.chunk(3)
+    return [linear(w, b) for w, b in zip(weights, biases, strict=True)]
+
+
+def linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    """A linear layer with given tensors, weight (outputs, inputs), on their device."""
+    layer = nn.Linear(1, 1, bias=bias is not None, device="meta")
+    layer.out_features, layer.in_features = weight.shape
+    layer.weight = nn.Parameter(weight.detach().clone(), weight.requires_grad)
+    if bias is not None:
+        layer.bias = nn.Parameter(bias.detach().clone(), bias.requires_grad)
+    return layer
 
 
 class Attending:
@@ -58,7 +182,7 @@ def _inputs(node: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node]:
 
 
 def _module(node: fx.Node, flow: Flow) -> HeadAttention:
-    module = flow.traced.layer(node)
+    module = flow.graph.layer(node)
     assert isinstance(module, HeadAttention)
     return module
 

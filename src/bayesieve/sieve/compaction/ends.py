@@ -1,10 +1,18 @@
 """Where channels begin, and where nothing can be removed: inputs, tables, barriers."""
 
 import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
 
-from bayesieve.sieve.compaction.channels import Channels, constants_of, varying
-from bayesieve.sieve.compaction.flow import Flow, Rewriting, Rewritten, indices, plural
+from bayesieve.sieve.compaction.flow import (
+    Channels,
+    Flow,
+    Rewriting,
+    Rewritten,
+    constants_of,
+    indices,
+    plural,
+    varying,
+)
 
 
 class Barrier:
@@ -27,7 +35,7 @@ class Barrier:
 
     def backward(self, node: fx.Node, flow: Flow) -> None:
         """Everything."""
-        inputs = flow.traced.tensor_inputs(node)
+        inputs = flow.graph.tensor_inputs(node)
         for x in inputs:
             flow.request_all(x)
         what = self.why if node.op == "output" else f"({_kind(node, flow)}) {self.why}"
@@ -64,7 +72,7 @@ class Table:
 
     def forward(self, node: fx.Node, flow: Flow) -> Channels | str:
         """Channels that hold one number are constants."""
-        tensor = _attribute(node, flow)
+        tensor = flow.graph.tensor(node)
         long = [i for i, size in enumerate(tensor.shape) if size > 1]
         axis = long[0] if len(long) == 1 else max(tensor.dim() - 1, 0)
         if not tensor.is_floating_point() or tensor.dim() == 0:
@@ -77,11 +85,11 @@ class Table:
     def rewrite(self, node: fx.Node, to: Rewriting) -> Rewritten:
         """Slice it."""
         flow, need = to.flow, to.flow.need[node]
-        if str(node.target) in flow.traced.shared or bool(need.all()):
+        if str(node.target) in flow.graph.shared or bool(need.all()):
             return Rewritten(to.copy(node), torch.arange(len(need)))
-        tensor, kept = _attribute(node, flow), indices(need)
+        tensor, kept = flow.graph.tensor(node), indices(need)
         path, _, leaf = str(node.target).rpartition(".")
-        owner = flow.traced.module.get_submodule(path)
+        owner = flow.graph.module.get_submodule(path)
         small = tensor.detach().index_select(flow.channels[node].axis, kept)
         is_weight = isinstance(tensor, nn.Parameter)
         setattr(owner, leaf, nn.Parameter(small, tensor.requires_grad) if is_weight else small)
@@ -93,7 +101,7 @@ class Embedded:
 
     def forward(self, node: fx.Node, flow: Flow) -> Channels | str:
         """Columns that hold one number are constants."""
-        layer = flow.traced.layer(node)
+        layer = flow.graph.layer(node)
         if getattr(layer, "max_norm", None) is not None:
             return "rescales its rows by their norm"
         weight = layer.get_parameter("weight")
@@ -101,13 +109,13 @@ class Embedded:
 
     def backward(self, node: fx.Node, flow: Flow) -> None:
         """Tokens are needed in any case."""
-        for x in flow.traced.tensor_inputs(node):
+        for x in flow.graph.tensor_inputs(node):
             flow.request_all(x)
 
     def rewrite(self, node: fx.Node, to: Rewriting) -> Rewritten:
         """Drop columns."""
         kept = indices(to.flow.need[node])
-        layer = to.flow.traced.layer(node)
+        layer = to.flow.graph.layer(node)
         assert isinstance(layer, nn.Embedding)
         small = layer.weight.detach()[:, kept].clone()
         layer.weight = nn.Parameter(small, layer.weight.requires_grad)
@@ -115,34 +123,31 @@ class Embedded:
         return Rewritten(to.copy(node), kept)
 
 
-def _attribute(node: fx.Node, flow: Flow) -> Tensor:
-    path, _, leaf = str(node.target).rpartition(".")
-    tensor = getattr(flow.traced.module.get_submodule(path), leaf)
-    assert isinstance(tensor, Tensor)
-    return tensor
-
-
 def _kind(node: fx.Node, flow: Flow) -> str:
     if node.op == "call_module":
-        return type(flow.traced.layer(node)).__name__
+        return type(flow.graph.layer(node)).__name__
     return str(getattr(node.target, "__name__", node.target))
 
 
 def _likely_axis(node: fx.Node, flow: Flow) -> int:
     """Where the first layer that reads a tensor takes its channels: the last axis, or axis 1."""
     n_axes = len(flow.shape(node))
-    if n_axes < 3 or (node.op == "call_module" and _is_last(flow.traced.layer(node))):
+    if n_axes < 3 or (node.op == "call_module" and _is_last(flow.graph.layer(node))):
         return max(n_axes - 1, 0)
     ahead, met = list(node.users), set()
     while ahead:
         user = ahead.pop(0)
-        if user.target is torch.index_select:
+        if flow.graph.operation(user).name == "index_select":
             return int(str(user.args[1])) % n_axes
-        if user in met or user.target in _MOVING or flow.traced.shape(user) is None:
+        if (
+            user in met
+            or flow.graph.operation(user).name in _MOVING
+            or flow.graph.shape(user) is None
+        ):
             continue
         met.add(user)
         if user.op == "call_module" and len(flow.shape(user)) == n_axes:
-            layer = flow.traced.layer(user)
+            layer = flow.graph.layer(user)
             if _is_last(layer):
                 return n_axes - 1
             if next(layer.parameters(), None) is not None:
@@ -156,4 +161,4 @@ def _is_last(layer: nn.Module) -> bool:
     return isinstance(layer, nn.Linear | nn.LayerNorm | nn.MultiheadAttention)
 
 
-_MOVING = {"permute", "transpose", "movedim", torch.permute, torch.transpose, torch.movedim}
+_MOVING = ("permute", "transpose", "movedim")

@@ -1,24 +1,116 @@
-"""What is known about every activation of a traced network, and the form of a rule."""
+"""Channels of every activation, what is known about them, and the form of a rule.
+
+Every activation is a list of channels along one axis. `Flow` notes for each node which channels
+are constants and which ones somebody still reads. A `Rule` says what one kind of operation does
+to channels: forwards, backwards, and in the smaller network.
+"""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, fx
 
-from bayesieve.sieve.compaction.channels import Channels, varying
-from bayesieve.sieve.compaction.graph import Traced
+from bayesieve.core.graph import Graph
+
+
+@dataclass(frozen=True)
+class Channels:
+    """The entries of a tensor along its channel axis.
+
+    Args:
+        axis: which axis of the tensor, counted from the front.
+        value: (n,) float64; where a channel is the same number for every example and position,
+            that number, and NaN where it varies.
+    """
+
+    axis: int
+    value: Tensor
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    @property
+    def constant(self) -> Tensor:
+        """Which channels are constants, (n,) bool."""
+        return ~self.value.isnan()
+
+
+def varying(axis: int, n: int) -> Channels:
+    """N channels of which nothing is known."""
+    return Channels(axis, torch.full((n,), torch.nan, dtype=torch.float64))
+
+
+def spread(values: Tensor, axis: int, shape: torch.Size) -> Tensor:
+    """A tensor of a given shape filled with one value per channel, (n,) -> shape.
+
+    Example:
+        >>> spread(torch.tensor([1.0, 2.0]), 1, torch.Size([1, 2, 3]))
+        tensor([[[1., 1., 1.],
+                 [2., 2., 2.]]])
+    """
+    return values.view(-1, *[1] * (len(shape) - axis - 1)).expand(shape).clone()
+
+
+def constants_of(x: Tensor, axis: int) -> Tensor:
+    """The value of each channel where it is the same all over a tensor, else NaN, (n,) float64.
+
+    Example:
+        >>> constants_of(torch.tensor([[[1.0, 1.0], [2.0, 3.0]]]), 1)
+        tensor([1., nan], dtype=torch.float64)
+    """
+    rows = x.detach().movedim(axis, 0).reshape(x.shape[axis], -1)
+    low, high = rows.amin(1), rows.amax(1)
+    rounding = 8 * torch.finfo(x.dtype).eps * torch.maximum(low.abs(), high.abs())
+    same = (high - low <= rounding) & high.isfinite() & low.isfinite()
+    return torch.where(same, rows[:, 0], torch.nan).double()
+
+
+def evened(wanted: Tensor, rows: Tensor) -> Tensor:
+    """Fill up rows to the width of the longest, at least 1, from the left.
+
+    Args:
+        wanted: (r, n) bool.
+        rows: (r,) bool; the other rows are emptied.
+
+    Example:
+        >>> evened(torch.tensor([[0, 1, 1], [0, 0, 1]]).bool(), torch.tensor([True, True])).int()
+        tensor([[0, 1, 1],
+                [1, 0, 1]], dtype=torch.int32)
+    """
+    wanted = wanted & rows[:, None]
+    width = max(int(wanted.sum(1).max()), 1)
+    first = (~wanted).int().argsort(dim=1, stable=True)[:, :width]
+    return torch.zeros_like(wanted).scatter_(1, first, True) & rows[:, None]
+
+
+def indices(mask: Tensor) -> Tensor:
+    """Where a mask is True, ascending, int64."""
+    return mask.nonzero().flatten()
+
+
+def mask_of(index: Tensor, n: int) -> Tensor:
+    """The mask of length n that is True at some indices."""
+    mask = torch.zeros(n, dtype=torch.bool)
+    mask[index] = True
+    return mask
+
+
+def plural(n: int, noun: str) -> str:
+    """A count with its noun: "1 channel", "2 channels"."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 class Flow:
     """The channels of each node, who reads them, and what had to stay.
 
     Args:
-        traced: the network.
+        graph: the network.
     """
 
-    def __init__(self, traced: Traced) -> None:
-        self.traced = traced
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
         self.channels: dict[fx.Node, Channels] = {}
         self.rules: dict[fx.Node, Rule] = {}
         self.need: dict[fx.Node, Tensor] = {}  # (n,) bool: must exist in the compacted network
@@ -27,7 +119,7 @@ class Flow:
 
     def shape(self, node: fx.Node) -> torch.Size:
         """Shape of a node that is known to be a tensor."""
-        shape = self.traced.shape(node)
+        shape = self.graph.shape(node)
         assert shape is not None
         return shape
 
@@ -60,7 +152,7 @@ class Flow:
 
     def note(self, node: fx.Node, what: str) -> None:
         """Say why something stays."""
-        self.notes.append(f"{self.traced.place(node)} {what}")
+        self.notes.append(f"{self.graph.place(node)} {what}")
 
 
 class Rewritten(NamedTuple):
@@ -117,20 +209,3 @@ class Rule(Protocol):
     def rewrite(self, node: fx.Node, to: Rewriting) -> Rewritten:
         """Write the shrunk operation, which may change modules; say what its output has."""
         ...
-
-
-def indices(mask: Tensor) -> Tensor:
-    """Where a mask is True, ascending, int64."""
-    return mask.nonzero().flatten()
-
-
-def mask_of(index: Tensor, n: int) -> Tensor:
-    """The mask of length n that is True at some indices."""
-    mask = torch.zeros(n, dtype=torch.bool)
-    mask[index] = True
-    return mask
-
-
-def plural(n: int, noun: str) -> str:
-    """A count with its noun: "1 channel", "2 channels"."""
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"

@@ -5,18 +5,15 @@ in every term. A term whose needed channels are all constant goes as a whole: wh
 is one number per channel.
 """
 
-import operator
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from bayesieve.sieve.compaction.channels import Channels
-from bayesieve.sieve.compaction.flow import Flow, Rewriting, Rewritten, indices, plural
+from bayesieve.core.operations import operation_of
+from bayesieve.sieve.compaction.flow import Channels, Flow, Rewriting, Rewritten, indices, plural
 from bayesieve.sieve.compaction.separate import Separate
 
-_PRODUCTS = {operator.mul, operator.imul, torch.mul, "mul", "mul_"}
-_DIFFERENCES = {operator.sub, operator.isub, torch.sub, "sub", "sub_"}
 _SCALAR = Separate()
 
 
@@ -33,10 +30,10 @@ class Arithmetic:
         if axis is None:
             return "joins tensors whose channels lie on different axes"
         a, b = (_aligned(x, axis, node, flow) for x in _terms(node))
-        if node.target in _PRODUCTS:
+        if _is_product(node):
             value = torch.where((a == 0) | (b == 0), 0.0, a * b)
         else:
-            value = a - b if node.target in _DIFFERENCES else a + b
+            value = a - b if _is_difference(node) else a + b
         return Channels(axis, value.expand(flow.shape(node)[axis]).clone())
 
     def backward(self, node: fx.Node, flow: Flow) -> None:
@@ -51,7 +48,7 @@ class Arithmetic:
                 flow.request(x, _own_axis(x, axis, node, flow), need)
             else:
                 flow.request_all(x)
-        if gone is None and node.target not in _PRODUCTS and not _has_table(node):
+        if gone is None and not _is_product(node) and not _has_table(node):
             dead = [~_aligned(x, axis, node, flow).isnan() for x in _terms(node)]
             stuck = int((need & (dead[0] | dead[1])).sum())
             if stuck:
@@ -78,7 +75,7 @@ class Arithmetic:
         value = value[kept] if _is_matched(gone, axis, node, flow) else value
         if not bool(value.any()):
             return Rewritten(rest, kept)
-        value = -value if node.target in _DIFFERENCES else value
+        value = -value if _is_difference(node) else value
         value = value.view(-1, *[1] * (len(flow.shape(node)) - axis - 1))
         shift = to.parameter(f"{node.name}_shift", value.to(node.meta["dtype"]))
         return Rewritten(to.call(torch.add, rest, shift), kept)
@@ -129,8 +126,16 @@ def _terms(node: fx.Node) -> list[fx.Node]:
     return [x for x in node.args if isinstance(x, fx.Node)]
 
 
+def _is_product(node: fx.Node) -> bool:
+    return operation_of(node).name == "mul"
+
+
+def _is_difference(node: fx.Node) -> bool:
+    return operation_of(node).name == "sub"
+
+
 def _is_scalar(node: fx.Node, flow: Flow) -> bool:
-    return sum(flow.traced.shape(x) is not None for x in _terms(node)) == 1
+    return sum(flow.graph.shape(x) is not None for x in _terms(node)) == 1
 
 
 def _has_table(node: fx.Node) -> bool:
@@ -175,12 +180,12 @@ def _aligned(x: fx.Node, axis: int, node: fx.Node, flow: Flow) -> Tensor:
 
 def _vanishing(node: fx.Node, flow: Flow) -> fx.Node | None:
     """A term of a sum that is constant wherever it is needed, and whose partner stays whole."""
-    if node.target in _PRODUCTS or len({*_terms(node)}) < 2 or _has_table(node):
+    if _is_product(node) or len({*_terms(node)}) < 2 or _has_table(node):
         return None
     axis, need = flow.channels[node].axis, flow.need[node]
     a, b = _terms(node)
     for gone, rest in ((b, a), (a, b)):
-        if gone is a and node.target in _DIFFERENCES:
+        if gone is a and _is_difference(node):
             return None
         value = _aligned(gone, axis, node, flow).expand(len(need))
         is_whole = flow.shape(rest) == flow.shape(node) and _is_matched(rest, axis, node, flow)

@@ -19,8 +19,15 @@ Groups stay equally large: each keeps as many outputs, and inputs, as the one th
 import torch
 from torch import Tensor, fx, nn
 
-from bayesieve.sieve.compaction.channels import Channels, evened
-from bayesieve.sieve.compaction.flow import Flow, Rewriting, Rewritten, indices, plural
+from bayesieve.sieve.compaction.flow import (
+    Channels,
+    Flow,
+    Rewriting,
+    Rewritten,
+    evened,
+    indices,
+    plural,
+)
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -66,7 +73,7 @@ class Mixing:
 def _parts(node: fx.Node, flow: Flow) -> tuple[nn.Module, int, fx.Node]:
     """The layer, its channel axis, and what it reads."""
     (x,) = node.all_input_nodes
-    layer = flow.traced.layer(node)
+    layer = flow.graph.layer(node)
     return layer, len(flow.shape(x)) - 1 if isinstance(layer, nn.Linear) else 1, x
 
 

@@ -1,14 +1,29 @@
-"""Operations that treat channels separately: activations, pooling, batch normalisation, dropout.
+"""Operations that keep channels apart: one by one, moved, selected, or only their sizes read.
 
 Whether a constant channel stays constant, and at which value, is found by running the operation
-on a tensor that holds the constants: any such operation needs no formula of its own.
+on a tensor that holds the constants. Where each output channel comes from is found by running it
+on a tensor that holds the number of the channel. So activations, pooling, normalisation, flatten,
+permute, averages over positions and indexing need no formula of their own. What must be known is
+that the call still means the same with fewer channels.
 """
+
+import operator
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
-from bayesieve.sieve.compaction.channels import Channels, constants_of, spread, varying
-from bayesieve.sieve.compaction.flow import Flow, Rewriting, Rewritten
+from bayesieve.sieve.compaction.flow import (
+    Channels,
+    Flow,
+    Rewriting,
+    Rewritten,
+    constants_of,
+    indices,
+    mask_of,
+    spread,
+    varying,
+)
 
 _PER_CHANNEL = ("weight", "bias", "running_mean", "running_var")
 _COUNTS = ("num_features", "num_parameters")
@@ -26,7 +41,7 @@ class Separate:
 
     def forward(self, node: fx.Node, flow: Flow) -> Channels | str:
         """Run the operation on the constants."""
-        x, *others = flow.traced.tensor_inputs(node)
+        x, *others = flow.graph.tensor_inputs(node)
         known = flow.channels[x]
         if others:
             return "reads a second tensor"
@@ -36,7 +51,7 @@ class Separate:
         if len(node.all_input_nodes) > 1:  # a size, which may change with the batch
             return varying(known.axis, len(known))
         filled = spread(known.value.nan_to_num(0.0), known.axis, shape)
-        out = flow.traced.run(node, {x: filled.to(x.meta["dtype"])})
+        out = flow.graph.run(node, {x: filled.to(x.meta["dtype"])})
         if len(out.shape) != len(shape) or out.shape[known.axis] != len(known):
             return "changes the number of channels"
         value = constants_of(out, known.axis)
@@ -44,16 +59,16 @@ class Separate:
 
     def backward(self, node: fx.Node, flow: Flow) -> None:
         """The same channels of the input."""
-        (x,) = flow.traced.tensor_inputs(node)
+        (x,) = flow.graph.tensor_inputs(node)
         flow.request(x, flow.channels[node].axis, flow.need[node])
 
     def rewrite(self, node: fx.Node, to: Rewriting) -> Rewritten:
         """Slice per-channel numbers to the channels that come in."""
-        (x,) = to.flow.traced.tensor_inputs(node)
+        (x,) = to.flow.graph.tensor_inputs(node)
         known = to.flow.channels[node]
         held = to.held(x, known.axis)
         if node.op == "call_module" and len(held) < len(known):
-            _slice(to.flow.traced.layer(node), held, len(known))
+            _slice(to.flow.graph.layer(node), held, len(known))
         return Rewritten(to.copy(node), held)
 
 
@@ -68,3 +83,155 @@ def _slice(module: nn.Module, held: Tensor, n: int) -> None:
     for name in _COUNTS:
         if getattr(module, name, 1) == n:
             setattr(module, name, len(held))
+
+
+class Rearranged:
+    """Every output channel is a copy of one input channel."""
+
+    def forward(self, node: fx.Node, flow: Flow) -> Channels | str:
+        """The constants, moved."""
+        if len(flow.graph.tensor_inputs(node)) != 1:
+            return "reads a second tensor"
+        why = _not_safe(node, flow)
+        if why is not None:
+            return why
+        found = _origin(node, flow)
+        if found is None:
+            return "does not keep channels apart"
+        axis, origin = found
+        (x,) = flow.graph.tensor_inputs(node)
+        node.meta["origin"] = origin
+        return Channels(axis, flow.channels[x].value[origin])
+
+    def backward(self, node: fx.Node, flow: Flow) -> None:
+        """Every channel that some needed output is a copy of."""
+        (x,) = flow.graph.tensor_inputs(node)
+        wanted = mask_of(node.meta["origin"][flow.need[node]], len(flow.channels[x]))
+        flow.request(x, flow.channels[x].axis, wanted)
+
+    def rewrite(self, node: fx.Node, to: Rewriting) -> Rewritten:
+        """The same call on fewer channels."""
+        (x,) = to.flow.graph.tensor_inputs(node)
+        known = to.flow.channels[x]
+        held = mask_of(to.held(x, known.axis), len(known))
+        return Rewritten(to.copy(node), indices(held[node.meta["origin"]]))
+
+
+class Selected:
+    """`torch.index_select` along the channels, by an index that is a buffer."""
+
+    def forward(self, node: fx.Node, flow: Flow) -> Channels | str:
+        """The constants of what is selected."""
+        found = _selection(node, flow)
+        if found is None:
+            return "selects by an index that is not a buffer, or not along the channels"
+        x, index = found
+        return Channels(flow.channels[x].axis, flow.channels[x].value[index])
+
+    def backward(self, node: fx.Node, flow: Flow) -> None:
+        """What is selected and needed."""
+        found = _selection(node, flow)
+        assert found is not None
+        x, index = found
+        flow.request_all(node.all_input_nodes[1])
+        wanted = mask_of(index[flow.need[node]], len(flow.channels[x]))
+        flow.request(x, flow.channels[x].axis, wanted)
+
+    def rewrite(self, node: fx.Node, to: Rewriting) -> Rewritten:
+        """A selection from what is left."""
+        found = _selection(node, to.flow)
+        assert found is not None
+        x, index = found
+        known, kept = to.flow.channels[x], indices(to.flow.need[node])
+        if len(to.held(x, known.axis)) == len(known) and len(kept) == len(index):
+            return Rewritten(to.copy(node), kept)  # nothing has changed
+        return Rewritten(to.gather(x, known.axis, index[kept], node), kept)
+
+
+class SizeReader:
+    """`x.size(0)`, `x.shape[2]`, `x.dim()`: sizes other than the number of channels may be read."""
+
+    def forward(self, node: fx.Node, flow: Flow) -> Channels | str:
+        """No tensor comes out, so there is nothing to say."""
+        raise AssertionError("the output is no tensor")
+
+    def backward(self, node: fx.Node, flow: Flow) -> None:
+        """The tensor must exist, whole if its number of channels is read."""
+        (x,) = node.all_input_nodes
+        n_axes = len(flow.shape(x))
+        if flow.channels[x].axis in _sizes_read(node, n_axes):
+            flow.note(node, "reads the number of channels, so all of them stay")
+            flow.request_all(x)
+        flow.request_any(x)
+
+    def rewrite(self, node: fx.Node, to: Rewriting) -> Rewritten:
+        """Nothing to do."""
+        raise AssertionError("the output is no tensor")
+
+
+def _sizes_read(node: fx.Node, n_axes: int) -> set[int]:
+    if node.target == "dim" or (node.target is getattr and node.args[1] != "shape"):
+        return set()
+    if node.op == "call_method" and len(node.args) > 1:
+        dim = node.args[1]
+        return {dim % n_axes} if isinstance(dim, int) else set(range(n_axes))
+    read = set()
+    for user in node.users:
+        index = user.args[1] if user.target is operator.getitem else None
+        if not isinstance(index, int):
+            return set(range(n_axes))
+        read.add(index % n_axes)
+    return read
+
+
+def _selection(node: fx.Node, flow: Flow) -> tuple[fx.Node, Tensor] | None:
+    if len(node.args) != 3 or node.kwargs:
+        return None
+    x, dim, index = node.args
+    if not (isinstance(x, fx.Node) and isinstance(index, fx.Node) and index.op == "get_attr"):
+        return None
+    if not isinstance(dim, int) or dim % len(flow.shape(x)) != flow.channels[x].axis:
+        return None
+    return x, flow.graph.module.get_buffer(str(index.target))
+
+
+def _origin(node: fx.Node, flow: Flow) -> tuple[int, Tensor] | None:
+    """Output axis of the channels and the input channel each comes from, found by trying."""
+    (x,) = flow.graph.tensor_inputs(node)
+    known, shape = flow.channels[x], flow.shape(x)
+    number = torch.arange(len(known), dtype=torch.float64)
+    out = flow.graph.run(node, {x: spread(number, known.axis, shape)})
+    # a second labelling, which averages and maxima over channels do not carry over
+    again = flow.graph.run(node, {x: spread(-number.square(), known.axis, shape)})
+    for axis in (*range(1, out.dim()), 0):
+        origin = constants_of(out, axis).round()
+        if bool(origin.isnan().any()):
+            continue
+        other = constants_of(again, axis)
+        if bool(((other + origin.square()).abs() <= 1e-9 * origin.square() + 1e-12).all()):
+            return axis, origin.long()
+    return None
+
+
+def _not_safe(node: fx.Node, flow: Flow) -> str | None:
+    """Why a call could mean something else with fewer channels."""
+    (x,) = flow.graph.tensor_inputs(node)
+    axis, n_axes = flow.channels[x].axis, len(flow.shape(x))
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    own: tuple[Any, ...] = node.args[1:]
+    if name == "squeeze":
+        dims = own[0] if own else node.kwargs.get("dim")
+        if not isinstance(dims, int) or dims % n_axes == axis:
+            return "removes axes of size 1, which could be channels"
+    elif name == "expand":
+        offset = len(own) - n_axes
+        if not own or own[axis + offset] != -1:
+            return "fixes sizes, which could name channels"
+    elif name == "getitem":
+        index = own[0] if isinstance(own[0], tuple) else own
+        if not all(i is None or isinstance(i, int | slice) for i in index):
+            return "indexes in a way that is not known"
+        old = [i for i in index if i is not None]  # None makes a new axis
+        if axis < len(old) and old[axis] != slice(None):
+            return "takes some channels by number"
+    return None

@@ -1,13 +1,81 @@
-"""Other ways to write the same graph: less overwriting, fewer fixed sizes."""
+"""A masked module as a measured graph that is ready for compaction.
 
+Masks are baked in, the module is traced, attention is expanded into projections and heads, and
+one run on an example notes all shapes. Then the graph is tidied: operations that overwrite their
+input or fix sizes are replaced by equal ones that do not.
+"""
+
+import copy
 import operator
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx, nn
 from torch.nn import functional as F
+from torch.nn.utils import parametrize, prune
 
-_VIEWS = {"view", "reshape", torch.reshape}
+from bayesieve.core.graph import Graph, trace
+from bayesieve.core.operations import operation_of
+from bayesieve.sieve.compaction.attention import HeadAttention, expand_attention
+
+
+def prepare(module: nn.Module, example: Tensor) -> Graph:
+    """Trace a module in eval mode and run it once.
+
+    Args:
+        module: without parametrisations; it is not changed, a copy is traced.
+        example: inputs, (n, ...).
+    """
+    graph = trace("compact", module, leaves=(HeadAttention,))
+    expand_attention(graph.module)
+    measured(graph.module, example)
+    tidy(graph.module)
+    return Graph(graph.module)
+
+
+def measured(module: fx.GraphModule, example: Tensor) -> Graph:
+    """The graph of a traced module after one run on inputs, (n, ...)."""
+    graph = Graph(module)
+    try:
+        graph.measure(example)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        reason = str(error).partition("\n")[0].rstrip(".")  # torch.fx adds where it was
+        raise ValueError(
+            f"compact: the network does not run on an example of shape {tuple(example.shape)} and "
+            f"{example.dtype}: {reason}."
+        ) from error
+    return graph
+
+
+def plain_copy(module: nn.Module) -> nn.Module:
+    """A copy with parametrisations and the masks of `torch.nn.utils.prune` baked in."""
+    memo: dict[int, object] = {}
+    for owner in module.modules():  # such a mask leaves a computed tensor, which cannot be copied
+        for value in vars(owner).values():
+            if isinstance(value, Tensor):
+                memo[id(value)] = value.detach().clone()
+    module = copy.deepcopy(module, memo)
+    for owner in list(module.modules()):
+        if parametrize.is_parametrized(owner):
+            _bake(owner)
+        for hook in list(owner._forward_pre_hooks.values()):
+            if isinstance(hook, prune.BasePruningMethod):
+                prune.remove(owner, hook._tensor_name)
+    return module
+
+
+def _bake(owner: nn.Module) -> None:
+    """Make the values of parametrised tensors parameters.
+
+    Not `remove_parametrizations`: it changes the class, which a copy shares with the original.
+    """
+    values = {leaf: getattr(owner, leaf) for leaf in owner.parametrizations}  # type: ignore[union-attr]
+    del owner.parametrizations
+    owner.__class__ = type(owner).__bases__[0]
+    for leaf, value in values.items():
+        owner.register_parameter(leaf, nn.Parameter(value.detach().clone()))
+
+
 _OUT_OF_PLACE: dict[Any, Any] = {
     operator.iadd: operator.add,
     operator.isub: operator.sub,
@@ -70,7 +138,7 @@ def _do_not_overwrite(node: fx.Node) -> None:
 
 def _flatten_views(graph: fx.Graph) -> None:
     for node in list(graph.nodes):
-        if node.target not in _VIEWS or "shape" not in node.meta:
+        if operation_of(node).name not in ("view", "reshape") or "shape" not in node.meta:
             continue
         x = node.args[0]
         start = _flattened_from(x.meta.get("shape"), node.meta["shape"])
