@@ -1,75 +1,91 @@
-"""report.md: a page a newcomer can read, with the numbers, the pictures and how it was made."""
+"""`bayesieve report`: one page with the pictures, the numbers and the network of a run."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
-from bayesieve.cli.config import RunConfig
-from bayesieve.cli.console import markdown_table
-from bayesieve.cli.pictures import Picture
-from bayesieve.cli.results import quality_header, quality_row
-from bayesieve.data import DataSet
+import typer
 
-_WORDS = {
-    "classification": (
-        "**error**: share of test examples classified wrongly. **NLL**: negative log-likelihood, "
-        "nats per example; lower is better and punishes confident mistakes. **ECE**: expected "
-        "calibration error, the gap between confidence and accuracy. "
+from bayesieve.cli.config_files import UsageError
+from bayesieve.cli.console import JsonFlag, as_bytes, note, print_json
+from bayesieve.cli.evaluate import DeviceFlag
+from bayesieve.cli.folder import RunFolder
+
+EXAMPLE = "Example: bayesieve report runs/a runs/b -o report.html"
+
+Runs = Annotated[
+    list[Path],
+    typer.Argument(help="Run folders of `train`, `prune`, `sieve` or `demo`.", metavar="RUN..."),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", help="Page to write; report.html in the only run unless given."),
+]
+Points = Annotated[int, typer.Option(help="Positions of the slider.", min=2, max=250)]
+TestExamples = Annotated[
+    int | None,
+    typer.Option(help="Test on the first so many examples: for large networks on a CPU.", min=1),
+]
+Card = Annotated[Path | None, typer.Option(help="Write a Markdown model card here too.")]
+Data = Annotated[Path | None, typer.Option(help="Write the data behind the page as JSON too.")]
+Before = Annotated[
+    Path | None,
+    typer.Option(
+        help="Run to compare with, such as a dense one; the run it was pruned from unless given.",
+        metavar="RUN",
     ),
-    "regression": (
-        "**RMSE**: root mean squared error in the unit of the target. **log-lik**: log density of "
-        "the test targets, nats per example; higher is better. **90 % coverage**: share of targets "
-        "inside the 90 % interval. "
-    ),
-}
-_SIZE = (
-    "**weights kept**: parameters that are not 0, biases counted. **bytes**: kept weights and "
-    "where they sit."
-)
+]
 
 
-def write_report(
-    title: str,
-    data: DataSet,
-    config: RunConfig,
-    rows: Mapping[str, Mapping[str, Any]],
-    pictures: Sequence[Picture],
-    remarks: Sequence[str] = (),
-    origin: str | None = None,
-) -> str:
-    """The text of report.md.
+def report(
+    runs: Runs,
+    out: Out = None,
+    before: Before = None,
+    points: Points = 21,
+    test_examples: TestExamples = None,
+    card: Card = None,
+    data: Data = None,
+    device: DeviceFlag = "auto",
+    json: JsonFlag = False,
+) -> None:
+    """Write a self-contained HTML page: curves, calibration, examples, and the network to try."""
+    if out is None and len(runs) > 1:
+        raise UsageError("give the page of several runs a place: -o report.html.")
+    target = out or runs[0] / "report.html"
+    if target.is_dir():
+        raise UsageError(f"--out {target} is a folder; give a file such as {target}/report.html.")
+    result = _write(runs, target, before, points, test_examples, card, data, device)
+    if json:
+        print_json(result)
+        return
+    for run in result["runs"]:
+        if not run["embedded"]:
+            why = run["not_embedded"].rstrip(".")
+            note(f"{run['name']}: the network is not inside the page: {why}.")
+    for path in (card, data):
+        if path is not None:
+            print(path)
+    print(f"{target} ({as_bytes(result['bytes'])}): open it in a browser, it needs no network")
 
-    Args:
-        title: headline.
-        data: what it was tested on.
-        config: resolved settings.
-        rows: results by label.
-        pictures: what to embed.
-        remarks: further paragraphs.
-        origin: where the weights come from; the engine and length of `config` unless given.
-    """
-    table = markdown_table(
-        quality_header(data.task), [quality_row(name, row) for name, row in rows.items()]
-    )
-    words = _WORDS[data.task] + _SIZE
-    parts = [f"# {title}", _summary(data, config, origin), table, words, *remarks]
-    parts += [f"![{p.caption}]({p.file})\n\n{p.caption}" for p in pictures]
-    parts.append("Every setting is in `config.json`; evaluate again with `bayesieve evaluate`.")
-    return "\n\n".join(parts) + "\n"
 
+def _write(
+    runs: list[Path],
+    out: Path,
+    before: Path | None,
+    points: int,
+    n_test: int | None,
+    card: Path | None,
+    data: Path | None,
+    device: str,
+) -> dict[str, Any]:
+    from bayesieve.cli.reporting import write_page
+    from bayesieve.report.source import Limits
 
-def _summary(data: DataSet, config: RunConfig, origin: str | None) -> str:
-    training = config.training
-    length = f"{training.epochs} epochs" if training.steps is None else f"{training.steps} steps"
-    made = origin or f"engine {config.engine.name}, {length}, seed {training.seed}"
-    text = (
-        f"{data.name}: {len(data.train):,} training and {len(data.test):,} test examples. Network "
-        f"{config.net.name}, {made}."
-    )
-    if config.pruning.zeros is not None:
-        text += (
-            f" Pruned while training to {100 * config.pruning.zeros:g} % zeros by "
-            f"{config.pruning.score}."
-        )
-    if training.distill:
-        text += f" Self-distillation from {training.distill} dense teachers (an extra)."
-    return text
+    folders = [RunFolder(run) for run in runs]
+    dense = None if before is None else RunFolder(before)
+    for folder in (*folders, *([dense] if dense else [])):
+        folder.read_config()  # names a folder that is no run before anything is loaded
+    limits = Limits(points=points)
+    return write_page(
+        folders, out, limits=limits, device=device, n_test=n_test, card=card, data=data,
+        before=dense,
+    )  # fmt: skip
