@@ -22,11 +22,11 @@ from typing import Any
 
 import torch
 
-from bayesieve.cli.folder import RunFolder
-from bayesieve.cli.reporting import read_source
 from bayesieve.files import write_atomically
 from bayesieve.report.collect import collect
 from bayesieve.report.page import page
+from bayesieve.runs.folder import RunFolder
+from bayesieve.runs.page import read_source
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 TARGETS = {  # the most that is allowed

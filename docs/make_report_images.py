@@ -20,8 +20,8 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from bayesieve.cli.folder import RunFolder
-from bayesieve.cli.reporting import write_page
+from bayesieve.runs.folder import RunFolder
+from bayesieve.runs.page import write_page
 
 IMAGES = Path(__file__).parent / "images"
 SEVEN = [[(0.26, 0.18), (0.74, 0.18), (0.62, 0.45), (0.45, 0.86)]]

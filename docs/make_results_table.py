@@ -17,7 +17,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the package `studies`
 
-from bayesieve.cli.compared import page as comparison_page
+from bayesieve.runs.comparison.page import page as comparison_page
 from studies.reproduce import read_findings, results_page
 from studies.reproduce.choosing import headline_table, wants_table
 from studies.reproduce.speed import full_table, short_table

@@ -10,6 +10,10 @@ class BayesieveError(Exception):
     """Base of the errors below: nothing is wrong with the call, but the work cannot be done."""
 
 
+class UsageError(ValueError):
+    """A command, or a function of `bayesieve.runs`, was called wrongly; exit code 2."""
+
+
 class UnsupportedModelError(BayesieveError):
     """The network holds something this engine or function cannot handle."""
 

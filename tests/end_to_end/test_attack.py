@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from bayesieve.assess.robustness import Attacked, fgsm_curve
-from bayesieve.cli.folder import RunFolder
-from bayesieve.cli.loading import load_run
 from bayesieve.data.pixels import PixelScale
+from bayesieve.runs.folder import RunFolder
+from bayesieve.runs.run import load_run
 from commands import as_json, ok, refused
 
 TRAIN = ("train", "--device", "cpu", "--no-figures", "--epochs", "3")

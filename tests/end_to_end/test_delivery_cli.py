@@ -11,10 +11,10 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from bayesieve.assess.predict import predict
-from bayesieve.cli.folder import RunFolder
-from bayesieve.cli.loading import load_run
 from bayesieve.data import load_data
 from bayesieve.deliver.bundle import load, read_bundle
+from bayesieve.runs.folder import RunFolder
+from bayesieve.runs.run import load_run
 from commands import as_json, ok, refused
 
 TINY = ["--net", "mlp:16", "--device", "cpu", "--no-figures"]

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from bayesieve.cli.registry import ENGINES
+from bayesieve.engines.recipes import ENGINES
 from commands import as_json, ok, refused
 
 NET = ("--data", "digits", "--net", "mlp:12", "--no-figures", "--threads", 1)

@@ -5,7 +5,6 @@ import shutil
 import numpy as np
 import pytest
 
-from bayesieve.cli.config_files import UsageError
 from bayesieve.cli.main import _message, exit_code
 from bayesieve.errors import (
     BayesieveError,
@@ -13,6 +12,7 @@ from bayesieve.errors import (
     DataError,
     DivergedError,
     UnsupportedModelError,
+    UsageError,
     VerificationError,
 )
 from commands import call, ok

@@ -9,14 +9,14 @@ from safetensors.torch import save_file
 
 import bayesieve as bs
 from bayesieve.assess.predict import predict
-from bayesieve.cli.folder import RunFolder
-from bayesieve.cli.loading import load_run
-from bayesieve.cli.reporting import BEFORE, read_source, write_run_page
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.nets import lenet_300_100, mlp
 from bayesieve.report.curve import further_masks
 from bayesieve.report.embed import embed
 from bayesieve.report.source import Limits, Source
+from bayesieve.runs.folder import RunFolder
+from bayesieve.runs.page import BEFORE, read_source, write_run_page
+from bayesieve.runs.run import load_run
 from commands import as_json, ok, refused
 from reports import node
 

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from bayesieve.assess import latency
-from bayesieve.cli import profiling
-from bayesieve.cli.config_files import RECORD
 from bayesieve.deliver import runtime
+from bayesieve.runs import timing
+from bayesieve.runs.config import RECORD
 from commands import ok, refused
 
 
@@ -19,7 +19,7 @@ def quick(monkeypatch):
 
 @pytest.fixture
 def without_onnx(monkeypatch):
-    monkeypatch.setattr(profiling, "_ONNX", ("not_a_package",))
+    monkeypatch.setattr(timing, "_ONNX", ("not_a_package",))
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
-from bayesieve.cli.config_files import UsageError, read_config
-from bayesieve.cli.sweeping import Dimension
+from bayesieve.errors import UsageError
+from bayesieve.runs.config import read_config
+from bayesieve.runs.search import Dimension
 from commands import as_json, ok, refused
 
 NET = ("--data", "digits", "--net", "mlp:8")

@@ -27,7 +27,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     "estimators": {*_ALL, "select"},
     "report": {*_ALL, "select"},
     "runs": {*_ALL, "select", "estimators", "report"},
-    "compare": _ALL,  # moves into runs
 }
 MAY_IMPORT["cli"] = set(MAY_IMPORT)
 MAY_IMPORT["__main__"] = {"cli"}

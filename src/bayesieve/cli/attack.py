@@ -5,10 +5,11 @@ from typing import Annotated
 
 import typer
 
-from bayesieve.cli.config_files import UsageError
-from bayesieve.cli.console import FiguresFlag, JsonFlag, as_percent, note, print_json, print_table
+from bayesieve.cli.console import FiguresFlag, JsonFlag, note, print_json, print_table
 from bayesieve.cli.evaluate import DeviceFlag, RunArgument
-from bayesieve.cli.folder import RunFolder
+from bayesieve.errors import UsageError
+from bayesieve.runs.folder import RunFolder
+from bayesieve.runs.text import as_percent
 
 EXAMPLE = "Example: bayesieve attack runs/a --fgsm 0.1,0.2 --shift rotation:15 --json"
 _FGSM = "0.1,0.2,0.3,0.4,0.5"  # the strengths of [Deng], figure 2
@@ -69,7 +70,7 @@ def attack(
         raise UsageError(f"--examples must be > 0, got {examples}.")
     if out is not None and out.exists() and not out.is_dir():
         raise UsageError(f"--out {out} is a file; give a folder.")
-    from bayesieve.cli.attacking import Attack, attack_run
+    from bayesieve.runs.robustness import Attack, attack_run
 
     own = Attack(wanted, pgd_steps, samples, examples, seed)
     result, picture = attack_run(

@@ -5,9 +5,10 @@ from typing import Annotated, Any
 
 import typer
 
-from bayesieve.cli.config_files import UsageError
-from bayesieve.cli.console import JsonFlag, as_bytes, note, print_json, print_table
-from bayesieve.cli.folder import RunFolder
+from bayesieve.cli.console import JsonFlag, note, print_json, print_quality, print_table
+from bayesieve.errors import UsageError
+from bayesieve.runs.folder import RunFolder
+from bayesieve.runs.text import as_bytes
 
 EXAMPLE = "Example: bayesieve compact runs/b --out runs/c"
 PrunedRun = Annotated[Path, typer.Argument(help="Run folder of `prune`.", metavar="RUN")]
@@ -28,10 +29,10 @@ def compact(
     """Remove what pruning left without effect, and write a bundle that others can load."""
     if out.resolve() == run.resolve():
         raise UsageError("--out must differ from the run that is compacted.")
-    from bayesieve.cli.bundles import check_out
+    from bayesieve.runs.bundles import check_out
 
     check_out(out, force=force)
-    from bayesieve.cli.compacting import compact_run
+    from bayesieve.runs.bundle import compact_run
 
     result = compact_run(RunFolder(run), out, posterior=posterior, force=force)
     if json:
@@ -41,8 +42,6 @@ def compact(
 
 
 def _show(result: dict[str, Any]) -> None:
-    from bayesieve.cli.results import print_quality
-
     report = result["compaction"]
     stages = [name for name in ("dense", "masked", "compacted") if name in result]
     print_quality("Test set, mean weights", {name: result[name] for name in stages})

@@ -5,8 +5,14 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
-from bayesieve.cli.config_files import UsageError
-from bayesieve.cli.console import FiguresFlag, JsonFlag, print_json, print_table
+from bayesieve.cli.console import (
+    FiguresFlag,
+    JsonFlag,
+    given_arguments,
+    print_json,
+    print_table,
+)
+from bayesieve.errors import UsageError
 
 EXAMPLE = "Example: bayesieve compare --data digits --epochs 20 --out runs/compare"
 Name = TypeVar("Name", bound=str)
@@ -93,11 +99,11 @@ def compare(
     if (data is None) == (not parts):
         raise UsageError("give --data to train, or the folders of comparisons to join.")
     if data is None:
-        from bayesieve.cli.joining import join
+        from bayesieve.runs.comparison.join import join
 
         _say(join(parts or [], out, figures=figures), out, json=json)
         return
-    from bayesieve.cli.comparing import Wanted, run_comparison
+    from bayesieve.runs.comparison.run import Wanted, run_comparison
 
     wanted = Wanted(
         data=data,
@@ -125,7 +131,9 @@ def compare(
         "draws": samples,
         "attack": attack or None,
     }
-    _say(run_comparison(wanted, budget, out, figures=figures), out, json=json)
+    command = f"bayesieve {given_arguments()}"
+    result = run_comparison(wanted, budget, out, command=command, figures=figures)
+    _say(result, out, json=json)
 
 
 def _say(result: dict[str, Any], out: Path, *, json: bool) -> None:

@@ -1,9 +1,11 @@
-"""What a command says: one JSON object for machines on stdout, or a table for people."""
+"""Output of commands: one JSON object for machines on stdout, or a table for people."""
 
 import json
+import logging
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -19,6 +21,25 @@ Row = Sequence[str]
 def note(text: str) -> None:
     """A remark on standard error."""
     print(text, file=sys.stderr)
+
+
+@contextmanager
+def remarks_shown() -> Iterator[None]:
+    """Print what `bayesieve.runs` logs as remarks while a command runs."""
+    logger = logging.getLogger("bayesieve.runs")
+    level, handler = logger.level, _Remarks(logging.INFO)
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+class _Remarks(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        note(record.getMessage())
 
 
 def given_arguments() -> str:
@@ -64,38 +85,9 @@ def print_table(title: str, header: Row, rows: Sequence[Row], *, numbers: bool =
     console.print(table)
 
 
-def markdown_table(header: Row, rows: Sequence[Row]) -> str:
-    """The same as text for a report.
+def print_quality(title: str, rows: Mapping[str, Mapping[str, Any]]) -> None:
+    """The comparison for people, one line for each named result."""
+    from bayesieve.runs.results import quality_header, quality_row
 
-    Example:
-        >>> print(markdown_table(("", "error"), [("dense", "2 %")]))
-        |  | error |
-        | --- | ---: |
-        | dense | 2 % |
-    """
-    marks = ["---", *["---:"] * (len(header) - 1)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in (header, marks, *rows))
-
-
-def as_percent(fraction: float) -> str:
-    """A fraction in percent with two decimals.
-
-    Example:
-        >>> as_percent(0.985)
-        '98.50 %'
-    """
-    return f"{100 * fraction:.2f} %"
-
-
-def as_bytes(n: float) -> str:
-    """A number of bytes in a unit that people read.
-
-    Example:
-        >>> as_bytes(53_000)
-        '53.0 kB'
-    """
-    for unit in ("B", "kB", "MB"):
-        if n < 1000:
-            return f"{n:.0f} B" if unit == "B" else f"{n:.1f} {unit}"
-        n /= 1000
-    return f"{n:.1f} GB"
+    task = "regression" if any("rmse" in row for row in rows.values()) else "classification"
+    print_table(title, quality_header(task), [quality_row(*row) for row in rows.items()])

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from bayesieve.cli.config import (
+from bayesieve.cli.console import ForceFlag, JsonFlag, note, print_json, print_quality
+from bayesieve.runs.config import (
     DataConfig,
     EngineConfig,
     NetConfig,
@@ -15,8 +16,7 @@ from bayesieve.cli.config import (
     ScheduleConfig,
     TrainingConfig,
 )
-from bayesieve.cli.console import ForceFlag, JsonFlag, note, print_json
-from bayesieve.cli.folder import RunFolder
+from bayesieve.runs.folder import RunFolder
 
 EXAMPLE = "Example: bayesieve demo --out runs/demo"
 
@@ -35,8 +35,6 @@ def demo(
     if json:
         print_json({**result, "delivered": delivered})
         return
-    from bayesieve.cli.results import print_quality
-
     print_quality("digits, test images", result)
     n_images = result["dense"]["n_examples"]
     print(
@@ -91,8 +89,8 @@ def dense_config(epochs: int, seed: int) -> RunConfig:
 
 
 def _compare(folder: RunFolder, epochs: int, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    from bayesieve.cli.building import make_plan
-    from bayesieve.cli.demonstrating import train_both
+    from bayesieve.runs.build import make_plan
+    from bayesieve.runs.showcase import train_both
 
     note("digits: 1,797 handwritten digits of 8x8 pixels, network 64-100-50-10")
     dense, sparse = make_plan(dense_config(epochs, seed)), make_plan(sparse_config(epochs, seed))

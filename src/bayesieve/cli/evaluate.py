@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bayesieve.cli.config_files import UsageError
 from bayesieve.cli.console import JsonFlag, print_json, print_table
-from bayesieve.cli.folder import RunFolder
+from bayesieve.errors import UsageError
+from bayesieve.runs.folder import RunFolder
 
 if TYPE_CHECKING:
-    from bayesieve.cli.loading import Run
+    from bayesieve.runs.run import Run
 
 EXAMPLE = "Example: bayesieve evaluate runs/b --samples 100 --json"
 RunArgument = Annotated[
@@ -43,7 +43,7 @@ def evaluate(
     """Test a run: error, likelihood, calibration and size."""
     if split not in ("test", "train", "val"):
         raise UsageError(f"--split must be test, train or val, got {split!r}.")
-    from bayesieve.cli.loading import all_chains, load_run
+    from bayesieve.runs.run import all_chains, load_run
 
     own = load_run(RunFolder(run), member=member, device=device)
     if samples and member is None:
@@ -59,7 +59,7 @@ def evaluate(
 
 def _measure(run: "Run", split: str, samples: int, seed: int, *, calibrate: bool) -> dict[str, Any]:
     from bayesieve.assess.evaluate import evaluate as score
-    from bayesieve.cli.results import numbers
+    from bayesieve.runs.results import numbers
 
     splits = {"test": run.data.test, "train": run.train, "val": run.held_out}
     examples = splits[split]

@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
-from bayesieve.cli.config_files import UsageError
-from bayesieve.cli.console import JsonFlag, as_bytes, note, print_json
+from bayesieve.cli.console import JsonFlag, note, print_json
+from bayesieve.errors import UsageError
+from bayesieve.runs.text import as_bytes
 
 EXAMPLE = "Example: bayesieve export runs/c --to onnx --out model.onnx"
 _KINDS = ("onnx", "pt2", "c", "bundle")
@@ -50,10 +51,10 @@ def export(
         raise UsageError("--int8 is for --to c.")
     if out.resolve() == source.resolve():
         raise UsageError("--out must differ from what is exported.")
-    from bayesieve.cli.bundles import check_out, check_out_file
+    from bayesieve.runs.bundles import check_out, check_out_file
 
     (check_out if to == "bundle" else check_out_file)(out, force=force)
-    from bayesieve.cli.exporting import Exported, export_to, read_source
+    from bayesieve.runs.formats import Exported, export_to, read_source
 
     own: Exported = read_source(source, masked_ok=masked_ok)
     result = export_to(own, to, out, n_samples=samples, seed=seed, int8=int8, force=force)

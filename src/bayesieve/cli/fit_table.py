@@ -5,8 +5,15 @@ from typing import Annotated, Any
 
 import typer
 
-from bayesieve.cli.config_files import UsageError
-from bayesieve.cli.console import FiguresFlag, JsonFlag, note, print_json, print_table
+from bayesieve.cli.console import (
+    FiguresFlag,
+    JsonFlag,
+    note,
+    print_json,
+    print_quality,
+    print_table,
+)
+from bayesieve.errors import UsageError
 
 EXAMPLE = "Example: bayesieve fit-table house.csv --target price --report runs/price"
 TableArgument = Annotated[
@@ -90,7 +97,7 @@ def check_table(data: Path, task: str | None, missing: str) -> None:
 
 
 def _show(result: dict[str, Any]) -> None:
-    from bayesieve.cli.results import print_quality, with_draws
+    from bayesieve.runs.results import with_draws
 
     print_quality("Test rows", with_draws(result["metrics"]))
     best = sorted(result["importance"].items(), key=lambda item: -item[1])[:8]

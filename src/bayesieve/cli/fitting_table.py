@@ -8,10 +8,13 @@ from typing import Any
 import torch
 
 from bayesieve.assess.figures.features import importance_bars
-from bayesieve.cli.building import make_plan
-from bayesieve.cli.bundles import check_out
-from bayesieve.cli.compacting import compact_run
-from bayesieve.cli.config import (
+from bayesieve.core.posterior import Posterior
+from bayesieve.data import DataSet, load_data
+from bayesieve.errors import DataError
+from bayesieve.runs.build import make_plan
+from bayesieve.runs.bundle import compact_run
+from bayesieve.runs.bundles import check_out
+from bayesieve.runs.config import (
     DataConfig,
     EngineConfig,
     NetConfig,
@@ -20,12 +23,9 @@ from bayesieve.cli.config import (
     ScheduleConfig,
     TrainingConfig,
 )
-from bayesieve.cli.exporting import export_to, read_source
-from bayesieve.cli.folder import RunFolder
-from bayesieve.cli.training import complete, learn
-from bayesieve.core.posterior import Posterior
-from bayesieve.data import DataSet, load_data
-from bayesieve.errors import DataError
+from bayesieve.runs.folder import RunFolder
+from bayesieve.runs.formats import export_to, read_source
+from bayesieve.runs.learn import complete, learn
 from bayesieve.select import feature_importance, importance_draws, normalised_among
 
 LEAST_ROWS = 20

@@ -1,15 +1,14 @@
 """One command-line flag per setting, made from the description of its field."""
 
 import inspect
-from collections.abc import Callable, Iterator
-from dataclasses import MISSING, Field, fields
-from functools import cache
+from collections.abc import Callable
+from dataclasses import MISSING, Field
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 
-from bayesieve.cli.config_files import sections
+from bayesieve.runs.config import all_settings, sections
 
 _PANELS = {
     "data": "Data",
@@ -25,7 +24,7 @@ Settings = dict[str, dict[str, Any]]  # section -> setting -> value, only those 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command one flag per setting; it receives those that were set as `given`."""
     own = inspect.signature(command).parameters
-    flags = {f"{section}__{spec.name}": (section, spec) for section, spec in _all_settings()}
+    flags = {f"{section}__{spec.name}": (section, spec) for section, spec in all_settings()}
 
     def wrapper(**values: Any) -> None:
         given: Settings = {}
@@ -40,21 +39,6 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     wrapper.__doc__, wrapper.__name__ = command.__doc__, command.__name__
     return wrapper
-
-
-@cache
-def flag_of(section: str, name: str) -> str:
-    """The flag that sets `section.name`."""
-    return next(
-        str(spec.metadata["flag"])
-        for own, spec in _all_settings()
-        if (own, spec.name) == (section, name)
-    )
-
-
-def _all_settings() -> Iterator[tuple[str, Field[Any]]]:
-    for section, kind in sections().items():
-        yield from ((section, spec) for spec in fields(kind))
 
 
 def _parameter(key: str, section: str, spec: Field[Any]) -> inspect.Parameter:

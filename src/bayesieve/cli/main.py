@@ -21,7 +21,7 @@ from bayesieve.cli.compact import EXAMPLE as COMPACT_EXAMPLE
 from bayesieve.cli.compact import compact
 from bayesieve.cli.compare import EXAMPLE as COMPARE_EXAMPLE
 from bayesieve.cli.compare import compare
-from bayesieve.cli.config_files import UsageError
+from bayesieve.cli.console import remarks_shown
 from bayesieve.cli.data import data_app
 from bayesieve.cli.demo import EXAMPLE as DEMO_EXAMPLE
 from bayesieve.cli.demo import demo
@@ -39,8 +39,8 @@ from bayesieve.cli.profile import EXAMPLE as PROFILE_EXAMPLE
 from bayesieve.cli.profile import profile
 from bayesieve.cli.prune import EXAMPLE as PRUNE_EXAMPLE
 from bayesieve.cli.prune import prune
-from bayesieve.cli.report_html import EXAMPLE as REPORT_EXAMPLE
-from bayesieve.cli.report_html import report
+from bayesieve.cli.report import EXAMPLE as REPORT_EXAMPLE
+from bayesieve.cli.report import report
 from bayesieve.cli.reproduce import EXAMPLE as REPRODUCE_EXAMPLE
 from bayesieve.cli.reproduce import reproduce
 from bayesieve.cli.scratch import scratch_app
@@ -56,7 +56,7 @@ from bayesieve.cli.verify import EXAMPLE as VERIFY_EXAMPLE
 from bayesieve.cli.verify import verify
 from bayesieve.cli.version import EXAMPLE as VERSION_EXAMPLE
 from bayesieve.cli.version import version
-from bayesieve.errors import BayesieveError
+from bayesieve.errors import BayesieveError, UsageError
 
 TRACEBACK_VARIABLE = "BAYESIEVE_TRACEBACK"
 _Misuse: Any = typer.BadParameter.__mro__[1]  # typer's error of arguments has no public name
@@ -76,7 +76,8 @@ class _Guarded(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         try:
-            return super().invoke(ctx)
+            with remarks_shown():
+                return super().invoke(ctx)
         except _Misuse as error:
             _refuse(error)
             raise

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from bayesieve.cli.config_files import UsageError
 from bayesieve.cli.console import JsonFlag, note, print_json, print_table
+from bayesieve.errors import UsageError
 
 EXAMPLE = "Example: bayesieve predict runs/c data.npz --out predictions.csv"
 ModelArgument = Annotated[Path, typer.Argument(help="Bundle folder or ONNX file.", metavar="MODEL")]
@@ -44,10 +44,10 @@ def predict(
     """
     if samples < 0:
         raise UsageError(f"--samples must be >= 0, got {samples}.")
-    from bayesieve.cli.bundles import check_out_file
+    from bayesieve.runs.bundles import check_out_file
 
     check_out_file(out, force=force)
-    from bayesieve.cli.predicting import predict_file
+    from bayesieve.runs.predictions import predict_file
 
     result, rows = predict_file(model, data, out, n_samples=samples, seed=seed, prepared=prepared)
     if json:

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bayesieve.cli.config_files import UsageError
-from bayesieve.cli.console import JsonFlag, as_bytes, note, print_json, print_table
+from bayesieve.cli.console import JsonFlag, note, print_json, print_table
+from bayesieve.errors import UsageError
+from bayesieve.runs.text import as_bytes
 
 if TYPE_CHECKING:
     from bayesieve.assess.latency import ProfileRow
@@ -31,7 +32,7 @@ def profile(
         raise UsageError(f"--clock must be wall or cpu, got {clock!r}.")
     if threads < 1 or rounds < 1:
         raise UsageError(f"--threads and --rounds must be >= 1, got {threads} and {rounds}.")
-    from bayesieve.cli.profiling import measure
+    from bayesieve.runs.timing import measure
 
     chosen: Any = clock
     rows, left_out = measure(folders, rounds=rounds, threads=threads, clock=chosen)

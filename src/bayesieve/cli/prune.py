@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bayesieve.cli.config_files import UsageError
 from bayesieve.cli.console import (
     FiguresFlag,
     ForceFlag,
@@ -13,12 +12,14 @@ from bayesieve.cli.console import (
     given_arguments,
     note,
     print_json,
+    print_quality,
 )
 from bayesieve.cli.evaluate import DeviceFlag, RunArgument
-from bayesieve.cli.folder import RunFolder
+from bayesieve.errors import UsageError
+from bayesieve.runs.folder import RunFolder
 
 if TYPE_CHECKING:
-    from bayesieve.cli.pruning import Choice
+    from bayesieve.runs.sparse import Choice
 
 EXAMPLE = "Example: bayesieve prune runs/a --zeros 0.95 --finetune 10 --out runs/b"
 
@@ -93,7 +94,7 @@ def prune(
     if out.resolve() == run.resolve():
         raise UsageError("--out must differ from the run that is pruned.")
     target.check_free(force=force)
-    from bayesieve.cli.pruning import Choice
+    from bayesieve.runs.sparse import Choice
 
     choice = Choice(
         zeros, threshold, _pair(n_of_m), keep_units, target_macs, target_latency, score, scope,
@@ -109,8 +110,8 @@ def prune(
 def _run(
     source: RunFolder, target: RunFolder, choice: "Choice", device: str, *, figures: bool
 ) -> dict[str, Any]:
-    from bayesieve.cli.loading import load_run
-    from bayesieve.cli.pruning import sieve, write_pruned
+    from bayesieve.runs.run import load_run
+    from bayesieve.runs.sparse import sieve, write_pruned
 
     run = load_run(source, device=device)
     pruned = sieve(run, choice)
@@ -139,8 +140,6 @@ def _show(result: dict[str, Any], folder: RunFolder) -> None:
 
 def show_pruned(rows: dict[str, dict[str, Any]], folder: RunFolder) -> None:
     """Print what pruning did, and where its files are."""
-    from bayesieve.cli.results import print_quality
-
     print_quality("Test set, mean weights", rows)
     note(f"error against sparsity: {folder.path / 'curve.json'}")
     print(folder.to_read)

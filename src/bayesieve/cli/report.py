@@ -5,10 +5,11 @@ from typing import Annotated, Any
 
 import typer
 
-from bayesieve.cli.config_files import UsageError
-from bayesieve.cli.console import JsonFlag, as_bytes, note, print_json
+from bayesieve.cli.console import JsonFlag, note, print_json
 from bayesieve.cli.evaluate import DeviceFlag
-from bayesieve.cli.folder import RunFolder
+from bayesieve.errors import UsageError
+from bayesieve.runs.folder import RunFolder
+from bayesieve.runs.text import as_bytes
 
 EXAMPLE = "Example: bayesieve report runs/a runs/b -o report.html"
 
@@ -77,8 +78,8 @@ def _write(
     data: Path | None,
     device: str,
 ) -> dict[str, Any]:
-    from bayesieve.cli.reporting import write_page
     from bayesieve.report.source import Limits
+    from bayesieve.runs.page import write_page
 
     folders = [RunFolder(run) for run in runs]
     dense = None if before is None else RunFolder(before)

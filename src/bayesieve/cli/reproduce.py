@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from bayesieve.checks import did_you_mean
-from bayesieve.cli.config_files import UsageError
 from bayesieve.cli.console import JsonFlag, note, print_json, print_table
+from bayesieve.errors import UsageError
 
 EXAMPLE = "Example: bayesieve reproduce sbnn-mnist --quick --out runs/again"
 Results = Annotated[Path, typer.Option(help="Folder of the committed records.")]

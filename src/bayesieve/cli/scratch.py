@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bayesieve.cli.config_files import UsageError
 from bayesieve.cli.console import JsonFlag, note, print_json
 from bayesieve.cli.reproduce import require_studies
+from bayesieve.errors import UsageError
 
 if TYPE_CHECKING:
     from bayesieve.scratch import FeedForwardNet, History, Plan

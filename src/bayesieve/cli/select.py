@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
-from bayesieve.cli.config_files import UsageError
 from bayesieve.cli.console import FiguresFlag, JsonFlag, note, print_json, print_table
 from bayesieve.cli.fit_table import MissingFlag, TableArgument, TargetFlag, TaskFlag, check_table
+from bayesieve.errors import UsageError
 
 EXAMPLE = "Example: bayesieve select data.csv --target y --fdr 0.1 --report runs/which"
 Report = Annotated[

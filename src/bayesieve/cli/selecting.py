@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from bayesieve.assess.figures.features import error_path, importance_bars
-from bayesieve.cli.console import markdown_table
 from bayesieve.cli.fitting_table import load_checked
 from bayesieve.core.likelihoods import Categorical, Gaussian, Likelihood
 from bayesieve.core.posterior import Posterior
@@ -19,6 +18,7 @@ from bayesieve.data import DataSet
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.errors import DataError
 from bayesieve.files import write_atomically
+from bayesieve.runs.text import markdown_table
 from bayesieve.select import (
     PROPORTIONS,
     AdditiveFits,

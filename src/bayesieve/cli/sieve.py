@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bayesieve.cli.config import DataConfig, NetConfig
-from bayesieve.cli.config_files import UsageError
 from bayesieve.cli.console import (
     FiguresFlag,
     ForceFlag,
@@ -16,11 +14,13 @@ from bayesieve.cli.console import (
     print_json,
 )
 from bayesieve.cli.evaluate import DeviceFlag
-from bayesieve.cli.folder import RunFolder
 from bayesieve.cli.prune import OutOption, Reestimate, show_pruned
+from bayesieve.errors import UsageError
+from bayesieve.runs.config import DataConfig, NetConfig
+from bayesieve.runs.folder import RunFolder
 
 if TYPE_CHECKING:
-    from bayesieve.cli.sieving import Way
+    from bayesieve.runs.evidence import Way
 
 EXAMPLE = "Example: bayesieve sieve own.safetensors --net mlp:24 --data digits --out s"
 
@@ -93,7 +93,7 @@ def sieve(
         raise UsageError("give either --zeros or --threshold, not both.")
     folder = RunFolder(out)
     folder.check_free(force=force)
-    from bayesieve.cli.sieving import Way
+    from bayesieve.runs.evidence import Way
 
     way = Way(zeros, threshold, rule, curvature, labels, seed, reestimate_batchnorm)
     settings = DataConfig(name=data, target=target), NetConfig(name=net, warm_start=str(model))
@@ -135,9 +135,9 @@ def _run(
     *,
     figures: bool,
 ) -> dict[str, Any]:
-    from bayesieve.cli.pruning import write_pruned
-    from bayesieve.cli.sieving import sieve_trained
     from bayesieve.core.norm_statistics import statistics_names
+    from bayesieve.runs.evidence import sieve_trained
+    from bayesieve.runs.sparse import write_pruned
 
     run, pruned = sieve_trained(*settings, way, device)
     record = {

@@ -5,9 +5,10 @@ from typing import Annotated, Any
 
 import typer
 
-from bayesieve.cli.config_files import UsageError, from_dict, read_config
 from bayesieve.cli.console import FiguresFlag, JsonFlag, print_json, print_table
 from bayesieve.cli.flags import Settings, with_settings
+from bayesieve.errors import UsageError
+from bayesieve.runs.config import from_dict, read_config
 
 EXAMPLE = "Example: bayesieve sweep --data digits --epochs 20 --trials 9 --out runs/s"
 
@@ -48,7 +49,7 @@ def sweep(
     settings = from_dict(given, "command line", base)
     if trials < 0:
         raise UsageError(f"--trials must be 0 or more, got {trials}.")
-    from bayesieve.cli.sweeping import run_sweep
+    from bayesieve.runs.search import run_sweep
 
     result = run_sweep(settings, search or [], trials, out, storage, name, figures=figures)
     if json:

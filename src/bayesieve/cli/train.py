@@ -6,14 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bayesieve.cli.config import RunConfig
-from bayesieve.cli.config_files import (
-    COMMAND_LINE,
-    UsageError,
-    from_dict,
-    read_config,
-    to_dict,
-)
 from bayesieve.cli.console import (
     FiguresFlag,
     ForceFlag,
@@ -21,13 +13,17 @@ from bayesieve.cli.console import (
     given_arguments,
     note,
     print_json,
+    print_quality,
     print_table,
 )
-from bayesieve.cli.flags import Settings, flag_of, with_settings
-from bayesieve.cli.folder import RunFolder
+from bayesieve.cli.flags import Settings, with_settings
+from bayesieve.errors import UsageError
+from bayesieve.runs.config import COMMAND_LINE, RunConfig, flag_of, from_dict, read_config, to_dict
+from bayesieve.runs.folder import RunFolder
+from bayesieve.runs.text import as_bytes
 
 if TYPE_CHECKING:
-    from bayesieve.cli.building import Plan
+    from bayesieve.runs.build import Plan
 
 EXAMPLE = "Example: bayesieve train --data digits --epochs 60 --zeros 0.9 --out runs/a"
 _MAY_CHANGE = {"device", "compile", "checkpoint_every", "threads"}  # of the section training
@@ -68,7 +64,7 @@ def train(
         note(f"{folder.path} is finished already.")
         result = folder.read("metrics.json")
     else:
-        from bayesieve.cli.building import make_plan
+        from bayesieve.runs.build import make_plan
 
         plan = make_plan(settings)
         if dry_run:
@@ -105,7 +101,7 @@ def _check_same(config: RunConfig, stored: RunConfig) -> None:
 def _run(
     plan: "Plan", folder: RunFolder, *, resume: bool, figures: bool, scalars: bool
 ) -> dict[str, Any]:
-    from bayesieve.cli.training import complete, learn
+    from bayesieve.runs.learn import complete, learn
     from bayesieve.training.tensorboard import ScalarLog, check_installed
 
     if scalars:
@@ -121,18 +117,32 @@ def _run(
 
 
 def _describe(plan: "Plan", *, json: bool) -> None:
-    from bayesieve.cli.dry_run import rows_for_people, what_it_takes
+    from bayesieve.runs.build import what_it_takes
 
     facts = what_it_takes(plan)
     if json:
         print_json({**facts, "config": to_dict(plan.config)})
         return
-    print_table("This run would take", ("", ""), rows_for_people(facts))
+    print_table("This run would take", ("", ""), _rows(facts))
     print(jsonlib.dumps(to_dict(plan.config), indent=2))
 
 
+def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    """The facts as lines of a table."""
+    return [
+        ("parameters", f"{facts['parameters']:,}"),
+        ("of them prunable", f"{facts['prunable']:,}"),
+        ("training examples", f"{facts['examples']:,}"),
+        ("steps", f"{facts['steps']:,} ({facts['steps_per_epoch']:,} per epoch)"),
+        ("device", facts["device"]),
+        ("memory for data", as_bytes(facts["data_bytes"])),
+        ("memory for models", f"{as_bytes(facts['model_bytes'])} and activations"),
+        ("disk per checkpoint", as_bytes(facts["checkpoint_bytes"])),
+    ]
+
+
 def _show(result: dict[str, Any], folder: RunFolder) -> None:
-    from bayesieve.cli.results import print_quality, with_draws
+    from bayesieve.runs.results import with_draws
 
     print_quality("Test set", with_draws(result))
     print(folder.to_read)

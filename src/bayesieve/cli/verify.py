@@ -23,7 +23,7 @@ _WORDS = {
 
 def verify(bundle: BundleArgument, against: Against = None, json: JsonFlag = False) -> None:
     """Check a bundle's files, and its outputs against another model; exit code 1 if they differ."""
-    from bayesieve.cli.verifying import verify_bundle
+    from bayesieve.runs.verification import verify_bundle
 
     result = verify_bundle(bundle, against)
     if json:

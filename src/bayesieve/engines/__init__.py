@@ -1,13 +1,19 @@
-"""The algorithms, one file each, and the protocol they share."""
+"""The algorithms, one file each, and the protocol they share.
 
-from typing import Any, Protocol, TypeVar, runtime_checkable
+Nothing here imports torch, so that the command line can read `recipes` for its help.
+"""
 
-from torch import Generator, Tensor
+from __future__ import annotations
 
-from bayesieve.core.batch import Batch, Metrics
-from bayesieve.core.posterior import Posterior
-from bayesieve.core.problem import Problem
-from bayesieve.core.state import Controls
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
+    from bayesieve.core.batch import Batch, Metrics
+    from bayesieve.core.posterior import Posterior
+    from bayesieve.core.problem import Problem
+    from bayesieve.core.state import Controls
 
 
 class EngineState(Protocol):

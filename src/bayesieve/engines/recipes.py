@@ -9,20 +9,28 @@ step size and the full weight of the prior; message passing has neither. The pre
 those of the comparison in the model-reduction paper (but for its dropout, which is a layer).
 """
 
+# ruff: noqa: RUF009 - `setting` makes a dataclass field, as `field` does
+
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from bayesieve.cli import engines
-from bayesieve.cli.config import EngineConfig, PruningConfig, ScheduleConfig, TrainingConfig
-from bayesieve.cli.config_files import UsageError
-from bayesieve.cli.engines import RunSize
-from bayesieve.cli.flags import flag_of
+from bayesieve.checks import check_positive
+from bayesieve.errors import UsageError
 
 if TYPE_CHECKING:
+    from bayesieve.core.priors import GaussianLaplace, Normal, Prior, SpikeSlab
     from bayesieve.engines import Engine
+    from bayesieve.engines.bmr import Reduction
+    from bayesieve.engines.chain import Chain
 
+
+Numbers = float | tuple[float, ...]  # one number, or one per model of a population
+EngineName = Literal["map", "flat-vi", "sbnn", "bmr", "horseshoe", "sgld", "sghmc", "tdamp"]
+PriorName = Literal[
+    "none", "normal", "spike-slab", "layer-scaled", "horseshoe", "gaussian-laplace", "group-sparse"
+]
 _SMALL_TABLE = 2000  # rows
 _FEW_DATA = 10_000  # examples: below, an epoch has few steps
 _LEAST_STEPS = 2000  # of a table
@@ -35,6 +43,113 @@ _PRIOR_NUMBERS: dict[str, dict[str, Any]] = {
     "gaussian-laplace": {"spike_scale": 0.05, "slab_std": 0.5, "slab_prob": 0.5},
     "group-sparse": {},
 }
+
+
+def setting(
+    default: Any, flag: str, help: str, metavar: str | None = None, alias: str | None = None
+) -> Any:
+    """A dataclass field with the flag that sets it (and its other name) and one line of help."""
+    about = {"flag": flag, "help": help, "metavar": metavar, "alias": alias}
+    return field(default=default, metadata=about)
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """The algorithm and its numbers; an engine refuses those it has no use for."""
+
+    name: EngineName = setting("sbnn", "--engine", "Algorithm.")
+    preset: Literal["default", "paper"] | None = setting(
+        None, "--preset", "Recommended numbers, or those of the engine's paper."
+    )
+    prior: PriorName | None = setting(
+        None, "--prior", "Prior on the weights: the engine's own unless given."
+    )
+    prior_std: Numbers | None = setting(
+        None, "--prior-std", "Standard deviation of a normal prior.", "FLOAT"
+    )
+    slab_std: Numbers | None = setting(
+        None, "--slab-std", "Spike and slab: standard deviation of weights that matter.", "FLOAT"
+    )
+    spike_std: Numbers | None = setting(
+        None, "--spike-std", "Spike and slab: standard deviation of those that do not.", "FLOAT"
+    )
+    slab_prob: Numbers | None = setting(
+        None, "--slab-prob", "Spike and slab: prior probability that a weight matters.", "FLOAT"
+    )
+    lr: Numbers | None = setting(
+        None, "--lr", "Learning rate; A,B,... gives each of --n-models its own.", "FLOAT"
+    )
+    init_std: Numbers | None = setting(
+        None, "--init-std", "Starting posterior standard deviation.", "FLOAT"
+    )
+    start: Literal["module", "he", "uniform"] | None = setting(
+        None, "--start", "Starting means: the network's own, uniform by fan-in, or (bmr) by width."
+    )
+    optimizer: Literal["adam", "adamw", "sgd"] | None = setting(
+        None, "--optimizer", "Optimiser of the engine."
+    )
+    local: bool | None = setting(
+        None, "--local", "Noise on activations instead of weights (flat-vi, sbnn)."
+    )
+    weight_decay: float | None = setting(None, "--weight-decay", "Weight decay (map).")
+    momentum: float | None = setting(None, "--momentum", "Momentum of sgd (map).")
+    rule: Literal["hierarchical", "savage-dickey", "none"] | None = setting(
+        None, "--rule", "How evidence decides on a weight; none removes nothing (bmr)."
+    )
+    adapt: Literal["sa", "em", "none"] | None = setting(
+        None, "--adapt", "How the prior is learned while sampling (sgld, sghmc)."
+    )
+    temperature: Numbers | None = setting(
+        None, "--temperature", "1 samples the posterior, less is colder (sgld, sghmc).", "FLOAT"
+    )
+    anneal: float | None = setting(
+        None, "--anneal", "Factor on 1 / temperature after each epoch (sgld, sghmc)."
+    )
+    friction: float | None = setting(None, "--friction", "1 - momentum (sghmc).")
+    spike_scale: Numbers | None = setting(
+        None, "--spike-scale", "Laplace scale of weights that do not matter (sgld, sghmc).", "FLOAT"
+    )
+    burn_in: float | None = setting(
+        None, "--burn-in", "Fraction of the run before the first draw is kept (sgld, sghmc)."
+    )
+    draws: int | None = setting(None, "--draws", "Draws kept of a chain (sgld, sghmc).")
+    cycles: int | None = setting(
+        None, "--cycles", "Cosine cycles of the step size over the run (sgld, sghmc)."
+    )
+    group: Literal["units", "inputs", "weights"] | None = setting(
+        None, "--group", "What goes as one (tdamp)."
+    )
+    power: float | None = setting(None, "--power", "Times a datum counts when it is read (tdamp).")
+    memory: float | None = setting(
+        None, "--memory", "Passes until what was read has faded to 1/e (tdamp)."
+    )
+
+
+@dataclass(frozen=True)
+class RunSize:
+    """What of a run an engine may need to know.
+
+    Args:
+        n_data: training examples.
+        n_steps: gradient steps of the run.
+        per_epoch: steps of an epoch.
+        keep_units: fraction of units to end with, where the engine itself removes them.
+        task: "classification" or "regression".
+        may_prune: False while what is left of a pruned network trains on: then no engine removes
+            weights by itself, and a chain's learned prior gives way to its slab.
+    """
+
+    n_data: int
+    n_steps: int
+    per_epoch: int
+    keep_units: float | None = None
+    task: str = "classification"
+    may_prune: bool = True
+
+    @property
+    def n_epochs(self) -> int:
+        """Epochs of the run, the last perhaps cut short."""
+        return max(1, round(self.n_steps / self.per_epoch))
 
 
 @dataclass(frozen=True)
@@ -110,21 +225,16 @@ def resolve_engine(
         defaults["local"] = False
     for spec in fields(config):
         if getattr(config, spec.name) is not None and spec.name not in defaults:
-            flag = flag_of("engine", spec.name)
+            flag = spec.metadata["flag"]
             raise UsageError(f"engine {config.name} with prior {prior} has no {flag}; remove it.")
     gaps = {key: value for key, value in defaults.items() if getattr(config, key) is None}
     return replace(config, **gaps)
 
 
-def resolve_schedule(
-    schedule: ScheduleConfig,
-    engine: EngineConfig,
-    *,
-    task: str,
-    n_epochs: float,
-    n_data: int | None = None,
-) -> ScheduleConfig:
-    """Fill the gaps of a schedule: see the module's docstring; many examples unless n_data says."""
+def recommended_schedule(
+    engine: EngineConfig, *, task: str, n_epochs: float, n_data: int | None = None
+) -> dict[str, Any]:
+    """Course of the learning rate, KL weight and its warm-up; many examples unless n_data says."""
     course = ENGINES[engine.name].course
     kl, warmup = 1.0, 0.0
     if course in ("variational", "reduction"):
@@ -134,38 +244,25 @@ def resolve_schedule(
     lr = "constant" if course == "steady" else "cosine"
     if engine.preset == "paper":  # the same from the first step to the last
         lr, kl, warmup = "constant", 1.0, 0.0
-    gaps: dict[str, Any] = {"lr": lr, "kl": kl, "kl_warmup_epochs": warmup}
-    return replace(schedule, **{k: v for k, v in gaps.items() if getattr(schedule, k) is None})
+    return {"lr": lr, "kl": kl, "kl_warmup_epochs": warmup}
 
 
-def resolve_pruning(config: PruningConfig, engine: EngineConfig) -> PruningConfig:
-    """Fill in the score: signal to noise where there is noise; refuse what cannot be done."""
-    entry = ENGINES[engine.name]
-    if config.zeros is not None and config.keep_units is not None:
-        raise UsageError("give either --zeros or --keep-units, not both.")
-    if entry.prunes == "units" and config.zeros is not None:
-        raise UsageError(f"engine {engine.name} removes whole units: give --keep-units.")
-    if config.zeros is None or config.score is not None:
-        return config
-    return replace(config, score="snr" if entry.spread else "magnitude")
+def recommended_batch_size(engine: EngineConfig, n_data: int, *, table: bool = False) -> int:
+    """Examples per step; few of a small table."""
+    small = n_data < _SMALL_TABLE
+    if engine.name == "tdamp":
+        return 10 if small else 100
+    return 32 if table and small else 128
 
 
-def resolve_length(
-    config: TrainingConfig, engine: EngineConfig, n_data: int, *, table: bool = False
-) -> TrainingConfig:
-    """Fill in the length of the run and the size of a batch; tables take 2,000 steps or more."""
-    if config.epochs is not None and config.steps is not None:
-        raise UsageError("give either --epochs or --steps, not both.")
-    passes, small = engine.name == "tdamp", n_data < _SMALL_TABLE
-    if config.batch_size is None:
-        size = (10 if small else 100) if passes else (32 if table and small else 128)
-        config = replace(config, batch_size=size)
-    if config.steps is None and config.epochs is None:
-        epochs = 10 if passes else 60
-        if table and not passes:
-            epochs = max(epochs, math.ceil(_LEAST_STEPS * max(config.batch_size or 1, 1) / n_data))
-        config = replace(config, epochs=epochs)
-    return config
+def recommended_epochs(
+    engine: EngineConfig, n_data: int, batch_size: int, *, table: bool = False
+) -> int:
+    """Passes over the data; tables take 2,000 steps or more."""
+    if engine.name == "tdamp":
+        return 10
+    least = math.ceil(_LEAST_STEPS * max(batch_size, 1) / n_data) if table else 0
+    return max(60, least)
 
 
 def _is_few(n_data: int | None) -> bool:
@@ -197,6 +294,179 @@ def _paper(config: EngineConfig, entry: EngineEntry) -> dict[str, Any]:
     return dict(entry.paper)
 
 
+def build_map(config: EngineConfig, size: RunSize) -> "Engine[Any]":
+    """Point estimate."""
+    from bayesieve.engines.map import MAP
+
+    c: Any = config  # resolved: no field read here is None
+    return MAP(_prior(config), c.optimizer, c.lr, c.weight_decay, c.momentum, c.start)
+
+
+def build_flat_vi(config: EngineConfig, size: RunSize) -> "Engine[Any]":
+    """Mean-field variational inference; with learned layer widths it is BMR that never prunes."""
+    from bayesieve.engines.flat_vi import FlatVI
+
+    c: Any = config
+    if config.prior == "layer-scaled":
+        return _layer_scaled(config, None)
+    prior = _normal(config) if config.prior == "normal" else _spike_slab(config)
+    return FlatVI(prior, c.lr, c.init_std, c.start, c.local)
+
+
+def build_sbnn(config: EngineConfig, size: RunSize) -> "Engine[Any]":
+    """The same with a spike-and-slab prior and inclusion probabilities."""
+    from bayesieve.engines.sbnn import SBNN
+
+    c: Any = config
+    return SBNN(_spike_slab(config), c.lr, c.init_std, c.start, c.optimizer, c.local)
+
+
+def build_bmr(config: EngineConfig, size: RunSize) -> "Engine[Any]":
+    """Variational inference that prunes by Bayesian model reduction."""
+    from bayesieve.engines.bmr import Reduction
+
+    c: Any = config
+    reduction = None
+    if size.may_prune and c.rule != "none":
+        paper = c.preset == "paper"
+        reduction = Reduction(c.rule, start=0.0, end=1.0, kl=1.0) if paper else Reduction(c.rule)
+    return _layer_scaled(config, reduction)
+
+
+def _layer_scaled(config: EngineConfig, reduction: "Reduction | None") -> "Engine[Any]":
+    """The engine with learned layer widths, in the coordinates of its preset."""
+    from bayesieve.core.priors import LayerScaled
+    from bayesieve.engines.bmr import BMR
+
+    c: Any = config
+    like = BMR.paper() if c.preset == "paper" else BMR()
+    prior = LayerScaled(std=c.prior_std)
+    return BMR(prior, reduction, c.lr, c.init_std, c.start, c.local, like.coordinates)
+
+
+def build_horseshoe(config: EngineConfig, size: RunSize) -> "Engine[Any]":
+    """Variational inference under a regularised horseshoe."""
+    from bayesieve.core.priors import Horseshoe
+    from bayesieve.engines.horseshoe import HorseshoeVI
+
+    c: Any = config
+    return HorseshoeVI(Horseshoe(std=c.prior_std), c.lr, c.init_std, c.start)
+
+
+def build_sgld(config: EngineConfig, size: RunSize) -> "Engine[Any]":
+    """Langevin dynamics."""
+    from bayesieve.engines.sgld import SGLD
+
+    return SGLD(**_sampling(config, size))
+
+
+def build_sghmc(config: EngineConfig, size: RunSize) -> "Engine[Any]":
+    """Hamiltonian dynamics."""
+    from bayesieve.engines.sghmc import SGHMC
+
+    c: Any = config
+    return SGHMC(**_sampling(config, size), friction=c.friction)
+
+
+def build_tdamp(config: EngineConfig, size: RunSize) -> "Engine[Any]":
+    """Message passing; an epoch is one EM iteration."""
+    from bayesieve.core.priors import GroupSparse
+    from bayesieve.engines.tdamp import TDAMP
+
+    c: Any = config
+    last = max(2, round(0.6 * size.n_epochs))
+    keep = size.keep_units
+    if not size.may_prune or (keep is None and size.task == "regression"):
+        keep = 1.0  # of a regression: one output tells too little about single units
+    return TDAMP(
+        prior=GroupSparse(group=c.group),
+        keep=keep,
+        prune_passes=(2, last),
+        power=c.power,
+        memory=c.memory,
+    )
+
+
+def _sampling(config: EngineConfig, size: RunSize) -> dict[str, Any]:
+    """The settings both samplers have."""
+    if not size.may_prune:
+        config = _of_survivors(config)
+    c: Any = config
+    return {
+        "prior": _sampled_prior(config),
+        "step_size": _per_example(c.lr, size),
+        "temperature": c.temperature,
+        "adapt": c.adapt,
+        "chain": _chain(config, size),
+        "start": c.start,
+    }
+
+
+def _of_survivors(config: EngineConfig) -> EngineConfig:
+    """The settings with the slab as the prior: what is left was included."""
+    if config.prior != "gaussian-laplace":
+        return config
+    return replace(config, prior="normal", prior_std=config.slab_std, adapt="none")
+
+
+def _chain(config: EngineConfig, size: RunSize) -> "Chain":
+    """Burn-in, thinning, cycles and cooling in steps."""
+    from bayesieve.engines.chain import Chain
+
+    c: Any = config
+    if not 0 <= c.burn_in < 1:
+        raise UsageError(f"--burn-in is a fraction of the run from 0 to below 1, got {c.burn_in}.")
+    if c.draws < 1 or c.cycles < 0:
+        least, flag, got = (1, "--draws", c.draws) if c.draws < 1 else (0, "--cycles", c.cycles)
+        raise UsageError(f"{flag} must be at least {least}, got {got}.")
+    burn_in = min(round(c.burn_in * size.n_steps), size.n_steps - 1)
+    after = size.n_steps - burn_in
+    return Chain(
+        burn_in=burn_in,
+        thin=max(1, after // c.draws),
+        n_kept=min(c.draws, after),
+        cycle=-(-size.n_steps // c.cycles) if c.cycles else 0,
+        cooling=c.anneal ** (-1 / size.per_epoch),
+    )
+
+
+def _per_example(lr: Numbers, size: RunSize) -> Numbers:
+    """Step sizes of samplers are in nats over all data: lr is that of SGD on the mean loss."""
+    check_positive("train", **{"--lr": lr})
+    if isinstance(lr, tuple):
+        return tuple(own / size.n_data for own in lr)
+    return lr / size.n_data
+
+
+def _prior(config: EngineConfig) -> "Prior | None":
+    if config.prior == "normal":
+        return _normal(config)
+    return _spike_slab(config) if config.prior == "spike-slab" else None
+
+
+def _normal(config: EngineConfig) -> "Normal":
+    from bayesieve.core.priors import Normal
+
+    assert config.prior_std is not None
+    return Normal(config.prior_std)
+
+
+def _spike_slab(config: EngineConfig) -> "SpikeSlab":
+    from bayesieve.core.priors import SpikeSlab
+
+    numbers = (config.slab_std, config.spike_std, config.slab_prob)
+    return SpikeSlab(*(number for number in numbers if number is not None))
+
+
+def _sampled_prior(config: EngineConfig) -> "Normal | GaussianLaplace":
+    if config.prior == "normal":
+        return _normal(config)
+    from bayesieve.core.priors import GaussianLaplace
+
+    c: Any = config
+    return GaussianLaplace(spike_scale=c.spike_scale, slab_std=c.slab_std, slab_prob=c.slab_prob)
+
+
 _VI = {"lr": 1e-3, "init_std": math.exp(-4), "start": "he", "local": True}
 _FASTER = {"lr": 1e-2}
 _CHAIN = {
@@ -221,7 +491,7 @@ _FLAT_FF = {
 }
 ENGINES = {
     "map": EngineEntry(
-        engines.build_map,
+        build_map,
         ("none", "normal", "spike-slab"),
         {"optimizer": "adamw", "lr": 1e-3, "weight_decay": 0.0, "momentum": 0.9, "start": "module"},
         course="point",
@@ -230,7 +500,7 @@ ENGINES = {
         few=_FASTER,
     ),
     "flat-vi": EngineEntry(
-        engines.build_flat_vi,
+        build_flat_vi,
         ("normal", "spike-slab", "layer-scaled"),
         _VI,
         course="variational",
@@ -240,7 +510,7 @@ ENGINES = {
         few={**_FASTER, "prior_std": 0.3},
     ),
     "sbnn": EngineEntry(
-        engines.build_sbnn,
+        build_sbnn,
         ("spike-slab",),
         {**_VI, "optimizer": "adam"},
         course="variational",
@@ -248,7 +518,7 @@ ENGINES = {
         few=_FASTER,
     ),
     "bmr": EngineEntry(
-        engines.build_bmr,
+        build_bmr,
         ("layer-scaled",),
         {"lr": 1e-2, "init_std": 0.18, "start": "he", "local": True, "rule": "savage-dickey"},
         course="reduction",
@@ -256,7 +526,7 @@ ENGINES = {
         prunes="itself",
     ),
     "horseshoe": EngineEntry(
-        engines.build_horseshoe,
+        build_horseshoe,
         ("horseshoe",),
         {"lr": 5e-3, "init_std": 0.02, "start": "he"},
         course="variational",
@@ -265,7 +535,7 @@ ENGINES = {
         few=_FASTER,
     ),
     "sgld": EngineEntry(  # without momentum a step moves a tenth as far
-        engines.build_sgld,
+        build_sgld,
         _CHAIN_PRIORS,
         {**_CHAIN, "lr": 0.3},
         course="steady",
@@ -274,7 +544,7 @@ ENGINES = {
         regression={**_CHAIN_REGRESSION, "lr": 0.03},
     ),
     "sghmc": EngineEntry(
-        engines.build_sghmc,
+        build_sghmc,
         _CHAIN_PRIORS,
         {**_CHAIN, "friction": 0.1},
         course="steady",
@@ -283,7 +553,7 @@ ENGINES = {
         regression=_CHAIN_REGRESSION,
     ),
     "tdamp": EngineEntry(
-        engines.build_tdamp,
+        build_tdamp,
         ("group-sparse",),
         {"group": "units", "power": 5.0, "memory": 10.0},
         course="steady",

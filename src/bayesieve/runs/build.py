@@ -1,33 +1,17 @@
 """From settings to objects: each function builds one thing from its own section."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
-from bayesieve.cli.checking import (
-    FILES,
-    check_path,
-    check_plan,
-    check_settings,
-    check_varied,
-)
-from bayesieve.cli.config import DataConfig, NetConfig, RunConfig, TrainingConfig
-from bayesieve.cli.config_files import UsageError
-from bayesieve.cli.engines import RunSize
-from bayesieve.cli.networks import build_net, default_net
-from bayesieve.cli.registry import (
-    ENGINES,
-    build_engine,
-    resolve_engine,
-    resolve_length,
-    resolve_pruning,
-    resolve_schedule,
-)
+from bayesieve import nets
+from bayesieve.checks import check_fraction, check_positive, check_seed, did_you_mean
 from bayesieve.core.layout import Roles
 from bayesieve.core.likelihoods import (
     Bernoulli,
@@ -39,16 +23,62 @@ from bayesieve.core.likelihoods import (
 )
 from bayesieve.core.network import Network
 from bayesieve.core.problem import Problem
+from bayesieve.core.state import named_tensors
 from bayesieve.data import DataSet, Examples, load_data
 from bayesieve.data.augment import Augment
 from bayesieve.data.pixels import PixelScale
 from bayesieve.data.preprocessing import centred
 from bayesieve.engines import Engine
+from bayesieve.engines.recipes import (
+    ENGINES,
+    EngineConfig,
+    RunSize,
+    build_engine,
+    recommended_batch_size,
+    recommended_epochs,
+    recommended_schedule,
+    resolve_engine,
+)
+from bayesieve.errors import DataError, UsageError
+from bayesieve.runs.config import (
+    DataConfig,
+    NetConfig,
+    PruningConfig,
+    RunConfig,
+    ScheduleConfig,
+    TrainingConfig,
+    flag_of,
+)
 from bayesieve.sieve.groups import GradualUnits
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.training.options import Pruning, Validation
 from bayesieve.training.plan import Plan as Length
 from bayesieve.training.schedule import Schedule
+
+FILES = ("csv", "parquet", "npz", "images")  # what comes before the colon of a path
+NETS = (
+    "lenet-300-100",
+    "lenet5",
+    "lenet5-wide",
+    "lenet5-caffe",
+    "mixer",
+    "vit",
+    "conv2-fc2",
+    "conv2-bn-fc3",
+    "resnet20",
+    "resnet32",
+    "vgg",
+)
+_CHECKS: tuple[tuple[Callable[..., None], dict[str, bool], str, str], ...] = (
+    (check_positive, {}, "training", "n_models"),
+    (check_positive, {}, "training", "threads"),
+    (check_positive, {}, "training", "clip_norm"),
+    (check_positive, {}, "training", "checkpoint_every"),
+    (check_positive, {}, "training", "patience"),
+    (check_fraction, {"open_ends": True}, "training", "val_fraction"),
+    (check_fraction, {}, "training", "distill_weight"),
+    (check_fraction, {}, "pruning", "keep_units"),
+)
 
 
 @dataclass(frozen=True)
@@ -299,3 +329,161 @@ def _absolute_paths(config: RunConfig) -> RunConfig:
         file = str(Path(config.net.warm_start).expanduser().absolute())
         config = replace(config, net=replace(config.net, warm_start=file))
     return config
+
+
+def default_net(data: DataSet) -> str:
+    """The network for data that come without one: tables have few rows and need few units."""
+    return "mlp:400,400" if len(data.input_shape) > 1 else "mlp:50"
+
+
+def build_net(name: str | None, data: DataSet, n_outputs: int) -> nn.Module:
+    """The network of a name, sized for a data set."""
+    name = name or default_net(data)
+    shape = data.input_shape
+    kind, _, rest = name.partition(":")
+    if kind == "module":
+        return nets.from_path(name, shape, n_outputs)
+    if kind == "mlp":
+        return _mlp(name, rest, shape, n_outputs)
+    if name not in NETS:
+        raise UsageError(
+            f"--net must be one of {', '.join(NETS)}, mlp:WIDTHS or module:package.file.factory; "
+            f"got {name!r}.{did_you_mean(name, NETS)}"
+        )
+    factory: Callable[[tuple[int, ...], int], nn.Module]
+    factory = getattr(nets, name.replace("-", "_"))
+    return factory(shape, n_outputs)
+
+
+def _mlp(name: str, rest: str, shape: tuple[int, ...], n_outputs: int) -> nn.Module:
+    widths, _, activation = rest.partition(":")
+    parts = [part.strip() for part in widths.split(",")] if widths else []
+    if not all(part.isdecimal() for part in parts):
+        raise UsageError(f"--net mlp must read mlp:400,400 or mlp:50:tanh, got {name!r}.")
+    chosen: nets.Activation = activation or "relu"  # type: ignore[assignment]
+    return nets.mlp(shape, n_outputs, widths=[int(part) for part in parts], activation=chosen)
+
+
+def resolve_schedule(
+    schedule: ScheduleConfig,
+    engine: EngineConfig,
+    *,
+    task: str,
+    n_epochs: float,
+    n_data: int | None = None,
+) -> ScheduleConfig:
+    """Fill the gaps of a schedule with recommended values."""
+    gaps = recommended_schedule(engine, task=task, n_epochs=n_epochs, n_data=n_data)
+    return replace(schedule, **{k: v for k, v in gaps.items() if getattr(schedule, k) is None})
+
+
+def resolve_pruning(config: PruningConfig, engine: EngineConfig) -> PruningConfig:
+    """Fill in the score: signal to noise where there is noise; refuse what cannot be done."""
+    entry = ENGINES[engine.name]
+    if config.zeros is not None and config.keep_units is not None:
+        raise UsageError("give either --zeros or --keep-units, not both.")
+    if entry.prunes == "units" and config.zeros is not None:
+        raise UsageError(f"engine {engine.name} removes whole units: give --keep-units.")
+    if config.zeros is None or config.score is not None:
+        return config
+    return replace(config, score="snr" if entry.spread else "magnitude")
+
+
+def resolve_length(
+    config: TrainingConfig, engine: EngineConfig, n_data: int, *, table: bool = False
+) -> TrainingConfig:
+    """Fill in the length of the run and the size of a batch."""
+    if config.epochs is not None and config.steps is not None:
+        raise UsageError("give either --epochs or --steps, not both.")
+    size = config.batch_size
+    if size is None:
+        size = recommended_batch_size(engine, n_data, table=table)
+    epochs = config.epochs
+    if epochs is None and config.steps is None:
+        epochs = recommended_epochs(engine, n_data, size, table=table)
+    return replace(config, batch_size=size, epochs=epochs)
+
+
+def check_settings(config: RunConfig) -> None:
+    """Raise for numbers that no data or network could make right."""
+    values = asdict(config)
+    for check, options, section, name in _CHECKS:
+        value = values[section][name]
+        if value is not None:
+            check("train", **options, **{flag_of(section, name): value})
+    for section in ("training", "data"):
+        check_seed("train", **{flag_of(section, "seed"): values[section]["seed"]})
+    if config.training.distill is not None and config.training.distill < 1:
+        raise UsageError(f"--distill must be at least 1, got {config.training.distill}.")
+    if config.training.distill is None and config.training.distill_epochs is not None:
+        raise UsageError("--distill-epochs needs --distill, the number of teachers.")
+
+
+def check_path(name: str) -> None:
+    """Raise if a data set is named by a path that leads nowhere."""
+    kind, colon, rest = name.partition(":")
+    path = Path(rest).expanduser()
+    if not (colon and rest and kind in FILES):
+        return
+    if not path.exists():
+        raise UsageError(f"--data: there is no file or folder {path}.")
+    if kind != "images" and path.is_dir():
+        raise UsageError(f"--data: {path} is a folder; {kind}: needs a file.")
+
+
+def check_varied(data: DataSet, train: Examples) -> None:
+    """Raise unless the targets to learn from differ."""
+    if bool((train.y == train.y[:1]).all()):
+        what = "value" if train.y.is_floating_point() else "class"
+        fix = "Choose another target." if len(data.input_shape) == 1 else "Add another class."
+        raise DataError(
+            f"--data: the target has one {what} only in the rows to learn from; there is nothing "
+            f"to predict. {fix}"
+        )
+
+
+def check_plan(plan: Plan) -> None:
+    """Find now what would otherwise fail once the folder is written, or after minutes."""
+    training = plan.config.training
+    plan.length.check(plan.problem, plan.schedule, plan.pruning, None)
+    if plan.augment is not None:
+        plan.augment.check(plan.problem.x)
+    for name, value in asdict(plan.config.engine).items():
+        if isinstance(value, tuple) and len(value) != training.n_models:
+            flag = flag_of("engine", name)
+            raise UsageError(f"{flag} has {len(value)} numbers; --n-models is {training.n_models}.")
+    if training.distill is not None and not isinstance(plan.problem.likelihood, Categorical):
+        raise UsageError("--distill needs a categorical likelihood.")
+    state: Any = plan.engine.init(  # an engine that cannot take the network says so here
+        plan.problem, torch.Generator().manual_seed(0), training.n_models
+    )
+    if plan.pruning is not None:
+        plan.pruning.check(plan.engine.posterior(plan.problem, state, 0))
+
+
+def what_it_takes(plan: Plan) -> dict[str, Any]:
+    """Parameters, steps and memory of a planned run; activations are not counted."""
+    problem, training = plan.problem, plan.config.training
+    layout = problem.layout
+    state = plan.engine.init(problem, torch.Generator().manual_seed(0), training.n_models)
+    state_bytes = sum(_size(value) for _, value in named_tensors(state))
+    width = problem.initial.element_size()
+    buffers = 4 if getattr(plan.engine, "local", False) else 2  # weights and gradients, stds too
+    work_bytes = buffers * training.n_models * layout.size * width
+    if plan.pruning is not None:
+        work_bytes += 2 * training.n_models * layout.size  # masks
+    return {
+        "parameters": layout.size,
+        "prunable": layout.n_sparse,
+        "examples": problem.n_data,
+        "steps": plan.length.n_steps,
+        "steps_per_epoch": plan.length.per_epoch,
+        "device": str(plan.device),
+        "data_bytes": _size(problem.x) + _size(problem.y),
+        "model_bytes": state_bytes + work_bytes,
+        "checkpoint_bytes": state_bytes,
+    }
+
+
+def _size(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

@@ -7,14 +7,15 @@ from typing import Any
 from bayesieve import __version__
 from bayesieve.assess.evaluate import Evaluation, evaluate
 from bayesieve.assess.predict import ClassPrediction
-from bayesieve.cli.config_files import RECORD, UsageError, to_dict
-from bayesieve.cli.folder import RunFolder
-from bayesieve.cli.loading import Run, load_run
-from bayesieve.cli.results import numbers
 from bayesieve.core.posterior import SparseModel
 from bayesieve.deliver.bundle import save_bundle, stored_bytes
 from bayesieve.deliver.likelihood_json import likelihood_from_json, likelihood_to_json
 from bayesieve.deliver.serving import as_point
+from bayesieve.errors import UsageError
+from bayesieve.runs.config import RECORD, to_dict
+from bayesieve.runs.folder import RunFolder
+from bayesieve.runs.results import numbers
+from bayesieve.runs.run import Run, load_run
 from bayesieve.sieve.compact import compact
 
 

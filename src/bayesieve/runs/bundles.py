@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bayesieve.cli.config_files import UsageError
+from bayesieve.errors import UsageError
 
 
 def check_out(out: Path, *, force: bool) -> None:

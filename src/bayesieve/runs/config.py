@@ -1,30 +1,33 @@
-"""What a training run is made of: one frozen tree of settings, each described once, here.
+"""Settings of a run: one frozen tree, each setting described once, and reading it from files.
 
-A configuration file, the command line's flags and `config.json` in a run folder all speak of these
-fields. A field left at None takes the recommended value of `cli.registry`; `config.json` records
-the values that were used. Nothing here imports torch.
+A configuration file, the command line's flags, the keywords of `runs.train` and `config.json` in a
+run folder all set these fields. A field left at None takes the recommended value of
+`engines.recipes`; `config.json` records the values that were used. Reading is strict about names
+and types, and errors say where the wrong value is. Nothing here imports torch.
 """
 
 # ruff: noqa: RUF009 - `setting` makes a dataclass field, as `field` does
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import Field, asdict, dataclass, field, fields, replace
+from functools import cache
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-Numbers = float | tuple[float, ...]  # one number, or one per model of a population
+from bayesieve.checks import did_you_mean
+from bayesieve.engines.recipes import EngineConfig as EngineConfig
+from bayesieve.engines.recipes import setting
+from bayesieve.errors import UsageError
+
+RECORD = "record"  # what config.json of a run folder holds besides settings
+COMMAND_LINE = "command line"
+_C = TypeVar("_C")
+_WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 Score = Literal["snr", "inclusion", "evidence", "magnitude", "second-moment"]
-EngineName = Literal["map", "flat-vi", "sbnn", "bmr", "horseshoe", "sgld", "sghmc", "tdamp"]
 LikelihoodName = Literal["categorical", "bernoulli", "gaussian", "student-t", "heteroscedastic"]
-PriorName = Literal[
-    "none", "normal", "spike-slab", "layer-scaled", "horseshoe", "gaussian-laplace", "group-sparse"
-]
-
-
-def setting(
-    default: Any, flag: str, help: str, metavar: str | None = None, alias: str | None = None
-) -> Any:
-    """A dataclass field with the flag that sets it (and its other name) and one line of help."""
-    about = {"flag": flag, "help": help, "metavar": metavar, "alias": alias}
-    return field(default=default, metadata=about)
 
 
 @dataclass(frozen=True)
@@ -88,78 +91,6 @@ class NetConfig:
         None, "--warm-start", "Trained weights to start from: a state dict as .safetensors.", "FILE"
     )
     dtype: Literal["float32", "float64"] = setting("float32", "--dtype", "Number format.")
-
-
-@dataclass(frozen=True)
-class EngineConfig:
-    """The algorithm and its numbers; an engine refuses those it has no use for."""
-
-    name: EngineName = setting("sbnn", "--engine", "Algorithm.")
-    preset: Literal["default", "paper"] | None = setting(
-        None, "--preset", "Recommended numbers, or those of the engine's paper."
-    )
-    prior: PriorName | None = setting(
-        None, "--prior", "Prior on the weights: the engine's own unless given."
-    )
-    prior_std: Numbers | None = setting(
-        None, "--prior-std", "Standard deviation of a normal prior.", "FLOAT"
-    )
-    slab_std: Numbers | None = setting(
-        None, "--slab-std", "Spike and slab: standard deviation of weights that matter.", "FLOAT"
-    )
-    spike_std: Numbers | None = setting(
-        None, "--spike-std", "Spike and slab: standard deviation of those that do not.", "FLOAT"
-    )
-    slab_prob: Numbers | None = setting(
-        None, "--slab-prob", "Spike and slab: prior probability that a weight matters.", "FLOAT"
-    )
-    lr: Numbers | None = setting(
-        None, "--lr", "Learning rate; A,B,... gives each of --n-models its own.", "FLOAT"
-    )
-    init_std: Numbers | None = setting(
-        None, "--init-std", "Starting posterior standard deviation.", "FLOAT"
-    )
-    start: Literal["module", "he", "uniform"] | None = setting(
-        None, "--start", "Starting means: the network's own, uniform by fan-in, or (bmr) by width."
-    )
-    optimizer: Literal["adam", "adamw", "sgd"] | None = setting(
-        None, "--optimizer", "Optimiser of the engine."
-    )
-    local: bool | None = setting(
-        None, "--local", "Noise on activations instead of weights (flat-vi, sbnn)."
-    )
-    weight_decay: float | None = setting(None, "--weight-decay", "Weight decay (map).")
-    momentum: float | None = setting(None, "--momentum", "Momentum of sgd (map).")
-    rule: Literal["hierarchical", "savage-dickey", "none"] | None = setting(
-        None, "--rule", "How evidence decides on a weight; none removes nothing (bmr)."
-    )
-    adapt: Literal["sa", "em", "none"] | None = setting(
-        None, "--adapt", "How the prior is learned while sampling (sgld, sghmc)."
-    )
-    temperature: Numbers | None = setting(
-        None, "--temperature", "1 samples the posterior, less is colder (sgld, sghmc).", "FLOAT"
-    )
-    anneal: float | None = setting(
-        None, "--anneal", "Factor on 1 / temperature after each epoch (sgld, sghmc)."
-    )
-    friction: float | None = setting(None, "--friction", "1 - momentum (sghmc).")
-    spike_scale: Numbers | None = setting(
-        None, "--spike-scale", "Laplace scale of weights that do not matter (sgld, sghmc).", "FLOAT"
-    )
-    burn_in: float | None = setting(
-        None, "--burn-in", "Fraction of the run before the first draw is kept (sgld, sghmc)."
-    )
-    draws: int | None = setting(None, "--draws", "Draws kept of a chain (sgld, sghmc).")
-    cycles: int | None = setting(
-        None, "--cycles", "Cosine cycles of the step size over the run (sgld, sghmc)."
-    )
-    group: Literal["units", "inputs", "weights"] | None = setting(
-        None, "--group", "What goes as one (tdamp)."
-    )
-    power: float | None = setting(None, "--power", "Times a datum counts when it is read (tdamp).")
-    memory: float | None = setting(
-        None, "--memory", "Passes until what was read has faded to 1/e (tdamp)."
-    )
 
 
 @dataclass(frozen=True)
@@ -263,3 +194,207 @@ class RunConfig:
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     pruning: PruningConfig = field(default_factory=PruningConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+
+
+@cache
+def sections() -> dict[str, type]:
+    """The sections of a configuration by name."""
+    return dict(get_type_hints(RunConfig))
+
+
+@cache
+def flag_of(section: str, name: str) -> str:
+    """The flag that sets `section.name`."""
+    return next(
+        str(spec.metadata["flag"])
+        for part, spec in all_settings()
+        if (part, spec.name) == (section, name)
+    )
+
+
+def all_settings() -> Iterator[tuple[str, Field[Any]]]:
+    """Every setting: its section and its field."""
+    for section, kind in sections().items():
+        yield from ((section, spec) for spec in fields(kind))
+
+
+def from_dict(values: Mapping[str, Any], where: str, base: RunConfig | None = None) -> RunConfig:
+    """Settings from nested plain data, over those of `base`.
+
+    Args:
+        values: section -> setting -> value.
+        where: file that error messages name; with COMMAND_LINE they name flags.
+        base: settings that `values` overrides; the defaults unless given.
+
+    Example:
+        >>> from_dict({"engine": {"lr": "1e-3"}}, "run.yaml").engine.lr
+        0.001
+        >>> from_dict({"engine": {"learn_rate": 1}}, "run.yaml")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        bayesieve.errors.UsageError: run.yaml: unknown key 'engine.learn_rate'...
+    """
+    config = RunConfig() if base is None else base
+    for name, section in values.items():
+        if name not in sections():
+            raise UsageError(
+                f"{where}: unknown section {name!r}; sections are {', '.join(sections())}."
+                f"{did_you_mean(name, sections())}"
+            )
+        if not isinstance(section, Mapping):
+            raise UsageError(f"{where}: {name} must hold keys and values, got {section!r}.")
+        changed = _section(getattr(config, name), name, section, where)
+        config = replace(config, **{name: changed})
+    return config
+
+
+def to_dict(config: RunConfig) -> dict[str, dict[str, Any]]:
+    """Nested plain data, ready for JSON; `from_dict` undoes it.
+
+    Example:
+        >>> from_dict(to_dict(RunConfig()), "config.json") == RunConfig()
+        True
+    """
+    return {
+        name: {key: list(v) if isinstance(v, tuple) else v for key, v in section.items()}
+        for name, section in asdict(config).items()
+    }
+
+
+def read_config(path: Path, base: RunConfig | None = None) -> RunConfig:
+    """Settings of a YAML, TOML or JSON file, by its ending."""
+    if not path.is_file():
+        raise UsageError(f"{path}: no such configuration file.")
+    text = path.read_text(encoding="utf-8")
+    try:
+        values = _parse(text, path)
+    except ValueError as error:
+        reason = " ".join(str(error).split())
+        raise UsageError(f"{path}: not a valid {path.suffix[1:]} file: {reason}.") from error
+    if not isinstance(values, Mapping):
+        raise UsageError(f"{path}: must hold sections such as data and engine.")
+    settings = {name: value for name, value in values.items() if name != RECORD}
+    return from_dict(settings, str(path), base)
+
+
+def _parse(text: str, path: Path) -> Any:
+    if path.suffix in (".yaml", ".yml"):
+        import yaml
+
+        try:
+            return yaml.safe_load(text) or {}
+        except yaml.YAMLError as error:
+            raise ValueError(error) from error
+    if path.suffix == ".toml":
+        return tomllib.loads(text)
+    if path.suffix == ".json":
+        return json.loads(text)
+    raise UsageError(f"{path}: a configuration file must end in .yaml, .yml, .toml or .json.")
+
+
+def _section(current: _C, name: str, values: Mapping[str, Any], where: str) -> _C:
+    hints = get_type_hints(type(current))
+    changes = {}
+    for key, value in values.items():
+        if key not in hints:
+            known = {f"{part}.{spec.name}" for part, kind in sections().items()
+                     for spec in fields(kind)}  # fmt: skip
+            own = {f"{name}.{spec}" for spec in hints}
+            full = f"{name}.{key}"
+            hint = did_you_mean(full, own) or did_you_mean(full, known)
+            raise UsageError(f"{where}: unknown key {full!r}.{hint}")
+        changes[key] = convert(value, hints[key], _who(type(current), name, key, where))
+    return replace(current, **changes)  # type: ignore[type-var]
+
+
+def _who(kind: type, section: str, key: str, where: str) -> str:
+    """What a message calls a setting: its flag on the command line, its key in a file."""
+    if where != COMMAND_LINE:
+        return f"{where}: {section}.{key}"
+    return next(str(spec.metadata["flag"]) for spec in fields(kind) if spec.name == key)
+
+
+def convert(value: Any, hint: Any, who: str) -> Any:
+    """The value as the type of its field; raises a message that names the field.
+
+    Example:
+        >>> convert("1e-3,1e-2", float | tuple[float, ...], "engine.lr")
+        (0.001, 0.01)
+    """
+    options = get_args(hint) if get_origin(hint) not in (tuple, Literal, None) else (hint,)
+    if value is None and NoneType in options:
+        return None
+    kinds = [kind for kind in options if kind is not NoneType]
+    for kind in kinds:
+        if get_origin(kind) is Literal:
+            return _choice(value, get_args(kind), who)
+    for kind in kinds:
+        found = _as_tuple(value, get_args(kind)[0]) if get_origin(kind) is tuple else (
+            _as_scalar(value, kind)
+        )  # fmt: skip
+        if found is not None:
+            return found
+    raise UsageError(f"{who} must be {_word(kinds[0])}, got {value!r}.")
+
+
+def _choice(value: Any, choices: tuple[str, ...], who: str) -> str:
+    if isinstance(value, bool) and "on" in choices:  # YAML reads on and off as true and false
+        value = "on" if value else "off"
+    if value in choices:
+        return str(value)
+    hint = did_you_mean(str(value), choices)
+    raise UsageError(f"{who} must be one of {', '.join(choices)}; got {value!r}.{hint}")
+
+
+def _as_tuple(value: Any, kind: type) -> tuple[Any, ...] | None:
+    parts = value.split(",") if isinstance(value, str) and kind is float else value
+    if isinstance(parts, str):
+        return (parts,) if kind is str else None
+    if not isinstance(parts, list | tuple):
+        return None
+    found = tuple(_as_scalar(part, kind) for part in parts)
+    return None if any(part is None for part in found) else found
+
+
+def _as_scalar(value: Any, kind: type) -> Any:
+    if kind is float and isinstance(value, int | float | str) and not isinstance(value, bool):
+        try:  # YAML reads 1e-3 as text
+            return float(value)
+        except ValueError:
+            return None
+    if isinstance(value, bool) and kind is not bool:
+        return None
+    return value if isinstance(value, kind) else None
+
+
+def _word(kind: Any) -> str:
+    return _WORDS.get(kind, "a list")
+
+
+def plain_value(text: str) -> bool | int | float | str:
+    """What a text means: true or false, a whole number, a number, or itself.
+
+    Example:
+        >>> [plain_value(text) for text in ("true", "8", "1e-3", "he")]
+        [True, 8, 0.001, 'he']
+    """
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def takes_whole_numbers(setting: str) -> bool:
+    """Whether a setting, section.name, takes whole numbers only; False if there is none of it.
+
+    Example:
+        >>> takes_whole_numbers("training.batch_size"), takes_whole_numbers("engine.lr")
+        (True, False)
+    """
+    section, _, name = setting.partition(".")
+    hint = get_type_hints(sections().get(section, object)).get(name)
+    kinds = (hint,) if get_origin(hint) is None else get_args(hint)
+    return {kind for kind in kinds if kind is not NoneType} == {int}

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bayesieve.cli.config import RunConfig
-from bayesieve.cli.config_files import UsageError, to_dict
-from bayesieve.cli.values import plain_value, takes_whole_numbers
+from bayesieve.errors import UsageError
+from bayesieve.runs.config import RunConfig, plain_value, takes_whole_numbers, to_dict
 
 if TYPE_CHECKING:
     import optuna
@@ -91,7 +90,7 @@ def open_study(out: Path, storage: str | None, name: str, seed: int) -> "optuna.
         import optuna
         from sqlalchemy.exc import ArgumentError, DatabaseError
 
-        from bayesieve.cli.trial_sampler import TrialSampler
+        from bayesieve.runs.trial_sampler import TrialSampler
     except ImportError as error:
         raise ImportError(
             "sweep needs optuna: install it with `pip install 'bayesieve[sweep]'`."

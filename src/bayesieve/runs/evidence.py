@@ -8,17 +8,17 @@ from typing import Any, Final
 from safetensors import SafetensorError, safe_open
 
 from bayesieve.checks import check_choice, check_fraction
-from bayesieve.cli.building import build_data, build_module, make_plan
-from bayesieve.cli.config import DataConfig, EngineConfig, NetConfig, RunConfig, TrainingConfig
-from bayesieve.cli.config_files import UsageError
-from bayesieve.cli.console import markdown_table
-from bayesieve.cli.loading import Run
-from bayesieve.cli.pruning import Pruned
-from bayesieve.cli.results import curve_of
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.posterior import Factorised, Posterior, SparseModel
 from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
+from bayesieve.errors import UsageError
+from bayesieve.runs.build import build_data, build_module, make_plan
+from bayesieve.runs.config import DataConfig, EngineConfig, NetConfig, RunConfig, TrainingConfig
+from bayesieve.runs.results import curve_of
+from bayesieve.runs.run import Run
+from bayesieve.runs.sparse import Pruned
+from bayesieve.runs.text import markdown_table
 from bayesieve.sieve.bmr import evidence_report, reduce, reduce_units, support
 from bayesieve.sieve.prune import prune, reestimate_batchnorm
 from bayesieve.sieve.rules import keep_zeros

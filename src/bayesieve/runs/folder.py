@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from bayesieve import __version__
-from bayesieve.cli.config import RunConfig
-from bayesieve.cli.config_files import RECORD, UsageError, from_dict, to_dict
-from bayesieve.errors import DamagedFileError
+from bayesieve.errors import DamagedFileError, UsageError
+from bayesieve.runs.config import RECORD, RunConfig, from_dict, to_dict
 
 _FILES = (
     "config.json", "metrics.jsonl", "metrics.json", "curve.json", "chains.json", "attack.json",

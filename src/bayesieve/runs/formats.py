@@ -7,11 +7,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from bayesieve.cli.bundles import is_bundle_folder
-from bayesieve.cli.compacting import provenance
-from bayesieve.cli.config_files import UsageError
-from bayesieve.cli.folder import RunFolder
-from bayesieve.cli.loading import load_run
 from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.network import materialise
 from bayesieve.core.posterior import Posterior, SparseModel, posterior_of
@@ -23,6 +18,11 @@ from bayesieve.deliver.bundle import (
     save_bundle,
 )
 from bayesieve.deliver.likelihood_json import likelihood_from_json, likelihood_to_json
+from bayesieve.errors import UsageError
+from bayesieve.runs.bundle import provenance
+from bayesieve.runs.bundles import is_bundle_folder
+from bayesieve.runs.folder import RunFolder
+from bayesieve.runs.run import load_run
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,12 +9,6 @@ import torch
 
 from bayesieve.assess.diagnostics import diagnose
 from bayesieve.assess.evaluate import evaluate
-from bayesieve.cli.building import Plan
-from bayesieve.cli.console import note
-from bayesieve.cli.folder import RunFolder
-from bayesieve.cli.pictures import draw_run
-from bayesieve.cli.report import write_report
-from bayesieve.cli.results import curve_of, draws_label, draws_of, numbers, together
 from bayesieve.core.posterior import (
     Factorised,
     Model,
@@ -25,6 +19,12 @@ from bayesieve.core.posterior import (
 )
 from bayesieve.core.problem import Problem
 from bayesieve.core.storage import load_posterior, save
+from bayesieve.runs.build import Plan
+from bayesieve.runs.folder import RunFolder
+from bayesieve.runs.pictures import draw_run
+from bayesieve.runs.report import write_report
+from bayesieve.runs.results import curve_of, draws_label, draws_of, numbers, together
+from bayesieve.runs.text import note
 from bayesieve.training.checkpoint import has_checkpoint
 from bayesieve.training.distill import soften
 from bayesieve.training.fit import Fit, fit

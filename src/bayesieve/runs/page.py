@@ -11,22 +11,21 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from bayesieve.cli.compacting import provenance
-from bayesieve.cli.config import RunConfig
-from bayesieve.cli.config_files import RECORD, UsageError
-from bayesieve.cli.folder import RunFolder
-from bayesieve.cli.loading import Run, all_chains, load_model, load_run
 from bayesieve.core.network import materialise
 from bayesieve.core.posterior import Model, Samples, SparseModel, has_spread, posterior_of
 from bayesieve.core.storage import save
 from bayesieve.data import DataSet
-from bayesieve.errors import DamagedFileError
+from bayesieve.errors import DamagedFileError, UsageError
 from bayesieve.files import write_atomically
 from bayesieve.report.card import model_card
 from bayesieve.report.collect import collect
 from bayesieve.report.packing import Json
 from bayesieve.report.page import page
 from bayesieve.report.source import Limits, Source
+from bayesieve.runs.bundle import provenance
+from bayesieve.runs.config import RECORD, RunConfig
+from bayesieve.runs.folder import RunFolder
+from bayesieve.runs.run import Run, all_chains, load_model, load_run
 from bayesieve.sieve.scores import SCORES, ScoreName
 
 BEFORE = "posterior-before.safetensors"  # the network a run is compared with, beside its own

@@ -10,10 +10,10 @@ import torch
 from bayesieve.assess import figures
 from bayesieve.assess.metrics import confusion_matrix, reliability_bins
 from bayesieve.assess.predict import ClassPrediction, Prediction, RealPrediction, predict
-from bayesieve.cli.results import DRAWS, Curve, curve_points
 from bayesieve.core.layout import Role
 from bayesieve.core.posterior import Model, SparseModel, has_spread, posterior_of
 from bayesieve.data import DataSet
+from bayesieve.runs.results import DRAWS, Curve, curve_points
 from bayesieve.sieve.prune import kept_per_layer
 
 

@@ -12,8 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bayesieve.cli.bundles import is_bundle_folder
-from bayesieve.cli.config_files import UsageError
 from bayesieve.data import prepare_images, prepare_table
 from bayesieve.data.archives import iterate_files
 from bayesieve.data.files import read_npz
@@ -22,8 +20,9 @@ from bayesieve.data.table_files import read_csv, read_parquet
 from bayesieve.deliver.bundle import Bundle, check_input, read_bundle
 from bayesieve.deliver.onnx_running import OnnxModel, read_onnx
 from bayesieve.deliver.serving import Columns, bundle_columns, onnx_columns, predict_bundle
-from bayesieve.errors import DataError
+from bayesieve.errors import DataError, UsageError
 from bayesieve.files import write_atomically
+from bayesieve.runs.bundles import is_bundle_folder
 
 Row = tuple[object, ...]
 

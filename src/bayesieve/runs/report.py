@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bayesieve.cli.config import RunConfig
-from bayesieve.cli.console import markdown_table
-from bayesieve.cli.pictures import Picture
-from bayesieve.cli.results import quality_header, quality_row
 from bayesieve.data import DataSet
+from bayesieve.runs.config import RunConfig
+from bayesieve.runs.pictures import Picture
+from bayesieve.runs.results import quality_header, quality_row
+from bayesieve.runs.text import markdown_table
 
 _WORDS = {
     "classification": (

@@ -7,7 +7,6 @@ import torch
 
 from bayesieve.assess.diagnostics import differing_buffers, pooled
 from bayesieve.assess.evaluate import Evaluation, error_curve
-from bayesieve.cli.console import as_bytes, as_percent, print_table
 from bayesieve.core.posterior import (
     Factorised,
     Model,
@@ -18,6 +17,7 @@ from bayesieve.core.posterior import (
 )
 from bayesieve.data import Examples
 from bayesieve.engines.sbnn import stuck_in_slab
+from bayesieve.runs.text import as_bytes, as_percent
 from bayesieve.sieve.prune import sparsity_curve
 from bayesieve.sieve.rules import keep_fraction
 from bayesieve.sieve.scores import ScoreName
@@ -94,12 +94,6 @@ def quality_row(label: str, result: Mapping[str, Any]) -> tuple[str, ...]:
     else:
         own = (as_percent(result["error"]), f"{result['nll']:.4f}", as_percent(result["ece"]))
     return (label, *own, *size)
-
-
-def print_quality(title: str, rows: Mapping[str, Mapping[str, Any]]) -> None:
-    """The comparison for people, one line for each named result."""
-    task = "regression" if any("rmse" in own for own in rows.values()) else "classification"
-    print_table(title, quality_header(task), [quality_row(*row) for row in rows.items()])
 
 
 def with_draws(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

@@ -17,13 +17,13 @@ from bayesieve.assess.robustness import (
     pgd_curve,
     rotation_curve,
 )
-from bayesieve.cli.config_files import UsageError
-from bayesieve.cli.folder import RunFolder
-from bayesieve.cli.loading import Run, all_chains, load_run
-from bayesieve.cli.results import draws_of
 from bayesieve.core.posterior import posterior_of
 from bayesieve.data.pixels import PixelScale
+from bayesieve.errors import UsageError
 from bayesieve.files import write_atomically
+from bayesieve.runs.folder import RunFolder
+from bayesieve.runs.results import draws_of
+from bayesieve.runs.run import Run, all_chains, load_run
 
 _UNITS = {
     "fgsm": "largest change of a pixel",

@@ -3,16 +3,15 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from bayesieve.cli.building import build_data, build_network, choose_device, split_off
-from bayesieve.cli.config import RunConfig
-from bayesieve.cli.config_files import UsageError
-from bayesieve.cli.folder import RunFolder
-from bayesieve.cli.results import together
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Model, Samples, has_spread, posterior_of
 from bayesieve.core.storage import load_posterior, load_sparse, read_header
 from bayesieve.data import DataSet, Examples
-from bayesieve.errors import DamagedFileError
+from bayesieve.errors import DamagedFileError, UsageError
+from bayesieve.runs.build import build_data, build_network, choose_device, split_off
+from bayesieve.runs.config import RunConfig
+from bayesieve.runs.folder import RunFolder
+from bayesieve.runs.results import together
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 from torch import Generator
 
 from bayesieve.assess.evaluate import evaluate
-from bayesieve.cli.building import Plan, make_plan
-from bayesieve.cli.config import RunConfig
-from bayesieve.cli.config_files import UsageError, from_dict, to_dict
-from bayesieve.cli.console import note
-from bayesieve.cli.registry import ENGINES
-from bayesieve.cli.searching import Dimension, check_same, open_study
-from bayesieve.errors import DivergedError
+from bayesieve.engines.recipes import ENGINES
+from bayesieve.errors import DivergedError, UsageError
 from bayesieve.files import write_atomically
+from bayesieve.runs.build import Plan, make_plan
+from bayesieve.runs.config import RunConfig, from_dict, to_dict
+from bayesieve.runs.dimensions import Dimension, check_same, open_study
+from bayesieve.runs.text import note
 from bayesieve.sieve.rules import keep_fraction
 from bayesieve.training.fit import fit
 

@@ -6,16 +6,16 @@ from bayesieve.assess import figures
 from bayesieve.assess.evaluate import evaluate
 from bayesieve.assess.metrics import reliability_bins
 from bayesieve.assess.predict import ClassPrediction, predict
-from bayesieve.cli.building import Plan
-from bayesieve.cli.compacting import compact_run
-from bayesieve.cli.console import note
-from bayesieve.cli.folder import RunFolder
-from bayesieve.cli.pictures import Picture, draw_run, first_layer
-from bayesieve.cli.report import write_report
-from bayesieve.cli.reporting import write_run_page
-from bayesieve.cli.results import DRAWS, curve_of, curve_points, numbers
-from bayesieve.cli.training import learn, models_of, save_models
 from bayesieve.core.posterior import Model, SparseModel
+from bayesieve.runs.build import Plan
+from bayesieve.runs.bundle import compact_run
+from bayesieve.runs.folder import RunFolder
+from bayesieve.runs.learn import learn, models_of, save_models
+from bayesieve.runs.page import write_run_page
+from bayesieve.runs.pictures import Picture, draw_run, first_layer
+from bayesieve.runs.report import write_report
+from bayesieve.runs.results import DRAWS, curve_of, curve_points, numbers
+from bayesieve.runs.text import note
 from bayesieve.sieve.prune import kept_per_layer
 from bayesieve.training.fit import fit
 

@@ -7,19 +7,18 @@ from typing import Any
 from torch import Tensor
 
 from bayesieve.assess.evaluate import evaluate
-from bayesieve.cli.building import build_likelihood, build_module, build_roles
-from bayesieve.cli.config import RunConfig
-from bayesieve.cli.config_files import UsageError
-from bayesieve.cli.engines import RunSize
-from bayesieve.cli.folder import RunFolder
-from bayesieve.cli.loading import Run
-from bayesieve.cli.pictures import draw_run
-from bayesieve.cli.registry import build_engine
-from bayesieve.cli.report import write_report
-from bayesieve.cli.results import Curve, curve_of, numbers
 from bayesieve.core.posterior import SparseModel, has_spread
 from bayesieve.core.problem import Problem
 from bayesieve.core.storage import save
+from bayesieve.engines.recipes import RunSize, build_engine
+from bayesieve.errors import UsageError
+from bayesieve.runs.build import build_likelihood, build_module, build_roles
+from bayesieve.runs.config import RunConfig
+from bayesieve.runs.folder import RunFolder
+from bayesieve.runs.pictures import draw_run
+from bayesieve.runs.report import write_report
+from bayesieve.runs.results import Curve, curve_of, numbers
+from bayesieve.runs.run import Run
 from bayesieve.sieve.groups import keep_latency, keep_macs, keep_units
 from bayesieve.sieve.prune import prune, reestimate_batchnorm
 from bayesieve.sieve.rules import Rule, keep_n_of_m, keep_probable, keep_zeros

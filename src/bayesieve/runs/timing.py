@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 from bayesieve.assess.latency import Candidate, ClockName, ProfileRow
 from bayesieve.assess.latency import profile as profile_candidates
-from bayesieve.cli.folder import RunFolder
-from bayesieve.cli.loading import load_run
 from bayesieve.core.network import materialise
 from bayesieve.core.posterior import SparseModel
 from bayesieve.deliver.bundle import read_bundle
 from bayesieve.deliver.onnx_session import OnnxSession
 from bayesieve.deliver.runtime import as_runtime
 from bayesieve.errors import UnsupportedModelError
+from bayesieve.runs.folder import RunFolder
+from bayesieve.runs.run import load_run
 from bayesieve.sieve.compact import compact
 
 _EXAMPLES = 64

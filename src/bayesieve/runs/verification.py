@@ -7,15 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesieve.cli.bundles import is_bundle_folder
-from bayesieve.cli.config_files import UsageError
-from bayesieve.cli.folder import RunFolder
-from bayesieve.cli.loading import load_run
 from bayesieve.core.network import materialise
 from bayesieve.core.posterior import posterior_of
 from bayesieve.deliver.architecture import architecture_source
 from bayesieve.deliver.bundle import Bundle, check_outputs, example_input, read_bundle
-from bayesieve.errors import VerificationError
+from bayesieve.errors import UsageError, VerificationError
+from bayesieve.runs.bundles import is_bundle_folder
+from bayesieve.runs.folder import RunFolder
+from bayesieve.runs.run import load_run
 from bayesieve.sieve.verify import verify
 
 _TOLERANCE = 1e-4  # of recorded outputs, which another machine may have computed

@@ -5,11 +5,11 @@ trains and `thinning` prunes; `ranking` says which differences mean something, `
 into words. Nothing here knows the names of engines: see `cli.methods`.
 """
 
-from bayesieve.compare.measuring import measure
-from bayesieve.compare.ranking import Standing, standings
-from bayesieve.compare.reading import reading, removed_already
-from bayesieve.compare.terms import Budget, Method, Scoring
-from bayesieve.compare.thinning import reachable
+from bayesieve.runs.comparison.budget import Budget, Method, Scoring
+from bayesieve.runs.comparison.measure import measure
+from bayesieve.runs.comparison.rank import Standing, standings
+from bayesieve.runs.comparison.sparse import reachable
+from bayesieve.runs.comparison.words import reading, removed_already
 
 __all__ = [
     "Budget",

@@ -16,7 +16,7 @@ from bayesieve.assess.figures.style import (
     dress,
     new_figure,
 )
-from bayesieve.compare.ranking import HIGHER_IS_BETTER, Standing
+from bayesieve.runs.comparison.rank import HIGHER_IS_BETTER, Standing
 
 _COLUMNS = 3
 _LOG_RANGE = 20  # a panel whose values span more than this factor gets a log scale

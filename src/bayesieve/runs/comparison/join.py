@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bayesieve.cli.compared import PARTIAL, RECORD, Record, finish
-from bayesieve.cli.config_files import UsageError
-from bayesieve.cli.methods import METHODS
+from bayesieve.errors import UsageError
+from bayesieve.runs.comparison.methods import METHODS
+from bayesieve.runs.comparison.page import PARTIAL, RECORD, Record, finish
 
 # What parts are made by, and where.
 _MAY_DIFFER = ("methods", "changes", "seed", "seeds", "device", "compile")

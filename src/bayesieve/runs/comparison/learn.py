@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, nn
 
-from bayesieve.compare.terms import Budget, Method
 from bayesieve.core.posterior import Posterior
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import named_tensors
 from bayesieve.data.augment import Augment
+from bayesieve.runs.comparison.budget import Budget, Method
 from bayesieve.training.compiling import CompileMode
 from bayesieve.training.fit import Fit, fit
 

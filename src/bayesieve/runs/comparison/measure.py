@@ -14,15 +14,15 @@ from bayesieve.assess.evaluate import evaluate
 from bayesieve.assess.metrics import auroc
 from bayesieve.assess.predict import ClassPrediction, predict
 from bayesieve.assess.robustness import Attacked, fgsm_curve
-from bayesieve.compare.dropout import dropout_draws, with_dropout
-from bayesieve.compare.learning import learn
-from bayesieve.compare.terms import Budget, Method, Scoring
-from bayesieve.compare.thinning import reachable, sieved
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Posterior, Samples
 from bayesieve.core.problem import Problem
 from bayesieve.data.augment import Augment
 from bayesieve.errors import UnsupportedModelError
+from bayesieve.runs.comparison.budget import Budget, Method, Scoring
+from bayesieve.runs.comparison.dropout import dropout_draws, with_dropout
+from bayesieve.runs.comparison.learn import learn
+from bayesieve.runs.comparison.sparse import reachable, sieved
 from bayesieve.training.compiling import CompileMode
 
 Numbers = dict[str, float]  # what one seed scored, by the name of the metric

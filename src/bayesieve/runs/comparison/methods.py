@@ -5,12 +5,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bayesieve.checks import did_you_mean
-from bayesieve.cli.config import RunConfig
-from bayesieve.cli.config_files import UsageError, from_dict
-from bayesieve.cli.engines import RunSize
-from bayesieve.cli.registry import ENGINES, build_engine, resolve_engine, resolve_schedule
-from bayesieve.cli.values import plain_value
-from bayesieve.compare import Budget, Method
+from bayesieve.engines.recipes import (
+    ENGINES,
+    RunSize,
+    build_engine,
+    resolve_engine,
+)
+from bayesieve.errors import UsageError
+from bayesieve.runs.build import resolve_schedule
+from bayesieve.runs.comparison import Budget, Method
+from bayesieve.runs.config import RunConfig, from_dict, plain_value
 from bayesieve.training.plan import Plan as Length
 from bayesieve.training.schedule import Schedule
 

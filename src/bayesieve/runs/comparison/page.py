@@ -8,9 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bayesieve.cli.console import markdown_table
-from bayesieve.compare import Standing, reading, removed_already, standings
 from bayesieve.files import write_atomically
+from bayesieve.runs.comparison import Standing, reading, removed_already, standings
+from bayesieve.runs.text import markdown_table
 
 RECORD = "compare.json"
 PARTIAL = "compare.partial.json"  # what a comparison that is still running, or died, has so far
@@ -40,7 +40,7 @@ def finish(result: Record, out: Path, *, figures: bool) -> Record:
     result["table"] = _table(result["methods"], found)
     if figures:
         from bayesieve.assess.figures.style import save
-        from bayesieve.compare.figures import comparison_figure
+        from bayesieve.runs.comparison.figures import comparison_figure
 
         names = [own["name"] for own in result["methods"]]
         save(comparison_figure(found, names), out / "compare.png")

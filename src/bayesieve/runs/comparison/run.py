@@ -10,21 +10,31 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bayesieve.checks import check_fraction
-from bayesieve.cli.building import build_augment, build_likelihood, build_module, choose_device
-from bayesieve.cli.compared import finish, write_partial
-from bayesieve.cli.config import NetConfig, TrainingConfig
-from bayesieve.cli.config_files import UsageError
-from bayesieve.cli.console import given_arguments, note
-from bayesieve.cli.methods import METHODS, Section, build_method, check_name, read_changes
-from bayesieve.cli.networks import default_net
-from bayesieve.compare import Budget, Scoring, measure, reachable
 from bayesieve.core.network import Network
 from bayesieve.core.precision import Precision
 from bayesieve.core.problem import Problem
 from bayesieve.data import DataSet, Examples, load_data
 from bayesieve.data.pixels import PixelScale
 from bayesieve.data.preprocessing import centred
-from bayesieve.errors import DivergedError, UnsupportedModelError
+from bayesieve.errors import DivergedError, UnsupportedModelError, UsageError
+from bayesieve.runs.build import (
+    build_augment,
+    build_likelihood,
+    build_module,
+    choose_device,
+    default_net,
+)
+from bayesieve.runs.comparison import Budget, Scoring, measure, reachable
+from bayesieve.runs.comparison.methods import (
+    METHODS,
+    Section,
+    build_method,
+    check_name,
+    read_changes,
+)
+from bayesieve.runs.comparison.page import finish, write_partial
+from bayesieve.runs.config import NetConfig, TrainingConfig
+from bayesieve.runs.text import note
 from bayesieve.training.compiling import CompileMode
 
 
@@ -68,7 +78,7 @@ class Wanted:
 
 
 def run_comparison(
-    wanted: Wanted, numbers: Mapping[str, Any], out: Path, *, figures: bool
+    wanted: Wanted, numbers: Mapping[str, Any], out: Path, *, command: str, figures: bool
 ) -> dict[str, Any]:
     """Measure every method, then write compare.json, .csv, .md and a picture."""
     budget = Budget(**numbers)
@@ -99,7 +109,7 @@ def run_comparison(
         "budget": asdict(budget),
         "data": {"name": data.name, "n_train": len(data.train), "n_scored": len(data.test)},
         "machine": _machine(device),
-        "commands": ["bayesieve " + given_arguments()],
+        "commands": [command],
         "methods": [],
         "left_out": [
             {"name": f"{100 * own:g} % zeros", "reason": why} for own, why in unreachable.items()

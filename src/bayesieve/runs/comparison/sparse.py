@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from bayesieve.compare.learning import models_at_once
-from bayesieve.compare.terms import Budget, Method
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel
 from bayesieve.core.problem import Problem
 from bayesieve.data.augment import Augment
+from bayesieve.runs.comparison.budget import Budget, Method
+from bayesieve.runs.comparison.learn import models_at_once
 from bayesieve.sieve.prune import prune
 from bayesieve.sieve.rules import Rule, fewest_kept, keep_zeros
 from bayesieve.training.compiling import CompileMode

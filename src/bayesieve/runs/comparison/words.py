@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from statistics import fmean
 
-from bayesieve.compare.ranking import Standing
+from bayesieve.runs.comparison.rank import Standing
 
 _PHRASES = {
     "NLL": "the most probable answers (lowest NLL)",

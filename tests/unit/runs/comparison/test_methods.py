@@ -2,13 +2,13 @@
 
 import pytest
 
-from bayesieve.cli.config_files import UsageError
-from bayesieve.cli.methods import METHODS, build_method, read_changes
-from bayesieve.compare import Budget
 from bayesieve.core.priors import GaussianLaplace, Normal
 from bayesieve.engines.bmr import BMR
 from bayesieve.engines.sghmc import SGHMC
 from bayesieve.engines.tdamp import TDAMP
+from bayesieve.errors import UsageError
+from bayesieve.runs.comparison import Budget
+from bayesieve.runs.comparison.methods import METHODS, build_method, read_changes
 
 BUDGET = Budget(epochs=20, batch_size=100, finetune=5)
 

@@ -1,8 +1,8 @@
 """The picture of a comparison."""
 
 from bayesieve.assess.figures.style import BLUE, MUTED, VERMILION
-from bayesieve.compare.figures import comparison_figure
-from bayesieve.compare.ranking import Standing
+from bayesieve.runs.comparison.figures import comparison_figure
+from bayesieve.runs.comparison.rank import Standing
 
 NAMES = ("b", "a", "c")
 

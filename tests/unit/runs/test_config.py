@@ -6,24 +6,26 @@ from dataclasses import fields
 
 import pytest
 
-from bayesieve.cli.config import (
+from bayesieve.engines.bmr import BMR, Reduction
+from bayesieve.engines.recipes import (
+    ENGINES,
+    RunSize,
+    resolve_engine,
+)
+from bayesieve.errors import UsageError
+from bayesieve.runs.build import resolve_length, resolve_pruning, resolve_schedule
+from bayesieve.runs.config import (
     EngineConfig,
     PruningConfig,
     RunConfig,
     ScheduleConfig,
     TrainingConfig,
+    flag_of,
+    from_dict,
+    read_config,
+    sections,
+    to_dict,
 )
-from bayesieve.cli.config_files import UsageError, from_dict, read_config, sections, to_dict
-from bayesieve.cli.engines import RunSize
-from bayesieve.cli.flags import flag_of
-from bayesieve.cli.registry import (
-    ENGINES,
-    resolve_engine,
-    resolve_length,
-    resolve_pruning,
-    resolve_schedule,
-)
-from bayesieve.engines.bmr import BMR, Reduction
 
 EVERYTHING = {
     "data": {"name": "csv:house.csv", "target": "price", "missing": "impute"},

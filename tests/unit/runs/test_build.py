@@ -6,8 +6,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from bayesieve.cli.building import build_module, make_plan
-from bayesieve.cli.config import (
+from bayesieve.core.likelihoods import Bernoulli, Gaussian
+from bayesieve.core.posterior import SparseModel
+from bayesieve.errors import UsageError
+from bayesieve.runs.build import build_module, make_plan
+from bayesieve.runs.config import (
     DataConfig,
     EngineConfig,
     NetConfig,
@@ -15,10 +18,7 @@ from bayesieve.cli.config import (
     RunConfig,
     TrainingConfig,
 )
-from bayesieve.cli.config_files import UsageError
-from bayesieve.cli.results import storage_bytes
-from bayesieve.core.likelihoods import Bernoulli, Gaussian
-from bayesieve.core.posterior import SparseModel
+from bayesieve.runs.results import storage_bytes
 
 CONFIG = RunConfig(
     DataConfig("digits"), NetConfig("mlp:8"), training=TrainingConfig(epochs=1, device="cpu")

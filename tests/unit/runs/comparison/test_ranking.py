@@ -2,8 +2,8 @@
 
 import pytest
 
-from bayesieve.compare.ranking import Standing, critical_difference, standings
-from bayesieve.compare.reading import reading, removed_already
+from bayesieve.runs.comparison.rank import Standing, critical_difference, standings
+from bayesieve.runs.comparison.words import reading, removed_already
 
 OOD = "out-of-distribution AUROC"
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from bayesieve.compare import Budget, Method, Scoring, learning, measure
 from bayesieve.core.likelihoods import Categorical, Gaussian
 from bayesieve.core.priors import LayerScaled
 from bayesieve.core.problem import Problem
@@ -17,6 +16,7 @@ from bayesieve.engines.bmr import BMR, Reduction
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.errors import UnsupportedModelError
+from bayesieve.runs.comparison import Budget, Method, Scoring, learn, measure
 from bayesieve.training.fit import fit
 from bayesieve.training.schedule import Schedule
 
@@ -104,9 +104,9 @@ def test_networks_with_convolutions_train_one_after_another_from_different_weigh
         calls.append((named["n_models"], named["seed"], own.initial))
         return fit(own, *arguments, **named)
 
-    monkeypatch.setattr(learning, "fit", noted)
+    monkeypatch.setattr(learn, "fit", noted)
     method = KINDS["ensemble"]
-    found = learning.learn(method, problem, BUDGET, method.members, 5, None, "off")
+    found = learn.learn(method, problem, BUDGET, method.members, 5, None, "off")
     assert [n for n, _, _ in calls] == [1] * 4  # two members of two repetitions
     assert len({seed for _, seed, _ in calls}) == len({own.sum() for _, _, own in calls}) == 4
     assert torch.equal(calls[0][2], problem.initial)
