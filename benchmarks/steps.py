@@ -54,8 +54,7 @@ from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.horseshoe import HorseshoeVI
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
-from bayesieve.engines.sghmc import SGHMC
-from bayesieve.engines.sgld import SGLD
+from bayesieve.engines.sgmcmc import SGHMC, SGLD
 from bayesieve.nets import conv2_fc2, mlp
 from bayesieve.training.stepper import fast_kernels, make_stepper
 

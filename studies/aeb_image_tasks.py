@@ -10,10 +10,9 @@ from bayesieve.core.precision import Precision
 from bayesieve.core.priors import GaussianLaplace, Normal
 from bayesieve.data.augment import Augment
 from bayesieve.engines import Engine
-from bayesieve.engines.chain import Adapt, Averaging, Chain
 from bayesieve.engines.map import MAP
-from bayesieve.engines.sghmc import SGHMC
-from bayesieve.engines.sgld import SGLD
+from bayesieve.engines.sampling import Adapt, Averaging, Chain
+from bayesieve.engines.sgmcmc import SGHMC, SGLD
 from bayesieve.nets import conv2_bn_fc3, conv2_fc2
 from bayesieve.training.compiling import CompileMode
 

@@ -40,9 +40,8 @@ from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.noise import counter_normals, fresh_keys
 from bayesieve.core.priors import GaussianLaplace
 from bayesieve.core.problem import Problem
-from bayesieve.engines.adaptive_prior import Latents, latents_of, prior_pull, update_latents_
-from bayesieve.engines.chain import Averaging
-from bayesieve.engines.sgld import langevin_move
+from bayesieve.engines.sampling import Averaging, Latents, latents_of, prior_pull, update_latents_
+from bayesieve.engines.sgmcmc import langevin_move
 from bayesieve.training.compiling import compiler_missing
 from studies.aeb_arguments import count
 from studies.aeb_journal import Journal

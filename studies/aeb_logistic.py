@@ -37,8 +37,8 @@ from bayesieve.core.likelihoods import Bernoulli
 from bayesieve.core.priors import GaussianLaplace
 from bayesieve.core.problem import Problem
 from bayesieve.core.rows import Rows
-from bayesieve.engines.chain import Adapt, Averaging, Chain
-from bayesieve.engines.sgld import SGLD
+from bayesieve.engines.sampling import Adapt, Averaging, Chain
+from bayesieve.engines.sgmcmc import SGLD
 from bayesieve.training.fit import Fit, fit
 from studies.aeb_arguments import count
 from studies.aeb_journal import Journal, Row, table

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from bayesieve.core.layout import Roles
 from bayesieve.core.precision import Precision
 from bayesieve.core.priors import GaussianLaplace, Normal
-from bayesieve.engines.chain import Adapt, Averaging, Chain
-from bayesieve.engines.sghmc import SGHMC
+from bayesieve.engines.sampling import Adapt, Averaging, Chain
+from bayesieve.engines.sgmcmc import SGHMC
 from bayesieve.training.compiling import CompileMode
 
 METHODS: dict[str, Adapt] = {"a-sghmc": "none", "a-sghmc-em": "em", "a-sghmc-sa": "sa",

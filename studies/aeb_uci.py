@@ -35,9 +35,9 @@ from bayesieve.core.problem import Problem
 from bayesieve.core.rows import Rows
 from bayesieve.data import load_data
 from bayesieve.data.examples import DataSet
-from bayesieve.engines.chain import Adapt, Averaging, Chain
 from bayesieve.engines.map import MAP
-from bayesieve.engines.sghmc import SGHMC
+from bayesieve.engines.sampling import Adapt, Averaging, Chain
+from bayesieve.engines.sgmcmc import SGHMC
 from bayesieve.nets import mlp
 from bayesieve.training.fit import Fit, fit
 from bayesieve.training.schedule import Schedule

@@ -41,14 +41,14 @@ if TYPE_CHECKING:
     from bayesieve.deliver.runtime import as_runtime as as_runtime
     from bayesieve.engines.bmr import BMR as BMR
     from bayesieve.engines.bmr import Reduction as Reduction
-    from bayesieve.engines.chain import Averaging as Averaging
-    from bayesieve.engines.chain import Chain as Chain
     from bayesieve.engines.flat_vi import FlatVI as FlatVI
     from bayesieve.engines.horseshoe import HorseshoeVI as HorseshoeVI
     from bayesieve.engines.map import MAP as MAP
+    from bayesieve.engines.sampling import Averaging as Averaging
+    from bayesieve.engines.sampling import Chain as Chain
     from bayesieve.engines.sbnn import SBNN as SBNN
-    from bayesieve.engines.sghmc import SGHMC as SGHMC
-    from bayesieve.engines.sgld import SGLD as SGLD
+    from bayesieve.engines.sgmcmc import SGHMC as SGHMC
+    from bayesieve.engines.sgmcmc import SGLD as SGLD
     from bayesieve.engines.tdamp import TDAMP as TDAMP
     from bayesieve.estimators import SieveClassifier as SieveClassifier
     from bayesieve.estimators import SieveRegressor as SieveRegressor
@@ -110,16 +110,16 @@ _HOME = {
     "export_onnx": "deliver.onnx_export",
     "export_pt2": "deliver.pt2",
     "as_runtime": "deliver.runtime",
-    "Averaging": "engines.chain",
-    "Chain": "engines.chain",
+    "Averaging": "engines.sampling",
+    "Chain": "engines.sampling",
     "BMR": "engines.bmr",
     "Reduction": "engines.bmr",
     "FlatVI": "engines.flat_vi",
     "HorseshoeVI": "engines.horseshoe",
     "MAP": "engines.map",
     "SBNN": "engines.sbnn",
-    "SGHMC": "engines.sghmc",
-    "SGLD": "engines.sgld",
+    "SGHMC": "engines.sgmcmc",
+    "SGLD": "engines.sgmcmc",
     "TDAMP": "engines.tdamp",
     "SieveClassifier": "estimators",
     "SieveRegressor": "estimators",

@@ -22,13 +22,12 @@ from bayesieve.core.priors import (
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import named_tensors, restore_, snapshot
 from bayesieve.engines.bmr import BMR, Reduction
-from bayesieve.engines.chain import Averaging, Chain
 from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.horseshoe import HorseshoeVI
 from bayesieve.engines.map import MAP
+from bayesieve.engines.sampling import Averaging, Chain
 from bayesieve.engines.sbnn import SBNN
-from bayesieve.engines.sghmc import SGHMC
-from bayesieve.engines.sgld import SGLD
+from bayesieve.engines.sgmcmc import SGHMC, SGLD
 from bayesieve.engines.tdamp import TDAMP
 from bayesieve.engines.tdamp.state import moments
 from bayesieve.errors import UnsupportedModelError

@@ -16,9 +16,8 @@ from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.priors import GaussianLaplace, Normal
 from bayesieve.core.problem import Problem
-from bayesieve.engines.chain import Averaging, Chain
-from bayesieve.engines.sghmc import SGHMC
-from bayesieve.engines.sgld import SGLD
+from bayesieve.engines.sampling import Averaging, Chain
+from bayesieve.engines.sgmcmc import SGHMC, SGLD
 from problems import conjugate, known_support, logistic, normal, run, seeded
 
 pytestmark = pytest.mark.slow

@@ -14,7 +14,7 @@ from bayesieve.core.problem import Problem
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.data.preprocessing import image_recipe
 from bayesieve.engines.map import MAP
-from bayesieve.engines.sgld import SGLD
+from bayesieve.engines.sgmcmc import SGLD
 from studies import aeb_images, aeb_resnet
 from studies.aeb_arguments import prior_pairs, splits
 from studies.aeb_journal import Journal

@@ -13,8 +13,8 @@ from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.noise import fresh_keys
 from bayesieve.core.priors import GaussianLaplace
 from bayesieve.core.problem import Problem
-from bayesieve.engines.chain import Averaging, Chain
-from bayesieve.engines.sgld import SGLD
+from bayesieve.engines.sampling import Averaging, Chain
+from bayesieve.engines.sgmcmc import SGLD
 from problems import seeded
 from studies import aeb_linear
 from studies.aeb_linear_table import SETTINGS, shown, summary

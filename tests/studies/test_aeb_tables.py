@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from bayesieve.core.priors import GaussianLaplace
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.engines.map import MAP
-from bayesieve.engines.sghmc import SGHMC
+from bayesieve.engines.sgmcmc import SGHMC
 from studies import aeb_linear, aeb_logistic, aeb_uci
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bayesieve.core.priors import GaussianLaplace, Normal, Prior, SpikeSlab
     from bayesieve.engines import Engine
     from bayesieve.engines.bmr import Reduction
-    from bayesieve.engines.chain import Chain
+    from bayesieve.engines.sampling import Chain
 
 
 Numbers = float | tuple[float, ...]  # one number, or one per model of a population
@@ -355,14 +355,14 @@ def build_horseshoe(config: EngineConfig, size: RunSize) -> "Engine[Any]":
 
 def build_sgld(config: EngineConfig, size: RunSize) -> "Engine[Any]":
     """Langevin dynamics."""
-    from bayesieve.engines.sgld import SGLD
+    from bayesieve.engines.sgmcmc import SGLD
 
     return SGLD(**_sampling(config, size))
 
 
 def build_sghmc(config: EngineConfig, size: RunSize) -> "Engine[Any]":
     """Hamiltonian dynamics."""
-    from bayesieve.engines.sghmc import SGHMC
+    from bayesieve.engines.sgmcmc import SGHMC
 
     c: Any = config
     return SGHMC(**_sampling(config, size), friction=c.friction)
@@ -411,7 +411,7 @@ def _of_survivors(config: EngineConfig) -> EngineConfig:
 
 def _chain(config: EngineConfig, size: RunSize) -> "Chain":
     """Burn-in, thinning, cycles and cooling in steps."""
-    from bayesieve.engines.chain import Chain
+    from bayesieve.engines.sampling import Chain
 
     c: Any = config
     if not 0 <= c.burn_in < 1:

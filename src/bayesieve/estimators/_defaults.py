@@ -19,13 +19,12 @@ from bayesieve.core.likelihoods import (
 from bayesieve.core.priors import GaussianLaplace, Normal, SpikeSlab
 from bayesieve.engines import Engine
 from bayesieve.engines.bmr import BMR, Reduction
-from bayesieve.engines.chain import Chain
 from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.horseshoe import HorseshoeVI
 from bayesieve.engines.map import MAP
+from bayesieve.engines.sampling import Chain
 from bayesieve.engines.sbnn import SBNN
-from bayesieve.engines.sghmc import SGHMC
-from bayesieve.engines.sgld import SGLD
+from bayesieve.engines.sgmcmc import SGHMC, SGLD
 from bayesieve.engines.tdamp import TDAMP
 from bayesieve.sieve.scores import ScoreName
 from bayesieve.training.schedule import Schedule

@@ -23,8 +23,8 @@ from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Samples
 from bayesieve.core.storage import load_posterior, save
-from bayesieve.engines.chain import Chain
-from bayesieve.engines.sgld import SGLD
+from bayesieve.engines.sampling import Chain
+from bayesieve.engines.sgmcmc import SGLD
 from runs import fit_toy, toy, with_batch_norm
 
 NETWORK = Network.of(nn.Linear(2, 1), Gaussian())

@@ -10,9 +10,8 @@ from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.priors import GaussianLaplace
 from bayesieve.core.problem import Problem
-from bayesieve.engines.chain import Averaging, Chain
-from bayesieve.engines.sghmc import SGHMC
-from bayesieve.engines.sgld import SGLD
+from bayesieve.engines.sampling import Averaging, Chain
+from bayesieve.engines.sgmcmc import SGHMC, SGLD
 from bayesieve.sieve.schedule import AnnealedPruning
 from bayesieve.training.fit import fit
 from problems import known_support, seeded

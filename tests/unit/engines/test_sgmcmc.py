@@ -12,9 +12,8 @@ from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.noise import counter_normals, fresh_keys
 from bayesieve.core.priors import GaussianLaplace, Normal
 from bayesieve.core.problem import Problem
-from bayesieve.engines.chain import Chain
-from bayesieve.engines.sghmc import SGHMC
-from bayesieve.engines.sgld import SGLD
+from bayesieve.engines.sampling import Chain
+from bayesieve.engines.sgmcmc import SGHMC, SGLD
 from problems import conjugate, no_data, run, seeded
 
 F64 = torch.float64

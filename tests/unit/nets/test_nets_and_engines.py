@@ -12,8 +12,7 @@ from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.horseshoe import HorseshoeVI
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
-from bayesieve.engines.sghmc import SGHMC
-from bayesieve.engines.sgld import SGLD
+from bayesieve.engines.sgmcmc import SGHMC, SGLD
 from bayesieve.nets import lenet5_wide, mixer, mlp, vit
 from bayesieve.sieve.compact import compact
 from bayesieve.sieve.prune import prune

@@ -8,7 +8,7 @@ from bayesieve.core.batch import Batch
 from bayesieve.core.layout import Role
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.problem import Problem
-from bayesieve.engines.sghmc import SGHMC
+from bayesieve.engines.sgmcmc import SGHMC
 from bayesieve.nets.cnn import conv2_bn_fc3, conv2_fc2
 from bayesieve.nets.resnet import resnet, resnet20, resnet32
 from bayesieve.nets.vgg import vgg

@@ -9,7 +9,7 @@ from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.problem import Problem
 from bayesieve.data.augment import Augment
 from bayesieve.engines.map import MAP
-from bayesieve.engines.sghmc import SGHMC
+from bayesieve.engines.sgmcmc import SGHMC
 from bayesieve.training.fit import fit
 from bayesieve.training.interrupts import Interrupted
 from bayesieve.training.options import Saving

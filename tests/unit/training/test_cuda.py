@@ -10,13 +10,12 @@ from bayesieve.core.priors import GaussianLaplace
 from bayesieve.core.problem import Problem
 from bayesieve.data.augment import Augment
 from bayesieve.engines.bmr import BMR
-from bayesieve.engines.chain import Chain
 from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.horseshoe import HorseshoeVI
 from bayesieve.engines.map import MAP
+from bayesieve.engines.sampling import Chain
 from bayesieve.engines.sbnn import SBNN
-from bayesieve.engines.sghmc import SGHMC
-from bayesieve.engines.sgld import SGLD
+from bayesieve.engines.sgmcmc import SGHMC, SGLD
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.training.draws import DrawsTo, read_draws
 from bayesieve.training.fit import fit

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from bayesieve.assess.diagnostics import pooled
-from bayesieve.engines.chain import Chain
 from bayesieve.engines.map import MAP
-from bayesieve.engines.sghmc import SGHMC
+from bayesieve.engines.sampling import Chain
+from bayesieve.engines.sgmcmc import SGHMC
 from bayesieve.sieve.schedule import AnnealedPruning
 from bayesieve.training.draws import DrawsTo, read_draws
 from bayesieve.training.interrupts import Interrupted

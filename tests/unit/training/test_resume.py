@@ -9,12 +9,12 @@ import torch
 
 from bayesieve.core.priors import GaussianLaplace, Normal, SpikeSlab
 from bayesieve.engines.bmr import BMR
-from bayesieve.engines.chain import Chain
 from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.horseshoe import HorseshoeVI
 from bayesieve.engines.map import MAP
+from bayesieve.engines.sampling import Chain
 from bayesieve.engines.sbnn import SBNN
-from bayesieve.engines.sghmc import SGHMC
+from bayesieve.engines.sgmcmc import SGHMC
 from bayesieve.sieve.schedule import AnnealedPruning, GradualPruning
 from bayesieve.sieve.scores import magnitude_score
 from bayesieve.training.checkpoint import has_checkpoint

@@ -4,7 +4,7 @@ import pytest
 
 from bayesieve.core.priors import GaussianLaplace, Normal
 from bayesieve.engines.bmr import BMR
-from bayesieve.engines.sghmc import SGHMC
+from bayesieve.engines.sgmcmc import SGHMC
 from bayesieve.engines.tdamp import TDAMP
 from bayesieve.errors import UsageError
 from bayesieve.runs.comparison import Budget

@@ -1,0 +1,631 @@
+"""Markov chains over the weights: settings, state, gradient, kept draws, and a learned prior.
+
+The engines in sgmcmc.py differ only in how a chain moves; everything around the move is here. The
+chain axis is the population axis k. The newest place of the ring of draws always has the current
+position, so that keeping a draw needs no branch inside a captured step. With each draw the ring
+keeps the running statistics that its normalisation layers had at that step.
+
+A `GaussianLaplace` prior has latent numbers. After each move, with ω the weight of the newest
+estimate, stochastic approximation sets
+
+    ρ ← (1 - ω) ρ + ω ρ̃ (eq. 12),  κ ← (1 - ω) κ + ω κ̃(ρ) (eq. 13),
+    δ ← (1 - ω) δ + ω δ̃(ρ) (eq. 15),  σ² ← (1 - ω) σ² + ω σ̃² (eq. 14).
+
+ω = 1 is the EM variant. Where σ is also the noise of a Gaussian likelihood, the gradient of the
+data is rescaled from the noise_std of the likelihood to σ.
+
+Reference: [Deng], algorithm 1.
+Departures: ω falls ten times lower by default than in the paper's regression, whose latents settle
+before the weights have moved; σ̃ uses the residuals at the point where the gradient was taken, which
+saves a forward pass; a pruned weight has the ρ of 0 and does not count for δ and σ; in the first
+steps σ² may follow the residuals alone (eq. L3 of docs/theory/sgld.md).
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch
+from torch import Generator, Tensor
+
+from bayesieve.checks import (
+    check_choice,
+    check_fraction,
+    check_kind,
+    check_not_negative,
+    check_positive,
+)
+from bayesieve.core import priors
+from bayesieve.core.batch import Batch
+from bayesieve.core.likelihoods import Gaussian
+from bayesieve.core.network import EXTRA_PREFIX
+from bayesieve.core.noise import counter_normals, fresh_keys
+from bayesieve.core.norm_statistics import flat_statistics, named_statistics, statistics_names
+from bayesieve.core.posterior import Posterior, Samples
+from bayesieve.core.priors import GaussianLaplace, Normal, Number, per_model
+from bayesieve.core.problem import Problem
+from bayesieve.core.state import Controls
+
+Adapt = Literal["none", "sa", "em"]
+_RMS_DECAY, _RMS_FLOOR = 0.99, 1e-5  # of the preconditioner, per example
+# Weight of the newest residuals while σ settles and in the noise of predictions: a hundred batches.
+_NOISE_WEIGHT = 0.01
+
+
+@dataclass(frozen=True)
+class Averaging:
+    """How fast the prior's latent numbers follow the chain: ω = min(1, weight (k + delay)^-power).
+
+    Args:
+        weight: factor of ω.
+        delay: steps before ω begins to fall.
+        power: in (0, 1].
+        scale: whether σ is learned.
+        slab_prob: whether δ of each layer is learned.
+        noise_first: real targets: first steps in which σ² follows the residuals alone, so that the
+            search for what matters does not depend on the σ it begins with.
+
+    Example:
+        >>> round(Averaging(weight=10.0).omega(torch.tensor(0.0)).item(), 4)  # 10 · 1000^-0.7
+        0.0794
+    """
+
+    weight: float = 1.0
+    delay: float = 1000.0
+    power: float = 0.7
+    scale: bool = True
+    slab_prob: bool = True
+    noise_first: int = 0
+
+    def __post_init__(self) -> None:
+        check_positive("Averaging", weight=self.weight, power=self.power)
+        check_not_negative("Averaging", delay=self.delay, noise_first=self.noise_first)
+        check_fraction("Averaging", power=self.power)
+
+    def omega(self, step: Tensor) -> Tensor:
+        """Weight of the newest estimate after `step` steps."""
+        return (self.weight * (step + self.delay) ** -self.power).clamp(max=1)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """What a chain keeps of its path, and how its step size and temperature change.
+
+    Args:
+        burn_in: steps before the first kept draw.
+        thin: steps between kept draws.
+        n_kept: most draws held of one chain; then the oldest go.
+        power: the step size falls as (1 + (k - 1) / delay)^-power.
+        delay: steps before it begins to fall.
+        cycle: steps of a cosine cycle from the full step size to 0; 0 for none.
+        cooling: factor on the temperature after each step; below 1 is simulated annealing.
+        warming: first steps in which the temperature rises linearly from 0: the chain climbs to a
+            mode, as [Rockova]'s search does, before it samples around it.
+
+    Example:
+        >>> round(Chain(cycle=10).factor(torch.tensor(6.0)).item(), 4)  # half-way down a cosine
+        0.5
+    """
+
+    burn_in: int = 0
+    thin: int = 100
+    n_kept: int = 20
+    power: float = 0.0
+    delay: float = 1.0
+    cycle: int = 0
+    cooling: float = 1.0
+    warming: int = 0
+
+    @classmethod
+    def over(
+        cls, n_steps: int, *, n_kept: int = 20, burn_in: float = 0.5, last_temperature: float = 1.0
+    ) -> "Chain":
+        """Draws spread evenly over the end of a run of known length.
+
+        Args:
+            n_steps: length of the run.
+            n_kept: draws kept.
+            burn_in: fraction of the run before the first.
+            last_temperature: factor on the temperature that cooling has reached at the end.
+
+        Example:
+            >>> chain = Chain.over(1000, last_temperature=0.001)
+            >>> chain.burn_in, chain.thin, round(chain.cooling, 4)
+            (500, 25, 0.9931)
+        """
+        check_positive("Chain", n_steps=n_steps, n_kept=n_kept, last_temperature=last_temperature)
+        check_fraction("Chain", burn_in=burn_in)
+        first = min(round(burn_in * n_steps), n_steps - 1)
+        thin = max(1, (n_steps - first) // n_kept)
+        return cls(first, thin, n_kept, cooling=last_temperature ** (1 / n_steps))
+
+    def __post_init__(self) -> None:
+        check_positive("Chain", thin=self.thin, n_kept=self.n_kept, delay=self.delay)
+        check_positive("Chain", cooling=self.cooling)
+        check_not_negative("Chain", burn_in=self.burn_in, power=self.power, cycle=self.cycle)
+        check_not_negative("Chain", warming=self.warming)
+
+    def factor(self, step: Tensor) -> Tensor:
+        """Factor on the step size at step k ≥ 1."""
+        value = torch.ones_like(step)
+        if self.power:
+            value = (1 + (step - 1) / self.delay) ** -self.power
+        if self.cycle:
+            value = value * 0.5 * (1 + torch.cos(math.pi / self.cycle * ((step - 1) % self.cycle)))
+        return value
+
+    def heat(self, step: Tensor) -> Tensor | float:
+        """Factor on the temperature at step k ≥ 1.
+
+        Example:
+            >>> Chain(warming=4).heat(torch.tensor(2.0)).item()
+            0.25
+        """
+        value: Tensor | float = self.cooling ** (step - 1) if self.cooling != 1 else 1.0
+        if self.warming:
+            value = value * ((step - 1) / self.warming).clamp(max=1)
+        return value
+
+    def n_seen(self, step: Tensor) -> Tensor:
+        """Draws kept so far, the current position included, after `step` steps; at least 1.
+
+        In whole numbers: compiled code may divide by multiplying with 1 / thin, whose rounding
+        would take a draw one step early.
+
+        Example:
+            >>> Chain(burn_in=10, thin=7).n_seen(torch.tensor([10.0, 17.0, 18.0])).tolist()
+            [1, 1, 2]
+        """
+        since = step.long() - self.burn_in
+        return ((since + self.thin - 1) // self.thin).clamp(min=1)
+
+
+@dataclass
+class Latents:
+    """Estimates for k chains, P prunable weights and L layers, and the prior's numbers."""
+
+    rho: Tensor  # (k, P)
+    laplace: Tensor  # κ₀, (k, P)
+    gauss: Tensor  # κ₁, (k, P)
+    slab_prob: Tensor  # δ, (k, L)
+    scale: Tensor  # σ, (k, 1)
+    spike_scale: Tensor  # this and the rest: scalar or (k, 1)
+    slab_std: Tensor
+    slab_share: Tensor
+    spike_share: Tensor
+    scale_count: Tensor
+    scale_square: Tensor
+    sizes: tuple[int, ...]  # weights of each layer
+
+
+@dataclass
+class ChainState:
+    """State of k chains."""
+
+    w: Tensor  # (k, d)
+    velocity: Tensor | None  # (k, d), of samplers with momentum
+    square: Tensor | None  # (k, d), running mean square of the gradient, of preconditioned ones
+    draws: Tensor  # (k, n_kept, d)
+    norms: Tensor | None  # (k, n_kept, b), running statistics of normalisation layers
+    average: Tensor  # (k, d), of all positions since burn-in
+    latents: Latents | None  # of a GaussianLaplace prior
+    precision: Tensor  # of Gaussian priors, scalar or (k, 1)
+    step: Tensor  # scalar
+    step_size: Tensor  # scalar or (k, 1)
+    temperature: Tensor  # scalar or (k, 1)
+    controls: Controls
+    generator: Generator
+    n_bayesian: int
+    norm_names: tuple[str, ...]  # the buffers in `norms`
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Settings and methods of a sampler but for its step; the models of a population are chains.
+
+    Numbers may be tuples with one entry per model of a population.
+
+    Args:
+        prior: density of the Bayesian weights; `GaussianLaplace` concerns the prunable ones.
+        step_size: ε; the posterior is in nats over the full data set.
+        temperature: T; 1 samples the posterior, 0 is gradient ascent.
+        adapt: how a `GaussianLaplace` prior is learned: "sa", "em" or "none".
+        averaging: the weights of the stochastic approximation.
+        chain: burn-in, thinning, draws kept, and schedules of step size and temperature.
+        preconditioned: divide the gradient by its running root mean square.
+        start: starting weights: "module" (the model's own) or "he" (uniform in ±√(6 / fan_in)).
+    """
+
+    prior: Normal | GaussianLaplace = field(default_factory=Normal)
+    step_size: Number = 1e-5
+    temperature: Number = 1.0
+    adapt: Adapt = "none"
+    averaging: Averaging = field(default_factory=Averaging)
+    chain: Chain = field(default_factory=Chain)
+    preconditioned: bool = False
+    start: Literal["module", "he"] = "module"
+    _momentum: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        who = type(self).__name__
+        check_kind(who, "prior", self.prior, Normal, GaussianLaplace)
+        check_positive(who, step_size=self.step_size)
+        check_not_negative(who, temperature=self.temperature)
+        check_choice(who, "adapt", self.adapt, ("none", "sa", "em"))
+        check_choice(who, "start", self.start, ("module", "he"))
+        if self.adapt != "none" and not isinstance(self.prior, GaussianLaplace):
+            raise ValueError(
+                f"{who}: adapt={self.adapt!r} needs a GaussianLaplace prior, got "
+                f"{type(self.prior).__name__}. Give that prior (--prior gaussian-laplace), or "
+                "adapt='none' (--adapt none)."
+            )
+
+    def init(self, problem: Problem, generator: Generator, n_models: int = 1) -> ChainState:
+        """Start every chain at the initial weights."""
+        who, prior, latents = type(self).__name__, self.prior, None
+        problem.layout.check_bayesian(who)
+        w = problem.starting_points(n_models, generator, self.start)
+        if isinstance(prior, GaussianLaplace):
+            noise = SharedNoise.of(problem)  # raises where the likelihood does not fit
+            if noise is None and self.averaging.noise_first:
+                raise ValueError(
+                    f"{who}: averaging.noise_first is for real targets; "
+                    "class labels have no residuals. Leave it at 0."
+                )
+            latents = latents_of(prior, problem, w)
+        std = prior.other_std if isinstance(prior, GaussianLaplace) else prior.std
+        names = statistics_names(problem.network)
+        norms = flat_statistics(names, problem.workspace(n_models).all_buffers()) if names else None
+        return ChainState(
+            w=w,
+            velocity=torch.zeros_like(w) if self._momentum else None,
+            square=torch.ones_like(w) if self.preconditioned else None,
+            draws=_ring(w, self.chain.n_kept),
+            norms=None if norms is None else _ring(norms, self.chain.n_kept),
+            average=w.clone(),
+            latents=latents,
+            precision=per_model(std, w) ** -2,
+            step=w.new_zeros(()),
+            step_size=per_model(self.step_size, w),
+            temperature=per_model(self.temperature, w),
+            controls=Controls.neutral(w),
+            generator=generator,
+            n_bayesian=problem.layout.n_bayesian,
+            norm_names=names,
+        )
+
+    def warm_start_(self, state: ChainState, posterior: Posterior) -> None:
+        """Move every chain to the mean of another posterior, in place."""
+        state.w.copy_(posterior.mean)
+        state.average.copy_(posterior.mean)
+        state.draws[:, 0] = posterior.mean
+        names, buffers = state.norm_names, posterior.buffers
+        if state.norms is not None and all(name in buffers for name in names):
+            state.norms[:, 0] = flat_statistics(names, {n: buffers[n][None] for n in names})
+
+    def kl(self, state: ChainState) -> Tensor:
+        """Energy under the prior of the Bayesian weights still trained, in nats, (k,).
+
+        Constants are left out: under an adaptive prior they would change with the latents.
+        """
+        n, keep, trained = state.n_bayesian, state.controls.keep, state.controls.trained
+        w = state.w[:, :n] if keep is None else state.w[:, :n] * keep[:, :n]
+        value = 0.5 * state.precision * w.square()
+        if state.latents is not None:
+            latents, start = state.latents, state.latents.rho.shape[1]
+            penalty = latents.laplace, latents.gauss, latents.scale
+            energy = priors.penalty_energy(w[:, :start], *penalty)
+            value = torch.cat([energy, value[:, start:]], 1)
+        if trained is not None:
+            value = value * trained[:, :n]
+        return value.sum(1, dtype=torch.float64)
+
+    def posterior(self, problem: Problem, state: ChainState, member: int = 0) -> Samples:
+        """The draws of one chain as copies, oldest first, 0 where pruned; inclusion as of now."""
+        seen = int(self.chain.n_seen(state.step).item())
+        rings = [ring[member] for ring in (state.draws, state.norms) if ring is not None]
+        if seen > self.chain.n_kept:
+            rings = [ring.roll(-(seen % len(ring)), 0) for ring in rings]
+        draws, *norms = (ring[:seen].detach().clone() for ring in rings)
+        return self._samples(problem, state, member, draws, *norms)
+
+    def average(self, problem: Problem, state: ChainState, member: int = 0) -> Samples:
+        """The mean of all positions of one chain since burn-in, as a posterior of one draw.
+
+        Its normalisation layers have the last statistics, which are not those of the mean: no batch
+        has gone through it. `sieve.prune.reestimate_batchnorm` computes them.
+        """
+        draws = state.average[member : member + 1].detach().clone()
+        return self._samples(problem, state, member, draws)
+
+    def _samples(
+        self, problem: Problem, state: ChainState, member: int, draws: Tensor,
+        norms: Tensor | None = None,
+    ) -> Samples:  # fmt: skip
+        buffers, statistics = problem.workspace(len(state.w)).buffers(member), {}
+        if norms is not None:
+            statistics = named_statistics(state.norm_names, norms, buffers)
+            buffers |= {name: value.mean(0) for name, value in statistics.items()}
+        logit = None
+        if state.latents is not None and self.adapt != "none":
+            assert isinstance(self.prior, GaussianLaplace)
+            wide = self.prior.ranks_by_inclusion(member)  # inclusion is that of the wider component
+            odds = state.latents.rho[member].logit(eps=1e-7)
+            logit = torch.full_like(state.w[member], torch.inf)
+            logit[problem.layout.sparse] = odds if wide else -odds
+        samples = Samples(problem.network, draws, logit, buffers, statistics)
+        keep = state.controls.keep
+        return samples if keep is None else samples.masked(keep[member])
+
+
+def _ring(first: Tensor, n_kept: int) -> Tensor:
+    """Room for n_kept rows (k, n_kept, ...), the first of them filled."""
+    ring = first.new_zeros(len(first), n_kept, first.shape[1])
+    ring[:, 0] = first
+    return ring
+
+
+@dataclass
+class Slope:
+    """The gradient of the log-likelihood at the current position.
+
+    `log_lik` is (k,), `grad` (k, d); where the prior's scale is also the noise, `square_sum` is the
+    residual sum of squares, (k,).
+    """
+
+    log_lik: Tensor
+    grad: Tensor
+    n_data: int
+    square_sum: Tensor | None = None
+    noise: "SharedNoise | None" = None
+
+
+def slope(problem: Problem, state: ChainState, batch: Batch) -> Slope:
+    """Log-likelihood of all data, estimated from a batch, and its gradient."""
+    weights = problem.workspace(len(state.w)).weights.copy_(state.w)
+    keep, _ = state.controls.factors
+    if keep is not None:
+        weights.mul_(keep)
+    log_lik, grad = problem.value_and_grad(weights, batch)
+    latents = state.latents
+    noise = None if latents is None else SharedNoise.of(problem)
+    square_sum = None
+    if latents is not None and noise is not None:
+        log_lik, square_sum = noise.replaced_(state.w, log_lik, grad, latents.scale)
+    return Slope(log_lik, grad, problem.n_data, square_sum, noise)
+
+
+def normals(problem: Problem, state: ChainState) -> Tensor:
+    """Standard normals for the Bayesian entries, (k, n_bayesian)."""
+    shape = (len(state.w), state.n_bayesian)
+    if problem.compiled and problem.device.type == "cpu":
+        keys = fresh_keys(state.generator)
+        drawn: Tensor = problem.kernel(counter_normals)(shape, keys, state.w.dtype)
+        return drawn
+    return state.w.new_empty(shape).normal_(generator=state.generator)
+
+
+def keep_norms_(engine: Sampler, problem: Problem, state: ChainState) -> None:
+    """Keep the running statistics that go with the new position; in place."""
+    if state.norms is not None:
+        buffers = problem.workspace(len(state.w)).all_buffers()
+        statistics = flat_statistics(state.norm_names, buffers)
+        state.norms.index_copy_(1, _newest(engine.chain, state.step), statistics[:, None])
+
+
+# From here on everything runs inside an engine's kernel, compiled as one piece.
+
+
+def drift(state: ChainState, at: Slope) -> Tensor:
+    """Gradient of log p(D | w) + kl_scale log p(w), in place, (k, d); points have no prior."""
+    grad, w, latents = at.grad, state.w, state.latents
+    weight, start = state.controls.kl_scale, 0
+    if latents is not None:
+        start = latents.rho.shape[1]
+        grad[:, :start].sub_(weight * prior_pull(w, latents))
+    rest = slice(start, state.n_bayesian)
+    grad[:, rest].sub_(weight * state.precision * w[:, rest])
+    return grad
+
+
+def metric(state: ChainState, at: Slope) -> Tensor | None:
+    """Diagonal preconditioner 1 / (root mean square of the gradient per example), or None.
+
+    [Li]'s RMSprop metric without the divergence term, whose neglect is a bias of order
+    1 - 0.99 while the metric still moves.
+    """
+    if state.square is None:
+        return None
+    state.square.lerp_((at.grad / at.n_data).square(), 1 - _RMS_DECAY)
+    return 1 / (state.square.sqrt() + _RMS_FLOOR)
+
+
+def lengths(engine: Sampler, state: ChainState) -> tuple[Tensor, Tensor]:
+    """Step size and temperature of the current step, each scalar or (k, 1)."""
+    chain = engine.chain
+    size = state.step_size * state.controls.lr_scale * chain.factor(state.step)
+    return size, state.temperature * chain.heat(state.step)
+
+
+def after_move_(engine: Sampler, state: ChainState, at: Slope) -> None:
+    """Let the prior follow the new position, and keep the position; in place."""
+    chain, averaging, w, step = engine.chain, engine.averaging, state.w, state.step
+    if state.latents is not None and engine.adapt != "none":
+        omega = averaging.omega(step)
+        if engine.adapt == "em":
+            omega = torch.ones_like(omega)
+        settling = step <= averaging.noise_first if averaging.noise_first else None
+        n_targets = 0 if at.noise is None else at.noise.n_targets
+        update_latents_(
+            state.latents, w, state.controls.keep, omega, averaging, at.square_sum, n_targets,
+            settling,
+        )  # fmt: skip
+    if at.noise is not None and at.noise.column is not None and at.square_sum is not None:
+        w[:, at.noise.column] = at.noise.followed(w, at.square_sum)
+    state.draws.index_copy_(1, _newest(chain, step), w[:, None])
+    state.average.lerp_(w, 1 / (step - chain.burn_in).clamp(min=1))
+
+
+def _newest(chain: Chain, step: Tensor) -> Tensor:
+    """The place in the ring of the current position, (1,)."""
+    return ((chain.n_seen(step) - 1) % chain.n_kept)[None]
+
+
+def latents_of(prior: GaussianLaplace, problem: Problem, w: Tensor) -> Latents:
+    """Starting estimates for weights of shape (k, d)."""
+    layout = problem.layout
+    sparse = (name for name in layout.names if layout.slices[name].start < layout.n_sparse)
+    sizes = tuple(size for _, size in zip(sparse, layout.sizes, strict=False))
+
+    def filled(value: Number, n: int) -> Tensor:
+        return per_model(value, w).expand(len(w), n).clone()
+
+    return Latents(
+        rho=filled(prior.slab_prob, layout.n_sparse),
+        laplace=filled(prior.penalty, layout.n_sparse),
+        gauss=filled(prior.penalty, layout.n_sparse),
+        slab_prob=filled(prior.slab_prob, len(sizes)),
+        scale=filled(prior.scale, 1),
+        spike_scale=per_model(prior.spike_scale, w),
+        slab_std=per_model(prior.slab_std, w),
+        slab_share=per_model(prior.slab_share, w),
+        spike_share=per_model(prior.spike_share, w),
+        scale_count=per_model(prior.scale_count, w),
+        scale_square=per_model(prior.scale_square, w),
+        sizes=sizes,
+    )
+
+
+def prior_pull(w: Tensor, latents: Latents) -> Tensor:
+    """Gradient of the prior's energy for the prunable weights, (k, P)."""
+    prunable = w[:, : latents.rho.shape[1]]
+    return priors.penalty_gradient(prunable, latents.laplace, latents.gauss, latents.scale)
+
+
+def update_latents_(
+    latents: Latents, w: Tensor, keep: Tensor | None, omega: Tensor, averaging: Averaging,
+    square_sum: Tensor | None, n_targets: int, settling: Tensor | None = None,
+) -> None:  # fmt: skip
+    """One round of eqs 12, 13, 15 and 14 in place.
+
+    Args:
+        latents: of k chains.
+        w: (k, d), after the move.
+        keep: (k, d) bool or None; a weight that is not kept has the ρ of 0 and is not counted: as
+            observations of δ and σ zeros that the pruning made would shrink what is left.
+        omega: weight of the new estimates, scalar.
+        averaging: which numbers are learned.
+        square_sum: residual sum of squares, (k,), where σ is also the noise.
+        n_targets: number of targets it sums over, 0 for class labels.
+        settling: bool, scalar or (k, 1): chains whose σ² follows the residuals alone, eq. L3.
+    """
+    n, numbers = latents.rho.shape[1], (latents.spike_scale, latents.slab_std)
+    kept = None if keep is None else keep[:, :n]
+    weights = w[:, :n] if kept is None else w[:, :n] * kept
+    start = priors.log_odds_at_zero(latents.slab_prob, *numbers)  # (k, L)
+    if len(latents.sizes) > 1:  # one number for all weights of a layer
+        pairs = zip(start.split(1, 1), latents.sizes, strict=True)
+        start = torch.cat([column.expand(-1, size) for column, size in pairs], 1)
+    odds = priors.log_odds_from(start, weights, latents.scale, *numbers)
+    latents.rho.lerp_(torch.sigmoid(odds), omega)
+    laplace, gauss = priors.penalties(latents.rho, *numbers)
+    latents.laplace.lerp_(laplace, omega)
+    latents.gauss.lerp_(gauss, omega)
+    if averaging.slab_prob:
+        means = _layer_means(latents.rho, kept, latents.sizes)
+        best = priors.best_slab_prob(means, latents.slab_share, latents.spike_share)
+        latents.slab_prob.lerp_(best, omega)
+    if averaging.scale:
+        _update_scale_(latents, weights, kept, omega, square_sum, n_targets, settling)
+
+
+def _layer_means(rho: Tensor, kept: Tensor | None, sizes: tuple[int, ...]) -> Tensor:
+    """Mean ρ of the weights that each layer keeps, 0 where it keeps none, (k, L)."""
+    if kept is None:
+        return torch.cat([layer.mean(1, keepdim=True) for layer in rho.split(sizes, 1)], 1)
+    layers = zip((rho * kept).split(sizes, 1), kept.split(sizes, 1), strict=True)
+    means = [
+        layer.sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
+        for layer, mask in layers
+    ]
+    return torch.cat(means, 1)
+
+
+def _update_scale_(
+    latents: Latents, weights: Tensor, kept: Tensor | None, omega: Tensor,
+    square_sum: Tensor | None, n_targets: int, settling: Tensor | None,
+) -> None:  # fmt: skip
+    """Eq. 14; while `settling`, eq. L3: the maximiser without the weights."""
+    guess = latents.scale_count * latents.scale_square
+    laplace_sum = (latents.laplace * weights.abs()).sum(1, keepdim=True)
+    squares = (latents.gauss * weights.square()).sum(1, keepdim=True) + guess
+    if square_sum is not None:
+        squares = squares + square_sum[:, None]
+    n_kept = weights.shape[1] if kept is None else kept.sum(1, keepdim=True)
+    count = n_kept + n_targets + latents.scale_count + 2
+    best = priors.best_scale(laplace_sum, squares, count).square()
+    if settling is not None:
+        assert square_sum is not None
+        residual = (square_sum[:, None] + guess) / (n_targets + latents.scale_count + 2)
+        best = torch.where(settling, residual, best)
+        omega = torch.where(settling, _NOISE_WEIGHT, omega)
+    latents.scale.copy_(latents.scale.square().lerp(best, omega).sqrt())
+
+
+@dataclass(frozen=True)
+class SharedNoise:
+    """The Gaussian likelihood whose noise is σ.
+
+    Args:
+        noise_std: the noise of a likelihood that learns none; predictions keep it.
+        n_targets: N · m numbers observed.
+        column: of w, where a likelihood that learns its noise has its logarithm. It follows the
+            residuals, eq. L4, and predictions assume it: σ counts weights too, and is not the noise
+            of the data. None where it learns none.
+    """
+
+    noise_std: float
+    n_targets: int
+    column: int | None = None
+
+    @classmethod
+    def of(cls, problem: Problem) -> "SharedNoise | None":
+        """None for class labels."""
+        likelihood = problem.likelihood
+        if not isinstance(likelihood, Gaussian):
+            return None
+        if problem.weighted:
+            raise ValueError(
+                "GaussianLaplace: with real targets every example counts once; remove the weights."
+            )
+        column = None
+        if likelihood.learned:
+            column = problem.layout.slices[EXTRA_PREFIX + "log_noise_std"].start
+        return cls(likelihood.noise_std, problem.n_data * problem.y[0].numel(), column)
+
+    def assumed(self, w: Tensor) -> Tensor:
+        """The noise in the density of the likelihood at weights (k, d), (k,)."""
+        if self.column is None:
+            return w.new_full((len(w),), self.noise_std)
+        return w[:, self.column].exp()
+
+    def replaced_(
+        self, w: Tensor, log_lik: Tensor, grad: Tensor, scale: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Rescale the gradient, (k, d), to noise σ in place.
+
+        Returns:
+            The log density of all data with noise σ, and Σ (y - ŷ)² over all data, each (k,).
+        """
+        assumed, constant, sigma = self.assumed(w), 0.5 * math.log(2 * math.pi), scale[:, 0]
+        square_sum = -2 * assumed.square() * (log_lik + self.n_targets * (assumed.log() + constant))
+        grad.mul_((assumed[:, None] / scale).square())
+        if self.column is not None:
+            grad[:, self.column] = 0.0  # the noise of predictions follows the residuals
+        missing = self.n_targets * (sigma.log() + constant)
+        return -0.5 * square_sum / sigma.square() - missing, square_sum
+
+    def followed(self, w: Tensor, square_sum: Tensor) -> Tensor:
+        """Eq. L4: the logarithm of the noise that predictions assume, after a batch, (k,)."""
+        before, newest = self.assumed(w).square(), square_sum / self.n_targets
+        return 0.5 * before.lerp(newest, _NOISE_WEIGHT).log()
