@@ -56,7 +56,7 @@ from bayesieve.core.problem import Problem
 from bayesieve.data import load_data
 from bayesieve.data.examples import DataSet
 from bayesieve.deliver.bundle import save_bundle
-from bayesieve.deliver.onnx_session import OnnxSession
+from bayesieve.deliver.onnx_running import OnnxSession
 from bayesieve.deliver.runtime import as_runtime
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.errors import DataError

@@ -141,7 +141,7 @@ def _size(module: nn.Module) -> int:
 
 
 def _onnx(dense: nn.Module, small: nn.Module, x: Tensor, rounds: int) -> dict[str, Any]:
-    from bayesieve.deliver.onnx_session import OnnxSession
+    from bayesieve.deliver.onnx_running import OnnxSession
 
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from bayesieve.deliver.bundle import load as load
     from bayesieve.deliver.bundle import save as save
     from bayesieve.deliver.c_header import export_c as export_c
-    from bayesieve.deliver.onnx_export import export_onnx as export_onnx
+    from bayesieve.deliver.onnx import export_onnx as export_onnx
     from bayesieve.deliver.pt2 import export_pt2 as export_pt2
     from bayesieve.deliver.runtime import as_runtime as as_runtime
     from bayesieve.engines.bmr import BMR as BMR

@@ -1,13 +1,19 @@
-"""Write files so that a crash or a reader never sees half a file."""
+"""Write files whole or not at all, and read JSON that may be damaged or hostile."""
 
 import json
 import os
+import re
 import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from bayesieve.errors import damaged
+
+MAX_JSON_BYTES = 64 << 20
+MAX_DEPTH = 64
 Content = bytes | str | Mapping[str, Any] | list[Any] | Callable[[IO[bytes]], object]
+_TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.S)
 
 
 def write_atomically(path: Path | str, content: Content) -> Path:
@@ -58,3 +64,43 @@ def write_atomically(path: Path | str, content: Content) -> Path:
         finally:
             os.close(folder)
     return Path(path)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read one JSON object from a file, of bounded size and depth.
+
+    Raises:
+        DamagedFileError: the file is too large, nested too deeply, or no JSON object.
+
+    Example:
+        >>> import tempfile
+        >>> read_json(write_atomically(Path(tempfile.mkdtemp()) / "a.json", {"a": [1]}))
+        {'a': [1]}
+    """
+    size = path.stat().st_size
+    if size > MAX_JSON_BYTES:
+        raise damaged(path, f"it has {size} bytes, more than {MAX_JSON_BYTES}")
+    return parse_json(path, path.read_bytes())
+
+
+def parse_json(path: Path, text: bytes, what: str = "it") -> dict[str, Any]:
+    """One JSON object of bounded depth; raises an error that names the file and `what` of it."""
+    depth = 0
+    for token in _TOKENS.finditer(text):
+        if token[0] in (b"[", b"{"):
+            depth += 1
+        elif token[0] in (b"]", b"}"):
+            depth -= 1
+        if depth > MAX_DEPTH:
+            raise damaged(path, f"{what} is nested deeper than {MAX_DEPTH} levels")
+    try:
+        values = json.loads(text.decode("utf-8"), parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, f"{what} is no JSON ({str(error)[:120]})") from error
+    if not isinstance(values, dict):
+        raise damaged(path, f"{what} must hold one JSON object")
+    return values
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(f"{word} is no JSON number")

@@ -16,7 +16,7 @@ import torch
 import bayesieve as bs
 from bayesieve.assess.predict import predict
 from bayesieve.core.network import materialise
-from bayesieve.deliver.onnx_export import export_onnx
+from bayesieve.deliver.onnx import export_onnx
 from bayesieve.nets import mlp
 
 pytestmark = pytest.mark.skipif(

@@ -33,11 +33,17 @@ from bayesieve.core.posterior_horseshoe import UnitScaled
 from bayesieve.core.priors import Normal, Prior, SpikeSlab
 from bayesieve.core.problem import Problem
 from bayesieve.errors import damaged
-from bayesieve.files import write_atomically
+from bayesieve.files import parse_json, write_atomically
 
 FORMAT = 1
 _KEY = "bayesieve"
 _BUFFERS, _DRAW_BUFFERS, _INDEX = "buffers.", "draw_buffers.", "draws.index"
+_CUT = "it is cut off or no safetensors file"
+_MAX_HEADER_BYTES = 16 << 20
+_WIDTHS = {
+    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1,
+    "BOOL": 1,
+}  # fmt: skip
 _PRIORS: dict[str, type[Normal] | type[SpikeSlab]] = {"Normal": Normal, "SpikeSlab": SpikeSlab}
 _FIELDS = {
     "Factorised": ("mean", "std"),
@@ -86,7 +92,7 @@ def save(
         "class": kind,
         "layout": posterior.layout.to_json(),
         "prior": _prior_to_json(getattr(posterior, "prior", None)),
-        "dtype": _dtype_name(posterior.mean.dtype),
+        "dtype": dtype_name(posterior.mean.dtype),
         "extra": dict(extra or {}),
     }
     if isinstance(posterior, Samples):
@@ -153,10 +159,10 @@ def read_header(path: Path | str) -> dict[str, Any]:
 def _load(path: Path, network: Network) -> tuple[Posterior, dict[str, Tensor]]:
     header, tensors = _read(path)
     _check_layout(path, header["layout"], network.layout)
-    if header["dtype"] != _dtype_name(network.dtype):
+    if header["dtype"] != dtype_name(network.dtype):
         raise ValueError(
             f"load: {path} holds {header['dtype']} weights but the network is "
-            f"{_dtype_name(network.dtype)}. Convert the model with .to(dtype) first."
+            f"{dtype_name(network.dtype)}. Convert the model with .to(dtype) first."
         )
     tensors = {name: value.to(network.device) for name, value in tensors.items()}
     logit = tensors.get("logit_inclusion")
@@ -185,12 +191,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Header and tensors of a file, checked as far as possible without a network."""
     if not path.is_file():
         raise FileNotFoundError(f"load: there is no file {path}.")
-    try:
-        with safe_open(path, framework="pt") as stream:
-            metadata = stream.metadata() or {}
-            tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError, OverflowError) as error:
-        raise damaged(path, f"it is cut off or no safetensors file ({error})") from error
+    tensors, metadata = read_tensors(path)
     if _KEY not in metadata:
         raise ValueError(f"load: {path} was not written by bayesieve's save.")
     try:
@@ -284,5 +285,61 @@ def _prior_from_json(row: dict[str, Any] | None) -> Prior | None:
     return _PRIORS[row["class"]](**numbers)
 
 
-def _dtype_name(dtype: torch.dtype) -> str:
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name of a dtype without "torch."."""
     return str(dtype).removeprefix("torch.")
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], Mapping[str, str]]:
+    """Read every tensor of a safetensors file, and its metadata.
+
+    The sizes in the header are compared with the size of the file before anything is allocated.
+    """
+    _check_header(path)
+    try:
+        with safe_open(path, framework="pt") as stream:
+            names = list(stream.keys())
+            # cloned: otherwise the tensors are a window on the file, and change with it
+            return {name: stream.get_tensor(name).clone() for name in names}, (
+                stream.metadata() or {}
+            )
+    except (SafetensorError, OSError, ValueError, OverflowError, RuntimeError) as error:
+        raise damaged(path, f"{_CUT} ({error})") from error
+
+
+def _check_header(path: Path) -> None:
+    size = path.stat().st_size
+    with path.open("rb") as stream:
+        start = stream.read(8)
+        length = int.from_bytes(start, "little")
+        if len(start) < 8 or length > min(size - 8, _MAX_HEADER_BYTES):
+            raise damaged(path, _CUT)
+        header = parse_json(path, stream.read(length), f"{_CUT}: its header")
+    header.pop("__metadata__", None)
+    room = size - 8 - length
+    for name, row in header.items():
+        declared = _declared(row)
+        if declared is None:
+            raise damaged(path, f"tensor {name[:80]!r} is not described as safetensors demand")
+        if declared > room:
+            raise damaged(
+                path, f"tensor {name[:80]!r} declares {declared} bytes, but only {room} follow"
+            )
+
+
+def _declared(row: object) -> int | None:
+    """Bytes that one entry of the header promises; None if it contradicts itself."""
+    if not isinstance(row, dict) or row.get("dtype") not in _WIDTHS:
+        return None
+    shape: Any = row.get("shape")
+    offsets: Any = row.get("data_offsets")
+    if not _are_sizes(shape) or not _are_sizes(offsets) or len(offsets) != 2 or len(shape) > 8:
+        return None
+    n = _WIDTHS[row["dtype"]]
+    for length in shape:
+        n *= length
+    return n if n == offsets[1] - offsets[0] else None
+
+
+def _are_sizes(values: Any) -> bool:
+    return isinstance(values, list) and all(type(v) is int and 0 <= v < 1 << 48 for v in values)

@@ -15,7 +15,10 @@ from torch import Tensor, nn
 
 from bayesieve import __version__
 from bayesieve.deliver._c_text import Lines, indent
-from bayesieve.deliver._exporting import (
+from bayesieve.deliver.c_chain import chain_of
+from bayesieve.deliver.c_steps import Step
+from bayesieve.deliver.c_weights import in_int8
+from bayesieve.deliver.export_checks import (
     check_example,
     check_inputs,
     check_same,
@@ -24,9 +27,6 @@ from bayesieve.deliver._exporting import (
     on_cpu,
     run_module,
 )
-from bayesieve.deliver.c_chain import chain_of
-from bayesieve.deliver.c_steps import Step
-from bayesieve.deliver.c_weights import in_int8
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.files import write_atomically
 

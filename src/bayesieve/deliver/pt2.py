@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from bayesieve.deliver._exporting import (
+from bayesieve.deliver.export_checks import (
     check_example,
     check_inputs,
     check_same,

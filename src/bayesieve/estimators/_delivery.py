@@ -11,7 +11,7 @@ from bayesieve.core.posterior import SparseModel
 from bayesieve.deliver.bundle import save_bundle
 from bayesieve.deliver.c_header import export_c
 from bayesieve.deliver.likelihood_json import likelihood_to_json
-from bayesieve.deliver.onnx_export import export_onnx
+from bayesieve.deliver.onnx import export_onnx
 from bayesieve.deliver.pt2 import export_pt2
 from bayesieve.estimators._tables import Scale
 

@@ -23,10 +23,10 @@ from bayesieve.core.likelihoods import (
 )
 from bayesieve.core.network import materialise
 from bayesieve.core.posterior import Posterior, Samples, SparseModel, has_spread, posterior_of
+from bayesieve.deliver.bundle.graph import trace
 from bayesieve.deliver.c_chain import chain_of
 from bayesieve.deliver.c_steps import ActivationStep, AffineStep, PadStep, PoolStep, Step
 from bayesieve.deliver.c_weights import ConvStep, LinearStep, Weights
-from bayesieve.deliver.graph_json import trace
 from bayesieve.errors import UnsupportedModelError, VerificationError
 from bayesieve.report.packing import Json, index_kind, pack, rounded, short
 from bayesieve.report.quality import factor_90

@@ -94,7 +94,7 @@ def export_to(
             "`bayesieve compact --posterior`."
         )
     if to == "onnx":
-        from bayesieve.deliver.onnx_export import export_onnx
+        from bayesieve.deliver.onnx import export_onnx
 
         export_onnx(
             own.module,

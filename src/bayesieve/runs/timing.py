@@ -14,7 +14,7 @@ from bayesieve.assess.latency import profile as profile_candidates
 from bayesieve.core.network import materialise
 from bayesieve.core.posterior import SparseModel
 from bayesieve.deliver.bundle import read_bundle
-from bayesieve.deliver.onnx_session import OnnxSession
+from bayesieve.deliver.onnx_running import OnnxSession
 from bayesieve.deliver.runtime import as_runtime
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.runs.folder import RunFolder

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from bayesieve.core.network import materialise
 from bayesieve.core.posterior import posterior_of
-from bayesieve.deliver.architecture import architecture_source
 from bayesieve.deliver.bundle import Bundle, check_outputs, example_input, read_bundle
+from bayesieve.deliver.bundle.architecture import architecture_source
 from bayesieve.errors import UsageError, VerificationError
 from bayesieve.runs.bundles import is_bundle_folder
 from bayesieve.runs.folder import RunFolder

@@ -27,13 +27,12 @@ from bayesieve.deliver.bundle import (
     example_input,
     is_bundle,
     load,
-    load_bundle,
     read_bundle,
     save,
     save_bundle,
 )
+from bayesieve.deliver.bundle.packing import pack, unpack
 from bayesieve.deliver.likelihood_json import likelihood_from_json
-from bayesieve.deliver.packing import pack, unpack
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.nets import lenet_300_100
 from bayesieve.sieve.compact import compact
@@ -157,7 +156,6 @@ def test_config_is_kept(tmp_path):
     for text in ("25.00 %", "no, yes", "bs.load", "load_model", "zeros 0.5", "model.safetensors"):
         assert text in card
     assert is_bundle(folder)
-    assert load_bundle is load
 
 
 def test_the_layout_is_that_of_the_hub(tmp_path):

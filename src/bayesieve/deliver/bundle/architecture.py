@@ -5,7 +5,7 @@ import keyword
 from collections.abc import Mapping
 from typing import Any
 
-from bayesieve.deliver import _allowed
+from bayesieve.deliver.bundle import allowed
 
 _HEAD = '''"""The network of this folder in plain torch; written by bayesieve.
 
@@ -72,7 +72,7 @@ def architecture_source(graph: Mapping[str, Any]) -> str:
 
     Example:
         >>> from torch import nn
-        >>> from bayesieve.deliver.graph_json import graph_to_json, trace
+        >>> from bayesieve.deliver.bundle.graph import graph_to_json, trace
         >>> source = architecture_source(graph_to_json(trace(nn.Sequential(nn.Linear(2, 1)))))
         >>> print(source[source.index("class Model") : source.index("def unpack")].rstrip())
         class Model(nn.Module):
@@ -90,8 +90,8 @@ def architecture_source(graph: Mapping[str, Any]) -> str:
     """
     names = _attributes(graph)
     lines = [_HEAD]
-    own = {kind for _, kind, _ in graph["modules"]} & set(_allowed.own_modules())
-    lines += [f"\n{inspect.getsource(_allowed.own_modules()[kind])}" for kind in sorted(own)]
+    own = {kind for _, kind, _ in graph["modules"]} & set(allowed.own_modules())
+    lines += [f"\n{inspect.getsource(allowed.own_modules()[kind])}" for kind in sorted(own)]
     lines += ["\nclass Model(nn.Module):", "    def __init__(self):", "        super().__init__()"]
     for path, kind, arguments in graph["modules"]:
         given = ", ".join(f"{key}={_constant(value)}" for key, value in arguments.items())
@@ -142,9 +142,9 @@ def _forward(graph: Mapping[str, Any], names: Mapping[str, str]) -> list[str]:
             call = f"{values[0]}.{target}({', '.join([*values[1:], *named])})"
         elif target == "getattr":
             call = f"{values[0]}.{arguments[1]}"
-        elif target in _allowed.INFIX:
+        elif target in allowed.INFIX:
             left, right = (f"({v})" if v.startswith("-") else v for v in values)
-            call = f"{left} {_allowed.INFIX[target]} {right}"
+            call = f"{left} {allowed.INFIX[target]} {right}"
         else:
             call = f"{target}({given})"
         lines.append(f"        {name} = {call}")

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from bayesieve.deliver import _allowed
-from bayesieve.deliver.graph_json import graph_from_json, graph_to_json, output_shape, trace
+from bayesieve.deliver.bundle import allowed
+from bayesieve.deliver.bundle.graph import graph_from_json, graph_to_json, output_shape, trace
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.sieve.compaction.attention import HeadAttention
 
@@ -126,10 +126,10 @@ def test_every_argument_of_a_layer_comes_back(layer):
 
 
 def test_the_lists_name_things_that_exist():
-    assert all(callable(function) for function in _allowed.FUNCTIONS.values())
-    assert all(hasattr(torch.Tensor, name) for name in _allowed.METHODS)
-    assert not {"torch.load", "torch.zeros", "torch.save", "eval"} & set(_allowed.FUNCTIONS)
-    assert not {"numpy", "apply_", "map_", "__class__", "repeat"} & _allowed.METHODS
+    assert all(callable(function) for function in allowed.FUNCTIONS.values())
+    assert all(hasattr(torch.Tensor, name) for name in allowed.METHODS)
+    assert not {"torch.load", "torch.zeros", "torch.save", "eval"} & set(allowed.FUNCTIONS)
+    assert not {"numpy", "apply_", "map_", "__class__", "repeat"} & allowed.METHODS
 
 
 # --- what cannot be stored is refused at saving

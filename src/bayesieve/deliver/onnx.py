@@ -28,7 +28,8 @@ from torch import Tensor, nn
 from bayesieve import __version__
 from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.posterior import Posterior
-from bayesieve.deliver._exporting import (
+from bayesieve.deliver._mixture import CLASS_OUTPUTS, REAL_OUTPUTS, bake, reference
+from bayesieve.deliver.export_checks import (
     check_example,
     check_inputs,
     check_same,
@@ -38,7 +39,6 @@ from bayesieve.deliver._exporting import (
     run_module,
     trace,
 )
-from bayesieve.deliver._mixture import CLASS_OUTPUTS, REAL_OUTPUTS, bake, reference
 from bayesieve.deliver.likelihood_json import KNOWN, likelihood_to_json
 from bayesieve.errors import UnsupportedModelError, VerificationError
 from bayesieve.files import write_atomically

@@ -17,11 +17,11 @@ from bayesieve.core.layout import Layout, Role
 from bayesieve.core.network import EXTRA_PREFIX, Network
 from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel
 from bayesieve.core.posterior_horseshoe import UnitScaled
-from bayesieve.deliver._allowed import DTYPES
-from bayesieve.deliver._files import dtype_name
-from bayesieve.deliver.graph_json import graph_from_json, graph_to_json, is_layer, trace
+from bayesieve.core.storage import dtype_name
+from bayesieve.deliver.bundle.allowed import DTYPES
+from bayesieve.deliver.bundle.graph import graph_from_json, graph_to_json, is_layer, trace
+from bayesieve.deliver.bundle.packing import pack, unpack
 from bayesieve.deliver.likelihood_json import likelihood_from_json
-from bayesieve.deliver.packing import pack, unpack
 from bayesieve.errors import UnsupportedModelError, damaged
 
 MASKS, POSTERIOR = "masks.safetensors", "posterior.safetensors"

@@ -1,4 +1,4 @@
-"""What a bundle must be before anything is made of it, and how its weights get into place."""
+"""Read a bundle: check everything it says, then put its weights into place."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,12 +11,13 @@ from torch import Tensor, fx, nn
 
 from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.posterior import Posterior
-from bayesieve.deliver import _stored_posterior as stored
-from bayesieve.deliver._files import read_json, read_tensors
-from bayesieve.deliver.graph_json import graph_from_json, output_shape
+from bayesieve.core.storage import read_tensors
+from bayesieve.deliver.bundle import posterior as stored
+from bayesieve.deliver.bundle.graph import graph_from_json, output_shape
+from bayesieve.deliver.bundle.packing import unpack
 from bayesieve.deliver.likelihood_json import likelihood_from_json
-from bayesieve.deliver.packing import unpack
-from bayesieve.errors import damaged
+from bayesieve.errors import DamagedFileError, damaged
+from bayesieve.files import read_json
 
 FORMAT = "bayesieve-bundle"
 VERSION = 1
@@ -71,7 +72,7 @@ class Bundle:
         if self.config.get("masks") is None:
             return None
         path = self.path / stored.MASKS
-        tensors, _ = read_tensors(path)
+        tensors, _ = _tensors(path)
         return stored.read_keep(path, self.config["masks"], tensors)
 
     @cached_property
@@ -83,7 +84,7 @@ class Bundle:
                 "posterior= (`bayesieve compact --posterior`) to draw from it."
             )
         path = self.path / stored.POSTERIOR
-        return stored.read_posterior(path, self.config, read_tensors(path)[0], self.keep)
+        return stored.read_posterior(path, self.config, _tensors(path)[0], self.keep)
 
 
 def read_bundle(folder: Path | str) -> Bundle:
@@ -97,10 +98,10 @@ def read_bundle(folder: Path | str) -> Bundle:
         hint = "; for a posterior use load_posterior or load_sparse" if folder.is_file() else ""
         raise ValueError(f"load: there is no bundle folder {folder}{hint}.")
     path = folder / "config.json"
-    config = read_json(path)
+    config = _json(path)
     check_config(path, config)
     model_path = folder / "model.safetensors"
-    tensors, _ = read_tensors(model_path)
+    tensors, _ = _tensors(model_path)
     try:
         module = graph_from_json(config["graph"])
         shape = tuple(config["input"]["shape"])
@@ -117,10 +118,24 @@ def read_bundle(folder: Path | str) -> Bundle:
     return Bundle(folder, config, module)
 
 
+def load(folder: Path | str) -> fx.GraphModule:
+    """Read the module of a bundle, in eval mode; it gives the saved one's outputs bit for bit.
+
+    Example:
+        >>> import tempfile
+        >>> from bayesieve.deliver.bundle import save_bundle
+        >>> module, x = nn.Sequential(nn.Linear(3, 2), nn.ReLU()), torch.ones(1, 3)
+        >>> path = save_bundle(module, Path(tempfile.mkdtemp()) / "small")
+        >>> torch.equal(load(path)(x), module(x))
+        True
+    """
+    return read_bundle(folder).module
+
+
 def is_bundle(folder: Path) -> bool:
     """Whether a folder claims to be a bundle."""
     path = folder / "config.json"
-    return path.is_file() and read_json(path).get("format") == FORMAT
+    return path.is_file() and _json(path).get("format") == FORMAT
 
 
 def check_config(path: Path, config: Mapping[str, Any]) -> None:
@@ -188,6 +203,23 @@ def fill(module: fx.GraphModule, config: Mapping[str, Any], stored_as: dict[str,
     left = set(stored_as) - {name + end for name in made for end in _endings(packed.get(name))}
     if left:
         raise ValueError(f"tensor {sorted(left)[0][:80]!r} belongs to no layer")
+
+
+def _json(path: Path) -> dict[str, Any]:
+    _require(path)
+    return read_json(path)
+
+
+def _tensors(path: Path) -> tuple[dict[str, Tensor], Mapping[str, str]]:
+    _require(path)
+    return read_tensors(path)
+
+
+def _require(path: Path) -> None:
+    if not path.is_file():
+        raise DamagedFileError(
+            f"load: {path.parent} is no bundle: the file {path.name} is missing."
+        )
 
 
 def _check_fit(name: str, value: Tensor, slot: Tensor) -> None:

@@ -17,8 +17,9 @@ from bayesieve.core.likelihoods import (
 )
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Samples
-from bayesieve.deliver import _exporting, onnx_export
-from bayesieve.deliver.onnx_export import export_onnx
+from bayesieve.deliver import export_checks
+from bayesieve.deliver import onnx as onnx_export
+from bayesieve.deliver.onnx import export_onnx
 from bayesieve.deliver.quantise import quantise
 from bayesieve.errors import UnsupportedModelError, VerificationError
 
@@ -214,7 +215,7 @@ def test_modules_that_onnx_cannot_express(module, message, tmp_path):
 
 def test_another_result_is_refused_and_the_old_file_kept(tmp_path, monkeypatch):
     module, other = nn.Linear(3, 2), nn.Linear(3, 2)
-    trace = _exporting.trace
+    trace = export_checks.trace
     monkeypatch.setattr(onnx_export, "trace", lambda who, module, x: trace(who, other, x))
     path = tmp_path / "net.onnx"
     path.write_bytes(b"old")

@@ -1,0 +1,359 @@
+"""Write a bundle: all of its files or none, and none that does not read back the same."""
+
+import hashlib
+import json
+import secrets
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save as tensors_to_bytes
+from torch import Tensor, fx, nn
+
+from bayesieve import __version__
+from bayesieve.core import storage
+from bayesieve.core.likelihoods import Likelihood
+from bayesieve.core.posterior import Posterior, SparseModel
+from bayesieve.core.storage import dtype_name
+from bayesieve.deliver.bundle import posterior as stored
+from bayesieve.deliver.bundle.architecture import architecture_source
+from bayesieve.deliver.bundle.graph import graph_from_json, graph_to_json, trace
+from bayesieve.deliver.bundle.packing import pack
+from bayesieve.deliver.bundle.reading import (
+    FORMAT,
+    VERSION,
+    Bundle,
+    check_classes,
+    check_outputs,
+    is_bundle,
+    outputs_of,
+    read_bundle,
+)
+from bayesieve.deliver.card import model_card
+from bayesieve.deliver.likelihood_json import likelihood_to_json
+from bayesieve.errors import VerificationError
+from bayesieve.files import write_atomically
+
+_ABOUT = (
+    "packed tensors are stored as <name>#values and <name>#gaps (zeros before each entry, one "
+    "byte; 255 is 255 zeros and no entry) or <name>#bits (one bit per element, lowest first)"
+)
+
+
+def save(
+    thing: Posterior | SparseModel | nn.Module, path: Path | str, **options: Any
+) -> Path:  # fmt: skip
+    """Write a posterior or sparse model to one file, or a module to a bundle folder.
+
+    Args:
+        thing: what to save.
+        path: file of a posterior or sparse model; folder of a module.
+        options: `extra` of `core.storage.save`, or those of `save_bundle`.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp()) / "small"
+        >>> sorted(p.name for p in save(nn.Linear(2, 1), folder).iterdir())
+        ['README.md', 'architecture.py', 'config.json', 'model.safetensors']
+    """
+    if isinstance(thing, nn.Module):
+        return save_bundle(thing, path, **options)
+    if isinstance(thing, SparseModel | Posterior):
+        return storage.save(thing, path, **options)
+    raise TypeError(
+        f"save: {type(thing).__name__} cannot be saved; give a Posterior, a SparseModel or a "
+        "module."
+    )
+
+
+def save_bundle(
+    module: nn.Module,
+    folder: Path | str,
+    *,
+    example: Tensor | None = None,
+    posterior: Posterior | None = None,
+    sparse: SparseModel | None = None,
+    likelihood: Likelihood | None = None,
+    preprocessing: Mapping[str, Any] | None = None,
+    classes: Sequence[str] | None = None,
+    feature_names: Sequence[str] | None = None,
+    thresholds: Mapping[str, Any] | None = None,
+    metrics: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | None = None,
+    force: bool = False,
+) -> Path:
+    """Write a module to a bundle folder, all or nothing, and check that it reads back the same.
+
+    Args:
+        module: what `compact` returned, or any module that torch.fx can trace.
+        folder: to write; its parent must exist.
+        example: some inputs, (n, ...); needed where the shape of an input is not plain from the
+            preprocessing, the features or a first linear layer.
+        posterior: to store as well, for predictions with uncertainty.
+        sparse: the model before compaction; its masks are stored.
+        likelihood: how outputs become densities; that of `sparse` or `posterior` unless given.
+        preprocessing: recipe from raw data to inputs, plain JSON.
+        classes: their names, in the order of the outputs.
+        feature_names: one per input column.
+        thresholds: what was pruned by, plain JSON.
+        metrics: numbers for metrics.json and the card.
+        config: provenance, plain JSON.
+        force: replace a bundle that lies there.
+
+    Raises:
+        UnsupportedModelError: the module calls something that a bundle cannot hold.
+    """
+    folder = Path(folder)
+    check_free(folder, force=force)
+    traced = trace(module).cpu()
+    weights, tied = _stored_tensors(traced)
+    shape, dtype = _input_of(traced, example, preprocessing, feature_names)
+    graph = graph_to_json(traced)
+    try:
+        outputs = outputs_of(graph_from_json(graph), shape, dtype)
+        check_classes(classes, outputs, None)
+    except ValueError as error:
+        raise ValueError(f"save: {error}.") from error
+    parts, packed = _pack_all(weights)
+    whole = posterior if posterior is not None else (None if sparse is None else sparse.posterior)
+    values: dict[str, Any] = {
+        "format": FORMAT,
+        "format_version": VERSION,
+        "bayesieve_version": __version__,
+        "input": {"shape": list(shape), "dtype": dtype_name(dtype)},
+        "classes": None if classes is None else [str(name) for name in classes],
+        "feature_names": None if feature_names is None else [str(n) for n in feature_names],
+        "likelihood": likelihood_to_json(likelihood, whole),
+        "preprocessing": None if preprocessing is None else dict(preprocessing),
+        "thresholds": None if thresholds is None else dict(thresholds),
+        "provenance": None if config is None else dict(config),
+        "about": _ABOUT,
+        "packed": packed,
+        "tied": tied,
+        "order": {n: order for n, value in weights.items() if (order := _axis_order(value))},
+        "graph": graph,
+    }
+    files = {"model.safetensors": tensors_to_bytes(parts, {"format": "pt"})}
+    if sparse is not None:
+        files[stored.MASKS], values["masks"] = stored.pack_keep(sparse)
+    if posterior is not None:
+        keep = None if sparse is None else sparse.keep
+        files[stored.POSTERIOR], values["posterior"] = stored.pack_posterior(posterior, keep)
+    values["sha256"] = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    values["check"] = check_outputs(traced, shape, dtype)
+    files["config.json"] = _json_rows(values, "config").encode()
+    if metrics is not None:
+        files["metrics.json"] = _json_rows(metrics, "metrics").encode()
+    files["architecture.py"] = architecture_source(graph).encode()
+    sizes = {name: len(data) for name, data in files.items()}
+    files["README.md"] = model_card(folder.name, values, metrics or {}, sizes).encode()
+    _write_folder(folder, files, partial(_check_same, traced), force=force)
+    return folder
+
+
+def copy_bundle(bundle: Bundle, folder: Path | str, *, force: bool = False) -> Path:
+    """Write the same bundle elsewhere; its architecture.py is made anew, its other files copied."""
+    folder = Path(folder)
+    check_free(folder, force=force)
+    names = ("model.safetensors", "config.json", "metrics.json", stored.MASKS, stored.POSTERIOR)
+    paths = [bundle.path / name for name in (*names, "README.md")]
+    files = {path.name: path.read_bytes() for path in paths if path.is_file()}
+    files["architecture.py"] = architecture_source(bundle.config["graph"]).encode()
+    _write_folder(folder, files, partial(_check_same, bundle.module), force=force)
+    return folder
+
+
+def stored_bytes(module: nn.Module) -> int:
+    """Bytes of the weights in model.safetensors, without its header.
+
+    Example:
+        >>> stored_bytes(nn.Linear(3, 2))
+        32
+    """
+    parts, _ = _pack_all(_stored_tensors(trace(module).cpu())[0])
+    return sum(part.numel() * part.element_size() for part in parts.values())
+
+
+def _check_same(module: fx.GraphModule, folder: Path) -> None:
+    try:
+        read = read_bundle(folder)
+    except ValueError as error:
+        raise ValueError(f"save: {_reason(error)}") from error
+    own, found = _stored_tensors(module)[0], _stored_tensors(read.module)[0]
+    if own.keys() != found.keys() or not all(_same_bits(own[n], found[n]) for n in own):
+        raise VerificationError("save: the bundle does not read back as what was written.")
+    if graph_to_json(module) != graph_to_json(read.module):
+        raise VerificationError("save: the graph does not read back as what was written.")
+    if read.config.get("posterior") is not None:
+        read.posterior  # noqa: B018 - reads and checks
+
+
+def _reason(error: ValueError) -> str:
+    return str(error).partition(" is damaged: ")[2] or str(error)
+
+
+def check_free(folder: Path, *, force: bool) -> None:
+    """Raise unless a bundle may be written here; force replaces a bundle, and nothing else."""
+    if not folder.parent.is_dir():
+        raise FileNotFoundError(f"save: the folder {folder.parent} does not exist; create it.")
+    if folder.exists() and not folder.is_dir():
+        raise FileExistsError(f"save: {folder} is a file; a bundle is a folder.")
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return
+    if not force:
+        raise FileExistsError(f"save: {folder} is not empty; use force to replace a bundle.")
+    if not is_bundle(folder):
+        raise FileExistsError(f"save: {folder} holds something else than a bundle; remove it.")
+
+
+def _write_folder(
+    folder: Path, files: Mapping[str, bytes], check: Callable[[Path], None], *, force: bool
+) -> None:
+    """Fill a folder beside the target, check it, then give it its name.
+
+    Args:
+        folder: the target.
+        files: content by name.
+        check: raises if what it reads there is not what it should be.
+        force: replace what lies there.
+    """
+    part = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}.part")
+    old = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}.old")
+    try:
+        part.mkdir()
+        for name, data in files.items():
+            write_atomically(part / name, data)
+        check(part)
+        if force and folder.is_dir():
+            folder.rename(old)
+        try:
+            part.rename(folder)
+        except OSError:
+            if old.is_dir():
+                old.rename(folder)
+            raise
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _stored_tensors(module: fx.GraphModule) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Every tensor once, and the names under which a parameter is met again."""
+    weights: dict[str, Tensor] = {}
+    tied: dict[str, str] = {}
+    first: dict[int, str] = {}
+    named = [*module.named_parameters(remove_duplicate=False),
+             *module.named_buffers(remove_duplicate=False)]  # fmt: skip
+    used = _used_names(module)
+    for name, value in named:
+        if name not in used:
+            continue
+        if id(value) in first:
+            tied[name] = first[id(value)]
+            continue
+        first[id(value)] = name
+        weights[name] = value.detach()
+    return weights, tied
+
+
+def _used_names(module: fx.GraphModule) -> set[str]:
+    """Tensors that the graph reads, by the layers it calls or directly."""
+    used: set[str] = set()
+    for node in module.graph.nodes:
+        if node.op == "get_attr":
+            used.add(str(node.target))
+        elif node.op == "call_module":
+            layer = module.get_submodule(str(node.target))
+            pairs = (*layer.named_parameters(remove_duplicate=False), *layer.named_buffers())
+            used |= {f"{node.target}.{name}" for name, _ in pairs}
+    return used
+
+
+def _axis_order(tensor: Tensor) -> list[int] | None:
+    """Axes from the slowest to the fastest in memory; None where that is the usual order.
+
+    The order changes how sums are rounded, so a bundle keeps it.
+
+    Example:
+        >>> _axis_order(torch.zeros(3, 2)), _axis_order(torch.zeros(3, 2).T)
+        (None, [1, 0])
+    """
+    order = sorted(range(tensor.dim()), key=lambda axis: -tensor.stride()[axis])
+    usual = tensor.is_contiguous() or not tensor.permute(order).is_contiguous()
+    return None if usual else order
+
+
+def _pack_all(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What to store, and how each packed tensor is packed."""
+    parts: dict[str, Tensor] = {}
+    packed: dict[str, Any] = {}
+    for name, value in weights.items():
+        own, how = pack(name, value)
+        parts |= own
+        if how is not None:
+            packed[name] = how
+    return parts, packed
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors agree in dtype, shape and every bit."""
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    return bool((a.reshape(-1).contiguous().view(torch.uint8) ==
+                 b.reshape(-1).contiguous().view(torch.uint8)).all())  # fmt: skip
+
+
+def _input_of(
+    traced: fx.GraphModule,
+    example: Tensor | None,
+    preprocessing: Mapping[str, Any] | None,
+    feature_names: Sequence[str] | None,
+) -> tuple[tuple[int, ...], torch.dtype]:
+    """Shape and dtype of one input, from the most reliable source there is."""
+    first = next((p for p in traced.parameters() if p.is_floating_point()), None)
+    dtype = torch.float32 if first is None else first.dtype
+    if example is not None:
+        return tuple(example.shape[1:]), example.dtype
+    entry = next(iter(traced.graph.nodes))
+    if entry.meta.get("shape") is not None:  # `compact` notes the shapes of its example
+        return tuple(entry.meta["shape"])[1:], dtype
+    if preprocessing is not None and preprocessing.get("kind") == "image":
+        return tuple(preprocessing["shape"]), dtype
+    if feature_names is not None:
+        return (len(feature_names),), dtype
+    reader = next(iter(entry.users), None)
+    if reader is not None and reader.op == "call_module":
+        layer = traced.get_submodule(str(reader.target))
+        if isinstance(layer, nn.Linear):
+            return (layer.in_features,), dtype
+    raise ValueError(
+        "save: the shape of an input is not plain from this module; give example=, a few inputs."
+    )
+
+
+def _json_rows(values: Mapping[str, Any], what: str) -> str:
+    """JSON with one line per entry, and one per row of a graph: readable, yet small."""
+    lines = []
+    for name, value in values.items():
+        if name == "graph":
+            groups = [f'    "{key}": {_lines(rows)}' for key, rows in value.items()]
+            lines.append('  "graph": {\n' + ",\n".join(groups) + "\n  }")
+        else:
+            lines.append(f"  {json.dumps(name)}: {_dumps(value, what)}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _lines(rows: list[Any]) -> str:
+    inside = ",\n      ".join(_dumps(row, "graph") for row in rows)
+    return f"[\n      {inside}\n    ]" if rows else "[]"
+
+
+def _dumps(value: Any, what: str) -> str:
+    """JSON text of plain data."""
+    try:
+        return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"save: {what} must be plain JSON data: {error}.") from error
