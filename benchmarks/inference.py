@@ -153,9 +153,8 @@ def trained(setting: Setting, data: DataSet, epochs: int) -> SparseModel:
         engine,
         epochs=epochs,
         seed=1,
-        schedule=Schedule(lr="cosine", kl=0.1, kl_warmup_epochs=2),
+        schedule=Schedule(lr="cosine", kl=0.1, kl_warmup_epochs=2, compile="off"),
         pruning=GradualPruning(setting.zeros, start=0.1, end=0.7),
-        compile="off",
     )
     posterior = run.posterior
     keep = keep_zeros(setting.zeros)(posterior)

@@ -21,7 +21,7 @@ def main() -> None:
 
     # Four seeds: what changes is the initial weights and the noise.
     engine = bs.SBNN(lr=1e-2, start="he", local=True)
-    run = bs.fit(problem, engine, epochs=20, n_models=4, schedule=schedule)
+    run = bs.fit(problem, [engine] * 4, epochs=20, schedule=schedule)
     errors = [bs.evaluate(q, held_out)["error"] for q in run.posteriors]
     print("seeds       ", "  ".join(f"{error:.3f}" for error in errors))
     print(f"mean         {statistics.fmean(errors):.3f}")

@@ -80,18 +80,20 @@ def train(
         torch.manual_seed(seed)
         model = network(setting, shape, augmented=augment is not None)
     roles = Roles(prune=("fc1.weight",), keep=("conv*.weight", "fc*.weight", "out.weight"))
-    problem = Problem(model, Categorical(), train_on, roles=roles, precision=setting.precision)
+    problem = Problem(
+        model, Categorical(), train_on, roles=roles, precision=setting.precision, augment=augment
+    )
     n_steps = setting.epochs * math.ceil(len(train_on) / setting.batch_size)
     own = engine(setting, len(train_on), n_steps)
     # Point estimates end at a minimum; chains keep moving while they are averaged.
     schedule = (
-        Schedule(lr="cosine", warmup=0.02)
+        Schedule(lr="cosine", warmup=0.02, compile=setting.compile)
         if isinstance(own, MAP)
-        else Schedule(lr=setting.decay, hold=0.5, warmup=0.02)
+        else Schedule(lr=setting.decay, hold=0.5, warmup=0.02, compile=setting.compile)
     )
     run = fit(
-        problem, own, epochs=setting.epochs, batch_size=setting.batch_size, seed=seed,
-        schedule=schedule, augment=augment, device=device, compile=setting.compile,
+        problem.to(device), own, epochs=setting.epochs, batch_size=setting.batch_size, seed=seed,
+        schedule=schedule,
     )  # fmt: skip
     posterior = run.posterior
     assert isinstance(posterior, Samples)

@@ -119,8 +119,8 @@ def run_method(
     nn.init.zeros_(model.weight)
     rows = Rows(torch.arange(n_sets * N).view(n_sets, N))
     data = (x[:, :N].reshape(-1, P), y[:, :N].reshape(-1))
-    problem = Problem(model, Bernoulli(), data, rows=rows)
-    return fit(problem, engine, steps=n_steps, batch_size=N, n_models=n_sets, seed=0, device=device)
+    problem = Problem(model, Bernoulli(), data, rows=rows).to(device)
+    return fit(problem, engine, steps=n_steps, batch_size=N, seed=0)
 
 
 def score(run: Fit, x: Tensor, y: Tensor, truth: Tensor, method: str, first: int = 1) -> list[Row]:

@@ -73,7 +73,10 @@ def posed(data: DataSet, precision: Precision, seed: int) -> Problem:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = resnet20(tuple(data.train.x.shape[1:]), 10)
-    return Problem(model, Categorical(), data.train, roles=roles(), precision=precision)
+    augment = Augment(shift=4, flip=True, fill=PixelScale.of(data.preprocessing).black)
+    return Problem(
+        model, Categorical(), data.train, roles=roles(), precision=precision, augment=augment
+    )
 
 
 def train(
@@ -83,17 +86,16 @@ def train(
     train_on = data.train
     problem = posed(data, setting.precision, seed)
     n_steps = setting.epochs * math.ceil(len(train_on) / setting.batch_size)
-    augment = Augment(shift=4, flip=True, fill=PixelScale.of(data.preprocessing).black)
     dense, weight = setting.method == "dense", 1.0
-    schedule, pruning = Schedule(lr="cosine", warmup=0.05), None
+    schedule, pruning = Schedule(lr="cosine", warmup=0.05, compile=setting.compile), None
     if not dense:
         weight = pull(setting, n_steps)
-        schedule = Schedule(lr="cosine", hold=HOLD, warmup=0.02, kl=weight)
+        schedule = Schedule(lr="cosine", hold=HOLD, warmup=0.02, kl=weight, compile=setting.compile)
         pruning = AnnealedPruning(setting.zeros / 100, end=MASK_END)
     run = fit(
-        problem, engine(setting, len(train_on), n_steps), epochs=setting.epochs,
+        problem.to(device), engine(setting, len(train_on), n_steps), epochs=setting.epochs,
         batch_size=setting.batch_size, seed=seed, schedule=schedule, pruning=pruning,
-        start_from=start, augment=augment, device=device, compile=setting.compile,
+        start_from=start,
     )  # fmt: skip
     return run, weight
 

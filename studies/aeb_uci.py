@@ -73,11 +73,15 @@ def run_method(method: str, sets: list[DataSet], n_steps: int, device: str = "cp
     rows = Rows(torch.arange(len(sets) * n).view(len(sets), n))
     model = mlp((x.shape[1],), 1, widths=(50,))
     likelihood = Gaussian() if method.startswith("sghmc-") else Gaussian(learned=True)
-    problem = Problem(model, likelihood, (x, y), rows=rows)
-    schedule = Schedule(lr="cosine") if method == "map" else Schedule(warmup=0.02)
+    problem = Problem(model, likelihood, (x, y), rows=rows).to(device)
+    schedule = (
+        Schedule(lr="cosine", clip_norm=20.0)
+        if method == "map"
+        else Schedule(warmup=0.02, clip_norm=20.0)
+    )
     return fit(
         problem, engine(method, n, n_steps), steps=n_steps, batch_size=max(50, math.ceil(n / 10)),
-        n_models=len(sets), seed=0, schedule=schedule, clip_norm=20.0, device=device,
+        seed=0, schedule=schedule,
     )  # fmt: skip
 
 

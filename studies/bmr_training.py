@@ -61,8 +61,12 @@ def train_row(
     torch.manual_seed(0)
     shape = tuple(train.x.shape[1:])
     model = build(row.net, shape, n_outputs, dropout=own.dropout, small=sizes.small)
-    problem = Problem(model, Categorical(), train, roles=own.roles, precision=sizes.precision)
-    problem = problem.to(device)
+    augment = own.augment
+    if augment is not None:  # what enters is black
+        augment = replace(augment, fill=tuple(train.x.amin((0, 2, 3)).tolist()))
+    problem = Problem(
+        model, Categorical(), train, roles=own.roles, precision=sizes.precision, augment=augment
+    ).to(device)
     score_on = score_on.to(device)
     curve: list[dict[str, float]] = []
     n_steps, block = sizes.epochs * sizes.steps, sizes.every * sizes.steps
@@ -77,14 +81,10 @@ def train_row(
             curve.append({"epoch": progress.step / sizes.steps, **scores})
         return False
 
-    augment = own.augment
-    if augment is not None:  # what enters is black
-        augment = replace(augment, fill=tuple(train.x.amin((0, 2, 3)).tolist()))
     # Each row has its own shapes: compiling its update would take longer than it saves.
     run = fit(
-        problem, own.engine, steps=n_steps, batch_size=sizes.batch_size, seed=1,
-        n_models=sizes.seeds, schedule=own.schedule, pruning=own.pruning, augment=augment,
-        callbacks=(watch,),
+        problem, [own.engine] * sizes.seeds, steps=n_steps, batch_size=sizes.batch_size, seed=1,
+        schedule=own.schedule, pruning=own.pruning, callbacks=(watch,),
     )  # fmt: skip
     fitted = time.perf_counter()
     seeds = [_scores(p, score_on, sizes.draws, row) for p in run.posteriors]

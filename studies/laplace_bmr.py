@@ -51,7 +51,7 @@ def trained(
     torch.manual_seed(0)
     problem = Problem(lenet_300_100((1, 28, 28), 10), Categorical(), data).to(device)
     run = fit(
-        problem, MAP(lr=1e-3), epochs=epochs, seed=1, n_models=seeds, schedule=Schedule(lr="cosine")
+        problem, [MAP(lr=1e-3)] * seeds, epochs=epochs, seed=1, schedule=Schedule(lr="cosine")
     )
     return run.problem, run.posteriors
 

@@ -119,10 +119,9 @@ def run_setting(
     problem = Problem(build(setting, tuple(train.x.shape[1:])), Categorical(), train).to(device)
     run = fit(
         problem,
-        engine(setting),
+        [engine(setting)] * seeds,
         epochs=setting.epochs,
         seed=1,
-        n_models=seeds,
         schedule=Schedule(lr="cosine", kl=setting.kl, kl_warmup_epochs=min(10, setting.epochs / 6)),
     )
     scores: tuple[ScoreName, ...] = ("snr",) if setting.method == "bbb" else ("inclusion", "snr")

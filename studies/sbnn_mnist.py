@@ -129,7 +129,7 @@ def run_setting(
         soft=setting.soft,
     )
     run = fit(
-        problem, engine(), epochs=setting.epochs, seed=1, n_models=seeds, schedule=schedule,
+        problem, [engine()] * seeds, epochs=setting.epochs, seed=1, schedule=schedule,
         pruning=pruning,
     )  # fmt: skip
     return _record(name, setting, run, score_on, time.perf_counter() - started)
@@ -138,8 +138,8 @@ def run_setting(
 def _teachers(problem: Problem, setting: Setting) -> list[Posterior]:
     schedule = Schedule(lr="cosine", kl=0.1, kl_warmup_epochs=10)
     run = fit(
-        problem, engine(), epochs=setting.teacher_epochs, seed=1001,
-        n_models=setting.teachers, schedule=schedule,
+        problem, [engine()] * setting.teachers, epochs=setting.teacher_epochs, seed=1001,
+        schedule=schedule,
     )  # fmt: skip
     return run.posteriors
 

@@ -126,16 +126,19 @@ def train(setting: Setting, data: DataSet, start: Posterior | None, seed: int, d
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = vgg_like(tuple(examples.x.shape[1:]), 10, setting.stages)
-    problem = Problem(model, Categorical(), examples, precision=setting.precision)
     augment = Augment(shift=4, flip=True, fill=PixelScale.of(data.preprocessing).black)
-    schedule, pruning = Schedule(lr="cosine", warmup=0.1), None
+    problem = Problem(
+        model, Categorical(), examples, precision=setting.precision, augment=augment
+    ).to(device)
+    schedule, pruning = Schedule(lr="cosine", warmup=0.1, compile=setting.compile), None
     if setting.zeros:
-        schedule = Schedule(lr="cosine", warmup=0.02, kl=setting.kl, kl_warmup_epochs=1)
+        schedule = Schedule(
+            lr="cosine", warmup=0.02, kl=setting.kl, kl_warmup_epochs=1, compile=setting.compile
+        )
         pruning = GradualPruning(setting.zeros / 100, start=_PRUNE[0], end=_PRUNE[1])
     return fit(
         problem, engine(setting), epochs=setting.epochs, batch_size=setting.batch_size, seed=seed,
-        schedule=schedule, pruning=pruning, start_from=start, augment=augment, device=device,
-        compile=setting.compile,
+        schedule=schedule, pruning=pruning, start_from=start,
     )  # fmt: skip
 
 

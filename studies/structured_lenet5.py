@@ -85,10 +85,9 @@ def run_setting(
     first, last = (epoch / setting.epochs for epoch in setting.prune_epochs)
     run = fit(
         Problem(model, Categorical(), train).to(device),
-        SBNN(prior=prior, lr=1e-3, init_std=math.exp(-4), start="he", local=True),
+        [SBNN(prior=prior, lr=1e-3, init_std=math.exp(-4), start="he", local=True)] * seeds,
         epochs=setting.epochs,
         seed=1,
-        n_models=seeds,
         schedule=Schedule(
             lr="cosine", kl=setting.kl, kl_after=setting.kl_after, kl_warmup_epochs=5
         ),

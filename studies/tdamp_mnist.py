@@ -126,9 +126,9 @@ def run_once(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # Adam starts from the module's own weights
         model = mlp(shape, 10, widths=row.widths)
-    problem = Problem(model, Categorical(), data.train)
-    return fit(problem, row.engine, epochs=passes, batch_size=100, seed=seed, device=device,
-               callbacks=[note]), history  # fmt: skip
+    problem = Problem(model, Categorical(), data.train).to(device)
+    run = fit(problem, row.engine, epochs=passes, batch_size=100, seed=seed, callbacks=[note])
+    return run, history
 
 
 def record(run: Fit, history: Sequence[Mapping[str, Any]], data: Splits) -> dict[str, Any]:

@@ -174,9 +174,9 @@ class Task:
             pruning = GradualPruning(zeros, start=0.2, end=0.5, score=score)
         schedule = Schedule(lr="cosine", hold=0.3, kl=setting.kl, kl_warmup_epochs=1.0)
         return fit(
-            problem, build_engine(setting), steps=budget.steps,
-            batch_size=min(budget.batch_size, members.n), seed=seed, n_models=len(rows),
-            schedule=schedule, pruning=pruning, device=self.device,
+            problem.to(self.device), build_engine(setting), steps=budget.steps,
+            batch_size=min(budget.batch_size, members.n), seed=seed, schedule=schedule,
+            pruning=pruning,
         )  # fmt: skip
 
 

@@ -41,10 +41,12 @@ def with_batch_norm():
     return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
 
 
-def fit_toy(problem, engine, *, epochs=4, batch_size=BATCH, **options):
+def fit_toy(problem, engine, *, epochs=4, batch_size=BATCH, n_models=None, **options):
+    """A short run; with `n_models` a population of one engine."""
     if "steps" in options:
         epochs = None
-    return fit(problem, engine, epochs=epochs, batch_size=batch_size, **options)
+    engines = engine if n_models is None else [engine] * n_models
+    return fit(problem, engines, epochs=epochs, batch_size=batch_size, **options)
 
 
 def by_hand(problem, engine, *, epochs=4, batch_size=BATCH, seed=0, n_models=1, dials=None):

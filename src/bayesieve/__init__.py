@@ -67,10 +67,8 @@ if TYPE_CHECKING:
     from bayesieve.sieve.rules import keep_probable as keep_probable
     from bayesieve.sieve.schedule import AnnealedPruning as AnnealedPruning
     from bayesieve.sieve.schedule import GradualPruning as GradualPruning
-    from bayesieve.training.draws import DrawsTo as DrawsTo
     from bayesieve.training.fit import fit as fit
     from bayesieve.training.laplace import laplace as laplace
-    from bayesieve.training.options import Saving as Saving
     from bayesieve.training.options import Validation as Validation
     from bayesieve.training.schedule import Schedule as Schedule
     from bayesieve.training.unit_laplace import laplace_units as laplace_units
@@ -139,9 +137,7 @@ _HOME = {
     "AnnealedPruning": "sieve.schedule",
     "GradualPruning": "sieve.schedule",
     "fit": "training.fit",
-    "DrawsTo": "training.draws",
     "laplace": "training.laplace",
-    "Saving": "training.options",
     "Validation": "training.options",
     "laplace_units": "training.unit_laplace",
     "Schedule": "training.schedule",

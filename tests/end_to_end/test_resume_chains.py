@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 120
 N_STEPS = 240
-# Four chains on a normalised network, pruned on a schedule, with an adaptive prior, a ring and a
-# file of draws; argument 1 is the folder, argument 2 whether to resume.
+# Four chains on a normalised network, pruned on a schedule, with an adaptive prior and a ring of
+# draws; argument 1 is the folder, argument 2 whether to resume.
 SCRIPT = f"""
 import sys
 from pathlib import Path
@@ -24,8 +24,6 @@ from torch import nn
 import bayesieve as bs
 from bayesieve.core.storage import save
 from bayesieve.data.augment import Augment
-from bayesieve.training.draws import DrawsTo
-from bayesieve.training.options import Saving
 
 torch.set_num_threads(1)
 folder, resume = Path(sys.argv[1]), sys.argv[2] == "resume"
@@ -39,10 +37,9 @@ engine = bs.SGHMC(
     chain=bs.Chain(burn_in=120, thin=10, n_kept=4, cooling=0.999),
 )
 run = bs.fit(
-    bs.Problem(net, bs.Categorical(), (x, y)), engine, steps={N_STEPS}, batch_size=20, n_models=4,
-    augment=Augment(shift=1), pruning=bs.AnnealedPruning(0.5, periods=100, end=0.4),
-    draws=DrawsTo(folder / "draws.safetensors", burn_in=120, thin=10, n_kept=6),
-    saving=Saving(folder, every=7, resume=resume), compile="off",
+    bs.Problem(net, bs.Categorical(), (x, y), augment=Augment(shift=1)), [engine] * 4,
+    steps={N_STEPS}, batch_size=20, pruning=bs.AnnealedPruning(0.5, periods=100, end=0.4),
+    schedule=bs.Schedule(checkpoint_every=7, compile="off"), folder=folder, resume=resume,
 )
 for i, posterior in enumerate(run.posteriors):
     save(posterior, folder / f"chain-{{i}}.safetensors")
@@ -81,7 +78,7 @@ def wait_for_step(process, folder, step):
 @pytest.mark.skipif(os.name != "posix", reason="SIGKILL")
 def test_chains_killed_twice_and_resumed_equal_unbroken_ones(tmp_path):
     whole = finish(tmp_path / "whole", "anew")
-    assert len(whole) == 5  # four chains and the file of draws
+    assert len(whole) == 4
     folder = tmp_path / "killed"
     for how, step in (("anew", 42), ("resume", 147)):
         process = start(folder, how)

@@ -31,8 +31,8 @@ def sbnn_digits() -> float:
         model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
     problem = bs.Problem(model.double(), bs.Categorical(), train)
     run = bs.fit(
-        problem, bs.SBNN(lr=0.01), epochs=3, seed=SEED, compile="off",
-        schedule=bs.Schedule(lr="cosine", kl=0.3, kl_after=0.1),
+        problem, bs.SBNN(lr=0.01), epochs=3, seed=SEED,
+        schedule=bs.Schedule(lr="cosine", kl=0.3, kl_after=0.1, compile="off"),
         pruning=bs.GradualPruning(zeros=0.8, start=0.1, end=0.5),
     )  # fmt: skip
     return float(bs.evaluate(run.posterior, test, n_samples=20)["nll"])
@@ -49,7 +49,8 @@ def flat_vi_sine() -> float:
     y = torch.sin(3 * x[:, 0]) + 0.1 * noise
     problem = bs.Problem(model.double(), bs.Gaussian(0.5, learned=True), (x, y))
     engines = [bs.FlatVI(bs.Normal(std), lr=0.02, local=True) for std in (0.5, 1.0)]
-    run = bs.fit(problem, engines, epochs=40, batch_size=32, seed=SEED, compile="off")
+    schedule = bs.Schedule(compile="off")
+    run = bs.fit(problem, engines, epochs=40, batch_size=32, seed=SEED, schedule=schedule)
     return float(run.history[-1]["elbo"][1])
 
 

@@ -21,6 +21,7 @@ from bayesieve.core.problem_checks import (
 from bayesieve.core.rows import Rows
 from bayesieve.core.starting import ResetByModule, he_uniform
 from bayesieve.core.workspace import Workspace
+from bayesieve.data.augment import Augment
 
 
 class Problem:
@@ -37,6 +38,7 @@ class Problem:
         weight: (N,), what each example counts in the log-likelihood; None counts all once.
         rows: the rows that each model of a population learns from; None gives all to all.
         precision: "bf16" runs the network of a training step in bfloat16 (core/precision.py).
+        augment: random changes of the images of each training batch.
 
     Example:
         >>> from bayesieve.core.likelihoods import Gaussian
@@ -59,6 +61,7 @@ class Problem:
         weight: Tensor | None = None,
         rows: Rows | None = None,
         precision: Precision = "float32",
+        augment: Augment | None = None,
     ) -> None:
         check_choice("Problem", "precision", precision, PRECISIONS)
         if not isinstance(model, nn.Module):
@@ -69,6 +72,7 @@ class Problem:
         model = plain_model(model)
         check_model(model)
         self.precision: Precision = precision
+        self.augment = augment
         self.network = Network.of(model, likelihood, roles)
         self.initial = self.network.weights_of(model)
         self.x, self.y = pair_of("Problem", data)
@@ -119,24 +123,34 @@ class Problem:
 
     def to(self, device: torch.device | str) -> "Problem":
         """The same problem with network and data on another device."""
-        clone = object.__new__(Problem)
-        clone.__dict__.update(self.__dict__)
+        device = _usable(device)
+        clone = self._copy()
         clone.network = self.network.to(device)
         clone.initial = self.initial.to(device)
         clone.x, clone.y = self.x.to(device), self.y.to(device)
         clone.weight = None if self.weight is None else self.weight.to(device)
         clone.rows = None if self.rows is None else self.rows.to(device)
-        clone._kernels, clone._workspace = {}, None
         return clone
 
     def with_data(self, data: ExamplesLike | tuple[Tensor, Tensor]) -> "Problem":
         """The same network and starting point with other training data, without weights or rows."""
-        clone = object.__new__(Problem)
-        clone.__dict__.update(self.__dict__)
+        clone = self._copy()
         clone.weight, clone.rows = None, None
         clone.x, clone.y = pair_of("Problem", data)
-        clone._kernels, clone._workspace = {}, None
         clone._check()
+        return clone
+
+    def with_augment(self, augment: Augment | None) -> "Problem":
+        """The same problem with other random changes of its images, or with none."""
+        clone = self._copy()
+        clone.augment = augment
+        clone._check()
+        return clone
+
+    def _copy(self) -> "Problem":
+        clone = object.__new__(Problem)
+        clone.__dict__.update(self.__dict__)
+        clone._kernels, clone._workspace = {}, None
         return clone
 
     def workspace(self, n_models: int = 1, *, local: bool = False) -> Workspace:
@@ -225,6 +239,8 @@ class Problem:
         if self.weight is not None:
             check_weight(self.weight, len(self.x), self.network.dtype)
         check_examples(self.x, self.y, self.network.dtype)
+        if self.augment is not None:
+            self.augment.check(self.x)
         self.likelihood.check(first_outputs(self.network, self.initial, self.x[:2]), self.y)
 
     def check_others(self, who: str, data: ExamplesLike) -> None:
@@ -236,3 +252,14 @@ class Problem:
             self.likelihood.check(output, y)
         except ValueError as error:
             raise ValueError(f"{who}: {error}") from error
+
+
+def _usable(device: torch.device | str) -> torch.device:
+    """The device of that name, if it can be used here."""
+    try:
+        usable = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"Problem: device must be cpu, cuda or cuda:N, got {device!r}.") from error
+    if usable.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"Problem: device {str(usable)!r}: torch finds no CUDA device. Use cpu.")
+    return usable

@@ -105,14 +105,15 @@ def train(
             rows=_watched_rows([net.held_out for net in nets], counts),
             groups=tuple(net.group for net in nets),
         )
+    problem = Problem(
+        model,
+        likelihood,
+        (x, y),
+        rows=_own_rows(nets, recipe.kls) if len(nets) > 1 else None,
+        weight=counts if weighted else None,
+    )
     run = fit(
-        Problem(
-            model,
-            likelihood,
-            (x, y),
-            rows=_own_rows(nets, recipe.kls) if len(nets) > 1 else None,
-            weight=counts if weighted else None,
-        ),
+        problem if recipe.device is None else problem.to(recipe.device),
         [engines[net.table] for net in nets],
         epochs=recipe.epochs,
         batch_size=recipe.batch_size,
@@ -121,7 +122,6 @@ def train(
         pruning=recipe.pruning,
         validation=watched,
         start_from=start_from,
-        device=recipe.device,
     )
     return [_best_group(run, nets, table, watched, recipe) for table in range(len(tables))]
 

@@ -94,7 +94,6 @@ class Plan:
     validation: Validation | None
     device: torch.device
     length: Length
-    augment: Augment | None
 
 
 def make_plan(config: RunConfig) -> Plan:
@@ -111,7 +110,11 @@ def make_plan(config: RunConfig) -> Plan:
     _warm_start(model, config.net.warm_start)
     config = _resolve(config, data, len(train), device)  # the engine has a say in the likelihood
     problem = Problem(
-        model, build_likelihood(config.net, data), train, roles=build_roles(config.net)
+        model,
+        build_likelihood(config.net, data),
+        train,
+        roles=build_roles(config.net),
+        augment=build_augment(config.training, data),
     )
     length = _length(config, problem.n_data)
     own = config.pruning.keep_units if ENGINES[config.engine.name].prunes == "units" else None
@@ -122,10 +125,7 @@ def make_plan(config: RunConfig) -> Plan:
     if held_out is not None:
         validation = Validation(held_out, config.training.patience, config.training.min_delta)
     schedule = build_schedule(config)
-    plan = Plan(
-        config, data, problem, engine, schedule, pruning, validation, device, length,
-        build_augment(config.training, data),
-    )  # fmt: skip
+    plan = Plan(config, data, problem, engine, schedule, pruning, validation, device, length)
     check_plan(plan)
     return plan
 
@@ -208,9 +208,13 @@ def build_network(config: RunConfig, data: DataSet) -> Network:
 
 
 def build_schedule(config: RunConfig) -> Schedule:
-    """The course of learning rate and KL weight, from resolved settings."""
+    """The course of a run, from resolved settings."""
     c: Any = config.schedule  # resolved: lr, kl and kl_warmup_epochs are not None
-    return Schedule(c.lr, c.hold, c.warmup, c.kl, c.kl_after, c.kl_warmup_epochs, c.minibatch)
+    training = config.training
+    return Schedule(
+        c.lr, c.hold, c.warmup, c.kl, c.kl_after, c.kl_warmup_epochs, c.minibatch,
+        training.clip_norm, training.checkpoint_every, training.compile,
+    )  # fmt: skip
 
 
 def build_pruning(config: RunConfig) -> Pruning | None:
@@ -446,8 +450,6 @@ def check_plan(plan: Plan) -> None:
     """Find now what would otherwise fail once the folder is written, or after minutes."""
     training = plan.config.training
     plan.length.check(plan.problem, plan.schedule, plan.pruning, None)
-    if plan.augment is not None:
-        plan.augment.check(plan.problem.x)
     for name, value in asdict(plan.config.engine).items():
         if isinstance(value, tuple) and len(value) != training.n_models:
             flag = flag_of("engine", name)

@@ -28,7 +28,6 @@ from bayesieve.runs.text import note
 from bayesieve.training.checkpoint import has_checkpoint
 from bayesieve.training.distill import soften
 from bayesieve.training.fit import Fit, fit
-from bayesieve.training.options import Saving
 from bayesieve.training.tensorboard import ScalarLog
 
 _TEACHER_SEEDS = 1_000_003  # teachers draw other random numbers than the run
@@ -46,19 +45,16 @@ def learn(plan: Plan, folder: RunFolder, *, resume: bool, log: ScalarLog | None 
         resume = False
     return fit(
         problem,
-        plan.engine,
+        [plan.engine] * config.n_models,
         epochs=config.epochs,
         steps=config.steps,
         batch_size=config.batch_size,
         seed=config.seed,
-        n_models=config.n_models,
         schedule=plan.schedule,
         pruning=plan.pruning,
         validation=plan.validation,
-        saving=Saving(folder.path, config.checkpoint_every, resume),
-        augment=plan.augment,
-        clip_norm=config.clip_norm,
-        compile=config.compile,
+        folder=folder.path,
+        resume=resume,
         callbacks=() if log is None else (log,),
     )
 
@@ -72,17 +68,15 @@ def _teachers(plan: Plan, problem: Problem, folder: RunFolder) -> list[Posterior
     files = [home / f"posterior-{i}.safetensors" for i in range(config.distill)]
     if not all(file.exists() for file in files):
         run = fit(
-            problem,
-            plan.engine,
+            problem.with_augment(None),
+            [plan.engine] * config.distill,
             epochs=config.distill_epochs,
             steps=None if config.distill_epochs else config.steps,
             batch_size=config.batch_size,
             seed=config.seed + _TEACHER_SEEDS,
-            n_models=config.distill,
-            schedule=replace(plan.schedule, kl_after=None),
-            saving=Saving(home, None, has_checkpoint(home)),
-            clip_norm=config.clip_norm,
-            compile=config.compile,
+            schedule=replace(plan.schedule, kl_after=None, checkpoint_every=None),
+            folder=home,
+            resume=has_checkpoint(home),
         )
         for file, posterior in zip(files, run.posteriors, strict=True):
             save(posterior, file)

@@ -125,9 +125,6 @@ def _objective(
             seed=training.seed,
             schedule=plan.schedule,
             pruning=plan.pruning,
-            augment=plan.augment,
-            clip_norm=training.clip_norm,
-            compile=training.compile,
         )
         found = evaluate(run.sparse(), validation.data).to_dict()
         score = float(found["error"] if "error" in found else found["rmse"])

@@ -165,20 +165,23 @@ def _finetune(
     length = Length.of(problem.n_data, epochs, None, training.batch_size)
     size = RunSize(problem.n_data, length.n_steps, length.per_epoch, may_prune=False)
     done = fit(
-        problem,
+        problem.to(sparse.network.device),
         build_engine(config.engine, size),
         epochs=epochs,
         batch_size=training.batch_size,
         seed=training.seed,
         schedule=_schedule(config),
         start_from=sparse,
-        clip_norm=training.clip_norm,
-        device=sparse.network.device,
-        compile=training.compile,
     )
     return SparseModel(done.posterior, sparse.keep), done.history
 
 
 def _schedule(config: RunConfig) -> Schedule:
     kl = config.schedule.kl if config.schedule.kl_after is None else config.schedule.kl_after
-    return Schedule(lr="cosine", kl=1.0 if kl is None else kl, minibatch=config.schedule.minibatch)
+    return Schedule(
+        lr="cosine",
+        kl=1.0 if kl is None else kl,
+        minibatch=config.schedule.minibatch,
+        clip_norm=config.training.clip_norm,
+        compile=config.training.compile,
+    )

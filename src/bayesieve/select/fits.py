@@ -143,15 +143,15 @@ class PopulationFits:
             parts = [torch.arange(a, b) for a, b in zip(starts, ends, strict=True)]
         members = Rows.of([part for part in parts for _ in range(n)])
         problem = Problem(self.model, self.likelihood, (x, y), rows=members)
+        if own.device is not None:
+            problem = problem.to(own.device)
         run = fit(
             problem,
             self.engine,
             epochs=own.epochs,
             batch_size=min(own.batch_size, members.n),
             seed=own.seed,
-            n_models=members.n_models,
             schedule=own.schedule,
-            device=own.device,
         )
         return run.posteriors
 

@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-import torch
-
 from bayesieve.core.posterior import Posterior, SparseModel
 from bayesieve.core.problem import Problem
 from bayesieve.training.schedule import Schedule
@@ -19,7 +17,8 @@ def check_kinds(
     """Raise where an argument of `fit` is something else than it must be.
 
     Example:
-        >>> check_kinds(torch.nn.ReLU())
+        >>> from torch import nn
+        >>> check_kinds(nn.ReLU())
         Traceback (most recent call last):
         TypeError: fit: problem must be a Problem(model, likelihood, data), got ReLU.
     """
@@ -41,19 +40,3 @@ def check_kinds(
             )
     if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
         raise TypeError(f"fit: callbacks must be a list of functions, got {callbacks!r}.")
-
-
-def device_of(device: torch.device | str) -> torch.device:
-    """The device of that name, if it can be used here.
-
-    Example:
-        >>> device_of("cpu")
-        device(type='cpu')
-    """
-    try:
-        found = torch.device(device)
-    except RuntimeError as error:
-        raise ValueError(f"fit: device must be cpu, cuda or cuda:N, got {device!r}.") from error
-    if found.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"fit: device {str(found)!r}: torch finds no CUDA device. Use cpu.")
-    return found

@@ -10,6 +10,7 @@ import torch
 from bayesieve.checks import check_choice
 
 CompileMode = Literal["auto", "on", "off"]
+COMPILE_MODES = ("auto", "on", "off")
 # One weight update costs about 2e-8 s more eagerly; compiling costs some 15 s once.
 _WORTHWHILE_UPDATES = 3e9
 
@@ -31,7 +32,7 @@ def should_compile(mode: CompileMode, device: torch.device, n_updates: float) ->
     "auto" compiles when the run is long enough to repay it and a compiler is found. Results are
     the same up to rounding, except that on a CPU weight noise is drawn in another way (core.noise).
     """
-    check_choice("fit", "compile", mode, ("auto", "on", "off"))
+    check_choice("fit", "compile", mode, COMPILE_MODES)
     if mode == "off":
         return False
     reason = compiler_missing(device)

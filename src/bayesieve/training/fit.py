@@ -5,24 +5,24 @@ gives the same posterior. The loop itself is in training/run.py.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec
 
 import torch
 from torch import Generator
 
-from bayesieve.checks import check_positive, check_seed
+from bayesieve.checks import check_seed
 from bayesieve.core.posterior import Posterior, SparseModel
 from bayesieve.core.problem import Problem
-from bayesieve.data.augment import Augment
 from bayesieve.engines import Engine
-from bayesieve.training.arguments import check_kinds, device_of
+from bayesieve.training.arguments import check_kinds
 from bayesieve.training.checkpoint import seed_rng
-from bayesieve.training.compiling import CompileMode, should_compile
-from bayesieve.training.draws import DrawsTo
+from bayesieve.training.compiling import should_compile
 from bayesieve.training.models import Models, Start
-from bayesieve.training.options import Callback, Pruning, Row, Saving, Validation
+from bayesieve.training.options import Callback, Pruning, Row, Validation
 from bayesieve.training.plan import Plan
 from bayesieve.training.population import one_engine
 from bayesieve.training.run import Run
@@ -60,6 +60,31 @@ class Fit:
         return [self.engine.posterior(self.problem, self.state, i) for i in range(self.n_models)]
 
 
+_Arguments = ParamSpec("_Arguments")
+_MOVED = {
+    "augment": "Problem(..., augment=...)",
+    "clip_norm": "schedule=Schedule(clip_norm=...)",
+    "compile": "schedule=Schedule(compile=...)",
+    "device": "fit(problem.to(device), ...)",
+    "draws": "Chain(n_kept=...), which keeps the draws in memory",
+    "n_models": "one engine per model, fit(problem, [engine] * n_models)",
+    "saving": "folder=..., resume=... and schedule=Schedule(checkpoint_every=...)",
+}
+
+
+def _names_moved_arguments(function: Callable[_Arguments, Fit]) -> Callable[_Arguments, Fit]:
+    """Answer an argument of earlier versions with its new form."""
+
+    @wraps(function)
+    def checked(*args: _Arguments.args, **options: _Arguments.kwargs) -> Fit:
+        for name in _MOVED.keys() & options.keys():
+            raise TypeError(f"fit: {name} is no argument any more. Use {_MOVED[name]}.")
+        return function(*args, **options)
+
+    return checked
+
+
+@_names_moved_arguments
 def fit(
     problem: Problem,
     engine: Engine[Any] | Sequence[Engine[Any]],
@@ -68,41 +93,32 @@ def fit(
     steps: int | None = None,
     batch_size: int = 128,
     seed: int = 0,
-    n_models: int = 1,
     schedule: Schedule | None = None,
     pruning: Pruning | None = None,
     validation: Validation | None = None,
-    saving: Saving | None = None,
     start_from: Start | None = None,
-    augment: Augment | None = None,
-    draws: DrawsTo | None = None,
-    clip_norm: float | None = None,
-    device: torch.device | str | None = None,
-    compile: CompileMode = "auto",
+    folder: Path | str | None = None,
+    resume: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> Fit:
     """Learn the posterior of a problem with an engine.
 
     Args:
-        problem: network, likelihood and data.
-        engine: an engine, or one per model of a population (same class, numbers may differ).
+        problem: network, likelihood and data, on the device to train on (`problem.to`).
+        engine: an engine, or a list with one for each model of a population, trained as one: of
+            one class, numbers may differ. `[engine] * 5` trains five models that differ in their
+            random numbers. A problem with `rows` has as many models as rows.
         epochs: passes over the data; give this or `steps`.
         steps: gradient steps.
         batch_size: examples per step.
         seed: fixes initial draws, noise and batch order.
-        n_models: k models with different random numbers, trained as one; a problem with `rows`
-            has as many as those.
-        schedule: learning-rate and KL factors over the run.
+        schedule: learning-rate and KL factors over the run, gradient bound, checkpoint rhythm.
         pruning: gradual sparsity, applied once per epoch (`GradualPruning`).
         validation: held-out data to watch, with optional early stopping.
-        saving: folder for metrics and checkpoints.
-        start_from: a posterior to continue from, or one for each of `n_models`; of a sparse model
-            the zeros stay zero.
-        augment: random changes of each batch of images, drawn from the run's own generator.
-        draws: file that takes the draws of a sampler's chains while it runs.
-        clip_norm: bound on the norm of the log-likelihood gradient per example.
-        device: where to train; None stays where the model is.
-        compile: whether to compile the elementwise part of a step.
+        start_from: a posterior to continue from, or a list with one for each model; the zeros of
+            a sparse model stay zero.
+        folder: receives `metrics.jsonl` and `checkpoints/`; None writes nothing.
+        resume: continue from the newest checkpoint in the folder.
         callbacks: called after each epoch; one that returns True ends the run.
 
     Example:
@@ -117,28 +133,28 @@ def fit(
     """
     check_kinds(problem, schedule, pruning, start_from, callbacks)
     check_seed("fit", seed=seed)
-    engine, n_models = one_engine(engine, n_models, problem.rows)
+    engine, n_models = one_engine(engine, problem.rows)
     if validation is not None:
         validation.check(problem, n_models)
     plan = Plan.of(problem.n_data, epochs, steps, batch_size)
-    plan.check(problem, schedule, pruning, saving)
-    if clip_norm is not None:
-        check_positive("fit", clip_norm=clip_norm)
-    if augment is not None:
-        augment.check(problem.x)
+    folder = None if folder is None else Path(folder)
+    if resume and folder is None:
+        raise ValueError("fit: resume=True needs the folder of the first run, folder=....")
+    plan.check(problem, schedule, pruning, None if resume else folder)
+    schedule = schedule or Schedule()
     # The run's own copy: a later run on this problem must not change this one's module buffers.
-    problem = problem.to(problem.device if device is None else device_of(device))
+    problem = problem.to(problem.device)
     n_updates = plan.n_steps * n_models * problem.layout.size
-    problem.compiled = should_compile(compile, problem.device, n_updates)
-    problem.clip_norm = clip_norm
+    problem.compiled = should_compile(schedule.compile, problem.device, n_updates)
+    problem.clip_norm = schedule.clip_norm
     started = time.perf_counter()
     devices = [problem.device] if problem.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), fast_kernels(problem.device):
         seed_rng(seed, problem.device)  # what a module's own dropout draws from
         generator = Generator(problem.device).manual_seed(seed)
         models = Models(problem, engine, engine.init(problem, generator, n_models), n_models)
-        run = Run(models, plan, schedule or Schedule(), pruning, validation, saving, seed, augment)
-        run.begin(start_from, draws)
+        run = Run(models, plan, schedule, pruning, validation, folder, seed)
+        run.begin(start_from, resume=resume)
         run.loop(callbacks)
     seconds = time.perf_counter() - started
     return Fit(problem, engine, models.state, run.record.history, n_models, seconds)

@@ -4,9 +4,8 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
-
-from bayesieve.training.options import Saving
 
 
 class Interrupted(KeyboardInterrupt):
@@ -35,13 +34,13 @@ class Flag:
 
 
 @contextmanager
-def interruptible(saving: Saving | None) -> Iterator[Flag]:
+def interruptible(folder: Path | None) -> Iterator[Flag]:
     """Catch SIGINT and SIGTERM inside the block; only where there is something to save.
 
     Signal handlers can be set in the main thread alone; elsewhere the flag is never raised.
     """
     flag = Flag()
-    if saving is None or threading.current_thread() is not threading.main_thread():
+    if folder is None or threading.current_thread() is not threading.main_thread():
         yield flag
         return
 

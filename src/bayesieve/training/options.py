@@ -1,8 +1,7 @@
-"""What a run may be told besides its problem and engine: stopping, saving, pruning, progress."""
+"""Optional arguments of `fit`: pruning, validation and callbacks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -123,30 +122,6 @@ class Validation:
             totals[group][0] += score * count
             totals[group][1] += count
         return [total / count for total, count in totals]
-
-
-@dataclass(frozen=True)
-class Saving:
-    """Where a run leaves its metrics and checkpoints.
-
-    Args:
-        folder: receives `metrics.jsonl` and `checkpoints/`.
-        every: steps between checkpoints; None writes one at the end of each epoch.
-        resume: continue from the newest checkpoint in the folder.
-
-    Example:
-        >>> Saving("runs/a", every=500).folder.name
-        'a'
-    """
-
-    folder: Path
-    every: int | None = None
-    resume: bool = False
-
-    def __post_init__(self) -> None:
-        if self.every is not None:
-            check_positive("Saving", every=self.every)
-        object.__setattr__(self, "folder", Path(self.folder))  # text is as good
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,14 @@
 import math
 from dataclasses import dataclass
 from numbers import Integral
+from pathlib import Path
 
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bayesieve.checks import check_positive
 from bayesieve.core.problem import Problem
 from bayesieve.training.checkpoint import has_checkpoint
-from bayesieve.training.options import Pruning, Saving
+from bayesieve.training.options import Pruning
 from bayesieve.training.schedule import Schedule
 
 
@@ -56,7 +57,7 @@ class Plan:
         problem: Problem,
         schedule: Schedule | None,
         pruning: Pruning | None,
-        saving: Saving | None,
+        folder: Path | None,
     ) -> None:
         """Raise now for what would fail, or silently do nothing, later."""
         n_data = problem.n_data
@@ -70,8 +71,8 @@ class Plan:
             raise ValueError(
                 "fit: kl_after holds once pruning has ended, but there is no pruning. Set kl."
             )
-        if saving is not None and not saving.resume and has_checkpoint(saving.folder):
+        if folder is not None and has_checkpoint(folder):
             raise ValueError(
-                f"fit: {saving.folder} holds checkpoints of an earlier run. Use another folder, "
-                "remove them, or continue that run with Saving(resume=True)."
+                f"fit: {folder} holds checkpoints of an earlier run. Use another folder, remove "
+                "them, or continue that run with resume=True."
             )

@@ -13,7 +13,6 @@ from typing import Any, get_args
 import torch
 from torch import Generator, Tensor
 
-from bayesieve.checks import check_positive
 from bayesieve.core.priors import stack_priors
 from bayesieve.core.problem import Problem
 from bayesieve.core.rows import Rows
@@ -21,25 +20,28 @@ from bayesieve.engines import Engine
 
 
 def one_engine(
-    engine: Engine[Any] | Sequence[Engine[Any]], n_models: int, rows: Rows | None = None
+    engine: Engine[Any] | Sequence[Engine[Any]], rows: Rows | None = None
 ) -> tuple[Engine[Any], int]:
-    """Merge one engine per model into one whose numbers are tuples; with k, which `rows` imply."""
-    check_positive("fit", n_models=n_models)
-    if rows is not None:
-        if n_models not in (1, rows.n_models):
-            raise ValueError(f"fit: n_models={n_models}, but the problem has {rows.n_models} rows.")
-        n_models = rows.n_models
+    """One engine for all models, and their number k.
+
+    Several engines become one whose numbers are tuples. With `rows` there are as many models as
+    rows, also with a single engine.
+    """
     several = isinstance(engine, Sequence) and not isinstance(engine, str)
     for own in engine if several else [engine]:  # type: ignore[union-attr]
         if isinstance(own, type) or not (hasattr(own, "init") or is_dataclass(own)):
             shown = f"the class {own.__name__}" if isinstance(own, type) else repr(own)
             raise TypeError(f"fit: engine must be one such as SBNN(lr=1e-3), got {shown}.")
     if not isinstance(engine, Sequence):
-        return engine, n_models
+        return engine, 1 if rows is None else rows.n_models
     if not engine:
         raise ValueError("fit: give at least one engine.")
-    if n_models not in (1, len(engine)):
-        raise ValueError(f"fit: got {len(engine)} engines but n_models={n_models}.")
+    if rows is not None and rows.n_models != len(engine):
+        raise ValueError(
+            f"fit: got {len(engine)} engines, but the problem has rows for {rows.n_models} models."
+        )
+    if all(one is engine[0] for one in engine):
+        return engine[0], len(engine)
     if len({type(own) for own in engine}) != 1:
         raise ValueError("fit: the engines of a population must be of one class.")
     first: Any = engine[0]

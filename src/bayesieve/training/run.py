@@ -3,17 +3,16 @@
 import math
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import Generator, Tensor
 
-from bayesieve.data.augment import Augment
 from bayesieve.engines import Renewing, Settling
 from bayesieve.errors import DivergedError
-from bayesieve.training.draws import DrawsTo, DrawWriter
 from bayesieve.training.interrupts import Flag, interruptible
 from bayesieve.training.models import Models, Start
-from bayesieve.training.options import Callback, Progress, Pruning, Row, Saving, Validation
+from bayesieve.training.options import Callback, Progress, Pruning, Row, Validation
 from bayesieve.training.plan import Plan
 from bayesieve.training.population import epoch_order
 from bayesieve.training.progress import Bar, progress_bar
@@ -40,21 +39,18 @@ class Run:
         schedule: Schedule,
         pruning: Pruning | None,
         validation: Validation | None,
-        saving: Saving | None,
+        folder: Path | None,
         seed: int,
-        augment: Augment | None,
     ) -> None:
         self.models, self.plan, self.schedule, self.pruning = models, plan, schedule, pruning
-        self.validation, self.saving, self.seed, self.augment = validation, saving, seed, augment
-        self.draws_to: DrawsTo | None = None
-        self.draws: DrawWriter | None = None
+        self.validation, self.folder, self.seed = validation, folder, seed
         self.renewing = models.engine if isinstance(models.engine, Renewing) else None
         self.order = Generator().manual_seed(seed + 1)
         device = models.problem.device
         log_lik_sum = torch.zeros(models.n, dtype=torch.float64, device=device)
         self.record = Record(self.order.get_state(), log_lik_sum)
 
-    def begin(self, start_from: Start | None, draws: DrawsTo | None) -> None:
+    def begin(self, start_from: Start | None, *, resume: bool) -> None:
         """Take up earlier work: a posterior, a mask or a checkpoint."""
         models = self.models
         if start_from is not None:
@@ -62,17 +58,14 @@ class Run:
         if self.pruning is not None:
             models.allow_masks_()
             self.pruning.check(models.posterior())
-        self.draws_to = draws
-        self.stepper = make_stepper(models.problem, models.engine, models.state, self.augment)
-        if self.saving is not None and self.saving.resume:
-            resume_run(self.saving.folder, self.record, models, self._settings())
-        if draws is not None:
-            self.draws = DrawWriter(draws, models.problem, models.state, self.record.step)
+        self.stepper = make_stepper(models.problem, models.engine, models.state)
+        if self.folder is not None and resume:
+            resume_run(self.folder, self.record, models, self._settings())
 
     def loop(self, callbacks: Sequence[Callback]) -> None:
         """Run the remaining steps; an interrupt writes a checkpoint before it propagates."""
         record, plan, stop = self.record, self.plan, False
-        with progress_bar(plan.n_steps, record.step) as bar, interruptible(self.saving) as flag:
+        with progress_bar(plan.n_steps, record.step) as bar, interruptible(self.folder) as flag:
             while record.step < plan.n_steps and not stop and not self._out_of_patience():
                 epoch = record.step // plan.per_epoch
                 began = time.perf_counter()
@@ -99,7 +92,7 @@ class Run:
         record, plan, problem = self.record, self.plan, self.models.problem
         self.order.set_state(record.order)
         permutation = epoch_order(problem, self.order)
-        controls, every = self.models.state.controls, self.saving.every if self.saving else None
+        controls, every = self.models.state.controls, self.schedule.checkpoint_every
         end = min((epoch + 1) * plan.per_epoch, plan.n_steps)
         for step in range(record.step, end):
             position = step - epoch * plan.per_epoch
@@ -110,8 +103,6 @@ class Run:
             index = permutation[..., position * plan.batch_size : (position + 1) * plan.batch_size]
             record.log_lik_sum += self.stepper(index)["log_lik"]
             record.step = step + 1
-            if self.draws is not None:
-                self.draws.after(record.step)
             bar.advance()
             if record.step == end:
                 break  # the epoch is closed before anything is saved
@@ -163,9 +154,10 @@ class Run:
         record.log_lik_sum.zero_()
         record.order = self.order.get_state()
         record.history.append(row)
-        if self.saving is not None:
-            write_metrics(self.saving.folder, record.history)
-            if self.saving.every is None or record.step % self.saving.every == 0:
+        if self.folder is not None:
+            write_metrics(self.folder, record.history)
+            every = self.schedule.checkpoint_every
+            if every is None or record.step % every == 0:
                 self._save()
         return row
 
@@ -209,8 +201,8 @@ class Run:
         return patience is not None and self.record.epochs_without_gain() >= patience
 
     def _save(self) -> None:
-        if self.saving is not None:
-            save_run(self.saving.folder, self.record, self.models, self._settings())
+        if self.folder is not None:
+            save_run(self.folder, self.record, self.models, self._settings())
 
     def _settings(self) -> Settings:
         problem, watch = self.models.problem, self.validation
@@ -221,13 +213,12 @@ class Run:
             "n_steps": self.plan.n_steps,
             "batch_size": self.plan.batch_size,
             "seed": self.seed,
-            "schedule": printed(self.schedule),
+            "schedule": self.schedule.text(),
             "pruning": printed(self.pruning),
             "patience": None if watch is None else watch.patience,
             "min_delta": None if watch is None else watch.min_delta,
-            "clip_norm": problem.clip_norm,
-            "augment": printed(self.augment),
-            "draws": None if self.draws_to is None else self.draws_to.rhythm,
+            "clip_norm": self.schedule.clip_norm,
+            "augment": printed(problem.augment),
         }
 
 

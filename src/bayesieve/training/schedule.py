@@ -1,10 +1,11 @@
-"""How learning rate and KL weight move during a run: pure functions of the step number."""
+"""Learning rate and KL weight as functions of the step number, and how steps are taken."""
 
 import math
 from dataclasses import dataclass
 from typing import Literal
 
-from bayesieve.checks import check_choice, check_fraction, check_not_negative
+from bayesieve.checks import check_choice, check_fraction, check_not_negative, check_positive
+from bayesieve.training.compiling import COMPILE_MODES, CompileMode
 
 LR_KINDS = ("constant", "cosine", "linear", "step")
 
@@ -28,7 +29,7 @@ def minibatch_weight(index: int, n_batches: int, kind: str) -> float:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Factors on the learning rate and on the KL term.
+    """The course of a run: learning rate, KL term, bound of the gradient, checkpoints.
 
     Args:
         lr: "constant", "cosine" or "linear" to 0, or "step" (times 0.3 at 60 % and at 85 %).
@@ -39,6 +40,11 @@ class Schedule:
         kl_after: weight once pruning has ended; None keeps `kl`.
         kl_warmup_epochs: epochs over which the KL weight rises linearly from 0.
         minibatch: how one epoch shares out the KL: "uniform" or "geometric".
+        clip_norm: bound on the norm of the log-likelihood gradient per example; None has no bound.
+        checkpoint_every: steps between checkpoints of a run with a folder; None writes one at the
+            end of each epoch.
+        compile: whether to compile the elementwise part of a step: "auto" (if it saves time), "on"
+            or "off".
 
     Example:
         >>> Schedule(lr="cosine").lr_scale(0.5)
@@ -52,10 +58,17 @@ class Schedule:
     kl_after: float | None = None
     kl_warmup_epochs: float = 0.0
     minibatch: Literal["uniform", "geometric"] = "uniform"
+    clip_norm: float | None = None
+    checkpoint_every: int | None = None
+    compile: CompileMode = "auto"
 
     def __post_init__(self) -> None:
         check_choice("Schedule", "lr", self.lr, LR_KINDS)
         check_choice("Schedule", "minibatch", self.minibatch, ("uniform", "geometric"))
+        check_choice("Schedule", "compile", self.compile, COMPILE_MODES)
+        for name in ("clip_norm", "checkpoint_every"):
+            if getattr(self, name) is not None:
+                check_positive("Schedule", **{name: getattr(self, name)})
         check_fraction("Schedule", warmup=self.warmup, hold=self.hold or 0.0)
         check_not_negative(
             "Schedule",
@@ -63,6 +76,16 @@ class Schedule:
             kl_after=self.kl_after or 0.0,
             kl_warmup_epochs=self.kl_warmup_epochs,
         )
+
+    def text(self) -> str:
+        """The settings that a resumed run must share with the first one, as text.
+
+        Example:
+            >>> Schedule(lr="cosine", checkpoint_every=5).text() == Schedule(lr="cosine").text()
+            True
+        """
+        names = ("lr", "hold", "warmup", "kl", "kl_after", "kl_warmup_epochs", "minibatch")
+        return f"Schedule({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
     def lr_scale(self, progress: float, prune_end: float = 0.0) -> float:
         """Factor on the learning rate at `progress` in [0, 1] of the run."""

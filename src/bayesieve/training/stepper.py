@@ -11,7 +11,6 @@ from bayesieve.core.batch import Metrics
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import restore_, snapshot
 from bayesieve.core.workspace import Workspace
-from bayesieve.data.augment import Augment
 from bayesieve.engines import Engine
 
 
@@ -23,22 +22,19 @@ class Stepper(Protocol):
         ...
 
 
-def make_stepper(
-    problem: Problem, engine: Engine[Any], state: Any, augment: Augment | None = None
-) -> Stepper:
+def make_stepper(problem: Problem, engine: Engine[Any], state: Any) -> Stepper:
     """A captured step on a CUDA device, a plain one elsewhere.
 
     Args:
         problem: with its data on the device.
         engine: whose step is taken.
-        state: changed in place; its generator also feeds `augment`.
-        augment: changes the inputs of every batch at random.
+        state: changed in place; its generator also feeds the random changes of images.
     """
 
     def step(index: Tensor) -> Metrics:
         batch = problem.batch(index)
-        if augment is not None:
-            batch = batch._replace(x=augment(batch.x, state.generator))
+        if problem.augment is not None:
+            batch = batch._replace(x=problem.augment(batch.x, state.generator))
         return engine.step(problem, state, batch)
 
     if problem.device.type != "cuda":

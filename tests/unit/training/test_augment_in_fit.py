@@ -12,25 +12,24 @@ from bayesieve.engines.map import MAP
 from bayesieve.engines.sgmcmc import SGHMC
 from bayesieve.training.fit import fit
 from bayesieve.training.interrupts import Interrupted
-from bayesieve.training.options import Saving
 from runs import assert_equal_runs, assert_equal_states, interrupt_after, toy
 
 AUGMENT = Augment(shift=1, flip=True, rotation=20, erase=0.3, fill=(-1.0, 0.5))
 ENGINE = SGHMC(step_size=1e-4)
 
 
-def images(n=20, size=6):
+def images(n=20, size=6, augment=None):
     source = Generator().manual_seed(0)
     x = torch.rand(n, 2, size, size, generator=source)
     y = torch.randint(3, (n,), generator=source)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 3))
-    return Problem(model, Categorical(), (x, y))
+    return Problem(model, Categorical(), (x, y), augment=augment)
 
 
-def run(engine=ENGINE, **options):
-    return fit(images(), engine, epochs=3, batch_size=8, seed=5, **{"augment": AUGMENT, **options})
+def run(engine=ENGINE, augment=AUGMENT, **options):
+    return fit(images(augment=augment), engine, epochs=3, batch_size=8, seed=5, **options)
 
 
 def test_every_batch_is_changed_by_draws_from_the_states_generator():
@@ -44,9 +43,9 @@ def test_every_batch_is_changed_by_draws_from_the_states_generator():
 
 
 def test_equal_seeds_give_equal_runs_and_the_images_themselves_stay():
-    problem = images()
+    problem = images(augment=AUGMENT)
     before = problem.x.clone()
-    fit(problem, ENGINE, epochs=1, augment=AUGMENT)
+    fit(problem, ENGINE, epochs=1)
     assert torch.equal(problem.x, before)
     assert_equal_runs(run(), run())
     assert not torch.equal(run().state.w, run(augment=None).state.w)
@@ -59,11 +58,11 @@ def test_a_run_stopped_and_resumed_equals_an_unbroken_one(tmp_path, monkeypatch,
     with monkeypatch.context() as patch:
         interrupt_after(patch, 4)
         with pytest.raises(Interrupted):
-            run(engine, saving=Saving(tmp_path))
-    assert_equal_runs(run(engine, saving=Saving(tmp_path, resume=True)), whole)
+            run(engine, folder=tmp_path)
+    assert_equal_runs(run(engine, folder=tmp_path, resume=True), whole)
     other = Augment(shift=1)
     with pytest.raises(ValueError, match="made with augment Augment"):
-        run(engine, augment=other, saving=Saving(tmp_path, resume=True))
+        run(engine, augment=other, folder=tmp_path, resume=True)
 
 
 def test_models_with_batches_of_their_own_get_changes_of_their_own():
@@ -94,6 +93,13 @@ def test_nothing_waits_for_the_host(monkeypatch):
 
 def test_other_data_than_images_are_refused_before_the_first_step():
     with pytest.raises(ValueError, match=r"^Augment: images must have shape \(n, channels"):
-        fit(toy(), ENGINE, epochs=1, augment=AUGMENT)
+        toy().with_augment(AUGMENT)
     with pytest.raises(ValueError, match="fill has 3 values, the images 2 channels"):
-        run(augment=Augment(fill=(0.0, 0.0, 1.0)))
+        images(augment=Augment(fill=(0.0, 0.0, 1.0)))
+
+
+def test_other_data_keep_the_changes_and_they_can_be_taken_away():
+    problem = images(augment=AUGMENT)
+    assert problem.with_data((problem.x[:5], problem.y[:5])).augment is AUGMENT
+    assert problem.with_augment(None).augment is None
+    assert problem.augment is AUGMENT

@@ -5,6 +5,7 @@ from bayesieve.core.priors import Normal
 from bayesieve.engines.map import MAP
 from bayesieve.training import compiling
 from bayesieve.training.compiling import compiler_missing, should_compile
+from bayesieve.training.schedule import Schedule
 from runs import fit_toy, toy
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -62,7 +63,7 @@ def test_unknown_modes_raise():
 @pytest.mark.skipif(compiler_missing(CPU) is not None, reason="no C++ compiler")
 def test_a_compiled_run_equals_an_eager_one():
     engine = MAP(Normal(0.5), lr=0.02)  # without noise: on a CPU that comes from another stream
-    eager = fit_toy(toy(), engine, compile="off")
-    compiled = fit_toy(toy(), engine, compile="on")
+    eager = fit_toy(toy(), engine, schedule=Schedule(compile="off"))
+    compiled = fit_toy(toy(), engine, schedule=Schedule(compile="on"))
     assert compiled.problem.compiled
     torch.testing.assert_close(compiled.posterior.mean, eager.posterior.mean, rtol=1e-5, atol=1e-6)

@@ -17,8 +17,8 @@ from bayesieve.engines.sampling import Chain
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.engines.sgmcmc import SGHMC, SGLD
 from bayesieve.sieve.schedule import GradualPruning
-from bayesieve.training.draws import DrawsTo, read_draws
 from bayesieve.training.fit import fit
+from bayesieve.training.schedule import Schedule
 from bayesieve.training.stepper import make_stepper
 
 pytestmark = [
@@ -33,13 +33,13 @@ ENGINES = [
 ]  # fmt: skip
 
 
-def make_problem() -> Problem:
+def make_problem(augment: Augment | None = None) -> Problem:
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)
     )
     x, y = torch.randn(60, 1, 8, 8), torch.randint(3, (60,))
-    return Problem(model, Categorical(), (x, y)).to("cuda")
+    return Problem(model, Categorical(), (x, y), augment=augment).to("cuda")
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=repr)
@@ -67,9 +67,9 @@ def test_captured_steps_with_augmented_images_equal_plain_ones():
     engine, index = SGHMC(step_size=1e-5), torch.arange(60, device="cuda").view(6, 10)
     results = []
     for captured in (False, True):
-        problem = make_problem()
+        problem = make_problem(augment)
         state = engine.init(problem, torch.Generator("cuda").manual_seed(5))
-        stepper = make_stepper(problem, engine, state, augment)
+        stepper = make_stepper(problem, engine, state)
         for i in range(6):
             if captured:
                 stepper(index[i])
@@ -80,20 +80,12 @@ def test_captured_steps_with_augmented_images_equal_plain_ones():
     torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-5)
 
 
-def test_draws_of_chains_leave_the_device_and_come_back(tmp_path):
-    draws = DrawsTo(tmp_path / "draws.safetensors", burn_in=6, thin=2, n_kept=4)
-    engine = SGHMC(step_size=1e-5, chain=Chain(burn_in=6, thin=2, n_kept=4))
-    run = fit(make_problem(), engine, steps=14, batch_size=20, n_models=2, draws=draws)
-    for own, posterior in zip(read_draws(draws.path, run.problem), run.posteriors, strict=True):
-        assert torch.equal(own.draws, posterior.draws)
-
-
 @pytest.mark.parametrize("compile", ["off", "on"])
 def test_fit_prunes_on_the_device_and_repeats_itself(compile):
     runs = [
         fit(
-            make_problem(), SBNN(local=True), epochs=6, batch_size=16, seed=3, n_models=2,
-            pruning=GradualPruning(0.5, start=0.1, end=0.6), compile=compile,
+            make_problem(), [SBNN(local=True)] * 2, epochs=6, batch_size=16, seed=3,
+            pruning=GradualPruning(0.5, start=0.1, end=0.6), schedule=Schedule(compile=compile),
         )
         for _ in range(2)
     ]  # fmt: skip

@@ -13,7 +13,7 @@ from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.training.fit import fit
-from bayesieve.training.options import Saving, Validation
+from bayesieve.training.options import Validation
 from bayesieve.training.population import stacked
 from problems import linear_model, normal
 from runs import without_clock
@@ -88,8 +88,8 @@ def test_engines_may_differ_in_numbers():
 
 
 def test_the_number_of_models_must_be_that_of_the_rows():
-    with pytest.raises(ValueError, match="n_models=2, but the problem has 3 rows"):
-        fit(problem_of(Rows.of(PARTS)), MAP(), epochs=1, n_models=2)
+    with pytest.raises(ValueError, match="got 2 engines, but the problem has rows for 3 models"):
+        fit(problem_of(Rows.of(PARTS)), [MAP()] * 2, epochs=1)
 
 
 def watched(**options):
@@ -196,7 +196,8 @@ def test_a_resumed_run_equals_the_unbroken_one(tmp_path):
             epochs=8,
             batch_size=9,
             validation=watched(patience=50, groups=(0, 1, 1)),
-            saving=Saving(folder, resume=resume),
+            folder=folder,
+            resume=resume,
             callbacks=[lambda progress: progress.epoch == stop_after],
         )
 

@@ -12,9 +12,9 @@ from runs import fit_toy, toy
 
 def test_one_engine_stays_itself():
     engine = SBNN(lr=0.5)
-    assert one_engine(engine, 3) == (engine, 3)
-    assert one_engine([engine], 1) == (engine, 1)
-    assert one_engine((engine, engine), 2) == (engine, 2)
+    assert one_engine([engine] * 3) == (engine, 3)
+    assert one_engine([engine]) == (engine, 1)
+    assert one_engine((engine, SBNN(lr=0.5))) == (engine, 2)
 
 
 def test_numbers_become_tuples_and_the_rest_must_agree():
@@ -22,7 +22,7 @@ def test_numbers_become_tuples_and_the_rest_must_agree():
         SBNN(SpikeSlab(1.0, 0.1), lr=0.1, init_std=0.01, local=True),
         SBNN(SpikeSlab(0.5, 0.2, 0.3), lr=1, init_std=0.02, local=True),
     ]
-    merged, k = one_engine(engines, 1)
+    merged, k = one_engine(engines)
     prior = SpikeSlab((1.0, 0.5), (0.1, 0.2), (0.5, 0.3))
     assert merged == SBNN(prior, lr=(0.1, 1), init_std=(0.01, 0.02), local=True)
     assert k == 2
@@ -30,7 +30,7 @@ def test_numbers_become_tuples_and_the_rest_must_agree():
 
 
 def test_only_what_differs_becomes_a_tuple():
-    merged, _ = one_engine([FlatVI(lr=0.1), FlatVI(lr=0.2)], 2)
+    merged, _ = one_engine([FlatVI(lr=0.1), FlatVI(lr=0.2)])
     assert merged == FlatVI(lr=(0.1, 0.2))
     assert isinstance(merged.prior.std, float)
 
@@ -41,24 +41,22 @@ class _Other:
 
 
 @pytest.mark.parametrize(
-    ("engines", "n_models", "text"),
+    ("engines", "text"),
     [
-        ([], 1, "give at least one engine"),
-        ([MAP(), MAP()], 3, "got 2 engines but n_models=3"),
-        ([MAP(), SBNN()], 2, "must be of one class"),
-        ([MAP(optimizer="sgd"), MAP()], 2, "may differ only in numbers, not in optimizer"),
-        ([SBNN(local=True), SBNN()], 2, "not in local"),
-        ([SBNN(init_std=0.1), SBNN()], 2, "not in init_std"),
-        ([MAP(weight_decay=0.1), MAP()], 2, "not in weight_decay"),  # one number for all models
-        ([_Other(0.1), _Other(0.2)], 2, "not in lr"),
-        ([MAP(Normal()), MAP(SpikeSlab())], 2, "priors of one class, got Normal, SpikeSlab"),
-        ([MAP(Normal()), MAP()], 2, "priors of one class, got NoneType, Normal"),
-        (MAP(), 0, "n_models must be > 0"),
+        ([], "give at least one engine"),
+        ([MAP(), SBNN()], "must be of one class"),
+        ([MAP(optimizer="sgd"), MAP()], "may differ only in numbers, not in optimizer"),
+        ([SBNN(local=True), SBNN()], "not in local"),
+        ([SBNN(init_std=0.1), SBNN()], "not in init_std"),
+        ([MAP(weight_decay=0.1), MAP()], "not in weight_decay"),  # one number for all models
+        ([_Other(0.1), _Other(0.2)], "not in lr"),
+        ([MAP(Normal()), MAP(SpikeSlab())], "priors of one class, got Normal, SpikeSlab"),
+        ([MAP(Normal()), MAP()], "priors of one class, got NoneType, Normal"),
     ],
 )
-def test_engines_that_cannot_be_one_raise(engines, n_models, text):
+def test_engines_that_cannot_be_one_raise(engines, text):
     with pytest.raises(ValueError, match=f"fit: .*{text}"):
-        one_engine(engines, n_models)
+        one_engine(engines)
 
 
 def test_tuples_must_have_one_number_per_model():

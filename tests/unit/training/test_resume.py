@@ -19,7 +19,7 @@ from bayesieve.sieve.schedule import AnnealedPruning, GradualPruning
 from bayesieve.sieve.scores import magnitude_score
 from bayesieve.training.checkpoint import has_checkpoint
 from bayesieve.training.interrupts import Interrupted
-from bayesieve.training.options import Saving, Validation
+from bayesieve.training.options import Validation
 from bayesieve.training.schedule import Schedule
 from runs import (
     PER_EPOCH,
@@ -38,6 +38,7 @@ CHAINS = SGHMC(
     GaussianLaplace(0.3, 1.0), 1e-4, adapt="sa", chain=Chain(burn_in=4, thin=2, n_kept=3)
 )
 N_STEPS = 4 * PER_EPOCH
+EVERY_2 = Schedule(checkpoint_every=2)
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +74,7 @@ CASES = {
     "population-dropout-norm-local": (
         lambda: torch.nn.Sequential(*with_batch_norm()[:3], *with_dropout()[2:]),
         SBNN(PRIOR, lr=0.02, local=True),
-        {"n_models": 2, "clip_norm": 1.0},
+        {"n_models": 2, "schedule": Schedule(clip_norm=1.0)},
     ),
     "watched": (None, MAP_, {"validation": Validation(Contrary)}),
     "early-stopping": (with_batch_norm, MAP_, {"validation": Validation(Contrary, patience=2)}),
@@ -99,43 +100,43 @@ def test_a_run_stopped_anywhere_and_resumed_equals_an_unbroken_one(
         with monkeypatch.context() as patch:
             interrupt_after(patch, step)
             with pytest.raises(Interrupted, match="stopped by SIGTERM"):
-                fit_toy(toy(build), engine, saving=Saving(folder), **options)
-        resumed = fit_toy(toy(build), engine, saving=Saving(folder, resume=True), **options)
+                fit_toy(toy(build), engine, folder=folder, **options)
+        resumed = fit_toy(toy(build), engine, folder=folder, resume=True, **options)
         assert_equal_runs(resumed, unbroken)
     assert torch.isfinite(unbroken.posterior.mean).all()
 
 
 def test_a_run_that_died_goes_on_from_its_last_checkpoint(tmp_path):
-    unbroken = fit_toy(toy(), SBNN_, saving=Saving(tmp_path / "whole", every=2))
+    unbroken = fit_toy(toy(), SBNN_, folder=tmp_path / "whole", schedule=EVERY_2)
     copies = tmp_path / "copies"
 
     def die(progress):
         shutil.copytree(tmp_path / "broken", copies / str(progress.epoch))
         return False
 
-    fit_toy(toy(), SBNN_, saving=Saving(tmp_path / "broken", every=2), callbacks=[die])
+    fit_toy(toy(), SBNN_, folder=tmp_path / "broken", schedule=EVERY_2, callbacks=[die])
     for epoch in (1, 2, 3, 4):
         names = sorted(p.name for p in (copies / str(epoch) / "checkpoints").glob("*.safetensors"))
         newest = PER_EPOCH * epoch // 2 * 2
         assert names[-1] == f"checkpoint-{newest:09d}.safetensors"
-        saving = Saving(copies / str(epoch), every=2, resume=True)
-        assert_equal_runs(fit_toy(toy(), SBNN_, saving=saving), unbroken)
+        resumed = {"folder": copies / str(epoch), "schedule": EVERY_2, "resume": True}
+        assert_equal_runs(fit_toy(toy(), SBNN_, **resumed), unbroken)
 
 
 def test_a_damaged_newest_checkpoint_costs_time_only(tmp_path, caplog):
-    unbroken = fit_toy(toy(), SBNN_, saving=Saving(tmp_path))
+    unbroken = fit_toy(toy(), SBNN_, folder=tmp_path)
     newest = max((tmp_path / "checkpoints").glob("*.safetensors"))
     newest.write_bytes(newest.read_bytes()[:-1])
-    assert_equal_runs(fit_toy(toy(), SBNN_, saving=Saving(tmp_path, resume=True)), unbroken)
+    assert_equal_runs(fit_toy(toy(), SBNN_, folder=tmp_path, resume=True), unbroken)
     assert "fails its checksum" in caplog.text
 
 
 def test_a_finished_run_resumes_to_itself(tmp_path):
     for name, validation in (("plain", None), ("stopped", Validation(Contrary, patience=1))):
         options = {"epochs": 9, "validation": validation}
-        whole = fit_toy(toy(), MAP_, saving=Saving(tmp_path / name), **options)
-        saving = Saving(tmp_path / name, resume=True)
-        assert_equal_runs(fit_toy(toy(), MAP_, saving=saving, **options), whole)
+        whole = fit_toy(toy(), MAP_, folder=tmp_path / name, **options)
+        again_in = {"folder": tmp_path / name, "resume": True}
+        assert_equal_runs(fit_toy(toy(), MAP_, **again_in, **options), whole)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -143,7 +144,7 @@ def test_signals_end_the_run_with_the_usual_exit_code(tmp_path, monkeypatch, num
     interrupt_after(monkeypatch, 2, number)
     before = signal.getsignal(number)
     with pytest.raises(KeyboardInterrupt) as caught:
-        fit_toy(toy(), MAP_, saving=Saving(tmp_path))
+        fit_toy(toy(), MAP_, folder=tmp_path)
     assert caught.value.exit_code == 128 + number
     assert signal.getsignal(number) is before
     assert has_checkpoint(tmp_path)
@@ -154,9 +155,9 @@ def test_metrics_of_a_resumed_run_have_no_gap_and_no_repeat(tmp_path, monkeypatc
     with monkeypatch.context() as patch:
         interrupt_after(patch, 7)
         with pytest.raises(Interrupted):
-            fit_toy(toy(), MAP_, saving=Saving(tmp_path))
+            fit_toy(toy(), MAP_, folder=tmp_path)
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
-    run = fit_toy(toy(), MAP_, saving=Saving(tmp_path, resume=True))
+    run = fit_toy(toy(), MAP_, folder=tmp_path, resume=True)
     assert [row["epoch"] for row in run.history] == [1, 2, 3, 4]
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 4
 
@@ -170,44 +171,44 @@ CHANGES = {
     "pruning": (MAP_, {"pruning": GradualPruning(0.5, score="magnitude")}),
     "n_models": (MAP_, {"n_models": 2}),
     "patience": (MAP_, {"validation": Validation(Contrary, patience=5)}),
-    "clip_norm": (MAP_, {"clip_norm": 1.0}),
+    "clip_norm": (MAP_, {"schedule": Schedule(clip_norm=1.0)}),
 }
 
 
 @pytest.mark.parametrize(("engine", "options"), CHANGES.values(), ids=CHANGES.keys())
 def test_other_settings_than_the_first_runs_raise(tmp_path, request, engine, options):
     name = request.node.callspec.id
-    fit_toy(toy(), MAP_, saving=Saving(tmp_path))
+    fit_toy(toy(), MAP_, folder=tmp_path)
     with pytest.raises(ValueError, match=f"resume: the checkpoint was made with {name} "):
-        fit_toy(toy(), engine, saving=Saving(tmp_path, resume=True), **options)
+        fit_toy(toy(), engine, folder=tmp_path, resume=True, **options)
 
 
 def test_other_data_or_another_network_raise(tmp_path):
-    fit_toy(toy(), MAP_, saving=Saving(tmp_path))
-    saving = Saving(tmp_path, resume=True)
+    fit_toy(toy(), MAP_, folder=tmp_path)
+    again_in = {"folder": tmp_path, "resume": True}
     with pytest.raises(ValueError, match="made with n_data 22, this run has 24"):
-        fit_toy(toy(n=24), MAP_, saving=saving)
+        fit_toy(toy(n=24), MAP_, **again_in)
     with pytest.raises(ValueError, match=r"resume: .* the network or number of models differs"):
-        fit_toy(toy(lambda: torch.nn.Linear(4, 3)), MAP_, saving=saving)
+        fit_toy(toy(lambda: torch.nn.Linear(4, 3)), MAP_, **again_in)
 
 
 def test_a_score_given_as_a_function_does_not_hinder_resuming(tmp_path):
     first, again = (
         GradualPruning(0.5, score=lambda q: magnitude_score(q)) for _ in range(2)
     )  # another address, as in another process
-    whole = fit_toy(toy(), MAP_, pruning=first, saving=Saving(tmp_path))
-    saving = Saving(tmp_path, resume=True)
-    assert_equal_runs(fit_toy(toy(), MAP_, pruning=again, saving=saving), whole)
+    whole = fit_toy(toy(), MAP_, pruning=first, folder=tmp_path)
+    again_in = {"folder": tmp_path, "resume": True}
+    assert_equal_runs(fit_toy(toy(), MAP_, pruning=again, **again_in), whole)
 
 
 def test_a_folder_with_checkpoints_is_not_overwritten(tmp_path):
-    first = fit_toy(toy(), MAP_, saving=Saving(tmp_path))
+    first = fit_toy(toy(), MAP_, folder=tmp_path)
     with pytest.raises(ValueError, match="holds checkpoints of an earlier run"):
-        fit_toy(toy(), MAP_, epochs=1, saving=Saving(tmp_path))
-    again = fit_toy(toy(), MAP_, saving=Saving(tmp_path, resume=True))
+        fit_toy(toy(), MAP_, epochs=1, folder=tmp_path)
+    again = fit_toy(toy(), MAP_, folder=tmp_path, resume=True)
     assert without_clock(again.history) == without_clock(first.history)
 
 
 def test_nothing_to_resume_raises(tmp_path):
     with pytest.raises(ValueError, match="resume: no checkpoint in"):
-        fit_toy(toy(), MAP_, saving=Saving(tmp_path, resume=True))
+        fit_toy(toy(), MAP_, folder=tmp_path, resume=True)

@@ -20,7 +20,7 @@ def test_every_number_of_every_epoch_is_there(tmp_path, n_models):
 
     problem = Problem(nn.Linear(2, 1), Gaussian(), (torch.randn(8, 2), torch.randn(8, 1)))
     log = ScalarLog(tmp_path)
-    run = fit(problem, MAP(), epochs=3, batch_size=4, n_models=n_models, callbacks=[log])
+    run = fit(problem, [MAP()] * n_models, epochs=3, batch_size=4, callbacks=[log])
     log.close()
     events = EventAccumulator(str(tmp_path))
     events.Reload()

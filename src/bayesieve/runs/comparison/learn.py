@@ -7,7 +7,7 @@ after another: a convolution for many models at once is a grouped one, which is 
 import gc
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Generator, nn
@@ -15,7 +15,6 @@ from torch import Generator, nn
 from bayesieve.core.posterior import Posterior
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import named_tensors
-from bayesieve.data.augment import Augment
 from bayesieve.runs.comparison.budget import Budget, Method
 from bayesieve.training.compiling import CompileMode
 from bayesieve.training.fit import Fit, fit
@@ -50,7 +49,6 @@ def learn(
     budget: Budget,
     members: int,
     seed: int,
-    augment: Augment | None,
     compile: CompileMode,
 ) -> Learned:
     """Train all models of a method; a run that ends in weights that are not finite raises.
@@ -61,7 +59,6 @@ def learn(
         budget: passes and repetitions.
         members: networks that share the passes.
         seed: of everything.
-        augment: random changes of the images.
         compile: whether to compile the elementwise part of a step.
     """
     epochs = max(1, math.ceil(budget.epochs / members))
@@ -79,14 +76,11 @@ def learn(
             own.initial = starts[first]
         run = fit(
             own,
-            method.engine,
+            [method.engine] * min(at_once, n_models - first),
             epochs=epochs,
             batch_size=budget.batch_size,
             seed=seed + first * _SEED_STRIDE,
-            n_models=min(at_once, n_models - first),
-            schedule=method.schedule,
-            augment=augment,
-            compile=compile,
+            schedule=replace(method.schedule, compile=compile),
         )
         posteriors += run.posteriors
         state_bytes += _state_bytes(run)

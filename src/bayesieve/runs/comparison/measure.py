@@ -17,7 +17,6 @@ from bayesieve.assess.robustness import Attacked, fgsm_curve
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Posterior, Samples
 from bayesieve.core.problem import Problem
-from bayesieve.data.augment import Augment
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.runs.comparison.budget import Budget, Method, Scoring
 from bayesieve.runs.comparison.dropout import dropout_draws, with_dropout
@@ -36,7 +35,6 @@ def measure(
     tests: Scoring,
     budget: Budget,
     seed: int = 0,
-    augment: Augment | None = None,
     compile: CompileMode = "auto",
 ) -> dict[str, Any]:
     """Train and score one method.
@@ -48,7 +46,6 @@ def measure(
         tests: what to score on.
         budget: what may be spent.
         seed: of all repetitions.
-        augment: random changes of the images it trains on.
         compile: whether to compile the elementwise part of a step.
 
     Returns:
@@ -63,13 +60,13 @@ def measure(
     if method.kind == "dropout":
         own = with_dropout(model, method.dropout)
         data = problem.x.to("cpu"), problem.y.to("cpu")  # where the module is
-        problem = Problem(own, problem.likelihood, data, precision=problem.precision).to(
-            problem.device
-        )
+        problem = Problem(
+            own, problem.likelihood, data, precision=problem.precision, augment=problem.augment
+        ).to(problem.device)
     members = method.members if method.kind == "ensemble" else 1
-    whole = learn(method, problem, budget, members, seed, augment, compile)
+    whole = learn(method, problem, budget, members, seed, compile)
     learned = whole.posteriors
-    pruned = sieved(method, problem, learned, budget, members, augment, plain, compile)
+    pruned = sieved(method, problem, learned, budget, members, plain, compile)
     seeds, reached = [], []
     for first in range(0, len(learned), members):
         group = slice(first, first + members)

@@ -160,11 +160,13 @@ class _Bench:
         net = NetConfig(name=wanted.net)
         model = build_module(net, data, wanted.seed)
         likelihood, precision = build_likelihood(net, data), wanted.precision
-        problem = Problem(model, likelihood, data.train, precision=precision).to(self.device)
-        method = build_method(name, data.task, problem.n_data, budget, changes)
         augment = build_augment(self.augmentation, data)
+        problem = Problem(model, likelihood, data.train, precision=precision, augment=augment).to(
+            self.device
+        )
+        method = build_method(name, data.task, problem.n_data, budget, changes)
         tests = Scoring(data.test, foreign, scale)
-        return measure(method, model, problem, tests, budget, wanted.seed, augment, wanted.compile)
+        return measure(method, model, problem, tests, budget, wanted.seed, wanted.compile)
 
 
 def _has_classes_of_images(data: DataSet) -> bool:

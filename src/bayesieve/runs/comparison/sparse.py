@@ -9,7 +9,6 @@ from torch import Tensor
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel
 from bayesieve.core.problem import Problem
-from bayesieve.data.augment import Augment
 from bayesieve.runs.comparison.budget import Budget, Method
 from bayesieve.runs.comparison.learn import models_at_once
 from bayesieve.sieve.prune import prune
@@ -24,7 +23,6 @@ def sieved(
     learned: Sequence[Posterior],
     budget: Budget,
     members: int,
-    augment: Augment | None,
     units: Network,
     compile: CompileMode,
 ) -> list[list[SparseModel]]:
@@ -36,7 +34,6 @@ def sieved(
         learned: posteriors of all members of all repetitions.
         budget: fractions of zeros and passes.
         members: networks that share the passes.
-        augment: random changes of the images.
         units: the network without dropout, whose units are removed; it has the same weights.
         compile: whether to compile the elementwise part of a step.
 
@@ -53,14 +50,11 @@ def sieved(
         part = masked[first : first + at_once]
         run = fit(
             problem,
-            method.finetune_engine or method.engine,
+            [method.finetune_engine or method.engine] * len(part),
             epochs=max(1, math.ceil(budget.finetune / members)),
             batch_size=budget.batch_size,
-            n_models=len(part),
-            schedule=method.finetune,
+            schedule=replace(method.finetune, compile=compile),
             start_from=part,
-            augment=augment,
-            compile=compile,
         )
         pairs = zip(run.posteriors, part, strict=True)
         done += [SparseModel(one.masked(own.keep), own.keep) for one, own in pairs]

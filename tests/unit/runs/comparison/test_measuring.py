@@ -100,13 +100,13 @@ def test_networks_with_convolutions_train_one_after_another_from_different_weigh
     model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 2))
     problem, calls = Problem(model, Categorical(), data), []
 
-    def noted(own, *arguments, **named):
-        calls.append((named["n_models"], named["seed"], own.initial))
-        return fit(own, *arguments, **named)
+    def noted(own, engines, **named):
+        calls.append((len(engines), named["seed"], own.initial))
+        return fit(own, engines, **named)
 
     monkeypatch.setattr(learn, "fit", noted)
     method = KINDS["ensemble"]
-    found = learn.learn(method, problem, BUDGET, method.members, 5, None, "off")
+    found = learn.learn(method, problem, BUDGET, method.members, 5, "off")
     assert [n for n, _, _ in calls] == [1] * 4  # two members of two repetitions
     assert len({seed for _, seed, _ in calls}) == len({own.sum() for _, _, own in calls}) == 4
     assert torch.equal(calls[0][2], problem.initial)
@@ -118,7 +118,7 @@ def test_training_images_are_changed_when_asked():
     budget = Budget(epochs=1, batch_size=16, seeds=1, zeros=(0.5,), finetune=1, attack=None)
     method, tests = KINDS["point"], Scoring(data)
     plain, moved = (
-        measure(method, model, Problem(model, Categorical(), data), tests, budget, 0, augment)
+        measure(method, model, Problem(model, Categorical(), data, augment=augment), tests, budget)
         for augment in (None, Augment(shift=1, flip=True))
     )
     assert plain["seeds"][0]["NLL"] != moved["seeds"][0]["NLL"]

@@ -73,7 +73,7 @@ def trained_on(monkeypatch, kind, compile="off"):
     budget = Budget(epochs=1, batch_size=16, seeds=1, zeros=(0.8,), finetune=1)
     learned = [fit(problem, MAP(), epochs=1, seed=0).posterior]
     units = Network.of(plain, Categorical())
-    ((one,),) = sparse.sieved(method, problem, learned, budget, 1, None, units, compile)
+    ((one,),) = sparse.sieved(method, problem, learned, budget, 1, units, compile)
     return one, given
 
 
@@ -86,5 +86,5 @@ def test_dropout_loses_the_biases_of_dead_units_like_the_network_without_it(monk
 
 
 def test_what_is_left_trains_as_the_whole_did(monkeypatch):
-    assert trained_on(monkeypatch, "point")[1]["compile"] == "off"
-    assert trained_on(monkeypatch, "point", "auto")[1]["compile"] == "auto"
+    assert trained_on(monkeypatch, "point")[1]["schedule"].compile == "off"
+    assert trained_on(monkeypatch, "point", "auto")[1]["schedule"].compile == "auto"
