@@ -62,10 +62,10 @@ from bayesieve.engines.sbnn import SBNN
 from bayesieve.errors import DataError
 from bayesieve.nets import lenet5_caffe, lenet_300_100, mlp
 from bayesieve.sieve.compact import compact
-from bayesieve.sieve.groups import keep_units
 from bayesieve.sieve.prune import prune
 from bayesieve.sieve.rules import keep_zeros
 from bayesieve.sieve.schedule import GradualPruning
+from bayesieve.sieve.unit_rules import keep_units
 from bayesieve.training.fit import fit
 from bayesieve.training.schedule import Schedule
 

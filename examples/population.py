@@ -39,7 +39,7 @@ def main() -> None:
     ]
     sweep = bs.fit(problem, engines, epochs=20, schedule=schedule)
     for spike, posterior in zip(spikes, sweep.posteriors, strict=True):
-        sparse = bs.prune(posterior, bs.keep_fraction(0.2))
+        sparse = bs.prune(posterior, bs.keep_zeros(0.8))
         print(f"spike {spike:<5}  dense {bs.evaluate(posterior, held_out)['error']:.3f}  "
               f"80 % zeros {bs.evaluate(sparse, held_out)['error']:.3f}")  # fmt: skip
 

@@ -43,7 +43,7 @@ def main() -> None:
     report("its posterior", run.posterior, data)
 
     # Nine tenths go in one cut, then the rest is trained on from where it stands, zeros fixed.
-    sparse = bs.prune(run.posterior, bs.keep_fraction(0.1))
+    sparse = bs.prune(run.posterior, bs.keep_zeros(0.9))
     report("90 % pruned", sparse, data)
     tuned = bs.fit(
         problem,

@@ -15,7 +15,7 @@ from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.posterior import Posterior, SparseModel
 from bayesieve.core.problem import Problem
 from bayesieve.data.examples import Examples
-from bayesieve.sieve.bmr import pruned_fraction
+from bayesieve.sieve.evidence import pruned_fraction
 from bayesieve.training.fit import Fit, fit
 from bayesieve.training.options import Progress
 from bayesieve.training.stepper import fast_kernels

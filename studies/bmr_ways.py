@@ -9,7 +9,7 @@ from bayesieve.core.priors import LayerScaled, SpikeSlab
 from bayesieve.engines import Engine
 from bayesieve.engines.bmr import BMR, Reduction
 from bayesieve.engines.sbnn import SBNN
-from bayesieve.sieve.bmr import support
+from bayesieve.sieve.evidence import weight_evidence
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.sieve.scores import Score, ScoreName
 from bayesieve.training.schedule import Schedule
@@ -109,7 +109,7 @@ class Candidate:
             return None
         score: Score | ScoreName = self.top_up  # under the prior of the posterior, if it has one
         if self.top_up == "evidence" and self.prior == "layers":
-            score = support("savage-dickey", prior_std="empirical")
+            score = weight_evidence("savage-dickey", prior_std="empirical")
         first, last = self.fractions(epochs)
         return GradualPruning(zeros, start=first, end=last, score=score)
 

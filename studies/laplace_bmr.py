@@ -32,7 +32,7 @@ from bayesieve.data import load_data
 from bayesieve.data.examples import Examples
 from bayesieve.engines.map import MAP
 from bayesieve.nets import lenet_300_100
-from bayesieve.sieve.bmr import reduce_units
+from bayesieve.sieve.evidence import prune_units_by_evidence
 from bayesieve.sieve.prune import prune
 from bayesieve.sieve.rules import keep_zeros
 from bayesieve.training.fit import fit
@@ -65,7 +65,7 @@ def sieved(
         "magnitude": [prune(point, keep_zeros(z, score="magnitude")) for z in zeros],
         "evidence": [prune(units.posterior, keep_zeros(z, score="evidence")) for z in zeros],
         "unit, kept means": [prune(units.posterior, keep_zeros(z, score="snr")) for z in zeros],
-        "unit": [reduce_units(units, z) for z in zeros],
+        "unit": [prune_units_by_evidence(units, z) for z in zeros],
     }
     return ways
 

@@ -38,7 +38,8 @@ from bayesieve.data.examples import Examples
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.nets import lenet5_caffe
 from bayesieve.sieve.compact import compact
-from bayesieve.sieve.groups import GradualUnits, GroupScore
+from bayesieve.sieve.schedule import GradualUnits
+from bayesieve.sieve.unit_rules import GroupScore
 from bayesieve.training.fit import fit
 from bayesieve.training.schedule import Schedule
 from studies.records import add_common_flags, record_head, splits, write_record

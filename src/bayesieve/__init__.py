@@ -54,19 +54,20 @@ if TYPE_CHECKING:
     from bayesieve.estimators import SieveRegressor as SieveRegressor
     from bayesieve.estimators import SieveSelector as SieveSelector
     from bayesieve.estimators import fit_many as fit_many
-    from bayesieve.sieve.bmr import reduce as reduce
-    from bayesieve.sieve.bmr import reduce_units as reduce_units
-    from bayesieve.sieve.bmr import support as support
     from bayesieve.sieve.compact import compact as compact
-    from bayesieve.sieve.groups import GradualUnits as GradualUnits
-    from bayesieve.sieve.groups import keep_units as keep_units
+    from bayesieve.sieve.evidence import prune_by_evidence as prune_by_evidence
+    from bayesieve.sieve.evidence import prune_units_by_evidence as prune_units_by_evidence
+    from bayesieve.sieve.evidence import weight_evidence as weight_evidence
     from bayesieve.sieve.prune import prune as prune
     from bayesieve.sieve.prune import sparsity_curve as sparsity_curve
     from bayesieve.sieve.rules import keep_fraction as keep_fraction
     from bayesieve.sieve.rules import keep_n_of_m as keep_n_of_m
     from bayesieve.sieve.rules import keep_probable as keep_probable
+    from bayesieve.sieve.rules import keep_units as keep_units
+    from bayesieve.sieve.rules import keep_zeros as keep_zeros
     from bayesieve.sieve.schedule import AnnealedPruning as AnnealedPruning
     from bayesieve.sieve.schedule import GradualPruning as GradualPruning
+    from bayesieve.sieve.schedule import GradualUnits as GradualUnits
     from bayesieve.training.fit import fit as fit
     from bayesieve.training.laplace import laplace as laplace
     from bayesieve.training.options import Validation as Validation
@@ -123,15 +124,16 @@ _HOME = {
     "SieveRegressor": "estimators",
     "SieveSelector": "estimators",
     "fit_many": "estimators",
-    "reduce": "sieve.bmr",
-    "reduce_units": "sieve.bmr",
-    "support": "sieve.bmr",
+    "prune_by_evidence": "sieve.evidence",
+    "prune_units_by_evidence": "sieve.evidence",
+    "weight_evidence": "sieve.evidence",
     "compact": "sieve.compact",
-    "GradualUnits": "sieve.groups",
-    "keep_units": "sieve.groups",
+    "GradualUnits": "sieve.schedule",
+    "keep_units": "sieve.rules",
     "prune": "sieve.prune",
     "sparsity_curve": "sieve.prune",
     "keep_fraction": "sieve.rules",
+    "keep_zeros": "sieve.rules",
     "keep_n_of_m": "sieve.rules",
     "keep_probable": "sieve.rules",
     "AnnealedPruning": "sieve.schedule",

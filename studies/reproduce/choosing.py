@@ -34,7 +34,7 @@ WANTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ),
     (
         "to thin a trained network without training",
-        "`laplace_units` and `reduce_units`: `bayesieve sieve`",
+        "`laplace_units` and `prune_units_by_evidence`: `bayesieve sieve`",
         (
             "784-300-100-10 on MNIST: {own-laplace-unit-0.5:.2f} % error with 50 % zeros, "
             "{own-laplace-unit-0.9:.2f} % with 90 % (by magnitude "

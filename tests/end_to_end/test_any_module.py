@@ -197,7 +197,7 @@ def pruned(build, engine):
     problem = problem_of(build)
     run = bs.fit(problem, engine, epochs=2, batch_size=8, seed=0)
     kept = 1 - 0.4 * problem.layout.n_sparse / problem.layout.size
-    return problem, bs.prune(run.posterior, bs.keep_fraction(kept, score="magnitude"))
+    return problem, bs.prune(run.posterior, bs.keep_zeros(1 - kept, score="magnitude"))
 
 
 @EACH

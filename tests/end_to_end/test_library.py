@@ -54,7 +54,7 @@ def test_a_dense_posterior_classifies_digits(digits, run):
 
 
 def test_a_tenth_of_the_weights_is_enough(digits, run):
-    sparse = bs.prune(run.posterior, bs.keep_fraction(0.1))
+    sparse = bs.prune(run.posterior, bs.keep_zeros(0.9))
     result = bs.evaluate(sparse, digits.test)
     assert result["error"] < 0.08
     assert result["zeros"] == sparse.zeros >= 0.9
@@ -72,7 +72,7 @@ def test_rules_and_curves(digits, run):
     two_of_four = bs.prune(run.posterior, bs.keep_n_of_m(2, 4))
     assert two_of_four.removed >= 0.5
     curve = bs.sparsity_curve(run.posterior, [0.5, 0.9])
-    assert torch.equal(curve[1], bs.prune(run.posterior, bs.keep_fraction(0.1)).keep)
+    assert torch.equal(curve[1], bs.prune(run.posterior, bs.keep_zeros(0.9)).keep)
 
 
 def test_the_users_model_is_left_alone(digits, model, run):
@@ -185,7 +185,7 @@ def test_any_module_is_fitted_pruned_scored_and_saved(
     dense = bs.evaluate(run.posterior, test)
     assert dense["error"] < bound
     score = "magnitude" if isinstance(engine, bs.MAP) else "snr"
-    sparse = bs.prune(run.posterior, bs.keep_fraction(0.8, score=score))
+    sparse = bs.prune(run.posterior, bs.keep_zeros(0.2, score=score))
     assert 0.199 < sparse.zeros < 0.23
     result = bs.evaluate(sparse, test, n_samples=3)
     assert result["error"] < bound + 0.1

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised
-from bayesieve.sieve.rules import keep_fraction, keep_n_of_m, keep_probable, keep_scored
+from bayesieve.sieve.groups import dead_unit_closure, units_of
+from bayesieve.sieve.rules import keep_n_of_m, keep_probable, keep_scored, keep_zeros
 from bayesieve.sieve.schedule import GradualPruning
-from bayesieve.sieve.units import dead_unit_closure, unit_chain
 
 MANY = settings(max_examples=50, deadline=None, derandomize=True)
 seeds = st.integers(0, 2**31 - 1)
@@ -116,7 +116,7 @@ def test_closure_is_the_naive_rule_and_never_changes_the_function(net, seed, sha
 def test_closure_is_monotone_and_batched(net, seed, shares):
     network = Network.of(net[0], Gaussian())
     keep = torch.stack([random_keep(network, seed, share) for share in sorted(shares)])
-    few, many = unit_chain(network).clean(keep)
+    few, many = units_of(network).clean(keep)
     assert not (few & ~many).any()
     assert torch.equal(few, dead_unit_closure(network, keep[0]))
 
@@ -127,7 +127,7 @@ def test_fraction_is_at_least_as_full_as_any_number_of_best_weights(net, seed, f
     model, _ = net
     posterior = posterior_on(model, seed)
     network, layout = posterior.network, posterior.layout
-    rule = keep_fraction(fraction, score, allow_empty_layers=True)
+    rule = keep_zeros(1 - fraction, score, allow_empty_layers=True)
     snr = posterior.mean.abs() / posterior.std
     values = posterior.logit_inclusion if score == "inclusion" else snr
     size = posterior.mean.abs()
@@ -170,7 +170,7 @@ def kept_or_none(rule, posterior, within=None):
 )
 def test_keep_is_monotone_in_the_fraction_and_no_layer_is_emptied(net, seed, pair, scope):
     posterior = posterior_on(net[0], seed)
-    few, many = (kept_or_none(keep_fraction(f, scope=scope), posterior) for f in sorted(pair))
+    few, many = (kept_or_none(keep_zeros(1 - f, scope=scope), posterior) for f in sorted(pair))
     if few is not None:
         assert many is not None
         assert not (few & ~many).any()

@@ -13,7 +13,7 @@ from bayesieve.core.priors import Horseshoe, LayerScaled
 from bayesieve.core.problem import Problem
 from bayesieve.engines.bmr import BMR, Reduction
 from bayesieve.engines.horseshoe import HorseshoeVI
-from bayesieve.sieve.bmr import reduce, support
+from bayesieve.sieve.evidence import prune_by_evidence, weight_evidence
 from problems import conjugate, known_support, renew, run, seeded
 
 pytestmark = pytest.mark.slow
@@ -108,5 +108,7 @@ def test_pruning_grows_and_accuracy_stays(rule):
     outputs = problem.network.outputs(draws, x[2000:], {})
     right = (outputs.softmax(-1).mean(0).argmax(1) == y[2000:]).double().mean()
     assert right > 0.82  # the best possible is about 0.87
-    again = reduce(posterior, support(rule, prior_std=engine.prior_stds(problem, state)))
+    again = prune_by_evidence(
+        posterior, weight_evidence(rule, prior_std=engine.prior_stds(problem, state))
+    )
     assert again.removed >= zeros[-1] / problem.layout.n_sparse

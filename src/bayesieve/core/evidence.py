@@ -72,8 +72,8 @@ def mask_log_odds(
 
 
 _TOO_WIDE = (
-    "reduce: the reduced prior is wider than this posterior allows: std² < θ²s² / (θ² - s²) must "
-    "hold (θ reduced, s original prior std). Take a narrower one."
+    "evidence_change: the reduced prior is wider than this posterior allows: std² < θ²s² / "
+    "(θ² - s²) must hold (θ reduced, s original prior std). Take a narrower one."
 )
 
 

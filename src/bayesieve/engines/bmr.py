@@ -235,7 +235,7 @@ class BMR:
         return whole if keep is None else whole.masked(keep[member])
 
     def prior_stds(self, problem: Problem, state: BMRState, member: int = 0) -> dict[str, float]:
-        """Width τ of the prior of every Bayesian tensor by name, as `sieve.bmr.reduce` takes it."""
+        """Width τ of the prior of every Bayesian tensor by name, for `weight_evidence`."""
         own = widths(state)[member].tolist()
         return {
             name: own[layer]

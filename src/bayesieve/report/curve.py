@@ -24,7 +24,7 @@ from bayesieve.report.source import Limits, Source
 from bayesieve.report.timing import Times, milliseconds, runtimes_of
 from bayesieve.sieve.compact import compact, report_of
 from bayesieve.sieve.prune import sparsity_curve
-from bayesieve.sieve.rules import keep_fraction
+from bayesieve.sieve.rules import keep_zeros
 from bayesieve.sieve.scores import ScoreName, score_of
 
 _EXAMPLES = 64
@@ -128,7 +128,7 @@ def further_masks(model: Model, score: Any, n: int) -> Tensor:
     posterior = posterior_of(model)
     layout = posterior.layout
     now = model.keep if isinstance(model, SparseModel) else torch.ones_like(posterior.mean).bool()
-    priorities = keep_fraction(1.0, score).priorities(posterior)
+    priorities = keep_zeros(0.0, score).priorities(posterior)
     most, least = int(now.sum()), int((priorities > layout.n_sparse).sum())
     least = min(max(least, 1), most)
     sizes = torch.linspace(math.log(most), math.log(least), n).exp().tolist()[1:]

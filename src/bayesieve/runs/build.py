@@ -49,8 +49,7 @@ from bayesieve.runs.config import (
     TrainingConfig,
     flag_of,
 )
-from bayesieve.sieve.groups import GradualUnits
-from bayesieve.sieve.schedule import GradualPruning
+from bayesieve.sieve.schedule import GradualPruning, GradualUnits
 from bayesieve.training.options import Pruning, Validation
 from bayesieve.training.plan import Plan as Length
 from bayesieve.training.schedule import Schedule

@@ -19,7 +19,12 @@ from bayesieve.runs.results import curve_of
 from bayesieve.runs.run import Run
 from bayesieve.runs.sparse import Pruned
 from bayesieve.runs.text import markdown_table
-from bayesieve.sieve.bmr import evidence_report, reduce, reduce_units, support
+from bayesieve.sieve.evidence import (
+    evidence_report,
+    prune_by_evidence,
+    prune_units_by_evidence,
+    weight_evidence,
+)
 from bayesieve.sieve.prune import prune, reestimate_batchnorm
 from bayesieve.sieve.rules import keep_zeros
 from bayesieve.training.laplace import laplace
@@ -78,9 +83,9 @@ class Way:
         posterior = units.posterior if units else laplace(problem, labels=labels, seed=self.seed)
         if self.zeros is not None:
             if units is not None:
-                return posterior, reduce_units(units, self.zeros)
+                return posterior, prune_units_by_evidence(units, self.zeros)
             return posterior, prune(posterior, keep_zeros(self.zeros, score=SCORE))
-        sparse = reduce(posterior, support(rule), threshold=self.least)
+        sparse = prune_by_evidence(posterior, weight_evidence(rule), threshold=self.least)
         return posterior, units.reduced(sparse.keep) if units else sparse
 
     def evidence(self, posterior: Posterior | SparseModel) -> list[str]:
@@ -88,7 +93,7 @@ class Way:
         if self.zeros is not None:
             return []
         rule: Any = self.rule
-        found = evidence_report(posterior, support(rule), threshold=self.least)
+        found = evidence_report(posterior, weight_evidence(rule), threshold=self.least)
         rows = [
             (name, f"{kept:,}", f"{total:,}", f"{log_odds:.2f}", f"{gained:.1f}")
             for name, kept, total, log_odds, gained in found

@@ -19,7 +19,7 @@ from bayesieve.data import Examples
 from bayesieve.engines.sbnn import stuck_in_slab
 from bayesieve.runs.text import as_bytes, as_percent
 from bayesieve.sieve.prune import sparsity_curve
-from bayesieve.sieve.rules import keep_fraction
+from bayesieve.sieve.rules import keep_zeros
 from bayesieve.sieve.scores import ScoreName
 
 Curve = list[dict[str, float]]
@@ -55,7 +55,7 @@ def draws_of(model: Model) -> int:
     """How many draws to average: all of a chain, some of a variational posterior, none of a point.
 
     Example:
-        >>> from bayesieve.sieve.examples import small_posterior
+        >>> from bayesieve.sieve.scores import small_posterior
         >>> draws_of(small_posterior())
         32
     """
@@ -118,7 +118,7 @@ def draws_label(sampled: Mapping[str, Any]) -> str:
 def curve_of(model: Model, examples: Examples, score: ScoreName) -> Curve:
     """Error, or RMSE, against zeros when ever more weights go in one shot, from here on."""
     posterior = posterior_of(model)
-    priorities = keep_fraction(1.0, score).priorities(posterior)
+    priorities = keep_zeros(0.0, score).priorities(posterior)
     d = model.layout.size
     most = 1 - int((priorities > model.layout.n_sparse).sum()) / d
     now = 1 - int((priorities > 0).sum()) / d

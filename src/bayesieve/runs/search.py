@@ -20,7 +20,7 @@ from bayesieve.runs.build import Plan, make_plan
 from bayesieve.runs.config import RunConfig, from_dict, to_dict
 from bayesieve.runs.dimensions import Dimension, check_same, open_study
 from bayesieve.runs.text import note
-from bayesieve.sieve.rules import keep_fraction
+from bayesieve.sieve.rules import keep_zeros
 from bayesieve.training.fit import fit
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _most_zeros(plan: Plan) -> float:
     """The largest fraction of zeros this network can reach: biases and a path through it stay."""
     state = plan.engine.init(plan.problem, Generator().manual_seed(0), 1)
     posterior = plan.engine.posterior(plan.problem, state, 0)
-    priorities = keep_fraction(1.0, "magnitude").priorities(posterior)
+    priorities = keep_zeros(0.0, "magnitude").priorities(posterior)
     always = int((priorities > posterior.layout.n_sparse).sum())
     return 1 - (always + 1) / posterior.layout.size
 

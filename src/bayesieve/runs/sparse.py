@@ -19,9 +19,9 @@ from bayesieve.runs.pictures import draw_run
 from bayesieve.runs.report import write_report
 from bayesieve.runs.results import Curve, curve_of, numbers
 from bayesieve.runs.run import Run
-from bayesieve.sieve.groups import keep_latency, keep_macs, keep_units
 from bayesieve.sieve.prune import prune, reestimate_batchnorm
 from bayesieve.sieve.rules import Rule, keep_n_of_m, keep_probable, keep_zeros
+from bayesieve.sieve.unit_rules import keep_latency, keep_macs, keep_units
 from bayesieve.training.fit import fit
 from bayesieve.training.plan import Plan as Length
 from bayesieve.training.schedule import Schedule

@@ -1,6 +1,4 @@
-"""Structured sieving: whole units, channels, heads and blocks stay or go.
-
-A group is a set of entries of w that only make sense together:
+"""Entries of w that stay or go together: units, channels, heads and blocks.
 
     unit      a row of a Linear layer, its bias, and the columns of the layer that reads it
     channel   the same for a convolution
@@ -8,293 +6,218 @@ A group is a set of entries of w that only make sense together:
     block     all parameters of a branch that is added to its own input; without them the block
               passes its input on
 
-Removing it changes the shape a `compact`ed network has, and so its time. Units and channels are
-found as `units` finds them, heads in `nn.MultiheadAttention`, blocks at additions in the trace.
+Units and channels come from the links of the network's graph, heads from `nn.MultiheadAttention`,
+blocks from additions in the graph.
 
-Its score comes from the posterior, larger = keep:
-
-    evidence    Σ log BF of its weights, in nats: if the posterior is a product, the log Bayes
-                factor for the group against all of it being 0 [Dickey]
-    inclusion   -Σ log(1 - p): a larger value is a larger probability that any of it is needed
-    magnitude   Σ mean², for posteriors without a spread
-
-Unless told, evidence where the posterior is normal and has its prior, else magnitude.
+A hidden unit with no kept outgoing weight loses its bias and incoming weights; while it has one,
+its bias counts as kept. The network's function does not change. Removal travels backwards only,
+so one pass from the output to the input reaches the fixed point. Where layers are not linked
+nothing is removed, and biases simply count as kept.
 """
 
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
-from torch.nn import functional as F
+from torch import Tensor, nn
 
-from bayesieve.checks import check_choice, check_fraction, check_positive
-from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel
-from bayesieve.sieve._departures import Departures
-from bayesieve.sieve._grouping import INSIDE, GroupSet, Kind, groups_of
-from bayesieve.sieve._ranking import Scope, allowed_entries
-from bayesieve.sieve._work import count_macs, group_cost, layer_positions, median_ms
-from bayesieve.sieve.scores import (
-    Score,
-    evidence_score,
-    inclusion_score,
-    magnitude_score,
-    score_of,
-)
-
-GroupScoreName = Literal["evidence", "inclusion", "magnitude"]
-GroupScore = GroupScoreName | Score | None
-_SCORES = ("evidence", "inclusion", "magnitude")
-
-
-def group_scores(posterior: Posterior, groups: GroupSet, score: GroupScore = None) -> Tensor:
-    """How much each group deserves to stay, (n,); what is pruned already counts nothing.
-
-    Example:
-        >>> from bayesieve.sieve.examples import small_posterior  # incoming, then outgoing weights
-        >>> group_scores(small_posterior(), groups_of(small_posterior().network)[0], "magnitude")
-        tensor([1.1400, 1.9800, 3.3800])
-    """
-    values = torch.where(_present(posterior), _entry_scores(posterior, score), 0.0)
-    values[posterior.layout.n_bayesian :] = 0  # points have no prior to be judged by
-    return groups.total(values)
-
-
-def _present(posterior: Posterior) -> Tensor:
-    """Entries that are not exactly 0 in mean and spread, (d,) bool; biases are judged alike."""
-    if isinstance(posterior, Samples):
-        return (posterior.draws != 0).any(0)
-    if isinstance(posterior, Factorised):
-        return (posterior.mean != 0) | (posterior.std != 0)
-    return posterior.mean != 0
-
-
-def _entry_scores(posterior: Posterior, score: GroupScore) -> Tensor:
-    """What each entry adds to its group's score, (d,)."""
-    if score is None:
-        normal = isinstance(posterior, Factorised) and posterior.prior is not None
-        score = "evidence" if normal else "magnitude"
-    if score == "evidence":
-        return score_of(posterior, evidence_score)
-    if score == "inclusion":
-        return F.softplus(score_of(posterior, inclusion_score))  # -log(1 - p)
-    if score == "magnitude":
-        return score_of(posterior, magnitude_score).square()
-    return score_of(posterior, score)
-
-
-def _check_score(who: str, score: GroupScore) -> None:
-    if isinstance(score, str):
-        check_choice(who, "score", score, _SCORES)
-
-
-# --------------------------------------------------------------------------------------- rules
-
-
-# The rules bear the names users write, so that a rule prints as it was called.
-@dataclass(frozen=True)
-class keep_units:
-    """Keep the best groups and drop the others whole: what leads in, the bias, what leads out.
-
-    At least one group of each layer stays, except blocks, of which all may go.
-
-    Args:
-        units: the fraction of groups to keep, or the number for each layer named.
-        score: see the module; or a function of the posterior, summed over each group.
-        scope: "layer" keeps the fraction in every layer; "global" over all layers together.
-        kinds: which groups take part.
-
-    Example:
-        >>> from bayesieve.sieve.examples import small_posterior
-        >>> keep = keep_units({"0": 1}, score="magnitude")(small_posterior())
-        >>> keep[:9].view(3, 3).sum(1), keep[9:12], keep[12:15]  # into, out of, bias of the units
-        (tensor([0, 0, 3]), tensor([False, False,  True]), tensor([False, False,  True]))
-    """
-
-    units: float | Mapping[str, int]
-    score: GroupScore = None
-    scope: Scope = "layer"
-    kinds: tuple[Kind, ...] = INSIDE
-
-    def __post_init__(self) -> None:
-        if isinstance(self.units, Mapping):
-            check_positive("keep_units", **{str(k): int(v) for k, v in self.units.items()})
-        else:
-            check_fraction("keep_units", units=self.units)
-        check_choice("keep_units", "scope", self.scope, ("global", "layer"))
-        _check_score("keep_units", self.score)
-
-    def __call__(self, posterior: Posterior, within: Tensor | None = None) -> Tensor:
-        """The entries to keep, (d,) bool, among `within`, (d,) bool, or those not yet pruned."""
-        order = _departures("keep_units", posterior, within, self.score, self.kinds)
-        if isinstance(self.units, Mapping):
-            return order.keep_counts(self.units)
-        if self.scope == "layer":
-            counts = {own.layer: round(self.units * own.n) for own in order.sets}
-            return order.keep_counts(counts)
-        return order.keep_best(round(self.units * sum(own.n for own in order.sets)))
-
-
-@dataclass(frozen=True, eq=False)
-class keep_macs:
-    """Drop the worst groups until the multiply-adds of what is left are a fraction of all.
-
-    Groups go in the order of their score per multiply-add they cost. Counted are those of Linear
-    and convolution layers as `compact` will leave them: rows and columns without a weight are
-    gone, zeros inside are not.
-
-    Args:
-        fraction: of the multiply-adds of the whole network.
-        example: an input, (n, ...), to see how often each layer is applied.
-        score: see `keep_units`.
-        kinds: see `keep_units`.
-    """
-
-    fraction: float
-    example: Tensor
-    score: GroupScore = None
-    kinds: tuple[Kind, ...] = INSIDE
-
-    def __post_init__(self) -> None:
-        check_fraction("keep_macs", fraction=self.fraction)
-        _check_score("keep_macs", self.score)
-
-    def __call__(self, posterior: Posterior, within: Tensor | None = None) -> Tensor:
-        """The entries to keep, (d,) bool, among `within`, (d,) bool, or those not yet pruned."""
-        positions = layer_positions(posterior, self.example)
-        order = _departures("keep_macs", posterior, within, self.score, self.kinds, positions)
-        whole = count_macs(posterior.layout, torch.ones_like(order.allowed), positions)
-
-        def share(keep: Tensor) -> float:
-            return count_macs(posterior.layout, keep, positions) / whole
-
-        return order.keep_most("keep_macs: multiply-adds", share, self.fraction)
-
-
-@dataclass(frozen=True, eq=False)
-class keep_latency:
-    """Drop the worst groups until the compacted network answers within a time on this machine.
-
-    Groups go in the order of `keep_macs`. Each trial is compacted and timed as a plain module, so
-    the answer depends on the machine and varies a little from call to call.
-
-    Args:
-        target_ms: median milliseconds for the example as one batch.
-        example: the batch, (n, ...).
-        score: see `keep_units`.
-        kinds: see `keep_units`.
-        rounds: timings of each trial.
-    """
-
-    target_ms: float
-    example: Tensor
-    score: GroupScore = None
-    kinds: tuple[Kind, ...] = INSIDE
-    rounds: int = 15
-
-    def __post_init__(self) -> None:
-        check_positive("keep_latency", target_ms=self.target_ms, rounds=self.rounds)
-        _check_score("keep_latency", self.score)
-
-    def __call__(self, posterior: Posterior, within: Tensor | None = None) -> Tensor:
-        """The entries to keep, (d,) bool, among `within`, (d,) bool, or those not yet pruned."""
-        positions = layer_positions(posterior, self.example)
-        order = _departures("keep_latency", posterior, within, self.score, self.kinds, positions)
-
-        def milliseconds(keep: Tensor) -> float:
-            return self._milliseconds(SparseModel(posterior.masked(keep), keep))
-
-        return order.keep_most("keep_latency: milliseconds", milliseconds, self.target_ms)
-
-    def _milliseconds(self, sparse: SparseModel) -> float:
-        from bayesieve.sieve.compact import compact
-
-        return median_ms(compact(sparse, self.example), self.example, self.rounds)
-
-
-def _departures(
-    who: str, posterior: Posterior, within: Tensor | None, score: GroupScore,
-    kinds: Sequence[Kind], positions: Mapping[str, int] | None = None,
-) -> Departures:  # fmt: skip
-    """Score the groups; per multiply-add where positions are given."""
-    layout, allowed = posterior.layout, allowed_entries(posterior, within)
-    sets = groups_of(posterior.network, kinds)
-    if not sets:
-        raise ValueError(
-            f"{who}: this network has no {', '.join(kinds)} that can go alone (its layers are "
-            "not linked in a chain, or it cannot be traced). Use keep_fraction."
-        )
-    masked = posterior.masked(allowed)
-    prunable = torch.zeros_like(allowed)
-    prunable[layout.sparse] = allowed[layout.sparse]
-    scores, costs = [], []
-    for own in sets:
-        alive = own.total(prunable.double()) > 0
-        scores.append(torch.where(alive, group_scores(masked, own, score).double(), -torch.inf))
-        costs.append(group_cost(own, layout, positions) if positions is not None else 1.0)
-    return Departures(who, posterior, allowed, sets, scores, costs)
-
-
-# ------------------------------------------------------------------------------------ schedule
+from bayesieve.checks import check_choice
+from bayesieve.core.graph import Link, blocks, links
+from bayesieve.core.layout import Layout
+from bayesieve.core.network import Network
 
 
 @dataclass(frozen=True)
-class GradualUnits:
-    """A cubic schedule that removes whole groups; `fit` asks it for a mask once per epoch.
+class Units:
+    """Units of the linked layers of a network, from the output to the input.
 
     Args:
-        keep_units: final fraction of groups kept, or their number in each layer named.
-        start: fraction of the run after which pruning begins.
-        end: fraction of the run after which no more goes.
-        score: see `keep_units`.
-        kinds: see `keep_units`.
-
-    Example:
-        >>> GradualUnits(keep_units={"fc1": 80}, start=0.0, end=0.5).kept_at(0.25, "fc1", 500)
-        132
+        layout: where each tensor sits in w.
+        links: each consumer comes before its producers.
     """
 
-    keep_units: float | Mapping[str, int]
-    start: float = 0.125
-    end: float = 0.5625
-    score: GroupScore = None
-    kinds: tuple[Kind, ...] = INSIDE
+    layout: Layout
+    links: tuple[Link, ...]
 
-    def __post_init__(self) -> None:
-        _layerwise(self.keep_units, self.score, self.kinds)  # checks what is to be kept
-        check_fraction("GradualUnits", start=self.start, end=self.end)
-        if self.start >= self.end:
-            raise ValueError(f"GradualUnits: start must be < end, got {self.start} and {self.end}.")
+    def clean(self, values: Tensor) -> Tensor:
+        """Apply the dead-unit rule.
 
-    @property
-    def soft(self) -> bool:
-        """Never: a group that is gone does not come back."""
-        return False
+        Args:
+            values: (..., d), a bool mask with True = kept, or numbers of which larger ones are
+                kept longer: every threshold of the result is then the cleaned threshold of the
+                argument.
 
-    def is_active(self, progress: float) -> bool:
-        """Whether a mask is in force; true to the end of the run, also after `end`."""
-        return progress > self.start
+        Returns:
+            A new tensor of the same shape.
+        """
+        values = values.clone()
+        for link in self.links:
+            alive = self.outgoing(values, link).amax((-3, -1))
+            incoming = self.incoming(values, link)
+            incoming.copy_(torch.minimum(incoming, alive[..., None]))
+            if link.bias is not None:
+                bias = values[..., self.layout.slices[link.bias]]
+                bias.copy_(torch.minimum(bias, alive))
+        return values
 
-    def kept_at(self, progress: float, layer: str, n: int) -> int:
-        """Groups of a layer of n that are kept at a fraction `progress` of the run."""
-        f = min(max((progress - self.start) / (self.end - self.start), 0.0), 1.0)
-        own = self.keep_units
-        final = own.get(layer, n) if isinstance(own, Mapping) else max(round(own * n), 1)
-        return n - round((n - final) * (1 - (1 - f) ** 3))
+    def fed(self, keep: Tensor) -> Tensor:
+        """Remove from a mask, (..., d), what leaves units that no kept weight leads to."""
+        keep = keep.clone()
+        for link in reversed(self.links):
+            reached = self.incoming(keep, link).amax(-1)
+            outgoing = self.outgoing(keep, link)
+            outgoing.copy_(outgoing & reached[..., None, :, None])
+        return keep
 
-    def keep(self, posterior: Posterior, progress: float, within: Tensor | None) -> Tensor:
-        """The weights to keep at a fraction `progress` of the run, (d,) bool, inside `within`."""
-        sets = groups_of(posterior.network, self.kinds)
-        counts = {own.layer: self.kept_at(progress, own.layer, own.n) for own in sets}
-        return _layerwise(counts, self.score, self.kinds)(posterior, within)
+    def incoming(self, values: Tensor, link: Link) -> Tensor:
+        """View of the weights into the units of a link, (..., d) -> (..., units, fan_in)."""
+        return values[..., self.layout.slices[link.producer]].unflatten(-1, (link.n_units, -1))
 
-    def check(self, posterior: Posterior) -> None:
-        """Raise now if this network has no such groups or this posterior no such score."""
-        _layerwise(self.keep_units, self.score, self.kinds)(posterior)
+    def outgoing(self, values: Tensor, link: Link) -> Tensor:
+        """View of the weights out of them, (..., d) -> (..., outputs, units, block)."""
+        weights = values[..., self.layout.slices[link.consumer]]
+        return weights.unflatten(-1, (link.n_outputs, link.n_units, -1))
 
 
-def _layerwise(
-    units: float | Mapping[str, int], score: GroupScore, kinds: tuple[Kind, ...]
-) -> keep_units:
-    return keep_units(units, score, "layer", kinds)
+_UNITS: weakref.WeakKeyDictionary[Network, Units] = weakref.WeakKeyDictionary()
+
+
+def units_of(network: Network) -> Units:
+    """The units of a network; traced on first use, remembered while the network lives.
+
+    Example:
+        >>> from torch import nn
+        >>> from bayesieve.core.likelihoods import Gaussian
+        >>> model = nn.Sequential(nn.Conv1d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 1))
+        >>> [(k.producer, k.consumer) for k in units_of(Network.of(model, Gaussian())).links]
+        [('0.weight', '3.weight')]
+    """
+    if network not in _UNITS:
+        _UNITS[network] = Units(network.layout, links(network))
+    return _UNITS[network]
+
+
+def dead_unit_closure(network: Network, keep: Tensor) -> Tensor:
+    """Drop biases and incoming weights of units without a kept outgoing weight, (..., d) bool.
+
+    Example:
+        >>> from torch import nn
+        >>> from bayesieve.core.likelihoods import Gaussian
+        >>> network = Network.of(nn.Sequential(nn.Linear(1, 2), nn.Linear(2, 1)), Gaussian())
+        >>> keep = torch.ones(7, dtype=torch.bool)  # 2 + 2 weights, 2 + 1 biases
+        >>> keep[3] = False  # all that leaves the second hidden unit
+        >>> dead_unit_closure(network, keep).int()
+        tensor([1, 0, 1, 0, 1, 0, 1], dtype=torch.int32)
+    """
+    return units_of(network).clean(keep)
+
+
+# ---------------------------------------------------------------------------------------- groups
+
+Kind = Literal["unit", "channel", "head", "block"]
+KINDS: tuple[Kind, ...] = ("unit", "channel", "head", "block")
+INSIDE: tuple[Kind, ...] = ("unit", "channel", "head")  # what narrows a layer
+
+
+@dataclass(frozen=True, eq=False)
+class GroupSet:
+    """The groups of one layer.
+
+    Args:
+        layer: name of the module that makes them.
+        kind: of the groups.
+        n: number of groups.
+        entries: (m,) int64, the entries of w that belong to them.
+        group: (m,) int64, the group of each of these.
+    """
+
+    layer: str
+    kind: Kind
+    n: int
+    entries: Tensor
+    group: Tensor
+
+    def total(self, values: Tensor) -> Tensor:
+        """Sum of values, (d,), over each group, (n,)."""
+        sums = values.new_zeros(self.n)
+        return sums.index_add_(0, self.group.to(values.device), values[self.entries])
+
+    def without(self, keep: Tensor, kept: Tensor) -> Tensor:
+        """A mask, (d,) bool, less the groups that are not kept, (n,) bool."""
+        keep = keep.clone()
+        keep[self.entries[~kept[self.group]]] = False
+        return keep
+
+
+def groups_of(network: Network, kinds: Sequence[Kind] = KINDS) -> list[GroupSet]:
+    """The groups of a network, from the input to the output.
+
+    Example:
+        >>> from bayesieve.core.likelihoods import Gaussian
+        >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+        >>> [(g.layer, g.kind, g.n) for g in groups_of(Network.of(model, Gaussian()))]
+        [('0', 'unit', 4)]
+    """
+    for kind in kinds:
+        check_choice("groups_of", "kinds", kind, KINDS)
+    everything = [*_units(network), *_heads(network), *_blocks(network)]
+    return [groups for groups in everything if groups.kind in kinds]
+
+
+def _units(network: Network) -> list[GroupSet]:
+    """Units and channels of linked layers, from the input to the output."""
+    layout, units = network.layout, units_of(network)
+    place = torch.arange(layout.size, device=network.device)
+    sets = []
+    for link in reversed(units.links):
+        number = torch.arange(link.n_units, device=network.device)
+        incoming, outgoing = units.incoming(place, link), units.outgoing(place, link)
+        members = [(incoming, number[:, None]), (outgoing, number[None, :, None])]
+        if link.bias is not None:
+            members.append((place[layout.slices[link.bias]], number))
+        layer = link.producer.rpartition(".")[0]
+        is_linear = len(layout.shapes[layout.names.index(link.producer)]) == 2
+        sets.append(_set(layer, "unit" if is_linear else "channel", link.n_units, members))
+    return sets
+
+
+def _heads(network: Network) -> list[GroupSet]:
+    """Heads of the attention modules whose projections are prunable."""
+    layout = network.layout
+    place = layout.unflatten(torch.arange(layout.size, device=network.device))
+    sets = []
+    for name, module in network.skeleton.named_modules():
+        if not isinstance(module, nn.MultiheadAttention) or not module._qkv_same_embed_dim:
+            continue
+        prefix, n = f"{name}." if name else "", module.num_heads
+        rows, columns = place.get(f"{prefix}in_proj_weight"), place.get(f"{prefix}out_proj.weight")
+        if rows is None or columns is None or module.bias_k is not None:
+            continue
+        number = torch.arange(n, device=network.device)[None, :, None]
+        # query, key, value; heads; rows of each
+        members = [(rows.view(3, n, -1), number), (columns.view(len(columns), n, -1), number)]
+        bias = place.get(f"{prefix}in_proj_bias")
+        if bias is not None:
+            members.append((bias.view(3, n, -1), number))
+        sets.append(_set(name, "head", n, members))
+    return sets
+
+
+def _blocks(network: Network) -> list[GroupSet]:
+    """Branches that are added to their own input, each a layer of one group."""
+    layout, sets = network.layout, []
+    place = layout.unflatten(torch.arange(layout.size, device=network.device))
+    for name, parameters in blocks(network):
+        tensors = [place[parameter] for parameter in parameters if parameter in place]
+        if tensors and len(tensors) == len(parameters):
+            sets.append(_set(name, "block", 1, [(t, torch.zeros_like(t)) for t in tensors]))
+    return sets
+
+
+def _set(layer: str, kind: Kind, n: int, members: list[tuple[Tensor, Tensor]]) -> GroupSet:
+    """A set of groups from entries of w and the group of each, which broadcasts to them."""
+    entries = torch.cat([entries.flatten() for entries, _ in members])
+    group = torch.cat([number.expand_as(entries).flatten() for entries, number in members])
+    return GroupSet(layer, kind, n, entries, group)

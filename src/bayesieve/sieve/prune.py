@@ -13,10 +13,10 @@ from bayesieve.checks import check_fraction, check_positive
 from bayesieve.core.network import materialise
 from bayesieve.core.norm_statistics import statistics_names
 from bayesieve.core.posterior import Posterior, Samples, SparseModel, posterior_of
-from bayesieve.sieve._ranking import Scope, keep_at_most
-from bayesieve.sieve.rules import Rule, keep_fraction
+from bayesieve.sieve.groups import units_of
+from bayesieve.sieve.ranking import Scope, keep_at_most
+from bayesieve.sieve.rules import Rule, keep_zeros
 from bayesieve.sieve.scores import Score, ScoreName
-from bayesieve.sieve.units import unit_chain
 
 
 class LayerCount(NamedTuple):
@@ -32,17 +32,17 @@ def prune(posterior: Posterior | SparseModel, rule: Rule) -> SparseModel:
 
     Args:
         posterior: what an engine has learned; of a sparse model only kept weights are considered.
-        rule: `keep_fraction`, `keep_probable`, `keep_scored`, `keep_n_of_m`, or any function of a
+        rule: `keep_zeros`, `keep_probable`, `keep_scored`, `keep_n_of_m`, or any function of a
             posterior and the mask in force (or None) that returns a mask, (d,) bool.
 
     Example:
-        >>> from bayesieve.sieve.examples import small_posterior
-        >>> sparse = prune(small_posterior(), keep_fraction(0.5, score="magnitude"))
+        >>> from bayesieve.sieve.scores import small_posterior
+        >>> sparse = prune(small_posterior(), keep_zeros(0.5, score="magnitude"))
         >>> sparse.zeros, round(sparse.removed, 3)  # 8 of 16 parameters, 8 of 12 weights
         (0.5, 0.667)
     """
     if not callable(rule):
-        raise TypeError(f"prune: rule must be one such as keep_fraction(0.1), got {rule!r}.")
+        raise TypeError(f"prune: rule must be one such as keep_zeros(0.9), got {rule!r}.")
     if isinstance(posterior, SparseModel):
         keep = rule(posterior.posterior, posterior.keep) & posterior.keep
         whole = posterior.posterior
@@ -65,31 +65,31 @@ def sparsity_curve(
     scope: Scope = "global",
     allow_empty_layers: bool = False,
 ) -> Tensor:
-    """The masks of `keep_fraction` at many sparsities, from one sort.
+    """The masks of `keep_zeros` at many sparsities, from one sort.
 
     Args:
         posterior: what an engine has learned.
         zeros: fractions of all parameters to be 0, n of them in any order.
-        score: see `keep_fraction`.
-        scope: see `keep_fraction`.
-        allow_empty_layers: see `keep_fraction`.
+        score: see `keep_zeros`.
+        scope: see `keep_zeros`.
+        allow_empty_layers: see `keep_zeros`.
 
     Returns:
         (n, d) bool, True = kept. `posterior.mean * masks` are the n weight vectors of the curve,
         which `Network.outputs` evaluates together.
 
     Example:
-        >>> from bayesieve.sieve.examples import small_posterior
+        >>> from bayesieve.sieve.scores import small_posterior
         >>> sparsity_curve(small_posterior(), [0.0, 0.25, 0.5]).sum(1)
         tensor([16, 12,  8])
     """
     check_fraction("sparsity_curve", zeros=tuple(zeros))
-    rule = keep_fraction(1.0, score, scope, allow_empty_layers)
+    rule = keep_zeros(0.0, score, scope, allow_empty_layers)
     priorities, layout = rule.priorities(posterior), posterior.layout
-    chain = unit_chain(posterior.network)
+    units = units_of(posterior.network)
     masks = priorities.new_zeros((len(zeros), layout.size), dtype=torch.bool)
     for mask, fraction in zip(masks, zeros, strict=True):
-        mask.copy_(keep_at_most(priorities, round((1 - fraction) * layout.size), chain))
+        mask.copy_(keep_at_most(priorities, round((1 - fraction) * layout.size), units))
     return masks
 
 
@@ -97,8 +97,8 @@ def kept_per_layer(sparse: SparseModel) -> list[LayerCount]:
     """Kept and all entries of every tensor, in the order of w.
 
     Example:
-        >>> from bayesieve.sieve.examples import small_posterior
-        >>> kept_per_layer(prune(small_posterior(), keep_fraction(0.5)))[0]
+        >>> from bayesieve.sieve.scores import small_posterior
+        >>> kept_per_layer(prune(small_posterior(), keep_zeros(0.5)))[0]
         LayerCount(name='0.weight', kept=1, total=9)
     """
     layout = sparse.layout
@@ -117,8 +117,8 @@ def masked_module(sparse: SparseModel, *, trainable: bool = False) -> nn.Module:
             and state_dict; `remove_parametrizations` bakes them in.
 
     Example:
-        >>> from bayesieve.sieve.examples import small_posterior
-        >>> module = masked_module(prune(small_posterior(), keep_fraction(0.5)), trainable=True)
+        >>> from bayesieve.sieve.scores import small_posterior
+        >>> module = masked_module(prune(small_posterior(), keep_zeros(0.5)), trainable=True)
         >>> int((module[0].weight == 0).sum()), int(module[0].parametrizations.weight[0].keep.sum())
         (8, 1)
     """

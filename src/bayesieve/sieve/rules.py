@@ -1,11 +1,15 @@
 """Rules that decide which weights stay: frozen dataclasses, called with a posterior.
 
 Every rule obeys three promises. Only prunable weights compete; biases and point parameters stay,
-except biases of units without a kept outgoing weight (see `units`). A weight pruned before never
+except biases of units without a kept outgoing weight (see `groups`). A weight pruned before never
 comes back. No layer is emptied, unless asked: a path of best weights through the network stays.
+
+Rules for single weights are written here. Rules for whole units (`keep_units`, `keep_macs`,
+`keep_latency`) come from `unit_rules` and are imported here, so that `bs.rules` has them all.
 """
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,103 +20,116 @@ from torch.nn import functional as F
 from bayesieve.checks import check_choice, check_fraction
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Posterior
-from bayesieve.sieve._ranking import (
+from bayesieve.sieve.groups import units_of
+from bayesieve.sieve.ranking import (
     Scope,
     allowed_entries,
     keep_at_most,
     protected_path,
-    prunable_parts,
+    prunable_tensors,
     rank,
 )
 from bayesieve.sieve.scores import Score, ScoreName, check_score, inclusion_score, score_of
-from bayesieve.sieve.units import unit_chain
+from bayesieve.sieve.unit_rules import keep_latency, keep_macs, keep_units
+
+__all__ = [
+    "Rule",
+    "fewest_kept",
+    "keep_fraction",
+    "keep_latency",
+    "keep_macs",
+    "keep_n_of_m",
+    "keep_probable",
+    "keep_scored",
+    "keep_units",
+    "keep_zeros",
+]
 
 Rule = Callable[[Posterior, Tensor | None], Tensor]
 
 
 # The rules bear the names users write, so that a rule prints as it was called.
 @dataclass(frozen=True)
-class keep_fraction:
-    """Keep the best weights so that a fraction of ALL parameters is left.
+class keep_zeros:
+    """Keep the best weights so that a fraction of ALL parameters is 0.
 
-    Biases of live units and point parameters count: `keep_fraction(0.015)` leaves at most
+    Biases of live units and point parameters count: `keep_zeros(0.985)` leaves at most
     round(0.015 d) of d entries: exactly that many, or one or a few less where the next weight
     would bring a unit and its bias back.
 
     Args:
-        fraction: of all d entries, between 0 and 1.
+        zeros: fraction of all d entries, between 0 and 1.
         score: a name of `SCORES` or a function of the posterior; ties go to the larger |mean|,
             then to the lower index.
         scope: "global" compares all weights; "layer" leaves every layer the same fraction.
         allow_empty_layers: whether a layer may lose its last weight.
 
     Example:
-        >>> from bayesieve.sieve.examples import small_posterior
+        >>> from bayesieve.sieve.scores import small_posterior
         >>> posterior = small_posterior()
-        >>> keep = keep_fraction(0.5, score="magnitude")(posterior)
+        >>> keep = keep_zeros(0.75, score="magnitude")(posterior)
         >>> int(keep.sum()), posterior.layout.size
-        (8, 16)
+        (4, 16)
     """
 
-    fraction: float
+    zeros: float
     score: ScoreName | Score = "snr"
     scope: Scope = "global"
     allow_empty_layers: bool = False
 
     def __post_init__(self) -> None:
-        check_fraction("keep_fraction", fraction=self.fraction)
-        check_score("keep_fraction", self.score)
-        check_choice("keep_fraction", "scope", self.scope, ("global", "layer"))
+        check_fraction("keep_zeros", zeros=self.zeros)
+        check_score("keep_zeros", self.score)
+        check_choice("keep_zeros", "scope", self.scope, ("global", "layer"))
 
     def __call__(self, posterior: Posterior, within: Tensor | None = None) -> Tensor:
         """The entries to keep, (d,) bool, among `within`, (d,) bool, or those not yet pruned."""
-        target = round(self.fraction * posterior.layout.size)
-        chain = unit_chain(posterior.network)
-        return keep_at_most(self.priorities(posterior, within), target, chain)
+        target = round((1 - self.zeros) * posterior.layout.size)
+        units = units_of(posterior.network)
+        return keep_at_most(self.priorities(posterior, within), target, units)
 
     def priorities(self, posterior: Posterior, within: Tensor | None = None) -> Tensor:
-        """Order in which entries go, (d,) int64, lowest first; does not depend on `fraction`."""
+        """Order in which entries go, (d,) int64, lowest first; does not depend on `zeros`."""
         allowed = allowed_entries(posterior, within)
         priorities = rank(posterior, self.score, allowed, self.scope)
         if self.allow_empty_layers:
             return priorities
-        path = protected_path(unit_chain(posterior.network), priorities)
+        path = protected_path(units_of(posterior.network), priorities)
         return torch.where(path, posterior.layout.n_sparse + 1, priorities)
 
 
+def keep_fraction(
+    fraction: float,
+    score: ScoreName | Score = "snr",
+    scope: Scope = "global",
+    allow_empty_layers: bool = False,
+) -> keep_zeros:
+    """Old name of `keep_zeros(1 - fraction)`; removed in the next version."""
+    warnings.warn(
+        "keep_fraction(f) is now keep_zeros(1 - f): the fraction of zeros, not of what is kept.",
+        DeprecationWarning,
+        stacklevel=2,
+    )
+    check_fraction("keep_fraction", fraction=fraction)
+    return keep_zeros(1 - fraction, score, scope, allow_empty_layers)
+
+
 def fewest_kept(network: Network) -> int:
-    """How many entries `keep_fraction` leaves at least, whatever the weights are.
+    """How many entries `keep_zeros` leaves at least, whatever the weights are.
 
     What is not pruned and belongs to no removed unit, and one weight of each layer.
 
     Example:
-        >>> from bayesieve.sieve.examples import small_posterior
+        >>> from bayesieve.sieve.scores import small_posterior
         >>> fewest_kept(small_posterior().network)  # a path of two weights and its two biases
         4
     """
-    layout, chain = network.layout, unit_chain(network)
+    layout, units = network.layout, units_of(network)
     top = layout.n_sparse + 1
     priorities = torch.ones(layout.size, dtype=torch.int64)
     priorities[layout.n_sparse :] = top
-    path = protected_path(chain, priorities)
-    return int((chain.clean(torch.where(path, top, priorities)) == top).sum())
-
-
-def keep_zeros(
-    zeros: float,
-    *,
-    score: ScoreName | Score = "snr",
-    scope: Scope = "global",
-    allow_empty_layers: bool = False,
-) -> keep_fraction:
-    """The rule that leaves a fraction `zeros` of all parameters at 0; see `keep_fraction`.
-
-    Example:
-        >>> keep_zeros(0.75).fraction
-        0.25
-    """
-    check_fraction("keep_zeros", zeros=zeros)
-    return keep_fraction(1 - zeros, score, scope, allow_empty_layers)
+    path = protected_path(units, priorities)
+    return int((units.clean(torch.where(path, top, priorities)) == top).sum())
 
 
 @dataclass(frozen=True)
@@ -125,7 +142,7 @@ class keep_scored:
         allow_empty_layers: whether a layer may lose its last weight.
 
     Example:
-        >>> from bayesieve.sieve.examples import small_posterior
+        >>> from bayesieve.sieve.scores import small_posterior
         >>> int(keep_scored(0.85, "magnitude")(small_posterior()).sum())  # 4 weights, 4 biases
         8
     """
@@ -155,7 +172,7 @@ class keep_probable:
         allow_empty_layers: whether a layer may lose its last weight.
 
     Example:
-        >>> from bayesieve.sieve.examples import small_posterior
+        >>> from bayesieve.sieve.scores import small_posterior
         >>> int(keep_probable(0.5)(small_posterior()).sum())  # 6 weights, 4 biases
         10
     """
@@ -185,7 +202,7 @@ class keep_n_of_m:
         score: a name of `SCORES` or a function of the posterior.
 
     Example:
-        >>> from bayesieve.sieve.examples import small_posterior
+        >>> from bayesieve.sieve.scores import small_posterior
         >>> keep = keep_n_of_m(2, 3, score="magnitude")(small_posterior())
         >>> keep[9:12], keep[:9].view(3, 3).sum(1)  # the first unit has lost its only reader
         (tensor([False,  True,  True]), tensor([0, 2, 2]))
@@ -204,8 +221,9 @@ class keep_n_of_m:
         """The entries to keep, (d,) bool, among `within`, (d,) bool, or those not yet pruned."""
         layout = posterior.layout
         ranks = rank(posterior, self.score, allowed_entries(posterior, within))
-        parts = [self._choose(ranks[part].view(shape)) for part, shape in prunable_parts(layout)]
-        wanted = torch.cat(parts) if parts else ranks[layout.sparse] > 0
+        tensors = prunable_tensors(layout)
+        chosen = [self._choose(ranks[part].view(shape)) for part, shape in tensors]
+        wanted = torch.cat(chosen) if chosen else ranks[layout.sparse] > 0
         return _closed(posterior, wanted, self.score, within, allow_empty_layers=True)
 
     def _choose(self, ranks: Tensor) -> Tensor:
@@ -225,10 +243,10 @@ def _closed(
     allow_empty_layers: bool,
 ) -> Tensor:  # fmt: skip
     """Wanted prunable weights, (n_sparse,) bool, made to obey the promises of a rule, (d,)."""
-    layout, chain = posterior.layout, unit_chain(posterior.network)
+    layout, units = posterior.layout, units_of(posterior.network)
     allowed = allowed_entries(posterior, within)
     keep = allowed.clone()
     keep[layout.sparse] &= wanted
     if not allow_empty_layers:
-        keep |= protected_path(chain, rank(posterior, score, allowed))
-    return chain.clean(keep)
+        keep |= protected_path(units, rank(posterior, score, allowed))
+    return units.clean(keep)

@@ -6,15 +6,19 @@ S · (1 - D^(k/U)) after k steps instead, the schedule that accompanies annealed
 [Deng, section 4.3].
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from bayesieve.checks import check_choice, check_fraction, check_positive
 from bayesieve.core.posterior import Posterior
-from bayesieve.sieve._ranking import Scope
+from bayesieve.sieve import unit_rules
+from bayesieve.sieve.groups import INSIDE, Kind, groups_of
+from bayesieve.sieve.ranking import Scope
 from bayesieve.sieve.rules import keep_zeros
 from bayesieve.sieve.scores import Score, ScoreName, check_score
+from bayesieve.sieve.unit_rules import GroupScore
 
 
 @dataclass(frozen=True)
@@ -140,3 +144,61 @@ class AnnealedPruning:
     def check(self, posterior: Posterior) -> None:
         """Raise now if this posterior has no such score or cannot become that sparse."""
         keep_zeros(self.zeros, score=self.score, scope=self.scope)(posterior)
+
+
+@dataclass(frozen=True)
+class GradualUnits:
+    """A cubic schedule that removes whole groups; `fit` asks it for a mask once per epoch.
+
+    Args:
+        keep_units: final fraction of groups kept, or their number in each layer named.
+        start: fraction of the run after which pruning begins.
+        end: fraction of the run after which no more goes.
+        score: see `keep_units`.
+        kinds: see `keep_units`.
+
+    Example:
+        >>> GradualUnits(keep_units={"fc1": 80}, start=0.0, end=0.5).kept_at(0.25, "fc1", 500)
+        132
+    """
+
+    keep_units: float | Mapping[str, int]
+    start: float = 0.125
+    end: float = 0.5625
+    score: GroupScore = None
+    kinds: tuple[Kind, ...] = INSIDE
+
+    def __post_init__(self) -> None:
+        self._rule(self.keep_units)  # checks what is to be kept
+        check_fraction("GradualUnits", start=self.start, end=self.end)
+        if self.start >= self.end:
+            raise ValueError(f"GradualUnits: start must be < end, got {self.start} and {self.end}.")
+
+    @property
+    def soft(self) -> bool:
+        """Never: a group that is gone does not come back."""
+        return False
+
+    def is_active(self, progress: float) -> bool:
+        """Whether a mask is in force; true to the end of the run, also after `end`."""
+        return progress > self.start
+
+    def kept_at(self, progress: float, layer: str, n: int) -> int:
+        """Groups of a layer of n that are kept at a fraction `progress` of the run."""
+        f = min(max((progress - self.start) / (self.end - self.start), 0.0), 1.0)
+        wanted = self.keep_units
+        final = wanted.get(layer, n) if isinstance(wanted, Mapping) else max(round(wanted * n), 1)
+        return n - round((n - final) * (1 - (1 - f) ** 3))
+
+    def keep(self, posterior: Posterior, progress: float, within: Tensor | None) -> Tensor:
+        """The weights to keep at a fraction `progress` of the run, (d,) bool, inside `within`."""
+        sets = groups_of(posterior.network, self.kinds)
+        counts = {g.layer: self.kept_at(progress, g.layer, g.n) for g in sets}
+        return self._rule(counts)(posterior, within)
+
+    def check(self, posterior: Posterior) -> None:
+        """Raise now if this network has no such groups or this posterior no such score."""
+        self._rule(self.keep_units)(posterior)
+
+    def _rule(self, units: float | Mapping[str, int]) -> unit_rules.keep_units:
+        return unit_rules.keep_units(units, self.score, "layer", self.kinds)

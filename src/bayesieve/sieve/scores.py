@@ -1,4 +1,4 @@
-"""How much each weight deserves to stay: pure functions of a posterior, larger = keep.
+"""Scores that rank weights: pure functions of a posterior, larger = keep.
 
 A score ranks weights; it has no unit that a threshold could share across scores, except
 `evidence_score`, whose zero is the point where the data are indifferent. Weights that are pruned
@@ -13,9 +13,11 @@ from types import MappingProxyType
 from typing import Literal, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bayesieve.checks import check_choice
+from bayesieve.core.likelihoods import Gaussian
+from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Posterior, Samples
 
 Score = Callable[[Posterior], Tensor]
@@ -170,13 +172,22 @@ def _describe(posterior: Posterior) -> str:
     return f"{kind} without a prior" if prior is None else f"{kind}, {type(prior).__name__} prior"
 
 
+def small_posterior() -> Factorised:
+    """A posterior small enough to check by eye, for the examples of this room.
+
+    A network 3-3-1 with weights 0.1, 0.2, ..., 1.2 and biases 0; inclusion grows with them.
+
+    Example:
+        >>> small_posterior().mean[:4]
+        tensor([0.1000, 0.2000, 0.3000, 0.4000])
+    """
+    network = Network.of(nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 1)), Gaussian())
+    mean = torch.cat([torch.arange(1, 13) / 10, torch.zeros(4)])
+    return Factorised(network, mean, torch.full_like(mean, 0.1), logit_inclusion=mean - 0.65)
+
+
 def _example(**fields: object) -> Factorised:
     """Three weights without bias, for the examples above."""
-    from torch import nn
-
-    from bayesieve.core.likelihoods import Gaussian
-    from bayesieve.core.network import Network
-
     network = Network.of(nn.Linear(3, 1, bias=False), Gaussian())
     tensors = {name: torch.tensor(v) if isinstance(v, list) else v for name, v in fields.items()}
     defaults: dict[str, object] = {"mean": torch.zeros(3), "std": torch.ones(3)}

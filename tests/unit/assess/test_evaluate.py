@@ -17,7 +17,7 @@ from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, SparseModel
 from bayesieve.data.examples import Examples
 from bayesieve.sieve.prune import prune, sparsity_curve
-from bayesieve.sieve.rules import keep_fraction
+from bayesieve.sieve.rules import keep_zeros
 from problems import normal, seeded
 
 X = normal(40, 3, seed=1, dtype=torch.float32)
@@ -119,7 +119,7 @@ def test_size_counts_every_parameter():
         "weights": 52,  # (3 + 1) 6 + (6 + 1) 4
         "parameters": 52,
     }
-    sparse = prune(posterior, keep_fraction(0.5))
+    sparse = prune(posterior, keep_zeros(0.5))
     size = model_size(sparse)
     assert size["weights"] == int((sparse.posterior.mean != 0).sum()) <= 26
     assert size["zeros"] == sparse.zeros == 1 - size["weights"] / 52

@@ -120,9 +120,9 @@ def test_special_cases_of_the_change():
 def test_priors_that_are_too_wide_are_refused():
     one = torch.ones(1, dtype=torch.float64)
     for function in (evidence_change, reduced_moments):
-        with pytest.raises(ValueError, match=r"^reduce: the reduced prior is wider"):
+        with pytest.raises(ValueError, match=r"^evidence_change: the reduced prior is wider"):
             function(one, 1.2 * one, one, 2 * one)
-    with pytest.raises(ValueError, match=r"^reduce: the reduced prior is wider"):
+    with pytest.raises(ValueError, match=r"^evidence_change: the reduced prior is wider"):
         reduce_jointly(one, torch.eye(1).double() / 1.44, one, 2 * one)
 
 

@@ -16,7 +16,7 @@ from bayesieve.core.storage import load_posterior, load_sparse, save
 from bayesieve.core.unit_scales import UnitScales
 from bayesieve.engines.horseshoe import HorseshoeVI, log_widths
 from bayesieve.sieve.prune import prune
-from bayesieve.sieve.rules import keep_fraction, keep_scored
+from bayesieve.sieve.rules import keep_scored, keep_zeros
 from problems import normal, run, seeded
 
 
@@ -196,7 +196,7 @@ def test_an_uncertain_scale_is_not_noise_of_the_weights_of_its_unit():
     log_std = posterior.log_std.clone()
     log_std[0] = 3.0  # a of the first unit
     other = dataclasses.replace(posterior, log_std=log_std)
-    for rule in (keep_fraction(0.3), keep_fraction(0.6), keep_fraction(0.8)):
+    for rule in (keep_zeros(0.7), keep_zeros(0.4), keep_zeros(0.2)):
         assert torch.equal(prune(other, rule).keep, prune(posterior, rule).keep)
 
 
@@ -273,7 +273,7 @@ def test_units_that_are_not_needed_are_shrunk_and_can_be_sieved():
     kept = sparse.keep[layout.slices["0.weight"]].view(12, 4)
     assert int(kept.any(1).sum()) == 1
     assert (sparse.posterior.unit_score[~sparse.keep] == 0).all()
-    assert int(prune(posterior, keep_fraction(0.3)).keep.sum()) <= round(0.3 * layout.size)
+    assert int(prune(posterior, keep_zeros(0.7)).keep.sum()) <= round(0.3 * layout.size)
 
 
 def test_it_comes_back_from_a_file_with_its_scales_and_its_mask(tmp_path):
@@ -282,7 +282,7 @@ def test_it_comes_back_from_a_file_with_its_scales_and_its_mask(tmp_path):
     assert isinstance(again, UnitScaled)
     assert torch.equal(again.draw(5, seeded(3)), posterior.draw(5, seeded(3)))
     assert again.prior_std == posterior.prior_std
-    sparse = prune(posterior, keep_fraction(0.5))
+    sparse = prune(posterior, keep_zeros(0.5))
     back = load_sparse(save(sparse, tmp_path / "s"), posterior.network)
     assert torch.equal(back.keep, sparse.keep)
     assert torch.equal(back.posterior.spread, sparse.posterior.spread)

@@ -8,7 +8,7 @@ from bayesieve.core.problem import Problem
 from bayesieve.engines.bmr import BMR, PAPER_ROLES
 from bayesieve.nets.mixer import mixer
 from bayesieve.nets.vit import vit
-from bayesieve.sieve.bmr import reduce, support
+from bayesieve.sieve.evidence import prune_by_evidence, weight_evidence
 from problems import normal, run
 
 NETS = {"mixer": (mixer, {"token_hidden": 6}), "vit": (vit, {"n_heads": 2})}
@@ -61,7 +61,9 @@ def test_it_trains_and_can_be_reduced(name, k, roles):
     engine = BMR(lr=0.01)
     state = run(engine, problem, 4, n_models=k)
     posterior = engine.posterior(problem, state, k - 1)
-    sparse = reduce(posterior, support(prior_std=engine.prior_stds(problem, state)))
+    sparse = prune_by_evidence(
+        posterior, weight_evidence(prior_std=engine.prior_stds(problem, state))
+    )
     assert sparse.to_module()(x).isfinite().all()
 
 

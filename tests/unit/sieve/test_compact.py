@@ -15,7 +15,7 @@ from bayesieve.nets import lenet5, lenet5_caffe, lenet_300_100
 from bayesieve.sieve import compact as compact_file
 from bayesieve.sieve.compact import CompactionReport, compact, report_of
 from bayesieve.sieve.prune import masked_module, prune
-from bayesieve.sieve.rules import keep_fraction
+from bayesieve.sieve.rules import keep_zeros
 from bayesieve.sieve.verify import verify
 from zoo import Calling
 
@@ -209,7 +209,7 @@ def test_input_channels_of_a_convolution_are_picked():
 
 
 def test_sparse_model(random_posterior, mlp):
-    sparse = prune(random_posterior(mlp), keep_fraction(0.3))
+    sparse = prune(random_posterior(mlp), keep_zeros(0.7))
     x = torch.randn(3, 5)
     small = compact(sparse, x)
     torch.testing.assert_close(small(x), sparse.to_module()(x))
@@ -219,7 +219,7 @@ def test_sparse_model(random_posterior, mlp):
 
 def masks_of_ours(random_posterior) -> nn.Module:
     net = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 2))
-    return masked_module(prune(random_posterior(net), keep_fraction(0.3)), trainable=True)
+    return masked_module(prune(random_posterior(net), keep_zeros(0.7)), trainable=True)
 
 
 def masks_of_torch(_) -> nn.Module:

@@ -1,346 +1,251 @@
-"""Whole units, channels, heads and blocks: what belongs to them, their scores, what stays."""
-
-import itertools
+import gc
+import weakref
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
+from torch.nn.utils import parametrizations
 
-from bayesieve.core.likelihoods import Gaussian
-from bayesieve.core.network import Network
-from bayesieve.core.posterior import Factorised, Samples, SparseModel
-from bayesieve.core.priors import Normal
-from bayesieve.engines.map import MAP
-from bayesieve.engines.sbnn import SBNN
-from bayesieve.nets import lenet5_caffe
-from bayesieve.sieve import groups
-from bayesieve.sieve._grouping import groups_of
-from bayesieve.sieve._work import count_macs, layer_positions
-from bayesieve.sieve.compact import compact
-from bayesieve.sieve.groups import (
-    GradualUnits,
-    group_scores,
-    keep_latency,
-    keep_macs,
-    keep_units,
-)
-from bayesieve.sieve.prune import prune
-from bayesieve.sieve.scores import evidence_score
-from problems import normal, seeded
-from runs import fit_toy, toy
+from bayesieve.core.layout import Roles
+from bayesieve.nets.lenet import lenet5, lenet5_caffe, lenet_300_100
+from bayesieve.sieve.groups import dead_unit_closure, units_of
 
 
-def point(model):
-    network = Network.of(model, Gaussian())
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        w = torch.randn(network.layout.size)
-    return Samples(network, w[None])
+class Functional(nn.Module):
+    """A convolutional network written with functions, its flattening chosen by name."""
 
-
-def gaussian(model, seed=0):
-    network = Network.of(model, Gaussian())
-    generator = seeded(seed)
-    mean = torch.randn(network.layout.size, generator=generator)
-    std = 0.2 + torch.rand(network.layout.size, generator=generator)
-    std[network.layout.n_bayesian :] = 0
-    logit = torch.randn(network.layout.size, generator=generator)
-    return Factorised(network, mean, std, Normal(1.0), logit, network.buffers())
-
-
-class Transformer(nn.Module):
-    def __init__(self, heads=3):
+    def __init__(self, flatten: str) -> None:
         super().__init__()
-        self.attention = nn.MultiheadAttention(6, heads, batch_first=True)
-        self.out = nn.Linear(6, 2)
+        self.conv, self.out = nn.Conv2d(1, 3, 3), nn.Linear(12, 2)
+        self.flatten = flatten
 
     def forward(self, x):
-        return self.out(self.attention(x, x, x, need_weights=False)[0].mean(1))
+        x = F.max_pool2d(F.relu(self.conv(x)), 2).tanh()
+        match self.flatten:
+            case "view size":
+                x = x.view(x.size(0), -1)
+            case "reshape shape":
+                x = x.reshape(x.shape[0], -1)
+            case "torch":
+                x = torch.flatten(x, 1)
+            case "method":
+                x = x.flatten(start_dim=1)
+            case "view columns":
+                x = x.view(-1, 12)
+        return self.out(F.dropout(x, 0.1, training=self.training))
 
 
 class Residual(nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
-        self.stem = nn.Conv2d(1, 4, 3, padding=1)
-        self.first = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 1))
-        self.second = nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4))
-        self.head = nn.Linear(4, 2)
+        self.a, self.b, self.c = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 1)
 
     def forward(self, x):
-        x = self.stem(x)
-        x = x + self.first(x)
-        x = self.second(x) + x
-        return self.head(x.mean((2, 3)))
-
-
-def alive(sparse, name):
-    """Rows of a weight with a kept entry."""
-    mask = dict(sparse.layout.pieces(sparse.keep))[name]
-    return mask.flatten(1).any(1)
-
-
-# ------------------------------------------------------------------------------ what they hold
-
-
-def test_a_unit_is_its_row_its_bias_and_its_column(mlp, random_posterior):
-    layout = random_posterior(mlp).layout
-    first, second = groups_of(random_posterior(mlp).network)
-    assert [(own.layer, own.kind, own.n) for own in (first, second)] == [
-        ("0", "unit", 8), ("2", "unit", 6),
-    ]  # fmt: skip
-    marked = torch.zeros(layout.size)
-    marked[first.entries[first.group == 3]] = 1
-    named = layout.unflatten(marked)
-    assert named["0.weight"][3].all()
-    assert named["0.bias"][3] == 1
-    assert named["2.weight"][:, 3].all()
-    assert marked.sum() == 5 + 1 + 6
-
-
-def test_channels_leave_through_blocks_of_columns_of_a_flattened_layer():
-    posterior = point(lenet5_caffe((1, 28, 28), 10))
-    found = {own.layer: own for own in groups_of(posterior.network)}
-    assert [(own.kind, own.n) for own in found.values()] == [
-        ("channel", 20), ("channel", 50), ("unit", 500),
-    ]  # fmt: skip
-    marked = torch.zeros(posterior.layout.size)
-    second = found["conv2"]
-    marked[second.entries[second.group == 7]] = 1
-    columns = posterior.layout.unflatten(marked)["fc1.weight"].any(0).nonzero().flatten()
-    assert columns.tolist() == list(range(7 * 16, 8 * 16))
-
-
-def test_a_head_gone_is_as_if_it_were_not_there():
-    posterior = gaussian(Transformer())
-    sparse = prune(posterior, keep_units({"attention": 2}, score="magnitude"))
-    x = normal(4, 5, 6, seed=1, dtype=torch.float32)
-    small = compact(sparse, x)
-    assert torch.allclose(small(x), sparse.to_module()(x), atol=1e-5)
-    heads = dict(sparse.layout.pieces(sparse.keep))["attention.in_proj_weight"].view(3, 3, 2, 6)
-    by_head = heads.all(-1).all(-1).all(0)
-    assert int(by_head.sum()) == 2
-    assert torch.equal(heads.any(-1).any(-1).any(0), by_head)
-    values = dict(sparse.layout.pieces(sparse.keep))["attention.out_proj.weight"].view(6, 3, 2)
-    assert torch.equal(values.any(0).any(-1), by_head)
-
-
-def test_a_block_gone_passes_its_input_on():
-    posterior = gaussian(Residual())
-    blocks = groups_of(posterior.network, ("block",))
-    assert [(own.layer, own.kind) for own in blocks] == [("first", "block"), ("second", "block")]
-    sparse = prune(posterior, keep_units(0.0, kinds=("block",)))
-    module = sparse.to_module()
-    x = normal(3, 1, 5, 5, seed=1, dtype=torch.float32)
-    wanted = module.head(module.stem(x).mean((2, 3)))
-    assert torch.equal(module(x), wanted)
-
-
-def test_networks_without_groups_say_so():
-    with pytest.raises(ValueError, match="keep_units: this network has no unit, channel, head"):
-        keep_units(0.5)(gaussian(nn.Linear(3, 2)))
-
-
-# --------------------------------------------------------------------------------------- scores
-
-
-def test_evidence_is_the_sum_over_weights_and_bias(mlp):
-    posterior = gaussian(mlp)
-    own = groups_of(posterior.network)[0]
-    each = posterior.layout.unflatten(evidence_score(posterior))
-    wanted = each["0.weight"].sum(1) + each["0.bias"] + each["2.weight"].sum(0)
-    assert torch.allclose(group_scores(posterior, own, "evidence"), wanted, rtol=1e-5)
-    assert torch.equal(group_scores(posterior, own), group_scores(posterior, own, "evidence"))
-
-
-def test_inclusion_orders_by_the_probability_that_any_weight_matters(mlp):
-    posterior = gaussian(mlp)
-    own = groups_of(posterior.network)[0]
-    each = posterior.layout.unflatten(1 - posterior.inclusion.double())
-    none = each["0.weight"].prod(1) * each["0.bias"] * each["2.weight"].prod(0)
-    found = group_scores(posterior, own, "inclusion")
-    assert torch.allclose(found.double(), -none.log(), rtol=1e-5)
-
-
-def test_points_are_judged_by_their_squares(mlp):
-    posterior = point(mlp)
-    own = groups_of(posterior.network)[1]
-    each = posterior.layout.unflatten(posterior.mean.square())
-    wanted = each["2.weight"].sum(1) + each["2.bias"] + each["4.weight"].sum(0)
-    assert torch.allclose(group_scores(posterior, own), wanted)
-
+        h = self.a(x)
+        return self.c(h + self.b(torch.relu(h)))
 
-def test_what_is_pruned_counts_nothing_in_any_score(mlp):
-    posterior = gaussian(mlp)
-    own = groups_of(posterior.network)[0]
-    keep = torch.ones(posterior.layout.size, dtype=torch.bool)
-    keep[posterior.layout.slices["0.bias"]] = False
-    for score in ("evidence", "inclusion", "magnitude"):
-        found = group_scores(posterior.masked(keep), own, score)
-        assert found.isfinite().all()
-        assert not torch.equal(found, group_scores(posterior, own, score))
-
 
-def test_a_function_is_summed(mlp):
-    posterior = gaussian(mlp)
-    own = groups_of(posterior.network)[0]
-    found = group_scores(posterior, own, lambda q: torch.ones_like(q.mean))
-    assert found.tolist() == [5 + 1 + 6] * 8
-
-
-# ---------------------------------------------------------------------------------------- rules
-
-
-@pytest.mark.parametrize("make", [gaussian, point])
-def test_half_the_units_of_every_layer_go_whole(mlp, make):
-    posterior = make(mlp)
-    sparse = prune(posterior, keep_units(0.5))
-    named = dict(sparse.layout.pieces(sparse.keep))
-    first, second = named["0.bias"], named["2.bias"]
-    assert (int(first.sum()), int(second.sum())) == (4, 3)
-    assert torch.equal(named["0.weight"], first[:, None].expand(8, 5))
-    assert torch.equal(named["2.weight"], second[:, None] & first[None])
-    assert torch.equal(named["4.weight"], second[None].expand(2, 6))
-    assert named["4.bias"].all()
-    best = group_scores(posterior, groups_of(posterior.network)[0]).topk(4).indices
-    assert sorted(best.tolist()) == first.nonzero().flatten().tolist()
+class Branching(Residual):
+    def forward(self, x):
+        h = torch.relu(self.a(x))
+        return self.c(h), self.b(h)
 
 
-def test_the_compacted_network_has_as_many_units_as_asked():
-    posterior = point(lenet5_caffe((1, 28, 28), 10))
-    units = {"conv1": 3, "conv2": 5, "fc1": 7}
-    small = compact(prune(posterior, keep_units(units)), torch.rand(2, 1, 28, 28))
-    layers = {change.name: change.units[1] for change in small.compaction.layers}
-    assert layers == {**units, "out": 10}
+class Untraceable(Residual):
+    def forward(self, x):
+        return self.c(self.a(x) if x.sum() > 0 else self.b(x))
 
 
-@pytest.mark.parametrize("scope", ["layer", "global"])
-def test_no_layer_is_emptied(mlp, scope):
-    sparse = prune(gaussian(mlp), keep_units(0.0, scope=scope))
-    assert [int(alive(sparse, name).sum()) for name in ("0.weight", "2.weight")] == [1, 1]
+class Repeated(Residual):
+    def forward(self, x):
+        return self.c(torch.relu(self.a(torch.relu(self.a(x)))))
 
 
-def test_globally_the_best_of_all_layers_stay(mlp):
-    posterior = gaussian(mlp)
-    sparse = prune(posterior, keep_units(5 / 14, scope="global"))
-    scores = [group_scores(posterior, own) for own in groups_of(posterior.network)]
-    kept = torch.cat([alive(sparse, "0.weight"), alive(sparse, "2.weight")])
-    assert int(kept.sum()) == 5
-    assert torch.cat(scores)[kept].min() > torch.cat(scores)[~kept].max()
+class ReadsWeight(Residual):
+    def forward(self, x):
+        return self.c(torch.relu(self.a(x))) + self.a.weight.sum()
+
+
+class OtherInTraining(Residual):
+    def forward(self, x):
+        h = torch.relu(self.a(x))
+        return self.c(h) + (self.b(h).sum() if self.training else 0)
+
+
+class OtherInEvaluation(Residual):
+    def forward(self, x):
+        h = torch.relu(self.a(x))
+        return self.c(h) + (0 if self.training else self.b(h).sum())
+
 
+class Attended(Residual):
+    def forward(self, x):
+        return self.c(torch.relu(self.a(x))) * torch.softmax(self.b(x), 1).sum()
+
+
+def pairs(network):
+    return [(link.producer, link.consumer) for link in units_of(network).links]
 
-def test_a_unit_that_is_gone_stays_gone_and_counts_as_gone(mlp):
-    posterior = gaussian(mlp)
-    half = prune(posterior, keep_units(0.5))
-    again = prune(half, keep_units(0.5))
-    assert torch.equal(again.keep, half.keep)
-    quarter = prune(half, keep_units(0.25))
-    assert not (quarter.keep & ~half.keep).any()
-    assert int(alive(quarter, "0.weight").sum()) == 2
+
+def hooked(model, index):
+    model[index].register_forward_hook(lambda *_: None)
+    return model
 
 
-def test_fewer_units_are_among_more(mlp):
-    masks = [keep_units(n / 8)(gaussian(mlp)) for n in range(1, 9)]
-    for fewer, more in itertools.pairwise(masks):
-        assert not (fewer & ~more).any()
-    assert masks[-1].all()
+def tied():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
+    model[2].weight = model[0].weight
+    return model
 
 
-def test_rules_print_as_they_were_called_and_refuse_nonsense():
-    assert repr(keep_units(0.5)).startswith("keep_units(units=0.5")
-    with pytest.raises(ValueError, match="units must be between 0 and 1"):
-        keep_units(2.0)
-    with pytest.raises(ValueError, match="fc1 must be > 0"):
-        keep_units({"fc1": 0})
-    with pytest.raises(ValueError, match="score must be one of evidence, inclusion, magnitude"):
-        keep_units(0.5, score="snr")
-    with pytest.raises(ValueError, match="scope must be one of global, layer"):
-        keep_units(0.5, scope="net")
-    with pytest.raises(ValueError, match="target_ms must be > 0"):
-        keep_latency(0.0, torch.zeros(1, 3))
+def frozen(index):
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
+    model[index].requires_grad_(False)
+    return model
+
 
+def test_the_lenets_are_whole_chains(network_of):
+    mlp = network_of(lenet_300_100((1, 28, 28), 10))
+    assert pairs(mlp) == [("fc2.weight", "out.weight"), ("fc1.weight", "fc2.weight")]
+    caffe = network_of(lenet5_caffe((1, 28, 28), 10))
+    assert [name for name, _ in pairs(caffe)] == ["fc1.weight", "conv2.weight", "conv1.weight"]
+    assert units_of(caffe).links[1].n_units == 50
+    assert len(pairs(network_of(lenet5((1, 28, 28), 10)))) == 4
+
 
-def test_a_layer_that_is_not_there_is_named(mlp):
-    with pytest.raises(ValueError, match="layer must be one of 0, 2; got 'fc1'"):
-        keep_units({"fc1": 2})(gaussian(mlp))
+@pytest.mark.parametrize("flatten", ["view size", "reshape shape", "torch", "method"])
+def test_functions_and_ways_to_flatten(network_of, flatten):
+    assert pairs(network_of(Functional(flatten))) == [("conv.weight", "out.weight")]
 
 
-# ------------------------------------------------------------------------------- work and time
-
-
-def test_work_of_a_mask_is_that_of_the_compacted_network():
-    from bayesieve.assess.costs import count_macs as counted
-
-    posterior = point(lenet5_caffe((1, 28, 28), 10))
-    x = torch.rand(1, 1, 28, 28)
-    positions = layer_positions(posterior, x)
-    assert positions == {"conv1.weight": 576, "conv2.weight": 64, "fc1.weight": 1, "out.weight": 1}
-    for units in ({"conv1": 20}, {"conv1": 3, "conv2": 5, "fc1": 7}):
-        sparse = prune(posterior, keep_units(units))
-        small = compact(sparse, x)
-        assert count_macs(posterior.layout, sparse.keep, positions) == counted(small, x)[0]
-
-
-@pytest.mark.parametrize("fraction", [0.05, 0.3, 0.8, 1.0])
-def test_macs_end_just_below_the_target(fraction):
-    posterior = point(lenet5_caffe((1, 28, 28), 10))
-    x = torch.rand(1, 1, 28, 28)
-    keep = keep_macs(fraction, x)(posterior)
-    positions = layer_positions(posterior, x)
-    whole = count_macs(posterior.layout, torch.ones_like(keep), positions)
-    share = count_macs(posterior.layout, keep, positions) / whole
-    assert share <= fraction
-    assert share > 0.75 * fraction  # one more group would be too many
-
-
-def test_a_target_out_of_reach_names_the_nearest(mlp):
-    with pytest.raises(ValueError, match=r"at most 0.01 cannot be reached: .* they are 0\.\d+"):
-        keep_macs(0.01, torch.zeros(1, 5))(gaussian(mlp))
-
-
-def test_latency_stops_where_the_clock_is_satisfied(mlp, monkeypatch):
-    sizes = []
-
-    def clock(module, example, rounds):
-        sizes.append(sum(p.numel() for p in module.parameters()))
-        return sizes[-1] / 100
-
-    monkeypatch.setattr(groups, "median_ms", clock)
-    posterior = gaussian(mlp)
-    sparse = prune(posterior, keep_latency(0.6, torch.zeros(2, 5)))
-    small = compact(sparse, torch.zeros(2, 5))
-    assert 40 <= sum(p.numel() for p in small.parameters()) <= 60
-    assert sizes[0] == posterior.layout.size
-
-
-def test_a_real_clock_runs(mlp):
-    assert groups.median_ms(mlp, torch.zeros(1, 5), 2) > 0
-    assert keep_latency(1000.0, torch.zeros(1, 5))(gaussian(mlp)).all()
-
-
-# ------------------------------------------------------------------------------------- schedule
-
-
-def test_the_schedule_is_cubic_and_ends_at_its_target():
-    schedule = GradualUnits(keep_units=0.25, start=0.0, end=0.5)
-    assert [schedule.kept_at(p, "0", 100) for p in (0.0, 0.25, 0.5, 1.0)] == [100, 34, 25, 25]
-    assert not schedule.soft
-    with pytest.raises(ValueError, match="start must be < end"):
-        GradualUnits(keep_units=0.5, start=0.5, end=0.5)
-
-
-@pytest.mark.parametrize("engine", [SBNN(), MAP()])
-def test_training_narrows_the_network(engine):
-    schedule = GradualUnits(keep_units={"0": 3}, start=0.1, end=0.6)
-    run = fit_toy(toy(), engine, epochs=6, pruning=schedule, n_models=2)
-    for posterior in run.posteriors:
-        sparse = SparseModel(posterior, posterior.mean != 0)
-        named = posterior.layout.unflatten(posterior.mean)
-        assert int((named["0.weight"] != 0).any(1).sum()) == 3
-        assert torch.equal((named["0.bias"] != 0), (named["0.weight"] != 0).any(1))
-        small = compact(sparse, torch.zeros(1, 4))
-        assert {c.name: c.units[1] for c in small.compaction.layers}["0"] == 3
-
-
-def test_the_schedule_is_checked_before_training():
-    with pytest.raises(ValueError, match="layer must be one of 0; got 'fc9'"):
-        fit_toy(toy(), MAP(), pruning=GradualUnits(keep_units={"fc9": 3}))
+def test_batchnorm_and_prelu_are_passed_and_left_alone(network_of):
+    model = nn.Sequential(
+        nn.Conv1d(2, 3, 3), nn.BatchNorm1d(3), nn.PReLU(3), nn.Dropout(), nn.Conv1d(3, 1, 3)
+    )
+    network = network_of(model)
+    keep = torch.ones(network.layout.size, dtype=torch.bool)
+    parts = dict(network.layout.pieces(keep))
+    parts["4.weight"][:, 1] = False
+    cleaned = dict(network.layout.pieces(dead_unit_closure(network, keep)))
+    assert cleaned["0.weight"].flatten(1).any(1).tolist() == [True, False, True]
+    assert cleaned["0.bias"].tolist() == [True, False, True]
+    assert all(cleaned[name].all() for name in ("1.weight", "1.bias", "2.weight", "4.bias"))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        Functional("view columns"),
+        Branching(),
+        Untraceable(),
+        Repeated(),
+        OtherInTraining(),
+        OtherInEvaluation(),
+        tied(),
+        frozen(0),
+        frozen(2),
+        hooked(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1)), 1),
+        hooked(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1)), 2),
+        nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 1)),
+        nn.Sequential(nn.Linear(4, 4), nn.Softmax(1), nn.Linear(4, 1)),
+        nn.Sequential(nn.Linear(4, 4), nn.MaxPool1d(1), nn.Linear(4, 1)),
+        nn.Sequential(nn.Linear(4, 4), nn.Unflatten(1, (4, 1)), nn.Conv1d(4, 1, 1)),
+        nn.Sequential(nn.Linear(4, 2), nn.Flatten(1), nn.Linear(8, 1)),  # inputs (n, 4, 4)
+        nn.Sequential(nn.Conv1d(2, 4, 1), nn.ReLU(), nn.Linear(4, 1)),  # reads positions
+        nn.Sequential(nn.Conv1d(4, 4, 1), nn.ReLU(), nn.Conv1d(4, 4, 1, groups=2)),
+        nn.Sequential(nn.Conv1d(4, 4, 1, groups=2), nn.ReLU(), nn.Conv1d(4, 4, 1)),
+        nn.Sequential(nn.Conv1d(4, 4, 1), nn.ReLU(), nn.ConvTranspose1d(4, 4, 1)),
+        nn.Sequential(nn.Conv1d(4, 4, 1), nn.Flatten(0), nn.Linear(8, 1)),
+        nn.Sequential(nn.Conv1d(4, 4, 1), nn.Flatten(), nn.MaxPool1d(2), nn.Linear(8, 1)),
+        nn.Linear(4, 1),
+    ],
+    ids=lambda model: f"{type(model).__name__}",
+)
+def test_what_has_no_link_is_left_alone(network_of, model):
+    network = network_of(model)
+    assert pairs(network) == []
+    keep = torch.zeros(network.layout.size, dtype=torch.bool)
+    keep[network.layout.n_sparse :] = True
+    assert torch.equal(dead_unit_closure(network, keep), keep)
+
+
+def test_only_the_straight_parts_of_a_graph_are_linked(network_of):
+    assert pairs(network_of(Residual())) == []
+    assert pairs(network_of(Attended())) == [("a.weight", "c.weight")]
+    assert pairs(network_of(ReadsWeight())) == []
+    model = nn.Sequential(Residual(), nn.Linear(1, 3), nn.ReLU(), nn.Linear(3, 1))
+    assert pairs(network_of(model)) == [("1.weight", "3.weight"), ("0.c.weight", "1.weight")]
+
+
+def test_parametrised_layers_have_no_link(network_of):
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
+    parametrizations.weight_norm(model[0])
+    assert pairs(network_of(model)) == []
+
+
+def test_a_layer_that_is_never_pruned_keeps_its_units(network_of):
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
+    assert pairs(network_of(model, Roles(keep=("0.*",)))) == []
+    assert pairs(network_of(model, Roles(keep=("2.*",)))) == [("0.weight", "2.weight")]
+
+
+def test_tracing_runs_on_a_copy(network_of):
+    class Counting(nn.Linear):
+        calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            return super().forward(x)
+
+    network = network_of(nn.Sequential(Counting(2, 2), nn.Linear(2, 1)))
+    before = network.skeleton.training
+    units_of(network)
+    assert network.skeleton[0].calls == 0
+    assert network.skeleton.training == before
+
+
+def test_the_chain_is_traced_once_and_does_not_keep_the_network(network_of, mlp):
+    network = network_of(mlp)
+    assert units_of(network) is units_of(network)
+    alive = weakref.ref(network)
+    del network
+    gc.collect()
+    assert alive() is None
+
+
+def test_death_travels_to_the_input_in_one_pass_and_members_are_independent(network_of, mlp):
+    network = network_of(mlp)
+    keep = torch.ones(3, network.layout.size, dtype=torch.bool)
+    dict(network.layout.pieces(keep))["4.weight"][1] = False  # the second member reads nothing
+    cleaned = units_of(network).clean(keep)
+    assert cleaned[0].all()
+    assert cleaned[2].all()
+    assert int(cleaned[1].sum()) == 2  # the biases of the outputs
+    assert keep.sum() > cleaned.sum()  # the argument is not changed
+
+
+def test_cleaned_numbers_have_cleaned_thresholds(network_of, mlp):
+    network = network_of(mlp)
+    chain = units_of(network)
+    values = torch.randint(0, 9, (network.layout.size,), generator=torch.Generator().manual_seed(1))
+    cleaned = chain.clean(values)
+    for threshold in range(9):
+        assert torch.equal(cleaned > threshold, chain.clean(values > threshold))
+
+
+def test_fed_removes_what_leaves_units_that_nothing_reaches(network_of):
+    network = network_of(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1)))
+    keep = torch.ones(9, dtype=torch.bool)
+    keep[2:4] = False  # what leads into the second unit
+    fed = units_of(network).fed(keep)
+    assert fed.tolist() == [True, True, False, False, True, False, True, True, True]
+
+
+def test_silence_travels_from_the_input_to_the_output(network_of, mlp):
+    network = network_of(mlp)
+    keep = torch.ones(network.layout.size, dtype=torch.bool)
+    keep[:40] = False  # all of the first layer
+    fed = dict(network.layout.pieces(units_of(network).fed(keep)))
+    assert not any(fed[name].any() for name in ("0.weight", "2.weight", "4.weight"))
+    assert fed["4.bias"].all()

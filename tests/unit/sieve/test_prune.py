@@ -13,12 +13,12 @@ from bayesieve.sieve.prune import (
     reestimate_batchnorm,
     sparsity_curve,
 )
-from bayesieve.sieve.rules import keep_fraction, keep_probable, keep_zeros
+from bayesieve.sieve.rules import keep_probable, keep_zeros
 
 
 @pytest.fixture
 def sparse(random_posterior, mlp):
-    return prune(random_posterior(mlp), keep_fraction(0.3))
+    return prune(random_posterior(mlp), keep_zeros(0.7))
 
 
 def test_pruned_entries_are_exactly_zero_in_mean_and_spread(sparse):
@@ -30,10 +30,10 @@ def test_pruned_entries_are_exactly_zero_in_mean_and_spread(sparse):
 
 
 def test_pruning_a_sparse_model_goes_on_from_it(sparse):
-    more = prune(sparse, keep_fraction(0.2))
+    more = prune(sparse, keep_zeros(0.8))
     assert not (more.keep & ~sparse.keep).any()
     assert more.zeros > sparse.zeros
-    same = prune(sparse, keep_fraction(0.9))
+    same = prune(sparse, keep_zeros(0.1))
     assert torch.equal(same.keep, sparse.keep)
     careless = prune(sparse, lambda q, within: torch.ones_like(within))
     assert torch.equal(careless.keep, sparse.keep)
@@ -140,7 +140,7 @@ def test_masks_can_be_baked_in(sparse):
 def test_tied_weights_stay_tied_and_masked(random_posterior):
     model = nn.Sequential(nn.Linear(5, 5, bias=False), nn.ReLU(), nn.Linear(5, 5, bias=False))
     model[2].weight = model[0].weight
-    sparse = prune(random_posterior(model), keep_fraction(0.4))
+    sparse = prune(random_posterior(model), keep_zeros(0.6))
     module = masked_module(sparse, trainable=True)
     train(module)
     assert len(list(module.parameters())) == 1
@@ -163,7 +163,7 @@ def normed(random_posterior):
     buffers["1.num_batches_tracked"] += 7  # of training
     buffers["1.running_mean"] += 3
     return prune(type(posterior)(posterior.network, posterior.mean, posterior.std, buffers=buffers),
-                 keep_fraction(0.7))  # fmt: skip
+                 keep_zeros(0.3))  # fmt: skip
 
 
 def test_batchnorm_statistics_are_those_of_the_pruned_activations(normed):
@@ -205,4 +205,4 @@ def test_what_is_no_rule_or_no_posterior_is_named(sparse):
     with pytest.raises(TypeError, match=r"prune: rule must be one such as .* got 0\.5"):
         prune(sparse, 0.5)
     with pytest.raises(TypeError, match=r"a posterior or a sparse model, got Linear"):
-        prune(nn.Linear(2, 1), keep_fraction(0.5))
+        prune(nn.Linear(2, 1), keep_zeros(0.5))

@@ -4,6 +4,7 @@ from torch import nn
 
 from bayesieve.core.layout import Roles
 from bayesieve.core.posterior import Factorised, Samples
+from bayesieve.sieve.groups import dead_unit_closure
 from bayesieve.sieve.rules import (
     keep_fraction,
     keep_n_of_m,
@@ -11,7 +12,6 @@ from bayesieve.sieve.rules import (
     keep_scored,
     keep_zeros,
 )
-from bayesieve.sieve.units import dead_unit_closure
 
 
 def masks(posterior, keep):
@@ -22,7 +22,7 @@ def masks(posterior, keep):
 @pytest.mark.parametrize("scope", ["global", "layer"])
 def test_fraction_counts_all_parameters(random_posterior, mlp, fraction, scope):
     posterior = random_posterior(mlp)
-    keep = keep_fraction(fraction, scope=scope)(posterior)
+    keep = keep_zeros(1 - fraction, scope=scope)(posterior)
     target = round(fraction * 116)
     assert target - 1 <= int(keep.sum()) <= target  # one less where a bias does not fit any more
     assert torch.equal(keep, dead_unit_closure(posterior.network, keep))
@@ -30,7 +30,7 @@ def test_fraction_counts_all_parameters(random_posterior, mlp, fraction, scope):
 
 def test_the_kept_weights_are_the_best_of_the_live_units(random_posterior, mlp):
     posterior = random_posterior(mlp)
-    keep = keep_fraction(0.5, score="magnitude")(posterior)
+    keep = keep_zeros(0.5, score="magnitude")(posterior)
     size, keep = masks(posterior, posterior.mean.abs()), masks(posterior, keep)
     names = ("0.weight", "2.weight", "4.weight")
     worst_kept = min(size[name][keep[name]].min() for name in names)
@@ -57,7 +57,7 @@ def test_ties_go_to_the_larger_mean_then_the_lower_index(network_of):
     network = network_of(nn.Linear(6, 1, bias=False))
     mean = torch.tensor([1.0, -3.0, 2.0, 3.0, -2.0, 1.0])
     posterior = Factorised(network, mean, torch.ones(6), logit_inclusion=torch.full((6,), 50.0))
-    rule = [keep_fraction(n / 6, score="inclusion") for n in range(1, 6)]
+    rule = [keep_zeros(1 - n / 6, score="inclusion") for n in range(1, 6)]
     gained = torch.stack([r(posterior) for r in rule]).int().argmax(0).tolist()
     order = sorted(range(5), key=lambda i: (gained[i], i))
     assert order == [1, 3, 2, 4, 0]
@@ -70,16 +70,16 @@ def test_small_fractions_name_what_can_be_reached(random_posterior, mlp):
         r"5 of 116 parameters may stay, but 7 always do.*fraction .* is 0\.0603448 \(zeros 0\.93965"
     )
     with pytest.raises(ValueError, match=text):
-        keep_fraction(0.04)(posterior)
-    assert int(keep_fraction(7 / 116)(posterior).sum()) == 7
-    assert int(keep_fraction(0.04, allow_empty_layers=True)(posterior).sum()) <= 5
+        keep_zeros(0.96)(posterior)
+    assert int(keep_zeros(109 / 116)(posterior).sum()) == 7
+    assert int(keep_zeros(0.96, allow_empty_layers=True)(posterior).sum()) <= 5
     with pytest.raises(ValueError, match="1 of 116 parameters may stay, but 2 always do"):
-        keep_fraction(0.01, allow_empty_layers=True)(posterior)
+        keep_zeros(0.99, allow_empty_layers=True)(posterior)
 
 
 def test_nothing_to_spare_keeps_a_path_through_every_layer(random_posterior, mlp):
     posterior = random_posterior(mlp)
-    parts = masks(posterior, keep_fraction(7 / 116)(posterior))
+    parts = masks(posterior, keep_zeros(109 / 116)(posterior))
     unit = parts["4.weight"].any(0).nonzero().item()
     assert parts["2.weight"].any(1).nonzero().item() == unit
     first = parts["2.weight"].any(0).nonzero().item()
@@ -93,7 +93,7 @@ def test_a_path_prefers_units_that_are_still_reached(random_posterior):
     posterior.mean[6:8] = torch.tensor([9.0, 1.0])  # the first unit has the louder reader ...
     within = torch.ones(11, dtype=torch.bool)
     within[:3] = False  # ... but nothing leads into it any more
-    keep = keep_fraction(0.37, score="magnitude")(posterior, within)
+    keep = keep_zeros(0.63, score="magnitude")(posterior, within)
     assert keep[3:6].any()
     assert keep[7]
 
@@ -101,8 +101,8 @@ def test_a_path_prefers_units_that_are_still_reached(random_posterior):
 @pytest.mark.parametrize(
     "rule",
     [
-        keep_fraction(0.4),
-        keep_fraction(0.4, scope="layer"),
+        keep_zeros(0.6),
+        keep_zeros(0.6, scope="layer"),
         keep_scored(1.5),
         keep_probable(0.6),
         keep_n_of_m(1, 4),
@@ -122,20 +122,20 @@ def test_pruned_weights_never_come_back(random_posterior, mlp, rule):
 def test_zeros_in_every_draw_count_as_pruned(network_of):
     network = network_of(nn.Linear(3, 1))
     draws = torch.tensor([[0.0, 1.0, 0.0, 0.0], [0.0, -1.0, 3.0, 0.0]])
-    keep = keep_fraction(1.0, score="magnitude")(Samples(network, draws))
+    keep = keep_zeros(0.0, score="magnitude")(Samples(network, draws))
     assert keep.tolist() == [False, True, True, True]
 
 
 def test_a_mean_of_zero_with_a_spread_is_not_pruned(network_of):
     mean, std = torch.tensor([0.0, 1.0, 0.0, 0.0]), torch.tensor([1.0, 1.0, 0.0, 0.0])
-    keep = keep_fraction(1.0)(Factorised(network_of(nn.Linear(3, 1)), mean, std))
+    keep = keep_zeros(0.0)(Factorised(network_of(nn.Linear(3, 1)), mean, std))
     assert keep.tolist() == [True, True, False, True]
 
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize(
-    "rule", [keep_fraction(0.3), keep_scored(1.5), keep_probable(0.6), keep_n_of_m(1, 4)], ids=str
+    "rule", [keep_zeros(0.7), keep_scored(1.5), keep_probable(0.6), keep_n_of_m(1, 4)], ids=str
 )
 def test_a_gpu_keeps_the_same_weights(random_posterior, mlp, rule):
     posterior = random_posterior(mlp)
@@ -195,28 +195,31 @@ def test_n_of_m_keeps_a_remainder_that_fits_and_vectors(random_posterior, networ
 def test_a_network_without_prunable_weights(network_of):
     network = network_of(nn.Linear(3, 2), Roles(keep=("*",)))
     posterior = Factorised(network, torch.ones(8), torch.ones(8), logit_inclusion=torch.ones(8))
-    for rule in (keep_fraction(1.0), keep_scored(9.0), keep_probable(0.9), keep_n_of_m()):
+    for rule in (keep_zeros(0.0), keep_scored(9.0), keep_probable(0.9), keep_n_of_m()):
         assert rule(posterior).all()
     with pytest.raises(ValueError, match="4 of 8 parameters may stay, but 8 always do"):
-        keep_fraction(0.5)(posterior)
+        keep_zeros(0.5)(posterior)
 
 
 def test_rules_print_as_they_are_written():
     assert repr(keep_scored(0.5, "evidence")).startswith(
         "keep_scored(threshold=0.5, score='evidence'"
     )
-    assert keep_zeros(0.985).fraction == pytest.approx(0.015)
-    assert keep_zeros(0.9, score="magnitude", scope="layer") == keep_fraction(
-        1 - 0.9, "magnitude", "layer"
-    )
+    assert repr(keep_zeros(0.985)).startswith("keep_zeros(zeros=0.985, score='snr'")
+
+
+def test_the_old_name_warns_and_says_the_new_one():
+    with pytest.warns(DeprecationWarning, match=r"keep_fraction\(f\) is now keep_zeros\(1 - f\)"):
+        rule = keep_fraction(0.25, "magnitude", "layer")
+    assert rule == keep_zeros(0.75, score="magnitude", scope="layer")
 
 
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: keep_fraction(1.2), "fraction must be between 0 and 1, got 1.2"),
-        (lambda: keep_fraction(0.5, score="srn"), "Did you mean 'snr'"),
-        (lambda: keep_fraction(0.5, scope="unit"), "scope must be one of global, layer"),
+        (lambda: keep_zeros(1.2), "zeros must be between 0 and 1, got 1.2"),
+        (lambda: keep_zeros(0.5, score="srn"), "Did you mean 'snr'"),
+        (lambda: keep_zeros(0.5, scope="unit"), "scope must be one of global, layer"),
         (lambda: keep_zeros(-0.1), "zeros must be between 0 and 1"),
         (lambda: keep_probable(2.0), "threshold must be between"),
         (lambda: keep_scored(float("nan")), "threshold must be a number"),
@@ -232,4 +235,4 @@ def test_wrong_arguments_raise_at_construction(make, text):
 @pytest.mark.parametrize("within", [torch.ones(3, dtype=torch.bool), torch.ones(116)])
 def test_a_wrong_mask_raises(random_posterior, mlp, within):
     with pytest.raises(ValueError, match=r"within must be a bool tensor of shape \(116,\)"):
-        keep_fraction(0.5)(random_posterior(mlp), within)
+        keep_zeros(0.5)(random_posterior(mlp), within)

@@ -11,7 +11,7 @@ from torch import nn
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.problem import Problem
 from bayesieve.engines.map import MAP
-from bayesieve.sieve.rules import keep_fraction
+from bayesieve.sieve.rules import keep_zeros
 from bayesieve.training.fit import fit
 from bayesieve.training.interrupts import Interrupted, interruptible
 from bayesieve.training.options import Validation
@@ -41,7 +41,7 @@ def test_wrong_options_raise(make, text):
         ({"engine": MAP}, TypeError, "engine must be one such as .* got the class MAP"),
         ({"engine": "map"}, TypeError, "engine must be one such as .* got 'map'"),
         ({"schedule": "cosine"}, TypeError, "schedule must be a Schedule, got 'cosine'"),
-        ({"pruning": keep_fraction(0.5)}, TypeError, "pruning must be a schedule such as"),
+        ({"pruning": keep_zeros(0.5)}, TypeError, "pruning must be a schedule such as"),
         ({"seed": -1}, ValueError, "seed must be a whole number"),
         ({"seed": 2**64}, ValueError, "seed must be a whole number"),
         ({"seed": 1.5}, ValueError, "seed must be a whole number"),

@@ -9,7 +9,7 @@ from bayesieve.core.posterior import Factorised
 from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
 from bayesieve.errors import UnsupportedModelError
-from bayesieve.sieve.bmr import reduce_units
+from bayesieve.sieve.evidence import prune_units_by_evidence
 from bayesieve.training.laplace import laplace
 from bayesieve.training.unit_laplace import laplace_units
 from oracles import reduce_jointly
@@ -133,13 +133,13 @@ def test_a_frozen_bias_has_no_part_and_a_bare_layer_is_a_network():
 def test_reducing_reaches_the_zeros_and_leaves_what_was_removed():
     problem = classifier(torch.float32)
     units = laplace_units(problem, labels="exact")
-    sparse = reduce_units(units, 0.5, rounds=3)
+    sparse = prune_units_by_evidence(units, 0.5, rounds=3)
     assert sparse.zeros == pytest.approx(0.5, abs=0.05)
     assert (sparse.posterior.mean[~sparse.keep] == 0).all()
     assert (sparse.posterior.std[sparse.keep] > 0).all()
     assert sparse.posterior.draw(2, seeded(0)).shape == (2, problem.layout.size)
-    with pytest.raises(ValueError, match=r"^reduce_units: rounds must be > 0"):
-        reduce_units(units, 0.5, rounds=0)
+    with pytest.raises(ValueError, match=r"^prune_units_by_evidence: rounds must be > 0"):
+        prune_units_by_evidence(units, 0.5, rounds=0)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,13 @@ from bayesieve.engines.horseshoe import HorseshoeVI
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.engines.tdamp import TDAMP
-from bayesieve.sieve.bmr import evidence_report, pruned_fraction, reduce, support
-from bayesieve.sieve.rules import keep_fraction
+from bayesieve.sieve.evidence import (
+    evidence_report,
+    prune_by_evidence,
+    pruned_fraction,
+    weight_evidence,
+)
+from bayesieve.sieve.rules import keep_zeros
 from bayesieve.training.laplace import laplace
 from problems import known_support, normal, run
 
@@ -42,9 +47,9 @@ def test_the_score_is_the_threshold_of_the_layer_less_the_change():
     part = posterior.layout.slices["0.weight"]
     delta = evidence_at_zero(posterior.mean, posterior.std, torch.tensor(0.5))
     zeta = mask_log_odds(delta[part].double())
-    score = support()(posterior)
+    score = weight_evidence()(posterior)
     torch.testing.assert_close(score[part], (zeta - delta[part]).float())
-    plain = support("savage-dickey")(posterior)
+    plain = weight_evidence("savage-dickey")(posterior)
     torch.testing.assert_close(plain[:N_WEIGHTS], -delta[:N_WEIGHTS])
     assert (score[N_WEIGHTS:] == torch.inf).all()  # biases are never pruned
 
@@ -55,14 +60,14 @@ def test_the_spike_and_slab_prior_gives_its_own_change():
     density = torch.distributions.Normal(posterior.mean, posterior.std)
     zero = torch.zeros(())
     expected = density.log_prob(torch.zeros(26)) - prior.log_prob(zero)
-    found = support().evidence(posterior)
+    found = weight_evidence().evidence(posterior)
     torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("rule", ["hierarchical", "savage-dickey"])
 def test_what_is_not_supported_goes(rule):
     posterior = posterior_of(n_supported=3)
-    sparse = reduce(posterior, support(rule, spare_last=True))
+    sparse = prune_by_evidence(posterior, weight_evidence(rule, spare_last=True))
     assert sparse.keep[:3].all()
     assert not sparse.keep[3:12].any()
     assert sparse.keep[12:].all()
@@ -74,7 +79,7 @@ def test_what_is_not_supported_goes(rule):
 
 def test_masked_weights_give_the_output_of_the_dense_network_with_zeros():
     posterior = posterior_of(n_supported=15)
-    sparse = reduce(posterior)
+    sparse = prune_by_evidence(posterior)
     x = normal(7, 3, seed=0, dtype=torch.float32)
     buffers = posterior.network.buffers()
     dense = posterior.network.outputs((posterior.mean * sparse.keep)[None], x, buffers)[0]
@@ -82,9 +87,9 @@ def test_masked_weights_give_the_output_of_the_dense_network_with_zeros():
 
 
 def test_a_layer_of_junk_goes_and_a_strong_one_stays():
-    everything = reduce(posterior_of(n_supported=N_WEIGHTS))
+    everything = prune_by_evidence(posterior_of(n_supported=N_WEIGHTS))
     assert everything.keep.all()
-    nothing = reduce(posterior_of(n_supported=0), allow_empty_layers=True)
+    nothing = prune_by_evidence(posterior_of(n_supported=0), allow_empty_layers=True)
     assert not nothing.keep[:N_WEIGHTS].any()
 
 
@@ -92,10 +97,10 @@ def test_masks_are_sticky():
     posterior = posterior_of(n_supported=18)
     before = torch.ones(26, dtype=torch.bool)
     before[3] = False
-    again = reduce(SparseModel(posterior.masked(before), before))
+    again = prune_by_evidence(SparseModel(posterior.masked(before), before))
     assert not again.keep[3]
     assert again.keep[:3].all()
-    twice = reduce(again)
+    twice = prune_by_evidence(again)
     assert not (twice.keep & ~again.keep).any()
 
 
@@ -104,50 +109,62 @@ def test_pruned_weights_are_counted_as_asked():
     before = torch.ones(26, dtype=torch.bool)
     before[:6] = False
     masked = posterior.masked(before)
-    reference = support().log_odds(masked)["0.weight"]
-    as_zero = support(count_pruned="as_zero").log_odds(masked)["0.weight"]
+    reference = weight_evidence().log_odds(masked)["0.weight"]
+    as_zero = weight_evidence(count_pruned="as_zero").log_odds(masked)["0.weight"]
     assert as_zero < reference
     part = masked.layout.slices["0.weight"]
-    relaxed = support().evidence(masked)[part].double()
+    relaxed = weight_evidence().evidence(masked)[part].double()
     assert (relaxed[:6] == 0).all()
     assert reference == pytest.approx(mask_log_odds(relaxed).item())
 
 
 def test_the_width_of_the_prior_can_be_given():
     posterior = posterior_of()
-    own = support().evidence(posterior)
+    own = weight_evidence().evidence(posterior)
     without = replace(posterior, prior=None)
-    torch.testing.assert_close(support(prior_std=0.5).evidence(without), own)
+    torch.testing.assert_close(weight_evidence(prior_std=0.5).evidence(without), own)
     by_name = dict.fromkeys(posterior.layout.names, 0.5)
-    torch.testing.assert_close(support(prior_std=by_name).evidence(without), own)
-    with pytest.raises(ValueError, match=r"^reduce: prior_std has no number for '0.weight'"):
-        reduce(without, support(prior_std={"2.weight": 1.0}))
-    empirical = support(prior_std="empirical").evidence(without)
+    torch.testing.assert_close(weight_evidence(prior_std=by_name).evidence(without), own)
+    with pytest.raises(
+        ValueError, match=r"^prune_by_evidence: prior_std has no number for '0.weight'"
+    ):
+        prune_by_evidence(without, weight_evidence(prior_std={"2.weight": 1.0}))
+    empirical = weight_evidence(prior_std="empirical").evidence(without)
     part = posterior.layout.slices["0.weight"]
     width = (posterior.mean[part].square() + 0.01).mean().sqrt()
     expected = evidence_at_zero(posterior.mean[part], posterior.std[part], width)
     torch.testing.assert_close(empirical[part], expected)
-    assert torch.equal(support().evidence(without), empirical)  # of engines that learn their prior
+    assert torch.equal(
+        weight_evidence().evidence(without), empirical
+    )  # of engines that learn their prior
     keep = torch.ones(26, dtype=torch.bool)
     keep[10:] = False  # the two of the tensor that are 0
-    fewer = support(prior_std="empirical").evidence(without.masked(keep))
+    fewer = weight_evidence(prior_std="empirical").evidence(without.masked(keep))
     expected = evidence_at_zero(posterior.mean[:10], posterior.std[:10], torch.tensor(1.01).sqrt())
     torch.testing.assert_close(fewer[:10], expected)  # what is gone does not narrow the prior
 
 
 def test_posteriors_without_a_spread_are_refused():
     posterior = posterior_of()
-    with pytest.raises(TypeError, match=r"^reduce: the posterior must be Factorised, got Samples"):
-        reduce(Samples(posterior.network, posterior.mean[None]))
+    with pytest.raises(
+        TypeError, match=r"^prune_by_evidence: the posterior must be Factorised, got Samples"
+    ):
+        prune_by_evidence(Samples(posterior.network, posterior.mean[None]))
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: support("savage"), r"Did you mean 'savage-dickey'"),
-        (lambda: support(count_pruned="zero"), r"^reduce: count_pruned must be one of"),
-        (lambda: support(prior_std="fitted"), r"^reduce: prior_std must be one of empirical"),
-        (lambda: support(prior_std=0.0), r"^reduce: prior_std must be > 0"),
+        (lambda: weight_evidence("savage"), r"Did you mean 'savage-dickey'"),
+        (
+            lambda: weight_evidence(count_pruned="zero"),
+            r"^prune_by_evidence: count_pruned must be one of",
+        ),
+        (
+            lambda: weight_evidence(prior_std="fitted"),
+            r"^prune_by_evidence: prior_std must be one of empirical",
+        ),
+        (lambda: weight_evidence(prior_std=0.0), r"^prune_by_evidence: prior_std must be > 0"),
     ],
 )
 def test_impossible_settings_are_refused(make, message):
@@ -156,16 +173,17 @@ def test_impossible_settings_are_refused(make, message):
 
 
 def test_a_rule_by_name_is_told_how_to_be_given():
-    for call in (reduce, evidence_report):
+    for call in (prune_by_evidence, evidence_report):
         with pytest.raises(
-            TypeError, match=r"^reduce: scoring must be support, got 'savage-dickey'"
+            TypeError,
+            match=r"^prune_by_evidence: scoring must be weight_evidence, got 'savage-dickey'",
         ):
             call(posterior_of(), "savage-dickey")
 
 
 def test_the_support_ranks_for_other_rules():
     posterior = posterior_of(n_supported=10)
-    keep = keep_fraction(0.5, score=support("savage-dickey"))(posterior)
+    keep = keep_zeros(0.5, score=weight_evidence("savage-dickey"))(posterior)
     assert int(keep[:10].sum()) >= 6
     assert not keep[10:12].any()
 
@@ -173,10 +191,10 @@ def test_the_support_ranks_for_other_rules():
 def test_the_report_adds_up():
     posterior = posterior_of(n_supported=10)
     rows = evidence_report(posterior)
-    sparse = reduce(posterior)
+    sparse = prune_by_evidence(posterior)
     assert [row.name for row in rows] == ["0.weight", "2.weight"]
     assert sum(row.total - row.kept for row in rows) == int((~sparse.keep[:N_WEIGHTS]).sum())
-    delta = support().evidence(posterior)
+    delta = weight_evidence().evidence(posterior)
     gone = ~sparse.keep
     gone[N_WEIGHTS:] = False
     assert sum(row.gained for row in rows) == pytest.approx(delta[gone].sum().item(), rel=1e-6)
@@ -212,7 +230,7 @@ def test_the_known_support_is_found_after_any_engine(name):
         engine = ENGINES[name]
         posterior = engine.posterior(known.problem, run(engine, known.problem, 400, decay=True))
     for rule in ("hierarchical", "savage-dickey"):
-        sparse = reduce(posterior, support(rule))
+        sparse = prune_by_evidence(posterior, weight_evidence(rule))
         assert sparse.keep[known.active].all()
         assert int(sparse.keep[~known.active].sum()) <= 3
 
@@ -230,9 +248,9 @@ def test_posteriors_without_a_normal_prior_take_the_width_of_their_weights(name)
     own = posterior
     if name == "horseshoe":
         with pytest.raises(TypeError, match=r"got UnitScaled. Use its .factorised\(\)"):
-            reduce(posterior)
+            prune_by_evidence(posterior)
         own = posterior.factorised()
-    sparse = reduce(own, support("savage-dickey", prior_std="empirical"))
+    sparse = prune_by_evidence(own, weight_evidence("savage-dickey", prior_std="empirical"))
     assert sparse.keep[known.active].all()
     # Message passing counts data again at every pass: its stds are too small, and more is kept.
     assert int(sparse.keep[~known.active].sum()) <= (10 if name == "tdamp" else 4)
@@ -244,15 +262,15 @@ def test_one_share_for_all_layers():
     mean, std = torch.zeros(221), torch.full((221,), 0.4)
     mean[200:207] = 10.0  # seven of the ten weights of the last layer are needed
     posterior = Factorised(network, mean, std, Normal(1.0))
-    own = reduce(posterior, support(), allow_empty_layers=True)
-    shared = reduce(posterior, support(scope="global"), allow_empty_layers=True)
+    own = prune_by_evidence(posterior, weight_evidence(), allow_empty_layers=True)
+    shared = prune_by_evidence(posterior, weight_evidence(scope="global"), allow_empty_layers=True)
     assert own.keep[200:210].all()
     assert shared.keep[200:207].all()
     assert not shared.keep[207:210].any()
-    zeta = support(scope="global").log_odds(posterior)
-    delta = support().evidence(posterior)[:210].double()
+    zeta = weight_evidence(scope="global").log_odds(posterior)
+    delta = weight_evidence().evidence(posterior)[:210].double()
     assert zeta["2.weight"] == zeta["0.weight"] == pytest.approx(mask_log_odds(delta).item())
-    spared = support(scope="global", spare_last=True).log_odds(posterior)
+    spared = weight_evidence(scope="global", spare_last=True).log_odds(posterior)
     assert spared["0.weight"] == pytest.approx(mask_log_odds(delta[:200]).item())
 
 
@@ -262,11 +280,16 @@ def test_weight_and_bias_of_a_layer_share_their_odds_and_are_spared_together():
     mean = torch.zeros(26)
     mean[:12] = 2.0  # all weights of the first layer are needed, none of its biases
     posterior = Factorised(network, mean, torch.full((26,), 0.3), Normal(1.0))
-    zeta, delta = support().log_odds(posterior), support().evidence(posterior).double()
+    zeta, delta = (
+        weight_evidence().log_odds(posterior),
+        weight_evidence().evidence(posterior).double(),
+    )
     layout = network.layout
     both = torch.cat([delta[layout.slices[name]] for name in ("0.weight", "0.bias")])
     assert zeta["0.weight"] == zeta["0.bias"] == pytest.approx(mask_log_odds(both).item())
-    spared = reduce(posterior, support("savage-dickey", spare_last=True), allow_empty_layers=True)
+    spared = prune_by_evidence(
+        posterior, weight_evidence("savage-dickey", spare_last=True), allow_empty_layers=True
+    )
     kept = {name: int(spared.keep[part].sum()) for name, part in layout.slices.items()}
     assert kept == {"0.weight": 12, "0.bias": 0, "2.weight": 8, "2.bias": 2}
 
@@ -274,8 +297,10 @@ def test_weight_and_bias_of_a_layer_share_their_odds_and_are_spared_together():
 def test_a_threshold_of_probability():
     posterior = posterior_of()
     posterior.mean[:N_WEIGHTS] = torch.linspace(0, 0.6, N_WEIGHTS)
-    rule = support("savage-dickey")
-    kept = [int(reduce(posterior, rule, threshold=t).keep.sum()) for t in (0.01, 0.5, 0.999)]
+    rule = weight_evidence("savage-dickey")
+    kept = [
+        int(prune_by_evidence(posterior, rule, threshold=t).keep.sum()) for t in (0.01, 0.5, 0.999)
+    ]
     assert kept[0] > kept[1] > kept[2]
-    with pytest.raises(ValueError, match=r"^reduce: threshold must be between 0 and 1"):
-        reduce(posterior, rule, threshold=2.0)
+    with pytest.raises(ValueError, match=r"^prune_by_evidence: threshold must be between 0 and 1"):
+        prune_by_evidence(posterior, rule, threshold=2.0)

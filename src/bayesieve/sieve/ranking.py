@@ -1,8 +1,8 @@
-"""The order in which weights go.
+"""Order in which weights go.
 
 Each entry of w gets a priority: n_sparse + 1 for what always stays, n_sparse for the best
 prunable weight down to 1 for the worst, and 0 for what is gone. Cleaning priorities instead of
-masks (see `UnitChain.clean`) makes every threshold of them a cleaned mask, so one sort yields the
+masks (see `Units.clean`) makes every threshold of them a cleaned mask, so one sort yields the
 whole curve from dense to empty.
 """
 
@@ -13,8 +13,8 @@ from torch import Tensor
 
 from bayesieve.core.layout import Layout, Role
 from bayesieve.core.posterior import Factorised, Posterior, Samples
+from bayesieve.sieve.groups import Units
 from bayesieve.sieve.scores import Score, ScoreName, score_of
-from bayesieve.sieve.units import UnitChain
 
 Scope = Literal["global", "layer"]
 
@@ -39,7 +39,7 @@ def rank(
     size = posterior.mean[layout.sparse].abs()
     if scope == "layer":
         values = values.double()
-        for part, _ in prunable_parts(layout):
+        for part, _ in prunable_tensors(layout):
             values[part] = _ranked(values[part], size[part]).double() / (part.stop - part.start)
     ranks = _ranked(values, size)
     fixed = ranks.new_full((layout.size - layout.n_sparse,), layout.n_sparse + 1)
@@ -55,7 +55,7 @@ def _ranked(values: Tensor, size: Tensor) -> Tensor:
     return ranks
 
 
-def keep_at_most(priorities: Tensor, target: int, chain: UnitChain) -> Tensor:
+def keep_at_most(priorities: Tensor, target: int, units: Units) -> Tensor:
     """Keep as many of the highest priorities as fit into `target` after cleaning, (d,) bool.
 
     The weight that brings a unit back to life brings its bias and all incoming weights of higher
@@ -65,13 +65,13 @@ def keep_at_most(priorities: Tensor, target: int, chain: UnitChain) -> Tensor:
     Args:
         priorities: (d,) integers from 0 to n_sparse + 1, not cleaned.
         target: number of entries that may stay.
-        chain: the units.
+        units: of the network.
     """
-    layout = chain.layout
+    layout = units.layout
     top = layout.n_sparse + 1
     keep = None
-    for _ in range(len(chain.links) + 1):
-        cleaned = chain.clean(priorities)
+    for _ in range(len(units.links) + 1):
+        cleaned = units.clean(priorities)
         up_to = cleaned.bincount(minlength=top + 1).cumsum(0)  # entries this low or lower
         leaving = torch.full((1,), max(layout.size - target, 0), device=up_to.device)
         cut = int(torch.searchsorted(up_to, leaving))  # the lowest that removes enough
@@ -91,37 +91,37 @@ def keep_at_most(priorities: Tensor, target: int, chain: UnitChain) -> Tensor:
 def _unreachable(target: int, least: int, layout: Layout) -> ValueError:
     share = least / layout.size
     return ValueError(
-        f"keep_fraction: {target} of {layout.size} parameters may stay, but {least} always do "
+        f"keep_zeros: {target} of {layout.size} parameters may stay, but {least} always do "
         "(biases of live units, point parameters and, unless allow_empty_layers, a path of "
         f"weights). The smallest fraction that can be reached is {share:.6g} (zeros "
         f"{1 - share:.6g})."
     )
 
 
-def protected_path(chain: UnitChain, priorities: Tensor) -> Tensor:
-    """What must stay so that no layer is empty, (d,) bool.
+def protected_path(units: Units, priorities: Tensor) -> Tensor:
+    """Entries that must stay so that no layer is empty, (d,) bool.
 
     From the output to the input, each layer keeps its best weight among those that lead into a
     unit of the path so far, preferring weights from units that are themselves reached.
     """
-    layout = chain.layout
-    fed = chain.fed(priorities > 0)
+    layout = units.layout
+    fed = units.fed(priorities > 0)
     worth = torch.where(fed, priorities + layout.n_sparse + 1, priorities)
     path = priorities > layout.n_sparse
-    links = {link.producer: link for link in chain.links}
+    links = {link.producer: link for link in units.links}
     names = [n for n, role in zip(layout.names, layout.roles, strict=True) if role == Role.PRUNE]
     for name in [*(n for n in names if n not in links), *links]:
-        own = worth[layout.slices[name]]
+        layer = worth[layout.slices[name]]
         if name in links:
-            alive = chain.outgoing(path, links[name]).amax((-3, -1))
-            own = (own.unflatten(0, (len(alive), -1)) * alive[:, None]).flatten()
-        best = own.argmax(keepdim=True)
-        path[layout.slices[name]].scatter_(0, best, own[best] > 0)
+            alive = units.outgoing(path, links[name]).amax((-3, -1))
+            layer = (layer.unflatten(0, (len(alive), -1)) * alive[:, None]).flatten()
+        best = layer.argmax(keepdim=True)
+        path[layout.slices[name]].scatter_(0, best, layer[best] > 0)
     return path
 
 
 def allowed_entries(posterior: Posterior, within: Tensor | None) -> Tensor:
-    """What is not pruned yet, (d,) bool: `within`, else prunable entries that are not exactly 0."""
+    """Entries not pruned yet, (d,) bool: `within`, else prunable entries that are not exactly 0."""
     layout = posterior.layout
     if within is not None:
         if within.shape != (layout.size,) or within.dtype != torch.bool:
@@ -130,15 +130,21 @@ def allowed_entries(posterior: Posterior, within: Tensor | None) -> Tensor:
                 f"got {within.dtype} of shape {tuple(within.shape)}."
             )
         return within
-    allowed = posterior.mean != 0
-    if isinstance(posterior, Factorised):
-        allowed |= posterior.std != 0
-    elif isinstance(posterior, Samples):
-        allowed = (posterior.draws != 0).any(0)
+    allowed = present_entries(posterior)
     allowed[layout.n_sparse :] = True
     return allowed
 
 
-def prunable_parts(layout: Layout) -> list[tuple[slice, torch.Size]]:
+def present_entries(posterior: Posterior) -> Tensor:
+    """Entries that are not exactly 0 in mean and spread, (d,) bool."""
+    if isinstance(posterior, Samples):
+        return (posterior.draws != 0).any(0)
+    if isinstance(posterior, Factorised):
+        return (posterior.mean != 0) | (posterior.std != 0)
+    return posterior.mean != 0
+
+
+def prunable_tensors(layout: Layout) -> list[tuple[slice, torch.Size]]:
+    """Slice of w and shape of every prunable tensor, in the order of w."""
     rows = zip(layout.names, layout.shapes, layout.roles, strict=True)
     return [(layout.slices[name], shape) for name, shape, role in rows if role == Role.PRUNE]

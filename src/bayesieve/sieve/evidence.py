@@ -1,6 +1,6 @@
 """Bayesian model reduction of a finished posterior: prune what the evidence does not support.
 
-Works on any factorised posterior, whoever made it: SBNN, FlatVI, BMR, TDAMP, or a Laplace
+Works on any factorised posterior, whichever engine made it: SBNN, FlatVI, BMR, TDAMP, or a Laplace
 approximation around trained weights. For each weight ΔF is the log evidence gained by fixing it
 at 0 (B4); each layer's share of needed weights is learned from the layer (B6, B7). Equations:
 docs/theory/bmr.md.
@@ -24,17 +24,17 @@ from bayesieve.checks import (
 from bayesieve.core.evidence import N_UPDATES, evidence_at_zero, mask_log_odds
 from bayesieve.core.layout import Layout
 from bayesieve.core.posterior import Factorised, Posterior, SparseModel, posterior_of
+from bayesieve.sieve.groups import units_of
 from bayesieve.sieve.prune import prune
-from bayesieve.sieve.rules import keep_fraction, keep_scored
+from bayesieve.sieve.rules import keep_scored, keep_zeros
 from bayesieve.sieve.scores import Score, ScoreName, evidence_score
-from bayesieve.sieve.units import unit_chain
 from bayesieve.training.unit_laplace import UnitLaplace
 
 PriorStd = float | Literal["empirical"] | Mapping[str, float] | None
 
 
 class LayerEvidence(NamedTuple):
-    """What model reduction found in one prunable tensor."""
+    """Result of Bayesian model reduction in one prunable tensor."""
 
     name: str
     kept: int
@@ -44,7 +44,7 @@ class LayerEvidence(NamedTuple):
 
 
 @dataclass(frozen=True)
-class support:
+class weight_evidence:
     """Log-odds ζ - ΔF that each weight is needed: a score for any rule, with 0 as its threshold.
 
     Args:
@@ -60,8 +60,8 @@ class support:
             for all that may be pruned.
 
     Example:
-        >>> from bayesieve.sieve.examples import small_posterior  # means 0.1, 0.2, ..., stds 0.1
-        >>> support("savage-dickey", prior_std=1.0)(small_posterior())[:3] > 0
+        >>> from bayesieve.sieve.scores import small_posterior  # means 0.1, 0.2, ..., stds 0.1
+        >>> weight_evidence("savage-dickey", prior_std=1.0)(small_posterior())[:3] > 0
         tensor([False, False,  True])
     """
 
@@ -73,14 +73,16 @@ class support:
     scope: Literal["layer", "global"] = "layer"
 
     def __post_init__(self) -> None:
-        check_choice("reduce", "scope", self.scope, ("layer", "global"))
-        check_choice("reduce", "rule", self.rule, ("hierarchical", "savage-dickey"))
-        check_choice("reduce", "count_pruned", self.count_pruned, ("reference", "as_zero"))
-        check_not_negative("reduce", n_updates=self.n_updates)
+        check_choice("prune_by_evidence", "scope", self.scope, ("layer", "global"))
+        check_choice("prune_by_evidence", "rule", self.rule, ("hierarchical", "savage-dickey"))
+        check_choice(
+            "prune_by_evidence", "count_pruned", self.count_pruned, ("reference", "as_zero")
+        )
+        check_not_negative("prune_by_evidence", n_updates=self.n_updates)
         if isinstance(self.prior_std, str):
-            check_choice("reduce", "prior_std", self.prior_std, ("empirical",))
+            check_choice("prune_by_evidence", "prior_std", self.prior_std, ("empirical",))
         elif isinstance(self.prior_std, float | int):
-            check_positive("reduce", prior_std=self.prior_std)
+            check_positive("prune_by_evidence", prior_std=self.prior_std)
 
     def __call__(self, posterior: Posterior) -> Tensor:
         """The log-odds, (d,): +inf for what is never pruned, -inf for what was pruned before."""
@@ -105,52 +107,52 @@ class support:
         """ζ of every prunable tensor."""
         layout, delta, pruned = posterior.layout, self.evidence(posterior), _pruned(posterior)
         layers = _prunable_layers(layout)
-        names = [name for own in layers.values() for name in own]
+        names = [name for tensors in layers.values() for name in tensors]
         if self.rule == "savage-dickey":
             return dict.fromkeys(names, 0.0)
         if self.scope == "global":
             spared = _last_layer(layout) if self.spare_last else ()
-            parts = [layout.slices[name] for name in names if name not in spared]
-            return dict.fromkeys(names, self._zeta(delta, pruned, parts))
-        found: dict[str, float] = {}
-        for own in layers.values():
-            zeta = self._zeta(delta, pruned, [layout.slices[name] for name in own])
-            found |= dict.fromkeys(own, zeta)
-        return found
+            entries = [layout.slices[name] for name in names if name not in spared]
+            return dict.fromkeys(names, self._zeta(delta, pruned, entries))
+        zetas: dict[str, float] = {}
+        for tensors in layers.values():
+            zeta = self._zeta(delta, pruned, [layout.slices[name] for name in tensors])
+            zetas |= dict.fromkeys(tensors, zeta)
+        return zetas
 
-    def _zeta(self, delta: Tensor, pruned: Tensor, parts: list[slice]) -> float:
-        """ζ of the weights of some parts of w."""
-        if not parts:
+    def _zeta(self, delta: Tensor, pruned: Tensor, entries: list[slice]) -> float:
+        """ζ of the weights in some slices of w."""
+        if not entries:
             return 0.0
-        own, gone = (torch.cat([x[part] for part in parts]) for x in (delta, pruned))
+        layer, gone = (torch.cat([x[part] for part in entries]) for x in (delta, pruned))
         counted = gone if self.count_pruned == "as_zero" else None
-        return mask_log_odds(own.double(), counted, self.n_updates).item()
+        return mask_log_odds(layer.double(), counted, self.n_updates).item()
 
     def _widths(self, posterior: Factorised) -> Tensor:
         """Prior std of every entry, (d,)."""
         layout = posterior.layout
-        given = "empirical" if self.prior_std is None else self.prior_std
+        prior_std = "empirical" if self.prior_std is None else self.prior_std
         widths = torch.ones_like(posterior.mean)
         for name in layout.names:
             part = layout.slices[name]
             if part.start >= layout.n_bayesian:
                 break
-            if isinstance(given, Mapping):
-                if name not in given:
-                    raise ValueError(f"reduce: prior_std has no number for {name!r}.")
-                widths[part] = given[name]
-            elif isinstance(given, str):
+            if isinstance(prior_std, Mapping):
+                if name not in prior_std:
+                    raise ValueError(f"prune_by_evidence: prior_std has no number for {name!r}.")
+                widths[part] = prior_std[name]
+            elif isinstance(prior_std, str):
                 alive = ~_pruned(posterior)[part]
                 square = (posterior.mean[part].square() + posterior.std[part].square())[alive]
                 widths[part] = square.mean().sqrt() if len(square) else 1.0
             else:
-                widths[part] = given
+                widths[part] = prior_std
         return widths
 
 
-def reduce(
+def prune_by_evidence(
     posterior: Posterior | SparseModel,
-    scoring: support | None = None,
+    scoring: weight_evidence | None = None,
     *,
     threshold: float = 0.5,
     allow_empty_layers: bool = False,
@@ -168,23 +170,24 @@ def reduce(
 
     Example:
         >>> from bayesieve.core.priors import Normal
-        >>> from bayesieve.sieve.examples import small_posterior
+        >>> from bayesieve.sieve.scores import small_posterior
         >>> posterior = replace(small_posterior(), prior=Normal(1.0))  # std 0.1
-        >>> reduce(posterior, support("savage-dickey")).keep[:4].int()  # gone: |mean| < 0.21
+        >>> sparse = prune_by_evidence(posterior, weight_evidence("savage-dickey"))
+        >>> sparse.keep[:4].int()  # gone: |mean| < 0.21
         tensor([0, 0, 1, 1], dtype=torch.int32)
     """
-    scoring = support() if scoring is None else scoring
-    check_kind("reduce", "scoring", scoring, support)
+    scoring = weight_evidence() if scoring is None else scoring
+    check_kind("prune_by_evidence", "scoring", scoring, weight_evidence)
     whole = posterior_of(posterior)
     if isinstance(whole, Factorised):
         whole = replace(whole, logit_inclusion=scoring(whole))
-    given = SparseModel(whole, posterior.keep) if isinstance(posterior, SparseModel) else whole
-    check_fraction("reduce", threshold=threshold)
+    start = SparseModel(whole, posterior.keep) if isinstance(posterior, SparseModel) else whole
+    check_fraction("prune_by_evidence", threshold=threshold)
     logit = torch.tensor(threshold, dtype=torch.float64).logit().item()
-    return prune(given, keep_scored(logit, scoring, allow_empty_layers))
+    return prune(start, keep_scored(logit, scoring, allow_empty_layers))
 
 
-def reduce_units(
+def prune_units_by_evidence(
     units: UnitLaplace, zeros: float, *, score: ScoreName | Score = "snr", rounds: int = 4
 ) -> SparseModel:
     """Prune to a fraction of zeros, letting the rest of each unit make up for what goes.
@@ -205,35 +208,38 @@ def reduce_units(
         >>> from bayesieve.training.unit_laplace import laplace_units
         >>> x = torch.eye(4)
         >>> problem = Problem(nn.Linear(4, 1), Gaussian(), (x, x[:, :1]))
-        >>> reduce_units(laplace_units(problem), zeros=0.4).zeros
+        >>> prune_units_by_evidence(laplace_units(problem), zeros=0.4).zeros
         0.4
     """
-    check_fraction("reduce_units", zeros=zeros)
-    check_positive("reduce_units", rounds=rounds)
+    check_fraction("prune_units_by_evidence", zeros=zeros)
+    check_positive("prune_units_by_evidence", rounds=rounds)
     posterior: Posterior = units.posterior
     sparse = SparseModel(posterior, torch.ones_like(posterior.mean, dtype=torch.bool))
     for i in range(rounds):
         kept = (1 - zeros) ** ((i + 1) / rounds)
-        sparse = units.reduced(keep_fraction(kept, score)(sparse.posterior, sparse.keep))
+        sparse = units.reduced(keep_zeros(1 - kept, score)(sparse.posterior, sparse.keep))
     return sparse
 
 
 def evidence_report(
-    posterior: Posterior | SparseModel, scoring: support | None = None, *, threshold: float = 0.5
+    posterior: Posterior | SparseModel,
+    scoring: weight_evidence | None = None,
+    *,
+    threshold: float = 0.5,
 ) -> list[LayerEvidence]:
-    """What `reduce` would do in each prunable tensor, and how much evidence that gains.
+    """Weights that `prune_by_evidence` would keep in each prunable tensor, and the evidence gained.
 
     Example:
         >>> from bayesieve.core.priors import Normal
-        >>> from bayesieve.sieve.examples import small_posterior
+        >>> from bayesieve.sieve.scores import small_posterior
         >>> posterior = replace(small_posterior(), prior=Normal(1.0))
-        >>> for row in evidence_report(posterior, support("savage-dickey")):
+        >>> for row in evidence_report(posterior, weight_evidence("savage-dickey")):
         ...     print(row.name, row.kept, row.total, round(row.gained, 2))
         0.weight 7 9 2.11
         2.weight 3 3 0.0
     """
-    scoring = scoring or support()
-    sparse = reduce(posterior, scoring, threshold=threshold)
+    scoring = scoring or weight_evidence()
+    sparse = prune_by_evidence(posterior, scoring, threshold=threshold)
     whole = posterior_of(posterior)
     delta, layout = scoring.evidence(whole), whole.layout
     rows = []
@@ -259,13 +265,13 @@ def pruned_fraction(sparse: SparseModel) -> float:
     counted = [name for name in names if name.rpartition(".")[0] != owner]
     zeros = sum(int(gone[layout.slices[name]].sum()) for name in counted)
     total = sum(layout.sizes[layout.names.index(name)] for name in (*counted, last))
-    chain = unit_chain(sparse.network)
-    for link in chain.links:
+    units = units_of(sparse.network)
+    for link in units.links:
         if link.consumer == last:
-            silent = chain.incoming(gone, link).all(-1)
+            silent = units.incoming(gone, link).all(-1)
             if link.bias is not None:
                 silent = silent & gone[layout.slices[link.bias]]
-            outgoing = chain.outgoing(gone, link)
+            outgoing = units.outgoing(gone, link)
             zeros += int(silent[None, :, None].expand_as(outgoing).sum())
     return zeros / total
 
@@ -274,19 +280,20 @@ def _factorised(posterior: Posterior) -> Factorised:
     """The posterior, if it is a product of normals."""
     if isinstance(posterior, Factorised):
         return posterior
-    way = "laplace(problem, posterior) around a point estimate"
+    remedy = "laplace(problem, posterior) around a point estimate"
     if hasattr(posterior, "factorised"):
-        way = "its .factorised()"
+        remedy = "its .factorised()"
     raise TypeError(
-        f"reduce: the posterior must be Factorised, got {type(posterior).__name__}. Use {way}."
+        "prune_by_evidence: the posterior must be Factorised, got "
+        f"{type(posterior).__name__}. Use {remedy}."
     )
 
 
 def _pruned(posterior: Posterior) -> Tensor:
     """Bayesian entries at exactly 0 without spread, (d,) bool."""
-    own = _factorised(posterior)
-    pruned = (own.std == 0) & (own.mean == 0)
-    pruned[own.layout.n_bayesian :] = False
+    posterior = _factorised(posterior)
+    pruned = (posterior.std == 0) & (posterior.mean == 0)
+    pruned[posterior.layout.n_bayesian :] = False
     return pruned
 
 
@@ -308,6 +315,6 @@ def _last(layout: Layout) -> str:
     """Name of the last prunable tensor that is a matrix, or of the last prunable one."""
     names = [n for n in layout.names if layout.slices[n].start < layout.n_sparse]
     if not names:
-        raise ValueError("reduce: this network has no prunable weights.")
+        raise ValueError("prune_by_evidence: this network has no prunable weights.")
     wide = [n for n in names if len(layout.shapes[layout.names.index(n)]) > 1]
     return (wide or names)[-1]

@@ -1,0 +1,369 @@
+"""Structured sieving: rules by which whole units, channels, heads and blocks stay or go.
+
+Removing a group (see `groups`) changes the shape of the `compact`ed network, and so its time. The
+score of a group comes from the posterior, larger = keep:
+
+    evidence    Σ log BF of its weights, in nats: if the posterior is a product, the log Bayes
+                factor for the group against all of it being 0 [Dickey]
+    inclusion   -Σ log(1 - p): a larger value is a larger probability that any of it is needed
+    magnitude   Σ mean², for posteriors without a spread
+
+By default it is evidence where the posterior is normal and has its prior, else magnitude.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bayesieve.checks import check_choice, check_fraction, check_positive
+from bayesieve.core.layout import Layout
+from bayesieve.core.network import materialise
+from bayesieve.core.posterior import Factorised, Posterior, SparseModel
+from bayesieve.sieve.groups import INSIDE, GroupSet, Kind, groups_of, units_of
+from bayesieve.sieve.ranking import Scope, allowed_entries, present_entries
+from bayesieve.sieve.scores import (
+    Score,
+    evidence_score,
+    inclusion_score,
+    magnitude_score,
+    score_of,
+)
+
+GroupScoreName = Literal["evidence", "inclusion", "magnitude"]
+GroupScore = GroupScoreName | Score | None
+_SCORES = ("evidence", "inclusion", "magnitude")
+
+
+def group_scores(posterior: Posterior, groups: GroupSet, score: GroupScore = None) -> Tensor:
+    """How much each group deserves to stay, (n,); what is pruned already counts nothing.
+
+    Example:
+        >>> from bayesieve.sieve.scores import small_posterior  # incoming, then outgoing weights
+        >>> group_scores(small_posterior(), groups_of(small_posterior().network)[0], "magnitude")
+        tensor([1.1400, 1.9800, 3.3800])
+    """
+    values = torch.where(present_entries(posterior), _entry_scores(posterior, score), 0.0)
+    values[posterior.layout.n_bayesian :] = 0  # points have no prior to be judged by
+    return groups.total(values)
+
+
+def _entry_scores(posterior: Posterior, score: GroupScore) -> Tensor:
+    """What each entry adds to its group's score, (d,)."""
+    if score is None:
+        normal = isinstance(posterior, Factorised) and posterior.prior is not None
+        score = "evidence" if normal else "magnitude"
+    if score == "evidence":
+        return score_of(posterior, evidence_score)
+    if score == "inclusion":
+        return F.softplus(score_of(posterior, inclusion_score))  # -log(1 - p)
+    if score == "magnitude":
+        return score_of(posterior, magnitude_score).square()
+    return score_of(posterior, score)
+
+
+def _check_score(who: str, score: GroupScore) -> None:
+    if isinstance(score, str):
+        check_choice(who, "score", score, _SCORES)
+
+
+# ----------------------------------------------------------------------------------------- rules
+
+
+# The rules bear the names users write, so that a rule prints as it was called.
+@dataclass(frozen=True)
+class keep_units:
+    """Keep the best groups and drop the others whole: what leads in, the bias, what leads out.
+
+    At least one group of each layer stays, except blocks, of which all may go.
+
+    Args:
+        units: the fraction of groups to keep, or the number for each layer named.
+        score: a name of the table above, or a function of the posterior, summed over each group.
+        scope: "layer" keeps the fraction in every layer; "global" over all layers together.
+        kinds: which groups take part.
+
+    Example:
+        >>> from bayesieve.sieve.scores import small_posterior
+        >>> keep = keep_units({"0": 1}, score="magnitude")(small_posterior())
+        >>> keep[:9].view(3, 3).sum(1), keep[9:12], keep[12:15]  # into, out of, bias of the units
+        (tensor([0, 0, 3]), tensor([False, False,  True]), tensor([False, False,  True]))
+    """
+
+    units: float | Mapping[str, int]
+    score: GroupScore = None
+    scope: Scope = "layer"
+    kinds: tuple[Kind, ...] = INSIDE
+
+    def __post_init__(self) -> None:
+        if isinstance(self.units, Mapping):
+            check_positive("keep_units", **{str(k): int(v) for k, v in self.units.items()})
+        else:
+            check_fraction("keep_units", units=self.units)
+        check_choice("keep_units", "scope", self.scope, ("global", "layer"))
+        _check_score("keep_units", self.score)
+
+    def __call__(self, posterior: Posterior, within: Tensor | None = None) -> Tensor:
+        """The entries to keep, (d,) bool, among `within`, (d,) bool, or those not yet pruned."""
+        order = _removal_order("keep_units", posterior, within, self.score, self.kinds)
+        if isinstance(self.units, Mapping):
+            return order.keep_counts(self.units)
+        if self.scope == "layer":
+            return order.keep_counts({g.layer: round(self.units * g.n) for g in order.sets})
+        return order.keep_best(round(self.units * sum(g.n for g in order.sets)))
+
+
+@dataclass(frozen=True, eq=False)
+class keep_macs:
+    """Drop the worst groups until the multiply-adds of what is left are a fraction of all.
+
+    Groups go in the order of their score per multiply-add they cost. Counted are those of Linear
+    and convolution layers as `compact` will leave them: rows and columns without a weight are
+    gone, zeros inside are not.
+
+    Args:
+        fraction: of the multiply-adds of the whole network.
+        example: an input, (n, ...), to see how often each layer is applied.
+        score: see `keep_units`.
+        kinds: see `keep_units`.
+    """
+
+    fraction: float
+    example: Tensor
+    score: GroupScore = None
+    kinds: tuple[Kind, ...] = INSIDE
+
+    def __post_init__(self) -> None:
+        check_fraction("keep_macs", fraction=self.fraction)
+        _check_score("keep_macs", self.score)
+
+    def __call__(self, posterior: Posterior, within: Tensor | None = None) -> Tensor:
+        """The entries to keep, (d,) bool, among `within`, (d,) bool, or those not yet pruned."""
+        positions = layer_positions(posterior, self.example)
+        order = _removal_order("keep_macs", posterior, within, self.score, self.kinds, positions)
+        whole = count_macs(posterior.layout, torch.ones_like(order.allowed), positions)
+
+        def share(keep: Tensor) -> float:
+            return count_macs(posterior.layout, keep, positions) / whole
+
+        return order.keep_most("keep_macs: multiply-adds", share, self.fraction)
+
+
+@dataclass(frozen=True, eq=False)
+class keep_latency:
+    """Drop the worst groups until the compacted network answers within a time on this machine.
+
+    Groups go in the order of `keep_macs`. Each trial is compacted and timed as a plain module, so
+    the answer depends on the machine and varies a little from call to call.
+
+    Args:
+        target_ms: median milliseconds for the example as one batch.
+        example: the batch, (n, ...).
+        score: see `keep_units`.
+        kinds: see `keep_units`.
+        rounds: timings of each trial.
+    """
+
+    target_ms: float
+    example: Tensor
+    score: GroupScore = None
+    kinds: tuple[Kind, ...] = INSIDE
+    rounds: int = 15
+
+    def __post_init__(self) -> None:
+        check_positive("keep_latency", target_ms=self.target_ms, rounds=self.rounds)
+        _check_score("keep_latency", self.score)
+
+    def __call__(self, posterior: Posterior, within: Tensor | None = None) -> Tensor:
+        """The entries to keep, (d,) bool, among `within`, (d,) bool, or those not yet pruned."""
+        positions = layer_positions(posterior, self.example)
+        order = _removal_order("keep_latency", posterior, within, self.score, self.kinds, positions)
+
+        def milliseconds(keep: Tensor) -> float:
+            return self._milliseconds(SparseModel(posterior.masked(keep), keep))
+
+        return order.keep_most("keep_latency: milliseconds", milliseconds, self.target_ms)
+
+    def _milliseconds(self, sparse: SparseModel) -> float:
+        from bayesieve.sieve.compact import compact
+
+        return median_ms(compact(sparse, self.example), self.example, self.rounds)
+
+
+# ----------------------------------------------------------------------------------------- order
+
+
+@dataclass(frozen=True, eq=False)
+class RemovalOrder:
+    """The order in which the groups of a posterior go, and the masks that leaves.
+
+    Args:
+        who: the rule, for messages.
+        posterior: that has the groups.
+        allowed: (d,) bool, what is not gone yet.
+        sets: the groups, by layer.
+        scores: of each set, (n,); -inf for groups that are gone.
+        costs: of each set, what one group costs.
+    """
+
+    who: str
+    posterior: Posterior
+    allowed: Tensor
+    sets: list[GroupSet]
+    scores: list[Tensor]
+    costs: list[float]
+
+    def keep_counts(self, counts: Mapping[str, int]) -> Tensor:
+        """The best groups of each layer, as many as named; layers not named stay whole."""
+        known = {groups.layer for groups in self.sets}
+        for layer in counts:
+            check_choice(self.who, "layer", layer, sorted(known))
+        keep = self.allowed
+        for groups, scores in zip(self.sets, self.scores, strict=True):
+            if groups.layer in counts:
+                least = 0 if groups.kind == "block" else 1
+                n = min(max(counts[groups.layer], least), groups.n)
+                kept = torch.zeros(groups.n, dtype=torch.bool, device=scores.device)
+                kept[scores.argsort(descending=True, stable=True)[:n]] = True
+                keep = groups.without(keep, kept & (scores > -torch.inf))
+        return self._closed(keep)
+
+    def keep_best(self, n: int) -> Tensor:
+        """The n best groups of all layers, and the best of each layer."""
+        order = self._removable()
+        n_alive = sum(int((scores > -torch.inf).sum()) for scores in self.scores)
+        return self._without(order[: max(n_alive - n, 0)])
+
+    def keep_most(self, what: str, measure: Callable[[Tensor], float], target: float) -> Tensor:
+        """As many groups as a measure allows; assumes that it falls as groups go."""
+        order = self._removable()
+        low, high = 0, len(order)
+        if measure(self._without([])) <= target:
+            return self._without([])
+        least = measure(self._without(order))
+        if least > target:
+            raise ValueError(
+                f"{what} of at most {target:g} cannot be reached: with one group left in each "
+                f"layer they are {least:.4g}."
+            )
+        while high - low > 1:  # low does not fit, high does
+            middle = (low + high) // 2
+            if measure(self._without(order[:middle])) <= target:
+                high = middle
+            else:
+                low = middle
+        return self._without(order[:high])
+
+    def _removable(self) -> list[tuple[int, int]]:
+        """(set, group) pairs that may go, worst first; the best of each layer is not among them."""
+        pairs: list[tuple[float, int, int]] = []
+        for i, (groups, scores) in enumerate(zip(self.sets, self.scores, strict=True)):
+            order = scores.argsort(stable=True).tolist()
+            going = order if groups.kind == "block" else order[:-1]
+            values = scores.tolist()
+            pairs += [(values[g] / self.costs[i], i, g) for g in going if values[g] > -torch.inf]
+        return [(i, g) for _, i, g in sorted(pairs)]
+
+    def _without(self, gone: Sequence[tuple[int, int]]) -> Tensor:
+        keep = self.allowed
+        for i, (groups, scores) in enumerate(zip(self.sets, self.scores, strict=True)):
+            kept = scores > -torch.inf
+            kept[[g for j, g in gone if j == i]] = False
+            keep = groups.without(keep, kept)
+        return self._closed(keep)
+
+    def _closed(self, keep: Tensor) -> Tensor:
+        return units_of(self.posterior.network).clean(keep)
+
+
+def _removal_order(
+    who: str, posterior: Posterior, within: Tensor | None, score: GroupScore,
+    kinds: Sequence[Kind], positions: Mapping[str, int] | None = None,
+) -> RemovalOrder:  # fmt: skip
+    """Score the groups, per multiply-add if `positions` says how often each layer is applied."""
+    layout, allowed = posterior.layout, allowed_entries(posterior, within)
+    sets = groups_of(posterior.network, kinds)
+    if not sets:
+        raise ValueError(
+            f"{who}: this network has no {', '.join(kinds)} that can go alone (its layers are "
+            "not linked one to one, or it cannot be traced). Use keep_zeros."
+        )
+    masked = posterior.masked(allowed)
+    prunable = torch.zeros_like(allowed)
+    prunable[layout.sparse] = allowed[layout.sparse]
+    scores, costs = [], []
+    for groups in sets:
+        alive = groups.total(prunable.double()) > 0
+        worth = group_scores(masked, groups, score).double()
+        scores.append(torch.where(alive, worth, -torch.inf))
+        costs.append(1.0 if positions is None else _group_cost(groups, layout, positions))
+    return RemovalOrder(who, posterior, allowed, sets, scores, costs)
+
+
+# ------------------------------------------------------------------------------------------ cost
+
+
+def layer_positions(posterior: Posterior, example: Tensor) -> dict[str, int]:
+    """How often one example passes through each weight tensor of a Linear or convolution layer."""
+    module = materialise(posterior.network, posterior.mean, posterior.buffers)
+    positions: dict[str, int] = {}
+
+    def count(name: str, n: int) -> None:
+        positions[name] = positions.get(name, 0) + n
+
+    def linear(layer: nn.Module, _: object, output: Tensor) -> None:
+        count(f"{names[layer]}.weight", output.numel() // len(layer.get_parameter("weight")))
+
+    def attention(layer: nn.Module, inputs: tuple[Tensor, ...], _: object) -> None:
+        for leaf in ("in_proj_weight", "out_proj.weight"):
+            count(f"{names[layer]}.{leaf}", inputs[0].numel() // inputs[0].shape[-1])
+
+    names = {layer: name for name, layer in module.named_modules()}
+    for layer in names:
+        if isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
+            layer.register_forward_hook(linear)
+        elif isinstance(layer, nn.MultiheadAttention):
+            layer.register_forward_hook(attention)
+    with torch.no_grad():
+        module(example[:1].to(posterior.network.device))
+    return positions
+
+
+def count_macs(layout: Layout, keep: Tensor, positions: Mapping[str, int]) -> int:
+    """Multiply-adds of one example once rows and columns without a kept weight are gone."""
+    total = 0
+    for name, mask in layout.pieces(keep):
+        if name in positions:
+            by_channel = mask.flatten(2).any(2) if mask.dim() > 2 else mask
+            kernel = mask[0, 0].numel() if mask.dim() > 2 else 1
+            live = int(by_channel.any(1).sum()) * int(by_channel.any(0).sum())
+            total += live * kernel * positions[name]
+    return total
+
+
+def _group_cost(groups: GroupSet, layout: Layout, positions: Mapping[str, int]) -> float:
+    """Multiply-adds that one group of a set costs in the whole network, at least 1."""
+    per_entry = torch.zeros(layout.size, dtype=torch.float64, device=groups.entries.device)
+    for name, part in layout.slices.items():
+        per_entry[part] = positions.get(name, 0)
+    return max(float(per_entry[groups.entries].sum()) / groups.n, 1.0)
+
+
+def median_ms(module: nn.Module, example: Tensor, rounds: int) -> float:
+    """Median processor time of a call, in milliseconds."""
+    times = []
+    with torch.no_grad():
+        for _ in range(3):
+            module(example)
+        for _ in range(rounds):
+            start, n = time.process_time(), 0
+            while n < 200 and time.process_time() - start < 2e-3:
+                module(example)
+                n += 1
+            times.append((time.process_time() - start) / n * 1e3)
+    return statistics.median(times)
