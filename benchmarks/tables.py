@@ -27,10 +27,10 @@ from sklearn.preprocessing import StandardScaler
 
 from bayesieve.data.files import data_root
 from bayesieve.estimators import SieveClassifier, SieveRegressor, fit_many
-from bayesieve.estimators.many import Rows
+from bayesieve.estimators.base import RowSets
 
 
-def table(name: str, n_fits: int) -> tuple[NDArray[np.float64], NDArray[np.float64], Rows]:
+def table(name: str, n_fits: int) -> tuple[NDArray[np.float64], NDArray[np.float64], RowSets]:
     path = data_root() / "uci" / f"{name}.npz"
     if name != "friedman" and path.exists():
         with np.load(path) as found:

@@ -1,7 +1,7 @@
 """The simulated experiments 1 to 4 of [Saha] as functions: many data sets, one population.
 
 Two networks select inputs: the paper's 20-10, and an additive one (hinges of every input, one
-linear layer; see `select.basis`), which is ours. Both are sBNN. Settings were chosen on
+linear layer; see `select.additive`), which is ours. Both are sBNN. Settings were chosen on
 data sets with seeds from 10,000; the experiments use seeds from 0.
 """
 
@@ -21,11 +21,9 @@ from bayesieve.data.synthetic import Simulation, additive, two_inputs
 from bayesieve.engines import Engine
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
+from bayesieve.estimators.population import AdditiveFits, PopulationFits, Training
 from bayesieve.select import (
     PROPORTIONS,
-    AdditiveFits,
-    PopulationFits,
-    Training,
     additive_network,
     choose_proportion,
     feature_importance,

@@ -17,19 +17,17 @@ from bayesieve.core.priors import SpikeSlab
 from bayesieve.data import DataSet
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.errors import DataError
+from bayesieve.estimators.population import AdditiveFits, PopulationFits, Training
+from bayesieve.estimators.selector import evidence_schedule
 from bayesieve.files import write_atomically
 from bayesieve.runs.text import markdown_table
 from bayesieve.select import (
     PROPORTIONS,
-    AdditiveFits,
-    PopulationFits,
     ProportionPath,
     TableFits,
-    Training,
     additive_network,
     bootstrap_rows,
     cross_validate_proportion,
-    evidence_schedule,
     expected_fdr,
     feature_importance,
     feature_inclusion,

@@ -16,11 +16,10 @@ from torch import Tensor
 from bayesieve.assess.conformal import conformal_quantile, label_scores, label_sets
 from bayesieve.assess.predict import ClassPrediction, Prediction
 from bayesieve.checks import check_fraction, check_positive
-from bayesieve.core.likelihoods import Likelihood
+from bayesieve.core.likelihoods import Categorical, Likelihood
 from bayesieve.engines import Engine
-from bayesieve.estimators import _defaults as defaults
-from bayesieve.estimators._base import SieveEstimator
-from bayesieve.estimators._tables import FloatArray
+from bayesieve.estimators.base import SieveEstimator
+from bayesieve.estimators.delivery import FloatArray
 from bayesieve.nets.mlp import Activation
 from bayesieve.training.schedule import Schedule
 
@@ -52,6 +51,8 @@ class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
         n_members: networks that are averaged.
         n_samples: posterior draws of each that a prediction averages.
         conformal: whether inner folds are kept for `predict_set`.
+        standardise: whether columns and targets are standardised inside; False takes them as they
+            are, for tables that are standardised already.
         random_state: seed.
         device: where to train, such as "cuda"; predictions are made on the CPU.
 
@@ -89,6 +90,7 @@ class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
         n_members: int = 1,
         n_samples: int = 32,
         conformal: bool = False,
+        standardise: bool = True,
         random_state: Any = None,
         device: str | None = None,
     ) -> None:
@@ -107,6 +109,7 @@ class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
         self.n_members = n_members
         self.n_samples = n_samples
         self.conformal = conformal
+        self.standardise = standardise
         self.random_state = random_state
         self.device = device
 
@@ -133,13 +136,13 @@ class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
             known = np.unique(np.asarray(classes))
             if not first and not np.array_equal(known, self.classes_):
                 raise ValueError(f"{self._who}: classes must be those of the first call.")
-            self._given_classes = known
+            self._all_classes = known
         if first:
             try:
                 return cast(SieveClassifier, self.fit(X, y, sample_weight))
             finally:
-                self.__dict__.pop("_given_classes", None)
-        self.__dict__.pop("_given_classes", None)
+                self.__dict__.pop("_all_classes", None)
+        self.__dict__.pop("_all_classes", None)
         self._fit_more(X, y, sample_weight)
         return self
 
@@ -159,8 +162,8 @@ class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
 
     def predict_uncertainty(self, X: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Entropy that stays whatever is learned, and what more rows could resolve; (n,), nats."""
-        found = self._classes(self._inputs(X))
-        return found.aleatoric.numpy(), found.epistemic.numpy()
+        prediction = self._classes(self._inputs(X))
+        return prediction.aleatoric.numpy(), prediction.epistemic.numpy()
 
     def predict_set(self, X: ArrayLike, alpha: float = 0.1) -> NDArray[np.bool_]:
         """Labels that together hold the true one with probability 1 - alpha, (n, C) bool."""
@@ -196,12 +199,12 @@ class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
         if np.any(unknown):
             raise ValueError(
                 f"{self._who}: y holds the label {str(y[unknown][0])!r}, which is none of the "
-                f"classes {', '.join(str(own) for own in self.classes_)}."
+                f"classes {', '.join(str(label) for label in self.classes_)}."
             )
         return torch.as_tensor(places)
 
     def _likelihood(self, *, learned_noise: bool) -> Likelihood:
-        return defaults.classes_likelihood()
+        return Categorical()
 
     def _validated(self, X: ArrayLike, y: ArrayLike, *, reset: bool) -> tuple[Any, Any]:
         X, y = validate_data(self, X, y, dtype=np.float64, reset=reset)
@@ -210,27 +213,26 @@ class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
 
     def _targets(self, y: Any, weight: FloatArray | None, *, reset: bool) -> Tensor:
         if reset:
-            self.classes_ = getattr(self, "_given_classes", np.unique(y))
+            self.classes_ = getattr(self, "_all_classes", np.unique(y))
             self.y_scale_ = None
         return self._labels(y)
 
-    def _row_weights(self, y: Tensor, given: FloatArray | None) -> FloatArray | None:
+    def _row_weights(self, y: Tensor, sample_weight: FloatArray | None) -> FloatArray | None:
         if self.class_weight is None:
-            return given
+            return sample_weight
         labels = self.classes_[y.numpy()]
         present = np.unique(labels)
         weights = compute_class_weight(self.class_weight, classes=present, y=labels)
-        own: FloatArray = weights[np.searchsorted(present, labels)]
-        return own if given is None else own * given
+        counts: FloatArray = weights[np.searchsorted(present, labels)]
+        return counts if sample_weight is None else counts * sample_weight
 
     def _n_outputs(self, y: Tensor) -> int:
         return len(self.classes_)
 
     def _calibrate(
-        self, y: Tensor, held_out: Sequence[Tensor], found: Sequence[Prediction]
+        self, y: Tensor, held_out: Sequence[Tensor], predictions: Sequence[Prediction]
     ) -> None:
-        if not (found and self.conformal):
+        if not (predictions and self.conformal):
             return
-        parts = [cast(ClassPrediction, own).probs for own in found]
-        labels = torch.cat([y[part] for part in held_out])
-        self.conformity_ = label_scores(torch.cat(parts), labels)
+        probs = torch.cat([cast(ClassPrediction, p).probs for p in predictions])
+        self.conformity_ = label_scores(probs, torch.cat([y[rows] for rows in held_out]))

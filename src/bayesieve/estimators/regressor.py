@@ -14,17 +14,17 @@ from torch import Tensor
 
 from bayesieve.assess.conformal import conformal_quantile, residual_scores
 from bayesieve.assess.predict import Prediction, RealPrediction
-from bayesieve.checks import check_fraction, check_positive
-from bayesieve.core.likelihoods import Heteroscedastic, Likelihood, StudentT
+from bayesieve.checks import check_choice, check_fraction, check_positive
+from bayesieve.core.likelihoods import Gaussian, Heteroscedastic, Likelihood, StudentT
 from bayesieve.engines import Engine
-from bayesieve.estimators import _defaults as defaults
-from bayesieve.estimators._base import SieveEstimator
-from bayesieve.estimators._predicting import log_density
-from bayesieve.estimators._tables import FloatArray, Scale
+from bayesieve.estimators.base import SieveEstimator
+from bayesieve.estimators.delivery import FloatArray, Scale
+from bayesieve.estimators.population import log_density
 from bayesieve.nets.mlp import Activation
 from bayesieve.training.schedule import Schedule
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
+NOISES = ("gaussian", "heteroscedastic", "student-t")
 
 
 class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
@@ -56,6 +56,8 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         n_samples: posterior draws of each that a prediction averages.
         conformal: whether `predict_interval` is widened or narrowed so that it covers what it
             says on the rows that inner folds hold out.
+        standardise: whether columns and targets are standardised inside; False takes them as they
+            are, for tables that are standardised already.
         random_state: seed.
         device: where to train, such as "cuda"; predictions are made on the CPU.
 
@@ -93,6 +95,7 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         n_members: int = 1,
         n_samples: int = 32,
         conformal: bool = False,
+        standardise: bool = True,
         random_state: Any = None,
         device: str | None = None,
     ) -> None:
@@ -111,6 +114,7 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         self.n_members = n_members
         self.n_samples = n_samples
         self.conformal = conformal
+        self.standardise = standardise
         self.random_state = random_state
         self.device = device
 
@@ -156,10 +160,10 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         """Draws from the predictive distribution, (n, n_samples) or (n, m, n_samples)."""
         check_positive(self._who, n_samples=n_samples)
         source = check_random_state(random_state)
-        found = self._real(self._inputs(X))
-        of = source.randint(len(found.sample_means), size=n_samples)
-        mean = found.sample_means[of]
-        std = found.noise_std.expand_as(found.sample_means)[of]
+        prediction = self._real(self._inputs(X))
+        draw = source.randint(len(prediction.sample_means), size=n_samples)
+        mean = prediction.sample_means[draw]
+        std = prediction.noise_std.expand_as(prediction.sample_means)[draw]
         likelihood = self.posterior_.network.likelihood
         if isinstance(likelihood, StudentT):
             noise = source.standard_t(likelihood.df, size=tuple(mean.shape))
@@ -180,10 +184,10 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
 
     def _moments(self, X: ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Mean, aleatoric and epistemic standard deviation in the targets' units, each (n, m)."""
-        found = self._real(self._inputs(X))
+        prediction = self._real(self._inputs(X))
         std = self.y_scale_.std
-        aleatoric, epistemic = found.aleatoric_std.numpy(), found.epistemic_std.numpy()
-        return self.y_scale_.undo(found.mean), aleatoric * std, epistemic * std
+        aleatoric, epistemic = prediction.aleatoric_std.numpy(), prediction.epistemic_std.numpy()
+        return self.y_scale_.undo(prediction.mean), aleatoric * std, epistemic * std
 
     def _real(self, x: Tensor) -> RealPrediction:
         return cast(RealPrediction, self._predictions(self.sparse_models_, x))
@@ -192,8 +196,8 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         """Half of the interval in standard deviations, (m,)."""
         m = len(self.y_scale_.std)
         if self.conformal:
-            bounds = [conformal_quantile(own, alpha) for own in self.conformity_.unbind(1)]
-            return np.array(bounds)
+            targets = self.conformity_.unbind(1)
+            return np.array([conformal_quantile(scores, alpha) for scores in targets])
         return np.full(m, self._gaussian_half_width(1 - alpha))
 
     def _gaussian_half_width(self, level: float) -> float:
@@ -211,7 +215,20 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         return values[:, 0] if self._one_target else values
 
     def _likelihood(self, *, learned_noise: bool) -> Likelihood:
-        return defaults.noise_of(self._who, self.likelihood, learned=learned_noise)
+        noise = self.likelihood
+        if not isinstance(noise, str):
+            if getattr(noise, "task", None) != "regression":
+                raise TypeError(
+                    f"{self._who}: likelihood must be one of {', '.join(NOISES)} or an object such "
+                    f"as Gaussian(0.5), got {noise!r}."
+                )
+            return noise
+        check_choice(self._who, "likelihood", noise, NOISES)
+        if noise == "heteroscedastic":
+            return Heteroscedastic()
+        if noise == "student-t":
+            return StudentT(scale=0.3, learned=learned_noise)
+        return Gaussian(noise_std=0.3, learned=learned_noise)
 
     def _validated(self, X: ArrayLike, y: ArrayLike, *, reset: bool) -> tuple[Any, Any]:
         X, y = validate_data(
@@ -223,7 +240,7 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         columns = y.reshape(len(y), -1)
         if reset:
             self._y_ndim = y.ndim
-            self.y_scale_ = Scale.of(columns, weight)
+            self.y_scale_ = self._scale(columns, weight)
         elif columns.shape[1] != len(self.y_scale_.std):
             raise ValueError(
                 f"{self._who}: y must have {len(self.y_scale_.std)} columns as before, got "
@@ -236,15 +253,15 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         return y.shape[1] * (2 if double else 1)
 
     def _calibrate(
-        self, y: Tensor, held_out: Sequence[Tensor], found: Sequence[Prediction]
+        self, y: Tensor, held_out: Sequence[Tensor], predictions: Sequence[Prediction]
     ) -> None:
         self.coverage_ = None
-        if not found:
+        if not predictions:
             return
-        real = [cast(RealPrediction, own) for own in found]
-        targets = torch.cat([y[part] for part in held_out])
+        real = [cast(RealPrediction, p) for p in predictions]
+        targets = torch.cat([y[rows] for rows in held_out])
         scores = residual_scores(
-            torch.cat([own.mean for own in real]), torch.cat([own.std for own in real]), targets
+            torch.cat([p.mean for p in real]), torch.cat([p.std for p in real]), targets
         )
         self.conformity_ = scores
         self.coverage_ = {

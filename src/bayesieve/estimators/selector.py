@@ -17,24 +17,20 @@ from bayesieve.checks import check_choice, check_fraction
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.priors import SpikeSlab
 from bayesieve.engines.sbnn import SBNN
-from bayesieve.estimators._base import SieveEstimator
-from bayesieve.estimators._predicting import importance_source
-from bayesieve.estimators._tables import Table
-from bayesieve.estimators._training import Recipe, train
+from bayesieve.estimators.base import SieveEstimator, fit_tables, importance_source
 from bayesieve.estimators.classifier import SieveClassifier
+from bayesieve.estimators.population import PopulationFits, Table, Training, train_groups
 from bayesieve.estimators.regressor import SieveRegressor
 from bayesieve.select import (
-    PopulationFits,
-    Training,
     additive_network,
     cross_validate_proportion,
-    evidence_schedule,
     expected_fdr,
     feature_inclusion,
     select_fdr,
     select_fraction,
     select_threshold,
 )
+from bayesieve.training.schedule import Schedule
 
 Rule = Literal["fraction", "probable", "cross-validated", "fdr"]
 RULES = ("fraction", "probable", "cross-validated", "fdr")
@@ -113,8 +109,7 @@ class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         if self.rule == "fdr":
             keep = self._by_fdr(model, job)
         else:
-            (group,) = model._train([job], [model._engine(len(job))], job)
-            model._absorb(job, group)
+            fit_tables([model], [job], len(job))
             self.estimator_ = model
             self.feature_importances_ = model.feature_importances_
             if importance_source(model.posterior_) != "magnitude":
@@ -148,14 +143,16 @@ class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         if self.rule == "fraction":
             return select_fraction(importance, self.fraction)
         if self.rule == "cross-validated":
-            recipe = model._recipe(len(job))
-            training = Training(recipe.epochs, recipe.batch_size, recipe.schedule, seed=recipe.seed)
+            settings = model._settings(len(job))
+            training = Training(
+                settings.epochs, settings.batch_size, settings.schedule, seed=model._seed()
+            )
             fits = PopulationFits(
                 job.x,
                 job.y,
-                model._module(job),
-                model._likelihood(learned_noise=model._entry().learned_noise),
-                model._engine(len(job)),
+                model._module(job, settings),
+                model._likelihood(learned_noise=settings.entry.learned_noise),
+                settings.engine,
                 training,
                 importance_source(model.posterior_),
             )
@@ -184,11 +181,11 @@ class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         if likelihood.task == "regression":
             likelihood = Gaussian(0.5, learned=True)
         network = additive_network(job.x, model._n_outputs(job.y))
-        own = model._recipe(len(job))
-        schedule = evidence_schedule(likelihood.task, own.epochs)
-        recipe = Recipe(own.epochs, own.batch_size, schedule, None, seed=own.seed)
+        settings = model._settings(len(job))
+        schedule = evidence_schedule(likelihood.task, settings.epochs)
+        training = Training(settings.epochs, settings.batch_size, schedule, seed=model._seed())
         table = Table(job.x, job.y, job.weight)
-        (group,) = train([table], [_FDR_ENGINE], network, likelihood, recipe)
+        (group,) = train_groups([table], [_FDR_ENGINE], network, likelihood, training)
         inclusion = feature_inclusion(group.members[0].posterior, source="evidence")
         self.inclusion_ = inclusion.double().numpy()
         self.feature_importances_ = self.inclusion_
@@ -203,3 +200,18 @@ class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         tags.target_tags.required = True
         return tags
+
+
+def evidence_schedule(task: str, epochs: float) -> Schedule:
+    """Learning rate and prior weight under which an additive network's probabilities are right.
+
+    From weights 0 and under all of the prior, a small table of classes never leaves the spike, and
+    evidence taken there calls noise a discovery. For classes the prior therefore rises over the
+    first fifth of the run; a target of numbers needs no such help, and would overfit.
+
+    Example:
+        >>> evidence_schedule("classification", 100).kl_warmup_epochs
+        20.0
+    """
+    rise = 0.2 * epochs if task == "classification" else 0.0
+    return Schedule(lr="cosine", kl_warmup_epochs=rise)

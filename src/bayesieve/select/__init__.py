@@ -1,26 +1,24 @@
-"""Which inputs matter: importance, selection, error control, stability.
+"""Statements about the inputs of a network: importance, probability, choice, stability.
 
-Modules: `weights` (how probable it is that a weight matters), `importance` (ψ and φ of the inputs),
-`inclusion` (probability that an input matters), `selection` (fraction, threshold, posterior
-false-discovery rate), `proportion` (cross-validated number of inputs), `knockoffs` (model-X check
-for Gaussian inputs), `stability` (agreement over samples of the rows), `fits` (the many fits all
-this asks for), `basis` (additive networks), `additive_fits` (their many fits).
+Everything here reads posteriors, or asks a `TableFits` for the networks it needs; the one that
+trains them as a population is `estimators.population.PopulationFits`.
+
+Modules: `weights` (how probable it is that a weight matters), `importance` (ψ and φ of the inputs,
+probability that an input matters), `selection` (fraction, threshold, posterior false-discovery
+rate, stability over samples of the rows), `proportion` (cross-validated number of inputs),
+`knockoffs` (model-X check for Gaussian inputs), `additive` (additive networks).
 """
 
-from bayesieve.select.additive_fits import AdditiveFits
-from bayesieve.select.basis import HingeBasis, additive_network
-from bayesieve.select.fits import PopulationFits, Training, evidence_schedule
+from bayesieve.select.additive import HingeBasis, additive_network
 from bayesieve.select.importance import (
     FeatureImportance,
     feature_importance,
+    feature_inclusion,
     importance_draws,
+    log_bayes_factor,
     normalised,
     normalised_among,
     path_importance,
-)
-from bayesieve.select.inclusion import (
-    feature_inclusion,
-    log_bayes_factor,
     probability_from_evidence,
 )
 from bayesieve.select.knockoffs import (
@@ -38,31 +36,29 @@ from bayesieve.select.proportion import (
     folds,
 )
 from bayesieve.select.selection import (
+    Stability,
+    bootstrap_rows,
     expected_fdr,
     select_fdr,
     select_fraction,
     select_threshold,
+    selection_stability,
 )
-from bayesieve.select.stability import Stability, bootstrap_rows, selection_stability
-from bayesieve.select.weights import Source, weight_evidence, weight_probabilities
+from bayesieve.select.weights import Source, weight_log_bayes_factors, weight_probabilities
 
 __all__ = [
     "PROPORTIONS",
-    "AdditiveFits",
     "FeatureImportance",
     "HingeBasis",
-    "PopulationFits",
     "ProportionPath",
     "ProportionRule",
     "Source",
     "Stability",
     "TableFits",
-    "Training",
     "additive_network",
     "bootstrap_rows",
     "choose_proportion",
     "cross_validate_proportion",
-    "evidence_schedule",
     "expected_fdr",
     "feature_importance",
     "feature_inclusion",
@@ -80,6 +76,6 @@ __all__ = [
     "select_fraction",
     "select_threshold",
     "selection_stability",
-    "weight_evidence",
+    "weight_log_bayes_factors",
     "weight_probabilities",
 ]

@@ -1,4 +1,4 @@
-"""How much each input of a fully connected network matters, from the posterior of its weights.
+"""Importance of the inputs of a fully connected network, and the probability that each matters.
 
 With P⁽ˡ⁾ the matrix, (n_l, n_{l-1}), of the probabilities that the weights of layer l matter,
 
@@ -8,37 +8,43 @@ is for each input the mean over its paths to the output of the product of these 
 several outputs it is the mean over them. φ is ψ mapped to [0, 1]. Vector-matrix products from the
 output back, divided by n_l at each layer, cost as much as one prediction and never underflow.
 
+`feature_inclusion` is the posterior probability that an input matters; error control needs it.
+
 Reference: [Saha], section 3.5.
 Symbols: P probabilities, ψ psi, φ phi, D inputs.
 Departures: engines without inclusion probabilities take part through the evidence, or the size, of
 their weights.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor
 
-from bayesieve.checks import check_positive
+from bayesieve.checks import check_fraction, check_positive
 from bayesieve.core.posterior import Posterior
 from bayesieve.select.weights import (
     PriorStds,
     Source,
     matrices_of,
     mean_per_input,
+    per_input,
+    present_columns,
     source_of,
+    weight_log_bayes_factors,
     weight_probabilities,
 )
 
 
 @dataclass(frozen=True, eq=False)
 class FeatureImportance:
-    """What a posterior says of D inputs.
+    """Importance of D inputs under a posterior.
 
     Args:
         psi: (D,), mean over paths of the product of probabilities.
-        source: what stood for the probability of a weight.
+        source: where the probability of a weight came from.
     """
 
     psi: Tensor
@@ -57,7 +63,7 @@ def feature_importance(
 
     Args:
         posterior: of a fully connected network, by any engine.
-        source: what stands for the probability of a weight: its "inclusion", the "evidence" for it
+        source: where the probability of a weight comes from: its "inclusion", the "evidence" for it
             or its "magnitude"; None takes the first the posterior has (see
             `weight_probabilities`).
         prior_stds: prior std by tensor name, for the evidence of an engine that learns it
@@ -129,6 +135,101 @@ def importance_draws(
     """
     check_positive("importance_draws", n=n)
     probabilities = weight_probabilities(posterior, source, prior_stds)
-    rows = probabilities.expand(n, -1)
-    present = torch.bernoulli(rows, generator=generator)
+    present = torch.bernoulli(probabilities.expand(n, -1), generator=generator)
     return mean_per_input(posterior, path_importance(matrices_of(posterior, present)))
+
+
+def feature_inclusion(
+    posterior: Posterior, *, source: Source | None = None, prior_stds: PriorStds | None = None,
+    prior_prob: float | None = None,
+) -> Tensor:  # fmt: skip
+    """Posterior probability that an input matters, (D,).
+
+    From the evidence it compares "each of the K weights that leave input j is present with
+    probability q = 1/K, one of them at least" with "none is":
+
+        B_j = [Π_i (1 - q + q B_ij) - (1 - q)^K] / [1 - (1 - q)^K],   logit P_j = log B_j + logit π
+
+    with B_ij = p(D) / p(D | w_ij = 0) by Savage and Dickey. From inclusion probabilities it is the
+    chance of an open path, P_j = 1 - Π_i (1 - p_ij r_i), r_i that of unit i likewise: exact for
+    one hidden layer, an upper bound for more.
+
+    Args:
+        posterior: of a fully connected network.
+        source: "inclusion" or "evidence"; None takes the first the posterior has.
+        prior_stds: prior std by tensor name, for the evidence of an engine that learns it.
+        prior_prob: π, prior probability that an input matters, for the evidence; None estimates it
+            as the share of inputs that matter (its fixed point π = mean P_j).
+
+    Example:
+        >>> from bayesieve.select.weights import example_posterior
+        >>> feature_inclusion(example_posterior([[0.5, 0.0], [0.5, 0.0]], [[1.0, 1.0]]))
+        tensor([0.7500, 0.0000])
+    """
+    chosen = source or source_of(posterior, prior_stds)
+    if chosen == "magnitude":
+        raise ValueError("feature_inclusion: a size is no probability; use source='evidence'.")
+    if chosen == "evidence":
+        first = matrices_of(posterior, weight_log_bayes_factors(posterior, prior_stds))[0]
+        columns = per_input(posterior, first).transpose(0, 1).flatten(1)
+        present = present_columns(posterior, first.shape[-1]).repeat(1, len(first))
+        return probability_from_evidence(log_bayes_factor(columns, present), prior_prob)
+    matrices = matrices_of(posterior, weight_probabilities(posterior, chosen))
+    reach = matrices[-1].new_ones(len(matrices[-1]))
+    for matrix in reversed(matrices):
+        reach = 1 - (1 - matrix * reach[:, None]).prod(0)
+    present = present_columns(posterior, len(reach))
+    return 1 - (1 - per_input(posterior, reach) * present).prod(-1)
+
+
+def log_bayes_factor(evidence: Tensor, present: Tensor | None = None) -> Tensor:
+    """Log B of "some of these K weights matter, each with chance 1/K" against "none", (...,).
+
+    Args:
+        evidence: (..., K), log Bayes factor of each weight alone.
+        present: (..., K) bool, the weights that count among the K; None counts all. Where none is
+            left the result is -inf: nothing there can matter.
+
+    Example:
+        >>> log_bayes_factor(torch.tensor([[2.0], [-1.0]]))  # one weight each
+        tensor([ 2., -1.])
+        >>> log_bayes_factor(torch.tensor([[2.0, 0.0]]), torch.tensor([[True, False]]))
+        tensor([2.])
+    """
+    log_b = evidence.double()
+    if present is None:
+        present = torch.ones_like(log_b, dtype=torch.bool)
+    k = present.sum(-1)
+    many = k.clamp_min(2).double()  # one weight needs no formula, see the last line
+    none = many * torch.log1p(-1 / many)
+    keep = torch.log1p(-1 / many)[..., None]
+    each = torch.logaddexp(keep.expand_as(log_b), log_b - many.log()[..., None])
+    gain = torch.where(present, each, keep.expand_as(log_b)).sum(-1)
+    # The absent weights add nothing to either side.
+    gain = gain - (log_b.shape[-1] - many) * keep.squeeze(-1) - none  # >= 0
+    # log(e^gain - 1) without overflow
+    growth = torch.where(gain > 30, gain, gain.clamp(max=30).expm1().log())
+    combined = growth + none - (-none.expm1()).log()
+    alone = torch.where(present, log_b, -torch.inf).amax(-1)  # -inf where there is none at all
+    return torch.where(k > 1, combined, alone).to(evidence.dtype)
+
+
+def probability_from_evidence(evidence: Tensor, prior_prob: float | None = None) -> Tensor:
+    """P = sigmoid(evidence + logit π) of D inputs, (D,); None finds π = mean P.
+
+    Example:
+        >>> probability_from_evidence(torch.tensor([9.0, -9.0, -9.0]), 0.5).round().tolist()
+        [1.0, 0.0, 0.0]
+    """
+    if prior_prob is not None:
+        check_fraction("feature_inclusion", open_ends=True, prior_prob=prior_prob)
+        return torch.sigmoid(evidence + math.log(prior_prob / (1 - prior_prob)))
+    d, share = len(evidence), 0.5
+    for _ in range(200):
+        probability = torch.sigmoid(evidence + math.log(share / (1 - share)))
+        # Half an input on either side: a share of 0 or 1 could never be left again.
+        renewed = (float(probability.sum()) + 0.5) / (d + 1)
+        if abs(renewed - share) < 1e-6:
+            break
+        share = renewed
+    return torch.sigmoid(evidence + math.log(share / (1 - share)))

@@ -32,7 +32,7 @@ def gaussian_knockoffs(
 
     Args:
         x: (n, D), n > 1.
-        generator: source of the copy's own noise.
+        generator: source of the copy's noise.
         covariance: Σ, (D, D), where it is known; else that of x, its correlations drawn towards 0
             by `ridge`.
         ridge: share of the unit matrix in an estimated correlation matrix; keeps it invertible.
@@ -47,8 +47,8 @@ def gaussian_knockoffs(
     if x.ndim != 2 or len(x) < 2:
         raise ValueError(f"gaussian_knockoffs: x must be (n > 1, D), got {tuple(x.shape)}.")
     check_fraction("gaussian_knockoffs", ridge=ridge)
-    own = x.double()
-    mean, sigma = own.mean(0), _covariance(own, covariance, ridge)
+    exact = x.double()
+    mean, sigma = exact.mean(0), _covariance(exact, covariance, ridge)
     scale = sigma.diagonal().sqrt()
     if not bool((scale > 0).all()):
         column = int((scale == 0).nonzero()[0])
@@ -62,10 +62,10 @@ def gaussian_knockoffs(
             "gaussian_knockoffs: the inputs are linearly dependent. Drop some, or raise ridge."
         )
     eye = torch.eye(len(scale), dtype=torch.float64)
-    standard = (own - mean) / scale
+    standard = (exact - mean) / scale
     pull = s * torch.linalg.inv(correlation)
     root = torch.linalg.cholesky(2 * s * eye - s * pull + 1e-12 * eye)
-    noise = torch.randn(own.shape, generator=generator, dtype=torch.float64) @ root.T
+    noise = torch.randn(exact.shape, generator=generator, dtype=torch.float64) @ root.T
     copy = standard - standard @ pull + noise
     return (copy * scale + mean).to(x.dtype)
 
@@ -103,13 +103,13 @@ def knockoff_select(statistic: Tensor, level: float) -> Tensor:
     return torch.zeros_like(statistic, dtype=torch.bool)
 
 
-def _covariance(x: Tensor, given: Tensor | None, ridge: float) -> Tensor:
-    if given is not None:
-        if given.shape != (x.shape[1], x.shape[1]):
+def _covariance(x: Tensor, known: Tensor | None, ridge: float) -> Tensor:
+    if known is not None:
+        if known.shape != (x.shape[1], x.shape[1]):
             raise ValueError(
                 f"gaussian_knockoffs: covariance must have shape {(x.shape[1],) * 2}, got "
-                f"{tuple(given.shape)}."
+                f"{tuple(known.shape)}."
             )
-        return given.double()
+        return known.double()
     sigma = torch.cov(x.T).reshape(x.shape[1], x.shape[1])
     return (1 - ridge) * sigma + ridge * sigma.diagonal().diag()

@@ -91,19 +91,19 @@ def choose_proportion(
         [0.5, 0.2, 0.5, 0.5]
     """
     check_choice("choose_proportion", "rule", rule, RULES)
-    own = tuple(proportions)
-    check_fraction("choose_proportion", proportions=own)
-    if list(own) != sorted(set(own)) or own[0] <= 0:
-        raise ValueError(f"choose_proportion: proportions must be > 0 and ascending, got {own}.")
-    if errors.ndim != 2 or errors.shape[1] != len(own) or len(errors) < 2:
+    shares = tuple(proportions)
+    check_fraction("choose_proportion", proportions=shares)
+    if list(shares) != sorted(set(shares)) or shares[0] <= 0:
+        raise ValueError(f"choose_proportion: proportions must be > 0 and ascending, got {shares}.")
+    if errors.ndim != 2 or errors.shape[1] != len(shares) or len(errors) < 2:
         raise ValueError(
-            f"choose_proportion: errors must have shape (folds >= 2, {len(own)}), got "
+            f"choose_proportion: errors must have shape (folds >= 2, {len(shares)}), got "
             f"{tuple(errors.shape)}."
         )
     if not bool(errors.isfinite().all()):
         raise ValueError("choose_proportion: errors must be finite.")
     best = int(errors.mean(0).argmin())
-    path = ProportionPath(own, errors, best)
+    path = ProportionPath(shares, errors, best)
     excess = errors - errors[:, best : best + 1]
     if rule == "best":
         return path
@@ -111,7 +111,7 @@ def choose_proportion(
         within = excess.mean(0) <= path.standard_error[best]
     else:
         within = excess.mean(0) <= excess.std(0) / len(errors) ** 0.5
-    return ProportionPath(own, errors, int(within.nonzero()[-1 if rule == "generous" else 0]))
+    return ProportionPath(shares, errors, int(within.nonzero()[-1 if rule == "generous" else 0]))
 
 
 def cross_validate_proportion(
@@ -142,8 +142,7 @@ def cross_validate_proportion(
         [rows for rows in held_out for _ in range(n)],
         keep.flatten(0, 1),
     )
-    own = errors.reshape(n_folds, n)
-    return choose_proportion(proportions, own, rule=rule)
+    return choose_proportion(proportions, errors.reshape(n_folds, n), rule=rule)
 
 
 def folds(n_rows: int, n_folds: int, generator: Generator) -> tuple[list[Tensor], list[Tensor]]:
@@ -156,6 +155,6 @@ def folds(n_rows: int, n_folds: int, generator: Generator) -> tuple[list[Tensor]
     """
     if not 2 <= n_folds <= n_rows:
         raise ValueError(f"folds: n_folds must be 2 to {n_rows} (the rows), got {n_folds}.")
-    parts = torch.randperm(n_rows, generator=generator).tensor_split(n_folds)
-    others = [torch.cat([*parts[:i], *parts[i + 1 :]]).sort().values for i in range(n_folds)]
-    return others, [part.sort().values for part in parts]
+    held_out = torch.randperm(n_rows, generator=generator).tensor_split(n_folds)
+    train = [torch.cat([*held_out[:i], *held_out[i + 1 :]]) for i in range(n_folds)]
+    return [rows.sort().values for rows in train], [rows.sort().values for rows in held_out]

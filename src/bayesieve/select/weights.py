@@ -1,4 +1,4 @@
-"""The weights of a fully connected network, and how probable it is that each of them matters."""
+"""Weights of a fully connected network, and the probability that each of them matters."""
 
 from collections.abc import Mapping
 from typing import Literal, Protocol, runtime_checkable
@@ -12,7 +12,7 @@ from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Posterior, Samples
 from bayesieve.core.priors import Normal, Prior, SpikeSlab, per_model
 from bayesieve.errors import UnsupportedModelError
-from bayesieve.select.basis import HingeBasis
+from bayesieve.select.additive import HingeBasis
 
 Source = Literal["inclusion", "evidence", "magnitude"]
 SOURCES: tuple[Source, ...] = ("inclusion", "evidence", "magnitude")
@@ -30,8 +30,9 @@ def weight_probabilities(
 ) -> Tensor:
     """How probable it is that each weight matters, (d,), in [0, 1].
 
-    "inclusion" is the posterior's own (sBNN's p, the averaged ρ of SG-MCMC, TDAMP's groups);
-    "evidence" is the probability at even prior odds that a weight is not 0 (`weight_evidence`);
+    "inclusion" is that of the posterior (sBNN's p, the averaged ρ of SG-MCMC, TDAMP's groups);
+    "evidence" is the probability at even prior odds that a weight is not 0, the sigmoid of
+    `weight_log_bayes_factors`;
     "magnitude" is |mean| over the largest of its tensor, a score without that meaning.
 
     Args:
@@ -42,7 +43,7 @@ def weight_probabilities(
     chosen = source or source_of(posterior, prior_stds)
     check_choice("feature importance", "source", chosen, SOURCES)
     if chosen == "evidence":
-        return torch.sigmoid(weight_evidence(posterior, prior_stds))
+        return torch.sigmoid(weight_log_bayes_factors(posterior, prior_stds))
     if chosen == "magnitude":
         return _relative_magnitude(posterior)
     if posterior.inclusion is None:
@@ -54,7 +55,7 @@ def weight_probabilities(
 
 
 def source_of(posterior: Posterior, prior_stds: PriorStds | None) -> Source:
-    """What the probability of a weight comes from unless told: inclusion, else evidence."""
+    """Default source of the probability of a weight: inclusion, else evidence."""
     if posterior.inclusion is not None:
         return "inclusion"
     if prior_stds is not None or _prior_of(posterior) is not None:
@@ -69,7 +70,7 @@ def _prior_of(posterior: Posterior) -> Prior | None:
     return posterior.prior if isinstance(posterior, Factorised) else None
 
 
-def weight_evidence(posterior: Posterior, prior_stds: PriorStds | None = None) -> Tensor:
+def weight_log_bayes_factors(posterior: Posterior, prior_stds: PriorStds | None = None) -> Tensor:
     """Log Bayes factor of each weight against 0, (d,), in nats; -inf where pruned.
 
     Under a normal prior it is the ratio of Savage and Dickey. Under a spike-and-slab prior it is
@@ -80,11 +81,11 @@ def weight_evidence(posterior: Posterior, prior_stds: PriorStds | None = None) -
     mean, std = posterior.mean, _std(posterior)
     prior = None if prior_stds is not None else _prior_of(posterior)
     if isinstance(prior, SpikeSlab):
-        found = _slab_evidence(mean, std, prior, posterior.inclusion)
+        evidence = _slab_evidence(mean, std, prior, posterior.inclusion)
     else:
-        found = -evidence_at_zero(mean, std, _prior_std(posterior, prior, prior_stds))
+        evidence = -evidence_at_zero(mean, std, _prior_std(posterior, prior, prior_stds))
     at_zero_std = torch.where(mean == 0, -torch.inf, torch.inf).to(mean.dtype)
-    return torch.where(std > 0, found, at_zero_std)
+    return torch.where(std > 0, evidence, at_zero_std)
 
 
 def _slab_evidence(mean: Tensor, std: Tensor, prior: SpikeSlab, inclusion: Tensor | None) -> Tensor:
@@ -109,8 +110,8 @@ def _std(posterior: Posterior) -> Tensor:
     raise TypeError(f"feature importance: {type(posterior).__name__} has no std.")
 
 
-def _prior_std(posterior: Posterior, prior: Prior | None, given: PriorStds | None) -> Tensor:
-    if given is None:
+def _prior_std(posterior: Posterior, prior: Prior | None, prior_stds: PriorStds | None) -> Tensor:
+    if prior_stds is None:
         if not isinstance(prior, Normal):
             raise ValueError(
                 f"feature importance: {type(posterior).__name__} without a prior has no evidence. "
@@ -118,39 +119,40 @@ def _prior_std(posterior: Posterior, prior: Prior | None, given: PriorStds | Non
             )
         return per_model(prior.std, posterior.mean).expand_as(posterior.mean)
     stds = torch.ones_like(posterior.mean)  # where none is named the evidence is not asked for
-    for name, std in given.items():
+    for name, std in prior_stds.items():
         stds[posterior.layout.slices[name]] = std
     return stds
 
 
 def _relative_magnitude(posterior: Posterior) -> Tensor:
     size, layout = posterior.mean.abs(), posterior.layout
-    parts = [size[layout.slices[name]] for name in layout.names]
-    return torch.cat([part / part.amax().clamp_min(torch.finfo(part.dtype).tiny) for part in parts])
+    tensors = [size[layout.slices[name]] for name in layout.names]
+    tiny = torch.finfo(size.dtype).tiny
+    return torch.cat([tensor / tensor.amax().clamp_min(tiny) for tensor in tensors])
 
 
 def matrices_of(posterior: Posterior, values: Tensor) -> list[Tensor]:
-    """The weights' part of `values`, (..., d), as one (..., outputs, inputs) matrix per layer."""
+    """The entries of `values`, (..., d), that are weights: one (..., outputs, inputs) per layer."""
     named = posterior.layout.unflatten(values)
-    return [named[name] for name in chain_of(posterior.network)]
+    return [named[name] for name in linear_layers(posterior.network)]
 
 
-def chain_of(network: Network) -> list[str]:
-    """Names of the weight matrices of a plain chain of Linear layers, first layer first."""
+def linear_layers(network: Network) -> list[str]:
+    """Names of the weight matrices of a plain sequence of Linear layers, first layer first."""
     names, width = [], None
     for path, module in network.skeleton.named_modules():
         if isinstance(module, nn.Linear):
             if width not in (None, module.in_features):
-                raise _not_a_chain(f"{path!r} takes {module.in_features} inputs, not {width}")
+                raise _not_sequential(f"{path!r} takes {module.in_features} inputs, not {width}")
             names.append(f"{path}.weight" if path else "weight")
             width = module.out_features
         elif not isinstance(module, nn.Sequential) and any(True for _ in module.parameters(False)):
-            raise _not_a_chain(f"{path!r} is a {type(module).__name__}")
+            raise _not_sequential(f"{path!r} is a {type(module).__name__}")
         elif not isinstance(module, nn.Sequential) and any(True for _ in module.children()):
-            raise _not_a_chain(f"{path or 'the network'!r} is a {type(module).__name__}")
+            raise _not_sequential(f"{path or 'the network'!r} is a {type(module).__name__}")
     missing = [name for name in names if name not in network.layout.names]
     if missing or not names:
-        raise _not_a_chain(f"{missing[0]!r} is not trained" if missing else "it has none")
+        raise _not_sequential(f"{missing[0]!r} is not trained" if missing else "it has none")
     return names
 
 
@@ -183,15 +185,15 @@ def _basis_of(posterior: Posterior) -> HingeBasis | None:
     return bases[0] if bases else None
 
 
-def _not_a_chain(reason: str) -> UnsupportedModelError:
+def _not_sequential(reason: str) -> UnsupportedModelError:
     return UnsupportedModelError(
-        "feature importance: the network must be a chain of Linear layers and activations in an "
+        "feature importance: the network must be a sequence of Linear layers and activations in an "
         f"nn.Sequential (as nets.mlp builds it), but {reason}."
     )
 
 
 def example_posterior(*matrices: list[list[float]]) -> Factorised:
-    """A network without biases whose weights have the given inclusion probabilities."""
+    """A network without biases whose weights have these inclusion probabilities."""
     from bayesieve.core.likelihoods import Gaussian
 
     tensors = [torch.tensor(matrix) for matrix in matrices]

@@ -21,26 +21,26 @@ def test_every_fit_is_good_on_its_own_rows():
     model = SieveRegressor(hidden=(10,), epochs=60, folds=2, random_state=0)
     halves = [np.arange(45), np.arange(45, 90)]
     first, second = fit_many(model, X, y, halves)
-    for own, other, rows in ((first, second, halves[0]), (second, first, halves[1])):
-        assert own.score(X[rows], y[rows]) > 0.8
+    for model, other, rows in ((first, second, halves[0]), (second, first, halves[1])):
+        assert model.score(X[rows], y[rows]) > 0.8
         assert other.score(X[rows], y[rows]) < 0
-        assert own.coverage_ is not None
-        assert own.n_seen_ == 45
+        assert model.coverage_ is not None
+        assert model.n_seen_ == 45
 
 
 def test_standardisation_is_each_fits_own():
     X, y = table()
     X[45:] += 1000
-    found = fit_many(SieveRegressor(**QUICK), X, y, [np.arange(45), np.arange(45, 90)])
-    assert found[1].x_scale_.mean[0] - found[0].x_scale_.mean[0] == pytest.approx(1000, abs=1)
+    models = fit_many(SieveRegressor(**QUICK), X, y, [np.arange(45), np.arange(45, 90)])
+    assert models[1].x_scale_.mean[0] - models[0].x_scale_.mean[0] == pytest.approx(1000, abs=1)
 
 
 def test_lengths_may_differ_and_memory_may_be_bounded():
     X, y = table()
     rows = [np.arange(40), np.arange(41, 90), np.arange(0, 90, 2), np.arange(30)]
-    found = fit_many(SieveRegressor(**QUICK), X, y, rows, at_once=2)
-    assert [own.n_seen_ for own in found] == [40, 49, 45, 30]
-    assert all(np.isfinite(own.predict(X)).all() for own in found)
+    models = fit_many(SieveRegressor(**QUICK), X, y, rows, at_once=2)
+    assert [model.n_seen_ for model in models] == [40, 49, 45, 30]
+    assert all(np.isfinite(model.predict(X)).all() for model in models)
 
 
 def test_settings_may_differ_in_numbers():
@@ -58,8 +58,8 @@ def test_settings_may_differ_in_numbers():
 def test_classes_are_those_of_all_fits():
     X, y = table()
     labels = np.where(y > 0, "up", "down")
-    found = fit_many(SieveClassifier(**QUICK), X, labels, [np.arange(60), np.arange(30, 90)])
-    assert [own.classes_.tolist() for own in found] == [["down", "up"]] * 2
+    models = fit_many(SieveClassifier(**QUICK), X, labels, [np.arange(60), np.arange(30, 90)])
+    assert [model.classes_.tolist() for model in models] == [["down", "up"]] * 2
     with pytest.raises(ValueError, match="every set of rows must hold all classes"):
         fit_many(SieveClassifier(**QUICK), X, labels, [np.arange(60), np.flatnonzero(y > 0)])
 
@@ -68,9 +68,9 @@ def test_sample_weights_go_along():
     X, y = table()
     weight = np.linspace(0.5, 2, 90)
     rows = [np.arange(50), np.arange(40, 90)]
-    found = fit_many(SieveRegressor(**QUICK), X, y, rows, sample_weight=weight)
+    models = fit_many(SieveRegressor(**QUICK), X, y, rows, sample_weight=weight)
     exact = np.average(X[:50, 0], weights=weight[:50])
-    assert found[0].x_scale_.mean[0] == pytest.approx(exact)
+    assert models[0].x_scale_.mean[0] == pytest.approx(exact)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.posterior import Factorised, SparseModel
 from bayesieve.core.problem import Problem
 from bayesieve.estimators import SieveClassifier, SieveRegressor
-from bayesieve.estimators._online import Online
+from bayesieve.estimators.online import Online
 from bayesieve.training.fit import fit
 from bayesieve.training.schedule import Schedule
 from problems import conjugate

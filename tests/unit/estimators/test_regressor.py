@@ -94,11 +94,11 @@ def test_units_and_constant_columns_make_no_difference(unit):
     X, y = line(40)
     plain = SieveRegressor(**QUICK).fit(np.insert(X, 1, 0.0, axis=1), y)
     constant = np.insert(X * unit, 1, 3.0 * unit, axis=1)
-    own = SieveRegressor(**QUICK).fit(constant, y * unit)
+    model = SieveRegressor(**QUICK).fit(constant, y * unit)
     expected = plain.predict(np.insert(X, 1, 0.0, axis=1))
-    np.testing.assert_allclose(own.predict(constant) / unit, expected, rtol=1e-3)
-    assert own.feature_importances_[1] == own.inclusion_[1] == 0.0
-    assert own.feature_importances_.max() == 1.0
+    np.testing.assert_allclose(model.predict(constant) / unit, expected, rtol=1e-3)
+    assert model.feature_importances_[1] == model.inclusion_[1] == 0.0
+    assert model.feature_importances_.max() == 1.0
 
 
 def test_conformal_intervals_are_of_the_right_width():
@@ -281,7 +281,7 @@ def test_members_are_averaged():
     one = SieveRegressor(**QUICK).fit(X, y)
     three = SieveRegressor(**QUICK, n_members=3).fit(X, y)
     assert len(three.sparse_models_) == 3
-    means = [p.mean for p in (own.posterior for own in three.sparse_models_)]
+    means = [p.mean for p in (model.posterior for model in three.sparse_models_)]
     assert not torch.equal(means[0], means[1])
     assert len(three._real(three._inputs(X)).sample_means) == 3 * 4
     assert len(one.sparse_models_) == 1

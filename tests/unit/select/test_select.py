@@ -23,7 +23,7 @@ from bayesieve.engines.sgmcmc import SGHMC, SGLD
 from bayesieve.engines.tdamp import TDAMP
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.nets import mlp
-from bayesieve.select.weights import chain_of, matrices_of
+from bayesieve.select.weights import linear_layers, matrices_of
 from bayesieve.training.fit import fit
 from bayesieve.training.schedule import Schedule
 from problems import seeded
@@ -134,7 +134,7 @@ def test_feature_inclusion_by_evidence_sums_over_which_weights_matter():
         factor = (prior.log_prob(zero) - q.log_prob(zero)).exp()
         cases = [c for c in itertools.product((0, 1), repeat=3) if any(c)]
         chances = [(1 / 3) ** sum(c) * (2 / 3) ** (3 - sum(c)) for c in cases]
-        products = [math.prod(f for f, own in zip(factor.tolist(), c, strict=True) if own)
+        products = [math.prod(f for f, present in zip(factor.tolist(), c, strict=True) if present)
                     for c in cases]  # fmt: skip
         terms = zip(chances, products, strict=True)
         odds = sum(a * b for a, b in terms) / sum(chances) * 0.2 / 0.8
@@ -205,17 +205,17 @@ def test_evidence_of_a_slab_by_quadrature():
         slab = torch.distributions.Normal(0.0, 0.8).log_prob(grid)
         with_slab = torch.trapezoid((log_lik + slab).exp(), grid).log()
         at_zero = log_lik[200_000]
-        found = select.weight_evidence(posterior)[i]
+        found = select.weight_log_bayes_factors(posterior)[i]
         assert found.item() == pytest.approx((with_slab - at_zero).item(), rel=1e-5)
 
 
 def test_evidence_takes_the_prior_of_the_posterior_or_named_stds():
     matrices = random_matrices((3, 2, 1), seed=6)
-    own = posterior_of(matrices, prior=Normal(0.7), logit_inclusion=None)
+    with_prior = posterior_of(matrices, prior=Normal(0.7), logit_inclusion=None)
     bare = posterior_of(matrices, logit_inclusion=None)
-    named = dict.fromkeys(chain_of(bare.network), 0.7)
+    named = dict.fromkeys(linear_layers(bare.network), 0.7)
     torch.testing.assert_close(
-        select.feature_importance(own).psi,
+        select.feature_importance(with_prior).psi,
         select.feature_importance(bare, prior_stds=named).psi,
     )
     with pytest.raises(ValueError, match="prior_stds, or use source='magnitude'"):
@@ -296,9 +296,9 @@ class Forked(nn.Module):
 
 
 @pytest.mark.parametrize("module", [Forked(), nn.Sequential(nn.Conv1d(1, 1, 1), nn.Linear(3, 1))])
-def test_networks_that_are_no_chain_are_refused(module):
-    with pytest.raises(UnsupportedModelError, match="chain of Linear"):
-        chain_of(Network.of(module, Gaussian()))
+def test_networks_that_are_not_sequential_are_refused(module):
+    with pytest.raises(UnsupportedModelError, match="sequence of Linear"):
+        linear_layers(Network.of(module, Gaussian()))
 
 
 def test_a_fraction_keeps_exactly_that_many_whatever_the_ties():
@@ -352,9 +352,9 @@ class LinearFits:
 
     def errors(self, rows, held_out, keep):
         found = []
-        for own, test, mask in zip(rows, held_out, keep, strict=True):
-            assert not set(own.tolist()) & set(test.tolist())
-            weights = torch.linalg.lstsq(self.x[own][:, mask], self.y[own, None]).solution
+        for train, test, mask in zip(rows, held_out, keep, strict=True):
+            assert not set(train.tolist()) & set(test.tolist())
+            weights = torch.linalg.lstsq(self.x[train][:, mask], self.y[train, None]).solution
             found.append((self.x[test][:, mask] @ weights - self.y[test, None]).square().mean())
         return torch.stack(found)
 
@@ -431,7 +431,7 @@ def test_stability_is_one_for_agreement_and_about_zero_for_chance():
 
 def test_bootstrap_rows_repeat_rows():
     rows = select.bootstrap_rows(100, 3, seeded(12))
-    assert [len(set(own.tolist())) < 100 for own in rows] == [True] * 3
+    assert [len(set(sample.tolist())) < 100 for sample in rows] == [True] * 3
 
 
 def test_sbnn_ranks_the_inputs_that_matter_first():
@@ -459,8 +459,9 @@ def test_figures_are_written_and_check_their_input(tmp_path):
         names, values, tmp_path / "a.png", low=values - 0.1, high=values + 0.1, kept=kept
     )
     assert figure.read_bytes()[1:4] == b"PNG"
-    own = error_path([1, 2], [0.4, 0.3], tmp_path / "b.png", standard_error=[0.1, 0.1], chosen=0)
-    assert own.stat().st_size > 1000
+    path = tmp_path / "b.png"
+    error_path([1, 2], [0.4, 0.3], path, standard_error=[0.1, 0.1], chosen=0)
+    assert path.stat().st_size > 1000
     texts = {"title": "t", "xlabel": "x", "ylabel": "y"}
     lines({"a": ([0, 1], [1, 2])}, tmp_path / "c.png", level=1.5, percent_x=True, **texts)
     scatter([0, 1], [1, 2], tmp_path / "d.png", groups=["a", "b"], **texts)

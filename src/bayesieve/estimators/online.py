@@ -1,12 +1,12 @@
-"""Bayes' rule day by day: mean-field inference whose prior is the posterior of the rows before.
+"""Bayes' rule batch by batch: mean-field inference whose prior is the posterior of earlier rows.
 
-With yesterday's q₀ = Π N(m₀, s₀²) and today's q = Π N(m₀ + s₀ z, (s₀ eʳ)²), maximise over the new
-rows alone
+With the old posterior q₀ = Π N(m₀, s₀²) and the new one q = Π N(m₀ + s₀ z, (s₀ eʳ)²), maximise over
+the new rows alone
 
     E_q[log p(D_new | w)] - Σ [ ½ (e²ʳ + z² - 1) - r ].
 
-For a linear model with orthogonal inputs this is exact: two batches in turn teach what both
-together would.
+For a linear model with orthogonal inputs this is exact: two batches in turn give the posterior of
+both together.
 """
 
 from dataclasses import dataclass, field, replace
@@ -24,7 +24,7 @@ from bayesieve.core.state import Controls
 
 @dataclass
 class OnlineState:
-    """What must survive a step."""
+    """Everything that changes or is needed from step to step."""
 
     offset: Tensor  # z, and the change of point parameters, (1, d)
     log_ratio: Tensor  # r, (1, n_bayesian)
@@ -38,7 +38,7 @@ class OnlineState:
 
     @property
     def mean(self) -> Tensor:
-        """Today's means, (1, d)."""
+        """New means, (1, d)."""
         return self.old_mean + self.unit * self.offset
 
 
@@ -47,7 +47,7 @@ class Online:
     """Engine that starts from a posterior and takes it as the prior.
 
     Args:
-        prior: the posterior given all rows before.
+        prior: the posterior of all earlier rows.
         lr: Adam learning rate, in units of the prior's standard deviation for Bayesian weights.
     """
 
@@ -66,7 +66,7 @@ class Online:
         return cls(posterior, lr)
 
     def init(self, problem: Problem, generator: Generator, n_models: int = 1) -> OnlineState:
-        """Start where the rows before have led."""
+        """Start at the posterior of the earlier rows."""
         n, prior = problem.layout.n_bayesian, self.prior.to(problem.device)
         unit = prior.std[None].clone()
         unit[:, n:] = 1
@@ -84,7 +84,7 @@ class Online:
         )
 
     def warm_start_(self, state: OnlineState, posterior: Posterior) -> None:
-        """Nothing: it has started there."""
+        """Do nothing: `init` has started there."""
 
     def step(self, problem: Problem, state: OnlineState, batch: Batch) -> Metrics:
         """One reparameterised gradient step in place; pruned weights stay 0."""
@@ -101,15 +101,15 @@ class Online:
         state.step += 1
         rate = state.offset.new_full((), self.lr) * state.controls.lr_scale
         lengths = bias_corrected(rate, state.step)
-        for parameter, own, moments in (
+        for parameter, gradient, moments in (
             (state.offset, pull, state.offset_moments),
             (state.log_ratio, to_ratio, state.ratio_moments),
         ):
-            adam_(parameter, own, moments.first, moments.second, *lengths)
+            adam_(parameter, gradient, moments.first, moments.second, *lengths)
         return {"log_lik": log_lik}
 
     def kl(self, state: OnlineState) -> Tensor:
-        """KL from yesterday's posterior in nats, (1,)."""
+        """KL from the old posterior in nats, (1,)."""
         n, r = state.log_ratio.shape[1], state.log_ratio
         kl = 0.5 * ((2 * r).exp() + state.offset[:, :n].square() - 1) - r
         return kl.sum(1, dtype=torch.float64)

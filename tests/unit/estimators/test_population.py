@@ -6,7 +6,8 @@ from torch import nn
 
 from bayesieve.core.likelihoods import Categorical, Gaussian
 from bayesieve.engines.map import MAP
-from bayesieve.select import PopulationFits, Training, cross_validate_proportion
+from bayesieve.estimators.population import PopulationFits, Training
+from bayesieve.select import cross_validate_proportion
 from problems import seeded
 
 X = torch.randn(80, 4, generator=seeded(0))
@@ -17,8 +18,8 @@ nn.init.zeros_(MODEL[0].bias)
 
 
 def linear_fits(x=X, y=Y, **training):
-    own = Training(**{"epochs": 60, "batch_size": 20} | training)
-    return PopulationFits(x, y, MODEL, Gaussian(), MAP(lr=0.05), own, "magnitude")
+    settings = Training(**{"epochs": 60, "batch_size": 20} | training)
+    return PopulationFits(x, y, MODEL, Gaussian(), MAP(lr=0.05), settings, "magnitude")
 
 
 def test_an_input_that_is_not_kept_cannot_be_seen():
@@ -46,10 +47,10 @@ def test_members_learn_from_their_own_rows():
 
 def test_populations_are_cut_to_size_and_seeds_are_averaged():
     rows = [torch.arange(i, i + 40) for i in range(5)]
-    found = linear_fits(n_seeds=2, at_once=4, epochs=2).posteriors(rows)
-    assert [len(own) for own in found] == [2] * 5
-    assert not torch.equal(found[0][0].mean, found[0][1].mean)
-    importance = linear_fits(n_seeds=2, at_once=4).importance(rows)
+    posteriors = linear_fits(n_members=2, at_once=4, epochs=2).posteriors(rows)
+    assert [len(members) for members in posteriors] == [2] * 5
+    assert not torch.equal(posteriors[0][0].mean, posteriors[0][1].mean)
+    importance = linear_fits(n_members=2, at_once=4).importance(rows)
     assert importance.shape == (5, 4)
     assert bool((importance.argmax(1) == 2).all())
 

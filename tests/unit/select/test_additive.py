@@ -8,14 +8,9 @@ import torch
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.priors import SpikeSlab
 from bayesieve.engines.sbnn import SBNN
-from bayesieve.select import (
-    AdditiveFits,
-    HingeBasis,
-    PopulationFits,
-    Training,
-    additive_network,
-)
-from bayesieve.select.additive_fits import _PENALTIES, ridge_path
+from bayesieve.estimators.population import AdditiveFits, PopulationFits, Training
+from bayesieve.select import HingeBasis, additive_network
+from bayesieve.select.additive import _PENALTIES, ridge_path
 from problems import seeded
 
 ENGINE = SBNN(SpikeSlab(0.37, 0.018), lr=1e-2, init_std=0.01, local=True)
@@ -32,16 +27,16 @@ def test_the_most_probable_penalty_is_that_of_the_normal_density():
     phi = torch.randn(30, 4, generator=seeded(2), dtype=torch.float64)
     y = phi[:, 0] - 0.5 * phi[:, 2] + 0.5 * torch.randn(30, generator=seeded(3)).double()
     for size in (2, 4):
-        own = phi[:, :size]
+        columns = phi[:, :size]
         densities = []
         for penalty in _PENALTIES:
-            shape = torch.eye(30, dtype=torch.float64) + own @ own.T / penalty
+            shape = torch.eye(30, dtype=torch.float64) + columns @ columns.T / penalty
             unit = float(y @ torch.linalg.solve(shape, y)) / 30  # the variance that fits best
             cov = unit * shape
-            found = torch.distributions.MultivariateNormal(torch.zeros(30).double(), cov)
-            densities.append(float(found.log_prob(y)))
+            density = torch.distributions.MultivariateNormal(torch.zeros(30).double(), cov)
+            densities.append(float(density.log_prob(y)))
         best = _PENALTIES[densities.index(max(densities))]
-        expected = torch.linalg.solve(own.T @ own + best * torch.eye(size), own.T @ y)
+        expected = torch.linalg.solve(columns.T @ columns + best * torch.eye(size), columns.T @ y)
         (weights,) = ridge_path(phi.T @ phi, phi.T @ y, float(y @ y), 30, [size])
         torch.testing.assert_close(weights, expected)
 

@@ -1,9 +1,13 @@
-"""A fitted network as a plain module in the user's own units, and the files it can become."""
+"""Units of columns and targets, and a fitted network in those units: as a module, as files."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bayesieve.core.likelihoods import Gaussian, Likelihood, StudentT
@@ -13,7 +17,47 @@ from bayesieve.deliver.c_header import export_c
 from bayesieve.deliver.likelihood_json import likelihood_to_json
 from bayesieve.deliver.onnx import export_onnx
 from bayesieve.deliver.pt2 import export_pt2
-from bayesieve.estimators._tables import Scale
+from bayesieve.estimators.population import DTYPE
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Scale:
+    """Mean and standard deviation of columns, (p,); those that never vary have std 1.
+
+    Example:
+        >>> scale = Scale.of(np.array([[0.0, 5.0], [2.0, 5.0]]))
+        >>> scale.mean.tolist(), scale.std.tolist(), scale.varies.tolist()
+        ([1.0, 5.0], [1.0, 1.0], [True, False])
+    """
+
+    mean: FloatArray
+    std: FloatArray
+    varies: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, values: NDArray[Any], weight: FloatArray | None = None) -> "Scale":
+        """Of the rows of (n, p), each counting as its weight says."""
+        values = values.astype(np.float64)
+        mean = np.average(values, axis=0, weights=weight)
+        std = np.sqrt(np.average((values - mean) ** 2, axis=0, weights=weight))
+        varies = std > 1e-12 * np.abs(mean)  # else constant up to rounding
+        # The value itself for a constant: of a huge one the mean's rounding would be an input.
+        return cls(np.where(varies, mean, values[0]), np.where(varies, std, 1.0), varies)
+
+    def neutral(self) -> "Scale":
+        """The scale that changes nothing, for columns that are standardised already."""
+        return Scale(np.zeros_like(self.mean), np.ones_like(self.std), self.varies)
+
+    def apply(self, values: NDArray[Any]) -> Tensor:
+        """(n, p) in units of the standard deviation."""
+        return torch.as_tensor((values.astype(np.float64) - self.mean) / self.std).to(DTYPE)
+
+    def undo(self, values: Tensor) -> FloatArray:
+        """(..., p) back in the unit of the column."""
+        raw: FloatArray = values.double().cpu().numpy() * self.std + self.mean
+        return raw
 
 
 def raw_module(sparse: SparseModel, x_scale: Scale, y_scale: Scale | None) -> nn.Module:
@@ -40,7 +84,7 @@ def raw_module(sparse: SparseModel, x_scale: Scale, y_scale: Scale | None) -> nn
 
 
 def raw_likelihood(sparse: SparseModel, y_scale: Scale | None) -> Likelihood | None:
-    """The noise in the target's own units; None for classes, and where one number cannot say it.
+    """The noise in the units of the target; None for classes, and where one number cannot say it.
 
     Targets of different spread share a noise level only once standardised, and the log standard
     deviations of a heteroscedastic network are not among the outputs of `raw_module`.

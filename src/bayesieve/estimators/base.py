@@ -1,0 +1,434 @@
+"""Base of classifier and regressor: parameters, training, prediction, importance, delivery."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, clone
+from sklearn.utils import _safe_indexing, check_random_state, indexable
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from torch import Tensor, fx, nn
+
+from bayesieve.assess.predict import Prediction
+from bayesieve.checks import check_positive
+from bayesieve.core.likelihoods import Likelihood
+from bayesieve.core.posterior import Factorised, Posterior, SparseModel
+from bayesieve.engines import Engine
+from bayesieve.estimators.defaults import TableSettings, table_settings
+from bayesieve.estimators.delivery import (
+    FloatArray,
+    Scale,
+    export_module,
+    raw_likelihood,
+    raw_module,
+)
+from bayesieve.estimators.online import Online
+from bayesieve.estimators.population import (
+    DTYPE,
+    Group,
+    Table,
+    Training,
+    predict_members,
+    train_groups,
+)
+from bayesieve.nets import mlp
+from bayesieve.nets.mlp import Activation
+from bayesieve.select import Source, feature_importance, feature_inclusion, normalised_among
+from bayesieve.sieve.compact import compact
+from bayesieve.sieve.prune import prune
+from bayesieve.sieve.rules import keep_zeros
+from bayesieve.training.schedule import Schedule
+
+RowSets = Sequence[NDArray[np.int64]]  # the row numbers of each fit
+
+
+class SieveEstimator(BaseEstimator):  # type: ignore[misc]
+    """Common base of `SieveClassifier` and `SieveRegressor`; not to be used by itself."""
+
+    # Set by subclasses in __init__; listed here for the type checker.
+    engine: str | Engine[Any]
+    hidden: Sequence[int] | None
+    activation: Activation
+    epochs: int | None
+    batch_size: int | None
+    lr: float | None
+    schedule: Schedule | None
+    kl: float | None
+    folds: int | None
+    patience: int | None
+    zeros: float | None
+    n_members: int
+    n_samples: int
+    conformal: bool
+    standardise: bool
+    random_state: Any
+    device: str | None
+    y_scale_: Scale | None
+    sparse_models_: list[SparseModel]
+    n_seen_: int
+
+    # Defined by subclasses.
+
+    def _likelihood(self, *, learned_noise: bool) -> Likelihood:
+        raise NotImplementedError
+
+    def _targets(self, y: Any, weight: FloatArray | None, *, reset: bool) -> Tensor:
+        """Targets as the network sees them; with `reset` classes and scale are learned."""
+        raise NotImplementedError
+
+    def _row_weights(self, y: Tensor, sample_weight: FloatArray | None) -> FloatArray | None:
+        """How much each row counts: sample weights, times class weights where there are any."""
+        return sample_weight
+
+    def _n_outputs(self, y: Tensor) -> int:
+        raise NotImplementedError
+
+    def _calibrate(
+        self, y: Tensor, held_out: Sequence[Tensor], predictions: Sequence[Prediction]
+    ) -> None:
+        """Learn from predictions of the inner folds on rows they have not seen."""
+        raise NotImplementedError
+
+    # Training.
+
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Any:
+        """Learn from a table.
+
+        Args:
+            X: (n, p), numbers; arrays and data frames alike.
+            y: targets, (n,), or (n, m) for a regression of m outputs.
+            sample_weight: (n,), what each row counts: 2 counts as if the row stood there twice.
+
+        Returns:
+            The estimator itself.
+        """
+        table = self._prepare(X, y, sample_weight)
+        fit_tables([self], [table], len(table))
+        return self
+
+    def _fit_more(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> None:
+        """Replace the posterior by the one that has these rows too."""
+        table = self._prepare(X, y, sample_weight, reset=False)
+        settings = self._settings(len(table), online=True)
+        training = Training(
+            settings.epochs, settings.batch_size, Schedule(lr="cosine"), seed=self._seed()
+        )
+        renewed = []
+        for model in self.sparse_models_:
+            engine = Online.after(self._who, model, lr=self.lr or 5e-3)
+            (group,) = train_groups(
+                [table],
+                [engine],
+                self._module(table, settings),
+                self._likelihood(learned_noise=settings.entry.learned_noise),
+                training,
+                start_from=model,
+            )
+            renewed.append(SparseModel(engine.named(group.members[0].posterior), model.keep))
+        self.sparse_models_, self.n_seen_ = renewed, self.n_seen_ + len(table)
+
+    @property
+    def _who(self) -> str:
+        return type(self).__name__
+
+    def _seed(self) -> int:
+        return int(check_random_state(self.random_state).randint(2**31 - 2))
+
+    def _settings(self, n_rows: int, *, online: bool = False) -> TableSettings:
+        """Every setting for a table: the estimator's parameters, and recommendations for None."""
+        check_positive(self._who, n_members=self.n_members, n_samples=self.n_samples)
+        return table_settings(
+            self.engine,
+            self._likelihood(learned_noise=True).task,
+            n_rows,
+            hidden=self.hidden,
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            lr=self.lr,
+            schedule=self.schedule,
+            kl=self.kl,
+            folds=0 if online else self.folds,
+            patience=self.patience,
+            zeros=self.zeros,
+            who=self._who,
+        )
+
+    def _training(self, settings: TableSettings) -> Training:
+        return Training(
+            settings.epochs,
+            settings.batch_size,
+            settings.schedule,
+            patience=settings.patience,
+            n_members=self.n_members,
+            kls=settings.kls,
+            pruning=settings.pruning,
+            seed=self._seed(),
+            device=self.device,
+        )
+
+    def _prepare(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, *, reset: bool = True
+    ) -> Table:
+        """Check the input, learn the scales, deal out the folds."""
+        columns, y = self._validated(X, y, reset=reset)
+        weight = None
+        if sample_weight is not None:
+            weight = _check_sample_weight(
+                sample_weight, columns, dtype=np.float64, ensure_non_negative=True
+            )
+            if not np.any(weight > 0):
+                raise ValueError(f"{self._who}: at least one sample weight must be > 0.")
+        if reset:
+            self.x_scale_ = self._scale(columns, weight)
+        targets = self._targets(y, weight, reset=reset)
+        counts = self._row_weights(targets, weight)
+        row_weight = None if counts is None else torch.as_tensor(counts).to(DTYPE)
+        table = Table(self.x_scale_.apply(columns), targets, row_weight)
+        if not reset:
+            return table
+        settings = self._settings(len(table))
+        if row_weight is not None and not settings.entry.takes_weights:
+            raise ValueError(f"{self._who}: this engine counts every row once; remove the weights.")
+        return table.with_folds(settings.folds, self._seed())
+
+    def _scale(self, values: NDArray[Any], weight: FloatArray | None) -> Scale:
+        scale = Scale.of(values, weight)
+        return scale if self.standardise else scale.neutral()
+
+    def _validated(self, X: ArrayLike, y: ArrayLike, *, reset: bool) -> tuple[Any, Any]:
+        raise NotImplementedError
+
+    def _module(self, table: Table, settings: TableSettings) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self._seed())
+            outputs = self._n_outputs(table.y)
+            return mlp((table.x.shape[1],), outputs, settings.widths, self.activation)
+
+    def _absorb(self, table: Table, settings: TableSettings, group: Group) -> None:
+        """Take over the trained networks and calibrate on the rows the folds held out."""
+        models = group.members
+        if self.zeros and settings.pruning is None:
+            rule = keep_zeros(self.zeros, score=settings.entry.score)
+            models = [prune(model, rule) for model in models]
+        self.sparse_models_, self.history_ = models, group.history
+        self.n_epochs_, self.kl_, self.n_seen_ = group.n_epochs, group.kl, len(table)
+        predictions = [
+            self._predictions([posterior], table.x[rows])
+            for posterior, rows in zip(group.folds, table.held_out, strict=True)
+        ]
+        if self.conformal and not predictions:
+            raise ValueError(f"{self._who}: conformal=True needs inner folds; set folds=5.")
+        self._calibrate(table.y, table.held_out, predictions)
+
+    # Prediction.
+
+    def _inputs(self, X: ArrayLike) -> Tensor:
+        check_is_fitted(self)
+        return self.x_scale_.apply(validate_data(self, X, dtype=np.float64, reset=False))
+
+    def _predictions(self, models: Sequence[Posterior | SparseModel], x: Tensor) -> Prediction:
+        return predict_members(models, x, self.n_samples)
+
+    # Results of training.
+
+    @property
+    def sparse_(self) -> SparseModel:
+        """The posterior of the first network and the mask of what is kept of it."""
+        check_is_fitted(self)
+        return self.sparse_models_[0]
+
+    @property
+    def posterior_(self) -> Posterior:
+        """The posterior of the first network, in standardised units."""
+        return self.sparse_.posterior
+
+    @property
+    def feature_importances_(self) -> NDArray[np.float64]:
+        """Importance φ of each column, (p,), from 0 to 1, averaged over the members.
+
+        It rests on inclusion probabilities where the engine has them, else on the evidence for
+        each weight, else on the size of the weights. A column that never varied has 0.
+        """
+        check_is_fitted(self)
+        varies = torch.as_tensor(self.x_scale_.varies)
+        phis = []
+        for model in self.sparse_models_:
+            source = importance_source(model.posterior)
+            psi = feature_importance(model.posterior, source=source).psi.cpu()
+            phis.append(normalised_among(psi, varies))
+        return np.asarray(torch.stack(phis).double().mean(0).numpy())
+
+    @property
+    def inclusion_(self) -> NDArray[np.float64]:
+        """Posterior probability that each column matters, (p,), averaged over the members.
+
+        It is 0 for a column that never varied.
+        """
+        check_is_fitted(self)
+        probabilities = []
+        for model in self.sparse_models_:
+            source = importance_source(model.posterior)
+            if source == "magnitude":
+                raise AttributeError(
+                    f"{self._who}: this engine's posterior has no inclusion probabilities; use "
+                    "engine='sbnn' or 'flat-vi'."
+                )
+            probabilities.append(feature_inclusion(model.posterior, source=source))
+        mean = torch.stack(probabilities).double().mean(0).cpu().numpy()
+        return np.asarray(mean * self.x_scale_.varies)
+
+    @property
+    def zeros_(self) -> float:
+        """Fraction of the parameters that are exactly 0."""
+        return self.sparse_.zeros
+
+    # Delivery.
+
+    @property
+    def compact_(self) -> fx.GraphModule:
+        """A plain module from raw columns to raw predictions, with pruned parts cut out.
+
+        It computes with the posterior mean of the first member's weights.
+        """
+        module = raw_module(self.sparse_, self.x_scale_, self.y_scale_)
+        return compact(module, self._example())
+
+    def export(self, path: str | Path) -> Path:
+        """Write the compact model: `.onnx`, `.pt2`, `.h` (C), or a bundle folder without an ending.
+
+        It takes columns in their units and returns predictions in those of the target (scores
+        before the softmax for a classifier). Bundles and ONNX files also contain the noise of a
+        single target, for intervals; of a heteroscedastic network only the mean is delivered.
+        """
+        names = getattr(self, "feature_names_in_", None)
+        return export_module(
+            self.compact_,
+            Path(path),
+            self._example(),
+            likelihood=raw_likelihood(self.sparse_, self.y_scale_),
+            classes=None if not hasattr(self, "classes_") else [str(c) for c in self.classes_],
+            feature_names=None if names is None else [str(name) for name in names],
+        )
+
+    def _example(self) -> Tensor:
+        mean = torch.as_tensor(self.x_scale_.mean).to(DTYPE)
+        std = torch.as_tensor(self.x_scale_.std).to(DTYPE)
+        return torch.stack([mean, mean + std, mean - std])
+
+
+E = TypeVar("E", bound=SieveEstimator)
+
+
+def fit_tables(estimators: Sequence[SieveEstimator], tables: Sequence[Table], n_rows: int) -> None:
+    """Fit each estimator to its table, all as one population with settings for `n_rows` rows."""
+    first = estimators[0]
+    settings = [estimator._settings(n_rows) for estimator in estimators]
+    groups = train_groups(
+        tables,
+        [each.engine for each in settings],
+        first._module(tables[0], settings[0]),
+        first._likelihood(learned_noise=settings[0].entry.learned_noise),
+        first._training(settings[0]),
+    )
+    for estimator, table, each, group in zip(estimators, tables, settings, groups, strict=True):
+        estimator._absorb(table, each, group)
+
+
+def fit_many(
+    estimator: E | Sequence[E],
+    X: ArrayLike,
+    y: ArrayLike,
+    rows: RowSets | None = None,
+    *,
+    sample_weight: ArrayLike | None = None,
+    at_once: int = 240,
+) -> list[E]:
+    """Fit clones of an estimator on several sets of rows, trained as one problem.
+
+    Every fit standardises, watches and stops by itself, as `fit` on its rows would; only the
+    steps are shared. On one core twenty small networks cost little more than two.
+
+    Args:
+        estimator: one for all sets of rows, or one for each; these may differ in the numbers of
+            their engines, in `lr` and in `random_state`.
+        X: (n, p), shared by all.
+        y: (n,) or (n, m).
+        rows: row numbers of each fit, of about the same length; None takes all rows for each of
+            the estimators.
+        sample_weight: (n,), what each row counts.
+        at_once: networks trained as one population at most, inner folds included.
+
+    Returns:
+        The fitted clones, in order.
+
+    Example:
+        >>> import numpy as np
+        >>> from bayesieve.estimators import SieveRegressor
+        >>> X = np.random.default_rng(0).normal(size=(60, 2))
+        >>> model = SieveRegressor(hidden=(4,), epochs=2, folds=0, random_state=0)
+        >>> halves = fit_many(model, X, X[:, 0], [np.arange(30), np.arange(30, 60)])
+        >>> [half.predict(X[:3]).shape for half in halves]
+        [(3,), (3,)]
+    """
+    X, y, sample_weight = indexable(X, y, sample_weight)
+    clones = _clones(estimator, rows)
+    tables = []
+    for i, model in enumerate(clones):
+        columns: list[Any] = [X, y, sample_weight]
+        if rows is not None:
+            index = np.asarray(rows[i])
+            columns = [None if c is None else _safe_indexing(c, index) for c in columns]
+        tables.append(model._prepare(*columns))
+    _check_alike(clones, tables)
+    n_networks = clones[0].n_members + max(len(table.held_out) for table in tables)
+    size, n_rows = max(1, at_once // n_networks), max(len(table) for table in tables)
+    for start in range(0, len(tables), size):
+        block = slice(start, start + size)
+        fit_tables(clones[block], tables[block], n_rows)
+    return clones
+
+
+def _clones(estimator: E | Sequence[E], rows: RowSets | None) -> list[E]:
+    if isinstance(estimator, Sequence):
+        if not estimator or (rows is not None and len(rows) != len(estimator)):
+            raise ValueError(
+                f"fit_many: give one estimator, or one for each set of rows; got {len(estimator)} "
+                f"for {None if rows is None else len(rows)}."
+            )
+        return [clone(each) for each in estimator]
+    if rows is None or not len(rows):
+        raise ValueError("fit_many: give the rows of each fit, or several estimators.")
+    return [clone(estimator) for _ in rows]
+
+
+def _check_alike(clones: Sequence[SieveEstimator], tables: Sequence[Table]) -> None:
+    """Raise unless all fits have one architecture and one course of training."""
+    first = clones[0]
+    if any(type(model) is not type(first) for model in clones):
+        raise ValueError("fit_many: all estimators must be of one class.")
+    free = ("engine", "lr", "random_state")
+    shared = {k: v for k, v in first.get_params(deep=False).items() if k not in free}
+    for model in clones:
+        for name, value in shared.items():
+            if model.get_params(deep=False)[name] != value:
+                raise ValueError(
+                    f"fit_many: estimators may differ in {', '.join(free)}, not in {name}."
+                )
+    outputs = {model._n_outputs(table.y) for model, table in zip(clones, tables, strict=True)}
+    if len(outputs) > 1:
+        raise ValueError(
+            "fit_many: every set of rows must hold all classes; some lack one. Draw them "
+            "stratified by class."
+        )
+
+
+def importance_source(posterior: Posterior) -> Source:
+    """Where the importance of a weight comes from: inclusion, else evidence, else magnitude."""
+    if posterior.inclusion is not None:
+        return "inclusion"
+    if isinstance(posterior, Factorised) and posterior.prior is not None:
+        return "evidence"
+    return "magnitude"

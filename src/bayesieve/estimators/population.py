@@ -1,0 +1,571 @@
+"""Many networks on the rows of a table, trained as one population and read as one mixture.
+
+This is the one harness for folds, bootstrap samples, published splits, members of an ensemble,
+seeds and settings: networks of one architecture, each with a set of rows.
+
+- `train_networks` trains one network per set of rows. Estimators, selection and studies call it.
+- `train_groups` is what an estimator's `fit` does. A group has one or more networks that learn from
+  all rows of a table (the members of an ensemble), and one network per inner fold that learns from
+  the other folds, so that no row is lost to validation. Where the weight κ of the prior is open, a
+  table has one group for each candidate and keeps the one whose folds best predict their held-out
+  rows; counting every row 1/κ times is the same as weighing the prior by κ. With patience, the
+  folds' score also decides when each group stops.
+- `PopulationFits` and `AdditiveFits` are the `TableFits` that selection asks for.
+- `predict_members` and `log_density` average the draws of several networks. They compute in double
+  precision, because a prediction must not depend on which other rows are asked for at the same
+  time; single-precision matrix products do, in the last digits.
+"""
+
+import dataclasses
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from bayesieve.assess.predict import ClassPrediction, Prediction, RealPrediction, predict
+from bayesieve.checks import check_positive
+from bayesieve.core.likelihoods import Gaussian, Likelihood
+from bayesieve.core.posterior import Posterior, Samples, SparseModel, posterior_of
+from bayesieve.core.problem import Problem
+from bayesieve.core.rows import Rows
+from bayesieve.data.examples import Examples
+from bayesieve.engines import Engine
+from bayesieve.select import HingeBasis, Source, feature_importance, normalised, path_importance
+from bayesieve.select.additive import additive_errors
+from bayesieve.select.weights import matrices_of, weight_probabilities
+from bayesieve.sieve.schedule import GradualPruning
+from bayesieve.training.fit import Fit, fit
+from bayesieve.training.options import Row, Validation
+from bayesieve.training.population import stacked
+from bayesieve.training.schedule import Schedule
+
+DTYPE = torch.float32
+_CHECKS = 40  # how often a run scores the rows its folds hold out
+_SCORE_DRAWS = 16  # posterior draws by which candidates are compared
+
+P = TypeVar("P", bound=Posterior)
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Rows that networks learn from.
+
+    Args:
+        x: (n, p), standardised.
+        y: class numbers (n,), int64, or standardised targets (n,) or (n, m).
+        weight: (n,), what each row counts; None counts all once.
+        held_out: rows that each inner fold leaves out; empty without folds.
+    """
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor | None = None
+    held_out: list[Tensor] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def counts(self) -> Tensor:
+        """How much each row counts, (n,)."""
+        return torch.ones(len(self), dtype=DTYPE) if self.weight is None else self.weight
+
+    def with_folds(self, n_folds: int, seed: int) -> "Table":
+        """The table with inner folds; a fold of which one side counts for nothing is left out."""
+        counts, total = self.counts(), float(self.counts().sum())
+        folds = inner_folds(self.y, n_folds, seed)
+        usable = [rows for rows in folds if 0 < float(counts[rows].sum()) < total]
+        return dataclasses.replace(self, held_out=usable)
+
+
+def inner_folds(y: Tensor, n_folds: int, seed: int) -> list[Tensor]:
+    """Rows held out by each fold; classes are dealt out evenly.
+
+    One fold holds out a tenth, more folds share out all rows. Zero folds hold out nothing.
+
+    Example:
+        >>> [len(rows) for rows in inner_folds(torch.zeros(10, 1), 3, seed=0)]
+        [4, 3, 3]
+    """
+    if n_folds == 0:
+        return []
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
+    if not y.is_floating_point():
+        order = order[y[order].sort(stable=True).indices]
+    stride = 10 if n_folds == 1 else n_folds
+    dealt = [order[i::stride].sort().values for i in range(n_folds)]
+    return [rows for rows in dealt if len(rows)]
+
+
+@dataclass(frozen=True)
+class Training:
+    """How every network of a population is trained.
+
+    Args:
+        epochs: passes over its rows.
+        batch_size: examples per step.
+        schedule: of learning rate and prior weight.
+        patience: epochs without a better score of the folds before a group stops, at its best
+            epoch; None trains to the end.
+        n_members: networks per set of rows, which differ in their random numbers and are averaged.
+        kls: candidates for the weight of the prior, times that of the schedule.
+        pruning: which weights go during training; None keeps all.
+        seed: of starts, noise and batches.
+        at_once: networks trained as one population at most; memory grows with it.
+        device: where to train; None stays where the model is.
+        steps: gradient steps, in place of epochs.
+    """
+
+    epochs: int = 100
+    batch_size: int = 100
+    schedule: Schedule = field(default_factory=lambda: Schedule(lr="cosine"))
+    patience: int | None = None
+    n_members: int = 1
+    kls: tuple[float, ...] = (1.0,)
+    pruning: GradualPruning | None = None
+    seed: int = 0
+    at_once: int = 256
+    device: str | None = None
+    steps: int | None = None
+
+    def __post_init__(self) -> None:
+        check_positive(
+            "Training",
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            n_members=self.n_members,
+            at_once=self.at_once,
+        )
+
+
+def train_networks(
+    model: nn.Module,
+    likelihood: Likelihood,
+    table: Table,
+    rows: Rows | None,
+    engine: Engine[Any] | Sequence[Engine[Any]],
+    training: Training,
+    *,
+    validation: Validation | None = None,
+    start_from: SparseModel | None = None,
+) -> Fit:
+    """Train one network per set of rows as one population.
+
+    Args:
+        model: the architecture; its weights serve the first network.
+        likelihood: how outputs become densities.
+        table: the rows of all networks; tables of one width go one below the other (`stacked`).
+        rows: training rows of each network, as `Rows.of` makes them from index vectors; None
+            trains one network on all rows.
+        engine: one for all networks, or one for each; these may differ in numbers only.
+        training: how long, in which batches, with which seed; `n_members`, `kls` and `at_once` are
+            the caller's to spread over `rows`.
+        validation: held-out rows to score while training.
+        start_from: a model to continue from.
+
+    Returns:
+        The run; its `posteriors` are in the order of `rows`.
+
+    Example:
+        >>> from bayesieve import MAP
+        >>> x = torch.linspace(-1, 1, 40)[:, None]
+        >>> rows = Rows.of([torch.arange(20), torch.arange(20, 40)])  # y = |x|, one side each
+        >>> table, training = Table(x, x[:, 0].abs()), Training(epochs=60, batch_size=20)
+        >>> run = train_networks(nn.Linear(1, 1), Gaussian(), table, rows, MAP(lr=0.1), training)
+        >>> [round(q.mean[0].item()) for q in run.posteriors]
+        [-1, 1]
+    """
+    problem = Problem(model, likelihood, (table.x, table.y), rows=rows, weight=table.weight)
+    return fit(
+        problem if training.device is None else problem.to(training.device),
+        engine,
+        epochs=training.epochs if training.steps is None else None,
+        steps=training.steps,
+        batch_size=min(training.batch_size, len(table) if rows is None else rows.n),
+        seed=training.seed,
+        schedule=training.schedule,
+        pruning=training.pruning,
+        validation=validation,
+        start_from=start_from,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Networks of one table after training.
+
+    Args:
+        members: sparse models of the networks on all rows.
+        folds: posteriors of the inner folds.
+        history: one row of metrics per epoch, of the whole population.
+        n_epochs: the epoch that was kept, from 1.
+        kl: the weight of the prior that was kept.
+        score: log predictive density per held-out row, in standardised units; None without folds.
+    """
+
+    members: list[SparseModel]
+    folds: list[Posterior]
+    history: list[Row]
+    n_epochs: int
+    kl: float
+    score: float | None
+
+
+def train_groups(
+    tables: Sequence[Table],
+    engines: Sequence[Engine[Any]],
+    model: nn.Module,
+    likelihood: Likelihood,
+    training: Training,
+    start_from: SparseModel | None = None,
+) -> list[Group]:
+    """Fit every table with its engine; the engines may differ in numbers only."""
+    x, y, _ = stacked([(table.x, table.y) for table in tables])
+    counts = torch.cat([table.counts() for table in tables])
+    weighted = any(table.weight is not None for table in tables)
+    nets = _networks(tables, training)
+    watched = None
+    if training.patience is not None and all(table.held_out for table in tables):
+        watched = Validation(
+            Examples(x, y),
+            patience=training.patience,
+            every=max(1, training.epochs // _CHECKS),
+            rows=_watched_rows([net.held_out for net in nets], counts),
+            groups=tuple(net.group for net in nets),
+        )
+    run = train_networks(
+        model,
+        likelihood,
+        Table(x, y, counts if weighted else None),
+        _training_rows(nets, training.kls) if len(nets) > 1 else None,
+        [engines[net.table] for net in nets],
+        training,
+        validation=watched,
+        start_from=start_from,
+    )
+    return [_best_group(run, nets, table, watched, training) for table in range(len(tables))]
+
+
+@dataclass(frozen=True, eq=False)
+class _Net:
+    """One network of the population: its rows and held-out rows in the stacked table."""
+
+    table: int
+    group: int
+    kl: float
+    rows: Tensor
+    held_out: Tensor
+
+
+def _networks(tables: Sequence[Table], training: Training) -> list[_Net]:
+    """Of each table and candidate the members, then the folds."""
+    nets: list[_Net] = []
+    start, group = 0, 0
+    for number, table in enumerate(tables):
+        everything = torch.arange(start, start + len(table))
+        for kl in training.kls:
+            whole = _Net(number, group, kl, everything, everything[:0])
+            nets += [whole] * training.n_members
+            for held_out in table.held_out:
+                mask = torch.ones(len(table), dtype=torch.bool)
+                mask[held_out] = False
+                nets.append(_Net(number, group, kl, everything[mask], everything[held_out]))
+            group += 1
+        start += len(table)
+    return nets
+
+
+def _training_rows(nets: Sequence[_Net], kls: Sequence[float]) -> Rows:
+    """Training rows of every network; each counts 1/κ times."""
+    rows = Rows.of([net.rows for net in nets])
+    if len(kls) == 1:
+        return rows
+    real = torch.ones(rows.index.shape) if rows.weight is None else rows.weight
+    return Rows(rows.index, real / torch.tensor([net.kl for net in nets])[:, None])
+
+
+def _watched_rows(held_out: Sequence[Tensor], counts: Tensor) -> Rows:
+    """Held-out rows of every network with what they count; those of weight 0 fill up."""
+    nothing = torch.zeros(1, dtype=torch.int64)
+    filled = Rows.of([rows if len(rows) else nothing for rows in held_out])
+    real = torch.ones(filled.index.shape) if filled.weight is None else filled.weight
+    empty = torch.tensor([len(rows) == 0 for rows in held_out])
+    return Rows(filled.index, real * counts[filled.index] * ~empty[:, None])
+
+
+def _best_group(
+    run: Fit, nets: Sequence[_Net], table: int, watched: Validation | None, training: Training
+) -> Group:
+    """Of the groups of a table the one that predicts best."""
+    numbers = sorted({net.group for net in nets if net.table == table})
+    groups = [_group(run, nets, number, watched, training) for number in numbers]
+    return max(groups, key=lambda group: -math.inf if group.score is None else group.score)
+
+
+def _group(
+    run: Fit, nets: Sequence[_Net], number: int, watched: Validation | None, training: Training
+) -> Group:
+    indices = [i for i, net in enumerate(nets) if net.group == number]
+    kept, folded = indices[: training.n_members], indices[training.n_members :]
+    folds = [run.engine.posterior(run.problem, run.state, i).to("cpu") for i in folded]
+    return Group(
+        [run.sparse(i).to("cpu") for i in kept],
+        folds,
+        run.history,
+        _best_epoch(run.history, watched, number, training),
+        nets[indices[0]].kl * training.schedule.kl,
+        _score(run.problem, folds, [nets[i].held_out for i in folded]),
+    )
+
+
+def _best_epoch(
+    history: Sequence[Row], watched: Validation | None, group: int, training: Training
+) -> int:
+    """The epoch a group returned to, from 1."""
+    if watched is None:
+        return len(history)
+    end = 0.0 if training.pruning is None else training.pruning.end
+    scores = [
+        (watched.by_group(row["val_nll"])[group], row["epoch"])
+        for row in history
+        if "val_nll" in row and row["epoch"] / training.epochs >= end
+    ]
+    return int(min(scores)[1])
+
+
+def _score(
+    problem: Problem, folds: Sequence[Posterior], held_out: Sequence[Tensor]
+) -> float | None:
+    """Mean log predictive density of the rows that the folds have not seen."""
+    if not folds:
+        return None
+    x, y = problem.x.cpu(), problem.y.cpu()
+    counts = torch.ones(len(x)) if problem.weight is None else problem.weight.cpu()
+    targets = y.double() if y.is_floating_point() else y
+    densities = [
+        log_density([posterior], x[rows], targets[rows], _SCORE_DRAWS)
+        for posterior, rows in zip(folds, held_out, strict=True)
+    ]
+    weight = torch.cat([counts[rows] for rows in held_out]).double()
+    return float((torch.cat(densities) * weight).sum() / weight.sum())
+
+
+@dataclass(frozen=True, eq=False)
+class PopulationFits:
+    """`TableFits` by one engine and network: all fits asked for at once train as one problem.
+
+    Args:
+        x: (N, D), standardised inputs.
+        y: (N,) or (N, m), targets; int64 class numbers for a classification.
+        model: network on D inputs; its weights serve the first network.
+        likelihood: how its outputs become densities.
+        engine: the algorithm.
+        training: how long, and how many at once.
+        source: where the probability of a weight comes from (see `feature_importance`).
+
+    Example:
+        >>> from bayesieve import MAP
+        >>> x = torch.randn(64, 2, generator=torch.Generator().manual_seed(0))
+        >>> training = Training(epochs=40, batch_size=16)
+        >>> net = nn.Sequential(nn.Linear(2, 1))
+        >>> fits = PopulationFits(x, x[:, 0], net, Gaussian(), MAP(lr=0.1), training, "magnitude")
+        >>> fits.importance([torch.arange(32), torch.arange(32, 64)]).round().tolist()
+        [[1.0, 0.0], [1.0, 0.0]]
+    """
+
+    x: Tensor
+    y: Tensor
+    model: nn.Module
+    likelihood: Likelihood
+    engine: Engine[Any]
+    training: Training = field(default_factory=Training)
+    source: Source | None = None
+
+    def importance(self, rows: Sequence[Tensor]) -> Tensor:
+        """Normalised importance φ from fits on each set of rows, averaged over members, (k, D)."""
+        phis = [
+            torch.stack([feature_importance(q, source=self.source).phi for q in members]).mean(0)
+            for members in self.posteriors(rows)
+        ]
+        return torch.stack(phis).cpu()
+
+    def errors(self, rows: Sequence[Tensor], held_out: Sequence[Tensor], keep: Tensor) -> Tensor:
+        """Squared error (negative log-likelihood of classes) per held-out example, (k,).
+
+        Each fit sees only the inputs its line of `keep`, (k, D), has True.
+        """
+        errors = [
+            self._error(members, self.x[test] * mask, self.y[test])
+            for members, test, mask in zip(self.posteriors(rows, keep), held_out, keep, strict=True)
+        ]
+        return torch.stack(errors)
+
+    def posteriors(
+        self, rows: Sequence[Tensor], keep: Tensor | None = None
+    ) -> list[list[Posterior]]:
+        """Posteriors of `n_members` networks per set of rows that see the inputs `keep`, (k, D)."""
+        n = self.training.n_members
+        per_run = max(1, self.training.at_once // n)
+        fitted: list[list[Posterior]] = []
+        for start in range(0, len(rows), per_run):
+            block = slice(start, start + per_run)
+            flat = self._train(rows[block], None if keep is None else keep[block])
+            fitted += [flat[i : i + n] for i in range(0, len(flat), n)]
+        return fitted
+
+    def _train(self, rows: Sequence[Tensor], keep: Tensor | None) -> list[Posterior]:
+        table, n = Table(self.x, self.y), self.training.n_members
+        if keep is not None:
+            # A column of zeros teaches nothing: the fit is that of a network without the input.
+            x = torch.cat([self.x[r] * mask for r, mask in zip(rows, keep, strict=True)])
+            table = Table(x, torch.cat([self.y[r] for r in rows]))
+            rows = torch.arange(len(x)).split([len(r) for r in rows])
+        members = Rows.of([r for r in rows for _ in range(n)])
+        return train_networks(
+            self.model, self.likelihood, table, members, self.engine, self.training
+        ).posteriors
+
+    def _error(self, posteriors: Sequence[Posterior], x: Tensor, y: Tensor) -> Tensor:
+        predictions = [predict(q, x) for q in posteriors]
+        classes = [p.probs for p in predictions if isinstance(p, ClassPrediction)]
+        if classes:
+            probs = torch.stack(classes).mean(0)
+            return -probs[torch.arange(len(y)), y.to(probs.device)].log().mean().cpu()
+        means = [p.mean for p in predictions if isinstance(p, RealPrediction)]
+        mean = torch.stack(means).mean(0).cpu()
+        return (mean - y.reshape(len(y), -1)).square().mean()
+
+
+@dataclass(frozen=True, eq=False)
+class AdditiveFits:
+    """`TableFits` of a regression by additive networks, see `additive_network`.
+
+    The functions of the inputs are fixed, so they are computed once and only a linear layer is
+    trained on them, to rank the inputs. Errors need no training (`additive_errors`).
+
+    Args:
+        x: (N, D), standardised inputs.
+        y: (N,), targets.
+        engine: its posterior ranks the inputs; its prior must give inclusion probabilities.
+        training: how the engine's fits are trained.
+        likelihood: of the engine's fits.
+        n_hinges: per input.
+
+    Example:
+        >>> from bayesieve import SBNN, SpikeSlab
+        >>> x = torch.randn(80, 2, generator=torch.Generator().manual_seed(0))
+        >>> fits = AdditiveFits(x, x[:, 0].abs(), SBNN(SpikeSlab(0.4, 0.02), init_std=0.01))
+        >>> rows, rest = torch.arange(60), torch.arange(60, 80)
+        >>> keep = torch.tensor([[True, False], [False, True]])
+        >>> first, second = fits.errors([rows, rows], [rest, rest], keep)
+        >>> bool(first < 0.1 * second)
+        True
+    """
+
+    x: Tensor
+    y: Tensor
+    engine: Engine[Any]
+    training: Training = field(default_factory=Training)
+    likelihood: Likelihood = field(default_factory=lambda: Gaussian(0.5, learned=True))
+    n_hinges: int = 5
+
+    def __post_init__(self) -> None:
+        if self.y.ndim != 1 or not self.y.is_floating_point():
+            raise ValueError(
+                "AdditiveFits: y must be one floating-point target per row, got "
+                f"{self.y.dtype} of shape {tuple(self.y.shape)}. Use PopulationFits for others."
+            )
+
+    @cached_property
+    def _basis(self) -> HingeBasis:
+        return HingeBasis(self.x, self.n_hinges)
+
+    @cached_property
+    def _values(self) -> Tensor:
+        """All functions of all rows, (N, D · K)."""
+        return self._basis(self.x)
+
+    def importance(self, rows: Sequence[Tensor]) -> Tensor:
+        """Normalised importance φ from fits on each set of rows, averaged over members, (k, D)."""
+        layer = nn.Linear(self._values.shape[1], 1, dtype=self.x.dtype)
+        nn.init.zeros_(layer.weight)
+        nn.init.zeros_(layer.bias)
+        fits = PopulationFits(
+            self._values, self.y, nn.Sequential(OrderedDict(out=layer)), self.likelihood,
+            self.engine, self.training,
+        )  # fmt: skip
+        phis = [torch.stack([self._phi(q) for q in members]) for members in fits.posteriors(rows)]
+        return torch.stack([phi.mean(0) for phi in phis])
+
+    def _phi(self, posterior: Posterior) -> Tensor:
+        psi = path_importance(matrices_of(posterior, weight_probabilities(posterior))).cpu()
+        present = self._basis.present.cpu()
+        return normalised((psi.view(present.shape) * present).mean(-1))
+
+    def errors(self, rows: Sequence[Tensor], held_out: Sequence[Tensor], keep: Tensor) -> Tensor:
+        """Squared error per held-out row, (k,), with the inputs each line of `keep`, (k, D), has.
+
+        Fits on the same rows (the same tensor) share their matrices.
+        """
+        return additive_errors(self._basis, self._values, self.y, rows, held_out, keep)
+
+
+def predict_members(
+    models: Sequence[Posterior | SparseModel], x: Tensor, n_samples: int
+) -> Prediction:
+    """The mixture of all networks' draws on standardised inputs, (n, p).
+
+    Args:
+        models: networks of one architecture.
+        x: standardised inputs.
+        n_samples: posterior draws of each; a set of samples is used whole, a point once.
+    """
+    posteriors = [posterior_of(model) for model in models]
+    predictions = [
+        predict(in_double(q), x.double(), n_samples=_n_draws(q, n_samples), seed=i)
+        for i, q in enumerate(posteriors)
+    ]
+    classes = [p for p in predictions if isinstance(p, ClassPrediction)]
+    if classes:
+        return ClassPrediction(torch.cat([p.sample_log_probs for p in classes]))
+    real = [p for p in predictions if isinstance(p, RealPrediction)]
+    return RealPrediction(
+        torch.cat([p.sample_means for p in real]), torch.cat([p.noise_std for p in real])
+    )
+
+
+def log_density(
+    models: Sequence[Posterior | SparseModel], x: Tensor, targets: Tensor, n_samples: int
+) -> Tensor:
+    """Log of the mixture's density of standardised targets, (n, m), or of labels, (n,); (n,)."""
+    densities = []
+    for i, model in enumerate(models):
+        posterior = in_double(posterior_of(model))
+        network, n = posterior.network, _n_draws(posterior, n_samples)
+        generator = torch.Generator().manual_seed(i)
+        for w in torch.cat([posterior.draw(1, generator) for _ in range(n)]).split(1):
+            output = network.outputs(w, x.double(), posterior.buffers)[0]
+            densities.append(network.likelihood.log_prob(output, targets, network.split(w[0])[1]))
+    return torch.logsumexp(torch.stack(densities), 0) - math.log(len(densities))
+
+
+def in_double(posterior: P) -> P:
+    """The same posterior in double precision."""
+    changed: dict[str, object] = {}
+    for spec in dataclasses.fields(posterior):  # type: ignore[arg-type]
+        value = getattr(posterior, spec.name)
+        if isinstance(value, Tensor) and value.is_floating_point():
+            changed[spec.name] = value.double()
+    buffers = {
+        name: value.double() if value.is_floating_point() else value
+        for name, value in posterior.buffers.items()
+    }
+    return dataclasses.replace(posterior, buffers=buffers, **changed)  # type: ignore[type-var]
+
+
+def _n_draws(posterior: Posterior, n_samples: int) -> int:
+    return len(posterior.draws) if isinstance(posterior, Samples) else n_samples
