@@ -3,19 +3,25 @@
 Writing a draw into `weights` and asking for the gradient is the whole cost of a sample: nothing is
 split or concatenated in the graph. With k = 1 the module itself runs on views without a population
 axis; with k > 1 it runs once under `vmap`, or, where the module cannot be batched, once per member.
-Plain chains of linear layers whose models each have their own examples skip `vmap`.
+Where every model has its own examples and the network is a plain sequence of linear layers, each
+layer is one batched product instead: `vmap` costs twice as much for small networks, where most of
+the time goes into dispatch.
 """
 
 import copy
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Generator, Tensor, nn
 
 from bayesieve.core.batch import Batch, weighted_sum
-from bayesieve.core.chains import Chain, chain_of, run_chain
-from bayesieve.core.local import localise
+from bayesieve.core.graph import is_hooked, sequential_layers
+from bayesieve.core.local import LocalLayer, localise, perturbed
 from bayesieve.core.network import EXTRA_PREFIX, Network, call_with, tied_names
+from bayesieve.core.operations import OPERATIONS, UNKNOWN, Kind
 from bayesieve.core.precision import Precision, evaluate_in
+
+Layers = Sequence[tuple[str, nn.Module]]
 
 
 class Workspace:
@@ -63,7 +69,7 @@ class Workspace:
         self._names = tied_names(self.module)
         scalar = all(value.dim() == 1 for value in self._extra.values())  # one number per model
         plain = n_models > 1 and scalar and not (local and precision != "float32")
-        self._chain = chain_of(skeleton) if plain else None
+        self._layers = plain_layers(skeleton) if plain else None
 
     def bind(self, generator: Generator) -> None:
         """Draw activation noise from this generator from now on."""
@@ -96,24 +102,24 @@ class Workspace:
             output = evaluate_in(self.precision, self.module, x, images_last=True)
             log_prob = self.network.likelihood.log_prob(output, y, self._extra)
             return weighted_sum(log_prob, weight)[None]
-        if batch.per_member and self._chain is not None:
-            return self._chain_log_lik(self._chain, batch)
+        if batch.per_member and self._layers is not None:
+            return self._layers_log_lik(self._layers, batch)
         axis = 0 if batch.per_member else None
         if self.network.is_batchable(batch.member(0)[0][:2]):
             in_dims = (0, 0, 0, axis, axis, None if batch.weight is None else axis)
             call = torch.vmap(self._member_log_lik, in_dims=in_dims, randomness="different")
-            own = (self._leaves, self._extra, self._buffers)
-            return call(*own, batch.x, batch.y, batch.weight)
+            tensors = (self._leaves, self._extra, self._buffers)
+            return call(*tensors, batch.x, batch.y, batch.weight)
         values = []
         for i in range(self.n_models):
             groups = (self._leaves, self._extra, self._buffers)
-            leaves, extra, buffers = ({n: v[i] for n, v in own.items()} for own in groups)
+            leaves, extra, buffers = ({n: v[i] for n, v in group.items()} for group in groups)
             values.append(self._member_log_lik(leaves, extra, buffers, *batch.member(i)))
         return torch.stack(values)
 
-    def _chain_log_lik(self, chain: Chain, batch: Batch) -> Tensor:
-        """The same for plain chains: models and examples as one axis, (k n, ...)."""
-        output = run_chain(chain, self._leaves, batch.x)
+    def _layers_log_lik(self, layers: Layers, batch: Batch) -> Tensor:
+        """The same for plain layers: models and examples as one axis, (k n, ...)."""
+        output = _run_layers(layers, self._leaves, batch.x)
         k, n = output.shape[:2]
         extra = {name: v[:, None].expand(k, n).reshape(-1, 1) for name, v in self._extra.items()}
         y = batch.y.flatten(0, 1)
@@ -160,3 +166,63 @@ def _partition(leaves: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, 
         else:
             parameters[name] = leaf
     return extra, parameters
+
+
+def plain_layers(module: nn.Module) -> Layers | None:
+    """Names and layers of a `Sequential` of Flatten, Linear and activations; None for others.
+
+    Linear layers may be those of `core.local`, with noise on their outputs.
+
+    Example:
+        >>> [name for name, _ in plain_layers(nn.Sequential(nn.Linear(3, 2), nn.ReLU()))]
+        ['0', '1']
+        >>> plain_layers(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))) is None
+        True
+    """
+    layers = sequential_layers(module)
+    distinct = len({id(layer) for _, layer in layers}) == len(layers)
+    is_plain = type(module) is nn.Sequential and all(_is_plain(layer) for _, layer in layers)
+    return layers if distinct and is_plain else None
+
+
+def _is_plain(layer: nn.Module) -> bool:
+    if is_hooked(layer):
+        return False
+    if type(layer) is nn.Flatten:
+        return layer.start_dim == 1 and layer.end_dim == -1
+    if type(layer) is nn.Linear:
+        return all(p is None or p.requires_grad for p in (layer.weight, layer.bias))
+    if type(layer) is LocalLayer:
+        return layer.is_linear
+    operation = OPERATIONS.get(type(layer), UNKNOWN)
+    return operation.kind is Kind.POINTWISE and operation.name not in ("dropout", "rrelu")
+
+
+def _run_layers(layers: Layers, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """Outputs of k models on their own inputs, (k, n, ...) -> (k, n, outputs).
+
+    Args:
+        layers: from `plain_layers`.
+        parameters: by name, each with a leading axis of k.
+        x: inputs.
+    """
+    for name, layer in layers:
+        if isinstance(layer, nn.Flatten):
+            x = x.flatten(2)
+        elif isinstance(layer, nn.Linear):
+            x = _product(x, parameters[f"{name}.weight"], parameters.get(f"{name}.bias"))
+        elif isinstance(layer, LocalLayer):
+            mean = _product(x, parameters[f"{name}.weight"], parameters.get(f"{name}.bias"))
+            std, bias_std = parameters[f"{name}.weight_std"], parameters.get(f"{name}.bias_std")
+            bias_var = None if bias_std is None else bias_std.square()
+            x = perturbed(mean, _product(x * x, std.square(), bias_var), layer.source())
+        else:
+            x = layer(x)
+    return x
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """(k, n, in) by (k, out, in), and (k, out) added."""
+    if bias is None:
+        return torch.bmm(x, weight.transpose(1, 2))
+    return torch.baddbmm(bias[:, None], x, weight.transpose(1, 2))

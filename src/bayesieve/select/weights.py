@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from bayesieve.checks import check_choice
 from bayesieve.core.evidence import evidence_at_zero, evidence_change
+from bayesieve.core.graph import sequential_layers
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Posterior, Samples
 from bayesieve.core.priors import Normal, Prior, SpikeSlab, per_model
@@ -140,15 +141,13 @@ def matrices_of(posterior: Posterior, values: Tensor) -> list[Tensor]:
 def linear_layers(network: Network) -> list[str]:
     """Names of the weight matrices of a plain sequence of Linear layers, first layer first."""
     names, width = [], None
-    for path, module in network.skeleton.named_modules():
+    for path, module in sequential_layers(network.skeleton):
         if isinstance(module, nn.Linear):
             if width not in (None, module.in_features):
                 raise _not_sequential(f"{path!r} takes {module.in_features} inputs, not {width}")
             names.append(f"{path}.weight" if path else "weight")
             width = module.out_features
-        elif not isinstance(module, nn.Sequential) and any(True for _ in module.parameters(False)):
-            raise _not_sequential(f"{path!r} is a {type(module).__name__}")
-        elif not isinstance(module, nn.Sequential) and any(True for _ in module.children()):
+        elif any(True for _ in module.parameters()) or any(True for _ in module.children()):
             raise _not_sequential(f"{path or 'the network'!r} is a {type(module).__name__}")
     missing = [name for name in names if name not in network.layout.names]
     if missing or not names:

@@ -217,15 +217,15 @@ def test_batched_layers_draw_and_differentiate_as_vmap_does():
     rows = Rows.of([torch.arange(12), torch.arange(8, 20)])
     problem = Problem(model, Gaussian(0.5, learned=True), (x, x[:, 0]), rows=rows)
     space = problem.workspace(2, local=True)
-    assert space._chain is not None
+    assert space._layers is not None
     assert space.stds is not None
     assert space.std_grads is not None
     space.weights.normal_(generator=torch.Generator().manual_seed(2))
     space.stds.uniform_(0.1, 0.5, generator=torch.Generator().manual_seed(3))
     space.stds[:, 0] = 0  # a weight without spread
     found = []
-    for chain in (space._chain, None):
-        space._chain = chain
+    for layers in (space._layers, None):
+        space._layers = layers
         space.bind(torch.Generator().manual_seed(4))
         value = space.value_and_grad(problem.batch(torch.arange(6).expand(2, -1)), 1.0)
         found.append((value, space.grads.clone(), space.std_grads.clone()))

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from bayesieve.core.batch import Batch
-from bayesieve.core.chains import chain_of
 from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian, Heteroscedastic, StudentT
 from bayesieve.core.problem import Problem
 from bayesieve.core.rows import Rows
+from bayesieve.core.workspace import plain_layers
 from problems import normal
 
 
@@ -85,13 +85,13 @@ def not_plain(n_outputs):
 
 
 @pytest.mark.parametrize("name", LIKELIHOODS)
-@pytest.mark.parametrize("layers", [plain, not_plain], ids=["chain", "vmap"])
+@pytest.mark.parametrize("layers", [plain, not_plain], ids=["layers", "vmap"])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_each_member_sees_its_own_rows_alone(name, layers, weighted):
     parts = [torch.tensor([0, 1, 2, 3, 4]), torch.tensor([5, 6, 7]), torch.tensor([8, 8, 1, 0, 2])]
     weight = torch.linspace(0.5, 2, 9, dtype=torch.float64) if weighted else None
     whole = problem_of(name, layers, rows=Rows.of(parts), weight=weight)
-    assert (chain_of(whole.network.skeleton) is not None) == (layers is plain)
+    assert (plain_layers(whole.network.skeleton) is not None) == (layers is plain)
     w = whole.initial + 0.3 * normal(3, whole.layout.size, seed=3)
     everything = torch.arange(whole.n_data).expand(3, -1)
     value, grad = whole.value_and_grad(w, whole.batch(everything))

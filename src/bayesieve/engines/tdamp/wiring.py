@@ -1,10 +1,11 @@
-"""Which layers a network has, and which group and slab each entry of its flat vector belongs to."""
+"""Layers of a network for message passing, and the group and slab of each entry of w."""
 
 from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor, nn
 
+from bayesieve.core.graph import sequential_layers
 from bayesieve.core.layout import Layout
 from bayesieve.core.network import Network
 from bayesieve.core.priors import Group
@@ -16,20 +17,20 @@ _SUPPORTED = "Linear, Conv2d, ReLU, Flatten"
 
 
 class Wiring:
-    """A chain of linear layers or convolutions with ReLU between, as index vectors over w.
+    """Linear layers or convolutions in sequence with ReLU between, as index vectors over w.
 
     Attributes:
         layers: tensor names, from input to output.
         n_groups: g; the index g stands for "no group".
         blocks: the range of groups of each layer, each with its own sparsity.
         group_of: (d,), the group whose indicator switches a weight.
-        source_of: (d,), the hidden unit that a weight listens to, where units are groups.
+        source_of: (d,), the hidden unit that a weight reads, where units are groups.
         grams: where a layer's (groups + 1)² numbers of eq. T26 sit among all `n_gram`.
         layer_of: (d,), the layer of a weight; the number of layers for point parameters.
     """
 
     def __init__(self, network: Network, group: Group) -> None:
-        self.layers = tuple(_chain(network))
+        self.layers = tuple(_layers(network))
         layout = network.layout
         self.n_layers = len(self.layers)
         self.layer_of = _layer_index(layout, self.layers).to(network.device)
@@ -37,7 +38,7 @@ class Wiring:
         self.n_groups = self.blocks[-1].stop if self.blocks else 0
         self.group_of = _flat(layout, groups, self.n_groups).to(network.device)
         self.source_of = _flat(layout, sources, self.n_groups).to(network.device)
-        ends = [0, *accumulate((own.stop - own.start + 1) ** 2 for own in self.blocks)]
+        ends = [0, *accumulate((block.stop - block.start + 1) ** 2 for block in self.blocks)]
         self.grams, self.n_gram = [slice(*pair) for pair in pairwise(ends)], ends[-1]
 
     def per_weight(self, values: Tensor) -> Tensor:
@@ -45,7 +46,7 @@ class Wiring:
         return values[:, self.group_of]
 
     def reach(self, values: Tensor) -> Tensor:
-        """The lower of a weight's own group's value and that of the unit it listens to, (k, d)."""
+        """The lower of a weight's own group's value and that of the unit it reads, (k, d)."""
         return torch.minimum(values[:, self.group_of], values[:, self.source_of])
 
 
@@ -54,11 +55,11 @@ def fan_in(layout: Layout, layer: Layer) -> int:
     return layout.fan_in(layer.weight)
 
 
-def _chain(network: Network) -> list[Layer]:
+def _layers(network: Network) -> list[Layer]:
     """The layers with weights in order; raises unless they alternate with ReLU."""
     layers: list[Layer] = []
     relu_next = flat = False
-    for name, module in _leaves(network.skeleton):
+    for name, module in sequential_layers(network.skeleton):
         if isinstance(module, nn.Flatten) and not relu_next and not flat:
             flat = True
             continue
@@ -97,7 +98,7 @@ def _window(name: str, module: nn.Conv2d) -> Window:
             "numbers of zeros."
         )
     fields = (module.kernel_size, module.stride, module.padding, module.dilation)
-    return Window(*((int(own[0]), int(own[1])) for own in fields))
+    return Window(*((int(high), int(wide)) for high, wide in fields))
 
 
 def _called(name: str) -> str:
@@ -105,23 +106,13 @@ def _called(name: str) -> str:
     return f"layer {name!r}" if name else "the model itself"
 
 
-def _leaves(module: nn.Module, name: str = "") -> list[tuple[str, nn.Module]]:
-    """Layers in the order of a Sequential, nested ones opened; other modules as they are."""
-    if type(module) is not nn.Sequential:
-        return [(name, module)]
-    children = module.named_children()
-    return [
-        leaf for own, child in children for leaf in _leaves(child, f"{name}.{own}" if name else own)
-    ]
-
-
 def _layer(layout: Layout, name: str, module: nn.Linear | nn.Conv2d) -> Layer:
     prefix = f"{name}." if name else ""
     bias = None if module.bias is None else f"{prefix}bias"
-    for own in (f"{prefix}weight", bias):
-        if own is not None and own not in layout.names:
+    for tensor in (f"{prefix}weight", bias):
+        if tensor is not None and tensor not in layout.names:
             raise UnsupportedModelError(
-                f"TDAMP: parameter {own!r} is frozen or shared with another layer; that is not "
+                f"TDAMP: parameter {tensor!r} is frozen or shared with another layer; that is not "
                 "supported. Make it a trainable parameter of its own."
             )
     return Layer(f"{prefix}weight", bias)
@@ -149,19 +140,19 @@ def _grouping(
         shape = shapes[layer.weight]
         count = {"units": shape[0], "inputs": shape[1], "weights": shape.numel()}[group]
         start = blocks[-1].stop if blocks else 0
-        own = torch.arange(start, start + count)
+        number = torch.arange(start, start + count)
         blocks.append(slice(start, start + count))
         if group == "units":
-            groups[layer.weight] = own.view(-1, *[1] * (len(shape) - 1)).expand(shape)
+            groups[layer.weight] = number.view(-1, *[1] * (len(shape) - 1)).expand(shape)
             if layer.bias is not None:
-                groups[layer.bias] = own
+                groups[layer.bias] = number
             above = layers[i + 1].weight
             # behind Flatten a channel of a convolution has one column per position
             sources[above] = _across(
-                own.repeat_interleave(shapes[above][1] // count), shapes[above]
+                number.repeat_interleave(shapes[above][1] // count), shapes[above]
             )
         else:
-            groups[layer.weight] = _across(own, shape) if group == "inputs" else own
+            groups[layer.weight] = _across(number, shape) if group == "inputs" else number
     return groups, sources, blocks
 
 
@@ -172,6 +163,6 @@ def _across(values: Tensor, shape: torch.Size) -> Tensor:
 
 def _flat(layout: Layout, values: dict[str, Tensor], other: int) -> Tensor:
     index = torch.full((layout.size,), other)
-    for name, own in values.items():
-        index[layout.slices[name]] = own.reshape(-1)
+    for name, numbers in values.items():
+        index[layout.slices[name]] = numbers.reshape(-1)
     return index
