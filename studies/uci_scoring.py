@@ -9,6 +9,7 @@ from torch import Tensor
 
 from bayesieve.assess.metrics import log_likelihood_mixture
 from bayesieve.assess.predict import RealPrediction, predict
+from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.posterior import Posterior
 from bayesieve.sieve.scores import inclusion_score
 
@@ -33,7 +34,7 @@ def predict_members(posteriors: Sequence[Posterior], x: Tensor, n_draws: int) ->
     parts = [p for p in found if isinstance(p, RealPrediction)]
     means = torch.cat([p.sample_means for p in parts])
     noise = torch.cat([p.noise_std for p in parts])
-    return RealPrediction(means, noise)
+    return RealPrediction(means, noise, Gaussian())
 
 
 @dataclass(frozen=True)

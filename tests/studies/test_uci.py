@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from bayesieve.assess.predict import RealPrediction
+from bayesieve.core.likelihoods import Gaussian
 from bayesieve.data.examples import DataSet, Examples
 from studies import uci, uci_rows, uci_timing
 from studies.uci_blocks import Clock, blocks, join_blocks
@@ -80,7 +81,7 @@ def test_one_shot_table_has_the_papers_columns():
 
 
 def flat_prediction(n, noise):
-    return RealPrediction(torch.zeros(1, n, 1), torch.full((1, 1, 1), noise))
+    return RealPrediction(torch.zeros(1, n, 1), torch.full((1, 1, 1), noise), Gaussian())
 
 
 def test_noise_that_is_too_small_is_widened():

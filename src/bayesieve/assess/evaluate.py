@@ -14,8 +14,9 @@ from bayesieve.assess.metrics import (
     classification_report,
     regression_report,
 )
-from bayesieve.assess.predict import ClassPrediction, Prediction, predict
+from bayesieve.assess.predict import predict
 from bayesieve.core.batch import ExamplesLike, pair_of
+from bayesieve.core.likelihoods import ClassPrediction, Prediction
 from bayesieve.core.posterior import Posterior, SparseModel
 
 
@@ -69,7 +70,8 @@ def evaluate(
     Example:
         >>> from bayesieve.core.likelihoods import Categorical
         >>> from bayesieve.core.network import Network
-        >>> from bayesieve.core.posterior import Samples
+        >>> from bayesieve.core.likelihoods import ClassPrediction, Prediction
+    from bayesieve.core.posterior import Samples
         >>> network = Network.of(torch.nn.Linear(1, 2, bias=False), Categorical())
         >>> model = Samples(network, torch.tensor([[0.0, 2.0]]))
         >>> evaluate(model, (torch.tensor([[1.0], [-1.0]]), torch.tensor([1, 1])))["error"]
@@ -99,7 +101,7 @@ def evaluate(
             prediction.noise_std,
             targets.reshape(shape),
             target_std=std.to(device),
-            df=prediction.df,
+            likelihood=prediction.likelihood,
         )
     return Evaluation(report, model_size(model), prediction)
 

@@ -5,114 +5,18 @@ call, however many inputs there are.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Generator, Tensor
-from torch.nn import functional as F
 
-from bayesieve.assess.metrics import (
-    expected_entropy,
-    interval,
-    mutual_information,
-    predictive_entropy,
-    predictive_log_probs,
-    predictive_moments,
-)
 from bayesieve.checks import check_positive
-from bayesieve.core.likelihoods import Bernoulli, RealLikelihood, StudentT
-from bayesieve.core.network import Buffers, Network
+from bayesieve.core.likelihoods import ClassPrediction, Prediction, RealPrediction
+from bayesieve.core.network import Buffers
 from bayesieve.core.posterior import Posterior, Samples, SparseModel, posterior_of
 
+__all__ = ["ClassPrediction", "Prediction", "RealPrediction", "predict", "weight_vectors"]
+
 _DRAWS_AT_ONCE = 64_000_000  # weights held at a time: 256 MB in float32
-
-
-@dataclass(frozen=True, eq=False)
-class ClassPrediction:
-    """Class probabilities of N inputs under S weight vectors.
-
-    Args:
-        sample_log_probs: (S, N, C), nats.
-    """
-
-    sample_log_probs: Tensor
-
-    @cached_property
-    def log_probs(self) -> Tensor:
-        """Log of the averaged probabilities, (N, C)."""
-        return predictive_log_probs(self.sample_log_probs)
-
-    @property
-    def probs(self) -> Tensor:
-        """Averaged probabilities, (N, C)."""
-        return self.log_probs.exp()
-
-    @property
-    def label(self) -> Tensor:
-        """Most probable class, (N,)."""
-        return self.log_probs.argmax(-1)
-
-    @cached_property
-    def entropy(self) -> Tensor:
-        """Total uncertainty in nats, (N,)."""
-        return predictive_entropy(self.sample_log_probs)
-
-    @cached_property
-    def aleatoric(self) -> Tensor:
-        """Part of the entropy that each weight vector agrees on: noise in the data, (N,)."""
-        return expected_entropy(self.sample_log_probs)
-
-    @cached_property
-    def epistemic(self) -> Tensor:
-        """Mutual information of label and weights: what more data could resolve, (N,)."""
-        return mutual_information(self.sample_log_probs)
-
-
-@dataclass(frozen=True, eq=False)
-class RealPrediction:
-    """Real-valued predictions of N inputs under S weight vectors, in the units of training.
-
-    Args:
-        sample_means: (S, N, m).
-        noise_std: (S, 1, 1) or (S, N, m), standard deviation of the observation noise.
-        df: degrees of freedom of Student-t noise; None is Gaussian noise.
-    """
-
-    sample_means: Tensor
-    noise_std: Tensor
-    df: float | None = None
-
-    @cached_property
-    def _moments(self) -> tuple[Tensor, Tensor, Tensor]:
-        return predictive_moments(self.sample_means, self.noise_std)
-
-    @property
-    def mean(self) -> Tensor:
-        """Predictive mean, (N, m)."""
-        return self._moments[0]
-
-    @property
-    def aleatoric_std(self) -> Tensor:
-        """Noise of the data, (N, m)."""
-        return self._moments[1]
-
-    @property
-    def epistemic_std(self) -> Tensor:
-        """Spread of the weight vectors' means, (N, m)."""
-        return self._moments[2]
-
-    @property
-    def std(self) -> Tensor:
-        """Predictive standard deviation, (N, m)."""
-        return (self.aleatoric_std.square() + self.epistemic_std.square()).sqrt()
-
-    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
-        """Central interval of the given probability, two tensors of shape (N, m)."""
-        return interval(self.mean, self.std, level, self.df)
-
-
-Prediction = ClassPrediction | RealPrediction
 
 
 def predict(
@@ -149,7 +53,7 @@ def predict(
     posterior = posterior_of(model)
     network = posterior.network
     _check_inputs(x)
-    outputs, extras = [], []
+    outputs, numbers = [], []
     for w, own in weight_vectors(posterior, n_samples, seed):
         if x.is_floating_point() and x.dtype != w.dtype:
             raise TypeError(
@@ -167,13 +71,14 @@ def predict(
                 f"predict: the network fails on inputs of shape {tuple(x.shape)}: {reason}."
             ) from error
         outputs.append(torch.cat(rows, 1))
-        extras.append(network.split(w)[1])
+        numbers.append(network.numbers(w))
     output = torch.cat(outputs)
-    if isinstance(network.likelihood, RealLikelihood):
-        extra = {name: torch.cat([own[name] for own in extras]) for name in extras[0]}
-        df = network.likelihood.df if isinstance(network.likelihood, StudentT) else None
-        return RealPrediction(*network.likelihood.moments(output, extra), df)
-    return ClassPrediction(_log_probs(network, output))
+    if bool(output.isnan().any()):
+        raise ValueError("predict: the network returns NaN; its weights or inputs are damaged.")
+    names = numbers[0]
+    return network.likelihood.predictive(
+        output, {name: torch.cat([row[name] for row in numbers]) for name in names}
+    )
 
 
 def _check_inputs(x: Tensor) -> None:
@@ -207,20 +112,3 @@ def weight_vectors(
     for start in range(0, n_samples, block):  # one by one: the same draws whatever the block
         n = min(block, n_samples - start)
         yield torch.cat([posterior.draw(1, generator) for _ in range(n)]), {}
-
-
-def _log_probs(network: Network, output: Tensor) -> Tensor:
-    """Outputs (S, N, ...) as log class probabilities (S, N, C); a Bernoulli has two classes."""
-    if isinstance(network.likelihood, Bernoulli):
-        logit = output.reshape(*output.shape[:2], -1)
-        if logit.shape[-1] != 1:
-            raise ValueError(
-                f"predict: class predictions of a Bernoulli need one output, got {logit.shape[-1]}."
-            )
-        return torch.cat([F.logsigmoid(-logit), F.logsigmoid(logit)], -1)
-    if output.dim() != 3:
-        raise ValueError(
-            "predict: class predictions need one row of outputs per input, got shape "
-            f"{tuple(output.shape[1:])} for {output.shape[1]} inputs."
-        )
-    return F.log_softmax(output, -1)

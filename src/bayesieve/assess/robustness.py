@@ -17,15 +17,15 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import cast
 
 import torch
 from torch import Generator, Tensor
-from torch.nn import functional as F
 
 from bayesieve.assess.metrics import accuracy, ece, negative_log_likelihood
-from bayesieve.assess.predict import ClassPrediction, predict, weight_vectors
+from bayesieve.assess.predict import predict, weight_vectors
 from bayesieve.checks import check_not_negative, check_positive
-from bayesieve.core.likelihoods import Bernoulli
+from bayesieve.core.likelihoods import ClassLikelihood, ClassPrediction
 from bayesieve.core.network import call_with, tied_names
 from bayesieve.core.posterior import Model, Posterior, posterior_of
 from bayesieve.data.augment import rotate
@@ -122,7 +122,7 @@ class Attacked:
         """Log of the averaged probabilities, (n, classes), as a differentiable function."""
         network, shared = self.posterior.network, self.posterior.buffers
         module = copy.deepcopy(network.skeleton).eval()  # structure only: its weights take no room
-        names, binary = tied_names(module), isinstance(network.likelihood, Bernoulli)
+        names, likelihood = tied_names(module), cast(ClassLikelihood, network.likelihood)
         rows: list[tuple[Mapping[str, Tensor], Mapping[str, Tensor]]] = []
         for w, own in weight_vectors(self.posterior, self.n_samples, self.seed):
             for i, row in enumerate(w.detach()):
@@ -131,12 +131,7 @@ class Attacked:
 
         def log_probs(x: Tensor) -> Tensor:
             outputs = torch.stack([call_with(module, names, *row, x) for row in rows])
-            if binary:
-                logit = outputs.reshape(len(rows), len(x), 1)
-                each = torch.cat([F.logsigmoid(-logit), F.logsigmoid(logit)], -1)
-            else:
-                each = F.log_softmax(outputs, -1)
-            return each.logsumexp(0)  # the constant -log S has no gradient
+            return likelihood.log_probs(outputs).logsumexp(0)  # the constant -log S has no gradient
 
         return log_probs
 

@@ -98,6 +98,14 @@ class Network:
                 parameters[name] = view
         return parameters, extra
 
+    def numbers(self, w: Tensor) -> dict[str, Tensor]:
+        """The numbers that the likelihood learns: views of w, shape (..., d)."""
+        return self.split(w)[1]
+
+    def likelihood_at(self, w: Tensor) -> Likelihood:
+        """The likelihood with its learned numbers fixed at those of w, shape (d,)."""
+        return self.likelihood.frozen(self.numbers(w))
+
     def outputs(
         self, w: Tensor, x: Tensor, buffers: Buffers, row_buffers: Buffers | None = None
     ) -> Tensor:

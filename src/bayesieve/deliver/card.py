@@ -3,17 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bayesieve.core.likelihoods import from_dict
+
 _WORDS = {
     "error": "error", "nll": "NLL (nats)", "ece": "ECE", "rmse": "RMSE",
     "log_lik": "log-likelihood (nats)", "coverage_90": "90 % coverage", "zeros": "zeros",
     "weights": "non-zero parameters", "parameters": "parameters", "bytes": "bytes",
 }  # fmt: skip
-_NOISE = {
-    "Gaussian": "Gaussian with standard deviation {noise_std:.4g}",
-    "StudentT": "Student-t with scale {scale:.4g} and {df:g} degrees of freedom",
-    "Heteroscedastic": "Gaussian; of an output (mean, s) the standard deviation is "
-    "sqrt({min_noise_std:.4g}² + {noise_std:.4g}² exp(2 s))",
-}
 _FRACTIONS = ("error", "ece", "coverage_90", "zeros")
 
 
@@ -60,7 +56,7 @@ def _summary(config: Mapping[str, Any]) -> str:
     shape = "×".join(str(size) for size in config["input"]["shape"])
     classes = config.get("classes")
     what = f"a classifier of {len(classes)} classes" if classes else "a network"
-    if (config.get("likelihood") or {}).get("name") in _NOISE:
+    if _is_regression(config):
         what = "a regression"
     spread = " Posterior draws come with it." if config.get("posterior") else ""
     return (
@@ -68,6 +64,11 @@ def _summary(config: Mapping[str, Any]) -> str:
         "mean of a Bayesian posterior after the weights that the data do not need were removed."
         f"{spread}"
     )
+
+
+def _is_regression(config: Mapping[str, Any]) -> bool:
+    row = config.get("likelihood")
+    return row is not None and from_dict(row).task == "regression"
 
 
 def _data(config: Mapping[str, Any]) -> str:
@@ -90,10 +91,9 @@ def _data(config: Mapping[str, Any]) -> str:
         )
     elif recipe.get("kind") == "table":
         lines.append("- inputs: standardised and one-hot columns, as config.json describes")
-    likelihood = config.get("likelihood") or {}
-    if likelihood.get("name") in _NOISE:
+    if _is_regression(config):
         unit = ", in units of the standardised target" if recipe.get("target") else ""
-        lines.append(f"- noise: {_NOISE[likelihood['name']].format(**likelihood)}{unit}")
+        lines.append(f"- noise: {from_dict(config['likelihood']).describe()}{unit}")
     return "## Data\n\n" + "\n".join(lines) if lines else ""
 
 

@@ -1,21 +1,10 @@
-"""A likelihood as the plain JSON of a bundle or an ONNX file, and back."""
+"""The likelihood in the JSON of a bundle or an ONNX file."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bayesieve.core.likelihoods import (
-    Bernoulli,
-    Categorical,
-    Gaussian,
-    Heteroscedastic,
-    Likelihood,
-    StudentT,
-)
+from bayesieve.core.likelihoods import Categorical, Likelihood, from_dict
 from bayesieve.core.posterior import Posterior
-from bayesieve.errors import UnsupportedModelError
-
-KNOWN = Categorical | Bernoulli | Gaussian | StudentT | Heteroscedastic  # others have no JSON
 
 
 def likelihood_to_json(
@@ -24,33 +13,17 @@ def likelihood_to_json(
     """Name and numbers of a likelihood; a learned noise level is that of the posterior mean.
 
     Example:
+        >>> from bayesieve.core.likelihoods import StudentT
         >>> likelihood_to_json(StudentT(scale=0.5), None)
         {'name': 'StudentT', 'scale': 0.5, 'df': 4.0, 'learned': False}
     """
-    if likelihood is None and posterior is not None:
-        likelihood = posterior.network.likelihood
     if likelihood is None:
-        return None
-    row: dict[str, Any] = {"name": type(likelihood).__name__}
-    learned = posterior is not None and getattr(likelihood, "learned", False)
-    extra = posterior.network.split(posterior.mean)[1] if learned and posterior else {}
-    if isinstance(likelihood, Gaussian):
-        noise = math.exp(extra["log_noise_std"]) if extra else likelihood.noise_std
-        return row | {"noise_std": noise, "learned": likelihood.learned}
-    if isinstance(likelihood, StudentT):
-        scale = math.exp(extra["log_scale"]) if extra else likelihood.scale
-        return row | {"scale": scale, "df": likelihood.df, "learned": likelihood.learned}
-    if isinstance(likelihood, Heteroscedastic):
-        low = likelihood.min_noise_std
-        return row | {"noise_std": likelihood.noise_std, "min_noise_std": low}
-    if isinstance(likelihood, Categorical):
-        weight = likelihood.class_weight
-        return row | ({} if weight is None else {"class_weight": list(weight)})
-    if isinstance(likelihood, Bernoulli):
-        return row | ({} if likelihood.pos_weight == 1 else {"pos_weight": likelihood.pos_weight})
-    raise UnsupportedModelError(
-        f"save: a bundle cannot hold the likelihood {type(likelihood).__name__}."
-    )
+        if posterior is None:
+            return None
+        likelihood = posterior.network.likelihood
+    if posterior is None or not likelihood.parameters():
+        return likelihood.to_dict()
+    return likelihood.to_dict(posterior.network.numbers(posterior.mean))
 
 
 def likelihood_from_json(
@@ -70,34 +43,7 @@ def likelihood_from_json(
     """
     if row is None:
         return None if classes is None else Categorical()
-    is_learned = learned and row.get("learned") is True
     try:
-        match row.get("name"):
-            case "Gaussian":
-                return Gaussian(_number(row, "noise_std", 1.0), is_learned)
-            case "StudentT":
-                return StudentT(_number(row, "scale"), _number(row, "df"), is_learned)
-            case "Heteroscedastic":
-                return Heteroscedastic(_number(row, "noise_std"), _number(row, "min_noise_std"))
-            case "Categorical":
-                return Categorical(_weights(row.get("class_weight")))
-            case "Bernoulli":
-                return Bernoulli(_number(row, "pos_weight", 1.0))
+        return from_dict({**row, "learned": learned and row.get("learned") is True})
     except ValueError as error:
         raise ValueError(f"load: config.json is damaged: its likelihood: {error}") from error
-    raise ValueError(f"load: config.json is damaged: unknown likelihood {str(row)[:80]}.")
-
-
-def _number(row: Mapping[str, Any], name: str, otherwise: float | None = None) -> float:
-    value = row.get(name, otherwise)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{name} must be a number, got {str(value)[:40]!r}.")
-    return float(value)
-
-
-def _weights(values: object) -> tuple[float, ...] | None:
-    if values is None:
-        return None
-    if not isinstance(values, list) or not values:
-        raise ValueError(f"class_weight must be a list of numbers, got {str(values)[:40]!r}.")
-    return tuple(_number({"class_weight": value}, "class_weight") for value in values)

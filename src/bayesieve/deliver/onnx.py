@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from bayesieve import __version__
 from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.posterior import Posterior
-from bayesieve.deliver._mixture import CLASS_OUTPUTS, REAL_OUTPUTS, bake, reference
+from bayesieve.deliver._mixture import bake, reference
 from bayesieve.deliver.export_checks import (
     check_example,
     check_inputs,
@@ -39,7 +39,7 @@ from bayesieve.deliver.export_checks import (
     run_module,
     trace,
 )
-from bayesieve.deliver.likelihood_json import KNOWN, likelihood_to_json
+from bayesieve.deliver.likelihood_json import likelihood_to_json
 from bayesieve.errors import UnsupportedModelError, VerificationError
 from bayesieve.files import write_atomically
 
@@ -106,7 +106,7 @@ def export_onnx(
         metadata["preprocessing"] = json.dumps(dict(preprocessing), allow_nan=False)
     if likelihood is None and posterior is not None:
         likelihood = posterior.network.likelihood
-    if isinstance(likelihood, KNOWN):  # one of the user's own has no words for others
+    if likelihood is not None:
         metadata["likelihood"] = json.dumps(likelihood_to_json(likelihood, posterior))
     compute = _point_outputs(module)
     if posterior is not None and n_samples > 0:
@@ -215,10 +215,9 @@ def _verify(
 
 def _scale(outputs: Mapping[str, Tensor]) -> float:
     """The size of an error of 1: probabilities and nats as they are, else the largest mean."""
-    if tuple(outputs) == CLASS_OUTPUTS:
+    if "probability" in outputs:
         return 1.0
-    names = REAL_OUTPUTS if tuple(outputs) == REAL_OUTPUTS else ("output",)
-    return max(float(outputs[name].abs().max()) for name in names)
+    return max(float(value.abs().max()) for value in outputs.values())
 
 
 def _check_draws(posterior: Posterior | None, n_samples: int) -> None:

@@ -6,15 +6,14 @@ A classifier gives `class`, `probability` (of that class), `entropy`, `aleatoric
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bayesieve.assess.metrics import half_width
 from bayesieve.assess.predict import ClassPrediction, Prediction, RealPrediction, predict
-from bayesieve.core.likelihoods import Likelihood, RealLikelihood, StudentT
+from bayesieve.core.likelihoods import Gaussian, Likelihood, RealLikelihood
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Samples
 from bayesieve.deliver.bundle import Bundle
@@ -86,16 +85,16 @@ def onnx_columns(model: OnnxModel, x: Tensor) -> Columns:
         columns["epistemic"] = epistemic.tolist()
         return columns
     likelihood = likelihood_from_json(model.metadata.get("likelihood"), classes)
-    df = likelihood.df if isinstance(likelihood, StudentT) else None
     if "epistemic_std" in outputs:
         means = outputs["mean"].reshape(len(x), -1)
         noise, spread = outputs["aleatoric_std"], outputs["epistemic_std"]
         std = (noise.square() + spread.square()).sqrt()
         parts = {"std": std, "aleatoric": noise, "epistemic": spread}
-        return _in_unit(means, {k: v.reshape(means.shape) for k, v in parts.items()}, recipe, df)
+        shaped = {name: values.reshape(means.shape) for name, values in parts.items()}
+        return _in_unit(means, shaped, recipe, cast(RealLikelihood | None, likelihood))
     output = next(iter(outputs.values())).reshape(len(x), -1)
-    if isinstance(likelihood, RealLikelihood):
-        return _real_columns(RealPrediction(*likelihood.moments(output[None], {}), df), recipe)
+    if likelihood is not None and likelihood.task == "regression":
+        return bundle_columns(likelihood.predictive(output[None], {}), None, recipe)
     if classes is None:  # a file that does not say what its outputs mean
         return _in_unit(output, {}, recipe)
     if output.shape[1] == 1 and len(classes) == 2:
@@ -121,14 +120,14 @@ def _class_columns(probs: Tensor, classes: Sequence[str] | None) -> Columns:
 def _real_columns(prediction: RealPrediction, recipe: Mapping[str, Any] | None) -> Columns:
     parts = {"std": prediction.std, "aleatoric": prediction.aleatoric_std,
              "epistemic": prediction.epistemic_std}  # fmt: skip
-    return _in_unit(prediction.mean, parts, recipe, prediction.df)
+    return _in_unit(prediction.mean, parts, recipe, prediction.likelihood)
 
 
 def _in_unit(
     mean: Tensor,
     parts: Mapping[str, Tensor],
     recipe: Mapping[str, Any] | None,
-    df: float | None = None,
+    likelihood: RealLikelihood | None = None,
 ) -> Columns:
     """Means and standard deviations, (N, m), as columns in the unit of the target."""
     target = (recipe or {}).get("target") or {}
@@ -137,7 +136,7 @@ def _in_unit(
     values = {"mean": mean.double() * scale + shift}
     values |= {name: part.double() * scale for name, part in parts.items()}
     if "std" in values:
-        half = half_width(0.9, df) * values["std"]
+        half = (likelihood or Gaussian()).half_width(0.9) * values["std"]
         values["lower_90"], values["upper_90"] = values["mean"] - half, values["mean"] + half
     m = mean.shape[1]
     return {

@@ -37,7 +37,6 @@ from bayesieve.checks import (
 )
 from bayesieve.core import priors
 from bayesieve.core.batch import Batch
-from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.network import EXTRA_PREFIX
 from bayesieve.core.noise import counter_normals, fresh_keys
 from bayesieve.core.norm_statistics import flat_statistics, named_statistics, statistics_names
@@ -591,17 +590,16 @@ class SharedNoise:
     @classmethod
     def of(cls, problem: Problem) -> "SharedNoise | None":
         """None for class labels."""
-        likelihood = problem.likelihood
-        if not isinstance(likelihood, Gaussian):
+        noise_std = problem.likelihood.normal_noise
+        if noise_std is None:
             return None
         if problem.weighted:
             raise ValueError(
                 "GaussianLaplace: with real targets every example counts once; remove the weights."
             )
-        column = None
-        if likelihood.learned:
-            column = problem.layout.slices[EXTRA_PREFIX + "log_noise_std"].start
-        return cls(likelihood.noise_std, problem.n_data * problem.y[0].numel(), column)
+        learned = list(problem.likelihood.parameters())
+        column = problem.layout.slices[EXTRA_PREFIX + learned[0]].start if learned else None
+        return cls(noise_std, problem.n_data * problem.y[0].numel(), column)
 
     def assumed(self, w: Tensor) -> Tensor:
         """The noise in the density of the likelihood at weights (k, d), (k,)."""

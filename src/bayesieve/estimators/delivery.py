@@ -10,11 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bayesieve.core.likelihoods import Gaussian, Likelihood, StudentT
+from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.posterior import SparseModel
 from bayesieve.deliver.bundle import save_bundle
 from bayesieve.deliver.c_header import export_c
-from bayesieve.deliver.likelihood_json import likelihood_to_json
 from bayesieve.deliver.onnx import export_onnx
 from bayesieve.deliver.pt2 import export_pt2
 from bayesieve.estimators.population import DTYPE
@@ -89,15 +88,9 @@ def raw_likelihood(sparse: SparseModel, y_scale: Scale | None) -> Likelihood | N
     Targets of different spread share a noise level only once standardised, and the log standard
     deviations of a heteroscedastic network are not among the outputs of `raw_module`.
     """
-    likelihood = sparse.network.likelihood
     if y_scale is None or (y_scale.std != y_scale.std[0]).any():
         return None
-    std, numbers = float(y_scale.std[0]), likelihood_to_json(likelihood, sparse.posterior) or {}
-    if isinstance(likelihood, Gaussian):
-        return Gaussian(noise_std=numbers["noise_std"] * std)
-    if isinstance(likelihood, StudentT):
-        return StudentT(scale=numbers["scale"] * std, df=likelihood.df)
-    return None
+    return sparse.network.likelihood_at(sparse.posterior.mean).scaled(float(y_scale.std[0]))
 
 
 def export_module(

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from bayesieve.assess.predict import ClassPrediction, Prediction, RealPrediction, predict
 from bayesieve.checks import check_positive
-from bayesieve.core.likelihoods import Gaussian, Likelihood
+from bayesieve.core.likelihoods import Gaussian, Likelihood, pooled
 from bayesieve.core.posterior import Posterior, Samples, SparseModel, posterior_of
 from bayesieve.core.problem import Problem
 from bayesieve.core.rows import Rows
@@ -529,13 +529,7 @@ def predict_members(
         predict(in_double(q), x.double(), n_samples=_n_draws(q, n_samples), seed=i)
         for i, q in enumerate(posteriors)
     ]
-    classes = [p for p in predictions if isinstance(p, ClassPrediction)]
-    if classes:
-        return ClassPrediction(torch.cat([p.sample_log_probs for p in classes]))
-    real = [p for p in predictions if isinstance(p, RealPrediction)]
-    return RealPrediction(
-        torch.cat([p.sample_means for p in real]), torch.cat([p.noise_std for p in real])
-    )
+    return pooled(predictions)
 
 
 def log_density(

@@ -6,7 +6,6 @@ from typing import Any, cast
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 from sklearn.base import RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
@@ -15,7 +14,13 @@ from torch import Tensor
 from bayesieve.assess.conformal import conformal_quantile, residual_scores
 from bayesieve.assess.predict import Prediction, RealPrediction
 from bayesieve.checks import check_choice, check_fraction, check_positive
-from bayesieve.core.likelihoods import Gaussian, Heteroscedastic, Likelihood, StudentT
+from bayesieve.core.likelihoods import (
+    NAMES,
+    Likelihood,
+    LikelihoodName,
+    RealLikelihood,
+    likelihood_class,
+)
 from bayesieve.engines import Engine
 from bayesieve.estimators.base import SieveEstimator
 from bayesieve.estimators.delivery import FloatArray, Scale
@@ -24,7 +29,8 @@ from bayesieve.nets.mlp import Activation
 from bayesieve.training.schedule import Schedule
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
-NOISES = ("gaussian", "heteroscedastic", "student-t")
+NOISES = sorted(name for name in NAMES if likelihood_class(name).task == "regression")
+_NOISE_STD = 0.3  # of standardised targets, where learning it starts
 
 
 class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
@@ -160,17 +166,9 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         """Draws from the predictive distribution, (n, n_samples) or (n, m, n_samples)."""
         check_positive(self._who, n_samples=n_samples)
         source = check_random_state(random_state)
-        prediction = self._real(self._inputs(X))
-        draw = source.randint(len(prediction.sample_means), size=n_samples)
-        mean = prediction.sample_means[draw]
-        std = prediction.noise_std.expand_as(prediction.sample_means)[draw]
-        likelihood = self.posterior_.network.likelihood
-        if isinstance(likelihood, StudentT):
-            noise = source.standard_t(likelihood.df, size=tuple(mean.shape))
-            noise /= np.sqrt(likelihood.df / (likelihood.df - 2))
-        else:
-            noise = source.standard_normal(tuple(mean.shape))
-        drawn = np.moveaxis(self.y_scale_.undo(mean + std * torch.as_tensor(noise)), 0, -1)
+        generator = torch.Generator().manual_seed(int(source.randint(2**31)))
+        targets = self._real(self._inputs(X)).sample(n_samples, generator)
+        drawn = np.moveaxis(self.y_scale_.undo(targets), 0, -1)
         return drawn[:, 0] if self._one_target else drawn
 
     def log_likelihood(self, X: ArrayLike, y: ArrayLike) -> float:
@@ -201,11 +199,7 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         return np.full(m, self._gaussian_half_width(1 - alpha))
 
     def _gaussian_half_width(self, level: float) -> float:
-        likelihood = self._likelihood(learned_noise=True)
-        if isinstance(likelihood, StudentT):  # of a t with the standard deviation of the mixture
-            spread = np.sqrt(likelihood.df / (likelihood.df - 2))
-            return float(stats.t.ppf((1 + level) / 2, likelihood.df) / spread)
-        return float(stats.norm.ppf((1 + level) / 2))
+        return cast(RealLikelihood, self._likelihood(learned_noise=True)).half_width(level)
 
     @property
     def _one_target(self) -> bool:
@@ -224,11 +218,10 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
                 )
             return noise
         check_choice(self._who, "likelihood", noise, NOISES)
-        if noise == "heteroscedastic":
-            return Heteroscedastic()
-        if noise == "student-t":
-            return StudentT(scale=0.3, learned=learned_noise)
-        return Gaussian(noise_std=0.3, learned=learned_noise)
+        kind = likelihood_class(cast(LikelihoodName, noise))
+        if "learned" not in kind.noise:
+            return kind()
+        return kind.configured(_NOISE_STD, learned_noise)
 
     def _validated(self, X: ArrayLike, y: ArrayLike, *, reset: bool) -> tuple[Any, Any]:
         X, y = validate_data(
@@ -249,8 +242,7 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         return self.y_scale_.apply(columns)
 
     def _n_outputs(self, y: Tensor) -> int:
-        double = isinstance(self._likelihood(learned_noise=True), Heteroscedastic)
-        return y.shape[1] * (2 if double else 1)
+        return self._likelihood(learned_noise=True).n_outputs(y.shape[1])
 
     def _calibrate(
         self, y: Tensor, held_out: Sequence[Tensor], predictions: Sequence[Prediction]

@@ -9,18 +9,13 @@ examples before the page is written; the page runs it again in JavaScript when i
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from bayesieve.assess.predict import ClassPrediction, RealPrediction, predict, weight_vectors
-from bayesieve.core.likelihoods import (
-    Bernoulli,
-    Categorical,
-    Heteroscedastic,
-    RealLikelihood,
-    StudentT,
-)
+from bayesieve.assess.predict import predict, weight_vectors
+from bayesieve.core.likelihoods import ClassPrediction, Prediction, RealLikelihood
 from bayesieve.core.network import materialise
 from bayesieve.core.posterior import Posterior, Samples, SparseModel, has_spread, posterior_of
 from bayesieve.deliver.bundle.graph import trace
@@ -60,7 +55,7 @@ def embed(source: Source, levels: Tensor, limits: Limits) -> Embedded:
     posterior = source.posterior
     shape = source.data.input_shape
     try:
-        output = _output(posterior)
+        page = posterior.network.likelihood.page()
         module = materialise(posterior.network, posterior.mean, posterior.buffers).cpu().float()
         chain = _named(chain_of(module, shape), _weighted(module))
     except UnsupportedModelError as error:
@@ -81,14 +76,19 @@ def embed(source: Source, levels: Tensor, limits: Limits) -> Embedded:
     steps = [_step(step, [own[i] for own in drawn], level_of) for i, step in enumerate(chain)]
     network: Json = {
         "input_shape": list(shape),
-        "output": output,
+        "output": page["output"],
         "n_draws": n_draws,
         "steps": steps,
-        "noise_std": _noise(posterior, draws) if output == "normal" else None,
-        "noise": _noise_formula(posterior),
-        "df": _freedom(posterior),
-        "factor_90": factor_90(_freedom(posterior)),
+        "noise_std": None,
+        "noise": page.get("noise"),
+        "df": page.get("df"),
+        "factor_90": None,
     }
+    likelihood = posterior.network.likelihood
+    if likelihood.task == "regression":
+        network["factor_90"] = factor_90(cast(RealLikelihood, likelihood))
+        if network["noise"] is None:
+            network["noise_std"] = _noise(posterior, draws)
     network["check"] = _check(network, source)
     return Embedded(network)
 
@@ -220,61 +220,28 @@ def _rows(weights: Weights, drawn: Sequence[Weights], levels: Tensor | None) -> 
     }
 
 
-def _output(posterior: Posterior) -> str:
-    """How outputs become a distribution."""
-    likelihood = posterior.network.likelihood
-    if isinstance(likelihood, Categorical):
-        return "categorical"
-    if isinstance(likelihood, Bernoulli):
-        return "bernoulli"
-    if isinstance(likelihood, Heteroscedastic):
-        return "heteroscedastic"
-    if isinstance(likelihood, RealLikelihood):
-        return "normal"
-    raise UnsupportedModelError(
-        f"the page does not know the likelihood {type(likelihood).__name__}"
-    )
-
-
 def _noise(posterior: Posterior, draws: Tensor) -> list[float]:
     """Standard deviation of the noise under the mean weights and under every draw."""
-    likelihood = posterior.network.likelihood
-    assert isinstance(likelihood, RealLikelihood)
+    likelihood = cast(RealLikelihood, posterior.network.likelihood)
     w = torch.cat([posterior.mean[None], draws])
-    _, noise = likelihood.moments(w.new_zeros(len(w), 1, 1), posterior.network.split(w)[1])
+    _, noise = likelihood.moments(w.new_zeros(len(w), 1, 1), posterior.network.numbers(w))
     return rounded(noise.expand(len(w), 1, 1).flatten(), 6)
-
-
-def _freedom(posterior: Posterior) -> float | None:
-    """Degrees of freedom of Student-t noise; None for any other."""
-    likelihood = posterior.network.likelihood
-    return likelihood.df if isinstance(likelihood, StudentT) else None
-
-
-def _noise_formula(posterior: Posterior) -> Json | None:
-    """Numbers of a noise that depends on the input; None for any other."""
-    likelihood = posterior.network.likelihood
-    if not isinstance(likelihood, Heteroscedastic):
-        return None
-    return {"std": likelihood.noise_std, "least": likelihood.min_noise_std}
 
 
 def _check(network: Json, source: Source) -> Json:
     """Compare with torch's own predictions; raise if they differ by more than the tolerance."""
     x = source.data.test.x[:_CHECKED].cpu()
     exact = predict(source.model, x)
-    outputs = run_embedded(network, x)
+    likelihood = source.posterior.network.likelihood_at(source.posterior.mean)
+    found, expected = (
+        _answers(prediction).cpu().float()
+        for prediction in (likelihood.predictive(run_embedded(network, x)[None], {}), exact)
+    )
     shown = min(_SHOWN, len(x))
     row: Json = {"n": len(x), "tolerance": TOLERANCE}
     if isinstance(exact, ClassPrediction):
-        probs = _probabilities(outputs, network["output"])
-        expected = exact.probs.cpu().float()
-        row["changed"] = int((probs.argmax(1) != expected.argmax(1)).sum())
-    else:
-        assert isinstance(exact, RealPrediction)
-        expected = exact.mean.cpu().float()
-        probs = outputs[:, : expected.shape[1]]
-    row["max_difference"] = short(float((probs - expected).abs().max()), 3)
+        row["changed"] = int((found.argmax(1) != expected.argmax(1)).sum())
+    row["max_difference"] = short(float((found - expected).abs().max()), 3)
     difference = row["max_difference"]
     if difference is None or difference > TOLERANCE:
         raise VerificationError(
@@ -284,20 +251,12 @@ def _check(network: Json, source: Source) -> Json:
     row["inputs"] = pack(x[:shown].flatten(1), "f4")
     row["expected"] = rounded(expected[:shown], 6)
     if network["n_draws"]:
-        row["expected_drawn"] = rounded(_drawn(network, x[:_DRAWN], expected.shape[1]), 6)
+        members = range(1, network["n_draws"] + 1)
+        outputs = torch.stack([run_embedded(network, x[:_DRAWN], member) for member in members])
+        row["expected_drawn"] = rounded(_answers(likelihood.predictive(outputs, {})), 6)
     return row
 
 
-def _drawn(network: Json, x: Tensor, n_outputs: int) -> Tensor:
-    """Average over the embedded draws, of probabilities or of means."""
-    own = [run_embedded(network, x, member + 1) for member in range(network["n_draws"])]
-    if network["output"] in ("normal", "heteroscedastic"):
-        return torch.stack(own).mean(0)[:, :n_outputs]
-    return torch.stack([_probabilities(out, network["output"]) for out in own]).mean(0)
-
-
-def _probabilities(outputs: Tensor, kind: str) -> Tensor:
-    if kind == "bernoulli":
-        yes = torch.sigmoid(outputs)
-        return torch.cat([1 - yes, yes], 1)
-    return torch.softmax(outputs, 1)
+def _answers(prediction: Prediction) -> Tensor:
+    """Probabilities or means, (n, ...)."""
+    return prediction.probs if isinstance(prediction, ClassPrediction) else prediction.mean

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from bayesieve.assess.evaluate import Evaluation, evaluate
 from bayesieve.assess.metrics import interval_coverage, reliability_bins, risk_coverage
-from bayesieve.assess.metrics.regression import half_width
 from bayesieve.assess.predict import ClassPrediction, RealPrediction
+from bayesieve.core.likelihoods import RealLikelihood
 from bayesieve.core.posterior import Samples, has_spread, posterior_of
 from bayesieve.data import DataSet
 from bayesieve.data.pixels import PixelScale
@@ -77,8 +77,8 @@ def _of_classes(prediction: ClassPrediction, labels: Tensor) -> Json:
 def _of_numbers(prediction: RealPrediction, data: DataSet) -> Json:
     mean, std = prediction.mean.cpu(), prediction.std.cpu()
     targets = data.test.y.reshape(mean.shape)
-    df = prediction.df
-    found = [interval_coverage(mean, std, targets, level, df) for level in _LEVELS]
+    likelihood = prediction.likelihood
+    found = [interval_coverage(mean, std, targets, level, likelihood) for level in _LEVELS]
     gap = (mean - targets).abs().mean(-1) * float(data.test.target_std.double().mean())
     coverage, risk = risk_coverage(std.mean(-1), gap)
     some = _spread_out(len(coverage), _MOST_POINTS)
@@ -92,19 +92,20 @@ def _of_numbers(prediction: RealPrediction, data: DataSet) -> Json:
             "target": rounded(unit(targets)[dots, 0], 5),
             "mean": rounded(unit(mean)[dots, 0], 5),
             "std": rounded(spread[dots], 4),
-            "factor_90": factor_90(df),
+            "factor_90": factor_90(likelihood),
         },
     }
 
 
-def factor_90(df: float | None) -> float:
-    """Half-width of the central 90 % interval in standard deviations; `df` of Student-t noise.
+def factor_90(likelihood: RealLikelihood) -> float:
+    """Half-width of the central 90 % interval in standard deviations.
 
     Example:
-        >>> factor_90(None), factor_90(4.0)
+        >>> from bayesieve.core.likelihoods import Gaussian, StudentT
+        >>> factor_90(Gaussian()), factor_90(StudentT(df=4.0))
         (1.64485, 1.50744)
     """
-    return round(half_width(0.9, df), 5)
+    return round(likelihood.half_width(0.9), 5)
 
 
 def confusion(evaluation: Evaluation) -> list[list[int]] | None:

@@ -13,14 +13,7 @@ from torch import Tensor, nn
 from bayesieve import nets
 from bayesieve.checks import check_fraction, check_positive, check_seed, did_you_mean
 from bayesieve.core.layout import Roles
-from bayesieve.core.likelihoods import (
-    Bernoulli,
-    Categorical,
-    Gaussian,
-    Heteroscedastic,
-    Likelihood,
-    StudentT,
-)
+from bayesieve.core.likelihoods import Likelihood, LikelihoodName, likelihood_class, name_of
 from bayesieve.core.network import Network
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import named_tensors
@@ -163,9 +156,8 @@ def split_off(config: RunConfig, train: Examples) -> tuple[Examples, Examples | 
 
 def build_module(config: NetConfig, data: DataSet, seed: int) -> nn.Module:
     """The network with initial weights that depend on the seed alone."""
-    n_outputs = 1 if config.likelihood == "bernoulli" else data.n_outputs
-    if config.likelihood == "heteroscedastic":  # a mean and a log std for each target
-        n_outputs *= 2
+    kind = likelihood_class(config.likelihood or _usual_likelihood(data))
+    n_outputs = kind.configured().n_outputs(data.n_outputs)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build_net(config.name, data, n_outputs).to(getattr(torch, config.dtype))
@@ -173,26 +165,22 @@ def build_module(config: NetConfig, data: DataSet, seed: int) -> nn.Module:
 
 def build_likelihood(config: NetConfig, data: DataSet) -> Likelihood:
     """The likelihood asked for, else the one of the task."""
-    name = config.likelihood or ("gaussian" if data.task == "regression" else "categorical")
-    task = "classification" if name in ("categorical", "bernoulli") else "regression"
-    if task != data.task:
+    name = config.likelihood or _usual_likelihood(data)
+    kind = likelihood_class(name)
+    if kind.task != data.task:
         raise UsageError(
-            f"--likelihood {name} is for {task}, but {data.name} is a {data.task}. Leave it out; "
-            f"a table can be read as the other with --task {task}."
+            f"--likelihood {name} is for {kind.task}, but {data.name} is a {data.task}. Leave it "
+            f"out; a table can be read as the other with --task {kind.task}."
         )
-    if name in ("gaussian", "student-t"):
-        learned = config.noise_std is None if config.learn_noise is None else config.learn_noise
-        noise = 1.0 if config.noise_std is None else config.noise_std
-        return Gaussian(noise, learned) if name == "gaussian" else StudentT(noise, learned=learned)
-    if name == "heteroscedastic":
-        if config.learn_noise is not None:
-            raise UsageError(
-                "--learn-noise: heteroscedastic noise comes from the network; remove it."
-            )
-        return Heteroscedastic() if config.noise_std is None else Heteroscedastic(config.noise_std)
-    if config.noise_std is not None or config.learn_noise is not None:
+    if not kind.noise and (config.noise_std is not None or config.learn_noise is not None):
         raise UsageError(f"--noise-std and --learn-noise are for real targets, not {name}.")
-    return Bernoulli() if name == "bernoulli" else Categorical()
+    if "learned" not in kind.noise and config.learn_noise is not None:
+        raise UsageError(f"--learn-noise: {name} noise comes from the network; remove it.")
+    return kind.configured(config.noise_std, config.learn_noise)
+
+
+def _usual_likelihood(data: DataSet) -> LikelihoodName:
+    return "gaussian" if data.task == "regression" else "categorical"
 
 
 def build_roles(config: NetConfig) -> Roles:
@@ -281,16 +269,10 @@ def _with_centring(config: RunConfig) -> RunConfig:
 
 
 def _resolve_net(config: NetConfig, likelihood: Likelihood) -> NetConfig:
-    if isinstance(likelihood, Gaussian):
-        noise, learned = likelihood.noise_std, likelihood.learned
-        return replace(config, likelihood="gaussian", noise_std=noise, learn_noise=learned)
-    if isinstance(likelihood, StudentT):
-        noise, learned = likelihood.scale, likelihood.learned
-        return replace(config, likelihood="student-t", noise_std=noise, learn_noise=learned)
-    if isinstance(likelihood, Heteroscedastic):
-        return replace(config, likelihood="heteroscedastic", noise_std=likelihood.noise_std)
-    name: Any = "bernoulli" if isinstance(likelihood, Bernoulli) else "categorical"
-    return replace(config, likelihood=name)
+    settings = likelihood.settings()
+    noise, learned = settings.get("noise_std"), settings.get("learned")
+    name = name_of(likelihood)
+    return replace(config, likelihood=name, noise_std=noise, learn_noise=learned)
 
 
 def choose_device(name: str) -> torch.device:
@@ -453,7 +435,7 @@ def check_plan(plan: Plan) -> None:
         if isinstance(value, tuple) and len(value) != training.n_models:
             flag = flag_of("engine", name)
             raise UsageError(f"{flag} has {len(value)} numbers; --n-models is {training.n_models}.")
-    if training.distill is not None and not isinstance(plan.problem.likelihood, Categorical):
+    if training.distill is not None and not plan.problem.likelihood.soft_targets:
         raise UsageError("--distill needs a categorical likelihood.")
     state: Any = plan.engine.init(  # an engine that cannot take the network says so here
         plan.problem, torch.Generator().manual_seed(0), training.n_models

@@ -9,7 +9,6 @@ from bayesieve.assess.evaluate import Evaluation, evaluate
 from bayesieve.assess.predict import ClassPrediction
 from bayesieve.core.posterior import SparseModel
 from bayesieve.deliver.bundle import save_bundle, stored_bytes
-from bayesieve.deliver.likelihood_json import likelihood_from_json, likelihood_to_json
 from bayesieve.deliver.serving import as_point
 from bayesieve.errors import UsageError
 from bayesieve.runs.config import RECORD, to_dict
@@ -30,9 +29,7 @@ def compact_run(source: RunFolder, out: Path, *, posterior: bool, force: bool) -
         )
     test = run.data.test
     small: Any = compact(sparse, test.x[:64])
-    row = likelihood_to_json(None, sparse.posterior)
-    likelihood = likelihood_from_json(row, run.data.classes)
-    assert likelihood is not None
+    likelihood = sparse.network.likelihood_at(sparse.posterior.mean)
     masked, compacted = evaluate(sparse, test), evaluate(as_point(small, likelihood), test)
     result: dict[str, Any] = {}
     if source.finished and isinstance(source.read("metrics.json").get("dense"), dict):

@@ -18,6 +18,7 @@ from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from bayesieve.checks import did_you_mean
+from bayesieve.core.likelihoods import LikelihoodName
 from bayesieve.engines.recipes import EngineConfig as EngineConfig
 from bayesieve.engines.recipes import setting
 from bayesieve.errors import UsageError
@@ -27,7 +28,6 @@ COMMAND_LINE = "command line"
 _C = TypeVar("_C")
 _WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 Score = Literal["snr", "inclusion", "evidence", "magnitude", "second-moment"]
-LikelihoodName = Literal["categorical", "bernoulli", "gaussian", "student-t", "heteroscedastic"]
 
 
 @dataclass(frozen=True)

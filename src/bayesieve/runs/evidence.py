@@ -8,7 +8,6 @@ from typing import Any, Final
 from safetensors import SafetensorError, safe_open
 
 from bayesieve.checks import check_choice, check_fraction
-from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.posterior import Factorised, Posterior, SparseModel
 from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
@@ -113,7 +112,7 @@ def sieve_trained(data: DataConfig, net: NetConfig, way: Way, device: str) -> tu
     engine = EngineConfig(name="flat-vi", start="module")
     training = TrainingConfig(seed=way.seed, device=device)
     plan = make_plan(RunConfig(data=data, net=net, engine=engine, training=training))
-    if isinstance(plan.problem.likelihood, Gaussian):
+    if plan.problem.likelihood.normal_noise is not None:
         # Trained weights come without a noise level, and curvature is in its units.
         known = replace(net, noise_std=residual(plan.problem), learn_noise=True)
         plan = make_plan(RunConfig(data=data, net=known, engine=engine, training=training))

@@ -17,7 +17,7 @@ from bayesieve.deliver.bundle import (
     read_bundle,
     save_bundle,
 )
-from bayesieve.deliver.likelihood_json import likelihood_from_json, likelihood_to_json
+from bayesieve.deliver.likelihood_json import likelihood_from_json
 from bayesieve.errors import UsageError
 from bayesieve.runs.bundle import provenance
 from bayesieve.runs.bundles import is_bundle_folder
@@ -70,8 +70,7 @@ def read_source(path: Path, *, masked_ok: bool) -> Exported:
         "feature_names": run.data.feature_names,
         "config": provenance(run, folder),
     }
-    row = likelihood_to_json(None, posterior)
-    likelihood = likelihood_from_json(row, run.data.classes)
+    likelihood = posterior.network.likelihood_at(posterior.mean)
     return Exported(module, run.data.test.x[:64], posterior, True, options, likelihood)
 
 

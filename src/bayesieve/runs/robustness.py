@@ -17,6 +17,7 @@ from bayesieve.assess.robustness import (
     pgd_curve,
     rotation_curve,
 )
+from bayesieve.core.likelihoods import likelihood_class
 from bayesieve.core.posterior import posterior_of
 from bayesieve.data.pixels import PixelScale
 from bayesieve.errors import UsageError
@@ -59,7 +60,8 @@ def attack_run(
 ) -> tuple[dict[str, Any], Path | None]:
     """Measure every curve; write attack.json and the picture; the numbers and the picture."""
     config = folder.read_config()
-    if config.net.likelihood not in ("categorical", "bernoulli"):
+    name = config.net.likelihood
+    if name is None or likelihood_class(name).task == "regression":
         raise UsageError(f"attack needs class labels; {folder.path} is a regression.")
     run = load_run(folder, member=member, device=device)
     scale = _scale_of(run, folder.path)

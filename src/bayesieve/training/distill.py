@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bayesieve.checks import check_fraction
-from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.posterior import Posterior
 from bayesieve.core.problem import Problem
 
@@ -31,7 +30,7 @@ def soften(problem: Problem, teachers: Sequence[Posterior], weight: float = 0.5)
 
 def _check(problem: Problem, weight: float) -> None:
     check_fraction("soften", weight=weight)
-    if not isinstance(problem.likelihood, Categorical) or problem.y.is_floating_point():
+    if not problem.likelihood.soft_targets or problem.y.is_floating_point():
         raise ValueError("soften: self-distillation needs a Categorical likelihood and labels.")
 
 

@@ -3,9 +3,10 @@
     q(w) = N(ŵ, (F + 1/τ²)⁻¹),   F = Σ_n Σ_r (Jₙᵀ v_{nr})²                               (L1, L2)
 
 with Jₙ the Jacobian of the outputs and v the columns of a square root of the likelihood's
-information: √p_c (e_c - p) for classes, √(p(1-p)) e for yes-or-no outputs, e / noise_std for real
-ones. For these likelihoods F is the diagonal of the generalised Gauss-Newton matrix. With sampled
-labels one random v per example, of mean square vvᵀ, takes the place of the sum.
+information, `Likelihood.curvature`: √p_c (e_c - p) for classes, √(p(1-p)) e for yes-or-no outputs,
+e / noise_std for normal noise. For these likelihoods F is the diagonal of the generalised
+Gauss-Newton matrix. With sampled labels one random v per example, of mean square vvᵀ, takes the
+place of the sum.
 
 Reference: MacKay (1992), also for τ from the data. Equations: docs/theory/bmr.md.
 """
@@ -19,7 +20,6 @@ from torch import Generator, Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bayesieve.checks import check_choice, check_positive
-from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from bayesieve.core.posterior import Factorised, Posterior
 from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
@@ -50,6 +50,7 @@ def laplace(
         seed: of the sampled labels.
 
     Example:
+        >>> from bayesieve.core.likelihoods import Gaussian
         >>> x, model = torch.full((4, 1), 2.0), torch.nn.Linear(1, 1, bias=False)
         >>> problem = Problem(model, Gaussian(noise_std=0.5), (x, torch.zeros(4)))
         >>> std = laplace(problem, prior=Normal(1.0), labels="exact").std.item()
@@ -101,8 +102,7 @@ def _squares(
         network.skeleton.eval()
         for x in problem.x.split(batch_size):
             outputs = network.outputs(w[None], x, buffers)[0].flatten(1)
-            extra = network.split(w)[1]
-            for v in roots(problem.likelihood, outputs, extra, generator):
+            for v in problem.likelihood.curvature(outputs, network.numbers(w), generator):
                 per_example = per_example or _together_if_possible(single, w, x, v)
                 yield per_example(w, x, v).double().square().sum(0)
 
@@ -133,41 +133,6 @@ def _in_turn(single: Callable[..., Tensor], w: Tensor, x: Tensor, v: Tensor) -> 
             f"laplace: the gradient of a single example failed ({reason}). The network must take "
             "batches of one; use FlatVI or SBNN instead."
         ) from error
-
-
-def roots(
-    likelihood: Likelihood, outputs: Tensor, extra: dict[str, Tensor], generator: Generator | None
-) -> Iterator[Tensor]:
-    """Vectors v, each (n, outputs), with Σ vvᵀ (or its mean) the information of the outputs."""
-    if isinstance(likelihood, Categorical):
-        p = outputs.softmax(1)
-        if generator is not None:
-            label = torch.multinomial(p, 1, generator=generator)
-            yield torch.zeros_like(p).scatter_(1, label, 1.0) - p
-            return
-        for c in range(p.shape[1]):
-            unit = torch.zeros_like(p)
-            unit[:, c] = 1
-            yield p[:, c : c + 1].sqrt() * (unit - p)
-        return
-    if isinstance(likelihood, Bernoulli):
-        p = outputs.sigmoid()
-        size = (p * (1 - p)).sqrt()
-    elif isinstance(likelihood, Gaussian):
-        noise = torch.as_tensor(likelihood.log_noise(extra), dtype=outputs.dtype).neg().exp()
-        size = torch.ones_like(outputs) * noise.to(outputs.device)
-    else:
-        raise UnsupportedModelError(
-            f"laplace: the likelihood must be Categorical, Bernoulli or Gaussian, got "
-            f"{type(likelihood).__name__}."
-        )
-    if generator is not None:
-        yield size * torch.empty_like(size).normal_(generator=generator)
-        return
-    for c in range(size.shape[1]):
-        root = torch.zeros_like(size)
-        root[:, c] = size[:, c]
-        yield root
 
 
 def fitted_width(mean: Tensor, information: Tensor) -> float:

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from bayesieve.core.batch import ExamplesLike
-from bayesieve.core.likelihoods import Bernoulli, Extra, Likelihood, RealLikelihood
 from bayesieve.core.posterior import Posterior
 from bayesieve.core.problem import Problem
 from bayesieve.core.rows import Rows
@@ -17,14 +16,14 @@ def mean_scores(
 ) -> tuple[float, float]:
     """Negative log-likelihood per example, and error or root-mean-square error, at the mean."""
     w = posterior.mean
-    extra = problem.network.split(w)[1]
+    numbers = problem.network.numbers(w)
     total, wrong = 0.0, 0.0
     for start in range(0, len(x), 4096):
         part = slice(start, start + 4096)
         own_x, own_y = x[part].to(problem.device), y[part].to(problem.device)
         output = problem.network.outputs(w[None], own_x, posterior.buffers)[0]
-        total -= problem.likelihood.log_prob(output, own_y, extra).sum().item()
-        wrong += _mistakes(problem.likelihood, output, own_y, extra).sum().item()
+        total -= problem.likelihood.log_prob(output, own_y, numbers).sum().item()
+        wrong += problem.likelihood.mistakes(output, own_y, numbers).sum().item()
     mean = wrong / len(x)
     return total / len(x), mean if problem.likelihood.task == "classification" else mean**0.5
 
@@ -37,7 +36,7 @@ def member_scores(
     w = torch.stack([own.mean for own in members])
     names = members[0].buffers
     buffers = {name: torch.stack([own.buffers[name] for own in members]) for name in names}
-    extra = network.split(w)[1]
+    numbers = network.numbers(w)
     rows = rows.to(data.x.device)
     weights = torch.ones(rows.index.shape) if rows.weight is None else rows.weight
     total = w.new_zeros(len(w), dtype=torch.float64)
@@ -46,27 +45,12 @@ def member_scores(
         y, weight = data.y[index].to(device), weight.to(device)
         output = network.member_outputs(w, data.x[index].to(device), buffers)
         for i in range(len(w)):
-            own = {name: value[i] for name, value in extra.items()}
+            own = {name: value[i] for name, value in numbers.items()}
             log_prob = problem.likelihood.log_prob(output[i], y[i], own)
             total[i] -= (log_prob * weight[i]).sum()
-            wrong[i] += (_mistakes(problem.likelihood, output[i], y[i], own) * weight[i]).sum()
+            wrong[i] += (problem.likelihood.mistakes(output[i], y[i], own) * weight[i]).sum()
         count += weight.sum(1)
     count = count.clamp(min=1e-12)
     nll, mean = total / count, wrong / count
     error = mean if problem.likelihood.task == "classification" else mean.sqrt()
     return nll.tolist(), error.tolist()
-
-
-def _mistakes(likelihood: Likelihood, output: Tensor, y: Tensor, extra: Extra) -> Tensor:
-    """The squared error of each example, or its share of wrong labels, (n,)."""
-    n = len(y)
-    if isinstance(likelihood, RealLikelihood):
-        own = {name: value[None] for name, value in extra.items()}
-        mean = likelihood.moments(output[None], own)[0][0]
-        return (mean - y.reshape(n, -1)).square().mean(1)
-    if isinstance(likelihood, Bernoulli):
-        wrong = output.reshape(n, -1).gt(0) != y.reshape(n, -1).bool()
-    else:
-        labels = y.argmax(-1) if y.is_floating_point() else y
-        wrong = (output.argmax(-1) != labels).reshape(n, -1)
-    return wrong.double().mean(1)

@@ -26,7 +26,7 @@ from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.nets.modes import modes_kept
-from bayesieve.training.laplace import check_counted_once, fitted_width, roots
+from bayesieve.training.laplace import check_counted_once, fitted_width
 
 _DIAGONAL = "Use the diagonal one: `laplace`, or `sieve --curvature diagonal`."
 
@@ -216,7 +216,7 @@ def _add(
         sums[name].gram = sums[name].gram + rows.T @ rows
         sums[name].n += len(rows)
     ends = [outputs[name][0] for name in layers]
-    vectors = list(roots(problem.likelihood, result.detach(), extra, generator))
+    vectors = list(problem.likelihood.curvature(result.detach(), extra, generator))
     for i, v in enumerate(vectors):
         with torch.enable_grad():
             total = (result * v).sum()

@@ -13,7 +13,6 @@ from sklearn import metrics as sk
 from torch import Tensor
 
 from bayesieve.assess.metrics import (
-    half_width,
     interval,
     interval_coverage,
     log_likelihood_mixture,
@@ -22,6 +21,7 @@ from bayesieve.assess.metrics import (
     predictive_moments,
     rmse,
 )
+from bayesieve.core.likelihoods import StudentT
 
 
 def _normal(seed: int, *shape: int) -> Tensor:
@@ -63,17 +63,18 @@ def test_mixture_likelihood_of_several_outputs_is_joint(layout: str) -> None:
 @pytest.mark.parametrize("df", [2.5, 4.0, 30.0])
 def test_student_t_noise_agrees_with_scipy(df: float) -> None:
     means, targets, std = _normal(0, 5, 8), _normal(1, 8), 0.7
-    scale = std * math.sqrt((df - 2) / df)
+    scale, family = std * math.sqrt((df - 2) / df), StudentT(df=df)
     log_density = stats.t.logpdf(targets.numpy(), df, means.numpy(), scale)
     expected = (logsumexp(log_density, axis=0) - math.log(5)).mean()
-    assert log_likelihood_mixture(means, std, targets, df) == pytest.approx(expected, rel=1e-12)
-    assert half_width(0.8, df) * std == pytest.approx(stats.t.ppf(0.9, df, scale=scale), rel=1e-9)
-    lower, upper = interval(means[0], torch.full((8,), std), 0.8, df)
-    assert mean_interval_width(torch.full((8,), std), 0.8, df) == pytest.approx(
+    assert log_likelihood_mixture(means, std, targets, family) == pytest.approx(expected, rel=1e-12)
+    half = stats.t.ppf(0.9, df, scale=scale)
+    assert family.half_width(0.8) * std == pytest.approx(half, rel=1e-9)
+    lower, upper = interval(means[0], torch.full((8,), std), 0.8, family)
+    assert mean_interval_width(torch.full((8,), std), 0.8, family) == pytest.approx(
         float((upper - lower).mean())
     )
     inside = (lower <= targets) & (targets <= upper)
-    found = interval_coverage(means[0], torch.full((8,), std), targets, 0.8, df)
+    found = interval_coverage(means[0], torch.full((8,), std), targets, 0.8, family)
     assert found == pytest.approx(float(inside.double().mean()))
 
 

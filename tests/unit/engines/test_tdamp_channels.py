@@ -21,7 +21,7 @@ from bayesieve.engines.tdamp.channels import (
     star_channel,
     truncated,
 )
-from bayesieve.engines.tdamp.observing import Observation
+from bayesieve.engines.tdamp.observing import observe
 
 F64 = torch.float64
 
@@ -198,12 +198,12 @@ def test_no_class_is_pulled_harder_than_a_logit(far):
     omega, var = torch.tensor([[-far, far, 0.0]], dtype=F64), torch.full((1, 3), 0.2, dtype=F64)
     label, none = torch.tensor([0]), torch.ones(1, 1, dtype=F64)
     free = star_channel(omega, var, label, PROBIT_VARIANCE)
-    found = Observation(Categorical(), label, none, (1, 3))(omega, var)
+    found = observe(Categorical(), label, none, (1, 3))(omega, var)
     steepest = max(free.g.abs().max().item(), 1.0)
     assert (steepest > 1) is (far > 1)
     for ours, theirs in zip(found, free, strict=True):
         torch.testing.assert_close(ours, theirs / steepest)
-    binary = Observation(Bernoulli(), torch.zeros(1, 1, dtype=F64), none, (1, 1))
+    binary = observe(Bernoulli(), torch.zeros(1, 1, dtype=F64), none, (1, 1))
     assert binary(omega[:, 1:2], var[:, :1]).g.abs().max() <= 1
 
 

@@ -13,7 +13,7 @@ from bayesieve.core.problem import Problem
 from bayesieve.engines.tdamp import TDAMP
 from bayesieve.engines.tdamp.convolution import Window, as_images, as_rows
 from bayesieve.engines.tdamp.damp import Layer, batch_score
-from bayesieve.engines.tdamp.observing import Observation
+from bayesieve.engines.tdamp.observing import observe
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.sieve.compact import compact
 from problems import normal, seeded
@@ -57,7 +57,7 @@ def scores_of(layers, shapes, x, y):
     for i, (name, shape) in enumerate(shapes.items()):
         mean[name] = 0.4 * normal(1, *shape, seed=10 + i)
         var[name] = 0.05 * normal(1, *shape, seed=20 + i).square()
-    seen = Observation(Categorical(), y, torch.ones(1, 1, dtype=F64), (len(y), 3))
+    seen = observe(Categorical(), y, torch.ones(1, 1, dtype=F64), (len(y), 3))
     return batch_score(layers, mean, var, x, seen), mean, var
 
 
@@ -75,7 +75,7 @@ def test_two_convolutions_send_what_their_unrolled_layers_send():
     for own, values in zip(dense, (mean, var), strict=True):
         own["a0"] = values["a0"].repeat_interleave(20, 1)  # one bias at 20 positions
         own |= {name: values[name] for name in ("c", "c0")}
-    seen = Observation(Categorical(), y, torch.ones(1, 1, dtype=F64), (4, 3))
+    seen = observe(Categorical(), y, torch.ones(1, 1, dtype=F64), (4, 3))
     expected = batch_score(plain, *dense, x.flatten(1), seen)
     torch.testing.assert_close(found.output.mean, expected.output.mean)
     torch.testing.assert_close(found.output.var, expected.output.var)

@@ -21,7 +21,7 @@ from bayesieve.engines.tdamp.elimination import (
     spd_inverse,
     without,
 )
-from bayesieve.engines.tdamp.observing import Observation
+from bayesieve.engines.tdamp.observing import observe
 from bayesieve.nets import mlp
 from bayesieve.training.fit import fit
 from bayesieve.training.options import Validation
@@ -128,7 +128,7 @@ def test_grams_of_a_deep_network_have_the_shapes_of_its_hidden_layers():
     state = engine.init(problem, seeded(0))
     mean, var = (problem.layout.unflatten(normal(1, problem.layout.size, seed=s).abs())
                  for s in (9, 10))  # fmt: skip
-    seen = Observation(problem.likelihood, problem.y, state.noise, (20, 3))
+    seen = observe(problem.likelihood, problem.y, state.noise, (20, 3))
     sweep = batch_score(state.wiring.layers, mean, var, problem.x, seen, joint=True)
     assert [tuple(gram.shape) for gram in sweep.grams] == [(1, 7, 7), (1, 6, 6)]
     for gram in sweep.grams:

@@ -22,7 +22,6 @@ from bayesieve.assess.metrics.classification import (
 )
 from bayesieve.assess.metrics.ranking import aurc, auroc, risk_coverage, standard_error
 from bayesieve.assess.metrics.regression import (
-    half_width,
     interval,
     interval_coverage,
     log_likelihood_mixture,
@@ -58,7 +57,6 @@ __all__ = [
     "ece",
     "error",
     "expected_entropy",
-    "half_width",
     "interval",
     "interval_coverage",
     "log_likelihood_mixture",

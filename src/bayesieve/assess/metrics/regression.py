@@ -2,21 +2,22 @@
 
 The predictive density of one target (a vector of m outputs, independent given the weights) is
 
-    p(y) = (1/S) Σ_s Π_j N(y_j; mean_sj, noise_std_j²)
+    p(y) = (1/S) Σ_s Π_j p(y_j; mean_sj, noise_std_j)
 
-whose variance splits into noise (aleatoric) and spread of the means (epistemic). Intervals are
-those of the Gaussian (or, for Student-t noise, the Student-t) with the same mean and variance.
+with p normal unless another likelihood is named. Its variance splits into noise (aleatoric) and
+spread of the means (epistemic). Intervals are those of p with the mean and variance of the mixture.
 """
 
 import math
-from statistics import NormalDist
 
 import torch
-from scipy.special import stdtrit
 from torch import Tensor
 
 from bayesieve.assess.metrics.inputs import check_same_shape
-from bayesieve.checks import check_fraction
+from bayesieve.core.likelihoods import Gaussian, RealLikelihood
+from bayesieve.core.likelihoods.prediction import mixture_moments
+
+_NORMAL = Gaussian()
 
 
 def rmse(mean: Tensor, targets: Tensor) -> float:
@@ -42,7 +43,10 @@ def mae(mean: Tensor, targets: Tensor) -> float:
 
 
 def log_likelihood_mixture(
-    sample_means: Tensor, noise_std: float | Tensor, targets: Tensor, df: float | None = None
+    sample_means: Tensor,
+    noise_std: float | Tensor,
+    targets: Tensor,
+    likelihood: RealLikelihood = _NORMAL,
 ) -> float:
     """Mean over examples of log (1/S) Σ_s p(y; mean_s, noise_std), nats per example.
 
@@ -52,7 +56,7 @@ def log_likelihood_mixture(
         noise_std: a number, shape (m,), or any shape of as many axes as `sample_means` that
             broadcasts to it.
         targets: shape (N,) or (N, m).
-        df: degrees of freedom of Student-t noise of that standard deviation; None is Gaussian.
+        likelihood: the family of the noise.
 
     Example:
         >>> draws = torch.tensor([[0.0], [2.0]])
@@ -61,13 +65,7 @@ def log_likelihood_mixture(
     """
     sample_means, noise = _check_draws("log_likelihood_mixture", sample_means, noise_std)
     _, targets = check_same_shape("log_likelihood_mixture", draw=sample_means[0], targets=targets)
-    scaled = (targets - sample_means) / noise
-    if df is None:
-        log_density = -0.5 * scaled.square() - noise.log() - 0.5 * math.log(2 * math.pi)
-    else:  # of a t whose scale is noise · √((df - 2) / df)
-        half = 0.5 * (df + 1)
-        constant = math.lgamma(half) - math.lgamma(df / 2) - 0.5 * math.log(math.pi * (df - 2))
-        log_density = constant - noise.log() - half * (scaled.square() / (df - 2)).log1p()
+    log_density = likelihood.log_density(targets, sample_means, noise)
     if log_density.ndim == 3:
         log_density = log_density.sum(-1)
     n_draws = sample_means.shape[0]
@@ -87,12 +85,11 @@ def predictive_moments(
         (1.0, 0.5, 1.0)
     """
     sample_means, noise = _check_draws("predictive_moments", sample_means, noise_std)
-    aleatoric = noise.expand_as(sample_means).square().mean(0).sqrt()
-    return sample_means.mean(0), aleatoric, sample_means.std(0, correction=0)
+    return mixture_moments(sample_means, noise)
 
 
 def interval(
-    mean: Tensor, std: Tensor, level: float, df: float | None = None
+    mean: Tensor, std: Tensor, level: float, likelihood: RealLikelihood = _NORMAL
 ) -> tuple[Tensor, Tensor]:
     """Lower and upper end of the central interval that holds `level` of the mass.
 
@@ -100,21 +97,25 @@ def interval(
         mean: any shape.
         std: same shape.
         level: strictly between 0 and 1.
-        df: degrees of freedom of a Student-t with this standard deviation; None is a Gaussian.
+        likelihood: the family, with this mean and standard deviation.
 
     Example:
         >>> lower, upper = interval(torch.zeros(1), torch.ones(1), 0.9)
         >>> round(lower.item(), 3), round(upper.item(), 3)
         (-1.645, 1.645)
     """
-    half = half_width(level, df)
+    half = likelihood.half_width(level)
     mean, std = check_same_shape("interval", mean=mean, std=std)
     _check_std("interval", "std", std)
     return mean - half * std, mean + half * std
 
 
 def interval_coverage(
-    mean: Tensor, std: Tensor, targets: Tensor, level: float, df: float | None = None
+    mean: Tensor,
+    std: Tensor,
+    targets: Tensor,
+    level: float,
+    likelihood: RealLikelihood = _NORMAL,
 ) -> float:
     """Share of targets inside the central interval; near `level` for a calibrated model.
 
@@ -123,37 +124,20 @@ def interval_coverage(
         >>> interval_coverage(mean, std, targets, level=0.9)
         0.75
     """
-    lower, upper = interval(mean, std, level, df)
+    lower, upper = interval(mean, std, level, likelihood)
     _, targets = check_same_shape("interval_coverage", mean=mean, targets=targets)
     return float(((lower <= targets) & (targets <= upper)).double().mean())
 
 
-def mean_interval_width(std: Tensor, level: float, df: float | None = None) -> float:
+def mean_interval_width(std: Tensor, level: float, likelihood: RealLikelihood = _NORMAL) -> float:
     """Mean length of the central interval, in the unit of the targets.
 
     Example:
         >>> round(mean_interval_width(torch.tensor([1.0, 3.0]), level=0.9), 3)  # 2 * 2 * 1.645
         6.579
     """
-    lower, upper = interval(torch.zeros_like(std), std, level, df)
+    lower, upper = interval(torch.zeros_like(std), std, level, likelihood)
     return float((upper - lower).mean())
-
-
-def half_width(level: float, df: float | None = None) -> float:
-    """Half of the central interval that holds `level`, in standard deviations.
-
-    Args:
-        level: strictly between 0 and 1.
-        df: degrees of freedom, > 2, of a Student-t; None is a Gaussian.
-
-    Example:
-        >>> round(half_width(0.9), 4), round(half_width(0.9, df=4.0), 4)
-        (1.6449, 1.5074)
-    """
-    check_fraction("interval", open_ends=True, level=level)
-    if df is None:
-        return NormalDist().inv_cdf((1 + level) / 2)
-    return float(stdtrit(df, (1 + level) / 2)) / math.sqrt(df / (df - 2))
 
 
 def _check_draws(

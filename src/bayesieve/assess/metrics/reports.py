@@ -29,6 +29,9 @@ from bayesieve.assess.metrics.uncertainty import (
     predictive_entropy,
     predictive_log_probs,
 )
+from bayesieve.core.likelihoods import Gaussian, RealLikelihood
+
+_NORMAL = Gaussian()
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,7 @@ def regression_report(
     noise_std: float | Tensor,
     targets: Tensor,
     target_std: float | Tensor = 1.0,
-    df: float | None = None,
+    likelihood: RealLikelihood = _NORMAL,
 ) -> RegressionReport:
     """Summarise posterior draws of the mean against targets, in original units.
 
@@ -153,7 +156,7 @@ def regression_report(
         noise_std: standardised; see `log_likelihood_mixture`.
         targets: standardised in the same way, shape (N, m) or (N,).
         target_std: what the targets were divided by: a number, or one per output, shape (m,).
-        df: degrees of freedom of Student-t noise; None is Gaussian.
+        likelihood: the family of the noise.
 
     Example:
         >>> draws = torch.tensor([[[0.0], [1.0]], [[2.0], [1.0]]])
@@ -167,7 +170,7 @@ def regression_report(
         moment * scale for moment in predictive_moments(sample_means, noise_std)
     )
     # y = scale * z gives p(y) = p(z) / Π_j scale_j
-    log_lik = log_likelihood_mixture(sample_means, noise_std, targets, df)
+    log_lik = log_likelihood_mixture(sample_means, noise_std, targets, likelihood)
     log_lik -= float(scale.log().sum())
     targets = targets.detach().double() * scale
     total = (aleatoric.square() + epistemic.square()).sqrt()
@@ -176,8 +179,8 @@ def regression_report(
         mae=mae(mean, targets),
         log_lik=log_lik,
         nll=-log_lik,
-        coverage_90=interval_coverage(mean, total, targets, 0.9, df),
-        interval_width_90=mean_interval_width(total, 0.9, df),
+        coverage_90=interval_coverage(mean, total, targets, 0.9, likelihood),
+        interval_width_90=mean_interval_width(total, 0.9, likelihood),
         aleatoric_std=float(aleatoric.mean()),
         epistemic_std=float(epistemic.mean()),
         n_examples=len(targets),

@@ -1,27 +1,21 @@
 """Likelihoods of class labels."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from bayesieve.checks import check_positive
-from bayesieve.core.likelihoods.protocol import Extra, Task
-
-
-class _Classes:
-    """What likelihoods of class labels share."""
-
-    @property
-    def task(self) -> Task:
-        """Class probabilities."""
-        return "classification"
-
-    def parameters(self) -> dict[str, Tensor]:
-        """Nothing is learned here."""
-        return {}
-
+from bayesieve.core.likelihoods.base import (
+    Channel,
+    ClassLikelihood,
+    Numbers,
+    diagonal_roots,
+    number,
+)
 
 _SUM_ERROR = 1e-3  # of the probabilities of a row
 
@@ -39,7 +33,7 @@ def _check_probabilities(target: Tensor) -> None:
 
 
 @dataclass(frozen=True)
-class Categorical(_Classes):
+class Categorical(ClassLikelihood):
     """Softmax over the last output axis; targets are class numbers or rows of probabilities.
 
     With probability rows the log density is Σ_c target_c log p_c, which is what training on
@@ -55,13 +49,16 @@ class Categorical(_Classes):
         [-0.6931471824645996, -2.079441547393799]
     """
 
+    channel: ClassVar[Channel | None] = "probit-product"
+    soft_targets: ClassVar[bool] = True
+
     class_weight: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.class_weight is not None:
             check_positive("Categorical", class_weight=self.class_weight)
 
-    def log_prob(self, output: Tensor, target: Tensor, extra: Extra) -> Tensor:
+    def log_prob(self, output: Tensor, target: Tensor, numbers: Numbers) -> Tensor:
         """Log density of each example, shape (n,); positions of a sequence are summed."""
         if target.is_floating_point():
             log_probs = F.log_softmax(output, -1)
@@ -115,9 +112,51 @@ class Categorical(_Classes):
                 f"{n_classes} outputs, got {low}..{high}."
             )
 
+    def log_probs(self, outputs: Tensor) -> Tensor:
+        """Log softmax, (S, n, C)."""
+        if outputs.dim() != 3:
+            raise ValueError(
+                "predict: class predictions need one row of outputs per input, got shape "
+                f"{tuple(outputs.shape[1:])} for {outputs.shape[1]} inputs."
+            )
+        return F.log_softmax(outputs, -1)
+
+    def mistakes(self, output: Tensor, target: Tensor, numbers: Numbers) -> Tensor:
+        """Share of positions with a wrong label, (n,)."""
+        labels = target.argmax(-1) if target.is_floating_point() else target
+        return (output.argmax(-1) != labels).reshape(len(target), -1).double().mean(1)
+
+    def curvature(
+        self, output: Tensor, numbers: Numbers, generator: Generator | None = None
+    ) -> Iterator[Tensor]:
+        """Yield √p_c (e_c - p) for each class c, or e_c - p for a label c drawn from p."""
+        p = output.softmax(1)
+        if generator is not None:
+            label = torch.multinomial(p, 1, generator=generator)
+            yield torch.zeros_like(p).scatter_(1, label, 1.0) - p
+            return
+        for c in range(p.shape[1]):
+            unit = torch.zeros_like(p)
+            unit[:, c] = 1
+            yield p[:, c : c + 1].sqrt() * (unit - p)
+
+    @classmethod
+    def from_dict(cls, row: Mapping[str, Any]) -> "Categorical":
+        """The likelihood of `to_dict`."""
+        values = row.get("class_weight")
+        if values is None:
+            return cls()
+        if not isinstance(values, list) or not values:
+            raise ValueError(f"class_weight must be a list of numbers, got {str(values)[:40]!r}.")
+        return cls(tuple(number({"class_weight": value}, "class_weight") for value in values))
+
+    def page(self) -> dict[str, Any]:
+        """A softmax."""
+        return {"output": "categorical"}
+
 
 @dataclass(frozen=True)
-class Bernoulli(_Classes):
+class Bernoulli(ClassLikelihood):
     """Sigmoid of each output; targets are 0 or 1, one per output (a last axis of 1 may lack).
 
     Args:
@@ -128,12 +167,14 @@ class Bernoulli(_Classes):
         -0.6931471824645996
     """
 
+    channel: ClassVar[Channel | None] = "probit"
+
     pos_weight: float = 1.0
 
     def __post_init__(self) -> None:
         check_positive("Bernoulli", pos_weight=self.pos_weight)
 
-    def log_prob(self, output: Tensor, target: Tensor, extra: Extra) -> Tensor:
+    def log_prob(self, output: Tensor, target: Tensor, numbers: Numbers) -> Tensor:
         """Log density of each example, shape (n,); several outputs are summed."""
         logits = output.reshape(len(output), -1)
         labels = target.reshape(len(output), -1).to(logits.dtype)
@@ -151,3 +192,37 @@ class Bernoulli(_Classes):
             )
         if not bool(((target == 0) | (target == 1)).all()):
             raise ValueError("Bernoulli: targets must be 0 or 1.")
+
+    def log_probs(self, outputs: Tensor) -> Tensor:
+        """Log probabilities of the classes 0 and 1, (S, n, 2)."""
+        logit = outputs.reshape(*outputs.shape[:2], -1)
+        if logit.shape[-1] != 1:
+            raise ValueError(
+                f"predict: class predictions of a Bernoulli need one output, got {logit.shape[-1]}."
+            )
+        return torch.cat([F.logsigmoid(-logit), F.logsigmoid(logit)], -1)
+
+    def mistakes(self, output: Tensor, target: Tensor, numbers: Numbers) -> Tensor:
+        """Share of outputs on the wrong side, (n,)."""
+        n = len(target)
+        return (output.reshape(n, -1).gt(0) != target.reshape(n, -1).bool()).double().mean(1)
+
+    def curvature(
+        self, output: Tensor, numbers: Numbers, generator: Generator | None = None
+    ) -> Iterator[Tensor]:
+        """Yield √(p (1 - p)) e for each output."""
+        p = output.sigmoid()
+        return diagonal_roots((p * (1 - p)).sqrt(), generator)
+
+    def n_outputs(self, n: int) -> int:
+        """One output for two classes."""
+        return 1
+
+    @classmethod
+    def from_dict(cls, row: Mapping[str, Any]) -> "Bernoulli":
+        """The likelihood of `to_dict`."""
+        return cls(number(row, "pos_weight", 1.0))
+
+    def page(self) -> dict[str, Any]:
+        """A sigmoid."""
+        return {"output": "bernoulli"}

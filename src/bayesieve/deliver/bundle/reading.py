@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from bayesieve.core.likelihoods import Likelihood
+from bayesieve.core.likelihoods import Likelihood, from_dict
 from bayesieve.core.posterior import Posterior
 from bayesieve.core.storage import read_tensors
 from bayesieve.deliver.bundle import posterior as stored
@@ -273,8 +273,9 @@ def check_classes(
         return
     n_outputs = outputs[-1] if len(outputs) > 1 else 1
     single = n_outputs == 1 and len(classes) == 2
-    is_other = likelihood is not None and likelihood.get("name") != "Bernoulli"
-    if n_outputs != len(classes) and (is_other or not single):
+    if single and likelihood is not None:
+        single = from_dict(likelihood).n_outputs(2) == 1
+    if n_outputs != len(classes) and not single:
         raise ValueError(
             f"the network has {n_outputs} outputs but there are {len(classes)} classes"
         )

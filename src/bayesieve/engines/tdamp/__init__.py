@@ -29,7 +29,6 @@ from torch import Generator, Tensor
 
 from bayesieve.checks import check_fraction, check_kind, check_not_negative, check_positive
 from bayesieve.core.batch import Batch, Metrics
-from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.network import EXTRA_PREFIX
 from bayesieve.core.posterior import Factorised, Posterior
 from bayesieve.core.priors import GroupSparse, normal_kl
@@ -37,7 +36,7 @@ from bayesieve.core.problem import Problem
 from bayesieve.core.state import Controls
 from bayesieve.engines.tdamp.damp import Message, absorb_, batch_score, cavity_
 from bayesieve.engines.tdamp.em import noise_residual
-from bayesieve.engines.tdamp.observing import Observation, check_likelihood
+from bayesieve.engines.tdamp.observing import check_likelihood, observe
 from bayesieve.engines.tdamp.passes import close_pass_
 from bayesieve.engines.tdamp.state import PassSettings, TDAMPState, kept, moments
 from bayesieve.engines.tdamp.wiring import Wiring, fan_in
@@ -132,7 +131,7 @@ class TDAMP:
         groups = zeros.new_ones(n_models, wiring.n_groups + 1)
         log_odds = groups * torch.tensor(self.prior.active_prob, dtype=torch.float64).logit()
         log_odds[:, -1] = torch.inf
-        noise = getattr(problem.likelihood, "noise_std", 1.0) ** 2
+        noise = (problem.likelihood.normal_noise or 1.0) ** 2
         scalar = zeros.new_zeros(())
         reached = torch.ones_like(zeros)
         reached[:, layout.n_bayesian :] = 0
@@ -210,14 +209,14 @@ class TDAMP:
             x = x.flatten(lead)
         n_outputs = layout.shapes[layout.names.index(state.wiring.layers[-1].weight)][0]
         shape = (*x.shape[:lead], n_outputs)
-        seen = Observation(problem.likelihood, batch.y, state.noise, shape)
+        seen = observe(problem.likelihood, batch.y, state.noise, shape)
         means, variances = layout.unflatten(mean), layout.unflatten(var)
         sweep = problem.kernel(batch_score)(
             state.wiring.layers, means, variances, x, seen, joint=self._settings.joint
         )
         for part, gram in zip(state.wiring.grams, sweep.grams, strict=False):
             state.gram[:, part] += gram.flatten(1)
-        if isinstance(problem.likelihood, Gaussian) and problem.likelihood.learned:
+        if problem.likelihood.parameters():  # the noise is learned
             noise = state.noise[..., None]
             residual = noise_residual(sweep.output.mean, sweep.output.var, seen.target, noise)
             state.residual += residual.mean(-1).sum(-1)[:, None]

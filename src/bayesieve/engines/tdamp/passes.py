@@ -5,7 +5,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.problem import Problem
 from bayesieve.engines.tdamp.damp import Message
 from bayesieve.engines.tdamp.em import noise_update, slab_update, sparsity_update
@@ -54,7 +53,7 @@ def close_pass_(problem: Problem, state: TDAMPState, settings: PassSettings, now
     moving = now if trained is None else now & trained
     set_(state.prior_linear, back.linear, moving)
     set_(state.prior_precision, back.precision, moving)
-    if isinstance(problem.likelihood, Gaussian) and problem.likelihood.learned:
+    if problem.likelihood.parameters():  # the noise is learned
         noise = noise_update(state.noise, state.residual / problem.n_data)
         set_(state.noise, noise, now & (state.passes > _LEARN_NOISE_AFTER))
     for total in (state.residual, state.seen, state.gram):

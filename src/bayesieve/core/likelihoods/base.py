@@ -1,0 +1,247 @@
+"""Base classes of likelihoods: every question the library asks one, with answers for most.
+
+A likelihood is a frozen dataclass without tensors. Numbers it learns (a noise level) are point
+parameters appended to the flat vector under `likelihood.<name>`, so engines need not know of them.
+Methods receive them as `numbers`. Outputs have the batch axis first; where S weight vectors are
+evaluated at once, their axis comes before it.
+
+A new likelihood derives from `ClassLikelihood` (then it needs `log_probs`) or `RealLikelihood`
+(`moments` and `log_density`), and has `log_prob`, `check` and, for Laplace, `curvature`.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, asdict, fields
+from statistics import NormalDist
+from typing import Any, ClassVar, Literal, Self
+
+import torch
+from torch import Generator, Tensor
+
+from bayesieve.checks import check_fraction
+from bayesieve.core.likelihoods.prediction import (
+    ClassPrediction,
+    Prediction,
+    RealPrediction,
+    entropy,
+    information,
+    log_mean_prob,
+    mixture_moments,
+)
+from bayesieve.errors import UnsupportedModelError
+
+Numbers = Mapping[str, Tensor]
+Task = Literal["classification", "regression"]
+Channel = Literal["probit-product", "probit", "normal"]
+
+
+class Likelihood(ABC):
+    """p(target | network output)."""
+
+    task: ClassVar[Task]
+    channel: ClassVar[Channel | None] = None  # the output channel of message passing, if any
+    soft_targets: ClassVar[bool] = False  # whether targets may be rows of class probabilities
+    noise: ClassVar[tuple[str, ...]] = ()  # those arguments of `configured` that it takes
+    delivered: ClassVar[tuple[str, ...]]  # names of what `summary` returns
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Initial values of learned numbers; empty for most."""
+        return {}
+
+    @abstractmethod
+    def log_prob(self, output: Tensor, target: Tensor, numbers: Numbers) -> Tensor:
+        """Log density of each example, shape (n,)."""
+
+    @abstractmethod
+    def check(self, output: Tensor, target: Tensor) -> None:
+        """Raise unless the network's output and the targets fit this likelihood."""
+
+    @abstractmethod
+    def predictive(self, outputs: Tensor, numbers: Numbers) -> Prediction:
+        """The predictive distribution from outputs (S, n, ...) and numbers (S, ...) each."""
+
+    @abstractmethod
+    def summary(self, outputs: Tensor, numbers: Numbers) -> tuple[Tensor, ...]:
+        """The tensors named in `delivered`, as `predictive` has them, in traceable operations."""
+
+    @abstractmethod
+    def mistakes(self, output: Tensor, target: Tensor, numbers: Numbers) -> Tensor:
+        """Share of wrong labels, or the mean squared error, of each example, (n,)."""
+
+    def curvature(
+        self, output: Tensor, numbers: Numbers, generator: Generator | None = None
+    ) -> Iterator[Tensor]:
+        """Roots of the Fisher information of outputs (n, m).
+
+        Yields:
+            Vectors v, (n, m) each, with Σ vvᵀ the information; with a generator one random v of
+            mean square vvᵀ.
+        """
+        raise UnsupportedModelError(
+            f"laplace: {type(self).__name__} has no curvature; add the method `curvature` to it."
+        )
+
+    @property
+    def normal_noise(self) -> float | None:
+        """Standard deviation of normal noise that all targets share; None for any other noise."""
+        return None
+
+    def n_outputs(self, n: int) -> int:
+        """How many outputs the network needs for n classes or n target columns."""
+        return n
+
+    def frozen(self, numbers: Numbers) -> Self:
+        """The same likelihood with learned numbers fixed at these scalars, for delivery."""
+        return self
+
+    def scaled(self, factor: float) -> "Likelihood | None":
+        """The likelihood of targets times `factor`; None where no such likelihood exists."""
+        return None
+
+    def to_dict(self, numbers: Numbers | None = None) -> dict[str, Any]:
+        """Name and settings, ready for JSON; a learned number is that of `numbers`, if given."""
+        fixed = self.frozen(numbers) if numbers else self
+        row = {"name": type(self).__name__, **_plain(asdict(fixed))}  # type: ignore[call-overload]
+        return row | {"learned": True} if numbers else row
+
+    @classmethod
+    def from_dict(cls, row: Mapping[str, Any]) -> Self:
+        """The likelihood of `to_dict`; a likelihood whose settings are not numbers overrides it."""
+        names = [own.name for own in fields(cls)]  # type: ignore[arg-type]
+        return cls(**{name: number(row, name) for name in names})
+
+    @classmethod
+    def configured(cls, noise_std: float | None = None, learned: bool | None = None) -> Self:
+        """The likelihood with this noise, None for the usual one; raises if it has no noise."""
+        if noise_std is not None or learned is not None:
+            raise ValueError(f"{cls.__name__} has no noise of its own to set or learn.")
+        return cls()
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments with which `configured` makes this likelihood, by name."""
+        return {}
+
+    def page(self) -> dict[str, Any]:
+        """Facts for the JavaScript of the report page: `output` names the function to use."""
+        raise UnsupportedModelError(f"the page does not know the likelihood {type(self).__name__}")
+
+    def describe(self) -> str:
+        """The likelihood in words, for model cards."""
+        return type(self).__name__
+
+
+class ClassLikelihood(Likelihood):
+    """A likelihood of class labels."""
+
+    task: ClassVar[Task] = "classification"
+    delivered: ClassVar[tuple[str, ...]] = ("probability", "entropy", "mutual_information")
+
+    @abstractmethod
+    def log_probs(self, outputs: Tensor) -> Tensor:
+        """Log class probabilities (S, n, C) of outputs (S, n, ...)."""
+
+    def predictive(self, outputs: Tensor, numbers: Numbers) -> ClassPrediction:
+        """Class probabilities under every weight vector."""
+        return ClassPrediction(self.log_probs(outputs))
+
+    def summary(self, outputs: Tensor, numbers: Numbers) -> tuple[Tensor, ...]:
+        """Mean probability (n, C), its entropy (n,) and the mutual information (n,)."""
+        log_p = self.log_probs(outputs)
+        log_mean = log_mean_prob(log_p)
+        return log_mean.exp(), entropy(log_mean), information(log_p)
+
+    def to_dict(self, numbers: Numbers | None = None) -> dict[str, Any]:
+        """Name and those settings that are not the usual ones, ready for JSON."""
+        usual = {own.name: own.default for own in fields(self)}  # type: ignore[arg-type]
+        row = super().to_dict(numbers)
+        return {name: value for name, value in row.items() if usual.get(name, MISSING) != value}
+
+
+class RealLikelihood(Likelihood):
+    """A likelihood of real numbers with a mean and a standard deviation."""
+
+    task: ClassVar[Task] = "regression"
+    delivered: ClassVar[tuple[str, ...]] = ("mean", "aleatoric_std", "epistemic_std")
+
+    @abstractmethod
+    def moments(self, outputs: Tensor, numbers: Numbers) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of the targets under S weight vectors.
+
+        Args:
+            outputs: (S, n, ...), of the network.
+            numbers: learned numbers, each (S, ...).
+
+        Returns:
+            Means (S, n, m) and standard deviations that broadcast to them.
+        """
+
+    def log_density(self, target: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+        """Log density of each target under this mean and standard deviation: normal by default."""
+        return -0.5 * ((target - mean) / std).square() - std.log() - 0.5 * math.log(2 * math.pi)
+
+    def half_width(self, level: float) -> float:
+        """Half of the central interval that holds `level`, in standard deviations: of a normal."""
+        check_fraction("interval", open_ends=True, level=level)
+        return NormalDist().inv_cdf((1 + level) / 2)
+
+    def draw(self, mean: Tensor, std: Tensor, generator: Generator) -> Tensor:
+        """Targets of this mean and standard deviation, drawn at random: normal by default."""
+        return torch.addcmul(mean, std, torch.empty_like(mean).normal_(generator=generator))
+
+    def predictive(self, outputs: Tensor, numbers: Numbers) -> RealPrediction:
+        """Means and noise under every weight vector."""
+        return RealPrediction(*self.moments(outputs, numbers), self)
+
+    def summary(self, outputs: Tensor, numbers: Numbers) -> tuple[Tensor, ...]:
+        """Mean, aleatoric and epistemic standard deviation, (n, m) each."""
+        return mixture_moments(*self.moments(outputs, numbers))
+
+    def mistakes(self, output: Tensor, target: Tensor, numbers: Numbers) -> Tensor:
+        """Mean squared error of each example, (n,)."""
+        rows = {name: value[None] for name, value in numbers.items()}
+        mean = self.moments(output[None], rows)[0][0]
+        return (mean - target.reshape(len(target), -1)).square().mean(1)
+
+    def _check_targets(self, n_means: int, target: Tensor) -> None:
+        """Raise unless targets are real and as many as the means."""
+        who = type(self).__name__
+        if not target.is_floating_point():
+            raise ValueError(
+                f"{who}: targets must be floating point, got {target.dtype}. "
+                "Use Categorical for class numbers."
+            )
+        if n_means != target[0].numel():
+            raise ValueError(
+                f"{who}: the network returns {n_means} outputs per example but "
+                f"targets have {target[0].numel()} columns; they must agree."
+            )
+
+
+def diagonal_roots(sizes: Tensor, generator: Generator | None) -> Iterator[Tensor]:
+    """Roots of a diagonal information, of entries sizes² (n, m); see `Likelihood.curvature`."""
+    if generator is not None:
+        yield sizes * torch.empty_like(sizes).normal_(generator=generator)
+        return
+    for column in range(sizes.shape[1]):
+        root = torch.zeros_like(sizes)
+        root[:, column] = sizes[:, column]
+        yield root
+
+
+def number(row: Mapping[str, Any], name: str, otherwise: float | None = None) -> float:
+    """A number of a stored likelihood; raises if it is none.
+
+    Example:
+        >>> number({"df": "4"}, "df")
+        Traceback (most recent call last):
+        ValueError: df must be a number, got '4'.
+    """
+    value = row.get(name, otherwise)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{name} must be a number, got {str(value)[:40]!r}.")
+    return float(value)
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in row.items()}

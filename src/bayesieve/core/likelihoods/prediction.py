@@ -1,0 +1,187 @@
+"""Predictive distributions of N inputs under S weight vectors, of class labels or real numbers.
+
+With p_s the class probabilities under draw s and p̄ their mean,
+
+    H[p̄]  =  mean_s H[p_s]  +  mean_s KL(p_s || p̄)
+    total     aleatoric         epistemic (mutual information of label and weights)
+
+The variance of real numbers splits likewise into mean_s noise_s² and var_s mean_s. The formulas
+are plain tensor code, so that an exported graph can contain them. Prediction objects compute in
+float64.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Generator, Tensor
+
+if TYPE_CHECKING:
+    from bayesieve.core.likelihoods.base import RealLikelihood
+
+
+def log_mean_prob(sample_log_probs: Tensor) -> Tensor:
+    """Log of the mean probabilities over draws: (S, N, C) to (N, C)."""
+    return torch.logsumexp(sample_log_probs, 0) - math.log(sample_log_probs.shape[0])
+
+
+def entropy(log_probs: Tensor) -> Tensor:
+    """Entropy over the last axis in nats; zero probability (-inf) contributes zero."""
+    return -(log_probs.exp() * _finite(log_probs)).sum(-1).clamp_max(0)
+
+
+def information(sample_log_probs: Tensor) -> Tensor:
+    """Mean over draws of KL(p_s || p̄): (S, N, C) to (N,)."""
+    gap = _finite(sample_log_probs) - _finite(log_mean_prob(sample_log_probs))
+    return (sample_log_probs.exp() * gap).sum(-1).mean(0).clamp_min(0)  # rounding only
+
+
+def mixture_moments(sample_means: Tensor, noise_std: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, aleatoric and epistemic std over the first axis; the epistemic part divides by S."""
+    mean = sample_means.mean(0)
+    aleatoric = noise_std.expand_as(sample_means).square().mean(0).sqrt()
+    return mean, aleatoric, (sample_means - mean).square().mean(0).sqrt()
+
+
+def _finite(log_probs: Tensor) -> Tensor:
+    # exp(-inf) * lowest float is exactly 0, the limit of p log p; exp(-inf) * -inf would be NaN
+    return log_probs.clamp_min(torch.finfo(log_probs.dtype).min)
+
+
+@dataclass(frozen=True, eq=False)
+class ClassPrediction:
+    """Class probabilities of N inputs under S weight vectors.
+
+    Args:
+        sample_log_probs: (S, N, C), nats.
+    """
+
+    sample_log_probs: Tensor
+
+    @cached_property
+    def _draws(self) -> Tensor:
+        return self.sample_log_probs.detach().double()
+
+    @cached_property
+    def log_probs(self) -> Tensor:
+        """Log of the averaged probabilities, (N, C)."""
+        return log_mean_prob(self._draws)
+
+    @property
+    def probs(self) -> Tensor:
+        """Averaged probabilities, (N, C)."""
+        return self.log_probs.exp()
+
+    @property
+    def label(self) -> Tensor:
+        """Most probable class, (N,)."""
+        return self.log_probs.argmax(-1)
+
+    @cached_property
+    def entropy(self) -> Tensor:
+        """Total uncertainty in nats, (N,)."""
+        return entropy(self.log_probs)
+
+    @cached_property
+    def aleatoric(self) -> Tensor:
+        """Part of the entropy that each weight vector agrees on: noise in the data, (N,)."""
+        return entropy(self._draws).mean(0)
+
+    @cached_property
+    def epistemic(self) -> Tensor:
+        """Mutual information of label and weights: what more data could resolve, (N,)."""
+        return information(self._draws)
+
+    @property
+    def delivered(self) -> dict[str, Tensor]:
+        """What exported files return, by the names of `ClassLikelihood.delivered`."""
+        values = {"probability": self.probs, "entropy": self.entropy}
+        return values | {"mutual_information": self.epistemic}
+
+    def sample(self, n: int, generator: Generator) -> Tensor:
+        """Labels drawn from the averaged probabilities, (n, N)."""
+        return torch.multinomial(self.probs, n, replacement=True, generator=generator).T
+
+
+@dataclass(frozen=True, eq=False)
+class RealPrediction:
+    """Real-valued predictions of N inputs under S weight vectors, in the units of training.
+
+    Args:
+        sample_means: (S, N, m).
+        noise_std: (S, 1, 1) or (S, N, m), standard deviation of the observation noise.
+        likelihood: the family of the noise.
+    """
+
+    sample_means: Tensor
+    noise_std: Tensor
+    likelihood: "RealLikelihood"
+
+    @cached_property
+    def _moments(self) -> tuple[Tensor, Tensor, Tensor]:
+        means, noise = self.sample_means.detach().double(), self.noise_std.detach().double()
+        return mixture_moments(means, noise)
+
+    @property
+    def mean(self) -> Tensor:
+        """Predictive mean, (N, m)."""
+        return self._moments[0]
+
+    @property
+    def aleatoric_std(self) -> Tensor:
+        """Noise of the data, (N, m)."""
+        return self._moments[1]
+
+    @property
+    def epistemic_std(self) -> Tensor:
+        """Spread of the weight vectors' means, (N, m)."""
+        return self._moments[2]
+
+    @property
+    def std(self) -> Tensor:
+        """Predictive standard deviation, (N, m)."""
+        return (self.aleatoric_std.square() + self.epistemic_std.square()).sqrt()
+
+    @property
+    def delivered(self) -> dict[str, Tensor]:
+        """What exported files return, by the names of `RealLikelihood.delivered`."""
+        values = {"mean": self.mean, "aleatoric_std": self.aleatoric_std}
+        return values | {"epistemic_std": self.epistemic_std}
+
+    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
+        """Central interval of the given probability, two tensors of shape (N, m)."""
+        half = self.likelihood.half_width(level) * self.std
+        return self.mean - half, self.mean + half
+
+    def sample(self, n: int, generator: Generator) -> Tensor:
+        """Targets drawn from the mixture over weight vectors, (n, N, m)."""
+        means = self.sample_means.detach().double()
+        device = means.device
+        rows = torch.randint(len(means), (n,), generator=generator, device=device)
+        std = self.noise_std.detach().double().expand_as(means)[rows]
+        return self.likelihood.draw(means[rows], std, generator)
+
+
+Prediction = ClassPrediction | RealPrediction
+
+
+def pooled(predictions: Sequence[Prediction]) -> Prediction:
+    """One mixture of several predictions of the same inputs, of one kind.
+
+    Example:
+        >>> one = ClassPrediction(torch.tensor([[[1.0, 0.0]]]).log())
+        >>> other = ClassPrediction(torch.tensor([[[0.0, 1.0]]]).log())
+        >>> pooled([one, other]).probs.tolist()
+        [[0.5, 0.5]]
+    """
+    classes = [row for row in predictions if isinstance(row, ClassPrediction)]
+    if classes:
+        return ClassPrediction(torch.cat([row.sample_log_probs for row in classes]))
+    real = [row for row in predictions if isinstance(row, RealPrediction)]
+    means, noise = ([getattr(row, name) for row in real] for name in ("sample_means", "noise_std"))
+    if len({row.shape[1:] for row in noise}) > 1:
+        noise = [std.expand_as(mean) for std, mean in zip(noise, means, strict=True)]
+    return RealPrediction(torch.cat(means), torch.cat(noise), real[0].likelihood)
