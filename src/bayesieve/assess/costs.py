@@ -1,8 +1,8 @@
-"""What a network costs, counted: units, multiply-adds, memory and bytes."""
+"""Costs of a network, counted: units, multiply-adds, memory and bytes."""
 
 import gzip
 import weakref
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import save as tensors_to_bytes
@@ -20,18 +20,73 @@ def count_units(module: nn.Module) -> int:
         >>> count_units(nn.Sequential(nn.Conv2d(1, 6, 5), nn.Flatten(), nn.Linear(24, 10)))
         16
     """
-    layers = (own for own in module.modules() if isinstance(own, (nn.Linear, *_CONVS)))
-    return sum(int(_weight(own).shape[0]) for own in layers)
+    layers = (layer for layer in module.modules() if isinstance(layer, (nn.Linear, *_CONVS)))
+    return sum(len(layer.get_parameter("weight")) for layer in layers)
+
+
+class WeightUse(NamedTuple):
+    """A weight tensor, or some rows of it, and how often one example passes through it."""
+
+    name: str
+    weight: Tensor
+    positions: int
+
+
+def weight_uses(module: nn.Module, example: Tensor) -> tuple[list[WeightUse], int]:
+    """The weights that one example passes through, and the multiply-adds that need no weight.
+
+    Seen are calls of Linear, convolution and attention modules; attention also multiplies
+    queries, keys and values with each other. What a module computes with bare functions is not
+    seen, and biases, norms and activations are free.
+
+    Args:
+        module: in eval mode.
+        example: one input, (1, ...).
+    """
+    names = {layer: f"{name}." if name else "" for name, layer in module.named_modules()}
+    uses: list[WeightUse] = []
+    free = 0
+
+    def layer_call(layer: nn.Module, _: Any, output: Tensor) -> None:
+        weight = layer.get_parameter("weight")
+        uses.append(WeightUse(f"{names[layer]}weight", weight, output.numel() // len(weight)))
+
+    def attention_call(layer: nn.Module, inputs: Any, _: Any) -> None:
+        nonlocal free
+        assert isinstance(layer, nn.MultiheadAttention)
+        axis = 1 if layer.batch_first and inputs[0].dim() == 3 else 0
+        queries, keys = (int(tensor.shape[axis]) for tensor in inputs[:2])
+        if layer.in_proj_weight is not None:
+            leaves = ["in_proj_weight"] * 3
+            weights = layer.in_proj_weight.chunk(3)
+        else:
+            leaves = ["q_proj_weight", "k_proj_weight", "v_proj_weight"]
+            weights = tuple(layer.get_parameter(leaf) for leaf in leaves)
+        for leaf, weight, n in zip(leaves, weights, (queries, keys, keys), strict=True):
+            uses.append(WeightUse(names[layer] + leaf, weight, n))
+        uses.append(WeightUse(f"{names[layer]}out_proj.weight", layer.out_proj.weight, queries))
+        free += 2 * queries * keys * layer.embed_dim  # scores, and the mixture of values
+
+    hooks = []
+    for layer in names:
+        if isinstance(layer, (nn.Linear, *_CONVS)):
+            hooks.append(layer.register_forward_hook(layer_call))
+        elif isinstance(layer, nn.MultiheadAttention):
+            hooks.append(layer.register_forward_hook(attention_call))
+    try:
+        with torch.no_grad():
+            module(example)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return uses, free
 
 
 def count_macs(module: nn.Module, example: Tensor) -> tuple[int, int]:
     """Multiply-adds of one example: all of them, and those with a weight that is not 0.
 
-    Counted where they happen, in calls of Linear, convolution and attention modules; what a
-    module computes with bare functions is not seen, and biases, norms and activations are free.
-
     Args:
-        module: what to count in; in eval mode.
+        module: in eval mode; see `weight_uses` for what is seen of it.
         example: one input, (1, ...).
 
     Example:
@@ -41,51 +96,10 @@ def count_macs(module: nn.Module, example: Tensor) -> tuple[int, int]:
         >>> count_macs(layer, torch.zeros(1, 1, 5, 5))  # 9 positions, 9 weights, 2 channels
         (162, 81)
     """
-    total = nonzero = 0
-
-    def add(weight: Tensor, positions: int) -> None:
-        nonlocal total, nonzero
-        total += positions * weight.numel()
-        nonzero += positions * int(weight.count_nonzero())
-
-    def layer(own: nn.Module, _inputs: Any, output: Tensor) -> None:
-        weight = _weight(own)
-        add(weight, output.numel() // int(weight.shape[0]))
-
-    def attention(own: nn.Module, inputs: Any, output: Any) -> None:
-        nonlocal total, nonzero
-        assert isinstance(own, nn.MultiheadAttention)
-        axis = 1 if own.batch_first and inputs[0].dim() == 3 else 0
-        queries, keys = (int(tensor.shape[axis]) for tensor in inputs[:2])
-        if own.in_proj_weight is not None:
-            parts = own.in_proj_weight.chunk(3)
-        else:
-            parts = (own.q_proj_weight, own.k_proj_weight, own.v_proj_weight)
-        for part, positions in zip(parts, (queries, keys, keys), strict=True):
-            add(part, positions)
-        add(own.out_proj.weight, queries)
-        products = 2 * queries * keys * own.embed_dim  # scores, and the mixture of values
-        total, nonzero = total + products, nonzero + products
-
-    hooks = []
-    for own in module.modules():
-        if isinstance(own, (nn.Linear, *_CONVS)):
-            hooks.append(own.register_forward_hook(layer))
-        elif isinstance(own, nn.MultiheadAttention):
-            hooks.append(own.register_forward_hook(attention))
-    try:
-        with torch.no_grad():
-            module(example)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return total, nonzero
-
-
-def _weight(layer: nn.Module) -> Tensor:
-    weight = layer.weight
-    assert isinstance(weight, Tensor)
-    return weight
+    uses, free = weight_uses(module, example)
+    total = sum(use.positions * use.weight.numel() for use in uses)
+    nonzero = sum(use.positions * int(use.weight.count_nonzero()) for use in uses)
+    return total + free, nonzero + free
 
 
 def peak_bytes(module: nn.Module, batch: Tensor) -> int:
@@ -95,11 +109,12 @@ def peak_bytes(module: nn.Module, batch: Tensor) -> int:
         >>> peak_bytes(nn.Sequential(nn.Linear(4, 3), nn.ReLU()), torch.zeros(2, 4))
         108
     """
-    own = {p.untyped_storage()._cdata: p.nbytes for p in (*module.parameters(), *module.buffers())}
-    live = _LiveBytes({*own, batch.untyped_storage()._cdata})
+    tensors = (*module.parameters(), *module.buffers())
+    stored = {tensor.untyped_storage()._cdata: tensor.nbytes for tensor in tensors}
+    live = _LiveBytes({*stored, batch.untyped_storage()._cdata})
     with torch.no_grad(), live:
         module(batch)
-    return sum(own.values()) + live.most
+    return sum(stored.values()) + live.most
 
 
 class _LiveBytes(TorchDispatchMode):

@@ -12,7 +12,6 @@ By default it is evidence where the posterior is normal and has its prior, else 
 """
 
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -21,6 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bayesieve.assess.costs import weight_uses
+from bayesieve.assess.latency import interleaved
 from bayesieve.checks import check_choice, check_fraction, check_positive
 from bayesieve.core.layout import Layout
 from bayesieve.core.network import materialise
@@ -146,10 +147,10 @@ class keep_macs:
         """The entries to keep, (d,) bool, among `within`, (d,) bool, or those not yet pruned."""
         positions = layer_positions(posterior, self.example)
         order = _removal_order("keep_macs", posterior, within, self.score, self.kinds, positions)
-        whole = count_macs(posterior.layout, torch.ones_like(order.allowed), positions)
+        whole = live_macs(posterior.layout, torch.ones_like(order.allowed), positions)
 
         def share(keep: Tensor) -> float:
-            return count_macs(posterior.layout, keep, positions) / whole
+            return live_macs(posterior.layout, keep, positions) / whole
 
         return order.keep_most("keep_macs: multiply-adds", share, self.fraction)
 
@@ -309,32 +310,16 @@ def _removal_order(
 
 
 def layer_positions(posterior: Posterior, example: Tensor) -> dict[str, int]:
-    """How often one example passes through each weight tensor of a Linear or convolution layer."""
+    """How often one example passes through each weight tensor of a layer."""
     module = materialise(posterior.network, posterior.mean, posterior.buffers)
-    positions: dict[str, int] = {}
-
-    def count(name: str, n: int) -> None:
-        positions[name] = positions.get(name, 0) + n
-
-    def linear(layer: nn.Module, _: object, output: Tensor) -> None:
-        count(f"{names[layer]}.weight", output.numel() // len(layer.get_parameter("weight")))
-
-    def attention(layer: nn.Module, inputs: tuple[Tensor, ...], _: object) -> None:
-        for leaf in ("in_proj_weight", "out_proj.weight"):
-            count(f"{names[layer]}.{leaf}", inputs[0].numel() // inputs[0].shape[-1])
-
-    names = {layer: name for name, layer in module.named_modules()}
-    for layer in names:
-        if isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
-            layer.register_forward_hook(linear)
-        elif isinstance(layer, nn.MultiheadAttention):
-            layer.register_forward_hook(attention)
-    with torch.no_grad():
-        module(example[:1].to(posterior.network.device))
-    return positions
+    uses, _ = weight_uses(module, example[:1].to(posterior.network.device))
+    macs: dict[str, int] = {}
+    for use in uses:
+        macs[use.name] = macs.get(use.name, 0) + use.positions * use.weight.numel()
+    return {name: round(n / module.get_parameter(name).numel()) for name, n in macs.items()}
 
 
-def count_macs(layout: Layout, keep: Tensor, positions: Mapping[str, int]) -> int:
+def live_macs(layout: Layout, keep: Tensor, positions: Mapping[str, int]) -> int:
     """Multiply-adds of one example once rows and columns without a kept weight are gone."""
     total = 0
     for name, mask in layout.pieces(keep):
@@ -356,14 +341,6 @@ def _group_cost(groups: GroupSet, layout: Layout, positions: Mapping[str, int]) 
 
 def median_ms(module: nn.Module, example: Tensor, rounds: int) -> float:
     """Median processor time of a call, in milliseconds."""
-    times = []
     with torch.no_grad():
-        for _ in range(3):
-            module(example)
-        for _ in range(rounds):
-            start, n = time.process_time(), 0
-            while n < 200 and time.process_time() - start < 2e-3:
-                module(example)
-                n += 1
-            times.append((time.process_time() - start) / n * 1e3)
-    return statistics.median(times)
+        times = interleaved({"module": lambda: module(example)}, rounds=rounds, clock="cpu")
+    return statistics.median(times["module"])

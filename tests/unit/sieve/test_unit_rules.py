@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from bayesieve.assess.costs import count_macs
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Samples, SparseModel
@@ -20,12 +21,12 @@ from bayesieve.sieve.prune import prune
 from bayesieve.sieve.schedule import GradualUnits
 from bayesieve.sieve.scores import evidence_score
 from bayesieve.sieve.unit_rules import (
-    count_macs,
     group_scores,
     keep_latency,
     keep_macs,
     keep_units,
     layer_positions,
+    live_macs,
 )
 from problems import normal, seeded
 from runs import fit_toy, toy
@@ -272,8 +273,6 @@ def test_a_layer_that_is_not_there_is_named(mlp):
 
 
 def test_work_of_a_mask_is_that_of_the_compacted_network():
-    from bayesieve.assess.costs import count_macs as counted
-
     posterior = point(lenet5_caffe((1, 28, 28), 10))
     x = torch.rand(1, 1, 28, 28)
     positions = layer_positions(posterior, x)
@@ -281,7 +280,7 @@ def test_work_of_a_mask_is_that_of_the_compacted_network():
     for units in ({"conv1": 20}, {"conv1": 3, "conv2": 5, "fc1": 7}):
         sparse = prune(posterior, keep_units(units))
         small = compact(sparse, x)
-        assert count_macs(posterior.layout, sparse.keep, positions) == counted(small, x)[0]
+        assert live_macs(posterior.layout, sparse.keep, positions) == count_macs(small, x)[0]
 
 
 @pytest.mark.parametrize("fraction", [0.05, 0.3, 0.8, 1.0])
@@ -290,8 +289,8 @@ def test_macs_end_just_below_the_target(fraction):
     x = torch.rand(1, 1, 28, 28)
     keep = keep_macs(fraction, x)(posterior)
     positions = layer_positions(posterior, x)
-    whole = count_macs(posterior.layout, torch.ones_like(keep), positions)
-    share = count_macs(posterior.layout, keep, positions) / whole
+    whole = live_macs(posterior.layout, torch.ones_like(keep), positions)
+    share = live_macs(posterior.layout, keep, positions) / whole
     assert share <= fraction
     assert share > 0.75 * fraction  # one more group would be too many
 
