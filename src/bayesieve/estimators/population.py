@@ -366,6 +366,7 @@ class PopulationFits:
         engine: the algorithm.
         training: how long, and how many at once.
         source: where the probability of a weight comes from (see `feature_importance`).
+        weight: (N,), what each row counts while training; None counts all once.
 
     Example:
         >>> from bayesieve import MAP
@@ -384,6 +385,7 @@ class PopulationFits:
     engine: Engine[Any]
     training: Training = field(default_factory=Training)
     source: Source | None = None
+    weight: Tensor | None = None
 
     def importance(self, rows: Sequence[Tensor]) -> Tensor:
         """Normalised importance φ from fits on each set of rows, averaged over members, (k, D)."""
@@ -418,11 +420,12 @@ class PopulationFits:
         return fitted
 
     def _train(self, rows: Sequence[Tensor], keep: Tensor | None) -> list[Posterior]:
-        table, n = Table(self.x, self.y), self.training.n_members
+        table, n = Table(self.x, self.y, self.weight), self.training.n_members
         if keep is not None:
             # A column of zeros teaches nothing: the fit is that of a network without the input.
             x = torch.cat([self.x[r] * mask for r, mask in zip(rows, keep, strict=True)])
-            table = Table(x, torch.cat([self.y[r] for r in rows]))
+            weight = None if self.weight is None else torch.cat([self.weight[r] for r in rows])
+            table = Table(x, torch.cat([self.y[r] for r in rows]), weight)
             rows = torch.arange(len(x)).split([len(r) for r in rows])
         members = Rows.of([r for r in rows for _ in range(n)])
         return train_networks(

@@ -1,6 +1,8 @@
 """Which columns of a table matter: a selector for pipelines."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -15,58 +17,75 @@ from torch import Tensor
 
 from bayesieve.checks import check_choice, check_fraction
 from bayesieve.core.likelihoods import Gaussian
+from bayesieve.core.posterior import Posterior
 from bayesieve.core.priors import SpikeSlab
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.estimators.base import SieveEstimator, fit_tables, importance_source
 from bayesieve.estimators.classifier import SieveClassifier
-from bayesieve.estimators.population import PopulationFits, Table, Training, train_groups
+from bayesieve.estimators.population import AdditiveFits, PopulationFits, Table, Training
 from bayesieve.estimators.regressor import SieveRegressor
 from bayesieve.select import (
+    PROPORTIONS,
+    Source,
+    TableFits,
     additive_network,
+    bootstrap_rows,
     cross_validate_proportion,
     expected_fdr,
+    feature_importance,
     feature_inclusion,
+    normalised_among,
     select_fdr,
     select_fraction,
     select_threshold,
+    selection_stability,
 )
 from bayesieve.training.schedule import Schedule
 
 Rule = Literal["fraction", "probable", "cross-validated", "fdr"]
 RULES = ("fraction", "probable", "cross-validated", "fdr")
+NetworkName = Literal["additive", "hidden"]
 # Under which the evidence for a column of the additive network is calibrated: docs/tables.md.
-_FDR_ENGINE = SBNN(SpikeSlab(math.exp(-1), math.exp(-4)), lr=1e-2, init_std=0.01, local=True)
+ADDITIVE_ENGINE = SBNN(SpikeSlab(math.exp(-1), math.exp(-4)), lr=1e-2, init_std=0.01, local=True)
+_FEW_PROPORTIONS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)  # each costs one network per fold
 
 
 class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     """Feature selection by the posterior of a Bayesian network.
 
     Args:
-        estimator: `SieveRegressor` or `SieveClassifier` whose network ranks the columns; None
-            takes the one that suits the targets, with its own defaults.
-        rule: "fraction" keeps that share of the columns, "probable" those whose inclusion
-            probability reaches `threshold`, "cross-validated" the share with the least error
-            under cross-validation, "fdr" as many as keep the expected share of false
-            discoveries below `level`.
+        estimator: `SieveRegressor` or `SieveClassifier` with the settings to train with; None
+            takes the one that suits the targets, with its defaults.
+        network: "additive" ranks the columns by an additive network (each column through hinges,
+            then one linear layer), whose probabilities are calibrated; "hidden" by the network of
+            the estimator, which also sees columns that act only together. None takes "hidden"
+            where an estimator is given, but always "additive" for rule "fdr".
+        rule: "fraction" keeps that share of the columns, "probable" those whose probability
+            reaches `threshold`, "cross-validated" the smallest share that is not clearly worse
+            than the best under cross-validation, "fdr" as many as keep the expected share of
+            false discoveries below `level`.
         fraction: of the columns, for "fraction".
         threshold: for "probable"; the likeliest column is kept whatever its probability.
         level: for "fdr"; possibly no column is kept.
         folds: of the cross-validation.
-        proportions: candidates of the cross-validation, ascending.
-        random_state: seed; given to the estimator as well unless it has its own.
+        proportions: candidates of the cross-validation, ascending; None takes a grid.
+        bootstrap: samples of the rows on which the choice is repeated; 0 for none.
+        random_state: seed; used for the estimator as well unless it has one.
 
     Attributes:
-        estimator_: the fitted estimator; for "fdr" there is none.
-        feature_importances_: φ of each column, (p,); for "fdr" its probability.
+        support_: which columns are kept, (p,).
+        estimator_: the fitted estimator, for the network "hidden".
+        feature_importances_: φ of each column, (p,).
         inclusion_: probability that each column matters, (p,), where the engine has one.
+        expected_fdr_: expected share of false discoveries, where there are probabilities.
         path_: error of each proportion, for "cross-validated".
-        expected_fdr_: expected share of false discoveries, for "probable" and "fdr".
+        frequency_: how often each column was kept, (p,), with `bootstrap`.
+        stability_: agreement of these choices: 1 always the same, 0 chance.
 
     Example:
         >>> import numpy as np
         >>> X = np.random.default_rng(0).normal(size=(100, 4))
-        >>> model = SieveRegressor(hidden=(8,), epochs=60, folds=0, random_state=0)
-        >>> selector = SieveSelector(estimator=model, rule="fraction", fraction=0.25)
+        >>> selector = SieveSelector(rule="fraction", fraction=0.25, random_state=0)
         >>> selector.fit(X, X[:, 2]).get_support().tolist()
         [False, False, True, False]
     """
@@ -75,52 +94,121 @@ class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self,
         *,
         estimator: SieveEstimator | None = None,
+        network: NetworkName | None = None,
         rule: Rule = "fraction",
         fraction: float = 0.2,
         threshold: float = 0.5,
         level: float = 0.1,
         folds: int = 10,
-        proportions: tuple[float, ...] = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0),
+        proportions: tuple[float, ...] | None = None,
+        bootstrap: int = 0,
         random_state: Any = None,
     ) -> None:
         self.estimator = estimator
+        self.network = network
         self.rule = rule
         self.fraction = fraction
         self.threshold = threshold
         self.level = level
         self.folds = folds
         self.proportions = proportions
+        self.bootstrap = bootstrap
         self.random_state = random_state
 
     def fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
     ) -> "SieveSelector":
         """Find the columns of X, (n, p), that matter for y."""
-        check_choice("SieveSelector", "rule", self.rule, RULES)
-        check_fraction("SieveSelector", fraction=self.fraction, threshold=self.threshold)
-        check_fraction("SieveSelector", open_ends=True, level=self.level)
+        additive = self._check() == "additive"
         model = self._model(y)
-        job = model._prepare(X, y, sample_weight)
+        table = model._prepare(X, y, sample_weight)
+        self._forget()
         self.n_features_in_ = model.n_features_in_
         if hasattr(model, "feature_names_in_"):
             self.feature_names_in_ = model.feature_names_in_
-        elif hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
-        if self.rule == "fdr":
-            keep = self._by_fdr(model, job)
+        if additive:
+            fits = _additive_fits(model, table)
+            ((posterior,),) = fits.posteriors([torch.arange(len(table))])
+            read: list[tuple[Tensor, Tensor | None]] = [_evidence(posterior)]
         else:
-            fit_tables([model], [job], len(job))
+            fit_tables([model], [table], len(table))
             self.estimator_ = model
-            self.feature_importances_ = model.feature_importances_
-            if importance_source(model.posterior_) != "magnitude":
-                self.inclusion_ = model.inclusion_
-            keep = self._by_estimator(model, job)
+            fits = _hidden_fits(model, table, importance_source(model.posterior_))
+            varies = torch.as_tensor(model.x_scale_.varies)
+            read = [_reading(member.posterior, varies) for member in model.sparse_models_]
+        phi, probability = _mean(read)
+        if self.rule == "cross-validated":
+            self._cross_validate(fits, additive)
+        keep = self._choose(phi, probability)
+        if self.bootstrap:
+            self._repeat(fits, model, additive)
         self.support_: NDArray[np.bool_] = keep.numpy()
+        self.feature_importances_: NDArray[np.float64] = phi.double().numpy()
+        if probability is not None:
+            self.inclusion_: NDArray[np.float64] = probability.double().numpy()
+            self.expected_fdr_ = expected_fdr(probability, keep)
         return self
+
+    def held_out_errors(
+        self, X: ArrayLike, y: ArrayLike, X_test: ArrayLike, y_test: ArrayLike
+    ) -> tuple[float, float]:
+        """Test error of networks on all columns, and on the kept ones; of a constant if none is.
+
+        Args:
+            X: (n, p), the rows of `fit`.
+            y: their targets.
+            X_test: (m, p), further rows.
+            y_test: their targets.
+
+        Returns:
+            Root mean squared errors in the unit of y, or negative log-likelihoods of classes.
+        """
+        check_is_fitted(self)
+        model = self._model(y)
+        table = model._prepare(X, y, None)
+        fits = _additive_fits if self._check() == "additive" else _hidden_fits
+        columns, targets = model._validated(X_test, y_test, reset=False)
+        test_y = model._targets(targets, None, reset=False)
+        x = torch.cat([table.x, model.x_scale_.apply(columns)])
+        weight = None
+        if table.weight is not None:
+            weight = torch.cat([table.weight, torch.ones(len(test_y))])
+        whole = replace(fits(model, table), x=x, y=torch.cat([table.y, test_y]), weight=weight)
+        train, test = torch.arange(len(table)), torch.arange(len(table), len(x))
+        keep = torch.as_tensor(self.support_)
+        masks = torch.stack([torch.ones_like(keep), keep])
+        errors = whole.errors([train, train], [test, test], masks)
+        if model.y_scale_ is not None:
+            errors = errors.sqrt() * float(model.y_scale_.std.mean())
+        return float(errors[0]), float(errors[1])
 
     def _get_support_mask(self) -> NDArray[np.bool_]:
         check_is_fitted(self)
         return self.support_
+
+    def _check(self) -> NetworkName:
+        """Check the parameters; returns the network that ranks the columns."""
+        who = "SieveSelector"
+        check_choice(who, "rule", self.rule, RULES)
+        check_fraction(who, fraction=self.fraction, threshold=self.threshold)
+        check_fraction(who, open_ends=True, level=self.level)
+        if self.bootstrap < 0 or self.bootstrap == 1:
+            raise ValueError(f"{who}: bootstrap must be 0, or 2 or more, got {self.bootstrap}.")
+        if self.network is not None:
+            check_choice(who, "network", self.network, ("additive", "hidden"))
+            if self.network == "hidden" and self.rule == "fdr":
+                raise ValueError(
+                    f"{who}: rule='fdr' needs the calibrated probabilities of network='additive'."
+                )
+            return self.network
+        return "additive" if self.estimator is None or self.rule == "fdr" else "hidden"
+
+    def _forget(self) -> None:
+        """Remove attributes of an earlier fit that this one may not set."""
+        for name in ("feature_names_in_", "estimator_", "inclusion_", "expected_fdr_", "path_",
+                     "frequency_", "stability_"):  # fmt: skip
+            if hasattr(self, name):
+                delattr(self, name)
 
     def _model(self, y: ArrayLike) -> SieveEstimator:
         if self.estimator is not None:
@@ -138,60 +226,55 @@ class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             model.set_params(random_state=self.random_state)
         return model
 
-    def _by_estimator(self, model: SieveEstimator, job: Table) -> Tensor:
-        importance = torch.as_tensor(self.feature_importances_)
+    def _choose(self, phi: Tensor, probability: Tensor | None) -> Tensor:
+        """The columns that the rule keeps, (p,) bool."""
         if self.rule == "fraction":
-            return select_fraction(importance, self.fraction)
+            return select_fraction(phi, self.fraction)
         if self.rule == "cross-validated":
-            settings = model._settings(len(job))
-            training = Training(
-                settings.epochs, settings.batch_size, settings.schedule, seed=model._seed()
-            )
-            fits = PopulationFits(
-                job.x,
-                job.y,
-                model._module(job, settings),
-                model._likelihood(learned_noise=settings.entry.learned_noise),
-                settings.engine,
-                training,
-                importance_source(model.posterior_),
-            )
-            self.path_ = cross_validate_proportion(
-                fits,
-                len(job),
-                torch.Generator().manual_seed(self._seed()),
-                proportions=self.proportions,
-                n_folds=self.folds,
-            )
-            return select_fraction(importance, self.path_.proportion)
-        if not hasattr(self, "inclusion_"):
+            return select_fraction(phi, self.path_.proportion)
+        if probability is None:
             raise ValueError(
                 "SieveSelector: rule='probable' needs inclusion probabilities, which this engine's "
                 "posterior lacks. Use engine='sbnn', or rule='fraction'."
             )
-        inclusion = torch.as_tensor(self.inclusion_)
-        keep = select_threshold(inclusion, self.threshold)
-        keep[inclusion.argmax()] = True
-        self.expected_fdr_ = expected_fdr(inclusion, keep)
+        if self.rule == "fdr":
+            return select_fdr(probability, self.level)
+        keep = select_threshold(probability, self.threshold)
+        keep[probability.argmax()] = True
         return keep
 
-    def _by_fdr(self, model: SieveEstimator, job: Table) -> Tensor:
-        """Posterior probabilities from the evidence for each column of an additive network."""
-        likelihood = model._likelihood(learned_noise=True)
-        if likelihood.task == "regression":
-            likelihood = Gaussian(0.5, learned=True)
-        network = additive_network(job.x, model._n_outputs(job.y))
-        settings = model._settings(len(job))
-        schedule = evidence_schedule(likelihood.task, settings.epochs)
-        training = Training(settings.epochs, settings.batch_size, schedule, seed=model._seed())
-        table = Table(job.x, job.y, job.weight)
-        (group,) = train_groups([table], [_FDR_ENGINE], network, likelihood, training)
-        inclusion = feature_inclusion(group.members[0].posterior, source="evidence")
-        self.inclusion_ = inclusion.double().numpy()
-        self.feature_importances_ = self.inclusion_
-        keep = select_fdr(inclusion, self.level)
-        self.expected_fdr_ = expected_fdr(inclusion, keep)
-        return keep
+    def _cross_validate(self, fits: PopulationFits, additive: bool) -> None:
+        closed_form = additive and fits.weight is None and fits.y.is_floating_point()
+        tried: TableFits = fits
+        if closed_form and fits.y.shape[1] == 1:  # errors without training: many times faster
+            tried = AdditiveFits(fits.x, fits.y[:, 0], ADDITIVE_ENGINE, fits.training)
+        proportions = self.proportions
+        if proportions is None:
+            grid = PROPORTIONS if additive else _FEW_PROPORTIONS
+            # Of shares that keep the same number of columns the smallest.
+            counts = {max(1, round(s * fits.x.shape[1])): s for s in reversed(grid)}
+            proportions = tuple(sorted(counts.values()))
+        self.path_ = cross_validate_proportion(
+            tried,
+            len(fits.x),
+            torch.Generator().manual_seed(self._seed()),
+            proportions=proportions,
+            n_folds=self.folds,
+            rule="paired",
+        )
+
+    def _repeat(self, fits: PopulationFits, model: SieveEstimator, additive: bool) -> None:
+        """Choose again on bootstrap samples of the rows."""
+        source = torch.Generator().manual_seed(self._seed() + 1)
+        samples = bootstrap_rows(len(fits.x), self.bootstrap, source)
+        varies = torch.as_tensor(model.x_scale_.varies)
+        choices = []
+        for (posterior,) in fits.posteriors(samples):
+            read = _evidence(posterior) if additive else _reading(posterior, varies)
+            choices.append(self._choose(*read))
+        agreement = selection_stability(torch.stack(choices))
+        self.frequency_: NDArray[np.float64] = agreement.frequency.double().numpy()
+        self.stability_ = agreement.index
 
     def _seed(self) -> int:
         return int(check_random_state(self.random_state).randint(2**31 - 2))
@@ -215,3 +298,70 @@ def evidence_schedule(task: str, epochs: float) -> Schedule:
     """
     rise = 0.2 * epochs if task == "classification" else 0.0
     return Schedule(lr="cosine", kl_warmup_epochs=rise)
+
+
+def _additive_fits(model: SieveEstimator, table: Table) -> PopulationFits:
+    """Additive networks with the length of run of an estimator."""
+    settings = model._settings(len(table))
+    likelihood = model._likelihood(learned_noise=True)
+    n_outputs = model._n_outputs(table.y)
+    if likelihood.task == "regression":
+        likelihood, n_outputs = Gaussian(0.5, learned=True), table.y.shape[1]
+    training = Training(
+        settings.epochs,
+        settings.batch_size,
+        evidence_schedule(likelihood.task, settings.epochs),
+        seed=model._seed(),
+        device=model.device,
+    )
+    network = additive_network(table.x, n_outputs)
+    return PopulationFits(
+        table.x, table.y, network, likelihood, ADDITIVE_ENGINE, training, weight=table.weight
+    )
+
+
+def _hidden_fits(
+    model: SieveEstimator, table: Table, source: Source | None = None
+) -> PopulationFits:
+    """The network of an estimator, without inner folds."""
+    settings = model._settings(len(table))
+    return PopulationFits(
+        table.x,
+        table.y,
+        model._module(table, settings),
+        model._likelihood(learned_noise=settings.entry.learned_noise),
+        settings.engine,
+        Training(
+            settings.epochs,
+            settings.batch_size,
+            settings.schedule,
+            seed=model._seed(),
+            device=model.device,
+        ),
+        source=source,
+        weight=table.weight,
+    )
+
+
+def _evidence(posterior: Posterior) -> tuple[Tensor, Tensor]:
+    """φ and probability of the columns of an additive network."""
+    posterior = posterior.to("cpu")
+    phi = feature_importance(posterior).phi
+    return phi, feature_inclusion(posterior, source="evidence")
+
+
+def _reading(posterior: Posterior, varies: Tensor) -> tuple[Tensor, Tensor | None]:
+    """φ of the columns of any network, and their probability where the posterior has one."""
+    posterior = posterior.to("cpu")
+    source = importance_source(posterior)
+    phi = normalised_among(feature_importance(posterior, source=source).psi, varies)
+    if source == "magnitude":
+        return phi, None
+    return phi, feature_inclusion(posterior, source=source) * varies
+
+
+def _mean(read: Sequence[tuple[Tensor, Tensor | None]]) -> tuple[Tensor, Tensor | None]:
+    """Mean φ and probability over the members of an ensemble."""
+    phi = torch.stack([phi for phi, _ in read]).double().mean(0)
+    probabilities = [probability for _, probability in read if probability is not None]
+    return phi, torch.stack(probabilities).double().mean(0) if probabilities else None
