@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from bayesieve.data.augment import Augment as Augment
     from bayesieve.deliver.bundle import load as load
     from bayesieve.deliver.bundle import save as save
-    from bayesieve.deliver.c_header import export_c as export_c
+    from bayesieve.deliver.c import export_c as export_c
     from bayesieve.deliver.onnx import export_onnx as export_onnx
     from bayesieve.deliver.pt2 import export_pt2 as export_pt2
     from bayesieve.deliver.runtime import as_runtime as as_runtime
@@ -105,7 +105,7 @@ _HOME = {
     "Augment": "data.augment",
     "load": "deliver.bundle",
     "save": "deliver.bundle",
-    "export_c": "deliver.c_header",
+    "export_c": "deliver.c",
     "export_onnx": "deliver.onnx_export",
     "export_pt2": "deliver.pt2",
     "as_runtime": "deliver.runtime",

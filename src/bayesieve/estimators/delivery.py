@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.posterior import SparseModel
 from bayesieve.deliver.bundle import save_bundle
-from bayesieve.deliver.c_header import export_c
+from bayesieve.deliver.c import export_c
 from bayesieve.deliver.onnx import export_onnx
 from bayesieve.deliver.pt2 import export_pt2
 from bayesieve.estimators.population import DTYPE

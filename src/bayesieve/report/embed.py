@@ -18,10 +18,16 @@ from bayesieve.assess.predict import predict, weight_vectors
 from bayesieve.core.likelihoods import ClassPrediction, Prediction, RealLikelihood
 from bayesieve.core.network import materialise
 from bayesieve.core.posterior import Posterior, Samples, SparseModel, has_spread, posterior_of
-from bayesieve.deliver.bundle.graph import trace
-from bayesieve.deliver.c_chain import chain_of
-from bayesieve.deliver.c_steps import ActivationStep, AffineStep, PadStep, PoolStep, Step
-from bayesieve.deliver.c_weights import ConvStep, LinearStep, Weights
+from bayesieve.deliver.layers import (
+    Activation,
+    Conv,
+    Layer,
+    Linear,
+    Pad,
+    Pool,
+    Scale,
+    read_layers,
+)
 from bayesieve.errors import UnsupportedModelError, VerificationError
 from bayesieve.report.packing import Json, index_kind, pack, rounded, short
 from bayesieve.report.quality import factor_90
@@ -33,7 +39,7 @@ _CHECKED = 500  # test examples compared in torch when the page is built
 _SHOWN = 8  # test examples whose answers the page compares itself with
 _DRAWN = 2  # of them with the average over the embedded draws
 _FEWEST_DRAWS = 4
-_STEPS = (LinearStep, ConvStep, PadStep, PoolStep, ActivationStep, AffineStep)
+_LAYERS = (Linear, Conv, Pad, Pool, Activation, Scale)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,10 +63,17 @@ def embed(source: Source, levels: Tensor, limits: Limits) -> Embedded:
     try:
         page = posterior.network.likelihood.page()
         module = materialise(posterior.network, posterior.mean, posterior.buffers).cpu().float()
-        chain = _named(chain_of(module, shape), _weighted(module))
+        layers = read_layers("report", module, shape)
+        for layer in layers:
+            if not isinstance(layer, _LAYERS):
+                raise UnsupportedModelError(
+                    f"the page does not know the layer {type(layer).__name__}"
+                )
     except UnsupportedModelError as error:
-        return Embedded(None, str(error).removeprefix("export_c: "))
-    stored = sum(_n_kept(own.step) for own in chain)
+        return Embedded(None, str(error).removeprefix("report: "))
+    stored = sum(
+        int(layer.weight.count_nonzero()) for layer in layers if isinstance(layer, Linear | Conv)
+    )
     taken = WEIGHT_BYTES * stored
     if taken > limits.model_bytes:
         return Embedded(
@@ -71,9 +84,11 @@ def embed(source: Source, levels: Tensor, limits: Limits) -> Embedded:
     pool = posterior if isinstance(source.model, SparseModel) else posterior_of(source.averaged)
     n_draws = _room_for_draws(pool, stored, limits)
     draws, modules = _drawn_modules(pool, n_draws)
-    drawn = [chain_of(own, shape) for own in modules]
+    drawn = [read_layers("report", module, shape) for module in modules]
     level_of = dict(posterior.layout.pieces(levels))
-    steps = [_step(step, [own[i] for own in drawn], level_of) for i, step in enumerate(chain)]
+    steps = [
+        _step(layer, [other[i] for other in drawn], level_of) for i, layer in enumerate(layers)
+    ]
     network: Json = {
         "input_shape": list(shape),
         "output": page["output"],
@@ -93,14 +108,6 @@ def embed(source: Source, levels: Tensor, limits: Limits) -> Embedded:
     return Embedded(network)
 
 
-@dataclass(frozen=True, eq=False)
-class _Named:
-    """A step and the name of the parameter its weights come from."""
-
-    step: Step
-    weight: str | None
-
-
 def _drawn_modules(posterior: Posterior, n: int) -> tuple[Tensor, list[nn.Module]]:
     """Draws of the weights, (n, d), those that `predict` takes, and a module for each."""
     draws = [posterior.mean.new_zeros((0, posterior.layout.size))]
@@ -114,35 +121,6 @@ def _drawn_modules(posterior: Posterior, n: int) -> tuple[Tensor, list[nn.Module
     return torch.cat(draws), modules
 
 
-def _weighted(module: nn.Module) -> list[str]:
-    """Names of Linear and Conv2d layers in the order in which they are called."""
-    traced = trace(module)
-    names = []
-    for node in traced.graph.nodes:
-        if node.op == "call_module":
-            layer = traced.get_submodule(str(node.target))
-            if isinstance(layer, nn.Linear | nn.Conv2d):
-                names.append(f"{node.target}.weight")
-    return names
-
-
-def _named(chain: Sequence[Step], names: Sequence[str]) -> list[_Named]:
-    left = list(names)
-    rows = []
-    for step in chain:
-        if not isinstance(step, _STEPS):
-            raise UnsupportedModelError(f"the page does not know the step {type(step).__name__}")
-        weighted = isinstance(step, LinearStep | ConvStep)
-        rows.append(_Named(step, left.pop(0) if weighted else None))
-    return rows
-
-
-def _n_kept(step: Step) -> int:
-    if not isinstance(step, LinearStep | ConvStep):
-        return 0
-    return int(step.weights.values.count_nonzero())
-
-
 def _room_for_draws(posterior: Posterior, n_weights: int, limits: Limits) -> int:
     """How many draws of so many weights fit; none rather than a few."""
     if not has_spread(posterior):
@@ -153,62 +131,58 @@ def _room_for_draws(posterior: Posterior, n_weights: int, limits: Limits) -> int
     return min(fitting, len(posterior.draws)) if isinstance(posterior, Samples) else fitting
 
 
-def _step(named: _Named, drawn: Sequence[Step], levels: dict[str, Tensor]) -> Json:
-    """One step as JSON; see docs/report.md."""
-    step = named.step
-    if isinstance(step, LinearStep | ConvStep):
-        assert named.weight is not None
-        own = [other.weights for other in drawn if isinstance(other, LinearStep | ConvStep)]
-        row = _rows(step.weights, own, levels.get(named.weight))
-        row["name"] = named.weight.removesuffix(".weight")
-        if isinstance(step, LinearStep):
+def _step(layer: Layer, drawn: Sequence[Layer], levels: dict[str, Tensor]) -> Json:
+    """One layer as JSON; see docs/report.md."""
+    if isinstance(layer, Linear | Conv):
+        others = [other for other in drawn if isinstance(other, Linear | Conv)]
+        row = _rows(layer, others, levels.get(f"{layer.name}.weight"))
+        row["name"] = layer.name
+        if isinstance(layer, Linear):
             return {"op": "linear", **row}
         return {
             "op": "conv",
-            "source": list(step.source),
-            "kernel": list(step.weights.values.shape[1:]),
-            "stride": list(step.stride),
-            "dilation": list(step.dilation),
-            "groups": step.groups,
+            "source": list(layer.source),
+            "kernel": list(layer.weight.shape[1:]),
+            "stride": list(layer.stride),
+            "dilation": list(layer.dilation),
+            "groups": layer.groups,
             **row,
         }
-    if isinstance(step, PadStep):
-        return {"op": "pad", "source": list(step.source), "margins": list(step.margins)}
-    if isinstance(step, PoolStep):
-        area = step.kernel[0] * step.kernel[1]
+    if isinstance(layer, Pad):
+        return {"op": "pad", "source": list(layer.source), "margins": list(layer.margins)}
+    if isinstance(layer, Pool):
         return {
             "op": "pool",
-            "kind": step.kind,
-            "source": list(step.source),
-            "kernel": list(step.kernel),
-            "stride": list(step.stride),
-            "padding": list(step.padding),
-            "divisor": step.divisor or area,
+            "kind": layer.kind,
+            "source": list(layer.source),
+            "kernel": list(layer.kernel),
+            "stride": list(layer.stride),
+            "padding": list(layer.padding),
+            "divisor": layer.divided_by,
         }
-    if isinstance(step, ActivationStep):
-        return {"op": "activation", "kind": step.kind}
-    assert isinstance(step, AffineStep)
-    block = math.prod(step.shape[1:])
-    factors = [(own.factor, own.shift) for own in (step, *drawn) if isinstance(own, AffineStep)]
+    if isinstance(layer, Activation):
+        return {"op": "activation", "kind": layer.kind}
+    assert isinstance(layer, Scale)
+    pairs = [(own.factor, own.shift) for own in (layer, *drawn) if isinstance(own, Scale)]
     return {
         "op": "affine",
-        "block": block,
-        "factor": pack(torch.stack([factor for factor, _ in factors]), "f4"),
-        "shift": pack(torch.stack([shift for _, shift in factors]), "f4"),
+        "block": math.prod(layer.shape[1:]),
+        "factor": pack(torch.stack([factor for factor, _ in pairs]), "f4"),
+        "shift": pack(torch.stack([shift for _, shift in pairs]), "f4"),
     }
 
 
-def _rows(weights: Weights, drawn: Sequence[Weights], levels: Tensor | None) -> Json:
+def _rows(layer: Linear | Conv, drawn: Sequence[Linear | Conv], levels: Tensor | None) -> Json:
     """Kept weights of a layer, of the mean first and then of every draw."""
-    values = weights.real().flatten(1)
-    everywhere = torch.stack([values, *(own.real().flatten(1) for own in drawn)])
+    values = layer.weight.flatten(1)
+    everywhere = torch.stack([values, *(other.weight.flatten(1) for other in drawn)])
     kept = (everywhere != 0).any(0)
     index = kept.flatten().nonzero().flatten()
     scale = everywhere.abs().amax(2).clamp(min=1e-30) / 32767
     whole = (everywhere / scale[..., None]).round()
     kinds = index_kind(max(kept.numel() - 1, 0))
     level = torch.full_like(index, 255) if levels is None else levels.cpu().flatten()[index]
-    bias = torch.stack([own.bias for own in (weights, *drawn)])
+    bias = torch.stack([each.bias for each in (layer, *drawn)])
     return {
         "rows": len(values),
         "columns": values.shape[1],

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from bayesieve.deliver.c_steps import ActivationStep, AffineStep, PadStep, PoolStep, Step
-from bayesieve.deliver.c_weights import ConvStep, LinearStep, Weights
+from bayesieve.deliver.layers import Activation, Conv, Layer, Linear, Pad, Pool, Scale
 from bayesieve.report.packing import Json, Packed, unpack
 
 
@@ -31,43 +30,40 @@ def run_embedded(network: Json, x: Tensor, member: int = 0) -> Tensor:
     """
     x = x.float()
     for row in network["steps"]:
-        step = _read(row, member)
-        if isinstance(step, LinearStep):
+        layer = _read(row, member)
+        if isinstance(layer, Linear):
             x = x.flatten(1)
-        x = step.run(x)
+        x = layer.run(x)
     return x.flatten(1)
 
 
-def _read(row: Json, member: int) -> Step:
+def _read(row: Json, member: int) -> Layer:
     op = row["op"]
     if op == "linear":
-        return LinearStep(_dense(row, member, (row["columns"],)))
+        return Linear("", *_dense(row, member, (row["columns"],)))
     if op == "conv":
-        weights = _dense(row, member, tuple(row["kernel"]))
-        shape = tuple(row["source"])
+        weight, bias = _dense(row, member, tuple(row["kernel"]))
         stride, dilation = tuple(row["stride"]), tuple(row["dilation"])
-        return ConvStep(weights, shape, stride, dilation, row["groups"])
+        return Conv("", weight, bias, tuple(row["source"]), stride, dilation, row["groups"])
     if op == "pad":
-        return PadStep(tuple(row["source"]), tuple(row["margins"]))
+        return Pad(tuple(row["source"]), tuple(row["margins"]))
     if op == "pool":
-        sizes = (tuple(row[key]) for key in ("kernel", "stride", "padding"))
-        kernel, stride, padding = sizes
-        shape = tuple(row["source"])
-        return PoolStep(shape, row["kind"], kernel, stride, padding, row["divisor"])
+        kernel, stride, padding = (tuple(row[key]) for key in ("kernel", "stride", "padding"))
+        return Pool(tuple(row["source"]), row["kind"], kernel, stride, padding, row["divisor"])
     if op == "activation":
-        return ActivationStep((), row["kind"])
+        return Activation((), row["kind"])
     factor, shift = (_of_member(row[key], member) for key in ("factor", "shift"))
-    return AffineStep((len(factor),), factor, shift)
+    return Scale((len(factor),), factor, shift)
 
 
-def _dense(row: Json, member: int, columns: tuple[int, ...]) -> Weights:
+def _dense(row: Json, member: int, columns: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Weight, (rows, *columns), and bias, (rows,)."""
     n_rows, n_columns = row["rows"], row["columns"]
     flat = torch.zeros(n_rows * n_columns)
     index = unpack(row["index"])
     scale = _of_member(row["scale"], member)[index // n_columns]
     flat[index] = _of_member(row["value"], member).float() * scale
-    bias = _of_member(row["bias"], member)
-    return Weights(flat.view(n_rows, *columns), bias, n_columns)
+    return flat.view(n_rows, *columns), _of_member(row["bias"], member)
 
 
 def _of_member(packed: Packed, member: int) -> Tensor:

@@ -111,7 +111,7 @@ def export_to(
 
         export_pt2(own.module, out, own.example)
     elif to == "c":
-        from bayesieve.deliver.c_header import export_c
+        from bayesieve.deliver.c import export_c
 
         export_c(own.module, out, own.example, int8=int8)
     elif own.bundle is not None:

@@ -20,7 +20,6 @@ from bayesieve.core.posterior import Factorised, Samples
 from bayesieve.deliver import export_checks
 from bayesieve.deliver import onnx as onnx_export
 from bayesieve.deliver.onnx import export_onnx
-from bayesieve.deliver.quantise import quantise
 from bayesieve.errors import UnsupportedModelError, VerificationError
 
 onnx = pytest.importorskip("onnx", reason="the extra [onnx] is not installed")
@@ -163,23 +162,6 @@ def test_draws_that_agree_have_no_mutual_information(tmp_path):
     torch.testing.assert_close(found["probability"], probability.detach())
     torch.testing.assert_close(found["entropy"], -(probability * probability.log()).sum(-1))
     assert float(found["mutual_information"].abs().max()) < 1e-6
-
-
-def test_quantised_weights_and_selected_features_stay_small(tmp_path):
-    class Selected(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("index", torch.arange(0, 400, 2))
-            self.fc = nn.Linear(200, 300)
-
-        def forward(self, x):
-            return self.fc(x.index_select(1, self.index))
-
-    module = quantise(Selected())
-    path = export_onnx(module, tmp_path / "net.onnx", normal(2, 400))
-    assert path.stat().st_size < 60000 + 6000  # int8 weights; scales, biases, numbers
-    x = normal(3, 400, seed=1)
-    torch.testing.assert_close(run(path, x)["output"], module(x), rtol=1e-4, atol=1e-5)
 
 
 def test_word_numbers_and_double_precision(tmp_path):

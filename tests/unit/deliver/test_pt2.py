@@ -5,7 +5,6 @@ from torch import nn
 from bayesieve.deliver import pt2
 from bayesieve.deliver.bundle import save_bundle
 from bayesieve.deliver.pt2 import export_pt2
-from bayesieve.deliver.quantise import quantise
 from bayesieve.errors import UnsupportedModelError, VerificationError
 from bayesieve.nets import mlp
 
@@ -63,12 +62,6 @@ def test_archive_holds_neither_the_example_nor_paths(tmp_path):
     assert example[0].numpy().tobytes() not in data
     assert b"/bayesieve/" not in data
     assert torch.export.load(path).example_inputs is None
-
-
-def test_quantised_weights_stay_small(tmp_path):
-    module = nn.Sequential(nn.Linear(200, 300))
-    path = export_pt2(quantise(module), tmp_path / "net.pt2", normal(2, 200))
-    assert path.stat().st_size < 60000 + 25000  # int8 weights, and the archive itself
 
 
 def test_transposed_weights_and_views_are_written_alone(tmp_path):

@@ -11,10 +11,15 @@ from scipy.sparse import csr_array
 from torch import nn
 from torch.nn import functional as F
 
-from bayesieve.deliver import _kernels, _stages, runtime
-from bayesieve.deliver._chain import Affine2d, Flatten, Other, Select, read_chain
-from bayesieve.deliver._kernels import ACTIVATIONS, Affine, Chain, KernelUnavailableError
-from bayesieve.deliver.runtime import LayerPlan, as_runtime
+from bayesieve.deliver import runtime
+from bayesieve.deliver.layers import Activation, Select, read_layers
+from bayesieve.deliver.runtime import Plan, as_runtime, kernels
+from bayesieve.deliver.runtime.kernels import (
+    ACTIVATIONS,
+    Affine,
+    CompiledLayers,
+    KernelUnavailableError,
+)
 from bayesieve.errors import UnsupportedModelError, VerificationError
 from bayesieve.nets import lenet5_caffe
 from bayesieve.sieve.compact import compact
@@ -38,7 +43,7 @@ def uncompiled(monkeypatch):
 
 def needs_compiler():
     try:
-        _kernels.library()
+        kernels.library()
     except KernelUnavailableError as error:
         pytest.skip(str(error))
 
@@ -51,9 +56,9 @@ def sparse_mlp(widths=(20, 30, 12, 3), activation=nn.ReLU, density=0.1, seed=0):
             layers += [nn.Linear(n_in, n_out), activation()]
         net = nn.Sequential(*layers[:-1])
         with torch.no_grad():
-            for own in net:
-                if isinstance(own, nn.Linear):
-                    own.weight *= torch.rand(own.weight.shape) < density
+            for layer in net:
+                if isinstance(layer, nn.Linear):
+                    layer.weight *= torch.rand(layer.weight.shape) < density
     return net.eval()
 
 
@@ -77,17 +82,17 @@ def test_the_kernel_equals_dense_products_at_every_batch_size(density, zeros):
     dense = [generator.standard_normal(s) * (generator.random(s) < density) for s in shapes]
     biases = [generator.standard_normal(s[0]) for s in shapes]
     layers = [
-        Affine(csr_array(w.astype(np.float32)), b.astype(np.float32), "relu" if i < 2 else "none")
+        Affine(csr_array(w.astype(np.float32)), b.astype(np.float32), "ReLU" if i < 2 else "none")
         for i, (w, b) in enumerate(zip(dense, biases, strict=True))
     ]
-    chain = Chain(layers, 20)
+    compiled = CompiledLayers(layers, 20)
     for n in SIZES:
         x = generator.standard_normal((n, 20)) * (generator.random((n, 20)) >= zeros)
         wanted = x
         for i, (w, b) in enumerate(zip(dense, biases, strict=True)):
             wanted = wanted @ w.T + b
             wanted = np.maximum(wanted, 0) if i < 2 else wanted
-        assert np.abs(chain(x.astype(np.float32)) - wanted).max() <= 1e-5 * np.abs(wanted).max()
+        assert np.abs(compiled(x.astype(np.float32)) - wanted).max() <= 1e-5 * np.abs(wanted).max()
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -98,39 +103,39 @@ def test_every_activation_is_torchs(name, density, n):
     weight = normal(9, 6, seed=1, dtype=torch.float32)
     weight *= torch.rand(9, 6, generator=seeded(2)) < density
     x = inputs(n, 6)
-    for own in (x, x * (x > 0.5)):  # the second is mostly 0: summed by input
-        chain = Chain([Affine(csr_array(weight.numpy()), np.ones(9, np.float32), name, 0.2)], 6)
-        affine = F.linear(own, weight, torch.ones(9))
-        options = {"negative_slope": 0.2} if name == "leaky_relu" else {}
-        wanted = affine if name == "none" else getattr(F, name)(affine, **options)
-        assert relative(chain(own.numpy()), wanted) < 1e-6
+    layer = Affine(csr_array(weight.numpy()), np.ones(9, np.float32), name, 0.2)
+    for rows in (x, x * (x > 0.5)):  # the second is mostly 0: summed by input
+        affine = F.linear(rows, weight, torch.ones(9))
+        wanted = affine if name == "none" else Activation((9,), name, 0.2).run(affine)
+        assert relative(CompiledLayers([layer], 6)(rows.numpy()), wanted) < 1e-6
 
 
 def test_selected_features_are_read_in_order():
     needs_compiler()
     weight = np.array([[1.0, 0.0, 10.0]], np.float32)
-    chain = Chain([Affine(csr_array(weight), np.zeros(1, np.float32))], 5, np.array([4, 1, 0]))
+    layer = Affine(csr_array(weight), np.zeros(1, np.float32))
+    compiled = CompiledLayers([layer], 5, np.array([4, 1, 0]))
     x = np.arange(10, dtype=np.float32).reshape(2, 5)
-    assert chain(x).ravel().tolist() == [4.0, 59.0]  # 1 * column 4 + 10 * column 0
+    assert compiled(x).ravel().tolist() == [4.0, 59.0]  # 1 * column 4 + 10 * column 0
 
 
 def test_nan_spreads_through_weights_and_not_through_zeros():
     needs_compiler()
-    layer = Affine(csr_array(np.eye(10, dtype=np.float32)), np.zeros(10, np.float32), "relu")
+    layer = Affine(csr_array(np.eye(10, dtype=np.float32)), np.zeros(10, np.float32), "ReLU")
     for rest in (1.0, 0.0):  # dot products, and sums by input
         for n in (1, 64):
             x = np.full((n, 10), rest, np.float32)
             x[:, 0] = np.nan
-            found = Chain([layer], 10)(x)
+            found = CompiledLayers([layer], 10)(x)
             assert np.isnan(found[:, 0]).all()
             assert (found[:, 1:] == rest).all()
 
 
-def test_threads_may_call_one_chain_at_the_same_time():
+def test_threads_may_call_one_runtime_at_the_same_time():
     needs_compiler()
     made = as_runtime(sparse_mlp((20, 300, 3)), inputs(64))
     x = [inputs(64, seed=i) for i in range(4)]
-    wanted = [made(own) for own in x]
+    wanted = [made(rows) for rows in x]
     wrong = []
 
     def work(i):
@@ -151,21 +156,21 @@ def test_a_cache_folder_others_can_write_to_is_not_used(tmp_path):
     folder.mkdir()
     folder.chmod(0o777)
     with pytest.raises(KernelUnavailableError, match="others may write"):
-        _kernels._private_folder(folder)
+        kernels._private_folder(folder)
     folder.chmod(0o700)
-    assert _kernels._private_folder(folder) == folder
+    assert kernels._private_folder(folder) == folder
 
 
 def test_a_compiler_that_fails_is_a_reason_and_leaves_nothing(tmp_path):
     with pytest.raises(KernelUnavailableError, match="false failed"):
-        _kernels._compile("false", tmp_path / "kernel.so")
+        kernels._compile("false", tmp_path / "kernel.so")
     assert os.listdir(tmp_path) == []
 
 
 def test_no_compiler_is_a_reason(monkeypatch):
-    monkeypatch.setattr(_kernels.shutil, "which", lambda name: None)
+    monkeypatch.setattr(kernels.shutil, "which", lambda name: None)
     with pytest.raises(KernelUnavailableError, match="no C compiler"):
-        _kernels.library.__wrapped__()
+        kernels.library.__wrapped__()
 
 
 # --------------------------------------------------------------------------------- the runtime
@@ -188,7 +193,7 @@ def test_equals_the_module_on_arrays_and_tensors(n, threads):
 
 def test_number_of_threads_changes_nothing(monkeypatch):
     needs_compiler()
-    fake_times(monkeypatch, {"kernel": 0.5}, {"layer by layer": 0.5})
+    fake_times(monkeypatch, "kernel")
     net, x = sparse_mlp(), inputs(300)
     assert torch.equal(as_runtime(net, x)(x), as_runtime(net, x, threads=3)(x))
 
@@ -237,7 +242,8 @@ def test_a_compacted_network_with_selected_features():
         net[1].weight[5:15] = 0
     x = inputs(32)
     small = compact(net, x)
-    assert any(isinstance(step, Select) for step in read_chain(small))
+    layers = read_layers("test", small, (20,))
+    assert any(isinstance(layer, Select) for layer in layers)
     assert relative(as_runtime(small, x)(x), net(x).detach()) < 1e-5
 
 
@@ -247,7 +253,7 @@ def test_convolutions_stay_in_torch():
         net = lenet5_caffe((1, 28, 28), 10).eval()
     x = normal(2, 1, 28, 28, seed=1, dtype=torch.float32)
     made = as_runtime(net, x)
-    assert {row.layer for row in made.plan} == {"fc1", "out"}
+    assert set(made.zeros) == {"fc1", "out"}
     assert relative(made(x), net(x).detach()) < 1e-5
 
 
@@ -260,19 +266,20 @@ class _Residual(nn.Module):
         return x + self.inner(x)
 
 
-def test_what_is_no_chain_runs_as_it_is():
+def test_a_network_that_branches_runs_as_it_is():
     net = _Residual()
     made = as_runtime(net, inputs(4, 4))
     assert torch.equal(made(inputs(9, 4)), net(inputs(9, 4)).detach())
-    assert {row.choice for row in made.plan} == {"dense"}
-    assert "the module runs as it is" in made.plan[0].reason
+    assert {row.choice for row in made.plan} == {"torch"}
+    assert "the module runs as it is: the network branches at 'add'" in made.plan[0].reason
 
 
 def test_dropout_is_off_and_linear_on_sequences_stays_in_torch():
     net = nn.Sequential(nn.Linear(4, 5), nn.Dropout(0.9), nn.ReLU(), nn.Linear(5, 2))
     x = normal(3, 7, 4, seed=1, dtype=torch.float32)
     made = as_runtime(net, x)
-    assert made.plan == ()
+    assert made.zeros == {}
+    assert {row.choice for row in made.plan} == {"torch"}
     assert relative(made(x), net.eval()(x).detach()) < 1e-5
 
 
@@ -281,41 +288,34 @@ def test_dropout_is_off_and_linear_on_sequences_stays_in_torch():
 
 def test_the_plan_follows_the_times():
     made = as_runtime(sparse_mlp((400, 300, 3), density=0.01), inputs(64, 400))
-    assert [(row.layer, row.batch) for row in made.plan] == [
-        ("1", 1), ("3", 1), ("1", 64), ("3", 64),
-    ]  # fmt: skip
+    assert [row.batch for row in made.plan] == [1, 64]
     for row in made.plan:
-        assert row.milliseconds.keys() >= {"dense", "scipy", "torch-csr"}
-        assert row.choice in row.milliseconds
-        assert row.choice in row.reason
-    assert made.plan[0].zeros == pytest.approx(0.99, abs=0.005)
+        assert isinstance(row, Plan)
+        assert len(row.milliseconds) == 2
+        assert row.choice == min(row.milliseconds, key=row.milliseconds.get)
+    assert made.zeros["1"] == pytest.approx(0.99, abs=0.005)
     text = made.describe()
-    assert text.count("batch 64") == 3
+    assert text.count("batch 64") == 1
     assert "kernel: " in text
+    assert "1: 99.0% zeros" in text
 
 
-def fake_times(monkeypatch, layer, network):
-    """Fix what is measured, for layers and for networks."""
+def fake_times(monkeypatch, fastest):
+    """Fix which candidate is measured as the fastest."""
 
     def interleaved(cases, **options):
-        known = network if "module" in cases else layer
-        return {name: [known.get(name, 9.0)] for name in cases}
+        return {name: [0.5 if name == fastest else 9.0] for name in cases}
 
     monkeypatch.setattr(runtime, "interleaved", interleaved)
 
 
-def test_dense_is_kept_where_sparse_is_slower_and_says_so(monkeypatch):
-    fake_times(monkeypatch, {"dense": 1.0, "scipy": 2.0}, {"layer by layer": 1.0, "module": 2.0})
-    made = as_runtime(sparse_mlp(), inputs(64))
-    assert {row.choice for row in made.plan} == {"dense"}
-    assert all("sparse is slower here" in row.reason for row in made.plan)
-
-
-@pytest.mark.parametrize("fastest", ["dense", "scipy", "torch-csr", "kernel"])
-def test_every_candidate_gives_the_same_numbers(monkeypatch, fastest):
+@pytest.mark.parametrize("fastest", ["torch", "scipy", "kernel"])
+def test_every_candidate_gives_the_same_numbers(monkeypatch, request, fastest):
     if fastest == "kernel":
         needs_compiler()
-    fake_times(monkeypatch, {fastest: 0.5}, {"layer by layer": 0.5})
+    elif fastest == "scipy":
+        request.getfixturevalue("uncompiled")
+    fake_times(monkeypatch, fastest)
     net, x = sparse_mlp(), inputs(70)
     made = as_runtime(net, inputs(64))
     assert {row.choice for row in made.plan} == {fastest}
@@ -323,26 +323,17 @@ def test_every_candidate_gives_the_same_numbers(monkeypatch, fastest):
     assert relative(made(x[:1]), net(x[:1]).detach()) < 1e-5
 
 
-def test_the_whole_network_may_be_faster_as_plain_torch(monkeypatch):
-    fake_times(monkeypatch, {"scipy": 0.5}, {"module": 0.1})
+def test_the_network_may_be_faster_as_plain_torch(monkeypatch):
+    fake_times(monkeypatch, "torch")
     made = as_runtime(sparse_mlp(), inputs(64))
-    assert {row.choice for row in made.plan} == {"dense"}
+    assert {row.choice for row in made.plan} == {"torch"}
     assert all("faster as plain torch" in row.reason for row in made.plan)
-
-
-def test_one_call_for_all_layers_may_be_faster_than_the_best_of_each(monkeypatch):
-    needs_compiler()
-    fake_times(monkeypatch, {"dense": 0.5}, {"all in the kernel": 0.1})
-    made = as_runtime(sparse_mlp(), inputs(64))
-    assert {row.choice for row in made.plan} == {"kernel"}
-    assert all("one call for neighbouring layers" in row.reason for row in made.plan)
 
 
 def test_without_a_compiler_it_works_and_says_why(uncompiled):
     net = sparse_mlp()
     made = as_runtime(net, inputs(64))
     assert made.kernel.startswith("no C compiler")
-    assert isinstance(made.plan[0], LayerPlan)
     assert all("no compiled kernel" in row.reason for row in made.plan)
     assert "kernel" not in made.plan[0].milliseconds
     assert relative(made(inputs(70)), net(inputs(70)).detach()) < 1e-5
@@ -351,10 +342,10 @@ def test_without_a_compiler_it_works_and_says_why(uncompiled):
 # ---------------------------------------------------------------------------------- bad inputs
 
 
-def test_a_wrong_result_is_refused(monkeypatch):
-    fake_times(monkeypatch, {"scipy": 0.5}, {"layer by layer": 0.5})
-    product = _stages.PRODUCTS["scipy"]
-    monkeypatch.setitem(_stages.PRODUCTS, "scipy", lambda step: lambda x: product(step)(x) * 1.0001)
+def test_a_wrong_result_is_refused(monkeypatch, uncompiled):
+    fake_times(monkeypatch, "scipy")
+    product = runtime._product
+    monkeypatch.setattr(runtime, "_product", lambda layer: lambda x: product(layer)(x) * 1.0001)
     with pytest.raises(VerificationError, match="differ from the module"):
         as_runtime(sparse_mlp(), inputs(64))
 
@@ -380,36 +371,3 @@ def test_other_modules_and_examples_are_refused():
         as_runtime(sparse_mlp(), torch.zeros(0, 20))
     with pytest.raises(ValueError, match="threads must be > 0"):
         as_runtime(sparse_mlp(), inputs(4), threads=0)
-
-
-# ----------------------------------------------------------------------------- reading a chain
-
-
-def test_the_steps_of_a_chain():
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b, self.norm = nn.Linear(4, 3), nn.Linear(3, 2), nn.BatchNorm1d(3)
-
-        def forward(self, x):
-            return torch.tanh(self.b(self.norm(F.relu(self.a(torch.flatten(x, 1))))))
-
-    steps = read_chain(Net().eval())
-    assert [type(step) for step in steps] == [Flatten, Affine2d, Other, Affine2d]
-    assert [step.activation for step in steps if isinstance(step, Affine2d)] == ["relu", "tanh"]
-
-
-def test_why_a_module_is_no_chain():
-    class Branching(nn.Module):
-        def forward(self, x):
-            if x.sum() > 0:
-                return x
-            return -x
-
-    class Two(nn.Module):
-        def forward(self, x, y):
-            return x + y
-
-    assert "cannot be traced" in read_chain(Branching())
-    assert "several inputs" in read_chain(Two())
-    assert "reads more than the value before it" in read_chain(_Residual())

@@ -8,16 +8,13 @@ of the nonzeros, row by row, where that takes fewer bytes than all of them.
 import math
 import re
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 
-import torch
 from torch import Tensor, nn
 
 from bayesieve import __version__
-from bayesieve.deliver._c_text import Lines, indent
-from bayesieve.deliver.c_chain import chain_of
-from bayesieve.deliver.c_steps import Step
-from bayesieve.deliver.c_weights import in_int8
+from bayesieve.deliver.c.code import Lines, indent, rounded, write_layer
 from bayesieve.deliver.export_checks import (
     check_example,
     check_inputs,
@@ -27,6 +24,7 @@ from bayesieve.deliver.export_checks import (
     on_cpu,
     run_module,
 )
+from bayesieve.deliver.layers import Layer, read_layers, run_layers
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.files import write_atomically
 
@@ -35,20 +33,20 @@ _LIMIT = 20_000_000  # weights written out as text: about 200 MB of C
 
 
 def export_c(module: nn.Module, path: Path | str, example: Tensor, *, int8: bool = False) -> Path:
-    """Write a chain of layers as a C99 header with `void NAME_predict(const float *, float *)`.
+    """Write a network as a C99 header with `void NAME_predict(const float *, float *)`.
 
     NAME is the file's name without its ending. Macros NAME_N_INPUTS, NAME_N_OUTPUTS, NAME_MACS
     (multiplications per input), NAME_WEIGHT_BYTES and NAME_STACK_BYTES, in capitals, state the
     sizes. One input is one flat array in torch's order. BatchNorm is folded into the layer before
     it; float64 weights become float32.
 
-    The translated chain is checked against the module in torch (1e-4 of the output's scale) before
-    anything is written. With `int8` the header's first lines state the largest error of an output
-    on the example.
+    The translated layers are checked against the module in torch (1e-4 of the output's scale)
+    before anything is written. With `int8` the header's first lines state the largest error of an
+    output on the example.
 
     Args:
-        module: `nn.Sequential`, or any module that `torch.fx` traces to a chain of layers; it is
-            not changed. Layers made by `quantise` keep their integers.
+        module: `nn.Sequential`, or any module that `torch.fx` traces to layers that follow one
+            another; it is not changed.
         path: of the header; an existing one is replaced in one step.
         example: some inputs, shape (n, ...), of the kind the model will meet.
         int8: whether weights are rounded to 8 bits with one scale per output channel.
@@ -58,10 +56,10 @@ def export_c(module: nn.Module, path: Path | str, example: Tensor, *, int8: bool
 
     Raises:
         UnsupportedModelError: a layer has no translation, or the network branches.
-        VerificationError: the translated chain computes something else; nothing was written.
+        VerificationError: the translated layers compute something else; nothing was written.
 
     Example:
-        >>> import tempfile
+        >>> import tempfile, torch
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = export_c(nn.Linear(3, 2), f"{folder}/tiny.h", torch.randn(4, 3))
         ...     lines = path.read_text().splitlines()
@@ -85,48 +83,39 @@ def export_c(module: nn.Module, path: Path | str, example: Tensor, *, int8: bool
             f"got {n_weights:,}. Use export_onnx."
         )
     first_output(_WHO, module, example)
-    steps = chain_of(module, tuple(example.shape[1:]))
-    if not steps:
+    layers = read_layers(_WHO, module, tuple(example.shape[1:]))
+    if not layers:
         raise UnsupportedModelError(f"{_WHO}: the module has no layer that computes anything.")
     for x in check_inputs(example):
-        check_same(_WHO, "output", run_module(module, x), _run(steps, x))
+        check_same(_WHO, "output", run_module(module, x), run_layers(layers, x))
     note = ""
     if int8:
-        steps = [in_int8(step) for step in steps]
-        note = _int8_note(run_module(module, example), _run(steps, example))
-    text = "\n".join(_header(name, steps, tuple(example.shape[1:]), note))
-    write_atomically(path, text.encode("ascii"))
-    return path
+        after = run_layers([rounded(layer) for layer in layers], example)
+        note = _int8_note(run_module(module, example), after)
+    text = "\n".join(_header(name, layers, tuple(example.shape[1:]), note, int8=int8))
+    return write_atomically(path, text)
 
 
-def _run(steps: Sequence[Step], x: Tensor) -> Tensor:
-    with torch.no_grad():
-        for step in steps:
-            x = step.run(x.reshape(len(x), *step.source))
-    return x
-
-
-def _body(names: Sequence[str], steps: Sequence[Step]) -> tuple[Lines, dict[str, int]]:
-    """Statements from x to y, and the arrays between them: two, used in turn."""
-    lines, buffers, source = Lines(), dict[str, int](), "x"
-    for i, (name, step) in enumerate(zip(names, steps, strict=True)):
-        target = "y"
-        if i + 1 < len(steps):
-            target = "ab"[i % 2]
-            buffers[target] = max(buffers.get(target, 0), math.prod(step.shape))
-        lines += step.code(name, source, target)
-        source = target
-    return lines, buffers
-
-
-def _header(name: str, steps: Sequence[Step], shape: tuple[int, ...], note: str) -> Lines:
-    names = [f"{name}_{i}" for i in range(len(steps))]
-    arrays = [line for own, step in zip(names, steps, strict=True) for line in step.arrays(own)]
-    body, buffers = _body(names, steps)
+def _header(
+    name: str, layers: Sequence[Layer], shape: tuple[int, ...], note: str, *, int8: bool
+) -> Lines:
+    names = cycle("ab")  # two arrays between the layers, used in turn
+    targets = [*(next(names) for _ in layers[:-1]), "y"]
+    pieces = [
+        write_layer(layer, f"{name}_{i}", source, target, int8=int8)
+        for i, (layer, source, target) in enumerate(
+            zip(layers, ["x", *targets], targets, strict=False)
+        )
+    ]
+    buffers: dict[str, int] = {}
+    for layer, target in zip(layers[:-1], targets, strict=False):
+        buffers[target] = max(buffers.get(target, 0), math.prod(layer.shape))
+    arrays = [line for piece in pieces for line in piece.arrays]
+    body = [line for piece in pieces for line in piece.body]
     macros = {
         "N_INPUTS": math.prod(shape),
-        "N_OUTPUTS": math.prod(steps[-1].shape),
-        "MACS": sum(step.macs for step in steps),
+        "N_OUTPUTS": math.prod(layers[-1].shape),
+        "MACS": sum(piece.macs for piece in pieces),
         "WEIGHT_BYTES": _n_bytes(arrays),
         "STACK_BYTES": 4 * sum(buffers.values()),
     }
@@ -159,9 +148,9 @@ def _header(name: str, steps: Sequence[Step], shape: tuple[int, ...], note: str)
 
 
 def _n_bytes(arrays: Sequence[str]) -> int:
-    found = re.findall(r"^static const (\w+) \w+\[(\d+)\]", "\n".join(arrays), re.MULTILINE)
+    declared = re.findall(r"^static const (\w+) \w+\[(\d+)\]", "\n".join(arrays), re.MULTILINE)
     sizes = {"float": 4, "int32_t": 4, "uint16_t": 2, "uint8_t": 1, "int8_t": 1}
-    return sum(sizes[kind] * int(count) for kind, count in found)
+    return sum(sizes[kind] * int(count) for kind, count in declared)
 
 
 def _int8_note(before: Tensor, after: Tensor) -> str:

@@ -1,5 +1,6 @@
 """Headers are compiled with every warning an error, run, and compared with torch."""
 
+import math
 import re
 import shutil
 import subprocess
@@ -10,8 +11,8 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
-from bayesieve.deliver.c_header import export_c
-from bayesieve.deliver.quantise import quantise
+from bayesieve.deliver.c import export_c
+from bayesieve.deliver.c.code import quantise_rows
 from bayesieve.errors import UnsupportedModelError, VerificationError
 from bayesieve.nets import lenet5, lenet5_caffe, mlp
 
@@ -190,18 +191,6 @@ def test_int8_equals_its_stated_error(name, keep, tmp_path):
 
 
 @needs_compiler
-def test_layers_that_are_quantised_keep_their_integers(tmp_path):
-    torch.manual_seed(1)
-    x = normal(5, 2, 9, 8)
-    module = quantise(settled(conv_zoo(), x))  # BatchNorm goes into scale and bias
-    path = export_c(module, tmp_path / "q.h", x)
-    expected = module(x).detach()
-    assert (run_c(path, x) - expected).abs().max() <= 1e-4 * expected.abs().max()
-    stored = re.search(r"q_\d+_weight\[48\] = \{([^}]*)\}", path.read_text())[1]
-    assert [int(v) for v in stored.split(",")][:4] == module[0].weight.flatten()[:4].tolist()
-
-
-@needs_compiler
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 def test_uneven_margins_lie_where_torch_puts_them(tmp_path):
     torch.manual_seed(0)
@@ -360,3 +349,27 @@ def test_arguments_are_checked(tmp_path):
         export_c(layer, tmp_path / "net.h", [1.0])
     with pytest.raises(TypeError, match=r"floating point, got torch\.int64"):
         export_c(layer, tmp_path / "net.h", x.long())
+
+
+def test_8_bit_rows_are_within_half_a_scale_and_use_the_whole_range():
+    weight = normal(6, 3, 5, 5) * torch.logspace(-30, 30, 6).view(-1, 1, 1, 1)
+    whole, scale = quantise_rows(weight)
+    assert whole.dtype == torch.int8
+    assert whole.flatten(1).abs().amax(1).tolist() == [127] * 6
+    error = (weight.double() - whole.double() * scale.double().view(-1, 1, 1, 1)).abs()
+    assert bool((error.flatten(1).amax(1) <= 0.5001 * scale.double()).all())
+
+
+def test_zeros_stay_zeros_in_8_bits():
+    weight = normal(4, 50)
+    weight[:, ::2] = 0
+    weight[3] = 0
+    whole, scale = quantise_rows(weight)
+    assert not whole[:, ::2].any()
+    assert not whole[3].any()
+    assert bool((scale > 0).all())
+
+
+def test_8_bit_weights_must_be_finite():
+    with pytest.raises(ValueError, match="finite"):
+        quantise_rows(torch.tensor([[1.0, math.nan]]))

@@ -1,4 +1,4 @@
-"""The compiled kernel: built once with the system's C compiler, kept in the user's cache folder.
+"""The compiled kernel: kernel.c, built once with the system's C compiler, in the user's cache.
 
 The library is named by a hash of the text, the compiler and the processor, since it is compiled
 for the processor at hand: a home folder shared by machines holds one library for each. The folder
@@ -17,6 +17,7 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -24,12 +25,11 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from bayesieve.data.files import cache_dir
-from bayesieve.deliver._kernels_source import SOURCE
 from bayesieve.files import write_atomically
 
 Floats = NDArray[np.float32]
 BLOCK = 64  # examples the kernel handles at once; scratch memory is for as many
-ACTIVATIONS = ("none", "relu", "leaky_relu", "tanh", "sigmoid", "silu", "gelu")
+ACTIVATIONS = ("none", "ReLU", "LeakyReLU", "Tanh", "Sigmoid", "SiLU", "GELU")  # as in kernel.c
 _COMPILERS = ("cc", "gcc", "clang")
 _FLAGS = ("-std=gnu99", "-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-shared")
 _QUIET = ("-Wno-psabi",)
@@ -72,7 +72,7 @@ class _Network(ctypes.Structure):
 
 @dataclass(frozen=True, eq=False)
 class Affine:
-    """One layer of a chain: activation(weight @ x + bias).
+    """One layer of the kernel: activation(weight @ x + bias).
 
     Args:
         weight: (n_out, n_in), rows of stored entries.
@@ -87,7 +87,7 @@ class Affine:
     slope: float = 0.0
 
 
-class Chain:
+class CompiledLayers:
     """Sparse affine layers that run as one call of the compiled kernel.
 
     Args:
@@ -128,7 +128,7 @@ class Chain:
         return self.at(_address(x) if n and x.flags.writeable else x.ctypes.data, n)
 
     def at(self, address: int, n: int) -> Floats:
-        """Outputs of n contiguous input rows that lie at an address."""
+        """Outputs of n contiguous input rows at an address in memory."""
         out = np.empty((n, self.n_outputs), np.float32)
         if n == 0:
             return out
@@ -171,14 +171,14 @@ class Chain:
 
 
 def _address(array: Floats) -> int:
-    """Where a writeable array lies; four times as fast as `array.ctypes.data`."""
+    """Address of a writeable array; four times as fast as `array.ctypes.data`."""
     return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]
 
 
 def _by_length(layers: Sequence[Affine]) -> list[Affine]:
     """The same function with hidden units in the order of their number of weights.
 
-    Equal lengths in a row let the processor foresee where each sum ends.
+    Equal lengths in a row let the processor predict where each sum ends.
     """
     ordered, order = [], None
     for layer in layers:
@@ -232,6 +232,10 @@ def library() -> ctypes.CDLL:
     return loaded
 
 
+def _source() -> str:
+    return (resources.files("bayesieve.deliver.runtime") / "kernel.c").read_text(encoding="utf-8")
+
+
 def _private_folder(folder: Path) -> Path:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -251,15 +255,15 @@ def _fingerprint(compiler: str) -> str:
         lines = described.read_text(encoding="utf-8", errors="replace").splitlines()
         known = ("model name", "flags", "Features", "CPU part")
         processor += sorted({line for line in lines if line.startswith(known)})
-    parts = [SOURCE, " ".join(_FLAGS), compiler, version, *processor]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
+    texts = [_source(), " ".join(_FLAGS), compiler, version, *processor]
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:20]
 
 
 def _compile(compiler: str, path: Path) -> None:
     try:
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             text, made = Path(folder) / "kernel.c", Path(folder) / "kernel.so"
-            text.write_text(SOURCE, encoding="utf-8")
+            text.write_text(_source(), encoding="utf-8")
             _output([compiler, *_FLAGS, *_QUIET, str(text), "-o", str(made), "-lm"])
             write_atomically(path, made.read_bytes())
     except OSError as error:

@@ -1,0 +1,378 @@
+"""A network as a fast function on one CPU: sparse where sparse is faster, dense where it is not.
+
+Zeros in a weight matrix save time only if something skips them, and skipping has a price of its
+own. What is faster depends on the network and on the machine, so `as_runtime` measures, at batch
+1 and 64: the module as it is, against the same layers with their Linear layers in a small C kernel
+that is compiled on first use and runs neighbouring layers in one call. Where there is no C
+compiler, SciPy's sparse products take the place of the kernel. `Runtime.plan` says what was chosen
+and what each candidate took.
+
+The result is checked against the module before it is returned. A weight that is 0 is skipped:
+inputs that are infinite or NaN do not spread through it, as they would in a dense product.
+"""
+
+import copy
+import statistics
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from torch import Tensor, nn
+
+from bayesieve.assess.latency import interleaved, resized
+from bayesieve.checks import check_positive
+from bayesieve.deliver.layers import Activation, Layer, Linear, Select, read_layers
+from bayesieve.deliver.layers.reading import ALWAYS
+from bayesieve.deliver.runtime.kernels import (
+    BLOCK,
+    Affine,
+    CompiledLayers,
+    KernelUnavailableError,
+    library,
+)
+from bayesieve.errors import UnsupportedModelError, VerificationError
+
+Floats = NDArray[np.float32]
+Stage = Callable[[Tensor], Tensor]
+
+BATCHES = (1, 64)
+TOLERANCE = 1e-5  # largest difference to the module, as a fraction of its largest output
+_OPERATIONS = ALWAYS | {"gelu", "leaky_relu"}  # others stay torch's
+_FROM_MANY = 16  # examples from which the plan for batch 64 holds
+_CHECKED = (1, 3, 17, 64, 83)  # every path through the kernel, and both plans
+_ROUNDS = 9
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the network runs at one batch size, and what was measured.
+
+    Args:
+        batch: number of examples.
+        choice: "torch" (the module as it is), "kernel" or "scipy".
+        milliseconds: median of the whole network, by candidate.
+        reason: why it runs so, in words.
+    """
+
+    batch: int
+    choice: str
+    milliseconds: dict[str, float]
+    reason: str
+
+
+class Runtime:
+    """A network as a function on float32 batches; made by `as_runtime`.
+
+    Called with a NumPy array or a CPU tensor of shape (n, ...), it returns the outputs as the same
+    kind. Threads may call it at the same time.
+
+    Attributes:
+        module: the module it stands for.
+        plan: a row for each batch size.
+        zeros: fraction of weights that are 0, by name of each Linear layer that may be sparse.
+        kernel: "compiled", or why there is no compiled kernel.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        shape: tuple[int, ...],
+        networks: tuple["_Network", "_Network"],
+        plan: tuple[Plan, ...],
+        zeros: dict[str, float],
+        kernel: str,
+    ) -> None:
+        self.module, self.plan, self.zeros, self.kernel = module, plan, zeros, kernel
+        self._shape = shape
+        self._few, self._many = networks
+
+    @overload
+    def __call__(self, x: Tensor) -> Tensor: ...
+
+    @overload
+    def __call__(self, x: Floats) -> Floats: ...
+
+    def __call__(self, x: Tensor | Floats) -> Tensor | Floats:
+        """Outputs, (n, ...), of inputs, (n, ...), float32."""
+        if x.shape[1:] != self._shape:
+            raise ValueError(
+                f"Runtime: inputs must have shape (n, {', '.join(map(str, self._shape))}), "
+                f"got {tuple(x.shape)}."
+            )
+        network = self._few if len(x) < _FROM_MANY else self._many
+        if isinstance(x, np.ndarray):
+            if x.dtype != np.float32:
+                raise TypeError(f"Runtime: inputs must be float32, got {x.dtype}.")
+            return network.on_array(x)
+        if x.dtype != torch.float32 or x.device.type != "cpu":
+            raise TypeError(
+                f"Runtime: inputs must be float32 on the CPU, got {x.dtype} on {x.device}."
+            )
+        return network.on_tensor(x)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of weights as they are stored for speed, and of scratch memory."""
+        return max(self._few.nbytes, self._many.nbytes)
+
+    def describe(self) -> str:
+        """The plan as text: the kernel, the layers, and a line per batch size."""
+        lines = [f"kernel: {self.kernel}"]
+        lines += [f"{name}: {zeros:.1%} zeros" for name, zeros in self.zeros.items()]
+        for row in self.plan:
+            listed = ", ".join(f"{name} {ms:.4f} ms" for name, ms in row.milliseconds.items())
+            lines.append(f"batch {row.batch}: {row.choice} ({row.reason}); {listed}")
+        return "\n".join(lines)
+
+
+def as_runtime(module: nn.Module, example: Tensor | Floats, *, threads: int = 1) -> Runtime:
+    """Make the fastest function we know that equals a module, by measurement on this machine.
+
+    Args:
+        module: float32 on the CPU, run in eval mode; a copy is taken. Zeros are skipped in layers
+            that follow one another (`nn.Sequential`, or what `compact` returns for one); any other
+            module runs as it is.
+        example: inputs, (n, ...), such as real data: what is measured depends on them.
+        threads: how many threads the compiled kernel may split a large batch over. Torch's layers
+            keep to torch's own setting.
+
+    Raises:
+        VerificationError: the function differs from the module by more than 1e-5 of its scale.
+
+    Example:
+        >>> net = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 3))
+        >>> with torch.no_grad():
+        ...     _ = net[0].weight.mul_(torch.rand(32, 64) < 0.05)
+        >>> runtime = as_runtime(net, torch.randn(64, 64))
+        >>> runtime(np.ones((2, 64), np.float32)).shape
+        (2, 3)
+        >>> bool((runtime(torch.ones(2, 64)) - net(torch.ones(2, 64))).abs().max() < 1e-5)
+        True
+        >>> [row.batch for row in runtime.plan], list(runtime.zeros)
+        ([1, 64], ['0', '2'])
+    """
+    check_positive("as_runtime", threads=threads)
+    example = torch.as_tensor(example)
+    _check_input(module, example)
+    module = copy.deepcopy(module).eval().requires_grad_(False)
+    shape, kernel = tuple(example.shape[1:]), _kernel_status()
+    layers, refusal = list[Layer](), ""
+    try:
+        layers = read_layers("as_runtime", module, shape, operations=_OPERATIONS, calls=True)
+    except UnsupportedModelError as error:
+        refusal = str(error).removeprefix("as_runtime: ").rstrip(".")
+    candidates = {"torch": _Network([module], _weight_bytes(module))}
+    if any(isinstance(layer, Linear) for layer in layers):
+        if kernel == "compiled":
+            candidates["kernel"] = _compiled(layers, threads)
+        else:
+            candidates["scipy"] = _with_scipy(layers)
+    plan = []
+    for batch in BATCHES:
+        times = _measured(candidates, resized(example, batch).contiguous())
+        choice = min(times, key=lambda name: times[name])
+        plan.append(Plan(batch, choice, times, _reason(choice, list(times), refusal, kernel)))
+    few, many = (candidates[row.choice] for row in plan)
+    zeros = {
+        layer.name: 1 - int(layer.weight.count_nonzero()) / layer.weight.numel()
+        for layer in layers
+        if isinstance(layer, Linear)
+    }
+    made = Runtime(module, shape, (few, many), tuple(plan), zeros, kernel)
+    _verify(made, module, example)
+    return made
+
+
+def _measured(candidates: dict[str, "_Network"], x: Tensor) -> dict[str, float]:
+    cases = {name: _bound(network, x) for name, network in candidates.items()}
+    times = interleaved(cases, rounds=_ROUNDS, clock="cpu")
+    return {name: statistics.median(rounds) for name, rounds in times.items()}
+
+
+def _bound(network: "_Network", x: Tensor) -> Callable[[], Tensor]:
+    return lambda: network.on_tensor(x)
+
+
+def _reason(choice: str, names: list[str], refusal: str, kernel: str) -> str:
+    if refusal:
+        return f"the module runs as it is: {refusal}"
+    if len(names) == 1:
+        return "the module has no Linear layer on flat inputs"
+    reason = "faster as plain torch" if choice == "torch" else "skipping zeros is faster"
+    return reason if kernel == "compiled" else f"{reason}; no compiled kernel: {kernel}"
+
+
+# ---------------------------------------------------------------------------------- candidates
+
+
+class _Network:
+    """Stages that run one after another."""
+
+    def __init__(self, stages: Sequence[Stage], nbytes: int) -> None:
+        self._stages, self.nbytes = stages, nbytes
+        only = stages[0] if len(stages) == 1 else None
+        self._fused = only if isinstance(only, _Fused) else None
+
+    def on_array(self, x: Floats) -> Floats:
+        """Outputs, (n, ...), of inputs, (n, ...)."""
+        if self._fused is not None:
+            return self._fused.on_array(x)
+        return self.on_tensor(torch.from_numpy(x if x.flags.writeable else x.copy())).numpy()
+
+    def on_tensor(self, x: Tensor) -> Tensor:
+        """Outputs, (n, ...), of inputs, (n, ...), without gradients."""
+        with torch.no_grad():
+            for stage in self._stages:
+                x = stage(x)
+        return x
+
+
+class _Fused:
+    """Compiled layers; batches of several blocks are split over threads."""
+
+    def __init__(self, layers: CompiledLayers, threads: int) -> None:
+        self._layers, self._threads = layers, threads
+        self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        x = x.contiguous()
+        if self._pool is None or len(x) < 2 * BLOCK:
+            return torch.from_numpy(self._layers.at(x.data_ptr(), len(x)))
+        return torch.from_numpy(self._split(x.numpy()))
+
+    def on_array(self, x: Floats) -> Floats:
+        """Outputs, (n, n_outputs), of inputs, (n, ...)."""
+        if not x.flags.c_contiguous:
+            x = np.ascontiguousarray(x)
+        if self._pool is None or len(x) < 2 * BLOCK:
+            return self._layers(x)
+        return self._split(x)
+
+    def _split(self, x: Floats) -> Floats:
+        """Whole blocks to each thread, so that results do not depend on their number."""
+        assert self._pool is not None
+        size = BLOCK * -(-len(x) // (BLOCK * self._threads))
+        blocks = [x[first : first + size] for first in range(0, len(x), size)]
+        return np.concatenate(list(self._pool.map(self._layers, blocks)))
+
+
+def _compiled(layers: Sequence[Layer], threads: int) -> _Network:
+    """Neighbouring Linear layers in one call of the kernel, everything else in torch."""
+    stages, nbytes, index = list[Stage](), 0, 0
+    while index < len(layers):
+        end = _kernel_end(layers, index)
+        if end == index:
+            stages.append(_in_torch(layers[index]))
+            index += 1
+            continue
+        fused = _fuse(layers[index:end])
+        stages.append(_Fused(fused, threads))
+        nbytes, index = nbytes + fused.nbytes, end
+    return _Network(stages, nbytes)
+
+
+def _kernel_end(layers: Sequence[Layer], first: int) -> int:
+    """The end of the layers from `first` on that are one call of the kernel; `first` if none."""
+    start = index = first + _selects_columns(layers[first])
+    while index < len(layers) and isinstance(layers[index], Linear):
+        index += 1
+        if index < len(layers) and isinstance(layers[index], Activation):
+            index += 1
+    return index if index > start else first
+
+
+def _selects_columns(layer: Layer) -> bool:
+    return isinstance(layer, Select) and len(layer.source) == 1
+
+
+def _fuse(layers: Sequence[Layer]) -> CompiledLayers:
+    affine = list[Affine]()
+    for layer in layers:
+        if isinstance(layer, Linear):
+            affine.append(Affine(csr_array(layer.weight.numpy()), layer.bias.numpy()))
+        elif isinstance(layer, Activation):
+            last = affine[-1]
+            affine[-1] = Affine(last.weight, last.bias, layer.kind, layer.slope)
+    first = layers[0]
+    if isinstance(first, Select):
+        return CompiledLayers(affine, first.source[0], first.index.numpy())
+    return CompiledLayers(affine, first.source[0])
+
+
+def _with_scipy(layers: Sequence[Layer]) -> _Network:
+    """Linear layers as SciPy's sparse products, everything else in torch."""
+    stages = [
+        _product(layer) if isinstance(layer, Linear) else _in_torch(layer) for layer in layers
+    ]
+    linear = [layer for layer in layers if isinstance(layer, Linear)]
+    return _Network(stages, sum(8 * int(layer.weight.count_nonzero()) for layer in linear))
+
+
+def _product(layer: Linear) -> Stage:
+    weight, bias = csr_array(layer.weight.numpy()), layer.bias.numpy()
+
+    def run(x: Tensor) -> Tensor:
+        y = (weight @ x.reshape(len(x), *layer.source).numpy().T).T + bias
+        return torch.from_numpy(np.ascontiguousarray(y))
+
+    return run
+
+
+def _in_torch(layer: Layer) -> Stage:
+    return lambda x: layer.run(x.reshape(len(x), *layer.source))
+
+
+# -------------------------------------------------------------------------------------- checks
+
+
+def _check_input(module: nn.Module, example: Tensor) -> None:
+    wrong = [
+        f"{name!r} is {value.dtype} on {value.device}"
+        for name, value in (*module.named_parameters(), *module.named_buffers())
+        if value.device.type != "cpu"
+        or (value.is_floating_point() and value.dtype != torch.float32)
+    ]
+    if wrong:
+        raise UnsupportedModelError(
+            f"as_runtime: the module must be float32 on the CPU, but {wrong[0]}. "
+            "Use module.float().cpu()."
+        )
+    if example.dtype != torch.float32 or example.dim() < 2 or len(example) == 0:
+        raise ValueError(
+            "as_runtime: the example must be a float32 batch (n, ...), n > 0, got "
+            f"{example.dtype} of shape {tuple(example.shape)}."
+        )
+
+
+def _kernel_status() -> str:
+    try:
+        library()
+    except KernelUnavailableError as error:
+        return str(error)
+    return "compiled"
+
+
+def _weight_bytes(module: nn.Module) -> int:
+    return sum(value.nbytes for value in (*module.parameters(), *module.buffers()))
+
+
+def _verify(runtime: Runtime, module: nn.Module, example: Tensor) -> None:
+    """Compare with the module on the example, on noise and on zeros, along every path."""
+    generator = torch.Generator().manual_seed(0)
+    for n in _CHECKED:
+        rows = resized(example, n)
+        for x in (rows, torch.randn(rows.shape, generator=generator), torch.zeros_like(rows)):
+            with torch.no_grad():
+                wanted = module(x)
+            difference = float((wanted - runtime(x)).abs().max())
+            scale = float(wanted.abs().max())
+            if not difference <= TOLERANCE * max(scale, 1e-30):
+                raise VerificationError(
+                    f"as_runtime: {n} outputs differ from the module by {difference:.3g}, more "
+                    f"than {TOLERANCE:g} of their scale {scale:.3g}. Please report this."
+                )

@@ -1,0 +1,76 @@
+"""Layers of a network: what is read, folded and refused."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from bayesieve.deliver.layers import (
+    Activation,
+    Call,
+    Conv,
+    Linear,
+    Pad,
+    Scale,
+    read_layers,
+    run_layers,
+)
+from bayesieve.deliver.layers.reading import ALWAYS
+from bayesieve.errors import UnsupportedModelError
+from problems import normal
+
+
+class Mixed(nn.Module):
+    """A flattening, a BatchNorm behind an activation, and calls of functions."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.norm = nn.Linear(4, 3), nn.Linear(3, 2), nn.BatchNorm1d(3)
+
+    def forward(self, x):
+        return torch.tanh(self.b(self.norm(F.relu(self.a(torch.flatten(x, 1))))))
+
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return x + self.inner(x)
+
+
+class Branching(nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+
+def test_layers_in_the_order_of_their_calls():
+    layers = read_layers("test", Mixed(), (2, 2))
+    assert [type(layer) for layer in layers] == [Linear, Activation, Scale, Linear, Activation]
+    assert [layer.kind for layer in layers if isinstance(layer, Activation)] == ["ReLU", "Tanh"]
+    assert [layer.name for layer in layers if isinstance(layer, Linear)] == ["a", "b"]
+
+
+def test_other_operations_may_stay_calls():
+    net, x = Mixed().eval(), normal(5, 2, 2, seed=1, dtype=torch.float32)
+    layers = read_layers("test", net, (2, 2), operations=ALWAYS, calls=True)
+    assert [type(layer) for layer in layers] == [Linear, Activation, Call, Linear, Activation]
+    torch.testing.assert_close(run_layers(layers, x), net(x).detach())
+
+
+def test_batch_norm_is_folded_into_the_layer_before_it():
+    net = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.BatchNorm2d(2), nn.ReLU()).eval()
+    net[1].running_mean.normal_()
+    x = normal(3, 1, 5, 5, seed=1, dtype=torch.float32)
+    layers = read_layers("test", net, (1, 5, 5))
+    assert [type(layer) for layer in layers] == [Pad, Conv, Activation]
+    torch.testing.assert_close(run_layers(layers, x), net(x).detach())
+
+
+@pytest.mark.parametrize("calls", [True, False])
+def test_why_a_network_has_no_such_form(calls):
+    with pytest.raises(UnsupportedModelError, match="test: Branching cannot be traced"):
+        read_layers("test", Branching(), (4,), calls=calls)
+    with pytest.raises(UnsupportedModelError, match="test: the network branches at 'add'"):
+        read_layers("test", Residual(), (4,), calls=calls)
