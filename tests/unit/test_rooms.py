@@ -32,7 +32,7 @@ MAY_IMPORT["cli"] = set(MAY_IMPORT)
 MAY_IMPORT["__main__"] = {"cli"}
 # modules of engines that are no engine: the families, and the table of settings
 SHARED = {
-    "Engine", "adaptive_prior", "chain", "laplace", "recipes", "sampling", "scaled", "variational",
+    "Engine", "laplace", "optimisers", "recipes", "sampling", "scaled", "variational",
 }  # fmt: skip
 
 FILES = [

@@ -135,7 +135,7 @@ def _run(
     *,
     figures: bool,
 ) -> dict[str, Any]:
-    from bayesieve.core.norm_statistics import statistics_names
+    from bayesieve.core.workspace import statistics_names
     from bayesieve.runs.evidence import sieve_trained
     from bayesieve.runs.sparse import write_pruned
 

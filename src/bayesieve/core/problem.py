@@ -20,7 +20,7 @@ from bayesieve.core.problem_checks import (
 )
 from bayesieve.core.rows import Rows
 from bayesieve.core.starting import ResetByModule, he_uniform
-from bayesieve.core.workspace import Workspace
+from bayesieve.core.workspace import Draw, Workspace
 from bayesieve.data.augment import Augment
 
 
@@ -194,6 +194,18 @@ class Problem:
         value = space.value_and_grad(batch, self.n_data / batch.n)
         self.clip_(space.grads)
         return value, space.grads
+
+    def gradient_(self, draw: Draw, batch: Batch, generator: Generator) -> Tensor:
+        """Fill the gradients of a draw; return the log-likelihood over the full data set, (k,).
+
+        Noise on activations comes from the generator.
+        """
+        if draw.stds is None or draw.std_grads is None:
+            return self.value_and_grad(draw.weights, batch)[0]
+        space = self.workspace(len(draw.weights), local=True)
+        value = space.local_value_and_grad(batch, self.n_data / batch.n, generator)
+        self.clip_(draw.grads, draw.std_grads)
+        return value
 
     def clip_(self, *grads: Tensor) -> None:
         """Scale gradients, each (k, d), so that their joint norm per example is <= clip_norm."""

@@ -10,18 +10,35 @@ the time goes into dispatch.
 
 import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from bayesieve.core.batch import Batch, weighted_sum
 from bayesieve.core.graph import is_hooked, sequential_layers
-from bayesieve.core.local import LocalLayer, localise, perturbed
 from bayesieve.core.network import EXTRA_PREFIX, Network, call_with, tied_names
+from bayesieve.core.noise import LocalLayer, localise, perturbed
 from bayesieve.core.operations import OPERATIONS, UNKNOWN, Kind
 from bayesieve.core.precision import Precision, evaluate_in
 
 Layers = Sequence[tuple[str, nn.Module]]
+_STATISTICS = ("running_mean", "running_var")
+
+
+@dataclass
+class Draw:
+    """Weights at which k networks are evaluated, and the gradients there: buffers of a workspace.
+
+    With noise on activations `weights` has the means and `stds` the standard deviations of layers
+    that add it; both are None otherwise. All are (k, d).
+    """
+
+    weights: Tensor
+    grads: Tensor
+    stds: Tensor | None = None
+    std_grads: Tensor | None = None
 
 
 class Workspace:
@@ -75,6 +92,11 @@ class Workspace:
         """Draw activation noise from this generator from now on."""
         self._noise_source = generator
 
+    @property
+    def draw(self) -> Draw:
+        """The weight and gradient buffers."""
+        return Draw(self.weights, self.grads, self.stds, self.std_grads)
+
     def buffers(self, member: int) -> dict[str, Tensor]:
         """Copies of one member's module buffers."""
         return {name: value[member].detach().clone() for name, value in self._buffers.items()}
@@ -95,6 +117,27 @@ class Workspace:
             if g is None:  # a layer this call did not use
                 view.zero_()
         return log_lik.detach()
+
+    def local_value_and_grad(self, batch: Batch, scale: float, generator: Generator) -> Tensor:
+        """The same for means in `weights` and stds in `stds`, with noise on activations.
+
+        Tensors that no local layer owns are drawn in weight space. Fills `grads` and `std_grads`.
+        """
+        assert self.stds is not None
+        assert self.std_grads is not None
+        self.bind(generator)
+        layout, noise = self.network.layout, {}
+        for name in layout.names:
+            part = layout.slices[name]
+            if part.start < layout.n_bayesian and name not in self.local_names:
+                stds = self.stds[:, part]
+                noise[name] = torch.empty_like(stds).normal_(generator=generator)
+                self.weights[:, part].addcmul_(stds, noise[name])
+        log_lik = self.value_and_grad(batch, scale)
+        for name, drawn in noise.items():
+            part = layout.slices[name]
+            self.std_grads[:, part] = self.grads[:, part] * drawn
+        return log_lik
 
     def _log_lik(self, batch: Batch) -> Tensor:
         if self.n_models == 1:
@@ -171,7 +214,7 @@ def _partition(leaves: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, 
 def plain_layers(module: nn.Module) -> Layers | None:
     """Names and layers of a `Sequential` of Flatten, Linear and activations; None for others.
 
-    Linear layers may be those of `core.local`, with noise on their outputs.
+    Linear layers may be those of `core.noise`, with noise on their outputs.
 
     Example:
         >>> [name for name, _ in plain_layers(nn.Sequential(nn.Linear(3, 2), nn.ReLU()))]
@@ -226,3 +269,42 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if bias is None:
         return torch.bmm(x, weight.transpose(1, 2))
     return torch.baddbmm(bias[:, None], x, weight.transpose(1, 2))
+
+
+# Running statistics of normalisation layers. A draw of the weights predicts as it did in training
+# only with the means and variances its layers saw then. Flat vectors of them are kept with each
+# draw. (`sieve.prune.reestimate_batchnorm` computes them for weights that no batch went through.)
+
+
+def statistics_names(network: Network) -> tuple[str, ...]:
+    """The buffers that hold running means and variances.
+
+    Example:
+        >>> from torch import nn
+        >>> from bayesieve.core.likelihoods import Gaussian
+        >>> model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+        >>> statistics_names(Network.of(model, Gaussian()))
+        ('1.running_mean', '1.running_var')
+    """
+    modules = network.skeleton.named_modules()
+    owners = {name for name, module in modules if isinstance(module, _NormBase)}
+    names = []
+    for name, _ in network.skeleton.named_buffers():
+        owner, _, leaf = name.rpartition(".")
+        if owner in owners and leaf in _STATISTICS:
+            names.append(name)
+    return tuple(names)
+
+
+def flat_statistics(names: tuple[str, ...], buffers: Mapping[str, Tensor]) -> Tensor:
+    """The named buffers of k models, (k, ...) each, as one tensor (k, b)."""
+    return torch.cat([buffers[name].flatten(1) for name in names], 1)
+
+
+def named_statistics(
+    names: tuple[str, ...], flat: Tensor, like: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Rows (n, b) back to buffers (n, ...) each, of the shapes in `like`."""
+    sizes = [like[name].numel() for name in names]
+    columns = zip(names, flat.split(sizes, 1), strict=True)
+    return {name: rows.reshape(len(flat), *like[name].shape) for name, rows in columns}

@@ -10,6 +10,13 @@ evidence for ŵ = 0 exceeds a threshold, ΔF > ζ (B4, B7). Masks never come bac
 
 Reference: Marković, Friston and Kiebel (2024), algorithm 1. Equations: docs/theory/bmr.md.
 Symbols: m = τμ mean, s = τσ = exp(log_std), τ = γ₀ E[c] width of a layer, r = c / E[c].
+A step of a scale may hold either pair:
+
+    (m, s) held:  ∂/∂μ_c of the KL of weights is -½ Σ (1 - (m² + s²) / τ²), of log_lik 0,
+    (μ, σ) held:  ∂/∂μ_c of the KL of weights is 0, of log_lik -½ Σ g w, and m and s follow τ.
+
+The optimum is one; on the way (m, s) lets a width follow its weights at once.
+
 Departures: the same family in the coordinates (m, s) of the weight itself, so that by default a
 step of a layer's scale leaves its weights where they are; steps of m are τ long, as if taken in μ.
 The KL of weights is exact, not sampled. By default ζ = 0 (a learned ζ is high while most weights
@@ -18,6 +25,7 @@ kept: with the paper's settings (`BMR.paper`) a network that has plenty of data 
 """
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 
 import torch
@@ -26,25 +34,72 @@ from torch import Generator, Tensor, nn
 from bayesieve.checks import check_choice, check_fraction, check_kind, check_positive
 from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.evidence import evidence_at_zero, mask_log_odds
-from bayesieve.core.layout import Roles
+from bayesieve.core.layout import Layout, Roles
 from bayesieve.core.posterior import Factorised, Posterior
 from bayesieve.core.priors import LayerScaled, Number, log_normal_gamma_kl, per_model
 from bayesieve.core.problem import Problem
-from bayesieve.engines._bmr_scales import factors, step_beside_weights_, step_with_weights_
-from bayesieve.engines._layers import Layers, layers_of
-from bayesieve.engines._scaled import (
-    ScaledState,
-    scaled_state,
-    warm_start_,
-    weights_kl,
-    weights_step_,
-)
+from bayesieve.engines import scaled
+from bayesieve.engines.optimisers import adabelief_
+from bayesieve.engines.scaled import Rates, ScaledState, Scales
 
 # What the reference prunes: biases and norms too. For Problem(..., roles=PAPER_ROLES).
 PAPER_ROLES = Roles(
     prune=(nn.Linear, nn.Conv1d, nn.Conv2d, nn.MultiheadAttention, nn.LayerNorm, "*position*")
 )
 _LEAST_RENEWALS = 50  # in a run, however short
+
+
+class Layers:
+    """Which Bayesian tensors of a layout share a scale: those of one module.
+
+    Args:
+        layout: where each tensor sits in w.
+        device: where the weights live.
+    """
+
+    def __init__(self, layout: Layout, device: torch.device) -> None:
+        names = [n for n in layout.names if layout.slices[n].start < layout.n_bayesian]
+        self.names = list(dict.fromkeys(name.rpartition(".")[0] for name in names))
+        self.parts = [  # (layer, slice of w) in the order of w
+            (self.names.index(name.rpartition(".")[0]), layout.slices[name]) for name in names
+        ]
+        prunable = [n for n in names if layout.slices[n].start < layout.n_sparse]
+        self.last = self.names.index((prunable or names)[-1].rpartition(".")[0])
+        self.prunable = [(i, part) for i, part in self.parts if part.start < layout.n_sparse]
+        self.index: Tensor | None = None  # layer of each entry; on a CPU a copy is faster
+        if device.type != "cpu":
+            sizes = torch.tensor([part.stop - part.start for _, part in self.parts])
+            owners = torch.tensor([i for i, _ in self.parts])
+            self.index = owners.repeat_interleave(sizes).to(device)
+
+    def to_entries(self, values: Tensor) -> Tensor:
+        """One number per layer, (..., L), to one per Bayesian entry, (..., n_bayesian)."""
+        if self.index is not None:
+            return values[..., self.index]
+        shape = values.shape[:-1]
+        columns = [
+            values[..., i : i + 1].expand(*shape, part.stop - part.start) for i, part in self.parts
+        ]
+        return torch.cat(columns, -1)
+
+    def total(self, values: Tensor) -> Tensor:
+        """Sum over the entries of each layer, (..., n_bayesian) -> (..., L)."""
+        sums: dict[int, Tensor] = {}
+        for i, part in self.parts:
+            total = values[..., part].sum(-1)
+            sums[i] = sums[i] + total if i in sums else total
+        return torch.stack([sums[i] for i in range(self.n)], -1)
+
+    @property
+    def n(self) -> int:
+        """L, the number of layers."""
+        return len(self.names)
+
+
+@lru_cache(maxsize=64)
+def layers_of(layout: Layout, device: torch.device) -> Layers:
+    """The layers of a layout, computed once for a device."""
+    return Layers(layout, device)
 
 
 @dataclass(frozen=True)
@@ -99,7 +154,7 @@ class Reduction:
         if self.scope == "global":
             return [[part for _, part in parts]] if parts else []
         owners = dict.fromkeys(layer for layer, _ in parts)
-        return [[part for layer, part in parts if layer == own] for own in owners]
+        return [[part for layer, part in parts if layer == owner] for owner in owners]
 
 
 @dataclass
@@ -112,6 +167,23 @@ class ScaleNumbers:
 
 
 BMRState = ScaledState[ScaleNumbers, Layers]
+
+
+def factors(
+    scale_mean: Tensor, scale_log_std: Tensor, base: Tensor, noise: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """A draw of r = c / E[c] (1 without noise) and τ = γ₀ E[c] of each layer, both (k, L).
+
+    Example:
+        >>> import torch
+        >>> mean, log_std = torch.zeros(1, 2), torch.full((1, 2), -30.0)
+        >>> factors(mean, log_std, torch.tensor([[0.1, 1.0]]), None)
+        (tensor([[1., 1.]]), tensor([[0.1000, 1.0000]]))
+    """
+    std = scale_log_std.exp()
+    width = base * (-0.5 * scale_mean + std.square() / 8).exp()
+    ratio = 0 * width if noise is None else -0.5 * std * noise - std.square() / 8
+    return ratio.exp(), width
 
 
 def widths(state: BMRState) -> Tensor:
@@ -178,7 +250,7 @@ class BMR:
         if self.start == "uniform":
             mean[:, :n] = spread * torch.empty_like(spread).uniform_(-2, 2, generator=generator)
         kl = 1.0 if self.reduction is None else self.reduction.kl
-        state = scaled_state(
+        state = scaled.scaled_state(
             mean, (spread * init_std).log(), (scale_mean, scale_log_std),
             per_model(self.lr, mean), kl, numbers, layers, generator,
         )  # fmt: skip
@@ -188,26 +260,25 @@ class BMR:
 
     def warm_start_(self, state: BMRState, posterior: Posterior) -> None:
         """Continue from another posterior's means, and stds where it has them."""
-        warm_start_(state, posterior)
+        scaled.warm_start_(state, posterior)
 
     def step(self, problem: Problem, state: BMRState, batch: Batch) -> Metrics:
-        """One reparameterised gradient step in place; masks are those of the last renewal."""
+        """Draw scales and weights, take the gradient, move weights and scales; in place.
+
+        Masks are those of the last renewal.
+        """
         noise = torch.empty_like(state.scale_mean).normal_(generator=state.generator)
-        numbers = state.prior
-        ratio, width = problem.kernel(factors)(
-            state.scale_mean, state.scale_log_std, numbers.base, noise
-        )
-        log_lik, terms, lengths = weights_step_(
-            problem, state, batch, ratio, width, local=self.local
-        )
-        scales = (
-            state.scale_mean, state.scale_log_std, noise, terms, numbers.shape, numbers.rate,
-            state.scale_moments, lengths, problem.n_data,
-        )  # fmt: skip
+        scales = Scales(*problem.kernel(factors)(
+            state.scale_mean, state.scale_log_std, state.prior.base, noise
+        ))  # fmt: skip
+        draw = scaled.draw(problem, state, scales.ratio, local=self.local)  # w = r (m + s ε)
+        log_lik = problem.gradient_(draw, batch, state.generator)
+        pulls, rates = scaled.weights_step_(problem, state, draw, scales)
         if self.coordinates == "weights":
-            problem.kernel(step_beside_weights_)(*scales)
+            problem.kernel(_move_scales_beside_)(state, noise, pulls, rates)
         else:
-            factor = state.groups.to_entries(problem.kernel(step_with_weights_)(*scales))
+            follow = problem.kernel(_move_scales_with_)(state, noise, pulls, rates)
+            factor = state.groups.to_entries(follow)
             state.mean[:, : factor.shape[1]].mul_(factor)
             state.log_std.add_(factor.log())
         return {"log_lik": log_lik}
@@ -216,7 +287,7 @@ class BMR:
         """KL of trained weights and layer scales in nats, (k,)."""
         numbers = state.prior.shape, state.prior.rate
         scales = log_normal_gamma_kl(state.scale_mean, state.scale_log_std, *numbers)
-        return weights_kl(state, widths(state)) + scales.sum(1, dtype=torch.float64)
+        return scaled.weights_kl(state, widths(state)) + scales.sum(1, dtype=torch.float64)
 
     def posterior(self, problem: Problem, state: BMRState, member: int = 0) -> Factorised:
         """Moments of w of one member with the scales at their centres; exactly 0 where pruned.
@@ -230,15 +301,15 @@ class BMR:
         std = torch.zeros_like(mean)
         std[layout.bayesian] = state.log_std[member].exp()
         buffers = problem.workspace(len(state.mean), local=self.local).buffers(member)
-        whole = Factorised(problem.network, mean, std, None, None, buffers)
+        posterior = Factorised(problem.network, mean, std, None, None, buffers)
         keep = state.controls.keep
-        return whole if keep is None else whole.masked(keep[member])
+        return posterior if keep is None else posterior.masked(keep[member])
 
     def prior_stds(self, problem: Problem, state: BMRState, member: int = 0) -> dict[str, float]:
         """Width τ of the prior of every Bayesian tensor by name, for `weight_evidence`."""
-        own = widths(state)[member].tolist()
+        width = widths(state)[member].tolist()
         return {
-            name: own[layer]
+            name: width[layer]
             for name, (layer, _) in zip(problem.layout.names, state.groups.parts, strict=False)
         }
 
@@ -274,8 +345,8 @@ class BMR:
         delta = torch.where((keep | trained)[:, :n], delta, 0.0)
         new = keep.clone()
         for parts in self.reduction.sharing(state.groups):
-            own, gone = (torch.cat([x[:, p] for p in parts], 1) for x in (delta, ~keep))
-            zeta = self.reduction.log_odds(own, gone)
+            shared, gone = (torch.cat([x[:, p] for p in parts], 1) for x in (delta, ~keep))
+            zeta = self.reduction.log_odds(shared, gone)
             for part in parts:
                 new[:, part] &= delta[:, part] <= zeta
         return new
@@ -285,3 +356,28 @@ class BMR:
         is_last = torch.arange(layers.n, device=like.device)[None] == layers.last
         shape, rate = (per_model(x, like) for x in (self.prior.shape, self.prior.rate))
         return ScaleNumbers(torch.where(is_last, last, std), shape, rate)
+
+
+def _move_scales_beside_(state: BMRState, noise: Tensor, pulls: Tensor, rates: Rates) -> None:
+    """AdaBelief on (KL - log_lik) / N for μ_c and log σ_c, each (k, L), with (m, s) held."""
+    mean, log_std, prior, kl = state.scale_mean, state.scale_log_std, state.prior, rates.kl
+    pull, excess, std = pulls[0] / rates.n_data, kl * pulls[1], log_std.exp()
+    expected = prior.rate * (mean + 0.5 * std.square()).exp()  # of rate c⁻²
+    grad_mean = kl * (expected - prior.shape) - 0.5 * excess
+    grad_std = kl * (expected * std - 1 / std) + 0.25 * std * excess
+    grad_std = grad_std + pull * (0.5 * noise + 0.25 * std)
+    adabelief_(mean, grad_mean, state.scale_mean_moments, rates.pace)
+    adabelief_(log_std, grad_std * std, state.scale_log_std_moments, rates.pace)
+
+
+def _move_scales_with_(state: BMRState, noise: Tensor, pulls: Tensor, rates: Rates) -> Tensor:
+    """The same with (μ, σ) held; returns the factor of τ, which m and s must follow, (k, L)."""
+    mean, log_std, prior, kl = state.scale_mean, state.scale_log_std, state.prior, rates.kl
+    pull, std = pulls[0] / rates.n_data, log_std.exp()
+    expected = prior.rate * (mean + 0.5 * std.square()).exp()
+    before = -0.5 * mean + std.square() / 8
+    grad_mean = kl * (expected - prior.shape) + 0.5 * pull
+    grad_std = kl * (expected * std - 1 / std) + 0.5 * noise * pull
+    adabelief_(mean, grad_mean, state.scale_mean_moments, rates.pace)
+    adabelief_(log_std, grad_std * std, state.scale_log_std_moments, rates.pace)
+    return (-0.5 * mean + (2 * log_std).exp() / 8 - before).exp()

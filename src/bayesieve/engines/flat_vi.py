@@ -29,24 +29,13 @@ from bayesieve.core.priors import (
     per_model,
 )
 from bayesieve.core.problem import Problem
-from bayesieve.engines._mean_field import (
-    AdamUpdate,
-    MeanFieldState,
-    PriorNumbers,
-    adam_step,
-    factorised,
-    mean_field_state,
-    warm_start_,
-)
+from bayesieve.engines import variational
+from bayesieve.engines.variational import MeanField, PriorNumbers
 
 
 def constant_precision(second_moment: Tensor, precision: Tensor, *_: Tensor) -> Tensor:
     """κ = 1/τ², whatever the weight."""
     return precision
-
-
-_NORMAL_UPDATE = AdamUpdate(constant_precision)
-_MIXTURE_UPDATE = AdamUpdate(mixture_precision, at_draw=True)  # [Saha], eq. 3.16
 
 
 @dataclass(frozen=True)
@@ -84,30 +73,28 @@ class FlatVI:
                 "none; set local=False, or use SBNN."
             )
 
-    def init(self, problem: Problem, generator: Generator, n_models: int = 1) -> MeanFieldState:
+    def init(self, problem: Problem, generator: Generator, n_models: int = 1) -> MeanField:
         """Start every mean at the initial weights and every std at `init_std`."""
         problem.layout.check_bayesian("FlatVI")
         mean = problem.starting_points(n_models, generator, self.start)
-        return mean_field_state(
-            mean,
-            per_model(self.init_std, mean),
-            per_model(self.lr, mean),
-            self._numbers(mean),
-            generator,
-            problem.layout.n_bayesian,
-            moments=True,
-        )
+        numbers = self._numbers(mean)
+        return variational.mean_field(problem, mean, self.init_std, self.lr, numbers, generator)
 
-    def warm_start_(self, state: MeanFieldState, posterior: Posterior) -> None:
+    def warm_start_(self, state: MeanField, posterior: Posterior) -> None:
         """Continue from another posterior's means and stds."""
-        warm_start_(state, posterior)
+        variational.warm_start_(state, posterior)
 
-    def step(self, problem: Problem, state: MeanFieldState, batch: Batch) -> Metrics:
-        """One reparameterised gradient step in place."""
-        update = _NORMAL_UPDATE if isinstance(self.prior, Normal) else _MIXTURE_UPDATE
-        return adam_step(problem, state, batch, update, local=self.local)
+    def step(self, problem: Problem, state: MeanField, batch: Batch) -> Metrics:
+        """Draw w, take the gradient of log p(D | w), move (m, log s); in place."""
+        draw = variational.draw(problem, state, local=self.local)  # w = m + s ε
+        log_lik = problem.gradient_(draw, batch, state.generator)
+        if isinstance(self.prior, Normal):
+            variational.adam_step_(problem, state, draw, constant_precision)
+        else:  # the prior at the draw: [Saha], eq. 3.16
+            variational.adam_step_(problem, state, draw, mixture_precision, at_draw=True)
+        return {"log_lik": log_lik}
 
-    def kl(self, state: MeanFieldState) -> Tensor:
+    def kl(self, state: MeanField) -> Tensor:
         """KL from prior to posterior in nats, (k,); one-draw estimate under a SpikeSlab prior."""
         n = state.log_std.shape[1]
         mean = state.mean[:, :n]
@@ -124,14 +111,14 @@ class FlatVI:
             kl = kl * state.controls.trained[:, :n]
         return kl.sum(1, dtype=torch.float64)
 
-    def posterior(self, problem: Problem, state: MeanFieldState, member: int = 0) -> Factorised:
+    def posterior(self, problem: Problem, state: MeanField, member: int = 0) -> Factorised:
         """q(w) of one member; a SpikeSlab prior gives the responsibility at its mean."""
         prior = self.prior.member(member)
         logit = None
         if isinstance(prior, SpikeSlab):
             mean = state.mean[member, problem.layout.bayesian]
             logit = inclusion_logit(mean, torch.zeros_like(mean), prior)
-        return factorised(problem, state, member, prior, logit, local=self.local)
+        return variational.factorised(problem, state, member, prior, logit, local=self.local)
 
     def _numbers(self, like: Tensor) -> PriorNumbers:
         if isinstance(self.prior, Normal):

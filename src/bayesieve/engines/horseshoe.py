@@ -23,20 +23,15 @@ from torch import Generator, Tensor
 
 from bayesieve.checks import check_choice, check_kind, check_positive
 from bayesieve.core.batch import Batch, Metrics
-from bayesieve.core.norm_statistics import statistics_names
 from bayesieve.core.posterior import Posterior
 from bayesieve.core.posterior_horseshoe import UnitScaled
 from bayesieve.core.priors import Horseshoe, Number, log_normal_gamma_kl, member_number, per_model
 from bayesieve.core.problem import Problem
 from bayesieve.core.unit_scales import UnitScales
-from bayesieve.engines._adabelief import adabelief_
-from bayesieve.engines._scaled import (
-    ScaledState,
-    scaled_state,
-    warm_start_,
-    weights_kl,
-    weights_step_,
-)
+from bayesieve.core.workspace import statistics_names
+from bayesieve.engines import scaled
+from bayesieve.engines.optimisers import adabelief_
+from bayesieve.engines.scaled import Rates, ScaledState, Scales
 
 
 @dataclass
@@ -100,39 +95,31 @@ class HorseshoeVI:
         scale_mean = _matching_scales(mean[:, layout.bayesian], scales, numbers.log_std)
         width = scales.log_expected_power(scale_mean, scale_log_std.exp(), numbers.log_std)
         log_std = scales.to_entries(width) + init_std.log()
-        return scaled_state(
+        return scaled.scaled_state(
             mean, log_std, (scale_mean, scale_log_std), per_model(self.lr, mean), 1.0, numbers,
             scales, generator,
         )  # fmt: skip
 
     def warm_start_(self, state: HorseshoeState, posterior: Posterior) -> None:
         """Continue from another posterior's means, and spreads where it has them."""
-        warm_start_(state, posterior)
+        scaled.warm_start_(state, posterior)
 
     def step(self, problem: Problem, state: HorseshoeState, batch: Batch) -> Metrics:
-        """One reparameterised gradient step in place."""
+        """Draw scales and weights, take the gradient, move weights and scales; in place."""
         noise = torch.empty_like(state.scale_mean).normal_(generator=state.generator)
-        numbers = state.prior
-        ratio, width = problem.kernel(_factors)(
-            state.scale_mean, state.scale_log_std, noise, numbers.log_std, state.groups,
-            numbers.held,
-        )  # fmt: skip
-        log_lik, terms, lengths = weights_step_(
-            problem, state, batch, ratio, width, local=self.local
-        )
-        problem.kernel(_scale_step_)(
-            state.scale_mean, state.scale_log_std, noise, terms, numbers.log_std, numbers.shape,
-            numbers.rate, state.groups,
-            state.scale_moments, lengths, problem.n_data, numbers.held,
-        )  # fmt: skip
+        scales = Scales(*problem.kernel(_factors)(state, noise))
+        draw = scaled.draw(problem, state, scales.ratio, local=self.local)  # w = r (m + s ε)
+        log_lik = problem.gradient_(draw, batch, state.generator)
+        pulls, rates = scaled.weights_step_(problem, state, draw, scales)
+        problem.kernel(_move_scales_)(state, noise, pulls, rates)
         return {"log_lik": log_lik}
 
     def kl(self, state: HorseshoeState) -> Tensor:
         """KL of trained weights and all scales in nats, (k,)."""
         numbers = state.prior.shape, state.prior.rate
         scales = log_normal_gamma_kl(state.scale_mean, state.scale_log_std, *numbers)
-        own = (state.groups.active * scales).sum(1, dtype=torch.float64)
-        return weights_kl(state, log_widths(state).exp()) + own
+        active = (state.groups.active * scales).sum(1, dtype=torch.float64)
+        return scaled.weights_kl(state, log_widths(state).exp()) + active
 
     def posterior(self, problem: Problem, state: HorseshoeState, member: int = 0) -> UnitScaled:
         """q(w) of one member, with its scales as they were drawn; exactly 0 where pruned."""
@@ -140,7 +127,7 @@ class HorseshoeVI:
         spread = torch.zeros_like(mean)
         spread[problem.layout.bayesian] = state.log_std[member].exp()
         scale_std = state.scale_log_std[member].exp()
-        whole = UnitScaled(
+        posterior = UnitScaled(
             problem.network,
             mean,
             spread,
@@ -150,7 +137,7 @@ class HorseshoeVI:
             problem.workspace(len(state.mean), local=self.local).buffers(member),
         )
         keep = state.controls.keep
-        return whole if keep is None else whole.masked(keep[member])
+        return posterior if keep is None else posterior.masked(keep[member])
 
     def _numbers(self, like: Tensor, scales: UnitScales, *, held: bool) -> HorseshoeNumbers:
         half = like.new_full((1, scales.size - scales.n_layers), 0.5)
@@ -177,41 +164,34 @@ def _held(problem: Problem) -> bool:
     return bool(statistics_names(problem.network))
 
 
-def _factors(
-    scale_mean: Tensor, scale_log_std: Tensor, noise: Tensor, log_std: Tensor, scales: UnitScales,
-    held: bool,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+def _factors(state: HorseshoeState, noise: Tensor) -> tuple[Tensor, Tensor]:
     """A draw of r = γ / E[γ] (1 where held), and E[γ] of each unit, both (k, R)."""
-    std = scale_log_std.exp()
-    log_width = scales.log_expected_power(scale_mean, std, log_std)
-    if held:
+    units, log_std, std = state.groups, state.prior.log_std, state.scale_log_std.exp()
+    log_width = units.log_expected_power(state.scale_mean, std, log_std)
+    if state.prior.held:
         return torch.ones_like(log_width), log_width.exp()
-    log_ratio = scales.log_scale(torch.addcmul(scale_mean, std, noise), log_std) - log_width
+    logs = torch.addcmul(state.scale_mean, std, noise)
+    log_ratio = units.log_scale(logs, log_std) - log_width
     return log_ratio.exp(), log_width.exp()
 
 
-def _scale_step_(
-    mean: Tensor, log_std: Tensor, noise: Tensor, terms: Tensor, prior_log_std: Tensor,
-    shape: Tensor, rate: Tensor, scales: UnitScales,
-    moments: tuple[Tensor, Tensor, Tensor, Tensor], lengths: tuple[Tensor, Tensor, Tensor],
-    n_data: int, held: bool,
-) -> None:  # fmt: skip
+def _move_scales_(state: HorseshoeState, noise: Tensor, pulls: Tensor, rates: Rates) -> None:
     """AdaBelief on (KL - log_lik) / N for the means and log-stds of all scales, in place."""
-    length, second_factor, kl = lengths
+    units, prior = state.groups, state.prior
 
-    def objective(own_mean: Tensor, own_log_std: Tensor) -> Tensor:
-        """What depends on the scales, with the weights' part linear in log r and log γ̄."""
-        std = own_log_std.exp()
-        log_width = scales.log_expected_power(own_mean, std, prior_log_std)
-        logs = torch.addcmul(own_mean, std, noise)
-        log_ratio = scales.log_scale(logs, prior_log_std) - log_width
-        own_kl = scales.active * log_normal_gamma_kl(own_mean, own_log_std, shape, rate)
-        prior = kl * (own_kl.sum() + (terms[1] * log_width).sum())
-        return prior if held else prior - (terms[0] * log_ratio).sum() / n_data
+    def objective(mean: Tensor, log_std: Tensor) -> Tensor:
+        """The terms that depend on the scales; that of the weights is linear in log r and log γ̄."""
+        std = log_std.exp()
+        log_width = units.log_expected_power(mean, std, prior.log_std)
+        logs = torch.addcmul(mean, std, noise)
+        log_ratio = units.log_scale(logs, prior.log_std) - log_width
+        kl = units.active * log_normal_gamma_kl(mean, log_std, prior.shape, prior.rate)
+        penalty = rates.kl * (kl.sum() + (pulls[1] * log_width).sum())
+        return penalty if prior.held else penalty - (pulls[0] * log_ratio).sum() / rates.n_data
 
-    grads = torch.func.grad(objective, argnums=(0, 1))(mean, log_std)
-    adabelief_(mean, grads[0], moments[0], moments[1], length, second_factor)
-    adabelief_(log_std, grads[1], moments[2], moments[3], length, second_factor)
+    grads = torch.func.grad(objective, argnums=(0, 1))(state.scale_mean, state.scale_log_std)
+    adabelief_(state.scale_mean, grads[0], state.scale_mean_moments, rates.pace)
+    adabelief_(state.scale_log_std, grads[1], state.scale_log_std_moments, rates.pace)
 
 
 def _matching_scales(mean: Tensor, scales: UnitScales, log_std: Tensor) -> Tensor:

@@ -13,7 +13,6 @@ import torch
 from torch import Generator, Tensor
 
 from bayesieve.checks import check_choice, check_kind, check_not_negative, check_positive
-from bayesieve.core.adam import Moments, adam_, bias_corrected
 from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.posterior import Posterior, Samples
 from bayesieve.core.priors import (
@@ -28,6 +27,7 @@ from bayesieve.core.priors import (
 )
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import Controls
+from bayesieve.engines.optimisers import Moments, Pace, adam_, pace_of
 
 
 def prior_gradient(w: Tensor, prior: Prior) -> Tensor:
@@ -44,7 +44,7 @@ def prior_gradient(w: Tensor, prior: Prior) -> Tensor:
 
 @dataclass
 class MAPState:
-    """What must survive a step."""
+    """State of k models."""
 
     w: Tensor  # (k, d)
     moments: Moments | None
@@ -110,26 +110,16 @@ class MAP:
         state.w.copy_(posterior.mean)
 
     def step(self, problem: Problem, state: MAPState, batch: Batch) -> Metrics:
-        """One gradient step in place."""
-        space = problem.workspace(len(state.w))
-        space.weights.copy_(state.w)
+        """Take the gradient of log p(D | w) and move w; in place."""
+        weights = problem.workspace(len(state.w)).weights.copy_(state.w)
         keep, trained = state.controls.factors
         if keep is not None:
-            space.weights.mul_(keep)
-        log_lik, grad = problem.value_and_grad(space.weights, batch)
+            weights.mul_(keep)
+        log_lik, grad = problem.value_and_grad(weights, batch)
         state.step += 1
         lr = state.lr * state.controls.lr_scale
-        length, second_factor = bias_corrected(lr, state.step)
-        first, second = (
-            (state.moments.first, state.moments.second)
-            if state.moments is not None
-            else (state.momentum, None)
-        )
-        problem.kernel(_update_)(
-            state.w, grad, first, second, lr, length, second_factor,
-            state.controls.kl_scale, self, problem.n_data, problem.layout.n_bayesian,
-            trained,
-        )  # fmt: skip
+        pace = pace_of(lr, state.step)
+        problem.kernel(_move_)(self, state, grad, lr, pace, problem.n_data, trained)
         return {"log_lik": log_lik}
 
     def kl(self, state: MAPState) -> Tensor:
@@ -148,33 +138,34 @@ class MAP:
         logit = None
         if isinstance(self.prior, SpikeSlab):
             logit = torch.full_like(w[0], torch.inf)
-            part = problem.layout.bayesian
-            own = w[0, part]
-            logit[part] = inclusion_logit(own, torch.zeros_like(own), self.prior.member(member))
+            bayesian = problem.layout.bayesian
+            zero = torch.zeros_like(w[0, bayesian])
+            logit[bayesian] = inclusion_logit(w[0, bayesian], zero, self.prior.member(member))
         buffers = problem.workspace(len(state.w)).buffers(member)
-        whole = Samples(problem.network, w, logit, buffers)
+        samples = Samples(problem.network, w, logit, buffers)
         keep = state.controls.keep
-        return whole if keep is None else whole.masked(keep[member])
+        return samples if keep is None else samples.masked(keep[member])
 
 
-def _update_(
-    w: Tensor, log_lik_grad: Tensor, first: Tensor, second: Tensor | None, lr: Tensor,
-    length: Tensor, second_factor: Tensor, kl_scale: Tensor, engine: MAP, n_data: int, n: int,
+def _move_(
+    engine: MAP, state: MAPState, log_lik_grad: Tensor, lr: Tensor, pace: Pace, n_data: int,
     trained: Tensor | None,
 ) -> None:  # fmt: skip
-    grad = log_lik_grad / -n_data
-    own = w[:, :n]
+    """One step of the optimiser on -(log p(D | w) + log p(w)) / N, in place."""
+    n = state.n_bayesian
+    grad, w = log_lik_grad / -n_data, state.w[:, :n]
     if engine.prior is not None:
-        grad[:, :n] += (kl_scale / n_data) * prior_gradient(own, engine.prior)
+        weight = state.controls.kl_scale / n_data
+        grad[:, :n] += weight * prior_gradient(w, engine.prior)
     if engine.weight_decay and engine.optimizer != "adamw":
-        grad[:, :n] += engine.weight_decay * own
+        grad[:, :n] += engine.weight_decay * w
     if trained is not None:
         grad = grad * trained
     if engine.weight_decay and engine.optimizer == "adamw":
         decay = lr * engine.weight_decay
-        own.mul_(1 - (decay if trained is None else decay * trained[:, :n]))
-    if second is not None:
-        adam_(w, grad, first, second, length, second_factor, trained)
-    else:
-        first.mul_(engine.momentum).add_(grad)
-        w.sub_(lr * first if trained is None else lr * first * trained)
+        w.mul_(1 - (decay if trained is None else decay * trained[:, :n]))
+    if state.moments is not None:
+        adam_(state.w, grad, state.moments, pace, trained)
+    elif state.momentum is not None:
+        state.momentum.mul_(engine.momentum).add_(grad)
+        state.w.sub_(lr * state.momentum if trained is None else lr * state.momentum * trained)

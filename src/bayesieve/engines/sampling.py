@@ -39,11 +39,11 @@ from bayesieve.core import priors
 from bayesieve.core.batch import Batch
 from bayesieve.core.network import EXTRA_PREFIX
 from bayesieve.core.noise import counter_normals, fresh_keys
-from bayesieve.core.norm_statistics import flat_statistics, named_statistics, statistics_names
 from bayesieve.core.posterior import Posterior, Samples
 from bayesieve.core.priors import GaussianLaplace, Normal, Number, per_model
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import Controls
+from bayesieve.core.workspace import flat_statistics, named_statistics, statistics_names
 
 Adapt = Literal["none", "sa", "em"]
 _RMS_DECAY, _RMS_FLOOR = 0.99, 1e-5  # of the preconditioner, per example

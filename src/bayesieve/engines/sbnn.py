@@ -31,20 +31,11 @@ from bayesieve.core.priors import (
     inclusion_logit,
     mixture_numbers,
     mixture_precision,
-    per_model,
     profiled_kl,
 )
 from bayesieve.core.problem import Problem
-from bayesieve.engines._mean_field import (
-    AdamUpdate,
-    MeanFieldState,
-    PriorNumbers,
-    adam_step,
-    draw_,
-    factorised,
-    mean_field_state,
-    warm_start_,
-)
+from bayesieve.engines import variational
+from bayesieve.engines.variational import MeanField, PriorNumbers
 
 
 def stuck_in_slab(posterior: Factorised) -> float:
@@ -70,9 +61,6 @@ def proximal_step(
     """
     shrink = 1 + length * kappa
     return mean / shrink, (std + (std.square() + 4 * shrink * length).sqrt()) / (2 * shrink)
-
-
-_UPDATE = AdamUpdate(mixture_precision)
 
 
 @dataclass(frozen=True)
@@ -115,34 +103,46 @@ class SBNN:
         if self.optimizer == "sgd" and self.local:
             raise ValueError("SBNN: local noise needs optimizer='adam'; set local=False for 'sgd'.")
 
-    def init(self, problem: Problem, generator: Generator, n_models: int = 1) -> MeanFieldState:
+    def init(self, problem: Problem, generator: Generator, n_models: int = 1) -> MeanField:
         """Start every mean at the initial weights and every std in the spike's basin."""
         problem.layout.check_bayesian("SBNN")
         mean = problem.starting_points(n_models, generator, self.start)
         init_std = self.init_std
         if init_std is None:
             init_std = tuple(self.prior.safe_init_std(i) for i in range(n_models))
-        return mean_field_state(
-            mean,
-            per_model(init_std, mean),
-            per_model(self.lr, mean),
-            PriorNumbers(*mixture_numbers(self.prior, mean)),
-            generator,
-            problem.layout.n_bayesian,
-            moments=self.optimizer == "adam",
-        )
+        return variational.mean_field(
+            problem, mean, init_std, self.lr, PriorNumbers(*mixture_numbers(self.prior, mean)),
+            generator, moments=self.optimizer == "adam",
+        )  # fmt: skip
 
-    def warm_start_(self, state: MeanFieldState, posterior: Posterior) -> None:
+    def warm_start_(self, state: MeanField, posterior: Posterior) -> None:
         """Continue from another posterior's means and stds."""
-        warm_start_(state, posterior)
+        variational.warm_start_(state, posterior)
 
-    def step(self, problem: Problem, state: MeanFieldState, batch: Batch) -> Metrics:
-        """One reparameterised gradient step in place; p follows in closed form when asked for."""
-        if self.optimizer == "adam":
-            return adam_step(problem, state, batch, _UPDATE, local=self.local)
-        return _proximal_sgd_step(problem, state, batch)
+    def step(self, problem: Problem, state: MeanField, batch: Batch) -> Metrics:
+        """One step on J (eq. 3.6): draw w, take the gradient, move (m, log s); in place.
 
-    def kl(self, state: MeanFieldState) -> Tensor:
+        p is eliminated (eq. 3.8): the penalty of (m, s) is that of κ(m² + s²), see `variational`.
+        """
+        if self.optimizer == "sgd":
+            return self._proximal_step(problem, state, batch)
+        draw = variational.draw(problem, state, local=self.local)  # w = m + s ε, 0 where pruned
+        log_lik = problem.gradient_(draw, batch, state.generator)
+        variational.adam_step_(problem, state, draw, mixture_precision)
+        return {"log_lik": log_lik}
+
+    def _proximal_step(self, problem: Problem, state: MeanField, batch: Batch) -> Metrics:
+        """Gradient step on the data term, then the prior's proximal step; in place."""
+        draw = problem.workspace(len(state.mean)).draw
+        noise = torch.empty_like(state.log_std).normal_(generator=state.generator)
+        variational.draw_(state, draw, noise, state.controls.factors)
+        log_lik = problem.gradient_(draw, batch, state.generator)
+        length = state.lr * state.controls.lr_scale / problem.n_data
+        problem.kernel(_proximal_update_)(state, draw.grads, noise, length)
+        state.step += 1
+        return {"log_lik": log_lik}
+
+    def kl(self, state: MeanField) -> Tensor:
         """KL from prior to posterior over the weights still trained, in nats, (k,)."""
         n = state.log_std.shape[1]
         kl = profiled_kl(state.mean[:, :n], state.log_std, self.prior)
@@ -150,45 +150,23 @@ class SBNN:
             kl = kl * state.controls.trained[:, :n]
         return kl.sum(1, dtype=torch.float64)
 
-    def posterior(self, problem: Problem, state: MeanFieldState, member: int = 0) -> Factorised:
+    def posterior(self, problem: Problem, state: MeanField, member: int = 0) -> Factorised:
         """q(w) and the closed-form inclusion of one member."""
         prior = self.prior.member(member)
         n = problem.layout.n_bayesian
         logit = inclusion_logit(state.mean[member, :n], state.log_std[member].exp(), prior)
-        return factorised(problem, state, member, prior, logit, local=self.local)
+        return variational.factorised(problem, state, member, prior, logit, local=self.local)
 
 
-def _proximal_sgd_step(problem: Problem, state: MeanFieldState, batch: Batch) -> Metrics:
-    """Gradient step on the data term, then the prior's proximal step; updates in place."""
-    space = problem.workspace(len(state.mean))
-    noise = torch.empty_like(state.log_std).normal_(generator=state.generator)
-    draw_(space.weights, state.mean, state.log_std, noise, state.controls.keep)
-    log_lik, grad = problem.value_and_grad(space.weights, batch)
-    problem.kernel(_proximal_update_)(
-        state.mean,
-        state.log_std,
-        grad,
-        noise,
-        state.lr * state.controls.lr_scale / problem.n_data,
-        state.controls.kl_scale,
-        state.prior.all(),
-        state.controls.trained,
-    )
-    state.step += 1
-    return {"log_lik": log_lik}
-
-
-def _proximal_update_(
-    mean: Tensor, log_std: Tensor, grad: Tensor, noise: Tensor, length: Tensor, kl_scale: Tensor,
-    numbers: tuple[Tensor, ...], trained: Tensor | None,
-) -> None:  # fmt: skip
+def _proximal_update_(state: MeanField, grad: Tensor, noise: Tensor, length: Tensor) -> None:
+    mean, log_std, trained = state.mean, state.log_std, state.controls.trained
     n = log_std.shape[1]
     std = log_std.exp()
     moved = mean + length * grad
     std_moved = std + length * grad[:, :n] * noise  # may be < 0; the proximal step is not
-    kappa = mixture_precision(mean[:, :n].square() + std.square(), *numbers)
-    new_mean, new_std = proximal_step(moved[:, :n], std_moved, kappa, length * kl_scale)
-    moved[:, :n] = new_mean
+    kappa = mixture_precision(mean[:, :n].square() + std.square(), *state.prior.all())
+    weight = length * state.controls.kl_scale
+    moved[:, :n], new_std = proximal_step(moved[:, :n], std_moved, kappa, weight)
     new_log_std = new_std.log()
     if trained is not None:
         moved = torch.where(trained, moved, mean)

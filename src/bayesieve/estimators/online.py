@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Generator, Tensor
 
-from bayesieve.core.adam import Moments, adam_, bias_corrected
 from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.posterior import Factorised, Posterior, SparseModel
 from bayesieve.core.priors import SpikeSlab, inclusion_logit
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import Controls
+from bayesieve.engines.optimisers import Moments, adam_, pace_of
 
 
 @dataclass
@@ -100,12 +100,9 @@ class Online:
         pull[:, :n] += kl * state.offset[:, :n]
         state.step += 1
         rate = state.offset.new_full((), self.lr) * state.controls.lr_scale
-        lengths = bias_corrected(rate, state.step)
-        for parameter, gradient, moments in (
-            (state.offset, pull, state.offset_moments),
-            (state.log_ratio, to_ratio, state.ratio_moments),
-        ):
-            adam_(parameter, gradient, moments.first, moments.second, *lengths)
+        pace = pace_of(rate, state.step)
+        adam_(state.offset, pull, state.offset_moments, pace)
+        adam_(state.log_ratio, to_ratio, state.ratio_moments, pace)
         return {"log_lik": log_lik}
 
     def kl(self, state: OnlineState) -> Tensor:

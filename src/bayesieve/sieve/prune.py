@@ -11,8 +11,8 @@ from torch.nn.utils import parametrize
 
 from bayesieve.checks import check_fraction, check_positive
 from bayesieve.core.network import materialise
-from bayesieve.core.norm_statistics import statistics_names
 from bayesieve.core.posterior import Posterior, Samples, SparseModel, posterior_of
+from bayesieve.core.workspace import statistics_names
 from bayesieve.sieve.groups import units_of
 from bayesieve.sieve.ranking import Scope, keep_at_most
 from bayesieve.sieve.rules import Rule, keep_zeros

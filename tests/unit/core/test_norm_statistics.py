@@ -9,13 +9,13 @@ from torch import nn
 from bayesieve.assess.predict import predict
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.network import Network, call_with, materialise, tied_names
-from bayesieve.core.norm_statistics import (
+from bayesieve.core.posterior import Samples, SparseModel
+from bayesieve.core.storage import load_posterior, save
+from bayesieve.core.workspace import (
     flat_statistics,
     named_statistics,
     statistics_names,
 )
-from bayesieve.core.posterior import Samples, SparseModel
-from bayesieve.core.storage import load_posterior, save
 from bayesieve.sieve.prune import reestimate_batchnorm
 from problems import normal, seeded
 

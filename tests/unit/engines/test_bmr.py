@@ -14,8 +14,7 @@ from bayesieve.core.evidence import evidence_at_zero, mask_log_odds
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.priors import LayerScaled, log_normal_gamma_kl
 from bayesieve.core.problem import Problem
-from bayesieve.engines._layers import layers_of
-from bayesieve.engines.bmr import BMR, PAPER_ROLES, Reduction, widths
+from bayesieve.engines.bmr import BMR, PAPER_ROLES, Reduction, layers_of, widths
 from problems import known_support, no_data, normal, renew, run, seeded
 from zoo import BY_NAME
 

@@ -8,11 +8,23 @@ from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.noise import counter_normals, fresh_keys
 from bayesieve.core.problem import Problem
-from bayesieve.engines._mean_field import AdamUpdate, draw_by_counter_
+from bayesieve.core.state import Controls
+from bayesieve.core.workspace import Draw
 from bayesieve.engines.flat_vi import FlatVI, constant_precision
+from bayesieve.engines.optimisers import Moments, Pace
 from bayesieve.engines.sbnn import SBNN
+from bayesieve.engines.variational import MeanField, PriorNumbers, draw_, move_
 
 F64 = torch.float64
+
+
+def state_of(mean, log_std):
+    """Fresh moments, and a prior of precision 1."""
+    one = torch.ones((), dtype=F64)
+    return MeanField(
+        mean, log_std, Moments.zeros_like(mean), Moments.zeros_like(log_std), 0 * one, one,
+        PriorNumbers(one, one, one), Controls.neutral(mean), Generator(),
+    )  # fmt: skip
 
 
 def test_draw_by_counter_is_mean_plus_std_times_the_normals():
@@ -21,12 +33,13 @@ def test_draw_by_counter_is_mean_plus_std_times_the_normals():
     keep = torch.rand(k, d) < 0.5
     keys = fresh_keys(Generator().manual_seed(0))
     weights = torch.full((k, d), torch.nan, dtype=F64)
-    draw_by_counter_(weights, mean, log_std, keys, None)
+    state = state_of(mean, log_std)
+    draw_(state, Draw(weights, weights), keys, (None, None))
     noise = counter_normals((k, n), keys, F64)
     torch.testing.assert_close(weights[:, :n], mean[:, :n] + log_std.exp() * noise)
     assert torch.equal(weights[:, n:], mean[:, n:])
     masked = torch.empty_like(weights)
-    draw_by_counter_(masked, mean, log_std, keys, keep)
+    draw_(state, Draw(masked, masked), keys, (keep, None))
     torch.testing.assert_close(masked, torch.where(keep, weights, 0.0))
 
 
@@ -51,11 +64,10 @@ def test_the_data_gradient_for_log_std_is_the_gradient_times_the_shift():
     noise, grad = torch.randn(1, 4, dtype=F64), torch.randn(1, 4, dtype=F64)
     keep = torch.tensor([[True, True, False, True]])
     weights = (mean + log_std.exp() * noise) * keep
-    moments = tuple(torch.zeros(1, 4, dtype=F64) for _ in range(4))
     one, nothing = torch.ones((), dtype=F64), torch.zeros((), dtype=F64)
+    state = state_of(mean, log_std)
     expected = -0.1 * grad * log_std.exp() * noise * keep  # minus: the loss is minimised
-    AdamUpdate(constant_precision).from_draw(
-        mean, log_std, grad, weights, moments, (one, one), (one, nothing), (one,), keep, None
-    )
-    torch.testing.assert_close(moments[2], expected)
-    torch.testing.assert_close(moments[0], -0.1 * grad)
+    drawn, masks = Draw(weights, grad), (keep, None)
+    move_(state, drawn, Pace(one, one), nothing, 1, constant_precision, False, masks)
+    torch.testing.assert_close(state.log_std_moments.first, expected)
+    torch.testing.assert_close(state.mean_moments.first, -0.1 * grad)

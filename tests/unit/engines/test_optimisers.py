@@ -1,11 +1,36 @@
-"""AdaBelief against a trajectory worked out by hand, and its independence of units."""
+"""Adam against torch.optim, AdaBelief against a trajectory worked out by hand."""
 
 import pytest
 import torch
 
-from bayesieve.core.adam import Moments, bias_corrected
-from bayesieve.engines._adabelief import adabelief_
+from bayesieve.engines.optimisers import Moments, adabelief_, adam_, pace_of
 from problems import normal
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_the_path_equals_torch_adam(dtype):
+    parameter = normal(7, seed=0, dtype=dtype)
+    theirs = parameter.clone().requires_grad_()
+    optimizer = torch.optim.Adam([theirs], lr=0.03)
+    moments = Moments.zeros_like(parameter)
+    for step in range(1, 51):
+        grad = normal(7, seed=step, dtype=dtype)
+        count = torch.tensor(float(step), dtype=dtype)
+        pace = pace_of(torch.tensor(0.03, dtype=dtype), count)
+        adam_(parameter, grad, moments, pace)
+        theirs.grad = grad
+        optimizer.step()
+    tolerance = 1e-12 if dtype == torch.float64 else 3e-6
+    torch.testing.assert_close(parameter, theirs.detach(), rtol=0, atol=tolerance)
+
+
+def test_the_first_step_has_the_length_of_the_learning_rate():
+    parameter = torch.zeros(2, 3)
+    moments = Moments.zeros_like(parameter)
+    grad = torch.tensor([[1e-4, -5.0, 3.0], [2.0, 1.0, -1.0]])
+    lr = torch.tensor([[0.1], [0.2]])
+    adam_(parameter, grad, moments, pace_of(lr, torch.tensor(1.0)))
+    torch.testing.assert_close(parameter, -lr * grad.sign(), rtol=2e-4, atol=0)
 
 
 def path(grads, lr=0.1, scale=1.0):
@@ -14,8 +39,8 @@ def path(grads, lr=0.1, scale=1.0):
     points = []
     for step, grad in enumerate(grads, start=1):
         count = torch.tensor(float(step), dtype=parameter.dtype)
-        lengths = bias_corrected(torch.tensor(lr, dtype=parameter.dtype), count)
-        adabelief_(parameter, scale * grad, moments.first, moments.second, *lengths)
+        pace = pace_of(torch.tensor(lr, dtype=parameter.dtype), count)
+        adabelief_(parameter, scale * grad, moments, pace)
         points.append(parameter.clone())
     return torch.stack(points)
 
@@ -60,7 +85,7 @@ def test_the_unit_of_the_loss_does_not_matter(scale):
 def test_what_is_not_trained_stays():
     parameter = torch.zeros(2, dtype=torch.float64)
     moments = Moments.zeros_like(parameter)
-    lengths = bias_corrected(torch.tensor(0.1).double(), torch.tensor(1.0).double())
+    pace = pace_of(torch.tensor(0.1).double(), torch.tensor(1.0).double())
     trained = torch.tensor([True, False])
-    adabelief_(parameter, torch.ones(2).double(), moments.first, moments.second, *lengths, trained)
+    adabelief_(parameter, torch.ones(2).double(), moments, pace, trained)
     assert parameter.tolist() == pytest.approx([-0.1 / 0.9, 0.0], abs=1e-8)

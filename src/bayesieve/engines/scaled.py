@@ -1,0 +1,227 @@
+"""Mean-field inference with random scales, for BMR and the horseshoe: w = r (m + s ε).
+
+r has mean 1 and is shared by the weights of a layer or a unit. The prior of w / r is N(0, τ²), τ
+the width in force. Steps of m are taken in units of τ, as if in m / τ, so that one learning rate
+serves layers of any width. With ∂w, ∂m and ∂log s the gradients of the log-likelihood,
+∂ log_lik / ∂ log r is the sum of w ∂w = m ∂m + ∂log s over the entries that share r, and
+∂ KL / ∂ log τ that of 1 - (m² + s²) / τ².
+
+A step draws the scales, then calls `draw`, `Problem.gradient_` and `weights_step_`, and last moves
+the scales along the gradients that `weights_step_` returns.
+"""
+
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+import torch
+from torch import Generator, Tensor
+
+from bayesieve.core.noise import as_normals, fresh_noise
+from bayesieve.core.posterior import Factorised, Posterior
+from bayesieve.core.problem import Problem
+from bayesieve.core.state import Controls
+from bayesieve.core.workspace import Draw
+from bayesieve.engines.optimisers import Moments, Pace, adabelief_, pace_of
+
+POINT_UNIT = 0.1  # of the steps of point parameters: the usual width of a layer
+Masks = tuple[Tensor | None, Tensor | None]  # keep and trained, (k, d), as factors 0 and 1
+
+
+class Groups(Protocol):
+    """Which entries share a scale: G groups of the n Bayesian entries."""
+
+    def to_entries(self, values: Tensor) -> Tensor:
+        """One number per group, (..., G), to one per entry, (..., n)."""
+        ...
+
+    def total(self, values: Tensor) -> Tensor:
+        """Sum over the entries of each group, (..., n) -> (..., G)."""
+        ...
+
+
+N = TypeVar("N")  # prior numbers of an engine
+G = TypeVar("G", bound=Groups)
+
+
+@dataclass
+class ScaledState(Generic[N, G]):
+    """State of k posteriors with random scales."""
+
+    mean: Tensor  # m, (k, d)
+    log_std: Tensor  # log s, (k, n_bayesian)
+    scale_mean: Tensor  # means of the logs of all scales, (k, S)
+    scale_log_std: Tensor  # logs of their stds, (k, S)
+    mean_moments: Moments
+    log_std_moments: Moments
+    scale_mean_moments: Moments
+    scale_log_std_moments: Moments
+    step: Tensor  # scalar, number of steps taken
+    lr: Tensor  # scalar or (k, 1)
+    kl: Tensor  # scalar, the engine's own weight of the KL
+    prior: N
+    controls: Controls
+    generator: Generator
+    groups: G
+
+
+class Scales(NamedTuple):
+    """The scales of one step, each (k, G)."""
+
+    ratio: Tensor  # r
+    width: Tensor  # τ
+
+
+class Rates(NamedTuple):
+    """Numbers of one step: the pace of AdaBelief, and the weights of KL and log-likelihood."""
+
+    pace: Pace
+    kl: Tensor  # per example
+    n_data: int
+
+
+def scaled_state(
+    mean: Tensor, log_std: Tensor, scales: tuple[Tensor, Tensor], lr: Tensor, kl: float, prior: N,
+    groups: G, generator: Generator,
+) -> ScaledState[N, G]:  # fmt: skip
+    """A fresh state around initial means, with `scales` the means and log-stds of the scales."""
+    return ScaledState(
+        mean=mean,
+        log_std=log_std,
+        scale_mean=scales[0],
+        scale_log_std=scales[1],
+        mean_moments=Moments.zeros_like(mean),
+        log_std_moments=Moments.zeros_like(log_std),
+        scale_mean_moments=Moments.zeros_like(scales[0]),
+        scale_log_std_moments=Moments.zeros_like(scales[1]),
+        step=mean.new_zeros(()),
+        lr=lr,
+        kl=mean.new_full((), kl),
+        prior=prior,
+        controls=Controls.neutral(mean),
+        generator=generator,
+        groups=groups,
+    )
+
+
+def warm_start_(state: ScaledState[N, G], posterior: Posterior) -> None:
+    """Continue from another posterior's means, and stds where it has them; in place."""
+    state.mean.copy_(posterior.mean)
+    spread = getattr(posterior, "spread", None)
+    std = posterior.std if isinstance(posterior, Factorised) else spread
+    if isinstance(std, Tensor):
+        std = std[: state.log_std.shape[1]]
+        state.log_std.copy_(torch.where(std > 0, std.log(), state.log_std))
+
+
+def weights_kl(state: ScaledState[N, G], width: Tensor) -> Tensor:
+    """KL of the trained weights under a prior of widths τ, (k, G), in nats, (k,)."""
+    n = state.log_std.shape[1]
+    spread = state.groups.to_entries(width)
+    second_moment = (state.mean[:, :n].square() + (2 * state.log_std).exp()) / spread.square()
+    kl = 0.5 * (second_moment - 1) + spread.log() - state.log_std
+    if state.controls.trained is not None:
+        kl = torch.where(state.controls.trained[:, :n], kl, 0.0)
+    return kl.sum(1, dtype=torch.float64)
+
+
+def draw(problem: Problem, state: ScaledState[N, G], ratio: Tensor, *, local: bool) -> Draw:
+    """Draw w = r (m + s ε), 0 where pruned; r m and r s themselves for noise on activations."""
+    drawn, masks = problem.workspace(len(state.mean), local=local).draw, state.controls.factors
+    if local:
+        problem.kernel(_spread_)(state, drawn, ratio, masks)
+    else:
+        noise = fresh_noise(problem, state.log_std, state.generator)
+        problem.kernel(_draw_)(state, drawn, noise, ratio, masks)
+    return drawn
+
+
+def _draw_(
+    state: ScaledState[N, G], drawn: Draw, noise: Tensor, ratio: Tensor, masks: Masks
+) -> None:
+    weights, mean, n = drawn.weights, state.mean, state.log_std.shape[1]
+    epsilon = as_normals(noise, state.log_std)
+    values = torch.addcmul(mean[:, :n], state.log_std.exp(), epsilon)
+    weights[:, :n] = state.groups.to_entries(ratio) * values
+    if n < mean.shape[1]:
+        weights[:, n:] = mean[:, n:]
+    if masks[0] is not None:
+        weights.mul_(masks[0])
+
+
+def _spread_(state: ScaledState[N, G], drawn: Draw, ratio: Tensor, masks: Masks) -> None:
+    assert drawn.stds is not None
+    weights, stds, mean, n = drawn.weights, drawn.stds, state.mean, state.log_std.shape[1]
+    ratios = state.groups.to_entries(ratio)
+    weights[:, :n] = ratios * mean[:, :n]
+    stds[:, :n] = ratios * state.log_std.exp()
+    if n < mean.shape[1]:
+        weights[:, n:] = mean[:, n:]
+    if masks[0] is not None:
+        weights.mul_(masks[0])
+        stds.mul_(masks[0])
+
+
+def weights_step_(
+    problem: Problem, state: ScaledState[N, G], drawn: Draw, scales: Scales
+) -> tuple[Tensor, Rates]:
+    """Count a step and take it for (m, log s): AdaBelief on (KL - log_lik) / N, in place.
+
+    Args:
+        problem: network and data.
+        state: of k models.
+        drawn: a draw, and the gradient of the log-likelihood at it.
+        scales: r and τ of the draw.
+
+    Returns:
+        ∂ log_lik / ∂ log r and ∂ KL / ∂ log τ of each group, (2, k, G), and the rates of the step.
+    """
+    controls, n_data = state.controls, problem.n_data
+    kl = state.kl * controls.kl_scale
+    pace, kl = problem.kernel(_advance_)(state.step, state.lr * controls.lr_scale, kl, n_data)
+    rates = Rates(pace, kl, n_data)
+    totals: Tensor = problem.kernel(_move_)(
+        state, drawn, torch.stack([scales.ratio, scales.width]), rates, controls.factors
+    )
+    return totals, rates
+
+
+def _advance_(step: Tensor, lr: Tensor, kl: Tensor, n_data: int) -> tuple[Pace, Tensor]:
+    step += 1
+    return pace_of(lr, step), kl / n_data
+
+
+def _move_(
+    state: ScaledState[N, G], drawn: Draw, scales: Tensor, rates: Rates, masks: Masks
+) -> Tensor:
+    """Move (m, log s) in place; return the gradients for log r and log τ, (2, k, G)."""
+    (keep, trained), groups, log_std = masks, state.groups, state.log_std
+    n = log_std.shape[1]
+    mean, data = state.mean[:, :n], drawn.grads[:, :n]
+    kept = data if keep is None else data * keep[:, :n]
+    ratio, width = groups.to_entries(scales)
+    data_mean = kept * ratio
+    if drawn.stds is None:
+        weights = drawn.weights[:, :n]  # 0 where not kept
+        data_log_std = kept * (weights - ratio * mean)
+        pull = groups.total(data * weights)
+    else:
+        assert drawn.std_grads is not None
+        data_log_std = drawn.std_grads[:, :n] * drawn.stds[:, :n]
+        pull = groups.total(data_mean * mean + data_log_std)
+    variance, precision = (2 * log_std).exp(), 1 / width.square()
+    excess = 1 - precision * (mean.square() + variance)
+    (pace, kl, n_data), units = rates, width
+    grad_mean = (kl * precision * mean - 1 / n_data * data_mean) * width
+    grad_log_std = kl * (precision * variance - 1) - 1 / n_data * data_log_std
+    if n < state.mean.shape[1]:
+        unit = POINT_UNIT * torch.ones_like(state.mean[:, n:])
+        units = torch.cat([width, unit], 1)
+        grad_mean = torch.cat([grad_mean, -1 / n_data * unit * drawn.grads[:, n:]], 1)
+    bayesian = None
+    if trained is not None:
+        bayesian = trained[:, :n]
+        excess = excess * bayesian
+    in_units = Pace(pace.length * units, pace.second_factor)
+    adabelief_(state.mean, grad_mean, state.mean_moments, in_units, trained)
+    adabelief_(log_std, grad_log_std, state.log_std_moments, pace, bayesian)
+    return torch.stack([pull, groups.total(excess)])

@@ -1,0 +1,194 @@
+"""Mean-field Gaussian inference: state, draw, update and posterior of FlatVI and SBNN.
+
+q(w) = Π N(mean, std²) with std = exp(log_std). For priors that are (mixtures of) centred
+Gaussians the penalty's gradient needs one number per weight, an effective precision κ:
+
+    ∂KL/∂mean = mean κ(e),   ∂KL/∂log_std = std² κ(e) - 1,   e = mean² + std²,
+
+with κ = 1/τ² for a Normal and κ = p/τ₁² + (1-p)/τ₀² for the spike and slab. The data term follows
+from w = mean + std ε: ∂/∂mean = g and ∂/∂log_std = g ε std = g (w - mean), g the gradient at the
+draw. The draw itself is all a step keeps of its noise. With noise on activations the workspace has
+gradients for mean and std instead.
+
+A step is three calls: `draw`, `Problem.gradient_`, `adam_step_`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+
+from bayesieve.core.noise import as_normals, fresh_noise
+from bayesieve.core.posterior import Factorised, Posterior
+from bayesieve.core.priors import Number, Prior, per_model
+from bayesieve.core.problem import Problem
+from bayesieve.core.state import Controls
+from bayesieve.core.workspace import Draw
+from bayesieve.engines.optimisers import Moments, Pace, adam_, pace_of
+
+Precision = Callable[..., Tensor]  # (e, *settings) -> κ, elementwise
+Masks = tuple[Tensor | None, Tensor | None]  # keep and trained, (k, d), as factors 0 and 1
+
+
+@dataclass
+class PriorNumbers:
+    """Settings of the precision function as tensors, each scalar or (k, 1)."""
+
+    first: Tensor
+    second: Tensor
+    third: Tensor
+
+    def all(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The three numbers in order."""
+        return self.first, self.second, self.third
+
+
+@dataclass
+class MeanField:
+    """State of k mean-field posteriors."""
+
+    mean: Tensor  # (k, d)
+    log_std: Tensor  # (k, n_bayesian)
+    mean_moments: Moments | None
+    log_std_moments: Moments | None
+    step: Tensor  # scalar, number of steps taken
+    lr: Tensor  # scalar or (k, 1)
+    prior: PriorNumbers
+    controls: Controls
+    generator: Generator
+
+
+def mean_field(
+    problem: Problem, mean: Tensor, init_std: Number, lr: Number, prior: PriorNumbers,
+    generator: Generator, *, moments: bool = True,
+) -> MeanField:  # fmt: skip
+    """A fresh state around initial means, (k, d), with one starting std per model or for all."""
+    shape = len(mean), problem.layout.n_bayesian
+    log_std = per_model(init_std, mean).log().expand(shape).contiguous()
+    return MeanField(
+        mean=mean,
+        log_std=log_std,
+        mean_moments=Moments.zeros_like(mean) if moments else None,
+        log_std_moments=Moments.zeros_like(log_std) if moments else None,
+        step=mean.new_zeros(()),
+        lr=per_model(lr, mean),
+        prior=prior,
+        controls=Controls.neutral(mean),
+        generator=generator,
+    )
+
+
+def warm_start_(state: MeanField, posterior: Posterior) -> None:
+    """Set means, and stds where the posterior has them, in every member; in place."""
+    state.mean.copy_(posterior.mean)
+    if isinstance(posterior, Factorised):
+        std = posterior.std[: state.log_std.shape[1]]
+        state.log_std.copy_(torch.where(std > 0, std.log(), state.log_std))
+
+
+def draw(problem: Problem, state: MeanField, *, local: bool) -> Draw:
+    """Draw w = mean + std ε, 0 where pruned; mean and std themselves for noise on activations."""
+    drawn, masks = problem.workspace(len(state.mean), local=local).draw, state.controls.factors
+    if local:
+        problem.kernel(spread_)(state, drawn, masks)
+    else:
+        noise = fresh_noise(problem, state.log_std, state.generator)
+        problem.kernel(draw_)(state, drawn, noise, masks)
+    return drawn
+
+
+def draw_(state: MeanField, drawn: Draw, noise: Tensor, masks: Masks) -> None:
+    """Write mean + std ε into the weights, (k, d); 0 where not kept."""
+    weights, mean, n = drawn.weights, state.mean, state.log_std.shape[1]
+    epsilon = as_normals(noise, state.log_std)
+    weights[:, :n] = torch.addcmul(mean[:, :n], state.log_std.exp(), epsilon)
+    if n < mean.shape[1]:
+        weights[:, n:] = mean[:, n:]
+    if masks[0] is not None:
+        weights.mul_(masks[0])
+
+
+def spread_(state: MeanField, drawn: Draw, masks: Masks) -> None:
+    """Write mean and std into the buffers of layers with noise on activations; 0 where not kept."""
+    assert drawn.stds is not None
+    drawn.weights.copy_(state.mean)
+    drawn.stds[:, : state.log_std.shape[1]] = state.log_std.exp()
+    if masks[0] is not None:
+        drawn.weights.mul_(masks[0])
+        drawn.stds.mul_(masks[0])
+
+
+def adam_step_(
+    problem: Problem, state: MeanField, drawn: Draw, precision: Precision, *, at_draw: bool = False
+) -> None:
+    """One Adam step on (KL - log_lik) / N in place.
+
+    Args:
+        problem: network and data.
+        state: of k models.
+        drawn: a draw, and the gradient of the log-likelihood at it.
+        precision: κ of the prior as a function of e and the numbers in `state.prior`.
+        at_draw: whether the prior is evaluated at the sampled weight instead of in expectation.
+    """
+    state.step += 1
+    pace = pace_of(state.lr * state.controls.lr_scale, state.step)
+    kl = state.controls.kl_scale / problem.n_data
+    problem.kernel(move_)(
+        state, drawn, pace, kl, problem.n_data, precision, at_draw, state.controls.factors
+    )
+
+
+def move_(
+    state: MeanField, drawn: Draw, pace: Pace, kl: Tensor, n_data: int, precision: Precision,
+    at_draw: bool, masks: Masks,
+) -> None:  # fmt: skip
+    """Gradients of (KL - log_lik) / N for mean and log_std, and the Adam step along them."""
+    assert state.mean_moments is not None
+    assert state.log_std_moments is not None
+    (keep, trained), numbers, log_std = masks, state.prior.all(), state.log_std
+    n = log_std.shape[1]
+    mean, shift = state.mean[:, :n], None
+    if drawn.stds is None:
+        shift = drawn.weights[:, :n] - mean
+        if keep is not None:
+            shift = shift * keep[:, :n]
+        data_log_std = drawn.grads[:, :n] * shift
+    else:
+        assert drawn.std_grads is not None
+        data_log_std = drawn.std_grads[:, :n] * drawn.stds[:, :n]
+    if at_draw:
+        assert shift is not None
+        w = mean + shift
+        pull = w * precision(w.square(), *numbers)
+        pull_log_std = pull * shift - 1
+    else:
+        variance = (2 * log_std).exp()
+        kappa = precision(mean.square() + variance, *numbers)
+        pull = mean * kappa
+        pull_log_std = variance * kappa - 1
+    grad_mean = -1 / n_data * drawn.grads
+    grad_mean[:, :n] += kl * pull
+    grad_log_std = kl * pull_log_std - 1 / n_data * data_log_std
+    adam_(state.mean, grad_mean, state.mean_moments, pace, trained)
+    bayesian = None if trained is None else trained[:, :n]
+    adam_(log_std, grad_log_std, state.log_std_moments, pace, bayesian)
+
+
+def factorised(
+    problem: Problem, state: MeanField, member: int, prior: Prior,
+    logit_inclusion: Tensor | None, *, local: bool,
+) -> Factorised:  # fmt: skip
+    """One member's posterior as copies: mean and std are 0 where pruned, std 0 for points."""
+    layout = problem.layout
+    mean = state.mean[member].detach().clone()
+    std = torch.zeros_like(mean)
+    std[layout.bayesian] = state.log_std[member].exp()
+    logit = None
+    if logit_inclusion is not None:
+        logit = torch.full_like(mean, torch.inf)
+        logit[layout.bayesian] = logit_inclusion
+    buffers = problem.workspace(len(state.mean), local=local).buffers(member)
+    posterior = Factorised(problem.network, mean, std, prior, logit, buffers)
+    keep = state.controls.keep
+    return posterior if keep is None else posterior.masked(keep[member])
