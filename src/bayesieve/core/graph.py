@@ -363,14 +363,14 @@ def _links_in_mode(network: Network, *, training: bool) -> list[Link]:
         graph = trace("links", network.skeleton, training=training)
     except UnsupportedModelError:
         return []
-    found = []
+    pairs = []
     for node in reversed(graph.nodes):
         if not _makes_units(node, graph):
             continue
         reader, flat = _only_reader(node, graph)
         if reader is not None and not {str(node.target), str(reader.target)} & graph.shared:
-            found.append(_link(network, graph, node, reader, flat=flat))
-    return [link for link in found if link is not None]
+            pairs.append(_link(network, graph, node, reader, flat=flat))
+    return [link for link in pairs if link is not None]
 
 
 def _link(
@@ -443,7 +443,7 @@ def blocks(network: Network) -> list[tuple[str, list[str]]]:
         graph = trace("blocks", network.skeleton)
     except UnsupportedModelError:
         return []
-    found = []
+    branches = []
     for node in graph.nodes:
         if graph.operation(node).name != "add" or len(node.args) != 2 or node.kwargs:
             continue
@@ -456,9 +456,9 @@ def blocks(network: Network) -> list[tuple[str, list[str]]]:
                     f"{n}.{leaf}" for n in names for leaf, _ in layers[n].named_parameters()
                 ]
                 if parameters and not any(n.op == "get_attr" for n in inside):
-                    found.append((_common_path(names), parameters))
+                    branches.append((_common_path(names), parameters))
                 break
-    return found
+    return branches
 
 
 def _between(skip: object, end: object) -> list[fx.Node]:

@@ -16,7 +16,8 @@ from torch.fx.graph_module import _USER_PRESERVED_ATTRIBUTES_KEY
 
 from bayesieve.core.posterior import SparseModel
 from bayesieve.sieve.compaction.attention import HeadAttention
-from bayesieve.sieve.compaction.passes import Rewriter, analyse, read_features
+from bayesieve.sieve.compaction.flow import Rewriter
+from bayesieve.sieve.compaction.passes import analyse, read_features
 from bayesieve.sieve.compaction.prepare import measured, plain_copy, prepare
 from bayesieve.sieve.verify import TOLERANCE, verify
 

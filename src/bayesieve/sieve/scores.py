@@ -96,8 +96,9 @@ def evidence_score(posterior: Posterior) -> Tensor:
     prior = posterior.prior if isinstance(posterior, Factorised) else None
     if prior is None:
         raise ValueError(
-            f"prune: the evidence needs a normal posterior and its prior ({_describe(posterior)} "
-            "given). Use score='magnitude', or an engine that has them: SBNN, FlatVI."
+            "prune: the evidence needs a normal posterior and its prior, got "
+            f"{_describe(posterior)}. Use score='magnitude', or an engine that has them: SBNN, "
+            "FlatVI."
         )
     mean, std = posterior.mean, std_of(posterior)
     log_prior = prior.log_prob(mean.new_zeros(())).squeeze()

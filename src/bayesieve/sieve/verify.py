@@ -1,4 +1,4 @@
-"""Is the compacted network the same function as the masked one?"""
+"""Check that a compacted network is the same function as the masked one."""
 
 import copy
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def verify(
             on the same input or on the example, whichever is larger.
 
     Returns:
-        The largest relative difference found; at most the tolerance.
+        The largest relative difference; at most the tolerance.
 
     Raises:
         VerificationError: the difference is above the tolerance, or shapes differ.
@@ -77,10 +77,10 @@ def _without_rounding(
         return None
     exact = x.double() if x.is_floating_point() else x
     try:
-        found, expected = (copy.deepcopy(own).double()(exact.clone()) for own in (small, reference))
+        output, expected = (copy.deepcopy(m).double()(exact.clone()) for m in (small, reference))
     except (RuntimeError, TypeError, ValueError):  # a dtype written down in the module
         return None
-    return _pairs(found, expected, name)
+    return _pairs(output, expected, name)
 
 
 def _inputs(example: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -104,20 +104,22 @@ def _inputs(example: Tensor) -> Iterator[tuple[str, Tensor]]:
     yield "negative inputs", -drawn.abs()
 
 
-def _pairs(found: object, expected: object, name: str) -> list[tuple[Tensor, Tensor]]:
+def _pairs(output: object, expected: object, name: str) -> list[tuple[Tensor, Tensor]]:
     """The tensors of two outputs side by side, float64; tuples, lists and dicts are opened."""
-    if isinstance(expected, Tensor) and isinstance(found, Tensor) and found.shape == expected.shape:
-        return [(found.double(), expected.double())]
-    if isinstance(expected, dict) and isinstance(found, dict) and found.keys() == expected.keys():
-        return [p for key in expected for p in _pairs(found[key], expected[key], name)]
-    if isinstance(expected, tuple | list) and isinstance(found, tuple | list):
-        if len(expected) == len(found):
-            both = zip(found, expected, strict=True)
+    if isinstance(expected, Tensor) and isinstance(output, Tensor):
+        if output.shape == expected.shape:
+            return [(output.double(), expected.double())]
+    elif isinstance(expected, dict) and isinstance(output, dict):
+        if output.keys() == expected.keys():
+            return [p for key in expected for p in _pairs(output[key], expected[key], name)]
+    elif isinstance(expected, tuple | list) and isinstance(output, tuple | list):
+        if len(expected) == len(output):
+            both = zip(output, expected, strict=True)
             return [p for a, b in both for p in _pairs(a, b, name)]
-    elif not isinstance(expected, Tensor | dict) and found == expected:
+    elif not isinstance(expected, Tensor | dict) and output == expected:
         return []
     raise VerificationError(
-        f"verify: on {name} the output must be {_describe(expected)}, got {_describe(found)}."
+        f"verify: on {name} the output must be {_describe(expected)}, got {_describe(output)}."
     )
 
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from bayesieve.sieve.compaction.flow import (
     Channels,
     Flow,
-    Rewriting,
+    Rewriter,
     Rewritten,
     evened,
     indices,
@@ -96,12 +96,12 @@ def _expand(traced: fx.GraphModule, node: fx.Node, module: nn.MultiheadAttention
     names = [f"{node.target}.{leaf}" for leaf in ("q_proj", "k_proj", "v_proj")]
     scale = module.head_dim**-0.5
     heads = HeadAttention(module.num_heads, scale, module.dropout, module.batch_first)
-    parts: dict[str, nn.Module] = dict(zip(names, _projections(module), strict=True))
-    parts[f"{node.target}.attend"] = heads
-    parts[f"{node.target}.out_proj"] = linear(module.out_proj.weight, module.out_proj.bias)
+    layers: dict[str, nn.Module] = dict(zip(names, _projections(module), strict=True))
+    layers[f"{node.target}.attend"] = heads
+    layers[f"{node.target}.out_proj"] = _linear(module.out_proj.weight, module.out_proj.bias)
     traced.set_submodule(str(node.target), nn.Module())
-    for name, part in parts.items():
-        traced.set_submodule(name, part.eval())
+    for name, layer in layers.items():
+        traced.set_submodule(name, layer.eval())
     stack = node.meta.get("nn_module_stack")
     with traced.graph.inserting_before(node):
         projected = [traced.graph.call_module(n, (x,)) for n, x in zip(names, inputs, strict=True)]
@@ -124,11 +124,11 @@ def _projections(module: nn.MultiheadAttention) -> list[nn.Linear]:
     else:
         weights = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
     biases = [None] * 3 if module.in_proj_bias is None else module.in_proj_bias.chunk(3)
-    return [linear(w, b) for w, b in zip(weights, biases, strict=True)]
+    return [_linear(w, b) for w, b in zip(weights, biases, strict=True)]
 
 
-def linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
-    """A linear layer with given tensors, weight (outputs, inputs), on their device."""
+def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    """A linear layer with these tensors, weight (outputs, inputs), on their device."""
     layer = nn.Linear(1, 1, bias=bias is not None, device="meta")
     layer.out_features, layer.in_features = weight.shape
     layer.weight = nn.Parameter(weight.detach().clone(), weight.requires_grad)
@@ -161,7 +161,7 @@ class Attending:
                 f"keeps {plural(n_extra, 'unread value dimension')} alive: heads have one width",
             )
 
-    def rewrite(self, node: fx.Node, to: Rewriting) -> Rewritten:
+    def rewrite(self, node: fx.Node, to: Rewriter) -> Rewritten:
         """Fewer heads, of the width that is left."""
         query, key, value = _inputs(node)
         dims, logits = _kept(node, to.flow)

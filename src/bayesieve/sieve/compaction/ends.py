@@ -6,7 +6,7 @@ from torch import fx, nn
 from bayesieve.sieve.compaction.flow import (
     Channels,
     Flow,
-    Rewriting,
+    Rewriter,
     Rewritten,
     constants_of,
     indices,
@@ -45,7 +45,7 @@ class Barrier:
         elif n_dead:
             flow.note(node, f"{what}: it keeps {plural(n_dead, 'constant channel')} alive")
 
-    def rewrite(self, node: fx.Node, to: Rewriting) -> Rewritten:
+    def rewrite(self, node: fx.Node, to: Rewriter) -> Rewritten:
         """Leave it as it is."""
         return Rewritten(to.copy(node), torch.arange(len(to.flow.channels[node])))
 
@@ -62,7 +62,7 @@ class Source:
     def backward(self, node: fx.Node, flow: Flow) -> None:
         """There is nobody to ask."""
 
-    def rewrite(self, node: fx.Node, to: Rewriting) -> Rewritten:
+    def rewrite(self, node: fx.Node, to: Rewriter) -> Rewritten:
         """Leave it as it is."""
         return Rewritten(to.copy(node), torch.arange(len(to.flow.channels[node])))
 
@@ -82,7 +82,7 @@ class Table:
     def backward(self, node: fx.Node, flow: Flow) -> None:
         """There is nobody to ask."""
 
-    def rewrite(self, node: fx.Node, to: Rewriting) -> Rewritten:
+    def rewrite(self, node: fx.Node, to: Rewriter) -> Rewritten:
         """Slice it."""
         flow, need = to.flow, to.flow.need[node]
         if str(node.target) in flow.graph.shared or bool(need.all()):
@@ -112,7 +112,7 @@ class Embedded:
         for x in flow.graph.tensor_inputs(node):
             flow.request_all(x)
 
-    def rewrite(self, node: fx.Node, to: Rewriting) -> Rewritten:
+    def rewrite(self, node: fx.Node, to: Rewriter) -> Rewritten:
         """Drop columns."""
         kept = indices(to.flow.need[node])
         layer = to.flow.graph.layer(node)

@@ -2,7 +2,7 @@
 
 Every activation is a list of channels along one axis. `Flow` notes for each node which channels
 are constants and which ones somebody still reads. A `Rule` says what one kind of operation does
-to channels: forwards, backwards, and in the smaller network.
+to channels: forwards, backwards, and in the smaller network, which `Rewriter` builds.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
 from bayesieve.core.graph import Graph
 
@@ -43,7 +43,7 @@ def varying(axis: int, n: int) -> Channels:
 
 
 def spread(values: Tensor, axis: int, shape: torch.Size) -> Tensor:
-    """A tensor of a given shape filled with one value per channel, (n,) -> shape.
+    """A tensor of some shape filled with one value per channel, (n,) -> shape.
 
     Example:
         >>> spread(torch.tensor([1.0, 2.0]), 1, torch.Size([1, 2, 3]))
@@ -162,37 +162,80 @@ class Rewritten(NamedTuple):
     held: Tensor
 
 
-class Rewriting(Protocol):
-    """How a rule writes to the new graph; see `rewrite.Rewriter`."""
+class Rewriter:
+    """Writes a new graph from the input to the output; the modules it calls shrink in place.
 
-    @property
-    def flow(self) -> Flow:
-        """What the analysis found."""
-        ...
+    Args:
+        flow: the result of the analysis.
+    """
 
-    def held(self, node: fx.Node, axis: int) -> Tensor:
-        """Which original entries a rewritten tensor still has along an axis, ascending."""
-        ...
+    def __init__(self, flow: Flow) -> None:
+        self.flow = flow
+        self._module = flow.graph.module
+        self._graph = fx.Graph()
+        self._new: dict[fx.Node, fx.Node] = {}
+        self._held: dict[fx.Node, Tensor] = {}
+        self._gathered: dict[tuple[fx.Node, int, tuple[int, ...]], fx.Node] = {}
 
-    def gather(self, node: fx.Node, axis: int, wanted: Tensor, reader: fx.Node) -> fx.Node:
-        """The rewritten tensor with the wanted original entries only, for one reader."""
-        ...
-
-    def copy(self, node: fx.Node, inputs: dict[fx.Node, fx.Node] | None = None) -> fx.Node:
-        """The same operation on rewritten inputs, or on those given for some of them."""
-        ...
-
-    def call(self, function: Callable[..., Any], *args: Any) -> fx.Node:
-        """A new operation on rewritten tensors."""
-        ...
-
-    def parameter(self, name: str, value: Tensor) -> fx.Node:
-        """A new trainable tensor."""
-        ...
+    def run(self) -> fx.GraphModule:
+        """Rewrite every node that is needed and leave out the others."""
+        for node in self.flow.graph.nodes:
+            if node not in self.flow.channels:
+                if all(x in self._new for x in node.all_input_nodes):
+                    self._new[node] = self.copy(node)
+            elif node.op == "placeholder" or bool(self.flow.need[node].any()):
+                self._new[node], self._held[node] = self.flow.rules[node].rewrite(node, self)
+        for node in reversed(self._graph.nodes):
+            if not node.users and node.op not in ("placeholder", "output"):
+                self._graph.erase_node(node)
+        self._graph.lint()
+        for tensor in (*self._module.parameters(), *self._module.buffers()):
+            tensor.data = tensor.data.contiguous()  # selections leave strided views behind
+        return fx.GraphModule(self._module, self._graph, "CompactModule")
 
     def rewritten(self, node: fx.Node) -> fx.Node:
         """What an original node has become."""
-        ...
+        return self._new[node]
+
+    def held(self, node: fx.Node, axis: int) -> Tensor:
+        """Which original entries a rewritten tensor still has along an axis, ascending."""
+        if self.flow.channels[node].axis != axis:
+            return torch.arange(self.flow.shape(node)[axis])
+        return self._held[node]
+
+    def gather(self, node: fx.Node, axis: int, wanted: Tensor, reader: fx.Node) -> fx.Node:
+        """The rewritten tensor with the wanted original entries only, for one reader."""
+        held, new = self.held(node, axis), self._new[node]
+        if torch.equal(held, wanted):
+            return new
+        key = (new, axis, tuple(wanted.tolist()))
+        if key not in self._gathered:
+            name = self._free_name(f"{reader.name}_inputs")
+            self._module.register_buffer(name, torch.searchsorted(held, wanted))
+            self._gathered[key] = self.call(
+                torch.index_select, new, axis, self._graph.get_attr(name)
+            )
+        return self._gathered[key]
+
+    def copy(self, node: fx.Node, inputs: dict[fx.Node, fx.Node] | None = None) -> fx.Node:
+        """The same operation on rewritten inputs, or on others in place of some of them."""
+        new = self._new | (inputs or {})
+        return self._graph.node_copy(node, new.__getitem__)
+
+    def call(self, function: Callable[..., Any], *args: Any) -> fx.Node:
+        """A new operation on rewritten tensors."""
+        return self._graph.call_function(function, args)
+
+    def parameter(self, name: str, value: Tensor) -> fx.Node:
+        """A new trainable tensor."""
+        name = self._free_name(name)
+        self._module.register_parameter(name, nn.Parameter(value))
+        return self._graph.get_attr(name)
+
+    def _free_name(self, name: str) -> str:
+        while hasattr(self._module, name):
+            name += "_"
+        return name
 
 
 class Rule(Protocol):
@@ -206,6 +249,6 @@ class Rule(Protocol):
         """Ask the inputs for what the needed channels of the output are made of."""
         ...
 
-    def rewrite(self, node: fx.Node, to: Rewriting) -> Rewritten:
+    def rewrite(self, node: fx.Node, to: Rewriter) -> Rewritten:
         """Write the shrunk operation, which may change modules; say what its output has."""
         ...

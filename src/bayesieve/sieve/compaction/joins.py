@@ -1,8 +1,8 @@
 """Several tensors become one: sums, products, concatenation.
 
-A channel of a sum exists in all terms or in none. It goes if nobody reads it, or if it is constant
-in every term. A term whose needed channels are all constant goes as a whole: what it contributes
-is one number per channel.
+A channel of a sum exists in all its terms or in none. It goes if nobody reads it, or if it is
+constant in every term. A term whose needed channels are all constant goes as a whole: it adds one
+number per channel.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, fx
 
 from bayesieve.core.operations import operation_of
-from bayesieve.sieve.compaction.flow import Channels, Flow, Rewriting, Rewritten, indices, plural
+from bayesieve.sieve.compaction.flow import Channels, Flow, Rewriter, Rewritten, indices, plural
 from bayesieve.sieve.compaction.separate import Separate
 
 _SCALAR = Separate()
@@ -29,7 +29,7 @@ class Arithmetic:
         axis = _axis(node, flow)
         if axis is None:
             return "joins tensors whose channels lie on different axes"
-        a, b = (_aligned(x, axis, node, flow) for x in _terms(node))
+        a, b = (_aligned(x, axis, node, flow) for x in _summands(node))
         if _is_product(node):
             value = torch.where((a == 0) | (b == 0), 0.0, a * b)
         else:
@@ -41,33 +41,33 @@ class Arithmetic:
         if _is_scalar(node, flow):
             return _SCALAR.backward(node, flow)
         need, axis, gone = flow.need[node], flow.channels[node].axis, _vanishing(node, flow)
-        for x in _terms(node):
+        for x in _summands(node):
             if x is gone:
                 continue
             if _is_matched(x, axis, node, flow):
-                flow.request(x, _own_axis(x, axis, node, flow), need)
+                flow.request(x, _axis_of(x, axis, node, flow), need)
             else:
                 flow.request_all(x)
         if gone is None and not _is_product(node) and not _has_table(node):
-            dead = [~_aligned(x, axis, node, flow).isnan() for x in _terms(node)]
+            dead = [~_aligned(x, axis, node, flow).isnan() for x in _summands(node)]
             stuck = int((need & (dead[0] | dead[1])).sum())
             if stuck:
                 why = "constant in one term, not in the other"
                 flow.note(node, f"residual sum keeps {plural(stuck, 'channel')} alive: {why}")
         return None
 
-    def rewrite(self, node: fx.Node, to: Rewriting) -> Rewritten:
+    def rewrite(self, node: fx.Node, to: Rewriter) -> Rewritten:
         """Bring all terms to the same channels."""
         flow = to.flow
         if _is_scalar(node, flow):
             return _SCALAR.rewrite(node, to)
         axis, gone = flow.channels[node].axis, _vanishing(node, flow)
-        matched = [x for x in _terms(node) if x is not gone and _is_matched(x, axis, node, flow)]
-        own = [(x, _own_axis(x, axis, node, flow)) for x in matched]
-        held = [to.held(x, x_axis) for x, x_axis in own]
+        matched = [x for x in _summands(node) if x is not gone and _is_matched(x, axis, node, flow)]
+        axes = [(x, _axis_of(x, axis, node, flow)) for x in matched]
+        held = [to.held(x, x_axis) for x, x_axis in axes]
         agreed = all(torch.equal(held[0], other) for other in held[1:]) and gone is None
         kept = held[0] if agreed else indices(flow.need[node])
-        new = {x: to.gather(x, x_axis, kept, node) for x, x_axis in own}
+        new = {x: to.gather(x, x_axis, kept, node) for x, x_axis in axes}
         if gone is None:
             return Rewritten(to.copy(node, new), kept)
         (rest,) = new.values()
@@ -86,13 +86,13 @@ class Concatenation:
 
     def forward(self, node: fx.Node, flow: Flow) -> Channels | str:
         """Channels one after the other; across, those that are constant with one value."""
-        terms, dim = _pieces(node), _cat_dim(node, flow)
-        if not terms or dim is None:
+        pieces, dim = _pieces(node), _cat_dim(node, flow)
+        if not pieces or dim is None:
             return "is called in a way that is not known"
-        axes = {flow.channels[x].axis for x in terms}
+        axes = {flow.channels[x].axis for x in pieces}
         if len(axes) > 1:
             return "joins tensors whose channels lie on different axes"
-        values = [flow.channels[x].value for x in terms]
+        values = [flow.channels[x].value for x in pieces]
         (axis,) = axes
         if axis == dim:
             return Channels(axis, torch.cat(values))
@@ -100,11 +100,11 @@ class Concatenation:
         return Channels(axis, torch.where(same, values[0], torch.nan))
 
     def backward(self, node: fx.Node, flow: Flow) -> None:
-        """Each piece its own part, or all of them the same."""
-        for x, need in _parts(node, flow):
+        """Each piece the channels it brings, or all of them the same."""
+        for x, need in _needs(node, flow):
             flow.request(x, flow.channels[node].axis, need)
 
-    def rewrite(self, node: fx.Node, to: Rewriting) -> Rewritten:
+    def rewrite(self, node: fx.Node, to: Rewriter) -> Rewritten:
         """Leave out empty pieces; note what the others bring."""
         flow, axis = to.flow, to.flow.channels[node].axis
         dim = _cat_dim(node, flow)
@@ -113,7 +113,7 @@ class Concatenation:
             pieces = [to.gather(x, axis, kept, node) for x in _pieces(node)]
             return Rewritten(to.call(torch.cat, pieces, dim), kept)
         pieces, held, start = [], [], 0
-        for x, need in _parts(node, flow):
+        for x, need in _needs(node, flow):
             if bool(need.any()):
                 pieces.append(to.rewritten(x))
                 held.append(to.held(x, axis) + start)
@@ -122,7 +122,7 @@ class Concatenation:
         return Rewritten(new, torch.cat(held))
 
 
-def _terms(node: fx.Node) -> list[fx.Node]:
+def _summands(node: fx.Node) -> list[fx.Node]:
     return [x for x in node.args if isinstance(x, fx.Node)]
 
 
@@ -135,36 +135,35 @@ def _is_difference(node: fx.Node) -> bool:
 
 
 def _is_scalar(node: fx.Node, flow: Flow) -> bool:
-    return sum(flow.graph.shape(x) is not None for x in _terms(node)) == 1
+    return sum(flow.graph.shape(x) is not None for x in _summands(node)) == 1
 
 
 def _has_table(node: fx.Node) -> bool:
     """Whether a term is a tensor of the network itself, perhaps what another term has become."""
-    return any(x.op == "get_attr" for x in _terms(node))
+    return any(x.op == "get_attr" for x in _summands(node))
 
 
-def _own_axis(x: fx.Node, axis: int, node: fx.Node, flow: Flow) -> int:
+def _axis_of(x: fx.Node, axis: int, node: fx.Node, flow: Flow) -> int:
     """The axis of a term that lines up with an axis of the output; below 0 if it has none."""
     return axis - len(flow.shape(node)) + len(flow.shape(x))
 
 
 def _is_matched(x: fx.Node, axis: int, node: fx.Node, flow: Flow) -> bool:
     """Whether a term has its channels along the output's, one for one."""
-    own = _own_axis(x, axis, node, flow)
-    same_axis = flow.channels[x].axis == own
+    same_axis = flow.channels[x].axis == _axis_of(x, axis, node, flow)
     return same_axis and len(flow.channels[x]) == flow.shape(node)[axis]
 
 
 def _axis(node: fx.Node, flow: Flow) -> int | None:
     """The output axis on which some term has its channels and the others agree or broadcast."""
     n_axes = len(flow.shape(node))
-    for main in _terms(node):
+    for main in _summands(node):
         axis = n_axes - len(flow.shape(main)) + flow.channels[main].axis
         if all(
             _is_matched(x, axis, node, flow)
-            or (own := _own_axis(x, axis, node, flow)) < 0
-            or flow.shape(x)[own] == 1
-            for x in _terms(node)
+            or (x_axis := _axis_of(x, axis, node, flow)) < 0
+            or flow.shape(x)[x_axis] == 1
+            for x in _summands(node)
         ) and _is_matched(main, axis, node, flow):
             return axis
     return None
@@ -180,10 +179,10 @@ def _aligned(x: fx.Node, axis: int, node: fx.Node, flow: Flow) -> Tensor:
 
 def _vanishing(node: fx.Node, flow: Flow) -> fx.Node | None:
     """A term of a sum that is constant wherever it is needed, and whose partner stays whole."""
-    if _is_product(node) or len({*_terms(node)}) < 2 or _has_table(node):
+    if _is_product(node) or len({*_summands(node)}) < 2 or _has_table(node):
         return None
     axis, need = flow.channels[node].axis, flow.need[node]
-    a, b = _terms(node)
+    a, b = _summands(node)
     for gone, rest in ((b, a), (a, b)):
         if gone is a and _is_difference(node):
             return None
@@ -195,7 +194,7 @@ def _vanishing(node: fx.Node, flow: Flow) -> fx.Node | None:
 
 
 def _pieces(node: fx.Node) -> list[fx.Node]:
-    """What is joined; empty if it is not given as a plain list."""
+    """The tensors that are joined; empty if the argument is no plain list."""
     pieces: Any = node.args[0] if node.args else None
     is_known = isinstance(pieces, list | tuple) and all(isinstance(x, fx.Node) for x in pieces)
     return list(pieces) if is_known else []
@@ -206,7 +205,7 @@ def _cat_dim(node: fx.Node, flow: Flow) -> int | None:
     return dim % len(flow.shape(node)) if isinstance(dim, int) else None
 
 
-def _parts(node: fx.Node, flow: Flow) -> list[tuple[fx.Node, Tensor]]:
+def _needs(node: fx.Node, flow: Flow) -> list[tuple[fx.Node, Tensor]]:
     """Each piece and what the output needs of it."""
     pieces, need = _pieces(node), flow.need[node]
     if flow.channels[node].axis != _cat_dim(node, flow):

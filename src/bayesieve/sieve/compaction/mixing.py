@@ -22,7 +22,7 @@ from torch import Tensor, fx, nn
 from bayesieve.sieve.compaction.flow import (
     Channels,
     Flow,
-    Rewriting,
+    Rewriter,
     Rewritten,
     evened,
     indices,
@@ -38,7 +38,7 @@ class Mixing:
 
     def forward(self, node: fx.Node, flow: Flow) -> Channels | str:
         """C1 for each output."""
-        layer, axis, x = _parts(node, flow)
+        layer, axis, x = _layer_and_input(node, flow)
         taps, folded = _taps(layer), _foldable(layer, flow.values(x, axis))
         varies = ((taps != 0).any(-1) & folded.isnan()[:, None]).any(-1).flatten()
         value = _sums(taps, folded)
@@ -48,15 +48,15 @@ class Mixing:
 
     def backward(self, node: fx.Node, flow: Flow) -> None:
         """Inputs that vary and that a needed output reads."""
-        layer, axis, x = _parts(node, flow)
+        layer, axis, x = _layer_and_input(node, flow)
         rows, columns = _kept(layer, flow.values(x, axis), flow.need[node])
         flow.request(x, axis, columns.flatten())
         flow.request_any(x)
         _explain(node, flow, rows, columns)
 
-    def rewrite(self, node: fx.Node, to: Rewriting) -> Rewritten:
+    def rewrite(self, node: fx.Node, to: Rewriter) -> Rewritten:
         """Drop rows and columns; constants that go enter the bias."""
-        layer, axis, x = _parts(node, to.flow)
+        layer, axis, x = _layer_and_input(node, to.flow)
         values, need = to.flow.values(x, axis), to.flow.need[node]
         rows, columns = _kept(layer, values, need)
         if not bool(columns.any()):  # a tensor needs some width: one input stays, as it is
@@ -70,7 +70,7 @@ class Mixing:
         return Rewritten(to.copy(node, {x: new}), indices(rows.flatten()))
 
 
-def _parts(node: fx.Node, flow: Flow) -> tuple[nn.Module, int, fx.Node]:
+def _layer_and_input(node: fx.Node, flow: Flow) -> tuple[nn.Module, int, fx.Node]:
     """The layer, its channel axis, and what it reads."""
     (x,) = node.all_input_nodes
     layer = flow.graph.layer(node)
@@ -145,7 +145,7 @@ def _carried(taps: Tensor, values: Tensor, columns: Tensor) -> Tensor:
 
 def _explain(node: fx.Node, flow: Flow, rows: Tensor, columns: Tensor) -> None:
     """Say which outputs and inputs stay without being of use."""
-    layer, axis, x = _parts(node, flow)
+    layer, axis, x = _layer_and_input(node, flow)
     n_rows = int((rows.flatten() & ~flow.need[node]).sum())
     if n_rows:
         flow.note(node, f"keeps {plural(n_rows, 'unread channel')} alive: groups have one size")

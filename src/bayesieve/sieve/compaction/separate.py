@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 from bayesieve.sieve.compaction.flow import (
     Channels,
     Flow,
-    Rewriting,
+    Rewriter,
     Rewritten,
     constants_of,
     indices,
@@ -62,7 +62,7 @@ class Separate:
         (x,) = flow.graph.tensor_inputs(node)
         flow.request(x, flow.channels[node].axis, flow.need[node])
 
-    def rewrite(self, node: fx.Node, to: Rewriting) -> Rewritten:
+    def rewrite(self, node: fx.Node, to: Rewriter) -> Rewritten:
         """Slice per-channel numbers to the channels that come in."""
         (x,) = to.flow.graph.tensor_inputs(node)
         known = to.flow.channels[node]
@@ -95,10 +95,10 @@ class Rearranged:
         why = _not_safe(node, flow)
         if why is not None:
             return why
-        found = _origin(node, flow)
-        if found is None:
+        traced = _origin(node, flow)
+        if traced is None:
             return "does not keep channels apart"
-        axis, origin = found
+        axis, origin = traced
         (x,) = flow.graph.tensor_inputs(node)
         node.meta["origin"] = origin
         return Channels(axis, flow.channels[x].value[origin])
@@ -109,7 +109,7 @@ class Rearranged:
         wanted = mask_of(node.meta["origin"][flow.need[node]], len(flow.channels[x]))
         flow.request(x, flow.channels[x].axis, wanted)
 
-    def rewrite(self, node: fx.Node, to: Rewriting) -> Rewritten:
+    def rewrite(self, node: fx.Node, to: Rewriter) -> Rewritten:
         """The same call on fewer channels."""
         (x,) = to.flow.graph.tensor_inputs(node)
         known = to.flow.channels[x]
@@ -122,26 +122,26 @@ class Selected:
 
     def forward(self, node: fx.Node, flow: Flow) -> Channels | str:
         """The constants of what is selected."""
-        found = _selection(node, flow)
-        if found is None:
+        selection = _selection(node, flow)
+        if selection is None:
             return "selects by an index that is not a buffer, or not along the channels"
-        x, index = found
+        x, index = selection
         return Channels(flow.channels[x].axis, flow.channels[x].value[index])
 
     def backward(self, node: fx.Node, flow: Flow) -> None:
         """What is selected and needed."""
-        found = _selection(node, flow)
-        assert found is not None
-        x, index = found
+        selection = _selection(node, flow)
+        assert selection is not None
+        x, index = selection
         flow.request_all(node.all_input_nodes[1])
         wanted = mask_of(index[flow.need[node]], len(flow.channels[x]))
         flow.request(x, flow.channels[x].axis, wanted)
 
-    def rewrite(self, node: fx.Node, to: Rewriting) -> Rewritten:
+    def rewrite(self, node: fx.Node, to: Rewriter) -> Rewritten:
         """A selection from what is left."""
-        found = _selection(node, to.flow)
-        assert found is not None
-        x, index = found
+        selection = _selection(node, to.flow)
+        assert selection is not None
+        x, index = selection
         known, kept = to.flow.channels[x], indices(to.flow.need[node])
         if len(to.held(x, known.axis)) == len(known) and len(kept) == len(index):
             return Rewritten(to.copy(node), kept)  # nothing has changed
@@ -164,7 +164,7 @@ class SizeReader:
             flow.request_all(x)
         flow.request_any(x)
 
-    def rewrite(self, node: fx.Node, to: Rewriting) -> Rewritten:
+    def rewrite(self, node: fx.Node, to: Rewriter) -> Rewritten:
         """Nothing to do."""
         raise AssertionError("the output is no tensor")
 
@@ -196,7 +196,7 @@ def _selection(node: fx.Node, flow: Flow) -> tuple[fx.Node, Tensor] | None:
 
 
 def _origin(node: fx.Node, flow: Flow) -> tuple[int, Tensor] | None:
-    """Output axis of the channels and the input channel each comes from, found by trying."""
+    """Output axis of the channels and the input channel each comes from, by trial."""
     (x,) = flow.graph.tensor_inputs(node)
     known, shape = flow.channels[x], flow.shape(x)
     number = torch.arange(len(known), dtype=torch.float64)
@@ -218,17 +218,17 @@ def _not_safe(node: fx.Node, flow: Flow) -> str | None:
     (x,) = flow.graph.tensor_inputs(node)
     axis, n_axes = flow.channels[x].axis, len(flow.shape(x))
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    own: tuple[Any, ...] = node.args[1:]
+    args: tuple[Any, ...] = node.args[1:]
     if name == "squeeze":
-        dims = own[0] if own else node.kwargs.get("dim")
+        dims = args[0] if args else node.kwargs.get("dim")
         if not isinstance(dims, int) or dims % n_axes == axis:
             return "removes axes of size 1, which could be channels"
     elif name == "expand":
-        offset = len(own) - n_axes
-        if not own or own[axis + offset] != -1:
+        offset = len(args) - n_axes
+        if not args or args[axis + offset] != -1:
             return "fixes sizes, which could name channels"
     elif name == "getitem":
-        index = own[0] if isinstance(own[0], tuple) else own
+        index = args[0] if isinstance(args[0], tuple) else args
         if not all(i is None or isinstance(i, int | slice) for i in index):
             return "indexes in a way that is not known"
         old = [i for i in index if i is not None]  # None makes a new axis
