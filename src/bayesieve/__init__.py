@@ -106,7 +106,7 @@ _HOME = {
     "load": "deliver.bundle",
     "save": "deliver.bundle",
     "export_c": "deliver.c",
-    "export_onnx": "deliver.onnx_export",
+    "export_onnx": "deliver.onnx",
     "export_pt2": "deliver.pt2",
     "as_runtime": "deliver.runtime",
     "Averaging": "engines.sampling",

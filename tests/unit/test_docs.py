@@ -27,8 +27,14 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```", re.M | re.S)
-WITH_CODE = ("README.md", "docs/quickstart.md", "docs/tutorial.md", "docs/adding-an-engine.md")
-SKELETON = ROOT / "docs" / "skeletons" / "engine.py"
+WITH_CODE = (
+    "README.md",
+    "docs/quickstart.md",
+    "docs/tutorial.md",
+    "docs/adding-an-engine.md",
+    "docs/adding-a-likelihood.md",
+)
+SKELETONS = ROOT / "docs" / "skeletons"
 
 
 def blocks(path: Path, marker: str) -> list[str]:
@@ -160,16 +166,17 @@ def test_tables_of_results_are_up_to_date():
     assert done.returncode == 0, done.stderr
 
 
-def skeleton():
-    spec = importlib.util.spec_from_file_location("skeleton", SKELETON)
+def skeleton(name="engine"):
+    spec = importlib.util.spec_from_file_location("skeleton", SKELETONS / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules["skeleton"] = module
     spec.loader.exec_module(module)
     return module
 
 
-def test_the_doctests_of_the_skeleton():
-    failed, attempted = doctest.testmod(skeleton())
+@pytest.mark.parametrize("name", ["engine", "likelihood"])
+def test_the_doctests_of_the_skeletons(name):
+    failed, attempted = doctest.testmod(skeleton(name))
     assert attempted > 0
     assert failed == 0
 

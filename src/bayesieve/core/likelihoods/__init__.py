@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from bayesieve.core.likelihoods.base import Numbers as Numbers
     from bayesieve.core.likelihoods.base import RealLikelihood as RealLikelihood
     from bayesieve.core.likelihoods.base import Task as Task
+    from bayesieve.core.likelihoods.base import diagonal_roots as diagonal_roots
+    from bayesieve.core.likelihoods.base import number as number
     from bayesieve.core.likelihoods.classes import Bernoulli as Bernoulli
     from bayesieve.core.likelihoods.classes import Categorical as Categorical
     from bayesieve.core.likelihoods.prediction import ClassPrediction as ClassPrediction
@@ -37,7 +39,8 @@ _CLASSES: dict[LikelihoodName, str] = {
 NAMES = tuple(_CLASSES)
 _HOMES = {
     "ClassLikelihood": "base", "Likelihood": "base", "Numbers": "base", "RealLikelihood": "base",
-    "Task": "base", "Bernoulli": "classes", "Categorical": "classes",
+    "Task": "base", "diagonal_roots": "base", "number": "base",
+    "Bernoulli": "classes", "Categorical": "classes",
     "ClassPrediction": "prediction", "Prediction": "prediction", "RealPrediction": "prediction",
     "pooled": "prediction", "Gaussian": "real", "Heteroscedastic": "real", "StudentT": "real",
 }  # fmt: skip

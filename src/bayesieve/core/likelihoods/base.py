@@ -203,7 +203,7 @@ class RealLikelihood(Likelihood):
         mean = self.moments(output[None], rows)[0][0]
         return (mean - target.reshape(len(target), -1)).square().mean(1)
 
-    def _check_targets(self, n_means: int, target: Tensor) -> None:
+    def check_targets(self, n_means: int, target: Tensor) -> None:
         """Raise unless targets are real and as many as the means."""
         who = type(self).__name__
         if not target.is_floating_point():

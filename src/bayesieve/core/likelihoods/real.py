@@ -68,7 +68,7 @@ class Gaussian(RealLikelihood):
 
     def check(self, output: Tensor, target: Tensor) -> None:
         """Targets must be real and as many as the outputs."""
-        self._check_targets(output[0].numel(), target)
+        self.check_targets(output[0].numel(), target)
 
     def curvature(
         self, output: Tensor, numbers: Numbers, generator: Generator | None = None
@@ -166,7 +166,7 @@ class StudentT(RealLikelihood):
 
     def check(self, output: Tensor, target: Tensor) -> None:
         """Targets must be real and as many as the outputs."""
-        self._check_targets(output[0].numel(), target)
+        self.check_targets(output[0].numel(), target)
 
     def curvature(
         self, output: Tensor, numbers: Numbers, generator: Generator | None = None
@@ -278,7 +278,7 @@ class Heteroscedastic(RealLikelihood):
                 f"Heteroscedastic: the network must return a mean and a log std for each of the "
                 f"{target[0].numel()} target columns, got {output[0].numel()} outputs."
             )
-        self._check_targets(output[0].numel() // 2, target)
+        self.check_targets(output[0].numel() // 2, target)
 
     def curvature(
         self, output: Tensor, numbers: Numbers, generator: Generator | None = None
