@@ -37,7 +37,8 @@ from bayesieve.files import parse_json, write_atomically
 
 FORMAT = 1
 _KEY = "bayesieve"
-_BUFFERS, _DRAW_BUFFERS, _INDEX = "buffers.", "draw_buffers.", "draws.index"
+BUFFERS, DRAW_BUFFERS = "buffers.", "draw_buffers."  # how names of module buffers begin
+_INDEX = "draws.index"
 _CUT = "it is cut off or no safetensors file"
 _MAX_HEADER_BYTES = 16 << 20
 _WIDTHS = {
@@ -73,34 +74,20 @@ def save(
         tensor([0., 1., 2.])
     """
     posterior = posterior_of(thing)
-    kind = type(posterior).__name__
-    if kind not in _FIELDS:
-        raise TypeError(f"save: {kind} cannot be saved; supported: {', '.join(_FIELDS)}.")
-    tensors = {name: getattr(posterior, name) for name in _FIELDS[kind]}
-    logit = getattr(posterior, "logit_inclusion", None)
-    if logit is not None:
-        tensors["logit_inclusion"] = logit
-    if isinstance(posterior, UnitScaled):
-        tensors["prior_std"] = torch.tensor(posterior.prior_std, dtype=torch.float64)
+    tensors = posterior_tensors(posterior)
+    if isinstance(posterior, Samples):
+        tensors |= _packed(posterior.draws)
     if isinstance(thing, SparseModel):
         tensors["keep"] = thing.keep
-    tensors |= {_BUFFERS + name: value for name, value in posterior.buffers.items()}
-    if isinstance(posterior, Samples):
-        tensors |= {_DRAW_BUFFERS + name: value for name, value in posterior.draw_buffers.items()}
     header = {
         "format": FORMAT,
-        "class": kind,
+        "class": type(posterior).__name__,
         "layout": posterior.layout.to_json(),
         "prior": _prior_to_json(getattr(posterior, "prior", None)),
         "dtype": dtype_name(posterior.mean.dtype),
         "extra": dict(extra or {}),
     }
-    if isinstance(posterior, Samples):
-        tensors |= _packed(posterior.draws)
-    own = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
-    path = Path(path)
-    write_atomically(path, tensors_to_bytes(own, {_KEY: json.dumps(header)}))
-    return path
+    return write_atomically(path, file_bytes(tensors, {_KEY: json.dumps(header)}))
 
 
 def load_posterior(path: Path | str, network: Network | Problem) -> Posterior:
@@ -134,8 +121,8 @@ def load_sparse(path: Path | str, network: Network | Problem) -> SparseModel:
         >>> from bayesieve.core.likelihoods import Gaussian
         >>> network = Network.of(torch.nn.Linear(1, 1), Gaussian())
         >>> keep = torch.tensor([True, False])
-        >>> own = Factorised(network, torch.tensor([1.0, 2.0]), torch.ones(2)).masked(keep)
-        >>> path = save(SparseModel(own, keep), Path(tempfile.mkdtemp()) / "a.safetensors")
+        >>> q = Factorised(network, torch.tensor([1.0, 2.0]), torch.ones(2)).masked(keep)
+        >>> path = save(SparseModel(q, keep), Path(tempfile.mkdtemp()) / "a.safetensors")
         >>> load_sparse(path, network).keep
         tensor([ True, False])
     """
@@ -165,21 +152,11 @@ def _load(path: Path, network: Network) -> tuple[Posterior, dict[str, Tensor]]:
             f"{dtype_name(network.dtype)}. Convert the model with .to(dtype) first."
         )
     tensors = {name: value.to(network.device) for name, value in tensors.items()}
-    logit = tensors.get("logit_inclusion")
-    buffers = _under(_BUFFERS, tensors)
-    posterior: Posterior
     try:
-        if header["class"] == "Samples":
-            draws, own = _unpacked(tensors, network.layout.size), _under(_DRAW_BUFFERS, tensors)
-            posterior = Samples(network, draws, logit, buffers, own)
-        elif header["class"] == "UnitScaled":
-            mean, spread, logs, log_std = (tensors[name] for name in _FIELDS["UnitScaled"])
-            number = tensors["prior_std"].item()
-            posterior = UnitScaled(network, mean, spread, logs, log_std, number, buffers)
-        else:
-            prior = _prior_from_json(header["prior"])
-            mean, std = tensors["mean"], tensors["std"]
-            posterior = Factorised(network, mean, std, prior, logit, buffers)
+        if _INDEX in tensors:
+            tensors["draws"] = _unpacked(tensors, network.layout.size)
+        prior = _prior_from_json(header["prior"])
+        posterior = posterior_from(header["class"], tensors, network, prior)
         if posterior.mean.dtype != network.dtype:
             raise ValueError(f"its weights are {posterior.mean.dtype}")
     except (KeyError, TypeError, ValueError) as error:
@@ -211,6 +188,51 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return header, tensors
 
 
+def posterior_tensors(posterior: Posterior) -> dict[str, Tensor]:
+    """The tensors of a posterior by the names they have in files, read by `posterior_from`."""
+    kind = type(posterior).__name__
+    if kind not in _FIELDS:
+        raise TypeError(f"save: {kind} cannot be saved; supported: {', '.join(_FIELDS)}.")
+    tensors = {name: getattr(posterior, name) for name in _FIELDS[kind]}
+    logit = getattr(posterior, "logit_inclusion", None)
+    if logit is not None:
+        tensors["logit_inclusion"] = logit
+    if isinstance(posterior, UnitScaled):
+        tensors["prior_std"] = torch.tensor(posterior.prior_std, dtype=torch.float64)
+    tensors |= {BUFFERS + name: value for name, value in posterior.buffers.items()}
+    if isinstance(posterior, Samples):
+        tensors |= {DRAW_BUFFERS + name: value for name, value in posterior.draw_buffers.items()}
+    return tensors
+
+
+def posterior_from(
+    kind: str, tensors: Mapping[str, Tensor], network: Network, prior: Prior | None = None
+) -> Posterior:
+    """The posterior of tensors, of their names in `posterior_tensors`, on a network.
+
+    Args:
+        kind: name of its class.
+        tensors: on the network's device.
+        network: whose weights it is about.
+        prior: of a `Factorised`.
+    """
+    vectors = [tensors[name] for name in _FIELDS[kind]]
+    logit, buffers = tensors.get("logit_inclusion"), _under(BUFFERS, tensors)
+    if kind == "Samples":
+        return Samples(network, vectors[0], logit, buffers, _under(DRAW_BUFFERS, tensors))
+    if kind == "UnitScaled":
+        mean, spread, log_mean, log_std = vectors
+        number = tensors["prior_std"].item()
+        return UnitScaled(network, mean, spread, log_mean, log_std, number, buffers)
+    return Factorised(network, vectors[0], vectors[1], prior, logit, buffers)
+
+
+def file_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+    """A safetensors file of tensors from any device, in any layout."""
+    plain = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
+    return tensors_to_bytes(plain, dict(metadata))
+
+
 def _packed(draws: Tensor) -> dict[str, Tensor]:
     """Draws (n, d), or their values and places where they are 0 in common."""
     index = (draws != 0).any(0).nonzero()[:, 0]
@@ -221,10 +243,8 @@ def _packed(draws: Tensor) -> dict[str, Tensor]:
 
 
 def _unpacked(tensors: Mapping[str, Tensor], d: int) -> Tensor:
-    """Draws (n, d) of a file."""
-    draws, index = tensors["draws"], tensors.get(_INDEX)
-    if index is None:
-        return draws
+    """Draws (n, d) of their values and places."""
+    draws, index = tensors["draws"], tensors[_INDEX]
     if index.dtype != torch.int32 or index.dim() != 1 or draws.shape[1:] != index.shape:
         raise ValueError("its draws do not fit their places")
     if len(index) and (int(index.min()) < 0 or int(index.max()) >= d):
@@ -246,10 +266,10 @@ def _check_layout(path: Path, rows: object, layout: Layout) -> None:
         return
     if not isinstance(rows, list) or not all(isinstance(r, list) and len(r) == 3 for r in rows):
         raise damaged(path, "its layout is not a list of tensors")
-    for own, found in zip(expected, rows, strict=False):
-        if own != found:
+    for wanted, row in zip(expected, rows, strict=False):
+        if wanted != row:
             raise ValueError(
-                f"load: {path} is of another network: expected {_row(own)}, found {_row(found)}."
+                f"load: {path} is of another network: expected {_row(wanted)}, found {_row(row)}."
             )
     raise ValueError(
         f"load: {path} is of another network: expected {len(expected)} tensors, found {len(rows)}."

@@ -23,12 +23,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from bayesieve import __version__
+from bayesieve.assess.predict import predict
 from bayesieve.core.likelihoods import Likelihood
-from bayesieve.core.posterior import Posterior
-from bayesieve.deliver._mixture import bake, reference
+from bayesieve.core.network import materialise
+from bayesieve.core.posterior import Posterior, Samples
+from bayesieve.deliver.bundle.posterior import likelihood_to_json
 from bayesieve.deliver.export_checks import (
     check_example,
     check_inputs,
@@ -39,7 +41,6 @@ from bayesieve.deliver.export_checks import (
     run_module,
     trace,
 )
-from bayesieve.deliver.likelihood_json import likelihood_to_json
 from bayesieve.errors import UnsupportedModelError, VerificationError
 from bayesieve.files import write_atomically
 
@@ -114,12 +115,60 @@ def export_onnx(
         metadata |= {"seed": str(seed), "task": posterior.network.likelihood.task}
         _check_point(posterior, point, example)
         module = bake(posterior, n_samples, seed)
-        compute = partial(reference, posterior, n_samples=n_samples, seed=seed)
+        compute = partial(_predicted, posterior, n_samples=n_samples, seed=seed)
     data = _convert(onnx, module, example, tuple(compute(example)), metadata)
     batches = check_inputs(example)
     _verify(onnx, runtime, data, batches, [compute(x) for x in batches])
     write_atomically(path, data)
     return path
+
+
+class Mixture(nn.Module):
+    """The predictive distribution of K networks, in the tensors that `likelihood.delivered` names.
+
+    Args:
+        draws: networks that return (n, ...).
+        likelihood: says how their outputs become a distribution.
+        numbers: its learned numbers under each draw, (K,) each.
+    """
+
+    def __init__(
+        self, draws: Sequence[nn.Module], likelihood: Likelihood, numbers: Mapping[str, Tensor]
+    ) -> None:
+        super().__init__()
+        self.draws = nn.ModuleList(draws)
+        self.likelihood = likelihood
+        self.names = tuple(numbers)
+        for name, values in numbers.items():
+            self.register_buffer(f"number_{name}", values.detach().clone())
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Inputs (n, ...) to one tensor (n, ...) for each name."""
+        output = torch.stack([draw(x) for draw in self.draws])
+        numbers = {name: getattr(self, f"number_{name}") for name in self.names}
+        return self.likelihood.summary(output, numbers)
+
+
+def bake(posterior: Posterior, n_samples: int, seed: int) -> Mixture:
+    """The posterior's network with `n_samples` draws, those that `predict` makes of this seed."""
+    generator = Generator(posterior.mean.device).manual_seed(seed)
+    statistics: Mapping[str, Tensor] = {}
+    if isinstance(posterior, Samples):
+        chosen = posterior.choose(n_samples, generator)
+        w, statistics = chosen.draws, chosen.draw_buffers
+    else:  # one by one
+        w = torch.cat([posterior.draw(1, generator) for _ in range(n_samples)])
+    network, likelihood = posterior.network, posterior.network.likelihood
+    draws = []
+    for i, row in enumerate(w):
+        buffers = {**posterior.buffers, **{name: value[i] for name, value in statistics.items()}}
+        draws.append(materialise(network, row, buffers))
+    return Mixture(draws, likelihood, network.numbers(w)).eval()
+
+
+def _predicted(posterior: Posterior, x: Tensor, n_samples: int, seed: int) -> dict[str, Tensor]:
+    """The outputs that the mixture must have, by `predict`."""
+    return predict(posterior, x, n_samples=n_samples, seed=seed).delivered
 
 
 def _point_outputs(module: nn.Module) -> Callable[[Tensor], dict[str, Tensor]]:

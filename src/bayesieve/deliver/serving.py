@@ -17,7 +17,7 @@ from bayesieve.core.likelihoods import Gaussian, Likelihood, RealLikelihood
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Samples
 from bayesieve.deliver.bundle import Bundle
-from bayesieve.deliver.likelihood_json import likelihood_from_json
+from bayesieve.deliver.bundle.posterior import likelihood_from_json
 from bayesieve.deliver.onnx_running import OnnxModel
 
 Columns = dict[str, list[Any]]

@@ -17,7 +17,7 @@ from bayesieve.deliver.bundle import (
     read_bundle,
     save_bundle,
 )
-from bayesieve.deliver.likelihood_json import likelihood_from_json
+from bayesieve.deliver.bundle.posterior import likelihood_from_json
 from bayesieve.errors import UsageError
 from bayesieve.runs.bundle import provenance
 from bayesieve.runs.bundles import is_bundle_folder

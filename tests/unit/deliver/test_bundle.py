@@ -32,7 +32,7 @@ from bayesieve.deliver.bundle import (
     save_bundle,
 )
 from bayesieve.deliver.bundle.packing import pack, unpack
-from bayesieve.deliver.likelihood_json import likelihood_from_json
+from bayesieve.deliver.bundle.posterior import likelihood_from_json
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.nets import lenet_300_100
 from bayesieve.sieve.compact import compact

@@ -8,8 +8,8 @@ from bayesieve.assess.predict import predict
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Samples
-from bayesieve.deliver._mixture import bake
 from bayesieve.deliver.bundle import read_bundle, save_bundle
+from bayesieve.deliver.onnx import bake
 from problems import normal
 
 X = normal(6, 3, seed=5, dtype=torch.float32)

@@ -1,48 +1,97 @@
-"""The Bayesian part of a bundle: masks, and what is kept of a posterior.
+"""The Bayesian part of a bundle: likelihood, masks, and the kept part of a posterior.
 
-Masks and posterior belong to the network before compaction, whose graph stands in config.json
-under "posterior". Of every vector of length d only the kept entries are stored.
+Masks and posterior belong to the network before compaction, whose graph is in config.json under
+"posterior". Tensors have the names of `core.storage`; of every vector of length d only the kept
+entries are stored.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor, nn
 
 from bayesieve.core.layout import Layout, Role
+from bayesieve.core.likelihoods import Categorical, Likelihood, from_dict
 from bayesieve.core.network import EXTRA_PREFIX, Network
-from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel
+from bayesieve.core.posterior import Posterior, SparseModel
 from bayesieve.core.posterior_horseshoe import UnitScaled
-from bayesieve.core.storage import dtype_name
+from bayesieve.core.storage import (
+    BUFFERS,
+    DRAW_BUFFERS,
+    dtype_name,
+    file_bytes,
+    posterior_from,
+    posterior_tensors,
+)
 from bayesieve.deliver.bundle.allowed import DTYPES
 from bayesieve.deliver.bundle.graph import graph_from_json, graph_to_json, is_layer, trace
 from bayesieve.deliver.bundle.packing import pack, unpack
-from bayesieve.deliver.likelihood_json import likelihood_from_json
 from bayesieve.errors import UnsupportedModelError, damaged
 
 MASKS, POSTERIOR = "masks.safetensors", "posterior.safetensors"
 _FIELDS = {"Factorised": ("mean", "std"), "Samples": ("draws",)}
-_BUFFERS, _DRAW_BUFFERS, _FROZEN = "buffers.", "draw_buffers.", "frozen."
+_FROZEN = "frozen."
 MAX_SIZE = 1 << 31  # entries of a weight vector
+
+
+def likelihood_to_json(
+    likelihood: Likelihood | None, posterior: Posterior | None
+) -> dict[str, Any] | None:
+    """Name and numbers of a likelihood; a learned noise level is that of the posterior mean.
+
+    Example:
+        >>> from bayesieve.core.likelihoods import StudentT
+        >>> likelihood_to_json(StudentT(scale=0.5), None)
+        {'name': 'StudentT', 'scale': 0.5, 'df': 4.0, 'learned': False}
+    """
+    if likelihood is None:
+        if posterior is None:
+            return None
+        likelihood = posterior.network.likelihood
+    if posterior is None or not likelihood.parameters():
+        return likelihood.to_dict()
+    return likelihood.to_dict(posterior.network.numbers(posterior.mean))
+
+
+def likelihood_from_json(
+    row: Mapping[str, Any] | None, classes: Sequence[str] | None, *, learned: bool = False
+) -> Likelihood | None:
+    """The likelihood of a bundle; with classes and nothing said it is a softmax.
+
+    Args:
+        row: what `likelihood_to_json` made.
+        classes: names of the classes, if there are any.
+        learned: whether a noise level that was learned stands in a posterior; otherwise it is the
+            number in `row`.
+
+    Example:
+        >>> likelihood_from_json({"name": "Gaussian", "noise_std": 0.5}, None)
+        Gaussian(noise_std=0.5, learned=False)
+    """
+    if row is None:
+        return None if classes is None else Categorical()
+    try:
+        return from_dict({**row, "learned": learned and row.get("learned") is True})
+    except ValueError as error:
+        raise ValueError(f"load: config.json is damaged: its likelihood: {error}") from error
 
 
 def pack_keep(sparse: SparseModel) -> tuple[bytes, dict[str, Any]]:
     """masks.safetensors, and its description: the layout, and how each mask is packed."""
-    parts: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     packed = {}
     for name, mask in sparse.layout.pieces(sparse.keep.cpu()):
         if bool(mask.all()):
             continue  # nothing was removed here
-        own, how = pack(name, mask)
-        parts |= own
+        stored, how = pack(name, mask)
+        tensors |= stored
         if how is not None:
             packed[name] = how
     description = {"layout": sparse.layout.to_json(), "packed": packed}
-    return tensors_to_bytes(parts, {"format": "pt"}), description
+    return file_bytes(tensors, {"format": "pt"}), description
 
 
 def read_keep(path: Path, description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Tensor:
@@ -82,19 +131,16 @@ def pack_posterior(posterior: Posterior, keep: Tensor | None) -> tuple[bytes, di
         raise UnsupportedModelError(f"save: a bundle cannot hold a {kind}.")
     network = posterior.network
     keep = torch.ones(network.layout.size, dtype=torch.bool) if keep is None else keep.cpu()
-    tensors = {name: getattr(posterior, name) for name in _FIELDS[kind]}
-    logit = getattr(posterior, "logit_inclusion", None)
-    if logit is not None:
-        tensors["logit_inclusion"] = logit
-    parts = {name: value.detach().cpu()[..., keep] for name, value in tensors.items()}
     skeleton, prefix = trace(network.skeleton), "0." if is_layer(network.skeleton) else ""
-    parts |= {_BUFFERS + prefix + name: value.cpu() for name, value in posterior.buffers.items()}
-    if isinstance(posterior, Samples):
-        rows = posterior.draw_buffers.items()
-        parts |= {_DRAW_BUFFERS + prefix + name: value.cpu() for name, value in rows}
+    tensors = {
+        name: value.cpu()[..., keep] if name in _vectors(kind) else value
+        for name, value in posterior_tensors(posterior).items()
+    }
+    for start in (BUFFERS, DRAW_BUFFERS) if prefix else ():
+        for name in [name for name in tensors if name.startswith(start)]:
+            tensors[start + prefix + name.removeprefix(start)] = tensors.pop(name)
     frozen = (p for p in skeleton.named_parameters() if not p[1].is_meta)
-    parts |= {_FROZEN + name: value.detach().cpu() for name, value in frozen}
-    own = {name: value.clone().contiguous() for name, value in parts.items()}
+    tensors |= {_FROZEN + name: value for name, value in frozen}
     description = {
         "class": kind,
         "layout": [_prefixed(row, prefix) for row in network.layout.to_json()],
@@ -102,7 +148,12 @@ def pack_posterior(posterior: Posterior, keep: Tensor | None) -> tuple[bytes, di
         "tied": _tied(skeleton),
         "graph": graph_to_json(skeleton),
     }
-    return tensors_to_bytes(own, {"format": "pt"}), description
+    return file_bytes(tensors, {"format": "pt"}), description
+
+
+def _vectors(kind: str) -> tuple[str, ...]:
+    """Names of the tensors with one entry per weight."""
+    return (*_FIELDS[kind], "logit_inclusion")
 
 
 def _prefixed(row: list[object], prefix: str) -> list[object]:
@@ -124,21 +175,18 @@ def read_posterior(
         kind = description.get("class")
         if kind not in _FIELDS:
             raise ValueError(f"it holds an unknown posterior {str(kind)[:40]!r}")
-        vectors = [_spread(tensors, name, whole, network.dtype, 0.0) for name in _FIELDS[kind]]
-        logit = None
-        if "logit_inclusion" in tensors:
-            logit = _spread(tensors, "logit_inclusion", whole, network.dtype, -math.inf)
-        buffers = _buffers(network, tensors)
-        if kind == "Samples":
-            return Samples(network, vectors[0], logit, buffers, _draw_buffers(buffers, tensors))
-        return Factorised(network, vectors[0], vectors[1], None, logit, buffers)
+        full = {
+            name: _spread(tensors, name, whole, network.dtype)
+            for name in _vectors(kind)
+            if name != "logit_inclusion" or name in tensors
+        }
+        return posterior_from(kind, full | _buffers(network, tensors), network)
     except ValueError as error:
         raise damaged(path, str(error).rstrip(".")) from error
 
 
-def _spread(
-    tensors: Mapping[str, Tensor], name: str, keep: Tensor, dtype: torch.dtype, rest: float
-) -> Tensor:
+def _spread(tensors: Mapping[str, Tensor], name: str, keep: Tensor, dtype: torch.dtype) -> Tensor:
+    """A vector of length d from its kept entries; the rest is 0, or impossible to include."""
     if name not in tensors:
         raise ValueError(f"tensor {name!r} is missing")
     kept, n = tensors[name], int(keep.sum())
@@ -147,6 +195,7 @@ def _spread(
             f"tensor {name!r} must have {n} entries of {dtype}, got shape {tuple(kept.shape)} of "
             f"{kept.dtype}"
         )
+    rest = -math.inf if name == "logit_inclusion" else 0.0
     full = torch.full((*kept.shape[:-1], len(keep)), rest, dtype=dtype)
     full[..., keep] = kept
     return full
@@ -166,15 +215,15 @@ def _network(
     _retie(skeleton, description.get("tied"))
     shapes = dict(zip(layout.names, layout.shapes, strict=True))
     for name, slot in list(skeleton.named_parameters()):
-        given = tensors.get(_FROZEN + name)
-        if given is not None and given.shape == slot.shape and name not in shapes:
-            _replace(skeleton, name, nn.Parameter(given, requires_grad=False))
+        fixed = tensors.get(_FROZEN + name)
+        if fixed is not None and fixed.shape == slot.shape and name not in shapes:
+            _replace(skeleton, name, nn.Parameter(fixed, requires_grad=False))
         elif shapes.get(name) != slot.shape:
             raise ValueError(
                 f"parameter {name!r} of shape {tuple(slot.shape)} does not fit its layout"
             )
     for name, place in list(skeleton.named_buffers()):
-        value = tensors.get(_BUFFERS + name)
+        value = tensors.get(BUFFERS + name)
         if value is None or value.shape != place.shape:
             raise ValueError(f"buffer {name!r} of shape {tuple(place.shape)} is missing")
         _replace(skeleton, name, value)
@@ -185,18 +234,17 @@ def _network(
 
 
 def _buffers(network: Network, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensors[_BUFFERS + name] for name, _ in network.skeleton.named_buffers()}
-
-
-def _draw_buffers(shared: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The buffers that each draw has of its own, one row per draw."""
-    own = {
-        name: tensors[_DRAW_BUFFERS + name] for name in shared if _DRAW_BUFFERS + name in tensors
-    }
-    for name, value in own.items():
-        if value.shape[1:] != shared[name].shape or value.dtype != shared[name].dtype:
+    """The buffers of the network, and those that each draw has of its own, one row per draw."""
+    buffers = {}
+    for name, _ in network.skeleton.named_buffers():
+        value = buffers[BUFFERS + name] = tensors[BUFFERS + name]
+        rows = tensors.get(DRAW_BUFFERS + name)
+        if rows is None:
+            continue
+        if rows.shape[1:] != value.shape or rows.dtype != value.dtype:
             raise ValueError(f"buffer {name!r} of the draws does not fit that of the mean")
-    return own
+        buffers[DRAW_BUFFERS + name] = rows
+    return buffers
 
 
 def _replace(module: nn.Module, name: str, value: Tensor) -> None:
@@ -209,7 +257,7 @@ def _replace(module: nn.Module, name: str, value: Tensor) -> None:
 def _tied(module: nn.Module) -> dict[str, str]:
     first: dict[int, str] = {}
     pairs = module.named_parameters(remove_duplicate=False)
-    return {name: own for name, p in pairs if (own := first.setdefault(id(p), name)) != name}
+    return {name: one for name, p in pairs if (one := first.setdefault(id(p), name)) != name}
 
 
 def _retie(module: nn.Module, tied: object) -> None:

@@ -15,7 +15,7 @@ from bayesieve.core.storage import read_tensors
 from bayesieve.deliver.bundle import posterior as stored
 from bayesieve.deliver.bundle.graph import graph_from_json, output_shape
 from bayesieve.deliver.bundle.packing import unpack
-from bayesieve.deliver.likelihood_json import likelihood_from_json
+from bayesieve.deliver.bundle.posterior import likelihood_from_json
 from bayesieve.errors import DamagedFileError, damaged
 from bayesieve.files import read_json
 

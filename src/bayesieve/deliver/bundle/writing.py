@@ -22,6 +22,7 @@ from bayesieve.deliver.bundle import posterior as stored
 from bayesieve.deliver.bundle.architecture import architecture_source
 from bayesieve.deliver.bundle.graph import graph_from_json, graph_to_json, trace
 from bayesieve.deliver.bundle.packing import pack
+from bayesieve.deliver.bundle.posterior import likelihood_to_json
 from bayesieve.deliver.bundle.reading import (
     FORMAT,
     VERSION,
@@ -33,7 +34,6 @@ from bayesieve.deliver.bundle.reading import (
     read_bundle,
 )
 from bayesieve.deliver.card import model_card
-from bayesieve.deliver.likelihood_json import likelihood_to_json
 from bayesieve.errors import VerificationError
 from bayesieve.files import write_atomically
 
