@@ -70,8 +70,8 @@ def by_differences(net, x, y, width=1e-5):
 
 
 def by_autograd(net, x, y, hidden, loss, output, penalty):
-    weights = [torch.tensor(own, requires_grad=True) for own in net.weights]
-    biases = [torch.tensor(own, requires_grad=True) for own in net.biases]
+    weights = [torch.tensor(tensor, requires_grad=True) for tensor in net.weights]
+    biases = [torch.tensor(tensor, requires_grad=True) for tensor in net.biases]
     a, target = torch.tensor(x), torch.tensor(y)
     for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
         a = a @ weight + bias
@@ -86,7 +86,7 @@ def by_autograd(net, x, y, hidden, loss, output, penalty):
     elif penalty == "l2":
         value = value + 0.03 / 2 * sum(weight.square().sum() for weight in weights)
     value.backward()
-    return value.item(), np.concatenate([own.grad.numpy().ravel() for own in (*weights, *biases)])
+    return value.item(), np.concatenate([tensor.grad.numpy().ravel() for tensor in (*weights, *biases)])
 
 
 def over_the_grid(test):
@@ -140,9 +140,9 @@ def test_a_mean_over_batches_of_equal_size_is_the_gradient_of_all(shape):
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=40))
 def test_report_averages_lie_between_the_classes(pairs):
     labels, predicted = (np.array(column) for column in zip(*pairs, strict=True))
-    own = classification_report(labels, predicted, 4)
-    f1 = [scores.f1 for scores in own.classes]
-    assert sum(scores.support for scores in own.classes) == len(pairs)
-    for average in (own.macro.f1, own.weighted.f1):
+    report = classification_report(labels, predicted, 4)
+    f1 = [scores.f1 for scores in report.classes]
+    assert sum(scores.support for scores in report.classes) == len(pairs)
+    for average in (report.macro.f1, report.weighted.f1):
         assert min(f1) - 1e-12 <= average <= max(f1) + 1e-12
-    assert own.weighted.recall == pytest.approx(own.accuracy)
+    assert report.weighted.recall == pytest.approx(report.accuracy)

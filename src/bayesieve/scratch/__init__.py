@@ -1,11 +1,10 @@
 """A multilayer perceptron in NumPy alone: every gradient written out by hand.
 
 Made to be read, and to check our torch code by an independent route. Importing it loads numpy and
-nothing heavier. Start with `net`; the other files hold one idea each: `activations`, `losses`,
-`penalties`, `initialisers`, `optimisers`, `training`, `history`, `report`.
+nothing heavier. Read `functions`, then `net`, then `training`; `report` prints a table of scores.
 
-Source: the course report "EE5179 Programming Assignment 1: MNIST". What of it can be reproduced is
-told in docs/theory/scratch.md.
+Source: the course report "EE5179 Programming Assignment 1: MNIST". docs/theory/scratch.md says
+which of its numbers can be reproduced.
 
 Example:
     >>> import numpy as np
@@ -19,16 +18,36 @@ Example:
     True
 """
 
-from bayesieve.scratch.activations import Activation, Linear, ReLU, Sigmoid, Softmax, Tanh
-from bayesieve.scratch.history import History, Record
-from bayesieve.scratch.initialisers import Gaussian, Glorot, Initialiser, Random
-from bayesieve.scratch.inputs import one_hot
-from bayesieve.scratch.losses import CrossEntropy, Loss, SquaredError
-from bayesieve.scratch.net import Evaluation, FeedForwardNet
-from bayesieve.scratch.optimisers import Adam, GradientDescent, Optimiser
-from bayesieve.scratch.penalties import L1, L2, Penalty
+from bayesieve.scratch.functions import (
+    L1,
+    L2,
+    Activation,
+    CrossEntropy,
+    Gaussian,
+    Glorot,
+    Initialiser,
+    Linear,
+    Loss,
+    Penalty,
+    Random,
+    ReLU,
+    Sigmoid,
+    Softmax,
+    SquaredError,
+    Tanh,
+)
+from bayesieve.scratch.net import Evaluation, FeedForwardNet, one_hot
 from bayesieve.scratch.report import ClassificationReport, classification_report
-from bayesieve.scratch.training import Plan, constant, linear_decay
+from bayesieve.scratch.training import (
+    Adam,
+    GradientDescent,
+    History,
+    Optimiser,
+    Plan,
+    Record,
+    constant,
+    linear_decay,
+)
 
 __all__ = [
     "L1",

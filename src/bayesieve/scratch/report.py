@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesieve.scratch.arrays import Labels
+from bayesieve.scratch.functions import Labels
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class ClassificationReport:
         width = len("weighted avg")
         n = self.macro.support
         lines = [f"{'':>{width}}  precision    recall  f1-score   support", ""]
-        lines += [_line(str(label), own, width) for label, own in enumerate(self.classes)]
+        lines += [_line(str(label), scores, width) for label, scores in enumerate(self.classes)]
         lines += [
             "",
             f"{'accuracy':>{width}}  {'':>9} {'':>9} {self.accuracy:>9.2f} {n:>9}",
@@ -103,9 +103,9 @@ def confusion(labels: Labels, predicted: Labels, n_classes: int) -> NDArray[np.i
             "classification_report: labels and predicted must have one shape (N,), N >= 1, got "
             f"{labels.shape} and {predicted.shape}."
         )
-    for name, own in (("labels", labels), ("predicted", predicted)):
-        if own.min() < 0 or own.max() >= n_classes:
-            wrong = own.min() if own.min() < 0 else own.max()
+    for name, classes in (("labels", labels), ("predicted", predicted)):
+        if classes.min() < 0 or classes.max() >= n_classes:
+            wrong = classes.min() if classes.min() < 0 else classes.max()
             raise ValueError(
                 f"classification_report: {name} must be 0 to {n_classes - 1}, got {wrong}."
             )
@@ -124,7 +124,6 @@ def _ratio(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.floa
     return part / np.maximum(whole, 1)  # a part of nothing is 0, and 0 / 1 = 0
 
 
-def _line(name: str, own: Scores, width: int) -> str:
-    return (
-        f"{name:>{width}}  {own.precision:>9.2f} {own.recall:>9.2f} {own.f1:>9.2f} {own.support:>9}"
-    )
+def _line(name: str, scores: Scores, width: int) -> str:
+    ratios = f"{scores.precision:>9.2f} {scores.recall:>9.2f} {scores.f1:>9.2f}"
+    return f"{name:>{width}}  {ratios} {scores.support:>9}"

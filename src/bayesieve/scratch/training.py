@@ -1,21 +1,267 @@
-"""Mini-batch training: shuffle, forward, backward, step; losses are recorded at intervals."""
+"""Training: optimisers on one flat vector of parameters, and the loop over mini-batches.
+
+    gradient descent   θ ← θ - η g
+    Adam               v ← β₁ v + (1 - β₁) g        s ← β₂ s + (1 - β₂) g²
+                       θ ← θ - η (v / (1 - β₁ᵗ)) / (√(s / (1 - β₂ᵗ)) + ε)
+
+t counts batches from 1; a common slip is to count parameters. Reference: [Kingma], algorithm 1.
+Symbols: θ params, g gradient, η lr, β₁ mean_decay, β₂ square_decay, ε epsilon.
+"""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from bayesieve.checks import check_fraction, check_positive
 from bayesieve.errors import DivergedError
-from bayesieve.scratch.arrays import Array
-from bayesieve.scratch.buffers import Buffers
-from bayesieve.scratch.history import History, Record
-from bayesieve.scratch.inputs import check_counts
-from bayesieve.scratch.optimisers import GradientDescent, Optimiser
+from bayesieve.scratch.functions import Array
 
 if TYPE_CHECKING:
     from bayesieve.scratch.net import FeedForwardNet
+
+
+State = TypeVar("State")
+_BLOCK = 1 << 14  # entries Adam works on at a time: its five vectors then stay in cache
+
+
+def check_counts(who: str, **counts: int) -> None:
+    """Raise unless every count is a whole number >= 1.
+
+    Example:
+        >>> check_counts("Plan", epochs=0)
+        Traceback (most recent call last):
+        ValueError: Plan: epochs must be a whole number >= 1, got 0.
+    """
+    for name, count in counts.items():
+        if not isinstance(count, int | np.integer) or count < 1:
+            raise ValueError(f"{who}: {name} must be a whole number >= 1, got {count!r}.")
+
+
+class Optimiser(Protocol[State]):
+    """Protocol of an optimiser: immutable settings, and a state beside them."""
+
+    @property
+    def lr(self) -> float:
+        """The learning rate before any schedule."""
+        ...
+
+    def init(self, params: Array) -> State:
+        """The state before the first step."""
+        ...
+
+    def step(self, params: Array, gradient: Array, state: State, lr: float) -> None:
+        """Change `params` and `state` in place."""
+        ...
+
+
+@dataclass
+class GradientDescentState:
+    """One spare vector."""
+
+    change: Array
+
+
+@dataclass(frozen=True)
+class GradientDescent:
+    """Plain gradient descent.
+
+    Args:
+        lr: learning rate.
+
+    Example:
+        >>> params, rule = np.array([1.0, 2.0]), GradientDescent(lr=0.5)
+        >>> rule.step(params, np.array([2.0, 0.0]), rule.init(params), rule.lr)
+        >>> params.tolist()
+        [0.0, 2.0]
+    """
+
+    lr: float = 0.01
+
+    def __post_init__(self) -> None:
+        check_positive("GradientDescent", lr=self.lr)
+
+    def init(self, params: Array) -> GradientDescentState:
+        """Set aside the spare vector."""
+        return GradientDescentState(np.empty_like(params))
+
+    def step(self, params: Array, gradient: Array, state: GradientDescentState, lr: float) -> None:
+        """θ ← θ - η g."""
+        np.multiply(gradient, lr, out=state.change)
+        params -= state.change
+
+
+@dataclass
+class AdamState:
+    """Running means and the number of steps."""
+
+    mean: Array  # v
+    square: Array  # s
+    spare: Array = field(repr=False)
+    step: int = 0  # t
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam with bias correction.
+
+    Args:
+        lr: learning rate.
+        mean_decay: of the running mean of gradients.
+        square_decay: of the running mean of squared gradients.
+        epsilon: added to the root, against division by zero.
+
+    Example:
+        >>> params, rule = np.array([1.0, 2.0]), Adam(lr=0.5)
+        >>> rule.step(params, np.array([2.0, -70.0]), rule.init(params), rule.lr)
+        >>> params.round(6).tolist()  # the first step has length lr, whatever the gradient
+        [0.5, 2.5]
+    """
+
+    lr: float = 1e-3
+    mean_decay: float = 0.9
+    square_decay: float = 0.999
+    epsilon: float = 1e-8
+
+    def __post_init__(self) -> None:
+        check_positive("Adam", lr=self.lr, epsilon=self.epsilon)
+        check_fraction(
+            "Adam", open_ends=True, mean_decay=self.mean_decay, square_decay=self.square_decay
+        )
+
+    def init(self, params: Array) -> AdamState:
+        """Both means start at 0."""
+        spare = np.empty(min(_BLOCK, params.size), params.dtype)
+        return AdamState(np.zeros_like(params), np.zeros_like(params), spare)
+
+    def step(self, params: Array, gradient: Array, state: AdamState, lr: float) -> None:
+        """One step, block by block."""
+        state.step += 1
+        for start in range(0, params.size, _BLOCK):
+            block = slice(start, start + _BLOCK)
+            self._step_block(
+                params[block], gradient[block], state.mean[block], state.square[block],
+                state.spare[: params[block].size], state.step, lr,
+            )  # fmt: skip
+
+    def _step_block(
+        self, params: Array, gradient: Array, mean: Array, square: Array, spare: Array,
+        t: int, lr: float,
+    ) -> None:  # fmt: skip
+        np.subtract(gradient, mean, out=spare)  # v + (1 - β₁)(g - v)
+        spare *= 1 - self.mean_decay
+        mean += spare
+        np.multiply(gradient, gradient, out=spare)
+        spare *= 1 - self.square_decay
+        square *= self.square_decay
+        square += spare
+        np.sqrt(square, out=spare)
+        spare *= 1 / math.sqrt(1 - self.square_decay**t)
+        spare += self.epsilon
+        np.divide(mean, spare, out=spare)
+        spare *= lr / (1 - self.mean_decay**t)
+        params -= spare
+
+
+@dataclass(frozen=True)
+class Record:
+    """Losses at one moment, without the penalty, so that runs with and without one compare.
+
+    Args:
+        step: batches seen so far.
+        epoch: passes over the data so far; a fraction in between.
+        train_loss: mean loss of the batches since the record before, each at the weights of that batch.
+        val_loss: loss of the validation data now; None without such data.
+    """
+
+    step: int
+    epoch: float
+    train_loss: float
+    val_loss: float | None = None
+
+
+@dataclass
+class History:
+    """Records in order.
+
+    Example:
+        >>> history = History([Record(1, 0.5, 2.5), Record(2, 1.0, 1.25)])
+        >>> history
+        History(2 records, epoch 1, train loss 1.25)
+        >>> history.train_loss
+        [2.5, 1.25]
+    """
+
+    records: list[Record] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __repr__(self) -> str:
+        if not self.records:
+            return "History(no records)"
+        last = self.records[-1]
+        validation = "" if last.val_loss is None else f", validation loss {last.val_loss:.4g}"
+        return (
+            f"History({len(self)} records, epoch {last.epoch:g}, "
+            f"train loss {last.train_loss:.4g}{validation})"
+        )
+
+    @property
+    def epoch(self) -> list[float]:
+        """Epochs of all records."""
+        return [record.epoch for record in self.records]
+
+    @property
+    def train_loss(self) -> list[float]:
+        """Training losses of all records."""
+        return [record.train_loss for record in self.records]
+
+    @property
+    def val_loss(self) -> list[float | None]:
+        """Validation losses of all records; None where there were no validation data."""
+        return [record.val_loss for record in self.records]
+
+
+@dataclass(frozen=True, eq=False)
+class Buffers:
+    """One entry per layer, each of shape (rows, units).
+
+    Args:
+        outputs: a = g(z); z itself is overwritten by it.
+        upstream: dL/da.
+        deltas: dL/dz.
+    """
+
+    outputs: list[Array]
+    upstream: list[Array]
+    deltas: list[Array]
+
+    @classmethod
+    def allocate(cls, n_rows: int, units: Sequence[int], dtype: DTypeLike) -> "Buffers":
+        """Uninitialised arrays for `n_rows` examples and layers of these sizes.
+
+        Example:
+            >>> Buffers.allocate(64, (500, 10), np.float32).outputs[0].shape
+            (64, 500)
+        """
+        kinds = [[np.empty((n_rows, n), dtype) for n in units] for _ in range(3)]
+        return cls(*kinds)
+
+    def first(self, n_rows: int) -> "Buffers":
+        """Views of the first rows, for a short last batch.
+
+        Example:
+            >>> Buffers.allocate(64, (500, 10), np.float32).first(16).deltas[1].shape
+            (16, 10)
+        """
+        if n_rows == len(self.outputs[0]):
+            return self
+        kinds = (self.outputs, self.upstream, self.deltas)
+        return Buffers(*([array[:n_rows] for array in kind] for kind in kinds))
 
 
 def constant(done: float) -> float:
@@ -82,9 +328,9 @@ def train_epochs(
         for batch_x, batch_target in batches.shuffled(rng):
             # an overflow shows in the loss, and is reported there
             with np.errstate(over="ignore", invalid="ignore"):
-                own = buffers.first(len(batch_x))
-                loss = net.loss(net.forward(batch_x, own), batch_target)
-                net.backward(batch_x, batch_target, own)
+                rows = buffers.first(len(batch_x))
+                loss = net.loss(net.forward(batch_x, rows), batch_target)
+                net.backward(batch_x, batch_target, rows)
                 lr = plan.optimiser.lr * plan.schedule(step / n_steps)
                 plan.optimiser.step(net.params, net.gradient, state, lr)
             step += 1

@@ -23,7 +23,7 @@ def parts():
 
 
 def test_the_split_and_the_standardisation_are_those_of_the_source(parts):
-    assert [len(own.y) for own in (parts.train, parts.val, parts.test)] == [10_000] * 3
+    assert [len(split.y) for split in (parts.train, parts.val, parts.test)] == [10_000] * 3
     assert parts.train.x.mean() == pytest.approx(0, abs=1e-4)
     assert parts.train.x.std() == pytest.approx(1, abs=1e-4)
 

@@ -194,11 +194,11 @@ def test_soft_targets_and_labels_agree():
 
 def test_a_penalty_is_told_apart_from_the_loss():
     net, plain = small(loss=CrossEntropy(L2(0.1))), small()
-    own = net.evaluate(X, Y)
-    assert own.loss == plain.evaluate(X, Y).loss
+    evaluation = net.evaluate(X, Y)
+    assert evaluation.loss == plain.evaluate(X, Y).loss
     expected = 0.05 * sum(np.square(weight).sum() for weight in net.weights)
-    assert own.penalty == pytest.approx(expected, rel=1e-5)
-    assert net.value_and_grad(X, Y)[0] == pytest.approx(own.loss + own.penalty, rel=1e-6)
+    assert evaluation.penalty == pytest.approx(expected, rel=1e-5)
+    assert net.value_and_grad(X, Y)[0] == pytest.approx(evaluation.loss + evaluation.penalty, rel=1e-6)
 
 
 def test_divergence_is_reported():

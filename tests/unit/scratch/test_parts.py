@@ -54,24 +54,24 @@ def test_activations_are_those_of_torch(ours, theirs):
     np.testing.assert_allclose(ours.backward(ours(z), upstream), leaf.grad, rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize("own", ACTIVATIONS, ids=repr)
+@pytest.mark.parametrize("activation", ACTIVATIONS, ids=repr)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_activations_write_where_they_are_told(own, dtype):
+def test_activations_write_where_they_are_told(activation, dtype):
     z, upstream = normal(4, 3).astype(dtype), normal(4, 3, seed=1).astype(dtype)
-    plain, in_place = own(z), z.copy()
-    assert own(in_place, out=in_place) is in_place
+    plain, in_place = activation(z), z.copy()
+    assert activation(in_place, out=in_place) is in_place
     np.testing.assert_array_equal(in_place, plain)
     assert plain.dtype == dtype
     out = np.empty_like(z)
-    assert own.backward(plain, upstream, out=out) is out
-    np.testing.assert_array_equal(out, own.backward(plain, upstream))
+    assert activation.backward(plain, upstream, out=out) is out
+    np.testing.assert_array_equal(out, activation.backward(plain, upstream))
 
 
-@pytest.mark.parametrize("own", ACTIVATIONS, ids=repr)
-def test_activations_stay_finite(own):
-    a = own(np.array([[-1e4, 0.0, 1e4]]))
+@pytest.mark.parametrize("activation", ACTIVATIONS, ids=repr)
+def test_activations_stay_finite(activation):
+    a = activation(np.array([[-1e4, 0.0, 1e4]]))
     assert np.isfinite(a).all()
-    assert np.isfinite(own.backward(a, np.ones_like(a))).all()
+    assert np.isfinite(activation.backward(a, np.ones_like(a))).all()
 
 
 def test_relu_has_slope_zero_at_zero():
@@ -161,10 +161,10 @@ def test_glorot_has_the_width_and_variance_of_its_formula():
     assert not bias.any()
 
 
-@pytest.mark.parametrize(("own", "std"), [(Random(0.3), 0.3 / np.sqrt(3)), (Gaussian(0.2), 0.2)])
-def test_random_starts_draw_weights_and_biases(own, std):
+@pytest.mark.parametrize(("initialiser", "std"), [(Random(0.3), 0.3 / np.sqrt(3)), (Gaussian(0.2), 0.2)])
+def test_random_starts_draw_weights_and_biases(initialiser, std):
     weight, bias = np.empty((300, 200)), np.empty(5000)
-    own.fill(weight, bias, RNG(0))
+    initialiser.fill(weight, bias, RNG(0))
     for drawn in (weight, bias):
         assert drawn.std() == pytest.approx(std, rel=4 * np.sqrt(0.5 / drawn.size))
         assert drawn.mean() == pytest.approx(0, abs=4 * std / np.sqrt(drawn.size))

@@ -19,25 +19,25 @@ def test_it_prints_what_scikit_learn_prints(n_classes):
 
 def test_classes_without_members_or_predictions_score_zero():
     labels, predicted = np.array([0, 0, 1]), np.array([0, 3, 1])
-    own = classification_report(labels, predicted, 4)
+    report = classification_report(labels, predicted, 4)
     expected = by_sklearn(labels, predicted, labels=range(4), zero_division=0)
     lines = [line.split() for line in expected.splitlines() if line.split()]
-    ours = [line.split() for line in str(own).splitlines() if line.split()]
+    ours = [line.split() for line in str(report).splitlines() if line.split()]
     assert ours[1:5] == lines[1:5]
-    assert own.classes[2].support == 0
-    assert own.classes[2].f1 == own.classes[3].f1 == 0
+    assert report.classes[2].support == 0
+    assert report.classes[2].f1 == report.classes[3].f1 == 0
 
 
 def test_against_a_confusion_matrix_made_by_hand():
     labels, predicted = np.array([0] * 4 + [1] * 6), np.array([0, 0, 0, 1, 1, 1, 1, 1, 0, 0])
     assert confusion(labels, predicted, 2).tolist() == [[3, 1], [2, 4]]
-    own = classification_report(labels, predicted, 2)
-    assert own.accuracy == pytest.approx(0.7)
-    assert own.classes[0].precision == pytest.approx(3 / 5)
-    assert own.classes[0].recall == pytest.approx(3 / 4)
-    assert own.classes[0].f1 == pytest.approx(2 / 3)
-    assert own.weighted.recall == pytest.approx(own.accuracy)
-    assert own.macro.precision == pytest.approx((3 / 5 + 4 / 5) / 2)
+    report = classification_report(labels, predicted, 2)
+    assert report.accuracy == pytest.approx(0.7)
+    assert report.classes[0].precision == pytest.approx(3 / 5)
+    assert report.classes[0].recall == pytest.approx(3 / 4)
+    assert report.classes[0].f1 == pytest.approx(2 / 3)
+    assert report.weighted.recall == pytest.approx(report.accuracy)
+    assert report.macro.precision == pytest.approx((3 / 5 + 4 / 5) / 2)
 
 
 @pytest.mark.parametrize(
