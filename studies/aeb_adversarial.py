@@ -18,7 +18,7 @@ from bayesieve.assess.figures.style import save as save_figure
 from bayesieve.assess.robustness import Attacked, fgsm_curve
 from bayesieve.core.posterior import Samples
 from bayesieve.data.examples import Examples
-from bayesieve.data.pixels import PixelScale
+from bayesieve.data.preprocessing import PixelScale
 from studies.aeb_journal import Row
 
 STRENGTHS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)

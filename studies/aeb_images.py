@@ -40,8 +40,7 @@ from bayesieve.core.problem import Problem
 from bayesieve.data import load_data
 from bayesieve.data.augment import Augment
 from bayesieve.data.examples import DataSet
-from bayesieve.data.pixels import PixelScale
-from bayesieve.data.preprocessing import centred
+from bayesieve.data.preprocessing import PixelScale, centred
 from bayesieve.engines.map import MAP
 from bayesieve.training.fit import fit
 from bayesieve.training.schedule import Schedule

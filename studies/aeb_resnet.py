@@ -42,7 +42,7 @@ from bayesieve.core.storage import load_posterior, read_header, save
 from bayesieve.data import load_data
 from bayesieve.data.augment import Augment
 from bayesieve.data.examples import DataSet, Examples
-from bayesieve.data.pixels import PixelScale
+from bayesieve.data.preprocessing import PixelScale
 from bayesieve.nets import resnet20
 from bayesieve.sieve.schedule import AnnealedPruning
 from bayesieve.training.fit import Fit, fit

@@ -43,7 +43,7 @@ from bayesieve.core.problem import Problem
 from bayesieve.data import load_data
 from bayesieve.data.augment import Augment
 from bayesieve.data.examples import DataSet
-from bayesieve.data.pixels import PixelScale
+from bayesieve.data.preprocessing import PixelScale
 from bayesieve.engines import Engine
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bayesieve.assess.robustness import Attacked, fgsm_curve
-from bayesieve.data.pixels import PixelScale
+from bayesieve.data.preprocessing import PixelScale
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.run import load_run
 from commands import as_json, ok, refused

@@ -86,7 +86,9 @@ def by_autograd(net, x, y, hidden, loss, output, penalty):
     elif penalty == "l2":
         value = value + 0.03 / 2 * sum(weight.square().sum() for weight in weights)
     value.backward()
-    return value.item(), np.concatenate([tensor.grad.numpy().ravel() for tensor in (*weights, *biases)])
+    return value.item(), np.concatenate(
+        [tensor.grad.numpy().ravel() for tensor in (*weights, *biases)]
+    )
 
 
 def over_the_grid(test):

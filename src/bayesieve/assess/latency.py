@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from bayesieve.assess.costs import count_macs, count_units, gzipped, peak_bytes, serialised
 from bayesieve.checks import check_choice, check_positive
-from bayesieve.nets.modes import modes_kept
+from bayesieve.nets.importing import modes_kept
 
 Candidate = nn.Module | Callable[[Tensor], object]
 ClockName = Literal["wall", "cpu"]

@@ -28,7 +28,7 @@ def list_sets(json: JsonFlag = False) -> None:
         return
     rows = [(info.name, info.description, "yes" if info.found else "no") for info in found]
     print_table(f"Data sets in {data_root()}", ("name", "what it is", "here"), rows, numbers=False)
-    print("Your own: csv:PATH, parquet:PATH, npz:PATH (with --target), images:FOLDER_OR_TAR.")
+    print("Your info: csv:PATH, parquet:PATH, npz:PATH (with --target), images:FOLDER_OR_TAR.")
 
 
 @data_app.command("info", epilog="Example: bayesieve data info mnist")
@@ -36,16 +36,16 @@ def info(name: Name, json: JsonFlag = False) -> None:
     """Say what a data set is, where it comes from and where it lies."""
     from bayesieve.data import data_info
 
-    own = data_info(name)
+    info = data_info(name)
     if json:
-        print_json(_plain(own))
+        print_json(_plain(info))
         return
-    where = str(own.location or "comes with scikit-learn") if own.found else "not on this machine"
-    rows = [("what it is", own.description), ("source", own.source), ("where", where)]
-    rows += [("file", file.url) for file in own.files]
-    print_table(own.name, ("", ""), rows, numbers=False)
-    if not own.found:
-        print(f"Get it with: bayesieve data fetch {own.name}")
+    where = str(info.location or "comes with scikit-learn") if info.found else "not on this machine"
+    rows = [("what it is", info.description), ("source", info.source), ("where", where)]
+    rows += [("file", file.url) for file in info.files]
+    print_table(info.name, ("", ""), rows, numbers=False)
+    if not info.found:
+        print(f"Get it with: bayesieve data fetch {info.name}")
 
 
 @data_app.command("fetch", epilog="Example: bayesieve data fetch mnist")
@@ -68,12 +68,12 @@ def fetch(name: Name, json: JsonFlag = False) -> None:
         print(f"{name} is in {folder}")
 
 
-def _plain(own: "DataInfo") -> dict[str, Any]:
+def _plain(info: "DataInfo") -> dict[str, Any]:
     return {
-        "name": own.name,
-        "description": own.description,
-        "source": own.source,
-        "found": own.found,
-        "location": None if own.location is None else str(own.location),
-        "files": [file.url for file in own.files],
+        "name": info.name,
+        "description": info.description,
+        "source": info.source,
+        "found": info.found,
+        "location": None if info.location is None else str(info.location),
+        "files": [file.url for file in info.files],
     }

@@ -18,7 +18,7 @@ from torch.func import functional_call
 from bayesieve.core.layout import Layout, RoleRule, default_role, layout_of
 from bayesieve.core.likelihoods import Likelihood
 from bayesieve.errors import UnsupportedModelError
-from bayesieve.nets.modes import modes_kept
+from bayesieve.nets.importing import modes_kept
 
 Buffers = Mapping[str, Tensor]
 EXTRA_PREFIX = "likelihood."

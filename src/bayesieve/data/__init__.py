@@ -1,14 +1,12 @@
-"""What comes in: named data sets, your own tables and images, and simulations."""
+"""Data sets: named ones, your tables and images, and simulations."""
 
-from bayesieve.data.columns import prepare_table
-from bayesieve.data.examples import DataSet, Examples
+from bayesieve.data.examples import DataSet, Examples, gather
 from bayesieve.data.fetch import fetch_data
 from bayesieve.data.files import data_root
-from bayesieve.data.gathering import gather
-from bayesieve.data.loading import load_data
 from bayesieve.data.preprocessing import prepare_images
-from bayesieve.data.registry import DataInfo, RemoteFile, data_info, list_data
+from bayesieve.data.registry import DataInfo, RemoteFile, data_info, list_data, load_data
 from bayesieve.data.synthetic import Simulation, additive, two_inputs
+from bayesieve.data.tables import prepare_table
 
 __all__ = [
     "DataInfo",

@@ -16,9 +16,8 @@ import torch
 from numpy.typing import NDArray
 
 from bayesieve.checks import check_positive
-from bayesieve.data.archives import is_tar, iterate_files
 from bayesieve.data.examples import DataSet, Examples, split_index
-from bayesieve.data.files import cache_dir, read_npz
+from bayesieve.data.files import cache_dir, is_tar, iterate_files, read_npz
 from bayesieve.data.preprocessing import channel_statistics, image_recipe, prepare_images
 from bayesieve.errors import DataError
 from bayesieve.files import write_atomically

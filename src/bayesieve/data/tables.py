@@ -1,28 +1,389 @@
-"""Your own tables: csv, parquet and npz, with one target column."""
+"""Tables: columns read from csv, parquet and npz files, turned into network inputs and a target.
 
+Numbers are read as float64 with NaN for missing, bools without missing values as bool, and text as
+objects: str, or None for missing.
+
+A table recipe is {"kind": "table", "columns": [...], "target": {...}} with one entry per column:
+numeric {"name", "kind", "mean", "std", "fill"}, categorical {"name", "kind", "levels", "fill"}.
+`fill` replaces missing values; null refuses them. All statistics are of the training part.
+"""
+
+import csv
+import io
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from bayesieve.checks import check_choice
-from bayesieve.data.columns import (
-    Column,
-    Missing,
-    check_column,
-    feature_names,
-    fit_column,
-    is_text,
-    prepare_table,
-    standardisation,
-)
+from bayesieve.checks import check_choice, did_you_mean
 from bayesieve.data.examples import DataSet, Examples, Task, split_index
-from bayesieve.data.table_files import read_columns
+from bayesieve.data.files import read_npz
 from bayesieve.errors import DataError
 
+Column: TypeAlias = NDArray[Any]  # numbers with NaN for missing, bools, or objects: str and None
+Missing: TypeAlias = Literal["refuse", "impute"]
+MAX_LEVELS = 100
+_WHO = "prepare_table"
+_NEW_ROWS = "Fill them or drop the rows; a model trained with missing values imputed would."
 MAX_GUESSED_CLASSES = 20
+MISSING_WORDS = frozenset({"", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?"})
+_LISTED = 12  # columns named in an error
+_BOOL_WORDS = frozenset({"True", "False", "true", "false", "TRUE", "FALSE"})
+
+
+def read_columns(
+    kind: str, path: Path, target: str | None
+) -> tuple[dict[str, Column], Column, str]:
+    """Return the input columns, the target, shape (n,) or (n, m), and the target's name.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "t.csv"
+        >>> _ = path.write_text("a;y" + chr(10) + "1;no" + chr(10) + "NA;yes")
+        >>> columns, y, name = read_columns("csv", path, "y")
+        >>> columns["a"].tolist(), y.tolist(), name
+        ([1.0, nan], ['no', 'yes'], 'y')
+    """
+    if kind == "npz":
+        return _read_npz_table(path, target)
+    columns = read_csv(path) if kind == "csv" else read_parquet(path)
+    name = _check_target(kind, path, target, columns)
+    return columns, columns.pop(name), name
+
+
+def _check_target(kind: str, path: Path, target: str | None, columns: dict[str, Column]) -> str:
+    if target is None or target not in columns:
+        hint = did_you_mean(target, columns) if target else ""
+        got = "none was given" if target is None else f"got {target!r}"
+        first = ", ".join(list(columns)[:_LISTED])
+        more = f" and {len(columns) - _LISTED} more" if len(columns) > _LISTED else ""
+        raise ValueError(
+            f"{kind}: target must name a column of {path} ({first}{more}); {got}.{hint}"
+        )
+    return target
+
+
+def read_csv(path: Path) -> dict[str, Column]:
+    """Columns of a comma, semicolon or tab separated file by name."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"csv: {path} must be UTF-8 text, but byte offset {error.start} is not. "
+            "Save it again as UTF-8."
+        ) from error
+    first_line = text.partition("\n")[0]
+    if not first_line.strip():
+        raise DataError(f"csv: {path} must begin with a line of column names, got nothing.")
+    delimiter = max(",;\t", key=first_line.count)  # the first of equals
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    rows: list[list[str]] = []
+    try:
+        header = [name.strip() for name in next(reader)]
+        for row in reader:
+            if row and len(row) != len(header):
+                raise DataError(
+                    f"csv: line {reader.line_num} of {path} must have {len(header)} fields like "
+                    f"the first, got {len(row)}. Correct the line."
+                )
+            if row:
+                rows.append(row)
+    except csv.Error as error:
+        raise DataError(f"csv: line {reader.line_num} of {path} is malformed: {error}.") from error
+    _check_names("csv", path, header)
+    if not rows:
+        raise DataError(f"csv: {path} must have rows below the column names, got none.")
+    return {
+        name: _parse_words(words)
+        for name, words in zip(header, zip(*rows, strict=True), strict=True)
+    }
+
+
+def _check_names(kind: str, path: Path, names: list[str]) -> None:
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated or "" in names:
+        what = f"{', '.join(repeated)} more than once" if repeated else "an empty name"
+        raise DataError(f"{kind}: columns of {path} must have distinct names, got {what}.")
+
+
+def _parse_words(words: tuple[str, ...]) -> Column:
+    stripped = [word.strip() for word in words]
+    known = [word for word in stripped if word not in MISSING_WORDS]
+    if known and _BOOL_WORDS.issuperset(known):
+        bools = [np.nan if w in MISSING_WORDS else float(w.lower() == "true") for w in stripped]
+        values = np.array(bools)
+        return values if len(known) < len(stripped) else values.astype(bool)
+    if all(_is_number(word) for word in known):
+        return np.array([np.nan if word in MISSING_WORDS else float(word) for word in stripped])
+    texts = [None if word in MISSING_WORDS else word for word in stripped]
+    return np.array(texts, dtype=object)
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return "_" not in word  # Python reads 1_2 as 12
+
+
+def read_parquet(path: Path) -> dict[str, Column]:
+    """Columns of a parquet file by name."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ImportError(
+            "parquet: reading needs pyarrow. Run `pip install 'bayesieve[tables]'`."
+        ) from error
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"parquet: {path} must be an intact parquet file: {error}.") from error
+    if not table.num_rows:
+        raise DataError(f"parquet: {path} must have rows, got none.")
+    _check_names("parquet", path, list(table.column_names))
+    return {
+        name: _from_python(path, name, table.column(name).to_pylist())
+        for name in table.column_names
+    }
+
+
+def _from_python(path: Path, name: str, values: list[Any]) -> Column:
+    known = [value for value in values if value is not None]
+    if known and all(isinstance(value, bool) for value in known) and len(known) == len(values):
+        return np.array(values, dtype=bool)
+    if all(isinstance(value, bool | int | float) for value in known):
+        return np.array([np.nan if value is None else float(value) for value in values])
+    if all(isinstance(value, str) for value in known):
+        return np.array(values, dtype=object)
+    kinds = ", ".join(sorted({type(value).__name__ for value in known}))
+    raise DataError(
+        f"parquet: column {name!r} of {path} must hold numbers, bools or text, got {kinds}. "
+        "Convert or drop it."
+    )
+
+
+def _read_npz_table(path: Path, target: str | None) -> tuple[dict[str, Column], Column, str]:
+    arrays = {name: _plain(values) for name, values in read_npz(path).items()}
+    if target in (None, "y") and {"x", "y"} <= arrays.keys() and arrays["x"].ndim != 1:
+        x, y = arrays["x"], arrays["y"]
+        names = [str(name) for name in arrays.get("feature_names", np.empty(0))]
+        if x.ndim != 2 or y.ndim not in (1, 2) or len(x) != len(y) or not len(x):
+            images = " For images take a folder, images:PATH." if x.ndim > 2 else ""
+            raise DataError(
+                f"npz: {path} must hold x of shape (n, p) and y of shape (n,) or (n, m), got "
+                f"{x.shape} and {y.shape}.{images}"
+            )
+        names = names or [f"x{j}" for j in range(1, x.shape[1] + 1)]
+        if len(names) != x.shape[1]:
+            raise DataError(
+                f"npz: {path} must name each of {x.shape[1]} columns in feature_names, "
+                f"got {len(names)} names."
+            )
+        _check_names("npz", path, names)
+        return dict(zip(names, x.T, strict=True)), y, "y"
+    name = _check_target("npz", path, target, arrays)
+    shapes = {column: values.shape for column, values in arrays.items()}
+    if len(set(shapes.values())) > 1 or arrays[name].ndim != 1 or not len(arrays[name]):
+        raise DataError(f"npz: columns of {path} must be 1-D and equally long, got {shapes}.")
+    return arrays, arrays.pop(name), name
+
+
+def _plain(values: NDArray[Any]) -> Column:
+    if values.dtype.kind in "biuf":
+        return values if values.dtype.kind == "b" else values.astype(np.float64)
+    if values.dtype.kind == "U":
+        texts = [None if str(v) in MISSING_WORDS else str(v) for v in values.ravel()]
+        return np.array(texts, dtype=object).reshape(values.shape)
+    raise DataError(f"npz: arrays must hold numbers, bools or text, got type {values.dtype}.")
+
+
+def is_text(values: Column) -> bool:
+    """Tell whether a column holds text, so that it is one-hot encoded.
+
+    Example:
+        >>> is_text(np.array(["a", None], dtype=object)), is_text(np.array([1.0, 2.0]))
+        (True, False)
+    """
+    return values.dtype.kind not in "buif"
+
+
+def missing_mask(values: Column) -> NDArray[np.bool_]:
+    """Return True where a value is missing: None in text, NaN in numbers.
+
+    Example:
+        >>> missing_mask(np.array([1.0, float("nan")])).tolist()
+        [False, True]
+    """
+    if is_text(values):
+        return np.array([value is None for value in values], dtype=bool)
+    return np.isnan(values.astype(np.float64))
+
+
+def check_column(
+    who: str,
+    name: str,
+    values: Column,
+    *,
+    allow_missing: bool,
+    advice: str = 'Fill them, drop the rows, or use missing="impute" (--missing impute).',
+) -> None:
+    """Raise if a value is infinite, or missing where it must not be; rows count from 1.
+
+    Example:
+        >>> check_column("t.csv", "age", np.array([1.0, float("nan")]), allow_missing=False)
+        Traceback (most recent call last):
+        bayesieve.errors.DataError: t.csv: column 'age' must have no missing value, but row 2 (of \
+data, from 1) does. Fill them, drop the rows, or use missing="impute" (--missing impute).
+    """
+    missing = np.flatnonzero(missing_mask(values))
+    if len(missing) and not allow_missing:
+        raise DataError(
+            f"{who}: column {name!r} must have no missing value, but row {missing[0] + 1} (of "
+            f"data, from 1) {_and_more(len(missing) - 1)}. {advice}"
+        )
+    if not is_text(values):
+        infinite = np.flatnonzero(np.isinf(values.astype(np.float64)))
+        if len(infinite):
+            raise DataError(
+                f"{who}: column {name!r} must be finite, but row {infinite[0] + 1} (of data, "
+                f"from 1) is {values[infinite[0]]}. Correct or drop it."
+            )
+
+
+def _and_more(n: int) -> str:
+    return f"and {n} more do" if n else "does"
+
+
+def fit_column(
+    who: str, name: str, values: Column, train: NDArray[np.int64], missing: Missing
+) -> dict[str, Any]:
+    """Work out the recipe of one column from the rows `train`.
+
+    Example:
+        >>> column = np.array([1.0, 3.0, 100.0])
+        >>> fit_column("t.csv", "age", column, np.array([0, 1]), "refuse")
+        {'name': 'age', 'kind': 'numeric', 'mean': 2.0, 'std': 1.0, 'fill': None}
+    """
+    check_column(who, name, values, allow_missing=missing == "impute")
+    absent = missing_mask(values)
+    seen = values[train][~absent[train]]
+    if not len(seen):
+        raise DataError(
+            f"{who}: column {name!r} must have a value in the training part, but all are missing. "
+            "Drop the column."
+        )
+    if not is_text(values):
+        numbers = values.astype(np.float64)
+        fill = float(np.median(numbers[train][~absent[train]])) if missing == "impute" else None
+        filled = np.where(absent, 0.0 if fill is None else fill, numbers)[train]
+        mean, std = standardisation(filled)
+        return {"name": name, "kind": "numeric", "mean": mean, "std": std, "fill": fill}
+    levels = sorted({str(value) for value in values[~absent]})
+    if len(levels) > MAX_LEVELS:
+        commas = all(re.fullmatch(r"[-+]?\d*,\d+", level) for level in levels)
+        raise DataError(
+            f"{who}: text column {name!r} must have at most {MAX_LEVELS} distinct values to be "
+            f"one-hot encoded, got {len(levels)}. "
+            + ("Write its numbers with a decimal point." if commas else "Drop or group it.")
+        )
+    counts = Counter(str(value) for value in seen)
+    mode = max(levels, key=lambda level: counts[level]) if missing == "impute" else None
+    return {"name": name, "kind": "category", "levels": levels, "fill": mode}
+
+
+def standardisation(values: NDArray[np.float64]) -> tuple[float, float]:
+    """Return mean and population std; a column that is constant up to rounding gets std 1.
+
+    Example:
+        >>> standardisation(np.array([1.0, 3.0])), standardisation(np.array([0.1, 0.1, 0.1]))
+        ((2.0, 1.0), (0.1, 1.0))
+    """
+    mean, std = float(values.mean()), float(values.std())
+    if std <= 1e-12 * abs(mean):
+        # The value itself: of a huge one the mean's rounding, in units of 1, would be an input.
+        return float(values[0]), 1.0
+    return mean, std
+
+
+def feature_names(columns: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Name every input column; one-hot columns are called like color=red.
+
+    Example:
+        >>> feature_names([{"name": "color", "kind": "category", "levels": ["blue", "red"]}])
+        ('color=blue', 'color=red')
+    """
+    names: list[str] = []
+    for column in columns:
+        if column["kind"] == "numeric":
+            names.append(column["name"])
+        else:
+            names.extend(f"{column['name']}={level}" for level in column["levels"])
+    return tuple(names)
+
+
+def prepare_table(table: Mapping[str, Any], recipe: Mapping[str, Any]) -> Tensor:
+    """Turn columns of raw values into inputs, shape (N, number of feature names), float32.
+
+    Args:
+        table: a sequence of N values per column name; columns the recipe lacks are ignored.
+        recipe: `DataSet.preprocessing` of a table.
+
+    Example:
+        >>> age = {"name": "age", "kind": "numeric", "mean": 40.0, "std": 10.0, "fill": None}
+        >>> color = {"name": "color", "kind": "category", "levels": ["blue", "red"], "fill": None}
+        >>> recipe = {"kind": "table", "columns": [age, color]}
+        >>> prepare_table({"age": [30, 60], "color": ["red", "blue"]}, recipe).tolist()
+        [[-1.0, 0.0, 1.0], [2.0, 1.0, 0.0]]
+    """
+    blocks = []
+    for column in recipe["columns"]:
+        if column["name"] not in table:
+            raise DataError(
+                f"prepare_table: column {column['name']!r} must be given, got "
+                f"{', '.join(map(repr, table))}."
+            )
+        blocks.append(_apply_column(column, table[column["name"]]))
+    return torch.from_numpy(np.concatenate(blocks, axis=1).astype(np.float32))
+
+
+def _apply_column(column: Mapping[str, Any], raw: Any) -> NDArray[np.float64]:
+    name, fill = column["name"], column["fill"]
+    if column["kind"] == "numeric":
+        try:
+            values = np.asarray(raw, dtype=np.float64)
+        except (ValueError, TypeError) as error:
+            raise DataError(
+                f"prepare_table: column {name!r} must hold numbers: {error}."
+            ) from error
+        check_column(_WHO, name, values, allow_missing=fill is not None, advice=_NEW_ROWS)
+        values = np.where(np.isnan(values), 0.0 if fill is None else fill, values)
+        standardised: NDArray[np.float64] = (values - column["mean"]) / column["std"]
+        return standardised[:, None]
+    texts = np.array([None if _is_missing(value) else str(value) for value in raw], dtype=object)
+    check_column(_WHO, name, texts, allow_missing=fill is not None, advice=_NEW_ROWS)
+    texts[missing_mask(texts)] = fill
+    levels = np.array(column["levels"], dtype=object)
+    one_hot: NDArray[np.bool_] = texts[:, None] == levels[None, :]
+    unknown = np.flatnonzero(~one_hot.any(axis=1))
+    if len(unknown):
+        raise DataError(
+            f"prepare_table: column {name!r} must be one of {', '.join(levels)}, but row "
+            f"{unknown[0] + 1} (of data, from 1) is {texts[unknown[0]]!r}."
+        )
+    return one_hot.astype(np.float64)
+
+
+def _is_missing(value: object) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def load_table(

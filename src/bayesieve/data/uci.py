@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bayesieve.checks import check_choice
-from bayesieve.data.columns import fit_column, prepare_table
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.data.files import missing_set, read_npz
-from bayesieve.data.tables import standardised_target
+from bayesieve.data.tables import fit_column, prepare_table, standardised_target
 from bayesieve.errors import DataError
 
 UCI_SETS = (

@@ -1,4 +1,4 @@
-"""A user's own network, named by the dotted path of the function that builds it."""
+"""A user's network, named by the dotted path of the function that builds it."""
 
 import importlib
 import inspect
@@ -12,8 +12,28 @@ import torch
 from torch import Tensor, nn
 
 from bayesieve.checks import did_you_mean
-from bayesieve.nets._sizes import check_sizes
-from bayesieve.nets.modes import modes_kept
+from bayesieve.nets.mlp import check_sizes
+
+
+@contextmanager
+def modes_kept(*modules: nn.Module) -> Iterator[None]:
+    """Leave the block with every layer in the mode, training or eval, in which it came.
+
+    Example:
+        >>> net = nn.Sequential(nn.Dropout())
+        >>> with modes_kept(net):
+        ...     net.eval()[0].training
+        False
+        >>> net[0].training
+        True
+    """
+    modes = {part: part.training for module in modules for part in module.modules()}
+    try:
+        yield
+    finally:
+        for part, training in modes.items():
+            part.training = training
+
 
 _PREFIX = "module:"
 
@@ -39,12 +59,12 @@ def from_path(path: str, input_shape: tuple[int, ...], n_outputs: int) -> nn.Mod
         TypeError: the name is not a factory, or it does not return a `nn.Module`.
 
     Example:
-        >>> net = from_path("module:bayesieve.nets.lenet.lenet5_caffe", (3, 32, 32), 10)
+        >>> net = from_path("module:bayesieve.nets.convnets.lenet5_caffe", (3, 32, 32), 10)
         >>> net.conv1.in_channels
         3
-        >>> from_path("bayesieve.nets.lenet.lenet6", (1, 28, 28), 10)
+        >>> from_path("bayesieve.nets.mlp.mpl", (1, 28, 28), 10)
         Traceback (most recent call last):
-        ValueError: from_path: module 'bayesieve.nets.lenet' has no 'lenet6'. Did you mean 'lenet5'?
+        ValueError: from_path: module 'bayesieve.nets.mlp' has no 'mpl'. Did you mean 'mlp'?
     """
     check_sizes("from_path", input_shape, n_outputs)
     with _working_directory_importable():

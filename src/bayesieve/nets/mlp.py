@@ -1,4 +1,4 @@
-"""Fully connected networks."""
+"""Fully connected networks, and the checks of sizes that every network of this room makes."""
 
 import math
 from collections import OrderedDict
@@ -7,8 +7,33 @@ from typing import Literal
 
 from torch import nn
 
-from bayesieve.checks import check_choice
-from bayesieve.nets._sizes import check_counts, check_sizes
+from bayesieve.checks import check_choice, check_positive
+
+
+def check_sizes(who: str, input_shape: tuple[int, ...], n_outputs: int) -> None:
+    """Raise unless `input_shape` is a non-empty tuple of counts and `n_outputs` a count."""
+    if not isinstance(input_shape, tuple) or not input_shape:
+        raise TypeError(
+            f"{who}: input_shape must be a non-empty tuple such as (1, 28, 28), "
+            f"got {input_shape!r}. Leave the batch size out."
+        )
+    check_counts(who, input_shape=input_shape, n_outputs=(n_outputs,))
+
+
+def check_counts(who: str, **values: tuple[int, ...]) -> None:
+    """Raise unless every entry of every tuple is a whole number > 0.
+
+    Example:
+        >>> check_counts("mlp", widths=(400, 0))
+        Traceback (most recent call last):
+        ValueError: mlp: widths must be > 0, got 0.
+    """
+    for name, counts in values.items():
+        for count in counts:
+            if isinstance(count, bool) or not isinstance(count, int):
+                raise TypeError(f"{who}: {name} must hold whole numbers, got {count!r}.")
+        check_positive(who, **{name: counts})
+
 
 Activation = Literal["relu", "tanh", "swish"]
 

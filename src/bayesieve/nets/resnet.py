@@ -8,7 +8,7 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
-from bayesieve.nets._sizes import check_counts, check_sizes
+from bayesieve.nets.mlp import check_counts, check_sizes
 
 _WIDTHS = (16, 32, 64)
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from bayesieve.data import DataSet
-from bayesieve.data.pixels import PixelScale
+from bayesieve.data.preprocessing import PixelScale
 from bayesieve.report.looks import feature_names
 from bayesieve.report.packing import Json, rounded
 from bayesieve.report.quality import is_image

@@ -11,7 +11,7 @@ from bayesieve.assess.predict import ClassPrediction, RealPrediction
 from bayesieve.core.likelihoods import RealLikelihood
 from bayesieve.core.posterior import Samples, has_spread, posterior_of
 from bayesieve.data import DataSet
-from bayesieve.data.pixels import PixelScale
+from bayesieve.data.preprocessing import PixelScale
 from bayesieve.report.packing import Json, pack, rounded, short
 from bayesieve.report.source import Limits, Source
 

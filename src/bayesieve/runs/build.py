@@ -19,8 +19,7 @@ from bayesieve.core.problem import Problem
 from bayesieve.core.state import named_tensors
 from bayesieve.data import DataSet, Examples, load_data
 from bayesieve.data.augment import Augment
-from bayesieve.data.pixels import PixelScale
-from bayesieve.data.preprocessing import centred
+from bayesieve.data.preprocessing import PixelScale, centred
 from bayesieve.engines import Engine
 from bayesieve.engines.recipes import (
     ENGINES,

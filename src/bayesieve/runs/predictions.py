@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bayesieve.data import prepare_images, prepare_table
-from bayesieve.data.archives import iterate_files
-from bayesieve.data.files import read_npz
+from bayesieve.data.files import iterate_files, read_npz
 from bayesieve.data.images import MAX_FILE_BYTES, MAX_PIXELS, SUFFIXES, decode_image
-from bayesieve.data.table_files import read_csv, read_parquet
+from bayesieve.data.tables import read_csv, read_parquet
 from bayesieve.deliver.bundle import Bundle, check_input, read_bundle
 from bayesieve.deliver.onnx_running import OnnxModel, read_onnx
 from bayesieve.deliver.serving import Columns, bundle_columns, onnx_columns, predict_bundle

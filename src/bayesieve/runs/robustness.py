@@ -19,7 +19,7 @@ from bayesieve.assess.robustness import (
 )
 from bayesieve.core.likelihoods import likelihood_class
 from bayesieve.core.posterior import posterior_of
-from bayesieve.data.pixels import PixelScale
+from bayesieve.data.preprocessing import PixelScale
 from bayesieve.errors import UsageError
 from bayesieve.files import write_atomically
 from bayesieve.runs.folder import RunFolder

@@ -173,7 +173,7 @@ class Record:
     Args:
         step: batches seen so far.
         epoch: passes over the data so far; a fraction in between.
-        train_loss: mean loss of the batches since the record before, each at the weights of that batch.
+        train_loss: mean loss of the batches since the last record, each at the weights it met.
         val_loss: loss of the validation data now; None without such data.
     """
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesieve.errors import VerificationError
-from bayesieve.nets.modes import modes_kept
+from bayesieve.nets.importing import modes_kept
 
 TOLERANCE = 1e-5
 _LARGE = 100.0

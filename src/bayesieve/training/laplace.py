@@ -24,7 +24,7 @@ from bayesieve.core.posterior import Factorised, Posterior
 from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
 from bayesieve.errors import UnsupportedModelError
-from bayesieve.nets.modes import modes_kept
+from bayesieve.nets.importing import modes_kept
 
 _N_UPDATES = 100  # of τ; each is one pass over the weights, not over the data
 

@@ -16,7 +16,7 @@ from bayesieve.assess.robustness import (
 from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Samples, SparseModel
-from bayesieve.data.pixels import PixelScale
+from bayesieve.data.preprocessing import PixelScale
 
 
 def seeded(seed=0):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bayesieve.data import load_data, prepare_images
-from bayesieve.data.idx import read_idx
+from bayesieve.data.image_sets import read_idx
 from bayesieve.errors import DataError
 
 

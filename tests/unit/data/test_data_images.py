@@ -12,7 +12,7 @@ from PIL import Image
 
 from bayesieve.data import images as images_module
 from bayesieve.data import load_data, prepare_images
-from bayesieve.data.cifar import CIFAR10_CLASSES, LAYOUTS
+from bayesieve.data.image_sets import CIFAR10_CLASSES, LAYOUTS
 from bayesieve.errors import DataError
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bayesieve.data import load_data, prepare_table
-from bayesieve.data.columns import MAX_LEVELS
+from bayesieve.data.tables import MAX_LEVELS
 from bayesieve.errors import DataError
 
 N = 40
@@ -91,9 +91,9 @@ def test_a_constant_column_is_zero_whatever_its_size(tmp_path: Path, value) -> N
     table["const"] = [value + k if isinstance(value, int) else value for k in range(N)]
     data = load_data(f"csv:{write_csv(tmp_path / 't.csv', table)}", target="income")
     assert data.feature_names is not None
-    own = data.feature_names.index("const")
-    assert bool((data.train.x[:, own] == 0).all())
-    assert bool((data.test.x[:, own] == 0).all())
+    column = data.feature_names.index("const")
+    assert bool((data.train.x[:, column] == 0).all())
+    assert bool((data.test.x[:, column] == 0).all())
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from bayesieve.data.pixels import PixelScale
-from bayesieve.data.preprocessing import image_recipe, prepare_images
+from bayesieve.data.preprocessing import PixelScale, image_recipe, prepare_images
 
 
 def test_pixels_undo_the_recipe_and_inputs_redo_it():

@@ -90,7 +90,7 @@ class Calls(TorchDispatchMode):
 @pytest.mark.parametrize("net", NETS)
 @pytest.mark.parametrize(
     "engine",
-    [own for name, own in ENGINES.items() if name not in ("sgld", "sghmc")],
+    [engine for name, engine in ENGINES.items() if name not in ("sgld", "sghmc")],
     ids=[name for name in ENGINES if name not in ("sgld", "sghmc")],
 )
 def test_no_step_waits_for_a_number(net, engine):
@@ -117,7 +117,7 @@ def test_two_models_train_together_as_each_would_alone(net, engine):
     w = problem.initial + 0.1 * normal(2, problem.layout.size, seed=3, dtype=torch.float32)
     batch = Batch(problem.x, problem.y)
     together = problem.value_and_grad(w, batch)[1].clone()
-    alone = [problem.value_and_grad(own[None], batch)[1][0].clone() for own in w]
+    alone = [problem.value_and_grad(row[None], batch)[1][0].clone() for row in w]
     torch.testing.assert_close(together, torch.stack(alone), rtol=1e-3, atol=1e-3)
     state = stepped(problem, engine, k=2)
     means = [engine.posterior(problem, state, i).mean for i in range(2)]

@@ -6,8 +6,7 @@ import torch
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.problem import Problem
 from bayesieve.engines.bmr import BMR, PAPER_ROLES
-from bayesieve.nets.mixer import mixer
-from bayesieve.nets.vit import vit
+from bayesieve.nets.patch_nets import mixer, vit
 from bayesieve.sieve.evidence import prune_by_evidence, weight_evidence
 from problems import normal, run
 
@@ -16,10 +15,10 @@ each_net = pytest.mark.parametrize("name", NETS)
 
 
 def small(name, channels=2):
-    make, own = NETS[name]
+    make, options = NETS[name]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return make((channels, 4, 6), 3, patch=2, n_blocks=2, width=8, hidden=5, **own)
+        return make((channels, 4, 6), 3, patch=2, n_blocks=2, width=8, hidden=5, **options)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,8 @@ from bayesieve.core.layout import Role
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.problem import Problem
 from bayesieve.engines.sgmcmc import SGHMC
-from bayesieve.nets.cnn import conv2_bn_fc3, conv2_fc2
+from bayesieve.nets.convnets import conv2_bn_fc3, conv2_fc2, vgg
 from bayesieve.nets.resnet import resnet, resnet20, resnet32
-from bayesieve.nets.vgg import vgg
 
 SMALL_VGG = ((8, 8), (16,))
 

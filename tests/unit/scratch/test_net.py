@@ -198,7 +198,9 @@ def test_a_penalty_is_told_apart_from_the_loss():
     assert evaluation.loss == plain.evaluate(X, Y).loss
     expected = 0.05 * sum(np.square(weight).sum() for weight in net.weights)
     assert evaluation.penalty == pytest.approx(expected, rel=1e-5)
-    assert net.value_and_grad(X, Y)[0] == pytest.approx(evaluation.loss + evaluation.penalty, rel=1e-6)
+    assert net.value_and_grad(X, Y)[0] == pytest.approx(
+        evaluation.loss + evaluation.penalty, rel=1e-6
+    )
 
 
 def test_divergence_is_reported():

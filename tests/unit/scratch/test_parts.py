@@ -161,7 +161,9 @@ def test_glorot_has_the_width_and_variance_of_its_formula():
     assert not bias.any()
 
 
-@pytest.mark.parametrize(("initialiser", "std"), [(Random(0.3), 0.3 / np.sqrt(3)), (Gaussian(0.2), 0.2)])
+@pytest.mark.parametrize(
+    ("initialiser", "std"), [(Random(0.3), 0.3 / np.sqrt(3)), (Gaussian(0.2), 0.2)]
+)
 def test_random_starts_draw_weights_and_biases(initialiser, std):
     weight, bias = np.empty((300, 200)), np.empty(5000)
     initialiser.fill(weight, bias, RNG(0))

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
 from bayesieve.core.layout import Roles
-from bayesieve.nets.lenet import lenet5, lenet5_caffe, lenet_300_100
+from bayesieve.nets.convnets import lenet5, lenet5_caffe, lenet_300_100
 from bayesieve.sieve.groups import dead_unit_closure, units_of
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from bayesieve.checks import check_fraction, check_positive
 from bayesieve.core.batch import ExamplesLike
-from bayesieve.data.pixels import PixelScale
+from bayesieve.data.preprocessing import PixelScale
 from bayesieve.engines import Engine
 from bayesieve.sieve.scores import ScoreName
 from bayesieve.training.schedule import Schedule

@@ -14,8 +14,7 @@ from bayesieve.core.network import Network
 from bayesieve.core.precision import Precision
 from bayesieve.core.problem import Problem
 from bayesieve.data import DataSet, Examples, load_data
-from bayesieve.data.pixels import PixelScale
-from bayesieve.data.preprocessing import centred
+from bayesieve.data.preprocessing import PixelScale, centred
 from bayesieve.errors import DivergedError, UnsupportedModelError, UsageError
 from bayesieve.runs.build import (
     build_augment,

@@ -1,25 +1,31 @@
-"""The LeNets of the pruning literature, for images of shape (channels, height, width).
+"""Convolutional networks of the pruning literature, for images of shape (channels, height, width).
 
-- `lenet_300_100`: the fully connected one, with ReLU as in the pruning papers.
+- `lenet_300_100`: the fully connected LeNet, with ReLU as in the pruning papers.
 - `lenet5`: LeCun, Bottou, Bengio and Haffner (1998), "Gradient-based learning applied to document
   recognition", section II.B: tanh and average pooling.
 - `lenet5_wide`: the same with three times the maps, for 32x32 colour images: Marković, Friston and
   Kiebel (2024).
 - `lenet5_caffe`: the variant shipped with Caffe, wider, with max pooling and ReLUs.
+- `conv2_fc2`: 2-Conv-2-FC of [Deng], trained without augmentation; the paper rounds its size to
+  670K.
+- `conv2_bn_fc3`: 2-Conv-BN-3-FC of [Deng], trained with augmentation, 490K.
+- `vgg`: VGG-like with BatchNorm for small images: [Simonyan], column D, with one linear layer as
+  head, as usual for 32x32 images.
 
 Departures of `lenet5` from 1998: the first convolution is padded by 2, so that 28x28 images take
 the place of 32x32 ones; pooling has no trainable coefficients; every map of the second convolution
 sees all six maps of the first; tanh is not rescaled; the output is linear. `lenet5_caffe` rounds
-pooled sizes down where Caffe rounds up (28x28 images have nothing to round).
+pooled sizes down where Caffe rounds up (28x28 images have nothing to round). Layer sizes of the
+networks of [Deng] are those of the authors' public code; the paper's sparse layer is "fc1".
 """
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from itertools import count
 
 from torch import nn
 
-from bayesieve.nets._sizes import check_sizes
-from bayesieve.nets.mlp import mlp
+from bayesieve.nets.mlp import check_counts, check_sizes, mlp
 
 _KERNEL = 5  # every convolution of both networks
 _POOL = 2
@@ -154,3 +160,128 @@ def _side_after(side: int, stages: tuple[_Stage, ...]) -> int:
         side = max(0, side + 2 * padding - _KERNEL + 1)
         side = side // _POOL if pooled else side
     return side
+
+
+def conv2_fc2(input_shape: tuple[int, ...], n_outputs: int, dropout: float = 0.0) -> nn.Sequential:
+    """Build two padded 5x5 convolutions of 32 and 64 maps, max pooling, then 200 units.
+
+    Args:
+        input_shape: (channels, height, width).
+        n_outputs: number of classes.
+        dropout: probability of dropping an input of "fc1" (the paper's Dropout baseline: 0.5).
+
+    Example:
+        >>> net = conv2_fc2((1, 28, 28), 10)
+        >>> sum(p.numel() for p in net.parameters())
+        681506
+    """
+    channels, height, width = _image("conv2_fc2", input_shape, n_outputs)
+    height, width = height // _POOL // _POOL, width // _POOL // _POOL
+    _check_left("conv2_fc2", input_shape, height, width)
+    layers: OrderedDict[str, nn.Module] = OrderedDict(
+        conv1=nn.Conv2d(channels, 32, 5, padding=2),
+        act1=nn.ReLU(),
+        pool1=nn.MaxPool2d(_POOL),
+        conv2=nn.Conv2d(32, 64, 5, padding=2),
+        act2=nn.ReLU(),
+        pool2=nn.MaxPool2d(_POOL),
+        flatten=nn.Flatten(),
+    )
+    if dropout:
+        layers["drop"] = nn.Dropout(dropout)
+    layers["fc1"] = nn.Linear(64 * height * width, 200)
+    layers["act3"] = nn.ReLU()
+    layers["out"] = nn.Linear(200, n_outputs)
+    return nn.Sequential(layers)
+
+
+def conv2_bn_fc3(input_shape: tuple[int, ...], n_outputs: int) -> nn.Sequential:
+    """Build 4x4 convolutions of 64 maps, then 256 and 64 units, with BatchNorm and Dropout.
+
+    BatchNorm stands before the first convolution and after the 64 units; Dropout of 0.1 and 0.3
+    after each pooling.
+
+    Example:
+        >>> net = conv2_bn_fc3((1, 28, 28), 10)
+        >>> sum(p.numel() for p in net.parameters())
+        493772
+    """
+    channels, height, width = _image("conv2_bn_fc3", input_shape, n_outputs)
+    height, width = (((side + 1) // _POOL - 3) // _POOL for side in (height, width))
+    _check_left("conv2_bn_fc3", input_shape, height, width)
+    return nn.Sequential(
+        OrderedDict(
+            norm0=nn.BatchNorm2d(channels),
+            conv1=nn.Conv2d(channels, 64, 4, padding=2),
+            act1=nn.ReLU(),
+            pool1=nn.MaxPool2d(_POOL),
+            drop1=nn.Dropout(0.1),
+            conv2=nn.Conv2d(64, 64, 4),
+            act2=nn.ReLU(),
+            pool2=nn.MaxPool2d(_POOL),
+            drop2=nn.Dropout(0.3),
+            flatten=nn.Flatten(),
+            fc1=nn.Linear(64 * height * width, 256),
+            act3=nn.ReLU(),
+            fc2=nn.Linear(256, 64),
+            norm4=nn.BatchNorm1d(64),
+            act4=nn.ReLU(),
+            out=nn.Linear(64, n_outputs),
+        )
+    )
+
+
+def _image(who: str, input_shape: tuple[int, ...], n_outputs: int) -> tuple[int, int, int]:
+    check_sizes(who, input_shape, n_outputs)
+    if len(input_shape) != 3:
+        raise ValueError(
+            f"{who}: input_shape must be (channels, height, width), got {input_shape}."
+        )
+    channels, height, width = input_shape
+    return channels, height, width
+
+
+def _check_left(who: str, input_shape: tuple[int, ...], height: int, width: int) -> None:
+    if height < 1 or width < 1:
+        raise ValueError(f"{who}: nothing is left of images of {input_shape} after pooling.")
+
+
+_VGG16 = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
+
+
+def vgg(
+    input_shape: tuple[int, ...], n_outputs: int, stages: Sequence[Sequence[int]] = _VGG16
+) -> nn.Sequential:
+    """Build stages of 3x3 convolutions with BatchNorm, each followed by max pooling.
+
+    Args:
+        input_shape: (channels, height, width); each stage halves height and width.
+        n_outputs: number of outputs.
+        stages: maps of each convolution, stage by stage.
+
+    Example:
+        >>> net = vgg((3, 32, 32), 10)
+        >>> sum(p.numel() for p in net.parameters())
+        14724042
+    """
+    check_sizes("vgg", input_shape, n_outputs)
+    if len(input_shape) != 3:
+        raise ValueError(f"vgg: input_shape must be (channels, height, width), got {input_shape}.")
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    n_inputs, height, width = input_shape
+    for i, stage in enumerate(stages, start=1):
+        check_counts("vgg", stages=tuple(stage))
+        for j, n_maps in enumerate(stage, start=1):
+            layers[f"conv{i}_{j}"] = nn.Conv2d(n_inputs, n_maps, 3, padding=1, bias=False)
+            layers[f"norm{i}_{j}"] = nn.BatchNorm2d(n_maps)
+            layers[f"act{i}_{j}"] = nn.ReLU()
+            n_inputs = n_maps
+        layers[f"pool{i}"] = nn.MaxPool2d(2)
+        height, width = height // 2, width // 2
+    if height < 1 or width < 1:
+        raise ValueError(
+            f"vgg: images of {input_shape} are too small for {len(stages)} stages; give fewer."
+        )
+    layers["flatten"] = nn.Flatten()
+    layers["out"] = nn.Linear(n_inputs * height * width, n_outputs)
+    return nn.Sequential(layers)

@@ -1,0 +1,378 @@
+"""Image sets known by name: digits, MNIST and Fashion-MNIST (IDX files), CIFAR-10 and CIFAR-100.
+
+An IDX file, plain or gzip, is 0, 0, type code, number of axes, then one big-endian 32-bit size per
+axis, then the entries in row-major order. Byte offsets in messages count in the unpacked content.
+
+A CIFAR record is the label byte (CIFAR-100: coarse, then fine label) and 3072 bytes of pixels, the
+red plane first. CIFAR-10 may also be a copy as images. Pixels are standardised channel by channel
+on the training images.
+"""
+
+import gzip
+import math
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bayesieve.data.examples import DataSet, Examples
+from bayesieve.data.files import MAX_BYTES, is_tar, iterate_files, missing_set, read_up_to
+from bayesieve.data.images import decode_images, load_images
+from bayesieve.data.preprocessing import channel_statistics, image_recipe, prepare_images
+from bayesieve.errors import DataError
+
+PIXEL_STD = 126 / 255  # pixels 0..255 are divided by 126, as in [Blundell] and [Saha]
+DIGITS = tuple(str(digit) for digit in range(10))
+GARMENTS = (
+    "T-shirt/top",
+    "trouser",
+    "pullover",
+    "dress",
+    "coat",
+    "sandal",
+    "shirt",
+    "sneaker",
+    "bag",
+    "ankle boot",
+)
+TITLES = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}
+_PARTS = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+_DEFLATE_LIMIT = 1032  # no deflate stream unpacks to more than this many times its size
+
+
+def read_idx(path: Path, n_axes: int) -> NDArray[np.uint8]:
+    """Read an IDX file of unsigned bytes with `n_axes` axes.
+
+    Args:
+        path: the file; gzip is recognised by its first two bytes.
+        n_axes: 3 for images, 1 for labels.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "labels"
+        >>> _ = path.write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 2, 1]))
+        >>> read_idx(path, n_axes=1).tolist()
+        [7, 2, 1]
+    """
+    try:
+        with path.open("rb") as raw:
+            packed = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            if packed:
+                with gzip.GzipFile(fileobj=raw) as file:
+                    return _parse(path, file, n_axes, packed=True)  # type: ignore[arg-type]
+            return _parse(path, raw, n_axes, packed=False)
+    except OSError as error:
+        raise DataError(f"idx: {path} must be readable: {error}. Fetch it again.") from error
+
+
+def _parse(path: Path, file: BinaryIO, n_axes: int, *, packed: bool) -> NDArray[np.uint8]:
+    start = _read(path, file, 4, at=0)
+    if start[:3] != b"\x00\x00\x08" or start[3:4] != bytes([n_axes]):
+        raise DataError(
+            f"idx: {path} must begin with 00 00 08 {n_axes:02x} (unsigned bytes, {n_axes} axes), "
+            f"got {start.hex(' ') or 'nothing'} at byte offset 0. Is it the right file?"
+        )
+    header = _read(path, file, 4 * n_axes, at=4)
+    if len(header) < 4 * n_axes:
+        raise _truncated(path, 4 + len(header), 4 + 4 * n_axes)
+    sizes = struct.unpack(f">{n_axes}I", header)
+    first, wanted = 4 + 4 * n_axes, math.prod(sizes)
+    file_size = path.stat().st_size
+    possible = file_size * _DEFLATE_LIMIT if packed else file_size - first
+    if wanted > min(possible, MAX_BYTES):
+        raise DataError(
+            f"idx: {path} declares {'x'.join(map(str, sizes))} entries at byte offset 4, more than "
+            f"its {file_size} bytes can hold. The file is damaged: fetch it again."
+        )
+    data = _read(path, file, wanted + 1, at=first)
+    if len(data) < wanted:
+        raise _truncated(path, first + len(data), first + wanted)
+    if len(data) > wanted:
+        raise DataError(
+            f"idx: {path} must end at byte offset {first + wanted}, but more data follow. "
+            "The file is damaged: fetch it again."
+        )
+    return np.frombuffer(data, dtype=np.uint8).reshape(sizes)
+
+
+def _read(path: Path, file: BinaryIO, n_bytes: int, *, at: int) -> bytes:
+    try:
+        return read_up_to(file, n_bytes)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(
+            f"idx: {path} is damaged after byte offset {max(at, file.tell())} of its unpacked "
+            f"content: {error}. Fetch it again."
+        ) from error
+
+
+def _truncated(path: Path, end: int, wanted: int) -> DataError:
+    return DataError(
+        f"idx: {path} must hold {wanted} bytes by its own header, but ends at byte offset {end}. "
+        "The file is truncated: fetch it again."
+    )
+
+
+def find_idx(folder: Path) -> tuple[Path, Path, Path, Path] | None:
+    """Find the four files of an MNIST-like set, plain or .gz; None unless all are there.
+
+    Example:
+        >>> find_idx(Path("no-such-folder")) is None
+        True
+    """
+    found = []
+    for part in _PARTS:
+        names = [f"{part}-ubyte", f"{part.replace('-idx', '.idx')}-ubyte"]
+        options = [folder / f"{name}{end}" for name in names for end in ("", ".gz")]
+        found.extend([path for path in options if path.is_file()][:1])
+    return (found[0], found[1], found[2], found[3]) if len(found) == 4 else None
+
+
+def load_idx(name: str, root: Path) -> DataSet:
+    """Load `mnist` or `fashion-mnist` from root/<name>; inputs are (N, 1, 28, 28), pixel / 126.
+
+    Example:
+        >>> data = load_idx("mnist", data_root())  # doctest: +SKIP
+        >>> len(data.train), len(data.test)  # doctest: +SKIP
+        (60000, 10000)
+    """
+    paths = find_idx(root / name)
+    if paths is None:
+        raise missing_set(name, root / name)
+    classes = GARMENTS if name == "fashion-mnist" else DIGITS
+    train_pixels, train_labels = _read_pair(paths[0], paths[1], len(classes))
+    test_pixels, test_labels = _read_pair(paths[2], paths[3], len(classes))
+    if train_pixels.shape[1:] != test_pixels.shape[1:]:
+        raise DataError(
+            f"{name}: images of {paths[2]} must be {train_pixels.shape[1:]} pixels like those of "
+            f"{paths[0]}, got {test_pixels.shape[1:]}. Fetch the set again."
+        )
+    recipe = image_recipe((1, *train_pixels.shape[1:]), [0.0], [PIXEL_STD])
+    train = Examples(prepare_images(train_pixels, recipe), torch.from_numpy(train_labels))
+    test = Examples(prepare_images(test_pixels, recipe), torch.from_numpy(test_labels))
+    return DataSet(TITLES[name], train, test, "classification", classes, preprocessing=recipe)
+
+
+def _read_pair(
+    image_path: Path, label_path: Path, n_classes: int
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    images, labels = read_idx(image_path, n_axes=3), read_idx(label_path, n_axes=1)
+    if len(labels) != len(images) or not len(labels):
+        raise DataError(
+            f"idx: {label_path} must have one label per image of {image_path}, got {len(labels)} "
+            f"labels for {len(images)} images. Fetch both files again."
+        )
+    wrong = np.flatnonzero(labels >= n_classes)
+    if len(wrong):
+        raise DataError(
+            f"idx: labels of {label_path} must be 0 to {n_classes - 1}, got {labels[wrong[0]]} "
+            f"at byte offset {8 + wrong[0]}. The file is damaged: fetch it again."
+        )
+    return images, labels.astype(np.int64)
+
+
+_PIXELS = 3 * 32 * 32
+_MAX_FILE_BYTES = 1 << 28
+
+
+@dataclass(frozen=True)
+class CifarLayout:
+    """Names and record format of one of the two sets."""
+
+    title: str
+    folder: str
+    archive: str
+    train: tuple[str, ...]
+    test: str
+    class_file: str
+    n_label_bytes: int
+    n_classes: int
+
+
+LAYOUTS = {
+    "cifar10": CifarLayout(
+        "CIFAR-10",
+        "cifar-10-batches-bin",
+        "cifar-10-binary.tar.gz",
+        tuple(f"data_batch_{k}.bin" for k in range(1, 6)),
+        "test_batch.bin",
+        "batches.meta.txt",
+        1,
+        10,
+    ),
+    "cifar100": CifarLayout(
+        "CIFAR-100",
+        "cifar-100-binary",
+        "cifar-100-binary.tar.gz",
+        ("train.bin",),
+        "test.bin",
+        "fine_label_names.txt",
+        2,
+        100,
+    ),
+}
+CIFAR10_CLASSES = (
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+)
+
+
+def find_cifar(name: str, root: Path) -> Path | None:
+    """Find the folder or archive to read: official files first, image copies last.
+
+    Example:
+        >>> find_cifar("cifar10", Path("no-such-folder")) is None
+        True
+    """
+    layout, home = LAYOUTS[name], root / name
+    for folder in (home / layout.folder, home, root / layout.folder):
+        if (folder / layout.test).is_file():
+            return folder
+    for archive in (home / layout.archive, root / layout.archive):
+        if archive.is_file():
+            return archive
+    if name != "cifar10" or not home.is_dir():
+        return None
+    if (home / "train").is_dir():
+        return home
+    return next((path for path in sorted(home.iterdir()) if is_tar(path)), None)
+
+
+def load_cifar(name: str, root: Path) -> DataSet:
+    """Load `cifar10` or `cifar100` from below `root`; inputs are (N, 3, 32, 32), standardised.
+
+    A JPEG copy is lossy and says so in its name: "CIFAR-10 (JPEG copy)".
+
+    Example:
+        >>> data = load_cifar("cifar10", data_root())  # doctest: +SKIP
+        >>> data.name, len(data.train)  # doctest: +SKIP
+        ('CIFAR-10 (JPEG copy)', 50000)
+    """
+    source = find_cifar(name, root)
+    if source is None:
+        raise missing_set(name, root / name)
+    layout = LAYOUTS[name]
+    if source.name == layout.archive or (source / layout.test).is_file():
+        return _load_binary(source, layout)
+    return _load_copy(source, layout)
+
+
+def _load_binary(source: Path, layout: CifarLayout) -> DataSet:
+    names = (*layout.train, layout.test)
+    files = dict[str, bytes]()
+    for path, content in iterate_files(
+        source, lambda p: p.split("/")[-1] in (*names, layout.class_file), _MAX_FILE_BYTES
+    ):
+        files[path.split("/")[-1]] = content
+    absent = [name for name in names if name not in files]
+    if absent:
+        raise DataError(
+            f"{layout.title}: {source} must hold {', '.join(names)}; {', '.join(absent)} not "
+            "found. Fetch the set again."
+        )
+    batches = [_records(source, name, files[name], layout) for name in names]
+    sizes = {len(labels) for _, labels in batches[:-1]}
+    if len(sizes) > 1:
+        raise DataError(
+            f"{layout.title}: training batches of {source} must be equally long, got "
+            f"{sorted(sizes)} records. One is truncated: fetch the set again."
+        )
+    train_pixels = np.concatenate([pixels for pixels, _ in batches[:-1]])
+    train_labels = np.concatenate([labels for _, labels in batches[:-1]])
+    mean, std = channel_statistics(train_pixels)
+    recipe = image_recipe((3, 32, 32), mean, std)
+    test_pixels, test_labels = batches[-1]
+    train = Examples(prepare_images(train_pixels, recipe), torch.from_numpy(train_labels))
+    test = Examples(prepare_images(test_pixels, recipe), torch.from_numpy(test_labels))
+    classes = _class_names(source, files.get(layout.class_file), layout)
+    return DataSet(layout.title, train, test, "classification", classes, preprocessing=recipe)
+
+
+def _records(
+    source: Path, name: str, content: bytes, layout: CifarLayout
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    size = layout.n_label_bytes + _PIXELS
+    n_records, left_over = divmod(len(content), size)
+    if left_over or not n_records:
+        raise DataError(
+            f"{layout.title}: {name} in {source} must hold whole records of {size} bytes, but "
+            f"the one at byte offset {n_records * size} has only {left_over}. The file is "
+            "truncated: fetch the set again."
+        )
+    records = np.frombuffer(content, dtype=np.uint8).reshape(n_records, size)
+    labels = records[:, layout.n_label_bytes - 1]
+    wrong = np.flatnonzero(labels >= layout.n_classes)
+    if len(wrong):
+        offset = wrong[0] * size + layout.n_label_bytes - 1
+        raise DataError(
+            f"{layout.title}: labels must be 0 to {layout.n_classes - 1}, got "
+            f"{labels[wrong[0]]} at byte offset {offset} of {name} in {source}. The file is "
+            "damaged: fetch the set again."
+        )
+    planes = records[:, layout.n_label_bytes :].reshape(n_records, 3, 32, 32)
+    return np.moveaxis(planes, 1, -1), labels.astype(np.int64)
+
+
+def _class_names(source: Path, content: bytes | None, layout: CifarLayout) -> tuple[str, ...]:
+    if content is not None:
+        names = tuple(content.decode("utf-8", errors="replace").split())
+    elif layout.n_classes == 10:
+        names = CIFAR10_CLASSES
+    else:
+        names = tuple(str(label) for label in range(layout.n_classes))
+    if len(names) != layout.n_classes:
+        raise DataError(
+            f"{layout.title}: {layout.class_file} in {source} must name {layout.n_classes} "
+            f"classes, got {len(names)}. Fetch the set again, or remove the file."
+        )
+    return names
+
+
+def _load_copy(source: Path, layout: CifarLayout) -> DataSet:
+    decoded = decode_images(source)
+    shape = decoded.pixels.shape[1:]
+    if shape != (32, 32, 3) or decoded.classes != CIFAR10_CLASSES:
+        raise DataError(
+            f"{layout.title}: {source} must hold 32x32 colour images of the ten classes, got "
+            f"shape {shape} and classes {', '.join(decoded.classes)}. For other images use "
+            f"images:{source}."
+        )
+    if not decoded.for_test.any():
+        raise DataError(f"{layout.title}: {source} must hold a test folder, found none.")
+    title = f"{layout.title} (JPEG copy)" if decoded.lossy else layout.title
+    return load_images(source, name=title, decoded=decoded)
+
+
+def load_digits() -> DataSet:
+    """Load the digits as (N, 1, 8, 8) inputs in [0, 1]; every fifth one of a class is for testing.
+
+    Example:
+        >>> data = load_digits()
+        >>> len(data.train), len(data.test), data.input_shape
+        (1433, 364, (1, 8, 8))
+    """
+    from sklearn.datasets import load_digits as load_bundled
+
+    bundle = load_bundled()
+    labels = np.asarray(bundle.target, dtype=np.int64)
+    for_test = np.zeros(len(labels), dtype=bool)
+    for label in range(10):
+        for_test[np.flatnonzero(labels == label)[::5]] = True
+    recipe = image_recipe((1, 8, 8), [0.0], [1.0], scale=16.0)
+    x, y = prepare_images(np.asarray(bundle.images), recipe), torch.from_numpy(labels)
+    train, test = (Examples(x[mask], y[mask]) for mask in (~for_test, for_test))
+    classes = tuple(str(digit) for digit in range(10))
+    return DataSet("digits", train, test, "classification", classes, preprocessing=recipe)
