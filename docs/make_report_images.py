@@ -20,8 +20,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from bayesieve.runs.folder import RunFolder
-from bayesieve.runs.page import write_page
+from bayesieve.runs import report
 
 IMAGES = Path(__file__).parent / "images"
 SEVEN = [[(0.26, 0.18), (0.74, 0.18), (0.62, 0.45), (0.45, 0.86)]]
@@ -118,10 +117,9 @@ def main() -> None:
     options = parser.parse_args()
     program = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-    before = None if options.before is None else RunFolder(options.before)
     with tempfile.TemporaryDirectory() as scratch, sync_playwright() as driver:
         path = Path(scratch) / "report.html"
-        write_page([RunFolder(options.run)], path, device="cpu", before=before)
+        report([options.run], path, device="cpu", before=options.before)
         browser = driver.chromium.launch(executable_path=program, args=arguments)
         (of_demo if options.what == "demo" else of_readme)(browser, path)
         browser.close()

@@ -8,8 +8,7 @@ import torch
 
 from bayesieve.assess.robustness import Attacked, fgsm_curve
 from bayesieve.data.preprocessing import PixelScale
-from bayesieve.runs.folder import RunFolder
-from bayesieve.runs.run import load_run
+from bayesieve.runs import load
 from commands import as_json, ok, refused
 
 TRAIN = ("train", "--device", "cpu", "--no-figures", "--epochs", "3")
@@ -51,7 +50,7 @@ def test_curves_begin_with_untouched_images_and_fall(run):
 def test_numbers_are_those_of_the_library_in_pixels(run):
     result = as_json("attack", run, "--fgsm", "0.2", "--examples", "50", "--device", "cpu",
                      "--no-figures")  # fmt: skip
-    own = load_run(RunFolder(run), device="cpu")
+    own = load(run, device="cpu")
     scale = PixelScale.of(own.data.preprocessing)
     x, y = own.data.test.x[:50], own.data.test.y[:50]
     attacked = Attacked(own.model, 32, scale=scale)

@@ -10,11 +10,10 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
+from bayesieve import runs as bs_runs
 from bayesieve.assess.predict import predict
 from bayesieve.data import load_data
 from bayesieve.deliver.bundle import load, read_bundle
-from bayesieve.runs.folder import RunFolder
-from bayesieve.runs.run import load_run
 from commands import as_json, ok, refused
 
 TINY = ["--net", "mlp:16", "--device", "cpu", "--no-figures"]
@@ -84,7 +83,7 @@ def test_help_has_an_example_and_json(command):
 
 
 def test_compact_writes_a_bundle_that_loads(runs):
-    run = load_run(RunFolder(runs / "b"), device="cpu")
+    run = bs_runs.load(runs / "b", device="cpu")
     x = run.data.test.x
     small, masked = load(runs / "c"), run.model.to_module()
     with torch.no_grad():
@@ -237,7 +236,7 @@ def test_masked_models_need_a_flag(runs, tmp_path):
     done = ok("export", runs / "b", "--to", "bundle", "--masked-ok", "--out", tmp_path / "m")
     assert "as large and as slow" in done.stderr
     x = load_data("digits").test.x
-    reference = load_run(RunFolder(runs / "b"), device="cpu").model.to_module()
+    reference = bs_runs.load(runs / "b", device="cpu").model.to_module()
     with torch.no_grad():
         torch.testing.assert_close(load(tmp_path / "m")(x), reference(x), rtol=0, atol=0)
     ok("export", runs / "a", "--to", "bundle", "--masked-ok", "--out", tmp_path / "dense")
@@ -268,7 +267,7 @@ def test_predictions_are_those_of_the_library(runs, images, tmp_path):
     rows = rows_of(out)
     assert list(rows[0]) == ["row", "class", "probability", "entropy", "aleatoric", "epistemic"]
     assert [row["row"] for row in rows] == [str(i) for i in range(1, 13)]
-    run = load_run(RunFolder(runs / "b"), device="cpu")
+    run = bs_runs.load(runs / "b", device="cpu")
     found = predict(run.model, run.data.test.x[:12], n_samples=8)
     assert [int(row["class"]) for row in rows] == found.label.tolist()
     for name in ("entropy", "aleatoric", "epistemic"):
@@ -300,7 +299,7 @@ def test_a_regression_is_predicted_in_its_own_unit(table, tmp_path):
     error = (numbers(rows, "mean") - truth).square().mean().sqrt()
     assert error < 0.5 * truth.std()
     assert (numbers(rows, "std") > numbers(rows, "epistemic")).all()
-    run = load_run(RunFolder(table / "b"), device="cpu")
+    run = bs_runs.load(table / "b", device="cpu")
     found = predict(run.model, run.data.test.x, n_samples=16)
     mean = run.data.test.in_target_unit(found.mean[:, 0]).double().sort().values
     own = numbers(rows, "mean")

@@ -14,9 +14,9 @@ from bayesieve.nets import lenet_300_100, mlp
 from bayesieve.report.curve import further_masks
 from bayesieve.report.embed import embed
 from bayesieve.report.source import Limits, Source
+from bayesieve.runs import load
 from bayesieve.runs.folder import RunFolder
-from bayesieve.runs.page import BEFORE, read_source, write_run_page
-from bayesieve.runs.run import load_run
+from bayesieve.runs.page import BEFORE, keep_before, read_source, report
 from commands import as_json, ok, refused
 from reports import node
 
@@ -167,8 +167,9 @@ def test_the_cut_that_the_page_names_is_the_one_it_shows(dense, tmp_path):
 
 
 def test_a_network_to_compare_with_is_kept_beside_the_run(pruned):
-    run = load_run(RunFolder(pruned), device="cpu")
-    page = write_run_page(RunFolder(pruned), before=run.model.posterior)
+    run = load(pruned, device="cpu")
+    keep_before(RunFolder(pruned), run.model.posterior)
+    page = report([pruned])
     assert page["report"] == str(pruned / "report.html")
     source = read_source(RunFolder(pruned), "cpu")
     assert source.before_name == "dense"

@@ -5,9 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
+from bayesieve import runs
 from bayesieve.cli.console import JsonFlag, note, print_json, print_quality, print_table
-from bayesieve.errors import UsageError
-from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.text import as_bytes
 
 EXAMPLE = "Example: bayesieve compact runs/b --out runs/c"
@@ -27,14 +26,7 @@ def compact(
     json: JsonFlag = False,
 ) -> None:
     """Remove what pruning left without effect, and write a bundle that others can load."""
-    if out.resolve() == run.resolve():
-        raise UsageError("--out must differ from the run that is compacted.")
-    from bayesieve.runs.bundles import check_out
-
-    check_out(out, force=force)
-    from bayesieve.runs.bundle import compact_run
-
-    result = compact_run(RunFolder(run), out, posterior=posterior, force=force)
+    result = runs.compact(run, out, posterior=posterior, force=force)
     if json:
         print_json(result)
     else:

@@ -1,10 +1,11 @@
 """`bayesieve compare`: all engines on one network and data set under one budget."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any
 
 import typer
 
+from bayesieve import runs
 from bayesieve.cli.console import (
     FiguresFlag,
     JsonFlag,
@@ -12,12 +13,8 @@ from bayesieve.cli.console import (
     print_json,
     print_table,
 )
-from bayesieve.errors import UsageError
 
 EXAMPLE = "Example: bayesieve compare --data digits --epochs 20 --out runs/compare"
-Name = TypeVar("Name", bound=str)
-_MODES: tuple[Literal["auto", "on", "off"], ...] = ("auto", "on", "off")
-_PRECISIONS: tuple[Literal["float32", "bf16"], ...] = ("float32", "bf16")
 
 
 def compare(
@@ -94,67 +91,39 @@ def compare(
     json: JsonFlag = False,
 ) -> None:
     """Train and score every method with the same number of gradients; rank them honestly."""
-    if (out / "compare.json").exists() and not force:
-        raise UsageError(f"{out} holds a comparison already; give --force or another --out.")
-    if (data is None) == (not parts):
-        raise UsageError("give --data to train, or the folders of comparisons to join.")
-    if data is None:
-        from bayesieve.runs.comparison.join import join
-
-        _say(join(parts or [], out, figures=figures), out, json=json)
-        return
-    from bayesieve.runs.comparison.run import Wanted, run_comparison
-
-    wanted = Wanted(
+    result = runs.compare(
+        out,
+        parts,
         data=data,
         net=net,
-        methods=None if methods is None else tuple(m.strip() for m in methods.split(",")),
-        changes=tuple(changes or ()),
+        methods=methods,
+        changes=changes,
+        epochs=epochs,
+        seeds=seeds,
+        batch_size=batch_size,
+        zeros=zeros,
+        finetune=finetune,
+        samples=samples,
         outside=outside,
-        target=target,
+        attack=attack,
         n_train=n_train,
         n_test=n_test,
         held_out=held_out,
         shift=shift,
         flip=flip,
+        target=target,
         seed=seed,
         device=device,
-        compile=_choice("--compile", compile, _MODES),
-        precision=_choice("--precision", precision, _PRECISIONS),
+        compile=compile,
+        precision=precision,
+        force=force,
+        figures=figures,
+        arguments=given_arguments(),
     )
-    budget = {
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "seeds": seeds,
-        "zeros": _fractions(zeros),
-        "finetune": finetune,
-        "draws": samples,
-        "attack": attack or None,
-    }
-    command = f"bayesieve {given_arguments()}"
-    result = run_comparison(wanted, budget, out, command=command, figures=figures)
-    _say(result, out, json=json)
-
-
-def _say(result: dict[str, Any], out: Path, *, json: bool) -> None:
     if json:
         print_json(result)
     else:
         _show(result, out)
-
-
-def _choice(flag: str, text: str, known: tuple[Name, ...]) -> Name:
-    for name in known:
-        if text == name:
-            return name
-    raise UsageError(f"{flag} must be {' or '.join(known)}; got {text!r}.")
-
-
-def _fractions(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(part) for part in text.split(",") if part.strip())
-    except ValueError as error:
-        raise UsageError(f"--zeros must be numbers such as 0.9,0.98; got {text!r}.") from error
 
 
 def _show(result: dict[str, Any], out: Path) -> None:

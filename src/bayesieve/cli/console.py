@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from bayesieve.runs.text import quality_header, quality_row
+
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 FiguresFlag = Annotated[
     bool, typer.Option("--figures/--no-figures", help="Whether to draw pictures.")
@@ -87,7 +89,5 @@ def print_table(title: str, header: Row, rows: Sequence[Row], *, numbers: bool =
 
 def print_quality(title: str, rows: Mapping[str, Mapping[str, Any]]) -> None:
     """The comparison for people, one line for each named result."""
-    from bayesieve.runs.results import quality_header, quality_row
-
     task = "regression" if any("rmse" in row for row in rows.values()) else "classification"
     print_table(title, quality_header(task), [quality_row(*row) for row in rows.items()])

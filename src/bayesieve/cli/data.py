@@ -22,30 +22,31 @@ def list_sets(json: JsonFlag = False) -> None:
     """List the data sets known by name, and whether they are on this machine."""
     from bayesieve.data import data_root, list_data
 
-    found = list_data()
+    sets = list_data()
     if json:
-        print_json({"root": str(data_root()), "sets": [_plain(info) for info in found]})
+        print_json({"root": str(data_root()), "sets": [_plain(info) for info in sets]})
         return
-    rows = [(info.name, info.description, "yes" if info.found else "no") for info in found]
+    rows = [(info.name, info.description, "yes" if info.found else "no") for info in sets]
     print_table(f"Data sets in {data_root()}", ("name", "what it is", "here"), rows, numbers=False)
-    print("Your info: csv:PATH, parquet:PATH, npz:PATH (with --target), images:FOLDER_OR_TAR.")
+    print("Your own: csv:PATH, parquet:PATH, npz:PATH (with --target), images:FOLDER_OR_TAR.")
 
 
 @data_app.command("info", epilog="Example: bayesieve data info mnist")
 def info(name: Name, json: JsonFlag = False) -> None:
-    """Say what a data set is, where it comes from and where it lies."""
+    """Say what a data set is, where it comes from and where it is."""
     from bayesieve.data import data_info
 
-    info = data_info(name)
+    facts = data_info(name)
     if json:
-        print_json(_plain(info))
+        print_json(_plain(facts))
         return
-    where = str(info.location or "comes with scikit-learn") if info.found else "not on this machine"
-    rows = [("what it is", info.description), ("source", info.source), ("where", where)]
-    rows += [("file", file.url) for file in info.files]
-    print_table(info.name, ("", ""), rows, numbers=False)
-    if not info.found:
-        print(f"Get it with: bayesieve data fetch {info.name}")
+    here = str(facts.location or "comes with scikit-learn")
+    where = here if facts.found else "not on this machine"
+    rows = [("what it is", facts.description), ("source", facts.source), ("where", where)]
+    rows += [("file", file.url) for file in facts.files]
+    print_table(facts.name, ("", ""), rows, numbers=False)
+    if not facts.found:
+        print(f"Get it with: bayesieve data fetch {facts.name}")
 
 
 @data_app.command("fetch", epilog="Example: bayesieve data fetch mnist")

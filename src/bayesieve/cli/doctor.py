@@ -32,14 +32,14 @@ def doctor(json: JsonFlag = False) -> None:
 
 
 def _versions() -> dict[str, str]:
-    found = {"bayesieve": __version__, "python": platform.python_version()}
-    found["system"] = platform.platform()
+    versions = {"bayesieve": __version__, "python": platform.python_version()}
+    versions["system"] = platform.platform()
     for name in _PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+            versions[name] = "not installed"
+    return versions
 
 
 def _devices() -> dict[str, Any]:

@@ -5,14 +5,13 @@ from typing import Annotated
 
 import typer
 
+from bayesieve import runs
 from bayesieve.cli.console import JsonFlag, note, print_json
-from bayesieve.errors import UsageError
 from bayesieve.runs.text import as_bytes
 
 EXAMPLE = "Example: bayesieve export runs/c --to onnx --out model.onnx"
-_KINDS = ("onnx", "pt2", "c", "bundle")
 Source = Annotated[Path, typer.Argument(help="Bundle of `compact`, or a run.", metavar="BUNDLE")]
-To = Annotated[str, typer.Option("--to", help="What to write.", metavar="|".join(_KINDS))]
+To = Annotated[str, typer.Option("--to", help="What to write.", metavar="onnx|pt2|c|bundle")]
 Out = Annotated[Path, typer.Option("--out", help="File to write; a folder for a bundle.")]
 Samples = Annotated[
     int, typer.Option(help="onnx: bake in so many posterior draws, for uncertainties.")
@@ -38,27 +37,17 @@ def export(
     json: JsonFlag = False,
 ) -> None:
     """Write a model as ONNX, torch.export, a C header or a bundle, checked against torch."""
-    if to not in _KINDS:
-        from bayesieve.checks import did_you_mean
-
-        hint = did_you_mean(to, _KINDS)
-        raise UsageError(f"--to must be one of {', '.join(_KINDS)}; got {to!r}.{hint}")
-    if samples < 0:
-        raise UsageError(f"--samples must be >= 0, got {samples}.")
-    if samples and to != "onnx":
-        raise UsageError("--samples is for --to onnx.")
-    if int8 and to != "c":
-        raise UsageError("--int8 is for --to c.")
-    if out.resolve() == source.resolve():
-        raise UsageError("--out must differ from what is exported.")
-    from bayesieve.runs.bundles import check_out, check_out_file
-
-    (check_out if to == "bundle" else check_out_file)(out, force=force)
-    from bayesieve.runs.formats import Exported, export_to, read_source
-
-    own: Exported = read_source(source, masked_ok=masked_ok)
-    result = export_to(own, to, out, n_samples=samples, seed=seed, int8=int8, force=force)
-    if own.masked:
+    result = runs.export(
+        source,
+        to,
+        out,
+        samples=samples,
+        seed=seed,
+        int8=int8,
+        masked_ok=masked_ok,
+        force=force,
+    )
+    if result["masked"]:
         note(
             "exported as it is: weights that were removed are zeros in full-size tensors, so the "
             "file is as large and as slow as before pruning. `bayesieve compact` removes them."

@@ -14,6 +14,7 @@ from bayesieve.cli.console import (
     print_table,
 )
 from bayesieve.errors import UsageError
+from bayesieve.runs.text import with_draws
 
 EXAMPLE = "Example: bayesieve fit-table house.csv --target price --report runs/price"
 TableArgument = Annotated[
@@ -97,8 +98,6 @@ def check_table(data: Path, task: str | None, missing: str) -> None:
 
 
 def _show(result: dict[str, Any]) -> None:
-    from bayesieve.runs.results import with_draws
-
     print_quality("Test rows", with_draws(result["metrics"]))
     best = sorted(result["importance"].items(), key=lambda item: -item[1])[:8]
     print_table("Importance φ", ("", ""), [(name, f"{value:.2f}") for name, value in best])

@@ -12,8 +12,7 @@ from bayesieve.core.posterior import Posterior
 from bayesieve.data import DataSet, load_data
 from bayesieve.errors import DataError
 from bayesieve.runs.build import make_plan
-from bayesieve.runs.bundle import compact_run
-from bayesieve.runs.bundles import check_out
+from bayesieve.runs.bundle import compact
 from bayesieve.runs.config import (
     DataConfig,
     EngineConfig,
@@ -23,7 +22,7 @@ from bayesieve.runs.config import (
     ScheduleConfig,
     TrainingConfig,
 )
-from bayesieve.runs.folder import RunFolder
+from bayesieve.runs.folder import RunFolder, check_out
 from bayesieve.runs.formats import export_to, read_source
 from bayesieve.runs.learn import complete, learn
 from bayesieve.select import feature_importance, importance_draws, normalised_among
@@ -59,15 +58,15 @@ def fit_and_report(
     run_folder.check_free(force=force)
     check_out(bundle, force=force)
     run_folder.clear()
-    run_folder.create(plan.config, {"command": "fit-table", "file": own.file.name})
+    run_folder.create(plan.config, "fit-table", file=own.file.name)
     run = learn(plan, run_folder, resume=False)
     metrics = complete(plan, run, run_folder, figures=figures)
     importance = _importance(plan.data, run.posterior, run_folder, figures=figures)
     if own.zeros is None:
         source = read_source(folder, masked_ok=True)
-        export_to(source, "bundle", bundle, n_samples=0, seed=0, int8=False, force=force)
+        export_to(source, "bundle", bundle, force=force)
     else:
-        compact_run(run_folder, bundle, posterior=True, force=force)
+        compact(folder, bundle, posterior=True, force=force)
     return {
         "data": str(own.file), "target": own.target, "task": plan.data.task,
         "rows": {"train": plan.problem.n_data, "test": len(plan.data.test)},

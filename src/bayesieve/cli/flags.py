@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 
-from bayesieve.runs.config import all_settings, sections
+from bayesieve.runs.config import all_settings, keyword_of, sections
 
 _PANELS = {
     "data": "Data",
@@ -18,23 +18,20 @@ _PANELS = {
     "pruning": "Pruning while training",
     "training": "Training",
 }
-Settings = dict[str, dict[str, Any]]  # section -> setting -> value, only those given
+Settings = dict[str, Any]  # keyword -> value, only those that were set
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command one flag per setting; it receives those that were set as `given`."""
-    own = inspect.signature(command).parameters
-    flags = {f"{section}__{spec.name}": (section, spec) for section, spec in all_settings()}
+    """Give a command one flag per setting; it receives those that were set as `settings`."""
+    arguments = inspect.signature(command).parameters
+    flags = {keyword_of(spec.metadata["flag"]): (section, spec) for section, spec in all_settings()}
 
     def wrapper(**values: Any) -> None:
-        given: Settings = {}
-        for key, (section, spec) in flags.items():
-            value = values.pop(key)
-            if value is not None and value != []:
-                given.setdefault(section, {})[spec.name] = value
-        command(given=given, **values)
+        settings = {key: values.pop(key) for key in flags}
+        set_ones = {key: v for key, v in settings.items() if v is not None and v != []}
+        command(settings=set_ones, **values)
 
-    parameters = [p for name, p in own.items() if name != "given"]
+    parameters = [p for name, p in arguments.items() if name != "settings"]
     parameters += [_parameter(key, *pair) for key, pair in flags.items()]
     wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     wrapper.__doc__, wrapper.__name__ = command.__doc__, command.__name__
@@ -57,8 +54,8 @@ def _parameter(key: str, section: str, spec: Field[Any]) -> inspect.Parameter:
         rich_help_panel=_PANELS[section],
         show_default=False,
     )
-    own_kind: Any = list[str] if kind is tuple else kind
-    annotation = Annotated[own_kind | None, option]
+    python_type: Any = list[str] if kind is tuple else kind
+    annotation = Annotated[python_type | None, option]
     return inspect.Parameter(
         key, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
     )

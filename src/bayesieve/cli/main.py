@@ -1,4 +1,4 @@
-"""The entry point: commands, and what happens when one fails.
+"""The entry point: commands, and the exit codes of those that fail.
 
 Exit codes follow the kind of error. 2, the command was called wrongly: `UsageError`, ValueError and
 TypeError, which the library raises for arguments. 1, the call was right but the work failed: the
@@ -15,47 +15,31 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from bayesieve.cli.attack import EXAMPLE as ATTACK_EXAMPLE
-from bayesieve.cli.attack import attack
-from bayesieve.cli.compact import EXAMPLE as COMPACT_EXAMPLE
-from bayesieve.cli.compact import compact
-from bayesieve.cli.compare import EXAMPLE as COMPARE_EXAMPLE
-from bayesieve.cli.compare import compare
+from bayesieve.cli import (
+    attack,
+    compact,
+    compare,
+    demo,
+    doctor,
+    evaluate,
+    export,
+    fit_table,
+    predict,
+    profile,
+    prune,
+    report,
+    reproduce,
+    select,
+    sieve,
+    sweep,
+    train,
+    verify,
+    version,
+)
 from bayesieve.cli.console import remarks_shown
 from bayesieve.cli.data import data_app
-from bayesieve.cli.demo import EXAMPLE as DEMO_EXAMPLE
-from bayesieve.cli.demo import demo
-from bayesieve.cli.doctor import EXAMPLE as DOCTOR_EXAMPLE
-from bayesieve.cli.doctor import doctor
-from bayesieve.cli.evaluate import EXAMPLE as EVALUATE_EXAMPLE
-from bayesieve.cli.evaluate import evaluate
-from bayesieve.cli.export import EXAMPLE as EXPORT_EXAMPLE
-from bayesieve.cli.export import export
-from bayesieve.cli.fit_table import EXAMPLE as FIT_TABLE_EXAMPLE
-from bayesieve.cli.fit_table import fit_table
-from bayesieve.cli.predict import EXAMPLE as PREDICT_EXAMPLE
-from bayesieve.cli.predict import predict
-from bayesieve.cli.profile import EXAMPLE as PROFILE_EXAMPLE
-from bayesieve.cli.profile import profile
-from bayesieve.cli.prune import EXAMPLE as PRUNE_EXAMPLE
-from bayesieve.cli.prune import prune
-from bayesieve.cli.report import EXAMPLE as REPORT_EXAMPLE
-from bayesieve.cli.report import report
-from bayesieve.cli.reproduce import EXAMPLE as REPRODUCE_EXAMPLE
-from bayesieve.cli.reproduce import reproduce
 from bayesieve.cli.scratch import scratch_app
-from bayesieve.cli.select import EXAMPLE as SELECT_EXAMPLE
-from bayesieve.cli.select import select
-from bayesieve.cli.sieve import EXAMPLE as SIEVE_EXAMPLE
-from bayesieve.cli.sieve import sieve
-from bayesieve.cli.sweep import EXAMPLE as SWEEP_EXAMPLE
-from bayesieve.cli.sweep import sweep
-from bayesieve.cli.train import EXAMPLE as TRAIN_EXAMPLE
-from bayesieve.cli.train import train
-from bayesieve.cli.verify import EXAMPLE as VERIFY_EXAMPLE
-from bayesieve.cli.verify import verify
-from bayesieve.cli.version import EXAMPLE as VERSION_EXAMPLE
-from bayesieve.cli.version import version
+from bayesieve.cli.version import VersionFlag
 from bayesieve.errors import BayesieveError, UsageError
 
 TRACEBACK_VARIABLE = "BAYESIEVE_TRACEBACK"
@@ -66,7 +50,7 @@ class _Guarded(TyperGroup):
     """Turns the library's errors into one line and an exit code."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read what stands before the command."""
+        """Read the options before the command."""
         try:
             return super().parse_args(ctx, args)
         except _Misuse as error:
@@ -135,31 +119,25 @@ app = typer.Typer(
     help="Bayesian sparse deep learning: learn a posterior, sieve out what the data do not need.",
     epilog=f"Start with `bayesieve demo`. {TRACEBACK_VARIABLE}=1 shows where an error comes from.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command(epilog=DEMO_EXAMPLE)(demo)
-app.command(epilog=TRAIN_EXAMPLE)(train)
-app.command(epilog=PRUNE_EXAMPLE)(prune)
-app.command(epilog=SIEVE_EXAMPLE)(sieve)
-app.command(epilog=EVALUATE_EXAMPLE)(evaluate)
-app.command(epilog=ATTACK_EXAMPLE)(attack)
-app.command(epilog=COMPACT_EXAMPLE)(compact)
-app.command(epilog=VERIFY_EXAMPLE)(verify)
-app.command(epilog=EXPORT_EXAMPLE)(export)
-app.command(epilog=PREDICT_EXAMPLE)(predict)
-app.command(epilog=FIT_TABLE_EXAMPLE)(fit_table)
-app.command(epilog=SELECT_EXAMPLE)(select)
-app.command(epilog=PROFILE_EXAMPLE)(profile)
-app.command(epilog=REPORT_EXAMPLE)(report)
-app.command(epilog=COMPARE_EXAMPLE)(compare)
-app.command(epilog=SWEEP_EXAMPLE)(sweep)
-app.command(epilog=REPRODUCE_EXAMPLE)(reproduce)
+
+
+@app.callback()
+def _options(version: VersionFlag = False) -> None:
+    pass
+
+
+for _module in (
+    demo, train, prune, sieve, evaluate, attack, compact, verify, export, predict, fit_table,
+    select, profile, report, compare, sweep, reproduce,
+):  # fmt: skip
+    app.command(epilog=_module.EXAMPLE)(getattr(_module, _module.__name__.rpartition(".")[2]))
 app.add_typer(data_app, name="data")
 app.add_typer(scratch_app, name="scratch")
-app.command(epilog=DOCTOR_EXAMPLE)(doctor)
-app.command(epilog=VERSION_EXAMPLE)(version)
+app.command(epilog=doctor.EXAMPLE)(doctor.doctor)
+app.command(epilog=version.EXAMPLE)(version.version)
 
 
 def run() -> None:

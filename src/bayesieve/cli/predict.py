@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
+from bayesieve import runs
 from bayesieve.cli.console import JsonFlag, note, print_json, print_table
-from bayesieve.errors import UsageError
 
 EXAMPLE = "Example: bayesieve predict runs/c data.npz --out predictions.csv"
 ModelArgument = Annotated[Path, typer.Argument(help="Bundle folder or ONNX file.", metavar="MODEL")]
@@ -42,14 +42,9 @@ def predict(
     Raw integers (pixels) and tables are prepared as the model's training data were; images of
     floating-point numbers are taken as prepared.
     """
-    if samples < 0:
-        raise UsageError(f"--samples must be >= 0, got {samples}.")
-    from bayesieve.runs.bundles import check_out_file
-
-    check_out_file(out, force=force)
-    from bayesieve.runs.predictions import predict_file
-
-    result, rows = predict_file(model, data, out, n_samples=samples, seed=seed, prepared=prepared)
+    result, rows = runs.predict(
+        model, data, out, samples=samples, seed=seed, prepared=prepared, force=force
+    )
     if json:
         print_json(result)
         return

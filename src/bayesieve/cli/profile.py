@@ -1,16 +1,13 @@
 """`bayesieve profile`: size, work, memory and time of runs and bundles, side by side."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from bayesieve import runs
 from bayesieve.cli.console import JsonFlag, note, print_json, print_table
-from bayesieve.errors import UsageError
 from bayesieve.runs.text import as_bytes
-
-if TYPE_CHECKING:
-    from bayesieve.assess.latency import ProfileRow
 
 EXAMPLE = "Example: bayesieve profile runs/a runs/c --json"
 
@@ -28,28 +25,20 @@ def profile(
     json: JsonFlag = False,
 ) -> None:
     """Measure networks: as they are, compacted, in our runtime and in onnxruntime."""
-    if clock not in ("wall", "cpu"):
-        raise UsageError(f"--clock must be wall or cpu, got {clock!r}.")
-    if threads < 1 or rounds < 1:
-        raise UsageError(f"--threads and --rounds must be >= 1, got {threads} and {rounds}.")
-    from bayesieve.runs.timing import measure
-
-    chosen: Any = clock
-    rows, left_out = measure(folders, rounds=rounds, threads=threads, clock=chosen)
-    for reason in left_out:
+    result = runs.profile(folders, rounds=rounds, threads=threads, clock=clock)
+    for reason in result["left_out"]:
         note(reason)
     if json:
-        result: dict[str, Any] = {"clock": clock, "threads": threads, "left_out": left_out}
-        print_json({**result, "rows": [row.to_dict() for row in rows]})
+        print_json(result)
     else:
-        _show(rows, clock, threads)
+        _show(result["rows"], clock, threads)
 
 
-def _show(rows: "list[ProfileRow]", clock: str, threads: int) -> None:
+def _show(rows: list[dict[str, Any]], clock: str, threads: int) -> None:
     """One table per folder, a column for each form of its network."""
-    by_folder: dict[str, dict[str, ProfileRow]] = {}
+    by_folder: dict[str, dict[str, dict[str, Any]]] = {}
     for row in rows:
-        folder, _, form = row.name.rpartition(" ")
+        folder, _, form = row["name"].rpartition(" ")
         by_folder.setdefault(folder, {})[form] = row
     for folder, forms in by_folder.items():
         columns = [_column(row) for row in forms.values()]
@@ -60,16 +49,21 @@ def _show(rows: "list[ProfileRow]", clock: str, threads: int) -> None:
           f"{threads} {plural}")  # fmt: skip
 
 
-def _column(row: "ProfileRow") -> dict[str, str]:
+def _column(row: dict[str, Any]) -> dict[str, str]:
     counts = {
-        "parameters": row.parameters,
-        "zeros": row.zeros,
-        "units": row.units,
-        "removed units": row.removed_units,
-        "MACs": row.macs,
-        "non-zero MACs": row.nonzero_macs,
+        "parameters": row["parameters"],
+        "zeros": row["zeros"],
+        "units": row["units"],
+        "removed units": row["removed_units"],
+        "MACs": row["macs"],
+        "non-zero MACs": row["nonzero_macs"],
     }
-    sizes = {"bytes": row.bytes, "gzip": row.gzip_bytes, "peak memory": row.peak_bytes}
-    times = {f"ms, batch {n}": f"{ms:.4f}" for n, ms in row.latency_ms.items()}
+    sizes = {"bytes": row["bytes"], "gzip": row["gzip_bytes"], "peak memory": row["peak_bytes"]}
+    batch = "latency_ms_batch_"
+    times = {
+        f"ms, batch {name.removeprefix(batch)}": f"{ms:.4f}"
+        for name, ms in row.items()
+        if name.startswith(batch)
+    }
     shown = {name: "" if n is None else f"{n:,}" for name, n in counts.items()}
     return shown | {name: "" if n is None else as_bytes(n) for name, n in sizes.items()} | times

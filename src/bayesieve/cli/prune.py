@@ -1,10 +1,11 @@
 """`bayesieve prune`: from a run folder to one with a smaller model."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from bayesieve import runs
 from bayesieve.cli.console import (
     FiguresFlag,
     ForceFlag,
@@ -15,11 +16,7 @@ from bayesieve.cli.console import (
     print_quality,
 )
 from bayesieve.cli.evaluate import DeviceFlag, RunArgument
-from bayesieve.errors import UsageError
 from bayesieve.runs.folder import RunFolder
-
-if TYPE_CHECKING:
-    from bayesieve.runs.sparse import Choice
 
 EXAMPLE = "Example: bayesieve prune runs/a --zeros 0.95 --finetune 10 --out runs/b"
 
@@ -90,56 +87,34 @@ def prune(
     json: JsonFlag = False,
 ) -> None:
     """Remove weights or whole units from a run, and show what every sparsity would cost."""
-    source, target = RunFolder(run), RunFolder(out)
-    if out.resolve() == run.resolve():
-        raise UsageError("--out must differ from the run that is pruned.")
-    target.check_free(force=force)
-    from bayesieve.runs.sparse import Choice
-
-    choice = Choice(
-        zeros, threshold, _pair(n_of_m), keep_units, target_macs, target_latency, score, scope,
-        allow_empty_layers, finetune, reestimate_batchnorm,
-    )  # fmt: skip
-    result = _run(source, target, choice, device, figures=figures)
+    result = runs.prune(
+        run,
+        out,
+        zeros=zeros,
+        threshold=threshold,
+        n_of_m=n_of_m,
+        keep_units=keep_units,
+        target_macs=target_macs,
+        target_latency=target_latency,
+        score=score,
+        scope=scope,
+        allow_empty_layers=allow_empty_layers,
+        finetune=finetune,
+        reestimate_batchnorm=reestimate_batchnorm,
+        force=force,
+        device=device,
+        figures=figures,
+        arguments=given_arguments(),
+    )
     if json:
         print_json(result)
     else:
-        _show(result, target)
-
-
-def _run(
-    source: RunFolder, target: RunFolder, choice: "Choice", device: str, *, figures: bool
-) -> dict[str, Any]:
-    from bayesieve.runs.run import load_run
-    from bayesieve.runs.sparse import sieve, write_pruned
-
-    run = load_run(source, device=device)
-    pruned = sieve(run, choice)
-    record = {
-        "command": "prune",
-        "arguments": given_arguments(),
-        "source": str(source.path.absolute()),
-        "rule": choice.to_dict(),
-    }
-    return write_pruned(run, pruned, target, record, figures=figures)
-
-
-def _pair(text: str | None) -> tuple[int, int] | None:
-    if text is None:
-        return None
-    n, colon, m = text.partition(":")
-    if not (colon and n.isdecimal() and m.isdecimal()):
-        raise UsageError(f"--n-of-m must read N:M, such as 2:4, got {text!r}.")
-    return int(n), int(m)
-
-
-def _show(result: dict[str, Any], folder: RunFolder) -> None:
-    before = "dense" if result["dense"]["zeros"] == 0 else "before"
-    show_pruned({before: result["dense"], "sparse": result}, folder)
+        before = "dense" if result["dense"]["zeros"] == 0 else "before"
+        show_pruned({before: result["dense"], "sparse": result}, RunFolder(out))
 
 
 def show_pruned(rows: dict[str, dict[str, Any]], folder: RunFolder) -> None:
-    """Print what pruning did, and where its files are."""
+    """Print the numbers before and after pruning, and where the files are."""
     print_quality("Test set, mean weights", rows)
     note(f"error against sparsity: {folder.path / 'curve.json'}")
     print(folder.to_read)

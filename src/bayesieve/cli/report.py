@@ -1,14 +1,13 @@
 """`bayesieve report`: one page with the pictures, the numbers and the network of a run."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from bayesieve import runs as _runs
 from bayesieve.cli.console import JsonFlag, note, print_json
 from bayesieve.cli.evaluate import DeviceFlag
-from bayesieve.errors import UsageError
-from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.text import as_bytes
 
 EXAMPLE = "Example: bayesieve report runs/a runs/b -o report.html"
@@ -49,12 +48,16 @@ def report(
     json: JsonFlag = False,
 ) -> None:
     """Write a self-contained HTML page: curves, calibration, examples, and the network to try."""
-    if out is None and len(runs) > 1:
-        raise UsageError("give the page of several runs a place: -o report.html.")
-    target = out or runs[0] / "report.html"
-    if target.is_dir():
-        raise UsageError(f"--out {target} is a folder; give a file such as {target}/report.html.")
-    result = _write(runs, target, before, points, test_examples, card, data, device)
+    result = _runs.report(
+        runs,
+        out,
+        before=before,
+        points=points,
+        test_examples=test_examples,
+        card=card,
+        data=data,
+        device=device,
+    )
     if json:
         print_json(result)
         return
@@ -65,28 +68,5 @@ def report(
     for path in (card, data):
         if path is not None:
             print(path)
-    print(f"{target} ({as_bytes(result['bytes'])}): open it in a browser, it needs no network")
-
-
-def _write(
-    runs: list[Path],
-    out: Path,
-    before: Path | None,
-    points: int,
-    n_test: int | None,
-    card: Path | None,
-    data: Path | None,
-    device: str,
-) -> dict[str, Any]:
-    from bayesieve.report.source import Limits
-    from bayesieve.runs.page import write_page
-
-    folders = [RunFolder(run) for run in runs]
-    dense = None if before is None else RunFolder(before)
-    for folder in (*folders, *([dense] if dense else [])):
-        folder.read_config()  # names a folder that is no run before anything is loaded
-    limits = Limits(points=points)
-    return write_page(
-        folders, out, limits=limits, device=device, n_test=n_test, card=card, data=data,
-        before=dense,
-    )  # fmt: skip
+    size = as_bytes(result["bytes"])
+    print(f"{result['report']} ({size}): open it in a browser, it needs no network")

@@ -150,8 +150,8 @@ def _load(name: str) -> tuple[dict[str, tuple[Any, Any]], int]:
     mean, std = rest.x.mean(), rest.x.std()
     parts = {"train": rest, "val": held_out, "test": data.test}
     rows = {
-        part: (((own.x - mean) / std).flatten(1).numpy(), own.y.numpy())
-        for part, own in parts.items()
+        split: (((examples.x - mean) / std).flatten(1).numpy(), examples.y.numpy())
+        for split, examples in parts.items()
     }
     return rows, data.n_outputs
 
@@ -160,8 +160,8 @@ def _draw(history: "History", path: Path) -> None:
     from bayesieve.assess.figures import training_curves
 
     rows = [
-        {"epoch": own.epoch, "train_loss": own.train_loss, "val_loss": own.val_loss}
-        for own in history.records
-        if own.val_loss is not None
+        {"epoch": row.epoch, "train_loss": row.train_loss, "val_loss": row.val_loss}
+        for row in history.records
+        if row.val_loss is not None
     ]
     training_curves(rows, path)

@@ -1,30 +1,23 @@
 """`bayesieve sieve`: from weights somebody trained to a run folder with a sparse network."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
+from bayesieve import runs
 from bayesieve.cli.console import (
     FiguresFlag,
     ForceFlag,
     JsonFlag,
     given_arguments,
-    note,
     print_json,
 )
 from bayesieve.cli.evaluate import DeviceFlag
 from bayesieve.cli.prune import OutOption, Reestimate, show_pruned
-from bayesieve.errors import UsageError
-from bayesieve.runs.config import DataConfig, NetConfig
 from bayesieve.runs.folder import RunFolder
 
-if TYPE_CHECKING:
-    from bayesieve.runs.evidence import Way
-
 EXAMPLE = "Example: bayesieve sieve own.safetensors --net mlp:24 --data digits --out s"
-
-LOST = 0.05  # nats per example: what a user should hear about
 
 ModelArgument = Annotated[
     Path, typer.Argument(help="State dict of the trained network, as .safetensors.")
@@ -89,70 +82,25 @@ def sieve(
     One pass over the data gives every weight a standard deviation (Laplace); Bayesian model
     reduction then tells which weights the evidence would rather see at 0.
     """
-    if zeros is not None and threshold is not None:
-        raise UsageError("give either --zeros or --threshold, not both.")
-    folder = RunFolder(out)
-    folder.check_free(force=force)
-    from bayesieve.runs.evidence import Way
-
-    way = Way(zeros, threshold, rule, curvature, labels, seed, reestimate_batchnorm)
-    settings = DataConfig(name=data, target=target), NetConfig(name=net, warm_start=str(model))
-    result = _run(folder, settings, way, device, figures=figures)
+    result = runs.sieve(
+        model,
+        net,
+        data,
+        out,
+        target=target,
+        zeros=zeros,
+        threshold=threshold,
+        rule=rule,
+        curvature=curvature,
+        labels=labels,
+        seed=seed,
+        reestimate_batchnorm=reestimate_batchnorm,
+        force=force,
+        device=device,
+        figures=figures,
+        arguments=given_arguments(),
+    )
     if json:
         print_json(result)
     else:
-        show_pruned({"trained": result["dense"], "sieved": result}, folder)
-
-
-def loss_warning(lost: float, zeros: float, *, old_statistics: bool) -> str:
-    """What to say of a sieve that took too much.
-
-    The evidence is that of each weight, or unit, with all others in place; where many lean on each
-    other, as before a BatchNorm, they are missed together though none is alone.
-
-    Args:
-        lost: nats per example.
-        zeros: fraction of all parameters.
-        old_statistics: whether BatchNorm statistics are still those of the dense network.
-
-    Example:
-        >>> loss_warning(0.3, 0.9, old_statistics=False)[:46]
-        'sieve: the network lost 0.300 nats per example'
-    """
-    renew = "Renew its BatchNorm statistics (--reestimate-batchnorm). " if old_statistics else ""
-    return (
-        f"sieve: the network lost {lost:.3f} nats per example with {zeros:.1%} zeros. {renew}"
-        "Take fewer (--zeros; curve.json has the cost of each), or train what is left: "
-        f"`bayesieve prune RUN --zeros {zeros:.3f} --finetune 5`."
-    )
-
-
-def _run(
-    folder: RunFolder,
-    settings: tuple[DataConfig, NetConfig],
-    way: "Way",
-    device: str,
-    *,
-    figures: bool,
-) -> dict[str, Any]:
-    from bayesieve.core.workspace import statistics_names
-    from bayesieve.runs.evidence import sieve_trained
-    from bayesieve.runs.sparse import write_pruned
-
-    run, pruned = sieve_trained(*settings, way, device)
-    record = {
-        "command": "sieve",
-        "arguments": given_arguments(),
-        "source": run.config.net.warm_start,
-        "rule": way.to_dict(),
-    }
-    origin = f"trained weights of {Path(run.config.net.warm_start or '').name}, not trained again"
-    remarks = way.evidence(run.model)
-    result = write_pruned(
-        run, pruned, folder, record, figures=figures, remarks=remarks, origin=origin
-    )
-    lost = result["nll"] - result["dense"]["nll"]
-    if lost > LOST:
-        old = not way.reestimate_batchnorm and bool(statistics_names(run.model.network))
-        note(loss_warning(lost, result["zeros"], old_statistics=old))
-    return result
+        show_pruned({"trained": result["dense"], "sieved": result}, RunFolder(out))

@@ -5,17 +5,16 @@ from typing import Annotated, Any
 
 import typer
 
+from bayesieve import runs
 from bayesieve.cli.console import FiguresFlag, JsonFlag, print_json, print_table
 from bayesieve.cli.flags import Settings, with_settings
-from bayesieve.errors import UsageError
-from bayesieve.runs.config import from_dict, read_config
 
 EXAMPLE = "Example: bayesieve sweep --data digits --epochs 20 --trials 9 --out runs/s"
 
 
 @with_settings
 def sweep(
-    given: Settings,
+    settings: Settings,
     out: Annotated[Path, typer.Option(help="Folder of the search; an old one is continued.")],
     trials: Annotated[
         int, typer.Option(help="Settings to try in this call; 0 only gathers what workers found.")
@@ -45,13 +44,16 @@ def sweep(
     json: JsonFlag = False,
 ) -> None:
     """Search for settings: validation error against size, as a Pareto front."""
-    base = None if config is None else read_config(config)
-    settings = from_dict(given, "command line", base)
-    if trials < 0:
-        raise UsageError(f"--trials must be 0 or more, got {trials}.")
-    from bayesieve.runs.search import run_sweep
-
-    result = run_sweep(settings, search or [], trials, out, storage, name, figures=figures)
+    result = runs.sweep(
+        config,
+        out=out,
+        trials=trials,
+        search=search,
+        storage=storage,
+        name=name,
+        figures=figures,
+        **settings,
+    )
     if json:
         print_json(result)
         return
@@ -61,15 +63,15 @@ def sweep(
 def _show(result: dict[str, Any], out: Path) -> None:
     rows = [
         (
-            str(own["number"]),
-            f"{own['score']:.4g}",
-            f"{own['weights']:,}",
+            str(trial["number"]),
+            f"{trial['score']:.4g}",
+            f"{trial['weights']:,}",
             " ".join(
                 f"{name.partition('.')[2]}={_text(value)}"
-                for name, value in own["settings"].items()
+                for name, value in trial["settings"].items()
             ),
         )
-        for own in result["front"]
+        for trial in result["front"]
     ]
     print_table("Pareto front", ("trial", result["metric"], "weights kept", "settings"), rows)
     print(f"train one of them: bayesieve train --config {out / 'front'}/NUMBER.json --out runs/a")

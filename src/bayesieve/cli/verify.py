@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from bayesieve import runs
 from bayesieve.cli.console import JsonFlag, print_json, print_table
 
 EXAMPLE = "Example: bayesieve verify runs/c --against runs/b"
@@ -23,9 +24,7 @@ _WORDS = {
 
 def verify(bundle: BundleArgument, against: Against = None, json: JsonFlag = False) -> None:
     """Check a bundle's files, and its outputs against another model; exit code 1 if they differ."""
-    from bayesieve.runs.verification import verify_bundle
-
-    result = verify_bundle(bundle, against)
+    result = runs.verify(bundle, against)
     if json:
         print_json(result)
         return

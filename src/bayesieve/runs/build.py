@@ -59,6 +59,7 @@ NETS = (
     "resnet20",
     "resnet32",
     "vgg",
+    "linear",
 )
 _CHECKS: tuple[tuple[Callable[..., None], dict[str, bool], str, str], ...] = (
     (check_positive, {}, "training", "n_models"),
@@ -248,7 +249,7 @@ def _resolve(config: RunConfig, data: DataSet, n_data: int, device: torch.device
         n_epochs=length.n_steps / length.per_epoch,
         n_data=n_data,
     )
-    net = replace(config.net, name=config.net.name or default_net(data))
+    net = replace(config.net, name=full_name(config.net.name, data))
     net = _resolve_net(net, build_likelihood(net, data))
     return RunConfig(config.data, net, engine, schedule, pruning, training)
 
@@ -315,20 +316,25 @@ def _absolute_paths(config: RunConfig) -> RunConfig:
     return config
 
 
-def default_net(data: DataSet) -> str:
-    """The network for data that come without one: tables have few rows and need few units."""
-    return "mlp:400,400" if len(data.input_shape) > 1 else "mlp:50"
+def full_name(name: str | None, data: DataSet) -> str:
+    """The name of a network with its widths: tables have few rows and need few units."""
+    kind, _, rest = (name or "mlp").partition(":")
+    widths, colon, activation = rest.partition(":")
+    if kind != "mlp" or widths:
+        return name or ""
+    return f"mlp:{'400,400' if len(data.input_shape) > 1 else '50'}{colon}{activation}"
 
 
 def build_net(name: str | None, data: DataSet, n_outputs: int) -> nn.Module:
     """The network of a name, sized for a data set."""
-    name = name or default_net(data)
-    shape = data.input_shape
+    name, shape = full_name(name, data), data.input_shape
     kind, _, rest = name.partition(":")
     if kind == "module":
         return nets.from_path(name, shape, n_outputs)
     if kind == "mlp":
         return _mlp(name, rest, shape, n_outputs)
+    if name == "linear":
+        return nets.mlp(shape, n_outputs, widths=())
     if name not in NETS:
         raise UsageError(
             f"--net must be one of {', '.join(NETS)}, mlp:WIDTHS or module:package.file.factory; "

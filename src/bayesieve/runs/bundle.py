@@ -1,34 +1,66 @@
-"""The work of `bayesieve compact`: shrink, compare with what was there before, write."""
+"""`compact` and `verify`: from a pruned run to a bundle with a smaller model, and its checks."""
 
+import hashlib
 import importlib.metadata
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor, nn
+
 from bayesieve import __version__
 from bayesieve.assess.evaluate import Evaluation, evaluate
 from bayesieve.assess.predict import ClassPrediction
-from bayesieve.core.posterior import SparseModel
-from bayesieve.deliver.bundle import save_bundle, stored_bytes
+from bayesieve.core.network import materialise
+from bayesieve.core.posterior import SparseModel, posterior_of
+from bayesieve.deliver.bundle import (
+    Bundle,
+    check_outputs,
+    example_input,
+    read_bundle,
+    save_bundle,
+    stored_bytes,
+)
+from bayesieve.deliver.bundle.architecture import architecture_source
 from bayesieve.deliver.serving import as_point
-from bayesieve.errors import UsageError
+from bayesieve.errors import UsageError, VerificationError
 from bayesieve.runs.config import RECORD, to_dict
-from bayesieve.runs.folder import RunFolder
+from bayesieve.runs.folder import RunFolder, check_out, is_bundle_folder
 from bayesieve.runs.results import numbers
-from bayesieve.runs.run import Run, load_run
-from bayesieve.sieve.compact import compact
+from bayesieve.runs.run import Run, load
+from bayesieve.sieve.compact import compact as compact_model
+from bayesieve.sieve.verify import verify as verify_outputs
+
+_TOLERANCE = 1e-4  # of recorded outputs, which another machine may have computed
 
 
-def compact_run(source: RunFolder, out: Path, *, posterior: bool, force: bool) -> dict[str, Any]:
-    """Compact a pruned run and write the bundle; returns metrics of every stage and the report."""
-    run = load_run(source, device="cpu")
-    sparse = run.model
+def compact(
+    run: Path | str, out: Path | str, *, posterior: bool = False, force: bool = False
+) -> dict[str, Any]:
+    """Remove what pruning left without effect, and write a bundle that others can load.
+
+    Args:
+        run: folder of a pruned run.
+        out: bundle folder to write.
+        posterior: whether to store the posterior too, for predictions with draws.
+        force: replace the bundle in `out`.
+
+    Returns:
+        Metrics of every stage, and what went from each layer.
+    """
+    source, out = RunFolder(Path(run)), Path(out)
+    if out.resolve() == source.path.resolve():
+        raise UsageError("--out must differ from the run that is compacted.")
+    check_out(out, force=force)
+    opened = load(run, device="cpu")
+    sparse = opened.model
     if not isinstance(sparse, SparseModel):
         raise UsageError(
             f"{source.path} is not pruned, so nothing can be removed. First run "
             f"`bayesieve prune {source.path} --zeros 0.9 --out RUN`."
         )
-    test = run.data.test
-    small: Any = compact(sparse, test.x[:64])
+    test = opened.data.test
+    small: Any = compact_model(sparse, test.x[:64])
     likelihood = sparse.network.likelihood_at(sparse.posterior.mean)
     masked, compacted = evaluate(sparse, test), evaluate(as_point(small, likelihood), test)
     result: dict[str, Any] = {}
@@ -47,32 +79,33 @@ def compact_run(source: RunFolder, out: Path, *, posterior: bool, force: bool) -
         example=test.x[:1],
         posterior=sparse.posterior if posterior else None,
         sparse=sparse,
-        preprocessing=run.data.preprocessing or None,
-        classes=run.data.classes,
-        feature_names=run.data.feature_names,
+        preprocessing=opened.data.preprocessing or None,
+        classes=opened.data.classes,
+        feature_names=opened.data.feature_names,
         thresholds=source.read("config.json").get(RECORD, {}).get("rule"),
         metrics={**result, "compaction": _short(result["compaction"])},
-        config=provenance(run, source),
+        config=provenance(opened),
         force=force,
     )
     sizes = {path.name: path.stat().st_size for path in sorted(out.iterdir())}
     return {**result, "bundle": str(out), "bundle_bytes": sum(sizes.values()), "files": sizes}
 
 
-def provenance(run: Run, source: RunFolder) -> dict[str, Any]:
+def provenance(run: Run) -> dict[str, Any]:
     """How a bundle came about; of paths only the last part, since bundles travel."""
     settings = {name: to_dict(run.config)[name] for name in ("data", "net", "engine", "training")}
     kind, colon, rest = str(settings["data"]["name"]).partition(":")
     settings["data"]["name"] = f"{kind}:{Path(rest).name}" if colon else kind
     if settings["net"]["warm_start"] is not None:
         settings["net"]["warm_start"] = Path(settings["net"]["warm_start"]).name
-    given = {
+    used = {
         name: {key: value for key, value in section.items() if value not in (None, [])}
         for name, section in settings.items()
     }
     versions = {"bayesieve": __version__}
     versions |= {name: importlib.metadata.version(name) for name in ("torch", "safetensors")}
-    return {"source": source.path.name, "run": given, "versions": versions}
+    source = None if run.folder is None else run.folder.path.name
+    return {"source": source, "run": used, "versions": versions}
 
 
 def _short(report: dict[str, Any]) -> dict[str, Any]:
@@ -87,3 +120,101 @@ def _changed(before: Evaluation, after: Evaluation) -> int | None:
     if isinstance(a, ClassPrediction) and isinstance(b, ClassPrediction):
         return int((a.label.cpu() != b.label.cpu()).sum())
     return None
+
+
+def verify(bundle: Path | str, against: Path | str | None = None) -> dict[str, Any]:
+    """Check a bundle's files and recorded outputs, and its outputs against another model.
+
+    Args:
+        bundle: bundle folder.
+        against: run or bundle that must give the same outputs.
+
+    Returns:
+        What was checked; a difference raises VerificationError.
+    """
+    path = Path(bundle)
+    if not is_bundle_folder(path):
+        raise UsageError(f"{path} is a run folder; give a bundle, and the run as --against.")
+    stored = read_bundle(path)
+    result: dict[str, Any] = {"bundle": str(path), "files": _check_files(stored)}
+    result["recorded_outputs"] = _check_recorded(stored)
+    if stored.config.get("posterior") is not None:
+        result["posterior"] = type(stored.posterior).__name__
+    if against is not None:
+        result |= {"against": str(against), **_compare(stored, Path(against))}
+    return {**result, "ok": True}
+
+
+def _check_files(bundle: Bundle) -> int:
+    """Number of files whose content is the recorded one."""
+    recorded = bundle.config.get("sha256")
+    if not isinstance(recorded, dict):
+        raise VerificationError(f"verify: {bundle.path / 'config.json'} records no checksums.")
+    for name, expected in recorded.items():
+        if name != Path(name).name or not (bundle.path / name).is_file():
+            raise VerificationError(f"verify: {bundle.path} lacks the file {name!r}.")
+        with (bundle.path / name).open("rb") as stream:
+            if hashlib.file_digest(stream, "sha256").hexdigest() != expected:
+                raise VerificationError(
+                    f"verify: {bundle.path / name} was changed after the bundle was written."
+                )
+    source = bundle.path / "architecture.py"
+    expected = architecture_source(bundle.config["graph"]).encode()
+    if source.is_file() and source.read_bytes() != expected:
+        raise VerificationError(f"verify: {source} does not describe the network of the bundle.")
+    return len(recorded) + source.is_file()
+
+
+def _check_recorded(bundle: Bundle) -> float | None:
+    """Largest difference to the outputs recorded at saving, relative to their scale."""
+    recorded = bundle.config.get("check")
+    if not isinstance(recorded, list) or not recorded:
+        return None
+    outputs = check_outputs(bundle.module, bundle.input_shape, bundle.dtype)
+    are_numbers = all(isinstance(value, int | float) for value in recorded)
+    if outputs is None or len(outputs) != len(recorded) or not are_numbers:
+        raise VerificationError(f"verify: {bundle.path} gives other outputs than recorded.")
+    scale = max(1.0, *(abs(value) for value in recorded))
+    worst = max(abs(a - b) for a, b in zip(outputs, recorded, strict=True)) / scale
+    if worst > _TOLERANCE:
+        raise VerificationError(
+            f"verify: {bundle.path} gives other outputs than recorded when it was written: they "
+            f"differ by {worst:.2g} of their scale."
+        )
+    return worst
+
+
+def _compare(bundle: Bundle, against: Path) -> dict[str, Any]:
+    reference, x = _reference(bundle, against)
+    if tuple(x.shape[1:]) != bundle.input_shape:
+        raise VerificationError(
+            f"verify: {bundle.path} takes inputs of shape {bundle.input_shape}, {against} "
+            f"{tuple(x.shape[1:])}."
+        )
+    try:
+        difference = verify_outputs(bundle.module, reference, x[:256])
+    except VerificationError as error:
+        reason = str(error).partition(" Please report")[0].removeprefix("verify: ")
+        raise VerificationError(f"verify: {bundle.path} is not {against}: {reason}") from error
+    with torch.no_grad():
+        rows = [(bundle.module(batch), reference(batch)) for batch in x.split(1024)]
+    outputs, other = (torch.cat(column) for column in zip(*rows, strict=True))
+    scale = max(1.0, float(other.abs().max()))
+    result = {
+        "max_difference": max(difference, float((outputs - other).abs().max()) / scale),
+        "n_inputs": len(x),
+    }
+    if bundle.classes is not None and outputs.shape[-1] > 1:
+        result["changed_predictions"] = int((outputs.argmax(-1) != other.argmax(-1)).sum())
+    return result
+
+
+def _reference(bundle: Bundle, against: Path) -> tuple[nn.Module, Tensor]:
+    """The other model, and inputs to compare on."""
+    if is_bundle_folder(against):
+        other = read_bundle(against)
+        return other.module, example_input(other.input_shape, other.dtype, 256)
+    run = load(against, device="cpu")
+    posterior = posterior_of(run.model)
+    module = materialise(posterior.network, posterior.mean, posterior.buffers)
+    return module, run.data.test.x

@@ -24,7 +24,7 @@ from bayesieve.engines.recipes import setting
 from bayesieve.errors import UsageError
 
 RECORD = "record"  # what config.json of a run folder holds besides settings
-COMMAND_LINE = "command line"
+_FLAGS = "flags"  # where settings come from that messages name by their flags
 _C = TypeVar("_C")
 _WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 Score = Literal["snr", "inclusion", "evidence", "magnitude", "second-moment"]
@@ -63,8 +63,8 @@ class NetConfig:
         None,
         "--net",
         "lenet-300-100, lenet5[-wide|-caffe], mixer, vit, conv2-fc2, conv2-bn-fc3, resnet20, "
-        "resnet32, vgg, mlp:WIDTHS[:relu|tanh|swish], or module:package.file.factory; mlp:400,400 "
-        "for images and mlp:50 for tables unless given.",
+        "resnet32, vgg, linear, mlp[:WIDTHS[:relu|tanh|swish]], or module:package.file.factory; "
+        "mlp alone is the default: mlp:400,400 for images and mlp:50 for tables.",
     )
     likelihood: LikelihoodName | None = setting(
         None,
@@ -202,20 +202,55 @@ def sections() -> dict[str, type]:
     return dict(get_type_hints(RunConfig))
 
 
-@cache
-def flag_of(section: str, name: str) -> str:
-    """The flag that sets `section.name`."""
-    return next(
-        str(spec.metadata["flag"])
-        for part, spec in all_settings()
-        if (part, spec.name) == (section, name)
-    )
-
-
 def all_settings() -> Iterator[tuple[str, Field[Any]]]:
     """Every setting: its section and its field."""
     for section, kind in sections().items():
         yield from ((section, spec) for spec in fields(kind))
+
+
+@cache
+def flag_of(section: str, name: str) -> str:
+    """The flag that sets `section.name`."""
+    specs = {(part, spec.name): spec for part, spec in all_settings()}
+    return str(specs[section, name].metadata["flag"])
+
+
+def keyword_of(flag: str) -> str:
+    """The name of a flag in Python.
+
+    Example:
+        >>> keyword_of("--prune-start")
+        'prune_start'
+    """
+    return flag[2:].replace("-", "_")
+
+
+@cache
+def keywords() -> dict[str, tuple[str, str]]:
+    """Section and name of every setting by the keyword that sets it; aliases count."""
+    return {
+        keyword_of(flag): (section, spec.name)
+        for section, spec in all_settings()
+        for flag in (spec.metadata["flag"], spec.metadata["alias"])
+        if flag is not None
+    }
+
+
+def from_keywords(values: Mapping[str, Any], base: RunConfig | None = None) -> RunConfig:
+    """Settings by the names of their flags, over those of `base`.
+
+    Example:
+        >>> from_keywords({"data": "digits", "prune_start": 0.2}).pruning.start
+        0.2
+    """
+    nested: dict[str, dict[str, Any]] = {}
+    for keyword, value in values.items():
+        if keyword not in keywords():
+            hint = did_you_mean(keyword, keywords())
+            raise TypeError(f"there is no setting {keyword!r}.{hint}")
+        section, name = keywords()[keyword]
+        nested.setdefault(section, {})[name] = value
+    return from_dict(nested, _FLAGS, base)
 
 
 def from_dict(values: Mapping[str, Any], where: str, base: RunConfig | None = None) -> RunConfig:
@@ -223,7 +258,7 @@ def from_dict(values: Mapping[str, Any], where: str, base: RunConfig | None = No
 
     Args:
         values: section -> setting -> value.
-        where: file that error messages name; with COMMAND_LINE they name flags.
+        where: what error messages name, such as a file.
         base: settings that `values` overrides; the defaults unless given.
 
     Example:
@@ -272,8 +307,24 @@ def read_config(path: Path, base: RunConfig | None = None) -> RunConfig:
         raise UsageError(f"{path}: not a valid {path.suffix[1:]} file: {reason}.") from error
     if not isinstance(values, Mapping):
         raise UsageError(f"{path}: must hold sections such as data and engine.")
+    return from_dict(without_record(values), str(path), base)
+
+
+def without_record(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a file, which may be config.json of a run folder.
+
+    Example:
+        >>> without_record({"net": {"name": "mlp"}, "record": {"command": "train"}})
+        {'net': {'name': 'linear'}}
+    """
     settings = {name: value for name, value in values.items() if name != RECORD}
-    return from_dict(settings, str(path), base)
+    net = settings.get("net")
+    if RECORD in values and isinstance(net, Mapping):
+        kind, _, rest = str(net.get("name")).partition(":")
+        if kind == "mlp" and not rest.partition(":")[0]:
+            # version 0.1 wrote down an mlp without widths for a linear model
+            settings["net"] = {**net, "name": "linear"}
+    return settings
 
 
 def _parse(text: str, path: Path) -> Any:
@@ -296,21 +347,14 @@ def _section(current: _C, name: str, values: Mapping[str, Any], where: str) -> _
     changes = {}
     for key, value in values.items():
         if key not in hints:
-            known = {f"{part}.{spec.name}" for part, kind in sections().items()
-                     for spec in fields(kind)}  # fmt: skip
-            own = {f"{name}.{spec}" for spec in hints}
             full = f"{name}.{key}"
-            hint = did_you_mean(full, own) or did_you_mean(full, known)
+            everywhere = {f"{section}.{spec.name}" for section, spec in all_settings()}
+            hint = did_you_mean(full, {f"{name}.{hint}" for hint in hints})
+            hint = hint or did_you_mean(full, everywhere)
             raise UsageError(f"{where}: unknown key {full!r}.{hint}")
-        changes[key] = convert(value, hints[key], _who(type(current), name, key, where))
+        who = flag_of(name, key) if where == _FLAGS else f"{where}: {name}.{key}"
+        changes[key] = convert(value, hints[key], who)
     return replace(current, **changes)  # type: ignore[type-var]
-
-
-def _who(kind: type, section: str, key: str, where: str) -> str:
-    """What a message calls a setting: its flag on the command line, its key in a file."""
-    if where != COMMAND_LINE:
-        return f"{where}: {section}.{key}"
-    return next(str(spec.metadata["flag"]) for spec in fields(kind) if spec.name == key)
 
 
 def convert(value: Any, hint: Any, who: str) -> Any:
@@ -328,12 +372,13 @@ def convert(value: Any, hint: Any, who: str) -> Any:
         if get_origin(kind) is Literal:
             return _choice(value, get_args(kind), who)
     for kind in kinds:
-        found = _as_tuple(value, get_args(kind)[0]) if get_origin(kind) is tuple else (
-            _as_scalar(value, kind)
-        )  # fmt: skip
-        if found is not None:
-            return found
-    raise UsageError(f"{who} must be {_word(kinds[0])}, got {value!r}.")
+        if get_origin(kind) is tuple:
+            converted = _as_tuple(value, get_args(kind)[0])
+        else:
+            converted = _as_scalar(value, kind)
+        if converted is not None:
+            return converted
+    raise UsageError(f"{who} must be {_WORDS.get(kinds[0], 'a list')}, got {value!r}.")
 
 
 def _choice(value: Any, choices: tuple[str, ...], who: str) -> str:
@@ -346,13 +391,13 @@ def _choice(value: Any, choices: tuple[str, ...], who: str) -> str:
 
 
 def _as_tuple(value: Any, kind: type) -> tuple[Any, ...] | None:
-    parts = value.split(",") if isinstance(value, str) and kind is float else value
-    if isinstance(parts, str):
-        return (parts,) if kind is str else None
-    if not isinstance(parts, list | tuple):
+    values = value.split(",") if isinstance(value, str) and kind is float else value
+    if isinstance(values, str):
+        return (values,) if kind is str else None
+    if not isinstance(values, list | tuple):
         return None
-    found = tuple(_as_scalar(part, kind) for part in parts)
-    return None if any(part is None for part in found) else found
+    converted = tuple(_as_scalar(one, kind) for one in values)
+    return None if any(one is None for one in converted) else converted
 
 
 def _as_scalar(value: Any, kind: type) -> Any:
@@ -366,12 +411,8 @@ def _as_scalar(value: Any, kind: type) -> Any:
     return value if isinstance(value, kind) else None
 
 
-def _word(kind: Any) -> str:
-    return _WORDS.get(kind, "a list")
-
-
 def plain_value(text: str) -> bool | int | float | str:
-    """What a text means: true or false, a whole number, a number, or itself.
+    """Read a text as a value: true or false, a whole number, a number, or itself.
 
     Example:
         >>> [plain_value(text) for text in ("true", "8", "1e-3", "he")]

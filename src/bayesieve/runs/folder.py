@@ -1,4 +1,4 @@
-"""A run folder: what lies in it, who may write to it, and how it is read back."""
+"""A run folder: its files, and the checks before something is written to or read from a path."""
 
 import importlib.metadata
 import json
@@ -11,7 +11,8 @@ from typing import Any
 
 from bayesieve import __version__
 from bayesieve.errors import DamagedFileError, UsageError
-from bayesieve.runs.config import RECORD, RunConfig, from_dict, to_dict
+from bayesieve.files import write_atomically
+from bayesieve.runs.config import RECORD, RunConfig, from_dict, to_dict, without_record
 
 _FILES = (
     "config.json", "metrics.jsonl", "metrics.json", "curve.json", "chains.json", "attack.json",
@@ -70,9 +71,9 @@ class RunFolder:
         if force or not (self.path / "config.json").exists():
             return
         what = "a finished run" if self.finished else "an unfinished run"
-        way = "" if self.finished else "--resume to continue it, "
+        resume = "" if self.finished else "--resume to continue it, "
         raise UsageError(
-            f"{self.path} holds {what}; use {way}--force to replace it, or another --out."
+            f"{self.path} holds {what}; use {resume}--force to replace it, or another --out."
         )
 
     def clear(self) -> None:
@@ -85,12 +86,27 @@ class RunFolder:
         for name in ("checkpoints", "teachers"):
             shutil.rmtree(self.path / name, ignore_errors=True)
 
-    def create(self, config: RunConfig, record: Mapping[str, Any]) -> None:
-        """Make the folder and write config.json: the settings, and a record of how it was made."""
+    def create(
+        self,
+        config: RunConfig,
+        command: str,
+        arguments: str | None = None,
+        **record: Any,
+    ) -> None:
+        """Make the folder and write config.json: the settings, and a record of how it was made.
+
+        Args:
+            config: settings without gaps.
+            command: what wrote the folder, such as train.
+            arguments: its command line, if it was called from there.
+            record: more that belongs to the record.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
         versions = {"bayesieve": __version__, "python": platform.python_version()}
         versions |= {name: importlib.metadata.version(name) for name in _PACKAGES}
-        self.write("config.json", {**to_dict(config), RECORD: {**record, "versions": versions}})
+        called = {} if arguments is None else {"arguments": arguments}
+        about = {"command": command, **called, **record, "versions": versions}
+        self.write("config.json", {**to_dict(config), RECORD: about})
 
     def write(self, name: str, values: Mapping[str, Any]) -> None:
         """Write a JSON file, all or nothing."""
@@ -98,8 +114,6 @@ class RunFolder:
 
     def write_text(self, name: str, text: str) -> None:
         """Write a text file, all or nothing."""
-        from bayesieve.files import write_atomically
-
         write_atomically(self.path / name, text)
 
     def read(self, name: str) -> dict[str, Any]:
@@ -120,5 +134,40 @@ class RunFolder:
         values = self.read("config.json")
         if "format" in values:
             raise UsageError(f"{self.path} is a bundle; give the run folder it was made from.")
-        values.pop(RECORD, None)
-        return from_dict(values, str(self.path / "config.json"))
+        return from_dict(without_record(values), str(self.path / "config.json"))
+
+
+def check_out(out: Path, *, force: bool) -> None:
+    """Raise unless a bundle may be written to --out; its parent folders are made."""
+    from bayesieve.deliver.bundle import check_free
+
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        check_free(out, force=force)
+    except (FileExistsError, NotADirectoryError) as error:
+        hint = "" if force else " Use --force, or another --out."
+        reason = str(error).removeprefix("save: ").replace("; use force to replace a bundle", "")
+        raise UsageError(f"--out: {reason}{hint}") from error
+
+
+def check_out_file(out: Path, *, force: bool) -> None:
+    """Raise unless a file may be written to --out; its parent folders are made."""
+    if out.is_dir():
+        raise UsageError(f"--out {out} is a folder; give a file name.")
+    if out.exists() and not force:
+        raise UsageError(f"--out {out} exists; use --force to replace it, or another --out.")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise UsageError(f"--out {out}: {out.parent} is no folder.") from error
+
+
+def is_bundle_folder(path: Path) -> bool:
+    """Whether a folder is a bundle; raises unless it is a bundle or a run."""
+    from bayesieve.deliver.bundle import is_bundle
+
+    if not path.is_dir():
+        raise UsageError(f"there is no folder {path}.")
+    if not (path / "config.json").is_file():
+        raise UsageError(f"{path} is neither a bundle nor a run folder: it has no config.json.")
+    return is_bundle(path)

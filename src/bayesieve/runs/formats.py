@@ -1,4 +1,4 @@
-"""The work of `bayesieve export`."""
+"""`export`: from a bundle or a run to a file that other software runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,9 +7,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from bayesieve.checks import did_you_mean
 from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.network import materialise
-from bayesieve.core.posterior import Posterior, SparseModel, posterior_of
+from bayesieve.core.posterior import Posterior, SparseModel
 from bayesieve.deliver.bundle import (
     Bundle,
     copy_bundle,
@@ -20,9 +21,60 @@ from bayesieve.deliver.bundle import (
 from bayesieve.deliver.bundle.posterior import likelihood_from_json
 from bayesieve.errors import UsageError
 from bayesieve.runs.bundle import provenance
-from bayesieve.runs.bundles import is_bundle_folder
-from bayesieve.runs.folder import RunFolder
-from bayesieve.runs.run import load_run
+from bayesieve.runs.folder import check_out, check_out_file, is_bundle_folder
+from bayesieve.runs.run import load
+
+KINDS = ("onnx", "pt2", "c", "bundle")
+
+
+def export(
+    source: Path | str,
+    to: str,
+    out: Path | str,
+    *,
+    samples: int = 0,
+    seed: int = 0,
+    int8: bool = False,
+    masked_ok: bool = False,
+    force: bool = False,
+) -> dict[str, Any]:
+    """Write a model as ONNX, torch.export, a C header or a bundle, checked against torch.
+
+    Args:
+        source: bundle of `compact`, or a run.
+        to: onnx, pt2, c or bundle.
+        out: file to write; a folder for a bundle.
+        samples: onnx: bake in so many posterior draws, for uncertainties.
+        seed: onnx: of the draws.
+        int8: c: whether weights have 8 bits.
+        masked_ok: export a run as it is: zeros stay, size and speed too.
+        force: replace what is at `out`.
+    """
+    source, out = Path(source), Path(out)
+    if to not in KINDS:
+        hint = did_you_mean(to, KINDS)
+        raise UsageError(f"--to must be one of {', '.join(KINDS)}; got {to!r}.{hint}")
+    if samples < 0:
+        raise UsageError(f"--samples must be >= 0, got {samples}.")
+    if samples and to != "onnx":
+        raise UsageError("--samples is for --to onnx.")
+    if int8 and to != "c":
+        raise UsageError("--int8 is for --to c.")
+    if out.resolve() == source.resolve():
+        raise UsageError("--out must differ from what is exported.")
+    (check_out if to == "bundle" else check_out_file)(out, force=force)
+    exported = read_source(source, masked_ok=masked_ok)
+    if samples and exported.posterior is None:
+        raise UsageError(
+            "--samples needs a posterior, which this bundle lacks; write it with "
+            "`bayesieve compact --posterior`."
+        )
+    export_to(exported, to, out, n_samples=samples, seed=seed, int8=int8, force=force)
+    files = sorted(out.iterdir()) if out.is_dir() else [out]
+    size = sum(path.stat().st_size for path in files)
+    return {
+        "to": to, "out": str(out), "bytes": size, "masked": exported.masked, "samples": samples,
+    }  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,9 +110,8 @@ def read_source(path: Path, *, masked_ok: bool) -> Exported:
             f"large and slow as the dense one. Run `bayesieve compact {path} --out BUNDLE` first, "
             "or add --masked-ok."
         )
-    folder = RunFolder(path)
-    run = load_run(folder, device="cpu")
-    posterior = posterior_of(run.model)
+    run = load(path, device="cpu")
+    posterior = run.posterior
     module = materialise(posterior.network, posterior.mean, posterior.buffers)
     options = {
         "posterior": posterior,
@@ -68,7 +119,7 @@ def read_source(path: Path, *, masked_ok: bool) -> Exported:
         "preprocessing": run.data.preprocessing or None,
         "classes": run.data.classes,
         "feature_names": run.data.feature_names,
-        "config": provenance(run, folder),
+        "config": provenance(run),
     }
     likelihood = posterior.network.likelihood_at(posterior.mean)
     return Exported(module, run.data.test.x[:64], posterior, True, options, likelihood)
@@ -84,40 +135,33 @@ def _of_bundle(bundle: Bundle) -> Exported:
 
 
 def export_to(
-    own: Exported, to: str, out: Path, *, n_samples: int, seed: int, int8: bool, force: bool
-) -> dict[str, Any]:
-    """Write one form; returns what was written."""
-    if n_samples and own.posterior is None:
-        raise UsageError(
-            "--samples needs a posterior, which this bundle lacks; write it with "
-            "`bayesieve compact --posterior`."
-        )
+    exported: Exported, to: str, out: Path, *, n_samples: int = 0, seed: int = 0,
+    int8: bool = False, force: bool = False,
+) -> None:  # fmt: skip
+    """Write one form."""
     if to == "onnx":
         from bayesieve.deliver.onnx import export_onnx
 
         export_onnx(
-            own.module,
+            exported.module,
             out,
-            own.example,
-            posterior=own.posterior if n_samples else None,
+            exported.example,
+            posterior=exported.posterior if n_samples else None,
             n_samples=n_samples,
             seed=seed,
-            classes=own.options.get("classes"),
-            preprocessing=own.options.get("preprocessing"),
-            likelihood=own.likelihood,
+            classes=exported.options.get("classes"),
+            preprocessing=exported.options.get("preprocessing"),
+            likelihood=exported.likelihood,
         )
     elif to == "pt2":
         from bayesieve.deliver.pt2 import export_pt2
 
-        export_pt2(own.module, out, own.example)
+        export_pt2(exported.module, out, exported.example)
     elif to == "c":
         from bayesieve.deliver.c import export_c
 
-        export_c(own.module, out, own.example, int8=int8)
-    elif own.bundle is not None:
-        copy_bundle(own.bundle, out, force=force)
+        export_c(exported.module, out, exported.example, int8=int8)
+    elif exported.bundle is not None:
+        copy_bundle(exported.bundle, out, force=force)
     else:
-        save_bundle(own.module, out, example=own.example, **own.options, force=force)
-    files = sorted(out.iterdir()) if out.is_dir() else [out]
-    size = sum(path.stat().st_size for path in files)
-    return {"to": to, "out": str(out), "bytes": size, "masked": own.masked, "samples": n_samples}
+        save_bundle(exported.module, out, example=exported.example, **exported.options, force=force)

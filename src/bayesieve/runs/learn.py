@@ -1,8 +1,12 @@
-"""The work of `bayesieve train`: fit, save, evaluate, draw, report."""
+"""`train`: from data and settings to a run folder.
+
+Fit as the settings say, save what was learned, test it, draw it and write the report.
+"""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,39 +23,134 @@ from bayesieve.core.posterior import (
 )
 from bayesieve.core.problem import Problem
 from bayesieve.core.storage import load_posterior, save
-from bayesieve.runs.build import Plan
+from bayesieve.errors import UsageError
+from bayesieve.runs.build import Plan, make_plan, what_it_takes
+from bayesieve.runs.config import (
+    RunConfig,
+    flag_of,
+    from_dict,
+    from_keywords,
+    read_config,
+    to_dict,
+)
 from bayesieve.runs.folder import RunFolder
-from bayesieve.runs.pictures import draw_run
-from bayesieve.runs.report import write_report
-from bayesieve.runs.results import curve_of, draws_label, draws_of, numbers, together
-from bayesieve.runs.text import note
+from bayesieve.runs.results import curve_of, numbers
+from bayesieve.runs.run import draws_of, pool
+from bayesieve.runs.summary import draw_run, write_report
+from bayesieve.runs.text import draws_label, note
 from bayesieve.training.checkpoint import has_checkpoint
 from bayesieve.training.distill import soften
 from bayesieve.training.fit import Fit, fit
-from bayesieve.training.tensorboard import ScalarLog
+from bayesieve.training.tensorboard import ScalarLog, check_installed
 
+Config = RunConfig | Mapping[str, Mapping[str, Any]] | Path | str
+_MAY_CHANGE = {"device", "compile", "checkpoint_every", "threads"}  # of the section training
 _TEACHER_SEEDS = 1_000_003  # teachers draw other random numbers than the run
+
+
+def train(
+    config: Config | None = None,
+    *,
+    out: Path | str | None = None,
+    dry_run: bool = False,
+    force: bool = False,
+    resume: bool = False,
+    figures: bool = True,
+    tensorboard: bool = False,
+    arguments: str | None = None,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Learn a posterior over the weights of a network and write a run folder.
+
+    Args:
+        config: settings, as an object, as nested plain data, or as a YAML, TOML or JSON file.
+        out: run folder to write; needed unless `dry_run`.
+        dry_run: return parameters, memory, steps and settings; train and write nothing.
+        force: replace the run in `out`.
+        resume: continue the run in `out`.
+        figures: whether to draw pictures.
+        tensorboard: also write scalars to the folder tensorboard in `out`.
+        arguments: the command line, for the record in config.json.
+        settings: by the names of the flags of `bayesieve train`, such as data="digits",
+            engine="sbnn", zeros=0.9, prune_start=0.2. They override `config`.
+
+    Returns:
+        What metrics.json holds.
+    """
+    if out is None and (resume or not dry_run):
+        raise UsageError("give a folder for the run: --out runs/a.")
+    folder = RunFolder(Path(out or ""))
+    base = folder.read_config() if resume else None
+    wanted = from_keywords(settings, base if config is None else as_config(config))
+    if not (resume or dry_run):
+        folder.check_free(force=force)
+    if resume and folder.finished:
+        note(f"{folder.path} is finished already.")
+        return folder.read("metrics.json")
+    plan = make_plan(wanted)
+    if dry_run:
+        return {**what_it_takes(plan), "config": to_dict(plan.config)}
+    if resume:
+        _check_same(plan.config, folder.read_config())
+    if tensorboard:
+        check_installed()
+    if not resume:
+        folder.clear()
+        folder.create(plan.config, "train", arguments)
+    note(f"training on {plan.device}: {plan.length.n_steps:,} steps, {plan.problem.layout.size:,} "
+         f"parameters; stop with Ctrl-C, continue with --resume")  # fmt: skip
+    log = ScalarLog(folder.path / "tensorboard") if tensorboard else None
+    return complete(plan, learn(plan, folder, resume=resume, log=log), folder, figures=figures)
+
+
+def as_config(config: Config) -> RunConfig:
+    """Settings as an object, whatever form they come in."""
+    if isinstance(config, RunConfig):
+        return config
+    if isinstance(config, Mapping):
+        return from_dict(config, "config")
+    return read_config(Path(config))
+
+
+def _check_same(config: RunConfig, stored: RunConfig) -> None:
+    before = to_dict(stored)
+    for section, values in to_dict(config).items():
+        for name, value in values.items():
+            if value != before[section][name] and name not in _MAY_CHANGE:
+                raise UsageError(
+                    f"--resume: the run was begun with {flag_of(section, name)} "
+                    f"{before[section][name]}, this command has {value}. Leave it out, or start "
+                    "anew in another --out."
+                )
+
+
+def fit_plan(plan: Plan, problem: Problem, n_models: int = 1, **options: Any) -> Fit:
+    """Train as planned; arguments of `fit` in `options` take the place of the plan's."""
+    training = plan.config.training
+    planned = {
+        "epochs": training.epochs,
+        "steps": training.steps,
+        "batch_size": training.batch_size,
+        "seed": training.seed,
+        "schedule": plan.schedule,
+        "pruning": plan.pruning,
+    }
+    return fit(problem, [plan.engine] * n_models, **(planned | options))
 
 
 def learn(plan: Plan, folder: RunFolder, *, resume: bool, log: ScalarLog | None = None) -> Fit:
     """Train as planned, with checkpoints in the folder."""
     config = plan.config.training
-    assert config.batch_size is not None
     problem = plan.problem.to(plan.device)
     if config.distill is not None:
         problem = soften(problem, _teachers(plan, problem, folder), config.distill_weight)
     if resume and not has_checkpoint(folder.path):
         note("no checkpoint yet: the run begins anew.")
         resume = False
-    return fit(
+    return fit_plan(
+        plan,
         problem,
-        [plan.engine] * config.n_models,
-        epochs=config.epochs,
-        steps=config.steps,
-        batch_size=config.batch_size,
-        seed=config.seed,
-        schedule=plan.schedule,
-        pruning=plan.pruning,
+        config.n_models,
         validation=plan.validation,
         folder=folder.path,
         resume=resume,
@@ -63,18 +162,18 @@ def _teachers(plan: Plan, problem: Problem, folder: RunFolder) -> list[Posterior
     """Dense models of the same network and engine, kept in `teachers/` for a resumed run."""
     config = plan.config.training
     assert config.distill is not None
-    assert config.batch_size is not None
     home = folder.path / "teachers"
     files = [home / f"posterior-{i}.safetensors" for i in range(config.distill)]
     if not all(file.exists() for file in files):
-        run = fit(
+        run = fit_plan(
+            plan,
             problem.with_augment(None),
-            [plan.engine] * config.distill,
+            config.distill,
             epochs=config.distill_epochs,
             steps=None if config.distill_epochs else config.steps,
-            batch_size=config.batch_size,
             seed=config.seed + _TEACHER_SEEDS,
             schedule=replace(plan.schedule, kl_after=None, checkpoint_every=None),
+            pruning=None,
             folder=home,
             resume=has_checkpoint(home),
         )
@@ -91,7 +190,7 @@ def complete(plan: Plan, run: Fit, folder: RunFolder, *, figures: bool) -> dict[
     result = numbers(evaluate(first, data.test), first)
     rows = {"mean weights": dict(result)}
     if has_spread(first):
-        whole = together(models)
+        whole = pool(models)
         n_draws, n_chains = draws_of(whole), 1 if whole is first else len(models)
         sampled = numbers(evaluate(whole, data.test, n_samples=n_draws), first)
         result["sampled"] = {**sampled, "draws": n_draws, "chains": n_chains}
@@ -101,7 +200,7 @@ def complete(plan: Plan, run: Fit, folder: RunFolder, *, figures: bool) -> dict[
         result["chains"] = chains
     if len(models) > 1:
         result["models"] = [numbers(evaluate(m, data.test), m) for m in models]
-        rows |= {f"model {i}": own for i, own in enumerate(result["models"])}
+        rows |= {f"model {i}": row for i, row in enumerate(result["models"])}
     score = plan.config.pruning.score or ("snr" if has_spread(first) else "magnitude")
     curve = curve_of(first, data.test, score)
     folder.write("curve.json", {"score": score, "points": curve})
@@ -118,23 +217,23 @@ def complete(plan: Plan, run: Fit, folder: RunFolder, *, figures: bool) -> dict[
 
 def _chains(run: Fit) -> dict[str, Any] | None:
     """How far the chains of a sampler agree; None if the run has no chains."""
-    chains = [own for own in run.posteriors if isinstance(own, Samples) and len(own.draws) > 3]
+    chains = [q for q in run.posteriors if isinstance(q, Samples) and len(q.draws) > 3]
     if len(chains) < run.n_models:
         return None
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         report = diagnose(chains)
-    for warning in said:
+    for warning in caught:
         note(str(warning.message))
     return asdict(report)
 
 
 def models_of(run: Fit) -> list[Model]:
-    """What each model of a run has become: a sparse model if it was pruned."""
+    """Every model of a run; a sparse model if it was pruned."""
     keep = run.state.controls.keep
     if keep is None:
-        return [_without_removed(own) for own in run.posteriors]
-    return [SparseModel(own, keep[i].clone()) for i, own in enumerate(run.posteriors)]
+        return [_without_removed(posterior) for posterior in run.posteriors]
+    return [SparseModel(q, keep[i].clone()) for i, q in enumerate(run.posteriors)]
 
 
 def _without_removed(posterior: Posterior) -> Model:

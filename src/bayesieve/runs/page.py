@@ -1,4 +1,4 @@
-"""The work of `bayesieve report`: run folders in, one page out."""
+"""`report`: run folders in, one page out."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ from bayesieve.report.source import Limits, Source
 from bayesieve.runs.bundle import provenance
 from bayesieve.runs.config import RECORD, RunConfig
 from bayesieve.runs.folder import RunFolder
-from bayesieve.runs.run import Run, all_chains, load_model, load_run
+from bayesieve.runs.run import Run, load, load_model
 from bayesieve.sieve.scores import SCORES, ScoreName
 
 BEFORE = "posterior-before.safetensors"  # the network a run is compared with, beside its own
@@ -33,62 +33,68 @@ _HASHED = ("posterior.safetensors", "config.json", "metrics.json", "curve.json")
 _MOST_MEMBERS = 16
 
 
-def write_run_page(folder: RunFolder, *, before: Model | None = None) -> dict[str, Any]:
-    """Write report.html into a run folder; returns what `write_page` does.
-
-    Args:
-        folder: a finished run.
-        before: what it is compared with, such as a dense network; kept beside the run.
-    """
-    if before is not None:
-        save(before, folder.path / BEFORE, extra={"pruned": isinstance(before, SparseModel)})
-    return write_page([folder], folder.path / "report.html")
-
-
-def write_page(
-    folders: Sequence[RunFolder],
-    out: Path,
+def report(
+    runs: Sequence[Path | str],
+    out: Path | str | None = None,
     *,
-    limits: Limits | None = None,
+    before: Path | str | None = None,
+    points: int = 21,
+    test_examples: int | None = None,
+    card: Path | str | None = None,
+    data: Path | str | None = None,
     device: str = "auto",
-    n_test: int | None = None,
-    card: Path | None = None,
-    data: Path | None = None,
-    before: RunFolder | None = None,
 ) -> dict[str, Any]:
-    """Build one page of several runs; returns what was written and how long it took.
+    """Write a self-contained HTML page: curves, calibration, examples, and the network to try.
 
     Args:
-        folders: finished runs.
-        out: the page.
-        limits: how much the page may hold.
-        device: where to compute.
-        n_test: how many test examples to use, from the first; None for all.
-        card: a Markdown model card to write too.
-        data: a JSON file for the data behind the page.
-        before: a finished run on the same test examples that every run is compared with.
+        runs: run folders of `train`, `prune`, `sieve` or `demo`.
+        out: page to write; report.html in the only run unless given.
+        before: run to compare with, such as a dense one, on the same test examples; the run it was
+            pruned from unless given.
+        points: positions of the slider.
+        test_examples: test on the first so many examples: for large networks on a CPU.
+        card: Markdown model card to write too.
+        data: JSON file for the data behind the page.
+        device: auto, cpu, cuda or cuda:N.
+
+    Returns:
+        What was written and how long it took.
     """
-    sources = [read_source(folder, device, n_test, before) for folder in folders]
+    if out is None and len(runs) > 1:
+        raise UsageError("give the page of several runs a place: -o report.html.")
+    target = Path(runs[0]) / "report.html" if out is None else Path(out)
+    if target.is_dir():
+        raise UsageError(f"--out {target} is a folder; give a file such as {target}/report.html.")
+    folders = [RunFolder(Path(run)) for run in runs]
+    compared = None if before is None else RunFolder(Path(before))
+    for folder in (*folders, *([compared] if compared else [])):
+        folder.read_config()  # names a folder that is no run before anything is loaded
+    sources = [read_source(folder, device, test_examples, compared) for folder in folders]
     started = time.perf_counter()
-    collected = collect(_distinct(sources), limits=limits)
+    collected = collect(_distinct(sources), limits=Limits(points=points))
     text = page(collected)
     seconds = time.perf_counter() - started
-    files = {out: text}
+    files: dict[Path, str] = {target: text}
     if card is not None:
-        files[card] = model_card(collected)
+        files[Path(card)] = model_card(collected)
     if data is not None:
-        files[data] = json.dumps(collected)
+        files[Path(data)] = json.dumps(collected)
     for path, content in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content)
     return {
-        "report": str(out),
+        "report": str(target),
         "bytes": len(text.encode()),
         "seconds": round(seconds, 3),
         "card": None if card is None else str(card),
         "data": None if data is None else str(data),
         "runs": [_summary(run) for run in collected["runs"]],
     }
+
+
+def keep_before(folder: RunFolder, before: Model) -> None:
+    """Store the network that a run is compared with, such as a dense one, beside the run."""
+    save(before, folder.path / BEFORE, extra={"pruned": isinstance(before, SparseModel)})
 
 
 def _summary(run: Json) -> Json:
@@ -102,8 +108,8 @@ def _summary(run: Json) -> Json:
         "not_embedded": run["not_embedded"],
         "draws": None if network is None else network["n_draws"],
         "max_difference": None if check is None else check["max_difference"],
-        "latency_ms": {side: own["latency_ms"] for side, own in sides.items()},
-        "runtime_ms": {side: own["runtime_ms"] for side, own in sides.items()},
+        "latency_ms": {side: numbers["latency_ms"] for side, numbers in sides.items()},
+        "runtime_ms": {side: numbers["runtime_ms"] for side, numbers in sides.items()},
     }
 
 
@@ -131,7 +137,7 @@ def read_source(
         name = f"run {compared.path.resolve().name}"
     config = run.config
     seconds = metrics.get("seconds")
-    settings = provenance(run, folder)["run"]
+    settings = provenance(run)["run"]
     return Source(
         name=folder.path.resolve().name,
         title=f"{config.engine.name} on {run.data.name}, {config.net.name}",
@@ -139,8 +145,8 @@ def read_source(
         data=_with_test(run.data, n_test),
         before=before,
         before_name=name,
-        members=_members(folder, run),
-        drawn=all_chains(folder, run),
+        members=_members(run),
+        drawn=run.pooled(),
         score=_score(folder, run.model),
         history=_history(folder),
         config={**settings, "schedule": vars(config.schedule), "pruning": vars(config.pruning)},
@@ -162,7 +168,7 @@ def _with_test(data: DataSet, n: int | None) -> DataSet:
 def _finished(folder: RunFolder, device: str) -> Run:
     if not folder.finished:
         raise UsageError(f"{folder.path} is not a finished run: it has no metrics.json.")
-    return load_run(folder, device=device)
+    return load(folder.path, device=device)
 
 
 def _given_before(compared: RunFolder, run: Run, folder: RunFolder, device: str) -> Model:
@@ -179,10 +185,10 @@ def _given_before(compared: RunFolder, run: Run, folder: RunFolder, device: str)
 
 def _before(folder: RunFolder, run: Run, record: dict[str, Any]) -> tuple[Model | None, str]:
     """The network a run is compared with: kept beside it, or what it was pruned from."""
-    own = folder.path / BEFORE
-    network = posterior_of(run.model).network
-    if own.is_file():
-        return load_model(own, network), "dense"
+    kept = folder.path / BEFORE
+    network = run.model.network
+    if kept.is_file():
+        return load_model(kept, network), "dense"
     source = Path(str(record.get("source", "")))
     if record.get("command") == "prune" and (source / "posterior.safetensors").is_file():
         return load_model(source / "posterior.safetensors", network), "before pruning"
@@ -201,23 +207,17 @@ def _trained(file: Path, model: Model) -> Samples:
     return Samples(network, weights[None], buffers=dict(module.named_buffers()))
 
 
-def _members(folder: RunFolder, run: Run) -> tuple[Model, ...]:
-    network = posterior_of(run.model).network
-    paths = [folder.member(i) for i in range(run.config.training.n_models)][:_MOST_MEMBERS]
-    if run.config.training.n_models < 2 or not all(path.is_file() for path in paths):
-        return ()
-    return tuple(load_model(path, network) for path in paths)
+def _members(run: Run) -> tuple[Model, ...]:
+    models = run.models(_MOST_MEMBERS)
+    return tuple(models) if len(models) > 1 else ()
 
 
 def _score(folder: RunFolder, model: Model) -> ScoreName:
     """What the run was ranked by, else what suits its posterior."""
     known: dict[str, ScoreName] = {name: name for name in SCORES}  # type: ignore[misc]
-    named = folder.read("curve.json").get("score") if _has(folder, "curve.json") else None
+    ranked = (folder.path / "curve.json").is_file()
+    named = folder.read("curve.json").get("score") if ranked else None
     return known.get(str(named), "snr" if has_spread(model) else "magnitude")
-
-
-def _has(folder: RunFolder, name: str) -> bool:
-    return (folder.path / name).is_file()
 
 
 def _history(folder: RunFolder) -> list[dict[str, Any]]:

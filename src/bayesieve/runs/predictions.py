@@ -1,4 +1,4 @@
-"""The work of `bayesieve predict`: new data, prepared as in training, to a table of predictions."""
+"""`predict`: new data, prepared as in training, to a table of predictions."""
 
 import csv
 import io
@@ -21,14 +21,14 @@ from bayesieve.deliver.onnx_running import OnnxModel, read_onnx
 from bayesieve.deliver.serving import Columns, bundle_columns, onnx_columns, predict_bundle
 from bayesieve.errors import DataError, UsageError
 from bayesieve.files import write_atomically
-from bayesieve.runs.bundles import is_bundle_folder
+from bayesieve.runs.folder import check_out_file, is_bundle_folder
 
 Row = tuple[object, ...]
 
 
 @dataclass(frozen=True)
 class _Taker:
-    """What a model takes: shape and dtype of an input, and how raw data become one."""
+    """Shape and dtype of a model's input, and the recipe that turns raw data into one."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -46,14 +46,41 @@ class _Inputs:
     recipe_used: bool
 
 
-def predict_file(
-    model: Path, data: Path, out: Path, *, n_samples: int, seed: int, prepared: bool
+def predict(
+    model: Path | str,
+    data: Path | str,
+    out: Path | str,
+    *,
+    samples: int = 0,
+    seed: int = 0,
+    prepared: bool = False,
+    force: bool = False,
 ) -> tuple[dict[str, Any], list[Row]]:
-    """Predict a file or folder and write a CSV file; returns a summary and the rows."""
-    own = _read_model(model)
-    if isinstance(own, OnnxModel) and n_samples:
+    """Predict new data, with uncertainties, and write a CSV file.
+
+    Raw integers (pixels) and tables are prepared as the model's training data were; images of
+    floating-point numbers are taken as prepared.
+
+    Args:
+        model: bundle folder or ONNX file.
+        data: NPZ with an array x, CSV or parquet with named columns, or folder of images.
+        out: CSV file to write.
+        samples: posterior draws to average over; 0 uses the mean.
+        seed: of the draws.
+        prepared: whether x is network input already, not to be standardised.
+        force: replace the file at `out`.
+
+    Returns:
+        A summary, and the rows of the file.
+    """
+    model, data, out = Path(model), Path(data), Path(out)
+    if samples < 0:
+        raise UsageError(f"--samples must be >= 0, got {samples}.")
+    check_out_file(out, force=force)
+    network = _read_model(model)
+    if isinstance(network, OnnxModel) and samples:
         raise UsageError("--samples: draws are baked into an ONNX file when it is exported.")
-    taker = _taker(own)
+    taker = _taker(network)
     inputs = _read_data(data, taker, prepared=prepared)
     check_input({"input": {"shape": taker.shape}}, inputs.x)
     bad = (~inputs.x.isfinite()).reshape(len(inputs.x), -1).any(1).nonzero().reshape(-1)
@@ -61,11 +88,11 @@ def predict_file(
         raise DataError(f"predict: row {int(bad[0]) + 1} of {data} is not finite.")
     x = inputs.x.to(taker.dtype)
     columns: Columns = {inputs.label: inputs.names}
-    if isinstance(own, OnnxModel):
-        columns |= onnx_columns(own, x)
+    if isinstance(network, OnnxModel):
+        columns |= onnx_columns(network, x)
     else:
-        found = predict_bundle(own, x, n_samples=n_samples, seed=seed)
-        columns |= bundle_columns(found, own.classes, own.config.get("preprocessing"))
+        prediction = predict_bundle(network, x, n_samples=samples, seed=seed)
+        columns |= bundle_columns(prediction, network.classes, network.config.get("preprocessing"))
     rows = list(zip(*columns.values(), strict=True))
     write_atomically(out, _csv(columns, rows))
     result = {
@@ -74,7 +101,7 @@ def predict_file(
         "out": str(out),
         "n": len(rows),
         "columns": list(columns),
-        "samples": n_samples,
+        "samples": samples,
         "preprocessing_applied": inputs.recipe_used,
     }
     return result, rows
@@ -186,7 +213,7 @@ def _read_images(path: Path, taker: _Taker) -> _Inputs:
 
 
 def _is_image(name: str) -> bool:
-    hidden = any(part.startswith((".", "__MACOSX")) for part in name.split("/"))
+    hidden = any(word.startswith((".", "__MACOSX")) for word in name.split("/"))
     return name.lower().endswith(SUFFIXES) and not hidden
 
 

@@ -1,23 +1,20 @@
 """Numbers of a finished model: the same words in metrics.json, in tables and in reports."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from bayesieve.assess.diagnostics import differing_buffers, pooled
+from bayesieve.assess.calibration import fit_temperature
 from bayesieve.assess.evaluate import Evaluation, error_curve
-from bayesieve.core.posterior import (
-    Factorised,
-    Model,
-    Samples,
-    SparseModel,
-    has_spread,
-    posterior_of,
-)
+from bayesieve.assess.evaluate import evaluate as score_model
+from bayesieve.assess.predict import ClassPrediction, predict
+from bayesieve.core.posterior import Factorised, Model, SparseModel, posterior_of
 from bayesieve.data import Examples
 from bayesieve.engines.sbnn import stuck_in_slab
-from bayesieve.runs.text import as_bytes, as_percent
+from bayesieve.errors import UsageError
+from bayesieve.runs.run import Run, load
 from bayesieve.sieve.prune import sparsity_curve
 from bayesieve.sieve.rules import keep_zeros
 from bayesieve.sieve.scores import ScoreName
@@ -27,13 +24,59 @@ _ZEROS = (
     0.0, 0.25, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.965, 0.975, 0.98, 0.985, 0.99, 0.995,
     0.998,
 )  # fmt: skip
-DRAWS = 32  # posterior draws behind uncertainties, next to predictions with the mean weights
+
+
+def evaluate(
+    run: Path | str,
+    *,
+    samples: int = 0,
+    seed: int = 0,
+    temperature: bool = False,
+    split: str = "test",
+    member: int | None = None,
+    device: str = "auto",
+) -> dict[str, Any]:
+    """Test a run: error, likelihood, calibration and size.
+
+    Args:
+        run: folder of the run.
+        samples: posterior draws to average over, of all chains of a sampler; 0 uses the mean
+            weights.
+        seed: of the draws.
+        temperature: whether to calibrate on the validation split first.
+        split: test, train or val.
+        member: which model of a run with several, from 0.
+        device: auto, cpu, cuda or cuda:N.
+    """
+    if split not in ("test", "train", "val"):
+        raise UsageError(f"--split must be test, train or val, got {split!r}.")
+    opened = load(run, member=member, device=device)
+    model = opened.pooled() if samples and member is None else opened.model
+    examples = {"test": opened.data.test, "train": opened.train, "val": opened.held_out}[split]
+    if examples is None:
+        raise UsageError("--split val: this run held nothing out; train with --val-fraction.")
+    extra: dict[str, Any] = {"split": split, "samples": samples}
+    if temperature:
+        extra["temperature"] = _temperature(opened, model, samples, seed)
+    scored = score_model(
+        model, examples, n_samples=samples, seed=seed, temperature=extra.get("temperature", 1.0)
+    )
+    return {**numbers(scored, model), **extra}
+
+
+def _temperature(run: Run, model: Model, samples: int, seed: int) -> float:
+    if run.held_out is None:
+        raise UsageError("--temperature needs held-out examples; train with --val-fraction.")
+    prediction = predict(model, run.held_out.x, n_samples=samples, seed=seed)
+    if not isinstance(prediction, ClassPrediction):
+        raise UsageError("--temperature is for classification.")
+    return fit_temperature(prediction.log_probs.cpu(), run.held_out.y)
 
 
 def storage_bytes(model: Model) -> int:
     """Bytes of the mean weights: all of them, or the kept ones and the cheaper way to place them.
 
-    Places are told by one bit per parameter or by a 32-bit index per kept one.
+    A place takes one bit per parameter, or a 32-bit index per kept one.
     """
     layout, width = model.layout, posterior_of(model).mean.element_size()
     if not isinstance(model, SparseModel):
@@ -49,70 +92,6 @@ def numbers(evaluation: Evaluation, model: Model) -> dict[str, Any]:
     if isinstance(posterior, Factorised) and posterior.logit_inclusion is not None:
         result["stuck_in_slab"] = stuck_in_slab(posterior)
     return result
-
-
-def draws_of(model: Model) -> int:
-    """How many draws to average: all of a chain, some of a variational posterior, none of a point.
-
-    Example:
-        >>> from bayesieve.sieve.scores import small_posterior
-        >>> draws_of(small_posterior())
-        32
-    """
-    posterior = posterior_of(model)
-    if isinstance(posterior, Samples):
-        return len(posterior.draws) if len(posterior.draws) > 1 else 0
-    return DRAWS if has_spread(model) else 0
-
-
-def together(models: Sequence[Model]) -> Model:
-    """The draws of all chains of a sampler as one posterior; of other models the first one.
-
-    Chains whose module buffers differ (other than BatchNorm's) cannot share a posterior either.
-    """
-    chains = [own for own in map(posterior_of, models) if isinstance(own, Samples)]
-    if len(chains) < 2 or len(chains) < len(models) or draws_of(chains[0]) == 0:
-        return models[0]
-    if differing_buffers(chains):
-        return models[0]
-    return pooled(chains)
-
-
-def quality_header(task: str) -> tuple[str, ...]:
-    """Column names of the comparison that every command prints."""
-    own = ("RMSE", "log-lik", "90 % coverage") if task == "regression" else ("error", "NLL", "ECE")
-    return ("", *own, "weights kept", "bytes")
-
-
-def quality_row(label: str, result: Mapping[str, Any]) -> tuple[str, ...]:
-    """One line of the comparison."""
-    kept = f"{result['weights']:,} ({as_percent(1 - result['zeros'])})"
-    size = (kept, as_bytes(result["bytes"]))
-    if "rmse" in result:
-        own = (f"{result['rmse']:.4g}", f"{result['log_lik']:.3f}",
-               as_percent(result["coverage_90"]))  # fmt: skip
-    else:
-        own = (as_percent(result["error"]), f"{result['nll']:.4f}", as_percent(result["ece"]))
-    return (label, *own, *size)
-
-
-def with_draws(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The results of a run by name: those of the mean weights and, if any, those of draws."""
-    rows = {"mean weights": result}
-    if "sampled" in result:
-        rows[draws_label(result["sampled"])] = result["sampled"]
-    return rows
-
-
-def draws_label(sampled: Mapping[str, Any]) -> str:
-    """What the results of draws are called in tables.
-
-    Example:
-        >>> draws_label({"draws": 80, "chains": 4})
-        '80 draws of 4 chains'
-    """
-    chains = sampled.get("chains", 1)
-    return f"{sampled['draws']} draws" + (f" of {chains} chains" if chains > 1 else "")
 
 
 def curve_of(model: Model, examples: Examples, score: ScoreName) -> Curve:

@@ -1,8 +1,9 @@
-"""The work of `bayesieve attack`."""
+"""`attack`: accuracy, entropy and calibration of a run under attacks and shifts of its images."""
 
 import json
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,11 @@ from bayesieve.assess.robustness import (
     rotation_curve,
 )
 from bayesieve.core.likelihoods import likelihood_class
-from bayesieve.core.posterior import posterior_of
 from bayesieve.data.preprocessing import PixelScale
 from bayesieve.errors import UsageError
 from bayesieve.files import write_atomically
 from bayesieve.runs.folder import RunFolder
-from bayesieve.runs.results import draws_of
-from bayesieve.runs.run import Run, all_chains, load_run
+from bayesieve.runs.run import Run, draws_of, load
 
 _UNITS = {
     "fgsm": "largest change of a pixel",
@@ -33,78 +32,144 @@ _UNITS = {
     "noise": "noise, std in pixels",
 }
 _LABELS = {"fgsm": "FGSM", "pgd": "PGD", "rotation": "rotated", "noise": "noise"}
+_FGSM = "0.1,0.2,0.3,0.4,0.5"  # the strengths of [Deng], figure 2
+_SHIFTS = {"rotation": "15,30,45,60", "noise": "0.1,0.2,0.3"}
+Strengths = tuple[float, ...]
 
 
-@dataclass(frozen=True)
-class Attack:
-    """What is done to the images.
+def attack(
+    run: Path | str,
+    *,
+    fgsm: str | Sequence[float] | None = None,
+    pgd: str | Sequence[float] | None = None,
+    pgd_steps: int = 10,
+    shift: Sequence[str] | None = None,
+    samples: int | None = None,
+    examples: int | None = None,
+    seed: int = 0,
+    member: int | None = None,
+    device: str = "auto",
+    out: Path | str | None = None,
+    figures: bool = True,
+) -> dict[str, Any]:
+    """Attack a run: accuracy, entropy and calibration against strength on its test images.
 
     Args:
-        strengths: by the name of an attack or shift.
-        pgd_steps: of projected gradient descent.
-        samples: draws averaged; None takes all that are kept, of all chains of a sampler, 0 the
-            mean weights of one.
-        n_examples: test images used; None takes all.
+        run: folder of the run.
+        fgsm: strengths of fast gradient sign attacks, in pixels from 0 to 1; those of the paper if
+            no attack and no shift is named.
+        pgd: strengths of projected gradient attacks on the true labels.
+        pgd_steps: steps of `pgd`.
+        shift: rotation[:DEGREES,...] or noise[:STD,...], or both.
+        samples: posterior draws averaged; None takes all that are kept, of all chains of a sampler
+            (32 of a variational run), 0 the mean weights of one.
+        examples: only the first so many test images.
         seed: of draws and noise.
+        member: which model of a run with several, from 0; chains go together unless given.
+        device: auto, cpu, cuda or cuda:N.
+        out: folder for attack.json and the picture; the run's unless given.
+        figures: whether to draw the picture.
+
+    Returns:
+        What attack.json holds.
     """
-
-    strengths: dict[str, tuple[float, ...]]
-    pgd_steps: int
-    samples: int | None
-    n_examples: int | None
-    seed: int
-
-
-def attack_run(
-    folder: RunFolder, attack: Attack, *, member: int | None, device: str, out: Path, figures: bool
-) -> tuple[dict[str, Any], Path | None]:
-    """Measure every curve; write attack.json and the picture; the numbers and the picture."""
-    config = folder.read_config()
-    name = config.net.likelihood
-    if name is None or likelihood_class(name).task == "regression":
+    wanted = _wanted(fgsm, pgd, shift or [])
+    if pgd_steps < 1:
+        raise UsageError(f"--pgd-steps must be > 0, got {pgd_steps}.")
+    if samples is not None and samples < 0:
+        raise UsageError(f"--samples must be >= 0, got {samples}.")
+    if examples is not None and examples < 1:
+        raise UsageError(f"--examples must be > 0, got {examples}.")
+    folder, place = RunFolder(Path(run)), Path(run if out is None else out)
+    if place.exists() and not place.is_dir():
+        raise UsageError(f"--out {place} is a file; give a folder.")
+    likelihood = folder.read_config().net.likelihood
+    if likelihood is None or likelihood_class(likelihood).task == "regression":
         raise UsageError(f"attack needs class labels; {folder.path} is a regression.")
-    run = load_run(folder, member=member, device=device)
-    scale = _scale_of(run, folder.path)
+    opened = load(run, member=member, device=device)
+    scale = _scale_of(opened, folder.path)
     # Chains are at different modes: the mean of their weights is no network that any of them found.
-    one = member is not None or attack.samples == 0
-    model = run.model if one else all_chains(folder, run)
-    n_samples = draws_of(model) if attack.samples is None else attack.samples
-    attacked = Attacked(model, n_samples, attack.seed, scale=scale)
-    x, labels = (part[: attack.n_examples] for part in (run.data.test.x, run.data.test.y))
+    model = opened.model if member is not None or samples == 0 else opened.pooled()
+    n_samples = draws_of(model) if samples is None else samples
+    attacked = Attacked(model, n_samples, seed, scale=scale)
+    x, labels = (values[:examples] for values in (opened.data.test.x, opened.data.test.y))
     started = time.perf_counter()
     curves = {
-        name: [asdict(point) for point in _curve(name, attacked, x, labels, strengths, attack)]
-        for name, strengths in attack.strengths.items()
+        name: [asdict(point) for point in _curve(name, attacked, x, labels, strengths, pgd_steps)]
+        for name, strengths in wanted.items()
     }
     result = {
         "run": str(folder.path),
-        "data": run.data.name,
+        "data": opened.data.name,
         "n_examples": len(x),
         "samples": n_samples,
-        "seed": attack.seed,
-        "pgd_steps": attack.pgd_steps if "pgd" in curves else None,
-        "device": str(posterior_of(run.model).network.device),
+        "seed": seed,
+        "pgd_steps": pgd_steps if "pgd" in curves else None,
+        "device": str(opened.model.network.device),
         "seconds": round(time.perf_counter() - started, 3),
         "curves": curves,
     }
-    out.mkdir(parents=True, exist_ok=True)
-    write_atomically(out / "attack.json", (json.dumps(result, indent=2) + "\n"))
-    return result, _picture(curves, out) if figures else None
+    place.mkdir(parents=True, exist_ok=True)
+    write_atomically(place / "attack.json", json.dumps(result, indent=2) + "\n")
+    if figures:
+        _draw(curves, place)
+    return result
+
+
+def _wanted(
+    fgsm: str | Sequence[float] | None, pgd: str | Sequence[float] | None, shifts: Sequence[str]
+) -> dict[str, Strengths]:
+    """Strengths by the name of each attack or shift; the paper's attack if none is named."""
+    if fgsm is None and pgd is None and not shifts:
+        fgsm = _FGSM
+    attacks = {"fgsm": fgsm, "pgd": pgd}
+    wanted = {name: _pixels(f"--{name}", v) for name, v in attacks.items() if v is not None}
+    for text in shifts:
+        name, _, strengths = text.partition(":")
+        if name not in _SHIFTS:
+            raise UsageError(
+                f"--shift must be rotation or noise, with strengths after a colon if wanted; "
+                f"got {text!r}."
+            )
+        if name in wanted:
+            raise UsageError(f"--shift {name} is given twice; list its strengths after one colon.")
+        wanted[name] = _numbers(f"--shift {name}", strengths or _SHIFTS[name])
+    return wanted
+
+
+def _pixels(flag: str, text: str | Sequence[float]) -> Strengths:
+    """Strengths of an attack; beyond 1 they are taken for the 0 to 255 of a file's pixels."""
+    values = _numbers(flag, text)
+    if max(values) > 1:
+        raise UsageError(
+            f"{flag}: pixels run from 0 to 1, so no strength is above 1, got {text!r}. Write "
+            f"{max(values):g} of 255 as {max(values) / 255:.4f}."
+        )
+    return values
+
+
+def _numbers(flag: str, text: str | Sequence[float]) -> Strengths:
+    try:
+        values = tuple(float(v) for v in (text.split(",") if isinstance(text, str) else text))
+    except ValueError:
+        raise UsageError(f"{flag} must be numbers with commas between, got {text!r}.") from None
+    if not all(0 <= value < float("inf") for value in values):
+        raise UsageError(f"{flag}: strengths must be >= 0, got {text!r}.")
+    return values
 
 
 def _curve(
-    name: str, attacked: Attacked, x: Tensor, labels: Tensor, strengths: tuple[float, ...],
-    attack: Attack,
-) -> list[Point]:  # fmt: skip
-    own = sorted({0.0, *strengths})  # the untouched images come first
+    name: str, attacked: Attacked, x: Tensor, labels: Tensor, strengths: Strengths, pgd_steps: int
+) -> list[Point]:
+    with_none = sorted({0.0, *strengths})  # the untouched images come first
     if name == "pgd":
-        return pgd_curve(attacked, x, labels, own, attack.pgd_steps)
+        return pgd_curve(attacked, x, labels, with_none, pgd_steps)
     measure = {"fgsm": fgsm_curve, "rotation": rotation_curve, "noise": noise_curve}[name]
-    return measure(attacked, x, labels, own)
+    return measure(attacked, x, labels, with_none)
 
 
 def _scale_of(run: Run, path: Path) -> PixelScale:
-    """How the run's inputs come from pixels; a complaint where there are none."""
+    """The scale from pixels to the run's inputs; raises where there are no pixels."""
     data = run.data
     if data.task != "classification":
         raise UsageError(f"attack needs class labels; {path} is a regression.")
@@ -115,9 +180,9 @@ def _scale_of(run: Run, path: Path) -> PixelScale:
     return PixelScale.of(data.preprocessing)
 
 
-def _picture(curves: dict[str, list[dict[str, Any]]], out: Path) -> Path:
+def _draw(curves: dict[str, list[dict[str, Any]]], out: Path) -> None:
     panels: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for name, points in curves.items():
         panels.setdefault(_UNITS[name], {})[_LABELS[name]] = points
     (out / "figures").mkdir(exist_ok=True)
-    return robustness_curves(panels, out / "figures" / "attack.png")
+    robustness_curves(panels, out / "figures" / "attack.png")

@@ -1,12 +1,16 @@
-"""The work of `bayesieve sweep`: trials by Optuna, each trained and scored on held-out data.
+"""`sweep`: search settings by Optuna, each trial trained and scored on held-out data.
 
 A trial is scored by the error (or RMSE) of the posterior mean on a validation split and by the
 weights it keeps. Test data are not touched. The search lives in a storage that several processes
 may share; a process that dies leaves the finished trials behind.
 """
 
+import json
+import math
+import random
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,20 +21,63 @@ from bayesieve.engines.recipes import ENGINES
 from bayesieve.errors import DivergedError, UsageError
 from bayesieve.files import write_atomically
 from bayesieve.runs.build import Plan, make_plan
-from bayesieve.runs.config import RunConfig, from_dict, to_dict
-from bayesieve.runs.dimensions import Dimension, check_same, open_study
+from bayesieve.runs.config import (
+    RunConfig,
+    from_dict,
+    from_keywords,
+    plain_value,
+    takes_whole_numbers,
+    to_dict,
+)
+from bayesieve.runs.learn import Config, as_config, fit_plan
 from bayesieve.runs.text import note
 from bayesieve.sieve.rules import keep_zeros
-from bayesieve.training.fit import fit
 
 if TYPE_CHECKING:
     import optuna
     from matplotlib.figure import Figure
 
 _VALIDATION = 0.1  # part of the training data unless --val-fraction says otherwise
+_ATTEMPTS, _PAUSE = 6, 0.25  # to open a database, and the least time between two, in seconds
+_PER_MACHINE = ("device", "threads")  # settings of training that each machine may choose
 
 
-def run_sweep(
+def sweep(
+    config: Config | None = None,
+    *,
+    out: Path | str,
+    trials: int = 20,
+    search: Sequence[str] | None = None,
+    storage: str | None = None,
+    name: str = "bayesieve",
+    figures: bool = True,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Search for settings: validation error against size, as a Pareto front.
+
+    Args:
+        config: what stays fixed, as an object, as nested plain data or as a file.
+        out: folder of the search; an old one is continued. It gets sweep.json, the front's
+            configuration files and a picture.
+        trials: settings to try in this call; 0 only gathers what workers have tried.
+        search: what varies, section.name=LOW:HIGH[:log] or section.name=A|B|C each; learning rate,
+            KL weight and zeros unless given.
+        storage: database URL shared by workers on several machines; a journal file in `out` unless
+            given, which workers on one machine share.
+        name: of the search in the database, which may hold several.
+        figures: whether to draw the picture.
+        settings: what stays fixed, by the names of the flags of `bayesieve train`.
+
+    Returns:
+        The metric, every trial, and the front.
+    """
+    fixed = from_keywords(settings, None if config is None else as_config(config))
+    if trials < 0:
+        raise UsageError(f"--trials must be 0 or more, got {trials}.")
+    return _sweep(fixed, search or [], trials, Path(out), storage, name, figures=figures)
+
+
+def _sweep(
     config: RunConfig,
     search: Sequence[str],
     n_trials: int,
@@ -40,21 +87,11 @@ def run_sweep(
     *,
     figures: bool,
 ) -> dict[str, Any]:
-    """Try settings, then write sweep.json, the front's configuration files and a picture.
-
-    Args:
-        config: what stays fixed.
-        search: what varies, as `Dimension.parse` reads it; chosen from the engine if empty.
-        n_trials: settings to try in this call; 0 only gathers what the storage has.
-        out: folder to write.
-        storage: database URL that workers share; a journal file in `out` if None.
-        name: of the search in that database.
-        figures: whether to draw the picture.
-    """
     if config.training.val_fraction is None:
         config = replace(config, training=replace(config.training, val_fraction=_VALIDATION))
     space = [Dimension.parse(text) for text in search] or _space(config, make_plan(config))
-    plan = make_plan(_with(config, {own.name: own.middle for own in space}))  # checks everything
+    middle = {dimension.name: dimension.middle for dimension in space}
+    plan = make_plan(_with(config, middle))  # checks everything
     metric = "validation error" if plan.data.task == "classification" else "validation RMSE"
     out.mkdir(parents=True, exist_ok=True)
     study = open_study(out, storage, name, config.training.seed)
@@ -72,16 +109,16 @@ def run_sweep(
     return result
 
 
-def _space(config: RunConfig, plan: Plan) -> list[Dimension]:
+def _space(config: RunConfig, plan: Plan) -> "list[Dimension]":
     """What varies unless told: learning rate by a factor of 5 each way, KL weight, zeros."""
-    own = ENGINES[config.engine.name]
+    entry = ENGINES[config.engine.name]
     lr = plan.config.engine.lr  # what this engine recommends for these data
     dimensions = []
     if isinstance(lr, float) and config.engine.lr is None:
         dimensions.append(Dimension("engine.lr", lr / 5, lr * 5, log=True))
-    if own.course == "variational" and config.schedule.kl is None:
+    if entry.course == "variational" and config.schedule.kl is None:
         dimensions.append(Dimension("schedule.kl", 0.03, 1.0, log=True))
-    if own.prunes == "units" and config.pruning.keep_units is None:
+    if entry.prunes == "units" and config.pruning.keep_units is None:
         dimensions.append(Dimension("pruning.keep_units", 0.1, 1.0))
     elif config.pruning.zeros is None and config.pruning.keep_units is None:
         dimensions.append(Dimension("pruning.zeros", 0.5, min(0.995, _most_zeros(plan))))
@@ -109,30 +146,20 @@ def _with(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
 
 
 def _objective(
-    config: RunConfig, space: Sequence[Dimension]
+    config: RunConfig, space: "Sequence[Dimension]"
 ) -> Callable[["optuna.Trial"], tuple[float, float]]:
     def objective(trial: "optuna.Trial") -> tuple[float, float]:
-        plan = make_plan(_with(config, {own.name: own.suggest(trial) for own in space}))
-        training, validation = plan.config.training, plan.validation
-        assert training.batch_size is not None
-        assert validation is not None
-        run = fit(
-            plan.problem.to(plan.device),
-            plan.engine,
-            epochs=training.epochs,
-            steps=training.steps,
-            batch_size=training.batch_size,
-            seed=training.seed,
-            schedule=plan.schedule,
-            pruning=plan.pruning,
-        )
-        found = evaluate(run.sparse(), validation.data).to_dict()
-        score = float(found["error"] if "error" in found else found["rmse"])
-        trial.set_user_attr("nll", found.get("nll", -found.get("log_lik", 0.0)))
+        chosen = {dimension.name: dimension.suggest(trial) for dimension in space}
+        plan = make_plan(_with(config, chosen))
+        assert plan.validation is not None
+        run = fit_plan(plan, plan.problem.to(plan.device))
+        scores = evaluate(run.sparse(), plan.validation.data).to_dict()
+        score = float(scores["error"] if "error" in scores else scores["rmse"])
+        trial.set_user_attr("nll", scores.get("nll", -scores.get("log_lik", 0.0)))
         trial.set_user_attr("seconds", run.seconds)
-        trial.set_user_attr("parameters", found["parameters"])
-        note(f"trial {trial.number}: {score:.4g} with {found['weights']:,} weights")
-        return score, float(found["weights"])
+        trial.set_user_attr("parameters", scores["parameters"])
+        note(f"trial {trial.number}: {score:.4g} with {scores['weights']:,} weights")
+        return score, float(scores["weights"])
 
     return objective
 
@@ -168,8 +195,8 @@ def _write(result: dict[str, Any], config: RunConfig, out: Path, *, figures: boo
     front = out / "front"
     front.mkdir(exist_ok=True)
     for row in result["front"]:
-        own = to_dict(_with(config, row["settings"]))
-        write_atomically(front / f"{row['number']}.json", own)
+        settings = to_dict(_with(config, row["settings"]))
+        write_atomically(front / f"{row['number']}.json", settings)
     current = {f"{row['number']}.json" for row in result["front"]}
     for file in front.glob("*.json"):
         if file.name not in current and file.stem.isdigit():  # beaten since it was written
@@ -209,3 +236,126 @@ def _figure(result: Mapping[str, Any]) -> "Figure":
     if result["metric"].endswith("error"):
         style.percent_ticks(axes.yaxis)
     return figure
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One setting that varies: a range, perhaps on a log scale, or a list of choices."""
+
+    name: str  # section.setting
+    low: float = 0.0
+    high: float = 0.0
+    log: bool = False
+    choices: tuple[bool | int | float | str, ...] = ()
+    whole: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> "Dimension":
+        """Read `section.name=LOW:HIGH[:log]` or `section.name=A|B`.
+
+        Example:
+            >>> Dimension.parse("engine.lr=1e-4:1e-2:log").high
+            0.01
+            >>> Dimension.parse("engine.start=he|module").choices
+            ('he', 'module')
+            >>> Dimension.parse("training.batch_size=32:256:log").middle
+            91
+        """
+        name, equals, rest = text.partition("=")
+        if not equals or "." not in name:
+            raise UsageError(f"--search must read section.name=LOW:HIGH or A|B, got {text!r}.")
+        if "|" in rest:
+            return cls(
+                name, choices=tuple(plain_value(choice.strip()) for choice in rest.split("|"))
+            )
+        bounds = rest.split(":")
+        try:
+            low, high = float(bounds[0]), float(bounds[1])
+        except (IndexError, ValueError) as error:
+            raise UsageError(f"--search {name}: give LOW:HIGH, got {rest!r}.") from error
+        log = bounds[2:] == ["log"]
+        if low >= high or (log and low <= 0) or (len(bounds) > 2 and not log):
+            raise UsageError(f"--search {name}: LOW:HIGH[:log] with LOW < HIGH, got {rest!r}.")
+        whole = takes_whole_numbers(name)
+        if whole and not (low.is_integer() and high.is_integer()):
+            raise UsageError(f"--search {name}: give whole numbers, got {rest!r}.")
+        return cls(name, low, high, log, whole=whole)
+
+    def suggest(self, trial: "optuna.Trial") -> Any:
+        """A value for a trial."""
+        if self.choices:
+            return trial.suggest_categorical(self.name, self.choices)
+        if self.whole:
+            return trial.suggest_int(self.name, int(self.low), int(self.high), log=self.log)
+        return trial.suggest_float(self.name, self.low, self.high, log=self.log)
+
+    @property
+    def middle(self) -> Any:
+        """A value that may be tried: half way, or the first choice."""
+        if self.choices:
+            return self.choices[0]
+        value = math.sqrt(self.low * self.high) if self.log else (self.low + self.high) / 2
+        return round(value) if self.whole else value
+
+
+def open_study(out: Path, storage: str | None, name: str, seed: int) -> "optuna.Study":
+    """The search of that name, begun now or earlier, here or by another worker.
+
+    Args:
+        out: folder of the journal, if there is no database.
+        storage: database URL, or None.
+        name: of the search, which may share its database with others.
+        seed: of the settings tried.
+    """
+    try:
+        import optuna
+        from sqlalchemy.exc import ArgumentError, DatabaseError
+
+        from bayesieve.runs.trial_sampler import TrialSampler
+    except ImportError as error:
+        raise ImportError(
+            "sweep needs optuna: install it with `pip install 'bayesieve[sweep]'`."
+        ) from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    for attempt in range(_ATTEMPTS):
+        try:
+            return optuna.create_study(
+                study_name=name,
+                storage=storage or _journal(out),
+                directions=["minimize", "minimize"],
+                sampler=TrialSampler(seed),
+                load_if_exists=True,
+            )
+        except (ArgumentError, DatabaseError) as error:
+            # Workers that start together all make the tables of a new database; one succeeds.
+            if isinstance(error, DatabaseError) and attempt < _ATTEMPTS - 1:
+                time.sleep(_PAUSE * (1 + random.random()))
+                continue
+            reason = " ".join(str(error).split())
+            raise UsageError(
+                f"--storage {storage}: this database cannot be used ({reason}). A URL looks like "
+                "sqlite:////shared/sweep.db or postgresql://user@host/sweeps."
+            ) from error
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _journal(out: Path) -> "optuna.storages.BaseStorage":
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    return JournalStorage(JournalFileBackend(str(out / "journal.log")))
+
+
+def check_same(study: "optuna.Study", config: RunConfig, space: "Sequence[Dimension]") -> None:
+    """Raise unless a search is continued with what it was begun with."""
+    settings = to_dict(config)
+    settings["training"] = {k: v for k, v in settings["training"].items() if k not in _PER_MACHINE}
+    about = {"config": settings, "space": [repr(dimension) for dimension in space]}
+    before = study.user_attrs.get("about")
+    if before is None:
+        study.set_user_attr("about", about)
+    elif json.loads(json.dumps(about)) != before:
+        raise UsageError(
+            "the search in this storage was begun with other settings; give those, or another "
+            "--out (with --storage: another --name)."
+        )

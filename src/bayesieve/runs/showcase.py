@@ -1,5 +1,7 @@
-"""The work of `bayesieve demo`: two trainings, the pictures that compare them, a small model."""
+"""`demo`: two trainings on small digits, the pictures that compare them, and a small model."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from bayesieve.assess import figures
@@ -7,42 +9,53 @@ from bayesieve.assess.evaluate import evaluate
 from bayesieve.assess.metrics import reliability_bins
 from bayesieve.assess.predict import ClassPrediction, predict
 from bayesieve.core.posterior import Model, SparseModel
-from bayesieve.runs.build import Plan
-from bayesieve.runs.bundle import compact_run
+from bayesieve.data import DataSet
+from bayesieve.runs.build import make_plan
+from bayesieve.runs.bundle import compact
+from bayesieve.runs.config import (
+    DataConfig,
+    EngineConfig,
+    NetConfig,
+    PruningConfig,
+    RunConfig,
+    ScheduleConfig,
+    TrainingConfig,
+)
 from bayesieve.runs.folder import RunFolder
-from bayesieve.runs.learn import learn, models_of, save_models
-from bayesieve.runs.page import write_run_page
-from bayesieve.runs.pictures import Picture, draw_run, first_layer
-from bayesieve.runs.report import write_report
-from bayesieve.runs.results import DRAWS, curve_of, curve_points, numbers
+from bayesieve.runs.learn import fit_plan, learn, models_of, save_models
+from bayesieve.runs.page import keep_before, report
+from bayesieve.runs.results import curve_of, curve_points, numbers
+from bayesieve.runs.run import DRAWS
+from bayesieve.runs.summary import Picture, draw_run, first_layer, write_report
 from bayesieve.runs.text import note
 from bayesieve.sieve.prune import kept_per_layer
-from bayesieve.training.fit import fit
 
 MODEL = "model"  # the bundle inside the run folder
 
 
-def train_both(
-    dense: Plan, sparse: Plan, folder: RunFolder
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Train the dense and the sparse network; write the sparse one's folder with a comparison.
+def demo(
+    out: Path | str = "runs/demo", *, epochs: int = 200, seed: int = 0, force: bool = False
+) -> dict[str, Any]:
+    """Train a dense network and a sparse Bayesian one on 8x8 digits, and compare them.
 
-    Returns the numbers of each by name, and what `_delivered` says of the compacted one.
+    Args:
+        out: run folder to write.
+        epochs: passes over the data.
+        seed: of both trainings.
+        force: replace the run in `out`.
+
+    Returns:
+        The numbers of each network by name, and what is `delivered`: the compacted one.
     """
-    training = dense.config.training
-    assert training.batch_size is not None
-    note(f"1/4 dense network, {training.epochs} epochs")
-    plain = fit(
-        dense.problem,
-        dense.engine,
-        epochs=training.epochs,
-        batch_size=training.batch_size,
-        seed=training.seed,
-        schedule=dense.schedule,
-    ).posterior
-    note(f"2/4 sparse Bayesian network, {sparse.config.training.epochs} epochs, pruned on the way")
+    folder = RunFolder(Path(out))
+    folder.check_free(force=force or folder.made_by("demo"))
+    note("digits: 1,797 handwritten digits of 8x8 pixels, network 64-100-50-10")
+    dense, sparse = make_plan(_dense_config(epochs, seed)), make_plan(_sparse_config(epochs, seed))
+    note(f"1/4 dense network, {epochs} epochs")
+    plain = fit_plan(dense, dense.problem).posterior
+    note(f"2/4 sparse Bayesian network, {epochs} epochs, pruned on the way")
     folder.clear()
-    folder.create(sparse.config, {"command": "demo"})
+    folder.create(sparse.config, "demo")
     run = learn(sparse, folder, resume=False)
     models = models_of(run)
     save_models(models, folder)
@@ -55,19 +68,45 @@ def train_both(
     }
     curve = curve_of(sieved, test, "snr")
     folder.write("curve.json", {"score": "snr", "points": curve})
-    pictures = [*_compared(folder, plain, sieved, sparse, curve_points(curve), rows)]
+    pictures = _compared(folder, plain, sieved, sparse.data, curve_points(curve), rows)
     pictures += draw_run(folder.path, sieved, sparse.data, history=run.history)
     title = "Demo: a dense network and a sparse Bayesian one"
     folder.write_text("report.md", write_report(title, sparse.data, sparse.config, rows, pictures))
     folder.write("metrics.json", {**rows["sparse"], "compared": rows})
-    page = write_run_page(folder, before=plain)
+    keep_before(folder, plain)
+    page = report([folder.path])
     note("4/4 cutting out what has no effect")
-    return rows, _delivered(folder, page["runs"][0])
+    return {**rows, "delivered": _delivered(folder, page["runs"][0])}
+
+
+def _sparse_config(epochs: int, seed: int) -> RunConfig:
+    """The sparse Bayesian network; its numbers were chosen on held-out training data."""
+    return RunConfig(
+        data=DataConfig(name="digits"),
+        net=NetConfig(name="mlp:100,50"),
+        engine=EngineConfig(name="sbnn", lr=1e-2),
+        schedule=ScheduleConfig(kl=0.1),
+        pruning=PruningConfig(zeros=0.9),
+        training=TrainingConfig(
+            epochs=epochs, batch_size=64, seed=seed, device="cpu", threads=1, checkpoint_every=1000
+        ),
+    )
+
+
+def _dense_config(epochs: int, seed: int) -> RunConfig:
+    """The same network trained the usual way."""
+    sparse = _sparse_config(epochs, seed)
+    return replace(
+        sparse,
+        engine=EngineConfig(name="map", lr=1e-3),
+        schedule=ScheduleConfig(),
+        pruning=PruningConfig(),
+    )
 
 
 def _delivered(folder: RunFolder, measured: dict[str, Any]) -> dict[str, Any]:
     """Write the compacted network as a bundle; its sizes and times beside those of all weights."""
-    made = compact_run(folder, folder.path / MODEL, posterior=True, force=True)
+    made = compact(folder.path, folder.path / MODEL, posterior=True, force=True)
     layers = made["compaction"]["layers"]
     times = measured["runtime_ms"]
     return {
@@ -83,12 +122,12 @@ def _compared(
     folder: RunFolder,
     plain: Model,
     sieved: Model,
-    plan: Plan,
+    data: DataSet,
     points: list[tuple[float, float, float]],
     rows: dict[str, Any],
 ) -> list[Picture]:
     assert isinstance(sieved, SparseModel)
-    test = plan.data.test
+    test = data.test
     bins = {}
     for label, model in (("dense", plain), ("sparse", sieved)):
         prediction = predict(model, test.x)
@@ -108,7 +147,7 @@ def _compared(
         reliability=bins,
     )
     figures.first_layer_map(
-        first_layer(sieved).numpy(), plan.data.input_shape, folder.figures / "pixels.png"
+        first_layer(sieved).numpy(), data.input_shape, folder.figures / "pixels.png"
     )
     return [
         Picture("figures/overview.png", "What is kept, and what it costs."),

@@ -1,7 +1,8 @@
 """Numbers and tables as text, and remarks while a run is under way. Nothing here imports torch."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 _LOG = logging.getLogger("bayesieve.runs")
 
@@ -9,6 +10,11 @@ _LOG = logging.getLogger("bayesieve.runs")
 def note(text: str) -> None:
     """Log how far a run is; the command line prints these remarks on standard error."""
     _LOG.info(text)
+
+
+def warn(text: str) -> None:
+    """Log something the user should know of."""
+    _LOG.warning(text)
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -46,3 +52,40 @@ def as_bytes(n: float) -> str:
             return f"{n:.0f} B" if unit == "B" else f"{n:.1f} {unit}"
         n /= 1000
     return f"{n:.1f} GB"
+
+
+def quality_header(task: str) -> tuple[str, ...]:
+    """Column names of the comparison that every command prints."""
+    classes, reals = ("error", "NLL", "ECE"), ("RMSE", "log-lik", "90 % coverage")
+    return ("", *(reals if task == "regression" else classes), "weights kept", "bytes")
+
+
+def quality_row(label: str, result: Mapping[str, Any]) -> tuple[str, ...]:
+    """One line of the comparison."""
+    kept = f"{result['weights']:,} ({as_percent(1 - result['zeros'])})"
+    size = (kept, as_bytes(result["bytes"]))
+    if "rmse" in result:
+        quality = (f"{result['rmse']:.4g}", f"{result['log_lik']:.3f}",
+                   as_percent(result["coverage_90"]))  # fmt: skip
+    else:
+        quality = (as_percent(result["error"]), f"{result['nll']:.4f}", as_percent(result["ece"]))
+    return (label, *quality, *size)
+
+
+def with_draws(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The results of a run by name: those of the mean weights and, if any, those of draws."""
+    rows = {"mean weights": result}
+    if "sampled" in result:
+        rows[draws_label(result["sampled"])] = result["sampled"]
+    return rows
+
+
+def draws_label(sampled: Mapping[str, Any]) -> str:
+    """What the results of draws are called in tables.
+
+    Example:
+        >>> draws_label({"draws": 80, "chains": 4})
+        '80 draws of 4 chains'
+    """
+    chains = sampled.get("chains", 1)
+    return f"{sampled['draws']} draws" + (f" of {chains} chains" if chains > 1 else "")

@@ -1,24 +1,25 @@
-"""The work of `bayesieve profile`: what lies in each folder, in every form worth timing."""
+"""`profile`: size, work, memory and time of runs and bundles, in every form worth timing."""
 
 import importlib.util
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bayesieve.assess.latency import Candidate, ClockName, ProfileRow
+from bayesieve.assess.latency import Candidate
 from bayesieve.assess.latency import profile as profile_candidates
 from bayesieve.core.network import materialise
 from bayesieve.core.posterior import SparseModel
 from bayesieve.deliver.bundle import read_bundle
 from bayesieve.deliver.onnx_running import OnnxSession
 from bayesieve.deliver.runtime import as_runtime
-from bayesieve.errors import UnsupportedModelError
+from bayesieve.errors import UnsupportedModelError, UsageError
 from bayesieve.runs.folder import RunFolder
-from bayesieve.runs.run import load_run
+from bayesieve.runs.run import load
 from bayesieve.sieve.compact import compact
 
 _EXAMPLES = 64
@@ -27,8 +28,8 @@ _ONNX = ("onnx", "onnxscript", "onnxruntime")
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a folder holds.
+class Content:
+    """The networks of a folder.
 
     Args:
         modules: plain modules by what they are, such as "compact"; the last is what is delivered.
@@ -43,26 +44,44 @@ class Found:
     files: dict[str, Path] = field(default_factory=dict)
 
 
-def measure(
-    folders: Sequence[Path], *, rounds: int, threads: int, clock: ClockName
-) -> tuple[list[ProfileRow], list[str]]:
-    """Rows of all candidates in one interleaved run, and what was left out and why."""
+def profile(
+    folders: Sequence[Path | str],
+    *,
+    rounds: int = 15,
+    threads: int = 1,
+    clock: str = "wall",
+) -> dict[str, Any]:
+    """Measure networks: as they are, compacted, in our runtime and in onnxruntime.
+
+    Args:
+        folders: run folders or bundles; the first is compared with.
+        rounds: timings of each candidate.
+        threads: CPU threads of every candidate.
+        clock: wall, or cpu, which counts this process alone.
+
+    Returns:
+        `rows`, one of each form of each network, and what was `left_out` and why.
+    """
+    if clock not in ("wall", "cpu"):
+        raise UsageError(f"--clock must be wall or cpu, got {clock!r}.")
+    if threads < 1 or rounds < 1:
+        raise UsageError(f"--threads and --rounds must be >= 1, got {threads} and {rounds}.")
     torch.set_num_threads(threads)
-    found = {str(folder): _read(folder) for folder in folders}
-    example = next((own.example for own in found.values() if own.real), None)
+    contents = {str(folder): _read(Path(folder)) for folder in folders}
+    example = next((content.example for content in contents.values() if content.real), None)
     if example is None:
-        example = next(iter(found.values())).example
-    _check_same_input(found)
+        example = next(iter(contents.values())).example
+    _check_same_input(contents)
     candidates: dict[str, Candidate] = {}
     files: dict[str, Path] = {}
     left_out: list[str] = []
     with tempfile.TemporaryDirectory() as scratch:
-        for index, (folder, own) in enumerate(found.items()):
+        for index, (folder, content) in enumerate(contents.items()):
             path = Path(scratch) / f"{index}.onnx"
-            for kind, module in own.modules.items():
+            for kind, module in content.modules.items():
                 candidates[f"{folder} {kind}"] = module
-            files |= {f"{folder} {kind}": file for kind, file in own.files.items()}
-            module = list(own.modules.values())[-1]
+            files |= {f"{folder} {kind}": file for kind, file in content.files.items()}
+            module = list(content.modules.values())[-1]
             for kind, make in _forms(module, example, path, threads).items():
                 try:
                     candidates[f"{folder} {kind}"] = make()
@@ -70,8 +89,14 @@ def measure(
                     left_out.append(f"{folder} {kind}: {error}")
             if path.is_file():
                 files[f"{folder} onnxruntime"] = path
-        rows = profile_candidates(candidates, example, files=files, rounds=rounds, clock=clock)
-    return rows, left_out
+        measured: Any = clock
+        rows = profile_candidates(candidates, example, files=files, rounds=rounds, clock=measured)
+    return {
+        "clock": clock,
+        "threads": threads,
+        "left_out": left_out,
+        "rows": [row.to_dict() for row in rows],
+    }
 
 
 def _forms(
@@ -88,27 +113,28 @@ def _forms(
     return {"runtime": lambda: as_runtime(module, example, threads=threads), "onnxruntime": onnx}
 
 
-def _read(folder: Path) -> Found:
+def _read(folder: Path) -> Content:
     if RunFolder(folder).read("config.json").get("format") == _BUNDLE:
         bundle = read_bundle(folder)
         shape = (_EXAMPLES, *bundle.input_shape)
         example = torch.rand(shape, generator=torch.Generator().manual_seed(0)).to(bundle.dtype)
-        return Found({"bundle": bundle.module}, example, False,
+        return Content({"bundle": bundle.module}, example, False,
                      {"bundle": folder / "model.safetensors"})  # fmt: skip
-    run = load_run(RunFolder(folder), device="cpu")
+    run = load(folder, device="cpu")
     example = run.data.test.x[:_EXAMPLES]
     if not isinstance(run.model, SparseModel):
         module = materialise(run.model.network, run.model.mean, run.model.buffers)
-        return Found({"dense": module}, example, True)
+        return Content({"dense": module}, example, True)
     masked = run.model.to_module()
-    return Found({"masked": masked, "compact": compact(run.model, example)}, example, True)
+    return Content({"masked": masked, "compact": compact(run.model, example)}, example, True)
 
 
-def _check_same_input(found: dict[str, Found]) -> None:
-    (first, own), *others = found.items()
+def _check_same_input(contents: dict[str, Content]) -> None:
+    shapes = {name: tuple(content.example.shape[1:]) for name, content in contents.items()}
+    (first, shape), *others = shapes.items()
     for name, other in others:
-        if other.example.shape[1:] != own.example.shape[1:]:
+        if other != shape:
             raise ValueError(
-                f"profile: {first} takes inputs of shape {tuple(own.example.shape[1:])}, {name} of "
-                f"{tuple(other.example.shape[1:])}. Profile them one by one."
+                f"profile: {first} takes inputs of shape {shape}, {name} of {other}. Profile them "
+                "one by one."
             )

@@ -16,27 +16,27 @@ from bayesieve.assess.figures.style import (
     dress,
     new_figure,
 )
-from bayesieve.runs.comparison.rank import HIGHER_IS_BETTER, Standing
+from bayesieve.runs.comparison.standings import HIGHER_IS_BETTER, Standing
 
 _COLUMNS = 3
 _LOG_RANGE = 20  # a panel whose values span more than this factor gets a log scale
 _KEY = ((VERMILION, "best"), (BLUE, "within two standard errors of it"), (MUTED, "others"))
 
 
-def comparison_figure(found: Sequence[Standing], names: Sequence[str]) -> Figure:
+def comparison_figure(standings: Sequence[Standing], names: Sequence[str]) -> Figure:
     """Means and two standard errors; the best and those tied with it are coloured.
 
     Args:
-        found: one panel each.
+        standings: one panel each.
         names: methods from top to bottom, the same in every panel.
     """
-    n_rows = -(-len(found) // _COLUMNS)
-    columns = min(_COLUMNS, len(found))
+    n_rows = -(-len(standings) // _COLUMNS)
+    columns = min(_COLUMNS, len(standings))
     figure = new_figure(4.3 * columns, (1.2 + 0.32 * len(names)) * n_rows + 0.3)
     panels = figure.subplots(n_rows, columns, squeeze=False)
     for index, panel in enumerate(panels.flat):
-        if index < len(found):
-            _draw(panel, found[index], names)
+        if index < len(standings):
+            _draw(panel, standings[index], names)
             panel.set_yticks(
                 range(len(names)), names if index % columns == 0 else [""] * len(names)
             )
@@ -54,20 +54,20 @@ def comparison_figure(found: Sequence[Standing], names: Sequence[str]) -> Figure
     return figure
 
 
-def _draw(panel: Axes, own: Standing, names: Sequence[str]) -> None:
+def _draw(panel: Axes, standing: Standing, names: Sequence[str]) -> None:
     """One metric: points with whiskers, and the means in figures at the right edge."""
-    better = "higher" if own.metric in HIGHER_IS_BETTER else "lower"
-    percent = own.metric.startswith(("error", "ECE"))
+    better = "higher" if standing.metric in HIGHER_IS_BETTER else "lower"
+    percent = standing.metric.startswith(("error", "ECE"))
     unit = 100.0 if percent else 1.0
     xlabel = f"{'%, ' if percent else ''}{better} is better"
-    dress(panel, title=own.metric, xlabel=xlabel, ylabel="", grid="x")
-    low, high = unit * min(own.means), unit * max(own.means)
+    dress(panel, title=standing.metric, xlabel=xlabel, ylabel="", grid="x")
+    low, high = unit * min(standing.means), unit * max(standing.means)
     wide = low > 0 and high > _LOG_RANGE * low
     if wide:
         panel.set_xscale("log")
-    tied = own.tied()
-    for name, mean, error in zip(own.names, own.means, own.errors, strict=True):
-        color = VERMILION if name == own.names[0] else BLUE if name in tied else MUTED
+    tied = standing.tied()
+    for name, mean, error in zip(standing.names, standing.means, standing.errors, strict=True):
+        color = VERMILION if name == standing.names[0] else BLUE if name in tied else MUTED
         row, at, reach = names.index(name), unit * mean, 2 * unit * (error or 0.0)
         down = min(reach, at * 0.999) if wide else reach  # a log scale has no room below 0
         panel.errorbar(at, row, xerr=[[down], [reach]], fmt="o", color=color, capsize=2)

@@ -1,31 +1,41 @@
-"""One method, trained within a budget and scored in every way that is asked for.
+"""One method, trained within a budget, pruned, and scored in every way that is asked for.
 
 Every method may evaluate as many gradients as the others: an ensemble of M networks trains each of
-them for 1/M of the epochs.
+them for 1/M of the epochs. Models train together as a population, but with convolutions on a CPU,
+or many of them on a GPU, one after another: a convolution for many models at once is a grouped one,
+which is slow.
 """
 
+import gc
+import math
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Generator, nn
+from torch import Generator, Tensor, nn
 
 from bayesieve.assess.evaluate import evaluate
 from bayesieve.assess.metrics import auroc
 from bayesieve.assess.predict import ClassPrediction, predict
 from bayesieve.assess.robustness import Attacked, fgsm_curve
 from bayesieve.core.network import Network
-from bayesieve.core.posterior import Posterior, Samples
+from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel
 from bayesieve.core.problem import Problem
+from bayesieve.core.state import named_tensors
 from bayesieve.errors import UnsupportedModelError
-from bayesieve.runs.comparison.budget import Budget, Method, Scoring
-from bayesieve.runs.comparison.dropout import dropout_draws, with_dropout
-from bayesieve.runs.comparison.learn import learn
-from bayesieve.runs.comparison.sparse import reachable, sieved
+from bayesieve.runs.comparison.methods import Budget, Method, Scoring, dropout_draws, with_dropout
+from bayesieve.sieve.prune import prune
+from bayesieve.sieve.rules import Rule, fewest_kept, keep_zeros
 from bayesieve.training.compiling import CompileMode
+from bayesieve.training.fit import Fit, fit
 
 Numbers = dict[str, float]  # what one seed scored, by the name of the metric
 _ATTACKED_AT_ONCE = 4096  # inputs times draws whose activations are held for a gradient
+_WEIGHTS_AT_ONCE = 32_000_000  # of models that train together
+_FEW_CONVOLUTIONS = 4  # layers that a GPU runs for many models at once
+_SEED_STRIDE = 1_000_003  # between runs of one comparison, so that seeds 0, 1, 2 share none
 
 
 def measure(
@@ -55,13 +65,13 @@ def measure(
         the state of one, `peak_bytes` the most that a device allocated at any time besides the data
         (None on a CPU).
     """
-    own, plain = model, problem.network  # whose units are linked, with dropout or without
+    trained, plain = model, problem.network  # with dropout, and without
     _check_reachable(method, plain, budget)
     if method.kind == "dropout":
-        own = with_dropout(model, method.dropout)
+        trained = with_dropout(model, method.dropout)
         data = problem.x.to("cpu"), problem.y.to("cpu")  # where the module is
         problem = Problem(
-            own, problem.likelihood, data, precision=problem.precision, augment=problem.augment
+            trained, problem.likelihood, data, precision=problem.precision, augment=problem.augment
         ).to(problem.device)
     members = method.members if method.kind == "ensemble" else 1
     whole = learn(method, problem, budget, members, seed, compile)
@@ -71,11 +81,11 @@ def measure(
     for first in range(0, len(learned), members):
         group = slice(first, first + members)
         scores = _scores(
-            _predictor(method, own, learned[group], budget, seed), tests, budget, method, seed
+            _predictor(method, trained, learned[group], budget, seed), tests, budget, method, seed
         )
         for zeros, sparse in zip(budget.zeros, pruned, strict=True):
             thin = [one.posterior for one in sparse[group]]
-            predictor = _predictor(method, own, thin, budget, seed)
+            predictor = _predictor(method, trained, thin, budget, seed)
             scores |= _pruned_score(predictor, zeros, tests, budget, method, seed)
         seeds.append(scores)
         reached.append([sum(one.zeros for one in sparse[group]) / members for sparse in pruned])
@@ -107,15 +117,15 @@ def _check_reachable(method: Method, network: Network, budget: Budget) -> None:
 def _predictor(
     method: Method, model: nn.Module, group: Sequence[Posterior], budget: Budget, seed: int
 ) -> Posterior:
-    """What predicts: the posterior itself, or its draws where they are made another way."""
+    """The posterior that predicts: of the engine, of dropout masks, or of an ensemble."""
     first = group[0]
     if method.kind == "dropout":
         generator = Generator(first.mean.device).manual_seed(seed)
         return dropout_draws(first, model, budget.draws, generator)
     if method.kind == "ensemble":
-        own = {name: torch.stack([one.buffers[name] for one in group]) for name in first.buffers}
-        draws = torch.stack([one.mean for one in group])
-        return Samples(first.network, draws, None, dict(first.buffers), own)
+        buffers = {name: torch.stack([q.buffers[name] for q in group]) for name in first.buffers}
+        draws = torch.stack([q.mean for q in group])
+        return Samples(first.network, draws, None, dict(first.buffers), buffers)
     return first
 
 
@@ -130,10 +140,10 @@ def _scores(
 ) -> Numbers:
     n = _n_samples(method, learned, budget)
     evaluation = evaluate(learned, tests.inside, n_samples=n, seed=seed)
-    found, inside = evaluation.to_dict(), evaluation.prediction
+    numbers, inside = evaluation.to_dict(), evaluation.prediction
     if not isinstance(inside, ClassPrediction):
-        return {"RMSE": found["rmse"], "NLL": -found["log_lik"]}
-    scores = {"error": found["error"], "NLL": found["nll"], "ECE": found["ece"]}
+        return {"RMSE": numbers["rmse"], "NLL": -numbers["log_lik"]}
+    scores = {"error": numbers["error"], "NLL": numbers["nll"], "ECE": numbers["ece"]}
     if tests.outside is not None:
         outside = predict(learned, tests.outside, n_samples=n, seed=seed)
         assert isinstance(outside, ClassPrediction)
@@ -143,8 +153,8 @@ def _scores(
         attacked = Attacked(learned, n_samples=n, seed=seed, scale=tests.scale, batch_size=at_once)
         device, n_test = learned.network.device, len(tests.inside.x)
         # Evenly spaced: some sets stand in the order of their classes.
-        part = torch.linspace(0, n_test - 1, min(budget.n_attacked, n_test)).round().long()
-        x, y = tests.inside.x[part].to(device), tests.inside.y[part].to(device)
+        some = torch.linspace(0, n_test - 1, min(budget.n_attacked, n_test)).round().long()
+        x, y = tests.inside.x[some].to(device), tests.inside.y[some].to(device)
         (point,) = fgsm_curve(attacked, x, y, [budget.attack])
         scores[f"error under FGSM {budget.attack:g}"] = 1 - point.accuracy
     return scores
@@ -154,6 +164,178 @@ def _pruned_score(
     learned: Posterior, zeros: float, tests: Scoring, budget: Budget, method: Method, seed: int
 ) -> Numbers:
     n = _n_samples(method, learned, budget)
-    found = evaluate(learned, tests.inside, n_samples=n, seed=seed).to_dict()
-    name, value = ("error", found["error"]) if "error" in found else ("RMSE", found["rmse"])
+    numbers = evaluate(learned, tests.inside, n_samples=n, seed=seed).to_dict()
+    name = "error" if "error" in numbers else "RMSE"
+    value = numbers[name.lower()]
     return {f"{name} at {100 * zeros:g} % zeros": float(value)}
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """The posteriors of a method, and the cost of training them.
+
+    Args:
+        posteriors: of all members of all repetitions, repetition by repetition.
+        epochs: passes that each of them was given.
+        seconds: of all of them.
+        state_bytes: what must survive a step, of all of them.
+        peak_bytes: the most that a device allocated besides what was there; None on a CPU.
+    """
+
+    posteriors: list[Posterior]
+    epochs: int
+    seconds: float
+    state_bytes: int
+    peak_bytes: int | None
+
+
+def learn(
+    method: Method,
+    problem: Problem,
+    budget: Budget,
+    members: int,
+    seed: int,
+    compile: CompileMode,
+) -> Learned:
+    """Train all models of a method; a run that ends in weights that are not finite raises.
+
+    Args:
+        method: what to train.
+        problem: on the device to train on.
+        budget: passes and repetitions.
+        members: networks that share the passes.
+        seed: of everything.
+        compile: whether to compile the elementwise part of a step.
+    """
+    epochs = max(1, math.ceil(budget.epochs / members))
+    n_models, at_once = budget.seeds * members, models_at_once(problem)
+    before, start = _allocated(problem.device), time.perf_counter()
+    starts = None
+    if at_once < n_models:  # separate runs would all begin at the module's weights
+        generator = Generator(problem.device).manual_seed(seed)
+        starts = problem.starting_points(n_models, generator, "module")
+    posteriors, state_bytes = [], 0
+    for first in range(0, n_models, at_once):
+        begun = problem
+        if starts is not None:
+            begun = problem.to(problem.device)
+            begun.initial = starts[first]
+        run = fit(
+            begun,
+            [method.engine] * min(at_once, n_models - first),
+            epochs=epochs,
+            batch_size=budget.batch_size,
+            seed=seed + first * _SEED_STRIDE,
+            schedule=replace(method.schedule, compile=compile),
+        )
+        posteriors += run.posteriors
+        state_bytes += _state_bytes(run)
+    seconds = time.perf_counter() - start
+    on_cuda = problem.device.type == "cuda"
+    peak = torch.cuda.max_memory_allocated(problem.device) - before if on_cuda else None
+    return Learned(posteriors, epochs, seconds, state_bytes, peak)
+
+
+def models_at_once(problem: Problem) -> int:
+    """The number of models of a network that train together: see the file's first lines."""
+    modules = problem.network.skeleton.modules()
+    n_convolutions = sum(isinstance(m, nn.Conv1d | nn.Conv2d) for m in modules)
+    if n_convolutions > (_FEW_CONVOLUTIONS if problem.device.type == "cuda" else 0):
+        return 1
+    return max(1, _WEIGHTS_AT_ONCE // problem.layout.size)
+
+
+def _allocated(device: torch.device) -> int:
+    """Bytes in use on a CUDA device, from where its peak is counted anew; 0 elsewhere."""
+    if device.type != "cuda":
+        return 0
+    gc.collect()  # graphs of earlier methods hold memory until their cycles are found
+    torch.cuda.reset_peak_memory_stats(device)
+    return torch.cuda.memory_allocated(device)
+
+
+def _state_bytes(run: Fit) -> int:
+    return sum(value.numel() * value.element_size() for _, value in named_tensors(run.state))
+
+
+def sieved(
+    method: Method,
+    problem: Problem,
+    learned: Sequence[Posterior],
+    budget: Budget,
+    members: int,
+    units: Network,
+    compile: CompileMode,
+) -> list[list[SparseModel]]:
+    """Every model pruned in one shot to each fraction of zeros, then trained on with its mask.
+
+    Args:
+        method: what they were trained with.
+        problem: what they were trained on.
+        learned: posteriors of all members of all repetitions.
+        budget: fractions of zeros and passes.
+        members: networks that share the passes.
+        units: the network without dropout, whose units are removed; it has the same weights.
+        compile: whether to compile the elementwise part of a step.
+
+    Returns:
+        One list per fraction, of as many models as were learned.
+    """
+    rules: list[Rule] = [keep_zeros(zeros, score=method.score) for zeros in budget.zeros]
+    if method.kind == "dropout":
+        rules = [_on(units, rule) for rule in rules]
+    masked = [prune(one, rule) for rule in rules for one in learned]
+    done: list[SparseModel] = []
+    at_once = models_at_once(problem)
+    for first in range(0, len(masked), at_once):
+        group = masked[first : first + at_once]
+        run = fit(
+            problem,
+            [method.finetune_engine or method.engine] * len(group),
+            epochs=max(1, math.ceil(budget.finetune / members)),
+            batch_size=budget.batch_size,
+            schedule=replace(method.finetune, compile=compile),
+            start_from=group,
+        )
+        pairs = zip(run.posteriors, group, strict=True)
+        done += [SparseModel(q.masked(sparse.keep), sparse.keep) for q, sparse in pairs]
+    return [done[first : first + len(learned)] for first in range(0, len(done), len(learned))]
+
+
+def _on(units: Network, rule: Rule) -> Rule:
+    """The rule on the network without dropout, whose layers it knows."""
+
+    def on_units(posterior: Posterior, within: Tensor | None) -> Tensor:
+        assert isinstance(posterior, Factorised | Samples)
+        return rule(replace(posterior, network=units), within)
+
+    return on_units
+
+
+def reachable(
+    network: Network, zeros: Sequence[float]
+) -> tuple[tuple[float, ...], dict[float, str]]:
+    """The fractions of zeros a network can be pruned to, and why it cannot reach the others.
+
+    Args:
+        network: what is to be pruned, with any weights.
+        zeros: fractions asked for.
+
+    Returns:
+        Those it can reach in the order given, and the reason of each other one.
+
+    Example:
+        >>> from bayesieve.sieve.scores import small_posterior
+        >>> reachable(small_posterior().network, (0.5, 0.9))
+        ((0.5,), {0.9: '2 of 16 parameters may stay, but 4 always do: at most 75 % can be 0.'})
+    """
+    size, fewest = network.layout.size, fewest_kept(network)
+    left = {fraction: round((1 - fraction) * size) for fraction in zeros}
+    most = math.floor(1e4 * (1 - fewest / size)) / 100  # not rounded up to what cannot be reached
+    reasons = {
+        fraction: f"{n_left} of {size} parameters may stay, but {fewest} always do: "
+        f"at most {most:g} % can be 0."
+        for fraction, n_left in left.items()
+        if n_left < fewest
+    }
+    return tuple(fraction for fraction in zeros if fraction not in reasons), reasons

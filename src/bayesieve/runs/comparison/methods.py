@@ -1,10 +1,24 @@
-"""The methods that `bayesieve compare` knows: an engine each, and how it predicts."""
+"""The methods of a comparison by name: an engine each, and how it predicts.
 
+Monte-Carlo dropout is a posterior like the others: dropping input j of a layer is setting column j
+of its weight to 0 (and the others 1 / (1 - p) times as large), so a draw of masks is a draw of
+weights: Gal and Ghahramani (2016), section 3. Departure: within one draw the mask is the same for
+all inputs, as for every other posterior here.
+"""
+
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
-from bayesieve.checks import did_you_mean
+import torch
+from torch import Generator, Tensor, nn
+
+from bayesieve.checks import check_fraction, check_positive, did_you_mean
+from bayesieve.core.batch import ExamplesLike
+from bayesieve.core.posterior import Posterior, Samples
+from bayesieve.data.preprocessing import PixelScale
+from bayesieve.engines import Engine
 from bayesieve.engines.recipes import (
     ENGINES,
     RunSize,
@@ -13,8 +27,8 @@ from bayesieve.engines.recipes import (
 )
 from bayesieve.errors import UsageError
 from bayesieve.runs.build import resolve_schedule
-from bayesieve.runs.comparison import Budget, Method
 from bayesieve.runs.config import RunConfig, from_dict, plain_value
+from bayesieve.sieve.scores import ScoreName
 from bayesieve.training.plan import Plan as Length
 from bayesieve.training.schedule import Schedule
 
@@ -25,17 +39,98 @@ _SAMPLER = {"prior": "normal", "adapt": "none"}
 
 
 @dataclass(frozen=True)
+class Budget:
+    """The budget of every method, and the questions asked of it.
+
+    Args:
+        epochs: passes over the data of one model.
+        batch_size: examples per gradient.
+        seeds: independent repetitions.
+        zeros: fractions of zeros to prune to.
+        finetune: passes of masked training after pruning.
+        draws: weight vectors averaged in a prediction.
+        attack: strength of the fast gradient sign attack in pixels from 0 to 1; None for none.
+        n_attacked: test inputs attacked, evenly spaced.
+    """
+
+    epochs: int = 20
+    batch_size: int = 128
+    seeds: int = 3
+    zeros: tuple[float, ...] = (0.9, 0.95, 0.98, 0.99)
+    finetune: int = 5
+    draws: int = 32
+    attack: float | None = 0.1
+    n_attacked: int = 1000
+
+    def __post_init__(self) -> None:
+        check_positive(
+            "Budget",
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            seeds=self.seeds,
+            draws=self.draws,
+            n_attacked=self.n_attacked,
+        )
+        if self.zeros:
+            check_fraction("Budget", open_ends=True, zeros=self.zeros)
+            check_positive("Budget", finetune=self.finetune)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to learn.
+
+    Args:
+        name: what tables print.
+        engine: what trains.
+        schedule: course of learning rate and KL weight.
+        score: which weights go first.
+        kind: "posterior" predicts with draws of the engine's posterior, "point" with its mean,
+            "ensemble" with several networks, "dropout" with masks.
+        members: networks of an ensemble.
+        dropout: probability of an input to be dropped.
+        finetune: schedule while what is left of a pruned network trains.
+        finetune_engine: the engine then, where it depends on the length of the run.
+    """
+
+    name: str
+    engine: Engine[Any]
+    schedule: Schedule
+    score: ScoreName = "snr"
+    kind: Literal["posterior", "point", "ensemble", "dropout"] = "posterior"
+    members: int = 1
+    dropout: float = 0.1
+    finetune: Schedule = field(default_factory=lambda: Schedule(lr="cosine"))
+    finetune_engine: Engine[Any] | None = None
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """The data a trained method is scored on.
+
+    Args:
+        inside: the test split.
+        outside: inputs of another kind, which should look uncertain; None for none.
+        scale: how inputs come from pixels; None if they are not images.
+    """
+
+    inside: ExamplesLike
+    outside: Tensor | None = None
+    scale: PixelScale | None = None
+
+
+@dataclass(frozen=True)
 class Entry:
     """A method by name.
 
     Args:
         engine: settings of the engine that trains.
-        own: how it predicts, if not with draws of the engine's posterior (see `Method`).
+        predicts: how, if not with draws of the engine's posterior (see `Method`).
         pruning: what its engine itself removes, where that would leave less than is asked for.
     """
 
     engine: Section
-    own: Section
+    predicts: Section
     pruning: Section = field(default_factory=dict)
 
 
@@ -115,7 +210,7 @@ def build_method(
         score=config.pruning.score or score,  # type: ignore[arg-type]
         finetune=Schedule("constant" if steady else "cosine", kl=course.kl),
         finetune_engine=build_engine(engine, replace(after, may_prune=False)),
-        **({"kind": "posterior"} | dict(entry.own)),
+        **({"kind": "posterior"} | dict(entry.predicts)),
     )
 
 
@@ -127,3 +222,72 @@ def _config(entry: Entry, changes: Mapping[str, Section]) -> RunConfig:
 def _size(n_data: int, epochs: int, budget: Budget, task: str) -> RunSize:
     length = Length.of(n_data, epochs, None, budget.batch_size)
     return RunSize(n_data, length.n_steps, length.per_epoch, task=task)
+
+
+class DroppedLinear(nn.Linear):
+    """A linear layer that drops its inputs in training, with the parameters of the layer it was.
+
+    Example:
+        >>> layer = DroppedLinear.of(nn.Linear(3, 2), p=0.5)
+        >>> sorted(name for name, _ in layer.named_parameters())
+        ['bias', 'weight']
+    """
+
+    p: float
+
+    @classmethod
+    def of(cls, layer: nn.Linear, p: float) -> "DroppedLinear":
+        """The same weights with dropout in front."""
+        dropped = cls(layer.in_features, layer.out_features, layer.bias is not None)
+        dropped.load_state_dict(layer.state_dict())
+        dropped.p = p
+        return dropped.to(layer.weight)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Drop, then multiply."""
+        return super().forward(nn.functional.dropout(input, self.p, self.training))
+
+
+def with_dropout(model: nn.Module, p: float) -> nn.Module:
+    """A copy whose linear layers drop their inputs, except a layer that reads the data itself.
+
+    Example:
+        >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> [type(layer).__name__ for layer in with_dropout(net, 0.1)]
+        ['Linear', 'ReLU', 'DroppedLinear']
+    """
+    check_fraction("with_dropout", open_ends=True, p=p)
+    clone = copy.deepcopy(model)
+    weighted = [m for m in clone.modules() if isinstance(m, nn.Linear | nn.Conv1d | nn.Conv2d)]
+    first = weighted[0] if weighted else None
+    for parent in list(clone.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) is nn.Linear and child is not first:
+                setattr(parent, name, DroppedLinear.of(child, p))
+    return clone
+
+
+def dropout_draws(posterior: Posterior, model: nn.Module, n: int, generator: Generator) -> Samples:
+    """N draws of a network trained with dropout.
+
+    Args:
+        posterior: point estimate of the network's weights.
+        model: the network that `with_dropout` returned.
+        n: draws.
+        generator: of the masks.
+    """
+    check_positive("dropout_draws", n=n)
+    draws = posterior.mean.repeat(n, 1)
+    layers = {
+        f"{name}.weight" if name else "weight": layer
+        for name, layer in model.named_modules()
+        if isinstance(layer, DroppedLinear)
+    }
+    for tensor, part in posterior.layout.slices.items():
+        if tensor in layers:
+            layer = layers[tensor]
+            keep = torch.rand(n, layer.in_features, generator=generator, device=draws.device)
+            factor = (keep >= layer.p).to(draws) / (1 - layer.p)
+            weights = draws[:, part].view(n, layer.out_features, layer.in_features)
+            draws[:, part] = (weights * factor[:, None]).view(n, -1)
+    return Samples(posterior.network, draws, None, dict(posterior.buffers))

@@ -1,4 +1,4 @@
-"""What a comparison leaves behind: compare.json, .csv, .md and a picture."""
+"""The files of a comparison: compare.json, .csv, .md and a picture."""
 
 import csv
 import io
@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from bayesieve.files import write_atomically
-from bayesieve.runs.comparison import Standing, reading, removed_already, standings
+from bayesieve.runs.comparison.standings import (
+    Standing,
+    reading,
+    removed_already,
+    standings,
+)
 from bayesieve.runs.text import markdown_table
 
 RECORD = "compare.json"
@@ -34,16 +39,16 @@ def finish(result: Record, out: Path, *, figures: bool) -> Record:
     Returns:
         The result with `standings`, `reading` and `table`.
     """
-    found = standings({own["name"]: own["seeds"] for own in result["methods"]})
-    result["standings"] = [asdict(own) for own in found]
-    result["reading"] = [*reading(found), *_notes(result)]
-    result["table"] = _table(result["methods"], found)
+    ranked = standings({method["name"]: method["seeds"] for method in result["methods"]})
+    result["standings"] = [asdict(standing) for standing in ranked]
+    result["reading"] = [*reading(ranked), *_notes(result)]
+    result["table"] = _table(result["methods"], ranked)
     if figures:
         from bayesieve.assess.figures.style import save
         from bayesieve.runs.comparison.figures import comparison_figure
 
-        names = [own["name"] for own in result["methods"]]
-        save(comparison_figure(found, names), out / "compare.png")
+        names = [method["name"] for method in result["methods"]]
+        save(comparison_figure(ranked, names), out / "compare.png")
     text = page(result, picture="compare.png" if figures else None)
     write_atomically(out / "compare.md", text)
     write_atomically(out / "compare.csv", _csv(result["methods"]))
@@ -53,44 +58,44 @@ def finish(result: Record, out: Path, *, figures: bool) -> Record:
 
 
 def _notes(result: Mapping[str, Any]) -> list[str]:
-    asked = result["budget"]["zeros"]
-    one_seed = all(len(own["seeds"]) == 1 for own in result["methods"])
-    each = (removed_already(own["name"], asked, own["zeros_reached"]) for own in result["methods"])
+    asked, methods = result["budget"]["zeros"], result["methods"]
+    one_seed = all(len(method["seeds"]) == 1 for method in methods)
+    removed = (removed_already(m["name"], asked, m["zeros_reached"]) for m in methods)
     notes = [
-        *(_sharing(own) for own in result["methods"] if own.get("members", 1) > 1),
-        *(note for note in each if note is not None),
+        *(_sharing(method) for method in methods if method.get("members", 1) > 1),
+        *(note for note in removed if note is not None),
     ]
     return ["One seed: how much of this is chance is not known.", *notes] if one_seed else notes
 
 
-def _sharing(own: Mapping[str, Any]) -> str:
+def _sharing(method: Mapping[str, Any]) -> str:
     return (
-        f"{own['name']} shares its passes among {own['members']} networks: each had "
-        f"{own['epochs']}, so it is compared at an equal cost, not at its best."
+        f"{method['name']} shares its passes among {method['members']} networks: each had "
+        f"{method['epochs']}, so it is compared at an equal cost, not at its best."
     )
 
 
-def _table(methods: Sequence[Mapping[str, Any]], found: Sequence[Standing]) -> list[list[str]]:
+def _table(methods: Sequence[Mapping[str, Any]], ranked: Sequence[Standing]) -> list[list[str]]:
     """A header and one row per method: mean and standard error of every metric."""
-    uneven = len({len(own["seeds"]) for own in methods}) > 1
-    mixed = len({own["device"] for own in methods}) > 1
-    on_device = all(own["peak_bytes"] is not None for own in methods)
-    header = ["method", *(["seeds"] if uneven else []), *(own.metric for own in found)]
+    uneven = len({len(method["seeds"]) for method in methods}) > 1
+    mixed = len({method["device"] for method in methods}) > 1
+    on_device = all(method["peak_bytes"] is not None for method in methods)
+    header = ["method", *(["seeds"] if uneven else []), *(one.metric for one in ranked)]
     header += ["seconds", "state MB", *(["device MB"] if on_device else [])]
     header += ["device"] if mixed else []
     rows = []
     for method in methods:
         cells = [method["name"], *([str(len(method["seeds"]))] if uneven else [])]
-        cells += [_cell(own, own.names.index(method["name"])) for own in found]
+        cells += [_cell(one, one.names.index(method["name"])) for one in ranked]
         cells += [f"{method['seconds']:.1f}", f"{method['bytes'] / 1e6:.3g}"]
         cells += [f"{method['peak_bytes'] / 1e6:.0f}"] if on_device else []
         rows.append([*cells, *([method["device"]] if mixed else [])])
     return [header, *rows]
 
 
-def _cell(own: Standing, i: int) -> str:
-    error = own.errors[i]
-    return f"{own.means[i]:.4f}" + ("" if error is None else f" ± {error:.4f}")
+def _cell(standing: Standing, i: int) -> str:
+    error = standing.errors[i]
+    return f"{standing.means[i]:.4f}" + ("" if error is None else f" ± {error:.4f}")
 
 
 def page(result: Mapping[str, Any], *, picture: str | None, level: int = 1) -> str:
@@ -102,10 +107,10 @@ def page(result: Mapping[str, Any], *, picture: str | None, level: int = 1) -> s
         level: of the heading.
     """
     header, *rows = result["table"]
-    left = [f"- {own['name']} left out: {own['reason']}" for own in result["left_out"]]
+    left = [f"- {row['name']} left out: {row['reason']}" for row in result["left_out"]]
     below = "#" * (level + 1)
     sentences = [*(f"- {sentence}" for sentence in result["reading"]), *left]
-    parts = [
+    paragraphs = [
         f"{'#' * level} {result['wanted']['net']} on {result['data']['name']}: {len(rows)} methods",
         _conditions(result),
         markdown_table(tuple(header), [tuple(row) for row in rows]),
@@ -115,13 +120,13 @@ def page(result: Mapping[str, Any], *, picture: str | None, level: int = 1) -> s
         *_ranks(result["standings"], below),
         "Made by\n\n```sh\n" + "\n".join(result["commands"]) + "\n```",
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(paragraphs) + "\n"
 
 
 def _conditions(result: Mapping[str, Any]) -> str:
     budget, wanted, data = result["budget"], result["wanted"], result["data"]
     scored = "held-out training examples" if wanted["held_out"] else "test examples"
-    n_seeds = {len(own["seeds"]) for own in result["methods"]}
+    n_seeds = {len(method["seeds"]) for method in result["methods"]}
     seeds = str(n_seeds.pop()) if len(n_seeds) == 1 else f"{min(n_seeds)} to {max(n_seeds)}"
     text = (
         f"{_count(budget['epochs'], 'pass')} over {data['n_train']:,} examples in batches of "
@@ -140,15 +145,15 @@ def _conditions(result: Mapping[str, Any]) -> str:
         )
     if wanted.get("precision", "float32") != "float32":
         text += " The networks train in bfloat16 and are scored in float32."
-    devices = list(dict.fromkeys(own["device"] for own in result["methods"]))
+    devices = list(dict.fromkeys(method["device"] for method in result["methods"]))
     return f"{text} Trained on {' and '.join(devices)}, torch {result['machine']['torch']}."
 
 
 def _scores_used(methods: Sequence[Mapping[str, Any]]) -> str:
-    """What methods are pruned by: signal to noise (sbnn), magnitude (map, sghmc)."""
+    """The score each method is pruned by: signal to noise (sbnn), magnitude (map, sghmc)."""
     names: dict[str, list[str]] = {}
-    for own in methods:
-        names.setdefault(own["score"], []).append(own["name"])
+    for method in methods:
+        names.setdefault(method["score"], []).append(method["name"])
     words = [f"{_SCORES.get(score, score)} ({', '.join(who)})" for score, who in names.items()]
     return " and ".join(words) if len(words) < 3 else f"{', '.join(words[:-1])} and {words[-1]}"
 
@@ -162,21 +167,21 @@ def _legend(result: Mapping[str, Any]) -> str:
         "Mean ± standard error over seeds. Seconds: training of all seeds, without pruning. State: "
         "what must survive a step, for one seed."
     )
-    if all(own["peak_bytes"] is not None for own in result["methods"]):
+    if all(method["peak_bytes"] is not None for method in result["methods"]):
         text += " Device: the most that training allocated at any time, besides the data."
     return text
 
 
 def _ranks(standings: Sequence[Mapping[str, Any]], heading: str) -> list[str]:
     """The section on ranks; none without two seeds, where they say no more than the means."""
-    if not any(own["critical_difference"] is not None for own in standings):
+    if not any(row["critical_difference"] is not None for row in standings):
         return []
     rows = []
-    for own in standings:
-        pairs = sorted(zip(own["ranks"], own["names"], strict=True))
-        difference = own["critical_difference"]
+    for row in standings:
+        pairs = sorted(zip(row["ranks"], row["names"], strict=True))
+        difference = row["critical_difference"]
         order = " < ".join(f"{name} {rank:.1f}" for rank, name in pairs)
-        rows.append((own["metric"], order, "" if difference is None else f"{difference:.2f}"))
+        rows.append((row["metric"], order, "" if difference is None else f"{difference:.2f}"))
     return [
         f"{heading} Ranks",
         markdown_table(("metric", "mean ranks, best first", "critical difference"), rows),

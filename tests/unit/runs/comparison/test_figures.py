@@ -2,7 +2,7 @@
 
 from bayesieve.assess.figures.style import BLUE, MUTED, VERMILION
 from bayesieve.runs.comparison.figures import comparison_figure
-from bayesieve.runs.comparison.rank import Standing
+from bayesieve.runs.comparison.standings import Standing
 
 NAMES = ("b", "a", "c")
 

@@ -16,7 +16,9 @@ from bayesieve.engines.bmr import BMR, Reduction
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.errors import UnsupportedModelError
-from bayesieve.runs.comparison import Budget, Method, Scoring, learn, measure
+from bayesieve.runs.comparison import measure as measuring
+from bayesieve.runs.comparison.measure import measure
+from bayesieve.runs.comparison.methods import Budget, Method, Scoring
 from bayesieve.training.fit import fit
 from bayesieve.training.schedule import Schedule
 
@@ -104,9 +106,9 @@ def test_networks_with_convolutions_train_one_after_another_from_different_weigh
         calls.append((len(engines), named["seed"], own.initial))
         return fit(own, engines, **named)
 
-    monkeypatch.setattr(learn, "fit", noted)
+    monkeypatch.setattr(measuring, "fit", noted)
     method = KINDS["ensemble"]
-    found = learn.learn(method, problem, BUDGET, method.members, 5, "off")
+    found = measuring.learn(method, problem, BUDGET, method.members, 5, "off")
     assert [n for n, _, _ in calls] == [1] * 4  # two members of two repetitions
     assert len({seed for _, seed, _ in calls}) == len({own.sum() for _, _, own in calls}) == 4
     assert torch.equal(calls[0][2], problem.initial)

@@ -2,8 +2,13 @@
 
 import pytest
 
-from bayesieve.runs.comparison.rank import Standing, critical_difference, standings
-from bayesieve.runs.comparison.words import reading, removed_already
+from bayesieve.runs.comparison.standings import (
+    Standing,
+    critical_difference,
+    reading,
+    removed_already,
+    standings,
+)
 
 OOD = "out-of-distribution AUROC"
 

@@ -9,9 +9,9 @@ from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised
 from bayesieve.core.problem import Problem
 from bayesieve.engines.map import MAP
-from bayesieve.runs.comparison import Budget, Method, sparse
-from bayesieve.runs.comparison.dropout import DroppedLinear, with_dropout
-from bayesieve.runs.comparison.sparse import reachable
+from bayesieve.runs.comparison import measure
+from bayesieve.runs.comparison.measure import reachable
+from bayesieve.runs.comparison.methods import Budget, DroppedLinear, Method, with_dropout
 from bayesieve.sieve.rules import fewest_kept, keep_zeros
 from bayesieve.training.fit import fit
 from bayesieve.training.schedule import Schedule
@@ -64,7 +64,7 @@ def trained_on(monkeypatch, kind, compile="off"):
         given.update(named)
         return fit(*arguments, **named)
 
-    monkeypatch.setattr(sparse, "fit", noted)
+    monkeypatch.setattr(measure, "fit", noted)
     torch.manual_seed(0)
     plain = MODELS["mlp"]()
     own = with_dropout(plain, 0.1) if kind == "dropout" else plain
@@ -73,7 +73,7 @@ def trained_on(monkeypatch, kind, compile="off"):
     budget = Budget(epochs=1, batch_size=16, seeds=1, zeros=(0.8,), finetune=1)
     learned = [fit(problem, MAP(), epochs=1, seed=0).posterior]
     units = Network.of(plain, Categorical())
-    ((one,),) = sparse.sieved(method, problem, learned, budget, 1, units, compile)
+    ((one,),) = measure.sieved(method, problem, learned, budget, 1, units, compile)
     return one, given
 
 

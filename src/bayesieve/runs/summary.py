@@ -1,4 +1,7 @@
-"""The pictures of a run folder; each is drawn only where it means something."""
+"""report.md and the pictures of a run folder: a page a newcomer can read.
+
+Each picture is drawn only where it means something.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +16,28 @@ from bayesieve.assess.predict import ClassPrediction, Prediction, RealPrediction
 from bayesieve.core.layout import Role
 from bayesieve.core.posterior import Model, SparseModel, has_spread, posterior_of
 from bayesieve.data import DataSet
-from bayesieve.runs.results import DRAWS, Curve, curve_points
+from bayesieve.runs.config import RunConfig
+from bayesieve.runs.results import Curve, curve_points
+from bayesieve.runs.run import DRAWS
+from bayesieve.runs.text import markdown_table, quality_header, quality_row
 from bayesieve.sieve.prune import kept_per_layer
+
+_WORDS = {
+    "classification": (
+        "**error**: share of test examples classified wrongly. **NLL**: negative log-likelihood, "
+        "nats per example; lower is better and punishes confident mistakes. **ECE**: expected "
+        "calibration error, the gap between confidence and accuracy. "
+    ),
+    "regression": (
+        "**RMSE**: root mean squared error in the unit of the target. **log-lik**: log density of "
+        "the test targets, nats per example; higher is better. **90 % coverage**: share of targets "
+        "inside the 90 % interval. "
+    ),
+}
+_SIZE = (
+    "**weights kept**: parameters that are not 0, biases counted. **bytes**: kept weights and "
+    "where they sit."
+)
 
 
 @dataclass(frozen=True)
@@ -23,6 +46,56 @@ class Picture:
 
     file: str
     caption: str
+
+
+def write_report(
+    title: str,
+    data: DataSet,
+    config: RunConfig,
+    rows: Mapping[str, Mapping[str, Any]],
+    pictures: Sequence[Picture],
+    remarks: Sequence[str] = (),
+    origin: str | None = None,
+) -> str:
+    """The text of report.md.
+
+    Args:
+        title: headline.
+        data: what it was tested on.
+        config: resolved settings.
+        rows: results by label.
+        pictures: what to embed.
+        remarks: further paragraphs.
+        origin: where the weights come from; the engine and length of `config` unless given.
+    """
+    table = markdown_table(
+        quality_header(data.task), [quality_row(name, row) for name, row in rows.items()]
+    )
+    words = _WORDS[data.task] + _SIZE
+    paragraphs = [f"# {title}", _summary(data, config, origin), table, words, *remarks]
+    paragraphs += [f"![{p.caption}]({p.file})\n\n{p.caption}" for p in pictures]
+    paragraphs.append(
+        "Every setting is in `config.json`; evaluate again with `bayesieve evaluate`."
+    )
+    return "\n\n".join(paragraphs) + "\n"
+
+
+def _summary(data: DataSet, config: RunConfig, origin: str | None) -> str:
+    training = config.training
+    length = f"{training.epochs} epochs" if training.steps is None else f"{training.steps} steps"
+    made = origin or f"engine {config.engine.name}, {length}, seed {training.seed}"
+    text = (
+        f"{data.name}: {len(data.train):,} training and {len(data.test):,} test examples. Network "
+        f"{config.net.name}, {made}."
+    )
+    if config.pruning.zeros is not None:
+        text += (
+            f" Pruned while training to {100 * config.pruning.zeros:g} % zeros by "
+            f"{config.pruning.score}."
+        )
+    if training.distill:
+        text += f" Self-distillation from {training.distill} dense teachers (an extra)."
+    return text
 
 
 def draw_run(
@@ -74,9 +147,9 @@ class _Sketch:
     def reliability(self, predictions: Mapping[str, Prediction]) -> None:
         labels = self.data.test.y
         bins = {
-            name: reliability_bins(own.probs.cpu(), labels)
-            for name, own in predictions.items()
-            if isinstance(own, ClassPrediction)
+            name: reliability_bins(prediction.probs.cpu(), labels)
+            for name, prediction in predictions.items()
+            if isinstance(prediction, ClassPrediction)
         }
         text = "How often the network is right when it says it is this sure."
         figures.reliability_diagram(bins, self._file("reliability", text))
