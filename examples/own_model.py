@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import bayesieve as bs
+from bayesieve.core.storage import load_sparse
 
 
 class SmallConvNet(nn.Module):
@@ -37,7 +38,7 @@ def main() -> None:
     # Weights of Linear and Conv layers may be pruned; biases have a posterior and stay; BatchNorm's
     # scales are plain numbers. `roles` changes that by name or type: here the head is never pruned.
     roles = bs.Roles(keep=("head.*",))
-    problem = bs.Problem(model, bs.Categorical(), data.train, roles=roles)
+    problem = bs.Problem(model, bs.likelihoods.Categorical(), data.train, roles=roles)
     print(f"{problem.layout.size:,} parameters, {problem.layout.n_sparse:,} of them prunable")
 
     run = bs.fit(
@@ -56,7 +57,7 @@ def main() -> None:
     # A saved model is one safetensors file; it is read back onto a network of the same structure.
     with tempfile.TemporaryDirectory() as folder:
         path = bs.save(sparse, Path(folder) / "digits.safetensors")
-        again = bs.load_sparse(path, problem)
+        again = load_sparse(path, problem)
     plain = again.to_module()  # a SmallConvNet with exact zeros, in eval mode
     with torch.no_grad():
         labels = plain(data.test.x).argmax(-1)

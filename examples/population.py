@@ -16,7 +16,9 @@ def main() -> None:
     torch.manual_seed(0)
     data = bs.load_data("digits")
     train, held_out = data.train.split(0.2, seed=0)
-    problem = bs.Problem(mlp(data.input_shape, 10, widths=(50,)), bs.Categorical(), train)
+    problem = bs.Problem(
+        mlp(data.input_shape, 10, widths=(50,)), bs.likelihoods.Categorical(), train
+    )
     schedule = bs.Schedule(lr="cosine", kl=0.1, kl_warmup_epochs=5)
 
     # Four seeds: what changes is the initial weights and the noise.
@@ -34,12 +36,12 @@ def main() -> None:
     # A sweep: one engine per model, of one class; numbers may differ, also inside the prior.
     spikes = (0.02, 0.05, 0.1)
     engines = [
-        bs.SBNN(prior=bs.SpikeSlab(spike_std=spike), lr=1e-2, start="he", local=True)
+        bs.SBNN(prior=bs.priors.SpikeSlab(spike_std=spike), lr=1e-2, start="he", local=True)
         for spike in spikes
     ]
     sweep = bs.fit(problem, engines, epochs=20, schedule=schedule)
     for spike, posterior in zip(spikes, sweep.posteriors, strict=True):
-        sparse = bs.prune(posterior, bs.keep_zeros(0.8))
+        sparse = bs.prune(posterior, bs.rules.keep_zeros(0.8))
         print(f"spike {spike:<5}  dense {bs.evaluate(posterior, held_out)['error']:.3f}  "
               f"80 % zeros {bs.evaluate(sparse, held_out)['error']:.3f}")  # fmt: skip
 

@@ -23,10 +23,10 @@ def main() -> None:
     torch.manual_seed(0)
     train, test = make_data(1000, seed=1), make_data(400, seed=2)
     model = nn.Sequential(nn.Linear(1, 50), nn.ReLU(), nn.Linear(50, 1))
-    problem = bs.Problem(model, bs.Gaussian(noise_std=0.5, learned=True), train)
+    problem = bs.Problem(model, bs.likelihoods.Gaussian(noise_std=0.5, learned=True), train)
 
     # A wide prior, and its full weight: there are more data than weights.
-    engine = bs.FlatVI(prior=bs.Normal(std=1.0), lr=1e-2, local=True)
+    engine = bs.FlatVI(prior=bs.priors.Normal(std=1.0), lr=1e-2, local=True)
     schedule = bs.Schedule(lr="cosine", kl_warmup_epochs=20)
     run = bs.fit(problem, engine, epochs=200, batch_size=100, schedule=schedule)
 

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import bayesieve as bs
+from bayesieve.core.posterior import Model, Samples, SparseModel
 from bayesieve.data import DataSet
 from bayesieve.nets import mlp
 
@@ -21,7 +22,7 @@ def train_the_usual_way(model: nn.Module, data: DataSet) -> None:
         optimizer.step()
 
 
-def report(label: str, model: bs.SparseModel | bs.Factorised | bs.Samples, data: DataSet) -> None:
+def report(label: str, model: Model, data: DataSet) -> None:
     """Print one line on the test set."""
     result = bs.evaluate(model, data.test)
     print(f"{label:<26} error {result['error']:.3f}  nll {result['nll']:.3f}  "
@@ -36,14 +37,14 @@ def main() -> None:
     train_the_usual_way(model, data)
 
     # start="module" (the default) makes the model's own weights the starting means.
-    problem = bs.Problem(model, bs.Categorical(), data.train)
-    report("trained as usual", bs.Samples(problem.network, problem.initial[None]), data)
+    problem = bs.Problem(model, bs.likelihoods.Categorical(), data.train)
+    report("trained as usual", Samples(problem.network, problem.initial[None]), data)
     engine = bs.SBNN(lr=3e-3, local=True)
     run = bs.fit(problem, engine, epochs=20, schedule=bs.Schedule(kl=0.1, kl_warmup_epochs=5))
     report("its posterior", run.posterior, data)
 
     # Nine tenths go in one cut, then the rest is trained on from where it stands, zeros fixed.
-    sparse = bs.prune(run.posterior, bs.keep_zeros(0.9))
+    sparse = bs.prune(run.posterior, bs.rules.keep_zeros(0.9))
     report("90 % pruned", sparse, data)
     tuned = bs.fit(
         problem,
@@ -52,7 +53,7 @@ def main() -> None:
         schedule=bs.Schedule(lr="cosine", kl=0.1),
         start_from=sparse,
     )
-    sparse = bs.SparseModel(tuned.posterior, sparse.keep)
+    sparse = SparseModel(tuned.posterior, sparse.keep)
     report("90 % pruned and tuned", sparse, data)
 
 

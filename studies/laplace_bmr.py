@@ -30,6 +30,7 @@ from bayesieve.core.posterior import Posterior, SparseModel
 from bayesieve.core.problem import Problem
 from bayesieve.data import load_data
 from bayesieve.data.examples import Examples
+from bayesieve.engines.laplace_units import laplace_units
 from bayesieve.engines.map import MAP
 from bayesieve.nets import lenet_300_100
 from bayesieve.sieve.evidence import prune_units_by_evidence
@@ -37,7 +38,6 @@ from bayesieve.sieve.prune import prune
 from bayesieve.sieve.rules import keep_zeros
 from bayesieve.training.fit import fit
 from bayesieve.training.schedule import Schedule
-from bayesieve.training.unit_laplace import laplace_units
 from studies.records import add_common_flags, record_head, splits, write_record
 
 ZEROS: tuple[float, ...] = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.98)

@@ -30,7 +30,7 @@ def digits_source(*, zeros=0.8, epochs=4, **fields):
             mlp(data.input_shape, data.n_outputs, (20,)), Categorical(), data.train
         )
     run = bs.fit(problem, bs.SBNN(lr=1e-2), epochs=epochs, seed=0)
-    sparse = bs.prune(run.posterior, bs.keep_zeros(zeros))
+    sparse = bs.prune(run.posterior, bs.rules.keep_zeros(zeros))
     known = {"before": run.posterior, "history": run.history, "command": "bayesieve demo"}
     return Source("digits", "sbnn on digits", sparse, data, **(known | fields))
 
@@ -67,7 +67,9 @@ def table_source(task="regression", engine=None):
     engine = engine or bs.FlatVI(lr=3e-2)
     fitted = bs.fit(problem, engine, epochs=60, seed=0, schedule=schedule).posterior
     score = "magnitude" if isinstance(fitted, Samples) else "snr"
-    return Source("toy", "toy", bs.prune(fitted, bs.keep_zeros(0.4, score)), data, score=score)
+    return Source(
+        "toy", "toy", bs.prune(fitted, bs.rules.keep_zeros(0.4, score)), data, score=score
+    )
 
 
 def untrained(module, likelihood, shape, *, std=0.05, kept=0.7):

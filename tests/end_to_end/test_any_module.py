@@ -7,6 +7,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
 import bayesieve as bs
+from bayesieve.core.storage import load_sparse
 from bayesieve.errors import UnsupportedModelError
 from problems import seeded
 from zoo import Calling
@@ -172,7 +173,7 @@ ENGINES = {
     "bmr": bs.BMR(lr=0.01),
     "horseshoe": bs.HorseshoeVI(lr=0.01),
     "sgld": bs.SGLD(),
-    "sghmc": bs.SGHMC(prior=bs.GaussianLaplace(), adapt="sa"),
+    "sghmc": bs.SGHMC(prior=bs.priors.GaussianLaplace(), adapt="sa"),
 }
 NO_BUNDLE = {recurrent: "LSTM", gru: "GRU"}
 EACH = pytest.mark.parametrize("build", MODULES, ids=lambda build: build.__name__)
@@ -188,8 +189,8 @@ def problem_of(build, n=24):
     else:
         x = torch.empty(n, *MODULES[build], dtype=dtype).normal_(generator=source)
     if build is squeezed:
-        return bs.Problem(model, bs.Bernoulli(), (x, torch.arange(n) % 2))
-    return bs.Problem(model, bs.Categorical(), (x, torch.arange(n) % 3))
+        return bs.Problem(model, bs.likelihoods.Bernoulli(), (x, torch.arange(n) % 2))
+    return bs.Problem(model, bs.likelihoods.Categorical(), (x, torch.arange(n) % 3))
 
 
 def pruned(build, engine):
@@ -197,7 +198,7 @@ def pruned(build, engine):
     problem = problem_of(build)
     run = bs.fit(problem, engine, epochs=2, batch_size=8, seed=0)
     kept = 1 - 0.4 * problem.layout.n_sparse / problem.layout.size
-    return problem, bs.prune(run.posterior, bs.keep_zeros(1 - kept, score="magnitude"))
+    return problem, bs.prune(run.posterior, bs.rules.keep_zeros(1 - kept, score="magnitude"))
 
 
 @EACH
@@ -206,7 +207,7 @@ def test_a_module_is_trained_pruned_compacted_and_read_back(build, engine, tmp_p
     problem, sparse = pruned(build, ENGINES[engine])
     assert sparse.zeros > 0
     masked = sparse.to_module()
-    saved = bs.load_sparse(bs.save(sparse, tmp_path / "sparse.safetensors"), problem)
+    saved = load_sparse(bs.save(sparse, tmp_path / "sparse.safetensors"), problem)
     small = bs.compact(sparse, problem.x[:4])
     with torch.no_grad():
         expected = masked(problem.x)

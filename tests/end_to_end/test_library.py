@@ -2,6 +2,7 @@
 
 import inspect
 from dataclasses import dataclass
+from importlib import import_module
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import bayesieve as bs
+from bayesieve.core.posterior import SparseModel
+from bayesieve.core.storage import load_posterior, load_sparse
 from problems import normal, seeded
 
 
@@ -38,7 +41,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def run(digits, model):
-    problem = bs.Problem(model, bs.Categorical(), digits.train)
+    problem = bs.Problem(model, bs.likelihoods.Categorical(), digits.train)
     schedule = bs.Schedule(lr="cosine", kl=0.3)
     return bs.fit(
         problem, bs.SBNN(lr=0.01, local=True), epochs=30, batch_size=64, seed=0, schedule=schedule
@@ -54,7 +57,7 @@ def test_a_dense_posterior_classifies_digits(digits, run):
 
 
 def test_a_tenth_of_the_weights_is_enough(digits, run):
-    sparse = bs.prune(run.posterior, bs.keep_zeros(0.9))
+    sparse = bs.prune(run.posterior, bs.rules.keep_zeros(0.9))
     result = bs.evaluate(sparse, digits.test)
     assert result["error"] < 0.08
     assert result["zeros"] == sparse.zeros >= 0.9
@@ -67,12 +70,12 @@ def test_a_tenth_of_the_weights_is_enough(digits, run):
 
 
 def test_rules_and_curves(digits, run):
-    probable = bs.prune(run.posterior, bs.keep_probable(0.5))
+    probable = bs.prune(run.posterior, bs.rules.keep_probable(0.5))
     assert 0 < probable.zeros < 1
-    two_of_four = bs.prune(run.posterior, bs.keep_n_of_m(2, 4))
+    two_of_four = bs.prune(run.posterior, bs.rules.keep_n_of_m(2, 4))
     assert two_of_four.removed >= 0.5
     curve = bs.sparsity_curve(run.posterior, [0.5, 0.9])
-    assert torch.equal(curve[1], bs.prune(run.posterior, bs.keep_zeros(0.9)).keep)
+    assert torch.equal(curve[1], bs.prune(run.posterior, bs.rules.keep_zeros(0.9)).keep)
 
 
 def test_the_users_model_is_left_alone(digits, model, run):
@@ -84,7 +87,7 @@ def test_the_users_model_is_left_alone(digits, model, run):
 
 
 def test_gradual_pruning_and_a_second_training(digits, model):
-    problem = bs.Problem(model, bs.Categorical(), digits.train)
+    problem = bs.Problem(model, bs.likelihoods.Categorical(), digits.train)
     engine = bs.SBNN(lr=0.01, local=True)
     pruning = bs.GradualPruning(zeros=0.95, start=0.1, end=0.6)
     schedule = bs.Schedule(lr="cosine", kl=0.3, kl_after=0.1)
@@ -93,7 +96,7 @@ def test_gradual_pruning_and_a_second_training(digits, model):
     assert result["zeros"] >= 0.95
     assert result["error"] < 0.12  # a network of 381 numbers
     keep = gradual.posterior.mean != 0
-    start = bs.SparseModel(gradual.posterior, keep)
+    start = SparseModel(gradual.posterior, keep)
     tuned = bs.fit(problem, engine, epochs=2, batch_size=64, start_from=start)
     assert torch.equal(tuned.posterior.mean != 0, keep)
 
@@ -102,8 +105,8 @@ def test_regression_learns_its_noise():
     x = torch.linspace(-1, 1, 512)[:, None]
     y = torch.sin(3 * x[:, 0]) + 0.1 * normal(512, seed=1, dtype=torch.float32)
     model = built(lambda: nn.Sequential(nn.Linear(1, 32), nn.Tanh(), nn.Linear(32, 1)))
-    problem = bs.Problem(model, bs.Gaussian(noise_std=1.0, learned=True), (x, y))
-    engine = bs.FlatVI(prior=bs.Normal(1.0), lr=0.02)
+    problem = bs.Problem(model, bs.likelihoods.Gaussian(noise_std=1.0, learned=True), (x, y))
+    engine = bs.FlatVI(prior=bs.priors.Normal(1.0), lr=0.02)
     schedule = bs.Schedule(lr="cosine", kl=0.3)
     run = bs.fit(problem, engine, epochs=150, batch_size=64, schedule=schedule)
     result = bs.evaluate(run.posterior, Split(x, y), n_samples=20)
@@ -180,21 +183,50 @@ def test_any_module_is_fitted_pruned_scored_and_saved(
     train, test = sentences() if build is Bag else images(digits)
     model = built(build)
     roles = bs.Roles(prune=(nn.Embedding,))
-    problem = bs.Problem(model, bs.Categorical(), (train.x, train.y), roles=roles)
+    problem = bs.Problem(model, bs.likelihoods.Categorical(), (train.x, train.y), roles=roles)
     run = bs.fit(problem, engine, epochs=epochs, batch_size=64, schedule=bs.Schedule(kl=0.1))
     dense = bs.evaluate(run.posterior, test)
     assert dense["error"] < bound
     score = "magnitude" if isinstance(engine, bs.MAP) else "snr"
-    sparse = bs.prune(run.posterior, bs.keep_zeros(0.2, score=score))
+    sparse = bs.prune(run.posterior, bs.rules.keep_zeros(0.2, score=score))
     assert 0.199 < sparse.zeros < 0.23
     result = bs.evaluate(sparse, test, n_samples=3)
     assert result["error"] < bound + 0.1
-    fresh = bs.Problem(model, bs.Categorical(), (train.x, train.y), roles=roles)
-    for thing, load in ((sparse, bs.load_sparse), (run.posterior, bs.load_posterior)):
+    fresh = bs.Problem(model, bs.likelihoods.Categorical(), (train.x, train.y), roles=roles)
+    for thing, load in ((sparse, load_sparse), (run.posterior, load_posterior)):
         again = load(bs.save(thing, tmp_path / "saved.safetensors"), fresh)
         for n_samples in (0, 3):
             own, other = (bs.predict(q, test.x, n_samples=n_samples) for q in (thing, again))
             assert torch.equal(own.probs, other.probs)
+
+
+NAMESPACES = ["likelihoods", "priors", "rules", "runs"]
+AT_THE_TOP_BEFORE = (
+    "AnnealedPruning Augment Averaging Batch Bernoulli Categorical Factorised Gaussian "
+    "GaussianLaplace GradualUnits GroupSparse Heteroscedastic Horseshoe LayerScaled Layout Normal "
+    "Reduction Role Samples SparseModel SpikeSlab StudentT keep_fraction keep_n_of_m keep_probable "
+    "keep_units laplace_units load_posterior load_sparse reduce reduce_units support"
+)
+
+
+@pytest.mark.parametrize("name", AT_THE_TOP_BEFORE.split())
+def test_an_old_name_still_works_and_names_the_new_one(name):
+    with pytest.warns(DeprecationWarning, match=f"bayesieve.{name} is deprecated; use ") as said:
+        thing = getattr(bs, name)
+    assert callable(thing)
+    assert said[0].filename == __file__
+    new = str(said[0].message).rpartition("use bayesieve.")[2].rstrip(".")
+    module, _, attribute = new.rpartition(".")
+    home = getattr(bs, module) if module in NAMESPACES else bs
+    if module and module not in NAMESPACES:
+        home = import_module(f"bayesieve.{module}")
+    assert getattr(home, attribute) is thing
+
+
+@pytest.mark.parametrize(("name", "form"), [("DrawsTo", "Chain"), ("Saving", "fit.*folder=")])
+def test_a_removed_name_says_what_to_use(name, form):
+    with pytest.raises(AttributeError, match=f"has no attribute '{name}'.*{form}"):
+        getattr(bs, name)
 
 
 def test_every_public_name_is_there():
@@ -202,7 +234,8 @@ def test_every_public_name_is_there():
         assert getattr(bs, name) is not None
     assert set(bs.__all__) <= set(dir(bs))
     without = [n for n in bs.__all__ if "Example:" not in (inspect.getdoc(getattr(bs, n)) or "")]
-    assert without == ["__version__"]
+    assert without == [*NAMESPACES, "__version__"]
+    assert len(bs.__all__) <= 40
     with pytest.raises(AttributeError, match=r"has no attribute 'SBN'\. Did you mean 'SBNN'\?"):
         bs.SBN  # noqa: B018
     with pytest.raises(AttributeError, match="has no attribute 'no_such_name'"):

@@ -50,7 +50,7 @@ def trained():
     data = bs.load_data("digits")
     torch.manual_seed(0)
     model = mlp(data.input_shape, data.n_outputs, (32,))
-    problem = bs.Problem(model, bs.Categorical(), data.train)
+    problem = bs.Problem(model, bs.likelihoods.Categorical(), data.train)
     run = bs.fit(problem, bs.SBNN(lr=1e-2), epochs=20, seed=0)
     return run.posterior, data.test.x[:N_DIGITS], data.test.y[:N_DIGITS], data
 

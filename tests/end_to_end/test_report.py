@@ -203,7 +203,7 @@ def test_javascript_and_torch_agree_on_500_test_digits_of_mnist():
     train = data.train.subset(torch.arange(4000))
     problem = bs.Problem(lenet_300_100(data.input_shape, 10), Categorical(), train)
     posterior = bs.fit(problem, bs.SBNN(lr=3e-3), epochs=2, seed=0).posterior
-    sparse = bs.prune(posterior, bs.keep_zeros(0.9))
+    sparse = bs.prune(posterior, bs.rules.keep_zeros(0.9))
     source = Source("mnist", "mnist", sparse, data)
     levels = further_masks(sparse, "snr", 4).sum(0)
     network = embed(source, levels, Limits()).network

@@ -24,6 +24,7 @@ from torch import nn
 import bayesieve as bs
 from bayesieve.core.storage import save
 from bayesieve.data.augment import Augment
+from bayesieve.sieve.schedule import AnnealedPruning
 
 torch.set_num_threads(1)
 folder, resume = Path(sys.argv[1]), sys.argv[2] == "resume"
@@ -33,12 +34,12 @@ net = nn.Sequential(
     nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 3)
 )
 engine = bs.SGHMC(
-    bs.GaussianLaplace(0.3, 0.5, slab_share=1.0), 1e-4, adapt="sa",
+    bs.priors.GaussianLaplace(0.3, 0.5, slab_share=1.0), 1e-4, adapt="sa",
     chain=bs.Chain(burn_in=120, thin=10, n_kept=4, cooling=0.999),
 )
 run = bs.fit(
-    bs.Problem(net, bs.Categorical(), (x, y), augment=Augment(shift=1)), [engine] * 4,
-    steps={N_STEPS}, batch_size=20, pruning=bs.AnnealedPruning(0.5, periods=100, end=0.4),
+    bs.Problem(net, bs.likelihoods.Categorical(), (x, y), augment=Augment(shift=1)), [engine] * 4,
+    steps={N_STEPS}, batch_size=20, pruning=AnnealedPruning(0.5, periods=100, end=0.4),
     schedule=bs.Schedule(checkpoint_every=7, compile="off"), folder=folder, resume=resume,
 )
 for i, posterior in enumerate(run.posteriors):

@@ -29,7 +29,7 @@ def sbnn_digits() -> float:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
-    problem = bs.Problem(model.double(), bs.Categorical(), train)
+    problem = bs.Problem(model.double(), bs.likelihoods.Categorical(), train)
     run = bs.fit(
         problem, bs.SBNN(lr=0.01), epochs=3, seed=SEED,
         schedule=bs.Schedule(lr="cosine", kl=0.3, kl_after=0.1, compile="off"),
@@ -47,8 +47,8 @@ def flat_vi_sine() -> float:
         torch.manual_seed(SEED)
         model = nn.Sequential(nn.Linear(1, 20), nn.Tanh(), nn.Linear(20, 1))
     y = torch.sin(3 * x[:, 0]) + 0.1 * noise
-    problem = bs.Problem(model.double(), bs.Gaussian(0.5, learned=True), (x, y))
-    engines = [bs.FlatVI(bs.Normal(std), lr=0.02, local=True) for std in (0.5, 1.0)]
+    problem = bs.Problem(model.double(), bs.likelihoods.Gaussian(0.5, learned=True), (x, y))
+    engines = [bs.FlatVI(bs.priors.Normal(std), lr=0.02, local=True) for std in (0.5, 1.0)]
     schedule = bs.Schedule(compile="off")
     run = bs.fit(problem, engines, epochs=40, batch_size=32, seed=SEED, schedule=schedule)
     return float(run.history[-1]["elbo"][1])

@@ -459,7 +459,8 @@ class AdditiveFits:
         n_hinges: per input.
 
     Example:
-        >>> from bayesieve import SBNN, SpikeSlab
+        >>> from bayesieve.core.priors import SpikeSlab
+        >>> from bayesieve.engines.sbnn import SBNN
         >>> x = torch.randn(80, 2, generator=torch.Generator().manual_seed(0))
         >>> fits = AdditiveFits(x, x[:, 0].abs(), SBNN(SpikeSlab(0.4, 0.02), init_std=0.01))
         >>> rows, rest = torch.arange(60), torch.arange(60, 80)

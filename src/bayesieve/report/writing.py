@@ -43,7 +43,8 @@ def write_report(
         >>> from torch import nn
         >>> data = bs.load_data("digits")
         >>> net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-        >>> run = bs.fit(bs.Problem(net, bs.Categorical(), data.train), bs.MAP(), epochs=1)
+        >>> problem = bs.Problem(net, bs.likelihoods.Categorical(), data.train)
+        >>> run = bs.fit(problem, bs.MAP(), epochs=1)
         >>> path = Path(tempfile.mkdtemp()) / "report.html"
         >>> write_report(run.posterior, data, path, limits=Limits(points=2)).name
         'report.html'

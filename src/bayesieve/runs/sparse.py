@@ -20,6 +20,8 @@ from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
 from bayesieve.core.storage import save
 from bayesieve.core.workspace import statistics_names
+from bayesieve.engines.laplace import laplace
+from bayesieve.engines.laplace_units import laplace_units
 from bayesieve.engines.recipes import RunSize, build_engine
 from bayesieve.errors import UsageError
 from bayesieve.runs.build import (
@@ -52,10 +54,8 @@ from bayesieve.sieve.prune import reestimate_batchnorm
 from bayesieve.sieve.rules import Rule, keep_n_of_m, keep_probable, keep_zeros
 from bayesieve.sieve.unit_rules import keep_latency, keep_macs, keep_units
 from bayesieve.training.fit import fit
-from bayesieve.training.laplace import laplace
 from bayesieve.training.plan import Plan as Length
 from bayesieve.training.schedule import Schedule
-from bayesieve.training.unit_laplace import laplace_units
 
 SCORE: Final = "snr"  # which weights go first when `sieve` is asked for a number of zeros
 LOST = 0.05  # nats per example: what a user should hear about

@@ -24,11 +24,11 @@ from bayesieve.checks import (
 from bayesieve.core.evidence import N_UPDATES, evidence_at_zero, mask_log_odds
 from bayesieve.core.layout import Layout
 from bayesieve.core.posterior import Factorised, Posterior, SparseModel, posterior_of
+from bayesieve.engines.laplace_units import UnitLaplace
 from bayesieve.sieve.groups import units_of
 from bayesieve.sieve.prune import prune
 from bayesieve.sieve.rules import keep_scored, keep_zeros
 from bayesieve.sieve.scores import Score, ScoreName, evidence_score
-from bayesieve.training.unit_laplace import UnitLaplace
 
 PriorStd = float | Literal["empirical"] | Mapping[str, float] | None
 
@@ -205,7 +205,7 @@ def prune_units_by_evidence(
         >>> import torch.nn as nn
         >>> from bayesieve.core.likelihoods import Gaussian
         >>> from bayesieve.core.problem import Problem
-        >>> from bayesieve.training.unit_laplace import laplace_units
+        >>> from bayesieve.engines.laplace_units import laplace_units
         >>> x = torch.eye(4)
         >>> problem = Problem(nn.Linear(4, 1), Gaussian(), (x, x[:, :1]))
         >>> prune_units_by_evidence(laplace_units(problem), zeros=0.4).zeros

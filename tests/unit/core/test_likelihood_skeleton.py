@@ -57,7 +57,7 @@ def run(problem):
 
 @pytest.fixture(scope="module")
 def sparse(run):
-    return bs.prune(run.posterior, bs.keep_zeros(0.3))
+    return bs.prune(run.posterior, bs.rules.keep_zeros(0.3))
 
 
 def test_the_density_is_torchs():

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from bayesieve import SBNN, SpikeSlab
+from bayesieve.core.priors import SpikeSlab
+from bayesieve.engines.sbnn import SBNN
 from bayesieve.estimators import SieveClassifier, SieveRegressor, fit_many
 
 QUICK = {"hidden": (6,), "epochs": 3, "folds": 0, "n_samples": 4, "random_state": 0}

@@ -14,7 +14,9 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from bayesieve import SBNN, Gaussian, Normal, Schedule
+from bayesieve import SBNN, Schedule
+from bayesieve.core.likelihoods import Gaussian
+from bayesieve.core.priors import Normal
 from bayesieve.deliver.bundle import read_bundle
 from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.estimators import SieveRegressor

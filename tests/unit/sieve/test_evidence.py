@@ -14,6 +14,7 @@ from bayesieve.core.priors import Normal, SpikeSlab
 from bayesieve.engines.bmr import BMR, PAPER_ROLES
 from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.horseshoe import HorseshoeVI
+from bayesieve.engines.laplace import laplace
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.engines.tdamp import TDAMP
@@ -24,7 +25,6 @@ from bayesieve.sieve.evidence import (
     weight_evidence,
 )
 from bayesieve.sieve.rules import keep_zeros
-from bayesieve.training.laplace import laplace
 from problems import known_support, normal, run
 
 N_WEIGHTS = 20  # of the network below; then 4 + 2 biases

@@ -10,10 +10,10 @@ from torch.func import functional_call
 from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian
 from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
+from bayesieve.engines.laplace import laplace
+from bayesieve.engines.laplace_units import laplace_units
 from bayesieve.engines.map import MAP
 from bayesieve.errors import UnsupportedModelError
-from bayesieve.training.laplace import laplace
-from bayesieve.training.unit_laplace import laplace_units
 from problems import conjugate, normal, run, seeded
 from zoo import BY_NAME
 

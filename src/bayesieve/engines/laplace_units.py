@@ -24,9 +24,9 @@ from bayesieve.checks import check_choice, check_positive
 from bayesieve.core.posterior import Factorised, Posterior, SparseModel
 from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
+from bayesieve.engines.laplace import check_counted_once, fitted_width
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.nets.importing import modes_kept
-from bayesieve.training.laplace import check_counted_once, fitted_width
 
 _DIAGONAL = "Use the diagonal one: `laplace`, or `sieve --curvature diagonal`."
 
