@@ -16,9 +16,8 @@ from bayesieve.core.problem import Problem
 from bayesieve.core.state import named_tensors, restore_, snapshot
 from bayesieve.data.examples import Examples
 from bayesieve.engines.tdamp import TDAMP
-from bayesieve.engines.tdamp.channels import PROBIT_VARIANCE, Unit, gaussian_channel
+from bayesieve.engines.tdamp.channels import PROBIT_VARIANCE, Message, Unit, gaussian_channel
 from bayesieve.engines.tdamp.damp import (
-    Message,
     Weights,
     absorb_,
     backward,

@@ -11,9 +11,8 @@ from bayesieve.core.posterior import SparseModel
 from bayesieve.core.priors import GroupSparse
 from bayesieve.core.problem import Problem
 from bayesieve.engines.tdamp import TDAMP
-from bayesieve.engines.tdamp.convolution import Window, as_images, as_rows
-from bayesieve.engines.tdamp.damp import Layer, batch_score
-from bayesieve.engines.tdamp.observing import observe
+from bayesieve.engines.tdamp.channels import observe
+from bayesieve.engines.tdamp.damp import Layer, Window, as_images, as_rows, batch_score
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.sieve.compact import compact
 from problems import normal, seeded

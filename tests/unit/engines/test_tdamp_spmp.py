@@ -8,8 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bayesieve.engines.tdamp.damp import Message
-from bayesieve.engines.tdamp.em import noise_residual, noise_update, slab_update, sparsity_update
+from bayesieve.engines.tdamp.channels import Message
 from bayesieve.engines.tdamp.federated import (
     average_clients,
     combine_clients,
@@ -22,7 +21,11 @@ from bayesieve.engines.tdamp.spmp import (
     extrinsic,
     group_sum,
     log_evidence,
+    noise_residual,
+    noise_update,
     slab_moments,
+    slab_update,
+    sparsity_update,
 )
 from problems import normal
 

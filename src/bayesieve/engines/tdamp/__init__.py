@@ -34,12 +34,11 @@ from bayesieve.core.posterior import Factorised, Posterior
 from bayesieve.core.priors import GroupSparse, normal_kl
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import Controls
-from bayesieve.engines.tdamp.damp import Message, absorb_, batch_score, cavity_
-from bayesieve.engines.tdamp.em import noise_residual
-from bayesieve.engines.tdamp.observing import check_likelihood, observe
+from bayesieve.engines.tdamp.channels import Message, check_likelihood, observe
+from bayesieve.engines.tdamp.damp import absorb_, batch_score, cavity_
 from bayesieve.engines.tdamp.passes import close_pass_
-from bayesieve.engines.tdamp.state import PassSettings, TDAMPState, kept, moments
-from bayesieve.engines.tdamp.wiring import Wiring, fan_in
+from bayesieve.engines.tdamp.spmp import noise_residual
+from bayesieve.engines.tdamp.state import PassSettings, TDAMPState, Wiring, kept, moments
 
 __all__ = ["TDAMP", "TDAMPState"]
 _NOISE_NAME = EXTRA_PREFIX + "log_noise_std"
@@ -73,6 +72,7 @@ class TDAMP:
 
     Example:
         >>> from torch import nn
+        >>> from bayesieve.core.likelihoods import Gaussian
         >>> x = torch.eye(4).repeat(8, 1)
         >>> problem = Problem(nn.Linear(4, 1, bias=False), Gaussian(9.0), (x, 2 * x[:, :1]))
         >>> engine = TDAMP(power=1.0, memory=1e9, trust=10.0, init_scale=0.0,
@@ -164,7 +164,7 @@ class TDAMP:
         layout = problem.layout
         slab, start = like.new_ones(len(like), wiring.n_layers + 1), torch.zeros_like(like)
         for i, layer in enumerate(wiring.layers):
-            n_in, last = fan_in(layout, layer), i == wiring.n_layers - 1
+            n_in, last = layout.fan_in(layer.weight), i == wiring.n_layers - 1
             slab[:, i] = self.prior.slab_variance(n_in, last=last)
             std = self.init_scale * ((1 if last else 2) / n_in) ** 0.5
             start[:, layout.slices[layer.weight]].normal_(generator=generator).mul_(std)

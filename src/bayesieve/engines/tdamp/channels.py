@@ -1,19 +1,24 @@
-"""Scalar channels: what a nonlinearity or an observation says about its pre-activation.
+"""Scalar channels: the information a nonlinearity or an observation gives on its pre-activation.
 
-With z ~ N(ω, V) and whatever else is known about z, a channel returns
+With z ~ N(ω, V) and anything else known about z, a channel returns
 
     g = ∂ log Z / ∂ω = (E z - ω) / V,   Γ = -∂² log Z / ∂ω² = (1 - Var z / V) / V      (T2)
 
 All functions are pure and elementwise over any leading axes; probabilities stay in log space.
-Equation numbers are those of docs/theory/tdamp.md.
+Equation numbers are those of docs/theory/tdamp.md. `observe` picks the output channel and the
+predictive density of a likelihood.
 """
 
 import math
+from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
+from torch.special import log_ndtr
+
+from bayesieve.core.likelihoods import Likelihood
 
 PROBIT_VARIANCE = 1.702**2  # Φ(t / 1.702) is within 0.01 of sigmoid(t): outputs read as logits
 STAR_SWEEPS = 4
@@ -37,6 +42,13 @@ class Unit(NamedTuple):
 
     mean: Tensor
     var: Tensor
+
+
+class Message(NamedTuple):
+    """exp(H w - G w² / 2), a Gaussian factor on a weight or an output."""
+
+    linear: Tensor
+    precision: Tensor
 
 
 class Mills(NamedTuple):
@@ -92,17 +104,8 @@ def log_mills(a: Tensor, ratio: Tensor) -> Tensor:
     )
 
 
-def truncated(mean: Tensor, std: Tensor) -> Unit:
-    """Moments of N(mean, std²) restricted to z > 0, eq. T7.
-
-    Example:
-        >>> [round(v.item(), 4) for v in truncated(torch.tensor(0.0), torch.tensor(1.0))]
-        [0.7979, 0.3634]
-    """
-    return _restricted(inverse_mills(mean / std), std)
-
-
-def _restricted(mills: Mills, std: Tensor) -> Unit:
+def restricted(mills: Mills, std: Tensor) -> Unit:
+    """Moments of N(mean, std²) restricted to z > 0, from `inverse_mills(mean / std)`, eq. T7."""
     return Unit(std * mills.excess, (std.square() * mills.rest).clamp(min=_LEAST_VARIANCE))
 
 
@@ -113,7 +116,7 @@ def relu_moments(omega: Tensor, var: Tensor) -> Unit:
     mills = inverse_mills(a)
     far = (-0.5 * a.square()).exp() * _DENSITY_AT_0 / mills.ratio
     positive = torch.where(a >= _FAR, mills.near_cdf, far)
-    upper = _restricted(mills, std)
+    upper = restricted(mills, std)
     mean = positive * upper.mean
     return Unit(mean, positive * upper.var + positive * (1 - positive) * upper.mean.square())
 
@@ -142,7 +145,7 @@ def relu_channel(omega: Tensor, var: Tensor, a: Tensor, b: Tensor) -> tuple[Resp
     plus, minus = inverse_mills(above), inverse_mills(below)
     odds = log_mills(below, minus.ratio) - log_mills(above, plus.ratio) - 0.5 * d.log()
     p = torch.sigmoid(odds)
-    upper, lower = _restricted(plus, plus_std), _restricted(minus, std)
+    upper, lower = restricted(plus, plus_std), restricted(minus, std)
     z_mean = p * upper.mean - (1 - p) * lower.mean
     spread = p * (1 - p)
     z_var = p * upper.var + (1 - p) * lower.var + spread * (upper.mean + lower.mean).square()
@@ -184,20 +187,20 @@ def star_channel(omega: Tensor, var: Tensor, label: Tensor, noise: float) -> Res
         noise: v.
     """
     label = label.expand(omega.shape[:-1])
-    own = one_hot(label, omega.shape[-1]).to(omega.dtype)
-    other = 1 - own
+    true = one_hot(label, omega.shape[-1]).to(omega.dtype)
+    other = 1 - true
     omega_y, prior = _pick(omega, label), 1 / _pick(var, label)
-    start = Site(prior * omega_y, prior)
+    start = Message(prior * omega_y, prior)
     linear, precision = torch.zeros_like(omega), torch.zeros_like(omega)
     for _ in range(STAR_SWEEPS):
-        site, _ = _star_sites(omega, var, start, Site(linear, precision), noise)
+        site, _ = _star_sites(omega, var, start, Message(linear, precision), noise)
         linear = 0.5 * (linear + other * site.linear)
         precision = 0.5 * (precision + other * site.precision)
-    _, away = _star_sites(omega, var, start, Site(linear, precision), noise)
+    _, away = _star_sites(omega, var, start, Message(linear, precision), noise)
     pi = prior + precision.sum(-1, keepdim=True)
     pushed = other * away.g
-    g = own * pushed.sum(-1, keepdim=True) - pushed
-    gamma = own * (1 - prior / pi) * prior + other * away.gamma
+    g = true * pushed.sum(-1, keepdim=True) - pushed
+    gamma = true * (1 - prior / pi) * prior + other * away.gamma
     return Response(g, gamma)
 
 
@@ -216,16 +219,9 @@ def bounded(response: Response) -> Response:
     return Response(response.g * scale, response.gamma * scale)
 
 
-class Site(NamedTuple):
-    """exp(E z - T z² / 2), a Gaussian factor on the output of the true class."""
-
-    linear: Tensor
-    precision: Tensor
-
-
 def _star_sites(
-    omega: Tensor, var: Tensor, start: Site, sites: Site, noise: float
-) -> tuple[Site, Response]:
+    omega: Tensor, var: Tensor, start: Message, sites: Message, noise: float
+) -> tuple[Message, Response]:
     """New sites of every factor, and what each pushes its own output away by."""
     cavity_var = 1 / (start.precision + sites.precision.sum(-1, keepdim=True) - sites.precision)
     cavity_mean = cavity_var * (start.linear + sites.linear.sum(-1, keepdim=True) - sites.linear)
@@ -233,7 +229,7 @@ def _star_sites(
     h, _, r, rest, _ = inverse_mills((cavity_mean - omega) * scale)
     t = r / (noise + var + cavity_var * rest)  # S - v_c r, without the cancellation
     slope = h * scale
-    site = Site(t * cavity_mean + slope * (1 + t * cavity_var), t)
+    site = Message(t * cavity_mean + slope * (1 + t * cavity_var), t)
     return site, Response(slope, r * scale.square())
 
 
@@ -249,3 +245,107 @@ def class_log_probs(omega: Tensor, var: Tensor, noise: float) -> Tensor:
 
 def _pick(values: Tensor, label: Tensor) -> Tensor:
     return values.gather(-1, label[..., None])
+
+
+_UNDECIDED = 2 / math.pi  # h(0)², the curvature of log Φ at 0
+
+
+class Observation(ABC):
+    """The targets of a batch as an output channel, (ω, V) -> (g, Γ).
+
+    Args:
+        target: (n, ...) or (k, n, ...).
+        noise: v of the Gaussian channel, (k, 1).
+        shape: (n, outputs) or (k, n, outputs).
+    """
+
+    def __init__(self, target: Tensor, noise: Tensor, shape: tuple[int, ...]) -> None:
+        self._noise = noise[..., None]
+        self.target = target.reshape(shape).to(noise.dtype)
+
+    @abstractmethod
+    def __call__(self, omega: Tensor, var: Tensor) -> Response:
+        """The response of eq. T2, of classes bounded by eq. T30."""
+
+    @abstractmethod
+    def curvature(self, omega: Tensor, var: Tensor) -> Tensor:
+        """The largest Γ that targets can cause: that of a Gaussian, or at an undecided probit.
+
+        Examples that are classified well have no curvature left, yet would suffer from a change.
+        """
+
+    @abstractmethod
+    def log_prob(self, omega: Tensor, var: Tensor) -> Tensor:
+        """Σ over the batch of log p(y | ω, V), (k,)."""
+
+
+class _Classes(Observation):
+    """One of several classes: a product of probits."""
+
+    def __init__(self, target: Tensor, noise: Tensor, shape: tuple[int, ...]) -> None:
+        self._noise = noise[..., None]
+        self.target = target.long()
+
+    def __call__(self, omega: Tensor, var: Tensor) -> Response:
+        return bounded(star_channel(omega, var, self.target, PROBIT_VARIANCE))
+
+    def curvature(self, omega: Tensor, var: Tensor) -> Tensor:
+        return _UNDECIDED / (PROBIT_VARIANCE + 2 * var)
+
+    def log_prob(self, omega: Tensor, var: Tensor) -> Tensor:
+        label = self.target.expand(omega.shape[:-1])[..., None]
+        return class_log_probs(omega, var, PROBIT_VARIANCE).gather(-1, label).sum((-2, -1))
+
+
+class _YesOrNo(Observation):
+    """Yes or no for each output: a probit."""
+
+    def __call__(self, omega: Tensor, var: Tensor) -> Response:
+        return bounded(probit_channel(omega, var, 2 * self.target - 1, PROBIT_VARIANCE))
+
+    def curvature(self, omega: Tensor, var: Tensor) -> Tensor:
+        return _UNDECIDED / (PROBIT_VARIANCE + var)
+
+    def log_prob(self, omega: Tensor, var: Tensor) -> Tensor:
+        sign = 2 * self.target - 1
+        return log_ndtr(sign * omega / (PROBIT_VARIANCE + var).sqrt()).sum((-2, -1))
+
+
+class _Real(Observation):
+    """Real numbers with normal noise."""
+
+    def __call__(self, omega: Tensor, var: Tensor) -> Response:
+        return gaussian_channel(omega, var, self.target, self._noise)
+
+    def curvature(self, omega: Tensor, var: Tensor) -> Tensor:
+        return (1 / (var + self._noise)).expand_as(omega)
+
+    def log_prob(self, omega: Tensor, var: Tensor) -> Tensor:
+        density = torch.distributions.Normal(omega, (var + self._noise).sqrt(), validate_args=False)
+        return density.log_prob(self.target).sum((-2, -1))
+
+
+_CHANNELS: dict[str, type[Observation]] = {
+    "probit-product": _Classes,
+    "probit": _YesOrNo,
+    "normal": _Real,
+}
+
+
+def observe(
+    likelihood: Likelihood, target: Tensor, noise: Tensor, shape: tuple[int, ...]
+) -> Observation:
+    """The channel of this likelihood; arguments as those of `Observation`."""
+    assert likelihood.channel is not None  # `check_likelihood` has been there
+    return _CHANNELS[likelihood.channel](target, noise, shape)
+
+
+def check_likelihood(likelihood: Likelihood, target: Tensor) -> None:
+    """Raise unless there is a channel for these targets."""
+    if likelihood.channel not in _CHANNELS:
+        raise TypeError(
+            f"TDAMP: {type(likelihood).__name__} has no channel; use Categorical, Bernoulli or "
+            "Gaussian."
+        )
+    if likelihood.soft_targets and target.is_floating_point():
+        raise ValueError("TDAMP: class probabilities as targets are not supported; use labels.")

@@ -2,17 +2,77 @@
 
 Every function is pure, uses matrix products only, and takes any leading axes: inputs are (n, i) or
 (k, n, i), weights (k, o, i). Equation numbers are those of docs/theory/tdamp.md.
+
+Convolutions are linear layers over patches. Every position is one more row for the same weights, so
+messages to the weights add over positions as they do over examples. A unit in several patches
+takes the product of their messages, hence the sum of their natural parameters.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import fold, unfold
 
-from bayesieve.engines.tdamp.channels import Response, Unit, relu_channel, relu_moments
-from bayesieve.engines.tdamp.convolution import Window, as_images, as_rows
-from bayesieve.engines.tdamp.elimination import readout_gram
+from bayesieve.engines.tdamp.channels import (
+    Message,
+    Observation,
+    Response,
+    Unit,
+    relu_channel,
+    relu_moments,
+)
+
+Pair = tuple[int, int]
+
+
+class Window(NamedTuple):
+    """Where a convolution looks; images are (..., n, c, h, w), rows (..., n * positions, i)."""
+
+    kernel: Pair
+    stride: Pair
+    padding: Pair
+    dilation: Pair
+
+    def size(self, height: int, width: int) -> Pair:
+        """Height and width of the result.
+
+        Example:
+            >>> Window((3, 3), (2, 2), (1, 1), (1, 1)).size(8, 8)
+            (4, 4)
+        """
+        spans = zip((height, width), *self, strict=True)
+        high, wide = ((length + 2 * p - d * (k - 1) - 1) // s + 1 for length, k, s, p, d in spans)
+        return high, wide
+
+    def rows(self, images: Tensor) -> Tensor:
+        """The patch around every position of every image."""
+        *lead, n, _, _, _ = images.shape
+        columns = unfold(
+            images.flatten(0, -4), self.kernel, self.dilation, self.padding, self.stride
+        )
+        return columns.mT.reshape(*lead, n * columns.shape[-1], columns.shape[-2])
+
+    def sums(self, rows: Tensor, height: int, width: int) -> Tensor:
+        """What all patches say about each entry of the images they were cut from, added up."""
+        high, wide = self.size(height, width)
+        columns = rows.unflatten(-2, (-1, high * wide)).mT
+        lead = columns.shape[:-2]
+        flat = columns.flatten(0, -3)
+        images = fold(flat, (height, width), self.kernel, self.dilation, self.padding, self.stride)
+        return images.unflatten(0, lead)
+
+
+def as_images(rows: Tensor, size: Pair) -> Tensor:
+    """One value per position and channel, (..., n * positions, c) -> (..., n, c, h, w)."""
+    return rows.unflatten(-2, (-1, size[0] * size[1])).mT.unflatten(-1, size)
+
+
+def as_rows(images: Tensor) -> Tensor:
+    """The reverse of `as_images`."""
+    return images.flatten(-2).mT.flatten(-3, -2)
+
 
 LEAST_VARIANCE = 1e-8
 
@@ -34,13 +94,6 @@ class Weights(NamedTuple):
     bias_var: Tensor | None
 
 
-class Message(NamedTuple):
-    """exp(H w - G w² / 2) on weights."""
-
-    linear: Tensor
-    precision: Tensor
-
-
 class Sweep(NamedTuple):
     """What one batch says.
 
@@ -53,22 +106,6 @@ class Sweep(NamedTuple):
     output: Unit
     log_prob: Tensor
     grams: list[Tensor]
-
-
-class OutputChannel(Protocol):
-    """What the targets say about the last pre-activations."""
-
-    def __call__(self, omega: Tensor, var: Tensor) -> Response:
-        """The response of eq. T2."""
-        ...
-
-    def curvature(self, omega: Tensor, var: Tensor) -> Tensor:
-        """The largest Γ that targets can cause at this V, of the shape of ω."""
-        ...
-
-    def log_prob(self, omega: Tensor, var: Tensor) -> Tensor:
-        """Σ over the batch of log p(y | ω, V), (k,)."""
-        ...
 
 
 def forward(inputs: Unit | Tensor, weights: Weights) -> Unit:
@@ -111,7 +148,7 @@ def batch_score(
     mean: Mapping[str, Tensor],
     var: Mapping[str, Tensor],
     x: Tensor,
-    channel: OutputChannel,
+    channel: Observation,
     *,
     joint: bool = False,
 ) -> Sweep:
@@ -128,10 +165,10 @@ def batch_score(
     weights = [_weights(layer, mean, var) for layer in layers]
     inputs = [_rows(layers[0], x)]
     fields = [_field(layers[0], x, forward(inputs[0], weights[0]))]
-    for layer, own in zip(layers[1:], weights[1:], strict=True):
+    for layer, above in zip(layers[1:], weights[1:], strict=True):
         units = relu_moments(*fields[-1])
         inputs.append(_rows(layer, units))
-        fields.append(_field(layer, units.mean, forward(inputs[-1], own)))
+        fields.append(_field(layer, units.mean, forward(inputs[-1], above)))
     response = channel(*fields[-1])
     scores: dict[str, Tensor] = {}
     precisions: dict[str, Tensor] = {}
@@ -182,18 +219,35 @@ def _units(layer: Layer, below: Tensor, message: Tensor) -> Tensor:
 
 def _grams(
     layers: Sequence[Layer], weights: Sequence[Weights], inputs: Sequence[Unit | Tensor],
-    fields: Sequence[Unit], channel: OutputChannel,
+    fields: Sequence[Unit], channel: Observation,
 ) -> list[Tensor]:  # fmt: skip
     """Eq. T26 of every hidden layer, from the first to the last."""
     curvature, grams = channel.curvature(*fields[-1]), []
     for i in reversed(range(1, len(layers))):
-        below, own = inputs[i], weights[i]
+        below, above = inputs[i], weights[i]
         assert isinstance(below, Unit)
-        listening = (own.var > 0).any(-1).to(curvature.dtype)
+        listening = (above.var > 0).any(-1).to(curvature.dtype)
         grams.append(readout_gram(below, curvature, listening, biased=layers[i].bias is not None))
         slope = (below.var / fields[i - 1].var).clamp(max=1)  # squared, on average
-        curvature = slope * (curvature @ own.mean.square())
+        curvature = slope * (curvature @ above.mean.square())
     return grams[::-1]
+
+
+def readout_gram(units: Unit, curvature: Tensor, listening: Tensor, *, biased: bool) -> Tensor:
+    """What a batch says about the outgoing weights of all units together, (k, n, n), eq. T26.
+
+    Args:
+        units: activity of the layer, (k, batch, n - 1).
+        curvature: of the log-likelihood in the units above, (k, batch, o).
+        listening: 1 for units above that are left, (k, o).
+        biased: whether the layer above has a bias; without, its row is 0.
+    """
+    share = listening / listening.sum(-1, keepdim=True).clamp(min=1)
+    weight = (curvature * share[:, None]).sum(-1, keepdim=True)
+    one = torch.full_like(units.mean[..., :1], float(biased))
+    columns = torch.cat([units.mean, one], -1)
+    spread = torch.cat([(weight * units.var).sum(-2), torch.zeros_like(one[..., 0, :])], -1)
+    return (weight * columns).mT @ columns + torch.diag_embed(spread)
 
 
 def cavity_(

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from bayesieve.engines.tdamp.damp import Message
+from bayesieve.engines.tdamp.channels import Message
 
 
 def combine_clients(prior: Message, clients: Message) -> Message:

@@ -6,15 +6,17 @@ import torch
 from torch import Tensor
 
 from bayesieve.core.problem import Problem
-from bayesieve.engines.tdamp.damp import Message
-from bayesieve.engines.tdamp.em import noise_update, slab_update, sparsity_update
+from bayesieve.engines.tdamp.channels import Message
 from bayesieve.engines.tdamp.removal import remove_units_
 from bayesieve.engines.tdamp.spmp import (
     budget_shift,
     extrinsic,
     group_sum,
     log_evidence,
+    noise_update,
     slab_moments,
+    slab_update,
+    sparsity_update,
 )
 from bayesieve.engines.tdamp.state import PassSettings, TDAMPState, kept, set_
 
@@ -43,9 +45,9 @@ def close_pass_(problem: Problem, state: TDAMPState, settings: PassSettings, now
     slab_var = state.slab_var[:, wiring.layer_of]
     data = Message(state.data_linear, state.data_precision)
     if settings.learn_slab:
-        own, slab = active * kept(state), slab_moments(data, slab_var)
-        terms = (own * (slab.mean.square() + slab.var), own)
-        sums = (group_sum(term, wiring.layer_of, wiring.n_layers + 1) for term in terms)
+        share, slab = active * kept(state), slab_moments(data, slab_var)
+        moments = (share * (slab.mean.square() + slab.var), share)
+        sums = (group_sum(values, wiring.layer_of, wiring.n_layers + 1) for values in moments)
         set_(state.slab_var, slab_update(state.slab_var, *sums), now)
         slab_var = state.slab_var[:, wiring.layer_of]
     back = extrinsic(data, slab_moments(data, slab_var), slab_var, active)
@@ -75,42 +77,42 @@ def _evidence(state: TDAMPState, settings: PassSettings, slab_var: Tensor) -> Te
     """Log evidence of each group, (k, g); read at a single count where ρ is learned."""
     count = state.count.clamp(min=1) if settings.keep is None else 1.0
     data = Message(state.data_linear / count, state.data_precision / count)
-    own = log_evidence(data, slab_var) * kept(state)
-    return group_sum(own, state.wiring.group_of, state.wiring.n_groups + 1)[:, :-1]
+    evidence = log_evidence(data, slab_var) * kept(state)
+    return group_sum(evidence, state.wiring.group_of, state.wiring.n_groups + 1)[:, :-1]
 
 
 def _activity(state: TDAMPState, settings: PassSettings, evidence: Tensor) -> Activity:
-    """What is active after this pass, eqs. T17 and T20."""
+    """Activity of the groups after this pass, eqs. T17 and T20."""
     first, last = settings.prune_passes
     progress = ((state.passes - first + 1) / (last - first + 1)).clamp(0, 1)
     result = Activity(*(v.clone() for v in (state.log_odds, state.prior_log_odds, state.alive)))
     for block in state.wiring.blocks:
-        own = Activity(*(value[:, block] for value in result))
-        left = evidence[:, block].masked_fill(own.alive == 0, -torch.inf)
+        groups = Activity(*(value[:, block] for value in result))
+        left = evidence[:, block].masked_fill(groups.alive == 0, -torch.inf)
         if settings.keep is None:
-            _learned_(own, left, progress)
+            _learned_(groups, left, progress)
         else:
             n_keep = max(1, round(settings.keep * left.shape[1]))
-            _budgeted_(own, left, progress, n_keep)
+            _budgeted_(groups, left, progress, n_keep)
     return result
 
 
-def _learned_(own: Activity, evidence: Tensor, progress: Tensor) -> None:
+def _learned_(groups: Activity, evidence: Tensor, progress: Tensor) -> None:
     """Prior odds from the last M-step; groups that are almost surely inactive go."""
-    own.log_odds.copy_(own.prior_log_odds + evidence)
-    active = torch.sigmoid(own.log_odds)
-    set_(own.alive, own.alive * (active >= _GONE), progress > 0)
-    own.prior_log_odds.copy_(sparsity_update(active, own.alive).logit())
+    groups.log_odds.copy_(groups.prior_log_odds + evidence)
+    active = torch.sigmoid(groups.log_odds)
+    set_(groups.alive, groups.alive * (active >= _GONE), progress > 0)
+    groups.prior_log_odds.copy_(sparsity_update(active, groups.alive).logit())
 
 
-def _budgeted_(own: Activity, evidence: Tensor, progress: Tensor, n_keep: int) -> None:
+def _budgeted_(groups: Activity, evidence: Tensor, progress: Tensor, n_keep: int) -> None:
     """Prior odds that leave a falling number of groups active; at the end exactly `n_keep`."""
     n_groups = evidence.shape[1]
     shift = budget_shift(evidence, n_groups - progress * (n_groups - n_keep))
-    own.prior_log_odds.copy_(shift.expand_as(evidence))
-    own.log_odds.copy_(shift + evidence)
-    set_(own.alive, own.alive * (torch.sigmoid(own.log_odds) >= _GONE), progress > 0)
+    groups.prior_log_odds.copy_(shift.expand_as(evidence))
+    groups.log_odds.copy_(shift + evidence)
+    set_(groups.alive, groups.alive * (torch.sigmoid(groups.log_odds) >= _GONE), progress > 0)
     best = torch.zeros_like(evidence).scatter_(1, evidence.topk(n_keep, 1).indices, 1.0)
     final = progress == 1
-    set_(own.alive, best * (evidence > -torch.inf), final)
-    set_(own.log_odds, torch.where(best > 0, torch.inf, -torch.inf).to(best.dtype), final)
+    set_(groups.alive, best * (evidence > -torch.inf), final)
+    set_(groups.log_odds, torch.where(best > 0, torch.inf, -torch.inf).to(best.dtype), final)

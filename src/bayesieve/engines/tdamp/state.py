@@ -1,13 +1,171 @@
-"""What EM-TDAMP remembers between batches, in natural parameters."""
+"""State of EM-TDAMP between batches in natural parameters, and the wiring of the network.
+
+The wiring is index vectors over w: the layer, the group and the slab of each entry.
+"""
 
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
+from bayesieve.core.graph import sequential_layers
+from bayesieve.core.layout import Layout
+from bayesieve.core.network import Network
+from bayesieve.core.priors import Group
 from bayesieve.core.state import Controls
-from bayesieve.engines.tdamp.wiring import Wiring
+from bayesieve.engines.tdamp.damp import Layer, Window
+from bayesieve.errors import UnsupportedModelError
+
+_SUPPORTED = "Linear, Conv2d, ReLU, Flatten"
+
+
+class Wiring:
+    """Linear layers or convolutions in sequence with ReLU between, as index vectors over w.
+
+    Attributes:
+        layers: tensor names, from input to output.
+        n_groups: g; the index g stands for "no group".
+        blocks: the range of groups of each layer, each with its own sparsity.
+        group_of: (d,), the group whose indicator switches a weight.
+        source_of: (d,), the hidden unit that a weight reads, where units are groups.
+        grams: where a layer's (groups + 1)² numbers of eq. T26 sit among all `n_gram`.
+        layer_of: (d,), the layer of a weight; the number of layers for point parameters.
+    """
+
+    def __init__(self, network: Network, group: Group) -> None:
+        self.layers = tuple(_layers(network))
+        layout = network.layout
+        self.n_layers = len(self.layers)
+        self.layer_of = _layer_index(layout, self.layers).to(network.device)
+        groups, sources, self.blocks = _grouping(layout, self.layers, group)
+        self.n_groups = self.blocks[-1].stop if self.blocks else 0
+        self.group_of = _flat(layout, groups, self.n_groups).to(network.device)
+        self.source_of = _flat(layout, sources, self.n_groups).to(network.device)
+        ends = [0, *accumulate((block.stop - block.start + 1) ** 2 for block in self.blocks)]
+        self.grams, self.n_gram = [slice(*pair) for pair in pairwise(ends)], ends[-1]
+
+    def per_weight(self, values: Tensor) -> Tensor:
+        """Values of groups, (k, g + 1), at each weight's own group, (k, d)."""
+        return values[:, self.group_of]
+
+    def reach(self, values: Tensor) -> Tensor:
+        """The lower of a weight's own group's value and that of the unit it reads, (k, d)."""
+        return torch.minimum(values[:, self.group_of], values[:, self.source_of])
+
+
+def _layers(network: Network) -> list[Layer]:
+    """The layers with weights in order; raises unless they alternate with ReLU."""
+    layers: list[Layer] = []
+    relu_next = flat = False
+    for name, module in sequential_layers(network.skeleton):
+        if isinstance(module, nn.Flatten) and not relu_next and not flat:
+            flat = True
+            continue
+        if isinstance(module, nn.Linear) and not relu_next:
+            if layers and layers[-1].window is not None and not flat:
+                raise UnsupportedModelError(
+                    f"TDAMP: layer {name!r} (Linear) follows a convolution; put Flatten before it."
+                )
+            layers.append(_layer(network.layout, name, module))
+            flat = True
+        elif isinstance(module, nn.Conv2d) and not relu_next and not flat:
+            layers.append(
+                _layer(network.layout, name, module)._replace(window=_window(name, module))
+            )
+        elif not (isinstance(module, nn.ReLU) and relu_next):
+            kind = type(module).__name__
+            if kind in _SUPPORTED:
+                raise UnsupportedModelError(
+                    f"TDAMP: {_called(name)} ({kind}) is out of place; supported is Conv2d layers, "
+                    "Flatten, then Linear layers, with one ReLU between each two."
+                )
+            raise UnsupportedModelError(
+                f"TDAMP: {_called(name)} ({kind}) is not supported; supported: {_SUPPORTED}."
+            )
+        relu_next = not relu_next
+    if not relu_next or layers[-1].window is not None:
+        raise UnsupportedModelError("TDAMP: the last layer must be Linear; remove what follows it.")
+    return layers
+
+
+def _window(name: str, module: nn.Conv2d) -> Window:
+    """Where a convolution looks; raises for what `unfold` cannot do."""
+    if module.groups != 1 or module.padding_mode != "zeros" or isinstance(module.padding, str):
+        raise UnsupportedModelError(
+            f"TDAMP: {_called(name)} (Conv2d) must have groups=1 and its padding given as "
+            "numbers of zeros."
+        )
+    fields = (module.kernel_size, module.stride, module.padding, module.dilation)
+    return Window(*((int(high), int(wide)) for high, wide in fields))
+
+
+def _called(name: str) -> str:
+    """A layer in an error; the root, which is a layer when it is no Sequential, has no name."""
+    return f"layer {name!r}" if name else "the model itself"
+
+
+def _layer(layout: Layout, name: str, module: nn.Linear | nn.Conv2d) -> Layer:
+    prefix = f"{name}." if name else ""
+    bias = None if module.bias is None else f"{prefix}bias"
+    for tensor in (f"{prefix}weight", bias):
+        if tensor is not None and tensor not in layout.names:
+            raise UnsupportedModelError(
+                f"TDAMP: parameter {tensor!r} is frozen or shared with another layer; that is not "
+                "supported. Make it a trainable parameter of its own."
+            )
+    return Layer(f"{prefix}weight", bias)
+
+
+def _layer_index(layout: Layout, layers: tuple[Layer, ...]) -> Tensor:
+    index = torch.full((layout.size,), len(layers))
+    for i, layer in enumerate(layers):
+        for name in (layer.weight, layer.bias):
+            if name is not None:
+                index[layout.slices[name]] = i
+    return index
+
+
+def _grouping(
+    layout: Layout, layers: tuple[Layer, ...], group: Group
+) -> tuple[dict[str, Tensor], dict[str, Tensor], list[slice]]:
+    """Groups and source units by tensor name, and the range of groups of each layer."""
+    groups: dict[str, Tensor] = {}
+    sources: dict[str, Tensor] = {}
+    blocks: list[slice] = []
+    shapes = dict(zip(layout.names, layout.shapes, strict=True))
+    grouped = {"units": layers[:-1], "inputs": layers[:1], "weights": layers}[group]
+    for i, layer in enumerate(grouped):
+        shape = shapes[layer.weight]
+        count = {"units": shape[0], "inputs": shape[1], "weights": shape.numel()}[group]
+        start = blocks[-1].stop if blocks else 0
+        number = torch.arange(start, start + count)
+        blocks.append(slice(start, start + count))
+        if group == "units":
+            groups[layer.weight] = number.view(-1, *[1] * (len(shape) - 1)).expand(shape)
+            if layer.bias is not None:
+                groups[layer.bias] = number
+            above = layers[i + 1].weight
+            # behind Flatten a channel of a convolution has one column per position
+            sources[above] = _across(
+                number.repeat_interleave(shapes[above][1] // count), shapes[above]
+            )
+        else:
+            groups[layer.weight] = _across(number, shape) if group == "inputs" else number
+    return groups, sources, blocks
+
+
+def _across(values: Tensor, shape: torch.Size) -> Tensor:
+    """One value per input of a weight tensor, at each of its entries."""
+    return values.view(1, -1, *[1] * (len(shape) - 2)).expand(shape)
+
+
+def _flat(layout: Layout, values: dict[str, Tensor], other: int) -> Tensor:
+    index = torch.full((layout.size,), other)
+    for name, numbers in values.items():
+        index[layout.slices[name]] = numbers.reshape(-1)
+    return index
 
 
 class PassSettings(NamedTuple):
@@ -46,16 +204,15 @@ class TDAMPState:
 
 def kept(state: TDAMPState) -> Tensor:
     """1 where a weight takes part, (k, d): its groups are alive and no mask forbids it."""
-    own = state.reached
-    return own if state.controls.keep is None else own * state.controls.keep
+    keep = state.controls.keep
+    return state.reached if keep is None else state.reached * keep
 
 
 def moments(state: TDAMPState) -> tuple[Tensor, Tensor]:
     """Mean and variance of every weight, (k, d); both 0 where it takes no part, eq. T1."""
     prior = state.controls.kl_scale
-    own = kept(state)
-    var = 1 / (prior * state.prior_precision + state.data_precision)
-    return (prior * state.prior_linear + state.data_linear) * var * own, var * own
+    var = kept(state) / (prior * state.prior_precision + state.data_precision)
+    return (prior * state.prior_linear + state.data_linear) * var, var
 
 
 def set_(old: Tensor, new: Tensor, now: Tensor) -> None:

@@ -11,17 +11,15 @@ from bayesieve.core.priors import GroupSparse
 from bayesieve.core.problem import Problem
 from bayesieve.data.examples import Examples
 from bayesieve.engines.tdamp import TDAMP
-from bayesieve.engines.tdamp.channels import Unit
-from bayesieve.engines.tdamp.damp import batch_score
-from bayesieve.engines.tdamp.elimination import (
+from bayesieve.engines.tdamp.channels import Unit, observe
+from bayesieve.engines.tdamp.damp import batch_score, readout_gram
+from bayesieve.engines.tdamp.removal import (
     Readout,
     eliminate,
-    readout_gram,
     removal_gain,
     spd_inverse,
     without,
 )
-from bayesieve.engines.tdamp.observing import observe
 from bayesieve.nets import mlp
 from bayesieve.training.fit import fit
 from bayesieve.training.options import Validation
