@@ -8,7 +8,7 @@ import typer
 from bayesieve import runs
 from bayesieve.cli.console import FiguresFlag, JsonFlag, note, print_json, print_table
 from bayesieve.cli.evaluate import DeviceFlag, RunArgument
-from bayesieve.runs.text import as_percent
+from bayesieve.text import as_percent
 
 EXAMPLE = "Example: bayesieve attack runs/a --fgsm 0.1,0.2 --shift rotation:15 --json"
 

@@ -7,7 +7,7 @@ import typer
 
 from bayesieve import runs
 from bayesieve.cli.console import JsonFlag, note, print_json, print_quality, print_table
-from bayesieve.runs.text import as_bytes
+from bayesieve.text import as_bytes
 
 EXAMPLE = "Example: bayesieve compact runs/b --out runs/c"
 PrunedRun = Annotated[Path, typer.Argument(help="Run folder of `prune`.", metavar="RUN")]

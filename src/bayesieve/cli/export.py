@@ -7,7 +7,7 @@ import typer
 
 from bayesieve import runs
 from bayesieve.cli.console import JsonFlag, note, print_json
-from bayesieve.runs.text import as_bytes
+from bayesieve.text import as_bytes
 
 EXAMPLE = "Example: bayesieve export runs/c --to onnx --out model.onnx"
 Source = Annotated[Path, typer.Argument(help="Bundle of `compact`, or a run.", metavar="BUNDLE")]

@@ -7,7 +7,7 @@ import typer
 
 from bayesieve import runs
 from bayesieve.cli.console import JsonFlag, note, print_json, print_table
-from bayesieve.runs.text import as_bytes
+from bayesieve.text import as_bytes
 
 EXAMPLE = "Example: bayesieve profile runs/a runs/c --json"
 

@@ -8,7 +8,7 @@ import typer
 from bayesieve import runs as _runs
 from bayesieve.cli.console import JsonFlag, note, print_json
 from bayesieve.cli.evaluate import DeviceFlag
-from bayesieve.runs.text import as_bytes
+from bayesieve.text import as_bytes
 
 EXAMPLE = "Example: bayesieve report runs/a runs/b -o report.html"
 

@@ -20,7 +20,6 @@ from bayesieve.errors import DataError
 from bayesieve.estimators.population import AdditiveFits, PopulationFits, Training
 from bayesieve.estimators.selector import evidence_schedule
 from bayesieve.files import write_atomically
-from bayesieve.runs.text import markdown_table
 from bayesieve.select import (
     PROPORTIONS,
     ProportionPath,
@@ -35,6 +34,7 @@ from bayesieve.select import (
     select_fraction,
     selection_stability,
 )
+from bayesieve.text import markdown_table
 
 _STEPS, _BATCH, _HINGES = 1500, 64, 5
 _ENGINE = SBNN(SpikeSlab(math.exp(-1), math.exp(-4)), lr=1e-2, init_std=0.01, local=True)

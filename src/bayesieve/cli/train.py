@@ -18,7 +18,8 @@ from bayesieve.cli.console import (
 )
 from bayesieve.cli.flags import Settings, with_settings
 from bayesieve.runs.folder import RunFolder
-from bayesieve.runs.text import as_bytes, with_draws
+from bayesieve.runs.text import with_draws
+from bayesieve.text import as_bytes
 
 if TYPE_CHECKING:
     pass

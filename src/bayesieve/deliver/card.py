@@ -1,32 +1,40 @@
-"""The model card of a bundle: what it is, how good and how large, how to use it, where from."""
+"""Model cards in Markdown: of a bundle, and of the runs of a report."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bayesieve.core.likelihoods import from_dict
+from bayesieve.text import as_percent, markdown_table, one_line
 
 _WORDS = {
-    "error": "error", "nll": "NLL (nats)", "ece": "ECE", "rmse": "RMSE",
-    "log_lik": "log-likelihood (nats)", "coverage_90": "90 % coverage", "zeros": "zeros",
+    "error": "error", "rmse": "RMSE", "nll": "NLL (nats)", "ece": "ECE",
+    "log_lik": "log-likelihood (nats)", "brier": "Brier score", "coverage_90": "90 % coverage",
+    "epistemic": "doubt about the weights (nats)", "zeros": "zeros",
     "weights": "non-zero parameters", "parameters": "parameters", "bytes": "bytes",
 }  # fmt: skip
+_OF_BUNDLES = ("error", "nll", "ece", "rmse", "log_lik", "coverage_90", "zeros", "weights",
+               "parameters", "bytes")  # fmt: skip
+_OF_REPORTS = ("error", "rmse", "nll", "ece", "brier", "coverage_90", "epistemic")
 _FRACTIONS = ("error", "ece", "coverage_90", "zeros")
 
 
-def model_card(
+# --------------------------------------------------------------------------------- of a bundle
+
+
+def bundle_card(
     title: str, config: Mapping[str, Any], metrics: Mapping[str, Any], sizes: Mapping[str, int]
 ) -> str:
     """Write README.md of a bundle.
 
     Args:
         title: name of the folder.
-        config: what stands in config.json.
+        config: the content of config.json.
         metrics: numbers by name, or by stage ("dense", "masked", "compacted") and name.
         sizes: bytes of each other file.
 
     Example:
         >>> config = {"input": {"shape": [4], "dtype": "float32"}, "classes": ["no", "yes"]}
-        >>> card = model_card("c", config, {"error": 0.02}, {"model.safetensors": 900})
+        >>> card = bundle_card("c", config, {"error": 0.02}, {"model.safetensors": 900})
         >>> print(card[card.index("## Numbers") : card.index("## Files")].rstrip())
         ## Numbers
         <BLANKLINE>
@@ -34,7 +42,7 @@ def model_card(
         | --- | ---: |
         | error | 2.00 % |
     """
-    parts = [
+    sections = [
         _front_matter(config),
         f"# {title}\n\n{_summary(config)}",
         _data(config),
@@ -44,7 +52,7 @@ def model_card(
         _use(config, title),
         _provenance(config),
     ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return _joined(sections)
 
 
 def _front_matter(config: Mapping[str, Any]) -> str:
@@ -78,7 +86,7 @@ def _data(config: Mapping[str, Any]) -> str:
     if name:
         lines.append(f"- data: {name}")
     if config.get("classes"):
-        shown = [_plain(word) for word in config["classes"][:20]]
+        shown = [one_line(word) for word in config["classes"][:20]]
         more = "" if len(config["classes"]) <= 20 else ", ..."
         lines.append(f"- classes: {', '.join(shown)}{more}")
     if config.get("feature_names"):
@@ -101,53 +109,37 @@ def _numbers(metrics: Mapping[str, Any]) -> str:
     stages = {
         name: numbers
         for name, numbers in metrics.items()
-        if isinstance(numbers, Mapping) and name != "compaction" and set(numbers) & set(_WORDS)
+        if isinstance(numbers, Mapping) and name != "compaction" and set(numbers) & set(_OF_BUNDLES)
     }
-    if not stages and set(metrics) & set(_WORDS):
+    if not stages and set(metrics) & set(_OF_BUNDLES):
         stages = {"model": metrics}
     if not stages:
         return ""
-    rows = [["", *stages], ["---", *["---:"] * len(stages)]]
-    for key, word in _WORDS.items():
-        if any(key in numbers for numbers in stages.values()):
-            rows.append([word, *(_number(key, numbers.get(key)) for numbers in stages.values())])
-    return "## Numbers\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
-def _number(key: str, value: Any) -> str:
-    if not isinstance(value, int | float):
-        return ""
-    if key in _FRACTIONS:
-        return f"{100 * value:.2f} %"
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+    rows = [
+        [_WORDS[key], *(_number(key, numbers.get(key)) for numbers in stages.values())]
+        for key in _OF_BUNDLES
+        if any(key in numbers for numbers in stages.values())
+    ]
+    return "## Numbers\n\n" + markdown_table(["", *stages], rows)
 
 
 def _removed(metrics: Mapping[str, Any]) -> str:
     report = metrics.get("compaction")
     if not isinstance(report, Mapping) or "layers" not in report:
         return ""
-    rows = [["layer", "units", "inputs", "parameters"], ["---", "---:", "---:", "---:"]]
-    for row in report["layers"]:
-        pairs = [_arrow(row[key]) for key in ("units", "inputs", "parameters")]
-        rows.append([f"{_plain(row['name'])} ({_plain(row['kind'])})", *pairs])
-    lines = [f"| {' | '.join(row)} |" for row in rows]
+    lines = [_layer_table(report)]
     if report.get("input_features") is not None:
         read = report["input_features"]
         read = len(read) if isinstance(read, list | tuple) else read
         lines += ["", f"Reads {read} of {report['n_inputs']} input features."]
-    lines += [f"\nNot removed: {_plain(line)}." for line in report.get("kept", ())]
+    lines += [f"\nNot removed: {one_line(line)}." for line in report.get("kept", ())]
     return "## What was removed\n\n" + "\n".join(lines)
 
 
-def _arrow(pair: Sequence[int]) -> str:
-    before, after = pair
-    return f"{after:,}" if before == after else f"{before:,} → {after:,}"
-
-
 def _files(sizes: Mapping[str, int]) -> str:
-    rows = [f"| `{name}` | {size:,} |" for name, size in sizes.items()]
-    total = f"| together | {sum(sizes.values()):,} |"
-    return "\n".join(["## Files", "", "| file | bytes |", "| --- | ---: |", *rows, total])
+    rows = [[f"`{name}`", f"{size:,}"] for name, size in sizes.items()]
+    rows.append(["together", f"{sum(sizes.values()):,}"])
+    return "## Files\n\n" + markdown_table(["file", "bytes"], rows)
 
 
 def _use(config: Mapping[str, Any], title: str) -> str:
@@ -177,23 +169,169 @@ On files: `bayesieve predict {title} data.npz --out predictions.csv`."""
 
 def _provenance(config: Mapping[str, Any]) -> str:
     lines = [f"- bayesieve {config.get('bayesieve_version', '')}"]
-    given = config.get("provenance") or {}
-    run = given.get("run") or {}
+    provenance = config.get("provenance") or {}
+    run = provenance.get("run") or {}
     if run.get("engine"):
         lines.append(f"- engine: {_settings(run['engine'])}")
     if run.get("training"):
         lines.append(f"- seed: {run['training'].get('seed')}")
     if config.get("thresholds"):
         lines.append(f"- pruned by: {_settings(config['thresholds'])}")
-    versions = given.get("versions") or {}
-    lines += [f"- {_plain(n)} {_plain(v)}" for n, v in versions.items() if n != "bayesieve"]
+    versions = provenance.get("versions") or {}
+    lines += [f"- {one_line(n)} {one_line(v)}" for n, v in versions.items() if n != "bayesieve"]
     return "## Provenance\n\n" + "\n".join(lines)
 
 
 def _settings(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key} {_plain(v)}" for key, v in values.items() if v is not None)
+    return ", ".join(f"{key} {one_line(v)}" for key, v in values.items() if v is not None)
 
 
-def _plain(value: object) -> str:
-    """Text on one line that cannot break out of its place in the page."""
-    return " ".join(str(value).split())[:200].replace("|", "/").replace("`", "'")
+# --------------------------------------------------------------------------- of runs in a report
+
+
+def report_card(data: dict[str, Any]) -> str:
+    """Write the model card of every run of a report.
+
+    Args:
+        data: as `report.collect` returns it.
+    """
+    sections = ["---\nlibrary_name: bayesieve\ntags: [bayesian, sparse]\n---"]
+    for run in data["runs"]:
+        sections += [
+            f"# {one_line(run['name'])}\n\n{_run_summary(run)}",
+            "## Before and after\n\n" + _table(headline_rows(run)),
+            _curve(run),
+            _layers(run),
+            _limits(run),
+            _run_provenance(run),
+        ]
+    return _joined(sections)
+
+
+def headline_rows(run: Mapping[str, Any]) -> list[list[str]]:
+    """A header and rows of text: quality, size and speed before and after."""
+    before, after = run["headline"]["before"], run["headline"]["after"]
+    sampled = run["headline"]["sampled"]
+    columns: list[tuple[str, Mapping[str, Any]]] = []
+    if before["quality"] is not None:
+        columns.append((before["name"], before["quality"]))
+    columns.append(("this model", after["quality"]))
+    if sampled is not None:
+        columns.append(("averaged over draws", sampled))
+    rows = [["test set", *(name for name, _ in columns)]]
+    for key in _OF_REPORTS:
+        if any(key in numbers for _, numbers in columns):
+            rows.append([_WORDS[key], *(_number(key, numbers.get(key)) for _, numbers in columns)])
+    width = len(rows[0])
+    kept = [
+        ["parameters kept", f"{after['weights']:,} of {before['parameters']:,}"],
+        ["bytes", f"{_count(after['bytes'])} (all weights: {before['bytes']:,})"],
+        ["multiply-adds", f"{_count(after['macs'])} (all weights: {before['macs']:,})"],
+    ]
+    for key, where in (("latency_ms", "torch"), ("runtime_ms", "runtime")):
+        for n, ms in (before[key] or {}).items():
+            now = (after[key] or {}).get(n)
+            text = "not measured" if now is None else f"{now:.3g} ms"
+            kept.append([f"time, batch {n}, {where}", f"{text} (all weights: {ms:.3g} ms)"])
+    # what is counted once belongs to this model, wherever its column is
+    place = 1 if before["quality"] is None else 2
+    for name, text in kept:
+        cells = [""] * (width - 1)
+        cells[place - 1] = text
+        rows.append([name, *cells])
+    return rows
+
+
+def _run_summary(run: Mapping[str, Any]) -> str:
+    data, after = run["data"], run["headline"]["after"]
+    shape = "×".join(str(size) for size in data["input_shape"])
+    what = "a regression" if run["task"] == "regression" else f"{len(data['classes'])} classes"
+    return (
+        f"{one_line(run['title'])}: {what} on {data['name']}, inputs of shape {shape}, "
+        f"{data['n_train']:,} training and {data['n_test']:,} test examples. "
+        f"{100 * after['zeros']:.1f} % of the parameters are exactly 0."
+    )
+
+
+def _curve(run: Mapping[str, Any]) -> str:
+    points = run["curve"]["points"]
+    key = "rmse" if run["task"] == "regression" else "error"
+    some = points[:: max(1, len(points) // 8)]
+    rows = [["zeros", "kept", _WORDS[key], "NLL (nats)", "multiply-adds"]]
+    for point in some:
+        rows.append([
+            f"{100 * point['zeros']:.2f} %", f"{point['weights']:,}", _number(key, point[key]),
+            f"{point['nll']:.4f}", _count(point.get("macs")),
+        ])  # fmt: skip
+    words = f"Pruned further in one shot by {run['curve']['score']}, without more training."
+    return f"## Error against sparsity\n\n{words}\n\n{_table(rows)}"
+
+
+def _layers(run: Mapping[str, Any]) -> str:
+    report = run["compaction"]
+    if report is None:
+        return f"## Layers\n\nNot compacted: {one_line(run['not_compacted'])}"
+    kept = [f"- {one_line(line)}" for line in report["kept"]]
+    why = "\n\nNot removed, and why:\n\n" + "\n".join(kept) if kept else ""
+    return f"## Layers\n\n{_layer_table(report)}{why}"
+
+
+def _limits(run: Mapping[str, Any]) -> str:
+    data = run["data"]
+    lines = [
+        f"- Tested on the test split of {data['name']} alone; other data need their own test.",
+        "- Pruning was judged on averages; rare kinds of inputs may suffer more than the average.",
+    ]
+    if run["headline"]["sampled"] is None:
+        lines.append("- A point estimate: it states no doubt about its own weights.")
+    return "## Limits\n\n" + "\n".join(lines)
+
+
+def _run_provenance(run: Mapping[str, Any]) -> str:
+    provenance = run["provenance"]
+    lines = [
+        f"- {one_line(name)} {one_line(text)}" for name, text in provenance["versions"].items()
+    ]
+    lines += [
+        f"- `{one_line(name)}`: SHA-256 {digest}" for name, digest in provenance["hashes"].items()
+    ]
+    command = f"\n\n```sh\n{one_line(provenance['command'])}\n```" if provenance["command"] else ""
+    return "## Provenance\n\n" + "\n".join(lines) + command
+
+
+# --------------------------------------------------------------------------------------- of both
+
+
+def _layer_table(report: Mapping[str, Any]) -> str:
+    """Units, inputs and parameters of each layer before and after compaction."""
+    keys = ("units", "inputs", "parameters")
+    rows = [
+        [f"{one_line(row['name'])} ({one_line(row['kind'])})", *(_arrow(row[key]) for key in keys)]
+        for row in report["layers"]
+    ]
+    return markdown_table(["layer", *keys], rows)
+
+
+def _arrow(pair: Sequence[int]) -> str:
+    before, after = pair
+    return f"{after:,}" if before == after else f"{before:,} → {after:,}"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    return markdown_table(rows[0], rows[1:])
+
+
+def _number(key: str, value: Any) -> str:
+    if not isinstance(value, int | float):
+        return ""
+    if key in _FRACTIONS:
+        return as_percent(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def _count(value: int | None) -> str:
+    return "not measured" if value is None else f"{value:,}"
+
+
+def _joined(sections: Sequence[str]) -> str:
+    return "\n\n".join(section for section in sections if section) + "\n"

@@ -10,7 +10,7 @@ import html
 import json
 from importlib import resources
 
-from bayesieve.report.card import headline_rows
+from bayesieve.deliver.card import headline_rows
 from bayesieve.report.packing import Json
 from bayesieve.report.source import MAX_BYTES
 

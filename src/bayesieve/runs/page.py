@@ -15,9 +15,9 @@ from bayesieve.core.network import materialise
 from bayesieve.core.posterior import Model, Samples, SparseModel, has_spread, posterior_of
 from bayesieve.core.storage import save
 from bayesieve.data import DataSet
+from bayesieve.deliver.card import report_card
 from bayesieve.errors import DamagedFileError, UsageError
 from bayesieve.files import write_atomically
-from bayesieve.report.card import model_card
 from bayesieve.report.collect import collect
 from bayesieve.report.packing import Json
 from bayesieve.report.page import page
@@ -76,7 +76,7 @@ def report(
     seconds = time.perf_counter() - started
     files: dict[Path, str] = {target: text}
     if card is not None:
-        files[Path(card)] = model_card(collected)
+        files[Path(card)] = report_card(collected)
     if data is not None:
         files[Path(data)] = json.dumps(collected)
     for path, content in files.items():

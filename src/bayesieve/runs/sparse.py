@@ -42,7 +42,7 @@ from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.results import Curve, curve_of, numbers
 from bayesieve.runs.run import Run, load
 from bayesieve.runs.summary import draw_run, write_report
-from bayesieve.runs.text import markdown_table, warn
+from bayesieve.runs.text import warn
 from bayesieve.sieve.evidence import (
     evidence_report,
     prune_by_evidence,
@@ -53,6 +53,7 @@ from bayesieve.sieve.prune import prune as prune_model
 from bayesieve.sieve.prune import reestimate_batchnorm
 from bayesieve.sieve.rules import Rule, keep_n_of_m, keep_probable, keep_zeros
 from bayesieve.sieve.unit_rules import keep_latency, keep_macs, keep_units
+from bayesieve.text import markdown_table
 from bayesieve.training.fit import fit
 from bayesieve.training.plan import Plan as Length
 from bayesieve.training.schedule import Schedule

@@ -19,8 +19,9 @@ from bayesieve.data import DataSet
 from bayesieve.runs.config import RunConfig
 from bayesieve.runs.results import Curve, curve_points
 from bayesieve.runs.run import DRAWS
-from bayesieve.runs.text import markdown_table, quality_header, quality_row
+from bayesieve.runs.text import quality_header, quality_row
 from bayesieve.sieve.prune import kept_per_layer
+from bayesieve.text import markdown_table
 
 _WORDS = {
     "classification": (

@@ -13,8 +13,8 @@ import torch
 
 from bayesieve.assess.figures.quality import _plausible, _taken_together
 from bayesieve.assess.metrics import ReliabilityBins
+from bayesieve.deliver.card import headline_rows, report_card
 from bayesieve.report import page as pages
-from bayesieve.report.card import headline_rows, model_card
 from bayesieve.report.collect import collect
 from bayesieve.report.page import asset, page, script_text
 from bayesieve.report.writing import write_report
@@ -99,12 +99,12 @@ def test_readers_without_javascript_see_the_numbers(text, data):
 
 def test_the_card_holds_the_same_numbers(data):
     run = data["runs"][0]
-    text = model_card(data)
+    text = report_card(data)
     for row in headline_rows(run):
         assert f"| {' | '.join(row)} |" in text
     assert "## Provenance" in text
     assert run["provenance"]["command"] in text
-    bad = model_card({**data, "runs": [{**run, "name": "a | b ` c\n# d"}]})
+    bad = report_card({**data, "runs": [{**run, "name": "a | b ` c\n# d"}]})
     assert "\n# d" not in bad
 
 

@@ -33,7 +33,7 @@ from bayesieve.deliver.bundle.reading import (
     outputs_of,
     read_bundle,
 )
-from bayesieve.deliver.card import model_card
+from bayesieve.deliver.card import bundle_card
 from bayesieve.errors import VerificationError
 from bayesieve.files import write_atomically
 
@@ -149,7 +149,7 @@ def save_bundle(
         files["metrics.json"] = _json_rows(metrics, "metrics").encode()
     files["architecture.py"] = architecture_source(graph).encode()
     sizes = {name: len(data) for name, data in files.items()}
-    files["README.md"] = model_card(folder.name, values, metrics or {}, sizes).encode()
+    files["README.md"] = bundle_card(folder.name, values, metrics or {}, sizes).encode()
     _write_folder(folder, files, partial(_check_same, traced), force=force)
     return folder
 

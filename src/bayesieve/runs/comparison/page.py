@@ -15,7 +15,7 @@ from bayesieve.runs.comparison.standings import (
     removed_already,
     standings,
 )
-from bayesieve.runs.text import markdown_table
+from bayesieve.text import markdown_table
 
 RECORD = "compare.json"
 PARTIAL = "compare.partial.json"  # what a comparison that is still running, or died, has so far

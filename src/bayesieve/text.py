@@ -1,0 +1,50 @@
+"""Numbers and tables as text. Nothing here imports torch."""
+
+from collections.abc import Sequence
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown: the first column to the left, the others to the right.
+
+    Example:
+        >>> print(markdown_table(("", "error"), [("dense", "2 %")]))
+        |  | error |
+        | --- | ---: |
+        | dense | 2 % |
+    """
+    marks = ["---", *["---:"] * (len(header) - 1)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (header, marks, *rows))
+
+
+def as_percent(fraction: float) -> str:
+    """A fraction in percent with two decimals.
+
+    Example:
+        >>> as_percent(0.985)
+        '98.50 %'
+    """
+    return f"{100 * fraction:.2f} %"
+
+
+def as_bytes(n: float) -> str:
+    """A number of bytes in a unit that people read.
+
+    Example:
+        >>> as_bytes(53_000)
+        '53.0 kB'
+    """
+    for unit in ("B", "kB", "MB"):
+        if n < 1000:
+            return f"{n:.0f} B" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1000
+    return f"{n:.1f} GB"
+
+
+def one_line(value: object, most: int = 300) -> str:
+    """Text on one line that cannot break out of its place in Markdown.
+
+    Example:
+        >>> one_line("a | `b`")
+        "a / 'b'"
+    """
+    return " ".join(str(value).split())[:most].replace("|", "/").replace("`", "'")
