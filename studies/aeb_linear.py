@@ -40,7 +40,14 @@ from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.noise import counter_normals, fresh_keys
 from bayesieve.core.priors import GaussianLaplace
 from bayesieve.core.problem import Problem
-from bayesieve.engines.sampling import Averaging, Latents, latents_of, prior_pull, update_latents_
+from bayesieve.engines.sampling import (
+    Averaging,
+    Latents,
+    Residuals,
+    latents_of,
+    prior_pull,
+    update_latents_,
+)
 from bayesieve.engines.sgmcmc import langevin_move
 from bayesieve.training.compiling import compiler_missing
 from studies.aeb_arguments import count
@@ -228,7 +235,7 @@ def _step_(
     noise = counter_normals((k, P), keys, w.dtype)
     w.add_(langevin_move(data_grad - prior_pull(w, latents), noise, length, heat))
     square_sum = residual.square().sum(-1).view(k) * (N / BATCH)
-    update_latents_(latents, w, None, omega, Averaging(), square_sum, N, searching)
+    update_latents_(latents, w, None, omega, Averaging(), Residuals(square_sum, N), searching)
 
 
 def main(arguments: list[str] | None = None) -> None:

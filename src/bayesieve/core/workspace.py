@@ -63,6 +63,7 @@ class Workspace:
         self.network = network
         self.precision: Precision = precision
         self.n_models = n_models
+        self.norm_names = statistics_names(network)
         shape = (n_models, network.layout.size)
         self.weights = torch.zeros(shape, device=network.device, dtype=network.dtype)
         self.grads = torch.zeros_like(self.weights)
@@ -104,6 +105,10 @@ class Workspace:
     def all_buffers(self) -> dict[str, Tensor]:
         """The module buffers themselves, each with a leading axis of k."""
         return self._buffers
+
+    def statistics(self) -> Tensor | None:
+        """Running statistics of the normalisation layers, (k, b); None where there are none."""
+        return flat_statistics(self.norm_names, self._buffers) if self.norm_names else None
 
     def value_and_grad(self, batch: Batch, scale: float) -> Tensor:
         """Fill `grads` with the gradient of scale · Σ log p(y | x, w); return the values, (k,)."""

@@ -24,10 +24,9 @@ from torch import Generator, Tensor
 from bayesieve.checks import check_choice, check_kind, check_positive
 from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.posterior import Posterior
-from bayesieve.core.posterior_horseshoe import UnitScaled
+from bayesieve.core.posterior_horseshoe import UnitScaled, UnitScales
 from bayesieve.core.priors import Horseshoe, Number, log_normal_gamma_kl, member_number, per_model
 from bayesieve.core.problem import Problem
-from bayesieve.core.unit_scales import UnitScales
 from bayesieve.core.workspace import statistics_names
 from bayesieve.engines import scaled
 from bayesieve.engines.optimisers import adabelief_

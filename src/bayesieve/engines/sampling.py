@@ -1,9 +1,9 @@
 """Markov chains over the weights: settings, state, gradient, kept draws, and a learned prior.
 
-The engines in sgmcmc.py differ only in how a chain moves; everything around the move is here. The
-chain axis is the population axis k. The newest place of the ring of draws always has the current
-position, so that keeping a draw needs no branch inside a captured step. With each draw the ring
-keeps the running statistics that its normalisation layers had at that step.
+The engines in sgmcmc.py differ only in how a chain moves; everything around the move is here, from
+`drift` on inside the kernel of a move. The chain axis is the population axis k. The newest place of
+the ring of draws always has the current position, so that keeping a draw needs no branch inside a
+captured step. Each draw has the running statistics of its normalisation layers at that step.
 
 A `GaussianLaplace` prior has latent numbers. After each move, with ω the weight of the newest
 estimate, stochastic approximation sets
@@ -27,6 +27,7 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Generator, Tensor
+from torch.nn.functional import pad
 
 from bayesieve.checks import (
     check_choice,
@@ -38,7 +39,6 @@ from bayesieve.checks import (
 from bayesieve.core import priors
 from bayesieve.core.batch import Batch
 from bayesieve.core.network import EXTRA_PREFIX
-from bayesieve.core.noise import counter_normals, fresh_keys
 from bayesieve.core.posterior import Posterior, Samples
 from bayesieve.core.priors import GaussianLaplace, Normal, Number, per_model
 from bayesieve.core.problem import Problem
@@ -49,6 +49,9 @@ Adapt = Literal["none", "sa", "em"]
 _RMS_DECAY, _RMS_FLOOR = 0.99, 1e-5  # of the preconditioner, per example
 # Weight of the newest residuals while σ settles and in the noise of predictions: a hundred batches.
 _NOISE_WEIGHT = 0.01
+_LATENT_SETTINGS = (
+    "spike_scale", "slab_std", "slab_share", "spike_share", "scale_count", "scale_square"
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -215,7 +218,6 @@ class ChainState:
     controls: Controls
     generator: Generator
     n_bayesian: int
-    norm_names: tuple[str, ...]  # the buffers in `norms`
 
 
 @dataclass(frozen=True)
@@ -265,22 +267,27 @@ class Sampler:
         problem.layout.check_bayesian(who)
         w = problem.starting_points(n_models, generator, self.start)
         if isinstance(prior, GaussianLaplace):
-            noise = SharedNoise.of(problem)  # raises where the likelihood does not fit
-            if noise is None and self.averaging.noise_first:
+            real = problem.likelihood.normal_noise is not None
+            if real and problem.weighted:
+                raise ValueError(
+                    "GaussianLaplace: with real targets every example counts once; "
+                    "remove the weights."
+                )
+            if not real and self.averaging.noise_first:
                 raise ValueError(
                     f"{who}: averaging.noise_first is for real targets; "
                     "class labels have no residuals. Leave it at 0."
                 )
             latents = latents_of(prior, problem, w)
         std = prior.other_std if isinstance(prior, GaussianLaplace) else prior.std
-        names = statistics_names(problem.network)
-        norms = flat_statistics(names, problem.workspace(n_models).all_buffers()) if names else None
+        ring = (0, 0, 0, self.chain.n_kept - 1)  # room for more draws behind the first
+        norms = problem.workspace(n_models).statistics()
         return ChainState(
             w=w,
             velocity=torch.zeros_like(w) if self._momentum else None,
             square=torch.ones_like(w) if self.preconditioned else None,
-            draws=_ring(w, self.chain.n_kept),
-            norms=None if norms is None else _ring(norms, self.chain.n_kept),
+            draws=pad(w[:, None], ring),
+            norms=None if norms is None else pad(norms[:, None], ring),
             average=w.clone(),
             latents=latents,
             precision=per_model(std, w) ** -2,
@@ -290,7 +297,6 @@ class Sampler:
             controls=Controls.neutral(w),
             generator=generator,
             n_bayesian=problem.layout.n_bayesian,
-            norm_names=names,
         )
 
     def warm_start_(self, state: ChainState, posterior: Posterior) -> None:
@@ -298,7 +304,7 @@ class Sampler:
         state.w.copy_(posterior.mean)
         state.average.copy_(posterior.mean)
         state.draws[:, 0] = posterior.mean
-        names, buffers = state.norm_names, posterior.buffers
+        names, buffers = statistics_names(posterior.network), posterior.buffers
         if state.norms is not None and all(name in buffers for name in names):
             state.norms[:, 0] = flat_statistics(names, {n: buffers[n][None] for n in names})
 
@@ -311,39 +317,36 @@ class Sampler:
         w = state.w[:, :n] if keep is None else state.w[:, :n] * keep[:, :n]
         value = 0.5 * state.precision * w.square()
         if state.latents is not None:
-            latents, start = state.latents, state.latents.rho.shape[1]
-            penalty = latents.laplace, latents.gauss, latents.scale
-            energy = priors.penalty_energy(w[:, :start], *penalty)
-            value = torch.cat([energy, value[:, start:]], 1)
+            penalty = state.latents.laplace, state.latents.gauss, state.latents.scale
+            start = state.latents.rho.shape[1]
+            value[:, :start] = priors.penalty_energy(w[:, :start], *penalty)
         if trained is not None:
             value = value * trained[:, :n]
         return value.sum(1, dtype=torch.float64)
 
     def posterior(self, problem: Problem, state: ChainState, member: int = 0) -> Samples:
         """The draws of one chain as copies, oldest first, 0 where pruned; inclusion as of now."""
-        seen = int(self.chain.n_seen(state.step).item())
-        rings = [ring[member] for ring in (state.draws, state.norms) if ring is not None]
-        if seen > self.chain.n_kept:
-            rings = [ring.roll(-(seen % len(ring)), 0) for ring in rings]
-        draws, *norms = (ring[:seen].detach().clone() for ring in rings)
-        return self._samples(problem, state, member, draws, *norms)
+        seen, n_kept = int(self.chain.n_seen(state.step).item()), self.chain.n_kept
+        order = [place % n_kept for place in range(max(seen - n_kept, 0), seen)]
+        norms = None if state.norms is None else state.norms[member, order].detach()
+        return self._samples(problem, state, member, state.draws[member, order].detach(), norms)
 
     def average(self, problem: Problem, state: ChainState, member: int = 0) -> Samples:
         """The mean of all positions of one chain since burn-in, as a posterior of one draw.
 
-        Its normalisation layers have the last statistics, which are not those of the mean: no batch
-        has gone through it. `sieve.prune.reestimate_batchnorm` computes them.
+        Its normalisation layers have the last statistics, which are not those of the mean weights.
+        `sieve.prune.reestimate_batchnorm` computes those.
         """
         draws = state.average[member : member + 1].detach().clone()
-        return self._samples(problem, state, member, draws)
+        return self._samples(problem, state, member, draws, None)
 
     def _samples(
-        self, problem: Problem, state: ChainState, member: int, draws: Tensor,
-        norms: Tensor | None = None,
-    ) -> Samples:  # fmt: skip
-        buffers, statistics = problem.workspace(len(state.w)).buffers(member), {}
+        self, problem: Problem, state: ChainState, member: int, draws: Tensor, norms: Tensor | None
+    ) -> Samples:
+        space, statistics = problem.workspace(len(state.w)), {}
+        buffers = space.buffers(member)
         if norms is not None:
-            statistics = named_statistics(state.norm_names, norms, buffers)
+            statistics = named_statistics(space.norm_names, norms, buffers)
             buffers |= {name: value.mean(0) for name, value in statistics.items()}
         logit = None
         if state.latents is not None and self.adapt != "none":
@@ -357,26 +360,23 @@ class Sampler:
         return samples if keep is None else samples.masked(keep[member])
 
 
-def _ring(first: Tensor, n_kept: int) -> Tensor:
-    """Room for n_kept rows (k, n_kept, ...), the first of them filled."""
-    ring = first.new_zeros(len(first), n_kept, first.shape[1])
-    ring[:, 0] = first
-    return ring
+@dataclass
+class Residuals:
+    """Residuals of a Gaussian likelihood whose noise is the scale σ of the prior."""
+
+    square_sum: Tensor  # Σ (y - ŷ)² over all data, (k,)
+    n_targets: int  # N · m numbers observed
+    column: int | None = None  # of w: the logarithm of a noise that the likelihood learns
 
 
 @dataclass
 class Slope:
-    """The gradient of the log-likelihood at the current position.
+    """The gradient of the log-likelihood at the current position."""
 
-    `log_lik` is (k,), `grad` (k, d); where the prior's scale is also the noise, `square_sum` is the
-    residual sum of squares, (k,).
-    """
-
-    log_lik: Tensor
-    grad: Tensor
+    log_lik: Tensor  # (k,)
+    grad: Tensor  # (k, d)
     n_data: int
-    square_sum: Tensor | None = None
-    noise: "SharedNoise | None" = None
+    residuals: Residuals | None = None  # where σ is also the noise
 
 
 def slope(problem: Problem, state: ChainState, batch: Batch) -> Slope:
@@ -385,34 +385,37 @@ def slope(problem: Problem, state: ChainState, batch: Batch) -> Slope:
     keep, _ = state.controls.factors
     if keep is not None:
         weights.mul_(keep)
-    log_lik, grad = problem.value_and_grad(weights, batch)
-    latents = state.latents
-    noise = None if latents is None else SharedNoise.of(problem)
-    square_sum = None
-    if latents is not None and noise is not None:
-        log_lik, square_sum = noise.replaced_(state.w, log_lik, grad, latents.scale)
-    return Slope(log_lik, grad, problem.n_data, square_sum, noise)
+    at = Slope(*problem.value_and_grad(weights, batch), problem.n_data)
+    if state.latents is not None and problem.likelihood.normal_noise is not None:
+        share_noise_(problem, state.w, state.latents.scale, at)
+    return at
 
 
-def normals(problem: Problem, state: ChainState) -> Tensor:
-    """Standard normals for the Bayesian entries, (k, n_bayesian)."""
-    shape = (len(state.w), state.n_bayesian)
-    if problem.compiled and problem.device.type == "cpu":
-        keys = fresh_keys(state.generator)
-        drawn: Tensor = problem.kernel(counter_normals)(shape, keys, state.w.dtype)
-        return drawn
-    return state.w.new_empty(shape).normal_(generator=state.generator)
+def share_noise_(problem: Problem, w: Tensor, scale: Tensor, at: Slope) -> None:
+    """Replace the noise of the likelihood by σ, (k, 1), in log-likelihood and gradient, in place.
+
+    A noise that the likelihood learns follows the residuals instead, eq. L4, and predictions assume
+    it: σ counts weights too, and is not the noise of the data.
+    """
+    learned, column = list(problem.likelihood.parameters()), None
+    assumed = w.new_full((len(w),), problem.likelihood.normal_noise or 1.0)
+    if learned:
+        column = problem.layout.slices[EXTRA_PREFIX + learned[0]].start
+        assumed = w[:, column].exp()
+    n, constant = problem.n_data * problem.y[0].numel(), 0.5 * math.log(2 * math.pi)
+    square_sum = -2 * assumed.square() * (at.log_lik + n * (assumed.log() + constant))
+    at.log_lik = -0.5 * square_sum / scale[:, 0].square() - n * (scale[:, 0].log() + constant)
+    at.grad.mul_((assumed[:, None] / scale).square())
+    if column is not None:
+        at.grad[:, column] = 0.0
+    at.residuals = Residuals(square_sum, n, column)
 
 
 def keep_norms_(engine: Sampler, problem: Problem, state: ChainState) -> None:
     """Keep the running statistics that go with the new position; in place."""
-    if state.norms is not None:
-        buffers = problem.workspace(len(state.w)).all_buffers()
-        statistics = flat_statistics(state.norm_names, buffers)
+    statistics = problem.workspace(len(state.w)).statistics()
+    if state.norms is not None and statistics is not None:
         state.norms.index_copy_(1, _newest(engine.chain, state.step), statistics[:, None])
-
-
-# From here on everything runs inside an engine's kernel, compiled as one piece.
 
 
 def drift(state: ChainState, at: Slope) -> Tensor:
@@ -430,8 +433,7 @@ def drift(state: ChainState, at: Slope) -> Tensor:
 def metric(state: ChainState, at: Slope) -> Tensor | None:
     """Diagonal preconditioner 1 / (root mean square of the gradient per example), or None.
 
-    [Li]'s RMSprop metric without the divergence term, whose neglect is a bias of order
-    1 - 0.99 while the metric still moves.
+    [Li]'s RMSprop metric without the divergence term: a bias of order 1 - 0.99 while it moves.
     """
     if state.square is None:
         return None
@@ -441,26 +443,22 @@ def metric(state: ChainState, at: Slope) -> Tensor | None:
 
 def lengths(engine: Sampler, state: ChainState) -> tuple[Tensor, Tensor]:
     """Step size and temperature of the current step, each scalar or (k, 1)."""
-    chain = engine.chain
-    size = state.step_size * state.controls.lr_scale * chain.factor(state.step)
-    return size, state.temperature * chain.heat(state.step)
+    size = state.step_size * state.controls.lr_scale * engine.chain.factor(state.step)
+    return size, state.temperature * engine.chain.heat(state.step)
 
 
 def after_move_(engine: Sampler, state: ChainState, at: Slope) -> None:
     """Let the prior follow the new position, and keep the position; in place."""
     chain, averaging, w, step = engine.chain, engine.averaging, state.w, state.step
     if state.latents is not None and engine.adapt != "none":
-        omega = averaging.omega(step)
-        if engine.adapt == "em":
-            omega = torch.ones_like(omega)
+        omega = torch.ones_like(step) if engine.adapt == "em" else averaging.omega(step)
         settling = step <= averaging.noise_first if averaging.noise_first else None
-        n_targets = 0 if at.noise is None else at.noise.n_targets
-        update_latents_(
-            state.latents, w, state.controls.keep, omega, averaging, at.square_sum, n_targets,
-            settling,
-        )  # fmt: skip
-    if at.noise is not None and at.noise.column is not None and at.square_sum is not None:
-        w[:, at.noise.column] = at.noise.followed(w, at.square_sum)
+        keep = state.controls.keep
+        update_latents_(state.latents, w, keep, omega, averaging, at.residuals, settling)
+    if at.residuals is not None and at.residuals.column is not None:  # eq. L4
+        before = w[:, at.residuals.column].exp().square()
+        newest = at.residuals.square_sum / at.residuals.n_targets
+        w[:, at.residuals.column] = 0.5 * before.lerp(newest, _NOISE_WEIGHT).log()
     state.draws.index_copy_(1, _newest(chain, step), w[:, None])
     state.average.lerp_(w, 1 / (step - chain.burn_in).clamp(min=1))
 
@@ -475,22 +473,14 @@ def latents_of(prior: GaussianLaplace, problem: Problem, w: Tensor) -> Latents:
     layout = problem.layout
     sparse = (name for name in layout.names if layout.slices[name].start < layout.n_sparse)
     sizes = tuple(size for _, size in zip(sparse, layout.sizes, strict=False))
-
-    def filled(value: Number, n: int) -> Tensor:
-        return per_model(value, w).expand(len(w), n).clone()
-
+    weights, layers = torch.ones_like(w[:, : layout.n_sparse]), w.new_ones(len(w), len(sizes))
     return Latents(
-        rho=filled(prior.slab_prob, layout.n_sparse),
-        laplace=filled(prior.penalty, layout.n_sparse),
-        gauss=filled(prior.penalty, layout.n_sparse),
-        slab_prob=filled(prior.slab_prob, len(sizes)),
-        scale=filled(prior.scale, 1),
-        spike_scale=per_model(prior.spike_scale, w),
-        slab_std=per_model(prior.slab_std, w),
-        slab_share=per_model(prior.slab_share, w),
-        spike_share=per_model(prior.spike_share, w),
-        scale_count=per_model(prior.scale_count, w),
-        scale_square=per_model(prior.scale_square, w),
+        rho=per_model(prior.slab_prob, w) * weights,
+        laplace=per_model(prior.penalty, w) * weights,
+        gauss=per_model(prior.penalty, w) * weights,
+        slab_prob=per_model(prior.slab_prob, w) * layers,
+        scale=per_model(prior.scale, w) * w.new_ones(len(w), 1),
+        **{name: per_model(getattr(prior, name), w) for name in _LATENT_SETTINGS},
         sizes=sizes,
     )
 
@@ -503,20 +493,13 @@ def prior_pull(w: Tensor, latents: Latents) -> Tensor:
 
 def update_latents_(
     latents: Latents, w: Tensor, keep: Tensor | None, omega: Tensor, averaging: Averaging,
-    square_sum: Tensor | None, n_targets: int, settling: Tensor | None = None,
+    residuals: Residuals | None, settling: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """One round of eqs 12, 13, 15 and 14 in place.
+    """One round of eqs 12, 13, 15 and 14 at weights (k, d), in place; ω weighs the new estimates.
 
-    Args:
-        latents: of k chains.
-        w: (k, d), after the move.
-        keep: (k, d) bool or None; a weight that is not kept has the ρ of 0 and is not counted: as
-            observations of δ and σ zeros that the pruning made would shrink what is left.
-        omega: weight of the new estimates, scalar.
-        averaging: which numbers are learned.
-        square_sum: residual sum of squares, (k,), where σ is also the noise.
-        n_targets: number of targets it sums over, 0 for class labels.
-        settling: bool, scalar or (k, 1): chains whose σ² follows the residuals alone, eq. L3.
+    A weight that is not kept has the ρ of 0 and is not counted: as observations of δ and σ zeros
+    that the pruning made would shrink the rest. `residuals` are there where σ is also the noise.
+    Where `settling`, bool, scalar or (k, 1), σ² follows the residuals alone, eq. L3.
     """
     n, numbers = latents.rho.shape[1], (latents.spike_scale, latents.slab_std)
     kept = None if keep is None else keep[:, :n]
@@ -535,95 +518,35 @@ def update_latents_(
         best = priors.best_slab_prob(means, latents.slab_share, latents.spike_share)
         latents.slab_prob.lerp_(best, omega)
     if averaging.scale:
-        _update_scale_(latents, weights, kept, omega, square_sum, n_targets, settling)
+        _update_scale_(latents, weights, kept, omega, residuals, settling)
 
 
 def _layer_means(rho: Tensor, kept: Tensor | None, sizes: tuple[int, ...]) -> Tensor:
     """Mean ρ of the weights that each layer keeps, 0 where it keeps none, (k, L)."""
-    if kept is None:
-        return torch.cat([layer.mean(1, keepdim=True) for layer in rho.split(sizes, 1)], 1)
-    layers = zip((rho * kept).split(sizes, 1), kept.split(sizes, 1), strict=True)
-    means = [
-        layer.sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
-        for layer, mask in layers
-    ]
-    return torch.cat(means, 1)
+    counts: list[Tensor | int] = list(sizes)
+    if kept is not None:
+        rho = rho * kept
+        counts = [mask.sum(1, keepdim=True).clamp(min=1) for mask in kept.split(sizes, 1)]
+    layers = zip(rho.split(sizes, 1), counts, strict=True)
+    return torch.cat([layer.sum(1, keepdim=True) / count for layer, count in layers], 1)
 
 
 def _update_scale_(
     latents: Latents, weights: Tensor, kept: Tensor | None, omega: Tensor,
-    square_sum: Tensor | None, n_targets: int, settling: Tensor | None,
+    residuals: Residuals | None, settling: Tensor | None,
 ) -> None:  # fmt: skip
-    """Eq. 14; while `settling`, eq. L3: the maximiser without the weights."""
+    """Eq. 14; where `settling`, eq. L3: the maximiser without the weights."""
     guess = latents.scale_count * latents.scale_square
     laplace_sum = (latents.laplace * weights.abs()).sum(1, keepdim=True)
     squares = (latents.gauss * weights.square()).sum(1, keepdim=True) + guess
-    if square_sum is not None:
-        squares = squares + square_sum[:, None]
     n_kept = weights.shape[1] if kept is None else kept.sum(1, keepdim=True)
+    n_targets = 0
+    if residuals is not None:
+        n_targets, squares = residuals.n_targets, squares + residuals.square_sum[:, None]
     count = n_kept + n_targets + latents.scale_count + 2
     best = priors.best_scale(laplace_sum, squares, count).square()
-    if settling is not None:
-        assert square_sum is not None
-        residual = (square_sum[:, None] + guess) / (n_targets + latents.scale_count + 2)
-        best = torch.where(settling, residual, best)
+    if settling is not None and residuals is not None:
+        alone = residuals.square_sum[:, None] + guess
+        best = torch.where(settling, alone / (n_targets + latents.scale_count + 2), best)
         omega = torch.where(settling, _NOISE_WEIGHT, omega)
     latents.scale.copy_(latents.scale.square().lerp(best, omega).sqrt())
-
-
-@dataclass(frozen=True)
-class SharedNoise:
-    """The Gaussian likelihood whose noise is σ.
-
-    Args:
-        noise_std: the noise of a likelihood that learns none; predictions keep it.
-        n_targets: N · m numbers observed.
-        column: of w, where a likelihood that learns its noise has its logarithm. It follows the
-            residuals, eq. L4, and predictions assume it: σ counts weights too, and is not the noise
-            of the data. None where it learns none.
-    """
-
-    noise_std: float
-    n_targets: int
-    column: int | None = None
-
-    @classmethod
-    def of(cls, problem: Problem) -> "SharedNoise | None":
-        """None for class labels."""
-        noise_std = problem.likelihood.normal_noise
-        if noise_std is None:
-            return None
-        if problem.weighted:
-            raise ValueError(
-                "GaussianLaplace: with real targets every example counts once; remove the weights."
-            )
-        learned = list(problem.likelihood.parameters())
-        column = problem.layout.slices[EXTRA_PREFIX + learned[0]].start if learned else None
-        return cls(noise_std, problem.n_data * problem.y[0].numel(), column)
-
-    def assumed(self, w: Tensor) -> Tensor:
-        """The noise in the density of the likelihood at weights (k, d), (k,)."""
-        if self.column is None:
-            return w.new_full((len(w),), self.noise_std)
-        return w[:, self.column].exp()
-
-    def replaced_(
-        self, w: Tensor, log_lik: Tensor, grad: Tensor, scale: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Rescale the gradient, (k, d), to noise σ in place.
-
-        Returns:
-            The log density of all data with noise σ, and Σ (y - ŷ)² over all data, each (k,).
-        """
-        assumed, constant, sigma = self.assumed(w), 0.5 * math.log(2 * math.pi), scale[:, 0]
-        square_sum = -2 * assumed.square() * (log_lik + self.n_targets * (assumed.log() + constant))
-        grad.mul_((assumed[:, None] / scale).square())
-        if self.column is not None:
-            grad[:, self.column] = 0.0  # the noise of predictions follows the residuals
-        missing = self.n_targets * (sigma.log() + constant)
-        return -0.5 * square_sum / sigma.square() - missing, square_sum
-
-    def followed(self, w: Tensor, square_sum: Tensor) -> Tensor:
-        """Eq. L4: the logarithm of the noise that predictions assume, after a batch, (k,)."""
-        before, newest = self.assumed(w).square(), square_sum / self.n_targets
-        return 0.5 * before.lerp(newest, _NOISE_WEIGHT).log()

@@ -28,19 +28,10 @@ from torch import Tensor
 
 from bayesieve.checks import check_fraction, check_not_negative, check_positive
 from bayesieve.core.batch import Batch, Metrics
+from bayesieve.core.noise import as_normals, fresh_noise
 from bayesieve.core.problem import Problem
-from bayesieve.engines.sampling import (
-    ChainState,
-    Sampler,
-    Slope,
-    after_move_,
-    drift,
-    keep_norms_,
-    lengths,
-    metric,
-    normals,
-    slope,
-)
+from bayesieve.engines import sampling
+from bayesieve.engines.sampling import ChainState, Sampler, Slope
 
 
 def langevin_move(gradient: Tensor, noise: Tensor, step_size: Tensor, heat: Tensor) -> Tensor:
@@ -78,25 +69,26 @@ class SGLD(Sampler):
 
     def step(self, problem: Problem, state: ChainState, batch: Batch) -> Metrics:
         """Eq. L1, then one update of the prior's latent numbers; in place."""
-        at = slope(problem, state, batch)
+        at = sampling.slope(problem, state, batch)
         state.step += 1
-        problem.kernel(_langevin_)(self, state, at, normals(problem, state))
-        keep_norms_(self, problem, state)
+        noise = fresh_noise(problem, state.w[:, : state.n_bayesian], state.generator)
+        problem.kernel(_langevin_)(self, state, at, noise)
+        sampling.keep_norms_(self, problem, state)
         return {"log_lik": at.log_lik}
 
 
 def _langevin_(engine: SGLD, state: ChainState, at: Slope, noise: Tensor) -> None:
     """Eq. L1 and what follows a move, in place."""
-    grad, n = drift(state, at), state.n_bayesian
-    size, temperature = lengths(engine, state)
-    scales = metric(state, at)
+    grad, n = sampling.drift(state, at), state.n_bayesian
+    size, temperature = sampling.lengths(engine, state)
+    scales = sampling.metric(state, at)
     sizes = size if scales is None else size * scales
     move = sizes * grad
-    length = sizes if scales is None else sizes[:, :n]
-    move[:, :n] = langevin_move(grad[:, :n], noise, length, temperature)
+    normals, length = as_normals(noise, grad[:, :n]), sizes if scales is None else sizes[:, :n]
+    move[:, :n] = langevin_move(grad[:, :n], normals, length, temperature)
     trained = state.controls.trained
     state.w.add_(move if trained is None else torch.where(trained, move, torch.zeros_like(move)))
-    after_move_(engine, state, at)
+    sampling.after_move_(engine, state, at)
 
 
 @dataclass(frozen=True)
@@ -131,10 +123,11 @@ class SGHMC(Sampler):
 
     def step(self, problem: Problem, state: ChainState, batch: Batch) -> Metrics:
         """Eq. H1, then one update of the prior's latent numbers; in place."""
-        at = slope(problem, state, batch)
+        at = sampling.slope(problem, state, batch)
         state.step += 1
-        problem.kernel(_hamiltonian_)(self, state, at, normals(problem, state))
-        keep_norms_(self, problem, state)
+        noise = fresh_noise(problem, state.w[:, : state.n_bayesian], state.generator)
+        problem.kernel(_hamiltonian_)(self, state, at, noise)
+        sampling.keep_norms_(self, problem, state)
         return {"log_lik": at.log_lik}
 
 
@@ -142,13 +135,14 @@ def _hamiltonian_(engine: SGHMC, state: ChainState, at: Slope, noise: Tensor) ->
     """Eq. H1 and what follows a move, in place."""
     velocity, n = state.velocity, state.n_bayesian
     assert velocity is not None
-    grad = drift(state, at)
-    size, temperature = lengths(engine, state)
-    scales = metric(state, at)
+    grad = sampling.drift(state, at)
+    size, temperature = sampling.lengths(engine, state)
+    scales = sampling.metric(state, at)
     velocity.mul_(1 - engine.friction).add_((size if scales is None else size * scales) * grad)
     std = noise_std(size, engine.friction, engine.gradient_variance, temperature)
-    velocity[:, :n].add_((std if scales is None else std * scales[:, :n].sqrt()) * noise)
+    normals = as_normals(noise, grad[:, :n])
+    velocity[:, :n].add_((std if scales is None else std * scales[:, :n].sqrt()) * normals)
     if state.controls.trained is not None:
         velocity.mul_(state.controls.trained)
     state.w.add_(velocity)
-    after_move_(engine, state, at)
+    sampling.after_move_(engine, state, at)

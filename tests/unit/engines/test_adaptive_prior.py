@@ -14,7 +14,15 @@ from bayesieve.core.likelihoods import Categorical, Gaussian
 from bayesieve.core.priors import GaussianLaplace
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import snapshot
-from bayesieve.engines.sampling import Averaging, Chain, SharedNoise, latents_of, update_latents_
+from bayesieve.engines.sampling import (
+    Averaging,
+    Chain,
+    Residuals,
+    Slope,
+    latents_of,
+    share_noise_,
+    update_latents_,
+)
 from bayesieve.engines.sgmcmc import SGHMC, SGLD
 from problems import normal, seeded
 
@@ -74,12 +82,12 @@ def test_one_round_agrees_with_the_plain_version(omega, shared):
     problem = regression() if shared else classifier()
     w = normal(1, problem.layout.size, seed=3)
     latents = latents_of(PRIOR, problem, w)
-    square_sum = torch.tensor([5.0], dtype=F64) if shared else None
     n_targets = 12 if shared else 0
+    residuals = Residuals(torch.tensor([5.0], dtype=F64), n_targets) if shared else None
     for _ in range(2):  # the second round starts from unequal numbers
         expected = plain(latents, w, omega, 5.0 if shared else 0.0, n_targets, PRIOR)
         weight = torch.tensor(omega, dtype=F64)
-        update_latents_(latents, w, None, weight, Averaging(), square_sum, n_targets)
+        update_latents_(latents, w, None, weight, Averaging(), residuals)
         ours = (latents.rho[0], latents.laplace[0], latents.gauss[0], latents.slab_prob[0])
         for own, theirs in zip((*ours, latents.scale[0, 0]), expected, strict=True):
             torch.testing.assert_close(own, theirs)
@@ -91,7 +99,7 @@ def test_layers_have_their_own_slab_probability():
     latents = latents_of(PRIOR, problem, w)
     assert latents.sizes == (12, 8)
     w[:, :12] = 2.0
-    update_latents_(latents, w, None, torch.ones((), dtype=F64), Averaging(), None, 0)
+    update_latents_(latents, w, None, torch.ones((), dtype=F64), Averaging(), None)
     assert latents.slab_prob[0, 0] > latents.slab_prob[0, 1] + 0.2
 
 
@@ -100,7 +108,7 @@ def test_frozen_numbers_stay():
     w = normal(1, problem.layout.size, seed=3)
     latents = latents_of(PRIOR, problem, w)
     averaging = Averaging(scale=False, slab_prob=False)
-    update_latents_(latents, w, None, torch.ones((), dtype=F64), averaging, None, 0)
+    update_latents_(latents, w, None, torch.ones((), dtype=F64), averaging, None)
     assert (latents.slab_prob == 0.4).all()
     assert (latents.scale == 0.8).all()
     assert (latents.rho != 0.4).all()
@@ -120,12 +128,12 @@ def test_pruned_weights_are_no_observations_of_the_prior(shared):
     )
     few.sizes = tuple(int(part.sum()) for part in left.split(latents.sizes))
     assert 0 < min(few.sizes) <= max(few.sizes) < max(latents.sizes)
-    square_sum = torch.tensor([5.0], dtype=F64) if shared else None
     n_targets = 12 if shared else 0
+    residuals = Residuals(torch.tensor([5.0], dtype=F64), n_targets) if shared else None
     total = 5.0 if shared else 0.0
     expected = plain(few, w[:, : len(left)][:, left], 0.3, total, n_targets, PRIOR)
     weight = torch.tensor(0.3, dtype=F64)
-    update_latents_(latents, w, keep, weight, Averaging(), square_sum, n_targets)
+    update_latents_(latents, w, keep, weight, Averaging(), residuals)
     ours = (latents.rho[0, left], latents.laplace[0, left], latents.gauss[0, left])
     for own, theirs in zip((*ours, latents.slab_prob[0]), expected[:4], strict=True):
         torch.testing.assert_close(own, theirs)
@@ -140,8 +148,8 @@ def test_a_pruned_weight_has_the_inclusion_of_zero_and_an_emptied_layer_that_of_
     latents = latents_of(PRIOR, problem, w)
     zeros = latents_of(PRIOR, problem, w)
     one = torch.ones((), dtype=F64)
-    update_latents_(latents, w, keep, one, Averaging(), None, 0)
-    update_latents_(zeros, w * keep, None, one, Averaging(), None, 0)
+    update_latents_(latents, w, keep, one, Averaging(), None)
+    update_latents_(zeros, w * keep, None, one, Averaging(), None)
     assert torch.equal(latents.rho, zeros.rho)
     assert latents.slab_prob[0, 0].item() == pytest.approx(0.1 / 1.8)  # slab_share of all shares
     assert torch.equal(latents.slab_prob[1], zeros.slab_prob[1])
@@ -154,7 +162,7 @@ def test_an_emptied_layer_can_fill_again():
     latents = latents_of(GaussianLaplace(), problem, w)
     latents.slab_prob.zero_()
     w[0, 2] = 5.0
-    update_latents_(latents, w, None, torch.ones(()), Averaging(), None, 0)
+    update_latents_(latents, w, None, torch.ones(()), Averaging(), None)
     assert latents.rho[0, 2] > 0.99
     assert latents.rho[0, 0] < 1e-6
 
@@ -164,14 +172,14 @@ def test_the_shared_noise_replaces_the_likelihoods_own():
     batch = Batch(problem.x, problem.y)
     w = normal(1, problem.layout.size, seed=4)
     scale = torch.tensor([[1.9]], dtype=F64)
-    noise = SharedNoise.of(problem)
-    log_lik, grad = problem.value_and_grad(w, batch)
+    ours = Slope(*problem.value_and_grad(w, batch), problem.n_data)
     theirs, their_grad = other.value_and_grad(w, batch)
-    ours, square_sum = noise.replaced_(w, log_lik, grad, scale)
+    share_noise_(problem, w, scale, ours)
     predicted = problem.network.outputs(w, problem.x, {})[0]
-    assert square_sum.item() == pytest.approx((predicted - problem.y).square().sum().item())
-    torch.testing.assert_close(ours, theirs)
-    torch.testing.assert_close(grad, their_grad)
+    exact = (predicted - problem.y).square().sum().item()
+    assert ours.residuals.square_sum.item() == pytest.approx(exact)
+    torch.testing.assert_close(ours.log_lik, theirs)
+    torch.testing.assert_close(ours.grad, their_grad)
 
 
 @pytest.mark.parametrize("kind", [SGLD, SGHMC])
@@ -206,7 +214,7 @@ def test_the_noise_settles_by_the_residuals_alone():
     total = (outputs - problem.y).square().sum().expand(2)
     engine.step(problem, state, batch)
     omega = torch.tensor(1003**-0.7, dtype=F64)
-    update_latents_(later, state.w, None, omega, Averaging(), total, n)
+    update_latents_(later, state.w, None, omega, Averaging(), Residuals(total, n))
     torch.testing.assert_close(state.latents.scale[0], later.scale[0])
 
 
@@ -281,7 +289,7 @@ def test_what_adapts_and_what_does_not(adapt):
     assert moved == ([] if adapt == "none" else [f"latents.{name}" for name in learned])
     omega = {"none": 0.0, "sa": 1001**-0.7, "em": 1.0}[adapt]
     fresh = latents_of(PRIOR, problem, state.w)
-    update_latents_(fresh, state.w, None, torch.tensor(omega, dtype=F64), Averaging(), None, 0)
+    update_latents_(fresh, state.w, None, torch.tensor(omega, dtype=F64), Averaging(), None)
     torch.testing.assert_close(state.latents.rho, fresh.rho)
     inclusion = engine.posterior(problem, state).inclusion
     if adapt == "none":

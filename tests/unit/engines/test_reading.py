@@ -24,7 +24,7 @@ LIMITS = {
     "horseshoe": ("horseshoe", 4, 900),
     "TDAMP": ("tdamp", 8, 1500),
 }
-NOT_YET = {"SGHMC", "horseshoe", "TDAMP"}
+NOT_YET = {"TDAMP"}
 
 
 def file_of(module: str) -> Path | None:
