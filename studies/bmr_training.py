@@ -15,7 +15,7 @@ from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.posterior import Posterior, SparseModel
 from bayesieve.core.problem import Problem
 from bayesieve.data.examples import Examples
-from bayesieve.sieve.evidence import pruned_fraction
+from bayesieve.sieve.groups import units_of
 from bayesieve.training.fit import Fit, fit
 from bayesieve.training.options import Progress
 from bayesieve.training.stepper import fast_kernels
@@ -155,3 +155,28 @@ def pack(weight: Tensor, channels: int) -> dict[str, Any]:
     codes = (pictures / scale * 127).round().to(torch.int8)
     data = base64.b64encode(codes.contiguous().numpy().tobytes()).decode()
     return {"shape": list(pictures.shape), "scale": scale, "int8": data}
+
+
+def pruned_fraction(sparse: SparseModel) -> float:
+    """The reference's measure of sparsity.
+
+    Counted are zeros of all layers but the last, biases included, and of the last layer those
+    weights that read a unit whose whole row, bias included, is zero. The total is all entries of
+    the layers but the last, and the last layer's weights. `SparseModel.zeros` is the plain share.
+    """
+    layout, gone = sparse.layout, ~sparse.keep
+    names = [n for n in layout.names if layout.slices[n].start < layout.n_bayesian]
+    matrices = [n for n, shape in zip(layout.names, layout.shapes, strict=True) if len(shape) > 1]
+    last = [n for n in matrices if layout.slices[n].start < layout.n_sparse][-1]
+    counted = [n for n in names if n.rpartition(".")[0] != last.rpartition(".")[0]]
+    zeros = sum(int(gone[layout.slices[name]].sum()) for name in counted)
+    total = sum(layout.sizes[layout.names.index(name)] for name in (*counted, last))
+    units = units_of(sparse.network)
+    for link in units.links:
+        if link.consumer == last:
+            silent = units.incoming(gone, link).all(-1)
+            if link.bias is not None:
+                silent = silent & gone[layout.slices[link.bias]]
+            outgoing = units.outgoing(gone, link)
+            zeros += int(silent[None, :, None].expand_as(outgoing).sum())
+    return zeros / total

@@ -83,15 +83,15 @@ def naive_closure(model: nn.Sequential, network: Network, keep: Tensor) -> Tenso
     changed = True
     while changed:
         before = keep.clone()
-        for own, reader in pairwise(layers):
-            n_units = len(parts[f"{own}.weight"])
+        for producer, reader in pairwise(layers):
+            n_units = len(parts[f"{producer}.weight"])
             columns = parts[f"{reader}.weight"].flatten(1)
             block = columns.shape[1] // n_units
             for unit in range(n_units):
                 if not columns[:, unit * block : (unit + 1) * block].any():
-                    parts[f"{own}.weight"][unit] = False
-                    if f"{own}.bias" in parts:
-                        parts[f"{own}.bias"][unit] = False
+                    parts[f"{producer}.weight"][unit] = False
+                    if f"{producer}.bias" in parts:
+                        parts[f"{producer}.bias"][unit] = False
         changed = not torch.equal(before, keep)
     return keep
 

@@ -5,11 +5,16 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
+from bayesieve.core.likelihoods import Gaussian
+from bayesieve.core.network import Network
+from bayesieve.core.posterior import Factorised, SparseModel
 from bayesieve.data.examples import DataSet, Examples
 from problems import normal, seeded
 from studies import bmr_mnist, laplace_bmr, records
 from studies.bmr_mnist import choose, main, run_row, train
+from studies.bmr_training import pruned_fraction
 from studies.bmr_ways import ROWS, Candidate, Numbers, together
 
 
@@ -117,3 +122,17 @@ def test_the_sieve_of_trained_networks(monkeypatch, tmp_path, capsys):
     assert all(len(own["error"]) == len(result["zeros"]) for own in ways.values())
     assert ways["unit"]["nll"][-1] < ways["magnitude"]["nll"][-1]
     assert "magnitude" in capsys.readouterr().out
+
+
+def test_the_pruned_fraction_of_the_reference_by_hand():
+    # Layers 3-4-2: 16 entries of the first with its biases, 8 weights of the last.
+    network = Network.of(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), Gaussian())
+    posterior = Factorised(network, torch.ones(26), torch.ones(26))
+    keep = torch.ones(26, dtype=torch.bool)
+    assert pruned_fraction(SparseModel(posterior, keep)) == 0
+    keep[:3] = False  # the first row, but not its bias: 3 zeros
+    assert pruned_fraction(SparseModel(posterior, keep)) == pytest.approx(3 / 24)
+    keep[20] = False  # now the unit is silent: 4 zeros and 2 weights that read it
+    assert pruned_fraction(SparseModel(posterior, keep)) == pytest.approx(6 / 24)
+    keep[13] = False  # a weight of the last layer that reads a live unit does not count
+    assert pruned_fraction(SparseModel(posterior, keep)) == pytest.approx(6 / 24)

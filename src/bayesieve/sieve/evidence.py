@@ -25,7 +25,6 @@ from bayesieve.core.evidence import N_UPDATES, evidence_at_zero, mask_log_odds
 from bayesieve.core.layout import Layout
 from bayesieve.core.posterior import Factorised, Posterior, SparseModel, posterior_of
 from bayesieve.engines.laplace_units import UnitLaplace
-from bayesieve.sieve.groups import units_of
 from bayesieve.sieve.prune import prune
 from bayesieve.sieve.rules import keep_scored, keep_zeros
 from bayesieve.sieve.scores import Score, ScoreName, evidence_score
@@ -249,31 +248,6 @@ def evidence_report(
         gained = delta[part][~keep].double().sum().item()
         rows.append(LayerEvidence(name, int(keep.sum()), keep.numel(), zeta, gained))
     return rows
-
-
-def pruned_fraction(sparse: SparseModel) -> float:
-    """The reference's measure of sparsity.
-
-    Counted are zeros of all layers but the last, biases included, and of the last layer those
-    weights that read a unit whose whole row, bias included, is zero. The total is all entries of
-    the layers but the last, and the last layer's weights. `SparseModel.zeros` is the plain share.
-    """
-    layout, gone = sparse.layout, ~sparse.keep
-    last = _last(layout)
-    owner = last.rpartition(".")[0]
-    names = [n for n in layout.names if layout.slices[n].start < layout.n_bayesian]
-    counted = [name for name in names if name.rpartition(".")[0] != owner]
-    zeros = sum(int(gone[layout.slices[name]].sum()) for name in counted)
-    total = sum(layout.sizes[layout.names.index(name)] for name in (*counted, last))
-    units = units_of(sparse.network)
-    for link in units.links:
-        if link.consumer == last:
-            silent = units.incoming(gone, link).all(-1)
-            if link.bias is not None:
-                silent = silent & gone[layout.slices[link.bias]]
-            outgoing = units.outgoing(gone, link)
-            zeros += int(silent[None, :, None].expand_as(outgoing).sum())
-    return zeros / total
 
 
 def _factorised(posterior: Posterior) -> Factorised:

@@ -21,7 +21,6 @@ from bayesieve.engines.tdamp import TDAMP
 from bayesieve.sieve.evidence import (
     evidence_report,
     prune_by_evidence,
-    pruned_fraction,
     weight_evidence,
 )
 from bayesieve.sieve.rules import keep_zeros
@@ -120,11 +119,11 @@ def test_pruned_weights_are_counted_as_asked():
 
 def test_the_width_of_the_prior_can_be_given():
     posterior = posterior_of()
-    own = weight_evidence().evidence(posterior)
+    change = weight_evidence().evidence(posterior)
     without = replace(posterior, prior=None)
-    torch.testing.assert_close(weight_evidence(prior_std=0.5).evidence(without), own)
+    torch.testing.assert_close(weight_evidence(prior_std=0.5).evidence(without), change)
     by_name = dict.fromkeys(posterior.layout.names, 0.5)
-    torch.testing.assert_close(weight_evidence(prior_std=by_name).evidence(without), own)
+    torch.testing.assert_close(weight_evidence(prior_std=by_name).evidence(without), change)
     with pytest.raises(
         ValueError, match=r"^prune_by_evidence: prior_std has no number for '0.weight'"
     ):
@@ -200,19 +199,6 @@ def test_the_report_adds_up():
     assert sum(row.gained for row in rows) == pytest.approx(delta[gone].sum().item(), rel=1e-6)
 
 
-def test_the_pruned_fraction_of_the_reference_by_hand():
-    # Layers 3-4-2: 16 entries of the first with its biases, 8 weights of the last.
-    posterior = posterior_of()
-    keep = torch.ones(26, dtype=torch.bool)
-    assert pruned_fraction(SparseModel(posterior, keep)) == 0
-    keep[:3] = False  # the first row, but not its bias: 3 zeros
-    assert pruned_fraction(SparseModel(posterior, keep)) == pytest.approx(3 / 24)
-    keep[20] = False  # now the unit is silent: 4 zeros and 2 weights that read it
-    assert pruned_fraction(SparseModel(posterior, keep)) == pytest.approx(6 / 24)
-    keep[13] = False  # a weight of the last layer that reads a live unit does not count
-    assert pruned_fraction(SparseModel(posterior, keep)) == pytest.approx(6 / 24)
-
-
 ENGINES = {
     "flat_vi": FlatVI(prior=Normal(0.5), lr=0.02, init_std=0.1),
     "sbnn": SBNN(prior=SpikeSlab(0.5, 0.05), lr=0.02),
@@ -245,12 +231,12 @@ def test_posteriors_without_a_normal_prior_take_the_width_of_their_weights(name)
     }[name]
     state = run(engine, known.problem, 3 if name == "tdamp" else 800)
     posterior = engine.posterior(known.problem, state)
-    own = posterior
+    factorised = posterior
     if name == "horseshoe":
         with pytest.raises(TypeError, match=r"got UnitScaled. Use its .factorised\(\)"):
             prune_by_evidence(posterior)
-        own = posterior.factorised()
-    sparse = prune_by_evidence(own, weight_evidence("savage-dickey", prior_std="empirical"))
+        factorised = posterior.factorised()
+    sparse = prune_by_evidence(factorised, weight_evidence("savage-dickey", prior_std="empirical"))
     assert sparse.keep[known.active].all()
     # Message passing counts data again at every pass: its stds are too small, and more is kept.
     assert int(sparse.keep[~known.active].sum()) <= (10 if name == "tdamp" else 4)
@@ -262,9 +248,9 @@ def test_one_share_for_all_layers():
     mean, std = torch.zeros(221), torch.full((221,), 0.4)
     mean[200:207] = 10.0  # seven of the ten weights of the last layer are needed
     posterior = Factorised(network, mean, std, Normal(1.0))
-    own = prune_by_evidence(posterior, weight_evidence(), allow_empty_layers=True)
+    by_layer = prune_by_evidence(posterior, weight_evidence(), allow_empty_layers=True)
     shared = prune_by_evidence(posterior, weight_evidence(scope="global"), allow_empty_layers=True)
-    assert own.keep[200:210].all()
+    assert by_layer.keep[200:210].all()
     assert shared.keep[200:207].all()
     assert not shared.keep[207:210].any()
     zeta = weight_evidence(scope="global").log_odds(posterior)
