@@ -1,6 +1,6 @@
 """How good a model is on a split of data, and how that changes with sparsity."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,8 +21,8 @@ from bayesieve.core.posterior import Posterior, SparseModel
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluation:
-    """Metrics on one split together with the size of the model they belong to.
+class Evaluation(Mapping[str, Any]):
+    """Metrics on one split together with the size of the model, a mapping of numbers by name.
 
     Args:
         report: the metrics.
@@ -40,6 +40,12 @@ class Evaluation:
 
     def __getitem__(self, name: str) -> Any:
         return self.to_dict()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.to_dict())
+
+    def __len__(self) -> int:
+        return len(self.to_dict())
 
     def __str__(self) -> str:
         rows = self.to_dict()

@@ -1,8 +1,8 @@
-"""The narrow waist: what every engine ends in and everything downstream starts from."""
+"""Posteriors, the narrow waist: every engine ends in one, everything downstream starts from one."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Generator, Tensor, nn
@@ -53,9 +53,45 @@ class Posterior(Protocol):
         """The same posterior on another device."""
         ...
 
+    def to_module(self) -> nn.Module:
+        """A plain module in eval mode with the mean as its weights."""
+        ...
 
-@dataclass(frozen=True, eq=False)
-class Factorised:
+
+class _Weights:
+    """Methods that the posteriors below share."""
+
+    network: Network
+
+    @property
+    def layout(self) -> Layout:
+        """Where each tensor sits in w."""
+        return self.network.layout
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same posterior on another device."""
+        moved: dict[str, Any] = {}
+        for field_ in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field_.name)
+            if isinstance(value, Tensor | Network):
+                moved[field_.name] = value.to(device)
+            elif isinstance(value, Mapping):
+                moved[field_.name] = {name: buffer.to(device) for name, buffer in value.items()}
+        return replace(self, **moved)  # type: ignore[type-var]
+
+    def to_module(self: Posterior) -> nn.Module:
+        """A plain module in eval mode with the mean as its weights."""
+        return materialise(self.network, self.mean, self.buffers)
+
+    def __repr__(self) -> str:
+        network = self.network
+        dtype = str(network.dtype).removeprefix("torch.")
+        size = f"{network.layout.size:,} weights, {dtype}, {network.device}"
+        return f"{type(self).__name__}({size})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Factorised(_Weights):
     """Independent normals, N(mean, std²) for each weight; std is 0 for point parameters.
 
     Args:
@@ -89,11 +125,6 @@ class Factorised:
                 raise ValueError(f"Factorised: {name} must have shape ({d},), got {value.shape}.")
 
     @property
-    def layout(self) -> Layout:
-        """Where each tensor sits in w."""
-        return self.network.layout
-
-    @property
     def inclusion(self) -> Tensor | None:
         """Probability that each weight matters, shape (d,)."""
         return None if self.logit_inclusion is None else torch.sigmoid(self.logit_inclusion)
@@ -117,21 +148,9 @@ class Factorised:
             logit_inclusion=None if logit is None else logit.masked_fill(~keep, -torch.inf),
         )
 
-    def to(self, device: torch.device | str) -> "Factorised":
-        """The same posterior on another device."""
-        logit = self.logit_inclusion
-        return replace(
-            self,
-            network=self.network.to(device),
-            mean=self.mean.to(device),
-            std=self.std.to(device),
-            logit_inclusion=None if logit is None else logit.to(device),
-            buffers={name: value.to(device) for name, value in self.buffers.items()},
-        )
 
-
-@dataclass(frozen=True, eq=False)
-class Samples:
+@dataclass(frozen=True, eq=False, repr=False)
+class Samples(_Weights):
     """A finite set of weight vectors, each equally likely; a point estimate is one of them.
 
     Args:
@@ -170,11 +189,6 @@ class Samples:
                 )
 
     @property
-    def layout(self) -> Layout:
-        """Where each tensor sits in w."""
-        return self.network.layout
-
-    @property
     def mean(self) -> Tensor:
         """Average of the draws, shape (d,)."""
         return self.draws.mean(0)
@@ -193,17 +207,20 @@ class Samples:
         if n == len(self.draws):
             return replace(self, draws=self.draws.clone())
         rows = torch.randint(len(self.draws), (n,), generator=generator, device=self.draws.device)
-        own = {name: value[rows] for name, value in self.draw_buffers.items()}
-        return replace(self, draws=self.draws[rows], draw_buffers=own)
+        buffers = {name: value[rows] for name, value in self.draw_buffers.items()}
+        return replace(self, draws=self.draws[rows], draw_buffers=buffers)
+
+    def __repr__(self) -> str:
+        return super().__repr__().replace("(", f"({len(self.draws)} x ", 1)
 
     def split(self, size: int) -> "list[Samples]":
-        """The draws in their order, in parts of at most `size`."""
-        parts = []
+        """The draws in their order, in blocks of at most `size`."""
+        blocks = []
         for start in range(0, len(self.draws), size):
             part = slice(start, start + size)
-            own = {name: value[part] for name, value in self.draw_buffers.items()}
-            parts.append(replace(self, draws=self.draws[part], draw_buffers=own))
-        return parts
+            buffers = {name: value[part] for name, value in self.draw_buffers.items()}
+            blocks.append(replace(self, draws=self.draws[part], draw_buffers=buffers))
+        return blocks
 
     def masked(self, keep: Tensor) -> "Samples":
         """The same draws with 0 where `keep`, (d,), is False."""
@@ -214,20 +231,8 @@ class Samples:
             logit_inclusion=None if logit is None else logit.masked_fill(~keep, -torch.inf),
         )
 
-    def to(self, device: torch.device | str) -> "Samples":
-        """The same posterior on another device."""
-        logit = self.logit_inclusion
-        return replace(
-            self,
-            network=self.network.to(device),
-            draws=self.draws.to(device),
-            logit_inclusion=None if logit is None else logit.to(device),
-            buffers={name: value.to(device) for name, value in self.buffers.items()},
-            draw_buffers={name: value.to(device) for name, value in self.draw_buffers.items()},
-        )
 
-
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SparseModel:
     """A posterior and what is kept of it.
 
@@ -271,7 +276,11 @@ class SparseModel:
 
     def to_module(self) -> nn.Module:
         """A plain module with the masked posterior mean as its weights, in eval mode."""
-        return materialise(self.network, self.posterior.mean, self.posterior.buffers)
+        return self.posterior.to_module()
+
+    def __repr__(self) -> str:
+        kept, size = int(self.keep.sum()), self.layout.size
+        return f"SparseModel({kept:,} of {size:,} weights, {self.zeros:.2%} zeros)"
 
     def to(self, device: torch.device | str) -> "SparseModel":
         """The same sparse model on another device."""

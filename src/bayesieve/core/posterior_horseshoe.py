@@ -20,7 +20,7 @@ from torch.nn.functional import softplus
 
 from bayesieve.core.layout import Layout
 from bayesieve.core.network import Network
-from bayesieve.core.posterior import Factorised
+from bayesieve.core.posterior import Factorised, _Weights
 
 _N_NODES = 12  # of the quadrature in each of two directions
 
@@ -139,8 +139,8 @@ def _n_rows(layout: Layout, name: str) -> int:
     return int(shape[0]) if len(shape) else 1
 
 
-@dataclass(frozen=True, eq=False)
-class UnitScaled:
+@dataclass(frozen=True, eq=False, repr=False)
+class UnitScaled(_Weights):
     """w = r (m + s ε), with r = γ / E[γ] one random number per unit, shared layer scales in it.
 
     Args:
@@ -168,11 +168,6 @@ class UnitScaled:
             shape = tuple(getattr(self, name).shape)
             if shape != (size,):
                 raise ValueError(f"UnitScaled: {name} must have shape ({size},), got {shape}.")
-
-    @property
-    def layout(self) -> Layout:
-        """Where each tensor sits in w."""
-        return self.network.layout
 
     @property
     def inclusion(self) -> None:
@@ -225,16 +220,6 @@ class UnitScaled:
             self,
             mean=self.mean.masked_fill(~keep, 0),
             spread=self.spread.masked_fill(~keep, 0),
-        )
-
-    def to(self, device: torch.device | str) -> "UnitScaled":
-        """The same posterior on another device."""
-        names = ("mean", "spread", "log_mean", "log_std")
-        return replace(
-            self,
-            network=self.network.to(device),
-            buffers={name: value.to(device) for name, value in self.buffers.items()},
-            **{name: getattr(self, name).to(device) for name in names},
         )
 
     def factorised(self) -> Factorised:

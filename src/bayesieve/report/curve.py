@@ -70,7 +70,7 @@ def sieve_further(source: Source, limits: Limits) -> Sieved:
         compacted = [compact(model, example).cpu() for model in models[:sizes]]
     except UnsupportedModelError as error:
         refusal = str(error)
-    dense = materialise(posterior.network, posterior.mean, posterior.buffers).cpu()
+    dense = posterior.to_module().cpu()
     example = example.cpu()
     full = _without_zeros(posterior)
     fast = runtimes_of([full, compacted[0]], example) if compacted and sizes > 1 else None

@@ -62,7 +62,7 @@ def embed(source: Source, levels: Tensor, limits: Limits) -> Embedded:
     shape = source.data.input_shape
     try:
         page = posterior.network.likelihood.page()
-        module = materialise(posterior.network, posterior.mean, posterior.buffers).cpu().float()
+        module = posterior.to_module().cpu().float()
         layers = read_layers("report", module, shape)
         for layer in layers:
             if not isinstance(layer, _LAYERS):

@@ -5,7 +5,6 @@ import math
 import torch
 from torch import Tensor
 
-from bayesieve.core.network import materialise
 from bayesieve.data import DataSet
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.report.curve import prunable
@@ -25,7 +24,7 @@ def importance(source: Source) -> Tensor:
     the mean over examples predicted as class c, zeros if there are none. A regression has one row.
     """
     posterior = source.posterior
-    module = materialise(posterior.network, posterior.mean, posterior.buffers)
+    module = posterior.to_module()
     module.requires_grad_(False)
     x = source.data.test.x[:_EXAMPLES].to(posterior.network.device).clone().requires_grad_()
     output = module(x).reshape(len(x), -1)

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from bayesieve import __version__
 from bayesieve.assess.evaluate import Evaluation, evaluate
 from bayesieve.assess.predict import ClassPrediction
-from bayesieve.core.network import materialise
 from bayesieve.core.posterior import SparseModel, posterior_of
 from bayesieve.deliver.bundle import (
     Bundle,
@@ -216,5 +215,5 @@ def _reference(bundle: Bundle, against: Path) -> tuple[nn.Module, Tensor]:
         return other.module, example_input(other.input_shape, other.dtype, 256)
     run = load(against, device="cpu")
     posterior = posterior_of(run.model)
-    module = materialise(posterior.network, posterior.mean, posterior.buffers)
+    module = posterior.to_module()
     return module, run.data.test.x

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from bayesieve.checks import did_you_mean
 from bayesieve.core.likelihoods import Likelihood
-from bayesieve.core.network import materialise
 from bayesieve.core.posterior import Posterior, SparseModel
 from bayesieve.deliver.bundle import (
     Bundle,
@@ -112,7 +111,7 @@ def read_source(path: Path, *, masked_ok: bool) -> Exported:
         )
     run = load(path, device="cpu")
     posterior = run.posterior
-    module = materialise(posterior.network, posterior.mean, posterior.buffers)
+    module = posterior.to_module()
     options = {
         "posterior": posterior,
         "sparse": run.model if isinstance(run.model, SparseModel) else None,

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from bayesieve.core.network import materialise
 from bayesieve.core.posterior import Model, Samples, SparseModel, has_spread, posterior_of
 from bayesieve.core.storage import save
 from bayesieve.data import DataSet
@@ -201,7 +200,7 @@ def _trained(file: Path, model: Model) -> Samples:
     """The weights that `sieve` was given, a state dict, on the network of its run."""
     posterior = posterior_of(model)
     network = posterior.network
-    module = materialise(network, posterior.mean, posterior.buffers)
+    module = posterior.to_module()
     module.load_state_dict(load_file(file, device=str(network.device)))
     weights = network.weights_of(module).to(network.device)
     return Samples(network, weights[None], buffers=dict(module.named_buffers()))

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from bayesieve.assess.latency import Candidate
 from bayesieve.assess.latency import profile as profile_candidates
-from bayesieve.core.network import materialise
 from bayesieve.core.posterior import SparseModel
 from bayesieve.deliver.bundle import read_bundle
 from bayesieve.deliver.onnx_running import OnnxSession
@@ -123,7 +122,7 @@ def _read(folder: Path) -> Content:
     run = load(folder, device="cpu")
     example = run.data.test.x[:_EXAMPLES]
     if not isinstance(run.model, SparseModel):
-        module = materialise(run.model.network, run.model.mean, run.model.buffers)
+        module = run.model.to_module()
         return Content({"dense": module}, example, True)
     masked = run.model.to_module()
     return Content({"masked": masked, "compact": compact(run.model, example)}, example, True)

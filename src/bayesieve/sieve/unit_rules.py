@@ -24,7 +24,6 @@ from bayesieve.assess.costs import weight_uses
 from bayesieve.assess.latency import interleaved
 from bayesieve.checks import check_choice, check_fraction, check_positive
 from bayesieve.core.layout import Layout
-from bayesieve.core.network import materialise
 from bayesieve.core.posterior import Factorised, Posterior, SparseModel
 from bayesieve.sieve.groups import INSIDE, GroupSet, Kind, groups_of, units_of
 from bayesieve.sieve.ranking import Scope, allowed_entries, present_entries
@@ -311,7 +310,7 @@ def _removal_order(
 
 def layer_positions(posterior: Posterior, example: Tensor) -> dict[str, int]:
     """How often one example passes through each weight tensor of a layer."""
-    module = materialise(posterior.network, posterior.mean, posterior.buffers)
+    module = posterior.to_module()
     uses, _ = weight_uses(module, example[:1].to(posterior.network.device))
     macs: dict[str, int] = {}
     for use in uses:

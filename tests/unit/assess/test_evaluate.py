@@ -198,3 +198,14 @@ def test_wrong_inputs_raise():
         evaluate(real, Split(X, REALS[:, 0]))
     with pytest.raises(ValueError, match="target_std must be a number or have shape"):
         evaluate(real, Examples(X, REALS, torch.zeros(3), torch.ones(3)))
+
+
+def test_an_evaluation_is_a_mapping():
+    result = evaluate(posterior_of(), (X, LABELS))
+    assert dict(result) == result.to_dict()
+    assert list(result) == list(result.to_dict())
+    assert "error" in result
+    assert "rmse" not in result
+    assert result.get("rmse") is None
+    assert len(result) == len(result.keys())
+    assert {**result}["zeros"] == result["zeros"]

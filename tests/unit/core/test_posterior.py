@@ -157,3 +157,25 @@ def test_moving_takes_everything_along(make):
 def test_wrong_shapes_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make(Network.of(nn.Linear(2, 1), Gaussian()))
+
+
+@pytest.mark.parametrize("make", [factorised, samples])
+def test_a_posterior_becomes_a_module_with_its_mean(make):
+    posterior, x = make(), BY_NAME["layer_norm"].data().x
+    module = posterior.to_module()
+    assert not module.training
+    outputs = posterior.network.outputs(posterior.mean[None], x, posterior.buffers)[0]
+    torch.testing.assert_close(module(x), outputs)
+    with torch.no_grad():
+        next(module.parameters()).zero_()
+    assert posterior.mean.any()
+
+
+def test_posteriors_print_as_one_short_line():
+    net = Network.of(nn.Linear(2000, 1), Gaussian())
+    q = Factorised(net, torch.ones(2001), torch.ones(2001))
+    keep = torch.arange(2001) < 500
+    assert repr(q) == "Factorised(2,001 weights, float32, cpu)"
+    assert repr(Samples(net, torch.ones(7, 2001))) == "Samples(7 x 2,001 weights, float32, cpu)"
+    sparse = SparseModel(q.masked(keep), keep)
+    assert repr(sparse) == "SparseModel(500 of 2,001 weights, 75.01% zeros)"

@@ -1,5 +1,6 @@
 """Noise models and class weights against torch.distributions and torch's own losses."""
 
+import json
 import math
 
 import pytest
@@ -13,6 +14,9 @@ from bayesieve.core.likelihoods import (
     Heteroscedastic,
     RealLikelihood,
     StudentT,
+    from_dict,
+    likelihood_class,
+    name_of,
 )
 from problems import normal
 
@@ -105,3 +109,62 @@ def test_outputs_must_fit():
         StudentT().check(OUTPUT, TARGET[:, :1])
     with pytest.raises(ValueError, match="2 numbers for 3 classes"):
         Categorical((1.0, 2.0)).check(torch.zeros(2, 3), torch.tensor([0, 1]))
+
+
+ALL = [
+    (Categorical(), 3),
+    (Bernoulli(), 2),
+    (Gaussian(0.7), 2),
+    (StudentT(0.7, df=5.0), 2),
+    (Heteroscedastic(0.7, min_noise_std=0.3), 4),
+]
+
+
+def drawn(likelihood, output, n):
+    """Targets of one output, at random, (n, ...)."""
+    generator = torch.Generator().manual_seed(0)
+    if isinstance(likelihood, RealLikelihood):
+        means, stds = likelihood.moments(output[None, None].expand(1, n, -1), {})
+        return likelihood.draw(means[0], stds.expand_as(means)[0], generator)
+    if isinstance(likelihood, Categorical):
+        return torch.multinomial(output.softmax(0), n, replacement=True, generator=generator)
+    return torch.bernoulli(output.sigmoid().expand(n, -1), generator=generator)
+
+
+@pytest.mark.parametrize(("likelihood", "m"), ALL, ids=str)
+def test_curvature_is_the_mean_square_of_the_score(likelihood, m):
+    output, n = normal(m, seed=5), 200_000
+    rows = output.expand(n, m).clone().requires_grad_()
+    likelihood.log_prob(rows, drawn(likelihood, output, n), {}).sum().backward()
+    expected = rows.grad.T @ rows.grad / n
+    exact = sum(v.T @ v for v in likelihood.curvature(output[None], {}))
+    torch.testing.assert_close(exact, expected, rtol=0.03, atol=0.01)
+    repeated = output.expand(n, m)
+    (v,) = likelihood.curvature(repeated, {}, torch.Generator().manual_seed(1))
+    torch.testing.assert_close(v.T @ v / n, exact, rtol=0.03, atol=0.01)
+
+
+@pytest.mark.parametrize("likelihood", [Gaussian(0.7), StudentT(0.7, df=5.0)], ids=str)
+def test_density_and_moments_agree_with_log_prob(likelihood):
+    means, stds = likelihood.moments(OUTPUT[None], {})
+    density = likelihood.log_density(TARGET, means[0], stds[0]).sum(1)
+    torch.testing.assert_close(density, likelihood.log_prob(OUTPUT, TARGET, {}))
+
+
+@pytest.mark.parametrize(("likelihood", "m"), ALL, ids=str)
+def test_a_likelihood_comes_back_from_its_words(likelihood, m):
+    row = json.loads(json.dumps(likelihood.to_dict()))
+    assert from_dict(row) == likelihood
+    assert likelihood_class(name_of(likelihood)) is type(likelihood)
+
+
+def test_learned_numbers_are_fixed_for_delivery():
+    learned = StudentT(1.0, df=5.0, learned=True)
+    numbers = {"log_scale": torch.tensor(math.log(0.25))}
+    fixed = learned.frozen(numbers)
+    assert fixed.scale == pytest.approx(0.25)
+    assert not fixed.parameters()
+    row = learned.to_dict(numbers)
+    assert row["scale"] == pytest.approx(0.25)
+    assert row["learned"]
+    assert fixed.scaled(2.0).scale == pytest.approx(0.5)
