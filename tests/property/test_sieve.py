@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised
-from bayesieve.sieve.groups import dead_unit_closure, units_of
+from bayesieve.sieve.groups import units_of
 from bayesieve.sieve.rules import keep_n_of_m, keep_probable, keep_scored, keep_zeros
 from bayesieve.sieve.schedule import GradualPruning
 
@@ -103,9 +103,9 @@ def test_closure_is_the_naive_rule_and_never_changes_the_function(net, seed, sha
     posterior = posterior_on(model, seed)
     network = posterior.network
     keep = random_keep(network, seed, share)
-    cleaned = dead_unit_closure(network, keep)
+    cleaned = units_of(network).clean(keep)
     assert torch.equal(cleaned, naive_closure(model, network, keep))
-    assert torch.equal(dead_unit_closure(network, cleaned), cleaned)
+    assert torch.equal(units_of(network).clean(cleaned), cleaned)
     w = torch.stack([posterior.mean * keep, posterior.mean * cleaned])
     before, after = network.outputs(w, x.double(), posterior.buffers)
     assert torch.equal(before, after)
@@ -118,7 +118,7 @@ def test_closure_is_monotone_and_batched(net, seed, shares):
     keep = torch.stack([random_keep(network, seed, share) for share in sorted(shares)])
     few, many = units_of(network).clean(keep)
     assert not (few & ~many).any()
-    assert torch.equal(few, dead_unit_closure(network, keep[0]))
+    assert torch.equal(few, units_of(network).clean(keep[0]))
 
 
 @MANY

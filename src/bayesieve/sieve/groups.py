@@ -42,7 +42,7 @@ class Units:
     links: tuple[Link, ...]
 
     def clean(self, values: Tensor) -> Tensor:
-        """Apply the dead-unit rule.
+        """Drop biases and incoming weights of units without a kept outgoing weight.
 
         Args:
             values: (..., d), a bool mask with True = kept, or numbers of which larger ones are
@@ -51,6 +51,14 @@ class Units:
 
         Returns:
             A new tensor of the same shape.
+
+        Example:
+            >>> from bayesieve.core.likelihoods import Gaussian
+            >>> network = Network.of(nn.Sequential(nn.Linear(1, 2), nn.Linear(2, 1)), Gaussian())
+            >>> keep = torch.ones(7, dtype=torch.bool)  # 2 + 2 weights, 2 + 1 biases
+            >>> keep[3] = False  # all that leaves the second hidden unit
+            >>> units_of(network).clean(keep).int()
+            tensor([1, 0, 1, 0, 1, 0, 1], dtype=torch.int32)
         """
         values = values.clone()
         for link in self.links:
@@ -97,21 +105,6 @@ def units_of(network: Network) -> Units:
     if network not in _UNITS:
         _UNITS[network] = Units(network.layout, links(network))
     return _UNITS[network]
-
-
-def dead_unit_closure(network: Network, keep: Tensor) -> Tensor:
-    """Drop biases and incoming weights of units without a kept outgoing weight, (..., d) bool.
-
-    Example:
-        >>> from torch import nn
-        >>> from bayesieve.core.likelihoods import Gaussian
-        >>> network = Network.of(nn.Sequential(nn.Linear(1, 2), nn.Linear(2, 1)), Gaussian())
-        >>> keep = torch.ones(7, dtype=torch.bool)  # 2 + 2 weights, 2 + 1 biases
-        >>> keep[3] = False  # all that leaves the second hidden unit
-        >>> dead_unit_closure(network, keep).int()
-        tensor([1, 0, 1, 0, 1, 0, 1], dtype=torch.int32)
-    """
-    return units_of(network).clean(keep)
 
 
 # ---------------------------------------------------------------------------------------- groups

@@ -6,7 +6,7 @@ import weakref
 import torch
 from torch import nn
 
-from bayesieve.sieve.groups import dead_unit_closure, units_of
+from bayesieve.sieve.groups import units_of
 
 
 def test_batchnorm_and_prelu_are_passed_and_left_alone(network_of):
@@ -17,7 +17,7 @@ def test_batchnorm_and_prelu_are_passed_and_left_alone(network_of):
     keep = torch.ones(network.layout.size, dtype=torch.bool)
     parts = dict(network.layout.pieces(keep))
     parts["4.weight"][:, 1] = False
-    cleaned = dict(network.layout.pieces(dead_unit_closure(network, keep)))
+    cleaned = dict(network.layout.pieces(units_of(network).clean(keep)))
     assert cleaned["0.weight"].flatten(1).any(1).tolist() == [True, False, True]
     assert cleaned["0.bias"].tolist() == [True, False, True]
     assert all(cleaned[name].all() for name in ("1.weight", "1.bias", "2.weight", "4.bias"))
@@ -27,7 +27,7 @@ def test_layers_without_a_link_are_left_alone(network_of):
     network = network_of(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 1)))
     keep = torch.zeros(network.layout.size, dtype=torch.bool)
     keep[network.layout.n_sparse :] = True
-    assert torch.equal(dead_unit_closure(network, keep), keep)
+    assert torch.equal(units_of(network).clean(keep), keep)
 
 
 def test_units_are_traced_once_and_does_not_keep_the_network(network_of, mlp):

@@ -4,7 +4,7 @@ from torch import nn
 
 from bayesieve.core.layout import Roles
 from bayesieve.core.posterior import Factorised, Samples
-from bayesieve.sieve.groups import dead_unit_closure
+from bayesieve.sieve.groups import units_of
 from bayesieve.sieve.rules import (
     keep_fraction,
     keep_n_of_m,
@@ -25,7 +25,7 @@ def test_fraction_counts_all_parameters(random_posterior, mlp, fraction, scope):
     keep = keep_zeros(1 - fraction, scope=scope)(posterior)
     target = round(fraction * 116)
     assert target - 1 <= int(keep.sum()) <= target  # one less where a bias does not fit any more
-    assert torch.equal(keep, dead_unit_closure(posterior.network, keep))
+    assert torch.equal(keep, units_of(posterior.network).clean(keep))
 
 
 def test_the_kept_weights_are_the_best_of_the_live_units(random_posterior, mlp):
@@ -115,7 +115,7 @@ def test_pruned_weights_never_come_back(random_posterior, mlp, rule):
     again = rule(posterior, first)
     assert not (again & ~first).any()
     assert torch.equal(rule(posterior.masked(first)), again)  # zeros speak for themselves
-    assert torch.equal(again, dead_unit_closure(posterior.network, again))
+    assert torch.equal(again, units_of(posterior.network).clean(again))
     assert all(part.any() for name, part in masks(posterior, again).items() if "weight" in name)
 
 

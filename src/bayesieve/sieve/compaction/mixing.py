@@ -29,8 +29,7 @@ from bayesieve.sieve.compaction.flow import (
     plural,
 )
 
-CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
 class Mixing:
@@ -84,7 +83,7 @@ def _groups(layer: nn.Module) -> int:
 def _taps(layer: nn.Module) -> Tensor:
     """Weights, (groups, outputs, inputs, taps)."""
     weight = layer.get_parameter("weight").detach().unflatten(0, (_groups(layer), -1))
-    if isinstance(layer, TRANSPOSED):
+    if isinstance(layer, _TRANSPOSED):
         weight = weight.transpose(1, 2)
     return weight.flatten(3) if weight.dim() > 3 else weight[..., None]
 
@@ -106,7 +105,7 @@ def _loses_taps(layer: nn.Module) -> bool:
     """Whether some output positions see fewer taps than others."""
     if isinstance(layer, nn.Linear):
         return False
-    if isinstance(layer, TRANSPOSED):
+    if isinstance(layer, _TRANSPOSED):
         return True
     is_padded = any(layer._reversed_padding_repeated_twice)  # type: ignore[arg-type]
     return is_padded and layer.padding_mode == "zeros"
@@ -152,7 +151,7 @@ def _explain(node: fx.Node, flow: Flow, rows: Tensor, columns: Tensor) -> None:
     n_columns = int((columns.flatten() & ~flow.values(x, axis).isnan()).sum())
     if n_columns and _loses_taps(layer):
         why = "zero padding makes constants vary at the border"
-        if isinstance(layer, TRANSPOSED):
+        if isinstance(layer, _TRANSPOSED):
             why = "not every position of a transposed convolution sees all taps"
         flow.note(node, f"keeps {plural(n_columns, 'constant input channel')} alive: {why}")
 
@@ -165,7 +164,7 @@ def _shrink(layer: nn.Module, taps: Tensor, rows: Tensor, columns: Tensor, shift
     taps = taps[used]
     taps = taps[rows[used]].unflatten(0, (n_groups, -1)).transpose(1, 2)
     taps = taps[columns[used]].unflatten(0, (n_groups, -1))  # (groups, inputs, outputs, taps)
-    if not isinstance(layer, TRANSPOSED):
+    if not isinstance(layer, _TRANSPOSED):
         taps = taps.transpose(1, 2)
     small = taps.flatten(0, 1).reshape(-1, taps.shape[2], *weight.shape[2:])
     layer.weight = nn.Parameter(small.clone(), weight.requires_grad)
