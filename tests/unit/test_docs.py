@@ -31,6 +31,7 @@ WITH_CODE = (
     "README.md",
     "docs/quickstart.md",
     "docs/tutorial.md",
+    "docs/runs.md",
     "docs/adding-an-engine.md",
     "docs/adding-a-likelihood.md",
 )
