@@ -25,10 +25,10 @@ def on_cpu(module: nn.Module) -> nn.Module:
             f"export: a module is needed, got {type(module).__name__}. Of a sparse model take "
             "compact(sparse, example) or sparse.to_module()."
         )
-    own = copy.deepcopy(module).cpu().eval()
-    for tensor in (*own.parameters(), *own.buffers()):
+    copied = copy.deepcopy(module).cpu().eval()
+    for tensor in (*copied.parameters(), *copied.buffers()):
         tensor.data = tensor.detach().clone(memory_format=torch.contiguous_format)
-    return own
+    return copied
 
 
 def check_example(who: str, example: Tensor) -> Tensor:
@@ -97,7 +97,7 @@ def run_module(module: nn.Module, x: Tensor) -> Tensor:
 
 
 def check_same(
-    who: str, name: str, expected: Tensor, found: Tensor, scale: float | None = None
+    who: str, name: str, expected: Tensor, exported: Tensor, scale: float | None = None
 ) -> None:
     """Raise unless two outputs agree within `TOLERANCE` of their scale.
 
@@ -105,12 +105,12 @@ def check_same(
         who: the function that checks.
         name: of the output.
         expected: by torch.
-        found: by what was exported.
+        exported: by what was exported.
         scale: the size of an error of 1; by default the largest magnitude of `expected`.
     """
-    if expected.shape != found.shape:
+    if expected.shape != exported.shape:
         raise VerificationError(
-            f"{who}: the exported {name!r} has shape {tuple(found.shape)} where torch gives "
+            f"{who}: the exported {name!r} has shape {tuple(exported.shape)} where torch gives "
             f"{tuple(expected.shape)}. Nothing was written."
         )
     if not bool(expected.isfinite().all()):
@@ -119,7 +119,7 @@ def check_same(
             "Nothing was written; give an example like the data the model was trained on."
         )
     scale = float(expected.abs().max()) if scale is None else scale
-    difference = float((expected.double() - found.double()).abs().max())
+    difference = float((expected.double() - exported.double()).abs().max())
     if not difference <= TOLERANCE * scale:  # a NaN is no agreement either
         relative = difference / scale if scale > 0 else math.inf
         raise VerificationError(

@@ -179,8 +179,8 @@ def _culprit(error: BaseException) -> str:
     """The call that has no ONNX form and the innermost reason, from a chain of torch's errors."""
     node = ""
     while True:
-        found = re.search(r"target=torch\.ops\.(\S+?)\]", str(error))
-        node = node or (f"{found[1]}: " if found else "")
+        call = re.search(r"target=torch\.ops\.(\S+?)\]", str(error))
+        node = node or (f"{call[1]}: " if call else "")
         if error.__cause__ is None:
             return node + str(error).strip().split("\n")[0].rstrip(".")[:300]
         error = error.__cause__
@@ -228,9 +228,9 @@ def _tidy(proto: Any) -> None:
             if size.dim_param == symbol:
                 size.dim_param = "batch"
     del proto.graph.value_info[:]  # intermediate shapes, which any runtime infers
-    for part in (proto.graph, *proto.graph.node, *proto.graph.input, *proto.graph.output):
-        del part.metadata_props[:]
-        part.doc_string = ""
+    for message in (proto.graph, *proto.graph.node, *proto.graph.input, *proto.graph.output):
+        del message.metadata_props[:]
+        message.doc_string = ""
     for tensor in proto.graph.initializer:
         del tensor.metadata_props[:]
         tensor.doc_string = ""
@@ -256,9 +256,9 @@ def _verify(
         raise VerificationError(
             f"{_WHO}: the exported graph does not run: {reason} Nothing was written."
         ) from error
-    for expected, found in zip(outputs, results, strict=True):
+    for expected, arrays in zip(outputs, results, strict=True):
         scale = _scale(expected)
-        for (name, value), other in zip(expected.items(), found, strict=True):
+        for (name, value), other in zip(expected.items(), arrays, strict=True):
             check_same(_WHO, name, value, torch.from_numpy(other), scale)
 
 

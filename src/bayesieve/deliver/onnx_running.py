@@ -53,9 +53,9 @@ class OnnxModel:
         """Outputs by name for inputs of shape (N, ...)."""
         name = self.session.get_inputs()[0].name
         names = [output.name for output in self.session.get_outputs()]
-        parts = [self.session.run(names, {name: part.numpy()}) for part in x.split(batch_size)]
+        results = [self.session.run(names, {name: batch.numpy()}) for batch in x.split(batch_size)]
         return {
-            name: torch.from_numpy(np.concatenate([part[i] for part in parts]))
+            name: torch.from_numpy(np.concatenate([batch[i] for batch in results]))
             for i, name in enumerate(names)
         }
 
@@ -113,11 +113,11 @@ def _tensors(message: Any) -> Iterator[Any]:
     """Every TensorProto anywhere in a message."""
     waiting = [message]
     while waiting:
-        own = waiting.pop()
-        if own.DESCRIPTOR.name == "TensorProto":
-            yield own
+        message = waiting.pop()
+        if message.DESCRIPTOR.name == "TensorProto":
+            yield message
             continue
-        for field, value in own.ListFields():
+        for field, value in message.ListFields():
             if field.message_type is None:
                 continue
             repeated = hasattr(value, "__len__") and not hasattr(value, "DESCRIPTOR")
@@ -139,24 +139,24 @@ def _input_of(path: Path, session: Any) -> tuple[tuple[int, ...], torch.dtype]:
 
 
 def _metadata(path: Path, model: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
     for entry in model.metadata_props:
         text = entry.value
         if len(text) > _MAX_TEXT:
             raise damaged(path, f"metadata {entry.key[:80]!r} is too long", _WHO)
         if entry.key not in _JSON_ENTRIES:
-            found[entry.key] = text
+            metadata[entry.key] = text
             continue
         if text.count("[") + text.count("{") > 1_000_000 or "[" * MAX_DEPTH in text:
             raise damaged(path, f"metadata {entry.key!r} is nested too deeply", _WHO)
         try:
-            found[entry.key] = json.loads(text)
+            metadata[entry.key] = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise damaged(path, f"metadata {entry.key!r} is no JSON", _WHO) from error
     kinds = {"classes": list, "preprocessing": dict, "likelihood": dict}
-    if not all(isinstance(found.get(name), kind | None) for name, kind in kinds.items()):
+    if not all(isinstance(metadata.get(name), kind | None) for name, kind in kinds.items()):
         raise damaged(path, "its metadata are not those of an export", _WHO)
-    return found
+    return metadata
 
 
 def _short(error: Exception) -> str:

@@ -60,8 +60,8 @@ def bundle_columns(
         recipe: preprocessing; its target says how predictions map to their own unit.
 
     Example:
-        >>> found = ClassPrediction(torch.tensor([[[0.5, 0.5]], [[0.0, 1.0]]]).log())
-        >>> columns = bundle_columns(found, ["no", "yes"], None)
+        >>> prediction = ClassPrediction(torch.tensor([[[0.5, 0.5]], [[0.0, 1.0]]]).log())
+        >>> columns = bundle_columns(prediction, ["no", "yes"], None)
         >>> columns["class"], [round(value, 4) for value in columns["probability"]]
         (['yes'], [0.75])
     """
@@ -89,8 +89,8 @@ def onnx_columns(model: OnnxModel, x: Tensor) -> Columns:
         means = outputs["mean"].reshape(len(x), -1)
         noise, spread = outputs["aleatoric_std"], outputs["epistemic_std"]
         std = (noise.square() + spread.square()).sqrt()
-        parts = {"std": std, "aleatoric": noise, "epistemic": spread}
-        shaped = {name: values.reshape(means.shape) for name, values in parts.items()}
+        stds = {"std": std, "aleatoric": noise, "epistemic": spread}
+        shaped = {name: values.reshape(means.shape) for name, values in stds.items()}
         return _in_unit(means, shaped, recipe, cast(RealLikelihood | None, likelihood))
     output = next(iter(outputs.values())).reshape(len(x), -1)
     if likelihood is not None and likelihood.task == "regression":
@@ -118,14 +118,14 @@ def _class_columns(probs: Tensor, classes: Sequence[str] | None) -> Columns:
 
 
 def _real_columns(prediction: RealPrediction, recipe: Mapping[str, Any] | None) -> Columns:
-    parts = {"std": prediction.std, "aleatoric": prediction.aleatoric_std,
+    stds = {"std": prediction.std, "aleatoric": prediction.aleatoric_std,
              "epistemic": prediction.epistemic_std}  # fmt: skip
-    return _in_unit(prediction.mean, parts, recipe, prediction.likelihood)
+    return _in_unit(prediction.mean, stds, recipe, prediction.likelihood)
 
 
 def _in_unit(
     mean: Tensor,
-    parts: Mapping[str, Tensor],
+    stds: Mapping[str, Tensor],
     recipe: Mapping[str, Any] | None,
     likelihood: RealLikelihood | None = None,
 ) -> Columns:
@@ -134,7 +134,7 @@ def _in_unit(
     shift = torch.tensor(target.get("mean", 0.0), dtype=torch.float64)
     scale = torch.tensor(target.get("std", 1.0), dtype=torch.float64)
     values = {"mean": mean.double() * scale + shift}
-    values |= {name: part.double() * scale for name, part in parts.items()}
+    values |= {name: std.double() * scale for name, std in stds.items()}
     if "std" in values:
         half = (likelihood or Gaussian()).half_width(0.9) * values["std"]
         values["lower_90"], values["upper_90"] = values["mean"] - half, values["mean"] + half

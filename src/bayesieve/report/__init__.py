@@ -5,4 +5,4 @@
 `assets/` when it is opened; docs/report.md describes the data between the two.
 """
 
-from bayesieve.report.writing import write_report as write_report
+from bayesieve.report.page import write_report as write_report

@@ -9,12 +9,11 @@ import torch
 from bayesieve import __version__
 from bayesieve.assess.diagnostics import effective_sample_size, moves, split_rhat
 from bayesieve.core.posterior import Samples, posterior_of
-from bayesieve.report import curve, looks, quality
+from bayesieve.report import curve, inputs, quality
+from bayesieve.report.curve import Times, processor
 from bayesieve.report.embed import embed
-from bayesieve.report.inputs import describe_inputs
 from bayesieve.report.packing import Json, rounded, short
 from bayesieve.report.source import Limits, Source
-from bayesieve.report.timing import Times, processor
 
 FORMAT, VERSION = "bayesieve-report", 1
 _MOST_EPOCHS = 400
@@ -30,33 +29,33 @@ def collect(sources: Sequence[Source], *, limits: Limits | None = None) -> Json:
     """
     if not sources:
         raise ValueError("report: give at least one run.")
-    weights = [sum(part.stop - part.start for _, part in curve.prunable(own.posterior))
-               for own in sources]  # fmt: skip
-    kept = [int(own.posterior.mean.count_nonzero()) for own in sources]
-    parts = (limits or Limits()).shared(weights, kept)
+    weights = [sum(place.stop - place.start for _, place in curve.prunable(source.posterior))
+               for source in sources]  # fmt: skip
+    kept = [int(source.posterior.mean.count_nonzero()) for source in sources]
+    shares = (limits or Limits()).shared(weights, kept)
     return {
         "format": FORMAT,
         "version": VERSION,
         "bayesieve": __version__,
-        "runs": [collect_run(*pair) for pair in zip(sources, parts, strict=True)],
+        "runs": [collect_run(*pair) for pair in zip(sources, shares, strict=True)],
     }
 
 
 def collect_run(source: Source, limits: Limits) -> Json:
-    """The part of one run."""
+    """The data of one run."""
     with torch.random.fork_rng(devices=[]):
-        found = quality.evaluations(source, limits)
+        evaluations = quality.evaluations(source, limits)
         sieved = curve.sieve_further(source, limits)
         before = curve.sieve_before(source, limits)
-        slopes = looks.importance(source)
+        slopes = inputs.importance(source)
         embedded = embed(source, sieved.levels, limits)
-    best = found.get("sampled", found["after"])
+    best = evaluations.get("sampled", evaluations["after"])
     return {
         "name": source.name,
         "title": source.title,
         "task": source.data.task,
         "data": _data(source),
-        "headline": _headline(source, found, sieved, limits),
+        "headline": _headline(source, evaluations, sieved, limits),
         "curve": {
             "score": source.score,
             "layers": [name for name, _ in curve.prunable(source.posterior)],
@@ -66,15 +65,15 @@ def collect_run(source: Source, limits: Limits) -> Json:
         "layers": curve.layer_pictures(source, sieved, limits),
         "compaction": sieved.compaction,
         "not_compacted": sieved.refusal,
-        "quality": quality.calibration(found, source.data),
-        "confusion": quality.confusion(found["after"]),
+        "quality": quality.calibration(evaluations, source.data),
+        "confusion": quality.confusion(evaluations["after"]),
         "examples": quality.examples(best, source.data, limits),
-        "first_layer": looks.first_layer(source),
-        "attention": looks.attention_maps(source, slopes),
-        "features": looks.feature_ranking(source, slopes),
+        "first_layer": inputs.first_layer(source),
+        "attention": inputs.attention_maps(source, slopes),
+        "features": inputs.feature_ranking(source, slopes),
         "training": history_columns(source.history),
         "chains": chains(source),
-        "inputs": describe_inputs(source.data),
+        "inputs": inputs.describe_inputs(source.data),
         "network": embedded.network,
         "not_embedded": embedded.refusal,
         "provenance": {
@@ -106,7 +105,7 @@ def _data(source: Source) -> Json:
 
 
 def _headline(
-    source: Source, found: Mapping[str, Any], sieved: curve.Sieved, limits: Limits
+    source: Source, evaluations: Mapping[str, Any], sieved: curve.Sieved, limits: Limits
 ) -> Json:
     """Numbers before and after; sizes and times of the dense network are always known."""
     layout = source.posterior.layout
@@ -117,16 +116,17 @@ def _headline(
         "macs": sieved.dense_macs,
         "latency_ms": {str(n): short(ms, 4) for n, ms in sieved.dense_ms.items()},
         "runtime_ms": _times(sieved.runtime_ms, 0),
-        "quality": quality.numbers(found["before"]) if "before" in found else None,
+        "quality": quality.numbers(evaluations["before"]) if "before" in evaluations else None,
     }
     now = sieved.points[0]
     after: Json = {key: now.get(key) for key in ("weights", "zeros", "bytes", "macs", "latency_ms")}
     after["parameters"] = now.get("parameters", now["weights"])
     after["runtime_ms"] = _times(sieved.runtime_ms, 1)
-    after["quality"] = quality.numbers(found["after"])
+    after["quality"] = quality.numbers(evaluations["after"])
     sampled = None
-    if "sampled" in found:
-        sampled = quality.numbers(found["sampled"]) | {"draws": quality.n_draws(source, limits)}
+    if "sampled" in evaluations:
+        sampled = quality.numbers(evaluations["sampled"])
+        sampled["draws"] = quality.n_draws(source, limits)
     return {"before": before, "after": after, "sampled": sampled}
 
 
@@ -160,11 +160,11 @@ def _number(value: Any) -> float | int | None:
 def chains(source: Source) -> Json | None:
     """R-hat and effective draws of sampled weights, over all chains; None without chains."""
     models = source.members or (source.model,)
-    own = [posterior for model in models if isinstance(posterior := posterior_of(model), Samples)]
-    n = min((len(posterior.draws) for posterior in own), default=0)
-    if len(own) != len(models) or n < 4:
+    posteriors = [q for model in models if isinstance(q := posterior_of(model), Samples)]
+    n = min((len(posterior.draws) for posterior in posteriors), default=0)
+    if len(posteriors) != len(models) or n < 4:
         return None
-    draws = torch.stack([posterior.draws[:n] for posterior in own])
+    draws = torch.stack([posterior.draws[:n] for posterior in posteriors])
     moving = moves(draws).nonzero().flatten()
     if not len(moving):
         return None
@@ -172,7 +172,7 @@ def chains(source: Source) -> Json | None:
     rhat = split_rhat(draws[..., some]).double()
     ess = effective_sample_size(draws[..., some]).double()
     return {
-        "n_chains": len(own),
+        "n_chains": len(posteriors),
         "n_draws": n,
         "rhat": rounded(rhat.sort().values, 4),
         "ess": rounded(ess.sort().values, 4),

@@ -1,11 +1,15 @@
-"""The positions of the slider: what is left, what it costs and how good it is at each of them.
+"""The positions of the slider: what is left, how good it is and how long it takes at each of them.
 
 The model is pruned further in one shot, by one ranking, from where it is to where a single path of
 weights is left. Positions are evenly spaced in the logarithm of what is kept.
 """
 
 import math
+import platform
+import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,21 +17,26 @@ from torch import Tensor, nn
 
 from bayesieve.assess.costs import count_macs
 from bayesieve.assess.evaluate import evaluate
+from bayesieve.assess.latency import evaluating, interleaved, resized
 from bayesieve.core.layout import Role
 from bayesieve.core.network import materialise
 from bayesieve.core.posterior import Model, Posterior, SparseModel, has_spread, posterior_of
 from bayesieve.data import Examples
 from bayesieve.deliver.bundle import stored_bytes
+from bayesieve.deliver.runtime import as_runtime
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.report.packing import Json, Packed, pack, rounded, short
 from bayesieve.report.source import Limits, Source
-from bayesieve.report.timing import Times, milliseconds, runtimes_of
 from bayesieve.sieve.compact import compact, report_of
 from bayesieve.sieve.prune import sparsity_curve
 from bayesieve.sieve.rules import keep_zeros
 from bayesieve.sieve.scores import ScoreName, score_of
 
+Times = dict[int, float]  # median milliseconds by batch size
+
+BATCHES = (1, 64)
 _EXAMPLES = 64
+_ROUNDS = 5
 _QUALITY = ("error", "rmse", "nll", "ece", "coverage_90")
 
 
@@ -75,12 +84,12 @@ def sieve_further(source: Source, limits: Limits) -> Sieved:
     full = _without_zeros(posterior)
     fast = runtimes_of([full, compacted[0]], example) if compacted and sizes > 1 else None
     times, fast_times = milliseconds([dense, *compacted], fast or [], example)
-    for point, module, own in zip(points, compacted, times[1:], strict=False):
-        point |= _cost(module, example, own)
+    for point, module, median in zip(points, compacted, times[1:], strict=False):
+        point |= _cost(module, example, median)
     macs, _ = count_macs(dense.eval(), example[:1])
-    found = report_of(compacted[0]).to_dict() if compacted else None
+    report = report_of(compacted[0]).to_dict() if compacted else None
     pair = (fast_times[0], fast_times[1]) if fast else None
-    return Sieved(points, masks.sum(0), times[0], pair, macs, found, refusal)
+    return Sieved(points, masks.sum(0), times[0], pair, macs, report, refusal)
 
 
 def _without_zeros(posterior: Posterior) -> nn.Module:
@@ -132,8 +141,8 @@ def further_masks(model: Model, score: Any, n: int) -> Tensor:
     most, least = int(now.sum()), int((priorities > layout.n_sparse).sum())
     least = min(max(least, 1), most)
     sizes = torch.linspace(math.log(most), math.log(least), n).exp().tolist()[1:]
-    kept = sorted({round(own) for own in sizes} - {most}, reverse=True)
-    further = sparsity_curve(posterior, [1 - own / layout.size for own in kept], score=score)
+    kept = sorted({round(n_kept) for n_kept in sizes} - {most}, reverse=True)
+    further = sparsity_curve(posterior, [1 - n_kept / layout.size for n_kept in kept], score=score)
     masks = torch.cat([now[None], further & now])
     unlike = torch.ones(len(masks), dtype=torch.bool, device=masks.device)
     unlike[1:] = (masks[1:] != masks[:-1]).any(1)
@@ -142,14 +151,14 @@ def further_masks(model: Model, score: Any, n: int) -> Tensor:
 
 def _point(model: SparseModel, scores: Tensor, test: Examples) -> Json:
     """Size, quality and the score of the weakest weight that is left."""
-    found = evaluate(model, test).to_dict()
-    row: Json = {key: found[key] for key in ("zeros", "removed", "weights")}
-    row |= {key: short(found[key]) for key in _QUALITY if key in found}
+    numbers = evaluate(model, test).to_dict()
+    row: Json = {key: numbers[key] for key in ("zeros", "removed", "weights")}
+    row |= {key: short(numbers[key]) for key in _QUALITY if key in numbers}
     layout = model.layout
     left = scores[layout.sparse][model.keep[layout.sparse]]
     finite = left[left.isfinite()]
     row["threshold"] = short(float(finite.min()), 4) if len(finite) else None
-    row["kept"] = [int(model.keep[part].sum()) for _, part in prunable(model.posterior)]
+    row["kept"] = [int(model.keep[place].sum()) for _, place in prunable(model.posterior)]
     return row
 
 
@@ -186,18 +195,18 @@ def prunable(posterior: Posterior) -> list[tuple[str, slice]]:
 def layer_pictures(source: Source, sieved: Sieved, limits: Limits) -> list[Json]:
     """One row per prunable tensor: its sizes, inclusion, and the level of each weight."""
     posterior = source.posterior
-    parts = prunable(posterior)
-    total = sum(part.stop - part.start for _, part in parts)
+    places = prunable(posterior)
+    total = sum(place.stop - place.start for _, place in places)
     stride = max(1, math.ceil(math.sqrt(total / max(limits.shown_weights, 1))))
     shapes = dict(zip(posterior.layout.names, posterior.layout.shapes, strict=True))
     rows = []
-    for name, part in parts:
+    for name, place in places:
         shape = shapes[name]
-        matrix = sieved.levels[part].reshape(shape[0], -1)
+        matrix = sieved.levels[place].reshape(shape[0], -1)
         row: Json = {"name": name, "shape": list(shape), "weights": matrix.numel()}
         row["levels"] = _thinned(matrix, stride)
         row["stride"] = stride
-        row["inclusion_cdf"] = _cdf(posterior, part)
+        row["inclusion_cdf"] = _cdf(posterior, place)
         rows.append(row)
     return rows
 
@@ -206,10 +215,76 @@ def _thinned(matrix: Tensor, stride: int) -> Packed:
     return pack(matrix[::stride, ::stride], "u1")
 
 
-def _cdf(posterior: Posterior, part: slice) -> list[float] | None:
+def _cdf(posterior: Posterior, place: slice) -> list[float] | None:
     """Share of a tensor's weights with an inclusion probability <= 0, 0.02, ..., 1."""
     if posterior.inclusion is None:
         return None
-    own = posterior.inclusion[part].cpu().double().sort().values
+    inclusion = posterior.inclusion[place].cpu().double().sort().values
     at = torch.linspace(0, 1, 51, dtype=torch.float64)
-    return rounded(torch.searchsorted(own, at, right=True) / len(own), 4)
+    return rounded(torch.searchsorted(inclusion, at, right=True) / len(inclusion), 4)
+
+
+def milliseconds(
+    modules: Sequence[nn.Module], runtimes: Sequence[Callable[[Tensor], object]], example: Tensor
+) -> tuple[list[Times], list[Times]]:
+    """Median milliseconds of modules and of runtimes by batch size, all in one interleaved run.
+
+    Processor time on one thread: what else the machine does is not counted.
+
+    Args:
+        modules: on the CPU; run in eval mode.
+        runtimes: functions of the same inputs.
+        example: inputs, (n, ...); repeated or cut to each batch size.
+
+    Example:
+        >>> (times,), none = milliseconds([nn.Linear(2, 1)], [], torch.zeros(1, 2))
+        >>> sorted(times), none
+        ([1, 64], [])
+    """
+    candidates: list[Callable[[Tensor], object]] = [*modules, *runtimes]
+    times: list[Times] = [{} for _ in candidates]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with evaluating(*modules), torch.no_grad():
+            for n in BATCHES:
+                x = resized(example, n)
+                cases = {str(i): _case(candidate, x) for i, candidate in enumerate(candidates)}
+                for name, rounds in interleaved(cases, rounds=_ROUNDS, clock="cpu").items():
+                    times[int(name)][n] = statistics.median(rounds)
+    finally:
+        torch.set_num_threads(threads)
+    return times[: len(modules)], times[len(modules) :]
+
+
+def runtimes_of(
+    modules: Sequence[nn.Module], example: Tensor
+) -> list[Callable[[Tensor], object]] | None:
+    """Each module as the fastest function we know on this machine; None if one has no such form.
+
+    Example:
+        >>> runtimes_of([nn.Linear(2, 1).double()], torch.zeros(3, 2).double()) is None
+        True
+    """
+    if example.dtype != torch.float32 or example.dim() < 2:
+        return None
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return [as_runtime(module, example) for module in modules]
+    except UnsupportedModelError:
+        return None
+    finally:
+        torch.set_num_threads(threads)
+
+
+def processor() -> str:
+    """The name of the machine's processor, as far as it tells."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next(iter(names), "") or platform.processor() or platform.machine()
+
+
+def _case(candidate: Callable[[Tensor], object], x: Tensor) -> Callable[[], object]:
+    return lambda: candidate(x)

@@ -1,9 +1,10 @@
 """The network inside the page: kept weights as 16-bit numbers with their places, and draws of them.
 
-Only chains of layers can be embedded. BatchNorm is folded into the layer before it. A weight is
-stored as `value * scale[row]` with value between -32767 and 32767, so that it is off by at most
-1.6e-5 of the largest weight of its unit. What is embedded is read back and run in torch on test
-examples before the page is written; the page runs it again in JavaScript when it opens.
+Only networks whose layers follow one another can be embedded. BatchNorm is folded into the layer
+before it. A weight is stored as `value * scale[row]` with value between -32767 and 32767, so its
+error is at most 1.6e-5 of the largest weight of its unit. The embedded network is read back and
+run in torch on test examples before the page is written; the page runs it again in JavaScript when
+it opens.
 """
 
 import math
@@ -29,10 +30,9 @@ from bayesieve.deliver.layers import (
     read_layers,
 )
 from bayesieve.errors import UnsupportedModelError, VerificationError
-from bayesieve.report.packing import Json, index_kind, pack, rounded, short
+from bayesieve.report.packing import Json, Packed, index_kind, pack, rounded, short, unpack
 from bayesieve.report.quality import factor_90
 from bayesieve.report.source import DRAWN_BYTES, MOST_DRAWS, WEIGHT_BYTES, Limits, Source
-from bayesieve.report.stored import run_embedded
 
 TOLERANCE = 1e-3  # of probabilities, or of the standard deviation of the targets
 _CHECKED = 500  # test examples compared in torch when the page is built
@@ -80,7 +80,7 @@ def embed(source: Source, levels: Tensor, limits: Limits) -> Embedded:
             None,
             f"its {stored:,} weights would take {taken / 1e6:.1f} MB of the page: prune it first",
         )
-    # Chains that were pruned keep weights in other places than this one: its own draws alone fit.
+    # Pruned chains keep weights in different places: use only the draws of this one.
     pool = posterior if isinstance(source.model, SparseModel) else posterior_of(source.averaged)
     n_draws = _room_for_draws(pool, stored, limits)
     draws, modules = _drawn_modules(pool, n_draws)
@@ -113,10 +113,10 @@ def _drawn_modules(posterior: Posterior, n: int) -> tuple[Tensor, list[nn.Module
     draws = [posterior.mean.new_zeros((0, posterior.layout.size))]
     modules = []
     if n:
-        for w, own in weight_vectors(posterior, n, seed=0):
+        for w, statistics in weight_vectors(posterior, n, seed=0):
             draws.append(w)
             for i, row in enumerate(w):
-                buffers = {**posterior.buffers, **{name: value[i] for name, value in own.items()}}
+                buffers = {**posterior.buffers, **{n: v[i] for n, v in statistics.items()}}
                 modules.append(materialise(posterior.network, row, buffers).cpu().float())
     return torch.cat(draws), modules
 
@@ -163,7 +163,7 @@ def _step(layer: Layer, drawn: Sequence[Layer], levels: dict[str, Tensor]) -> Js
     if isinstance(layer, Activation):
         return {"op": "activation", "kind": layer.kind}
     assert isinstance(layer, Scale)
-    pairs = [(own.factor, own.shift) for own in (layer, *drawn) if isinstance(own, Scale)]
+    pairs = [(each.factor, each.shift) for each in (layer, *drawn) if isinstance(each, Scale)]
     return {
         "op": "affine",
         "block": math.prod(layer.shape[1:]),
@@ -207,15 +207,15 @@ def _check(network: Json, source: Source) -> Json:
     x = source.data.test.x[:_CHECKED].cpu()
     exact = predict(source.model, x)
     likelihood = source.posterior.network.likelihood_at(source.posterior.mean)
-    found, expected = (
+    embedded, expected = (
         _answers(prediction).cpu().float()
         for prediction in (likelihood.predictive(run_embedded(network, x)[None], {}), exact)
     )
     shown = min(_SHOWN, len(x))
     row: Json = {"n": len(x), "tolerance": TOLERANCE}
     if isinstance(exact, ClassPrediction):
-        row["changed"] = int((found.argmax(1) != expected.argmax(1)).sum())
-    row["max_difference"] = short(float((found - expected).abs().max()), 3)
+        row["changed"] = int((embedded.argmax(1) != expected.argmax(1)).sum())
+    row["max_difference"] = short(float((embedded - expected).abs().max()), 3)
     difference = row["max_difference"]
     if difference is None or difference > TOLERANCE:
         raise VerificationError(
@@ -234,3 +234,66 @@ def _check(network: Json, source: Source) -> Json:
 def _answers(prediction: Prediction) -> Tensor:
     """Probabilities or means, (n, ...)."""
     return prediction.probs if isinstance(prediction, ClassPrediction) else prediction.mean
+
+
+def run_embedded(network: Json, x: Tensor, member: int = 0) -> Tensor:
+    """Outputs of an embedded network in torch, from what is stored alone.
+
+    Args:
+        network: as `embed` makes it.
+        x: inputs, (n, *input_shape).
+        member: 0 for the mean weights, i for draw i.
+
+    Returns:
+        (n, n_outputs).
+
+    Example:
+        >>> from bayesieve.report.packing import pack
+        >>> layer = {"op": "linear", "rows": 1, "columns": 2,
+        ...          "index": pack(torch.tensor([1]), "u1"), "level": pack(torch.ones(1), "u1"),
+        ...          "value": pack(torch.tensor([[300]]), "i2"),
+        ...          "scale": pack(torch.tensor([[0.01]]), "f4"),
+        ...          "bias": pack(torch.ones(1, 1), "f4")}
+        >>> run_embedded({"steps": [layer]}, torch.tensor([[5.0, 2.0]]))  # 300 * 0.01 * 2 + 1
+        tensor([[7.]])
+    """
+    x = x.float()
+    for row in network["steps"]:
+        layer = _read(row, member)
+        if isinstance(layer, Linear):
+            x = x.flatten(1)
+        x = layer.run(x)
+    return x.flatten(1)
+
+
+def _read(row: Json, member: int) -> Layer:
+    op = row["op"]
+    if op == "linear":
+        return Linear("", *_dense(row, member, (row["columns"],)))
+    if op == "conv":
+        weight, bias = _dense(row, member, tuple(row["kernel"]))
+        stride, dilation = tuple(row["stride"]), tuple(row["dilation"])
+        return Conv("", weight, bias, tuple(row["source"]), stride, dilation, row["groups"])
+    if op == "pad":
+        return Pad(tuple(row["source"]), tuple(row["margins"]))
+    if op == "pool":
+        kernel, stride, padding = (tuple(row[key]) for key in ("kernel", "stride", "padding"))
+        return Pool(tuple(row["source"]), row["kind"], kernel, stride, padding, row["divisor"])
+    if op == "activation":
+        return Activation((), row["kind"])
+    factor, shift = (_of_member(row[key], member) for key in ("factor", "shift"))
+    return Scale((len(factor),), factor, shift)
+
+
+def _dense(row: Json, member: int, columns: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Weight, (rows, *columns), and bias, (rows,)."""
+    n_rows, n_columns = row["rows"], row["columns"]
+    flat = torch.zeros(n_rows * n_columns)
+    index = unpack(row["index"])
+    scale = _of_member(row["scale"], member)[index // n_columns]
+    flat[index] = _of_member(row["value"], member).float() * scale
+    return flat.view(n_rows, *columns), _of_member(row["bias"], member)
+
+
+def _of_member(packed: Packed, member: int) -> Tensor:
+    return unpack(packed)[member]

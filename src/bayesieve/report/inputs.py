@@ -1,4 +1,4 @@
-"""What a reader of the page may change: pixels of a drawing, or the columns of a table."""
+"""The inputs of a network: how a reader of the page makes one, and which of them matter."""
 
 import math
 from typing import Any
@@ -8,9 +8,11 @@ from torch import Tensor
 
 from bayesieve.data import DataSet
 from bayesieve.data.preprocessing import PixelScale
-from bayesieve.report.looks import feature_names
-from bayesieve.report.packing import Json, rounded
-from bayesieve.report.quality import is_image
+from bayesieve.errors import UnsupportedModelError
+from bayesieve.report.curve import prunable
+from bayesieve.report.packing import Json, pack, rounded, short
+from bayesieve.report.source import Source
+from bayesieve.select import feature_importance
 
 _MOST_COLUMNS = 200
 _INK = 0.25  # of the full range, from which a pixel counts as drawn
@@ -22,8 +24,8 @@ def describe_inputs(data: DataSet) -> Json:
 
     Example:
         >>> from bayesieve.data import load_data
-        >>> found = describe_inputs(load_data("digits"))
-        >>> found["kind"], found["drawable"], found["box"]
+        >>> inputs = describe_inputs(load_data("digits"))
+        >>> inputs["kind"], inputs["drawable"], inputs["box"]
         ('image', True, 8)
     """
     if is_image(data):
@@ -65,8 +67,8 @@ def _columns(data: DataSet) -> list[Json]:
     if data.preprocessing.get("kind") == "table":
         recipes: list[dict[str, Any]] = data.preprocessing["columns"]
     else:
-        own = ((name, {"kind": "numeric", "mean": 0.0, "std": 1.0}) for name in feature_names(data))
-        recipes = [{"name": name, **rest} for name, rest in own]
+        plain = {"kind": "numeric", "mean": 0.0, "std": 1.0}
+        recipes = [{"name": name, **plain} for name in feature_names(data)]
     rows, place = [], 0
     for recipe in recipes:
         row: Json = {"name": recipe["name"], "kind": recipe["kind"], "at": place}
@@ -88,7 +90,168 @@ def _columns(data: DataSet) -> list[Json]:
 
 
 def _range(values: Tensor, mean: float, std: float) -> Json:
-    own = values.cpu() * std + mean
-    low, start, high = rounded(torch.stack([own.amin(), own.median(), own.amax()]), 6)
-    whole = bool((own - own.round()).abs().max() < 1e-4 * max(1.0, abs(high)))
+    numbers = values.cpu() * std + mean
+    low, start, high = rounded(torch.stack([numbers.amin(), numbers.median(), numbers.amax()]), 6)
+    whole = bool((numbers - numbers.round()).abs().max() < 1e-4 * max(1.0, abs(high)))
     return {"mean": mean, "std": std, "low": low, "high": high, "start": start, "whole": whole}
+
+
+_EXAMPLES = 256
+_MOST_UNITS = 24
+
+
+def importance(source: Source) -> Tensor:
+    """Mean absolute slope of the answer along each input, over test examples, shape (C, ...).
+
+    The answer is the log-probability of the predicted class, or the predicted mean; row c holds
+    the mean over examples predicted as class c, zeros if there are none. A regression has one row.
+    """
+    posterior = source.posterior
+    module = posterior.to_module()
+    module.requires_grad_(False)
+    x = source.data.test.x[:_EXAMPLES].to(posterior.network.device).clone().requires_grad_()
+    output = module(x).reshape(len(x), -1)
+    if source.data.task == "regression":
+        chosen, answer = torch.zeros(len(x), dtype=torch.long), output[:, 0]
+    elif output.shape[1] == 1:
+        chosen = (output[:, 0] > 0).long().cpu()
+        answer = -torch.nn.functional.softplus(-output[:, 0].abs())
+    else:
+        chosen = output.argmax(1).cpu()
+        answer = torch.log_softmax(output, 1).amax(1)
+    (slope,) = torch.autograd.grad(answer.sum(), x)
+    slope = slope.abs().cpu()
+    n_rows = 1 if source.data.classes is None else len(source.data.classes)
+    rows = slope.new_zeros(n_rows, *slope.shape[1:]).index_add_(0, chosen, slope)
+    counts = torch.bincount(chosen, minlength=n_rows).clamp(min=1)
+    return rows / counts.reshape(-1, *[1] * (slope.dim() - 1))
+
+
+def needed(source: Source) -> Tensor | None:
+    """Importance φ of each input from the inclusion probabilities on its paths, (n_features,).
+
+    None where the posterior has none, or the layers are not Linear ones that follow one another.
+    """
+    posterior = source.posterior
+    if posterior.inclusion is None:
+        return None
+    try:
+        return feature_importance(posterior, source="inclusion").phi.cpu()
+    except UnsupportedModelError:
+        return None
+
+
+def attention_maps(source: Source, slopes: Tensor) -> Json | None:
+    """Where in a picture the network looks: φ, then slopes over all examples and by class."""
+    if not is_image(source.data):
+        return None
+    maps = torch.cat([slopes.mean(0, keepdim=True), slopes]).mean(1)
+    names = ["all classes", *(source.data.classes or ())]
+    phi = needed(source)
+    if phi is not None:
+        picture = phi.view(source.data.input_shape).mean(0, keepdim=True).to(maps.dtype)
+        maps, names = torch.cat([picture, maps]), ["inclusion φ", *names]
+    top = maps.flatten(1).amax(1).clamp(min=1e-30)
+    scaled = (maps / top[:, None, None] * 255).round()
+    return {"names": names, "maps": pack(scaled, "u1"), "top": rounded(top, 4)}
+
+
+def first_layer(source: Source) -> Json | None:
+    """Weights of the strongest units of the first layer as small pictures, int16 of their top."""
+    posterior, data = source.posterior, source.data
+    places = prunable(posterior)
+    if not places:
+        return None
+    name, place = places[0]
+    shape = dict(zip(posterior.layout.names, posterior.layout.shapes, strict=True))[name]
+    weight = posterior.mean[place].view(shape).cpu()
+    if len(shape) == 4:
+        frames = weight.mean(1)
+    elif is_image(data) and shape[1] == math.prod(data.input_shape):
+        frames = weight.view(shape[0], *data.input_shape).mean(1)
+    else:
+        return None
+    size = frames.flatten(1).abs().sum(1)
+    best = size.argsort(descending=True, stable=True)[:_MOST_UNITS]
+    best = best[size[best] > 0]
+    if not len(best):
+        return None
+    top = float(frames[best].abs().max())
+    values = (frames[best] / top * 32767).round()
+    alive = int((size > 0).sum())
+    return {"name": name, "units": best.tolist(), "alive": alive, "n_units": int(shape[0]),
+            "top": short(top, 4), "weights": pack(values, "i2")}  # fmt: skip
+
+
+def reads(source: Source) -> Tensor:
+    """How many kept first-layer weights read each input, shape (n_features,); -1 unknown."""
+    posterior = source.posterior
+    n = math.prod(source.data.input_shape)
+    places = prunable(posterior)
+    if not places:
+        return torch.full((n,), -1)
+    name, place = places[0]
+    shape = dict(zip(posterior.layout.names, posterior.layout.shapes, strict=True))[name]
+    if len(shape) != 2 or shape[1] != n:
+        return torch.full((n,), -1)
+    return (posterior.mean[place].view(shape) != 0).sum(0).cpu()
+
+
+def feature_ranking(source: Source, slopes: Tensor) -> list[Json] | None:
+    """Columns of a table by mean absolute slope, the steepest first; None for other inputs."""
+    data = source.data
+    if len(data.input_shape) != 1:
+        return None
+    strength = slopes.mean(0).flatten()
+    names = feature_names(data)
+    counts, phi = reads(source), needed(source)
+    order = strength.argsort(descending=True, stable=True).tolist()
+    return [
+        {
+            "name": names[i],
+            "slope": short(float(strength[i]), 5),
+            "reads": int(counts[i]),
+            "phi": None if phi is None else short(float(phi[i]), 4),
+        }
+        for i in order
+    ]
+
+
+def feature_names(data: DataSet) -> tuple[str, ...]:
+    """Names of the flattened inputs.
+
+    Example:
+        >>> from bayesieve.data import load_data
+        >>> feature_names(load_data("digits"))[:2]
+        ('x1', 'x2')
+    """
+    if data.feature_names is not None:
+        return data.feature_names
+    return tuple(f"x{i + 1}" for i in range(math.prod(data.input_shape)))
+
+
+def shown(x: Tensor, data: DataSet) -> Any:
+    """Inputs, (n, ...): pixels 0 to 255, (n, C, H, W), or columns as the network reads them.
+
+    Example:
+        >>> from bayesieve.data import load_data
+        >>> data = load_data("digits")
+        >>> shown(data.test.x[:2], data)["shape"]
+        [2, 1, 8, 8]
+    """
+    if is_image(data):
+        pixels = PixelScale.of(data.preprocessing).pixels(x.cpu().float())
+        return pack((pixels * 255).round().clamp(0, 255), "u1")
+    return rounded(x.cpu().flatten(1), 5)
+
+
+def is_image(data: DataSet) -> bool:
+    """Whether inputs are pictures of one or three channels that can be shown.
+
+    Example:
+        >>> from bayesieve.data import load_data
+        >>> is_image(load_data("digits"))
+        True
+    """
+    shape = data.input_shape
+    return data.preprocessing.get("kind") == "image" and len(shape) == 3 and shape[0] in (1, 3)

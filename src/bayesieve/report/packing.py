@@ -34,10 +34,10 @@ def pack(values: Tensor | NDArray[Any], kind: Kind) -> Packed:
         'AQACAAMABAAFAAYA'
     """
     array = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
-    own = np.ascontiguousarray(array.astype(f"<{kind}"))
-    if kind != "f4" and not np.array_equal(own, array):
+    whole = np.ascontiguousarray(array.astype(f"<{kind}"))
+    if kind != "f4" and not np.array_equal(whole, array):
         raise ValueError(f"report: numbers do not fit the type {kind}.")
-    data = base64.b64encode(own.tobytes()).decode()
+    data = base64.b64encode(whole.tobytes()).decode()
     return {"type": kind, "shape": list(array.shape), "data": data}
 
 

@@ -8,11 +8,18 @@ import base64
 import hashlib
 import html
 import json
+from collections.abc import Mapping, Sequence
 from importlib import resources
+from pathlib import Path
+from typing import Any
 
+from bayesieve.core.posterior import Model, has_spread
+from bayesieve.data import DataSet
 from bayesieve.deliver.card import headline_rows
+from bayesieve.files import write_atomically
+from bayesieve.report.collect import collect
 from bayesieve.report.packing import Json
-from bayesieve.report.source import MAX_BYTES
+from bayesieve.report.source import MAX_BYTES, Limits, Source
 
 _SCRIPTS = (
     "numbers.js", "forward.js", "svg.js", "charts.js", "sieve.js", "pictures.js", "examples.js",
@@ -63,17 +70,17 @@ def asset(name: str) -> str:
 
 def script_text() -> str:
     """All of the page's JavaScript, in one scope of its own."""
-    parts = [asset(name) for name in _SCRIPTS]
-    return '(function () {\n"use strict";\n' + "\n".join(parts) + "\n})();\n"
+    scripts = [asset(name) for name in _SCRIPTS]
+    return '(function () {\n"use strict";\n' + "\n".join(scripts) + "\n})();\n"
 
 
-def _fill(template: str, parts: dict[str, str]) -> str:
+def _fill(template: str, texts: dict[str, str]) -> str:
     """Replace {{name}} marks in one pass, so that no part is searched for marks."""
     pieces = template.split("{{")
     text = pieces[0]
     for piece in pieces[1:]:
         name, _, rest = piece.partition("}}")
-        text += parts[name] + rest
+        text += texts[name] + rest
     return text
 
 
@@ -83,7 +90,7 @@ def _digest(text: str) -> str:
 
 def _static(data: Json) -> str:
     """Headline tables for readers without JavaScript."""
-    parts = []
+    tables = []
     for run in data["runs"]:
         header, *rows = headline_rows(run)
         cells = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in header)
@@ -92,5 +99,63 @@ def _static(data: Json) -> str:
             cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in rest)
             lines.append(f'<tr><th scope="row">{html.escape(first)}</th>{cells}</tr>')
         name = html.escape(f"{run['name']}: {run['title']}")
-        parts.append(f"<h2>{name}</h2><table>{''.join(lines)}</table>")
-    return "\n".join(parts)
+        tables.append(f"<h2>{name}</h2><table>{''.join(lines)}</table>")
+    return "\n".join(tables)
+
+
+def write_report(
+    model: Model,
+    data: DataSet,
+    path: Path | str,
+    *,
+    name: str = "model",
+    before: Model | None = None,
+    history: Sequence[Mapping[str, Any]] = (),
+    limits: Limits | None = None,
+) -> Path:
+    """Write the page of a model that is in memory: one HTML file that needs nothing else.
+
+    Args:
+        model: a posterior or a sparse model.
+        data: what it was trained and tested on; the page tests it on `data.test`. Own tensors
+            become one by `DataSet(name, Examples(x, y), Examples(x_test, y_test), task, classes)`.
+        path: of the page; its folder must exist.
+        name: of the model, in the page.
+        before: a model to compare with, such as the one that was pruned.
+        history: one row of numbers per epoch, such as `Fit.history`.
+        limits: how much goes into the page.
+
+    Returns:
+        The path.
+
+    Example:
+        >>> import tempfile
+        >>> import bayesieve as bs
+        >>> from torch import nn
+        >>> data = bs.load_data("digits")
+        >>> net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+        >>> problem = bs.Problem(net, bs.likelihoods.Categorical(), data.train)
+        >>> run = bs.fit(problem, bs.MAP(), epochs=1)
+        >>> path = Path(tempfile.mkdtemp()) / "report.html"
+        >>> write_report(run.posterior, data, path, limits=Limits(points=2)).name
+        'report.html'
+    """
+    if not isinstance(data, DataSet):
+        raise TypeError(
+            f"write_report: data must be a DataSet, got {type(data).__name__}. Make one of tensors "
+            'by bayesieve.data.DataSet("mine", Examples(x, y), Examples(x_test, y_test), '
+            '"classification", ("no", "yes")), or "regression" without classes.'
+        )
+    source = Source(
+        name,
+        f"{name} on {data.name}",
+        model,
+        data,
+        before=before,
+        before_name="before",
+        score="snr" if has_spread(model) else "magnitude",
+        history=history,
+    )
+    target = Path(path)
+    write_atomically(target, page(collect([source], limits=limits)))
+    return target

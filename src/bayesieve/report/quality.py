@@ -1,7 +1,5 @@
 """How good a run is and on which examples: headline, calibration, refusal, examples."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -11,8 +9,8 @@ from bayesieve.assess.predict import ClassPrediction, RealPrediction
 from bayesieve.core.likelihoods import RealLikelihood
 from bayesieve.core.posterior import Samples, has_spread, posterior_of
 from bayesieve.data import DataSet
-from bayesieve.data.preprocessing import PixelScale
-from bayesieve.report.packing import Json, pack, rounded, short
+from bayesieve.report.inputs import shown
+from bayesieve.report.packing import Json, rounded, short
 from bayesieve.report.source import Limits, Source
 
 _MOST_POINTS = 200  # of a risk-coverage curve
@@ -23,20 +21,20 @@ _LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 def evaluations(source: Source, limits: Limits) -> dict[str, Evaluation]:
     """The test split under each way to predict: "before", "after", "sampled" where they exist."""
     test = source.data.test
-    found = {}
+    results = {}
     if source.before is not None:
-        found["before"] = evaluate(source.before, test)
-    found["after"] = evaluate(source.model, test)
+        results["before"] = evaluate(source.before, test)
+    results["after"] = evaluate(source.model, test)
     if has_spread(source.averaged):
         n = n_draws(source, limits)
-        found["sampled"] = evaluate(source.averaged, test, n_samples=n)
-    return found
+        results["sampled"] = evaluate(source.averaged, test, n_samples=n)
+    return results
 
 
 def n_draws(source: Source, limits: Limits) -> int:
     """How many draws predictions are averaged over: all that a sampler kept, or the limit."""
-    own = posterior_of(source.averaged)
-    return len(own.draws) if isinstance(own, Samples) else limits.draws
+    posterior = posterior_of(source.averaged)
+    return len(posterior.draws) if isinstance(posterior, Samples) else limits.draws
 
 
 def numbers(evaluation: Evaluation) -> Json:
@@ -45,11 +43,11 @@ def numbers(evaluation: Evaluation) -> Json:
     return {k: short(v) if isinstance(v, float) else v for k, v in rows}
 
 
-def calibration(found: dict[str, Evaluation], data: DataSet) -> Json:
+def calibration(results: dict[str, Evaluation], data: DataSet) -> Json:
     """Reliability, or coverage of intervals, and risk against coverage, by way to predict."""
     rows: Json = {}
-    for name, own in found.items():
-        prediction = own.prediction
+    for name, evaluation in results.items():
+        prediction = evaluation.prediction
         if isinstance(prediction, ClassPrediction):
             rows[name] = _of_classes(prediction, _labels(data.test.y))
         else:
@@ -78,7 +76,7 @@ def _of_numbers(prediction: RealPrediction, data: DataSet) -> Json:
     mean, std = prediction.mean.cpu(), prediction.std.cpu()
     targets = data.test.y.reshape(mean.shape)
     likelihood = prediction.likelihood
-    found = [interval_coverage(mean, std, targets, level, likelihood) for level in _LEVELS]
+    coverages = [interval_coverage(mean, std, targets, level, likelihood) for level in _LEVELS]
     gap = (mean - targets).abs().mean(-1) * float(data.test.target_std.double().mean())
     coverage, risk = risk_coverage(std.mean(-1), gap)
     some = _spread_out(len(coverage), _MOST_POINTS)
@@ -86,7 +84,7 @@ def _of_numbers(prediction: RealPrediction, data: DataSet) -> Json:
     unit = data.test.in_target_unit
     spread = std[:, 0] * data.test.target_std.reshape(-1)[0]
     return {
-        "intervals": {"level": list(_LEVELS), "coverage": rounded(torch.tensor(found), 5)},
+        "intervals": {"level": list(_LEVELS), "coverage": rounded(torch.tensor(coverages), 5)},
         "risk_coverage": {"coverage": rounded(coverage[some], 5), "risk": rounded(risk[some], 5)},
         "fit": {
             "target": rounded(unit(targets)[dots, 0], 5),
@@ -130,12 +128,12 @@ def _of_labels(prediction: ClassPrediction, data: DataSet, n: int) -> Json:
     order = prediction.entropy.cpu().argsort(stable=True)
     wrong = order[(prediction.label.cpu() != labels)[order]]  # the most confident first
     chosen = {"most": order[:n], "least": order.flip(0)[:n], "wrong": wrong[:n]}
-    parts = {"probs": prediction.probs, "entropy": prediction.entropy,
+    columns = {"probs": prediction.probs, "entropy": prediction.entropy,
              "epistemic": prediction.epistemic}  # fmt: skip
     rows: Json = {"n_wrong": len(wrong)}
     for name, index in chosen.items():
         rows[name] = {"index": index.tolist(), "label": labels[index].tolist()}
-        rows[name] |= {key: rounded(own.cpu()[index], 4) for key, own in parts.items()}
+        rows[name] |= {key: rounded(values.cpu()[index], 4) for key, values in columns.items()}
         rows[name]["inputs"] = shown(data.test.x[index], data)
     return rows
 
@@ -143,52 +141,25 @@ def _of_labels(prediction: ClassPrediction, data: DataSet, n: int) -> Json:
 def _of_targets(prediction: RealPrediction, data: DataSet, n: int) -> Json:
     """The first target's mean and standard deviations, in its own unit."""
     scale, shift = (
-        own.double().reshape(-1)[0] for own in (data.test.target_std, data.test.target_mean)
+        unit.double().reshape(-1)[0] for unit in (data.test.target_std, data.test.target_mean)
     )
     mean, std, doubt = (
-        own.cpu().double()[:, 0]
-        for own in (prediction.mean, prediction.std, prediction.epistemic_std)
+        values.cpu().double()[:, 0]
+        for values in (prediction.mean, prediction.std, prediction.epistemic_std)
     )
     target = data.test.y.reshape(len(mean), -1)[:, 0].cpu().double()
     surprise = ((target - mean) / std).abs()
     order = std.argsort(stable=True)
     worst = surprise.argsort(descending=True, stable=True)
     chosen = {"most": order[:n], "least": order.flip(0)[:n], "wrong": worst[:n]}
-    parts = {"target": target * scale + shift, "mean": mean * scale + shift, "std": std * scale,
+    columns = {"target": target * scale + shift, "mean": mean * scale + shift, "std": std * scale,
              "epistemic": doubt * scale, "surprise": surprise}  # fmt: skip
     rows: Json = {}
     for name, index in chosen.items():
         rows[name] = {"index": index.tolist()}
-        rows[name] |= {key: rounded(own[index], 5) for key, own in parts.items()}
+        rows[name] |= {key: rounded(values[index], 5) for key, values in columns.items()}
         rows[name]["inputs"] = shown(data.test.x[index], data)
     return rows
-
-
-def shown(x: Tensor, data: DataSet) -> Any:
-    """Inputs, (n, ...): pixels 0 to 255, (n, C, H, W), or columns as the network reads them.
-
-    Example:
-        >>> from bayesieve.data import load_data
-        >>> data = load_data("digits")
-        >>> shown(data.test.x[:2], data)["shape"]
-        [2, 1, 8, 8]
-    """
-    if is_image(data):
-        pixels = PixelScale.of(data.preprocessing).pixels(x.cpu().float())
-        return pack((pixels * 255).round().clamp(0, 255), "u1")
-    return rounded(x.cpu().flatten(1), 5)
-
-
-def is_image(data: DataSet) -> bool:
-    """Whether inputs are pictures of one or three channels that can be shown.
-
-    Example:
-        >>> from bayesieve.data import load_data
-        >>> is_image(load_data("digits"))
-        True
-    """
-    shape = data.input_shape
-    return data.preprocessing.get("kind") == "image" and len(shape) == 3 and shape[0] in (1, 3)
 
 
 def _labels(targets: Tensor) -> Tensor:

@@ -110,8 +110,8 @@ class Limits:
         taken = _FRAME + _REST * len(kept) + 4 * (seen + stored) // 3  # base64
         room = max(self.draw_bytes // 3, min(self.draw_bytes, 3 * (MAX_BYTES - taken) // 4))
         draws, _ = _divided(room, [MOST_DRAWS * DRAWN_BYTES * n for n in kept])
-        parts = zip(shown, models, draws, strict=True)
-        return [replace(self, shown_weights=a, model_bytes=b, draw_bytes=c) for a, b, c in parts]
+        rooms = zip(shown, models, draws, strict=True)
+        return [replace(self, shown_weights=a, model_bytes=b, draw_bytes=c) for a, b, c in rooms]
 
 
 def _divided(room: int, needs: Sequence[int]) -> tuple[list[int], int]:
@@ -127,4 +127,4 @@ def _divided(room: int, needs: Sequence[int]) -> tuple[list[int], int]:
     for rank, i in enumerate(sorted(range(len(needs)), key=lambda i: needs[i])):
         taken[i] = min(needs[i], (room - sum(taken)) // (len(needs) - rank))
     # Needs are estimates: a layer that is used twice is stored twice.
-    return [max(own, room // len(needs)) for own in taken], sum(taken)
+    return [max(n, room // len(needs)) for n in taken], sum(taken)

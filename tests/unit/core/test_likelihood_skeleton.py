@@ -17,7 +17,7 @@ from bayesieve.data import DataSet, Examples
 from bayesieve.deliver.bundle import read_bundle
 from bayesieve.deliver.onnx_running import read_onnx
 from bayesieve.deliver.serving import bundle_columns, onnx_columns, predict_bundle
-from bayesieve.report.writing import write_report
+from bayesieve.report.page import write_report
 
 ROOT = Path(__file__).parents[3]
 

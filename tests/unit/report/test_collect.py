@@ -16,8 +16,7 @@ from bayesieve.core.posterior import Samples
 from bayesieve.nets import mlp
 from bayesieve.report.collect import chains, collect, history_columns
 from bayesieve.report.curve import _without_zeros
-from bayesieve.report.inputs import describe_inputs
-from bayesieve.report.looks import importance
+from bayesieve.report.inputs import describe_inputs, importance
 from bayesieve.report.packing import unpack
 from bayesieve.report.source import (
     DRAWN_BYTES,

@@ -19,9 +19,8 @@ from bayesieve.data import DataSet, Examples
 from bayesieve.errors import VerificationError
 from bayesieve.nets import lenet5, mlp
 from bayesieve.report import embed as embedding
-from bayesieve.report.embed import embed
+from bayesieve.report.embed import embed, run_embedded
 from bayesieve.report.source import Limits, Source
-from bayesieve.report.stored import run_embedded
 from reports import node, untrained
 
 FORWARD = """

@@ -16,8 +16,7 @@ from bayesieve.assess.metrics import ReliabilityBins
 from bayesieve.deliver.card import headline_rows, report_card
 from bayesieve.report import page as pages
 from bayesieve.report.collect import collect
-from bayesieve.report.page import asset, page, script_text
-from bayesieve.report.writing import write_report
+from bayesieve.report.page import asset, page, script_text, write_report
 from reports import QUICK, digits_source, node
 
 HOSTILE = "</script><img src=x onerror=alert(1)><!--"

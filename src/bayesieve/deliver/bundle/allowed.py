@@ -96,11 +96,11 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 @cache
 def modules() -> dict[str, type[nn.Module]]:
     """Layers by name: those of torch.nn, and the small ones that compaction brings."""
-    return {**{name: getattr(nn, name) for name in _MODULES.split()}, **own_modules()}
+    return {**{name: getattr(nn, name) for name in _MODULES.split()}, **modules_of_ours()}
 
 
 @cache
-def own_modules() -> dict[str, type[nn.Module]]:
+def modules_of_ours() -> dict[str, type[nn.Module]]:
     """Layers of ours that a compacted network may hold; plain torch inside."""
     from bayesieve.sieve.compaction.attention import HeadAttention
 
@@ -109,12 +109,12 @@ def own_modules() -> dict[str, type[nn.Module]]:
 
 def arguments_of(kind: type[nn.Module]) -> dict[str, inspect.Parameter]:
     """The constructor's arguments that describe a layer, by name."""
-    found = inspect.signature(kind.__init__).parameters
+    parameters = inspect.signature(kind.__init__).parameters
     plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     skipped = ("self", "device", "dtype", "min_value", "max_value")
     return {
         name: parameter
-        for name, parameter in found.items()
+        for name, parameter in parameters.items()
         if parameter.kind in plain and name not in skipped and not name.startswith("_")
     }
 

@@ -90,13 +90,13 @@ def architecture_source(graph: Mapping[str, Any]) -> str:
     """
     names = _attributes(graph)
     lines = [_HEAD]
-    own = {kind for _, kind, _ in graph["modules"]} & set(allowed.own_modules())
-    lines += [f"\n{inspect.getsource(allowed.own_modules()[kind])}" for kind in sorted(own)]
+    ours = {kind for _, kind, _ in graph["modules"]} & set(allowed.modules_of_ours())
+    lines += [f"\n{inspect.getsource(allowed.modules_of_ours()[kind])}" for kind in sorted(ours)]
     lines += ["\nclass Model(nn.Module):", "    def __init__(self):", "        super().__init__()"]
     for path, kind, arguments in graph["modules"]:
-        given = ", ".join(f"{key}={_constant(value)}" for key, value in arguments.items())
-        home = "" if kind in own else "nn."
-        lines.append(f"        self.{names[path]} = {home}{kind}({given})")
+        arguments_text = ", ".join(f"{key}={_constant(value)}" for key, value in arguments.items())
+        home = "" if kind in ours else "nn."
+        lines.append(f"        self.{names[path]} = {home}{kind}({arguments_text})")
     for path, kind, shape, dtype in graph["tensors"]:
         empty = f"torch.empty({shape}, dtype=torch.{dtype})"
         if kind == "parameter":
@@ -127,7 +127,7 @@ def _forward(graph: Mapping[str, Any], names: Mapping[str, str]) -> list[str]:
     for name, op, target, arguments, keywords in graph["nodes"]:
         values = [_expression(value) for value in arguments]
         named = [f"{key}={_expression(value)}" for key, value in keywords.items()]
-        given = ", ".join([*values, *named])
+        inside = ", ".join([*values, *named])
         if op == "input":
             lines.append(f"    def forward(self, {name}):")
             continue
@@ -135,7 +135,7 @@ def _forward(graph: Mapping[str, Any], names: Mapping[str, str]) -> list[str]:
             lines.append(f"        return {values[0]}")
             continue
         if op == "layer":
-            call = f"self.{names[target]}({given})"
+            call = f"self.{names[target]}({inside})"
         elif op == "tensor":
             call = f"self.{_tensor(target, names)}"
         elif op == "method":
@@ -146,7 +146,7 @@ def _forward(graph: Mapping[str, Any], names: Mapping[str, str]) -> list[str]:
             left, right = (f"({v})" if v.startswith("-") else v for v in values)
             call = f"{left} {allowed.INFIX[target]} {right}"
         else:
-            call = f"{target}({given})"
+            call = f"{target}({inside})"
         lines.append(f"        {name} = {call}")
     return lines
 
@@ -160,17 +160,17 @@ def _tensor(path: str, names: Mapping[str, str]) -> str:
 
 def _expression(value: Any) -> str:
     if isinstance(value, list):
-        return f"[{', '.join(_expression(part) for part in value)}]"
+        return f"[{', '.join(_expression(item) for item in value)}]"
     if not isinstance(value, dict):
         return repr(value)
     ((kind, inner),) = value.items()
     if kind == "node":
         return str(inner)
     if kind == "tuple":
-        inside = ", ".join(_expression(part) for part in inner)
+        inside = ", ".join(_expression(item) for item in inner)
         return f"({inside},)" if len(inner) == 1 else f"({inside})"
     if kind == "slice":
-        return f"slice({', '.join(_expression(part) for part in inner)})"
+        return f"slice({', '.join(_expression(item) for item in inner)})"
     if kind == "dtype":
         return f"torch.{inner}"
     return "..." if kind == "ellipsis" else f'float("{inner}")'

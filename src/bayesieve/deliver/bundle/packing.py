@@ -38,8 +38,8 @@ def pack(name: str, tensor: Tensor) -> tuple[dict[str, Tensor], dict[str, Any] |
     Example:
         >>> x = torch.zeros(10, 100)
         >>> x[2, 50] = 7.0
-        >>> parts, how = pack("w", x)
-        >>> how, parts["w#gaps"].tolist(), parts["w#values"].tolist()
+        >>> tensors, how = pack("w", x)
+        >>> how, tensors["w#gaps"].tolist(), tensors["w#values"].tolist()
         ({'as': 'gaps', 'shape': [10, 100]}, [250, 255, 255], [7.0])
     """
     tensor = tensor.detach().cpu().contiguous()
@@ -57,10 +57,10 @@ def pack(name: str, tensor: Tensor) -> tuple[dict[str, Tensor], dict[str, Any] |
         return {name: tensor.clone()}, None
     how: dict[str, Any] = {"as": "gaps" if n_codes <= n_bits else "bits", "shape": [n]}
     codes = _gap_codes(places, n) if how["as"] == "gaps" else _bits(places, n)
-    parts = {f"{name}#{how['as']}": torch.from_numpy(codes)}
+    tensors = {f"{name}#{how['as']}": torch.from_numpy(codes)}
     if has_values:
-        parts[name + VALUES] = flat[torch.from_numpy(places)].clone()
-    return parts, how | ({"index": True} if is_index else {"shape": list(tensor.shape)})
+        tensors[name + VALUES] = flat[torch.from_numpy(places)].clone()
+    return tensors, how | ({"index": True} if is_index else {"shape": list(tensor.shape)})
 
 
 def unpack(name: str, tensors: Mapping[str, Tensor], how: Mapping[str, Any] | None) -> Tensor:

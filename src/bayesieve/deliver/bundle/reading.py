@@ -58,13 +58,13 @@ class Bundle:
     @cached_property
     def likelihood(self) -> Likelihood:
         """How outputs become densities, at the noise level of the point model."""
-        found = likelihood_from_json(self.config.get("likelihood"), self.classes)
-        if found is None:
+        likelihood = likelihood_from_json(self.config.get("likelihood"), self.classes)
+        if likelihood is None:
             raise ValueError(
                 f"load: {self.path} does not say what its outputs mean. Save it again with "
                 "likelihood=, sparse= or classes=."
             )
-        return found
+        return likelihood
 
     @cached_property
     def keep(self) -> Tensor | None:
@@ -147,11 +147,11 @@ def check_config(path: Path, config: Mapping[str, Any]) -> None:
             f"load: {path} has format version {config.get('format_version')!r}, this version "
             f"reads {VERSION}. Update bayesieve."
         )
-    given = config.get("input")
-    shape = given.get("shape") if isinstance(given, dict) else None
+    described = config.get("input")
+    shape = described.get("shape") if isinstance(described, dict) else None
     fits = isinstance(shape, list) and 0 < len(shape) <= 8
     fits = fits and all(type(size) is int and 0 < size < 1 << 31 for size in shape or ())
-    if not fits or given.get("dtype") not in _INPUT_DTYPES:  # type: ignore[union-attr]
+    if not fits or described.get("dtype") not in _INPUT_DTYPES:  # type: ignore[union-attr]
         raise damaged(path, "it has no valid input shape and dtype")
     for name in ("packed", "tied", "order", "graph"):
         if not isinstance(config.get(name), dict):
@@ -254,14 +254,14 @@ def check_input(config: Mapping[str, Any], x: Tensor) -> None:
         ValueError: predict: the model takes 4 features, inputs of shape (N, 4), but the data have \
 3: shape (2, 3).
     """
-    expected, found = tuple(config["input"]["shape"]), tuple(x.shape[1:])
-    if expected == found:
+    expected, shape = tuple(config["input"]["shape"]), tuple(x.shape[1:])
+    if expected == shape:
         return
     shown = ", ".join(str(size) for size in expected)
-    n_expected, n_found = (torch.Size(shape).numel() for shape in (expected, found))
+    n_expected, n_shape = (torch.Size(shape).numel() for shape in (expected, shape))
     raise ValueError(
         f"predict: the model takes {n_expected} features, inputs of shape (N, {shown}), but the "
-        f"data have {n_found}: shape {tuple(x.shape)}."
+        f"data have {n_shape}: shape {tuple(x.shape)}."
     )
 
 

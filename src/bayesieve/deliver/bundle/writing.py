@@ -117,7 +117,7 @@ def save_bundle(
         check_classes(classes, outputs, None)
     except ValueError as error:
         raise ValueError(f"save: {error}.") from error
-    parts, packed = _pack_all(weights)
+    tensors, packed = _pack_all(weights)
     whole = posterior if posterior is not None else (None if sparse is None else sparse.posterior)
     values: dict[str, Any] = {
         "format": FORMAT,
@@ -136,7 +136,7 @@ def save_bundle(
         "order": {n: order for n, value in weights.items() if (order := _axis_order(value))},
         "graph": graph,
     }
-    files = {"model.safetensors": tensors_to_bytes(parts, {"format": "pt"})}
+    files = {"model.safetensors": tensors_to_bytes(tensors, {"format": "pt"})}
     if sparse is not None:
         files[stored.MASKS], values["masks"] = stored.pack_keep(sparse)
     if posterior is not None:
@@ -173,8 +173,8 @@ def stored_bytes(module: nn.Module) -> int:
         >>> stored_bytes(nn.Linear(3, 2))
         32
     """
-    parts, _ = _pack_all(_stored_tensors(trace(module).cpu())[0])
-    return sum(part.numel() * part.element_size() for part in parts.values())
+    tensors, _ = _pack_all(_stored_tensors(trace(module).cpu())[0])
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
 
 def _check_same(module: fx.GraphModule, folder: Path) -> None:
@@ -182,8 +182,8 @@ def _check_same(module: fx.GraphModule, folder: Path) -> None:
         read = read_bundle(folder)
     except ValueError as error:
         raise ValueError(f"save: {_reason(error)}") from error
-    own, found = _stored_tensors(module)[0], _stored_tensors(read.module)[0]
-    if own.keys() != found.keys() or not all(_same_bits(own[n], found[n]) for n in own):
+    written, again = _stored_tensors(module)[0], _stored_tensors(read.module)[0]
+    if written.keys() != again.keys() or not all(_same_bits(written[n], again[n]) for n in written):
         raise VerificationError("save: the bundle does not read back as what was written.")
     if graph_to_json(module) != graph_to_json(read.module):
         raise VerificationError("save: the graph does not read back as what was written.")
@@ -220,23 +220,23 @@ def _write_folder(
         check: raises if what it reads there is not what it should be.
         force: replace what lies there.
     """
-    part = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}.part")
+    hidden = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}.part")
     old = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}.old")
     try:
-        part.mkdir()
+        hidden.mkdir()
         for name, data in files.items():
-            write_atomically(part / name, data)
-        check(part)
+            write_atomically(hidden / name, data)
+        check(hidden)
         if force and folder.is_dir():
             folder.rename(old)
         try:
-            part.rename(folder)
+            hidden.rename(folder)
         except OSError:
             if old.is_dir():
                 old.rename(folder)
             raise
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(hidden, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
 
 
@@ -288,14 +288,14 @@ def _axis_order(tensor: Tensor) -> list[int] | None:
 
 def _pack_all(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """What to store, and how each packed tensor is packed."""
-    parts: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     packed: dict[str, Any] = {}
     for name, value in weights.items():
-        own, how = pack(name, value)
-        parts |= own
+        stored, how = pack(name, value)
+        tensors |= stored
         if how is not None:
             packed[name] = how
-    return parts, packed
+    return tensors, packed
 
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:
