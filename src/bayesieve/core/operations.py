@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 
 class Kind(StrEnum):
-    """What an operation does to the channels of its input."""
+    """How an operation treats the channels of its input."""
 
     MIXING = "mixing"  # each output channel is a weighted sum of input channels
     POINTWISE = "pointwise"  # entry by entry, wherever channels are

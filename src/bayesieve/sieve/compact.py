@@ -1,9 +1,9 @@
 """A masked network becomes a physically smaller one that computes the same function.
 
-Every channel of every activation is either a known constant or varies with the input, and either
-somebody reads it or nobody does. Constants are folded into the biases of the layers that read
-them, what nobody reads is not computed, and layers shrink to what is left: see
-docs/theory/compaction.md. Nothing is approximated; `verify` checks the result each time.
+Every channel of every activation is a known constant or varies with the input, and some layer
+reads it or none does. Constants are folded into the biases of the layers that read them, channels
+that no layer reads are not computed, and layers shrink to the rest: see docs/theory/compaction.md.
+Nothing is approximated; `verify` checks the result each time.
 """
 
 import math
@@ -45,7 +45,7 @@ class LayerChange:
 
 @dataclass(frozen=True)
 class CompactionReport:
-    """What was removed, what was not and why, and how well the result was verified.
+    """Report of a compaction: what went, what stayed and why, and the difference of outputs.
 
     Args:
         layers: one entry per layer with weights, in the order of the forward pass.
@@ -107,8 +107,8 @@ def compact(sparse: SparseModel | nn.Module, example: Tensor) -> fx.GraphModule:
             sizes may differ later.
 
     Returns:
-        A module in eval mode that takes the same inputs and returns the same outputs. It holds
-        plain torch modules (and `HeadAttention`), trains, copies, pickles and moves like any
+        A module in eval mode that takes the same inputs and returns the same outputs. It is made
+        of plain torch modules (and `HeadAttention`), trains, copies, pickles and moves like any
         other; `compaction` says what was removed and what was not.
 
     Raises:

@@ -48,7 +48,7 @@ __all__ = [
 Rule = Callable[[Posterior, Tensor | None], Tensor]
 
 
-# The rules bear the names users write, so that a rule prints as it was called.
+# Rules have lower-case names, so that a rule prints as it was called.
 @dataclass(frozen=True)
 class keep_zeros:
     """Keep the best weights so that a fraction of ALL parameters is 0.

@@ -41,7 +41,7 @@ _SCORES = ("evidence", "inclusion", "magnitude")
 
 
 def group_scores(posterior: Posterior, groups: GroupSet, score: GroupScore = None) -> Tensor:
-    """How much each group deserves to stay, (n,); what is pruned already counts nothing.
+    """Score of each group, (n,), larger = keep; entries that are pruned already add nothing.
 
     Example:
         >>> from bayesieve.sieve.scores import small_posterior  # incoming, then outgoing weights
@@ -49,12 +49,12 @@ def group_scores(posterior: Posterior, groups: GroupSet, score: GroupScore = Non
         tensor([1.1400, 1.9800, 3.3800])
     """
     values = torch.where(present_entries(posterior), _entry_scores(posterior, score), 0.0)
-    values[posterior.layout.n_bayesian :] = 0  # points have no prior to be judged by
+    values[posterior.layout.n_bayesian :] = 0  # points have no prior to compare with
     return groups.total(values)
 
 
 def _entry_scores(posterior: Posterior, score: GroupScore) -> Tensor:
-    """What each entry adds to its group's score, (d,)."""
+    """Score that each entry adds to its group, (d,)."""
     if score is None:
         normal = isinstance(posterior, Factorised) and posterior.prior is not None
         score = "evidence" if normal else "magnitude"
@@ -75,7 +75,7 @@ def _check_score(who: str, score: GroupScore) -> None:
 # ----------------------------------------------------------------------------------------- rules
 
 
-# The rules bear the names users write, so that a rule prints as it was called.
+# Rules have lower-case names, so that a rule prints as it was called.
 @dataclass(frozen=True)
 class keep_units:
     """Keep the best groups and drop the others whole: what leads in, the bias, what leads out.

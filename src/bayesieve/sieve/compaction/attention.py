@@ -21,7 +21,7 @@ from bayesieve.sieve.compaction.flow import (
 
 
 class HeadAttention(nn.Module):
-    """Scaled dot-product attention over heads that lie side by side on the last axis.
+    """Scaled dot-product attention over heads side by side on the last axis.
 
     `nn.MultiheadAttention` ties the width of a head to the width of the model; once heads or
     single dimensions of a head are gone the two differ. It has no weights of its own: the
@@ -62,7 +62,7 @@ class HeadAttention(nn.Module):
         return x.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
 
     def extra_repr(self) -> str:
-        """What `print` shows between the brackets."""
+        """Text that `print` shows between the brackets."""
         return f"n_heads={self.n_heads}, scale={self.scale:.6g}"
 
 

@@ -60,7 +60,7 @@ class Source:
         return varying(axis, shape[axis] if shape else 1)
 
     def backward(self, node: fx.Node, flow: Flow) -> None:
-        """There is nobody to ask."""
+        """It has no inputs to ask."""
 
     def rewrite(self, node: fx.Node, to: Rewriter) -> Rewritten:
         """Leave it as it is."""
@@ -80,7 +80,7 @@ class Table:
         return Channels(axis, constants_of(tensor, axis))
 
     def backward(self, node: fx.Node, flow: Flow) -> None:
-        """There is nobody to ask."""
+        """It has no inputs to ask."""
 
     def rewrite(self, node: fx.Node, to: Rewriter) -> Rewritten:
         """Slice it."""

@@ -1,7 +1,7 @@
 """Channels of every activation, what is known about them, and the form of a rule.
 
 Every activation is a list of channels along one axis. `Flow` notes for each node which channels
-are constants and which ones somebody still reads. A `Rule` says what one kind of operation does
+are constants and which ones are still read. A `Rule` says what one kind of operation does
 to channels: forwards, backwards, and in the smaller network, which `Rewriter` builds.
 """
 
@@ -124,13 +124,13 @@ class Flow:
         return shape
 
     def values(self, node: fx.Node, axis: int) -> Tensor:
-        """Constants along any axis of a tensor, (n,); all NaN if its channels lie elsewhere."""
+        """Constants along any axis of a tensor, (n,); NaN if its channels are on another."""
         if self.channels[node].axis == axis:
             return self.channels[node].value
         return varying(axis, self.shape(node)[axis]).value
 
     def request(self, node: fx.Node, axis: int, wanted: Tensor) -> None:
-        """Ask for entries, (n,) bool, along an axis; for all channels if they lie elsewhere."""
+        """Ask for entries, (n,) bool, along an axis; for all if channels are on another."""
         if self.channels[node].axis == axis:
             self.need[node] |= wanted
         else:
@@ -194,7 +194,7 @@ class Rewriter:
         return fx.GraphModule(self._module, self._graph, "CompactModule")
 
     def rewritten(self, node: fx.Node) -> fx.Node:
-        """What an original node has become."""
+        """The new node of an original one."""
         return self._new[node]
 
     def held(self, node: fx.Node, axis: int) -> Tensor:
@@ -239,7 +239,7 @@ class Rewriter:
 
 
 class Rule(Protocol):
-    """What one kind of operation does to channels."""
+    """How one kind of operation treats channels."""
 
     def forward(self, node: fx.Node, flow: Flow) -> Channels | str:
         """The channels of the output, or in words why this rule does not apply."""

@@ -1,6 +1,6 @@
 """Several tensors become one: sums, products, concatenation.
 
-A channel of a sum exists in all its terms or in none. It goes if nobody reads it, or if it is
+A channel of a sum exists in all its terms or in none. It goes if no layer reads it, or if it is
 constant in every term. A term whose needed channels are all constant goes as a whole: it adds one
 number per channel.
 """
@@ -28,7 +28,7 @@ class Arithmetic:
             return "has options that are not known"
         axis = _axis(node, flow)
         if axis is None:
-            return "joins tensors whose channels lie on different axes"
+            return "joins tensors whose channels are on different axes"
         a, b = (_aligned(x, axis, node, flow) for x in _summands(node))
         if _is_product(node):
             value = torch.where((a == 0) | (b == 0), 0.0, a * b)
@@ -91,7 +91,7 @@ class Concatenation:
             return "is called in a way that is not known"
         axes = {flow.channels[x].axis for x in pieces}
         if len(axes) > 1:
-            return "joins tensors whose channels lie on different axes"
+            return "joins tensors whose channels are on different axes"
         values = [flow.channels[x].value for x in pieces]
         (axis,) = axes
         if axis == dim:

@@ -1,7 +1,7 @@
 """The rule of every operation, and the two passes that use it: forwards and backwards.
 
 The graph has no cycles, so one pass in each direction reaches the fixed point: constants travel
-forwards through every layer they can, and channels that nobody reads are found backwards.
+forwards through every layer they can, and channels that no layer reads are found backwards.
 """
 
 import torch

@@ -89,8 +89,9 @@ _OUT_OF_PLACE: dict[Any, Any] = {
 def tidy(traced: fx.GraphModule) -> None:
     """Rewrite a graph whose nodes know their shapes (meta "shape"), in place.
 
-    Calls that overwrite their input become calls that do not, and whoever read the input later
-    reads their result. Views that merge the last axes become `torch.flatten`, which names no size.
+    Calls that overwrite their input become calls that do not, and nodes that read the input
+    later read their result. Views that merge the last axes become `torch.flatten`, which names
+    no size.
     """
     _write_elsewhere(traced)
     _flatten_views(traced.graph)

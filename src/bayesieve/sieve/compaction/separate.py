@@ -1,8 +1,8 @@
 """Operations that keep channels apart: one by one, moved, selected, or only their sizes read.
 
 Whether a constant channel stays constant, and at which value, is found by running the operation
-on a tensor that holds the constants. Where each output channel comes from is found by running it
-on a tensor that holds the number of the channel. So activations, pooling, normalisation, flatten,
+on a tensor of the constants. Where each output channel comes from is found by running it on a
+tensor of channel numbers. So activations, pooling, normalisation, flatten,
 permute, averages over positions and indexing need no formula of their own. What must be known is
 that the call still means the same with fewer channels.
 """
@@ -33,7 +33,7 @@ class Separate:
     """One output channel for each input channel, on the same axis.
 
     Args:
-        axis: where the operation itself takes the channels to lie; None if it does not care.
+        axis: the axis of channels for the operation itself; None if it works on any.
     """
 
     def __init__(self, axis: int | None = None) -> None:
@@ -46,7 +46,7 @@ class Separate:
         if others:
             return "reads a second tensor"
         if self.axis not in (None, known.axis):
-            return f"works along axis {self.axis} while channels lie on axis {known.axis}"
+            return f"works along axis {self.axis} while channels are on axis {known.axis}"
         shape = flow.shape(x)
         if len(node.all_input_nodes) > 1:  # a size, which may change with the batch
             return varying(known.axis, len(known))
@@ -129,7 +129,7 @@ class Selected:
         return Channels(flow.channels[x].axis, flow.channels[x].value[index])
 
     def backward(self, node: fx.Node, flow: Flow) -> None:
-        """What is selected and needed."""
+        """The channels that are selected and needed."""
         selection = _selection(node, flow)
         assert selection is not None
         x, index = selection
@@ -192,7 +192,7 @@ def _selection(node: fx.Node, flow: Flow) -> tuple[fx.Node, Tensor] | None:
         return None
     if not isinstance(dim, int) or dim % len(flow.shape(x)) != flow.channels[x].axis:
         return None
-    return x, flow.graph.module.get_buffer(str(index.target))
+    return x, flow.graph.tensor(index)
 
 
 def _origin(node: fx.Node, flow: Flow) -> tuple[int, Tensor] | None:
