@@ -3,7 +3,7 @@
     python docs/make_results_table.py            # rewrite the blocks between the markers
     python docs/make_results_table.py --check    # exit 1 if a block is not what it would write
 
-No number in those tables is typed by hand. Files of `studies.sbnn_mnist` that were scored
+No number in those tables is typed by hand. Records of `studies.sbnn_mnist` that were scored
 on test images give the table of errors (with the error on held-out training images from
 results/held_out/) and the one of seconds, files of `benchmarks/steps.py` the one of step times, and
 files of `studies.bmr_images` that were scored on test images the one beside its paper.
@@ -18,10 +18,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the package `studies`
 
 from bayesieve.runs.comparison.page import page as comparison_page
+from studies.bmr_images import published
 from studies.reproduce import read_findings, results_page
 from studies.reproduce.choosing import headline_table, wants_table
 from studies.reproduce.speed import full_table, short_table
-from studies.sbnn_pages import one_shot_table, vgg_table
+from studies.sbnn_droprate import one_shot_table
+from studies.sbnn_vgg import vgg_table
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -46,73 +48,74 @@ BLOCKS = {
 
 
 def read_results(folder: Path) -> list[dict[str, Any]]:
-    """Every JSON file of a folder that holds one object, in order of name."""
+    """Every JSON file of a folder that is one object, in order of name."""
     files = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
     return [content for content in files if isinstance(content, dict)]
 
 
+def rows_of(results: list[dict[str, Any]], study: str, scored_on: str) -> dict[str, dict[str, Any]]:
+    """Rows of all records of a study scored on "test" or "held-out", by name."""
+    rows: dict[str, dict[str, Any]] = {}
+    for record in results:
+        if record.get("study") == study and record.get("scored_on") == scored_on:
+            for row in record["rows"]:
+                if row["name"] in rows and scored_on == "test":
+                    raise SystemExit(f"results: two files hold {row['name']}; keep one of them.")
+                rows[row["name"]] = {"machine": record["machine"], "data": record["data"], **row}
+    return rows
+
+
 def mnist_table(results: list[dict[str, Any]], held_out: list[dict[str, Any]]) -> str:
     """One row per setting: network, zeros, errors, and the command that makes it again."""
-    chosen_by = {
-        record["name"]: record["error_mean"]
-        for study in held_out
-        if study.get("study") == "sbnn_mnist" and "held-out" in study["scored_on"]
-        for record in study["records"]
-    }
-    studies = [
-        own
-        for own in results
-        if own.get("study") == "sbnn_mnist" and "test images" in own["scored_on"]
-    ]
-    records = {}
-    for study in studies:
-        for record in study["records"]:
-            if record["name"] in records:
-                raise SystemExit(f"results: two files hold {record['name']}; keep one of them.")
-            records[record["name"]] = record
-    if not records:
-        return EMPTY
+    chosen_by = rows_of(held_out, "sbnn_mnist", "held-out")
     rows = sorted(
-        records.values(), key=lambda r: (list(NETS).index(r["setting"]["net"]), r["name"])
+        rows_of(results, "sbnn_mnist", "test").values(),
+        key=lambda row: (list(NETS).index(row["setting"]["net"]), row["name"]),
     )
-    machines = sorted({f"{s['machine']['device']}, torch {s['machine']['torch']}" for s in studies})
+    if not rows:
+        return EMPTY
+    machines = sorted({_machine(row) for row in rows})
     lines = [
         "| network | parameters left | zeros | test error: mean (least to most) | mean of 20 draws "
         "| held-out error | remarks | setting |",
         "|---|---:|---:|---:|---:|---:|---|---|",
-        *(_mnist_row(record, chosen_by.get(record["name"])) for record in rows),
+        *(_mnist_row(row, chosen_by.get(row["name"])) for row in rows),
     ]
-    seeds = sorted({len(record["seeds"]) for record in rows})
-    command = f"python -m studies.sbnn_mnist --seeds {seeds[-1]} --settings SETTING"
+    seeds = max(len(row["each"]) for row in rows)
+    command = f"python -m studies.sbnn_mnist --seeds {seeds} --settings SETTING"
     note = f"Each row: `{command}`, measured on {'; '.join(machines)}."
     return "\n".join([*lines, "", note])
 
 
-def _mnist_row(record: dict[str, Any], held_out: float | None) -> str:
-    setting, first = record["setting"], record["seeds"][0]
+def _machine(row: dict[str, Any]) -> str:
+    return f"{row['machine']['device']}, torch {row['machine']['torch']}"
+
+
+def _mnist_row(row: dict[str, Any], held_out: dict[str, Any] | None) -> str:
+    first, found = row["each"][0], row["metrics"]
+    errors = [one["error"] for one in row["each"]]
     total = round(first["weights"] / (1 - first["zeros"]))
-    spread = f"({100 * record['error_min']:.2f} to {100 * record['error_max']:.2f})"
     cells = (
-        NETS[setting["net"]],
+        NETS[row["setting"]["net"]],
         f"{first['weights']:,} of {total:,}",
-        f"{100 * record['zeros_min']:.2f} %",
-        f"{100 * record['error_mean']:.2f} % {spread}",
-        f"{100 * record['mc_error_mean']:.2f} %",
-        "" if held_out is None else f"{100 * held_out:.2f} %",
-        _remarks(record),
-        f"`{record['name']}`",
+        f"{100 * min(one['zeros'] for one in row['each']):.2f} %",
+        f"{100 * found['error']:.2f} % ({100 * min(errors):.2f} to {100 * max(errors):.2f})",
+        f"{100 * found['mc_error']:.2f} %",
+        "" if held_out is None else f"{100 * held_out['metrics']['error']:.2f} %",
+        _remarks(row),
+        f"`{row['name']}`",
     )
     return f"| {' | '.join(cells)} |"
 
 
-def _remarks(record: dict[str, Any]) -> str:
-    setting = record["setting"]
-    words = [f"{len(record['seeds'])} seeds"]
+def _remarks(row: dict[str, Any]) -> str:
+    setting = row["setting"]
+    words = [f"{len(row['each'])} seeds"]
     if setting["score"] != "snr":
         words.append(f"{setting['score']} score")
     if setting["soft"]:
         words.append("soft mask")
-    if record["self_distillation"]:
+    if setting["teachers"]:
         words.append("**self-distillation**" + (", out of fold" if setting.get("folds") else ""))
     return ", ".join(words)
 
@@ -120,11 +123,11 @@ def _remarks(record: dict[str, Any]) -> str:
 def seconds_table(results: list[dict[str, Any]]) -> str:
     """Seconds of one training run and of a population, where a study was timed."""
     lines = []
-    for own in results:
-        timing = own.get("timing") if own.get("study") == "sbnn_mnist" else None
+    for record in results:
+        timing = record["notes"].get("timing") if record.get("study") == "sbnn_mnist" else None
         if timing:
             cells = (
-                f"{own['machine']['device']}, torch {own['machine']['torch']}",
+                _machine(record),
                 str(timing["epochs"]),
                 f"{timing['first_seconds']:.1f}",
                 f"{timing['one_seconds']:.1f}",
@@ -167,63 +170,59 @@ def steps_table(results: list[dict[str, Any]]) -> str:
 
 def reduction_table(results: list[dict[str, Any]]) -> str:
     """Accuracy / calibration error / likelihood of each row of the model-reduction study."""
-    records: dict[str, dict[str, Any]] = {}
-    for own in results:
-        if own.get("study") == "bmr_images" and own["scored_on"] == "test images":
-            for record in own["records"]:
-                if record["name"] in records:
-                    raise SystemExit(f"results: two files hold {record['name']}; keep one.")
-                records[record["name"]] = record
-    rows = [records[name] for name in sorted(records)]
+    rows = rows_of(results, "bmr_images", "test")
     if not rows:
         return EMPTY
     lines = [
         "| data, network | method, preset | ACC / ECE / NLL | the paper's | pruned | the paper's "
         "| zeros | epochs, seeds | s |",
         "|---|---|---:|---:|---:|---:|---:|---:|---:|",
-        *map(_reduction_row, rows),
+        *(_reduction_row(rows[name]) for name in sorted(rows)),
     ]
-    machines = sorted({f"{r['machine']['device']}, torch {r['machine']['torch']}" for r in rows})
+    machines = sorted({_machine(row) for row in rows.values()})
     return "\n".join([*lines, "", f"Measured on {'; '.join(machines)}."])
 
 
-def _reduction_row(record: dict[str, Any]) -> str:
-    theirs = record["published"]
+def _reduction_row(row: dict[str, Any]) -> str:
+    found, setting = row["metrics"], row["setting"]
+    theirs = published(setting["data"], setting["net"], setting["method"])
+    augmented = "" if setting.get("augment", "None") == "None" else ", augmented"
     cells = (
-        f"{record['data_name']}, {record['net']}",
-        f"{record['method']}, {record['preset']}{_augmented(record)}",
-        "/".join(f"{record[key]:.3f}".removeprefix("0") for key in ("accuracy", "ece", "nll")),
+        f"{row['data']}, {setting['net']}",
+        f"{setting['method']}, {setting['preset']}{augmented}",
+        _scores(found),
         "/".join(theirs[key] for key in ("accuracy", "ece", "nll")),
-        f"{100 * record['pruned']:.1f} %" if record["method"] == "bmr" else "",
+        f"{100 * found['pruned']:.1f} %" if setting["method"] == "bmr" else "",
         theirs.get("pruned", ""),
-        f"{100 * record['zeros']:.1f} %",
-        f"{record['settings']['epochs']}, {len(record['seeds'])}",
-        f"{sum(record['seconds'].values()):.0f}",
+        f"{100 * found['zeros']:.1f} %",
+        f"{setting['epochs']}, {len(row['each'])}",
+        f"{row['seconds']:.0f}",
     )
     return f"| {' | '.join(cells)} |"
 
 
-def _augmented(record: dict[str, Any]) -> str:
-    return "" if record["settings"].get("augment", "None") == "None" else ", augmented"
+def _scores(found: dict[str, float]) -> str:
+    return "/".join(f"{found[key]:.3f}".removeprefix("0") for key in ("accuracy", "ece", "nll"))
 
 
 def trials_table(held_out: list[dict[str, Any]]) -> str:
     """Presets of the model-reduction study as scored on held-out training images."""
-    records = [
-        record for own in held_out if own.get("study") == "bmr_images" for record in own["records"]
-    ]
-    if not records:
+    rows = [{"data": record["data"], **row} for record in held_out
+            if record.get("study") == "bmr_images" for row in record["rows"]]  # fmt: skip
+    if not rows:
         return EMPTY
     lines = [
         "| data, network | preset | ACC / ECE / NLL | zeros | epochs, seeds |",
         "|---|---|---:|---:|---:|",
     ]
-    for record in sorted(records, key=lambda own: own["name"]):
-        scores = (f"{record[key]:.3f}".removeprefix("0") for key in ("accuracy", "ece", "nll"))
-        where = f"{record['data_name']}, {record['net']}"
-        zeros = f"{100 * record['zeros']:.1f} %"
-        size = f"{record['settings']['epochs']}, {len(record['seeds'])}"
-        lines.append(f"| {where} | {record['preset']} | {'/'.join(scores)} | {zeros} | {size} |")
+    for row in sorted(rows, key=lambda row: str(row["name"])):
+        setting = row["setting"]
+        where = f"{row['data']}, {setting['net']}"
+        zeros = f"{100 * row['metrics']['zeros']:.1f} %"
+        size = f"{setting['epochs']}, {len(row['each'])}"
+        lines.append(
+            f"| {where} | {setting['preset']} | {_scores(row['metrics'])} | {zeros} | {size} |"
+        )
     return "\n".join(lines)
 
 
@@ -264,16 +263,6 @@ def page_table(results: list[dict[str, Any]]) -> str:
     return "\n".join([about, "", *lines])
 
 
-def _on_test(results: list[dict[str, Any]], study: str, part: str) -> list[dict[str, Any]]:
-    """The rows of all files of a study that were scored on test images."""
-    found = []
-    for own in results:
-        if own.get("study") == study:
-            kind = own.get("scored_on") or own["settings"]["scored_on"]
-            found += own[part] if "held-out" not in kind else []
-    return found
-
-
 def with_block(text: str, name: str, content: str) -> str:
     """The text with the lines between the markers of a block replaced."""
     begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
@@ -297,8 +286,9 @@ def main() -> int:
         "steps": steps_table(results),
         "bmr_images": reduction_table(results),
         "bmr_trials": trials_table(read_results(RESULTS / "held_out")),
-        "sbnn_one_shot": one_shot_table(_on_test(results, "sbnn_droprate", "records")) or EMPTY,
-        "sbnn_vgg": vgg_table(_on_test(results, "sbnn_vgg", "rows")) or EMPTY,
+        "sbnn_one_shot": one_shot_table(list(rows_of(results, "sbnn_droprate", "test").values()))
+        or EMPTY,
+        "sbnn_vgg": vgg_table(list(rows_of(results, "sbnn_vgg", "test").values())) or EMPTY,
         "papers": results_page(read_findings(RESULTS)),
         "compared": comparisons(results),
         "page": page_table(results),

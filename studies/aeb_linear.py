@@ -26,15 +26,17 @@ A variable is selected where the last ρ is above 1/2; the count by ρ averaged 
 stands beside it.
 """
 
-import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 
+from bayesieve.assess.figures.style import dress, legend, log_ticks, new_figure, series_colors
+from bayesieve.assess.figures.style import save as save_figure
 from bayesieve.checks import check_choice
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.noise import counter_normals, fresh_keys
@@ -50,9 +52,16 @@ from bayesieve.engines.sampling import (
 )
 from bayesieve.engines.sgmcmc import langevin_move
 from bayesieve.training.compiling import compiler_missing
-from studies.aeb_arguments import count
-from studies.aeb_journal import Journal
-from studies.aeb_linear_table import SETTINGS, Row, draw, shown, summary
+from studies.harness import Row, Run, count, make_row, study_parser
+
+SETTINGS = ((0.01, 2.0), (0.1, 2.0), (0.01, 1.0), (0.1, 1.0))  # (v₀, σ)
+# MAE and MSE that the paper prints for 50 test points, in the order of SETTINGS; the noise floor
+# is an MSE of 3.
+PAPER = {
+    "sa": ((1.89, 5.56), (1.72, 5.64), (1.48, 3.51), (1.54, 4.42)),
+    "em": ((3.49, 19.31), (2.23, 8.22), (2.23, 19.28), (2.07, 6.94)),
+    "sgld": ((15.85, 416.39), (15.85, 416.39), (11.86, 229.38), (7.72, 88.90)),
+}
 
 N, P, N_TEST, BATCH, NOISE_VAR = 100, 1000, 2000, 50, 3.0
 _BLOCK = 100  # steps between kept draws: the paper's thinning
@@ -94,6 +103,25 @@ METHODS = {
 
 
 @dataclass(frozen=True)
+class Score:
+    """One chain: its setting and how its posterior mean does."""
+
+    data_seed: int
+    method: str
+    spike_scale: float
+    init_scale: float
+    mse: float
+    mae: float
+    mse_50: float
+    selected: int
+    true_selected: int
+    average_selected: int
+    average_true_selected: int
+    scale: float
+    slab_prob: float
+
+
+@dataclass(frozen=True)
 class Data:
     """D data sets: x (D, n, p), y (D, n), test points, and the true coefficients (D, p)."""
 
@@ -121,12 +149,12 @@ def make_data(seeds: tuple[int, ...]) -> Data:
 
 def run(
     seeds: tuple[int, ...], methods: tuple[str, ...], n_steps: int, *, compiled: bool = True
-) -> tuple[list[Row], dict[str, float]]:
+) -> tuple[list[Score], dict[str, float]]:
     """Sample every method and setting on every data set.
 
     Returns:
-        The rows, and the seconds that sampling took: "wall", and "cpu" of this process, which other
-        work on the machine does not lengthen. Compiling is not counted.
+        The scores, and the seconds that sampling took: "wall", and "cpu" of this process, which
+        other work on the machine does not lengthen. Compiling is not counted.
     """
     for method in methods:
         check_choice("aeb_linear", "method", method, METHODS)
@@ -143,7 +171,7 @@ def run(
         done += size
     seconds = {"wall": round(time.perf_counter() - began, 1),
                "cpu": round(time.process_time() - began_cpu, 1)}  # fmt: skip
-    return chains.rows(seeds), seconds
+    return chains.scores(seeds), seconds
 
 
 class _Chains:
@@ -187,7 +215,7 @@ class _Chains:
         keys = torch.stack([fresh_keys(self.generator) for _ in range(size)])
         number = torch.arange(done + 1, done + size + 1, dtype=self.w.dtype)
         lengths = 1e-3 * number ** (-1 / 3)
-        omegas = torch.stack([own.omega(number, self.n_steps) for own in self.methods], 1)
+        omegas = torch.stack([way.omega(number, self.n_steps) for way in self.methods], 1)
         searching = (number <= _SEARCH * self.n_steps)[:, None, None] & self.searches
         rising = (number - 1)[:, None, None] / (_SEARCH * self.n_steps)
         heats = torch.where(searching, rising, torch.ones_like(rising))
@@ -201,18 +229,18 @@ class _Chains:
             self.average += (self.w - self.average) / self.n_kept
             self.average_rho += (self.latents.rho - self.average_rho) / self.n_kept
 
-    def rows(self, seeds: tuple[int, ...]) -> list[Row]:
+    def scores(self, seeds: tuple[int, ...]) -> list[Score]:
         """Score the posterior means."""
-        rows = []
+        found = []
         for i, mean in enumerate(self.average):
             which, cell = divmod(i, len(self.cells))
             error = self.data.y_test[which] - self.data.x_test[which] @ mean
             method, spike, scale = self.cells[cell]
             adapts = METHODS[method].weight > 0
-            last, average = (own[i] > 0.5 if adapts else torch.zeros(P) > 0
-                             for own in (self.latents.rho, self.average_rho))  # fmt: skip
-            rows.append(
-                Row(
+            last, average = (rho[i] > 0.5 if adapts else torch.zeros(P) > 0
+                             for rho in (self.latents.rho, self.average_rho))  # fmt: skip
+            found.append(
+                Score(
                     seeds[which], method, spike, scale, error.square().mean().item(),
                     error.abs().mean().item(), error[:50].square().mean().item(),
                     int(last.sum()), int(last[:3].sum()), int(average.sum()),
@@ -220,7 +248,7 @@ class _Chains:
                     self.latents.slab_prob[i].item(),
                 )
             )  # fmt: skip
-        return rows
+        return found
 
 
 def _step_(
@@ -229,48 +257,106 @@ def _step_(
 ) -> None:  # fmt: skip
     """One move of every chain and one update of its prior, in place."""
     k = len(w)
-    own_x, own_y = x[:, pick], y[:, pick]
-    residual = own_y[:, None] - w.view(len(x), -1, P) @ own_x.mT  # (D, C, n)
-    data_grad = (residual @ own_x).view(k, P) * (N / BATCH) / latents.scale.square()
+    batch_x, batch_y = x[:, pick], y[:, pick]
+    residual = batch_y[:, None] - w.view(len(x), -1, P) @ batch_x.mT  # (D, C, n)
+    data_grad = (residual @ batch_x).view(k, P) * (N / BATCH) / latents.scale.square()
     noise = counter_normals((k, P), keys, w.dtype)
     w.add_(langevin_move(data_grad - prior_pull(w, latents), noise, length, heat))
     square_sum = residual.square().sum(-1).view(k) * (N / BATCH)
     update_latents_(latents, w, None, omega, Averaging(), Residuals(square_sum, N), searching)
 
 
-def main(arguments: list[str] | None = None) -> None:
+def rows_of(scores: Sequence[Score]) -> list[Row]:
+    """One row per method and setting: means over its data sets, and in how many all is found.
+
+    Rows of other data sets than the table's, which begin with seed 1, say so in their name.
+    """
+    rows = []
+    first = scores[0].data_seed
+    other = "" if first == 1 else f"/data-from-{first}"
+    for method, spike, scale in dict.fromkeys(
+        (one.method, one.spike_scale, one.init_scale) for one in scores
+    ):
+        cell = [
+            one for one in scores if (one.method, one.spike_scale, one.init_scale)
+            == (method, spike, scale)
+        ]  # fmt: skip
+        setting = {"method": method, "spike_scale": spike, "init_scale": scale}
+        each = [{name: value for name, value in asdict(one).items() if name not in setting}
+                for one in cell]  # fmt: skip
+        metrics = {
+            "mse_worst": max(one.mse for one in cell),
+            "all_three_selected": sum(one.true_selected == 3 for one in cell),
+            "exact_support": sum(one.true_selected == one.selected == 3 for one in cell),
+            "exact_support_by_average": sum(
+                one.average_true_selected == one.average_selected == 3 for one in cell
+            ),
+        }
+        rows.append(make_row(f"{method}/{spike:g}/{scale:g}{other}", setting, each,
+                             seeds=[one.data_seed for one in cell], metrics=metrics))  # fmt: skip
+    return rows
+
+
+def draw(rows: Sequence[Row], folder: Path) -> Path:
+    """Test MSE of every data set by setting, one colour per method."""
+    figure = new_figure(7.2, 4.0)
+    axes = figure.add_subplot()
+    methods = list(dict.fromkeys(row["setting"]["method"] for row in rows))
+    errors = [one["mse"] for row in rows for one in row["each"]]
+    for i, (color, method) in enumerate(zip(series_colors(len(methods)), methods, strict=True)):
+        shift = 0.16 * (i - (len(methods) - 1) / 2)
+        points = [(place_of(row) + shift, one["mse"]) for row in rows
+                  if row["setting"]["method"] == method for one in row["each"]]  # fmt: skip
+        axes.plot(*zip(*points, strict=True), "o", color=color, markersize=4, alpha=0.7,
+                  label=method)  # fmt: skip
+    axes.set_yscale("log")
+    log_ticks(axes.yaxis, min(errors), max(errors))
+    axes.set_xticks(range(4), [f"v0 = {spike:g}, σ = {scale:g}" for spike, scale in SETTINGS])
+    dress(axes, title="Linear regression, p = 1000, n = 100", xlabel="", ylabel="test MSE",
+          grid="y")  # fmt: skip
+    legend(axes)
+    return save_figure(figure, folder / "aeb_linear.png")
+
+
+def place_of(row: Row) -> int:
+    """Index of a row's setting in SETTINGS."""
+    return SETTINGS.index((row["setting"]["spike_scale"], row["setting"]["init_scale"]))
+
+
+def main(arguments: list[str] | None = None) -> int:
     """Command line of the study."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    length = parser.add_mutually_exclusive_group()
-    length.add_argument("--quick", action="store_true", help="one data set, 20,000 steps")
-    length.add_argument("--full", action="store_true", help="8 data sets, 500,000 steps")
+    parser = study_parser(__doc__, quick="one data set, 20,000 steps",
+                          full="8 data sets, 500,000 steps", device=False)  # fmt: skip
     parser.add_argument("--data-sets", type=count, help="number of data sets")
     parser.add_argument("--first", type=int, default=1, help="seed of the first data set")
     parser.add_argument("--steps", type=count)
     parser.add_argument("--methods", default="sa,em,sgld", help=f"of {', '.join(METHODS)}")
     parser.add_argument("--figures", type=Path, help="folder for figures")
-    parser.add_argument("--out", type=Path)
-    given = parser.parse_args(arguments)
-    n_data = given.data_sets or (8 if given.full else 1)
-    n_steps = given.steps or (500_000 if given.full else 20_000)
-    methods = tuple(given.methods.split(","))
+    options = parser.parse_args(arguments)
+    n_data = options.data_sets or (8 if options.full else 1)
+    n_steps = options.steps or (500_000 if options.full else 20_000)
+    methods = tuple(options.methods.split(","))
     torch.set_num_threads(1)
     compiled = compiler_missing(torch.device("cpu")) is None
-    seeds = tuple(range(given.first, given.first + n_data))
-    common = {"steps": n_steps, "compiled": compiled, "chains": n_data * len(methods) * 4,
-              "methods": {name: asdict(METHODS[name]) for name in methods if name in METHODS},
-              "seeds": seeds}  # fmt: skip
-    journal = Journal("aeb_linear", given.out, arguments, "cpu", None, common)
-    rows, seconds = run(seeds, methods, n_steps, compiled=compiled)
-    lines = summary(rows)
-    journal.finish(sampling_seconds=seconds, summary=lines,
-                   rows=[asdict(row) for row in rows])  # fmt: skip
-    print(f"{len(rows)} chains, {n_steps:,} steps: {seconds['wall']} s on one core, "
+    seeds = tuple(range(options.first, options.first + n_data))
+    settings: dict[str, Any] = {
+        "steps": n_steps, "compiled": compiled, "chains": n_data * len(methods) * 4,
+        "methods": {name: asdict(METHODS[name]) for name in methods if name in METHODS},
+        "seeds": list(seeds),
+    }  # fmt: skip
+    record = Run("aeb_linear", arguments, options, settings=settings)
+    scores, seconds = run(seeds, methods, n_steps, compiled=compiled)
+    record.notes["sampling_seconds"] = seconds
+    for row in rows_of(scores):
+        if record.wants(row["name"], row["setting"]):
+            record.add(row)
+    print(f"{len(scores)} chains, {n_steps:,} steps: {seconds['wall']} s on one core, "
           f"{seconds['cpu']} s of it at work")  # fmt: skip
-    print(shown(lines))
-    if given.figures is not None:
-        draw(rows, given.figures / "aeb_linear.png")
+    if options.figures is not None:
+        draw(record.rows, options.figures)
+    return record.finish(("mse", "mse_worst", "mse_50", "mae", "all_three_selected",
+                          "exact_support", "exact_support_by_average"))  # fmt: skip
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

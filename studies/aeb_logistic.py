@@ -20,19 +20,16 @@ variance of a label.
 the true coefficients. The table of the paper's appendix is not at hand: nothing stands beside ours.
 """
 
-import argparse
-import sys
-import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 
-from bayesieve.assess.figures.style import dress, legend, new_figure, series_colors
-from bayesieve.assess.figures.style import save as save_figure
+from bayesieve.assess.figures.features import scatter
 from bayesieve.assess.predict import ClassPrediction, predict
-from bayesieve.checks import check_choice
 from bayesieve.core.likelihoods import Bernoulli
 from bayesieve.core.priors import GaussianLaplace
 from bayesieve.core.problem import Problem
@@ -40,8 +37,7 @@ from bayesieve.core.rows import Rows
 from bayesieve.engines.sampling import Adapt, Averaging, Chain
 from bayesieve.engines.sgmcmc import SGLD
 from bayesieve.training.fit import Fit, fit
-from studies.aeb_arguments import count
-from studies.aeb_journal import Journal, Row, table
+from studies.harness import Row, Run, chosen, count, make_row, study_parser
 
 N, P, N_TEST = 300, 1000, 2000
 _SEARCH = 0.1  # share of a run over which a search warms up
@@ -67,8 +63,8 @@ class Method:
         """The ω of a run; σ is held.
 
         Example:
-            >>> own = Method("sa", searches=True).averaging(1000)
-            >>> round(own.omega(torch.tensor(0.0)).item(), 6)  # 5 / K
+            >>> averaging = Method("sa", searches=True).averaging(1000)
+            >>> round(averaging.omega(torch.tensor(0.0)).item(), 6)  # 5 / K
             0.005
         """
         if not self.searches:
@@ -108,13 +104,13 @@ def run_method(
     method: str, x: Tensor, y: Tensor, spike_scale: float, n_steps: int, device: str = "cpu"
 ) -> Fit:
     """One chain on the first n points of every data set, all advanced together."""
-    own = METHODS[method]
+    way = METHODS[method]
     n_sets = len(x)
     # the penalties stay where they begin if nothing adapts
-    prior = GaussianLaplace(spike_scale=spike_scale, penalty=own.penalty)
+    prior = GaussianLaplace(spike_scale=spike_scale, penalty=way.penalty)
     chain = Chain(burn_in=n_steps // 2, thin=max(1, n_steps // 100), n_kept=50, power=1 / 3,
-                  warming=round(_SEARCH * n_steps) if own.searches else 0)  # fmt: skip
-    engine = SGLD(prior, 1e-3, adapt=own.adapt, averaging=own.averaging(n_steps), chain=chain)
+                  warming=round(_SEARCH * n_steps) if way.searches else 0)  # fmt: skip
+    engine = SGLD(prior, 1e-3, adapt=way.adapt, averaging=way.averaging(n_steps), chain=chain)
     model = nn.Linear(P, 1, bias=False)
     nn.init.zeros_(model.weight)
     rows = Rows(torch.arange(n_sets * N).view(n_sets, N))
@@ -123,32 +119,31 @@ def run_method(
     return fit(problem, engine, steps=n_steps, batch_size=N, seed=0)
 
 
-def score(run: Fit, x: Tensor, y: Tensor, truth: Tensor, method: str, first: int = 1) -> list[Row]:
+def score(run: Fit, x: Tensor, y: Tensor, truth: Tensor) -> list[dict[str, Any]]:
     """Accuracy and nll on the test points of each data set, and what was selected."""
-    rows: list[Row] = []
-    for i, own in enumerate(run.posteriors):
-        posterior = own.to("cpu")
+    found = []
+    for i, posterior in enumerate(run.posteriors):
+        posterior = posterior.to("cpu")
         x_test, y_test = x[i, N:], y[i, N:]
         prediction = predict(posterior, x_test, n_samples=50)
         assert isinstance(prediction, ClassPrediction)
         nll = -prediction.log_probs.gather(1, y_test.long()[:, None]).mean().item()
         inclusion = posterior.inclusion
-        chosen = torch.zeros(P) > 0 if inclusion is None else inclusion > 0.5
+        selected = torch.zeros(P) > 0 if inclusion is None else inclusion > 0.5
         third, *others = gains(x[i, :N], y[i, :N]).tolist()
-        rows.append(
+        found.append(
             {
-                "method": method,
-                "data_set": first + i,
                 "accuracy": (prediction.label == y_test).double().mean().item(),
                 "best_possible": ((x_test @ truth[i] > 0) == (y_test > 0)).double().mean().item(),
                 "nll": nll,
-                "selected": int(chosen.sum()),
-                "true_selected": int(chosen[:3].sum()),
+                "selected": int(selected.sum()),
+                "true_selected": int(selected[:3].sum()),
                 "third_gain": third,
                 "most_of_another": max(others),
+                "fit_seconds": round(run.seconds, 1),
             }
         )
-    return rows
+    return found
 
 
 def gains(x: Tensor, y: Tensor) -> Tensor:
@@ -164,86 +159,65 @@ def gains(x: Tensor, y: Tensor) -> Tensor:
     Returns:
         (p - 2,), that of the third variable first.
     """
-    own, rest, target = x[:, :2].double(), x[:, 2:].double(), y.double()
-    w = own.new_zeros(2)
+    first, rest, target = x[:, :2].double(), x[:, 2:].double(), y.double()
+    w = first.new_zeros(2)
     for _ in range(25):  # Newton's method
-        prob = torch.sigmoid(own @ w)
-        weighted = own * (prob * (1 - prob))[:, None]
-        w = w + torch.linalg.solve(weighted.T @ own, own.T @ (target - prob))
-    prob = torch.sigmoid(own @ w)
+        prob = torch.sigmoid(first @ w)
+        weighted = first * (prob * (1 - prob))[:, None]
+        w = w + torch.linalg.solve(weighted.T @ first, first.T @ (target - prob))
+    prob = torch.sigmoid(first @ w)
     spread = prob * (1 - prob)
-    weighted = own * spread[:, None]
-    left = rest - own @ torch.linalg.solve(weighted.T @ own, weighted.T @ rest)
+    weighted = first * spread[:, None]
+    left = rest - first @ torch.linalg.solve(weighted.T @ first, weighted.T @ rest)
     return (left.T @ (target - prob)).square() / (2 * (left.square() * spread[:, None]).sum(0))
-
-
-def shown(rows: list[Row]) -> str:
-    """Means over data sets."""
-    lines = [["method", "accuracy %", "best possible %", "nll", "all three", "exactly these"]]
-    for method in dict.fromkeys(row["method"] for row in rows):
-        own = [row for row in rows if row["method"] == method]
-        mean = {
-            name: sum(row[name] for row in own) / len(own)
-            for name in ("accuracy", "best_possible", "nll")
-        }
-        exact = sum(row["true_selected"] == row["selected"] == 3 for row in own)
-        found = sum(row["true_selected"] == 3 for row in own)
-        percents = [f"{100 * mean[name]:.2f}" for name in ("accuracy", "best_possible")]
-        counts = [f"{n}/{len(own)}" for n in (found, exact)]
-        lines.append([method, *percents, f"{mean['nll']:.3f}", *counts])
-    return table(lines)
-
-
-def draw(rows: list[Row], path: Path) -> Path:
-    """Test accuracy of every data set, one colour per method."""
-    figure = new_figure(6.4, 4.0)
-    axes = figure.add_subplot()
-    methods = list(dict.fromkeys(row["method"] for row in rows))
-    for color, method in zip(series_colors(len(methods)), methods, strict=True):
-        own = [row for row in rows if row["method"] == method]
-        axes.plot([row["data_set"] for row in own], [row["accuracy"] for row in own], "o",
-                  color=color, label=method)  # fmt: skip
-    dress(axes, title="Logistic regression, p = 1000, n = 300", xlabel="data set",
-          ylabel="test accuracy")  # fmt: skip
-    legend(axes)
-    return save_figure(figure, path)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line of the study."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    length = parser.add_mutually_exclusive_group()
-    length.add_argument("--quick", action="store_true", help="2 data sets, 3,000 steps")
-    length.add_argument("--full", action="store_true", help="8 data sets, 40,000 steps")
+    parser = study_parser(__doc__, quick="2 data sets, 3,000 steps",
+                          full="8 data sets, 40,000 steps")  # fmt: skip
     parser.add_argument("--data-sets", type=count)
     parser.add_argument("--first", type=int, default=1, help="seed of the first data set")
     parser.add_argument("--steps", type=count)
     parser.add_argument("--methods", default="sa,paper,em,sgld")
     parser.add_argument("--spike-scale", type=float, default=0.03, help="v0")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--figures", type=Path, help="folder for figures")
-    parser.add_argument("--out", type=Path)
-    given = parser.parse_args(arguments)
-    n_sets = given.data_sets or (8 if given.full else 2)
-    n_steps = given.steps or (40_000 if given.full else 3_000)
-    methods = given.methods.split(",")
+    options = parser.parse_args(arguments)
+    n_sets = options.data_sets or (8 if options.full else 2)
+    n_steps = options.steps or (40_000 if options.full else 3_000)
+    methods = chosen("aeb_logistic", "method", options.methods, METHODS)
+    settings = {"n": N, "p": P, "n_test": N_TEST, "steps": n_steps,
+                "spike_scale": options.spike_scale}  # fmt: skip
+    run = Run("aeb_logistic", arguments, options, settings=settings)
+    seeds = tuple(range(options.first, options.first + n_sets))
+    x, y, truth = make_data(seeds)
     for method in methods:
-        check_choice("aeb_logistic", "method", method, METHODS)
-    common = {"n": N, "p": P, "n_test": N_TEST, "steps": n_steps, "spike_scale": given.spike_scale,
-              "methods": {name: asdict(METHODS[name]) for name in methods}}  # fmt: skip
-    journal = Journal("aeb_logistic", given.out, arguments, given.device, None, common)
-    x, y, truth = make_data(tuple(range(given.first, given.first + n_sets)))
-    for method in methods:
-        began = time.perf_counter()
-        run = run_method(method, x, y, given.spike_scale, n_steps, given.device)
-        for row in score(run, x, y, truth, method, given.first):
-            journal.add({**row, "fit_seconds": round(run.seconds, 1)}, method, 0.0)
-        print(f"{method}: {time.perf_counter() - began:.0f} s", flush=True)
-    if given.figures is not None:
-        draw(journal.rows, given.figures / "aeb_logistic.png")
-    print(shown(journal.rows))
-    return 0
+        if run.wants(method, asdict(METHODS[method])):
+            fitted = run_method(method, x, y, options.spike_scale, n_steps, options.device)
+            each = score(fitted, x, y, truth)
+            counts = {
+                "all_three_selected": sum(one["true_selected"] == 3 for one in each),
+                "exact_support": sum(one["true_selected"] == one["selected"] == 3 for one in each),
+            }
+            row = make_row(method, asdict(METHODS[method]), each, seeds=seeds, metrics=counts)
+            run.add(row, ("accuracy", "best_possible", "nll"))
+    if options.figures is not None:
+        draw(run.rows, options.figures)
+    return run.finish(("accuracy", "best_possible", "nll", "all_three_selected", "exact_support"))
+
+
+def draw(rows: Sequence[Row], folder: Path) -> Path:
+    """Test accuracy of every data set, one colour per method."""
+    points = [
+        (seed, one["accuracy"], row["name"])
+        for row in rows
+        for seed, one in zip(row["seeds"], row["each"], strict=True)
+    ]
+    sets, accuracies, methods = zip(*points, strict=True)
+    return scatter(sets, accuracies, folder / "aeb_logistic.png", groups=methods,
+                   title="Logistic regression, p = 1000, n = 300", xlabel="data set",
+                   ylabel="test accuracy")  # fmt: skip
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

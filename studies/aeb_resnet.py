@@ -22,50 +22,146 @@ The JPEG copy of CIFAR-10 is lossy: compare with the dense network trained on th
 
 import argparse
 import math
-import sys
 import time
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from bayesieve.assess.figures.style import (
+    MUTED,
+    dress,
+    legend,
+    new_figure,
+    percent_ticks,
+    series_colors,
+)
+from bayesieve.assess.figures.style import save as save_figure
 from bayesieve.assess.metrics import classification_report
 from bayesieve.assess.predict import ClassPrediction, predict
-from bayesieve.checks import check_choice
+from bayesieve.core.layout import Roles
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.posterior import Samples
 from bayesieve.core.precision import Precision
+from bayesieve.core.priors import GaussianLaplace, Normal
 from bayesieve.core.problem import Problem
 from bayesieve.core.storage import load_posterior, read_header, save
 from bayesieve.data import load_data
 from bayesieve.data.augment import Augment
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.data.preprocessing import PixelScale
+from bayesieve.engines.sampling import Adapt, Averaging, Chain
+from bayesieve.engines.sgmcmc import SGHMC
 from bayesieve.nets import resnet20
 from bayesieve.sieve.schedule import AnnealedPruning
+from bayesieve.training.compiling import CompileMode
 from bayesieve.training.fit import Fit, fit
 from bayesieve.training.schedule import Schedule
-from studies.aeb_arguments import (
+from studies.harness import (
+    Row,
+    Run,
+    chosen,
+    folder_of,
+    make_row,
     numbers,
     prior_pairs,
-    scored_on,
+    read_rows,
     splits,
     study_parser,
 )
-from studies.aeb_journal import Journal, Row, read_rows
-from studies.aeb_resnet_setting import (
-    HOLD,
-    MASK_END,
-    METHODS,
-    PRIORS,
-    Setting,
-    engine,
-    pull,
-    roles,
-)
-from studies.aeb_resnet_table import PAPER, draw_table, shown
+
+# The paper's accuracies in % by zeros in %: the best on test images after the target sparsity.
+PAPER = {
+    "dense": {0: 93.90},
+    "a-sghmc": {30: 94.07, 50: 94.16, 70: 93.16, 90: 90.59},
+    "a-sghmc-em": {30: 94.18, 50: 94.19, 70: 93.41, 90: 91.26},
+    "sghmc-sa": {30: 94.13, 50: 94.11, 70: 93.52, 90: 91.45},
+    "a-sghmc-sa": {30: 94.23, 50: 94.27, 70: 93.74, 90: 91.68},
+}
+METHODS: dict[str, Adapt] = {"a-sghmc": "none", "a-sghmc-em": "em", "a-sghmc-sa": "sa",
+                             "sghmc-sa": "sa"}  # fmt: skip
+PRIORS = {30: (0.5, 1e-3), 50: (0.1, 5e-4), 70: (0.1, 5e-5), 90: (0.005, 1e-5)}  # v₀, v₁
+_DECAY = 5e-4  # weight decay per example of weights outside the sparse layers
+_DENSE_TEMPERATURE, _TEMPERATURE = 1 / 20_000, 1e-3
+_LAST_TEMPERATURE = 1.005**-1000
+_PAPER_PULL = 1e-4 * (35_000 + 0.1 * 10_000 + 0.01 * 5_000)  # Σ lr over the paper's sparse phase
+_MASK_END, _HOLD, _BURN_IN = 0.6, 0.3, 0.8  # fractions of a sparse run
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One run; `lr` is per example, as of a mean loss.
+
+    Args:
+        method: "dense" or one of METHODS.
+        zeros: percent of all parameters.
+        lr: learning rate.
+        epochs: passes over the data.
+        batch_size: images per step.
+        spike_scale: v₀.
+        slab_var: v₁.
+        omega: factor of the stochastic approximation's weight (k + 1000)^-0.75.
+        n_kept: draws averaged.
+        precision: of the network in training.
+        compile: whether elementwise kernels are compiled.
+        pull: factor on the weight of the prior of sparse runs.
+    """
+
+    method: str
+    zeros: int
+    lr: float
+    epochs: int
+    batch_size: int = 500
+    spike_scale: float = 0.1
+    slab_var: float = 5e-4
+    omega: float = 1.0
+    n_kept: int = 20
+    precision: Precision = "float32"
+    compile: CompileMode = "off"
+    pull: float = 1.0
+
+
+def roles() -> Roles:
+    """The paper's sparse layers: every 3x3 convolution but the first."""
+    return Roles(
+        prune=("stage*.conv1.weight", "stage*.conv2.weight"),
+        keep=("conv1.weight", "*.shortcut.conv.weight", "out.weight"),
+    )
+
+
+def pull(setting: Setting, n_steps: int) -> float:
+    """Weight of the prior with which its total pull over a sparse run is the paper's, or more.
+
+    Example:
+        >>> round(pull(Setting("a-sghmc-sa", 90, 0.02, 100), 10_000), 4)
+        0.0277
+    """
+    mean_factor = _HOLD + (1 - _HOLD) / 2  # of a constant, then cosine, learning rate
+    return min(1.0, setting.pull * _PAPER_PULL / (setting.lr * mean_factor * n_steps))
+
+
+def engine(setting: Setting, n_data: int, n_steps: int) -> SGHMC:
+    """The sampler of one run."""
+    std = (_DECAY * n_data) ** -0.5
+    step_size = setting.lr / n_data
+    if setting.method == "dense":
+        chain = Chain.over(n_steps, n_kept=setting.n_kept, burn_in=0.9)
+        return SGHMC(Normal(std), step_size, _DENSE_TEMPERATURE, chain=chain)
+    adapt = METHODS[setting.method]
+    last = 1.0 if setting.method == "sghmc-sa" else _LAST_TEMPERATURE
+    chain = Chain.over(n_steps, n_kept=setting.n_kept, burn_in=_BURN_IN, last_temperature=last)
+    if adapt == "none":
+        return SGHMC(Normal(std), step_size, _TEMPERATURE, chain=chain)
+    prior = GaussianLaplace(
+        spike_scale=setting.spike_scale, slab_std=math.sqrt(setting.slab_var), slab_share=1.0,
+        penalty=_DECAY, other_std=std,
+    )  # fmt: skip
+    # The authors advise to leave σ and δ of deep networks alone.
+    averaging = Averaging(setting.omega, 1000.0, 0.75, scale=False, slab_prob=False)
+    return SGHMC(prior, step_size, _TEMPERATURE, adapt, averaging, chain)
 
 
 def posed(data: DataSet, precision: Precision, seed: int) -> Problem:
@@ -90,8 +186,10 @@ def train(
     schedule, pruning = Schedule(lr="cosine", warmup=0.05, compile=setting.compile), None
     if not dense:
         weight = pull(setting, n_steps)
-        schedule = Schedule(lr="cosine", hold=HOLD, warmup=0.02, kl=weight, compile=setting.compile)
-        pruning = AnnealedPruning(setting.zeros / 100, end=MASK_END)
+        schedule = Schedule(
+            lr="cosine", hold=_HOLD, warmup=0.02, kl=weight, compile=setting.compile
+        )
+        pruning = AnnealedPruning(setting.zeros / 100, end=_MASK_END)
     run = fit(
         problem.to(device), engine(setting, len(train_on), n_steps), epochs=setting.epochs,
         batch_size=setting.batch_size, seed=seed, schedule=schedule, pruning=pruning,
@@ -102,9 +200,19 @@ def train(
 
 def last_draw(posterior: Samples) -> Samples:
     """The newest draw alone, with the normalisation statistics that belong to it."""
-    own = posterior.split(1)[-1]
-    buffers = {**posterior.buffers, **{name: v[0] for name, v in own.draw_buffers.items()}}
-    return replace(own, buffers=buffers, draw_buffers={})
+    last = posterior.split(1)[-1]
+    buffers = {**posterior.buffers, **{name: v[0] for name, v in last.draw_buffers.items()}}
+    return replace(last, buffers=buffers, draw_buffers={})
+
+
+def name_of(setting: Setting) -> str:
+    """Method and zeros of a row.
+
+    Example:
+        >>> name_of(Setting("a-sghmc-sa", 90, 0.1, 70))
+        'a-sghmc-sa/90'
+    """
+    return f"{setting.method}/{setting.zeros}"
 
 
 def run_setting(
@@ -116,34 +224,33 @@ def run_setting(
     sparse = run.sparse()
     posterior = sparse.posterior
     assert isinstance(posterior, Samples)
-    scores = _scores(posterior, data.test)
-    row: Row = {
-        "setting": asdict(setting),
-        "seed": seed,
-        "prior_weight": round(weight, 5),
-        **scores,
+    metrics = {
         "zeros": sparse.zeros,
-        "paper": PAPER[setting.method].get(setting.zeros),
+        "prior_weight": round(weight, 5),
+        "draws": len(posterior.draws),
         "steps": run.history[-1]["step"],
         "fit_seconds": round(run.seconds, 2),
         "epoch_seconds": min(line["seconds"] for line in run.history),
-        "seconds": round(time.perf_counter() - began, 2),
     }
+    scores = _scores(posterior, data.test)
+    seconds = round(time.perf_counter() - began, 2)
+    row = make_row(name_of(setting), asdict(setting), [scores], seeds=[seed], seconds=seconds,
+                   metrics=metrics)  # fmt: skip
     return row, last_draw(posterior)
 
 
-def _scores(posterior: Samples, test: Examples) -> dict[str, Any]:
+def _scores(posterior: Samples, test: Examples) -> dict[str, float]:
+    """Scores of the averaged probabilities; "single" is the accuracy of the last draw."""
     prediction = predict(posterior, test.x, n_samples=len(posterior.draws))
     assert isinstance(prediction, ClassPrediction)
     labels = test.y.to(prediction.log_probs.device)
     average = classification_report(prediction.sample_log_probs, labels).to_dict()
     single = classification_report(prediction.sample_log_probs[-1:], labels).to_dict()
     return {
+        "accuracy": round(100 * average["accuracy"], 3),
         "single": round(100 * single["accuracy"], 3),
-        "average": round(100 * average["accuracy"], 3),
-        "average_nll": average["nll"],
-        "average_ece": average["ece"],
-        "draws": len(posterior.draws),
+        "nll": average["nll"],
+        "ece": average["ece"],
     }
 
 
@@ -157,96 +264,119 @@ def read_dense(
             f"aeb_resnet: {path} was trained and scored on {extra['common']}, this run is on "
             f"{common}. Give another file to --dense."
         )
-    found = load_posterior(path, posed(data, "float32", 0))
-    assert isinstance(found, Samples)
-    return extra["row"], found.to(device)
+    posterior = load_posterior(path, posed(data, "float32", 0))
+    assert isinstance(posterior, Samples)
+    return extra["row"], posterior.to(device)
 
 
-def settings(given: argparse.Namespace) -> list[Setting]:
-    """The sparse runs asked for."""
-    found: list[Setting] = []
+def settings(options: argparse.Namespace) -> tuple[Setting, list[Setting]]:
+    """The dense run, and the sparse runs asked for."""
+    dense = Setting("dense", 0, options.dense_lr, options.dense_epochs, options.batch_size,
+                    n_kept=options.draws, precision=options.precision,
+                    compile=options.compile)  # fmt: skip
+    sparse: list[Setting] = []
+    chosen("aeb_resnet", "zeros", ",".join(map(str, options.zeros)), [str(z) for z in PRIORS])
     for zeros, method, lr, omega, prior, factor in product(
-        given.zeros, given.methods.split(","), given.lr, given.omega, given.prior, given.pull
-    ):
-        check_choice("aeb_resnet", "method", method, METHODS)
-        check_choice("aeb_resnet", "zeros", str(zeros), [str(known) for known in PRIORS])
+        options.zeros, chosen("aeb_resnet", "method", options.methods, METHODS), options.lr,
+        options.omega, options.prior, options.pull,
+    ):  # fmt: skip
         spike_scale, slab_var = prior or PRIORS[zeros]
         setting = Setting(
-            method, zeros, lr, given.epochs, given.batch_size, spike_scale, slab_var, omega,
-            given.draws, given.precision, given.compile, factor,
+            method, zeros, lr, options.epochs, options.batch_size, spike_scale, slab_var, omega,
+            options.draws, options.precision, options.compile, factor,
         )  # fmt: skip
         if METHODS[method] == "none":  # it has no such prior
             setting = replace(setting, spike_scale=0.0, slab_var=0.0, omega=0.0)
-        if setting not in found:
-            found.append(setting)
-    return found
+        if setting not in sparse:
+            sparse.append(setting)
+    return dense, sparse
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line of the study."""
-    own = study_parser(
-        (__doc__ or "").split("\n")[0], quick="500 images, one epoch, 90 %%", precision="bf16"
-    )
-    own.add_argument("--methods", default="a-sghmc,a-sghmc-em,a-sghmc-sa")
-    own.add_argument("--zeros", type=lambda text: tuple(int(p) for p in text.split(",")),
+    parser = study_parser(
+        __doc__, quick="500 images, one epoch, 90 %% zeros", held_out=True, budget=True,
+        figures="aeb_resnet.png", precision="bf16", training=True,
+    )  # fmt: skip
+    parser.add_argument("--methods", default="a-sghmc,a-sghmc-em,a-sghmc-sa")
+    parser.add_argument("--zeros", type=lambda text: tuple(int(p) for p in text.split(",")),
                      default=(50, 90), help=f"of {', '.join(map(str, PRIORS))}")  # fmt: skip
-    own.add_argument("--dense", type=Path,
+    parser.add_argument("--dense", type=Path,
                      help="file of the dense network: read if it exists, else written")  # fmt: skip
-    own.add_argument("--dense-epochs", type=int, default=100)
-    own.add_argument("--epochs", type=int, default=70, help="of a sparse run")
-    own.add_argument("--batch-size", type=int, default=500)
-    own.add_argument("--dense-lr", type=float, default=0.2)
-    own.add_argument("--lr", type=numbers, default=(0.1,), help="of sparse runs; comma list")
-    own.add_argument("--omega", type=numbers, default=(1.0,), help="comma list")
-    own.add_argument("--prior", type=prior_pairs, default=(None,), help="comma list of v0:v1")
-    own.add_argument("--pull", type=numbers, default=(1.0,),
+    parser.add_argument("--dense-epochs", type=int, default=100)
+    parser.add_argument("--epochs", type=int, default=70, help="of a sparse run")
+    parser.add_argument("--batch-size", type=int, default=500)
+    parser.add_argument("--dense-lr", type=float, default=0.2)
+    parser.add_argument("--lr", type=numbers, default=(0.1,), help="of sparse runs; comma list")
+    parser.add_argument("--omega", type=numbers, default=(1.0,), help="comma list")
+    parser.add_argument("--prior", type=prior_pairs, default=(None,), help="comma list of v0:v1")
+    parser.add_argument("--pull", type=numbers, default=(1.0,),
                      help="factors on the prior's weight; comma list")  # fmt: skip
-    own.add_argument("--draws", type=int, default=20)
-    own.add_argument("--seed", type=int, default=0)
-    return own
+    parser.add_argument("--draws", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    return parser
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Train the dense network, then every sparse setting from it, writing the record after each."""
-    given = parser().parse_args(arguments)
-    if given.draw is not None:
-        draw_table(read_rows(given.draw), given.figures / "aeb_resnet.png")
+    options = parser().parse_args(arguments)
+    if options.draw is not None:
+        draw(read_rows(options.draw, "aeb_resnet"), folder_of(options, "aeb_resnet"))
         return 0
-    n_train = None
-    if not given.full:
-        n_train, given.epochs, given.dense_epochs, given.batch_size = 500, 1, 1, 50
-        given.zeros, given.draws = (90,), 3
-    todo = settings(given)
-    data = splits(load_data("cifar10"), given.held_out, n_train, 200)
-    common = {"data": data.name, "scored_on": scored_on(given.held_out),
-              "n_train": len(data.train)}  # fmt: skip
-    journal = Journal("aeb_resnet", given.out, arguments, given.device, given.budget, common)
-    dense = Setting("dense", 0, given.dense_lr, given.dense_epochs, given.batch_size,
-                    n_kept=given.draws, precision=given.precision,
-                    compile=given.compile)  # fmt: skip
+    few, few_test = (None, None) if options.full else (500, 200)
+    if not options.full:
+        options.epochs, options.dense_epochs, options.batch_size = 1, 1, 50
+        options.zeros, options.draws = (90,), 3
+    dense, sparse = settings(options)
+    data = splits(load_data("cifar10"), held_out=options.held_out, few=few, few_test=few_test)
+    run = Run("aeb_resnet", arguments, options, data=data.name,
+              settings={"n_train": len(data.train), "quick": not options.full})  # fmt: skip
+    common = {name: run.record[name] for name in ("data", "scored_on")} | run.record["settings"]
+    show = ("single", "accuracy", "zeros")
+    known = run.find(name_of(dense), asdict(dense))
+    todo = [one for one in sparse if run.find(name_of(one), asdict(one)) is None]
     start: Samples | None = None
-    if given.dense is not None and given.dense.exists():
-        row, start = read_dense(given.dense, data, common, given.device)
-        journal.add(row, "dense", 0.0)
-    for setting in todo if start is not None else [dense, *todo]:
-        label = (f"{setting.method} {setting.zeros} % lr {setting.lr:g} omega {setting.omega:g} "
-                 f"pull {setting.pull:g}")  # fmt: skip
-        kind = "dense" if start is None else "sparse"
-        if not journal.has_time(label, kind):
-            continue
-        row, last = run_setting(setting, data, start, given.seed, given.device)
-        if start is None:
-            start = last
-            if given.dense is not None:
-                save(last, given.dense, extra={"row": row, "common": common})
-        journal.add(row, kind, row["seconds"])
-        print(f"{label}: single {row['single']:.2f} average {row['average']:.2f} % zeros "
-              f"{100 * row['zeros']:.2f} % in {row['seconds']:.0f} s", flush=True)  # fmt: skip
-    if given.figures is not None:
-        draw_table(journal.rows, given.figures / "aeb_resnet.png")
-    print(shown(journal.rows))
-    return 0
+    if options.dense is not None and options.dense.exists():
+        row, start = read_dense(options.dense, data, common, options.device)
+    elif todo or known is None:
+        row, start = run_setting(dense, data, None, options.seed, options.device)
+        if options.dense is not None:
+            save(start, options.dense, extra={"row": row, "common": common})
+    if known is None:
+        run.add(row, show)
+    for setting in todo:
+        if run.wants(name_of(setting), asdict(setting), "sparse"):
+            row, _ = run_setting(setting, data, start, options.seed, options.device)
+            run.add(row, show, "sparse")
+    if options.figures is not None:
+        draw(run.rows, options.figures)
+    return run.finish(("zeros", "single", "accuracy", "nll", "ece"))
+
+
+def draw(rows: Sequence[Row], folder: Path) -> Path:
+    """Accuracy of each method against the fraction of zeros, the dense network as a line."""
+    figure = new_figure(6.4, 4.0)
+    axes = figure.add_subplot()
+    sparse = [row for row in rows if row["setting"]["method"] != "dense"]
+    methods = list(dict.fromkeys(row["setting"]["method"] for row in sparse))
+    for color, method in zip(series_colors(len(methods)), methods, strict=True):
+        points = sorted(
+            (row["metrics"]["zeros"], row["metrics"]["accuracy"] / 100)
+            for row in sparse
+            if row["setting"]["method"] == method
+        )
+        axes.plot(*zip(*points, strict=True), color=color, marker="o", markersize=4, label=method)
+    for row in rows:
+        if row["setting"]["method"] == "dense":
+            level = row["metrics"]["accuracy"] / 100
+            axes.axhline(level, color=MUTED, linewidth=1, label="dense")
+    title = "ResNet-20, CIFAR-10"
+    dress(axes, title=title, xlabel="zeros", ylabel="accuracy of the average")
+    percent_ticks(axes.xaxis)
+    percent_ticks(axes.yaxis)
+    legend(axes)
+    return save_figure(figure, folder / "aeb_resnet.png")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -15,19 +15,16 @@ errors without it. The table of the paper's appendix is not at hand: nothing sta
 σ is no estimate of the noise of the data, so no intervals are reported.
 """
 
-import argparse
 import math
 import statistics
-import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from bayesieve.assess.figures.style import dress, legend, new_figure, series_colors
-from bayesieve.assess.figures.style import save as save_figure
+from bayesieve.assess.figures.features import scatter
 from bayesieve.assess.predict import RealPrediction, predict
-from bayesieve.checks import check_choice
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.posterior import Samples
 from bayesieve.core.priors import GaussianLaplace, Normal
@@ -41,8 +38,7 @@ from bayesieve.engines.sgmcmc import SGHMC
 from bayesieve.nets import mlp
 from bayesieve.training.fit import Fit, fit
 from bayesieve.training.schedule import Schedule
-from studies.aeb_arguments import count
-from studies.aeb_journal import Journal, Row, table
+from studies.harness import Row, Run, chosen, count, make_row, study_parser
 
 SETS = ("boston", "concrete", "energy", "kin8nm", "naval", "power", "wine", "yacht", "protein")
 METHODS = ("map", "sghmc", "sghmc-em", "sghmc-sa")
@@ -66,10 +62,9 @@ def engine(method: str, n_data: int, n_steps: int) -> MAP | SGHMC:
 
 def run_method(method: str, sets: list[DataSet], n_steps: int, device: str = "cpu") -> Fit:
     """One chain per split, all advanced together."""
-    n = min(len(own.train) for own in sets)  # splits differ by a row at most
-    parts = [own.train for own in sets]
-    x = torch.cat([part.x[:n] for part in parts])
-    y = torch.cat([part.y[:n] for part in parts])
+    n = min(len(data.train) for data in sets)  # splits differ by a row at most
+    x = torch.cat([data.train.x[:n] for data in sets])
+    y = torch.cat([data.train.y[:n] for data in sets])
     rows = Rows(torch.arange(len(sets) * n).view(len(sets), n))
     model = mlp((x.shape[1],), 1, widths=(50,))
     likelihood = Gaussian() if method.startswith("sghmc-") else Gaussian(learned=True)
@@ -88,86 +83,66 @@ def run_method(method: str, sets: list[DataSet], n_steps: int, device: str = "cp
 def score(run: Fit, sets: list[DataSet]) -> tuple[list[float], float | None]:
     """Root mean squared error of every split, and the mean fraction of weights with ρ > 0.5."""
     errors, included = [], []
-    for found, own in zip(run.posteriors, sets, strict=True):
-        posterior = found.to("cpu")
+    for learned, data in zip(run.posteriors, sets, strict=True):
+        posterior = learned.to("cpu")
         assert isinstance(posterior, Samples)
-        prediction = predict(posterior, own.test.x, n_samples=len(posterior.draws))
+        prediction = predict(posterior, data.test.x, n_samples=len(posterior.draws))
         assert isinstance(prediction, RealPrediction)
-        residual = prediction.mean[:, 0] - own.test.y
-        errors.append(float(residual.square().mean().sqrt() * own.test.target_std))
+        residual = prediction.mean[:, 0] - data.test.y
+        errors.append(float(residual.square().mean().sqrt() * data.test.target_std))
         if posterior.inclusion is not None:
             weights = posterior.inclusion[posterior.layout.sparse]
             included.append(float((weights > 0.5).double().mean()))
     return errors, statistics.fmean(included) if included else None
 
 
-def shown(rows: list[Row]) -> str:
-    """Mean error and its standard error over splits."""
-    methods = list(dict.fromkeys(row["method"] for row in rows))
-    lines = [["data", *methods]]
-    for name in dict.fromkeys(row["data"] for row in rows):
-        own = {row["method"]: row for row in rows if row["data"] == name}
-        cells = [f"{own[m]['rmse']:.3f} ± {own[m]['standard_error']:.3f}" for m in methods]
-        lines.append([name, *cells])
-    return table(lines)
-
-
-def draw(rows: list[Row], path: Path) -> Path:
-    """Errors relative to the map, one colour per method."""
-    figure = new_figure(7.2, 4.0)
-    axes = figure.add_subplot()
-    names = list(dict.fromkeys(row["data"] for row in rows))
-    methods = list(dict.fromkeys(row["method"] for row in rows))
-    base = {row["data"]: row["rmse"] for row in rows if row["method"] == methods[0]}
-    for color, method in zip(series_colors(len(methods)), methods, strict=True):
-        own = {row["data"]: row["rmse"] for row in rows if row["method"] == method}
-        axes.plot(names, [own[name] / base[name] for name in names], "o", color=color,
-                  label=method)  # fmt: skip
-    dress(axes, title="UCI regression", xlabel="", ylabel=f"RMSE relative to {methods[0]}")
-    legend(axes)
-    return save_figure(figure, path)
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Command line of the study."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    length = parser.add_mutually_exclusive_group()
-    length.add_argument("--quick", action="store_true", help="boston and yacht, 4 splits")
-    length.add_argument("--full", action="store_true", help="all sets but protein, all splits")
+    parser = study_parser(__doc__, quick="boston and yacht, 4 splits",
+                          full="all sets but protein, all splits")  # fmt: skip
     parser.add_argument("--sets", help=f"of {', '.join(SETS)}")
     parser.add_argument("--splits", type=count, help="of each set; all if left out")
     parser.add_argument("--steps", type=count, default=4000)
     parser.add_argument("--methods", default=",".join(METHODS))
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--figures", type=Path, help="folder for figures")
-    parser.add_argument("--out", type=Path)
-    given = parser.parse_args(arguments)
-    names = given.sets.split(",") if given.sets else SETS[:-1] if given.full else SETS[0::7]
-    methods = given.methods.split(",")
-    for name in names:
-        check_choice("aeb_uci", "set", name, SETS)
-    for method in methods:
-        check_choice("aeb_uci", "method", method, METHODS)
-    journal = Journal("aeb_uci", given.out, arguments, given.device, None, {"steps": given.steps})
+    options = parser.parse_args(arguments)
+    usual = SETS[:-1] if options.full else SETS[0::7]
+    names = chosen("aeb_uci", "set", options.sets or ",".join(usual), SETS)
+    methods = chosen("aeb_uci", "method", options.methods, METHODS)
+    run = Run("aeb_uci", arguments, options, settings={"steps": options.steps})
     for name in names:
         first = load_data(f"uci/{name}")
-        n_splits = given.splits or (first.n_splits if given.full else 4)
+        n_splits = options.splits or ((first.n_splits or 1) if options.full else 4)
         sets = [load_data(f"uci/{name}", split=i) for i in range(n_splits)]
         for method in methods:
-            run = run_method(method, sets, given.steps, given.device)
-            errors, included = score(run, sets)
-            spread = statistics.stdev(errors) / len(errors) ** 0.5 if len(errors) > 1 else 0.0
-            row: Row = {"data": name, "method": method, "rmse": statistics.fmean(errors),
-                        "standard_error": spread, "included": included, "splits": errors,
-                        "fit_seconds": round(run.seconds, 1)}  # fmt: skip
-            journal.add(row, name, run.seconds)
-            print(f"{name} {method}: {row['rmse']:.3f} ± {spread:.3f}  {run.seconds:.0f} s",
-                  flush=True)  # fmt: skip
-    if given.figures is not None:
-        draw(journal.rows, given.figures / "aeb_uci.png")
-    print(shown(journal.rows))
-    return 0
+            setting = {"data": name, "method": method}
+            if run.wants(f"{name}/{method}", setting):
+                fitted = run_method(method, sets, options.steps, options.device)
+                errors, included = score(fitted, sets)
+                row = make_row(
+                    f"{name}/{method}", setting, [{"rmse": error} for error in errors],
+                    seeds=list(range(n_splits)), seconds=round(fitted.seconds, 1), spread="rmse",
+                    metrics={"included": included},
+                )  # fmt: skip
+                run.add({**row, "data": name}, ("rmse", "rmse_standard_error"))
+    if options.figures is not None:
+        draw(run.rows, options.figures)
+    return run.finish(("rmse", "rmse_standard_error", "included"))
+
+
+def draw(rows: Sequence[Row], folder: Path) -> Path:
+    """Errors relative to the first method, one colour per method."""
+    errors = {(row["setting"]["data"], row["setting"]["method"]): row["metrics"]["rmse"]
+              for row in rows}  # fmt: skip
+    names, base = list(dict.fromkeys(name for name, _ in errors)), next(iter(errors))[1]
+    return scatter(
+        [names.index(name) for name, _ in errors],
+        [error / errors[name, base] for (name, _), error in errors.items()],
+        folder / "aeb_uci.png", groups=[method for _, method in errors], title="UCI regression",
+        xlabel=", ".join(f"{i} {name}" for i, name in enumerate(names)),
+        ylabel=f"RMSE relative to {base}",
+    )  # fmt: skip
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

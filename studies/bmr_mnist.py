@@ -6,7 +6,7 @@
     python -m studies.bmr_mnist --quick              # minutes on two CPU cores
 
 Protocol: no augmentation, pixels / 126, batch 128. Sparsity is strict: zeros over all parameters,
-biases included. Each row has a few candidate trainings (studies/bmr_ways.py). They are compared by
+biases included. Each row has a few candidate trainings (`ROWS`). They are compared by
 the NLL of 5,000 held-out training images (the rest is trained on); the best one that is sparse
 enough is trained again on all 60,000 and the test images are read once. `--held-out` stops before
 that. Candidates called "spikes" are model reduction of a spike-and-slab posterior (SBNN); the
@@ -15,63 +15,222 @@ others have the paper's prior, a learned width per layer.
 Published for LeNet-300-100: Sparse VD ([Molchanov]) 1.92 % at 98.5 % zeros, [Saha] 1.94 % at 95 %.
 """
 
-import argparse
-import statistics
-import sys
+import math
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, replace
-from pathlib import Path
-from typing import Any
-
-import torch
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
 
 from bayesieve.assess.evaluate import evaluate
 from bayesieve.checks import check_choice
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.posterior import Factorised, SparseModel
+from bayesieve.core.priors import LayerScaled, SpikeSlab
 from bayesieve.core.problem import Problem
 from bayesieve.data import load_data
-from bayesieve.data.examples import Examples
+from bayesieve.data.examples import DataSet, Examples
+from bayesieve.engines import Engine
+from bayesieve.engines.bmr import BMR, Reduction
+from bayesieve.engines.sbnn import SBNN
+from bayesieve.sieve.evidence import weight_evidence
+from bayesieve.sieve.schedule import GradualPruning
+from bayesieve.sieve.scores import Score, ScoreName
 from bayesieve.training.fit import Fit, fit
-from studies.bmr_ways import ROWS, Candidate, Row, together
-from studies.records import command, hold_out, machine, write_record
+from bayesieve.training.schedule import Schedule
+from studies import harness
+from studies.harness import Run, chosen, make_row, study_parser
 from studies.sbnn_mnist import build
 
 _N_DRAWS = 20
 
 
-def train(row: Row, ways: Sequence[Candidate], data: Examples, seeds: int, device: str) -> Fit:
+@dataclass(frozen=True)
+class Numbers:
+    """What may differ between the models of one population.
+
+    Args:
+        lr: learning rate; of layers with learned widths in units of the width.
+        init_std: starting std of the weights, in the same units.
+        width: of the layers (γ₀), or of the slab.
+        last_width: of the last layer.
+        spike: width of the spike; only for "spike-slab".
+        shape: of the Gamma prior of c⁻², and its rate; a large one holds the widths where they are.
+    """
+
+    lr: float = 1e-2
+    init_std: float = 0.18
+    width: float = 0.1
+    last_width: float = 1.0
+    spike: float = math.exp(-3)
+    shape: float = 2.0
+
+
+_SBNN = Numbers(lr=1e-3, init_std=math.exp(-4), width=math.exp(-1))
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to train a row.
+
+    Args:
+        prunes: how the engine prunes by itself: weights with ΔF > 0 ("savage-dickey"), ΔF > ζ with
+            a learned ζ per layer ("layer"; both spare the last layer) or one for all weights
+            ("global"), or not at all ("none").
+        top_up: which weights go until the row's zeros are reached: those of least "evidence" (ΔF)
+            or "snr"; "none" leaves it to the engine.
+        kl: weight of the KL until pruning ends.
+        kl_after: weight afterwards.
+        prune_epochs: first and last epoch of pruning.
+        prior: "layers" (normal, a learned width per layer: the paper's) or "spike-slab".
+        numbers: of the engine.
+    """
+
+    prunes: Literal["savage-dickey", "layer", "global", "none"] = "savage-dickey"
+    top_up: Literal["evidence", "snr", "none"] = "snr"
+    kl: float = 0.1
+    kl_after: float = 1.0
+    prune_epochs: tuple[int, int] = (16, 90)
+    prior: Literal["layers", "spike-slab"] = "layers"
+    numbers: Numbers = Numbers()
+
+    def __post_init__(self) -> None:
+        if self.prunes == self.top_up == "none":
+            raise ValueError("bmr_mnist: a candidate must prune by itself or be topped up.")
+        if self.prior == "spike-slab" and self.prunes != "none":
+            raise ValueError("bmr_mnist: SBNN does not prune by itself; give prunes='none'.")
+
+    @property
+    def reduction(self) -> Reduction | None:
+        """What the engine is told; None where it does not prune. Fractions are set by the row."""
+        if self.prunes == "none":
+            return None
+        if self.prunes == "savage-dickey":
+            return Reduction("savage-dickey")
+        return Reduction("hierarchical", scope=self.prunes, spare_last=self.prunes == "layer")
+
+    @property
+    def shared(self) -> "Candidate":
+        """What candidates must agree in to be trained as one population."""
+        return replace(self, numbers=Numbers())
+
+    def engine(self, epochs: int) -> Engine[Any]:
+        """The engine in a run of some epochs."""
+        n = self.numbers
+        if self.prior == "spike-slab":
+            prior = SpikeSlab(n.width, n.spike, 0.5)
+            return SBNN(prior, lr=n.lr, init_std=n.init_std, start="he", local=True)
+        reduction = self.reduction
+        if reduction is not None:  # then the engine turns the dial of the KL
+            first, last = self.fractions(epochs)
+            reduction = replace(reduction, start=first, end=last, kl=self.kl / self.kl_after)
+        widths = LayerScaled(n.width, n.last_width, n.shape, n.shape)
+        return BMR(widths, reduction, lr=n.lr, init_std=n.init_std, start="he", local=True)
+
+    def schedule(self) -> Schedule:
+        """Learning rate and weight of the KL."""
+        if self.prunes != "none":
+            return Schedule(lr="cosine", kl=self.kl_after, kl_warmup_epochs=10)
+        return Schedule(lr="cosine", kl=self.kl, kl_after=self.kl_after, kl_warmup_epochs=10)
+
+    def pruning(self, zeros: float, epochs: int) -> GradualPruning | None:
+        """What prunes beside the engine."""
+        if self.top_up == "none":
+            return None
+        score: Score | ScoreName = self.top_up  # under the prior of the posterior, if it has one
+        if self.top_up == "evidence" and self.prior == "layers":
+            score = weight_evidence("savage-dickey", prior_std="empirical")
+        first, last = self.fractions(epochs)
+        return GradualPruning(zeros, start=first, end=last, score=score)
+
+    def fractions(self, epochs: int) -> tuple[float, float]:
+        """First and last point of pruning as fractions of a run."""
+        return self.prune_epochs[0] / epochs, self.prune_epochs[1] / epochs
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A network, a sparsity, and the trainings to choose from.
+
+    Args:
+        net: "l300" or "l5".
+        zeros: fraction of zeros over all parameters to reach.
+        target: error (a fraction) to reach.
+        epochs: passes over the data.
+        candidates: by name.
+    """
+
+    net: str
+    zeros: float
+    target: float
+    epochs: int
+    candidates: dict[str, Candidate]
+
+
+def together(candidates: Mapping[str, Candidate]) -> list[list[str]]:
+    """Names of candidates that can be trained as one population, group by group.
+
+    Example:
+        >>> a, b = Candidate(), Candidate(kl=0.3)
+        >>> together({"a": a, "b": b, "c": replace(a, numbers=Numbers(lr=1e-3))})
+        [['a', 'c'], ['b']]
+    """
+    groups: dict[Candidate, list[str]] = {}
+    for label, candidate in candidates.items():
+        groups.setdefault(candidate.shared, []).append(label)
+    return list(groups.values())
+
+
+_EVIDENCE = Candidate("none", "evidence", 0.3, prune_epochs=(20, 90))
+_SPIKES = replace(_EVIDENCE, prior="spike-slab", numbers=_SBNN)
+_SLOW = Numbers(lr=3e-3, last_width=0.1)
+_L300 = {
+    "savage-dickey": Candidate(top_up="none"),
+    "savage-dickey, topped up": Candidate(),
+    "savage-dickey kl .03, topped up": Candidate(kl=0.03),
+    "savage-dickey, slow, topped up": Candidate(numbers=_SLOW),
+    "one zeta, topped up": Candidate(prunes="global"),
+    "zeta per layer, topped up": Candidate(prunes="layer"),
+    "snr kl .1": Candidate(prunes="none"),
+    "snr kl .3": Candidate(prunes="none", kl=0.3),
+    "evidence kl .3": _EVIDENCE,
+    "evidence kl .3, last width .1": replace(_EVIDENCE, numbers=Numbers(last_width=0.1)),
+    "evidence kl .3, slow": replace(_EVIDENCE, numbers=_SLOW),
+    "evidence kl .3, slow, last width 1": replace(_EVIDENCE, numbers=Numbers(lr=3e-3)),
+    "evidence kl .3, fixed widths": replace(
+        _EVIDENCE, numbers=Numbers(3e-3, 0.06, 0.3, last_width=0.3, shape=1e6)
+    ),
+    "spikes, evidence kl .3": _SPIKES,
+    "spikes, evidence kl .3, until 120": replace(_SPIKES, prune_epochs=(20, 120)),
+    "spikes, evidence kl .3, until 70": replace(_SPIKES, prune_epochs=(20, 70)),
+    "spikes, evidence kl .2": replace(_SPIKES, kl=0.2),
+    "spikes, evidence kl .5": replace(_SPIKES, kl=0.5),
+    "spikes, evidence kl .3, lr 2e-3": replace(_SPIKES, numbers=replace(_SBNN, lr=2e-3)),
+    "spikes, evidence kl .3, lr 5e-4": replace(_SPIKES, numbers=replace(_SBNN, lr=5e-4)),
+}
+_L5 = {
+    "savage-dickey, topped up": Candidate(kl_after=0.3, prune_epochs=(8, 42)),
+    "savage-dickey kl .03, topped up": Candidate(kl=0.03, kl_after=0.3, prune_epochs=(8, 42)),
+    "snr kl .1": Candidate(prunes="none", kl_after=0.3, prune_epochs=(8, 42)),
+    "snr kl .3": Candidate(prunes="none", kl=0.3, kl_after=0.3, prune_epochs=(8, 42)),
+}
+ROWS = {
+    "l300-97.6": Goal("l300", 0.976, 0.0170, 160, _L300),
+    "l300-98.5": Goal("l300", 0.985, 0.0170, 160, _L300),
+    "l5-99.2": Goal("l5", 0.992, 0.0090, 70, _L5),
+}
+
+
+def train(
+    goal: Goal, candidates: Sequence[Candidate], data: Examples, seeds: int, device: str
+) -> Fit:
     """All seeds of candidates that differ in numbers only, as one population."""
-    problem = Problem(build(row.net), Categorical(), data).to(device)
-    engines = [own.engine(row.epochs) for own in ways for _ in range(seeds)]
-    first = ways[0]
+    problem = Problem(build(goal.net), Categorical(), data).to(device)
+    engines = [one.engine(goal.epochs) for one in candidates for _ in range(seeds)]
+    first = candidates[0]
     return fit(
-        problem, engines, epochs=row.epochs, seed=1, schedule=first.schedule(),
-        pruning=first.pruning(row.zeros, row.epochs),
+        problem, engines, epochs=goal.epochs, seed=1, schedule=first.schedule(),
+        pruning=first.pruning(goal.zeros, goal.epochs),
     )  # fmt: skip
-
-
-def scores(run: Fit, data: Examples, members: Sequence[int]) -> dict[str, Any]:
-    """Errors of some members, at the mean and with draws, and where their weights are."""
-    rows = []
-    for member in members:
-        sparse = run.sparse(member)
-        at_mean = evaluate(sparse, data).to_dict()
-        sampled = evaluate(sparse, data, n_samples=_N_DRAWS).to_dict()
-        rows.append({"error": at_mean["error"], "nll": at_mean["nll"], "ece": at_mean["ece"],
-                     "zeros": at_mean["zeros"], "mc_error": sampled["error"],
-                     "mc_nll": sampled["nll"], "mc_ece": sampled["ece"],
-                     "kept": kept(sparse), "layers": layers(sparse)})  # fmt: skip
-    return {
-        "error_mean": statistics.fmean(own["error"] for own in rows),
-        "mc_error_mean": statistics.fmean(own["mc_error"] for own in rows),
-        "mc_nll_mean": statistics.fmean(own["mc_nll"] for own in rows),
-        "zeros_min": min(own["zeros"] for own in rows),
-        "seeds": rows,
-        "fit_seconds": run.seconds,
-        "trained_together": run.n_models,
-    }
 
 
 def kept(sparse: SparseModel) -> dict[str, int]:
@@ -86,141 +245,134 @@ def kept(sparse: SparseModel) -> dict[str, int]:
 
 def layers(sparse: SparseModel) -> dict[str, dict[str, float]]:
     """Root mean square, and medians of |mean| / std, of what is left in each prunable tensor."""
-    found, posterior = {}, sparse.posterior
+    described, posterior = {}, sparse.posterior
     assert isinstance(posterior, Factorised)
     for name in kept(sparse):
         part = sparse.layout.slices[name]
-        own = sparse.keep[part]
-        mean, std = posterior.mean[part][own].double(), posterior.std[part][own].double()
-        found[name] = {
+        mask = sparse.keep[part]
+        mean, std = posterior.mean[part][mask].double(), posterior.std[part][mask].double()
+        described[name] = {
             "rms": mean.square().mean().sqrt().item(),
             "std": std.median().item(),
             "snr": (mean.abs() / std).median().item(),
         }
-    return found
+    return described
 
 
-def choose(tried: dict[str, dict[str, Any]], zeros: float) -> str:
+def scores(run: Fit, data: Examples, member: int) -> dict[str, Any]:
+    """Errors of one member, at the mean and with draws, and where its weights are."""
+    sparse = run.sparse(member)
+    at_mean = evaluate(sparse, data).to_dict()
+    sampled = evaluate(sparse, data, n_samples=_N_DRAWS).to_dict()
+    found: dict[str, Any] = {name: at_mean[name] for name in ("error", "nll", "ece", "zeros")}
+    found |= {f"mc_{name}": sampled[name] for name in ("error", "nll", "ece")}
+    return found | {"kept": kept(sparse), "layers": layers(sparse)}
+
+
+def scored(
+    name: str, goal: Goal, label: str, run: Fit, data: Examples, members: Sequence[int]
+) -> harness.Row:
+    """The row of one candidate."""
+    each = [scores(run, data, member) for member in members]
+    metrics = {"zeros_min": min(one["zeros"] for one in each), "fit_seconds": run.seconds,
+               "trained_together": run.n_models}  # fmt: skip
+    return make_row(name, setting_of(goal, label), each, seeds=len(each), seconds=run.seconds,
+                    metrics=metrics)  # fmt: skip
+
+
+def setting_of(goal: Goal, label: str) -> dict[str, Any]:
+    """What decides the numbers of one candidate."""
+    return {"net": goal.net, "zeros": goal.zeros, "target": goal.target, "epochs": goal.epochs,
+            "label": label, "candidate": asdict(goal.candidates[label])}  # fmt: skip
+
+
+def choose(tried: Mapping[str, harness.Row], zeros: float) -> str:
     """The candidate of least held-out NLL among those sparse enough (else the sparsest).
 
     By the likelihood and not by the error: one standard error of 100 mistakes is 10, more than
     most candidates differ by.
 
     Example:
-        >>> rows = {"a": {"mc_nll_mean": 0.08, "zeros_min": 0.99},
-        ...         "b": {"mc_nll_mean": 0.07, "zeros_min": 0.90}}
-        >>> choose(rows, 0.98)
+        >>> tried = {"a": {"metrics": {"mc_nll": 0.08, "zeros_min": 0.99}},
+        ...          "b": {"metrics": {"mc_nll": 0.07, "zeros_min": 0.90}}}
+        >>> choose(tried, 0.98)
         'a'
     """
-    enough = [name for name, own in tried.items() if own["zeros_min"] >= zeros - 1e-4]
+    found = {label: row["metrics"] for label, row in tried.items()}
+    enough = [label for label, one in found.items() if one["zeros_min"] >= zeros - 1e-4]
     if not enough:
-        return max(tried, key=lambda name: tried[name]["zeros_min"])
-    return min(enough, key=lambda name: tried[name]["mc_nll_mean"])
+        return max(found, key=lambda label: found[label]["zeros_min"])
+    return min(enough, key=lambda label: found[label]["mc_nll"])
 
 
-def run_row(
-    name: str, row: Row, data: tuple[Examples, Examples], seeds: int, device: str, *,
-    final: bool, chosen: str | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    """Compare the candidates on held-out images; with `final` train the best again and test it.
-
-    Args:
-        name: of the row.
-        row: what is trained, and how.
-        data: training and test images.
-        seeds: models per candidate.
-        device: where.
-        final: whether to train the best one on all training images and read the test images.
-        chosen: candidate of an earlier comparison, which is then not repeated.
-    """
-    started = time.perf_counter()
-    tried = {} if chosen else _compare(name, row, data[0], seeds, device)
-    best = chosen or choose(tried, row.zeros)
-    record: dict[str, Any] = {"name": name, "row": asdict(row), "held_out": tried, "chosen": best}
-    if final:
-        run = train(row, [row.candidates[best]], data[0], seeds, device)
-        found = scores(run, data[1], range(seeds))
-        _print(f"{name} test, {best}", found)
-        met = found["error_mean"] <= row.target and found["zeros_min"] >= row.zeros - 1e-4
-        record |= {"test": found, "met": met}
-    return record | {"total_seconds": time.perf_counter() - started}
-
-
-def _compare(
-    name: str, row: Row, images: Examples, seeds: int, device: str
-) -> dict[str, dict[str, Any]]:
-    """Held-out scores of every candidate."""
-    part, held_out = hold_out(images)
+def compare(
+    name: str, goal: Goal, data: DataSet, seeds: int, device: str
+) -> dict[str, harness.Row]:
+    """Rows of every candidate on held-out training images, by label."""
+    data = harness.splits(data, held_out=True)
     tried = {}
-    for labels in together(row.candidates):
-        run = train(row, [row.candidates[label] for label in labels], part, seeds, device)
+    for labels in together(goal.candidates):
+        candidates = [goal.candidates[label] for label in labels]
+        run = train(goal, candidates, data.train, seeds, device)
         for i, label in enumerate(labels):
-            tried[label] = scores(run, held_out, range(i * seeds, (i + 1) * seeds))
-            _print(f"{name} held out, {label}", tried[label])
+            members = range(i * seeds, (i + 1) * seeds)
+            row = scored(f"{name}/{label}", goal, label, run, data.test, members)
+            tried[label] = {**row, "scored_on": "held-out"}
     return tried
 
 
-def _print(label: str, found: dict[str, Any]) -> None:
-    errors = " ".join(f"{100 * own['error']:.2f}" for own in found["seeds"])
-    print(f"{label:<46} error {100 * found['error_mean']:.2f} % ({errors})  {_N_DRAWS} draws "
-          f"{100 * found['mc_error_mean']:.2f} %  zeros {100 * found['zeros_min']:.2f} %  "
-          f"{found['fit_seconds']:.0f} s", flush=True)  # fmt: skip
+def final(name: str, goal: Goal, label: str, data: DataSet, seeds: int, device: str) -> harness.Row:
+    """The row of one candidate trained on all training images; reads the test images once."""
+    started = time.perf_counter()
+    run = train(goal, [goal.candidates[label]], data.train, seeds, device)
+    row = scored(name, goal, label, run, data.test, range(seeds))
+    return {**row, "seconds": time.perf_counter() - started}
 
 
-def _shortened(row: Row) -> Row:
+def _shortened(goal: Goal) -> Goal:
     """Six epochs of one candidate, for a look on a CPU."""
-    chosen = [pair for pair in row.candidates.items() if pair[1].top_up != "none"][:1]
-    return replace(
-        row,
-        epochs=6,
-        candidates={label: replace(own, prune_epochs=(1, 4)) for label, own in chosen},
-    )
+    label, first = next(pair for pair in goal.candidates.items() if pair[1].top_up != "none")
+    return replace(goal, epochs=6, candidates={label: replace(first, prune_epochs=(1, 4))})
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the chosen rows and write one JSON file."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    """Run the chosen rows and write one record."""
+    parser = study_parser(__doc__, quick="one seed, 6 epochs, 12,000 images", full="all rows",
+                          seeds=3)  # fmt: skip
     parser.add_argument("--settings", default="l300-97.6", help=f"comma list of {list(ROWS)}")
-    parser.add_argument("--full", action="store_true", help="all rows")
-    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", help="candidates separated by ;, all unless given")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    goal = parser.add_mutually_exclusive_group()
-    goal.add_argument("--held-out", action="store_true", help="do not read the test images")
-    goal.add_argument("--chosen", help="candidate to test, without comparing it again")
-    parser.add_argument("--quick", action="store_true", help="one seed, 6 epochs, 12,000 images")
-    parser.add_argument("--out", type=Path)
+    aim = parser.add_mutually_exclusive_group()
+    aim.add_argument("--held-out", action="store_true", help="do not read the test images")
+    aim.add_argument("--chosen", help="candidate to test, without comparing it again")
     options = parser.parse_args(arguments)
-    names = list(ROWS) if options.full else [n for n in options.settings.split(",") if n]
-    for name in names:
-        check_choice("bmr_mnist", "setting", name, ROWS)
+    names = list(ROWS) if options.full else chosen("bmr_mnist", "setting", options.settings, ROWS)
     data = load_data("mnist")
-    images = data.train
     if options.quick:
-        images, options.seeds = images.subset(torch.arange(min(12_000, len(images)))), 1
-    result: dict[str, Any] = {
-        "study": "bmr_mnist",
-        "machine": machine(options.device),
-        "command": command("bmr_mnist", arguments),
-        "seeds": options.seeds,
-        "records": [],
-    }
+        data, options.seeds = harness.splits(data, few=12_000), 1
+    run = Run("bmr_mnist", arguments, options, data=data.name)
+    show = ("error", "mc_error", "mc_nll", "zeros_min")
     for name in names:
-        row = _shortened(ROWS[name]) if options.quick else ROWS[name]
+        goal = _shortened(ROWS[name]) if options.quick else ROWS[name]
         only = options.chosen or options.only
         if only:
-            wanted = [label.strip() for label in only.split(";")]
-            for label in wanted:
-                check_choice("bmr_mnist", "candidate", label, row.candidates)
-            row = replace(row, candidates={label: row.candidates[label] for label in wanted})
-        record = run_row(
-            name, row, (images, data.test), options.seeds, options.device,
-            final=not options.held_out, chosen=options.chosen,
-        )  # fmt: skip
-        result["records"].append(record)
-        write_record(options.out, result)
-    return 0
+            labels = [label.strip() for label in only.split(";")]
+            for label in labels:
+                check_choice("bmr_mnist", "candidate", label, goal.candidates)
+            goal = replace(goal, candidates={label: goal.candidates[label] for label in labels})
+        best = options.chosen
+        if best is None:
+            known = {label: run.find(f"{name}/{label}", setting_of(goal, label))
+                     for label in goal.candidates}  # fmt: skip
+            tried = {label: row for label, row in known.items() if row is not None}
+            left = {label: one for label, one in goal.candidates.items() if label not in tried}
+            new = compare(name, replace(goal, candidates=left), data, options.seeds, options.device)
+            for row in new.values():
+                run.add(row, show)
+            best = choose({**tried, **new}, goal.zeros)
+        if not options.held_out and run.wants(name, setting_of(goal, best)):
+            run.add(final(name, goal, best, data, options.seeds, options.device), show)
+    return run.finish(show)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -16,12 +16,6 @@ and the error at the mean weights is read. Sparsity is strict: zeros over all pa
 included. Settings were chosen with `--held-out`, on 5,000 training images not trained on.
 """
 
-import argparse
-import statistics
-import sys
-import time
-from typing import Any
-
 import torch
 
 from bayesieve.assess.evaluate import evaluate
@@ -29,7 +23,7 @@ from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.posterior import Posterior, SparseModel
 from bayesieve.core.problem import Problem
 from bayesieve.data import load_data
-from bayesieve.data.examples import Examples
+from bayesieve.data.examples import DataSet, Examples
 from bayesieve.engines.laplace_units import laplace_units
 from bayesieve.engines.map import MAP
 from bayesieve.nets import lenet_300_100
@@ -38,10 +32,9 @@ from bayesieve.sieve.prune import prune
 from bayesieve.sieve.rules import keep_zeros
 from bayesieve.training.fit import fit
 from bayesieve.training.schedule import Schedule
-from studies.records import add_common_flags, record_head, splits, write_record
+from studies.harness import Row, Run, make_row, number, splits, study_parser
 
 ZEROS: tuple[float, ...] = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.98)
-MUST_WIN = 0.95  # the largest sparsity at which magnitude must be beaten
 
 
 def trained(
@@ -59,88 +52,62 @@ def trained(
 def sieved(
     problem: Problem, point: Posterior, zeros: tuple[float, ...]
 ) -> dict[str, list[SparseModel]]:
-    """The network at every sparsity, by way of pruning."""
+    """The network at every sparsity, by method of pruning."""
     units = laplace_units(problem, point, labels="exact")
-    ways: dict[str, list[SparseModel]] = {
+    return {
         "magnitude": [prune(point, keep_zeros(z, score="magnitude")) for z in zeros],
         "evidence": [prune(units.posterior, keep_zeros(z, score="evidence")) for z in zeros],
         "unit, kept means": [prune(units.posterior, keep_zeros(z, score="snr")) for z in zeros],
         "unit": [prune_units_by_evidence(units, z) for z in zeros],
     }
-    return ways
 
 
-def run_study(
-    data: Examples,
-    score_on: Examples,
-    zeros: tuple[float, ...],
-    epochs: int,
-    seeds: int,
-    device: str,
-) -> dict[str, Any]:
-    """Errors and negative log-likelihoods of every way, sparsity and seed."""
-    problem, points = trained(data, epochs, seeds, device)
-    rows: dict[str, dict[str, list[list[float]]]] = {}
-    dense = []
+def run_study(data: DataSet, zeros: tuple[float, ...], epochs: int, seeds: int,
+              device: str) -> list[Row]:  # fmt: skip
+    """One row per method and sparsity with the errors of every seed, and one of the networks."""
+    problem, points = trained(data.train, epochs, seeds, device)
+    scores: dict[str, list[dict[str, float]]] = {}
+    settings: dict[str, dict[str, float | str]] = {"dense": {"method": "none", "zeros": 0.0}}
     for point in points:
-        dense.append(evaluate(point, score_on).to_dict()["error"])
-        for way, models in sieved(problem, point, zeros).items():
-            found = [evaluate(model, score_on).to_dict() for model in models]
-            own = rows.setdefault(way, {"error": [], "nll": []})
-            own["error"].append([row["error"] for row in found])
-            own["nll"].append([row["nll"] for row in found])
-    means = {
-        way: {name: [statistics.fmean(c) for c in zip(*own[name], strict=True)] for name in own}
-        for way, own in rows.items()
-    }
-    wins = {
-        name: [
-            means["unit"][name][i] < means["magnitude"][name][i]
-            for i, z in enumerate(zeros)
-            if z <= MUST_WIN
-        ]
-        for name in ("error", "nll")
-    }
-    return {"zeros": list(zeros), "dense_error": dense, "ways": rows, "means": means,
-            "unit_beats_magnitude": wins}  # fmt: skip
+        scores.setdefault("dense", []).append({"error": evaluate(point, data.test)["error"]})
+        for method, models in sieved(problem, point, zeros).items():
+            for share, model in zip(zeros, models, strict=True):
+                name, found = f"{method}/{share:g}", evaluate(model, data.test).to_dict()
+                settings[name] = {"method": method, "zeros": share}
+                numbers = {key: found[key] for key in ("error", "nll")}
+                scores.setdefault(name, []).append(numbers)
+    return [make_row(name, settings[name], each, seeds=seeds) for name, each in scores.items()]
 
 
-def table(found: dict[str, Any]) -> str:
-    """Mean errors in percent, one line per way."""
-    head = f"{'zeros, %':<18}" + "".join(f"{100 * z:8.1f}" for z in found["zeros"])
-    lines = [head]
-    for way, own in found["means"].items():
-        lines.append(f"{way:<18}" + "".join(f"{100 * e:8.2f}" for e in own["error"]))
+def table(rows: list[Row]) -> str:
+    """Mean errors in percent, one line per method."""
+    shares = list(dict.fromkeys(row["setting"]["zeros"] for row in rows if row["name"] != "dense"))
+    lines = [f"{'zeros, %':<18}" + "".join(f"{100 * share:8.1f}" for share in shares)]
+    for method in dict.fromkeys(row["setting"]["method"] for row in rows if row["name"] != "dense"):
+        errors = [100 * row["metrics"]["error"] for row in rows
+                  if row["setting"]["method"] == method]  # fmt: skip
+        lines.append(f"{method:<18}" + "".join(f"{number(error):>8}" for error in errors))
     return "\n".join(lines)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train, sieve, print the curve and write one JSON file."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--seeds", type=int, default=3)
+    """Train, sieve, print the curve and write one record."""
+    parser = study_parser(__doc__, quick="one seed, 3 epochs, 12,000 images", seeds=3,
+                          held_out=True)  # fmt: skip
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--quick", action="store_true", help="one seed, 3 epochs, 12,000 images")
-    add_common_flags(parser)
     options = parser.parse_args(arguments)
-    train, score_on = splits(load_data("mnist"), held_out=options.held_out)
-    zeros = ZEROS
+    zeros, few = ZEROS, None
     if options.quick:
-        train = train.subset(torch.arange(min(12_000, len(train))))
-        options.seeds, options.epochs, zeros = 1, 3, (0.5, 0.8, 0.9)
-    started = time.perf_counter()
-    found = run_study(train, score_on, zeros, options.epochs, options.seeds, options.device)
-    print(table(found))
-    result = {
-        **record_head("laplace_bmr", arguments, options, len(score_on)),
-        "trained_on": len(train),
-        "epochs": options.epochs,
-        "seeds": options.seeds,
-        **found,
-        "seconds": time.perf_counter() - started,
-    }
-    write_record(options.out, result)
-    return 0
+        options.seeds, options.epochs, zeros, few = 1, 3, (0.5, 0.8, 0.9), 12_000
+    data = splits(load_data("mnist"), held_out=options.held_out, few=few)
+    run = Run("laplace_bmr", arguments, options, data=data.name,
+              settings={"n_train": len(data.train), "epochs": options.epochs})  # fmt: skip
+    if not run.rows:
+        for row in run_study(data, zeros, options.epochs, options.seeds, options.device):
+            run.add(row)
+    print(table(run.rows))
+    return run.finish()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -14,23 +14,28 @@ narrower still; the KL has its full weight in the LeNets, 0.3 of it in the other
 and 0.1 on CIFAR-10. `--held-out` scores 5,000 training images.
 """
 
-import argparse
-import json
 import math
-import statistics
-import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from torch import nn
 
 from bayesieve.assess.evaluate import error_curve, evaluate
-from bayesieve.checks import check_choice
+from bayesieve.assess.figures.style import (
+    BLUE,
+    GREEN,
+    MUTED,
+    VERMILION,
+    Corner,
+    dress,
+    legend,
+    new_figure,
+    save,
+)
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.posterior import Factorised, Posterior
 from bayesieve.core.priors import SpikeSlab
@@ -45,14 +50,49 @@ from bayesieve.sieve.prune import sparsity_curve
 from bayesieve.sieve.scores import ScoreName
 from bayesieve.training.fit import fit
 from bayesieve.training.schedule import Schedule
-from studies.aeb_arguments import numbers
-from studies.records import add_common_flags, record_head, splits, write_record
+from studies.harness import (
+    Row,
+    Run,
+    chosen,
+    folder_of,
+    make_row,
+    numbers,
+    read_rows,
+    splits,
+    study_parser,
+)
 
 DROPRATES = (
     0.5, 0.75, 0.9, 0.95, 0.96, 0.97, 0.98, 0.982, 0.985, 0.987, 0.99, 0.992, 0.995, 0.997, 0.999,
 )  # fmt: skip
-_SHOWN = (0.95, 0.98, 0.99, 0.995)
 PRIORS = {1: (0.0, -5.0), 2: (-1.0, -3.0)}
+_RANKED = {"snr": "signal to noise", "inclusion": "inclusion"}
+
+# Test errors in % that the paper prints. Table 4: units of both hidden layers, MNIST.
+WIDTHS = {400: 1.45, 800: 1.47, 1200: 1.58}
+# Tables 5 and 6: sBNN and Bayes by backprop at weights dropped in %.
+Pairs = Mapping[float, tuple[float, float]]
+MNIST: Pairs = {0: (1.58, 1.24), 50: (1.57, 1.24), 75: (1.52, 1.24), 95: (1.54, 1.29),
+                98: (1.61, 1.39)}  # fmt: skip
+CIFAR10: Pairs = {0: (26.34, 25.81), 50: (27.02, 25.86), 75: (27.04, 25.82), 90: (26.63, 26.26),
+                  95: (27.45, 29.64), 98: (33.92, 42.83)}  # fmt: skip
+# Table 8: LeNet-5-Caffe under prior set 1 and 2 at weights dropped in %.
+LENET5: Pairs = {
+    0: (0.70, 1.03), 96: (0.69, 1.01), 97: (0.87, 1.01), 98: (1.56, 1.01), 98.2: (1.78, 0.99),
+    98.5: (2.64, 1.00), 98.7: (3.39, 1.02), 99: (4.46, 1.03), 99.2: (9.99, 1.06),
+    99.5: (24.93, 1.30), 99.7: (63.82, 1.78), 99.9: (83.08, 31.62),
+}  # fmt: skip
+_PAPER: Mapping[str, tuple[Pairs, int]] = {
+    "m1200": (MNIST, 0), "m1200-bbb": (MNIST, 1), "cifar10": (CIFAR10, 0),
+    "cifar10-bbb": (CIFAR10, 1), "l5-set1": (LENET5, 0), "l5-set2": (LENET5, 1),
+}  # fmt: skip
+_NAMES = {
+    "m400": "MNIST, 2 x 400", "m800": "MNIST, 2 x 800", "m1200": "MNIST, 2 x 1200",
+    "m1200-bbb": "MNIST, 2 x 1200", "cifar10": "CIFAR-10, 2 x 1200",
+    "cifar10-bbb": "CIFAR-10, 2 x 1200", "l300-set1": "LeNet-300-100, prior set 1",
+    "l300-set2": "LeNet-300-100, prior set 2", "l5-set1": "LeNet-5-Caffe, prior set 1",
+    "l5-set2": "LeNet-5-Caffe, prior set 2",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -104,7 +144,7 @@ def build(setting: Setting, shape: tuple[int, ...]) -> nn.Module:
 
 def engine(setting: Setting) -> Engine[Any]:
     """The variational engine of a setting."""
-    slab, spike = (math.exp(own) for own in PRIORS[setting.prior])
+    slab, spike = (math.exp(log) for log in PRIORS[setting.prior])
     prior = SpikeSlab(slab_std=slab, spike_std=spike, slab_prob=0.5)
     if setting.method == "bbb":
         return FlatVI(prior, 1e-3, math.exp(-4), setting.start, local=False)
@@ -113,7 +153,7 @@ def engine(setting: Setting) -> Engine[Any]:
 
 def run_setting(
     name: str, setting: Setting, train: Examples, score_on: Examples, seeds: int, device: str
-) -> dict[str, Any]:
+) -> Row:
     """Train all seeds of a setting as one population, then prune each in one shot."""
     started = time.perf_counter()
     problem = Problem(build(setting, tuple(train.x.shape[1:])), Categorical(), train).to(device)
@@ -126,40 +166,48 @@ def run_setting(
     )
     scores: tuple[ScoreName, ...] = ("snr",) if setting.method == "bbb" else ("inclusion", "snr")
     score_on = score_on.to(device)  # once, not for every mask
-    rows = [_seed(own, score_on, scores) for own in run.posteriors]
-    return {
-        "name": name,
-        "setting": asdict(setting),
-        "engine": repr(run.engine),
-        "error_mean": statistics.fmean(row["error"] for row in rows),
-        "mc_error_mean": statistics.fmean(row["mc_error"] for row in rows),
-        "curves": {score: _mean_curve([row["curves"][score] for row in rows]) for score in scores},
-        "below_a_quarter": _below_a_quarter(run.posterior),
-        "seeds": rows,
-        "seconds": time.perf_counter() - started,
-    }
+    each = [_scores(posterior, score_on, scores) for posterior in run.posteriors]
+    return make_row(
+        name, asdict(setting), each, seeds=seeds, seconds=time.perf_counter() - started,
+        metrics={"below_a_quarter": _below_a_quarter(run.posterior)}, engine=repr(run.engine),
+    )  # fmt: skip
 
 
-def _seed(
+def _scores(
     posterior: Posterior, score_on: Examples, scores: tuple[ScoreName, ...]
-) -> dict[str, Any]:
+) -> dict[str, float]:
+    """Errors of one posterior: dense, with draws, and at each droprate under each ranking."""
     dense = evaluate(posterior, score_on).to_dict()
     sampled = evaluate(posterior, score_on, n_samples=20).to_dict()
-    curves = {}
+    found = {name: dense[name] for name in ("error", "nll", "ece")}
+    found |= {"mc_error": sampled["error"], "mc_nll": sampled["nll"]}
     for score in scores:
         masks = sparsity_curve(posterior, DROPRATES, score=score)
-        found = error_curve(posterior, masks, score_on)
-        curves[score] = [{"zeros": row["zeros"], "error": row["error"]} for row in found]
-    own = {"error": dense["error"], "nll": dense["nll"], "ece": dense["ece"]}
-    return {**own, "mc_error": sampled["error"], "mc_nll": sampled["nll"], "curves": curves}
+        for rate, cut in zip(DROPRATES, error_curve(posterior, masks, score_on), strict=True):
+            found[metric(score, 100 * rate)] = cut["error"]
+            found[f"{metric(score, 100 * rate)}-zeros"] = cut["zeros"]
+    return found
 
 
-def _mean_curve(curves: list[list[dict[str, float]]]) -> list[dict[str, float]]:
-    """The error at each droprate, averaged over seeds."""
-    return [
-        {"droprate": rate, "error": statistics.fmean(own[i]["error"] for own in curves)}
-        for i, rate in enumerate(DROPRATES)
-    ]
+def metric(score: str, percent: float) -> str:
+    """Name of the error with some percent of the weights dropped under a ranking.
+
+    Example:
+        >>> metric("snr", 98.5)
+        'snr-98.5'
+    """
+    return f"{score}-{percent:g}"
+
+
+def curve(row: Row, score: str) -> dict[float, float]:
+    """Errors of a row by droprate under one ranking; empty where it was not ranked so.
+
+    Example:
+        >>> curve({"metrics": {"error": 0.1, "snr-50": 0.2, "snr-50-zeros": 0.5}}, "snr")
+        {0.5: 0.2}
+    """
+    names = {rate: metric(score, 100 * rate) for rate in DROPRATES}
+    return {rate: row["metrics"][name] for rate, name in names.items() if name in row["metrics"]}
 
 
 def _below_a_quarter(posterior: Posterior) -> float | None:
@@ -170,78 +218,153 @@ def _below_a_quarter(posterior: Posterior) -> float | None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the chosen settings and write one JSON file."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    length = parser.add_mutually_exclusive_group()
-    length.add_argument("--quick", action="store_true", help="one seed, 2 epochs, 12,000 images")
-    length.add_argument("--full", action="store_true", help="every image and epoch")
+    """Run the chosen settings and write one record."""
+    parser = study_parser(
+        __doc__, quick="one seed, 2 epochs, 12,000 images", seeds=3, held_out=True, budget=True,
+        figures="sbnn_droprate.png",
+    )  # fmt: skip
     parser.add_argument("--settings", help=f"comma list of {list(SETTINGS)}; all unless given")
-    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--kl", type=numbers, help="comma list, in place of each setting's own")
     parser.add_argument("--epochs", type=int, help="in place of each setting's own")
-    parser.add_argument("--budget", type=float, help="seconds after which no run begins")
-    parser.add_argument("--figures", type=Path, help="folder for sbnn_droprate.png")
-    parser.add_argument("--draw", type=Path, nargs="+", help="train nothing: draw these records")
-    add_common_flags(parser)
     options = parser.parse_args(arguments)
     if options.draw is not None:
-        files = [json.loads(path.read_text(encoding="utf-8")) for path in options.draw]
-        _draw([record for file in files for record in file["records"]], options.figures)
+        draw(read_rows(options.draw, "sbnn_droprate"), folder_of(options, "sbnn_droprate"))
         return 0
-    names = (options.settings or ",".join(SETTINGS)).split(",")
-    for name in names:
-        check_choice("sbnn_droprate", "setting", name, SETTINGS)
-    if options.quick and options.settings is None:
-        names = ["m400", "l300-set1", "l300-set2"]
-    result: dict[str, Any] = {
-        **record_head("sbnn_droprate", arguments, options),
-        "quick": options.quick,
-        "skipped": [],
-        "records": [],
-    }
-    began = time.perf_counter()
+    usual = ["m400", "l300-set1", "l300-set2"] if options.quick else SETTINGS
+    names = chosen("sbnn_droprate", "setting", options.settings or ",".join(usual), SETTINGS)
+    run = Run("sbnn_droprate", arguments, options)
     for name, kl in product(names, options.kl or (None,)):
         setting, seeds = SETTINGS[name], options.seeds
-        if kl is not None:
-            setting = replace(setting, kl=kl)
-        if options.epochs is not None:
-            setting = replace(setting, epochs=options.epochs)
-        if options.budget is not None and time.perf_counter() - began > options.budget:
-            result["skipped"].append(name)
-            print(f"{name}: left out, the budget of {options.budget:.0f} s is spent")
-            write_record(options.out, result)
-            continue
-        train, score_on = splits(load_data(setting.data), held_out=options.held_out)
+        setting = replace(setting, kl=setting.kl if kl is None else kl,
+                          epochs=options.epochs or setting.epochs)  # fmt: skip
         if options.quick:
             setting, seeds = replace(setting, epochs=2), 1
-            train = train.subset(torch.arange(min(12_000, len(train))))
-        record = run_setting(name, setting, train, score_on, seeds, options.device)
-        result["records"].append(record)
-        print(_line(record), flush=True)
-        write_record(options.out, result)
+        few = 12_000 if options.quick else None
+        data = splits(load_data(setting.data), held_out=options.held_out, few=few)
+        if run.wants(name, asdict(setting), data=data.name):
+            row = run_setting(name, setting, data.train, data.test, seeds, options.device)
+            run.add({**row, "data": data.name}, ("error", "snr-95", "snr-98", "snr-99", "snr-99.5"))
     if options.figures is not None:
-        _draw(result["records"], options.figures)
-    return 0
+        draw(run.rows, options.figures)
+    return run.finish()
 
 
-def _draw(records: list[dict[str, Any]], folder: Path | None) -> None:
-    # Drawing needs matplotlib; the numbers do not.
-    from studies.sbnn_droprate_figure import draw_droprates
-
-    if folder is None:
-        raise ValueError("sbnn_droprate: give a folder for the picture, --figures FOLDER.")
-    draw_droprates(records, folder / "sbnn_droprate.png")
+_SHOWN = (50, 75, 90, 95, 98, 99, 99.5)
 
 
-def _line(record: Mapping[str, Any]) -> str:
-    """One run in words: dense error, then the errors of each curve at a few droprates."""
-    parts = [f"{record['name']:<12} kl {record['setting']['kl']:g}"]
-    parts.append(f"{100 * record['error_mean']:.2f} %")
-    for score, curve in record["curves"].items():
-        few = (f"{100 * p['error']:.2f}" for p in curve if p["droprate"] in _SHOWN)
-        parts.append(f"{score} {' '.join(few)}")
-    return "  ".join([*parts, f"{record['seconds']:.0f} s"])
+def one_shot_table(rows: Iterable[Row]) -> str:
+    """Markdown: test error in % at each droprate, ours by every ranking, then the paper's.
+
+    Args:
+        rows: of this study, in any order; none give no table.
+    """
+    by_name = {row["name"]: row for row in rows}
+    if not by_name:
+        return ""
+    lines = [_line(["network", "method", "all", *(f"{rate:g} %" for rate in _SHOWN)]),
+             _line(["---", "---", *["---:"] * (1 + len(_SHOWN))])]  # fmt: skip
+    for name, title in _NAMES.items():
+        if name not in by_name:
+            continue
+        metrics = by_name[name]["metrics"]
+        for score in ("inclusion", "snr"):
+            if metric(score, 50) in metrics:
+                method = f"sBNN, {_RANKED[score]}"
+                errors = (metrics["error"], *(metrics[metric(score, rate)] for rate in _SHOWN))
+                cells = [f"{100 * error:.2f}" for error in errors]
+                method = "Bayes by backprop" if name.endswith("-bbb") else method
+                lines.append(_line([title, method, *cells]))
+        printed = published(name)
+        if printed:
+            cells = [f"{printed[rate]:.2f}" if rate in printed else "" for rate in (0, *_SHOWN)]
+            lines.append(_line([title, "*the paper*", *cells]))
+    return "\n".join(lines)
+
+
+def published(name: str) -> dict[float, float]:
+    """Errors in % that the paper prints for a network, by weights dropped in %.
+
+    Example:
+        >>> published("m1200-bbb")[98], published("m800"), published("l300-set1")
+        (1.39, {0: 1.47}, {})
+    """
+    if name in _PAPER:
+        pairs, which = _PAPER[name]
+        return {rate: errors[which] for rate, errors in pairs.items()}
+    width = name.removeprefix("m")
+    return {0: WIDTHS[int(width)]} if width.isdigit() else {}
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+_TITLES = {
+    "m1200": "MNIST, 2 x 1200 units", "cifar10": "CIFAR-10 flattened, 2 x 1200 units",
+    "l5-set1": "LeNet-5-Caffe, prior set 1", "l5-set2": "LeNet-5-Caffe, prior set 2",
+}  # fmt: skip
+# where a panel has room for a legend; the curves of prior set 1 fill theirs
+_LEGENDS: Mapping[str, Corner] = {
+    "m1200": "upper left", "cifar10": "lower right", "l5-set2": "upper left",
+}  # fmt: skip
+_TICKS = (0.5, 0.9, 0.98, 0.995, 0.999)
+_ERRORS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+def draw(rows: Sequence[Row], folder: Path) -> Path:
+    """One panel per row that the paper has points for; Bayes by backprop joins its network's."""
+    by_name = {row["name"]: row for row in rows}
+    known = [name for name in _TITLES if name in by_name]
+    if not known:
+        raise ValueError(f"sbnn_droprate: no record of {', '.join(_TITLES)} to draw.")
+    columns = 2 if len(known) == 4 else min(3, len(known))
+    figure = new_figure(4.4 * columns, 3.6 * math.ceil(len(known) / columns))
+    for i, name in enumerate(known, start=1):
+        axes = figure.add_subplot(math.ceil(len(known) / columns), columns, i)
+        _panel(axes, by_name[name], by_name.get(f"{name}-bbb"))
+        dress(axes, title=_TITLES[name], xlabel="dropped", ylabel="test error")
+        if name in _LEGENDS:
+            legend(axes, _LEGENDS[name])
+    return save(figure, folder / "sbnn_droprate.png")
+
+
+def _panel(axes: Any, row: Row, baseline: Row | None) -> None:
+    """Our curves, the paper's crosses in the same hue, and the error of the whole network."""
+    name = row["name"]
+    for score, color in (("inclusion", VERMILION), ("snr", BLUE)):
+        _points(axes, curve(row, score), color, f"sBNN, by {_RANKED[score]}", "o-")
+    _points(axes, _printed(name), BLUE, "the paper's sBNN", "x")
+    if baseline is not None:
+        _points(axes, curve(baseline, "snr"), GREEN, "Bayes by backprop", "o-")
+        _points(axes, _printed(f"{name}-bbb"), GREEN, "the paper's", "x")
+    axes.axhline(row["metrics"]["error"], color=MUTED, linewidth=1)
+    axes.set_yscale("log")
+    axes.minorticks_off()
+    axes.set_ylim(_ERRORS[0] * 0.6, 1.1)
+    axes.set_yticks(_ERRORS, [f"{100 * error:g} %" for error in _ERRORS])
+    axes.set_xticks([left(rate) for rate in _TICKS], [f"{100 * rate:g} %" for rate in _TICKS])
+
+
+def _printed(name: str) -> dict[float, float]:
+    return {rate / 100: error / 100 for rate, error in published(name).items() if rate}
+
+
+def left(droprate: float) -> float:
+    """Where a droprate stands on the axis: a unit is a tenth of what was left.
+
+    Example:
+        >>> round(left(0.999) - left(0.99), 6)
+        1.0
+    """
+    return -math.log10(1 - droprate)
+
+
+def _points(axes: Any, errors: Mapping[float, float], color: str, label: str, mark: str) -> None:
+    if errors:
+        size = 6 if mark == "x" else 3.5
+        axes.plot([left(rate) for rate in errors], list(errors.values()), mark, color=color,
+                  markersize=size, label=label)  # fmt: skip
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -14,11 +14,8 @@ Paper ([Saha], tables 5 and 7): LeNet-300-100 1.94 % at 95.0 % zeros, LeNet-5-Ca
 99.64 %.
 """
 
-import argparse
 import json
 import math
-import statistics
-import sys
 import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -27,7 +24,6 @@ import torch
 from torch import nn
 
 from bayesieve.assess.evaluate import evaluate
-from bayesieve.checks import check_choice
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.posterior import Posterior
 from bayesieve.core.priors import SpikeSlab
@@ -41,7 +37,7 @@ from bayesieve.sieve.scores import ScoreName
 from bayesieve.training.distill import soften
 from bayesieve.training.fit import Fit, fit
 from bayesieve.training.schedule import Schedule
-from studies.records import add_common_flags, record_head, splits, write_record
+from studies.harness import Row, Run, chosen, make_row, splits, study_parser
 
 
 @dataclass(frozen=True)
@@ -113,7 +109,7 @@ def engine() -> SBNN:
 
 def run_setting(
     name: str, setting: Setting, train: Examples, score_on: Examples, seeds: int, device: str
-) -> dict[str, Any]:
+) -> Row:
     """Train all seeds of a setting as one population and score each of them."""
     problem = Problem(build(setting.net), Categorical(), train).to(device)
     started = time.perf_counter()
@@ -122,17 +118,17 @@ def run_setting(
     schedule = Schedule(lr="cosine", kl=setting.kl, kl_after=setting.kl_after, kl_warmup_epochs=10)
     first, last = (epoch / setting.epochs for epoch in setting.prune_epochs)
     pruning = GradualPruning(
-        setting.zeros,
-        start=first,
-        end=last,
-        score=setting.score,
-        soft=setting.soft,
+        setting.zeros, start=first, end=last, score=setting.score, soft=setting.soft
     )
     run = fit(
         problem, [engine()] * seeds, epochs=setting.epochs, seed=1, schedule=schedule,
         pruning=pruning,
     )  # fmt: skip
-    return _record(name, setting, run, score_on, time.perf_counter() - started)
+    each = [_scores(run, member, score_on) for member in range(run.n_models)]
+    return make_row(
+        name, asdict(setting), each, seeds=seeds, seconds=time.perf_counter() - started,
+        metrics={"fit_seconds": run.seconds}, spread="error", engine=repr(run.engine),
+    )  # fmt: skip
 
 
 def _teachers(problem: Problem, setting: Setting) -> list[Posterior]:
@@ -144,88 +140,49 @@ def _teachers(problem: Problem, setting: Setting) -> list[Posterior]:
     return run.posteriors
 
 
-def _record(
-    name: str, setting: Setting, run: Fit, score_on: Examples, seconds: float
-) -> dict[str, Any]:
-    rows = []
-    for member in range(run.n_models):
-        sparse = run.sparse(member)
-        at_mean = evaluate(sparse, score_on).to_dict()
-        sampled = evaluate(sparse, score_on, n_samples=20).to_dict()
-        rows.append({"error": at_mean["error"], "nll": at_mean["nll"], "ece": at_mean["ece"],
-                     "zeros": at_mean["zeros"], "weights": at_mean["weights"],
-                     "mc_error": sampled["error"], "mc_nll": sampled["nll"],
-                     "mc_ece": sampled["ece"]})  # fmt: skip
-    errors = [row["error"] for row in rows]
-    mean = statistics.fmean(errors)
-    record = {
-        "name": name,
-        "setting": asdict(setting),
-        "engine": repr(run.engine),
-        "self_distillation": setting.teachers > 0,
-        "error_mean": mean,
-        "error_min": min(errors),
-        "error_max": max(errors),
-        "error_standard_error": statistics.stdev(errors) / len(rows) ** 0.5
-        if len(rows) > 1
-        else None,
-        "mc_error_mean": statistics.fmean(row["mc_error"] for row in rows),
-        "zeros_min": min(row["zeros"] for row in rows),
-        "target": setting.target,
-        "met": None if setting.target is None else mean <= setting.target,
-        "seeds": rows,
-        "fit_seconds": run.seconds,
-        "total_seconds": seconds,
-    }
-    return record
+def _scores(run: Fit, member: int, score_on: Examples) -> dict[str, float]:
+    sparse = run.sparse(member)
+    at_mean = evaluate(sparse, score_on).to_dict()
+    sampled = evaluate(sparse, score_on, n_samples=20).to_dict()
+    found = {name: at_mean[name] for name in ("error", "nll", "ece", "zeros", "weights")}
+    return found | {f"mc_{name}": sampled[name] for name in ("error", "nll", "ece")}
 
 
 def timing(train: Examples, device: str, epochs: int, population: int) -> dict[str, Any]:
     """Seconds of one LeNet-300-100 run and of a population of them, compiling included."""
-    rows: dict[str, Any] = {"epochs": epochs, "population": population}
+    found: dict[str, Any] = {"epochs": epochs, "population": population}
     setting = replace(SETTINGS["l300-98.5"], epochs=epochs)
     for label, k in (("first", 1), ("one", 1), ("many", population)):
-        record = run_setting(label, setting, train, train.subset(torch.arange(1000)), k, device)
-        rows[f"{label}_seconds"] = record["fit_seconds"]
-    rows["ratio"] = rows["many_seconds"] / rows["one_seconds"]
-    return rows
+        row = run_setting(label, setting, train, train.subset(torch.arange(1000)), k, device)
+        found[f"{label}_seconds"] = row["metrics"]["fit_seconds"]
+    found["ratio"] = found["many_seconds"] / found["one_seconds"]
+    return found
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the chosen settings and write one JSON file."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    """Run the chosen settings and write one record."""
+    parser = study_parser(__doc__, quick="one seed, 6 epochs, 12,000 images", seeds=4,
+                          held_out=True)  # fmt: skip
     parser.add_argument("--settings", default="l300-98.5", help=f"comma list of {list(SETTINGS)}")
-    parser.add_argument("--seeds", type=int, default=4)
-    parser.add_argument("--quick", action="store_true", help="one seed, 6 epochs, 12,000 images")
     parser.add_argument("--timing", type=int, metavar="K", help="time one run against K together")
-    add_common_flags(parser)
     options = parser.parse_args(arguments)
-    names = [name for name in options.settings.split(",") if name]
-    for name in names:
-        check_choice("sbnn_mnist", "setting", name, SETTINGS)
-    train, score_on = splits(load_data("mnist"), held_out=options.held_out)
-    if options.quick:
-        train, options.seeds = train.subset(torch.arange(min(12_000, len(train)))), 1
-    result: dict[str, Any] = {
-        **record_head("sbnn_mnist", arguments, options, len(score_on)),
-        "records": [],
-    }
+    names = chosen("sbnn_mnist", "setting", options.settings, SETTINGS)
+    few = 12_000 if options.quick else None
+    data = splits(load_data("mnist"), held_out=options.held_out, few=few)
+    seeds = 1 if options.quick else options.seeds
+    run = Run("sbnn_mnist", arguments, options, data=data.name)
     if options.timing:
-        result["timing"] = timing(train, options.device, 160, options.timing)
-        print(json.dumps(result["timing"]))
-        write_record(options.out, result)
+        run.notes["timing"] = timing(data.train, options.device, 160, options.timing)
+        print(json.dumps(run.notes["timing"]))
     for name in names:
         setting = SETTINGS[name]
         if options.quick:
             setting = replace(setting, epochs=6, prune_epochs=(1, 4), teacher_epochs=2)
-        record = run_setting(name, setting, train, score_on, options.seeds, options.device)
-        result["records"].append(record)
-        print(f"{name:<24} error {100 * record['error_mean']:.2f} %  (20 draws "
-              f"{100 * record['mc_error_mean']:.2f} %)  zeros {100 * record['zeros_min']:.2f} %  "
-              f"{record['total_seconds']:.0f} s")  # fmt: skip
-        write_record(options.out, result)
-    return 0
+        if run.wants(name, asdict(setting)):
+            run.add(run_setting(name, setting, data.train, data.test, seeds, options.device),
+                    ("error", "mc_error", "zeros"))  # fmt: skip
+    return run.finish()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -36,8 +36,7 @@ from bayesieve.select import (
     select_fraction,
 )
 from bayesieve.select.proportion import RULES
-from studies.table_nets import seeded_mlp
-from studies.uci_scoring import without_least
+from studies.uci_networks import seeded_mlp, without_least
 
 NetName = Literal["20-10", "additive"]
 _WIDTHS = (20, 10)
@@ -133,16 +132,16 @@ def fits_of(
     else:
         model, likelihood = additive_network(inputs), Gaussian(0.5, learned=True)
     epochs = scale.epochs if net == "20-10" else scale.additive_epochs
-    own = Training(epochs, 100, seed=3, at_once=scale.at_once, device=scale.device)
-    return PopulationFits(inputs, tables.y, model, likelihood, engine_of(net), own)
+    training = Training(epochs, 100, seed=3, at_once=scale.at_once, device=scale.device)
+    return PopulationFits(inputs, tables.y, model, likelihood, engine_of(net), training)
 
 
 def additive_fits(tables: Tables, scale: Scale, epochs: int | None = None) -> AdditiveFits:
     """The additive network again, for what asks for importances and errors only: faster."""
-    own = Training(
+    training = Training(
         epochs or scale.additive_epochs, 100, seed=3, at_once=scale.at_once, device=scale.device
     )
-    return AdditiveFits(tables.x, tables.y, engine_of("additive"), own)
+    return AdditiveFits(tables.x, tables.y, engine_of("additive"), training)
 
 
 def two_input_importance(scale: Scale) -> list[dict[str, float]]:
@@ -209,8 +208,10 @@ def cross_validated_accuracy(scale: Scale, share: float, d: int) -> dict[str, An
     fits = additive_fits(tables, scale, scale.fold_epochs)
     parts = [folds(len(rows), scale.n_folds, torch.Generator().manual_seed(i))
              for i, rows in enumerate(tables.rows)]  # fmt: skip
-    train = [rows[p] for rows, (own, _) in zip(tables.rows, parts, strict=True) for p in own]
-    test = [rows[p] for rows, (_, own) in zip(tables.rows, parts, strict=True) for p in own]
+    train = [
+        rows[fold] for rows, (kept, _) in zip(tables.rows, parts, strict=True) for fold in kept
+    ]
+    test = [rows[fold] for rows, (_, left) in zip(tables.rows, parts, strict=True) for fold in left]
     importance = fits.importance(train)
     keep = torch.stack([select_fraction(importance, s) for s in PROPORTIONS], 1)
     n = len(PROPORTIONS)
@@ -221,9 +222,9 @@ def cross_validated_accuracy(scale: Scale, share: float, d: int) -> dict[str, An
                               "path": errors[0].mean(0).tolist()}  # fmt: skip
     kept = torch.zeros_like(tables.active)
     for rule in RULES:
-        chosen = [choose_proportion(PROPORTIONS, own, rule=rule).proportion for own in errors]
-        kept = torch.stack([select_fraction(own, p)
-                            for own, p in zip(ranking, chosen, strict=True)])  # fmt: skip
+        chosen = [choose_proportion(PROPORTIONS, paths, rule=rule).proportion for paths in errors]
+        kept = torch.stack([select_fraction(phi, p)
+                            for phi, p in zip(ranking, chosen, strict=True)])  # fmt: skip
         right = (kept == tables.active).double().mean(1)
         record[rule] = {"accuracy": float(right.mean()), "lowest": float(right.min()),
                         "proportion": sum(chosen) / len(chosen)}  # fmt: skip
@@ -244,13 +245,17 @@ def refit_errors(tables: Tables, keep: Tensor, scale: Scale) -> dict[str, float]
     }
     plain = seeded_mlp(d, 1, _WIDTHS), seeded_mlp(d, 1, _WIDTHS, dropout=0.2)
     for name, model in zip(("NN", "NN + dropout"), plain, strict=True):
-        own = PopulationFits(tables.x, tables.y, model, Gaussian(1.0), MAP(lr=3e-3), fits.training)
-        rows[name] = [q for (q,) in own.posteriors(tables.rows)]
+        points = PopulationFits(
+            tables.x, tables.y, model, Gaussian(1.0), MAP(lr=3e-3), fits.training
+        )
+        rows[name] = [q for (q,) in points.posteriors(tables.rows)]
     additive_fits = fits_of(tables, "additive", scale)
     rows["additive refit"] = [q for (q,) in additive_fits.posteriors(tables.rows, keep)]
     masks = {"refit": keep, "additive refit": keep}
-    found = {name: _mean_error(tables, own, masks.get(name, every)) for name, own in rows.items()}
-    return {**found, "linear": _linear_error(tables)}
+    errors = {
+        name: _mean_error(tables, nets, masks.get(name, every)) for name, nets in rows.items()
+    }
+    return {**errors, "linear": _linear_error(tables)}
 
 
 def pruning_curve(scale: Scale, share: float, d: int) -> list[dict[str, float]]:
@@ -279,9 +284,9 @@ def false_discoveries(
     x = tables.x
     copies = torch.cat([gaussian_knockoffs(x[rows], source) for rows in tables.rows])
     both = fits_of(tables, "additive", scale, torch.cat([x, copies], 1))
-    for own in both.importance(tables.rows):
-        kept["knockoffs"].append(knockoff_select(knockoff_statistic(own), level))
-    rates = {key: _rates(torch.stack(own), tables.active) for key, own in kept.items()}
+    for phi in both.importance(tables.rows):
+        kept["knockoffs"].append(knockoff_select(knockoff_statistic(phi), level))
+    rates = {rule: _rates(torch.stack(masks), tables.active) for rule, masks in kept.items()}
     return {"level": level, "n_sets": n, "d": d, **rates}
 
 
@@ -294,9 +299,7 @@ def _rates(keep: Tensor, active: Tensor) -> dict[str, float]:
             "kept": float(keep.double().sum(1).mean())}  # fmt: skip
 
 
-def _mean_error(
-    tables: Tables, models: Sequence[Posterior], keep: Tensor
-) -> float:  # fmt: skip
+def _mean_error(tables: Tables, models: Sequence[Posterior], keep: Tensor) -> float:
     errors = []
     for sim, model, mask in zip(tables.sims, models, keep, strict=True):
         found = predict(model, sim.data.test.x * mask)

@@ -6,7 +6,8 @@
 Protocol: 2,000 examples, 80 % for training; y = Σ f(x_j) β_j Z_j + ε with β_j = j / alpha; all data
 sets of a table train as one population. Rows "20-10" use the paper's network; rows "additive" use
 hinges of every input and one linear layer, which is ours and is always labelled. Settings were
-chosen on other data sets. Errors are in units of the target's variance.
+chosen on other data sets. Errors are in units of the target's variance. Every line of an experiment
+is a row of the record; rows computed from them answer the paper's figures and tables.
 
 Paper: about 0.90 of the inputs told rightly at π = 0.2 with the best 20 % kept, at least 0.80 for
 every π with the cross-validated proportion; no loss up to 50, 40 and 20 % of the weights removed
@@ -15,20 +16,20 @@ at π = 0.2, 0.5 and 0.9. Experiment 5 (UCI) is `studies.uci`.
 
 import argparse
 import statistics
-import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from bayesieve.assess.figures.features import error_path, lines, scatter
 from bayesieve.checks import check_choice
 from bayesieve.files import write_atomically
 from bayesieve.select.proportion import RULES
-from studies.parts import join_tables, read_parts
-from studies.records import machine
+from studies.harness import Row, Run, chosen, joined, make_row, say, study_parser
+from studies.record import Record, flat
 from studies.sbnn_simulations import (
     QUICK,
     Scale,
@@ -40,12 +41,13 @@ from studies.sbnn_simulations import (
     two_input_importance,
 )
 
-Rows = list[dict[str, Any]]
+Line = dict[str, Any]
+Found = Mapping[str, Sequence[Line]]  # lines by experiment
 
 
-def _accuracy(scale: Scale) -> Rows:
-    return [row for net in scale.nets for d in scale.dims
-            for row in fixed_fraction_accuracy(scale, net, d)]  # fmt: skip
+def _accuracy(scale: Scale) -> list[Line]:
+    return [line for net in scale.nets for d in scale.dims
+            for line in fixed_fraction_accuracy(scale, net, d)]  # fmt: skip
 
 
 def _d(scale: Scale) -> int:
@@ -53,71 +55,96 @@ def _d(scale: Scale) -> int:
     return 100 if 100 in scale.dims else scale.dims[0]
 
 
-EXPERIMENTS: Mapping[str, Callable[[Scale], Any]] = {
-    "e1": two_input_importance,
+EXPERIMENTS: Mapping[str, Callable[[Scale], list[Line]]] = {
+    "e1": lambda scale: list(two_input_importance(scale)),
     "e2": lambda scale: [r for net in scale.nets for r in importance_against_effects(scale, net)],
     "e3": _accuracy,
     "e3-cv": lambda scale: [cross_validated_accuracy(scale, s, _d(scale)) for s in scale.shares],
     "e4": lambda scale: [r for s in (0.2, 0.5, 0.9) for r in pruning_curve(scale, s, _d(scale))],
-    "fdr": lambda scale: false_discoveries(scale, _d(scale)),
+    "fdr": lambda scale: [false_discoveries(scale, _d(scale))],
 }
+# What tells the lines of an experiment apart.
+KEYS = {"e1": ("mix",), "e2": ("net", "d", "nonlinear", "alpha"), "e3": ("net", "d", "alpha"),
+        "e3-cv": ("share",), "e4": ("share", "removed"), "fdr": ("level",)}  # fmt: skip
+_PART = ("shares", "dims", "nets", "device", "at_once")  # of a scale: parts may differ in them
+_OF_FOLDS = ("n_folds", "fold_epochs")  # only "e3-cv" depends on them
+
+
+def row_of(experiment: str, line: Mapping[str, Any], scale: Mapping[str, Any]) -> Row:
+    """One line of an experiment as a row of the record."""
+    numbers = flat(line)
+    known = dict.fromkeys((*KEYS[experiment], "d", "n_sets"))
+    setting = {"experiment": experiment}
+    setting |= {key: numbers.pop(key) for key in known if key in numbers}
+    if experiment == "e3-cv":
+        setting |= {key: scale[key] for key in _OF_FOLDS}
+    seeds = {"e1": 1, "e2": min(scale["n_sets"], 5), "fdr": scale["fdr_sets"]}
+    name = "/".join([experiment, *(str(setting[key]) for key in KEYS[experiment])])
+    metrics = {key: value for key, value in numbers.items() if not isinstance(value, list)}
+    row = make_row(name, setting, [], seeds=seeds.get(experiment, scale["n_sets"]),
+                   metrics=metrics)  # fmt: skip
+    detail = {key: value for key, value in numbers.items() if isinstance(value, list)}
+    return {**row, "detail": detail}
+
+
+def found_in(record: Record) -> dict[str, list[Line]]:
+    """The lines of every experiment of a record, in the order of what tells them apart."""
+    found: dict[str, list[Line]] = {}
+    for row in record["rows"]:
+        if not row.get("derived"):
+            line = {**row["setting"], **row["metrics"], **row["detail"]}
+            found.setdefault(row["setting"]["experiment"], []).append(line)
+    for experiment, rows in found.items():
+        rows.sort(key=lambda line: [line[key] for key in KEYS[experiment]])
+    return found
+
+
+def derived(record: Record) -> list[Row]:
+    """The numbers that answer the paper's figures and tables, as rows."""
+    n_sets = record["settings"]["n_sets"]
+    return [make_row(key, {}, [], seeds=n_sets, metrics=numbers)
+            for key, numbers in findings(found_in(record)).items()]  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the chosen experiments; write JSON, and figures to --folder."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    """Run the chosen experiments; write the record, and figures to --folder."""
+    parser = study_parser(__doc__, quick="two data sets a cell, short runs",
+                          full="20 (fdr: 100) data sets a cell", join=True)  # fmt: skip
     parser.add_argument("--only", default=",".join(EXPERIMENTS), help="comma list of experiments")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--quick", action="store_true", help="two data sets a cell, short runs")
-    parser.add_argument("--full", action="store_true", help="20 (fdr: 100) data sets a cell")
     parser.add_argument("--sets", type=int, help="data sets a cell, in place of 5 (full: 20)")
     parser.add_argument("--dims", help="comma list of numbers of inputs for e3, in place of all")
     parser.add_argument("--nets", help="20-10 or additive for e2 and e3, in place of both")
     parser.add_argument("--shares", help="comma list of π for e3-cv, in place of all")
-    parser.add_argument("--join", type=Path, nargs="+", help="make one record of these parts")
     parser.add_argument("--at-once", type=int, help="networks per population; memory grows with it")
-    parser.add_argument("--out", type=Path)
     parser.add_argument("--folder", type=Path, help="where figures go")
     options = parser.parse_args(arguments)
     if options.join is not None:
-        _finish(join_tables(read_parts(options.join, "sbnn_tables")), options)
+        flags = ("only", "shares", "dims", "nets", "at-once", "device", "out")
+        _show(joined(options.join, "sbnn_tables", options.out, flags, derived), options.folder)
         return 0
-    names = options.only.split(",")
-    for name in names:
-        check_choice("sbnn_tables", "experiment", name, EXPERIMENTS)
+    names = chosen("sbnn_tables", "experiment", options.only, EXPERIMENTS)
     scale = _scale(options)
-    given = arguments if arguments is not None else sys.argv[1:]
-    result: dict[str, Any] = {
-        "study": "sbnn_tables", "machine": machine(options.device), "scale": asdict(scale),
-        "command": " ".join(["python -m studies.sbnn_tables", *given]),
-        "experiments": {}, "seconds": {},
-    }  # fmt: skip
+    numbers = asdict(scale)
+    settings = {key: value for key, value in numbers.items() if key not in (*_PART, *_OF_FOLDS)}
+    run = Run("sbnn_tables", arguments, options, settings=settings, test_reads=None)
     for name in names:
+        if any(row["setting"].get("experiment") == name for row in run.rows):
+            continue
         started = time.perf_counter()
-        result["experiments"][name] = EXPERIMENTS[name](scale)
-        result["seconds"][name] = round(time.perf_counter() - started, 1)
-        print(f"{name:<6} {result['seconds'][name]:.0f} s", flush=True)
-        _write(result, options.out)
-    _finish(result, options)
-    return 0
+        for line in EXPERIMENTS[name](scale):
+            run.add(row_of(name, line, numbers))
+        run.derive(derived(run.record))
+        run.write()
+        say(f"{name:<6} {time.perf_counter() - started:.0f} s")
+    _show(run.record, options.folder)
+    return run.finish()
 
 
-def _write(result: dict[str, Any], path: Path | None) -> None:
-    result["findings"] = findings(result["experiments"])
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, result)
-
-
-def _finish(result: dict[str, Any], options: argparse.Namespace) -> None:
-    _write(result, options.out)
-    print(page(result))
-    if options.folder is not None:
-        # Drawing needs matplotlib; the numbers do not.
-        from studies.sbnn_tables_figures import draw
-
-        draw(result["experiments"], options.folder)
-        write_atomically(options.folder / "sbnn_tables.md", page(result))
+def _show(record: Record, folder: Path | None) -> None:
+    print(page(record))
+    if folder is not None:
+        draw(found_in(record), folder)
+        write_atomically(folder / "sbnn_tables.md", page(record))
 
 
 def _scale(options: argparse.Namespace) -> Scale:
@@ -137,84 +164,157 @@ def _scale(options: argparse.Namespace) -> Scale:
     return base if options.at_once is None else replace(base, at_once=options.at_once)
 
 
-def page(result: Mapping[str, Any]) -> str:
+def page(record: Record) -> str:
     """Markdown tables of whatever was computed."""
-    found, parts = result["experiments"], ["# Which inputs matter", f"`{result['command']}`"]
-    rows: list[tuple[Any, ...]]
+    found, parts = found_in(record), ["# Which inputs matter", f"`{record['command']}`"]
+    lines: list[tuple[Any, ...]]
     if "e2" in found:
         groups: dict[tuple[Any, ...], list[float]] = {}
         for r in found["e2"]:
             kind = "non-linear" if r["nonlinear"] else "linear"
             groups.setdefault((r["net"], r["d"], kind), []).append(r["correlation"])
-        rows = [(*key, f"{statistics.fmean(own):.3f}", f"{min(own):.3f}")
-                for key, own in groups.items()]  # fmt: skip
+        lines = [(*key, f"{statistics.fmean(values):.3f}", f"{min(values):.3f}")
+                 for key, values in groups.items()]  # fmt: skip
         parts += ["## Correlation of φ with the effects, all inputs enter, α = 1 to 10",
-                  _table(("network", "D", "effects", "mean", "lowest"), rows)]  # fmt: skip
+                  _table(("network", "D", "effects", "mean", "lowest"), lines)]  # fmt: skip
     if "e3" in found:
-        rows = [(r["net"], r["d"], r["alpha"], f"{r['accuracy']:.3f}", f"{r['oracle']:.3f}")
-                for r in found["e3"]]  # fmt: skip
+        lines = [(r["net"], r["d"], r["alpha"], f"{r['accuracy']:.3f}", f"{r['oracle']:.3f}")
+                 for r in found["e3"]]  # fmt: skip
         parts += ["## Selection accuracy, best 20 % kept, π = 0.2",
-                  _table(("network", "D", "alpha", "accuracy", "oracle"), rows)]  # fmt: skip
+                  _table(("network", "D", "alpha", "accuracy", "oracle"), lines)]  # fmt: skip
     if "e3-cv" in found:
         heads = ("π", *RULES, "fixed 20 %", "kept (generous)")
-        rows = [(r["share"], *(f"{r[k]['accuracy']:.3f}" for k in (*RULES, "fixed")),
-                 f"{r['generous']['proportion']:.2f}") for r in found["e3-cv"]]  # fmt: skip
-        parts += ["## Selection accuracy, cross-validated proportion", _table(heads, rows)]
-        compared = [r for r in found["e3-cv"] if "mse" in r]
+        lines = [(r["share"], *(f"{r[f'{k}/accuracy']:.3f}" for k in (*RULES, "fixed")),
+                  f"{r['generous/proportion']:.2f}") for r in found["e3-cv"]]  # fmt: skip
+        parts += ["## Selection accuracy, cross-validated proportion", _table(heads, lines)]
+        names, compared = _compared(found["e3-cv"])
         if compared:
-            names = list(compared[0]["mse"])
-            rows = [(r["share"], *(f"{r['mse'][n]:.3f}" for n in names)) for r in compared]
-            parts += ["## Test error / variance of the target", _table(("π", *names), rows)]
-    if "fdr" in found:
-        own = found["fdr"]
-        rows = [(k, f"{v['fdr']:.3f} ± {v['fdr_standard_error']:.3f}",
-                 f"{v['power']:.3f} ± {v['power_standard_error']:.3f}", f"{v['kept']:.1f}")
-                for k, v in own.items() if isinstance(v, dict)]  # fmt: skip
-        parts += [f"## False discoveries at level {own['level']}, {own['n_sets']} data sets",
-                  _table(("rule", "realised rate", "power", "kept"), rows)]  # fmt: skip
+            lines = [(r["share"], *(f"{r[f'mse/{n}']:.3f}" for n in names)) for r in compared]
+            parts += ["## Test error / variance of the target", _table(("π", *names), lines)]
+    for r in found.get("fdr", ()):
+        lines = [(rule, f"{r[f'{rule}/fdr']:.3f} ± {r[f'{rule}/fdr_standard_error']:.3f}",
+                  f"{r[f'{rule}/power']:.3f} ± {r[f'{rule}/power_standard_error']:.3f}",
+                  f"{r[f'{rule}/kept']:.1f}") for rule in _rules(r)]  # fmt: skip
+        parts += [f"## False discoveries at level {r['level']}, {r['n_sets']} data sets",
+                  _table(("rule", "realised rate", "power", "kept"), lines)]  # fmt: skip
     if "e4" in found:
-        rows = [(r["share"], r["removed"], f"{r['mse']:.3f}") for r in found["e4"]]
+        lines = [(r["share"], r["removed"], f"{r['mse']:.3f}") for r in found["e4"]]
         parts += ["## Test error against weights removed",
-                  _table(("π", "removed", "error"), rows)]  # fmt: skip
+                  _table(("π", "removed", "error"), lines)]  # fmt: skip
     return "\n\n".join(parts) + "\n"
 
 
-def findings(found: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+def _compared(lines: Sequence[Line]) -> tuple[list[str], list[Line]]:
+    """Names of the networks compared after selection, and the lines that have their errors."""
+    compared = [line for line in lines if "mse/refit" in line]
+    names = [key.removeprefix("mse/") for key in (compared or [{}])[0] if key.startswith("mse/")]
+    return names, compared
+
+
+def _rules(line: Line) -> list[str]:
+    return [key.removesuffix("/fdr") for key in line if key.endswith("/fdr")]
+
+
+def findings(found: Found) -> dict[str, dict[str, float]]:
     """The numbers that answer the paper's figures and tables, by what they answer."""
-    own: dict[str, dict[str, float]] = {}
+    answers: dict[str, dict[str, float]] = {}
     if "e1" in found:
         pairs = torch.tensor([[r["share"], r["psi_2"]] for r in found["e1"]]).T
-        own["figure-1"] = {"correlation": float(torch.corrcoef(pairs)[0, 1])}
+        answers["figure-1"] = {"correlation": float(torch.corrcoef(pairs)[0, 1])}
     for number, nonlinear in ((2, False), (3, True)):
-        chosen = [r["correlation"] for r in found.get("e2", ())
+        values = [r["correlation"] for r in found.get("e2", ())
                   if r["nonlinear"] == nonlinear and r["net"] == "20-10"]  # fmt: skip
-        if chosen:
-            own[f"figure-{number}"] = {"correlation": statistics.fmean(chosen)}
+        if values:
+            answers[f"figure-{number}"] = {"correlation": statistics.fmean(values)}
     for net, key in (("20-10", "selection"), ("additive", "selection-additive")):
-        chosen = [r["accuracy"] for r in found.get("e3", ()) if r["net"] == net and r["d"] == 100]
-        if chosen:
-            own[key] = {"accuracy": statistics.fmean(chosen)}
-        every = [r["accuracy"] for r in found.get("e3", ()) if r["net"] == net]
+        every = [r for r in found.get("e3", ()) if r["net"] == net]
+        usual = [r["accuracy"] for r in every if r["d"] == 100]
+        if usual:
+            answers[key] = {"accuracy": statistics.fmean(usual)}
         if every:
-            own.setdefault(key, {})["lowest"] = min(every)
+            answers.setdefault(key, {})["lowest"] = min(r["accuracy"] for r in every)
     if "e3-cv" in found:
-        own["validated"] = {"accuracy": min(r["generous"]["accuracy"] for r in found["e3-cv"])}
-        ratios = [r["mse"]["refit"] / r["mse"]["full BNN"] for r in found["e3-cv"]
-                  if r["share"] == 0.2]  # fmt: skip
-        if ratios:
-            own["refit"] = {"ratio": ratios[0]}
+        answers["validated"] = {"accuracy": min(r["generous/accuracy"] for r in found["e3-cv"])}
+        for r in found["e3-cv"]:
+            if r["share"] == 0.2:
+                answers["refit"] = {"ratio": r["mse/refit"] / r["mse/full BNN"]}
     if "e4" in found:
-        own["droprate"] = {"points": len(found["e4"])}
-    for name, rates in found.get("fdr", {}).items():
-        if isinstance(rates, dict):
-            own[f"fdr-{name}"] = {"fdr": rates["fdr"], "power": rates["power"]}
-    return own
+        answers["droprate"] = {"points": len(found["e4"])}
+    for r in found.get("fdr", ()):
+        for rule in _rules(r):
+            answers[f"fdr-{rule}"] = {name: r[f"{rule}/{name}"] for name in ("fdr", "power")}
+    return answers
 
 
-def _table(header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
+def draw(found: Found, folder: Path) -> None:
+    """Figures after the paper's 1 to 10, as PNG files."""
+    if "e1" in found:
+        shares = [r["share"] for r in found["e1"]]
+        series = {f"ψ{mark}": (shares, [r[f"psi_{i}"] for r in found["e1"]])
+                  for i, mark in ((1, "₁"), (2, "₂"))}  # fmt: skip
+        lines(series, folder / "figure_1.png", title="Importance of two inputs",
+              xlabel="share of variance of input 2", ylabel="ψ")  # fmt: skip
+    for number, nonlinear in ((2, False), (3, True)):
+        values = [r for r in found.get("e2", ()) if r["nonlinear"] == nonlinear]
+        if values:
+            kind = "non-linear" if nonlinear else "linear"
+            lines(_by(values, ("net", "d"), "alpha", "correlation"),
+                  folder / f"figure_{number}.png", title=f"φ and effect sizes, {kind}",
+                  xlabel="alpha", ylabel="correlation")  # fmt: skip
+    for number, net in ((4, "20-10"), (5, "additive")):
+        values = [r for r in found.get("e3", ()) if r["net"] == net]
+        if values:
+            lines(_by(values, ("d",), "alpha", "accuracy"), folder / f"figure_{number}.png",
+                  title=f"Inputs told rightly, {net}", xlabel="alpha", ylabel="accuracy",
+                  level=0.9)  # fmt: skip
+    if "e3-cv" in found:
+        _draw_proportions(found["e3-cv"], folder)
+    if "e4" in found:
+        lines(_by(found["e4"], ("share",), "removed", "mse"), folder / "figure_9.png",
+              title="Error against weights removed", xlabel="weights removed",
+              ylabel="test error / variance", percent_x=True)  # fmt: skip
+    for r in found.get("fdr", ()):
+        rules = _rules(r)
+        scatter([r[f"{rule}/fdr"] for rule in rules], [r[f"{rule}/power"] for rule in rules],
+                folder / "figure_10.png", title=f"Level {r['level']}", groups=rules,
+                xlabel="realised false-discovery rate", ylabel="power")  # fmt: skip
+
+
+def _draw_proportions(rows: Sequence[Line], folder: Path) -> None:
+    shares = [r["share"] for r in rows]
+    lines({rule: (shares, [r[f"{rule}/accuracy"] for r in rows]) for rule in (*RULES, "fixed")},
+          folder / "figure_6.png", title="Inputs told rightly", level=0.85,
+          xlabel="π, share of inputs that matter", ylabel="accuracy")  # fmt: skip
+    kept = {str(rule): (shares, [r[f"{rule}/proportion"] for r in rows]) for rule in RULES}
+    lines({**kept, "truth": (shares, shares)}, folder / "figure_7.png",
+          title="Share of inputs kept", xlabel="π", ylabel="share kept")  # fmt: skip
+    names, compared = _compared(rows)
+    at = [r["share"] for r in compared]
+    lines({name: (at, [r[f"mse/{name}"] for r in compared]) for name in names},
+          folder / "figure_8.png", title="Test error after selection", xlabel="π",
+          ylabel="test error / variance")  # fmt: skip
+    middle = rows[len(rows) // 2]
+    title = f"One data set, π = {middle['share']}"
+    error_path(middle["proportions"], middle["path"], folder / "path.png", title=title,
+               xlabel="share of inputs kept")  # fmt: skip
+
+
+def _by(
+    rows: Sequence[Line], keys: tuple[str, ...], x: str, y: str
+) -> dict[str, tuple[list[Any], list[Any]]]:
+    series: dict[str, tuple[list[Any], list[Any]]] = {}
+    for row in rows:
+        label = ", ".join(f"{key} {row[key]}" for key in keys)
+        points = series.setdefault(label, ([], []))
+        points[0].append(row[x])
+        points[1].append(row[y])
+    return series
+
+
+def _table(header: tuple[str, ...], lines: list[tuple[Any, ...]]) -> str:
     marks = ["---", *["---:"] * (len(header) - 1)]
-    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in (header, marks, *rows))
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in (header, marks, *lines))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -21,9 +21,7 @@ The JPEG copy of CIFAR-10 is lossy: compare with the dense network trained on th
 """
 
 import argparse
-import json
 import math
-import sys
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -35,6 +33,16 @@ import torch
 from torch import nn
 
 from bayesieve.assess.evaluate import evaluate
+from bayesieve.assess.figures.style import (
+    BLUE,
+    MUTED,
+    VERMILION,
+    dress,
+    legend,
+    new_figure,
+    percent_ticks,
+    save,
+)
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.posterior import Posterior, SparseModel
 from bayesieve.core.precision import Precision
@@ -53,11 +61,18 @@ from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.training.compiling import CompileMode
 from bayesieve.training.fit import Fit, fit
 from bayesieve.training.schedule import Schedule
-from studies.aeb_arguments import numbers, splits, study_parser
-from studies.aeb_journal import Journal, Row, table
-from studies.records import scored_on
-from studies.sbnn_published import VGG
+from studies.harness import (
+    Row,
+    Run,
+    folder_of,
+    make_row,
+    numbers,
+    read_rows,
+    splits,
+    study_parser,
+)
 
+PUBLISHED = {0.0: 7.6, 98.5: 8.7}  # the paper's test errors in % by zeros in %
 STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 _QUICK = 8  # the quick network has an eighth of the maps
 _QUICK_IMAGES, _QUICK_EPOCHS = 3000, 8
@@ -142,6 +157,16 @@ def train(setting: Setting, data: DataSet, start: Posterior | None, seed: int, d
     )  # fmt: skip
 
 
+def name_of(setting: Setting) -> str:
+    """The zeros of a row, in percent.
+
+    Example:
+        >>> name_of(Setting(98.5, 40, 1e-3))
+        '98.5'
+    """
+    return f"{setting.zeros:g}"
+
+
 def run_setting(
     setting: Setting, data: DataSet, start: Posterior | None, seed: int, device: str
 ) -> tuple[Row, Posterior]:
@@ -149,22 +174,20 @@ def run_setting(
     began = time.perf_counter()
     run = train(setting, data, start, seed, device)
     sparse = run.sparse()
-    row: Row = {
-        "setting": asdict(setting),
-        "seed": seed,
-        "engine": repr(run.engine),
-        **_scores(sparse, data),
-        "paper": VGG.get(setting.zeros),
+    scores = _scores(sparse, data)
+    metrics = {
         "parameters": sparse.layout.size,
         "log_lik": run.history[-1]["log_lik"],
         "fit_seconds": round(run.seconds, 2),
         "epoch_seconds": min(line["seconds"] for line in run.history),
-        "seconds": round(time.perf_counter() - began, 2),
     }
+    seconds = round(time.perf_counter() - began, 2)
+    row = make_row(name_of(setting), asdict(setting), [scores], seeds=[seed], seconds=seconds,
+                   metrics=metrics, engine=repr(run.engine))  # fmt: skip
     return row, sparse.posterior
 
 
-def _scores(sparse: SparseModel, data: DataSet) -> dict[str, Any]:
+def _scores(sparse: SparseModel, data: DataSet) -> dict[str, float]:
     at_mean = evaluate(sparse, data.test).to_dict()
     renewed = reestimate_batchnorm(sparse, data.train.x[:: -(-len(data.train) // _RENEW)])
     again = evaluate(renewed, data.test).to_dict()
@@ -179,55 +202,41 @@ def _scores(sparse: SparseModel, data: DataSet) -> dict[str, Any]:
     }
 
 
-def shown(rows: Sequence[Row]) -> str:
-    """The table beside the paper's numbers."""
-    lines = [["zeros %", "weights", "kl", "lr", "error %", "renewed %", "NLL", "paper %", "s"]]
-    for row in rows:
-        own = row["setting"]
-        lines.append(
-            [
-                f"{100 * row['zeros']:.2f}", f"{row['weights']:,}", f"{own['kl']:g}",
-                f"{own['lr']:g}", f"{row['error']:.2f}", f"{row['renewed_error']:.2f}",
-                f"{row['nll']:.3f}", "" if row["paper"] is None else f"{row['paper']:g}",
-                f"{row['seconds']:.0f}",
-            ]
-        )  # fmt: skip
-    return table(lines)
-
-
 def parser() -> argparse.ArgumentParser:
     """The command line of the study."""
-    own = study_parser(
-        (__doc__ or "").split("\n")[0], quick="narrow network, 3,000 images, 98.5 %% zeros",
-        precision="bf16",
+    parser = study_parser(
+        __doc__, quick="narrow network, 3,000 images, 98.5 %% zeros", held_out=True, budget=True,
+        figures="sbnn_vgg.png", precision="bf16", training=True,
     )  # fmt: skip
-    own.add_argument("--zeros", type=numbers, default=(98.5, 95.0, 90.0, 99.0), help="comma list")
-    own.add_argument("--kl", type=numbers, default=(0.01,), help="comma list")
-    own.add_argument("--lr", type=numbers, default=(1e-3,), help="of sparse runs; comma list")
-    own.add_argument("--dense-lr", type=float, default=0.1)
-    own.add_argument("--dense-epochs", type=int, default=40)
-    own.add_argument("--epochs", type=int, default=40, help="of a sparse run")
-    own.add_argument(
+    parser.add_argument(
+        "--zeros", type=numbers, default=(98.5, 95.0, 90.0, 99.0), help="comma list"
+    )
+    parser.add_argument("--kl", type=numbers, default=(0.01,), help="comma list")
+    parser.add_argument("--lr", type=numbers, default=(1e-3,), help="of sparse runs; comma list")
+    parser.add_argument("--dense-lr", type=float, default=0.1)
+    parser.add_argument("--dense-epochs", type=int, default=40)
+    parser.add_argument("--epochs", type=int, default=40, help="of a sparse run")
+    parser.add_argument(
         "--limit", type=float, help="seconds: sparse runs are made short enough to end by then"
     )
-    own.add_argument("--batch-size", type=int, default=250)
-    own.add_argument("--noise", choices=("activations", "weights"), default="activations")
-    own.add_argument("--seed", type=int, default=0)
-    return own
+    parser.add_argument("--batch-size", type=int, default=250)
+    parser.add_argument("--noise", choices=("activations", "weights"), default="activations")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser
 
 
-def settings(given: argparse.Namespace) -> tuple[Setting, list[Setting]]:
+def settings(options: argparse.Namespace) -> tuple[Setting, list[Setting]]:
     """The dense run, and the sparse runs in order: all of the first sparsity first."""
-    dense = Setting(0.0, given.dense_epochs, given.dense_lr, batch_size=given.batch_size,
-                    precision=given.precision, compile=given.compile)  # fmt: skip
-    if not given.full:
+    dense = Setting(0.0, options.dense_epochs, options.dense_lr, batch_size=options.batch_size,
+                    precision=options.precision, compile=options.compile)  # fmt: skip
+    if not options.full:
         narrow = tuple(tuple(maps // _QUICK for maps in stage) for stage in STAGES)
         dense = replace(dense, epochs=_QUICK_EPOCHS, lr=0.05, batch_size=50, stages=narrow)
-        given.zeros, given.epochs = (98.5,), _QUICK_EPOCHS
+        options.zeros, options.epochs = (98.5,), _QUICK_EPOCHS
     sparse = [
-        replace(dense, zeros=zeros, epochs=given.epochs, lr=lr, kl=kl,
-                local=given.noise == "activations")
-        for zeros in given.zeros for kl in given.kl for lr in given.lr
+        replace(dense, zeros=zeros, epochs=options.epochs, lr=lr, kl=kl,
+                local=options.noise == "activations")
+        for zeros in options.zeros for kl in options.kl for lr in options.lr
     ]  # fmt: skip
     return dense, sparse
 
@@ -250,45 +259,82 @@ def shortened(setting: Setting, seconds: float, dense_epoch: float) -> Setting:
 
 def main(arguments: list[str] | None = None) -> int:
     """Train the dense network, then every sparse setting from it, writing the record after each."""
-    given = parser().parse_args(arguments)
-    if given.draw is not None:
-        files = [json.loads(path.read_text(encoding="utf-8")) for path in given.draw]
-        _draw([row for file in files for row in file["rows"]], given.figures)
+    options = parser().parse_args(arguments)
+    if options.draw is not None:
+        draw(read_rows(options.draw, "sbnn_vgg"), folder_of(options, "sbnn_vgg"))
         return 0
-    dense, todo = settings(given)
-    few = None if given.full else _QUICK_IMAGES
-    data = splits(load_data("cifar10"), given.held_out, few)
-    common = {"data": data.name, "scored_on": scored_on(held_out=given.held_out),
-              "n_train": len(data.train), "quick": not given.full}  # fmt: skip
-    journal = Journal("sbnn_vgg", given.out, arguments, given.device, given.budget, common)
+    dense, sparse = settings(options)
+    few, few_test = (None, None) if options.full else (_QUICK_IMAGES, 500)
+    data = splits(load_data("cifar10"), held_out=options.held_out, few=few, few_test=few_test)
+    run = Run("sbnn_vgg", arguments, options, data=data.name,
+              settings={"n_train": len(data.train), "quick": not options.full})  # fmt: skip
+    show = ("error", "renewed_error", "zeros")
+    todo = [one for one in sparse if run.find(name_of(one), asdict(one)) is None]
     start: Posterior | None = None
-    for setting in [dense, *todo]:
-        label = f"{setting.zeros:g} % zeros, kl {setting.kl:g}, lr {setting.lr:g}"
-        kind = "dense" if start is None else "sparse"
-        if not journal.has_time(label, kind):
-            continue
-        if given.limit is not None and journal.rows:
-            left = given.limit - journal.seconds
-            setting = shortened(setting, left, journal.rows[0]["fit_seconds"] / dense.epochs)
-        row, learned = run_setting(setting, data, start, given.seed, given.device)
-        start = learned if start is None else start
-        journal.add(row, kind, row["seconds"])
-        print(f"{label}: error {row['error']:.2f} % (renewed {row['renewed_error']:.2f} %) "
-              f"in {row['seconds']:.0f} s", flush=True)  # fmt: skip
-    if given.figures is not None:
-        _draw(journal.rows, given.figures)
-    print(shown(journal.rows))
-    return 0
+    if todo or run.find(name_of(dense), asdict(dense)) is None:
+        row, start = run_setting(dense, data, None, options.seed, options.device)
+        if run.find(name_of(dense), asdict(dense)) is None:
+            run.add(row, show)
+    for setting in todo:
+        if run.wants(name_of(setting), asdict(setting), "sparse"):
+            if options.limit is not None:
+                epoch = run.rows[0]["metrics"]["fit_seconds"] / dense.epochs
+                setting = shortened(setting, options.limit - run.seconds, epoch)
+            row, _ = run_setting(setting, data, start, options.seed, options.device)
+            run.add(row, show, "sparse")
+    if options.figures is not None:
+        draw(run.rows, options.figures)
+    return run.finish(("error", "renewed_error", "nll", "zeros", "weights"))
 
 
-def _draw(rows: Sequence[Row], folder: Path | None) -> None:
-    # Drawing needs matplotlib; the numbers do not.
-    from studies.sbnn_vgg_figure import draw_errors
+def vgg_table(rows: Sequence[Row]) -> str:
+    """Markdown: error, likelihood and time of every network beside the paper's error.
 
-    if folder is None:
-        raise ValueError("sbnn_vgg: give a folder for the picture, --figures FOLDER.")
-    draw_errors(rows, folder / "sbnn_vgg.png")
+    Args:
+        rows: of this study; none give no table.
+    """
+    head = ("zeros", "parameters left", "epochs", "error", "BatchNorm renewed", "NLL", "ECE",
+            "the paper's error", "seconds")  # fmt: skip
+    lines = [f"| {' | '.join(head)} |", f"| {' | '.join(['---:'] * len(head))} |"]
+    for row in rows:
+        found, paper = row["metrics"], PUBLISHED.get(row["setting"]["zeros"])
+        cells = (
+            f"{100 * found['zeros']:.1f} %", f"{found['weights']:,.0f}",
+            str(row["setting"]["epochs"]), f"{found['error']:.2f} %",
+            f"{found['renewed_error']:.2f} %", f"{found['nll']:.3f}", f"{found['ece']:.3f}",
+            "" if paper is None else f"{paper:g} %", f"{row['seconds']:.0f}",
+        )  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) if rows else ""
+
+
+def draw(rows: Sequence[Row], folder: Path) -> Path:
+    """Error against the weights left; dense networks as lines, the paper's pair in another hue."""
+    sparse = sorted((100 - row["setting"]["zeros"], row["metrics"]["error"] / 100)
+                    for row in rows if row["setting"]["zeros"])  # fmt: skip
+    if not sparse:
+        raise ValueError("sbnn_vgg: no sparse network among the rows.")
+    figure = new_figure(6.4, 3.8)
+    axes = figure.add_subplot()
+    axes.plot(*zip(*sparse, strict=True), color=BLUE, marker="o", markersize=5, label="sparse")
+    for row in rows:
+        if row["setting"]["zeros"] == 0:
+            axes.axhline(row["metrics"]["error"] / 100, color=BLUE, linewidth=1, linestyle="--",
+                         label=f"dense, {row['setting']['epochs']} epochs")  # fmt: skip
+    axes.plot([1.5], [PUBLISHED[98.5] / 100], color=VERMILION, marker="x", linestyle="none",
+              label="the paper's sparse network")  # fmt: skip
+    axes.axhline(PUBLISHED[0.0] / 100, color=MUTED, linewidth=1, linestyle=":",
+                 label="the paper's dense network")  # fmt: skip
+    axes.set_xscale("log")
+    shares = sorted({1.5, *(left for left, _ in sparse)})
+    axes.set_xticks(shares, [f"{share:g} %" for share in shares])
+    axes.minorticks_off()
+    axes.set_ylim(bottom=0)
+    percent_ticks(axes.yaxis)
+    dress(axes, title="VGG-like network, CIFAR-10", xlabel="parameters left", ylabel="test error")
+    legend(axes, "lower right")
+    return save(figure, folder / "sbnn_vgg.png")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

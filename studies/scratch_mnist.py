@@ -16,56 +16,134 @@ part. Three groups of rows:
 
 A run that was stopped goes on where it was: rows that `--out` already holds are kept.
 
-Source: "EE5179 Programming Assignment 1: MNIST"; its numbers are in `scratch_settings.SOURCE`.
+Source: "EE5179 Programming Assignment 1: MNIST"; its numbers are in `SOURCE`.
 """
 
 import argparse
-import json
 import os
-import platform
 import statistics
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
+from torch import nn
 
+from bayesieve.assess.figures.style import (
+    INK,
+    PALETTE,
+    dress,
+    legend,
+    log_ticks,
+    new_figure,
+    plain_ticks,
+    save,
+)
 from bayesieve.data import load_data
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.scratch import (
     L2,
+    Activation,
     Adam,
     CrossEntropy,
     FeedForwardNet,
     GradientDescent,
     History,
+    Linear,
     Plan,
+    ReLU,
+    Sigmoid,
+    Tanh,
     classification_report,
     constant,
     linear_decay,
 )
-from studies.records import write_record
-from studies.scratch_page import draw_losses, summary, write_page
-from studies.scratch_settings import (
-    ACTIVATIONS,
-    SETTINGS,
-    SOURCE,
-    SOURCE_CORES,
-    SOURCE_MINUTES,
-    Group,
-    Setting,
-)
-from studies.scratch_twin import Twin
+from studies.harness import Row, Run, make_row, study_parser
+from studies.record import Record, flat, read
+
+ActivationName = Literal["sigmoid", "tanh", "relu"]
+Group = Literal["source", "account", "better"]
+ACTIVATIONS: dict[ActivationName, Activation] = {
+    "sigmoid": Sigmoid(),
+    "tanh": Tanh(),
+    "relu": ReLU(),
+}
+
+# Accuracies on training and test images, losses at the end, F1 of the digits on test images (of
+# `relu-l2` on training images); None where the report gives none.
+SOURCE: dict[str, dict[str, Any]] = {
+    "sigmoid": {"train": 0.85, "test": 0.86, "train_loss": 0.4487, "val_loss": 0.4499,
+                "f1": [0.93, 0.94, 0.86, 0.86, 0.84, 0.81, 0.90, 0.83, 0.84, 0.76]},
+    "tanh": {"train": 0.93, "test": 0.93, "train_loss": 0.2275, "val_loss": 0.2076,
+             "f1": [0.96, 0.98, 0.93, 0.92, 0.93, 0.91, 0.94, 0.92, 0.90, 0.89]},
+    "relu": {"train": 0.94, "test": 0.94, "train_loss": 0.2233, "val_loss": 0.2131,
+             "f1": [0.97, 0.98, 0.93, 0.93, 0.94, 0.93, 0.95, 0.94, 0.92, 0.92]},
+    "torch": {"train": None, "test": 0.94, "train_loss": None, "val_loss": None,
+              "f1": [0.97, 0.98, 0.96, 0.92, 0.95, 0.94, 0.93, 0.94, 0.92, 0.89]},
+    "relu-l2": {"train": 0.78, "test": None, "train_loss": None, "val_loss": None,
+                "f1": [0.92, 0.79, 0.79, 0.73, 0.81, 0.76, 0.87, 0.80, 0.66, 0.60]},
+}  # fmt: skip
+SOURCE_MINUTES, SOURCE_CORES = 44, 8
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One training run.
+
+    Args:
+        group: which table it belongs to.
+        activation: of the hidden layers.
+        lr: learning rate.
+        l2: strength of the penalty; 0 for none.
+        optimiser: gradient descent or Adam.
+        decay: whether the learning rate falls linearly to 0.
+        like: row of `SOURCE` it is compared with.
+        twin: whether PyTorch trains beside it.
+    """
+
+    group: Group
+    activation: ActivationName
+    lr: float = 0.01
+    l2: float = 0.0
+    optimiser: Literal["gd", "adam"] = "gd"
+    decay: bool = False
+    like: str | None = None
+    twin: bool = False
+
+
+_L2 = Setting("account", "relu", l2=1e-4, like="relu-l2")
+SETTINGS = {
+    "relu": Setting("source", "relu", like="relu", twin=True),
+    "sigmoid": Setting("source", "sigmoid", like="sigmoid"),
+    "tanh": Setting("source", "tanh", like="tanh"),
+    "relu-l2": replace(_L2, group="source"),
+    "gd-decay-l2": Setting("better", "relu", lr=0.2, l2=1e-4, decay=True),
+    "adam-decay-l2": Setting("better", "relu", lr=1e-3, l2=1e-4, optimiser="adam", decay=True),
+    "tanh-0.001": Setting("account", "tanh", lr=1e-3, like="tanh"),
+    "relu-0.001": Setting("account", "relu", lr=1e-3, like="relu"),
+    "sigmoid-0.006": Setting("account", "sigmoid", lr=6e-3, like="sigmoid"),
+    "sigmoid-0.0075": Setting("account", "sigmoid", lr=7.5e-3, like="sigmoid"),
+    "relu-l2-0.001": replace(_L2, lr=1e-3),
+    "relu-l2-0.0001": replace(_L2, lr=1e-4),
+    "relu-l2-0.000045": replace(_L2, lr=4.5e-5),
+    "relu-l2-times-64": replace(_L2, l2=64e-4),  # not divided by the batch size
+    "relu-l2-times-1564": replace(_L2, l2=1564e-4),  # 2 c W, summed over the batches of an epoch
+}
 
 HIDDEN_UNITS = (500, 250, 100)
 SEEDS = (0, 1, 2)  # of the chosen setting
 _SPLIT_SEED = 0
 _QUICK_IMAGES = 6000
+Images = NDArray[np.float32]
+Labels = NDArray[np.int64]
+_LAYERS = {Sigmoid: nn.Sigmoid, Tanh: nn.Tanh, ReLU: nn.ReLU, Linear: nn.Identity}
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +170,9 @@ def prepare(data: DataSet, n_train: int | None = None) -> Parts:
         rest = rest.subset(torch.arange(min(n_train, len(rest))))
     mean, std = rest.x.mean(), rest.x.std()
 
-    def part(own: Examples) -> Part:
-        return Part(((own.x - mean) / std).flatten(1).numpy(), own.y.numpy())
+    def part(examples: Examples) -> Part:
+        x = ((examples.x - mean) / std).flatten(1).numpy()
+        return Part(x, examples.y.numpy())
 
     return Parts(part(rest), part(held_out), part(data.test))
 
@@ -133,8 +212,60 @@ class Clock:
                 "median_epoch_seconds": statistics.median(self.wall)}  # fmt: skip
 
 
+class Twin:
+    """A copy of a network with softmax and cross-entropy, trained by `torch.optim.SGD`.
+
+    Args:
+        net: the network to copy, before it is trained.
+        lr: learning rate.
+        l2: strength of an L2 penalty on the weights, not on the biases.
+    """
+
+    def __init__(self, net: FeedForwardNet, lr: float, l2: float = 0.0) -> None:
+        layers: list[nn.Module] = []
+        for weight, bias in zip(net.weights, net.biases, strict=True):
+            linear = nn.Linear(len(weight), len(bias), dtype=torch.from_numpy(weight).dtype)
+            with torch.no_grad():
+                linear.weight.copy_(torch.from_numpy(weight.T))
+                linear.bias.copy_(torch.from_numpy(bias))
+            layers += [linear, _LAYERS[type(net.hidden)]()]
+        self.model = nn.Sequential(*layers[:-1])  # it ends in logits
+        weights = [p for p in self.model.parameters() if p.ndim == 2]
+        biases = [p for p in self.model.parameters() if p.ndim == 1]
+        self.optimiser = torch.optim.SGD(
+            [{"params": weights, "weight_decay": l2}, {"params": biases, "weight_decay": 0.0}],
+            lr=lr,
+        )
+
+    def epochs(
+        self, x: Images, y: Labels, plan: Plan, validation: tuple[Images, Labels]
+    ) -> Iterator[list[tuple[float, float]]]:
+        """Train on the batches of `plan`; hand out (train, validation) losses after each epoch."""
+        inputs, labels = torch.from_numpy(x), torch.from_numpy(y)
+        held_out = [torch.from_numpy(array) for array in validation]
+        rng, losses = np.random.default_rng(plan.seed), list[tuple[float, float]]()
+        for _ in range(plan.epochs):
+            order = torch.from_numpy(rng.permutation(len(x)))
+            total, batches = torch.zeros((), dtype=inputs.dtype), order.split(plan.batch_size)
+            for rows in batches:
+                self.optimiser.zero_grad()
+                loss = nn.functional.cross_entropy(self.model(inputs[rows]), labels[rows])
+                loss.backward()
+                self.optimiser.step()
+                total += loss.detach()
+            with torch.no_grad():
+                val_loss = nn.functional.cross_entropy(self.model(held_out[0]), held_out[1])
+            losses.append((total.item() / len(batches), val_loss.item()))
+            yield losses
+
+    def outputs(self, x: Images) -> Images:
+        """Class probabilities, shape (N, K)."""
+        with torch.no_grad():
+            return self.model(torch.from_numpy(x)).softmax(1).numpy()
+
+
 def run_setting(
-    name: str, setting: Setting, parts: Parts, epochs: int, seed: int
+    setting: Setting, parts: Parts, epochs: int, seed: int
 ) -> tuple[dict[str, Any], FeedForwardNet]:
     """Train one setting, its twin beside it where the source had a row, and describe both."""
     net = build(setting, seed, parts.train.x.shape[1])
@@ -152,24 +283,22 @@ def run_setting(
         history = ours.run(steps)
         if twin is not None:
             twin_losses = theirs.run(twin_steps)
-    record = {"name": name, "seed": seed, "setting": asdict(setting), "net": repr(net),
-              "load_before": load, "load_after": os.getloadavg()[0], **ours.to_dict(),
-              "history": [asdict(own) for own in history.records],
-              "train": measure(net, parts.train), "val": measure(net, parts.val)}  # fmt: skip
+    found = {"net": repr(net), "load_before": load, "load_after": os.getloadavg()[0],
+             **ours.to_dict(), "history": [asdict(line) for line in history.records],
+             "train": measure(net, parts.train), "val": measure(net, parts.val)}  # fmt: skip
     if twin is not None:
         ratios = [a / b for a, b in zip(ours.wall, theirs.wall, strict=True)]
         cpu_ratios = [a / b for a, b in zip(ours.cpu, theirs.cpu, strict=True)]
         probs = twin.outputs(parts.test.x)
         accuracy = float((probs.argmax(axis=1) == parts.test.y).mean())
         gap = float(np.abs(net.outputs(parts.test.x) - probs).max())
-        record["twin"] = {**theirs.to_dict(), "test_accuracy": accuracy,
-                          "epoch_time_ratio": statistics.median(ratios),
-                          "epoch_cpu_ratio": statistics.median(cpu_ratios),
-                          "greatest_difference": gap,
-                          "losses": twin_losses}  # fmt: skip
+        found["twin"] = {**theirs.to_dict(), "test_accuracy": accuracy,
+                         "epoch_time_ratio": statistics.median(ratios),
+                         "epoch_cpu_ratio": statistics.median(cpu_ratios),
+                         "greatest_difference": gap, "losses": twin_losses}  # fmt: skip
     if setting.group != "better":
-        record["test"] = measure(net, parts.test)
-    return record, net
+        found["test"] = measure(net, parts.test)
+    return flat(found), net
 
 
 def measure(net: FeedForwardNet, part: Part) -> dict[str, Any]:
@@ -177,108 +306,302 @@ def measure(net: FeedForwardNet, part: Part) -> dict[str, Any]:
     evaluation = net.evaluate(part.x, part.y)
     report = classification_report(part.y, net.predict(part.x), 10)
     return {"accuracy": evaluation.accuracy, "loss": evaluation.loss,
-            "f1": [round(own.f1, 4) for own in report.classes]}  # fmt: skip
+            "f1": [round(one.f1, 4) for one in report.classes]}  # fmt: skip
 
 
-def recommend(result: dict[str, Any], nets: dict[str, FeedForwardNet], parts: Parts) -> None:
-    """Choose by validation accuracy; look at the test images with that net only."""
-    candidates = [own for own in result["records"] if own["setting"]["group"] == "better"]
-    best = max(candidates, key=lambda own: own["val"]["accuracy"])
-    name = best["name"]
-    if name not in nets:  # its record was kept from an earlier run
-        _, nets[name] = run_setting(name, SETTINGS[name], parts, result["epochs"], best["seed"])
-    first = {**best, "test": measure(nets[name], parts.test)}
-    result["recommended"] = {"name": name, "target": 0.98, "runs": [first]}
-
-
-def machine() -> dict[str, Any]:
-    """What the numbers were measured on."""
-    return {"cores": os.cpu_count(), "torch_threads": torch.get_num_threads(),
-            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
-            "processor": platform.machine(), "python": platform.python_version(),
-            "numpy": np.__version__, "torch": torch.__version__}  # fmt: skip
-
-
-def run_study(data: DataSet, *, quick: bool, out: Path | None = None) -> dict[str, Any]:
+def run_study(data: DataSet, *, quick: bool, out: Path | None = None,
+              arguments: Sequence[str] | None = None) -> Record:  # fmt: skip
     """Run all settings; with `quick` few images, two epochs and no account."""
     parts = prepare(data, _QUICK_IMAGES if quick else None)
+    images = {name: len(getattr(parts, name).x) for name in ("train", "val", "test")}
     epochs = 2 if quick else 15
-    result: dict[str, Any] = {
-        "study": "scratch_mnist",
-        "command": f"python -m studies.scratch_mnist --{'quick' if quick else 'full'}",
-        "machine": machine(), "epochs": epochs, "batch_size": 64,
-        "images": {name: len(getattr(parts, name).x) for name in ("train", "val", "test")},
-        "source": SOURCE, "source_minutes": SOURCE_MINUTES, "source_cores": SOURCE_CORES,
-        "records": [],
-    }  # fmt: skip
-    _keep_rows(result, out)
-    done, nets = {own["name"] for own in result["records"]}, dict[str, FeedForwardNet]()
+    settings = {"epochs": epochs, "batch_size": 64, "images": images}
+    words = [f"--{'quick' if quick else 'full'}"] if arguments is None else arguments
+    options = argparse.Namespace(quick=quick, out=out)
+    run = Run("scratch_mnist", words, options, data=data.name, settings=settings)
+    run.record["machine"] |= {"cores": os.cpu_count(), "numpy": np.__version__,
+                              "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS")}  # fmt: skip
+    nets: dict[str, FeedForwardNet] = {}
     groups: tuple[Group, ...] = ("source", "better") if quick else ("source", "better", "account")
     for group in groups:
         for name, setting in SETTINGS.items():
-            if setting.group == group and name not in done:
-                record, nets[name] = run_setting(name, setting, parts, epochs, seed=0)
-                result["records"].append(record)
-                _write(result, out)
-        if group == "better" and "recommended" not in result:
-            recommend(result, nets, parts)
-            _write(result, out)
-    _more_seeds(result, parts, out)
-    return result
+            if setting.group == group and run.wants(name, asdict(setting)):
+                each, nets[name] = run_setting(setting, parts, epochs, seed=0)
+                run.add(_row(name, setting, [each], [0]))
+                print(summary(run.rows[-1]), file=sys.stderr, flush=True)
+        if group == "better":
+            _recommend(run, nets, parts, epochs)
+    run.finish()
+    return run.record
 
 
-def _more_seeds(result: dict[str, Any], parts: Parts, out: Path | None) -> None:
-    chosen = result["recommended"]
-    setting = SETTINGS[chosen["name"]]
-    for seed in SEEDS[len(chosen["runs"]) :]:
-        record, net = run_setting(chosen["name"], setting, parts, result["epochs"], seed)
-        chosen["runs"].append({**record, "test": measure(net, parts.test)})
-        _write(result, out)
+def _row(name: str, setting: Setting, each: Sequence[dict[str, Any]], seeds: Sequence[int],
+         **detail: Any) -> Row:  # fmt: skip
+    seconds = statistics.fmean(one["seconds"] for one in each)
+    return make_row(name, asdict(setting), each, seeds=seeds, seconds=seconds, **detail)
 
 
-def _keep_rows(result: dict[str, Any], out: Path | None) -> None:
-    """Take over the rows of an earlier run with the same settings."""
-    if out is None or not out.is_file():
+def _recommend(run: Run, nets: dict[str, FeedForwardNet], parts: Parts, epochs: int) -> None:
+    """Choose by validation accuracy; only the chosen one sees the test images, with more seeds."""
+    if any(row["name"] == "recommended" for row in run.rows):
         return
-    earlier = json.loads(out.read_text(encoding="utf-8"))
-    if any(earlier.get(key) != result[key] for key in ("study", "epochs", "images")):
-        return
-    for record in earlier["records"]:
-        setting = SETTINGS.get(record["name"])
-        if setting is not None and asdict(setting) == record["setting"]:
-            result["records"].append(record)
-    chosen = earlier.get("recommended")
-    if chosen and any(own["name"] == chosen["name"] for own in result["records"]):
-        result["recommended"] = chosen
-
-
-def _write(result: dict[str, Any], out: Path | None) -> None:
-    newest = (result.get("recommended") or {}).get("runs", [])[1:] or result["records"]
-    print(summary(newest[-1]), file=sys.stderr, flush=True)
-    write_record(out, result)
+    candidates = [row for row in run.rows if row["setting"]["group"] == "better"]
+    best = max(candidates, key=lambda row: float(row["metrics"]["val/accuracy"]))
+    name, setting = best["name"], SETTINGS[best["name"]]
+    if name not in nets:  # its row was kept from an earlier run
+        _, nets[name] = run_setting(setting, parts, epochs, 0)
+    each = [{**best["each"][0], **flat({"test": measure(nets[name], parts.test)})}]
+    for seed in SEEDS[1:]:
+        one, net = run_setting(setting, parts, epochs, seed)
+        each.append({**one, **flat({"test": measure(net, parts.test)})})
+    run.add(_row("recommended", setting, each, SEEDS, chosen=name, target=0.98))
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the study, or only rewrite the page and figure from a result."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    size = parser.add_mutually_exclusive_group(required=True)
-    size.add_argument("--quick", action="store_true", help=f"{_QUICK_IMAGES} images, 2 epochs")
-    size.add_argument("--full", action="store_true", help="every row as published")
-    size.add_argument("--from-result", type=Path, help="train nothing: read this JSON file")
-    parser.add_argument("--out", type=Path, help="JSON file to write")
+    """Run the study, or only rewrite the page and figure from a record."""
+    parser = study_parser(__doc__, quick=f"{_QUICK_IMAGES} images, 2 epochs",
+                          full="every row as published", device=False)  # fmt: skip
+    parser.add_argument("--from-result", type=Path, help="train nothing: read this record")
     parser.add_argument("--figure", type=Path, help="PNG of the loss curves to write")
     parser.add_argument("--page", type=Path, help="Markdown page whose tables to rewrite")
     options = parser.parse_args(arguments)
     if options.from_result is not None:
-        result = json.loads(options.from_result.read_text(encoding="utf-8"))
+        record = read(options.from_result, "scratch_mnist")
+    elif options.quick or options.full:
+        record = run_study(load_data("mnist"), quick=options.quick, out=options.out,
+                           arguments=arguments)  # fmt: skip
     else:
-        result = run_study(load_data("mnist"), quick=options.quick, out=options.out)
+        parser.error("one of --quick, --full and --from-result is needed")
     if options.figure is not None:
-        draw_losses(result, options.figure)
+        draw_losses(record, options.figure)
     if options.page is not None:
-        write_page(result, options.page)
+        text = page_text(record, options.page.read_text(encoding="utf-8"))
+        options.page.write_text(text, encoding="utf-8")
     return 0
 
 
+# Tables and loss curves, made from the record; no number is typed by hand.
+
+_WORDS = {True: "yes", False: "no", None: "–"}
+SAME_ACCURACY = 0.01  # the report prints two decimals
+SAME_LOSS = 0.1  # relative
+TITLES = {"sigmoid": "sigmoid", "tanh": "tanh", "relu": "ReLU", "relu-l2": "ReLU, L2 1e-4"}
+
+
+def summary(row: Row) -> str:
+    """One line about one run."""
+    found = row["metrics"]
+    text = f"{row['name']:<18} train {found['train/accuracy']:.4f}  val {found['val/accuracy']:.4f}"
+    for name, word in (("test/accuracy", "test"), ("twin/test_accuracy", "PyTorch"),
+                       ("twin/epoch_time_ratio", "time ratio")):  # fmt: skip
+        text += f"  {word} {found[name]:.4f}" if name in found else ""
+    return f"{text}  {row['seconds']:.1f} s"
+
+
+def source_table(record: Record) -> str:
+    """The report's settings: its numbers, ours, the twin's."""
+    lines = [(
+        "row", "source: test", "ours: test", "source: train / val loss",
+        "ours: train / val loss", "seconds", "CPU seconds",
+    )]  # fmt: skip
+    for row in _group(record, "source"):
+        found, source = row["metrics"], SOURCE[row["setting"]["like"]]
+        test = _or(source["test"], f"({source['train']:.2f} on training images)", ".2f")
+        lines.append((
+            TITLES[row["name"]], test, f"{found['test/accuracy']:.4f}",
+            _losses(source["train_loss"], source["val_loss"]),
+            _losses(found["train/loss"], found["val/loss"]),
+            f"{found['seconds']:.1f}", f"{found['cpu_seconds']:.1f}",
+        ))  # fmt: skip
+        if "twin/seconds" in found:
+            lines.append((
+                f"{TITLES[row['name']]}, PyTorch twin", f"{SOURCE['torch']['test']:.2f}",
+                f"{found['twin/test_accuracy']:.4f}", "–",
+                f"– / {row['each'][0]['twin/losses'][-1][1]:.3f}",
+                f"{found['twin/seconds']:.1f}", f"{found['twin/cpu_seconds']:.1f}",
+            ))  # fmt: skip
+    return _table(lines)
+
+
+def account_table(record: Record) -> str:
+    """Each of the report's rows at several learning rates and penalties."""
+    lines = [(
+        "row", "learning rate", "L2 strength", "train", "test", "train / val loss",
+        "source: train, test", "mean F1 gap", "same accuracy", "same loss",
+    )]  # fmt: skip
+    rows = [*_group(record, "source"), *_group(record, "account")]
+    rows.sort(key=lambda row: (list(TITLES).index(row["setting"]["like"]),
+                               row["setting"]["l2"], -row["setting"]["lr"]))  # fmt: skip
+    for row in rows:
+        found, setting = row["metrics"], row["setting"]
+        source = SOURCE[setting["like"]]
+        lines.append((
+            TITLES[setting["like"]].split(",")[0], f"{setting['lr']:g}",
+            f"{setting['l2']:g}" if setting["l2"] else "–",
+            f"{found['train/accuracy']:.3f}", f"{found['test/accuracy']:.3f}",
+            _losses(found["train/loss"], found["val/loss"]),
+            f"{source['train']:.2f}, {_or(source['test'], '–', '.2f')}",
+            f"{f1_gap(row, source):.3f}",
+            _WORDS[same_accuracy(found, source)], _WORDS[same_loss(found, source)],
+        ))  # fmt: skip
+    return _table(lines)
+
+
+def better_table(record: Record) -> str:
+    """Candidates on validation images, and the chosen one on test images."""
+    lines = [("setting", "optimiser", "learning rate", "seed", "val", "test", "seconds")]
+    (chosen,) = (row for row in record["rows"] if row["name"] == "recommended")
+    name = chosen["detail"]["chosen"]
+    others = [row for row in _group(record, "better") if row["name"] not in (name, "recommended")]
+    runs = [(row["name"], row, 0, row["each"][0]) for row in others]
+    runs += [(name, chosen, *one) for one in zip(chosen["seeds"], chosen["each"], strict=True)]
+    for title, row, seed, one in runs:
+        setting = row["setting"]
+        rate = f"{setting['lr']:g}" + (", falling linearly to 0" if setting["decay"] else "")
+        test = f"**{one['test/accuracy']:.4f}**" if "test/accuracy" in one else "not looked at"
+        lines.append((
+            f"`{title}`", {"gd": "gradient descent", "adam": "Adam"}[setting["optimiser"]],
+            rate, str(seed), f"{one['val/accuracy']:.4f}", test, f"{one['seconds']:.1f}",
+        ))  # fmt: skip
+    return _table(lines)
+
+
+def machine_note(record: Record) -> str:
+    """Where and how the numbers were measured, and the slowest of them."""
+    machine, epochs = record["machine"], record["settings"]["epochs"]
+    # the first recommended run is one of the candidates too
+    runs = [one for row in record["rows"] for one in row["each"][row["name"] == "recommended" :]]
+    loads = [load for one in runs for load in (one["load_before"], one["load_after"])]
+    slowest = max(one["seconds"] for one in runs)
+    cpu = max(one["cpu_seconds"] for one in runs)
+    twin = next(one for one in runs if "twin/seconds" in one)
+    return (
+        f"Measured by `{record['command']}` on {machine['cores']} CPU cores with "
+        f"{machine['threads']} thread(s), numpy {machine['numpy']}, torch {machine['torch']}, "
+        f"while the load average of the shared machine was {min(loads):.1f} to {max(loads):.1f}. "
+        f"The slowest of {len(runs)} runs took {slowest:.1f} s for {epochs} epochs, and none more "
+        f"than {cpu:.1f} s of CPU time; the source "
+        f"needed {SOURCE_MINUTES} minutes on {SOURCE_CORES} cores. Time per "
+        f"epoch as a multiple of the PyTorch twin's, trained in turn, median of the epochs: "
+        f"{twin['twin/epoch_time_ratio']:.2f} by the clock, {twin['twin/epoch_cpu_ratio']:.2f} in "
+        f"CPU time. After {epochs} epochs the greatest difference of any test probability between "
+        f"the net and its twin is {twin['twin/greatest_difference']:.1g}."
+    )
+
+
+def same_accuracy(found: Mapping[str, float], source: Mapping[str, Any]) -> bool:
+    """Whether every accuracy the source gives is met to 0.01.
+
+    Example:
+        >>> found = {"train/accuracy": 0.934, "test/accuracy": 0.932}
+        >>> same_accuracy(found, {"train": 0.93, "test": 0.93})
+        True
+        >>> same_accuracy(found, {"train": 0.78, "test": None})
+        False
+    """
+    pairs = [(found[f"{part}/accuracy"], source[part]) for part in ("train", "test")]
+    return all(theirs is None or abs(ours - theirs) <= SAME_ACCURACY for ours, theirs in pairs)
+
+
+def same_loss(found: Mapping[str, float], source: Mapping[str, Any]) -> bool | None:
+    """Whether the validation loss is met to 10 %; None if the source gives none.
+
+    Its final training loss may be that of one batch, so it is not asked for.
+
+    Example:
+        >>> same_loss({"val/loss": 0.21}, {"val_loss": 0.2})
+        True
+    """
+    wanted = source["val_loss"]
+    return None if wanted is None else abs(found["val/loss"] / wanted - 1) <= SAME_LOSS
+
+
+def f1_gap(row: Row, source: Mapping[str, Any]) -> float:
+    """Mean difference of the digits' F1 from the source's, on the images the source used."""
+    ours = row["each"][0]["train/f1" if source["test"] is None else "test/f1"]
+    gaps = [abs(a - b) for a, b in zip(ours, source["f1"], strict=True)]
+    return sum(gaps) / len(gaps)
+
+
+def draw_losses(record: Record, path: Path) -> Path:
+    """Training and validation loss of each row; the source's final losses as marks."""
+    rows = _group(record, "source")
+    n_rows = -(-len(rows) // 2)
+    figure = new_figure(11.5, 3.2 * n_rows)
+    for axes, row in zip(figure.subplots(n_rows, 2, squeeze=False).flat, rows, strict=False):
+        history, twin = row["each"][0]["history"], row["each"][0].get("twin/losses")
+        epochs = [line["epoch"] for line in history]
+        for column, (kind, word) in enumerate((("train", "training"), ("val", "validation"))):
+            color = PALETTE[column]
+            axes.plot(epochs, [line[f"{kind}_loss"] for line in history], color=color, lw=2,
+                      label=word)  # fmt: skip
+            if twin is not None:
+                label = "PyTorch" if column else None
+                axes.plot(epochs, [losses[column] for losses in twin], color=INK, lw=0.9,
+                          ls=(0, (2, 4)), zorder=3, label=label)  # fmt: skip
+            final = SOURCE[row["setting"]["like"]][f"{kind}_loss"]
+            if final is not None:
+                axes.plot(epochs[-1], final, marker="D", ms=6, mfc="none", mec=color, ls="",
+                          label=f"source, {word}")  # fmt: skip
+        dress(axes, title=TITLES[row["name"]], xlabel="epoch", ylabel="loss (nats)", grid="y")
+        _other_rates(axes, record, row["setting"]["like"])
+        axes.set_yscale("log")
+        log_ticks(axes.yaxis, *axes.get_ylim())
+        plain_ticks(axes.yaxis)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+        legend(axes, "upper left", outside=True)
+    return save(figure, path)
+
+
+def _other_rates(axes: Axes, record: Record, like: str) -> None:
+    colors = iter(PALETTE[2:])
+    for row in _group(record, "account"):
+        setting, history = row["setting"], row["each"][0]["history"]
+        if setting["like"] != like or (like == "relu-l2" and setting["l2"] != 1e-4):
+            continue
+        epochs, losses = zip(*((line["epoch"], line["val_loss"]) for line in history), strict=True)
+        label = f"validation, rate {setting['lr']:g}"
+        axes.plot(epochs, losses, color=next(colors), lw=1.2, label=label)
+
+
+BLOCKS = {
+    "source": source_table,
+    "account": account_table,
+    "better": better_table,
+    "machine": machine_note,
+}
+
+
+def page_text(record: Record, text: str) -> str:
+    """The page with the lines between each pair of markers made anew."""
+    for name, make in BLOCKS.items():
+        begin, end = f"<!-- scratch-{name}:begin -->", f"<!-- scratch-{name}:end -->"
+        before, opened, rest = text.partition(begin)
+        _, closed, after = rest.partition(end)
+        if not (opened and closed):
+            raise ValueError(f"scratch page: the markers {begin} and {end} must stand in it.")
+        text = f"{before}{begin}\n{make(record)}\n{end}{after}"
+    return text
+
+
+def _group(record: Record, name: str) -> list[Row]:
+    rows = [row for row in record["rows"] if row["setting"]["group"] == name]
+    order = [*TITLES, *(row["name"] for row in rows)]
+    return sorted(rows, key=lambda row: order.index(row["name"]))
+
+
+def _losses(train: float | None, val: float | None) -> str:
+    return "–" if train is None or val is None else f"{train:.3f} / {val:.3f}"
+
+
+def _or(value: float | None, other: str, form: str) -> str:
+    return other if value is None else f"{value:{form}}"
+
+
+def _table(lines: Sequence[Sequence[str]]) -> str:
+    marks = ("---", *("---:" for _ in lines[0][1:]))
+    return "\n".join(f"| {' | '.join(line)} |" for line in (lines[0], marks, *lines[1:]))
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

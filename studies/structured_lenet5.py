@@ -15,11 +15,10 @@ import argparse
 import importlib.util
 import math
 import statistics
-import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from bayesieve.assess.costs import count_macs
 from bayesieve.assess.evaluate import evaluate
 from bayesieve.assess.latency import interleaved, ratio
 from bayesieve.core.likelihoods import Categorical
-from bayesieve.core.posterior import Posterior, SparseModel
+from bayesieve.core.posterior import SparseModel
 from bayesieve.core.priors import SpikeSlab
 from bayesieve.core.problem import Problem
 from bayesieve.data import load_data
@@ -42,7 +41,7 @@ from bayesieve.sieve.schedule import GradualUnits
 from bayesieve.sieve.unit_rules import GroupScore
 from bayesieve.training.fit import fit
 from bayesieve.training.schedule import Schedule
-from studies.records import add_common_flags, record_head, splits, write_record
+from studies.harness import Row, Run, make_row, splits, study_parser
 
 _BATCHES = (1, 64)
 ERROR, SPEEDUP, SHRINKAGE = 0.010, 4.0, 20.0  # the targets
@@ -76,8 +75,8 @@ class Setting:
 
 def run_setting(
     setting: Setting, train: Examples, score_on: Examples, seeds: int, device: str
-) -> tuple[dict[str, Any], SparseModel]:
-    """Train all seeds as one population; returns the record and the first seed's network."""
+) -> tuple[Row, SparseModel]:
+    """Train all seeds as one population; returns the row and the first seed's network."""
     started = time.perf_counter()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
@@ -94,27 +93,16 @@ def run_setting(
         ),
         pruning=GradualUnits(setting.named, start=first, end=last, score=setting.score),
     )
-    models = [_sparse(posterior) for posterior in run.posteriors]
-    errors = [evaluate(own, score_on).to_dict()["error"] for own in models]
-    mean = statistics.fmean(errors)
-    record = {
-        "setting": asdict(setting),
-        "engine": repr(run.engine),
-        "errors": errors,
-        "error_mean": mean,
-        "target": ERROR,
-        "met": mean <= ERROR,
-        "seconds": time.perf_counter() - started,
-    }
-    return record, models[0].to("cpu")
+    models = [SparseModel(posterior, posterior.mean != 0) for posterior in run.posteriors]
+    each = [{"error": evaluate(model, score_on)["error"]} for model in models]
+    name = "-".join(str(n) for n in setting.units)
+    row = make_row(name, asdict(setting), each, seeds=seeds, engine=repr(run.engine),
+                   seconds=time.perf_counter() - started)  # fmt: skip
+    return row, models[0].to("cpu")
 
 
-def _sparse(posterior: Posterior) -> SparseModel:
-    return SparseModel(posterior, posterior.mean != 0)
-
-
-def delivery(sparse: SparseModel, x: Tensor, rounds: int = 31) -> dict[str, Any]:
-    """Units, parameters and work after compaction; ONNX files and their times if onnx is there.
+def delivery(sparse: SparseModel, x: Tensor, rounds: int = 31) -> tuple[dict[str, float], Any]:
+    """Numbers of the compacted network, and details: units, classes, and its ONNX files if any.
 
     Args:
         sparse: the narrowed network, on the CPU.
@@ -124,65 +112,57 @@ def delivery(sparse: SparseModel, x: Tensor, rounds: int = 31) -> dict[str, Any]
     dense = lenet5_caffe((1, 28, 28), 10).eval()
     small = compact(sparse, x)
     report: Any = small.compaction
-    layers = {change.name: change.units[1] for change in report.layers}
-    result: dict[str, Any] = {
-        "units": layers,
-        "parameters": [_size(dense), _size(small)],
-        "macs": [count_macs(own, x[:1])[0] for own in (dense, small)],
+    metrics: dict[str, float] = {}
+    for prefix, net in (("dense_", dense), ("", small)):
+        metrics[f"{prefix}parameters"] = sum(p.numel() for p in net.parameters())
+        metrics[f"{prefix}macs"] = count_macs(net, x[:1])[0]
+    detail: dict[str, Any] = {
+        "units": {change.name: change.units[1] for change in report.layers},
         "same_classes": bool((small(x).argmax(1) == sparse.to_module()(x).argmax(1)).all()),
     }
     if all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime", "onnxscript")):
-        result |= _onnx(dense, small, x, rounds)
-    return result
+        metrics |= _onnx(dense, small, x, rounds)
+    return metrics, detail
 
 
-def _size(module: nn.Module) -> int:
-    return sum(p.numel() for p in module.parameters())
-
-
-def _onnx(dense: nn.Module, small: nn.Module, x: Tensor, rounds: int) -> dict[str, Any]:
+def _onnx(dense: nn.Module, small: nn.Module, x: Tensor, rounds: int) -> dict[str, float]:
+    """Bytes of both ONNX files and milliseconds of both at each batch size."""
     from bayesieve.deliver.onnx_running import OnnxSession
 
     torch.set_num_threads(1)
+    found: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         sessions = {
-            name: OnnxSession.of(own, Path(folder) / f"{name}.onnx", x[:64])
-            for name, own in (("dense", dense), ("small", small))
+            name: OnnxSession.of(net, Path(folder) / f"{name}.onnx", x[:64])
+            for name, net in (("dense", dense), ("small", small))
         }
-        sizes = {name: own.path.stat().st_size for name, own in sessions.items()}
-        rows = []
+        for name, session in sessions.items():
+            found[f"{name}_bytes"] = session.path.stat().st_size
+        found["shrinkage"] = found["dense_bytes"] / found["small_bytes"]
         for batch in _BATCHES:
             array = x[:batch].clone().numpy()
-            cases = {name: _call(own, array) for name, own in sessions.items()}
+            cases = {name: partial(session.run, array) for name, session in sessions.items()}
             times = interleaved(cases, rounds=rounds, clock="cpu")
-            ms = {name: statistics.median(own) for name, own in times.items()}
-            faster = ratio(times, "dense", "small")
-            rows.append({"batch": batch, "ms": ms, "speedup": faster, "target": SPEEDUP,
-                         "met": faster >= SPEEDUP})  # fmt: skip
-    shrunk = sizes["dense"] / sizes["small"]
-    file = {"bytes": sizes, "ratio": shrunk, "target": SHRINKAGE, "met": shrunk >= SHRINKAGE}
-    return {"onnx_file": file, "onnx_speed": rows}
+            for name, taken in times.items():
+                found[f"{name}_ms-{batch}"] = statistics.median(taken)
+            found[f"speedup-{batch}"] = ratio(times, "dense", "small")
+    return found
 
 
-def _call(session: Any, x: Any) -> Any:
-    return lambda: session.run(x)
-
-
-def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    length = parser.add_mutually_exclusive_group(required=True)
-    length.add_argument("--quick", action="store_true", help="one seed, 6 epochs, 12,000 images")
-    length.add_argument("--full", action="store_true", help="80 epochs, all images")
+def parser() -> argparse.ArgumentParser:
+    """The command line of the study."""
+    parser = study_parser(__doc__, quick="one seed, 6 epochs, 12,000 images",
+                          full="80 epochs, all images", required=True, seeds=4,
+                          held_out=True)  # fmt: skip
     parser.add_argument("--units", default="8,16,50", help="of conv1, conv2 and fc1")
-    parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--kl", type=float, default=Setting.kl)
     parser.add_argument("--epochs", type=int, default=Setting.epochs)
     parser.add_argument("--score", choices=("evidence", "inclusion", "magnitude"))
-    add_common_flags(parser)
-    return parser.parse_args(arguments)
+    return parser
 
 
-def _setting(options: argparse.Namespace) -> Setting:
+def setting_of(options: argparse.Namespace) -> Setting:
+    """The setting of a command line."""
     a, b, c = (int(part) for part in options.units.split(","))
     begin, end = round(options.epochs / 10), options.epochs // 2
     setting = Setting((a, b, c), options.epochs, (begin, end), options.kl, options.kl,
@@ -192,26 +172,19 @@ def _setting(options: argparse.Namespace) -> Setting:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the study from the command line."""
-    options = _parse(arguments)
-    train, score_on = splits(load_data("mnist"), held_out=options.held_out)
-    if options.quick:
-        train, options.seeds = train.subset(torch.arange(12_000)), 1
-    record, sparse = run_setting(_setting(options), train, score_on, options.seeds, options.device)
-    found = delivery(sparse, score_on.x[:1000].cpu())
-    result: Mapping[str, Any] = {
-        **record_head("structured_lenet5", arguments, options, len(score_on)),
-        "record": record,
-        "delivery": found,
-    }
-    print(f"units {found['units']}  error {100 * record['error_mean']:.2f} %  "
-          f"parameters {found['parameters']}  {record['seconds']:.0f} s")  # fmt: skip
-    for row in found.get("onnx_speed", []):
-        print(f"onnxruntime, batch {row['batch']}: {row['speedup']:.2f} times faster")
-    if "onnx_file" in found:
-        print(f"ONNX file: {found['onnx_file']['ratio']:.1f} times smaller")
-    write_record(options.out, result)
-    return 0
+    options = parser().parse_args(arguments)
+    few, seeds = (12_000, 1) if options.quick else (None, options.seeds)
+    data = splits(load_data("mnist"), held_out=options.held_out, few=few)
+    setting = setting_of(options)
+    run = Run("structured_lenet5", arguments, options, data=data.name)
+    if run.wants("-".join(str(n) for n in setting.units), asdict(setting)):
+        row, sparse = run_setting(setting, data.train, data.test, seeds, options.device)
+        metrics, detail = delivery(sparse, data.test.x[:1000].cpu())
+        row["metrics"] |= metrics
+        row["detail"] |= detail
+        run.add(row)
+    return run.finish(("error", "parameters", "macs", "shrinkage", "speedup-1", "speedup-64"))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -9,11 +9,7 @@ Conv 3x3 (16) - ReLU - Conv 3x3, stride 2 (16) - ReLU - Linear; its pruned row e
 of each. Prior variances and power were chosen in the MNIST study.
 """
 
-import argparse
-import statistics
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,13 +26,13 @@ from bayesieve.engines.map import MAP
 from bayesieve.engines.tdamp import TDAMP
 from bayesieve.nets import mlp
 from bayesieve.training.fit import fit
-from studies.records import command, machine, today, write_record
+from studies.harness import Run, make_row, study_parser
 
 _PASSES, _BATCH, _DRAWS = 20, 50, 20
 
 
 @dataclass(frozen=True)
-class Row:
+class Case:
     """One line of the table."""
 
     engine: Engine[Any]
@@ -49,11 +45,11 @@ def _tdamp(keep: float) -> TDAMP:
 
 
 ROWS = {
-    "tdamp-conv": Row(_tdamp(1.0), True),
-    "tdamp-conv-half": Row(_tdamp(0.5), True),
-    "tdamp-mlp": Row(_tdamp(1.0), False),
-    "adam-conv": Row(MAP(optimizer="adam", lr=1e-3), True),
-    "adam-mlp": Row(MAP(optimizer="adam", lr=1e-3), False),
+    "tdamp-conv": Case(_tdamp(1.0), True),
+    "tdamp-conv-half": Case(_tdamp(0.5), True),
+    "tdamp-mlp": Case(_tdamp(1.0), False),
+    "adam-conv": Case(MAP(optimizer="adam", lr=1e-3), True),
+    "adam-mlp": Case(MAP(optimizer="adam", lr=1e-3), False),
 }
 
 
@@ -80,54 +76,40 @@ def splits(*, held_out: bool) -> tuple[Examples, Examples]:
     return Examples((train.x - mean) / scale, train.y), Examples((test.x - mean) / scale, test.y)
 
 
-def run_once(row: Row, train: Examples, test: Examples, seed: int, passes: int) -> dict[str, Any]:
+def run_once(case: Case, train: Examples, test: Examples, seed: int, passes: int) -> dict[str, Any]:
     """Scores of one seed, at the mean and over draws."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # Adam starts from the module's own weights
-        model = network(convolutional=row.convolutional)
+        model = network(convolutional=case.convolutional)
     problem = Problem(model, Categorical(), train)
-    run = fit(problem, row.engine, epochs=passes, batch_size=_BATCH, seed=seed)
+    run = fit(problem, case.engine, epochs=passes, batch_size=_BATCH, seed=seed)
     mean = evaluate(run.posterior, test).to_dict()
     scores = {name: mean[name] for name in ("accuracy", "nll", "ece", "zeros")}
-    if isinstance(row.engine, TDAMP):
+    if isinstance(case.engine, TDAMP):
         drawn = evaluate(run.posterior, test, n_samples=_DRAWS).to_dict()
         scores |= {f"draws_{name}": drawn[name] for name in ("accuracy", "nll", "ece")}
     return scores | {"seconds_per_pass": run.seconds / passes}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the table and write one JSON file."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--seeds", type=int, default=5)
+    """Run the table and write one record."""
+    parser = study_parser(__doc__, quick="one seed, 6 passes", device=False, seeds=5)
     parser.add_argument("--passes", type=int, default=_PASSES)
-    parser.add_argument("--quick", action="store_true", help="one seed, 6 passes")
     parser.add_argument("--held-out", action="store_true", help="score a fifth of the training set")
-    parser.add_argument("--out", type=Path, help="JSON file to write")
     options = parser.parse_args(arguments)
     if options.quick:
         options.seeds, options.passes = 1, 6
     train, test = splits(held_out=options.held_out)
-    kind = "training images not trained on" if options.held_out else "test images"
-    result: dict[str, Any] = {
-        "study": "tdamp_digits",
-        "machine": {**machine("cpu"), "threads": torch.get_num_threads()},
-        "n_train": len(train),
-        "scored_on": f"{len(test)} {kind}",
-        "command": command("tdamp_digits", arguments),
-        "date": today(),
-        "records": [],
-    }  # fmt: skip
-    for name, row in ROWS.items():
-        seeds = [run_once(row, train, test, s, options.passes) for s in range(options.seeds)]
-        mean = {key: statistics.fmean(own[key] for own in seeds) for key in seeds[0]}
-        own = {"name": name, "engine": repr(row.engine), "mean": mean, "seeds": seeds}
-        result["records"].append(own)
-        print(f"{name:<16} accuracy {100 * mean['accuracy']:.2f} %  nll {mean['nll']:.4f}  "
-              f"ece {mean['ece']:.4f}  zeros {mean['zeros']:.2f}  "
-              f"{mean['seconds_per_pass']:.2f} s a pass")  # fmt: skip
-        write_record(options.out, result)
-    return 0
+    settings = {"n_train": len(train), "n_scored": len(test), "passes": options.passes}
+    run = Run("tdamp_digits", arguments, options, data="digits", settings=settings)
+    for name, case in ROWS.items():
+        setting = {"engine": repr(case.engine), "convolutional": case.convolutional}
+        if run.wants(name, setting):
+            seeds = list(range(options.seeds))
+            each = [run_once(case, train, test, seed, options.passes) for seed in seeds]
+            run.add(make_row(name, setting, each, seeds=seeds), ("accuracy", "nll", "ece", "zeros"))
+    return run.finish()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

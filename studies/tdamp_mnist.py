@@ -15,9 +15,9 @@ The report that this study answers imitated the algorithm with Adam: accuracy 92
 0.9294, recall 0.9263, F1 0.9268, entropy 0.0070 at 64 active units.
 """
 
-import argparse
+import csv
+import io
 import statistics
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,52 +25,57 @@ from typing import Any
 
 import torch
 
+from bayesieve.assess import figures
 from bayesieve.assess.calibration import fit_temperature
-from bayesieve.assess.evaluate import evaluate
+from bayesieve.assess.evaluate import Evaluation, evaluate
+from bayesieve.assess.figures.features import lines
+from bayesieve.assess.metrics import ClassificationReport
 from bayesieve.assess.predict import ClassPrediction, predict
-from bayesieve.checks import check_choice
 from bayesieve.core.likelihoods import Categorical
-from bayesieve.core.posterior import Posterior
+from bayesieve.core.posterior import Posterior, SparseModel
 from bayesieve.core.priors import GroupSparse
 from bayesieve.core.problem import Problem
+from bayesieve.core.storage import save
 from bayesieve.data import load_data
 from bayesieve.data.examples import Examples
 from bayesieve.engines import Engine
 from bayesieve.engines.map import MAP
 from bayesieve.engines.tdamp import TDAMP
+from bayesieve.files import write_atomically
 from bayesieve.nets import mlp
 from bayesieve.training.fit import Fit, fit
 from bayesieve.training.options import Progress
-from studies.records import command, machine, today, write_record
+from studies.harness import Row, Run, chosen, make_row, study_parser
 
+# What the report prints.
+PAPER = {"accuracy": 0.9277, "precision": 0.9294, "recall": 0.9263, "f1": 0.9268,
+         "entropy": 0.0070, "units": 64}  # fmt: skip
 _N_TRAIN = 10_000
 _PRIOR = GroupSparse(hidden_variance=0.25, output_variance=2.0)
 DRAWS = 20
-_REPORT = {"accuracy": 0.9277, "precision": 0.9294, "recall": 0.9263, "f1": 0.9268,
-           "entropy": 0.0070, "units": 64}  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Row:
+class Case:
     """One line of the table: an engine and the widths it starts from."""
 
     engine: Engine[Any]
     widths: tuple[int, ...]
 
 
-def rows_of(passes: int) -> dict[str, Row]:
+def cases(passes: int) -> dict[str, Case]:
     """Every row; pruning ends after 0.6 of the passes, the last 0.3 cool."""
     prune = (min(2, passes), max(2, round(0.6 * passes)))
     learned = TDAMP(prune_passes=prune, cool_passes=(round(0.7 * passes) + 1, passes))
     base = replace(learned, prior=_PRIOR, power=12.0, cool_memory=10.0)
     adam = MAP(optimizer="adam", lr=1e-3)
     return {
-        "tdamp-64-of-128": Row(replace(base, keep=0.5), (128,)),
-        "tdamp-128": Row(replace(base, keep=1.0), (128,)),
-        "tdamp-learned": Row(learned, (128,)),
-        "tdamp-256-128": Row(replace(base, keep=1.0), (256, 128)),
-        "adam-64": Row(adam, (64,)),
-        "adam-128": Row(adam, (128,)),
+        "tdamp-64-of-128": Case(replace(base, keep=0.5), (128,)),
+        "tdamp-128": Case(replace(base, keep=1.0), (128,)),
+        "tdamp-learned": Case(learned, (128,)),
+        "tdamp-256-128": Case(replace(base, keep=1.0), (256, 128)),
+        "adam-64": Case(adam, (64,)),
+        "adam-128": Case(adam, (128,)),
     }
 
 
@@ -90,8 +95,8 @@ def splits(n_train: int | None) -> Splits:
     mean = data.train.x[:n].mean(0)
     scale = (data.train.x[:n] - mean).square().mean().sqrt()
 
-    def scaled(own: Examples) -> Examples:
-        return Examples((own.x - mean) / scale, own.y)
+    def scaled(examples: Examples) -> Examples:
+        return Examples((examples.x - mean) / scale, examples.y)
 
     test = scaled(data.test)
     if n_train is None:
@@ -108,7 +113,7 @@ def n_units(posterior: Posterior) -> int:
 
 
 def run_once(
-    row: Row, data: Splits, seed: int, passes: int, device: str = "cpu"
+    case: Case, data: Splits, seed: int, passes: int, device: str = "cpu"
 ) -> tuple[Fit, list[dict[str, Any]]]:
     """Train one seed and note after each pass how well the posterior mean does."""
     history: list[dict[str, Any]] = []
@@ -125,9 +130,9 @@ def run_once(
     shape = tuple(data.train.x.shape[1:])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # Adam starts from the module's own weights
-        model = mlp(shape, 10, widths=row.widths)
+        model = mlp(shape, 10, widths=case.widths)
     problem = Problem(model, Categorical(), data.train).to(device)
-    run = fit(problem, row.engine, epochs=passes, batch_size=100, seed=seed, callbacks=[note])
+    run = fit(problem, case.engine, epochs=passes, batch_size=100, seed=seed, callbacks=[note])
     return run, history
 
 
@@ -152,67 +157,95 @@ def record(run: Fit, history: Sequence[Mapping[str, Any]], data: Splits) -> dict
     }
 
 
-def summary(name: str, row: Row, seeds: list[dict[str, Any]]) -> dict[str, Any]:
-    """Means over seeds, with the standard error of the accuracy."""
-    names = [key for key, value in seeds[0].items() if isinstance(value, int | float)]
-    accuracy = [own["accuracy"] for own in seeds]
-    spread = statistics.stdev(accuracy) / len(seeds) ** 0.5 if len(seeds) > 1 else None
-    return {"name": name, "engine": repr(row.engine), "widths": list(row.widths),
-            "mean": {key: statistics.fmean(own[key] for own in seeds) for key in names},
-            "accuracy_standard_error": spread, "seeds": seeds}  # fmt: skip
-
-
 def main(arguments: list[str] | None = None) -> int:
-    """Run the table and write one JSON file, and a folder of pictures on request."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--seeds", type=int, default=5)
+    """Run the table and write one record, and a folder of pictures on request."""
+    parser = study_parser(__doc__, quick="one seed, 2,000 images", full="all 60,000 images",
+                          seeds=5)  # fmt: skip
+    parser.set_defaults(device="cpu")
     parser.add_argument("--passes", type=int, default=10)
-    parser.add_argument("--full", action="store_true", help="train on all 60,000 images")
-    parser.add_argument("--quick", action="store_true", help="one seed, 2,000 images")
-    names = list(rows_of(10))
+    names = list(cases(10))
     parser.add_argument("--rows", default=",".join(names), help=f"comma list of {names}")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--out", type=Path, help="JSON file to write")
     parser.add_argument("--folder", type=Path, help="for CSV files, pictures and the posterior")
     options = parser.parse_args(arguments)
-    if options.quick:
-        options.seeds = 1
     data = splits(None if options.full else 2_000 if options.quick else _N_TRAIN)
-    result: dict[str, Any] = {
-        "study": "tdamp_mnist",
-        "machine": {**machine(options.device), "threads": torch.get_num_threads()},
-        "n_train": len(data.train),
-        "scored_on": "10,000 test images, read once per run",
-        "curves_over": "test images" if options.full else "training images not trained on",
-        "command": command("tdamp_mnist", arguments),
-        "date": today(),
-        "report": _REPORT,
-        "records": [],
-    }  # fmt: skip
+    seeds = [0] if options.quick else list(range(options.seeds))
+    watched = "test images" if options.full else "training images not trained on"
+    settings = {"n_train": len(data.train), "passes": options.passes, "curves_over": watched}
+    run = Run("tdamp_mnist", arguments, options, data="MNIST", settings=settings)
     first: Fit | None = None
-    rows = rows_of(options.passes)
-    for name in options.rows.split(","):
-        check_choice("tdamp_mnist", "--rows", name, tuple(rows))
-        row, seeds = rows[name], []
-        for seed in range(options.seeds):
-            run, history = run_once(row, data, seed, options.passes, options.device)
-            seeds.append(record(run, history, data))
-            first = run if first is None and name == "tdamp-64-of-128" else first
-        own = summary(name, row, seeds)
-        result["records"].append(own)
-        mean = own["mean"]
-        print(f"{name:<16} accuracy {100 * mean['accuracy']:.2f} %  nll {mean['nll']:.4f}  "
-              f"ece {mean['ece']:.4f}  {DRAWS} draws: {100 * mean['draws_accuracy']:.2f} % "
-              f"{mean['draws_nll']:.4f} {mean['draws_ece']:.4f}  units {mean['units']:.0f}  "
-              f"{mean['seconds_per_pass']:.2f} s a pass")  # fmt: skip
-        write_record(options.out, result)
+    usual = options.quick or len(data.train) == _N_TRAIN
+    for name in chosen("tdamp_mnist", "--rows", options.rows, names):
+        case, each = cases(options.passes)[name], []
+        setting = {"engine": repr(case.engine), "widths": case.widths}
+        row_name = name if usual else f"{name}/{len(data.train)}"  # the table has 10,000 images
+        if not run.wants(row_name, setting):
+            continue
+        for seed in seeds:
+            fitted, history = run_once(case, data, seed, options.passes, options.device)
+            each.append(record(fitted, history, data))
+            first = fitted if first is None and name == "tdamp-64-of-128" else first
+        passes = len(each[0]["history"])
+        row = make_row(row_name, setting, each, seeds=seeds, spread="accuracy",
+                       metrics={"passes": passes})  # fmt: skip
+        row["seconds"] = passes * row["metrics"]["seconds_per_pass"]
+        run.add(row, ("accuracy", "nll", "ece", "draws_accuracy", "units", "seconds_per_pass"))
     if options.folder is not None and first is not None:
-        # matplotlib is loaded only where pictures are asked for
-        from studies.tdamp_pictures import write_folder
+        write_folder(options.folder, first, data.test, run.rows)
+    return run.finish()
 
-        write_folder(options.folder, first, data.test, result["records"])
-    return 0
+
+def write_folder(folder: Path, run: Fit, test: Examples, rows: Sequence[Row]) -> None:
+    """History and confusion as CSV, the sparse posterior, and the seven pictures."""
+    folder.mkdir(parents=True, exist_ok=True)
+    posterior = run.posterior
+    inclusion = posterior.inclusion
+    assert inclusion is not None
+    save(SparseModel(posterior, inclusion > 0.5), folder / "posterior.safetensors")
+    histories = {row["name"]: row["each"][0]["history"] for row in rows}
+    table = [{"run": name, **line} for name, history in histories.items() for line in history]
+    _write_csv(folder / "history.csv", list(table[0]), [list(line.values()) for line in table])
+    result = evaluate(posterior, test, n_samples=DRAWS)
+    assert isinstance(result.report, ClassificationReport)
+    names = [str(digit) for digit in range(10)]
+    _write_csv(folder / "confusion.csv", names, result.report.confusion)
+    _pictures(folder, run, test, result, histories)
+
+
+def _pictures(
+    folder: Path, run: Fit, test: Examples, result: Evaluation,
+    histories: Mapping[str, list[dict[str, Any]]],
+) -> None:  # fmt: skip
+    main = histories["tdamp-64-of-128"]
+    passes = range(1, len(main) + 1)
+    lines({name: (passes, [line["accuracy"] for line in history])
+           for name, history in histories.items()}, folder / "accuracy.png",
+          title="Accuracy after each pass", xlabel="pass", ylabel="accuracy")  # fmt: skip
+    lines({key: (passes, [line[key] for line in main]) for key in ("precision", "recall", "f1")},
+          folder / "scores.png", title="Means over classes", xlabel="pass",
+          ylabel="score")  # fmt: skip
+    lines({"tdamp-64-of-128": (passes, [line["units"] for line in main])}, folder / "units.png",
+          title="Active hidden units", xlabel="pass", ylabel="units")  # fmt: skip
+    names = [str(digit) for digit in range(10)]
+    report, prediction = result.report, result.prediction
+    assert isinstance(report, ClassificationReport)
+    assert isinstance(prediction, ClassPrediction)
+    figures.confusion_matrix(report.confusion, names, folder / "confusion.png")
+    inclusion = run.posterior.inclusion
+    assert inclusion is not None
+    units = run.posterior.layout.unflatten(inclusion)["fc1.weight"][:, 0]
+    figures.inclusion_cdf({"hidden units": units.cpu().numpy()}, folder / "activity.png")
+    points = {"tdamp-64-of-128": [(line["zeros"], 1 - line["accuracy"]) for line in main]}
+    figures.error_vs_sparsity(points, folder / "sparsity.png")
+    doubt = [[float(values[test.y == c].mean()) for c in range(10)]
+             for values in (prediction.aleatoric, prediction.epistemic)]  # fmt: skip
+    figures.uncertainty_per_class(doubt[0], doubt[1], names, folder / "uncertainty.png")
+
+
+def _write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([header, *rows])
+    write_atomically(path, text.getvalue())
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

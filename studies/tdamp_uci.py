@@ -12,18 +12,14 @@ of the training parts of the first splits of Boston and Yacht. RMSE and densitie
 the target.
 """
 
-import argparse
 import statistics
-import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from bayesieve.assess.evaluate import evaluate
-from bayesieve.checks import check_choice
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.priors import GroupSparse
 from bayesieve.core.problem import Problem
@@ -32,7 +28,7 @@ from bayesieve.data.examples import Examples
 from bayesieve.engines.tdamp import TDAMP
 from bayesieve.nets import mlp
 from bayesieve.training.fit import Fit, fit
-from studies.records import command, machine, today, write_record
+from studies.harness import Row, Run, chosen, count, make_row, study_parser
 
 SETS = ("boston", "concrete", "energy", "yacht")
 _WIDTH, _BATCH, _DRAWS, _START_NOISE = 50, 10, 50, 0.7
@@ -91,7 +87,6 @@ def run_split(name: str, split: int) -> dict[str, Any]:
     posterior = learn(candidate, train, split).posterior
     scores = evaluate(posterior, test, n_samples=_DRAWS, seed=split).to_dict()
     return {
-        "split": split,
         **{key: scores[key] for key in _SCORES},
         "variance": candidate.variance,
         "passes": candidate.passes,
@@ -101,56 +96,41 @@ def run_split(name: str, split: int) -> dict[str, Any]:
     }
 
 
-def summary(name: str, splits: list[dict[str, Any]]) -> dict[str, Any]:
+def row_of(name: str, setting: dict[str, Any], each: list[dict[str, Any]]) -> Row:
     """Means over splits, the RMSE's standard error and median; coverage over all test rows."""
-    rmse = [own["rmse"] for own in splits]
-    n_test = sum(own["n_test"] for own in splits)
-    return {
-        "name": name,
-        "n_splits": len(splits),
-        "mean": {key: statistics.fmean(own[key] for own in splits) for key in _SCORES},
-        "rmse_standard_error": statistics.stdev(rmse) / len(rmse) ** 0.5 if len(rmse) > 1 else None,
+    rmse = [one["rmse"] for one in each]
+    n_test = sum(one["n_test"] for one in each)
+    metrics = {
         "rmse_median": statistics.median(rmse),
-        "coverage_90_pooled": sum(own["coverage_90"] * own["n_test"] for own in splits) / n_test,
-        "splits": splits,
+        "coverage_90_pooled": sum(one["coverage_90"] * one["n_test"] for one in each) / n_test,
+        "first_split_rmse": rmse[0],
     }
+    seconds = sum(one["seconds"] for one in each)
+    return make_row(name, setting, each, seeds=list(range(len(each))), seconds=seconds,
+                    metrics=metrics, spread="rmse")  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the sets and write one JSON file, renewed after each set."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    """Run the sets and write one record, renewed after each set."""
+    parser = study_parser(__doc__, quick="one split of boston and yacht",
+                          full="all published splits", device=False)  # fmt: skip
     parser.add_argument("--sets", default=",".join(SETS), help=f"comma list of {SETS}")
-    parser.add_argument("--splits", type=int, default=5, help="splits per set, from the first")
-    parser.add_argument("--full", action="store_true", help="all published splits")
-    parser.add_argument("--quick", action="store_true", help="one split of boston and yacht")
-    parser.add_argument("--out", type=Path, help="JSON file to write")
+    parser.add_argument("--splits", type=count, default=5, help="splits per set, from the first")
     options = parser.parse_args(arguments)
-    names = ["boston", "yacht"] if options.quick else options.sets.split(",")
-    for name in names:
-        check_choice("tdamp_uci", "--sets", name, SETS)
-    result: dict[str, Any] = {
-        "study": "tdamp_uci",
-        "machine": {**machine("cpu"), "threads": torch.get_num_threads()},
-        "settings": {"width": _WIDTH, "batch": _BATCH, "draws": _DRAWS,
-                     "candidates": [repr(own) for own in CANDIDATES],
-                     "engine": repr(CANDIDATES[0].engine)},
-        "seeds": "the number of the split",
-        "command": command("tdamp_uci", arguments),
-        "date": today(),
-        "records": [],
-    }  # fmt: skip
-    for name in names:
+    asked = "boston,yacht" if options.quick else options.sets
+    settings = {"width": _WIDTH, "batch": _BATCH, "draws": _DRAWS,
+                "candidates": [repr(one) for one in CANDIDATES],
+                "engine": repr(CANDIDATES[0].engine)}  # fmt: skip
+    run = Run("tdamp_uci", arguments, options, settings=settings, test_reads="once per split")
+    for name in chosen("tdamp_uci", "--sets", asked, SETS):
         n_splits = load_data(f"uci/{name}").n_splits or 1
         n = 1 if options.quick else n_splits if options.full else min(options.splits, n_splits)
-        own = summary(name, [run_split(name, split) for split in range(n)])
-        result["records"].append(own)
-        mean = own["mean"]
-        print(f"{name:<10} {n} splits  RMSE {mean['rmse']:.3f} (median {own['rmse_median']:.3f})  "
-              f"log-lik {mean['log_lik']:.3f}  90 % intervals cover "
-              f"{100 * own['coverage_90_pooled']:.1f} %", flush=True)  # fmt: skip
-        write_record(options.out, result)
-    return 0
+        setting = {"data": name, "n_splits": n}
+        if run.wants(name, setting):
+            row = row_of(name, setting, [run_split(name, split) for split in range(n)])
+            run.add({**row, "data": name}, ("rmse", "rmse_median", "log_lik", "coverage_90_pooled"))
+    return run.finish()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

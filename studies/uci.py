@@ -17,139 +17,301 @@ candidates' inner splits and ensemble members of one setting train as one popula
     dropout                   one network with dropout
     linear, boosting, process scikit-learn's ridge, gradient boosting and Gaussian process
 
-Results are written after every row, with --in-blocks after a few splits of one; a second call with
-the same --out does what is missing.
+With --in-blocks a row is computed a few splits at a time, so that a run can stop and go on. Splits
+do not know of each other: the blocks of a row say together what the row computed at once says. Only
+the random numbers differ, since those of a population depend on who is in it.
 
 Paper ([Saha], table 3), RMSE whole and at 50 %: see `PUBLISHED`.
 """
 
 import argparse
 import json
+import math
 import multiprocessing
-import sys
-from collections.abc import Iterator
+import os
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from pathlib import Path
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 
-from bayesieve.checks import check_choice
 from bayesieve.data.files import data_root
 from bayesieve.data.uci import load_uci
 from bayesieve.files import write_atomically
-from studies.parts import join_uci, read_parts
-from studies.records import machine
-from studies.uci_baselines import BASELINES
-from studies.uci_blocks import Clock, blocks, join_blocks
-from studies.uci_page import findings, page
-from studies.uci_rows import N_SPLITS, ROWS, SETS, run_row
-from studies.uci_timing import estimate, timing
+from studies.harness import Row, Run, chosen, joined, make_row, markdown, say, study_parser
+from studies.record import Record, means, read
+from studies.uci_baselines import BASELINES, run_baseline
+from studies.uci_networks import (
+    Setting,
+    Task,
+    budget_for,
+    pruning_table,
+    run_engine,
+    single,
+)
 
+
+@dataclass(frozen=True)
+class Published:
+    """What others report for one set, and what this study aims at.
+
+    Args:
+        sbnn: RMSE of [Saha], table 3.
+        sbnn_half: the same with 50 % of the weights removed.
+        dropout_log_lik: MC-dropout, run again by [Mukhoti].
+        target: RMSE to reach, whole and half-pruned.
+        half_bound: RMSE the half-pruned network must not exceed where the paper's breaks down;
+            None asks for two standard errors of the whole network.
+    """
+
+    sbnn: float
+    sbnn_half: float
+    dropout_log_lik: float
+    target: float
+    half_bound: float | None = None
+
+
+PUBLISHED = {
+    "boston": Published(3.07, 3.07, -2.40, 2.90),
+    "concrete": Published(5.54, 5.54, -2.93, 4.90),
+    "energy": Published(0.69, 0.69, -1.21, 0.50),
+    "kin8nm": Published(0.08, 0.33, 1.14, 0.078, 0.09),
+    "naval": Published(0.00, 0.01, 4.45, 0.001),
+    "power": Published(4.00, 8.77, -2.80, 4.00, 4.2),
+    "protein": Published(4.48, 4.84, -2.87, 4.30, 4.5),
+    "wine": Published(0.62, 0.62, -0.93, 0.62),
+    "yacht": Published(0.94, 0.94, -1.25, 0.65),
+}
+OUR_ROWS = ("sbnn", "sbnn-het", "sbnn-dropout", "flat-vi")
+SETS = tuple(PUBLISHED)
+N_SPLITS = {"protein": 5}  # 20 of the others
+ROWS = ("sbnn", "sbnn-het", "sbnn-dropout", "flat-vi", "deep-ensemble", "bnn", "dropout",
+        "sbnn-paper", *BASELINES)  # fmt: skip
+_SINGLE = ("bnn", "dropout", "sbnn-paper", *BASELINES)  # one network or model predicts
 _Work = tuple[str, str, int, int]  # set, row, first split, number of splits
 
 
+def candidates(row: str, *, large: bool) -> list[Setting]:
+    """The settings among which each split of a row chooses."""
+    deep = (100, 100) if large else (50, 50)
+    if row == "sbnn":
+        return [Setting(widths=(50,), kl=0.1), Setting(widths=deep, kl=0.1),
+                Setting(widths=deep, kl=0.3)]  # fmt: skip
+    if row == "sbnn-het":
+        return [Setting(widths=deep, kl=kl, noise="heteroscedastic") for kl in (0.1, 0.3)]
+    if row == "sbnn-dropout":
+        return [Setting(widths=(width, width), kl=0.03, dropout=0.1) for width in (100, 200)]
+    if row == "flat-vi":
+        return [Setting("flat-vi", deep, kl, 0.5) for kl in (0.03, 0.1, 0.3)]
+    if row == "deep-ensemble":
+        return [Setting("map", deep, lr=5e-3, weight_decay=decay) for decay in (0.01, 0.1)]
+    if row == "bnn":
+        return [Setting("flat-vi", (50,), 1.0, 1.0), Setting("flat-vi", (50,), 1.0, 0.3)]
+    if row == "sbnn-paper":
+        return [Setting(slab_std=math.exp(1), spike_std=math.exp(-6), init_std=0.0015)]
+    return [Setting("map", (50,), lr=5e-3, dropout=p) for p in (0.01, 0.05)]
+
+
+def run_row(
+    name: str, row: str, n_splits: int, device: str, *, quick: bool = False, effort: float = 1.0,
+    first: int = 0,
+) -> Row:  # fmt: skip
+    """One row of the table for one set, on `n_splits` splits from `first` on."""
+    torch.set_num_threads(1)  # rows side by side use the other cores
+    began = time.process_time()
+    splits = [load_uci(name, data_root(), split=i) for i in range(first, first + n_splits)]
+    n_rows = len(splits[0].train)
+    seeds, each = list(range(first, first + n_splits)), list[dict[str, Any]]()
+    if row in BASELINES:
+        scores, totals, reason = run_baseline(row, splits)
+        return row_of(name, row, scores, seeds if scores else [], totals, reason)
+    budget = budget_for(n_rows, quick=quick, effort=effort)
+    if row in _SINGLE:
+        budget = single(budget)
+    if row == "sbnn-dropout":
+        budget = replace(budget, steps=2 * budget.steps)
+    settings = candidates(row, large=n_rows > 20_000)
+    settings = settings[:2] if quick else settings
+    task = Task(name, splits, device, first)
+    if row == "sbnn-paper":
+        each, totals = pruning_table(task, settings[0], budget)
+    else:
+        each, totals = run_engine(task, settings, budget, halve=row in OUR_ROWS)
+    totals["processor_seconds"] = round(time.process_time() - began, 2)
+    detail = {"candidates": [asdict(one) for one in settings], "budget": asdict(budget)}
+    return row_of(name, row, each, seeds, totals, detail)
+
+
+def row_of(
+    name: str, row: str, each: Sequence[Mapping[str, Any]], seeds: list[int],
+    totals: Mapping[str, float], detail: Mapping[str, Any],
+) -> Row:  # fmt: skip
+    """A row with means and standard errors over its splits, and numbers of all of them."""
+    metrics: dict[str, float | None] = {}
+    for number in means(each):
+        values = [one[number] for one in each]
+        known = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
+        metrics[f"{number}_standard_error"] = known
+    more = {number: value for number, value in totals.items() if number != "seconds"}
+    made = make_row(f"{name}/{row}", {"set": name, "row": row}, each, seeds=seeds,
+                    seconds=totals["seconds"], metrics={**metrics, **more}, **detail)  # fmt: skip
+    return {**made, "data": name, "kind": "single" if row in _SINGLE else "ensemble"}
+
+
+def blocks(n_splits: int, n_rows: int) -> list[tuple[int, int]]:
+    """(first split, number of splits) of every block: a minute or two of one core each.
+
+    Small tables need many networks per population to be fast, large ones do not.
+
+    Example:
+        >>> blocks(20, 455), blocks(5, 41_157)[:2]
+        ([(0, 10), (10, 10)], [(0, 1), (1, 1)])
+    """
+    size = 10 if n_rows < 2000 else 4 if n_rows < 20_000 else 1
+    return [(i, min(size, n_splits - i)) for i in range(0, n_splits, size)]
+
+
+def join_blocks(parts: Sequence[Row]) -> Row:
+    """One row from its blocks, in the order of their splits."""
+    parts = sorted(parts, key=lambda row: int(row["seeds"][0]))
+    each = [one for row in parts for one in row["each"]]
+    totals: dict[str, float] = {"seconds": round(sum(row["seconds"] for row in parts), 2)}
+    for number, value in parts[0]["metrics"].items():
+        if number.endswith("seconds"):
+            totals[number] = round(sum(row["metrics"][number] for row in parts), 2)
+        elif number.endswith("removed"):
+            totals[number] = min(row["metrics"][number] for row in parts)
+        elif number.endswith("members"):
+            totals[number] = value
+    seconds = [taken for row in parts
+               for taken in row["detail"].get("block_seconds", [row["seconds"]])]  # fmt: skip
+    detail = {**parts[0]["detail"], "block_seconds": seconds}
+    seeds = [seed for row in parts for seed in row["seeds"]]
+    name, row = parts[0]["name"].split("/")
+    return row_of(name, row, each, seeds, totals, detail)
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Run what is asked for and missing; write JSON and a page."""
+    """Run what is asked for and missing; write the record and a page."""
     options = _parser().parse_args(arguments)
+    flags = ("sets", "rows", "device", "out", "jobs", "stop-after")
     if options.join is not None:
-        _finish(join_uci(read_parts(options.join, "uci")), options.out)
+        for path in options.join:
+            _refuse_unfinished(read(path, "uci"))
+        _show(joined(options.join, "uci", options.out, flags, derived), options)
         return 0
-    sets, rows = options.sets.split(","), options.rows.split(",")
-    for name in sets:
-        check_choice("uci", "set", name, SETS)
-    for row in rows:
-        check_choice("uci", "row", row, ROWS)
-    result = _begin(options, arguments)
+    sets = chosen("uci", "set", options.sets, SETS)
+    rows = chosen("uci", "row", options.rows, ROWS)
+    options.budget = options.stop_after
+    settings = {"splits": options.splits, "effort": options.effort, "in_blocks": options.in_blocks}
+    run = Run("uci", arguments, options, kind=None, settings=settings, test_reads="once per split")
     if options.timing is not None:
-        check_choice("uci", "set", options.timing, SETS)
-        result["timing"] = timing(options.timing, options.device)
-        print(json.dumps(result["timing"]))
-        _write(options.out, result)
-        return 0
+        (name,) = chosen("uci", "set", options.timing, SETS)
+        run.notes["timing"] = timing(name, options.device)
+        say(json.dumps(run.notes["timing"]))
+        return run.finish()
     if options.estimate:
-        result["estimate"] = _estimates(sets)
-        _write(options.out, result)
-        return 0
-    clock = Clock(result["command"], options.jobs, options.stop_after)
-    earlier = result.get("calls", [])
-    for work, record in _results(_todo(sets, rows, result, options), options, clock):
-        print(_line(work, record), flush=True)
-        _store(result, work, {**record, "machine": result["machine"]}, options)
-        if options.in_blocks:  # the others tell the seconds of their rows
-            result["calls"] = [*earlier, clock.call()]
-        _write(options.out, result)
-    _finish(result, options.out)
+        run.notes["estimate"] = _estimates(sets)
+        return run.finish()
+    earlier = run.notes.get("calls", [])
+    for row in _results(_todo(sets, rows, run, options), options, run):
+        _keep(run, row)
+        if options.in_blocks:  # otherwise the seconds of the rows say how long it took
+            run.notes["calls"] = [*earlier, _call(run, options.jobs)]
+        run.derive(derived(run.record))
+        run.write()
+    _show(run.record, options)
     return 0
 
 
-def _todo(
-    sets: list[str], rows: list[str], result: dict[str, Any], options: argparse.Namespace
-) -> list[_Work]:
-    """What is asked for and not stored, the longest first: the others fill the gaps."""
-    pairs = [
-        (name, row) for name in sets for row in rows if row not in result["sets"].get(name, {})
-    ]
-    pairs.sort(key=lambda pair: (SETS.index(pair[0]) not in (6, 4, 5, 3), ROWS.index(pair[1])))
-    found = []
-    for name, row in pairs:
-        stored = result["blocks"].get(name, {}).get(row, {})
-        found += [(name, row, first, n) for first, n in _parts(name, row, options)
-                  if str(first) not in stored]  # fmt: skip
-    return found
-
-
-def _parts(name: str, row: str, options: argparse.Namespace) -> list[tuple[int, int]]:
-    """(first split, number of splits) of what is computed at once."""
+def _splits_of(name: str, options: argparse.Namespace) -> int:
     n_splits = N_SPLITS.get(name, 20)
-    n_splits = min(options.splits or n_splits, n_splits)
-    if row in BASELINES or not options.in_blocks:
-        return [(0, n_splits)]
-    return blocks(n_splits, len(load_uci(name, data_root(), split=0).train))
+    return min(options.splits or n_splits, n_splits)
 
 
-def _store(
-    result: dict[str, Any], work: _Work, record: dict[str, Any], options: argparse.Namespace
-) -> None:
-    """Keep a block, and the row itself once no block of it is missing."""
-    name, row, first, _ = work
-    starts = [str(start) for start, _ in _parts(name, row, options)]
-    own = result["blocks"].setdefault(name, {}).setdefault(row, {})
-    own[str(first)] = record
-    if len(own) == len(starts):
-        joint = record if len(own) == 1 else join_blocks([own[start] for start in starts])
-        result["sets"].setdefault(name, {})[row] = {**joint, "machine": record["machine"]}
-        del result["blocks"][name][row]
-        result["blocks"] = {key: value for key, value in result["blocks"].items() if value}
+def _todo(sets: list[str], rows: list[str], run: Run, options: argparse.Namespace) -> list[_Work]:
+    """What is asked for and not stored, the longest first: the others fill the gaps."""
+    pairs = [(name, row) for name in sets for row in rows]
+    pairs.sort(key=lambda pair: (SETS.index(pair[0]) not in (6, 4, 5, 3), ROWS.index(pair[1])))
+    work = []
+    for name, row in pairs:
+        known = run.find(f"{name}/{row}", {"set": name, "row": row}, name)
+        n_splits = _splits_of(name, options)
+        todo = [(0, n_splits)]
+        if options.in_blocks and row not in BASELINES:
+            todo = blocks(n_splits, len(load_uci(name, data_root(), split=0).train))
+        done = [] if known is None else known["seeds"]
+        if known is not None and "skipped" in known["detail"]:
+            continue
+        work += [(name, row, first, n) for first, n in todo if first not in done]
+    return work
 
 
-def _estimates(sets: list[str]) -> dict[str, Any]:
-    found = []
-    for name in sets:
-        found.append(estimate(name))
-        print(json.dumps(found[-1]), flush=True)
-    total = sum(own["seconds"] for own in found)
-    print(f"{total} s of one core, {total / 120:.0f} minutes on two")
-    return {"sets": found, "core_seconds": total, "minutes_on_two_cores": round(total / 120, 1)}
+def _keep(run: Run, row: Row) -> None:
+    """Add a row, or the splits of a block to the row that the record has."""
+    known = run.find(row["name"], row["setting"], row["data"])
+    if known is not None:
+        run.record["rows"].remove(known)
+        row = join_blocks([known, row])
+    run.add(row, ("rmse", "log_lik", "half/rmse", "half/log_lik"))
 
 
-def _finish(result: dict[str, Any], out: Path | None) -> None:
-    _write(out, result)
-    print(page(result))
-    if out is not None:
-        write_atomically(out.with_suffix(".md"), page(result))
+def _refuse_unfinished(record: Record) -> None:
+    for row in record["rows"]:
+        if not row.get("derived") and "skipped" not in row["detail"]:
+            n_splits = N_SPLITS.get(row["setting"]["set"], 20)
+            if len(row["seeds"]) < min(record["settings"]["splits"] or n_splits, n_splits):
+                raise ValueError(
+                    f"join: some splits of {row['name']} are missing; repeat "
+                    f"`{record['command']}` until it has nothing left to do."
+                )
+
+
+def _call(run: Run, jobs: int) -> dict[str, Any]:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {"command": run.record["command"], "jobs": jobs, "cores": cores,
+            "seconds": round(run.seconds, 1)}  # fmt: skip
+
+
+def _results(todo: list[_Work], options: argparse.Namespace, run: Run) -> Iterator[Row]:
+    """Rows as they come; nothing begins once the time is spent."""
+    common = {"quick": options.quick, "effort": options.effort}
+    if options.jobs == 1:
+        for name, row, first, n in todo:
+            if run.fits(0.0):
+                yield run_row(name, row, n, options.device, first=first, **common)
+        return
+    context = multiprocessing.get_context("spawn")  # a forked process cannot use CUDA
+    with ProcessPoolExecutor(options.jobs, mp_context=context) as pool:
+        running: set[Future[Row]] = set()
+        waiting = list(reversed(todo))
+        while running or (waiting and run.fits(0.0)):
+            while waiting and run.fits(0.0) and len(running) < options.jobs:
+                name, row, first, n = waiting.pop()
+                running.add(pool.submit(run_row, name, row, n, options.device, first=first,
+                                        **common))  # fmt: skip
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            yield from (future.result() for future in done)
+
+
+def _show(record: Record, options: argparse.Namespace) -> None:
+    text = page(record)
+    print(text)
+    if options.out is not None:
+        write_atomically(options.out.with_suffix(".md"), text)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser = study_parser(__doc__, quick="300 steps, 2 members, 2 candidates",
+                          full="everything: what is done anyway", join=True)  # fmt: skip
     parser.add_argument("--sets", default=",".join(SETS), help=f"comma list of {', '.join(SETS)}")
     parser.add_argument("--rows", default=",".join(ROWS), help=f"comma list of {', '.join(ROWS)}")
     parser.add_argument("--splits", type=int, help="the first so many splits; all unless given")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--jobs", type=int, default=1, help="rows computed side by side")
     parser.add_argument("--effort", type=float, default=1.0, help="factor on the training steps")
-    parser.add_argument("--quick", action="store_true", help="300 steps, 2 members, 2 candidates")
-    parser.add_argument("--full", action="store_true", help="everything: what is done anyway")
     parser.add_argument("--timing", metavar="SET", help="time a population against one by one")
     parser.add_argument(
         "--estimate", action="store_true", help="predict the CPU time of row sbnn from a few steps"
@@ -158,74 +320,162 @@ def _parser() -> argparse.ArgumentParser:
         "--in-blocks", action="store_true", help="compute and store a few splits of a row at a time"
     )
     parser.add_argument("--stop-after", type=float, help="seconds after which nothing new begins")
-    parser.add_argument("--join", type=Path, nargs="+", help="make one record of these parts")
-    parser.add_argument("--out", type=Path)
     return parser
 
 
-def _results(
-    todo: list[_Work], options: argparse.Namespace, clock: Clock
-) -> Iterator[tuple[_Work, dict[str, Any]]]:
-    """Records as they come; nothing begins once the clock is no longer open."""
-    common = {"quick": options.quick, "effort": options.effort}
-    if options.jobs == 1:
-        for name, row, first, n in todo:
-            if clock.open:
-                found = run_row(name, row, n, options.device, first=first, **common)
-                yield (name, row, first, n), found
-        return
-    context = multiprocessing.get_context("spawn")  # a forked process cannot use CUDA
-    with ProcessPoolExecutor(options.jobs, mp_context=context) as pool:
-        running: dict[Future[dict[str, Any]], _Work] = {}
-        waiting = list(reversed(todo))
-        while running or (waiting and clock.open):
-            while waiting and clock.open and len(running) < options.jobs:
-                name, row, first, n = work = waiting.pop()
-                own = pool.submit(run_row, name, row, n, options.device, first=first, **common)
-                running[own] = work
-            for done in wait(running, return_when=FIRST_COMPLETED).done:
-                yield running.pop(done), done.result()
-
-
-def _begin(options: argparse.Namespace, arguments: list[str] | None) -> dict[str, Any]:
-    given = arguments if arguments is not None else sys.argv[1:]
-    fresh: dict[str, Any] = {
-        "study": "uci", "machine": machine(options.device), "quick": options.quick,
-        "splits": options.splits, "effort": options.effort, "in_blocks": options.in_blocks,
-        "sets": {}, "blocks": {},
-        "command": " ".join(["python -m studies.uci", *given]),
+def verdicts(name: str, rows: Mapping[str, Row]) -> dict[str, Any] | None:
+    """Whether the better of our engines reaches its targets on one set; None without a row."""
+    ours = {row: rows[row]["metrics"] for row in OUR_ROWS if row in rows}
+    if not ours:
+        return None
+    aim = PUBLISHED[name]
+    best = min(ours, key=lambda row: float(ours[row]["rmse"]))
+    half = min(metrics["half/rmse"] for metrics in ours.values())
+    full = ours[best]
+    error = full["rmse_standard_error"] or 0.0
+    bound = full["rmse"] + 2 * error if aim.half_bound is None else aim.half_bound
+    log_lik = max(metrics["log_lik"] for metrics in ours.values())
+    return {
+        "best": best, "rmse": full["rmse"], "rmse_met": full["rmse"] <= aim.target,
+        "half_rmse": half, "half_met": half <= bound,
+        "log_lik": log_lik, "log_lik_met": log_lik >= aim.dropout_log_lik,
     }  # fmt: skip
-    if options.out is None or not options.out.is_file():
-        return fresh
-    stored = json.loads(options.out.read_text())
-    for name in ("quick", "splits", "effort", "in_blocks"):
-        if stored.get(name, False if name == "in_blocks" else None) != fresh[name]:
-            raise ValueError(
-                f"uci: {options.out} was begun with {name}={stored.get(name)}, this call has "
-                f"{fresh[name]}. Use another --out."
-            )
-    names = ("sets", "blocks", "calls", "findings", "timing", "estimate")
-    kept = {name: stored[name] for name in names if name in stored}
-    return {**fresh, **kept}
 
 
-def _line(work: _Work, record: dict[str, Any]) -> str:
-    name, row, first, n = work
-    own = record["full"]
-    text = f"{name:<9} {row:<14} {first:>2}-{first + n - 1:<2} rmse {own['rmse']:.4g}"
-    text += f"  log-lik {own['log_lik']:.3f}"
-    if "half" in record:
-        half = record["half"]
-        text += f"  | half: rmse {half['rmse']:.4g}  log-lik {half['log_lik']:.3f}"
-    return text + f"  {record['seconds']:.0f} s"
+def by_set(record: Record) -> dict[str, dict[str, Row]]:
+    """The rows of a record, by set and row."""
+    found: dict[str, dict[str, Row]] = {}
+    for row in record["rows"]:
+        if not row.get("derived"):
+            found.setdefault(row["setting"]["set"], {})[row["setting"]["row"]] = row
+    return {name: found[name] for name in PUBLISHED if name in found}
 
 
-def _write(path: Path | None, result: dict[str, Any]) -> None:
-    result["findings"] = findings(result)
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, result)
+def derived(record: Record) -> list[Row]:
+    """The better of our engines on every set: RMSE, RMSE with half the weights, log-likelihood."""
+    made = []
+    for name, rows in by_set(record).items():
+        verdict = verdicts(name, rows)
+        if verdict is not None:
+            ours = [rows[row] for row in OUR_ROWS if row in rows]
+            metrics = {"rmse": verdict["rmse"], "rmse_50": verdict["half_rmse"],
+                       "log_lik": verdict["log_lik"]}  # fmt: skip
+            row = make_row(name, {}, [], seeds=len(ours[0]["seeds"]), metrics=metrics,
+                           seconds=sum(one["seconds"] for one in ours))  # fmt: skip
+            made.append({**row, "data": name})
+    return made
+
+
+def page(record: Record) -> str:
+    """Markdown: one table of RMSE, one of log-likelihood, one of targets."""
+    sets = by_set(record)
+    names = list(dict.fromkeys(row for rows in sets.values() for row in rows))
+    parts = ["# UCI regression", f"Command: `{record['command']}`. Machine: {record['machine']}."]
+    for title, number in (("RMSE", "rmse"), ("Log-likelihood, nats", "log_lik")):
+        lines = [["", *sets]]
+        for row in sorted(names, key=lambda row: (row not in OUR_ROWS, row)):
+            for label, prefix in ((row, ""), (f"{row}, 50 % removed", "half/")):
+                if not prefix or row in OUR_ROWS:
+                    cells = [_cell(rows.get(row), prefix + number) for rows in sets.values()]
+                    lines.append([label, *cells])
+        parts += [f"## {title} (± one standard error)", markdown(lines)]
+    parts += ["## Targets", _targets(sets)]
+    calls = record["notes"].get("calls")
+    if calls:
+        total, cores = (
+            sum(call["seconds"] for call in calls),
+            {str(call["cores"]) for call in calls},
+        )
+        parts += ["## Time", f"{len(calls)} calls, {total:.0f} s ({total / 60:.1f} minutes) by the "
+                  f"clock, one after the other; processor cores of each: "
+                  f"{', '.join(sorted(cores))}."]  # fmt: skip
+    return "\n\n".join(parts) + "\n"
+
+
+def _cell(row: Row | None, number: str) -> str:
+    value = None if row is None else row["metrics"].get(number)
+    if row is None or value is None:
+        return ""
+    error = row["metrics"].get(f"{number}_standard_error")
+    return f"{value:.3g}" if error is None else f"{value:.3g} ± {error:.2g}"
+
+
+def _targets(sets: Mapping[str, Mapping[str, Row]]) -> str:
+    lines = [["set", "RMSE", "target", "met", "50 % removed", "met", "log-lik", "MC-dropout",
+              "met"]]  # fmt: skip
+    met = {True: "yes", False: "no"}
+    for name, rows in sets.items():
+        found, aim = verdicts(name, rows), PUBLISHED[name]
+        if found is not None:
+            lines.append([
+                f"{name} ({found['best']})", f"{found['rmse']:.4g}", f"{aim.target:g}",
+                met[found["rmse_met"]], f"{found['half_rmse']:.4g}", met[found["half_met"]],
+                f"{found['log_lik']:.3f}", f"{aim.dropout_log_lik:g}", met[found["log_lik_met"]],
+            ])  # fmt: skip
+    return markdown(lines)
+
+
+def timing(name: str, device: str, steps: int = 300, alone: int = 3) -> dict[str, Any]:
+    """Seconds per network: all splits with five members as one population, against one by one.
+
+    On a CPU these are processor seconds of one thread: what else the machine does leaves them be.
+    """
+    torch.set_num_threads(1)
+    clock = time.process_time if device == "cpu" else time.perf_counter
+    splits = [load_uci(name, data_root(), split=i) for i in range(N_SPLITS.get(name, 20))]
+    task, setting = Task(name, splits, device), candidates("sbnn", large=False)[1]
+    budget = replace(budget_for(len(splits[0].train)), steps=steps)
+    rows = [(i, torch.arange(len(data.train))) for i, data in enumerate(splits) for _ in range(5)]
+    task.train(setting, rows[:1], budget, 0)  # what is loaded once is not counted
+    began = clock()
+    for row in rows[:alone]:
+        task.train(setting, [row], budget, 1)
+    single_seconds = (clock() - began) / alone
+    began = clock()
+    task.train(setting, rows, budget, 1)
+    together = (clock() - began) / len(rows)
+    return {"set": name, "steps": steps, "networks": len(rows), "alone_seconds": single_seconds,
+            "together_seconds": together, "ratio": single_seconds / together}  # fmt: skip
+
+
+def estimate(name: str, steps: int = 30) -> dict[str, Any]:
+    """Processor seconds of row "sbnn" on one CPU core, from `steps` steps of each population.
+
+    What grows with the steps is measured between a short run and one of twice its length. The
+    whole networks and the pruned ones are all counted as the costliest candidate: an upper bound
+    up to prediction, which takes seconds.
+    """
+    torch.set_num_threads(1)
+    splits = [load_uci(name, data_root(), split=i) for i in range(N_SPLITS.get(name, 20))]
+    n_rows = len(splits[0].train)
+    budget, task = budget_for(n_rows), Task(name, splits, "cpu")
+    every = [(i, torch.arange(len(data.train))) for i, data in enumerate(splits)]
+
+    def extrapolated(setting: Setting, n_each: int) -> float:
+        rows, spent = [pair for pair in every for _ in range(n_each)], []
+        for length in (steps, 2 * steps):
+            began = time.process_time()
+            task.train(setting, rows, replace(budget, steps=length), 1)
+            spent.append(time.process_time() - began)
+        return spent[0] + (spent[1] - spent[0]) * (budget.steps - steps) / steps
+
+    settings = candidates("sbnn", large=n_rows > 20_000)
+    choice = sum(extrapolated(one, budget.inner) for one in settings)
+    training = max(extrapolated(one, budget.n_members) for one in settings)
+    return {"set": name, "choice_seconds": round(choice), "training_seconds": round(2 * training),
+            "seconds": round(choice + 2 * training)}  # fmt: skip
+
+
+def _estimates(sets: list[str]) -> dict[str, Any]:
+    estimates = []
+    for name in sets:
+        estimates.append(estimate(name))
+        say(json.dumps(estimates[-1]))
+    total = sum(one["seconds"] for one in estimates)
+    say(f"{total} s of one core, {total / 120:.0f} minutes on two")
+    return {"sets": estimates, "core_seconds": total,
+            "minutes_on_two_cores": round(total / 120, 1)}  # fmt: skip
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

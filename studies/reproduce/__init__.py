@@ -1,12 +1,11 @@
 """The tables and figures of the source papers: their numbers, ours, and how to make ours again.
 
-`catalogue` lists what the papers report and which study covers it, `findings` reads the committed
-records of the studies, `table` puts the two side by side, `running` makes a record again.
+`catalogue` lists the papers' numbers and the study that answers each, `table` reads the committed
+records and puts the two side by side, `running` makes a record again or checks it.
 """
 
 from studies.reproduce.catalogue import ROWS, STUDIES, Row, Study
-from studies.reproduce.findings import Finding, read_findings
-from studies.reproduce.table import listing, results_page
+from studies.reproduce.table import Finding, listing, read_findings, results_page
 
 __all__ = [
     "ROWS",

@@ -1,14 +1,111 @@
-"""Every study with the commands behind it, and every row of the papers in order.
+"""The catalogue: every study with its commands, and every number of the papers in order.
 
-A row names its finding by study, key and metric; `readers` says how these are found in a record.
+A row names the number of ours that answers it by study, row and metric of the record.
 """
 
-from studies.reproduce.beyond import beyond_rows
-from studies.reproduce.entries import Check, Row, Study
-from studies.reproduce.papers import aeb_rows, bmr_rows, scratch_rows, tdamp_rows
-from studies.reproduce.sbnn_rows import sbnn_rows
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Literal
 
-__all__ = ["ROWS", "STUDIES", "Check", "Row", "Study"]
+from studies import (
+    aeb_linear,
+    aeb_resnet,
+    bmr_mnist,
+    sbnn_mnist,
+    sbnn_vgg,
+    scratch_mnist,
+    tdamp_mnist,
+    tdamp_uci,
+)
+from studies import structured_lenet5 as structured
+from studies.aeb_images import TASKS
+from studies.bmr_images import DATA, NETS, published
+from studies.sbnn_droprate import CIFAR10, LENET5, MNIST, WIDTHS, Pairs
+
+Better = Literal["lower", "higher", "neither"]
+
+SBNN = "sBNN"  # spike-and-slab variational inference
+BMR = "BMR"  # stochastic Bayesian model reduction
+AEB = "SG-MCMC-SA"  # adaptive empirical Bayes
+TDAMP = "EM-TDAMP"
+SCRATCH = "NumPy MLP"
+BEYOND = "beyond the papers"
+
+
+@dataclass(frozen=True)
+class Check:
+    """A cheap run that should repeat numbers of the record.
+
+    Args:
+        arguments: of the study's command, besides --out.
+        numbers: key and field of what should repeat.
+        tolerance: how close.
+    """
+
+    arguments: tuple[str, ...]
+    numbers: tuple[tuple[str, str], ...]
+    tolerance: float
+
+
+@dataclass(frozen=True)
+class Study:
+    """A command that makes records.
+
+    Args:
+        module: what `python -m` runs.
+        quick: arguments of a run of minutes on two CPU cores.
+        full: arguments of the run that the committed record comes from.
+        check: a cheap run that should repeat the record, if there is one.
+        device: whether it takes --device.
+        seeds: whether it takes --seeds.
+    """
+
+    module: str
+    quick: tuple[str, ...] = ("--quick",)
+    full: tuple[str, ...] = ("--full",)
+    check: Check | None = None
+    device: bool = False
+    seeds: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number of a paper, or a figure of it, or a number that no paper has.
+
+    Args:
+        name: unique, for the command line.
+        source: the paper.
+        item: its table or figure.
+        what: what was measured on what.
+        metric: name and unit.
+        paper: the paper's number; None where it prints none.
+        study: name in STUDIES.
+        key: name of the row of its record.
+        field: name of the metric of that row.
+        better: which way is better; "neither" where the number is only to be shown.
+        unavailable: why there can be no number of ours here.
+        decimals: that the paper prints; ours is rounded likewise before the two are compared. None
+            compares ours as it is.
+        target: what we set out to reach where there is no paper to compare with.
+        factor: of our number; 100 makes percent of a share.
+    """
+
+    name: str
+    source: str
+    item: str
+    what: str
+    metric: str
+    paper: float | None
+    study: str
+    key: str
+    field: str
+    better: Better = "lower"
+    unavailable: str | None = None
+    target: float | None = None
+    decimals: int | None = None
+    factor: float = 1.0
+
 
 STUDIES = {
     "sbnn-mnist": Study(
@@ -49,6 +146,303 @@ STUDIES = {
     "tdamp-digits": Study("tdamp_digits", full=("--seeds", "3"), seeds=True),
     "scratch-mnist": Study("scratch_mnist"),
 }
+
+_UCI_SETS = ("boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "wine", "yacht",
+         "year")  # fmt: skip
+# table 2: RMSE of every set at a droprate in %
+_ONE_SHOT = {
+    0: (3.07, 5.54, 0.69, 0.08, 0.00, 4.00, 4.48, 0.62, 0.94, 8.75),
+    25: (3.07, 5.54, 0.69, 0.16, 0.01, 5.28, 4.80, 0.62, 0.94, 8.76),
+    50: (3.07, 5.54, 0.69, 0.33, 0.01, 8.77, 4.84, 0.62, 0.94, 8.76),
+    75: (3.69, 16.39, 0.72, 0.33, 0.02, 16.74, 5.05, 0.73, 1.01, 10.26),
+    90: (6.22, 14.98, 6.15, 0.27, 0.04, 17.08, 11.15, 0.79, 4.27, 11.35),
+    95: (7.18, 15.03, 10.08, 0.26, 0.03, 17.08, 7.69, 0.79, 7.94, 11.33),
+}
+_ERROR = "test error in %"
+_RANKED = {"inclusion": "inclusion", "snr": "signal to noise"}
+_BOTH = ("95", "98", "99", "99.5")  # droprates at which both rankings are shown, in %
+
+
+def sbnn_rows() -> Iterator[Row]:
+    """Figures 1 to 11 and tables 1 to 9."""
+    yield from _simulations()
+    yield from _uci()
+    yield from _mnist()
+    yield from _cifar()
+    yield from _lenets()
+    for zeros, error in sbnn_vgg.PUBLISHED.items():
+        what = f"{zeros:g} % zeros" if zeros else "dense network"
+        yield Row(f"sbnn-table-9-{zeros:g}", SBNN, "table 9", f"VGG-like, CIFAR-10, {what}", _ERROR,
+                  error, "sbnn-vgg", f"{zeros:g}", "error")  # fmt: skip
+
+
+def _simulations() -> Iterator[Row]:
+    for number, what in (
+        ("1", "importance against true importance, two features"),
+        ("2", "importance against coefficients, linear"),
+        ("3", "importance against coefficients, non-linear"),
+    ):
+        yield Row(f"sbnn-figure-{number}", SBNN, f"figure {number}", what, "correlation", None,
+                  "sbnn-tables", f"figure-{number}", "correlation", "higher")  # fmt: skip
+    yield Row("sbnn-figure-4", SBNN, "figures 4 to 6", "selection accuracy, D = 100, π = 0.2",
+              "accuracy", 0.90, "sbnn-tables", "selection", "accuracy", "higher")  # fmt: skip
+    yield Row("sbnn-figure-7", SBNN, "figures 7 to 9",
+              "selection with a validated threshold, lowest over π", "accuracy", 0.80,
+              "sbnn-tables", "validated", "accuracy", "higher")  # fmt: skip
+    yield Row("sbnn-figure-10", SBNN, "figure 10", "test MSE against weights dropped",
+              "points of the curve", None, "sbnn-tables", "droprate", "points",
+              "neither")  # fmt: skip
+    yield Row("sbnn-table-1", SBNN, "table 1", "test MSE after selection against the full model",
+              "ratio of MSE", None, "sbnn-tables", "refit", "ratio")  # fmt: skip
+
+
+def _uci() -> Iterator[Row]:
+    """Table 2: one network cut in one shot. Table 3: the best network, whole and without half."""
+    lost = {"year": "the data set is not available here"}
+    for i, name in enumerate(_UCI_SETS):
+        for rate, errors in _ONE_SHOT.items():
+            yield Row(f"sbnn-table-2-{name}-{rate}", SBNN, "table 2",
+                      f"{name}, the paper's settings, {rate} % dropped in one shot", "RMSE",
+                      errors[i], "uci", f"{name}/sbnn-paper", f"cut-{rate}/rmse",
+                      unavailable=lost.get(name), decimals=2)  # fmt: skip
+    for i, name in enumerate(_UCI_SETS):
+        yield Row(f"sbnn-table-3-{name}", SBNN, "table 3", f"{name}, all weights", "RMSE",
+                  _ONE_SHOT[0][i], "uci", name, "rmse", unavailable=lost.get(name),
+                  decimals=2)  # fmt: skip
+        yield Row(f"sbnn-table-3-{name}-half", SBNN, "table 3", f"{name}, half the weights",
+                  "RMSE", _ONE_SHOT[50][i], "uci", name, "rmse_50",
+                  unavailable=lost.get(name), decimals=2)  # fmt: skip
+
+
+def _mnist() -> Iterator[Row]:
+    for width, error in WIDTHS.items():
+        yield Row(f"sbnn-table-4-{width}", SBNN, "table 4", f"MNIST, 2 x {width} units", _ERROR,
+                  error, "sbnn-droprate", f"m{width}", "error", factor=100)  # fmt: skip
+    yield from _one_shot("5", "MNIST, 2 x 1200 units", "m1200", MNIST)
+    yield Row("sbnn-table-5-gradual", SBNN, "table 5",
+              "MNIST, 2 x 1200 units, 98 % zeros, pruned gradually", _ERROR, 1.61, "sbnn-mnist",
+              "m1200-98", "error", factor=100)  # fmt: skip
+    yield Row("sbnn-figure-11", SBNN, "figure 11", "weights with inclusion below 1/4", "share",
+              0.95, "sbnn-droprate", "m1200", "below_a_quarter", "higher")  # fmt: skip
+
+
+def _cifar() -> Iterator[Row]:
+    yield from _one_shot("6", "CIFAR-10 flattened, 2 x 1200 units", "cifar10", CIFAR10)
+
+
+def _one_shot(table: str, what: str, key: str, errors: Pairs) -> Iterator[Row]:
+    """A table of droprates: sBNN by both rankings, then Bayes by backprop."""
+    for rate, (error, _) in errors.items():
+        if table == "5" and not rate:
+            continue  # stands in table 4
+        for score, by in _rankings(str(rate)):
+            cut = f"{rate} % dropped in one shot, by {by}" if rate else "nothing dropped"
+            yield Row(f"sbnn-table-{table}-{rate}" + (f"-{score}" if score else ""), SBNN,
+                      f"table {table}", f"{what}, {cut}", _ERROR, error, "sbnn-droprate", key,
+                      f"{score}-{rate}" if rate else "error", factor=100)  # fmt: skip
+    for rate, (_, other) in errors.items():
+        cut = f"{rate} % dropped" if rate else "nothing dropped"
+        yield Row(f"sbnn-table-{table}-{rate}-bbb", SBNN, f"table {table}",
+                  f"{what}, {cut}, Bayes by backprop", _ERROR, other, "sbnn-droprate",
+                  f"{key}-bbb", f"snr-{rate}" if rate else "error", "neither",
+                  factor=100)  # fmt: skip
+
+
+def _rankings(rate: str) -> list[tuple[str, str]]:
+    """How weights are ranked at a droprate: score and words; nothing is where none is dropped."""
+    if rate == "0":
+        return [("", "")]
+    return list(_RANKED.items())[0 if rate in _BOTH else 1 :]
+
+
+def _lenets() -> Iterator[Row]:
+    for name, what, error, key in (
+        ("l300", "LeNet-300-100, 95 % zeros", 1.94, "l300-95"),
+        ("l300-more", "LeNet-300-100, 98.5 % zeros (theirs 95)", 1.94, "l300-98.5"),
+        ("l5", "LeNet-5-Caffe, 99.5 % zeros (theirs 99.2)", 1.06, "l5-99.5"),
+    ):
+        yield Row(f"sbnn-table-7-{name}", SBNN, "table 7", what, _ERROR, error, "sbnn-mnist", key,
+                  "error", factor=100)  # fmt: skip
+    for prior in (1, 2):
+        for dropped, errors in LENET5.items():
+            share = f"{dropped:g}"
+            what = f"LeNet-5-Caffe, prior set {prior}"
+            for score, by in _rankings(share):
+                cut = f"{share} % dropped, by {by}" if score else "nothing dropped"
+                yield Row(f"sbnn-table-8-set{prior}-{share}" + (f"-{score}" if score else ""),
+                          SBNN, "table 8", f"{what}, {cut}", _ERROR, errors[prior - 1],
+                          "sbnn-droprate", f"l5-set{prior}",
+                          f"{score}-{share}" if score else "error", factor=100)  # fmt: skip
+
+
+_SHOWN = {"fashion-mnist": "FashionMNIST", "cifar10": "CIFAR-10",
+          "cifar100": "CIFAR-100"}  # fmt: skip
+_PRESETS = {"paper": "the paper's settings", "default": "our settings"}
+_OTHERS = {"map": "plain network", "flat": "flat prior", "tiered": "tiered prior"}
+_LOST = {"cifar100": "the data set is not available here"}
+_SAMPLERS = {"sa": "SGLD-SA", "em": "SGLD-EM", "sgld": "SGLD"}
+_IMAGES = {"mnist": "MNIST", "mnist-da": "MNIST, augmented", "fashion": "FashionMNIST",
+           "fashion-da": "FashionMNIST, augmented"}  # fmt: skip
+
+
+def bmr_rows() -> Iterator[Row]:
+    """Figures 1 to 4: model reduction under both presets, then the methods it is compared with."""
+    for data, net, preset in product(DATA, NETS, _PRESETS):
+        yield _reduced("figure 1", data, net, "accuracy", preset, "higher")
+        yield _reduced("figure 1", data, net, "ece", preset, "lower")
+        yield _reduced("figure 1", data, net, "nll", preset, "lower")
+    for data, net, method in product(DATA, NETS, _OTHERS):
+        for metric in ("accuracy", "ece", "nll"):
+            what = f"{_SHOWN[data]}, {net}, {_OTHERS[method]}, the paper's settings"
+            yield Row(f"bmr-figure-1-{data}-{net}-{metric}-{method}", BMR, "figure 1", what, metric,
+                      _read(published(data, net, method)[metric]), "bmr-images",
+                      f"{data}/{net}/{method}/paper", metric, "neither",
+                      _LOST.get(data))  # fmt: skip
+    for data, net, preset in product(DATA, NETS, _PRESETS):
+        yield _reduced("figure 2", data, net, "pruned", preset, "higher")
+    drawn = "FashionMNIST, lenet, the paper's settings"
+    yield Row("bmr-figure-3", BMR, "figure 3", f"distribution of |E w| in each layer, {drawn}",
+              "layers drawn", None, "bmr-images", "fashion-mnist/lenet/bmr/paper", "layers",
+              "neither")  # fmt: skip
+    yield Row("bmr-figure-4", BMR, "figure 4", f"first-layer means, {drawn}", "maps drawn", None,
+              "bmr-images", "fashion-mnist/lenet/bmr/paper", "maps", "neither")  # fmt: skip
+
+
+def _reduced(figure: str, data: str, net: str, metric: str, preset: str, better: Better) -> Row:
+    return Row(f"bmr-{figure.replace(' ', '-')}-{data}-{net}-{metric}-{preset}", BMR, figure,
+               f"{_SHOWN[data]}, {net}, {_PRESETS[preset]}", metric,
+               _read(published(data, net, "bmr")[metric]), "bmr-images",
+               f"{data}/{net}/bmr/{preset}", metric, better, _LOST.get(data))  # fmt: skip
+
+
+def _read(printed: str) -> float:
+    """A number read off a figure; ">" marks one beyond the end of the axis."""
+    return float(printed.lstrip(">"))
+
+
+def aeb_rows() -> Iterator[Row]:
+    """Tables 1 to 3 and figures 1 and 2."""
+    for (i, (spike, scale)), column in product(enumerate(aeb_linear.SETTINGS), (1, 0)):
+        metric = ("MAE", "MSE")[column]
+        for method, cells in aeb_linear.PAPER.items():
+            better: Better = "lower" if method == "sa" else "neither"
+            yield Row(f"aeb-table-1-{spike:g}-{scale:g}-{method}-{metric.lower()}", AEB, "table 1",
+                      f"linear regression, v0 = {spike:g}, σ = {scale:g}, {_SAMPLERS[method]}",
+                      f"test {metric}", cells[i][column], "aeb-linear",
+                      f"{method}/{spike:g}/{scale:g}", metric.lower(), better)  # fmt: skip
+    for data, title in _IMAGES.items():
+        for method, accuracy in dict(TASKS[data].paper).items():
+            better = "higher" if method == "sghmc-sa" else "neither"
+            yield Row(f"aeb-table-2-{data}-{method}", AEB, "table 2", f"{title}, {method}",
+                      "accuracy in %", accuracy, "aeb-images", f"{data}/{method}", "accuracy",
+                      better)  # fmt: skip
+    for method, accuracies in aeb_resnet.PAPER.items():
+        for zeros, accuracy in accuracies.items():
+            better = "higher" if method == "a-sghmc-sa" else "neither"
+            yield Row(f"aeb-table-3-{method}-{zeros}", AEB, "table 3",
+                      f"ResNet-20, CIFAR-10, {method}, {zeros} % zeros",
+                      "accuracy in %", accuracy, "aeb-resnet", f"{method}/{zeros}", "accuracy",
+                      better)  # fmt: skip
+    yield Row("aeb-figure-1", AEB, "figure 1",
+              "linear regression, v0 = 0.1, σ = 1, SGLD-SA: all three coefficients found",
+              "data sets", None, "aeb-linear", "sa/0.1/1", "all_three_selected",
+              "neither")  # fmt: skip
+    yield Row("aeb-figure-2", AEB, "figure 2", "MNIST under attack (FGSM), strength 0.5, sghmc-sa",
+              "accuracy in %", None, "aeb-images", "mnist/sghmc-sa", "attacked", "higher",
+              factor=100)  # fmt: skip
+    yield Row("aeb-figure-2-vanilla", AEB, "figure 2",
+              "MNIST under attack (FGSM), strength 0.5, vanilla", "accuracy in %", None,
+              "aeb-images", "mnist/vanilla", "attacked", "neither", factor=100)  # fmt: skip
+
+
+def tdamp_rows() -> Iterator[Row]:
+    """Table 4.1, and the pictures of a run."""
+    for metric in ("accuracy", "precision", "recall", "f1", "entropy"):
+        better: Better = "neither" if metric == "entropy" else "higher"
+        yield Row(f"tdamp-table-4.1-{metric}", TDAMP, "table 4.1",
+                  "784-128-10, 10,000 MNIST images, 64 units left", metric,
+                  tdamp_mnist.PAPER[metric], "tdamp-mnist", "tdamp-64-of-128", metric,
+                  better)  # fmt: skip
+    yield Row("tdamp-table-4.1-units", TDAMP, "table 4.1", "784-128-10, units left", "units",
+              tdamp_mnist.PAPER["units"],
+              "tdamp-mnist", "tdamp-64-of-128", "units", "neither")  # fmt: skip
+    yield Row("tdamp-figures", TDAMP, "figures", "784-128-10: accuracy, scores and units by pass",
+              "passes drawn", None, "tdamp-mnist", "tdamp-64-of-128", "passes",
+              "neither")  # fmt: skip
+
+
+def scratch_rows() -> Iterator[Row]:
+    """Test accuracy of the three activations."""
+    for name in ("relu", "sigmoid", "tanh"):
+        yield Row(f"scratch-{name}", SCRATCH, "tables", f"784-500-250-100-10, {name}",
+                  "test accuracy", scratch_mnist.SOURCE[name]["test"], "scratch-mnist", name,
+                  "test/accuracy", "higher")  # fmt: skip
+
+
+_NETS = {"l300": "LeNet-300-100", "l5": "LeNet-5-Caffe", "m1200": "784-1200-1200-10"}
+_SHARES = ("0.5", "0.9", "0.95")
+_DIGITS = {
+    "tdamp-conv": "two convolutions", "tdamp-conv-half": "two convolutions, half the channels",
+    "tdamp-mlp": "fully connected", "adam-conv": "two convolutions, Adam",
+    "adam-mlp": "fully connected, Adam",
+}  # fmt: skip
+_TABLES = ("boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "wine", "yacht")
+
+
+def beyond_rows() -> Iterator[Row]:
+    """Self-distillation, model reduction on MNIST, whole units, and engines on other data."""
+    for name in ("l300-98.5-kd", "l5-99.5-soft-kd"):
+        setting = sbnn_mnist.SETTINGS[name]
+        yield Row(f"own-{name}", BEYOND, "sparse MNIST networks",
+                  f"{_NETS[setting.net]}, sBNN, {100 * setting.zeros:g} % zeros, self-distilled",
+                  _ERROR, None, "sbnn-mnist", name, "error", target=_percent(setting.target),
+                  factor=100)  # fmt: skip
+    for name, goal in bmr_mnist.ROWS.items():
+        yield Row(f"own-bmr-{name}", BEYOND, "sparse MNIST networks",
+                  f"{_NETS[goal.net]}, BMR, {100 * goal.zeros:g} % zeros", _ERROR, None,
+                  "bmr-mnist", name, "error", target=_percent(goal.target), factor=100)  # fmt: skip
+    yield from _units()
+    for share in _SHARES:
+        for method in ("unit", "magnitude"):
+            yield Row(f"own-laplace-{method}-{share}", BEYOND, "reduction of a trained network",
+                      f"784-300-100-10, MNIST, {100 * float(share):g} % zeros, by {method}",
+                      _ERROR, None, "laplace-bmr", f"{method}/{share}", "error", "neither",
+                      factor=100)  # fmt: skip
+    for name in tdamp_uci.SETS:
+        yield Row(f"own-tdamp-{name}", BEYOND, "EM-TDAMP on tables", f"{name}, 1 x 50 units",
+                  "RMSE", None, "tdamp-uci", name, "rmse", "neither")  # fmt: skip
+    for name, what in _DIGITS.items():
+        yield Row(f"own-digits-{name}", BEYOND, "EM-TDAMP on 8x8 digits", what, "accuracy", None,
+                  "tdamp-digits", name, "accuracy", "neither")  # fmt: skip
+    for name in _TABLES:
+        yield Row(f"own-aeb-{name}", BEYOND, "SGHMC-SA on tables", f"{name}, 1 x 50 units", "RMSE",
+                  None, "aeb-uci", f"{name}/sghmc-sa", "rmse", "neither")  # fmt: skip
+    yield Row("own-aeb-logistic", BEYOND, "SGLD-SA, logistic regression",
+              "p = 1000, three of them at work", "accuracy in %", None, "aeb-logistic", "sa",
+              "accuracy", "neither", factor=100)  # fmt: skip
+    yield Row("own-scratch", BEYOND, "NumPy MLP", "784-500-250-100-10, recommended settings",
+              "test accuracy", None, "scratch-mnist", "recommended", "test/accuracy", "higher",
+              target=0.98)  # fmt: skip
+
+
+def _units() -> Iterator[Row]:
+    """LeNet-5-Caffe without most of its units."""
+    item = "LeNet-5-Caffe, 8-16-50 units"
+    yield Row("own-units-error", BEYOND, item, "error on MNIST", _ERROR, None,
+              "structured-lenet5", "8-16-50", "error", target=100 * structured.ERROR,
+              factor=100)  # fmt: skip
+    for batch in (1, 64):
+        yield Row(f"own-units-speed-{batch}", BEYOND, item, f"ONNX Runtime, batch {batch}",
+                  "times faster", None, "structured-lenet5", "8-16-50", f"speedup-{batch}",
+                  "higher", target=structured.SPEEDUP)  # fmt: skip
+    yield Row("own-units-file", BEYOND, item, "ONNX file", "times smaller", None,
+              "structured-lenet5", "8-16-50", "shrinkage", "higher",
+              target=structured.SHRINKAGE)  # fmt: skip
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else round(100 * share, 6)
+
 
 ROWS: tuple[Row, ...] = (
     *sbnn_rows(),

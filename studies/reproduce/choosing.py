@@ -7,8 +7,7 @@ gives it; one that has no record is left out with its sentence.
 import re
 from collections.abc import Mapping
 
-from studies.reproduce.findings import Finding, Place
-from studies.reproduce.table import listing
+from studies.reproduce.table import Findings, listing
 
 # What somebody wants, what to take, and what that reached: {name:format} is a finding.
 WANTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
@@ -102,7 +101,7 @@ HEADLINES: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
 _NUMBER = re.compile(r"\{([^:}]+):([^}]+)\}")
 
 
-def wants_table(findings: Mapping[Place, Finding]) -> str:
+def wants_table(findings: Findings) -> str:
     """The table as Markdown.
 
     Example:
@@ -112,12 +111,12 @@ def wants_table(findings: Mapping[Place, Finding]) -> str:
     known = {row["name"]: row["ours"] for row in listing(findings) if row["ours"] is not None}
     lines = ["| you want | take | what it reached |", "| --- | --- | --- |"]
     for want, engine, sentences in WANTS:
-        told = [text for own in sentences if (text := _filled(own, known)) is not None]
+        told = [text for line in sentences if (text := _filled(line, known)) is not None]
         lines.append(f"| {want} | {engine} | {'; '.join(told)} |")
     return "\n".join(lines)
 
 
-def headline_table(findings: Mapping[Place, Finding]) -> str:
+def headline_table(findings: Findings) -> str:
     """What each engine reached beside its paper, as Markdown; rows without records are left out.
 
     Example:
@@ -146,4 +145,4 @@ def named() -> set[str]:
 def _filled(sentence: str, known: Mapping[str, float]) -> str | None:
     if any(name not in known for name, _ in _NUMBER.findall(sentence)):
         return None
-    return _NUMBER.sub(lambda own: format(known[own[1]], own[2]).replace("%", " %"), sentence)
+    return _NUMBER.sub(lambda hit: format(known[hit[1]], hit[2]).replace("%", " %"), sentence)

@@ -18,16 +18,16 @@ def draw_rows(rows: Sequence[Shown], path: Path) -> Path:
         rows: objects of `table.listing`; at least one was measured.
         path: PNG to write.
     """
-    measured = [own for own in rows if own["ours"] is not None]
+    measured = [row for row in rows if row["ours"] is not None]
     if not measured:
         raise ValueError("draw_rows: no row has a number of ours.")
-    names = list(dict.fromkeys(_label(own) for own in measured))
-    metrics = list(dict.fromkeys(own["metric"] for own in measured))
+    names = list(dict.fromkeys(_label(row) for row in measured))
+    metrics = list(dict.fromkeys(row["metric"] for row in measured))
     figure = new_figure(4.2 + 2.6 * len(metrics), 1.3 + 0.26 * len(names))
     for axes, metric in zip(
         figure.subplots(1, len(metrics), sharey=True, squeeze=False)[0], metrics, strict=True
     ):
-        _column(axes, metric, [own for own in measured if own["metric"] == metric], names)
+        _column(axes, metric, [row for row in measured if row["metric"] == metric], names)
     first = figure.axes[0]
     first.set_yticks(range(len(names)), names)
     first.set_ylim(len(names) - 0.5, -0.5)
@@ -36,27 +36,27 @@ def draw_rows(rows: Sequence[Shown], path: Path) -> Path:
 
 def _column(axes: Any, metric: str, rows: Sequence[Shown], names: Sequence[str]) -> None:
     """One metric: a dot for each of our numbers, a cross for what it is compared with."""
-    aims = [_aim(own) for own in rows]
-    heights = [names.index(_label(own)) for own in rows]
+    aims = [_aim(row) for row in rows]
+    heights = [names.index(_label(row)) for row in rows]
     known = [(aim, y) for aim, y in zip(aims, heights, strict=True) if aim is not None]
     if known:
         axes.plot(*zip(*known, strict=True), "x", color=VERMILION)
-    axes.plot([own["ours"] for own in rows], heights, "o", color=BLUE, markersize=5)
-    values = [*(own["ours"] for own in rows), *(aim for aim, _ in known)]
+    axes.plot([row["ours"] for row in rows], heights, "o", color=BLUE, markersize=5)
+    values = [*(row["ours"] for row in rows), *(aim for aim, _ in known)]
     if min(values) > 0 and max(values) > _WIDE * min(values):
         axes.set_xscale("log")
     marks = "\u25cf ours, \u00d7 paper or target" if known else "\u25cf ours"
     dress(axes, title=metric, xlabel=marks, ylabel="")
 
 
-def _aim(own: Shown) -> float | None:
-    aim: float | None = own["target"] if own["paper"] is None else own["paper"]
+def _aim(row: Shown) -> float | None:
+    aim: float | None = row["target"] if row["paper"] is None else row["paper"]
     return aim
 
 
-def _label(own: Shown) -> str:
+def _label(row: Shown) -> str:
     """Item and row, shortened in the middle so that what tells rows apart stays."""
-    text = f"{own['item']}: {own['what']}"
+    text = f"{row['item']}: {row['what']}"
     if len(text) <= _LABEL:
         return text
     return f"{text[: _LABEL // 2 - 1]} … {text[-_LABEL // 2 + 2 :]}"

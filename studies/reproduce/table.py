@@ -1,14 +1,88 @@
-"""The papers' numbers and ours side by side, as plain data and as a page."""
+"""Our numbers beside the papers': read from the records, as plain data and as a page.
+
+A number that two records hold is an error, not a choice. Quick runs are no evidence: they are read
+only when asked for, and compared with nothing.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
+from studies.record import Record, field, n_seeds, read_folder
 from studies.reproduce.catalogue import ROWS, Row
-from studies.reproduce.findings import Finding, Place, is_quick
+
+Place = tuple[str, str, str]  # study, row, metric
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One number of ours with where it comes from."""
+
+    study: str
+    key: str
+    field: str
+    value: float
+    seeds: int | None
+    device: str
+    seconds: float | None
+    date: str | None
+    command: str
+    quick: bool = False
+    data: str | None = None
+
 
 Findings = Mapping[Place, Finding]
+
+
+def read_findings(folder: Path, *, quick: bool = False) -> dict[Place, Finding]:
+    """Every number of the records in a folder that was scored on test data.
+
+    Args:
+        folder: of JSON files.
+        quick: whether records of quick runs count.
+    """
+    found: dict[Place, Finding] = {}
+    for path, record in read_folder(folder):
+        if is_quick(record) and not quick:
+            continue
+        for finding in findings_of(record):
+            place = (finding.study, finding.key, finding.field)
+            if place in found:
+                raise ValueError(f"{path}: {'/'.join(place)} is in the records twice; keep one.")
+            found[place] = finding
+    return found
+
+
+def findings_of(record: Record) -> list[Finding]:
+    """The numbers of one record that were scored on test data."""
+    study, found = record["study"].replace("_", "-"), []
+    for row in record["rows"]:
+        if field(record, row, "scored_on") != "test":
+            continue
+        seconds = record["seconds"] if row["seconds"] is None else row["seconds"]
+        # the command of a joined record makes the whole of it, so its machines are all named
+        machine = record["machine"] if "parts" in record else field(record, row, "machine")
+        device = str(machine.get("device", "unknown"))
+        about = (n_seeds(row), device, seconds, record["date"], record["command"],
+                 is_quick(record), field(record, row, "data"))  # fmt: skip
+        found += [Finding(study, row["name"], name, float(value), *about)
+                  for name, value in row["metrics"].items() if value is not None]  # fmt: skip
+    return found
+
+
+def is_quick(record: Record) -> bool:
+    """Whether a record comes from a quick run.
+
+    Example:
+        >>> is_quick({"settings": {"quick": True}, "command": ""})
+        True
+    """
+    return bool(record["settings"].get("quick")) or "--quick" in record["command"].split()
+
+
 Shown = Mapping[str, Any]  # one object of `listing`
 SHORT = ("worse", "missed")  # of the paper, of our own target
 OPEN = "to be measured"
@@ -29,7 +103,7 @@ def listing(findings: Findings, rows: Sequence[Row] = ROWS) -> list[dict[str, An
 
 def counts(rows: Sequence[Shown]) -> dict[str, int]:
     """How many rows have which status; reasons why there is no number count as "no data"."""
-    found = Counter(_kind(own) for own in rows)
+    found = Counter(_kind(row) for row in rows)
     order = ("reached", "met", *SHORT, "measured", QUICK, OPEN, "no data")
     return {kind: found[kind] for kind in order if found[kind]}
 
@@ -41,7 +115,7 @@ def missing(rows: Sequence[Shown]) -> list[str]:
         >>> missing([{"ours": None, "status": "to be measured"}] * 3)
         ['3 rows: to be measured']
     """
-    found = Counter(own["status"] for own in rows if own["ours"] is None)
+    found = Counter(row["status"] for row in rows if row["ours"] is None)
     return [f"{n} row{'s' if n > 1 else ''}: {status}" for status, n in found.items()]
 
 
@@ -49,7 +123,7 @@ def results_page(findings: Findings) -> str:
     """The tables of docs/results.md: a summary, what falls short, one part per paper, commands."""
     rows = listing(findings)
     parts = [_summary(rows), _short_of(rows)]
-    parts += [_paper(source, list(own)) for source, own in groupby(rows, _source)]
+    parts += [_paper(source, list(members)) for source, members in groupby(rows, _source)]
     return "\n\n".join([*parts, _commands(rows)]) + "\n"
 
 
@@ -63,75 +137,86 @@ def markdown_rows(rows: Sequence[Shown]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def compared_with(own: Shown) -> str:
+def compared_with(row: Shown) -> str:
     """The number that ours is compared with, in words.
 
     Example:
         >>> compared_with({"paper": None, "target": 0.9}), compared_with({"paper": 1.06})
         ('target 0.9', '1.06')
     """
-    if own["paper"] is not None:
-        decimals = own.get("decimals")
-        return f"{own['paper']:g}" if decimals is None else f"{own['paper']:.{decimals}f}"
-    return "" if own["target"] is None else f"target {own['target']:g}"
+    if row["paper"] is not None:
+        decimals = row.get("decimals")
+        return f"{row['paper']:g}" if decimals is None else f"{row['paper']:.{decimals}f}"
+    return "" if row["target"] is None else f"target {row['target']:g}"
 
 
 def _object(row: Row, findings: Findings) -> dict[str, Any]:
     found = findings.get((row.study, row.key, row.field))
+    ours = None if found is None else row.factor * found.value
     full = f"bayesieve reproduce {row.study} --full --out runs/{row.study}"
     return {
         "name": row.name,
         "source": row.source,
         "item": row.item,
-        "what": row.what,
+        "what": row.what if found is None else with_copy(row.what, found.data),
         "metric": row.metric,
         "paper": row.paper,
         "target": row.target,
         "decimals": row.decimals,
-        "ours": None if found is None else found.value,
+        "ours": ours,
         "seeds": None if found is None else found.seeds,
         "device": None if found is None else found.device,
         "seconds": None if found is None else found.seconds,
         "date": None if found is None else found.date,
         "study": row.study,
         "command": full if found is None else found.command,
-        "status": _status(row, found),
+        "status": _status(row, found, ours),
     }
 
 
-def _status(row: Row, found: Finding | None) -> str:
-    if found is None:
+def with_copy(what: str, data: str | None) -> str:
+    """Words about CIFAR-10 that name the copy that was measured.
+
+    Example:
+        >>> with_copy("CIFAR-10, lenet", "CIFAR-10 (JPEG copy)")
+        'CIFAR-10 (JPEG copy), lenet'
+    """
+    return what.replace("CIFAR-10", data) if data == "CIFAR-10 (JPEG copy)" else what
+
+
+def _status(row: Row, found: Finding | None, ours: float | None) -> str:
+    if found is None or ours is None:
         return row.unavailable or OPEN
-    if is_quick({"command": found.command}):
+    if found.quick:
         return QUICK
     aim = row.target if row.paper is None else row.paper
     if aim is None or row.better == "neither":
         return "measured"
-    value = found.value if row.decimals is None else round(found.value, row.decimals)
+    value = ours if row.decimals is None else round(ours, row.decimals)
     margin = aim - value if row.better == "lower" else value - aim
     worse = margin < -_ROUNDING * max(1.0, abs(aim))  # a mean of equal numbers is not quite equal
     return (SHORT if worse else ("reached", "met"))[row.paper is None]
 
 
-def _kind(own: Shown) -> str:
-    if own["ours"] is None and own["status"] != OPEN:
+def _kind(row: Shown) -> str:
+    if row["ours"] is None and row["status"] != OPEN:
         return "no data"
-    return str(own["status"])
+    return str(row["status"])
 
 
-def _source(own: Shown) -> str:
-    return str(own["source"])
+def _source(row: Shown) -> str:
+    return str(row["source"])
 
 
-def _item(own: Shown) -> str:
-    return str(own["item"])
+def _item(row: Shown) -> str:
+    return str(row["item"])
 
 
 def _summary(rows: Sequence[Shown]) -> str:
     kinds = list(counts(rows))
     lines = [f"| | rows | {' | '.join(kinds)} |", f"|---|---:|{'---:|' * len(kinds)}"]
-    for source, own in groupby(rows, _source):
-        members = list(own)
+    for source, group in groupby(rows, _source):
+        members = list(group)
         found = counts(members)
         cells = [source, str(len(members)), *(str(found.get(kind, "")) for kind in kinds)]
         lines.append(f"| {' | '.join(cells)} |")
@@ -141,15 +226,15 @@ def _summary(rows: Sequence[Shown]) -> str:
 def _short_of(rows: Sequence[Shown]) -> str:
     """Every row that is worse than its paper or misses our target, by table."""
     lines = ["## Where we fall short", ""]
-    for (source, item), members in groupby(rows, lambda own: (_source(own), _item(own))):
+    for (source, item), members in groupby(rows, lambda row: (_source(row), _item(row))):
         every = list(members)
-        short = [own for own in every if own["status"] in SHORT]
+        short = [row for row in every if row["status"] in SHORT]
         if short:
             lines.append(f"- {source}, {item}, {len(short)} of {len(every)} rows:")
-        for own in short:
-            lines.append(f"  - {own['what']}: {own['metric']} {own['ours']:.4g}, "
-                         f"{'the paper' if own['paper'] is not None else 'our'} "
-                         f"{compared_with(own)}")  # fmt: skip
+        for row in short:
+            lines.append(f"  - {row['what']}: {row['metric']} {row['ours']:.4g}, "
+                         f"{'the paper' if row['paper'] is not None else 'our'} "
+                         f"{compared_with(row)}")  # fmt: skip
     return "\n".join(lines if len(lines) > 2 else [*lines, "Nowhere that was measured."])
 
 
@@ -161,10 +246,10 @@ def _paper(source: str, rows: Sequence[Shown]) -> str:
     )
     for item, group in groupby(rows, _item):
         members = list(group)
-        measured = [own for own in members if own["ours"] is not None]
+        measured = [row for row in members if row["ours"] is not None]
         if measured:
             parts += [f"### {item[0].upper()}{item[1:]}", markdown_rows(measured).rstrip("\n")]
-        studies = ", ".join(dict.fromkeys(f"`{own['study']}`" for own in members))
+        studies = ", ".join(dict.fromkeys(f"`{row['study']}`" for row in members))
         gaps += [f"- {item} ({studies}): {line}" for line in missing(members)]
     if gaps:
         parts.append("\n".join(["Without a number:", "", *gaps]))
@@ -172,24 +257,24 @@ def _paper(source: str, rows: Sequence[Shown]) -> str:
 
 
 def _commands(rows: Sequence[Shown]) -> str:
-    found = {(own["study"], own["command"], own["date"]) for own in rows if own["ours"] is not None}
+    found = {(row["study"], row["command"], row["date"]) for row in rows if row["ours"] is not None}
     lines = [
         f"- {study}: `{command}`" + (f" ({date})" if date else "")
-        for study, command, date in sorted(found, key=lambda own: own[:2])
+        for study, command, date in sorted(found, key=lambda row: row[:2])
     ]
     return "\n".join(["## Commands", "", *(lines or ["None yet."])])
 
 
-def _line(own: Shown) -> str:
-    status = f"**{own['status']}**" if own["status"] in SHORT else own["status"]
+def _line(row: Shown) -> str:
+    status = f"**{row['status']}**" if row["status"] in SHORT else row["status"]
     cells = (
-        str(own["what"]).replace("|", "\\|"),
-        own["metric"],
-        compared_with(own),
-        f"{own['ours']:.4g}" if own["ours"] is not None else "",
+        str(row["what"]).replace("|", "\\|"),
+        row["metric"],
+        compared_with(row),
+        f"{row['ours']:.4g}" if row["ours"] is not None else "",
         status,
-        "" if own["seeds"] is None else str(own["seeds"]),
-        "" if own["seconds"] is None else f"{own['seconds']:.0f}",
-        own["device"] or "",
+        "" if row["seeds"] is None else str(row["seeds"]),
+        "" if row["seconds"] is None else f"{row['seconds']:.0f}",
+        row["device"] or "",
     )
     return f"| {' | '.join(cells)} |"

@@ -5,6 +5,8 @@ import math
 
 import pytest
 import torch
+from studies.aeb_arguments import prior_pairs, splits
+from studies.aeb_journal import Journal
 from torch import Generator
 
 from bayesieve.assess.predict import predict
@@ -16,8 +18,6 @@ from bayesieve.data.preprocessing import image_recipe
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sgmcmc import SGLD
 from studies import aeb_images, aeb_resnet
-from studies.aeb_arguments import prior_pairs, splits
-from studies.aeb_journal import Journal
 
 
 def few_images(shape, n_train=24, n_test=12):

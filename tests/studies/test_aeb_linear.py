@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from studies.aeb_linear_table import SETTINGS, shown, summary
 from torch import nn
 
 from bayesieve.core.batch import Batch
@@ -17,7 +18,6 @@ from bayesieve.engines.sampling import Averaging, Chain
 from bayesieve.engines.sgmcmc import SGLD
 from problems import seeded
 from studies import aeb_linear
-from studies.aeb_linear_table import SETTINGS, shown, summary
 
 
 def test_the_data_have_the_stated_distribution():

@@ -8,18 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-
-from bayesieve.assess.metrics import ece
-from bayesieve.core.layout import default_role
-from bayesieve.data.augment import Augment
-from bayesieve.data.examples import DataSet, Examples
-from bayesieve.engines.bmr import BMR, PAPER_ROLES
-from bayesieve.engines.horseshoe import HorseshoeVI
-from bayesieve.engines.map import MAP
-from problems import normal, seeded
-from studies import bmr_images, records
 from studies.bmr_figures import draw, unpack
-from studies.bmr_images import Study, main, order
 from studies.bmr_published import DATA, METHODS, NETS, published
 from studies.bmr_settings import (
     PRESETS,
@@ -32,6 +21,17 @@ from studies.bmr_settings import (
     setting,
 )
 from studies.bmr_training import pack, standardised, train_row
+
+from bayesieve.assess.metrics import ece
+from bayesieve.core.layout import default_role
+from bayesieve.data.augment import Augment
+from bayesieve.data.examples import DataSet, Examples
+from bayesieve.engines.bmr import BMR, PAPER_ROLES
+from bayesieve.engines.horseshoe import HorseshoeVI
+from bayesieve.engines.map import MAP
+from problems import normal, seeded
+from studies import bmr_images, records
+from studies.bmr_images import Study, main, order
 
 SIZES = Sizes(
     epochs=3, steps=4, batch_size=16, every=1, curve_draws=2, draws=3, seeds=2, small=True

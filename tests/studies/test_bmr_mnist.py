@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from studies.bmr_training import pruned_fraction
+from studies.bmr_ways import ROWS, Candidate, Numbers, together
 from torch import nn
 
 from bayesieve.core.likelihoods import Gaussian
@@ -14,8 +16,6 @@ from bayesieve.data.examples import DataSet, Examples
 from problems import normal, seeded
 from studies import bmr_mnist, laplace_bmr, records
 from studies.bmr_mnist import choose, main, run_row, train
-from studies.bmr_training import pruned_fraction
-from studies.bmr_ways import ROWS, Candidate, Numbers, together
 
 
 def examples(n, seed):

@@ -6,9 +6,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from studies.reproduce.readers import READERS
 
 from studies.reproduce import ROWS, STUDIES, Finding, Row, listing, read_findings, results_page
-from studies.reproduce.readers import READERS
 from studies.reproduce.running import arguments_of, study_of
 from studies.reproduce.table import counts, missing
 

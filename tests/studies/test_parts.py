@@ -3,9 +3,9 @@
 import json
 
 import pytest
+from studies.parts import join_tables, join_uci, read_parts
 
 from studies import sbnn_tables, uci
-from studies.parts import join_tables, join_uci, read_parts
 
 
 def uci_part(name, row, device="cpu", **more):

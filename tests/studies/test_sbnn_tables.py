@@ -4,11 +4,11 @@ import json
 
 import pytest
 import torch
+from studies.sbnn_tables_figures import draw
 
 from bayesieve.select.proportion import RULES
 from studies import sbnn_simulations as sims
 from studies import sbnn_tables as study
-from studies.sbnn_tables_figures import draw
 
 TINY = sims.Scale(2, (2,), (10,), (0.3,), 2, 2, 4, 4, 2, at_once=64)
 

@@ -7,6 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from studies.scratch_page import (
+    account_table,
+    draw_losses,
+    page_text,
+    same_accuracy,
+    same_loss,
+    source_table,
+)
+from studies.scratch_settings import SETTINGS, SOURCE
+from studies.scratch_twin import Twin
 
 import commands
 from bayesieve.data.examples import DataSet, Examples
@@ -20,16 +30,6 @@ from studies.scratch_mnist import (
     run_setting,
     run_study,
 )
-from studies.scratch_page import (
-    account_table,
-    draw_losses,
-    page_text,
-    same_accuracy,
-    same_loss,
-    source_table,
-)
-from studies.scratch_settings import SETTINGS, SOURCE
-from studies.scratch_twin import Twin
 
 ROOT = Path(__file__).parents[2]
 RESULT = ROOT / "results" / "scratch_mnist.json"

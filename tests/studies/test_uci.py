@@ -5,11 +5,6 @@ import math
 
 import pytest
 import torch
-
-from bayesieve.assess.predict import RealPrediction
-from bayesieve.core.likelihoods import Gaussian
-from bayesieve.data.examples import DataSet, Examples
-from studies import uci, uci_rows, uci_timing
 from studies.uci_blocks import Clock, blocks, join_blocks
 from studies.uci_fits import (
     Budget,
@@ -28,6 +23,11 @@ from studies.uci_scoring import (
     summary,
     without_least,
 )
+
+from bayesieve.assess.predict import RealPrediction
+from bayesieve.core.likelihoods import Gaussian
+from bayesieve.data.examples import DataSet, Examples
+from studies import uci, uci_rows, uci_timing
 
 TINY = Budget(steps=20, batch_size=16, inner=2, n_members=2, n_draws=2, at_once=3)
 

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from studies.reproduce.entries import Check, Study
+from studies.reproduce.recounts import Checked, recounted
 
 from studies import tdamp_uci
 from studies.reproduce import running
-from studies.reproduce.entries import Check, Study
-from studies.reproduce.recounts import Checked, recounted
 
 RESULTS = Path(__file__).parents[2] / "results"
 CHEAP = ("sbnn_mnist_l300", "bmr_mnist_l5", "structured_lenet5", "laplace_bmr", "tdamp_uci",

@@ -76,8 +76,7 @@ def study(
     """Repeat the source's runs on MNIST beside PyTorch, and what does better."""
     require_studies("scratch study")
     from bayesieve.data import load_data
-    from studies.scratch_mnist import run_study
-    from studies.scratch_page import draw_losses
+    from studies.scratch_mnist import draw_losses, run_study
 
     result = run_study(load_data("mnist"), quick=not full, out=out)
     if figure is not None:

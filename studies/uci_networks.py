@@ -1,4 +1,4 @@
-"""Training and scoring of one engine on many splits of one UCI set, all splits as one population.
+"""Networks of the UCI study: all splits of one set train as one population and are scored.
 
 Settings are chosen split by split, inside its training part: each candidate learns from a part of
 it and predicts the rest. The same predictions say by how much the noise must be widened or
@@ -10,39 +10,64 @@ with half of their weights removed.
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from bayesieve.assess.metrics import log_likelihood_mixture
+from bayesieve.assess.predict import RealPrediction, predict
 from bayesieve.core.likelihoods import Gaussian, Heteroscedastic, Likelihood, StudentT
 from bayesieve.core.posterior import Posterior
 from bayesieve.core.priors import Normal, SpikeSlab
 from bayesieve.core.problem import Problem
 from bayesieve.core.rows import Rows
-from bayesieve.data.examples import DataSet
+from bayesieve.data.examples import DataSet, Examples
 from bayesieve.engines import Engine
 from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
+from bayesieve.nets import mlp
 from bayesieve.sieve.schedule import GradualPruning
+from bayesieve.sieve.scores import inclusion_score
 from bayesieve.training.fit import Fit, fit
 from bayesieve.training.population import stacked
 from bayesieve.training.schedule import Schedule
-from studies.table_nets import seeded_mlp
-from studies.uci_scoring import (
-    Tails,
-    best_tails,
-    mean_log_lik,
-    predict_members,
-    removed_share,
-    summary,
-    without_least,
-)
 
 EngineName = Literal["sbnn", "flat-vi", "map"]
 NoiseName = Literal["gaussian", "heteroscedastic", "student-t"]
+CUTS = (0.0, 0.1, 0.2, 0.25, 0.5, 0.75, 0.8, 0.9, 0.95)  # shares of weights removed in one shot
+_NOISE_FACTORS = tuple(0.5 * 1.08**i for i in range(22))  # 0.5 to 2.5
+
+
+def seeded_mlp(
+    n_inputs: int, n_outputs: int, widths: Sequence[int], *, dropout: float = 0.0, seed: int = 0
+) -> nn.Sequential:
+    """`nets.mlp` whose weights depend on `seed` alone; the global generator is left as it was.
+
+    Example:
+        >>> first, second = (seeded_mlp(2, 1, (3,)).fc1.weight for _ in range(2))
+        >>> bool((first == second).all())
+        True
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return mlp((n_inputs,), n_outputs, widths=widths, dropout=dropout)
+
+
+@dataclass(frozen=True)
+class Tails:
+    """How the noise of a prediction is corrected, as held-out rows found it most probable.
+
+    Args:
+        factor: on every noise std.
+        df: degrees of freedom of a Student-t with the prediction's mean and variance; None keeps
+            the mixture of normals.
+    """
+
+    factor: float = 1.0
+    df: int | None = None
 
 
 @dataclass(frozen=True)
@@ -147,12 +172,12 @@ class Task:
         removed: float = 0.0,
     ) -> list[Posterior]:  # fmt: skip
         """One network per (split, rows of its training part); those removed are exactly 0."""
-        found: list[Posterior] = []
+        learned: list[Posterior] = []
         for start in range(0, len(rows), budget.at_once):
-            part = rows[start : start + budget.at_once]
-            run = self._fit(setting, part, budget, seed + start + 10_000 * self.first, removed)
-            found += [q.to("cpu") for q in run.posteriors]
-        return found
+            some = rows[start : start + budget.at_once]
+            run = self._fit(setting, some, budget, seed + start + 10_000 * self.first, removed)
+            learned += [q.to("cpu") for q in run.posteriors]
+        return learned
 
     def _fit(
         self, setting: Setting, rows: Sequence[tuple[int, Tensor]], budget: Budget, seed: int,
@@ -161,7 +186,7 @@ class Task:
         used = sorted({split for split, _ in rows})
         tables = [(self.splits[i].train.x, self.splits[i].train.y) for i in used]
         x, y, places = stacked(tables)
-        members = Rows.of([places.index[used.index(split)][own] for split, own in rows])
+        members = Rows.of([places.index[used.index(split)][index] for split, index in rows])
         likelihood = build_likelihood(setting)
         outputs = 2 if setting.noise == "heteroscedastic" else 1
         model = seeded_mlp(x.shape[1], outputs, setting.widths, dropout=setting.dropout, seed=seed)
@@ -201,107 +226,110 @@ def choose(task: Task, settings: Sequence[Setting], budget: Budget) -> list[Choi
     Those with one noise for all rows by squared error, those whose noise depends on the inputs by
     log-likelihood: there the squared error is not what they maximise.
     """
-    parts = [
+    inner = [
         inner_rows(len(data.train), budget, i) for i, data in enumerate(task.splits, task.first)
     ]
-    rows = [(i, train) for i, own in enumerate(parts) for train, _ in own]
-    errors, corrections = [], []
+    rows = [(i, train) for i, splits in enumerate(inner) for train, _ in splits]
+    errors: list[list[float]] = []
+    corrections: list[list[Tails]] = []
     for number, setting in enumerate(settings):
         posteriors = task.train(setting, rows, budget, 1000 * (number + 1))
-        own_errors, own_tails = [], []
+        errors.append([])
+        corrections.append([])
         for i, data in enumerate(task.splits):
-            own = posteriors[i * budget.inner : (i + 1) * budget.inner]
-            tests = [data.train.subset(test) for _, test in parts[i]]
-            found = [
-                predict_members([q], t.x, budget.n_draws) for q, t in zip(own, tests, strict=True)
-            ]
-            pairs = list(zip(found, [t.y for t in tests], strict=True))
+            members = posteriors[i * budget.inner : (i + 1) * budget.inner]
+            tests = [data.train.subset(test) for _, test in inner[i]]
+            pairs = [(predict_members([q], test.x, budget.n_draws), test.y)
+                     for q, test in zip(members, tests, strict=True)]  # fmt: skip
             tails = best_tails(pairs)
             if setting.noise == "gaussian":
                 square = [(p.mean[:, 0] - y).square() for p, y in pairs]
-                own_errors.append(float(torch.cat(square).mean()))
+                error = float(torch.cat(square).mean())
             else:
-                own_errors.append(-sum(mean_log_lik(p, y, tails) for p, y in pairs) / len(pairs))
-            own_tails.append(tails)
-        errors.append(own_errors)
-        corrections.append(own_tails)
-    chosen = []
+                error = -sum(mean_log_lik(p, y, tails) for p, y in pairs) / len(pairs)
+            errors[-1].append(error)
+            corrections[-1].append(tails)
+    choices = []
     for i in range(len(task.splits)):
         column = tuple(row[i] for row in errors)
         best = min(range(len(column)), key=column.__getitem__)
-        chosen.append(Choice(best, corrections[best][i], column))
-    return chosen
+        choices.append(Choice(best, corrections[best][i], column))
+    return choices
 
 
 def score(
     task: Task, settings: Sequence[Setting], choices: Sequence[Choice], budget: Budget,
     removed: float = 0.0,
-) -> dict[str, Any]:  # fmt: skip
-    """Train with the chosen settings on whole training parts and score the test parts."""
+) -> tuple[list[dict[str, float]], dict[str, float]]:  # fmt: skip
+    """Train with the chosen settings on whole training parts and score the test parts.
+
+    Returns:
+        RMSE and log-likelihood of every split; the least share removed, members and seconds.
+    """
     started = time.perf_counter()
     n, rows_of = budget.n_members, [torch.arange(len(data.train)) for data in task.splits]
-    rmse, log_lik = [0.0] * len(task.splits), [0.0] * len(task.splits)
+    scores: list[dict[str, float]] = [{} for _ in task.splits]
     zeros: list[float] = []
     for number, setting in enumerate(settings):
-        own = [i for i, choice in enumerate(choices) if choice.setting == number]
-        if not own:
+        splits = [i for i, choice in enumerate(choices) if choice.setting == number]
+        if not splits:
             continue
-        rows = [(i, rows_of[i]) for i in own for _ in range(n)]
+        rows = [(i, rows_of[i]) for i in splits for _ in range(n)]
         posteriors = task.train(setting, rows, budget, 7, removed)
-        for place, i in enumerate(own):
+        for place, i in enumerate(splits):
             members, test = posteriors[place * n : (place + 1) * n], task.splits[i].test
-            found = predict_members(members, test.x, budget.n_draws)
-            std = float(test.target_std)
-            rmse[i] = float((found.mean[:, 0] - test.y).square().mean().sqrt()) * std
-            log_lik[i] = mean_log_lik(found, test.y, choices[i].tails) - math.log(std)
+            scores[i] = scored(members, test, budget.n_draws, choices[i].tails)
             zeros += [removed_share(q) for q in members]
-    return {**summary(rmse, log_lik), "removed": min(zeros), "members": n,
-            "seconds": round(time.perf_counter() - started, 2)}  # fmt: skip
+    seconds = round(time.perf_counter() - started, 2)
+    return scores, {"removed": min(zeros), "members": n, "seconds": seconds}
 
 
-def pruning_table(task: Task, setting: Setting, budget: Budget) -> dict[str, Any]:
-    """RMSE of one network per split with weights removed by inclusion in one shot, no fine-tuning.
+def scored(
+    members: Sequence[Posterior], test: Examples, n_draws: int, tails: Tails
+) -> dict[str, float]:
+    """RMSE and log-likelihood of the members' mixture, in the unit of the target."""
+    prediction, std = predict_members(members, test.x, n_draws), float(test.target_std)
+    rmse = float((prediction.mean[:, 0] - test.y).square().mean().sqrt()) * std
+    return {"rmse": rmse, "log_lik": mean_log_lik(prediction, test.y, tails) - math.log(std)}
 
-    Experiment 5 of [Saha], table 2.
+
+def pruning_table(
+    task: Task, setting: Setting, budget: Budget
+) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    """Scores of one network per split with weights removed by inclusion in one shot, untuned.
+
+    Experiment 5 of [Saha], table 2. Returns the numbers of every split, and of all together.
     """
     started = time.perf_counter()
     rows = [(i, torch.arange(len(data.train))) for i, data in enumerate(task.splits)]
-    posteriors = task.train(setting, rows, budget, 11)
-    found = []
-    for removed in (0.0, 0.1, 0.2, 0.25, 0.5, 0.75, 0.8, 0.9, 0.95):
-        rmse, log_lik = [], []
-        for q, data in zip(posteriors, task.splits, strict=True):
-            own = without_least(q, removed)
-            prediction, std = (
-                predict_members([own], data.test.x, budget.n_draws),
-                float(data.test.target_std),
-            )
-            rmse.append(float((prediction.mean[:, 0] - data.test.y).square().mean().sqrt()) * std)
-            log_lik.append(mean_log_lik(prediction, data.test.y, Tails()) - math.log(std))
-        found.append({"removed_in_one_shot": removed, **summary(rmse, log_lik)})
-    seconds = round(time.perf_counter() - started, 2)
-    return {"candidates": [asdict(setting)], "budget": asdict(budget), "full": found[0],
-            "one_shot": found, "seconds": seconds}  # fmt: skip
+    each: list[dict[str, Any]] = []
+    for q, data in zip(task.train(setting, rows, budget, 11), task.splits, strict=True):
+        numbers: dict[str, Any] = {}
+        for removed in CUTS:
+            cut = scored([without_least(q, removed)], data.test, budget.n_draws, Tails())
+            numbers |= {f"cut-{100 * removed:g}/{name}": value for name, value in cut.items()}
+        each.append({name: numbers[f"cut-0/{name}"] for name in ("rmse", "log_lik")} | numbers)
+    return each, {"seconds": round(time.perf_counter() - started, 2)}
 
 
 def run_engine(
     task: Task, settings: Sequence[Setting], budget: Budget, *, halve: bool
-) -> dict[str, Any]:
-    """Choose, then score whole and half-pruned networks."""
+) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    """Choose, then score whole and half-pruned networks: of every split, and of all together."""
     started = time.perf_counter()
     choices = choose(task, settings, budget)
-    record: dict[str, Any] = {
-        "candidates": [asdict(setting) for setting in settings],
-        "budget": asdict(budget),
-        "chosen": [choice.setting for choice in choices],
-        "noise_factor": [round(choice.tails.factor, 3) for choice in choices],
-        "degrees_of_freedom": [choice.tails.df for choice in choices],
-        "choice_seconds": round(time.perf_counter() - started, 2),
-        "full": score(task, settings, choices, budget),
-    }
-    if halve:
-        record["half"] = score(task, settings, choices, budget, removed=0.5)
-    return {**record, "seconds": round(time.perf_counter() - started, 2)}
+    totals = {"choice_seconds": round(time.perf_counter() - started, 2)}
+    each: list[dict[str, Any]] = [
+        {"choice": {"setting": choice.setting, "noise_factor": round(choice.tails.factor, 3),
+                    "degrees_of_freedom": choice.tails.df}}
+        for choice in choices
+    ]  # fmt: skip
+    for prefix, removed in (("", 0.0), ("half/", 0.5))[: 2 if halve else 1]:
+        scores, about = score(task, settings, choices, budget, removed)
+        for numbers, split in zip(each, scores, strict=True):
+            numbers |= {f"{prefix}{name}": value for name, value in split.items()}
+        totals |= {f"{prefix or 'full/'}{name}": value for name, value in about.items()}
+    return each, {**totals, "seconds": round(time.perf_counter() - started, 2)}
 
 
 def single(budget: Budget) -> Budget:
@@ -315,3 +343,49 @@ def inner_rows(n: int, budget: Budget, seed: int) -> list[tuple[Tensor, Tensor]]
     n_test = max(1, round(budget.held_out * n))
     orders = [torch.randperm(n, generator=generator) for _ in range(budget.inner)]
     return [(order[n_test:].sort().values, order[:n_test].sort().values) for order in orders]
+
+
+def predict_members(posteriors: Sequence[Posterior], x: Tensor, n_draws: int) -> RealPrediction:
+    """The mixture of the members' predictive distributions."""
+    spread = n_draws if hasattr(posteriors[0], "std") else 0
+    predictions = [predict(q, x, n_samples=spread, seed=i) for i, q in enumerate(posteriors)]
+    real = [p for p in predictions if isinstance(p, RealPrediction)]
+    noise = torch.cat([p.noise_std for p in real])
+    return RealPrediction(torch.cat([p.sample_means for p in real]), noise, Gaussian())
+
+
+def mean_log_lik(prediction: RealPrediction, y: Tensor, tails: Tails) -> float:
+    """Nats per row of targets, (N,), with the noise corrected."""
+    if tails.df is None:
+        noise = tails.factor * prediction.noise_std
+        return log_likelihood_mixture(prediction.sample_means, noise, y[:, None])
+    noise = tails.factor * prediction.aleatoric_std.double()
+    variance = (noise.square() + prediction.epistemic_std.double().square())[:, 0]
+    scale = (variance * (tails.df - 2) / tails.df).sqrt()
+    center = prediction.mean[:, 0].double()
+    student = torch.distributions.StudentT(float(tails.df), center, scale)
+    return float(student.log_prob(y.double()).mean())
+
+
+def best_tails(pairs: Sequence[tuple[RealPrediction, Tensor]]) -> Tails:
+    """The correction under which held-out rows, (prediction, targets), are most probable."""
+    candidates = [Tails(factor, df) for df in (None, 3, 5, 8) for factor in _NOISE_FACTORS]
+    totals = [sum(mean_log_lik(p, y, tails) * len(y) for p, y in pairs) for tails in candidates]
+    return candidates[max(range(len(totals)), key=totals.__getitem__)]
+
+
+def removed_share(posterior: Posterior) -> float:
+    """Share of the prunable weights that are exactly 0."""
+    sparse = posterior.mean[posterior.layout.sparse]
+    return float((sparse == 0).double().mean())
+
+
+def without_least(posterior: Posterior, removed: float) -> Posterior:
+    """The posterior without the share `removed` of its weights of lowest inclusion; biases stay.
+
+    The paper's droprate: it counts weights alone and lets a layer run empty.
+    """
+    logit = inclusion_score(posterior)[posterior.layout.sparse]
+    keep = torch.ones_like(posterior.mean, dtype=torch.bool)
+    keep[logit.argsort()[: round(removed * len(logit))]] = False
+    return posterior.masked(keep)
