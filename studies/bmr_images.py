@@ -426,6 +426,31 @@ def _scores(posterior: Posterior, data: Examples, draws: int, row: Cell) -> dict
     }
 
 
+def pruned_fraction(sparse: SparseModel) -> float:
+    """The reference's measure of sparsity.
+
+    Counted are zeros of all layers but the last, biases included, and of the last layer those
+    weights that read a unit whose whole row, bias included, is zero. The total is all entries of
+    the layers but the last, and the last layer's weights. `SparseModel.zeros` is the plain share.
+    """
+    layout, gone = sparse.layout, ~sparse.keep
+    names = [n for n in layout.names if layout.slices[n].start < layout.n_bayesian]
+    matrices = [n for n, shape in zip(layout.names, layout.shapes, strict=True) if len(shape) > 1]
+    last = [n for n in matrices if layout.slices[n].start < layout.n_sparse][-1]
+    counted = [n for n in names if n.rpartition(".")[0] != last.rpartition(".")[0]]
+    zeros = sum(int(gone[layout.slices[name]].sum()) for name in counted)
+    total = sum(layout.sizes[layout.names.index(name)] for name in (*counted, last))
+    units = units_of(sparse.network)
+    for link in units.links:
+        if link.consumer == last:
+            silent = units.incoming(gone, link).all(-1)
+            if link.bias is not None:
+                silent = silent & gone[layout.slices[link.bias]]
+            outgoing = units.outgoing(gone, link)
+            zeros += int(silent[None, :, None].expand_as(outgoing).sum())
+    return zeros / total
+
+
 def _kept(posterior: Posterior) -> Tensor:
     """What is not 0 in every draw, (d,) bool."""
     std = getattr(posterior, "std", posterior.mean)

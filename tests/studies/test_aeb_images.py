@@ -2,11 +2,10 @@
 
 import json
 import math
+from argparse import Namespace
 
 import pytest
 import torch
-from studies.aeb_arguments import prior_pairs, splits
-from studies.aeb_journal import Journal
 from torch import Generator
 
 from bayesieve.assess.predict import predict
@@ -18,6 +17,7 @@ from bayesieve.data.preprocessing import image_recipe
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sgmcmc import SGLD
 from studies import aeb_images, aeb_resnet
+from studies.harness import Run, make_row, prior_pairs, splits
 
 
 def few_images(shape, n_train=24, n_test=12):
@@ -43,8 +43,9 @@ def pictures(monkeypatch):
     monkeypatch.setattr(aeb_resnet, "load_data", lambda name: few_images((3, 32, 32)))
 
 
-def journal(budget=None):
-    return Journal("aeb_images", None, [], "cpu", budget, {})
+def study_run(budget=None, out=None):
+    options = Namespace(budget=budget, device="cpu", quick=False, out=out)
+    return Run("aeb_images", [], options)
 
 
 def test_every_method_runs_and_leaves_a_row(digits, tmp_path, capsys):
@@ -55,10 +56,11 @@ def test_every_method_runs_and_leaves_a_row(digits, tmp_path, capsys):
     assert [row["setting"]["method"] for row in record["rows"]] == list(aeb_images.METHODS)
     for row in record["rows"]:
         n_chains = 1 if row["setting"]["method"] in ("vanilla", "dropout", "sgd") else 2
-        assert len(row["average"]) == len(row["single"]) == n_chains
-        assert 0 <= row["pooled"] <= 100
+        assert len(row["each"]) == n_chains
+        assert row["kind"] == ("single" if n_chains == 1 else "ensemble")
+        assert 0 <= row["metrics"]["accuracy"] <= 100
     assert record["command"].startswith("python -m studies.aeb_images --methods")
-    assert "| mnist | sghmc-sa " in capsys.readouterr().out
+    assert "| mnist/sghmc-sa " in capsys.readouterr().out
 
 
 def test_augmented_tasks_use_the_other_network_and_fill_with_black(digits):
@@ -68,9 +70,11 @@ def test_augmented_tasks_use_the_other_network_and_fill_with_black(digits):
     assert augment.fill == pytest.approx((black.item(),), abs=1e-3)
     assert (augment.shift, augment.erase) == (1, 0.5)
     setting = aeb_images.Setting("sghmc-sa", epochs=1, batch_size=12, n_kept=2)
-    row, posterior = aeb_images.run_setting("fashion-da", setting, data, augment, journal(), "cpu")
+    row, posterior = aeb_images.run_setting(
+        "fashion-da", setting, data, augment, study_run(), "cpu"
+    )
     assert "norm0.running_mean" in posterior.draw_buffers
-    assert row["draws"] == 1  # one step after burn-in
+    assert row["metrics"]["draws"] == 1  # one step after burn-in
     assert posterior.layout.n_sparse == 1600 * 256  # "fc1" alone
 
 
@@ -78,8 +82,10 @@ def test_attacks_are_drawn(digits, tmp_path):
     aeb_images.main(["--methods", "sgd,sghmc", "--epochs", "1", "--attack", "--figures",
                      str(tmp_path), "--out", str(tmp_path / "x.json")])  # fmt: skip
     rows = json.loads((tmp_path / "x.json").read_text())["rows"]
-    assert [point["strength"] for point in rows[1]["fgsm"]] == [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]
-    assert rows[1]["fgsm"][0]["accuracy"] == pytest.approx(rows[1]["average"][0] / 100, abs=1e-5)
+    curve, metrics = rows[1]["detail"]["fgsm"], rows[1]["metrics"]
+    assert [point["strength"] for point in curve] == [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]
+    assert curve[0]["accuracy"] == pytest.approx(metrics["average"] / 100, abs=1e-5)
+    assert metrics["attacked"] == curve[-1]["accuracy"]
     assert (tmp_path / "aeb_mnist_fgsm.png").stat().st_size > 10_000
 
 
@@ -109,16 +115,16 @@ def test_chains_are_pooled_with_their_own_statistics(digits):
     given = aeb_images.parser().parse_args([])
     data, augment = aeb_images.prepared(given, aeb_images.TASKS["mnist-da"], None)
     setting = aeb_images.Setting("sghmc", epochs=2, batch_size=12, n_kept=2, chains=2)
-    row, posterior = aeb_images.run_setting("mnist-da", setting, data, augment, journal(), "cpu")
-    assert row["draws"] == len(posterior.draws) == 4
+    row, posterior = aeb_images.run_setting("mnist-da", setting, data, augment, study_run(), "cpu")
+    assert row["metrics"]["draws"] == len(posterior.draws) == 4
     statistics = posterior.draw_buffers["norm4.running_mean"]
     assert statistics.shape == (4, 64)
     assert not torch.equal(statistics[1], statistics[3])
     prediction = predict(posterior, data.test.x, n_samples=4)
     labels = (prediction.label == data.test.y).double().mean().item()
-    assert row["pooled"] == pytest.approx(100 * labels, abs=1e-2)
-    row, _ = aeb_images.run_setting("mnist-da", setting, data, augment, journal(0.0), "cpu")
-    assert row["setting"]["chains"] == len(row["average"]) == 1  # the budget is spent
+    assert row["metrics"]["accuracy"] == pytest.approx(100 * labels, abs=1e-2)
+    row, _ = aeb_images.run_setting("mnist-da", setting, data, augment, study_run(0.0), "cpu")
+    assert row["setting"]["chains"] == len(row["each"]) == 1  # the budget is spent
 
 
 def test_settings_are_the_papers_where_asked():
@@ -149,12 +155,12 @@ def test_the_residual_network_is_pruned_from_the_dense_one(pictures, tmp_path, c
     names = ",".join(aeb_resnet.METHODS)
     aeb_resnet.main(["--quick", "--methods", names, "--out", str(out), "--figures", str(tmp_path)])
     dense, *sparse = json.loads(out.read_text())["rows"]
-    assert dense["zeros"] == 0
+    assert dense["metrics"]["zeros"] == 0
     for row in sparse:
-        assert row["zeros"] == pytest.approx(0.9, abs=1e-4)
-        assert row["draws"] >= 1
-        assert 0 < row["prior_weight"] <= 1
-    assert "| a-sghmc-sa | 90.00" in capsys.readouterr().out
+        assert row["metrics"]["zeros"] == pytest.approx(0.9, abs=1e-4)
+        assert row["metrics"]["draws"] >= 1
+        assert 0 < row["metrics"]["prior_weight"] <= 1
+    assert "| a-sghmc-sa/90 | 0.9" in capsys.readouterr().out
     assert (tmp_path / "aeb_resnet.png").stat().st_size > 10_000
 
 
@@ -163,10 +169,11 @@ def test_a_stored_dense_network_is_begun_from(pictures, tmp_path):
     options = ["--quick", "--methods", "a-sghmc-sa", "--dense", str(dense), "--out", str(out)]
     aeb_resnet.main(options)
     first = json.loads(out.read_text())["rows"]
+    out.unlink()
     aeb_resnet.main(options)
     second = json.loads(out.read_text())["rows"]
     assert second[0] == first[0]  # read, not trained
-    assert second[1]["average_nll"] == first[1]["average_nll"]
+    assert second[1]["metrics"]["nll"] == first[1]["metrics"]["nll"]
     aeb_resnet.main(["--draw", str(out), "--figures", str(tmp_path)])
     assert figure.stat().st_size > 10_000
     with pytest.raises(ValueError, match="was trained and scored on"):
@@ -203,22 +210,22 @@ def test_the_priors_total_pull_is_the_papers():
     assert aeb_resnet.pull(short, 10) == 1.0
 
 
-def test_a_journal_keeps_to_its_budget(tmp_path):
-    journal = Journal("aeb_images", tmp_path / "x.json", [], "cpu", 100.0, {})
-    assert journal.has_time("first", "long")
-    journal.add({"n": 1}, "long", 200.0)
-    assert not journal.has_time("second", "long")
-    assert journal.has_time("third", "short")
+def test_a_run_keeps_to_its_budget(tmp_path):
+    run = study_run(100.0, tmp_path / "x.json")
+    assert run.wants("first", {}, "long")
+    run.add(make_row("first", {}, [{"n": 1}], seeds=1, seconds=200.0), kind="long")
+    assert not run.wants("second", {}, "long")
+    assert run.wants("third", {}, "short")
     record = json.loads((tmp_path / "x.json").read_text())
     assert record["skipped"] == ["second"]
-    assert record["rows"] == [{"n": 1}]
+    assert [row["metrics"] for row in record["rows"]] == [{"n": 1}]
 
 
 def test_splits():
     data = few_images((1, 4, 4), 6000, 10)
-    held_out = splits(data, True, None)
+    held_out = splits(data, held_out=True)
     assert (len(held_out.train), len(held_out.test)) == (1000, 5000)
-    few = splits(data, False, 7, 3)
+    few = splits(data, few=7, few_test=3)
     assert (len(few.train), len(few.test)) == (7, 3)
     with pytest.raises(Exception, match="pairs v0:v1"):
         prior_pairs("1:2:3")

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from studies.aeb_linear_table import SETTINGS, shown, summary
 from torch import nn
 
 from bayesieve.core.batch import Batch
@@ -126,27 +125,31 @@ def test_the_command_line_writes_a_record(tmp_path, monkeypatch, capsys):
                      str(tmp_path)])  # fmt: skip
     record = json.loads(out.read_text())
     assert len(record["rows"]) == record["settings"]["chains"] == 8
-    assert {line["method"] for line in record["summary"]} == {"sa", "sgld"}
+    assert {row["setting"]["method"] for row in record["rows"]} == {"sa", "sgld"}
     text = capsys.readouterr().out
     assert "8 chains, 300 steps" in text
-    assert "416.39" in text  # beside the paper
+    assert "| sgld/0.01/2 |" in text
     assert (tmp_path / "aeb_linear.png").stat().st_size > 10_000
     with pytest.raises(ValueError, match="aeb_linear: method must be one of"):
         aeb_linear.run((1,), ("sam",), 1)
 
 
 def test_the_table_counts_data_sets():
-    def row(seed, selected, true_selected, mse):
-        return aeb_linear.Row(
+    def score(seed, selected, true_selected, mse):
+        return aeb_linear.Score(
             seed, "sa", 0.1, 1.0, mse, 1.0, mse + 1, selected, true_selected, 3, 3, 0.5, 0.01
         )
 
-    (line,) = summary([row(1, 3, 3, 3.0), row(2, 4, 3, 4.0), row(3, 2, 2, 8.0)])
-    assert (line["mse"], line["mse_worst"], line["mse_50"]) == (5.0, 8.0, 6.0)
-    assert (line["all_three_selected"], line["exact_support"], line["data_sets"]) == (2, 1, 3)
-    assert line["exact_support_by_average"] == 3
-    assert "| 2/3       | 1/3" in shown([line])
-    assert len(SETTINGS) == 4
+    scores = [score(1, 3, 3, 3.0), score(2, 4, 3, 4.0), score(3, 2, 2, 8.0)]
+    (row,) = aeb_linear.rows_of(scores)
+    found = row["metrics"]
+    assert (found["mse"], found["mse_worst"], found["mse_50"]) == (5.0, 8.0, 6.0)
+    assert (found["all_three_selected"], found["exact_support"], row["seeds"]) == (2, 1, [1, 2, 3])
+    assert found["exact_support_by_average"] == 3
+    assert row["name"] == "sa/0.1/1"
+    (fresh,) = aeb_linear.rows_of([score(11, 3, 3, 3.0)])
+    assert fresh["name"] == "sa/0.1/1/data-from-11"  # not the data sets of the table
+    assert len(aeb_linear.SETTINGS) == 4
 
 
 @pytest.mark.slow

@@ -51,12 +51,13 @@ def test_logistic_chains_run_as_one(tmp_path, monkeypatch, capsys):
     out = tmp_path / "x.json"
     aeb_logistic.main(["--steps", "60", "--out", str(out), "--figures", str(tmp_path)])
     record = json.loads(out.read_text())
-    assert len(record["rows"]) == 8  # 4 methods, 2 data sets
+    assert [len(row["each"]) for row in record["rows"]] == [2] * 4  # 4 methods, 2 data sets
     for row in record["rows"]:
-        assert 0 <= row["accuracy"] <= 1
-        assert row["true_selected"] <= min(3, row["selected"])
-        assert row["selected"] == 0 or row["method"] != "sgld"
-    assert "| sa     |" in capsys.readouterr().out
+        for one in row["each"]:
+            assert 0 <= one["accuracy"] <= 1
+            assert one["true_selected"] <= min(3, one["selected"])
+            assert one["selected"] == 0 or row["name"] != "sgld"
+    assert "| sa    |" in capsys.readouterr().out
     assert (tmp_path / "aeb_logistic.png").stat().st_size > 10_000
     with pytest.raises(ValueError, match="aeb_logistic: method must be one of"):
         aeb_logistic.main(["--methods", "sam"])
@@ -111,9 +112,7 @@ def test_logistic_search_is_cold_and_its_omega_counts_in_runs(monkeypatch):
 def test_logistic_sa_beats_fixed_penalties():
     x, y, truth = aeb_logistic.make_data((1,))
     scores = {
-        method: aeb_logistic.score(
-            aeb_logistic.run_method(method, x, y, 0.1, 1000), x, y, truth, method
-        )[0]
+        method: aeb_logistic.score(aeb_logistic.run_method(method, x, y, 0.1, 1000), x, y, truth)[0]
         for method in ("paper", "sgld")
     }
     assert scores["paper"]["accuracy"] > scores["sgld"]["accuracy"] + 0.1
@@ -136,12 +135,13 @@ def test_all_splits_of_a_uci_set_learn_together(tmp_path, monkeypatch, capsys):
     aeb_uci.main(["--sets", "yacht", "--splits", "2", "--steps", "400", "--out", str(out),
                   "--figures", str(tmp_path)])  # fmt: skip
     rows = json.loads(out.read_text())["rows"]
-    assert [row["method"] for row in rows] == list(aeb_uci.METHODS)
+    assert [row["setting"]["method"] for row in rows] == list(aeb_uci.METHODS)
     for row in rows:
-        assert len(row["splits"]) == 2
-        assert row["rmse"] < 70  # predicting the mean has 140
-        assert (row["included"] is None) == (row["method"] in ("map", "sghmc"))
-    assert "| yacht |" in capsys.readouterr().out
+        assert len(row["each"]) == 2
+        assert row["metrics"]["rmse"] < 70  # predicting the mean has 140
+        plain = row["setting"]["method"] in ("map", "sghmc")
+        assert (row["metrics"]["included"] is None) == plain
+    assert "| yacht/map " in capsys.readouterr().out
     with pytest.raises(ValueError, match="aeb_uci: set must be one of"):
         aeb_uci.main(["--sets", "yatch"])
 

@@ -2,41 +2,55 @@
 
 import importlib.util
 import json
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from studies.bmr_figures import draw, unpack
-from studies.bmr_published import DATA, METHODS, NETS, published
-from studies.bmr_settings import (
-    PRESETS,
-    TRIALS,
-    Recipe,
-    Row,
-    Sizes,
-    build,
-    resolved,
-    setting,
-)
-from studies.bmr_training import pack, standardised, train_row
+from torch import nn
 
 from bayesieve.assess.metrics import ece
 from bayesieve.core.layout import default_role
+from bayesieve.core.likelihoods import Gaussian
+from bayesieve.core.network import Network
+from bayesieve.core.posterior import Factorised, SparseModel
 from bayesieve.data.augment import Augment
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.engines.bmr import BMR, PAPER_ROLES
 from bayesieve.engines.horseshoe import HorseshoeVI
 from bayesieve.engines.map import MAP
 from problems import normal, seeded
-from studies import bmr_images, records
-from studies.bmr_images import Study, main, order
+from studies import bmr_images
+from studies.bmr_images import (
+    DATA,
+    METHODS,
+    NETS,
+    PRESETS,
+    TRIALS,
+    Cell,
+    Recipe,
+    Sizes,
+    build,
+    draw,
+    main,
+    order,
+    pack,
+    pruned_fraction,
+    published,
+    resolved,
+    setting,
+    standardised,
+    train_row,
+    unpack,
+)
+from studies.harness import make_row
 
 SIZES = Sizes(
     epochs=3, steps=4, batch_size=16, every=1, curve_draws=2, draws=3, seeds=2, small=True
 )
-ROW = Row("fashion-mnist", "mixer", "bmr", "default")
+ROW = Cell("fashion-mnist", "mixer", "bmr", "default")
 
 
 def examples(n, seed):
@@ -63,11 +77,11 @@ def record():
 def pretend(row, sizes, train, score_on, n_outputs, device, say):
     """In place of `train_row`."""
     numbers = {"accuracy": 0.5, "ece": 0.1, "nll": 1.0, "pruned": 0.2, "zeros": 0.1}
-    return {
-        **numbers, "seeds": [numbers], "curve": [{"epoch": 1.0, **numbers}],
-        "quantiles": {"fc1": [0.0, 0.1]}, "first_layer": pack(torch.ones(2, 4), 1),
-        "n_weights": 5, "seconds": {"fit": 2.0, "score": 1.0}, "steps_per_second": 10.0,
-    }  # fmt: skip
+    return make_row(
+        row.name, resolved(row, sizes), [numbers], seeds=1, seconds=3.0, n_train=len(train),
+        curve=[{"epoch": 1.0, **numbers}], quantiles={"fc1": [0.0, 0.1]},
+        first_layer=pack(torch.ones(2, 4), 1),
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -85,7 +99,7 @@ def instant(monkeypatch):
 
 
 def names_of(path):
-    return [record["name"] for record in json.loads(path.read_text())["records"]]
+    return [row["name"] for row in json.loads(path.read_text())["rows"]]
 
 
 def test_every_cell_of_the_paper_is_there():
@@ -101,31 +115,33 @@ def test_every_cell_of_the_paper_is_there():
 
 
 def test_scores_are_those_of_a_posterior(record):
-    assert len(record["seeds"]) == 2
+    found = record["metrics"]
+    assert len(record["each"]) == 2
     for key in ("accuracy", "ece", "pruned", "zeros"):
-        assert 0 <= record[key] <= 1
-        assert record[key] == pytest.approx(sum(s[key] for s in record["seeds"]) / 2)
-    assert record["nll"] > 0
-    assert record["zeros"] == pytest.approx(setting(ROW).pruning.zeros, abs=1e-4)
-    assert 0 < record["pruned"] < 1
+        assert 0 <= found[key] <= 1
+        assert found[key] == pytest.approx(sum(one[key] for one in record["each"]) / 2)
+    assert found["nll"] > 0
+    assert found["zeros"] == pytest.approx(setting(ROW).pruning.zeros, abs=1e-4)
+    assert 0 < found["pruned"] < 1
     json.dumps(record, allow_nan=False)
 
 
 def test_curves_end_in_the_final_score_of_the_first_seed(record):
-    epochs = [point["epoch"] for point in record["curve"]]
-    assert epochs == [1.0, 2.0, 3.0]
-    assert {k: v for k, v in record["curve"][-1].items() if k != "epoch"} == record["seeds"][0]
-    pruned = [point["pruned"] for point in record["curve"]]
+    curve = record["detail"]["curve"]
+    assert [point["epoch"] for point in curve] == [1.0, 2.0, 3.0]
+    assert {k: v for k, v in curve[-1].items() if k != "epoch"} == record["each"][0]
+    pruned = [point["pruned"] for point in curve]
     assert pruned == sorted(pruned)
 
 
 def test_weights_are_described_layer_by_layer(record):
     model = build("mixer", (1, 32, 32), 10, small=True)
     layers = [n.removesuffix(".weight") for n, p in model.named_parameters() if p.dim() > 1]
-    assert list(record["quantiles"]) == layers
-    for values in record["quantiles"].values():
+    assert list(record["detail"]["quantiles"]) == layers
+    for values in record["detail"]["quantiles"].values():
         assert values == sorted(values)
-    assert unpack(record["first_layer"]).shape == (16, 4, 4)
+    assert unpack(record["detail"]["first_layer"]).shape == (16, 4, 4)
+    assert (record["metrics"]["layers"], record["metrics"]["maps"]) == (len(layers), 16)
 
 
 def test_pictures_survive_packing():
@@ -168,7 +184,7 @@ def test_the_calibration_error_of_the_study_is_the_gap_of_confidence(gap, least,
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("method", METHODS)
 def test_settings_of_every_row(method, preset):
-    own = setting(Row("fashion-mnist", "lenet", method, preset))
+    own = setting(Cell("fashion-mnist", "lenet", method, preset))
     assert own.dropout == (0.2 if method == "map" else 0)
     paper = preset in ("paper", "paper-weights")
     assert own.roles is (PAPER_ROLES if paper else default_role)
@@ -191,7 +207,7 @@ def test_the_mixer_has_no_dropout():
 def test_a_recipe_splits_the_weight_of_the_kl_between_engine_and_schedule():
     recipe = Recipe(kl=0.03, kl_after=0.3)
     assert recipe.engine().reduction.kl == pytest.approx(0.1)
-    own = setting(Row("fashion-mnist", "lenet", "bmr", "sd-.1-.3"))
+    own = setting(Cell("fashion-mnist", "lenet", "bmr", "sd-.1-.3"))
     assert own.schedule.kl * own.engine.reduction.kl == pytest.approx(TRIALS["sd-.1-.3"].kl)
     assert own.schedule.kl == TRIALS["sd-.1-.3"].kl_after
     assert own.schedule.hold == own.engine.reduction.end
@@ -202,12 +218,12 @@ def test_a_share_of_zeros_can_be_topped_up():
     row = replace(ROW, preset="top-.1")
     train, test = standardised(DATA_SET.train, DATA_SET.test, row.net)
     own = train_row(row, sizes, train, test, 10, "cpu", lambda text: None)
-    assert own["zeros"] >= 0.909
+    assert own["metrics"]["zeros"] >= 0.909
     assert setting(replace(row, method="flat")).pruning is None
 
 
 def test_changed_images_are_filled_with_black_and_recorded(monkeypatch):
-    row, seen = Row("fashion-mnist", "lenet", "bmr", "moved90-.1-.6"), []
+    row, seen = Cell("fashion-mnist", "lenet", "bmr", "moved90-.1-.6"), []
     train, test = standardised(DATA_SET.train, DATA_SET.test, row.net)
 
     def watch(self, x, generator):
@@ -240,16 +256,14 @@ def test_rows_are_written_one_by_one_and_kept(tmp_path, instant, capsys):
     assert names_of(out) == sorted(instant)
     result = json.loads(out.read_text())
     assert result["study"] == "bmr_images"
-    assert result["scored_on"] == "test images"
-    one = result["records"][0]
-    row = Row("fashion-mnist", "lenet", "bmr", "paper")
-    assert one["settings"] == resolved(row, Sizes())
-    assert one["n_train"] == 64
-    assert one["published"] == published("fashion-mnist", "lenet", "bmr")
+    assert result["scored_on"] == "test"
+    one = result["rows"][0]
+    row = Cell("fashion-mnist", "lenet", "bmr", "paper")
+    assert one["setting"] == resolved(row, Sizes())
+    assert one["detail"]["n_train"] == 64
+    assert one["data"] == "small"
     assert one["command"].endswith("--methods bmr --preset paper")
-    text = capsys.readouterr().out
-    assert "paper .901/.015/.283/.811" in text
-    assert "already in" in text
+    assert "already in" in capsys.readouterr().out
 
 
 def test_a_file_of_other_settings_is_refused_before_training(tmp_path, instant):
@@ -258,18 +272,18 @@ def test_a_file_of_other_settings_is_refused_before_training(tmp_path, instant):
     main(words)
     with pytest.raises(SystemExit, match=r"with another epochs\. Give another --out"):
         main([*words, "--epochs", "7"])
-    with pytest.raises(SystemExit, match="has scored_on 'test images'"):
+    with pytest.raises(SystemExit, match="has scored_on 'test'"):
         main([*words, "--held-out"])
     assert len(instant) == 1
 
 
-def test_a_row_that_was_watched_more_often_is_the_same_row(tmp_path, instant):
+def test_a_row_that_was_watched_more_often_is_the_same_row(tmp_path, instant, monkeypatch):
     out = tmp_path / "result.json"
     words = ["--nets", "lenet", "--methods", "bmr", "--data", "fashion-mnist", "--out", str(out)]
+    monkeypatch.setattr(bmr_images, "Sizes", lambda **given: Sizes(every=10, **given))
     main(words)
-    result = json.loads(out.read_text())
-    result["records"][0]["settings"]["every"] = 10
-    out.write_text(json.dumps(result))
+    monkeypatch.undo()
+    monkeypatch.setattr(bmr_images, "load_data", lambda name: DATA_SET)
     assert main(words) == 0
     assert len(instant) == 1
 
@@ -285,17 +299,17 @@ def test_a_failing_row_ends_only_itself(tmp_path, instant, monkeypatch, capsys):
     words = ["--nets", "lenet", "--methods", "bmr,map", "--data", "fashion-mnist"]
     assert main([*words, "--out", str(out)]) == 1
     assert names_of(out) == ["fashion-mnist/lenet/map/default"]
-    failures = json.loads(out.read_text())["failures"]
+    failures = json.loads(out.read_text())["notes"]["failures"]
     assert failures == {"fashion-mnist/lenet/bmr/default": "RuntimeError: out of memory"}
     assert "out of memory" in capsys.readouterr().err
 
 
 def test_no_row_is_begun_that_would_pass_the_budget(tmp_path, instant, capsys):
     words = ["--nets", "lenet", "--methods", "bmr,flat", "--data", "fashion-mnist", "--quick"]
-    # 36 steps at 10 a second and a second of scoring: the second row does not fit
-    assert main([*words, "--budget", "4"]) == 0
+    # the first row took 3 s: another like it does not fit
+    assert main([*words, "--budget", "2.9"]) == 0
     assert instant == ["fashion-mnist/lenet/bmr/default"]
-    assert "left out for lack of time: fashion-mnist/lenet/flat/default" in capsys.readouterr().out
+    assert "fashion-mnist/lenet/flat/default: left out" in capsys.readouterr().out
 
 
 def test_the_quick_grid_has_every_network_and_method(instant):
@@ -305,11 +319,21 @@ def test_the_quick_grid_has_every_network_and_method(instant):
 
 def test_held_out_images_are_training_images(monkeypatch):
     monkeypatch.setattr(bmr_images, "load_data", lambda name: DATA_SET)
-    monkeypatch.setattr(records, "HELD_OUT", 16)
-    row = Row("fashion-mnist", "mlp", "bmr", "default")
-    study = Study([row], SIZES, True, False, "cpu", "", None)
-    train, score_on, _ = study.splits(row)
-    assert (len(train), len(score_on)) == (48, 16)
+    monkeypatch.setattr(bmr_images.harness, "HELD_OUT", 16)
+    data = bmr_images._split("fashion-mnist", Namespace(held_out=True, quick=False))
+    assert (len(data.train), len(data.test)) == (48, 16)
+
+
+def test_the_two_copies_of_cifar_never_share_a_file(tmp_path, instant, monkeypatch):
+    out = tmp_path / "result.json"
+    words = ["--nets", "lenet", "--methods", "bmr", "--data", "cifar10", "--out", str(out)]
+    names = {"copy": "CIFAR-10 (JPEG copy)"}
+    monkeypatch.setattr(bmr_images, "load_data", lambda name: replace(DATA_SET, name=names["copy"]))
+    assert main([*words, "--preset", "paper"]) == 0
+    names["copy"] = "CIFAR-10"
+    with pytest.raises(ValueError, match="the JPEG copy of CIFAR-10 and the original"):
+        main([*words, "--preset", "default"])
+    assert len(instant) == 1
 
 
 def test_unknown_names_are_refused():
@@ -319,8 +343,7 @@ def test_unknown_names_are_refused():
 
 def test_figures_are_drawn_from_the_records(tmp_path, record):
     rows = [
-        {**record, "data": ROW.data, "net": ROW.net, "preset": "default", "method": method}
-        for method in ("bmr", "flat")
+        {**record, "setting": {**record["setting"], "method": method}} for method in ("bmr", "flat")
     ]
     names = [path.name for path in draw(rows, tmp_path)]
     stem = "fashion-mnist_mixer_default"
@@ -351,19 +374,19 @@ def test_the_table_of_the_page_has_ours_beside_theirs(tmp_path, instant):
     assert lines[3].startswith("| small, lenet | map, paper | .500/.100/1.000 | .887/.063/.437 |")
     with pytest.raises(SystemExit, match="two files hold"):
         reduction_table([result, result])
-    result["records"][0]["settings"]["augment"] = "Augment(flip=True)"
+    result["rows"][0]["setting"]["augment"] = "Augment(flip=True)"
     assert "| bmr, paper, augmented |" in reduction_table([result])
-    held_out = {**result, "scored_on": "5,000 held-out training images"}
+    held_out = {**result, "scored_on": "held-out"}
     assert reduction_table([held_out]).startswith("_To be filled")
 
 
 def test_a_network_that_trains_in_bfloat16_says_so_and_is_another_one():
     train, test = standardised(DATA_SET.train, DATA_SET.test, "mlp")
-    row = Row("fashion-mnist", "mlp", "map", "paper")
+    row = Cell("fashion-mnist", "mlp", "map", "paper")
     sizes = replace(SIZES, seeds=1)
     exact, rough = (
-        train_row(row, replace(sizes, precision=own), train, test, 10, "cpu", print)
-        for own in ("float32", "bf16")
+        train_row(row, replace(sizes, precision=name), train, test, 10, "cpu", print)["metrics"]
+        for name in ("float32", "bf16")
     )
     assert resolved(row, replace(sizes, precision="bf16"))["precision"] == "bf16"
     assert rough["nll"] != exact["nll"]
@@ -377,3 +400,17 @@ def test_a_row_of_another_precision_is_not_taken_for_done(instant, tmp_path):
     with pytest.raises(SystemExit, match="another precision"):
         main([*asked, "--precision", "bf16"])
     assert instant == ["fashion-mnist/mlp/map/default"]
+
+
+def test_the_pruned_fraction_of_the_reference_by_hand():
+    # Layers 3-4-2: 16 entries of the first with its biases, 8 weights of the last.
+    network = Network.of(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), Gaussian())
+    posterior = Factorised(network, torch.ones(26), torch.ones(26))
+    keep = torch.ones(26, dtype=torch.bool)
+    assert pruned_fraction(SparseModel(posterior, keep)) == 0
+    keep[:3] = False  # the first row, but not its bias: 3 zeros
+    assert pruned_fraction(SparseModel(posterior, keep)) == pytest.approx(3 / 24)
+    keep[20] = False  # now the unit is silent: 4 zeros and 2 weights that read it
+    assert pruned_fraction(SparseModel(posterior, keep)) == pytest.approx(6 / 24)
+    keep[13] = False  # a weight of the last layer that reads a live unit does not count
+    assert pruned_fraction(SparseModel(posterior, keep)) == pytest.approx(6 / 24)

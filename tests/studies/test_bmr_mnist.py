@@ -5,17 +5,21 @@ from dataclasses import replace
 
 import pytest
 import torch
-from studies.bmr_training import pruned_fraction
-from studies.bmr_ways import ROWS, Candidate, Numbers, together
-from torch import nn
 
-from bayesieve.core.likelihoods import Gaussian
-from bayesieve.core.network import Network
-from bayesieve.core.posterior import Factorised, SparseModel
 from bayesieve.data.examples import DataSet, Examples
 from problems import normal, seeded
-from studies import bmr_mnist, laplace_bmr, records
-from studies.bmr_mnist import choose, main, run_row, train
+from studies import bmr_mnist, harness, laplace_bmr
+from studies.bmr_mnist import (
+    ROWS,
+    Candidate,
+    Numbers,
+    choose,
+    compare,
+    final,
+    main,
+    together,
+    train,
+)
 
 
 def examples(n, seed):
@@ -29,10 +33,10 @@ DATA = DataSet("mnist", examples(300, 1), examples(100, 2), "classification", tu
 
 
 def test_every_candidate_prunes_within_its_run():
-    for row in ROWS.values():
-        for own in row.candidates.values():
-            assert own.reduction is not None or own.pruning(row.zeros, row.epochs) is not None
-            assert 0 <= own.prune_epochs[0] < own.prune_epochs[1] < row.epochs
+    for goal in ROWS.values():
+        for one in goal.candidates.values():
+            assert one.reduction is not None or one.pruning(goal.zeros, goal.epochs) is not None
+            assert 0 <= one.prune_epochs[0] < one.prune_epochs[1] < goal.epochs
     with pytest.raises(ValueError, match="must prune by itself or be topped up"):
         Candidate("none", "none")
     with pytest.raises(ValueError, match="SBNN does not prune by itself"):
@@ -40,21 +44,21 @@ def test_every_candidate_prunes_within_its_run():
 
 
 def test_the_weight_of_the_kl_is_turned_by_the_engine_where_it_prunes():
-    own = Candidate(kl=0.1, kl_after=0.5, prune_epochs=(2, 6))
-    engine = own.engine(10)
+    one = Candidate(kl=0.1, kl_after=0.5, prune_epochs=(2, 6))
+    engine = one.engine(10)
     assert (engine.reduction.start, engine.reduction.end) == (0.2, 0.6)
-    assert engine.reduction.kl * own.schedule().kl == pytest.approx(0.1)
-    left = replace(own, own="none")
+    assert engine.reduction.kl * one.schedule().kl == pytest.approx(0.1)
+    left = replace(one, prunes="none")
     assert left.engine(10).reduction is None
     assert (left.schedule().kl, left.schedule().kl_after) == (0.1, 0.5)
 
 
 def test_spikes_are_ranked_by_the_evidence_under_their_own_prior():
-    own = Candidate("none", "evidence", prior="spike-slab", numbers=Numbers(1e-3, 0.02, 0.4))
-    engine = own.engine(10)
+    one = Candidate("none", "evidence", prior="spike-slab", numbers=Numbers(1e-3, 0.02, 0.4))
+    engine = one.engine(10)
     assert (engine.prior.slab_std, engine.prior.spike_std) == (0.4, Numbers().spike)
-    assert own.pruning(0.9, 160).score == "evidence"
-    assert replace(own, prior="layers").pruning(0.9, 160).score.prior_std == "empirical"
+    assert one.pruning(0.9, 160).score == "evidence"
+    assert replace(one, prior="layers").pruning(0.9, 160).score.prior_std == "empirical"
 
 
 def test_candidates_that_differ_in_numbers_are_one_population_with_their_own_numbers():
@@ -68,46 +72,53 @@ def test_candidates_that_differ_in_numbers_are_one_population_with_their_own_num
 
 def test_the_sparsest_is_taken_when_none_is_sparse_enough():
     tried = {
-        "a": {"mc_nll_mean": 0.3, "zeros_min": 0.8},
-        "b": {"mc_nll_mean": 0.1, "zeros_min": 0.5},
+        "a": {"metrics": {"mc_nll": 0.3, "zeros_min": 0.8}},
+        "b": {"metrics": {"mc_nll": 0.1, "zeros_min": 0.5}},
     }
     assert choose(tried, 0.9) == "a"
     assert choose(tried, 0.4) == "b"
 
 
 def test_a_row_is_chosen_on_held_out_images_and_tested_once(monkeypatch):
-    monkeypatch.setattr(records, "HELD_OUT", 60)
+    monkeypatch.setattr(harness, "HELD_OUT", 60)
     ways = {"one": Candidate(prune_epochs=(1, 2)), "two": Candidate("none", prune_epochs=(1, 2))}
-    row = replace(ROWS["l300-98.5"], zeros=0.9, epochs=3, candidates=ways, target=1.0)
-    record = run_row("small", row, (DATA.train, DATA.test), 2, "cpu", final=True)
-    assert record["held_out"].keys() == ways.keys()
-    assert record["chosen"] in ways
-    assert len(record["test"]["seeds"]) == 2
-    assert record["test"]["zeros_min"] >= 0.9 - 1e-4
-    assert record["met"]
-    for seed in record["test"]["seeds"]:
-        assert sum(seed["kept"].values()) <= 26_661
-    json.dumps(record)
+    goal = replace(ROWS["l300-98.5"], zeros=0.9, epochs=3, candidates=ways, target=1.0)
+    tried = compare("small", goal, DATA, 2, "cpu")
+    assert tried.keys() == ways.keys()
+    assert {row["scored_on"] for row in tried.values()} == {"held-out"}
+    row = final("small", goal, choose(tried, 0.9), DATA, 2, "cpu")
+    assert len(row["each"]) == 2
+    assert row["metrics"]["zeros_min"] >= 0.9 - 1e-4
+    for one in row["each"]:
+        assert sum(one["kept"].values()) <= 26_661
+        assert one["layers"].keys() == one["kept"].keys()
+    json.dumps([row, *tried.values()])
 
 
-def test_a_chosen_candidate_is_tested_without_another_comparison():
+def test_a_chosen_candidate_is_tested_without_another_comparison(monkeypatch, tmp_path):
     ways = {"one": Candidate(prune_epochs=(1, 2)), "two": Candidate("none", prune_epochs=(1, 2))}
-    row = replace(ROWS["l300-98.5"], zeros=0.9, epochs=3, candidates=ways, target=0.0)
-    record = run_row("x", row, (DATA.train, DATA.test), 1, "cpu", final=True, chosen="two")
-    assert (record["chosen"], record["held_out"]) == ("two", {})
-    assert len(record["test"]["seeds"]) == 1
-    assert record["test"]["seeds"][0]["layers"].keys() == record["test"]["seeds"][0]["kept"].keys()
+    goal = replace(ROWS["l300-98.5"], zeros=0.9, epochs=3, candidates=ways, target=0.0)
+    monkeypatch.setitem(ROWS, "small", goal)
+    monkeypatch.setattr(bmr_mnist, "load_data", lambda name: DATA)
+    out = tmp_path / "x.json"
+    call = ["--settings", "small", "--seeds", "1", "--device", "cpu", "--chosen", "two"]
+    assert main([*call, "--out", str(out)]) == 0
+    (row,) = json.loads(out.read_text())["rows"]
+    assert (row["name"], row["setting"]["label"]) == ("small", "two")
 
 
 def test_the_command_writes_what_it_did(monkeypatch, tmp_path):
-    monkeypatch.setattr(records, "HELD_OUT", 60)
+    monkeypatch.setattr(harness, "HELD_OUT", 60)
     monkeypatch.setattr(bmr_mnist, "load_data", lambda name: DATA)
     out = tmp_path / "x.json"
     arguments = ["--quick", "--held-out", "--device", "cpu", "--out", str(out)]
     assert main(arguments) == 0
     result = json.loads(out.read_text())
-    assert "test" not in result["records"][0]
+    assert [row["name"] for row in result["rows"]] == ["l300-97.6/savage-dickey, topped up"]
+    assert (result["scored_on"], result["test_reads"]) == ("held-out", "never")
     assert "--held-out" in result["command"]
+    assert main(arguments) == 0  # nothing is left to do
+    assert json.loads(out.read_text())["rows"] == result["rows"]
     with pytest.raises(ValueError, match=r"^bmr_mnist: setting must be one of"):
         main(["--settings", "l300-97"])
 
@@ -117,22 +128,8 @@ def test_the_sieve_of_trained_networks(monkeypatch, tmp_path, capsys):
     out = tmp_path / "x.json"
     assert laplace_bmr.main(["--quick", "--device", "cpu", "--out", str(out)]) == 0
     result = json.loads(out.read_text())
-    ways = result["means"]
-    assert ways.keys() == {"magnitude", "evidence", "unit, kept means", "unit"}
-    assert all(len(own["error"]) == len(result["zeros"]) for own in ways.values())
-    assert ways["unit"]["nll"][-1] < ways["magnitude"]["nll"][-1]
+    rows = {row["name"]: row["metrics"] for row in result["rows"]}
+    methods = ("magnitude", "evidence", "unit, kept means", "unit")
+    assert rows.keys() == {"dense", *(f"{m}/{z}" for m in methods for z in ("0.5", "0.8", "0.9"))}
+    assert rows["unit/0.9"]["nll"] < rows["magnitude/0.9"]["nll"]
     assert "magnitude" in capsys.readouterr().out
-
-
-def test_the_pruned_fraction_of_the_reference_by_hand():
-    # Layers 3-4-2: 16 entries of the first with its biases, 8 weights of the last.
-    network = Network.of(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), Gaussian())
-    posterior = Factorised(network, torch.ones(26), torch.ones(26))
-    keep = torch.ones(26, dtype=torch.bool)
-    assert pruned_fraction(SparseModel(posterior, keep)) == 0
-    keep[:3] = False  # the first row, but not its bias: 3 zeros
-    assert pruned_fraction(SparseModel(posterior, keep)) == pytest.approx(3 / 24)
-    keep[20] = False  # now the unit is silent: 4 zeros and 2 weights that read it
-    assert pruned_fraction(SparseModel(posterior, keep)) == pytest.approx(6 / 24)
-    keep[13] = False  # a weight of the last layer that reads a live unit does not count
-    assert pruned_fraction(SparseModel(posterior, keep)) == pytest.approx(6 / 24)

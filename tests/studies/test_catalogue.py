@@ -6,8 +6,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from studies.reproduce.readers import READERS
 
+from records import record_of
+from studies.record import check, make_row, read_folder, write
 from studies.reproduce import ROWS, STUDIES, Finding, Row, listing, read_findings, results_page
 from studies.reproduce.running import arguments_of, study_of
 from studies.reproduce.table import counts, missing
@@ -55,9 +56,8 @@ def test_rows_of_one_item_stand_together():
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_every_study_is_a_command_with_its_arguments_and_a_reader(name, capsys):
+def test_every_study_is_a_command_with_its_arguments(name, capsys):
     study = STUDIES[name]
-    assert study.module in READERS
     module = importlib.import_module(f"studies.{study.module}")
     with pytest.raises(SystemExit) as stop:
         module.main(["--help"])
@@ -76,17 +76,26 @@ def test_every_row_is_of_a_study():
 
 def test_the_committed_records_are_read():
     found = read_findings(RESULTS)
-    assert found["sbnn-mnist", "l300-98.5", "error"].value == pytest.approx(1.69, abs=0.2)
+    assert found["sbnn-mnist", "l300-98.5", "error"].value == pytest.approx(0.0169, abs=0.002)
     covered = {own["study"] for own in listing(found) if own["ours"] is not None}
     assert {"sbnn-mnist", "sbnn-droprate", "uci", "structured-lenet5", "bmr-mnist", "laplace-bmr",
             "aeb-linear", "aeb-images", "tdamp-mnist", "tdamp-uci",
             "scratch-mnist"} <= covered  # fmt: skip
 
 
-def test_every_committed_study_has_a_reader():
-    files = [json.loads(path.read_text()) for path in RESULTS.glob("*.json")]
-    studies = {own["study"] for own in files if isinstance(own, dict) and "study" in own}
-    assert studies - {"compare"} <= set(READERS)  # methods side by side; no paper has that
+def test_every_committed_record_is_of_a_study_and_of_the_one_format():
+    known = {study.module for study in STUDIES.values()}
+    for folder in (RESULTS, *(path for path in RESULTS.iterdir() if path.is_dir())):
+        for path, record in read_folder(folder):
+            assert record["study"] in known, path
+            check(record, path.name)
+
+
+def test_every_file_of_a_study_is_a_record():
+    names = {study.module for study in STUDIES.values()}
+    for path in RESULTS.rglob("*.json"):
+        content = json.loads(path.read_text())
+        assert content.get("study") not in names or content["schema"] == 1, path
 
 
 def test_the_same_number_twice_is_an_error(tmp_path):
@@ -108,8 +117,10 @@ def test_quick_and_held_out_records_are_no_evidence(tmp_path):
     path = tmp_path / "a.json"
     path.write_text(json.dumps({**record, "command": f"{record['command']} --quick"}))
     assert read_findings(tmp_path) == {}
-    assert len(read_findings(tmp_path, quick=True)) == 1
-    path.write_text(json.dumps({**record, "scored_on": "5,000 held-out training images"}))
+    assert ("sbnn-mnist", "l300-98.5", "error") in read_findings(tmp_path, quick=True)
+    path.write_text(json.dumps({**record, "settings": {"quick": True}}))
+    assert read_findings(tmp_path) == {}
+    path.write_text(json.dumps({**record, "scored_on": "held-out"}))
     assert read_findings(tmp_path, quick=True) == {}
 
 
@@ -140,7 +151,7 @@ def test_status(change, value, status):
 
 
 def test_a_quick_run_is_compared_with_nothing():
-    quick = finding(9.9, command="python -m studies.s --quick")
+    quick = finding(9.9, quick=True)
     rows = listing(quick, [row()])
     assert (rows[0]["status"], rows[0]["ours"]) == ("quick run", 9.9)
     assert counts(rows) == {"quick run": 1}
@@ -155,7 +166,7 @@ def test_counts_and_gaps_in_words():
 
 def test_the_page_tells_what_falls_short():
     own = next(r for r in ROWS if r.name == "sbnn-table-7-l5")
-    bad = Finding(own.study, own.key, own.field, 9.9, 1, "cpu", 1.0, "2026-01-02", "the command")
+    bad = Finding(own.study, own.key, own.field, 0.099, 1, "cpu", 1.0, "2026-01-02", "the command")
     page = results_page({(own.study, own.key, own.field): bad})
     assert "| 1.06 | 9.9 | **worse** | 1 | 1 | cpu |" in page
     short = page[page.index("## Where we fall short") : page.index("## sBNN")]
@@ -175,3 +186,31 @@ def test_arguments_and_names():
     with pytest.raises(ValueError, match="no number of seeds"):
         arguments_of(STUDIES["scratch-mnist"], "full", out, seeds=1)
     assert study_of("tdamp-table-4.1-units") == "tdamp-mnist"
+
+
+def test_the_words_name_the_copy_of_cifar_that_was_measured():
+    cifar = row(what="CIFAR-10, lenet")
+    for data in ("CIFAR-10 (JPEG copy)", "CIFAR-10"):
+        (one,) = listing(finding(1.9, data=data), [cifar])
+        assert one["what"] == f"{data}, lenet"
+
+
+def test_a_number_comes_with_its_rows_machine_seeds_and_seconds(tmp_path):
+    rows = [make_row("a", {}, [{"accuracy": 0.8}, {"accuracy": 0.9}], seeds=[1, 2], seconds=3.0,
+                     metrics={"nll": None}),
+            {**make_row("b", {}, [], seeds=4, metrics={"accuracy": 0.5}),
+             "machine": {"device": "other"}},
+            {**make_row("c", {}, [], seeds=1, metrics={"accuracy": 0.1}),
+             "scored_on": "held-out"}]  # fmt: skip
+    write(tmp_path / "a.json", record_of("aeb_logistic", rows))
+    found = read_findings(tmp_path)
+    assert {key for _, key, _ in found} == {"a", "b"}
+    first, second = (found["aeb-logistic", key, "accuracy"] for key in "ab")
+    assert (first.value, first.seeds, first.seconds, first.device) == (
+        pytest.approx(0.85), 2, 3.0, "chip",
+    )  # fmt: skip
+    assert (second.seeds, second.seconds, second.device) == (4, 5.0, "other")
+    assert first.date == "2026-01-02"
+    assert ("aeb-logistic", "a", "nll") not in found
+    (one,) = listing(found, [row(study="aeb-logistic", key="a", field="accuracy", factor=100)])
+    assert one["ours"] == pytest.approx(85.0)

@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from bayesieve.data import load_data
+from records import record_of
 from studies import sbnn_droprate
+from studies.record import make_row, write
 from studies.reproduce import read_findings
-from studies.sbnn_droprate import SETTINGS, Setting, engine, run_setting
+from studies.sbnn_droprate import SETTINGS, Setting, curve, engine, one_shot_table, run_setting
 
 
 @pytest.fixture
@@ -22,14 +24,14 @@ def digits(monkeypatch):
 @pytest.mark.parametrize("method", ["sbnn", "bbb"])
 def test_a_curve_begins_at_the_dense_error_and_ends_at_chance(digits, method):
     setting = Setting("32", method=method, epochs=30, kl=0.1, start="he")
-    record = run_setting("toy", setting, digits.train, digits.test, 2, "cpu")
-    assert set(record["curves"]) == ({"snr"} if method == "bbb" else {"inclusion", "snr"})
-    curve = record["curves"]["snr"]
-    assert record["error_mean"] < 0.3
-    assert abs(curve[0]["error"] - record["error_mean"]) < 0.1  # half the weights are not missed
-    assert curve[-1]["error"] > 0.4
-    assert len(record["seeds"]) == 2
-    assert 0 <= record["below_a_quarter"] <= 1
+    row = run_setting("toy", setting, digits.train, digits.test, 2, "cpu")
+    assert bool(curve(row, "inclusion")) == (method == "sbnn")
+    errors, found = curve(row, "snr"), row["metrics"]
+    assert found["error"] < 0.3
+    assert abs(errors[0.5] - found["error"]) < 0.1  # half the weights are not missed
+    assert errors[0.98] > 0.4
+    assert len(row["each"]) == 2
+    assert 0 <= found["below_a_quarter"] <= 1
 
 
 def test_the_two_priors_are_the_papers():
@@ -45,7 +47,7 @@ def test_the_command_writes_a_record_that_reproduce_reads(digits, tmp_path, monk
     arguments = ["--quick", "--settings", "m400", "--device", "cpu", "--out", str(out)]
     assert sbnn_droprate.main(arguments) == 0
     record = json.loads(out.read_text())
-    assert record["quick"] is True
+    assert record["settings"]["quick"] is True
     assert "m400" in capsys.readouterr().out
     found = read_findings(tmp_path, quick=True)
     assert found["sbnn-droprate", "m400", "snr-98"].seeds == 1
@@ -55,17 +57,41 @@ def test_the_command_writes_a_record_that_reproduce_reads(digits, tmp_path, monk
 
 
 def test_records_are_drawn_beside_the_paper(tmp_path):
-    record = {
-        "name": "l5-set2",
-        "error_mean": 0.01,
-        "curves": {"snr": [{"droprate": r, "error": r / 50} for r in (0.5, 0.9, 0.999)]},
-    }
+    errors = {f"snr-{100 * rate:g}": rate / 50 for rate in (0.5, 0.9, 0.999)}
+    row = make_row("l5-set2", {}, [], seeds=3, metrics={"error": 0.01, **errors})
     path = tmp_path / "record.json"
-    path.write_text(json.dumps({"records": [record, {**record, "name": "unknown"}]}))
+    write(path, record_of("sbnn_droprate", [row, {**row, "name": "unknown"}]))
     sbnn_droprate.main(["--draw", str(path), "--figures", str(tmp_path)])
     assert (tmp_path / "sbnn_droprate.png").stat().st_size > 10_000
-    path.write_text(json.dumps({"records": [{**record, "name": "unknown"}]}))
+    write(path, record_of("sbnn_droprate", [{**row, "name": "unknown"}]))
     with pytest.raises(ValueError, match="no record of m1200"):
         sbnn_droprate.main(["--draw", str(path), "--figures", str(tmp_path)])
     with pytest.raises(ValueError, match="--figures FOLDER"):
         sbnn_droprate.main(["--draw", str(path)])
+
+
+def table_row(name, *scores):
+    rates = (0.5, 0.75, 0.9, 0.95, 0.98, 0.982, 0.99, 0.995)
+    errors = {f"{score}-{100 * rate:g}": rate / 10 for score in scores for rate in rates}
+    return make_row(name, {}, [], seeds=3, metrics={"error": 0.0123, **errors})
+
+
+def test_ours_by_every_ranking_then_the_papers():
+    rows = [table_row("m1200-bbb", "snr"), table_row("m1200", "inclusion", "snr"),
+            table_row("m400", "snr"), table_row("l300-set1", "snr")]  # fmt: skip
+    text = one_shot_table(rows)
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[2:]]
+    assert [(line[0], line[1]) for line in lines] == [
+        ("MNIST, 2 x 400", "sBNN, signal to noise"),
+        ("MNIST, 2 x 400", "*the paper*"),
+        ("MNIST, 2 x 1200", "sBNN, inclusion"),
+        ("MNIST, 2 x 1200", "sBNN, signal to noise"),
+        ("MNIST, 2 x 1200", "*the paper*"),
+        ("MNIST, 2 x 1200", "Bayes by backprop"),
+        ("MNIST, 2 x 1200", "*the paper*"),
+        ("LeNet-300-100, prior set 1", "sBNN, signal to noise"),
+    ]
+    assert lines[0][2:] == ["1.23", "5.00", "7.50", "9.00", "9.50", "9.80", "9.90", "9.95"]
+    assert lines[1][2:] == ["1.45", "", "", "", "", "", "", ""]
+    assert lines[6][2:] == ["1.24", "1.24", "1.24", "", "1.29", "1.39", "", ""]
+    assert one_shot_table([]) == ""

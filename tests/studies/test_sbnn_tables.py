@@ -4,11 +4,12 @@ import json
 
 import pytest
 import torch
-from studies.sbnn_tables_figures import draw
 
 from bayesieve.select.proportion import RULES
+from records import record_of
 from studies import sbnn_simulations as sims
 from studies import sbnn_tables as study
+from studies.record import check
 
 TINY = sims.Scale(2, (2,), (10,), (0.3,), 2, 2, 4, 4, 2, at_once=64)
 
@@ -61,8 +62,12 @@ def test_the_study_writes_json_figures_and_a_page(tmp_path, monkeypatch, capsys)
     arguments = ["--quick", "--only", "e3", "--device", "cpu"]
     assert study.main([*arguments, "--out", str(out), "--folder", str(folder)]) == 0
     stored = json.loads(out.read_text())
-    assert stored["scale"]["n_sets"] == 2
-    assert len(stored["experiments"]["e3"]) == 2
+    assert stored["settings"]["n_sets"] == 2
+    lines = [row for row in stored["rows"] if not row.get("derived")]
+    assert [row["name"] for row in lines] == ["e3/20-10/10/2", "e3/additive/10/2"]
+    assert {row["name"] for row in stored["rows"] if row.get("derived")} == {
+        "selection", "selection-additive",
+    }  # fmt: skip
     assert (folder / "figure_4.png").is_file()
     assert "Selection accuracy" in capsys.readouterr().out
     with pytest.raises(ValueError, match="experiment must be one of"):
@@ -75,23 +80,28 @@ def test_figures_and_page_of_a_whole_record(tmp_path):
     cv |= {rule: {"accuracy": 0.9, "proportion": 0.25} for rule in RULES}
     rates = {"fdr": 0.05, "power": 0.9, "fdr_standard_error": 0.01, "power_standard_error": 0.01,
              "kept": 18.0}  # fmt: skip
-    found = {
+    lines = {
         "e1": [{"mix": 0.0, "share": 0.0, "psi_1": 0.3, "psi_2": 0.1},
                {"mix": 1.0, "share": 0.5, "psi_1": 0.1, "psi_2": 0.3}],
         "e2": [{"d": 20, "nonlinear": n, "alpha": 1, "net": "20-10", "correlation": 0.9}
                for n in (False, True)],
         "e3-cv": [cv],
         "e4": [{"share": 0.2, "removed": 0.5, "mse": 0.4}],
-        "fdr": {"level": 0.1, "n_sets": 4, "d": 100, "posterior": rates, "knockoffs": rates},
+        "fdr": [{"level": 0.1, "n_sets": 4, "d": 100, "posterior": rates, "knockoffs": rates}],
     }  # fmt: skip
-    draw(found, tmp_path)
+    scale = {"n_sets": 4, "fdr_sets": 4, "n_folds": 3, "fold_epochs": 2}
+    rows = [study.row_of(name, line, scale) for name, some in lines.items() for line in some]
+    record = record_of("sbnn_tables", rows, settings={"n_sets": 4})
+    check(record, "test")
+    found = study.found_in(record)
+    study.draw(found, tmp_path)
     names = {f"figure_{i}.png" for i in (1, 2, 3, 6, 7, 8, 9, 10)} | {"path.png"}
     assert {path.name for path in tmp_path.iterdir()} == names
     numbers = study.findings(found)
     assert numbers["figure-1"]["correlation"] == pytest.approx(1.0)
     assert numbers["refit"]["ratio"] == pytest.approx(0.5)
     assert numbers["fdr-posterior"] == {"fdr": 0.05, "power": 0.9}
-    text = study.page({"experiments": found, "command": "c"})
+    text = study.page(record)
     assert "| posterior | 0.050 ± 0.010 | 0.900 ± 0.010 | 18.0 |" in text
     assert "| 20-10 | 20 | linear | 0.900 | 0.900 |" in text
 

@@ -8,9 +8,11 @@ import torch
 from bayesieve.core.priors import SpikeSlab
 from bayesieve.data.examples import DataSet, Examples
 from problems import normal, seeded
+from records import record_of
 from studies import sbnn_vgg
+from studies.record import make_row, write
 from studies.reproduce import read_findings
-from studies.sbnn_vgg import Setting, engine, run_setting, vgg_like
+from studies.sbnn_vgg import Setting, engine, run_setting, vgg_like, vgg_table
 
 STAGES = ((4, 4), (8,))
 
@@ -49,12 +51,12 @@ def test_a_sparse_run_starts_from_the_dense_network(precision):
     data = images()
     dense = Setting(0.0, 15, 0.05, batch_size=40, stages=STAGES, precision=precision)
     row, start = run_setting(dense, data, None, 0, "cpu")
-    assert row["error"] < 50
-    assert row["zeros"] == 0
+    assert row["metrics"]["error"] < 50
+    assert row["metrics"]["zeros"] == 0
     # one epoch with a learning rate of almost nothing: the mask is all that changes
     still = Setting(60.0, 1, 1e-12, kl=0.01, batch_size=40, stages=STAGES, precision=precision)
-    own, sparse = run_setting(still, data, start, 0, "cpu")
-    assert own["zeros"] == pytest.approx(0.6, abs=0.01)
+    row, sparse = run_setting(still, data, start, 0, "cpu")
+    assert row["metrics"]["zeros"] == pytest.approx(0.6, abs=0.01)
     part = sparse.layout.sparse
     kept = sparse.mean[part] != 0
     assert torch.allclose(sparse.mean[part][kept], start.mean[part][kept], atol=1e-6)
@@ -71,19 +73,52 @@ def test_the_command_writes_a_record_that_reproduce_reads(tmp_path, monkeypatch,
     rows = json.loads(out.read_text())["rows"]
     assert [row["setting"]["zeros"] for row in rows] == [0.0, 98.5]
     assert (tmp_path / "sbnn_vgg.png").stat().st_size > 10_000
-    assert "| paper %" in capsys.readouterr().out
+    assert "| renewed_error |" in capsys.readouterr().out
     again = tmp_path / "again"
     sbnn_vgg.main(["--draw", str(out), "--figures", str(again)])
     assert (again / "sbnn_vgg.png").read_bytes() == (tmp_path / "sbnn_vgg.png").read_bytes()
     found = read_findings(tmp_path, quick=True)
-    assert found["sbnn-vgg", "98.5", "error"].value == rows[1]["error"]
-    assert found["sbnn-vgg", "0", "error"].value == rows[0]["error"]
+    assert found["sbnn-vgg", "98.5", "error"].value == rows[1]["metrics"]["error"]
+    assert found["sbnn-vgg", "0", "error"].value == rows[0]["metrics"]["error"]
+
+
+def test_a_second_call_trains_the_dense_network_for_what_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr(sbnn_vgg, "load_data", lambda name: images())
+    monkeypatch.setattr(sbnn_vgg, "STAGES", ((128, 128), (512,)))
+    monkeypatch.setattr(sbnn_vgg, "_QUICK_EPOCHS", 1)
+    trained, run = [], run_setting
+
+    def spy(setting, *rest):
+        trained.append((setting.zeros, setting.kl))
+        return run(setting, *rest)
+
+    monkeypatch.setattr(sbnn_vgg, "run_setting", spy)
+    call = ["--quick", "--device", "cpu", "--out", str(tmp_path / "record.json")]
+    sbnn_vgg.main(call)
+    sbnn_vgg.main(call)
+    assert trained == [(0.0, 0.0), (98.5, 0.01)]
+    sbnn_vgg.main([*call, "--kl", "0.01,0.1"])
+    assert trained[2:] == [(0.0, 0.0), (98.5, 0.1)]
+    rows = json.loads((tmp_path / "record.json").read_text())["rows"]
+    assert [row["setting"]["kl"] for row in rows] == [0.0, 0.01, 0.1]
 
 
 def test_a_picture_needs_a_folder_and_a_sparse_network(tmp_path):
     record = tmp_path / "record.json"
-    record.write_text(json.dumps({"rows": [{"setting": {"zeros": 0.0}, "error": 9.0}]}))
+    row = make_row("0", {"zeros": 0.0}, [{"error": 9.0}], seeds=1)
+    write(record, record_of("sbnn_vgg", [row]))
     with pytest.raises(ValueError, match="--figures FOLDER"):
         sbnn_vgg.main(["--draw", str(record)])
     with pytest.raises(ValueError, match="no sparse network"):
         sbnn_vgg.main(["--draw", str(record), "--figures", str(tmp_path)])
+
+
+def test_sparse_networks_beside_the_papers():
+    metrics = {"zeros": 0.985, "weights": 224816, "error": 9.5, "renewed_error": 9.6, "nll": 0.31,
+               "ece": 0.02}  # fmt: skip
+    row = make_row("98.5", {"zeros": 98.5, "epochs": 30}, [metrics], seeds=1, seconds=99.6)
+    other = {**row, "setting": {"zeros": 90.0, "epochs": 30}}
+    first, second = vgg_table([row, other]).splitlines()[2:]
+    assert first == "| 98.5 % | 224,816 | 30 | 9.50 % | 9.60 % | 0.310 | 0.020 | 8.7 % | 100 |"
+    assert second.split("|")[8].strip() == ""
+    assert vgg_table([]) == ""

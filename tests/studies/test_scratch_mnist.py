@@ -7,28 +7,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from studies.scratch_page import (
-    account_table,
-    draw_losses,
-    page_text,
-    same_accuracy,
-    same_loss,
-    source_table,
-)
-from studies.scratch_settings import SETTINGS, SOURCE
-from studies.scratch_twin import Twin
 
 import commands
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.scratch import ReLU, Sigmoid, Tanh
 from studies import scratch_mnist
 from studies.scratch_mnist import (
+    SETTINGS,
+    SOURCE,
+    Twin,
+    account_table,
     build,
+    draw_losses,
     main,
     make_plan,
+    page_text,
     prepare,
     run_setting,
     run_study,
+    same_accuracy,
+    same_loss,
+    source_table,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -90,23 +89,25 @@ def test_the_twin_takes_the_same_steps(hidden):
 def test_only_the_relu_row_has_a_twin_and_candidates_see_no_test_images():
     parts = prepare(DATA)
     for name in ("relu", "relu-0.001", "adam-decay-l2"):
-        record, _ = run_setting(name, SETTINGS[name], parts, epochs=1, seed=0)
-        assert ("twin" in record) == (name == "relu")
-        assert ("test" in record) == (name != "adam-decay-l2")
+        found, _ = run_setting(SETTINGS[name], parts, epochs=1, seed=0)
+        assert ("twin/seconds" in found) == (name == "relu")
+        assert ("test/accuracy" in found) == (name != "adam-decay-l2")
 
 
 def test_the_result_holds_what_the_tables_need(result):
-    assert [own["name"] for own in result["records"]] == [
-        name for name, own in SETTINGS.items() if own.group != "account"
+    *rows, chosen = result["rows"]
+    assert [row["name"] for row in rows] == [
+        name for name, one in SETTINGS.items() if one.group != "account"
     ]
-    assert [own["seed"] for own in result["recommended"]["runs"]] == list(scratch_mnist.SEEDS)
-    assert all("test" in own for own in result["recommended"]["runs"])
-    assert result["images"] == {"train": 300, "val": 60, "test": 60}
+    assert chosen["name"] == "recommended"
+    assert chosen["seeds"] == list(scratch_mnist.SEEDS)
+    assert all("test/accuracy" in one for one in chosen["each"])
+    assert result["settings"]["images"] == {"train": 300, "val": 60, "test": 60}
     best = max(
-        (own for own in result["records"] if own["setting"]["group"] == "better"),
-        key=lambda own: own["val"]["accuracy"],
+        (row for row in rows if row["setting"]["group"] == "better"),
+        key=lambda row: row["metrics"]["val/accuracy"],
     )
-    assert result["recommended"]["name"] == best["name"]
+    assert chosen["detail"]["chosen"] == best["name"]
     assert source_table(result).count("\n") == 1 + 5  # the twin has its own row
     assert account_table(result).count("\n") == 1 + 4
 
@@ -116,13 +117,13 @@ def test_the_curves_are_drawn(result, tmp_path):
 
 
 def test_when_a_row_counts_as_reproduced():
-    record = {"train": {"accuracy": 0.852}, "test": {"accuracy": 0.861}, "val": {"loss": 0.46}}
+    record = {"train/accuracy": 0.852, "test/accuracy": 0.861, "val/loss": 0.46}
     assert same_accuracy(record, SOURCE["sigmoid"])
     assert same_loss(record, SOURCE["sigmoid"])
     assert same_loss(record, SOURCE["relu-l2"]) is None
-    assert not same_loss({"val": {"loss": 0.55}}, SOURCE["sigmoid"])
-    assert not same_accuracy({**record, "test": {"accuracy": 0.88}}, SOURCE["sigmoid"])
-    assert not same_accuracy({**record, "train": {"accuracy": 0.83}}, SOURCE["sigmoid"])
+    assert not same_loss({"val/loss": 0.55}, SOURCE["sigmoid"])
+    assert not same_accuracy({**record, "test/accuracy": 0.88}, SOURCE["sigmoid"])
+    assert not same_accuracy({**record, "train/accuracy": 0.83}, SOURCE["sigmoid"])
 
 
 def test_main_writes_a_result_and_reads_it_again(tmp_path, monkeypatch):
@@ -139,23 +140,23 @@ def test_main_writes_a_result_and_reads_it_again(tmp_path, monkeypatch):
 
 def test_a_stopped_study_goes_on_where_it_was(result, tmp_path, monkeypatch):
     out, part = tmp_path / "r.json", json.loads(json.dumps(result))
-    part["records"] = part["records"][:-1]
-    del part["recommended"]
+    part["rows"] = part["rows"][:-2]  # the last candidate and the recommendation
     out.write_text(json.dumps(part))
     trained = []
 
-    def spy(name, *rest, **options):
-        trained.append(name)
-        return run_setting(name, *rest, **options)
+    def spy(setting, *rest, **options):
+        trained.append(setting)
+        return run_setting(setting, *rest, **options)
 
     monkeypatch.setattr(scratch_mnist, "run_setting", spy)
     again = run_study(DATA, quick=True, out=out)
-    assert trained[0] == result["records"][-1]["name"]
-    assert set(trained[1:]) == {again["recommended"]["name"]}
-    for ours, other in zip(again["records"], result["records"], strict=True):
-        assert ours["val"] == other["val"]
+    assert trained[0] == SETTINGS[result["rows"][-2]["name"]]
+    assert set(trained[1:]) == {SETTINGS[again["rows"][-1]["detail"]["chosen"]]}
+    for ours, other in zip(again["rows"], result["rows"], strict=True):
+        assert ours["metrics"]["val/accuracy"] == other["metrics"]["val/accuracy"]
     trained.clear()
-    assert run_study(DATA, quick=True, out=out)["records"] == again["records"]
+    rows = run_study(DATA, quick=True, out=out)["rows"]
+    assert [row["metrics"] for row in rows] == [row["metrics"] for row in again["rows"]]
     assert not trained
 
 
@@ -168,17 +169,18 @@ def test_the_page_holds_the_numbers_of_the_result():
 @pytest.mark.skipif(not RESULT.is_file(), reason="no results/scratch_mnist.json: run the study")
 def test_the_published_result_reaches_the_source_in_every_row():
     found = json.loads(RESULT.read_text(encoding="utf-8"))
-    assert (found["epochs"], found["images"]["train"]) == (15, 50_000)
-    for own in found["records"]:
-        if own["setting"]["group"] == "source":
-            source = SOURCE[own["setting"]["like"]]
+    assert (found["settings"]["epochs"], found["settings"]["images"]["train"]) == (15, 50_000)
+    rows = {row["name"]: row for row in found["rows"]}
+    for row in rows.values():
+        if row["setting"]["group"] == "source":
+            source = SOURCE[row["setting"]["like"]]
             for part in ("train", "test"):
-                assert own[part]["accuracy"] >= (source[part] or 0)
-            assert own["seconds"] <= 90
-    twin = next(own["twin"] for own in found["records"] if "twin" in own)
-    assert twin["epoch_time_ratio"] <= 1.3
-    assert twin["test_accuracy"] >= SOURCE["torch"]["test"]
-    assert all(own["test"]["accuracy"] >= 0.98 for own in found["recommended"]["runs"])
+                assert row["metrics"][f"{part}/accuracy"] >= (source[part] or 0)
+            assert row["seconds"] <= 90
+    twin = rows["relu"]["metrics"]
+    assert twin["twin/epoch_time_ratio"] <= 1.3
+    assert twin["twin/test_accuracy"] >= SOURCE["torch"]["test"]
+    assert all(one["test/accuracy"] >= 0.98 for one in rows["recommended"]["each"])
 
 
 def call(*arguments):
@@ -231,7 +233,7 @@ def test_the_study_is_a_command(tmp_path, monkeypatch):
 
     def fake(data, *, quick, out=None):
         seen.append((quick, out))
-        return {"records": []}
+        return {"rows": []}
 
     monkeypatch.setattr(scratch_mnist, "run_study", fake)
     monkeypatch.setattr("bayesieve.data.load_data", lambda name: None)

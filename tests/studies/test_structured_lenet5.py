@@ -6,7 +6,7 @@ import torch
 
 from bayesieve.data.examples import Examples
 from problems import normal, seeded
-from studies.structured_lenet5 import Setting, _parse, _setting, delivery, run_setting
+from studies.structured_lenet5 import Setting, delivery, parser, run_setting, setting_of
 
 
 def examples(n, seed):
@@ -17,18 +17,18 @@ def examples(n, seed):
 
 def test_the_network_ends_with_the_units_asked_for():
     setting = Setting((3, 4, 5), epochs=4, prune_epochs=(1, 3))
-    record, sparse = run_setting(setting, examples(128, 1), examples(50, 2), 2, "cpu")
-    assert len(record["errors"]) == 2
-    found = delivery(sparse, examples(20, 3).x, rounds=1)
-    assert found["units"] == {"conv1": 3, "conv2": 4, "fc1": 5, "out": 10}
-    assert found["same_classes"]
-    parameters = 3 * 26 + 4 * 76 + 5 * 65 + 60
-    assert found["parameters"] == [431_080, parameters]
-    json.dumps({**record, **found})
+    row, sparse = run_setting(setting, examples(128, 1), examples(50, 2), 2, "cpu")
+    assert len(row["each"]) == 2
+    found, detail = delivery(sparse, examples(20, 3).x, rounds=1)
+    assert detail["units"] == {"conv1": 3, "conv2": 4, "fc1": 5, "out": 10}
+    assert detail["same_classes"]
+    assert found["dense_parameters"] == 431_080
+    assert found["parameters"] == 3 * 26 + 4 * 76 + 5 * 65 + 60
+    json.dumps({**row, **found})
 
 
 def test_options_become_a_setting():
-    full = _setting(_parse(["--full", "--units", "10,20,80", "--epochs", "40"]))
+    full = setting_of(parser().parse_args(["--full", "--units", "10,20,80", "--epochs", "40"]))
     assert full.named == {"conv1": 10, "conv2": 20, "fc1": 80}
     assert (full.epochs, full.prune_epochs) == (40, (4, 20))
-    assert _setting(_parse(["--quick"])).epochs == 6
+    assert setting_of(parser().parse_args(["--quick"])).epochs == 6

@@ -22,11 +22,11 @@ def test_every_row_is_scored(tmp_path):
     out = tmp_path / "digits.json"
     assert tdamp_digits.main(["--seeds", "1", "--passes", "2", "--out", str(out)]) == 0
     result = json.loads(out.read_text())
-    assert [row["name"] for row in result["records"]] == list(tdamp_digits.ROWS)
-    assert result["scored_on"] == "20 test images"
-    for row in result["records"]:
-        assert 0 <= row["mean"]["accuracy"] <= 1
-        assert ("draws_nll" in row["mean"]) is row["name"].startswith("tdamp")
+    assert [row["name"] for row in result["rows"]] == list(tdamp_digits.ROWS)
+    assert (result["scored_on"], result["settings"]["n_scored"]) == ("test", 20)
+    for row in result["rows"]:
+        assert 0 <= row["metrics"]["accuracy"] <= 1
+        assert ("draws_nll" in row["metrics"]) is row["name"].startswith("tdamp")
 
 
 def test_held_out_images_are_training_images_not_learned_from():

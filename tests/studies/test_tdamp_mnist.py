@@ -38,8 +38,8 @@ def test_the_quick_study_writes_everything(small, tmp_path, capsys):
     arguments = ["--quick", "--passes", "7", "--out", str(out), "--folder", str(folder)]
     assert tdamp_mnist.main(arguments) == 0
     result = json.loads(out.read_text())
-    assert [row["name"] for row in result["records"]] == list(tdamp_mnist.rows_of(7))
-    pruned, dense = (row["mean"] for row in result["records"][:2])
+    assert [row["name"] for row in result["rows"]] == list(tdamp_mnist.cases(7))
+    pruned, dense = (row["metrics"] for row in result["rows"][:2])
     assert (pruned["units"], dense["units"]) == (64, 128)
     assert pruned["accuracy"] > 0.95
     assert result["command"].endswith(str(folder))
@@ -64,3 +64,11 @@ def test_inputs_are_centred_by_the_training_images_and_splits_do_not_overlap(sma
     everything = tdamp_mnist.splits(None)
     assert len(everything.train) == 400
     assert everything.watch is everything.test
+
+
+def test_rows_of_all_images_are_told_apart_by_their_name(small, tmp_path):
+    out = tmp_path / "x.json"
+    call = ["--full", "--seeds", "1", "--passes", "4", "--rows", "adam-64", "--out", str(out)]
+    assert tdamp_mnist.main(call) == 0
+    (row,) = json.loads(out.read_text())["rows"]
+    assert (row["name"], row["metrics"]["passes"]) == ("adam-64/400", 4)

@@ -34,15 +34,16 @@ def test_every_split_is_chosen_scored_and_written(small, tmp_path, capsys):
     out = tmp_path / "x.json"
     assert tdamp_uci.main(["--full", "--sets", "yacht", "--out", str(out)]) == 0
     result = json.loads(out.read_text())
-    (record,) = result["records"]
-    assert record["n_splits"] == 2
-    assert [own["split"] for own in record["splits"]] == [0, 1]
-    assert all(own["variance"] == 0.3 for own in record["splits"])  # the other cannot fit
-    assert record["mean"]["rmse"] == pytest.approx(0.3 * STD / 1.044, rel=0.4)
-    assert 0.7 <= record["coverage_90_pooled"] <= 1
-    rmse = [own["rmse"] for own in record["splits"]]
-    assert record["rmse_standard_error"] == pytest.approx(abs(rmse[0] - rmse[1]) / 2)
-    assert math.isfinite(record["mean"]["log_lik"])
+    (row,) = result["rows"]
+    assert row["seeds"] == [0, 1]
+    found = row["metrics"]
+    assert all(one["variance"] == 0.3 for one in row["each"])  # the other cannot fit
+    assert found["rmse"] == pytest.approx(0.3 * STD / 1.044, rel=0.4)
+    assert 0.7 <= found["coverage_90_pooled"] <= 1
+    rmse = [one["rmse"] for one in row["each"]]
+    assert found["rmse_standard_error"] == pytest.approx(abs(rmse[0] - rmse[1]) / 2)
+    assert found["first_split_rmse"] == rmse[0]
+    assert math.isfinite(found["log_lik"])
     assert result["command"].endswith(str(out))
     assert "yacht" in capsys.readouterr().out
 

@@ -5,29 +5,26 @@ import math
 
 import pytest
 import torch
-from studies.uci_blocks import Clock, blocks, join_blocks
-from studies.uci_fits import (
-    Budget,
-    Setting,
-    Task,
-    inner_rows,
-    pruning_table,
-    run_engine,
-)
-from studies.uci_page import PUBLISHED, page, verdicts
-from studies.uci_scoring import (
-    Tails,
-    best_tails,
-    mean_log_lik,
-    predict_members,
-    summary,
-    without_least,
-)
 
 from bayesieve.assess.predict import RealPrediction
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.data.examples import DataSet, Examples
-from studies import uci, uci_rows, uci_timing
+from records import record_of
+from studies import uci
+from studies.uci import PUBLISHED, blocks, candidates, join_blocks, page, row_of, verdicts
+from studies.uci_networks import (
+    Budget,
+    Setting,
+    Tails,
+    Task,
+    best_tails,
+    inner_rows,
+    mean_log_lik,
+    predict_members,
+    pruning_table,
+    run_engine,
+    without_least,
+)
 
 TINY = Budget(steps=20, batch_size=16, inner=2, n_members=2, n_draws=2, at_once=3)
 
@@ -50,16 +47,16 @@ def test_inner_rows_split_the_training_part():
 def test_an_engine_is_chosen_scored_and_halved():
     task = Task("toy", [toy(0), toy(1)], "cpu")
     settings = [Setting(widths=(4,)), Setting(widths=(4,), noise="heteroscedastic")]
-    record = run_engine(task, settings, TINY, halve=True)
-    assert len(record["chosen"]) == 2
-    assert set(record["chosen"]) <= {0, 1}
-    assert record["full"]["removed"] == 0
+    each, totals = run_engine(task, settings, TINY, halve=True)
+    assert len(each) == 2
+    assert {one["choice"]["setting"] for one in each} <= {0, 1}
+    assert totals["full/removed"] == 0
     # 16 weights: half of them, up to rounding to whole weights
-    assert record["half"]["removed"] == pytest.approx(0.5, abs=1 / 16)
-    for part in ("full", "half"):
-        assert len(record[part]["rmse_splits"]) == 2
-        assert math.isfinite(record[part]["log_lik"])
-        assert 0 < record[part]["rmse"] < 8  # in units of the target, whose std is about 2
+    assert totals["half/removed"] == pytest.approx(0.5, abs=1 / 16)
+    for prefix in ("", "half/"):
+        for one in each:
+            assert math.isfinite(one[f"{prefix}log_lik"])
+            assert 0 < one[f"{prefix}rmse"] < 8  # in units of the target, whose std is about 2
 
 
 def test_the_droprate_counts_weights_alone():
@@ -75,9 +72,9 @@ def test_the_droprate_counts_weights_alone():
 
 
 def test_one_shot_table_has_the_papers_columns():
-    record = pruning_table(Task("toy", [toy(0)], "cpu"), Setting(widths=(4,)), TINY)
-    assert [row["removed_in_one_shot"] for row in record["one_shot"]][-1] == 0.95
-    assert record["full"] == record["one_shot"][0]
+    (one,), _ = pruning_table(Task("toy", [toy(0)], "cpu"), Setting(widths=(4,)), TINY)
+    assert {f"cut-{rate}/rmse" for rate in (0, 25, 50, 75, 90, 95)} <= one.keys()
+    assert one["rmse"] == one["cut-0/rmse"]
 
 
 def flat_prediction(n, noise):
@@ -116,15 +113,22 @@ def test_members_are_one_mixture():
     assert found.sample_means.shape == (6, 10, 1)
 
 
-def test_summary_has_the_standard_error_of_the_mean():
-    found = summary([1.0, 3.0], [0.0, 0.0])
+def scores(*rmse):
+    return [{"rmse": value, "log_lik": 0.0} for value in rmse]
+
+
+def test_a_row_has_the_standard_error_of_its_means():
+    found = row_of("yacht", "linear", scores(1.0, 3.0), [0, 1], {"seconds": 1.0}, {})["metrics"]
     assert (found["rmse"], found["rmse_standard_error"]) == (2.0, 1.0)
-    assert summary([1.0], [0.0])["rmse_standard_error"] is None
+    alone = row_of("yacht", "linear", scores(1.0), [0], {"seconds": 1.0}, {})["metrics"]
+    assert alone["rmse_standard_error"] is None
 
 
-def row(rmse, log_lik, half):
-    full = {"rmse": rmse, "rmse_standard_error": 0.1, "log_lik": log_lik}
-    return {"full": full, "half": {"rmse": half, "log_lik": log_lik}, "seconds": 1.0}
+def row(rmse, log_lik, half, name="boston", row="sbnn"):
+    made = row_of(name, row, [{"rmse": rmse, "log_lik": log_lik, "half/rmse": half}], [0],
+                  {"seconds": 1.0}, {})  # fmt: skip
+    made["metrics"]["rmse_standard_error"] = 0.1
+    return made
 
 
 def test_verdicts_compare_with_the_targets():
@@ -137,8 +141,8 @@ def test_verdicts_compare_with_the_targets():
     assert power is not None
     assert power["half_met"] is True  # the bound of this set is 4.2
     assert verdicts("boston", {"linear": row(5.0, -3.0, 5.0)}) is None
-    text = page({"sets": {"boston": {"sbnn": row(2.8, -2.5, 3.1)}}, "command": "c", "machine": "m"})
-    assert "| boston (sbnn) | 2.8 | 2.9 | yes |" in text
+    text = page(record_of("uci", [row(2.8, -2.5, 3.1)]))
+    assert "| boston (sbnn) | 2.8  | 2.9    | yes |" in text
 
 
 def test_a_second_call_does_only_what_is_missing(tmp_path, monkeypatch, capsys):
@@ -146,7 +150,8 @@ def test_a_second_call_does_only_what_is_missing(tmp_path, monkeypatch, capsys):
 
     def fake(name, row_name, n_splits, device, *, first, quick, effort):
         calls.append((name, row_name, n_splits))
-        return row(1.0, 0.0, 1.0)
+        each = [{"rmse": 1.0, "log_lik": 0.0, "half/rmse": 1.0}] * n_splits
+        return row_of(name, row_name, each, list(range(n_splits)), {"seconds": 1.0}, {})
 
     monkeypatch.setattr(uci, "run_row", fake)
     out = tmp_path / "uci.json"
@@ -156,10 +161,11 @@ def test_a_second_call_does_only_what_is_missing(tmp_path, monkeypatch, capsys):
     uci.main(["--sets", "yacht", "--rows", "sbnn,linear", *common])
     assert calls[2:] == [("yacht", "linear", 20)]
     stored = json.loads(out.read_text())
-    assert set(stored["sets"]["yacht"]) == {"sbnn", "linear"}
-    assert stored["findings"]["protein"] == {"rmse": 1.0, "rmse_50": 1.0, "log_lik": 0.0}
+    rows = {row["name"]: row["metrics"] for row in stored["rows"]}
+    assert {"yacht/sbnn", "yacht/linear", "protein/sbnn"} <= rows.keys()
+    assert rows["protein"] == {"rmse": 1.0, "rmse_50": 1.0, "log_lik": 0.0}
     assert "UCI regression" in out.with_suffix(".md").read_text()
-    with pytest.raises(ValueError, match="was begun with splits=None"):
+    with pytest.raises(SystemExit, match="Give another --out"):
         uci.main(["--sets", "yacht", "--rows", "sbnn", "--splits", "2", *common])
     with pytest.raises(ValueError, match="set must be one of"):
         uci.main(["--sets", "bostn"])
@@ -170,43 +176,44 @@ def test_every_row_has_candidates():
     assert set(PUBLISHED) == set(uci.SETS)
     for name in uci.ROWS:
         if name not in uci.BASELINES:
-            assert uci_rows.candidates(name, large=False)
+            assert candidates(name, large=False)
 
 
 def test_timing_counts_every_network(monkeypatch):
-    monkeypatch.setattr(uci_timing, "load_uci", lambda name, root, split: toy(split))
-    found = uci_timing.timing("protein", "cpu", steps=2, alone=1)
+    monkeypatch.setattr(uci, "load_uci", lambda name, root, split: toy(split))
+    found = uci.timing("protein", "cpu", steps=2, alone=1)
     assert found["networks"] == 25
     assert found["ratio"] == found["alone_seconds"] / found["together_seconds"]
 
 
 def test_the_time_of_a_run_is_extrapolated_from_a_few_steps(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(uci_timing, "load_uci", lambda name, root, split: toy(split))
-    monkeypatch.setattr(uci_timing, "budget_for", lambda n: TINY)
+    monkeypatch.setattr(uci, "load_uci", lambda name, root, split: toy(split))
+    monkeypatch.setattr(uci, "budget_for", lambda n: TINY)
     clock = iter(range(1000))
-    monkeypatch.setattr(uci_timing.time, "process_time", lambda: next(clock))
+    monkeypatch.setattr(uci.time, "process_time", lambda: next(clock))
     monkeypatch.setattr(Task, "train", lambda *arguments: None)
     # Every run takes one tick, however long: three candidates cost 3 · 1, whole and half 2 · 1.
-    found = uci_timing.estimate("protein", steps=4)
+    found = uci.estimate("protein", steps=4)
     assert (found["choice_seconds"], found["training_seconds"]) == (3, 2)
     out = tmp_path / "e.json"
     assert uci.main(["--sets", "yacht,wine", "--estimate", "--device", "cpu",
                      "--out", str(out)]) == 0  # fmt: skip
-    assert json.loads(out.read_text())["estimate"]["core_seconds"] == 10
+    assert json.loads(out.read_text())["notes"]["estimate"]["core_seconds"] == 10
     assert "10 s of one core" in capsys.readouterr().out
 
 
 def test_a_row_of_a_set_with_its_own_budget(monkeypatch):
-    monkeypatch.setattr(uci_rows, "load_uci", lambda name, root, split: toy(split))
-    monkeypatch.setattr(uci_rows, "budget_for", lambda n, quick, effort: TINY)
-    record = uci_rows.run_row("yacht", "sbnn-paper", 2, "cpu")
-    assert record["budget"]["n_members"] == 1
-    assert len(record["full"]["rmse_splits"]) == 2
-    dropped = uci_rows.run_row("yacht", "sbnn-dropout", 1, "cpu")
-    assert dropped["budget"]["steps"] == 2 * TINY.steps
-    assert dropped["half"]["removed"] == pytest.approx(0.5, abs=0.01)
-    linear = uci_rows.run_row("yacht", "linear", 2, "cpu")
-    assert linear["full"]["rmse"] < 1.0  # y = x + 0.1 ε, in a unit of 2
+    monkeypatch.setattr(uci, "load_uci", lambda name, root, split: toy(split))
+    monkeypatch.setattr(uci, "budget_for", lambda n, quick, effort: TINY)
+    cut = uci.run_row("yacht", "sbnn-paper", 2, "cpu")
+    assert cut["detail"]["budget"]["n_members"] == 1
+    assert (len(cut["each"]), cut["kind"]) == (2, "single")
+    dropped = uci.run_row("yacht", "sbnn-dropout", 1, "cpu")
+    assert dropped["detail"]["budget"]["steps"] == 2 * TINY.steps
+    assert dropped["metrics"]["half/removed"] == pytest.approx(0.5, abs=0.01)
+    assert dropped["kind"] == "ensemble"
+    linear = uci.run_row("yacht", "linear", 2, "cpu")
+    assert linear["metrics"]["rmse"] < 1.0  # y = x + 0.1 ε, in a unit of 2
 
 
 def test_blocks_cover_every_split_once():
@@ -218,20 +225,21 @@ def test_blocks_cover_every_split_once():
 def test_blocks_of_a_row_are_joined_split_by_split():
     task = Task("toy", [toy(0), toy(1), toy(2)], "cpu")
     settings = [Setting(widths=(4,)), Setting(widths=(3,))]
-    parts = [run_engine(Task("toy", task.splits[i : i + n], "cpu", i), settings, TINY, halve=True)
-             for i, n in ((0, 2), (2, 1))]  # fmt: skip
+    parts = []
+    for i, n in ((2, 1), (0, 2)):
+        found = run_engine(
+            Task("toy", task.splits[i : i + n], "cpu", i), settings, TINY, halve=True
+        )
+        parts.append(row_of("yacht", "sbnn", found[0], list(range(i, i + n)), found[1], {}))
     joint = join_blocks(parts)
-    first, second = (part["full"]["rmse_splits"] for part in parts)
-    assert joint["full"]["rmse_splits"] == [*first, *second]
-    assert joint["full"]["rmse"] == pytest.approx(sum([*first, *second]) / 3, rel=1e-5)
-    assert len(joint["chosen"]) == len(joint["noise_factor"]) == 3
-    assert joint["half"]["removed"] == min(part["half"]["removed"] for part in parts)
-    assert joint["seconds"] == pytest.approx(sum(joint["block_seconds"]), abs=0.02)
-    shots = [pruning_table(Task("toy", [toy(i)], "cpu", i), settings[0], TINY) for i in range(2)]
-    table = join_blocks(shots)
-    assert [len(own["rmse_splits"]) for own in table["one_shot"]] == [2] * 9
-    assert table["one_shot"][-1]["removed_in_one_shot"] == 0.95
-    assert table["full"]["rmse_splits"] == table["one_shot"][0]["rmse_splits"]
+    splits = [*parts[1]["each"], *parts[0]["each"]]
+    assert (joint["each"], joint["seeds"]) == (splits, [0, 1, 2])
+    mean = sum(one["rmse"] for one in splits) / 3
+    assert joint["metrics"]["rmse"] == pytest.approx(mean, rel=1e-5)
+    least = min(part["metrics"]["half/removed"] for part in parts)
+    assert joint["metrics"]["half/removed"] == least
+    assert joint["seconds"] == pytest.approx(sum(joint["detail"]["block_seconds"]), abs=0.02)
+    assert joint["metrics"]["full/members"] == TINY.n_members
 
 
 def test_a_block_holds_out_the_rows_its_splits_always_do():
@@ -258,34 +266,28 @@ def test_a_run_in_blocks_stops_and_goes_on(tmp_path, monkeypatch, capsys):
     def fake(name, row_name, n_splits, device, *, first, quick, effort):
         calls.append((first, n_splits))
         now[0] += 60
-        scores = summary([1.0 + first] * n_splits, [0.0] * n_splits)
-        own = {**scores, "removed": 0.5, "members": 5, "seconds": 1.0}
-        return {"candidates": [], "budget": {}, "full": own, "half": own, "seconds": 60.0}
+        each = [{"rmse": 1.0 + first, "log_lik": 0.0, "half/rmse": 1.0}] * n_splits
+        seeds = list(range(first, first + n_splits))
+        return row_of(name, row_name, each, seeds, {"seconds": 60.0, "half/removed": 0.5}, {})
 
     monkeypatch.setattr(uci, "run_row", fake)
-    monkeypatch.setattr("studies.uci_blocks.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("studies.harness.time.perf_counter", lambda: now[0])
     out = tmp_path / "part.json"
     call = ["--sets", "yacht", "--rows", "sbnn", "--in-blocks", "--stop-after", "50", "--device",
             "cpu", "--out", str(out)]  # fmt: skip
     uci.main(call)
     stored = json.loads(out.read_text())
-    assert (stored["sets"], list(stored["blocks"]["yacht"]["sbnn"])) == ({}, ["0"])
-    with pytest.raises(ValueError, match="some splits of row sbnn of yacht are missing"):
+    assert stored["rows"][0]["seeds"] == list(range(10))
+    with pytest.raises(ValueError, match="some splits of yacht/sbnn are missing"):
         uci.main(["--join", str(out)])
     uci.main(call)
     assert calls == [(0, 10), (10, 10)]
     stored = json.loads(out.read_text())
-    assert stored["blocks"] == {}
-    assert stored["sets"]["yacht"]["sbnn"]["full"]["rmse"] == 6.0
-    assert [own["seconds"] for own in stored["calls"]] == [60.0, 60.0]
+    assert stored["rows"][0]["seeds"] == list(range(20))
+    assert stored["rows"][0]["metrics"]["rmse"] == 6.0
+    assert [call["seconds"] for call in stored["notes"]["calls"]] == [60.0, 60.0]
     assert "2 calls, 120 s" in capsys.readouterr().out
     uci.main(call)
     assert len(calls) == 2
-    with pytest.raises(ValueError, match="was begun with in_blocks=True"):
+    with pytest.raises(SystemExit, match="Give another --out"):
         uci.main(["--sets", "yacht", "--rows", "sbnn", "--device", "cpu", "--out", str(out)])
-
-
-def test_the_clock_closes():
-    assert Clock("c", 1).open
-    assert not Clock("c", 1, stop_after=0.0).open
-    assert Clock("c", 2).call()["jobs"] == 2

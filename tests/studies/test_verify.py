@@ -4,11 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-from studies.reproduce.entries import Check, Study
-from studies.reproduce.recounts import Checked, recounted
 
+from records import record_of
 from studies import tdamp_uci
+from studies.record import make_row
 from studies.reproduce import running
+from studies.reproduce.catalogue import Check, Study
+from studies.reproduce.running import Checked, recounted
 
 RESULTS = Path(__file__).parents[2] / "results"
 CHEAP = ("sbnn_mnist_l300", "bmr_mnist_l5", "structured_lenet5", "laplace_bmr", "tdamp_uci",
@@ -34,27 +36,27 @@ def test_the_committed_numbers_agree(name):
 
 def test_a_changed_mean_is_noticed():
     record = read("sbnn_mnist_l300")
-    record["records"][0]["error_mean"] += 1e-4
+    record["rows"][0]["metrics"]["error"] += 1e-4
     wrong = [own.field for own in recounted(record) if not own.agrees]
     assert wrong == ["error"]
 
 
 def test_a_changed_size_is_noticed():
     record = read("structured_lenet5")
-    record["delivery"]["parameters"][1] += 1
+    record["rows"][0]["metrics"]["parameters"] += 1
     wrong = [(own.field, own.how) for own in recounted(record) if not own.agrees]
-    assert wrong == [("small parameters", "counted")]
+    assert wrong == [("parameters", "counted")]
 
 
 def test_linear_regressions_are_solved_again(monkeypatch):
-    from studies.reproduce import recounts
-
-    monkeypatch.setattr(recounts, "run_row", lambda *_, **__: {"full": {"rmse": 1.25}})
-    own = {"full": {"rmse": 1.2, "rmse_splits": [1.1, 1.3]}}
-    record = {"study": "uci", "sets": {"yacht": {"linear": own}, "wine": {"linear": own}}}
-    found = [(one.key, one.how, one.agrees) for one in recounted(record)]
+    monkeypatch.setattr(running.uci, "run_row", lambda *_: {"metrics": {"rmse": 1.25}})
+    rows = [make_row(f"{name}/linear", {"set": name, "row": "linear"},
+                     [{"rmse": 1.1}, {"rmse": 1.3}], seeds=[0, 1])
+            for name in ("yacht", "wine")]  # fmt: skip
+    found = [(one.key, one.how, one.agrees) for one in recounted(record_of("uci", rows))]
     assert found == [
-        ("yacht", "averaged", True), ("yacht", "solved", False), ("wine", "averaged", True),
+        ("yacht/linear", "averaged", True), ("wine/linear", "averaged", True),
+        ("yacht/linear", "solved", False),
     ]  # fmt: skip
 
 
@@ -63,14 +65,14 @@ def test_short_runs_are_compared_with_their_record(tmp_path, monkeypatch, capsys
     results = tmp_path / "results"
     results.mkdir()
     (results / "a.json").write_text(json.dumps(record))
-    yacht = next(own for own in record["records"] if own["name"] == "yacht")
+    yacht = next(row for row in record["rows"] if row["name"] == "yacht")
 
     def main(arguments):
         assert arguments[:2] == ["--sets", "yacht"]
         print("a study talks")
-        part = {**yacht, "splits": [{**yacht["splits"][0], "rmse": 9.0}]}
+        one = make_row("yacht", {}, [], seeds=1, metrics={"first_split_rmse": 9.0})
         out = Path(arguments[arguments.index("--out") + 1])
-        out.write_text(json.dumps({**record, "records": [part]}))
+        out.write_text(json.dumps({**record, "rows": [one]}))
 
     check = Check(("--sets", "yacht"), (("yacht", "first_split_rmse"),), 0.02)
     monkeypatch.setattr(tdamp_uci, "main", main)
@@ -78,7 +80,7 @@ def test_short_runs_are_compared_with_their_record(tmp_path, monkeypatch, capsys
     told = []
     found = running.verify(results, tmp_path / "scratch", told.append)
     (run,) = (own for own in found if own.how == "run")
-    assert (run.recorded, run.again, run.agrees) == (yacht["splits"][0]["rmse"], 9.0, False)
-    assert told == ["a.json: 2 numbers counted, averaged or solved again",
+    assert (run.recorded, run.again, run.agrees) == (yacht["each"][0]["rmse"], 9.0, False)
+    assert told == ["a.json: 8 numbers counted, averaged or solved again",
                     "tdamp-uci: running --sets yacht"]  # fmt: skip
     assert capsys.readouterr().out == ""  # standard output is for the result

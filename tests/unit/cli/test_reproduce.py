@@ -5,12 +5,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from studies.reproduce.recounts import Checked
 
 from bayesieve.cli.reproduce import require_studies
 from commands import as_json, call, ok, refused
 from studies import tdamp_uci
 from studies.reproduce import ROWS, running
+from studies.reproduce.running import Checked
 
 RESULTS = Path(__file__).parents[3] / "results"
 KEYS = {"name", "source", "metric", "paper", "ours", "seeds", "device", "seconds", "command"}

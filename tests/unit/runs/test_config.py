@@ -205,14 +205,14 @@ def test_presets():
 
 
 def test_the_four_methods_of_the_paper_are_its_own():
-    from studies.bmr_settings import Row, setting
+    from studies.bmr_images import Cell, setting
 
     names = {"map": "map", "flat-vi": "flat", "horseshoe": "tiered", "bmr": "bmr"}
     for name, method in names.items():
         config = EngineConfig(name=name, preset="paper")
         resolved = resolve_engine(config, own_start=False, n_data=500)
         built = ENGINES[name].build(resolved, RunSize(500, n_steps=100, per_epoch=10))
-        assert built == setting(Row("fashion-mnist", "mlp", method, "paper")).engine, name
+        assert built == setting(Cell("fashion-mnist", "mlp", method, "paper")).engine, name
     config = EngineConfig(name="flat-vi", preset="paper", prior="normal")
     with pytest.raises(UsageError, match="flat-vi means --prior layer-scaled; remove yours"):
         resolve_engine(config, own_start=False)
