@@ -51,6 +51,7 @@ from bayesieve.engines.bmr import BMR, PAPER_ROLES, Reduction
 from bayesieve.engines.horseshoe import HorseshoeVI
 from bayesieve.engines.map import MAP
 from bayesieve.nets import lenet5, lenet5_wide, mixer, mlp, vit
+from bayesieve.sieve.groups import units_of
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.training.fit import Fit, fit
 from bayesieve.training.options import Progress
