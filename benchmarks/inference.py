@@ -47,7 +47,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn.utils import prune as torch_prune
 
-from bayesieve.assess.latency import interleaved, ratio
+from bayesieve.assess.costs import interleaved, ratio
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Samples, SparseModel

@@ -35,7 +35,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bayesieve.assess.figures.reduction import method_curves, weight_cdfs, weight_maps
+from bayesieve.assess.figures.curves import method_curves
+from bayesieve.assess.figures.examples import weight_maps
+from bayesieve.assess.figures.sparsity import weight_cdfs
 from bayesieve.assess.metrics import accuracy, ece, negative_log_likelihood
 from bayesieve.assess.predict import ClassPrediction, predict
 from bayesieve.core.layout import RoleRule, default_role

@@ -25,9 +25,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesieve.assess.costs import count_macs
+from bayesieve.assess.costs import count_macs, interleaved, ratio
 from bayesieve.assess.evaluate import evaluate
-from bayesieve.assess.latency import interleaved, ratio
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.posterior import SparseModel
 from bayesieve.core.priors import SpikeSlab

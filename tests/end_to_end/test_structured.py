@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bayesieve.assess import latency
+from bayesieve.assess import costs
 from bayesieve.deliver import runtime
 from bayesieve.runs import timing
 from bayesieve.runs.config import RECORD
@@ -13,7 +13,7 @@ from commands import ok, refused
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(latency, "_BURST", 1e-5)
+    monkeypatch.setattr(costs, "_BURST", 1e-5)
     monkeypatch.setattr(runtime, "_ROUNDS", 1)
 
 

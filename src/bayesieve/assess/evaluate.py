@@ -76,8 +76,7 @@ def evaluate(
     Example:
         >>> from bayesieve.core.likelihoods import Categorical
         >>> from bayesieve.core.network import Network
-        >>> from bayesieve.core.likelihoods import ClassPrediction, Prediction
-    from bayesieve.core.posterior import Samples
+        >>> from bayesieve.core.posterior import Samples
         >>> network = Network.of(torch.nn.Linear(1, 2, bias=False), Categorical())
         >>> model = Samples(network, torch.tensor([[0.0, 2.0]]))
         >>> evaluate(model, (torch.tensor([[1.0], [-1.0]]), torch.tensor([1, 1])))["error"]

@@ -13,7 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
-from bayesieve.assess.conformal import conformal_quantile, label_scores, label_sets
+from bayesieve.assess.calibration import conformal_quantile, label_scores, label_sets
 from bayesieve.assess.predict import ClassPrediction, Prediction
 from bayesieve.checks import check_fraction, check_positive
 from bayesieve.core.likelihoods import Categorical, Likelihood

@@ -11,7 +11,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
-from bayesieve.assess.conformal import conformal_quantile, residual_scores
+from bayesieve.assess.calibration import conformal_quantile, residual_scores
 from bayesieve.assess.predict import Prediction, RealPrediction
 from bayesieve.checks import check_choice, check_fraction, check_positive
 from bayesieve.core.likelihoods import (

@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesieve.assess.costs import count_macs
+from bayesieve.assess.costs import count_macs, evaluating, interleaved, resized
 from bayesieve.assess.evaluate import evaluate
-from bayesieve.assess.latency import evaluating, interleaved, resized
 from bayesieve.core.layout import Role
 from bayesieve.core.network import materialise
 from bayesieve.core.posterior import Model, Posterior, SparseModel, has_spread, posterior_of

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from bayesieve.assess.figures.robustness import robustness_curves
+from bayesieve.assess.figures.curves import robustness_curves
 from bayesieve.assess.robustness import (
     Attacked,
     Point,

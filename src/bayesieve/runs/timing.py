@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesieve.assess.latency import Candidate
-from bayesieve.assess.latency import profile as profile_candidates
+from bayesieve.assess.costs import Candidate
+from bayesieve.assess.costs import profile as profile_candidates
 from bayesieve.core.posterior import SparseModel
 from bayesieve.deliver.bundle import read_bundle
 from bayesieve.deliver.onnx_running import OnnxSession

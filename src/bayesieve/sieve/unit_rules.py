@@ -20,8 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bayesieve.assess.costs import weight_uses
-from bayesieve.assess.latency import interleaved
+from bayesieve.assess.costs import interleaved, weight_uses
 from bayesieve.checks import check_choice, check_fraction, check_positive
 from bayesieve.core.layout import Layout
 from bayesieve.core.posterior import Factorised, Posterior, SparseModel

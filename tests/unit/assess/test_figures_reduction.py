@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from matplotlib import image
 
-from bayesieve.assess.figures.reduction import method_curves, weight_cdfs, weight_maps
+from bayesieve.assess.figures.curves import method_curves
+from bayesieve.assess.figures.examples import weight_maps
+from bayesieve.assess.figures.sparsity import weight_cdfs
 
 CURVES = {
     "BMR": [{"epoch": 1, "accuracy": 0.5, "pruned": 0.0}, {"epoch": 2, "accuracy": 0.6}],

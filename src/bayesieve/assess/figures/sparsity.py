@@ -1,4 +1,4 @@
-"""What is kept and what it costs."""
+"""Figures of pruning: error against weights kept, weights kept by layer, the headline figure."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
+from bayesieve.assess.figures.quality import draw_reliability
 from bayesieve.assess.figures.style import (
     BLUE,
     GRID,
@@ -18,6 +19,7 @@ from bayesieve.assess.figures.style import (
     legend,
     log_ticks,
     new_figure,
+    panel_grid,
     percent,
     percent_ticks,
     plain_ticks,
@@ -25,6 +27,7 @@ from bayesieve.assess.figures.style import (
     series_colors,
     series_dashes,
 )
+from bayesieve.assess.metrics import ReliabilityBins
 
 
 def error_vs_sparsity(
@@ -54,6 +57,48 @@ def error_vs_sparsity(
     panels = figure.subplots(1, 2 if with_nll else 1, squeeze=False)[0]
     for column, axes in enumerate(panels, start=1):
         draw_curves(axes, runs, chosen or {}, column)
+    return save(figure, path)
+
+
+def sieve_overview(
+    path: str | Path,
+    *,
+    curve: Sequence[Sequence[float]],
+    chosen: int,
+    dense_error: float,
+    layers: Mapping[str, tuple[int, int]],
+    reliability: Mapping[str, ReliabilityBins],
+) -> Path:
+    """Draw error against weights kept, share kept per layer, and reliability, side by side.
+
+    Args:
+        path: PNG file to write.
+        curve: points (zeros, error), fractions.
+        chosen: index of the chosen point of the curve.
+        dense_error: error of the network before sieving, a fraction.
+        layers: for each layer the numbers of weights (kept, total), in order.
+        reliability: bins under labels such as dense and sieved.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> bins = ReliabilityBins((0.3, 0.8), (0.2, 0.7), (4, 6), (0.0, 0.5, 1.0))
+        >>> parts = {"layers": {"fc1": (80, 1000)}, "reliability": {"dense": bins}}
+        >>> curve = [(0.5, 0.02), (0.9, 0.021), (0.99, 0.05)]
+        >>> with TemporaryDirectory() as at:
+        ...     path = Path(at, "overview.png")
+        ...     sieve_overview(path, curve=curve, chosen=1, dense_error=0.02, **parts).name
+        'overview.png'
+    """
+    runs, marks = {"sieved": curve}, {"sieved": chosen}
+    check_runs("sieve_overview", runs, marks)
+    if not (layers and reliability):
+        raise ValueError("sieve_overview: layers and reliability must not be empty.")
+    figure = new_figure(10.6, 3.6)
+    left, middle, right = figure.subplots(1, 3, width_ratios=(1.15, 1, 1))
+    draw_curves(left, runs, marks, dense=dense_error)
+    kept, total = zip(*layers.values(), strict=True)
+    draw_layers(middle, list(layers), kept, total, counts=False)
+    draw_reliability(right, reliability)
     return save(figure, path)
 
 
@@ -217,6 +262,36 @@ def inclusion_cdf(values: Mapping[str, ArrayLike], path: str | Path) -> Path:
     axes.set_ylim(0, 1.02)
     percent_ticks(axes.yaxis)
     legend(axes, "lower right" if few else "upper left", outside=not few)
+    return save(figure, path)
+
+
+def weight_cdfs(layers: Mapping[str, Mapping[str, Sequence[float]]], path: str | Path) -> Path:
+    """Draw how large the mean weights of each layer are: the share that is at most so large.
+
+    Args:
+        layers: for each layer and method equally spaced quantiles of |E w|, least to greatest.
+        path: PNG file to write.
+
+    Example:
+        >>> import tempfile
+        >>> layers = {"fc1": {"BMR": [0.0, 0.0, 0.3], "Flat-FF": [0.01, 0.1, 0.4]}}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     weight_cdfs(layers, Path(folder) / "cdf.png").name
+        'cdf.png'
+    """
+    if not layers:
+        raise ValueError("weight_cdfs: at least one layer is needed, got none.")
+    figure, grid = panel_grid(len(layers), min(len(layers), 4), 3.2, 2.8)
+    labels = list(dict.fromkeys(label for methods in layers.values() for label in methods))
+    colors = dict(zip(labels, series_colors(len(labels)), strict=True))
+    for axes, (layer, methods) in zip(grid, layers.items(), strict=True):
+        for label, quantiles in methods.items():
+            share = np.linspace(0, 1, len(quantiles))
+            axes.plot(quantiles, share, color=colors[label], lw=2, label=label)
+        dress(axes, title=layer, xlabel="|mean weight|", ylabel="share of weights")
+        axes.set_ylim(0, 1.02)
+        percent_ticks(axes.yaxis)
+    legend(grid[0], "lower right")
     return save(figure, path)
 
 

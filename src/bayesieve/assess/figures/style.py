@@ -66,6 +66,22 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
+def panel_grid(n: int, n_columns: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
+    """Return a figure with n panels of this size, row by row; the rest of the last row is empty.
+
+    Example:
+        >>> figure, panels = panel_grid(3, 2, 4.0, 3.0)
+        >>> len(panels), len(figure.axes)
+        (3, 4)
+    """
+    n_rows = -(-n // n_columns)
+    figure = new_figure(width * n_columns + 0.4, height * n_rows)
+    panels = list(figure.subplots(n_rows, n_columns, squeeze=False).flat)
+    for axes in panels[n:]:
+        axes.set_axis_off()
+    return figure, panels[:n]
+
+
 def dress(axes: Axes, *, title: str, xlabel: str, ylabel: str, grid: str = "both") -> None:
     """Give axes the house look; `grid` is "x", "y", "both" or "none".
 

@@ -1,20 +1,30 @@
-"""Classification metrics from predictive probabilities (N, C) and labels (N,).
+"""Classification metrics from predictive probabilities (N, C), or draws of them, and labels (N,).
 
 The calibration error bins examples by confidence, the largest probability of a row:
 
     ECE = Σ_b (n_b / N) |accuracy_b - confidence_b|                   ([Guo], eq. 3)
 
-with bins of equal width, or of equal mass as in [Nixon].
+with bins of equal width, or of equal mass as in [Nixon]. With p_s the probabilities under posterior
+draw s and p̄ their mean, uncertainty in nats splits into
+
+    H[p̄]            =  mean_s H[p_s]    +  mean_s KL(p_s || p̄)
+    total               aleatoric            epistemic (mutual information of label and weights)
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from bayesieve.assess.metrics.inputs import check_log_probs, check_probs
+from bayesieve.assess.metrics.inputs import (
+    check_labels,
+    check_log_probs,
+    check_probs,
+    check_sample_log_probs,
+)
 from bayesieve.checks import check_choice, check_positive
+from bayesieve.core.likelihoods.prediction import entropy, information, log_mean_prob
 
 Binning = Literal["equal-width", "equal-mass"]
 
@@ -179,3 +189,126 @@ def _inner_edges(confidence: Tensor, n_bins: int, binning: Binning) -> Tensor:
     ranks = torch.arange(1, n_bins, device=confidence.device) * confidence.numel()
     last = (ranks // n_bins - 1).clamp_min(0)  # index of the last example of each bin
     return confidence.sort().values[last]
+
+
+def predictive_log_probs(sample_log_probs: Tensor) -> Tensor:
+    """Log of the mean probabilities over draws: (S, N, C) to (N, C).
+
+    Example:
+        >>> draws = torch.tensor([[[0.9, 0.1]], [[0.5, 0.5]]]).log()
+        >>> [round(p, 3) for p in predictive_log_probs(draws).exp()[0].tolist()]
+        [0.7, 0.3]
+    """
+    return log_mean_prob(check_sample_log_probs("predictive_log_probs", sample_log_probs))
+
+
+def predictive_entropy(sample_log_probs: Tensor) -> Tensor:
+    """Total uncertainty: entropy of the mean probabilities, (S, N, C) to (N,).
+
+    Example:
+        >>> draws = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]).log()
+        >>> round(predictive_entropy(draws).item(), 4)  # log 2
+        0.6931
+    """
+    return entropy(log_mean_prob(check_sample_log_probs("predictive_entropy", sample_log_probs)))
+
+
+def expected_entropy(sample_log_probs: Tensor) -> Tensor:
+    """Aleatoric uncertainty: mean over draws of the entropy, (S, N, C) to (N,).
+
+    Example:
+        >>> draws = torch.tensor([[[0.5, 0.5]], [[0.0, 1.0]]]).log()
+        >>> round(expected_entropy(draws).item(), 4)  # (log 2 + 0) / 2
+        0.3466
+    """
+    return entropy(check_sample_log_probs("expected_entropy", sample_log_probs)).mean(0)
+
+
+def mutual_information(sample_log_probs: Tensor) -> Tensor:
+    """Epistemic uncertainty: mean over draws of KL(p_s || p̄), (S, N, C) to (N,).
+
+    It equals `predictive_entropy - expected_entropy`, without the cancellation when draws agree.
+
+    Example:
+        >>> draws = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]).log()
+        >>> round(mutual_information(draws).item(), 4)  # certain draws that disagree: log 2
+        0.6931
+    """
+    return information(check_sample_log_probs("mutual_information", sample_log_probs))
+
+
+@dataclass(frozen=True)
+class ClassificationReport:
+    """Quality of a classifier's posterior predictive; information in nats per example.
+
+    Args:
+        error: share of wrong predictions.
+        accuracy: share of right predictions.
+        nll: negative log-likelihood.
+        brier: Brier score, between 0 and 2.
+        ece: calibration error with 15 bins of equal width.
+        ece_equal_mass: calibration error with 15 bins of equal mass.
+        precision: mean over classes.
+        recall: mean over classes.
+        f1: mean over classes.
+        entropy: mean predictive entropy, the sum of the next two.
+        aleatoric: mean expected entropy.
+        epistemic: mean mutual information.
+        n_examples: N.
+        confusion: counts, rows true and columns predicted, C by C; not part of `to_dict`.
+    """
+
+    error: float
+    accuracy: float
+    nll: float
+    brier: float
+    ece: float
+    ece_equal_mass: float
+    precision: float
+    recall: float
+    f1: float
+    entropy: float
+    aleatoric: float
+    epistemic: float
+    n_examples: int
+    confusion: tuple[tuple[int, ...], ...]
+
+    def to_dict(self) -> dict[str, float]:
+        """Return the scalar fields by name, ready for JSON."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "confusion"}
+
+
+def classification_report(sample_log_probs: Tensor, labels: Tensor) -> ClassificationReport:
+    """Summarise posterior draws of class log-probabilities against labels.
+
+    Args:
+        sample_log_probs: normalised over classes, shape (S, N, C).
+        labels: whole numbers, shape (N,).
+
+    Example:
+        >>> draws = torch.tensor([[[0.9, 0.1], [0.2, 0.8]], [[0.7, 0.3], [0.6, 0.4]]]).log()
+        >>> report = classification_report(draws, torch.tensor([0, 0]))
+        >>> report.error, round(report.brier, 4), report.confusion
+        (0.5, 0.4, ((1, 1), (0, 0)))
+    """
+    sample_log_probs = check_sample_log_probs("classification_report", sample_log_probs)
+    check_labels("classification_report", "each draw", sample_log_probs[0], labels)
+    log_probs = predictive_log_probs(sample_log_probs)
+    probs = log_probs.exp()
+    precision, recall, f1 = precision_recall_f1(probs, labels)
+    return ClassificationReport(
+        error=error(probs, labels),
+        accuracy=accuracy(probs, labels),
+        nll=negative_log_likelihood(log_probs, labels),
+        brier=brier(probs, labels),
+        ece=ece(probs, labels),
+        ece_equal_mass=ece(probs, labels, binning="equal-mass"),
+        precision=precision,
+        recall=recall,
+        f1=f1,
+        entropy=float(predictive_entropy(sample_log_probs).mean()),
+        aleatoric=float(expected_entropy(sample_log_probs).mean()),
+        epistemic=float(mutual_information(sample_log_probs).mean()),
+        n_examples=len(labels),
+        confusion=tuple(map(tuple, confusion_matrix(probs, labels).tolist())),
+    )

@@ -9,6 +9,7 @@ spread of the means (epistemic). Intervals are those of p with the mean and vari
 """
 
 import math
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
@@ -140,6 +141,82 @@ def mean_interval_width(std: Tensor, level: float, likelihood: RealLikelihood = 
     return float((upper - lower).mean())
 
 
+@dataclass(frozen=True)
+class RegressionReport:
+    """Quality of a regressor's posterior predictive, in the original unit of the targets.
+
+    Args:
+        rmse: root mean squared error of the predictive mean.
+        mae: mean absolute error of the predictive mean.
+        log_lik: mean log predictive density, nats per example.
+        nll: its negative.
+        coverage_90: share of targets inside the central 90% interval.
+        interval_width_90: mean length of that interval.
+        aleatoric_std: mean noise std.
+        epistemic_std: mean std of the posterior draws' means.
+        n_examples: N.
+    """
+
+    rmse: float
+    mae: float
+    log_lik: float
+    nll: float
+    coverage_90: float
+    interval_width_90: float
+    aleatoric_std: float
+    epistemic_std: float
+    n_examples: int
+
+    def to_dict(self) -> dict[str, float]:
+        """Return every field by name, ready for JSON."""
+        return asdict(self)
+
+
+def regression_report(
+    sample_means: Tensor,
+    noise_std: float | Tensor,
+    targets: Tensor,
+    target_std: float | Tensor = 1.0,
+    likelihood: RealLikelihood = _NORMAL,
+) -> RegressionReport:
+    """Summarise posterior draws of the mean against targets, in original units.
+
+    Args:
+        sample_means: standardised, shape (S, N, m), or (S, N) for one output.
+        noise_std: standardised; see `log_likelihood_mixture`.
+        targets: standardised in the same way, shape (N, m) or (N,).
+        target_std: what the targets were divided by: a number, or one per output, shape (m,).
+        likelihood: the family of the noise.
+
+    Example:
+        >>> draws = torch.tensor([[[0.0], [1.0]], [[2.0], [1.0]]])
+        >>> targets = torch.tensor([[1.0], [3.0]])
+        >>> report = regression_report(draws, 1.0, targets, target_std=10.0)
+        >>> report.mae, report.aleatoric_std, report.epistemic_std
+        (10.0, 10.0, 5.0)
+    """
+    scale = _check_scale(sample_means, target_std)
+    mean, aleatoric, epistemic = (
+        moment * scale for moment in predictive_moments(sample_means, noise_std)
+    )
+    # y = scale * z gives p(y) = p(z) / Π_j scale_j
+    log_lik = log_likelihood_mixture(sample_means, noise_std, targets, likelihood)
+    log_lik -= float(scale.log().sum())
+    targets = targets.detach().double() * scale
+    total = (aleatoric.square() + epistemic.square()).sqrt()
+    return RegressionReport(
+        rmse=rmse(mean, targets),
+        mae=mae(mean, targets),
+        log_lik=log_lik,
+        nll=-log_lik,
+        coverage_90=interval_coverage(mean, total, targets, 0.9, likelihood),
+        interval_width_90=mean_interval_width(total, 0.9, likelihood),
+        aleatoric_std=float(aleatoric.mean()),
+        epistemic_std=float(epistemic.mean()),
+        n_examples=len(targets),
+    )
+
+
 def _check_draws(
     who: str, sample_means: Tensor, noise_std: float | Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -164,3 +241,20 @@ def _check_draws(
 def _check_std(who: str, name: str, std: Tensor) -> None:
     if not bool(((std > 0) & std.isfinite()).all()):
         raise ValueError(f"{who}: {name} must be > 0 and finite, got {float(std.min())}.")
+
+
+def _check_scale(sample_means: Tensor, target_std: float | Tensor) -> Tensor:
+    # one number per output, so that the sum of logs counts each output once
+    n_outputs = sample_means.shape[2] if sample_means.ndim == 3 else 1
+    scale = torch.as_tensor(target_std, dtype=torch.float64, device=sample_means.device).detach()
+    if scale.ndim == 0:
+        scale = scale.expand(n_outputs)
+    if tuple(scale.shape) != (n_outputs,):
+        found = tuple(scale.shape)
+        raise ValueError(
+            f"regression_report: target_std must be a number or have shape ({n_outputs},), "
+            f"got {found}."
+        )
+    if not bool(((scale > 0) & scale.isfinite()).all()):
+        raise ValueError(f"regression_report: target_std must be > 0, got {float(scale.min())}.")
+    return scale

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor, nn
 
-from bayesieve.assess.latency import interleaved, resized
+from bayesieve.assess.costs import interleaved, resized
 from bayesieve.checks import check_positive
 from bayesieve.deliver.layers import Activation, Layer, Linear, Select, read_layers
 from bayesieve.deliver.layers.reading import ALWAYS

@@ -8,15 +8,23 @@ import torch
 from safetensors.torch import load
 from torch import nn
 
-from bayesieve.assess import latency
-from bayesieve.assess.costs import count_macs, count_units, peak_bytes, serialised
-from bayesieve.assess.latency import interleaved, profile, ratio, resized
+from bayesieve.assess import costs
+from bayesieve.assess.costs import (
+    count_macs,
+    count_units,
+    interleaved,
+    peak_bytes,
+    profile,
+    ratio,
+    resized,
+    serialised,
+)
 from bayesieve.nets import lenet5_caffe, lenet_300_100
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(latency, "_BURST", 1e-6)
+    monkeypatch.setattr(costs, "_BURST", 1e-6)
 
 
 def half_zero(layer):
@@ -193,7 +201,7 @@ def test_wrong_arguments():
 
 
 def test_cases_take_turns(monkeypatch):
-    monkeypatch.setattr(latency, "_repeats", lambda case: 2)
+    monkeypatch.setattr(costs, "_repeats", lambda case: 2)
     order = []
     times = interleaved({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, rounds=2)
     assert "".join(order) == "aaabbb" * 2  # one call to warm up, two that count
@@ -202,8 +210,8 @@ def test_cases_take_turns(monkeypatch):
 
 def test_a_time_is_that_of_one_call(monkeypatch):
     clock = iter(range(100))
-    monkeypatch.setattr(latency, "_repeats", lambda case: 4)
-    monkeypatch.setattr(latency, "_CLOCKS", {"wall": lambda: next(clock)})
+    monkeypatch.setattr(costs, "_repeats", lambda case: 4)
+    monkeypatch.setattr(costs, "_CLOCKS", {"wall": lambda: next(clock)})
     assert interleaved({"a": lambda: None}, rounds=2) == {"a": [250.0, 250.0]}
 
 

@@ -1,0 +1,199 @@
+"""Curves over epochs or strengths: training, methods side by side, attacks and shifts."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from bayesieve.assess.figures.style import (
+    Dash,
+    dress,
+    legend,
+    new_figure,
+    panel_grid,
+    percent_ticks,
+    plain_ticks,
+    save,
+    series_colors,
+    series_dashes,
+)
+
+Line = tuple[Sequence[float], Sequence[float]]
+
+
+class _Panel(NamedTuple):
+    """Quantities that share an axis."""
+
+    title: str
+    label: str
+    names: tuple[str, ...]
+    fraction: bool
+
+
+_TRAINING = (
+    _Panel("Loss", "loss (nats per example)", ("loss", "nll"), False),
+    _Panel("Evidence bound", "nats over the data set", ("elbo", "kl", "log_lik"), False),
+    _Panel("Error", "share of examples", ("error",), True),
+    _Panel("RMSE", "root mean squared error", ("rmse",), False),
+    _Panel("Zero weights", "share of all weights", ("zeros", "sparsity"), True),
+)
+_METHODS = (
+    _Panel("Accuracy", "right predictions", ("accuracy",), True),
+    _Panel("Calibration error", "20 bins of equal mass", ("ece",), False),
+    _Panel("Negative log-likelihood", "nats per example", ("nll",), False),
+    _Panel("Pruned", "share of the weights", ("pruned",), True),
+)
+_ROBUSTNESS = (
+    _Panel("Accuracy", "right predictions", ("accuracy",), True),
+    _Panel("Predictive entropy", "nats", ("entropy",), False),
+    _Panel("Calibration error", "share", ("ece",), True),
+)
+_PREFIXES = ("", "train_", "val_", "test_")
+_WORDS = {
+    "elbo": "ELBO",
+    "kl": "KL",
+    "log_lik": "log-likelihood",
+    "nll": "NLL",
+    "rmse": "RMSE",
+    "zeros": "zero weights",
+}
+
+
+def training_curves(history: Sequence[Mapping[str, float]], path: str | Path) -> Path:
+    """Draw what the history holds, one panel per kind of quantity.
+
+    Known names are loss, nll, elbo, kl, log_lik, error, rmse, zeros and sparsity, each also with
+    the prefix train_, val_ or test_; others are left out.
+
+    Args:
+        history: one dict per epoch; `epoch` gives the position, else 1, 2, ...
+        path: PNG file to write.
+
+    Example:
+        >>> import tempfile
+        >>> history = [{"loss": 2.3, "val_error": 0.4}, {"loss": 0.9, "val_error": 0.2}]
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     training_curves(history, Path(folder) / "training.png").name
+        'training.png'
+    """
+    panels = [(panel, names) for panel in _TRAINING if (names := _present(history, panel.names))]
+    if not panels:
+        raise ValueError("training_curves: history holds none of loss, elbo, kl, error, zeros.")
+    epochs = np.array([float(row.get("epoch", i)) for i, row in enumerate(history, start=1)])
+    n_columns = 2 if len(panels) in (2, 4) else min(len(panels), 3)
+    figure, grid = panel_grid(len(panels), n_columns, 4.0, 3.2)
+    for axes, (panel, names) in zip(grid, panels, strict=True):
+        lines = {}
+        for name in names:
+            values = np.array([row.get(name, np.nan) for row in history], dtype=float)
+            known = np.isfinite(values)
+            lines[_words(name)] = (epochs[known].tolist(), values[known].tolist())
+        alone = len(names) == 1
+        title = _words(names[0]) if alone else panel.title
+        panel = panel._replace(title=title[0].upper() + title[1:])
+        plain_ticks(axes.yaxis)
+        _draw(axes, panel, lines, "epoch", series_dashes(len(lines)))
+        if panel.fraction:
+            axes.set_ylim(bottom=0)
+        if not alone:
+            legend(axes)
+    return save(figure, path)
+
+
+def method_curves(runs: Mapping[str, Sequence[Mapping[str, float]]], path: str | Path) -> Path:
+    """Draw accuracy, calibration error, likelihood and pruned fraction over epochs.
+
+    Args:
+        runs: for each label rows with `epoch` and any of accuracy, ece, nll and pruned.
+        path: PNG file to write.
+
+    Example:
+        >>> import tempfile
+        >>> runs = {"BMR": [{"epoch": 1, "nll": 0.5}, {"epoch": 2, "nll": 0.4}]}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     method_curves(runs, Path(folder) / "curves.png").name
+        'curves.png'
+    """
+    seen = {key for rows in runs.values() for row in rows for key in row}
+    panels = [panel for panel in _METHODS if panel.names[0] in seen]
+    if not panels:
+        raise ValueError("method_curves: no run holds accuracy, ece, nll or pruned.")
+    figure, grid = panel_grid(len(panels), len(panels), 3.6, 3.2)
+    for axes, panel in zip(grid, panels, strict=True):
+        lines = {name: _points(rows, "epoch", panel.names[0]) for name, rows in runs.items()}
+        _draw(axes, panel, lines, "epoch")
+    legend(grid[0])
+    return save(figure, path)
+
+
+def robustness_curves(
+    curves: Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]], path: str | Path
+) -> Path:
+    """Draw accuracy, entropy and calibration error against strength; one row per unit of strength.
+
+    Args:
+        curves: for each unit of strength (such as "pixels") and each label points with `strength`,
+            `accuracy`, `entropy` and `ece`.
+        path: PNG file to write.
+
+    Example:
+        >>> import tempfile
+        >>> numbers = {"accuracy": 0.9, "entropy": 0.2, "ece": 0.01}
+        >>> points = [{"strength": 0.0, **numbers}, {"strength": 0.1, **numbers}]
+        >>> with tempfile.TemporaryDirectory() as at:
+        ...     robustness_curves({"pixels": {"FGSM": points}}, Path(at, "attack.png")).name
+        'attack.png'
+    """
+    if not any(curves.values()):
+        raise ValueError("robustness_curves: at least one curve is needed, got none.")
+    figure = new_figure(3.4 * len(_ROBUSTNESS) + 0.4, 3.0 * len(curves))
+    grid = figure.subplots(len(curves), len(_ROBUSTNESS), squeeze=False)
+    for row, (unit, attacks) in zip(grid, curves.items(), strict=True):
+        for axes, panel in zip(row, _ROBUSTNESS, strict=True):
+            key = panel.names[0]
+            lines = {name: _points(points, "strength", key) for name, points in attacks.items()}
+            _draw(axes, panel, lines, unit)
+            highest = max(value for _, values in lines.values() for value in values)
+            axes.set_ylim(0, 1.05 * max(highest, 1.0 if key == "accuracy" else 1e-3))
+        legend(row[0])
+    return save(figure, path)
+
+
+def _draw(
+    axes: Axes,
+    panel: _Panel,
+    lines: Mapping[str, Line],
+    xlabel: str,
+    dashes: Sequence[Dash] | None = None,
+) -> None:
+    """Draw labelled lines over an axis; few points get markers, an empty line is left out."""
+    looks = zip(series_colors(len(lines)), dashes or ["-"] * len(lines), strict=True)
+    for (label, (x, y)), (color, dash) in zip(lines.items(), looks, strict=True):
+        if x:
+            marker = "o" if len(x) <= 15 else ""
+            axes.plot(x, y, color=color, ls=dash, lw=2, marker=marker, ms=4, label=label)
+    dress(axes, title=panel.title, xlabel=xlabel, ylabel=panel.label, grid="y")
+    if xlabel == "epoch":
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, steps=[1, 2, 5, 10]))
+    if panel.fraction:
+        percent_ticks(axes.yaxis)
+
+
+def _points(rows: Sequence[Mapping[str, float]], x: str, y: str) -> Line:
+    pairs = [(row[x], row[y]) for row in rows if y in row]
+    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+
+def _present(history: Sequence[Mapping[str, float]], stems: Sequence[str]) -> list[str]:
+    seen = {key for row in history for key in row}
+    return [prefix + stem for stem in stems for prefix in _PREFIXES if prefix + stem in seen]
+
+
+def _words(name: str) -> str:
+    for prefix, word in (("train_", "training "), ("val_", "validation "), ("test_", "test ")):
+        if name.startswith(prefix):
+            return word + _words(name.removeprefix(prefix))
+    return _WORDS.get(name, name)
