@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bayesieve.assess.predict import ClassPrediction, Prediction, RealPrediction, predict
+from bayesieve.assess.predict import ClassPrediction, Prediction, predict
 from bayesieve.core.likelihoods import Gaussian, Likelihood, RealLikelihood
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Samples
@@ -65,38 +65,22 @@ def bundle_columns(
         >>> columns["class"], [round(value, 4) for value in columns["probability"]]
         (['yes'], [0.75])
     """
-    if isinstance(prediction, ClassPrediction):
-        columns = _class_columns(prediction.probs, classes)
-        for name in ("entropy", "aleatoric", "epistemic"):
-            columns[name] = getattr(prediction, name).tolist()
-        return columns
-    return _real_columns(prediction, recipe)
+    family = None if isinstance(prediction, ClassPrediction) else prediction.likelihood
+    return _columns(prediction.delivered, classes, recipe, family)
 
 
 def onnx_columns(model: OnnxModel, x: Tensor) -> Columns:
     """The columns of an ONNX file's outputs for prepared inputs, (N, ...)."""
     outputs, classes = model.run(x), model.metadata.get("classes")
     recipe = model.metadata.get("preprocessing")
-    if "probability" in outputs:
-        columns = _class_columns(outputs["probability"], classes)
-        entropy, epistemic = outputs["entropy"], outputs["mutual_information"]
-        columns["entropy"] = entropy.tolist()
-        columns["aleatoric"] = (entropy - epistemic).tolist()
-        columns["epistemic"] = epistemic.tolist()
-        return columns
     likelihood = likelihood_from_json(model.metadata.get("likelihood"), classes)
-    if "epistemic_std" in outputs:
-        means = outputs["mean"].reshape(len(x), -1)
-        noise, spread = outputs["aleatoric_std"], outputs["epistemic_std"]
-        std = (noise.square() + spread.square()).sqrt()
-        stds = {"std": std, "aleatoric": noise, "epistemic": spread}
-        shaped = {name: values.reshape(means.shape) for name, values in stds.items()}
-        return _in_unit(means, shaped, recipe, cast(RealLikelihood | None, likelihood))
+    if len(outputs) > 1:  # draws are baked in
+        return _columns(outputs, classes, recipe, cast(RealLikelihood | None, likelihood))
     output = next(iter(outputs.values())).reshape(len(x), -1)
     if likelihood is not None and likelihood.task == "regression":
         return bundle_columns(likelihood.predictive(output[None], {}), None, recipe)
     if classes is None:  # a file that does not say what its outputs mean
-        return _in_unit(output, {}, recipe)
+        return _in_unit({"mean": output}, recipe)
     if output.shape[1] == 1 and len(classes) == 2:
         output = torch.cat([torch.zeros_like(output), output], 1)
     if output.shape[1] != len(classes):
@@ -106,6 +90,28 @@ def onnx_columns(model: OnnxModel, x: Tensor) -> Columns:
     return bundle_columns(ClassPrediction(F.log_softmax(output, -1)[None]), classes, recipe)
 
 
+def _columns(
+    outputs: Mapping[str, Tensor],
+    classes: Sequence[str] | None,
+    recipe: Mapping[str, Any] | None,
+    likelihood: RealLikelihood | None,
+) -> Columns:
+    """The columns of tensors that have the names of `Prediction.delivered`."""
+    if "probability" in outputs:
+        entropy, epistemic = outputs["entropy"], outputs["mutual_information"]
+        split = {"entropy": entropy, "aleatoric": entropy - epistemic, "epistemic": epistemic}
+        uncertainty = {name: values.tolist() for name, values in split.items()}
+        return _class_columns(outputs["probability"], classes) | uncertainty
+    mean, noise, spread = (
+        outputs[name].reshape(len(outputs["mean"]), -1)
+        for name in ("mean", "aleatoric_std", "epistemic_std")
+    )
+    std = (noise.square() + spread.square()).sqrt()
+    half = (likelihood or Gaussian()).half_width(0.9) * std
+    values = {"mean": mean, "std": std, "aleatoric": noise, "epistemic": spread}
+    return _in_unit(values | {"lower_90": mean - half, "upper_90": mean + half}, recipe)
+
+
 def _class_columns(probs: Tensor, classes: Sequence[str] | None) -> Columns:
     if classes is not None and len(classes) != probs.shape[-1]:
         raise ValueError(
@@ -113,34 +119,19 @@ def _class_columns(probs: Tensor, classes: Sequence[str] | None) -> Columns:
             "classes."
         )
     best, label = probs.max(-1)
-    names = [label_ if classes is None else str(classes[label_]) for label_ in label.tolist()]
+    names = label.tolist() if classes is None else [str(classes[i]) for i in label.tolist()]
     return {"class": names, "probability": best.tolist()}
 
 
-def _real_columns(prediction: RealPrediction, recipe: Mapping[str, Any] | None) -> Columns:
-    stds = {"std": prediction.std, "aleatoric": prediction.aleatoric_std,
-             "epistemic": prediction.epistemic_std}  # fmt: skip
-    return _in_unit(prediction.mean, stds, recipe, prediction.likelihood)
-
-
-def _in_unit(
-    mean: Tensor,
-    stds: Mapping[str, Tensor],
-    recipe: Mapping[str, Any] | None,
-    likelihood: RealLikelihood | None = None,
-) -> Columns:
-    """Means and standard deviations, (N, m), as columns in the unit of the target."""
+def _in_unit(values: Mapping[str, Tensor], recipe: Mapping[str, Any] | None) -> Columns:
+    """Numbers, (N, m), as columns in the unit of the target."""
     target = (recipe or {}).get("target") or {}
     shift = torch.tensor(target.get("mean", 0.0), dtype=torch.float64)
     scale = torch.tensor(target.get("std", 1.0), dtype=torch.float64)
-    values = {"mean": mean.double() * scale + shift}
-    values |= {name: std.double() * scale for name, std in stds.items()}
-    if "std" in values:
-        half = (likelihood or Gaussian()).half_width(0.9) * values["std"]
-        values["lower_90"], values["upper_90"] = values["mean"] - half, values["mean"] + half
-    m = mean.shape[1]
-    return {
-        name if m == 1 else f"{name}_{j + 1}": column[:, j].tolist()
-        for name, column in values.items()
-        for j in range(m)
-    }
+    columns = {}
+    for name, numbers in values.items():
+        moved = shift if name in ("mean", "lower_90", "upper_90") else 0.0
+        rows = numbers.double() * scale + moved
+        for j, column in enumerate(rows.T):
+            columns[name if rows.shape[1] == 1 else f"{name}_{j + 1}"] = column.tolist()
+    return columns

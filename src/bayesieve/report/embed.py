@@ -27,6 +27,7 @@ from bayesieve.deliver.layers import (
     Pad,
     Pool,
     Scale,
+    Weighted,
     read_layers,
 )
 from bayesieve.errors import UnsupportedModelError, VerificationError
@@ -72,7 +73,7 @@ def embed(source: Source, levels: Tensor, limits: Limits) -> Embedded:
     except UnsupportedModelError as error:
         return Embedded(None, str(error).removeprefix("report: "))
     stored = sum(
-        int(layer.weight.count_nonzero()) for layer in layers if isinstance(layer, Linear | Conv)
+        int(layer.weight.count_nonzero()) for layer in layers if isinstance(layer, Weighted)
     )
     taken = WEIGHT_BYTES * stored
     if taken > limits.model_bytes:
@@ -133,11 +134,11 @@ def _room_for_draws(posterior: Posterior, n_weights: int, limits: Limits) -> int
 
 def _step(layer: Layer, drawn: Sequence[Layer], levels: dict[str, Tensor]) -> Json:
     """One layer as JSON; see docs/report.md."""
-    if isinstance(layer, Linear | Conv):
-        others = [other for other in drawn if isinstance(other, Linear | Conv)]
+    if isinstance(layer, Weighted):
+        others = [other for other in drawn if isinstance(other, Weighted)]
         row = _rows(layer, others, levels.get(f"{layer.name}.weight"))
         row["name"] = layer.name
-        if isinstance(layer, Linear):
+        if not isinstance(layer, Conv):
             return {"op": "linear", **row}
         return {
             "op": "conv",
@@ -172,7 +173,7 @@ def _step(layer: Layer, drawn: Sequence[Layer], levels: dict[str, Tensor]) -> Js
     }
 
 
-def _rows(layer: Linear | Conv, drawn: Sequence[Linear | Conv], levels: Tensor | None) -> Json:
+def _rows(layer: Weighted, drawn: Sequence[Weighted], levels: Tensor | None) -> Json:
     """Kept weights of a layer, of the mean first and then of every draw."""
     values = layer.weight.flatten(1)
     everywhere = torch.stack([values, *(other.weight.flatten(1) for other in drawn)])
@@ -269,11 +270,12 @@ def run_embedded(network: Json, x: Tensor, member: int = 0) -> Tensor:
 def _read(row: Json, member: int) -> Layer:
     op = row["op"]
     if op == "linear":
-        return Linear("", *_dense(row, member, (row["columns"],)))
+        columns = (row["columns"],)
+        return Linear(columns, "", *_dense(row, member, columns))
     if op == "conv":
         weight, bias = _dense(row, member, tuple(row["kernel"]))
         stride, dilation = tuple(row["stride"]), tuple(row["dilation"])
-        return Conv("", weight, bias, tuple(row["source"]), stride, dilation, row["groups"])
+        return Conv(tuple(row["source"]), "", weight, bias, stride, dilation, row["groups"])
     if op == "pad":
         return Pad(tuple(row["source"]), tuple(row["margins"]))
     if op == "pool":

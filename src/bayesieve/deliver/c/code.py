@@ -17,6 +17,7 @@ from bayesieve.deliver.layers import (
     Pool,
     Scale,
     Select,
+    Weighted,
     per_row,
 )
 
@@ -56,7 +57,7 @@ def write_layer(layer: Layer, name: str, source: str, target: str, *, int8: bool
         target: the array that it writes.
         int8: whether weights become 8-bit integers.
     """
-    if isinstance(layer, Linear | Conv):
+    if isinstance(layer, Weighted):
         n_read = math.prod(layer.source)
         rows = _Rows(layer.weight, layer.bias, n_read)
         if int8:
@@ -96,7 +97,7 @@ def quantise_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 def rounded(layer: Layer) -> Layer:
     """The layer with its weights as 8-bit integers can state them (eq. 1)."""
-    if not isinstance(layer, Linear | Conv):
+    if not isinstance(layer, Weighted):
         return layer
     whole, scale = quantise_rows(layer.weight)
     return replace(layer, weight=whole.float() * per_row(scale, whole))

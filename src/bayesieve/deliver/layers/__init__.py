@@ -14,6 +14,7 @@ from bayesieve.deliver.layers.forms import Pad as Pad
 from bayesieve.deliver.layers.forms import Pool as Pool
 from bayesieve.deliver.layers.forms import Scale as Scale
 from bayesieve.deliver.layers.forms import Select as Select
+from bayesieve.deliver.layers.forms import Weighted as Weighted
 from bayesieve.deliver.layers.forms import per_row as per_row
 from bayesieve.deliver.layers.forms import run_layers as run_layers
 from bayesieve.deliver.layers.reading import read_layers as read_layers

@@ -1,13 +1,15 @@
-"""Kinds of layers, each with its shapes and with what it computes in torch.
+"""Kinds of layers, each with what it computes in torch.
 
 Shapes are without the batch axis. A layer reads its input flat, channels before rows before
 columns, as torch lays it out: flattening is no layer.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, Self
+from functools import cached_property
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
@@ -17,27 +19,36 @@ Shape = tuple[int, ...]
 Pair = tuple[int, int]
 
 
-class Layer(Protocol):
-    """One layer."""
+@dataclass(frozen=True, eq=False)
+class Layer(ABC):
+    """One layer.
 
-    @property
-    def source(self) -> Shape:
-        """Shape of the input."""
-        ...
+    Args:
+        source: shape of the input.
+    """
 
-    @property
+    source: Shape
+
+    @abstractmethod
+    def run(self, x: Tensor) -> Tensor:
+        """The layer in torch, on (n, *source)."""
+
+    @cached_property
     def shape(self) -> Shape:
         """Shape of the output."""
-        ...
-
-    @property
-    def run(self) -> Callable[[Tensor], Tensor]:
-        """The layer in torch, on (n, *source)."""
-        ...
+        with torch.no_grad():
+            return tuple(self.run(torch.zeros(1, *self.source)).shape[1:])
 
 
-class _Weighted:
-    """Layers with rows of weights and one bias per row."""
+@dataclass(frozen=True, eq=False)
+class Weighted(Layer):
+    """Layers with rows of weights and one bias per row.
+
+    Args:
+        name: of the layer in the module.
+        weight: (rows, ...).
+        bias: (rows,).
+    """
 
     name: str
     weight: Tensor
@@ -46,106 +57,59 @@ class _Weighted:
     def scaled(self, factor: Tensor, shift: Tensor) -> Self:
         """The layer followed by a factor and a shift per row: a BatchNorm folded in."""
         weight = self.weight * per_row(factor, self.weight)
-        return replace(self, weight=weight, bias=self.bias * factor + shift)  # type: ignore[type-var]
+        return replace(self, weight=weight, bias=self.bias * factor + shift)
 
 
 @dataclass(frozen=True, eq=False)
-class Linear(_Weighted):
-    """Rows of weights times the input, plus a bias.
-
-    Args:
-        name: of the layer in the module.
-        weight: (rows, columns).
-        bias: (rows,).
-    """
-
-    name: str
-    weight: Tensor
-    bias: Tensor
-
-    @property
-    def source(self) -> Shape:
-        """One number per column."""
-        return (self.weight.shape[1],)
-
-    @property
-    def shape(self) -> Shape:
-        """One number per row."""
-        return (len(self.weight),)
+class Linear(Weighted):
+    """Rows of weights, (rows, columns), times the input, plus a bias."""
 
     def run(self, x: Tensor) -> Tensor:
-        """The layer in torch."""
+        """Multiply and add."""
         return F.linear(x, self.weight, self.bias)
 
 
 @dataclass(frozen=True, eq=False)
-class Conv(_Weighted):
-    """A convolution of images without padding.
+class Conv(Weighted):
+    """A convolution of images, (channels, height, width), without padding.
+
+    Its weight is (out, in / groups, height, width).
 
     Args:
-        name: of the layer in the module.
-        weight: (out, in / groups, height, width).
-        bias: (out,).
-        source: shape of the input, (channels, height, width).
         stride: rows, columns.
         dilation: rows, columns.
         groups: of channels that do not mix.
     """
 
-    name: str
-    weight: Tensor
-    bias: Tensor
-    source: Shape
     stride: Pair
     dilation: Pair
     groups: int
 
-    @property
-    def shape(self) -> Shape:
-        """Channels, rows, columns."""
-        sides = (
-            (side - dilation * (size - 1) - 1) // stride + 1
-            for side, size, stride, dilation in zip(
-                self.source[1:], self.weight.shape[2:], self.stride, self.dilation, strict=True
-            )
-        )
-        return (len(self.weight), *sides)
-
     def run(self, x: Tensor) -> Tensor:
-        """The layer in torch."""
+        """Convolve."""
         return F.conv2d(x, self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
 
 
-@dataclass(frozen=True)
-class Pad:
-    """Zeros around an image.
+@dataclass(frozen=True, eq=False)
+class Pad(Layer):
+    """Zeros around an image, (channels, height, width).
 
     Args:
-        source: shape of the input, (channels, height, width).
         margins: left, right, top, bottom.
     """
 
-    source: Shape
     margins: tuple[int, int, int, int]
 
-    @property
-    def shape(self) -> Shape:
-        """Channels, rows, columns."""
-        left, right, top, bottom = self.margins
-        channels, height, width = self.source
-        return (channels, top + height + bottom, left + width + right)
-
     def run(self, x: Tensor) -> Tensor:
-        """The layer in torch."""
+        """Add the margins."""
         return F.pad(x, self.margins)
 
 
-@dataclass(frozen=True)
-class Pool:
-    """The largest entry, or the mean, of windows of an image.
+@dataclass(frozen=True, eq=False)
+class Pool(Layer):
+    """The largest entry, or the mean, of windows of an image, (channels, height, width).
 
     Args:
-        source: shape of the input, (channels, height, width).
         kind: "max" or "mean".
         kernel: rows, columns.
         stride: rows, columns.
@@ -153,7 +117,6 @@ class Pool:
         divisor: of the mean; 0 is the area of the kernel.
     """
 
-    source: Shape
     kind: Literal["max", "mean"]
     kernel: Pair
     stride: Pair
@@ -161,28 +124,16 @@ class Pool:
     divisor: int = 0
 
     @property
-    def shape(self) -> Shape:
-        """Channels, rows, columns."""
-        sides = (
-            (side + 2 * padding - size) // stride + 1
-            for side, size, stride, padding in zip(
-                self.source[1:], self.kernel, self.stride, self.padding, strict=True
-            )
-        )
-        return (self.source[0], *sides)
-
-    @property
     def divided_by(self) -> int:
         """Divisor of the mean."""
         return self.divisor or math.prod(self.kernel)
 
     def run(self, x: Tensor) -> Tensor:
-        """The layer in torch."""
+        """Pool every window."""
+        windows = (self.kernel, self.stride, self.padding)
         if self.kind == "max":
-            return F.max_pool2d(x, self.kernel, self.stride, self.padding)
-        return F.avg_pool2d(
-            x, self.kernel, self.stride, self.padding, divisor_override=self.divided_by
-        )
+            return F.max_pool2d(x, *windows)
+        return F.avg_pool2d(x, *windows, divisor_override=self.divided_by)
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -190,87 +141,67 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Activation:
+@dataclass(frozen=True, eq=False)
+class Activation(Layer):
     """A function of every entry.
 
     Args:
-        shape: of input and output.
         kind: name of torch's module: a key of `ACTIVATIONS`, or "LeakyReLU".
         slope: of a leaky ReLU.
     """
 
-    shape: Shape
     kind: str
     slope: float = 0.0
 
-    @property
-    def source(self) -> Shape:
-        """As the output."""
-        return self.shape
-
     def run(self, x: Tensor) -> Tensor:
-        """The layer in torch."""
+        """Apply the function."""
         if self.kind == "LeakyReLU":
             return F.leaky_relu(x, self.slope)
         return ACTIVATIONS[self.kind](x)
 
 
 @dataclass(frozen=True, eq=False)
-class Scale:
+class Scale(Layer):
     """A factor and a shift per channel: a BatchNorm with no layer before it to fold into."""
 
-    shape: Shape
     factor: Tensor
     shift: Tensor
 
-    @property
-    def source(self) -> Shape:
-        """As the output."""
-        return self.shape
-
     def run(self, x: Tensor) -> Tensor:
-        """The layer in torch."""
+        """Multiply and add."""
         return x * per_row(self.factor, x[0]) + per_row(self.shift, x[0])
 
 
 @dataclass(frozen=True, eq=False)
-class Select:
+class Select(Layer):
     """Some features (or channels) of the input, by number.
 
     Args:
-        source: shape of the input.
-        index: which entries of its first axis, (kept,) int64.
+        index: which entries of the first axis, (kept,) int64.
     """
 
-    source: Shape
     index: Tensor
 
-    @property
-    def shape(self) -> Shape:
-        """The selected features."""
-        return (len(self.index), *self.source[1:])
-
     def run(self, x: Tensor) -> Tensor:
-        """The layer in torch."""
+        """Take the entries."""
         return x.index_select(1, self.index)
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class Call(Layer):
     """An operation that stays torch's.
 
     Args:
         name: of the call in the traced network.
-        source: shape of the input.
-        shape: of the output.
-        run: the call, on (n, *source).
+        function: the call, on (n, *source).
     """
 
     name: str
-    source: Shape
-    shape: Shape
-    run: Callable[[Tensor], Tensor]
+    function: Callable[[Tensor], Tensor]
+
+    def run(self, x: Tensor) -> Tensor:
+        """Call torch."""
+        return self.function(x)
 
 
 def run_layers(layers: Sequence[Layer], x: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from bayesieve.deliver.layers.forms import (
     Scale,
     Select,
     Shape,
+    Weighted,
 )
 from bayesieve.errors import UnsupportedModelError
 
@@ -151,7 +152,7 @@ class _Reader:
     def linear(self, name: str, layer: Any) -> None:
         if len(self.shape) != 1:
             self._refuse(name, "Linear", f"on inputs of shape {self.shape}; flatten them first")
-        self._append(Linear(name, layer.weight.detach(), _bias(layer)))
+        self._append(Linear(self.shape, name, layer.weight.detach(), _bias(layer)))
 
     def conv(self, name: str, layer: Any) -> None:
         if len(layer.kernel_size) != 2 or len(self.shape) != 3:
@@ -163,7 +164,7 @@ class _Reader:
             self._append(Pad(self.shape, margins))
         weight, bias = layer.weight.detach(), _bias(layer)
         self._append(
-            Conv(name, weight, bias, self.shape, layer.stride, layer.dilation, layer.groups)
+            Conv(self.shape, name, weight, bias, layer.stride, layer.dilation, layer.groups)
         )
 
     def batch_norm(self, name: str, norm: Any) -> None:
@@ -249,7 +250,7 @@ class _Reader:
     def _rescale(self, factor: Tensor, shift: Tensor) -> None:
         """A factor and a shift per channel, folded into the layer before where there is one."""
         last = self.layers[-1] if self.layers else None
-        if isinstance(last, Linear | Conv) and last.shape == self.shape:
+        if isinstance(last, Weighted) and last.shape == self.shape:
             self.layers[-1] = last.scaled(factor, shift)
         else:
             self._append(Scale(self.shape, factor, shift))
@@ -273,9 +274,7 @@ class _Reader:
                 return getattr(x, str(node.target))(*args, **kwargs)
             return node.target(x, *args, **kwargs)  # type: ignore[operator]
 
-        with torch.no_grad():
-            shape = tuple(run(torch.zeros(1, *self.shape)).shape[1:])
-        return Call(node.name, self.shape, shape, run)
+        return Call(self.shape, node.name, run)
 
     def _refuse(self, name: str, kind: str, why: str = "") -> NoReturn:
         detail = f" {why}" if why else ""

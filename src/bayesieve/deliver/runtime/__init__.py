@@ -14,7 +14,6 @@ inputs that are infinite or NaN do not spread through it, as they would in a den
 import copy
 import statistics
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import overload
 
@@ -29,7 +28,6 @@ from bayesieve.checks import check_positive
 from bayesieve.deliver.layers import Activation, Layer, Linear, Select, read_layers
 from bayesieve.deliver.layers.reading import ALWAYS
 from bayesieve.deliver.runtime.kernels import (
-    BLOCK,
     Affine,
     CompiledLayers,
     KernelUnavailableError,
@@ -211,17 +209,17 @@ def _reason(choice: str, names: list[str], refusal: str, kernel: str) -> str:
 
 
 class _Network:
-    """Stages that run one after another."""
+    """Stages that run one after another; with only compiled layers, arrays go straight to them."""
 
-    def __init__(self, stages: Sequence[Stage], nbytes: int) -> None:
-        self._stages, self.nbytes = stages, nbytes
-        only = stages[0] if len(stages) == 1 else None
-        self._fused = only if isinstance(only, _Fused) else None
+    def __init__(
+        self, stages: Sequence[Stage], nbytes: int, only: CompiledLayers | None = None
+    ) -> None:
+        self._stages, self.nbytes, self._only = stages, nbytes, only
 
     def on_array(self, x: Floats) -> Floats:
         """Outputs, (n, ...), of inputs, (n, ...)."""
-        if self._fused is not None:
-            return self._fused.on_array(x)
+        if self._only is not None:
+            return self._only(x)
         return self.on_tensor(torch.from_numpy(x if x.flags.writeable else x.copy())).numpy()
 
     def on_tensor(self, x: Tensor) -> Tensor:
@@ -232,48 +230,20 @@ class _Network:
         return x
 
 
-class _Fused:
-    """Compiled layers; batches of several blocks are split over threads."""
-
-    def __init__(self, layers: CompiledLayers, threads: int) -> None:
-        self._layers, self._threads = layers, threads
-        self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        x = x.contiguous()
-        if self._pool is None or len(x) < 2 * BLOCK:
-            return torch.from_numpy(self._layers.at(x.data_ptr(), len(x)))
-        return torch.from_numpy(self._split(x.numpy()))
-
-    def on_array(self, x: Floats) -> Floats:
-        """Outputs, (n, n_outputs), of inputs, (n, ...)."""
-        if not x.flags.c_contiguous:
-            x = np.ascontiguousarray(x)
-        if self._pool is None or len(x) < 2 * BLOCK:
-            return self._layers(x)
-        return self._split(x)
-
-    def _split(self, x: Floats) -> Floats:
-        """Whole blocks to each thread, so that results do not depend on their number."""
-        assert self._pool is not None
-        size = BLOCK * -(-len(x) // (BLOCK * self._threads))
-        blocks = [x[first : first + size] for first in range(0, len(x), size)]
-        return np.concatenate(list(self._pool.map(self._layers, blocks)))
-
-
 def _compiled(layers: Sequence[Layer], threads: int) -> _Network:
     """Neighbouring Linear layers in one call of the kernel, everything else in torch."""
-    stages, nbytes, index = list[Stage](), 0, 0
+    stages, fused, index = list[Stage](), list[CompiledLayers](), 0
     while index < len(layers):
         end = _kernel_end(layers, index)
         if end == index:
             stages.append(_in_torch(layers[index]))
             index += 1
             continue
-        fused = _fuse(layers[index:end])
-        stages.append(_Fused(fused, threads))
-        nbytes, index = nbytes + fused.nbytes, end
-    return _Network(stages, nbytes)
+        fused.append(_fuse(layers[index:end], threads))
+        stages.append(fused[-1].on_tensor)
+        index = end
+    only = fused[0] if len(stages) == len(fused) == 1 else None
+    return _Network(stages, sum(compiled.nbytes for compiled in fused), only)
 
 
 def _kernel_end(layers: Sequence[Layer], first: int) -> int:
@@ -290,7 +260,7 @@ def _selects_columns(layer: Layer) -> bool:
     return isinstance(layer, Select) and len(layer.source) == 1
 
 
-def _fuse(layers: Sequence[Layer]) -> CompiledLayers:
+def _fuse(layers: Sequence[Layer], threads: int) -> CompiledLayers:
     affine = list[Affine]()
     for layer in layers:
         if isinstance(layer, Linear):
@@ -299,9 +269,8 @@ def _fuse(layers: Sequence[Layer]) -> CompiledLayers:
             last = affine[-1]
             affine[-1] = Affine(last.weight, last.bias, layer.kind, layer.slope)
     first = layers[0]
-    if isinstance(first, Select):
-        return CompiledLayers(affine, first.source[0], first.index.numpy())
-    return CompiledLayers(affine, first.source[0])
+    selected = first.index.numpy() if isinstance(first, Select) else None
+    return CompiledLayers(affine, first.source[0], selected, threads)
 
 
 def _with_scipy(layers: Sequence[Layer]) -> _Network:

@@ -16,13 +16,16 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
+from torch import Tensor
 
 from bayesieve.data.files import cache_dir
 from bayesieve.files import write_atomically
@@ -94,13 +97,18 @@ class CompiledLayers:
         layers: from the input to the output.
         n_features: length of an input row.
         selected: which features the first layer reads, in order; None reads all.
+        threads: how many threads share a batch of several blocks.
 
     Raises:
         KernelUnavailableError: no compiler, or what it made does not load.
     """
 
     def __init__(
-        self, layers: Sequence[Affine], n_features: int, selected: NDArray[np.int64] | None = None
+        self,
+        layers: Sequence[Affine],
+        n_features: int,
+        selected: NDArray[np.int64] | None = None,
+        threads: int = 1,
     ) -> None:
         self._run = library().bayesieve_run
         layers, used = _used_features(_by_length(layers), selected, n_features)
@@ -120,14 +128,27 @@ class CompiledLayers:
         )
         self._pointer = ctypes.addressof(self._network)
         self._local = threading.local()
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
+
+    # Every step of a call counts: one example takes the C code only a few microseconds.
 
     def __call__(self, x: Floats) -> Floats:
-        """Outputs, (n, n_outputs), of contiguous inputs, (n, n_features) or (n, ...)."""
-        # Every step here counts: one example takes the C code only a few microseconds.
-        n = len(x)
-        return self.at(_address(x) if n and x.flags.writeable else x.ctypes.data, n)
+        """Outputs, (n, n_outputs), of inputs, (n, n_features) or (n, ...)."""
+        if not x.flags.c_contiguous:
+            x = np.ascontiguousarray(x)
+        if self._pool is not None and len(x) >= 2 * BLOCK:
+            return self._split(x)
+        return self._at(_address(x) if len(x) and x.flags.writeable else x.ctypes.data, len(x))
 
-    def at(self, address: int, n: int) -> Floats:
+    def on_tensor(self, x: Tensor) -> Tensor:
+        """The same on a tensor."""
+        x = x.contiguous()
+        if self._pool is not None and len(x) >= 2 * BLOCK:
+            return torch.from_numpy(self._split(x.numpy()))
+        return torch.from_numpy(self._at(x.data_ptr(), len(x)))
+
+    def _at(self, address: int, n: int) -> Floats:
         """Outputs of n contiguous input rows at an address in memory."""
         out = np.empty((n, self.n_outputs), np.float32)
         if n == 0:
@@ -138,6 +159,14 @@ class CompiledLayers:
             scratch = self._make_scratch()
         self._run(self._pointer, n, address, _address(out), scratch)
         return out
+
+    def _split(self, x: Floats) -> Floats:
+        """Whole blocks to each thread, so that results do not depend on their number."""
+        assert self._pool is not None
+        size = BLOCK * -(-len(x) // (BLOCK * self._threads))
+        blocks = [x[first : first + size] for first in range(0, len(x), size)]
+        run = self._pool.map(lambda block: self._at(block.ctypes.data, len(block)), blocks)
+        return np.concatenate(list(run))
 
     @property
     def nbytes(self) -> int:
