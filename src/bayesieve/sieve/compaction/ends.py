@@ -20,8 +20,9 @@ class Barrier:
 
     Args:
         why: what to say of it.
-        known: an operation that mixes all channels by definition, such as layer normalisation;
-            it is mentioned only if it keeps something alive that could go otherwise.
+        known: an operation that needs all channels by definition, such as layer normalisation
+            or the network's input; it is mentioned only if it keeps something alive that could
+            go otherwise.
     """
 
     def __init__(self, why: str, *, known: bool = False) -> None:
@@ -30,8 +31,8 @@ class Barrier:
 
     def forward(self, node: fx.Node, flow: Flow) -> Channels | str:
         """Nothing is known of the output."""
-        axis = _likely_axis(node, flow)
-        return varying(axis, flow.shape(node)[axis])
+        axis, shape = _likely_axis(node, flow), flow.shape(node)
+        return varying(axis, shape[axis] if shape else 1)
 
     def backward(self, node: fx.Node, flow: Flow) -> None:
         """Everything."""
@@ -44,23 +45,6 @@ class Barrier:
             flow.note(node, f"{what}: all its channels stay")
         elif n_dead:
             flow.note(node, f"{what}: it keeps {plural(n_dead, 'constant channel')} alive")
-
-    def rewrite(self, node: fx.Node, to: Rewriter) -> Rewritten:
-        """Leave it as it is."""
-        return Rewritten(to.copy(node), torch.arange(len(to.flow.channels[node])))
-
-
-class Source:
-    """The network's input: all of it arrives, whatever is read of it."""
-
-    def forward(self, node: fx.Node, flow: Flow) -> Channels | str:
-        """Nothing is constant."""
-        axis = _likely_axis(node, flow)
-        shape = flow.shape(node)
-        return varying(axis, shape[axis] if shape else 1)
-
-    def backward(self, node: fx.Node, flow: Flow) -> None:
-        """It has no inputs to ask."""
 
     def rewrite(self, node: fx.Node, to: Rewriter) -> Rewritten:
         """Leave it as it is."""

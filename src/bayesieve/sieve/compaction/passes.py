@@ -10,7 +10,7 @@ from torch import Tensor, fx
 from bayesieve.core.graph import Graph
 from bayesieve.core.operations import Kind, reads_size
 from bayesieve.sieve.compaction.attention import Attending, HeadAttention
-from bayesieve.sieve.compaction.ends import Barrier, Embedded, Source, Table
+from bayesieve.sieve.compaction.ends import Barrier, Embedded, Table
 from bayesieve.sieve.compaction.flow import Channels, Flow, Rule
 from bayesieve.sieve.compaction.joins import Arithmetic, Concatenation
 from bayesieve.sieve.compaction.mixing import Mixing
@@ -37,7 +37,7 @@ _RULES: dict[Kind, Rule] = {
 def rule_of(node: fx.Node, graph: Graph) -> Rule:
     """The rule of one node; a barrier if nothing is known about it."""
     if node.op == "placeholder":
-        return Source()
+        return Barrier("is the input", known=True)
     if node.op == "get_attr":
         return Table()
     if node.op == "output":
