@@ -8,16 +8,14 @@ from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.problem import Problem
 from bayesieve.engines.bmr import BMR, PAPER_ROLES
-from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.horseshoe import HorseshoeVI
-from bayesieve.engines.map import MAP
-from bayesieve.engines.sbnn import SBNN
-from bayesieve.engines.sgmcmc import SGHMC, SGLD
 from bayesieve.nets import lenet5_wide, mixer, mlp, vit
 from bayesieve.sieve.compact import compact
 from bayesieve.sieve.prune import prune
 from bayesieve.sieve.rules import keep_zeros
 from bayesieve.training.stepper import make_stepper
+from engine_table import ANY_NETWORK
+from engine_table import ENGINES as VARIANTS
 from problems import normal, seeded
 
 NETS = {
@@ -27,16 +25,10 @@ NETS = {
     "vit": lambda: vit((1, 8, 8), 3, n_blocks=2, width=8, n_heads=2, hidden=7, dropout=0.1),
 }
 ENGINES = {
-    "map": MAP(lr=1e-2),
-    "flat_vi": FlatVI(lr=1e-2),
-    "flat_vi-local": FlatVI(lr=1e-2, local=True),
-    "sbnn": SBNN(lr=1e-2),
-    "bmr": BMR(lr=1e-2),
+    **ANY_NETWORK,
+    "flat_vi-local": VARIANTS["flat_vi-local"],
     "bmr-local": BMR(lr=1e-2, local=True),
     "flat-ff": BMR(reduction=None),
-    "horseshoe": HorseshoeVI(lr=1e-2),
-    "sgld": SGLD(step_size=1e-4),
-    "sghmc": SGHMC(step_size=1e-5),
 }
 
 

@@ -13,19 +13,15 @@ from bayesieve import select
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Samples
-from bayesieve.core.priors import GaussianLaplace, Normal, SpikeSlab
+from bayesieve.core.priors import Normal, SpikeSlab
 from bayesieve.core.problem import Problem
-from bayesieve.engines.bmr import BMR
-from bayesieve.engines.flat_vi import FlatVI
-from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
-from bayesieve.engines.sgmcmc import SGHMC, SGLD
-from bayesieve.engines.tdamp import TDAMP
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.nets import mlp
 from bayesieve.select.weights import linear_layers, matrices_of
 from bayesieve.training.fit import fit
 from bayesieve.training.schedule import Schedule
+from engine_table import ENGINES
 from problems import seeded
 
 
@@ -224,18 +220,7 @@ def test_evidence_takes_the_prior_of_the_posterior_or_named_stds():
         select.feature_inclusion(bare, source="magnitude")
 
 
-ENGINES = {
-    "sbnn": SBNN(SpikeSlab(1.0, 0.135)),
-    "flat-vi": FlatVI(Normal(1.0)),
-    "bmr": BMR(),
-    "sgld": SGLD(GaussianLaplace(), adapt="sa"),
-    "sghmc": SGHMC(GaussianLaplace(), adapt="sa"),
-    "tdamp": TDAMP(),
-    "map": MAP(),
-}
-
-
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", ["map", "flat_vi", "sbnn", "bmr", "sgld-sa", "sghmc-em", "tdamp"])
 def test_every_engine_has_importances(name):
     x = torch.randn(64, 3, generator=seeded(0))
     problem = Problem(mlp((3,), 1, widths=(4,)), Gaussian(0.5), (x, x[:, 0]))
