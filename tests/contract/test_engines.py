@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+import engine_table
 from bayesieve.core.batch import Batch
 from bayesieve.core.layout import Roles
 from bayesieve.core.likelihoods import Gaussian
@@ -495,7 +496,7 @@ def test_engines_are_frozen_hashable_printable_and_comparable(engine):
     assert twin == engine
     assert hash(twin) == hash(engine)
     assert dataclasses.replace(engine, **{rate: 0.05}) != engine
-    assert eval(repr(engine)) == engine  # all names in it are imported above
+    assert eval(repr(engine), vars(engine_table)) == engine
     assert copy.deepcopy(engine) == engine
     assert not any(isinstance(value, torch.Tensor) for value in vars(engine).values())
 

@@ -45,7 +45,7 @@ class UnitScales:
         self.keys = list(dict.fromkeys(keys.values()))
         ends = np.cumsum([0, *(n for _, n in self.keys)]).tolist()
         self.units = [slice(ends[i], ends[i + 1]) for i in range(len(self.keys))]
-        self.parts = [(self.keys.index(keys[name]), layout.slices[name]) for name in names]
+        self.tensors = [(self.keys.index(keys[name]), layout.slices[name]) for name in names]
         self.n_units, self.n_layers = int(ends[-1]), len(self.keys)
         prunable = [n for n in names if layout.slices[n].start < layout.n_sparse]
         self.last = self.keys.index(keys[(prunable or names)[-1]])
@@ -88,7 +88,7 @@ class UnitScales:
         if self.index is not None:
             return values[..., self.index]
         columns = []
-        for i, part in self.parts:
+        for i, part in self.tensors:
             units = values[..., self.units[i], None]
             fan_in = (part.stop - part.start) // units.shape[-2]
             columns.append(units.expand(*units.shape[:-1], fan_in).flatten(-2))
@@ -97,7 +97,7 @@ class UnitScales:
     def total(self, values: Tensor) -> Tensor:
         """Sum over the entries of each unit, (..., n_bayesian) -> (..., R)."""
         sums: dict[int, Tensor] = {}
-        for i, part in self.parts:
+        for i, part in self.tensors:
             n_units = self.units[i].stop - self.units[i].start
             total = values[..., part].unflatten(-1, (n_units, -1)).sum(-1)
             sums[i] = sums[i] + total if i in sums else total

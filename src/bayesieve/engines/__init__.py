@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class EngineState(Protocol):
-    """What fit expects of a state: controls it may set, and the generator of all draws."""
+    """The state of an engine as `fit` sees it: controls to set, and the generator of all draws."""
 
     @property
     def controls(self) -> Controls:
@@ -34,14 +34,14 @@ S = TypeVar("S", bound=EngineState)
 
 
 class Engine(Protocol[S]):
-    """How a posterior is found: a frozen, tensor-free dataclass with these methods."""
+    """An algorithm that infers a posterior: a frozen, tensor-free dataclass with these methods."""
 
     def init(self, problem: Problem, generator: Generator, n_models: int = 1) -> S:
         """A fresh state of k models."""
         ...
 
     def warm_start_(self, state: S, posterior: Posterior) -> None:
-        """Move a fresh state to where another posterior ended, in place."""
+        """Move a fresh state to another posterior, in place."""
         ...
 
     def step(self, problem: Problem, state: S, batch: Batch) -> Metrics:
@@ -53,13 +53,13 @@ class Engine(Protocol[S]):
         ...
 
     def posterior(self, problem: Problem, state: S, member: int = 0) -> Posterior:
-        """Copies of what one member has learned."""
+        """The posterior of one member, as copies."""
         ...
 
 
 @runtime_checkable
 class Renewing(Protocol):
-    """What an engine has besides if it changes its state between steps, outside captured ones.
+    """Further methods of an engine that changes its state between steps, such as its masks.
 
     Before step number t = 0, 1, ... `fit` calls `renew_` wherever t > 0 is a multiple of
     `renew_every`. Tensors must be changed in place.
@@ -75,13 +75,13 @@ class Renewing(Protocol):
         ...
 
     def renew_(self, problem: Problem, state: Any, step: int, n_steps: int) -> None:
-        """Do what is due before step number `step` of `n_steps`."""
+        """Change the state before step number `step` of `n_steps`."""
         ...
 
 
 @runtime_checkable
 class Settling(Protocol):
-    """What an engine has besides if it removes weights within its own steps."""
+    """A further property of an engine that removes weights within its steps."""
 
     @property
     def settled_after(self) -> int:

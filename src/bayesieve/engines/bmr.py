@@ -60,16 +60,16 @@ class Layers:
     def __init__(self, layout: Layout, device: torch.device) -> None:
         names = [n for n in layout.names if layout.slices[n].start < layout.n_bayesian]
         self.names = list(dict.fromkeys(name.rpartition(".")[0] for name in names))
-        self.parts = [  # (layer, slice of w) in the order of w
+        self.tensors = [  # (layer, slice of w) in the order of w
             (self.names.index(name.rpartition(".")[0]), layout.slices[name]) for name in names
         ]
         prunable = [n for n in names if layout.slices[n].start < layout.n_sparse]
         self.last = self.names.index((prunable or names)[-1].rpartition(".")[0])
-        self.prunable = [(i, part) for i, part in self.parts if part.start < layout.n_sparse]
+        self.prunable = [(i, part) for i, part in self.tensors if part.start < layout.n_sparse]
         self.index: Tensor | None = None  # layer of each entry; on a CPU a copy is faster
         if device.type != "cpu":
-            sizes = torch.tensor([part.stop - part.start for _, part in self.parts])
-            owners = torch.tensor([i for i, _ in self.parts])
+            sizes = torch.tensor([part.stop - part.start for _, part in self.tensors])
+            owners = torch.tensor([i for i, _ in self.tensors])
             self.index = owners.repeat_interleave(sizes).to(device)
 
     def to_entries(self, values: Tensor) -> Tensor:
@@ -78,14 +78,15 @@ class Layers:
             return values[..., self.index]
         shape = values.shape[:-1]
         columns = [
-            values[..., i : i + 1].expand(*shape, part.stop - part.start) for i, part in self.parts
+            values[..., i : i + 1].expand(*shape, part.stop - part.start)
+            for i, part in self.tensors
         ]
         return torch.cat(columns, -1)
 
     def total(self, values: Tensor) -> Tensor:
         """Sum over the entries of each layer, (..., n_bayesian) -> (..., L)."""
         sums: dict[int, Tensor] = {}
-        for i, part in self.parts:
+        for i, part in self.tensors:
             total = values[..., part].sum(-1)
             sums[i] = sums[i] + total if i in sums else total
         return torch.stack([sums[i] for i in range(self.n)], -1)
@@ -145,16 +146,16 @@ class Reduction:
         return mask_log_odds(delta, pruned if self.count_pruned == "as_zero" else None)
 
     def sharing(self, layers: Layers) -> list[list[slice]]:
-        """The prunable parts of w that share a ζ; those never pruned are left out."""
-        parts = [
+        """Slices of the prunable tensors that share a ζ; tensors never pruned are left out."""
+        pruned = [
             (layer, part)
             for layer, part in layers.prunable
             if not (self.spare_last and layer == layers.last)
         ]
         if self.scope == "global":
-            return [[part for _, part in parts]] if parts else []
-        owners = dict.fromkeys(layer for layer, _ in parts)
-        return [[part for layer, part in parts if layer == owner] for owner in owners]
+            return [[part for _, part in pruned]] if pruned else []
+        owners = dict.fromkeys(layer for layer, _ in pruned)
+        return [[part for layer, part in pruned if layer == owner] for owner in owners]
 
 
 @dataclass
@@ -310,7 +311,7 @@ class BMR:
         width = widths(state)[member].tolist()
         return {
             name: width[layer]
-            for name, (layer, _) in zip(problem.layout.names, state.groups.parts, strict=False)
+            for name, (layer, _) in zip(problem.layout.names, state.groups.tensors, strict=False)
         }
 
     @property
@@ -344,10 +345,10 @@ class BMR:
         # What no longer moves counts as relaxed to the prior.
         delta = torch.where((keep | trained)[:, :n], delta, 0.0)
         new = keep.clone()
-        for parts in self.reduction.sharing(state.groups):
-            shared, gone = (torch.cat([x[:, p] for p in parts], 1) for x in (delta, ~keep))
+        for slices in self.reduction.sharing(state.groups):
+            shared, gone = (torch.cat([x[:, part] for part in slices], 1) for x in (delta, ~keep))
             zeta = self.reduction.log_odds(shared, gone)
-            for part in parts:
+            for part in slices:
                 new[:, part] &= delta[:, part] <= zeta
         return new
 

@@ -59,18 +59,18 @@ def test_the_joint_change_and_its_moments_are_exact(orthogonal, widths):
     prior = torch.full((4,), known.prior_std, dtype=torch.float64)
     reduced = prior.clone()
     reduced[:2] *= torch.tensor(widths, dtype=torch.float64).sqrt()
-    found = reduce_jointly(known.mean, known.precision, prior, reduced)
+    joint = reduce_jointly(known.mean, known.precision, prior, reduced)
     exact = log_evidence(known, reduced) - log_evidence(known, prior)
-    assert found.evidence.item() == pytest.approx(exact.item(), abs=1e-9)
+    assert joint.evidence.item() == pytest.approx(exact.item(), abs=1e-9)
     alive = reduced > 0
     x = known.x[:, alive]
     precision = x.T @ x / known.noise_std**2 + torch.diag(reduced[alive] ** -2)
     covariance = torch.linalg.inv(precision)
     mean = covariance @ x.T @ known.y[:, 0] / known.noise_std**2
-    torch.testing.assert_close(found.mean[alive], mean)
-    torch.testing.assert_close(found.covariance[alive][:, alive], covariance)
-    assert (found.mean[~alive] == 0).all()
-    assert (found.covariance[~alive] == 0).all()
+    torch.testing.assert_close(joint.mean[alive], mean)
+    torch.testing.assert_close(joint.covariance[alive][:, alive], covariance)
+    assert (joint.mean[~alive] == 0).all()
+    assert (joint.covariance[~alive] == 0).all()
 
 
 def test_independent_changes_add_up():

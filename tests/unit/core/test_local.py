@@ -223,13 +223,13 @@ def test_batched_layers_draw_and_differentiate_as_vmap_does():
     space.weights.normal_(generator=torch.Generator().manual_seed(2))
     space.stds.uniform_(0.1, 0.5, generator=torch.Generator().manual_seed(3))
     space.stds[:, 0] = 0  # a weight without spread
-    found = []
+    results = []
     for layers in (space._layers, None):
         space._layers = layers
         space.bind(torch.Generator().manual_seed(4))
         value = space.value_and_grad(problem.batch(torch.arange(6).expand(2, -1)), 1.0)
-        found.append((value, space.grads.clone(), space.std_grads.clone()))
-    for batched, mapped in zip(*found, strict=True):
+        results.append((value, space.grads.clone(), space.std_grads.clone()))
+    for batched, mapped in zip(*results, strict=True):
         torch.testing.assert_close(batched, mapped)
 
 

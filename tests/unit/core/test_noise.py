@@ -82,7 +82,7 @@ def test_steps_whose_counters_overlap_share_no_sequence(change):
     # Keys 0 this close make both steps pass through the same values a; the later keys part them.
     first, second = keys(4), keys(5)
     second[0] = first[0] ^ change
-    a, b = (counter_normals((1, 1 << 18), own, torch.float64)[0] for own in (first, second))
+    a, b = (counter_normals((1, 1 << 18), keys, torch.float64)[0] for keys in (first, second))
     half = 1 << 17
     matched = torch.arange(half) ^ change
     for b_half in (b[:half][matched], b[half:][matched]):

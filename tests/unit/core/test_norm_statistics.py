@@ -32,12 +32,12 @@ def network_of():
 def samples(n=5):
     network = network_of()
     draws = normal(n, network.layout.size, seed=1, dtype=torch.float32)
-    own = {
+    statistics = {
         NAMES[0]: normal(n, 4, seed=2, dtype=torch.float32),
         NAMES[1]: normal(n, 4, seed=3, dtype=torch.float32).exp(),
     }
-    shared = network.buffers() | {name: value.mean(0) for name, value in own.items()}
-    return Samples(network, draws, None, shared, own)
+    shared = network.buffers() | {name: value.mean(0) for name, value in statistics.items()}
+    return Samples(network, draws, None, shared, statistics)
 
 
 X = normal(40, 3, seed=4, dtype=torch.float32)
@@ -47,8 +47,8 @@ def by_hand(posterior, x):
     """Log-probabilities of every draw by a module of its own, (n, N, classes)."""
     rows = []
     for i, w in enumerate(posterior.draws):
-        own = {name: value[i] for name, value in posterior.draw_buffers.items()}
-        module = materialise(posterior.network, w, {**posterior.buffers, **own})
+        statistics = {name: value[i] for name, value in posterior.draw_buffers.items()}
+        module = materialise(posterior.network, w, {**posterior.buffers, **statistics})
         rows.append(module(x).log_softmax(-1))
     return torch.stack(rows).detach()
 
@@ -62,18 +62,18 @@ def test_names_are_those_of_running_statistics_alone():
 
 
 def test_vectors_and_buffers_are_the_same_numbers():
-    own = samples().draw_buffers
-    flat = flat_statistics(NAMES, own)
+    statistics = samples().draw_buffers
+    flat = flat_statistics(NAMES, statistics)
     assert flat.shape == (5, 8)
-    back = named_statistics(NAMES, flat, {name: value[0] for name, value in own.items()})
-    assert all(torch.equal(back[name], own[name]) for name in NAMES)
+    back = named_statistics(NAMES, flat, {name: value[0] for name, value in statistics.items()})
+    assert all(torch.equal(back[name], statistics[name]) for name in NAMES)
 
 
 def test_each_draw_predicts_with_its_own_statistics():
     posterior = samples()
     expected = by_hand(posterior, X)
-    found = predict(posterior, X, n_samples=5).sample_log_probs
-    torch.testing.assert_close(found, expected)
+    predicted = predict(posterior, X, n_samples=5).sample_log_probs
+    torch.testing.assert_close(predicted, expected)
     shared = replace(posterior, draw_buffers={})
     assert not torch.allclose(predict(shared, X, n_samples=5).sample_log_probs, expected, atol=0.1)
 
@@ -85,23 +85,23 @@ def test_resampled_draws_take_their_statistics_along():
     assert len(set(which.tolist())) > 2
     assert torch.equal(chosen.draw_buffers[NAMES[0]], posterior.draw_buffers[NAMES[0]][which])
     assert torch.equal(posterior.draw(9, seeded(0)), chosen.draws)
-    found = predict(posterior, X, n_samples=9, seed=0).sample_log_probs
-    torch.testing.assert_close(found, by_hand(posterior, X)[which])
+    predicted = predict(posterior, X, n_samples=9, seed=0).sample_log_probs
+    torch.testing.assert_close(predicted, by_hand(posterior, X)[which])
 
 
 def test_draws_evaluated_at_once_equal_draws_evaluated_in_turn():
     posterior = samples()
-    network, own = posterior.network, dict(posterior.draw_buffers)
-    shared = {n: v for n, v in posterior.buffers.items() if n not in own}
+    network, statistics = posterior.network, dict(posterior.draw_buffers)
+    shared = {n: v for n, v in posterior.buffers.items() if n not in statistics}
     module = network.skeleton.eval()
     names = tied_names(module)
 
-    def one(parameters, own):
-        return call_with(module, names, parameters, {**shared, **own}, X)
+    def one(parameters, statistics):
+        return call_with(module, names, parameters, {**shared, **statistics}, X)
 
-    found = torch.vmap(one)(network.split(posterior.draws)[0], own)
-    expected = network.outputs(posterior.draws, X, posterior.buffers, own)
-    torch.testing.assert_close(found, expected)
+    outputs = torch.vmap(one)(network.split(posterior.draws)[0], statistics)
+    expected = network.outputs(posterior.draws, X, posterior.buffers, statistics)
+    torch.testing.assert_close(outputs, expected)
 
 
 def test_files_hold_the_statistics_of_every_draw(tmp_path):
@@ -115,16 +115,17 @@ def test_files_hold_the_statistics_of_every_draw(tmp_path):
 def test_reestimated_statistics_are_those_of_the_mean_and_of_every_draw():
     posterior = samples()
     sparse = SparseModel(posterior, torch.ones(posterior.layout.size, dtype=torch.bool))
-    found = reestimate_batchnorm(sparse, X, batch_size=20).posterior
+    renewed = reestimate_batchnorm(sparse, X, batch_size=20).posterior
     rows = torch.cat([posterior.mean[None], posterior.draws])
     order = torch.randperm(len(X), generator=torch.Generator().manual_seed(0))
     for i, w in enumerate(rows):
         hidden = materialise(posterior.network, w, posterior.buffers)[0](X[order])
         mean = torch.stack([part.mean(0) for part in hidden.split(20)]).mean(0)
         variance = torch.stack([part.var(0) for part in hidden.split(20)]).mean(0)
-        own = [found.draw_buffers[name][i - 1] if i else found.buffers[name] for name in NAMES]
-        torch.testing.assert_close(own[0], mean)
-        torch.testing.assert_close(own[1], variance)
+        drawn, shared = renewed.draw_buffers, renewed.buffers
+        moments = [drawn[name][i - 1] if i else shared[name] for name in NAMES]
+        torch.testing.assert_close(moments[0], mean)
+        torch.testing.assert_close(moments[1], variance)
 
 
 def test_buffers_of_another_number_of_draws_are_refused():

@@ -66,8 +66,8 @@ def test_a_ratio_of_gammas_has_half_cauchy_quantiles():
     scale = (0.5 * _log_cauchy_square(z)).exp()  # √(a / b), a and b ~ Gamma(½, 1)
     levels = double([0.25, 0.5, 0.75, 0.9])
     exact = torch.tan(0.5 * math.pi * levels)
-    found = torch.stack([scale.kthvalue(int(level * len(scale)))[0] for level in levels])
-    torch.testing.assert_close(found, exact, rtol=0.01, atol=0)
+    quantiles = torch.stack([scale.kthvalue(int(level * len(scale)))[0] for level in levels])
+    torch.testing.assert_close(quantiles, exact, rtol=0.01, atol=0)
 
 
 def test_draws_from_the_prior_have_the_median_of_two_half_cauchys():

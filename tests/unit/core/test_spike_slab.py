@@ -103,9 +103,9 @@ def test_profiled_kl_is_the_kl_at_the_best_inclusion_in_value_and_gradient():
         p = torch.sigmoid(inclusion_logit(mean, log_std.exp(), prior)).detach()
         reference = spike_slab_kl(mean, log_std.exp(), p, prior)
         torch.testing.assert_close(profiled, reference, rtol=1e-10, atol=1e-10)
-        own = torch.autograd.grad(profiled, (mean, log_std))
+        gradient = torch.autograd.grad(profiled, (mean, log_std))
         held = torch.autograd.grad(reference, (mean, log_std))  # p constant: envelope theorem
-        torch.testing.assert_close(own, held, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(gradient, held, rtol=1e-9, atol=1e-9)
 
 
 def test_profiled_kl_equals_monte_carlo():
@@ -273,12 +273,12 @@ def test_settings_of_a_population_act_member_by_member():
     mean, log_std = normal(2, 7, seed=1), normal(2, 7, seed=2)
     p = torch.full_like(mean, 0.4)
     for i in range(2):
-        own = prior.member(i)
+        member = prior.member(i)
         pairs = (
-            (profiled_kl(mean, log_std, prior), profiled_kl(mean[i], log_std[i], own)),
-            (inclusion_logit(mean, p, prior), inclusion_logit(mean[i], p[i], own)),
-            (spike_slab_kl(mean, p, p, prior), spike_slab_kl(mean[i], p[i], p[i], own)),
-            (prior.log_prob(mean), own.log_prob(mean[i])),
+            (profiled_kl(mean, log_std, prior), profiled_kl(mean[i], log_std[i], member)),
+            (inclusion_logit(mean, p, prior), inclusion_logit(mean[i], p[i], member)),
+            (spike_slab_kl(mean, p, p, prior), spike_slab_kl(mean[i], p[i], p[i], member)),
+            (prior.log_prob(mean), member.log_prob(mean[i])),
             (Normal((1.0, 0.5)).log_prob(mean), Normal(numbers[0][i]).log_prob(mean[i])),
         )
         for together, alone in pairs:

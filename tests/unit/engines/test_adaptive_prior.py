@@ -89,8 +89,8 @@ def test_one_round_agrees_with_the_plain_version(omega, shared):
         weight = torch.tensor(omega, dtype=F64)
         update_latents_(latents, w, None, weight, Averaging(), residuals)
         ours = (latents.rho[0], latents.laplace[0], latents.gauss[0], latents.slab_prob[0])
-        for own, theirs in zip((*ours, latents.scale[0, 0]), expected, strict=True):
-            torch.testing.assert_close(own, theirs)
+        for value, theirs in zip((*ours, latents.scale[0, 0]), expected, strict=True):
+            torch.testing.assert_close(value, theirs)
 
 
 def test_layers_have_their_own_slab_probability():
@@ -124,7 +124,7 @@ def test_pruned_weights_are_no_observations_of_the_prior(shared):
     left = keep[0, : latents.rho.shape[1]]
     few = copy.deepcopy(latents)
     few.rho, few.laplace, few.gauss = (
-        own[:, left] for own in (latents.rho, latents.laplace, latents.gauss)
+        values[:, left] for values in (latents.rho, latents.laplace, latents.gauss)
     )
     few.sizes = tuple(int(part.sum()) for part in left.split(latents.sizes))
     assert 0 < min(few.sizes) <= max(few.sizes) < max(latents.sizes)
@@ -135,8 +135,8 @@ def test_pruned_weights_are_no_observations_of_the_prior(shared):
     weight = torch.tensor(0.3, dtype=F64)
     update_latents_(latents, w, keep, weight, Averaging(), residuals)
     ours = (latents.rho[0, left], latents.laplace[0, left], latents.gauss[0, left])
-    for own, theirs in zip((*ours, latents.slab_prob[0]), expected[:4], strict=True):
-        torch.testing.assert_close(own, theirs)
+    for value, theirs in zip((*ours, latents.slab_prob[0]), expected[:4], strict=True):
+        torch.testing.assert_close(value, theirs)
     torch.testing.assert_close(latents.scale[0, 0], expected[4])
 
 
@@ -232,7 +232,7 @@ def test_a_noise_that_is_learned_follows_the_residuals_and_changes_nothing_else(
     held, learned = regression(0.7), regression(0.7, learned=True)
     engine = kind(PRIOR, 1e-3, adapt=adapt, chain=Chain(thin=1, n_kept=3))
     batch = Batch(held.x, held.y)
-    theirs, state = (engine.init(own, seeded(0), 2) for own in (held, learned))
+    theirs, state = (engine.init(problem, seeded(0), 2) for problem in (held, learned))
     variance, expected = 0.7**2, []
     for _ in range(3):
         outputs = held.network.outputs(theirs.w[:1], held.x, {})[0]
@@ -243,8 +243,8 @@ def test_a_noise_that_is_learned_follows_the_residuals_and_changes_nothing_else(
         torch.testing.assert_close(engine.step(learned, state, batch)["log_lik"], log_lik)
     torch.testing.assert_close(state.w[:, :-1], theirs.w)
     torch.testing.assert_close(state.latents.scale, theirs.latents.scale)
-    found = predict(engine.posterior(learned, state), learned.x, n_samples=3)
-    assert found.noise_std.flatten().tolist() == pytest.approx(expected)
+    prediction = predict(engine.posterior(learned, state), learned.x, n_samples=3)
+    assert prediction.noise_std.flatten().tolist() == pytest.approx(expected)
 
 
 def test_predictions_have_the_noise_that_the_chain_found():
@@ -255,8 +255,8 @@ def test_predictions_have_the_noise_that_the_chain_found():
     state = engine.init(problem, seeded(0))
     for _ in range(2000):
         engine.step(problem, state, Batch(x, y))
-    found = predict(engine.posterior(problem, state), x, n_samples=5)
-    assert found.noise_std.mean().item() == pytest.approx(0.3, rel=0.2)
+    prediction = predict(engine.posterior(problem, state), x, n_samples=5)
+    assert prediction.noise_std.mean().item() == pytest.approx(0.3, rel=0.2)
 
 
 def test_omega_falls_from_its_first_value_and_never_exceeds_one():

@@ -125,8 +125,9 @@ def test_standard_coordinates_have_the_gradient_of_the_papers_form_and_weights_f
     start.generator = seeded(0)
     scale_noise = torch.empty_like(state.scale_mean).normal_(generator=start.generator)
     noise = torch.empty_like(state.log_std).normal_(generator=start.generator)
-    own = (state.mean / before, state.log_std - before.log(), state.scale_mean, state.scale_log_std)
-    mu, log_sigma, scale_mean, scale_log_std = leaves = [x.clone().requires_grad_() for x in own]
+    weights = state.mean / before, state.log_std - before.log()
+    values = (*weights, state.scale_mean, state.scale_log_std)
+    mu, log_sigma, scale_mean, scale_log_std = leaves = [x.clone().requires_grad_() for x in values]
     base = torch.tensor([[engine.prior.std, engine.prior.last_std]], dtype=torch.float64)
     expected_c = (-0.5 * scale_mean + (2 * scale_log_std).exp() / 8).exp()
     width = state.groups.to_entries(base * expected_c)
@@ -142,7 +143,7 @@ def test_standard_coordinates_have_the_gradient_of_the_papers_form_and_weights_f
     after = state.groups.to_entries(widths(state))
     assert (after / before - 1).abs().min() > 1e-4
     # what moved in units of τ is one step of the rate, though τ itself moved
-    steps = (state.mean / after - own[0]).abs(), (state.log_std - after.log() - own[1]).abs()
+    steps = (state.mean / after - values[0]).abs(), (state.log_std - after.log() - values[1]).abs()
     for step in steps:
         torch.testing.assert_close(step, torch.full_like(step, 1e-3 / 0.9), rtol=1e-3, atol=0)
 
@@ -269,16 +270,16 @@ def test_one_threshold_for_all_layers_prunes_a_layer_that_keeps_itself_dense():
     # Layer 2: five of eight weights are needed for certain, three have no support to speak of.
     # Its own share of needed weights, about 5/8, protects the three; the network's does not.
     problem = deep()
-    own, shared = (
+    separate, shared = (
         BMR(reduction=Reduction("hierarchical", spare_last=False, scope=scope))
         for scope in ("layer", "global")
     )
-    state = own.init(problem, seeded(0))
+    state = separate.init(problem, seeded(0))
     width = state.groups.to_entries(widths(state))
     state.mean.zero_()
     state.log_std.copy_((0.4 * width).log())  # ΔF = log 2.5 = 0.92 at mean 0
     state.mean[:, 12:17] = 10 * width[:, 12:17]
-    assert own.reduced(state)[:, 12:20].all()
+    assert separate.reduced(state)[:, 12:20].all()
     keep = shared.reduced(state)
     assert keep[:, 12:17].all()
     assert not keep[:, 17:20].any()
@@ -293,9 +294,9 @@ def test_biases_are_pruned_with_the_roles_of_the_paper():
     state = BMR.paper().init(problem, seeded(0))
     state.mean.zero_()
     keep = BMR.paper().reduced(state)
-    parts = problem.layout.slices
-    assert not keep[:, parts["0.bias"]].any()
-    assert keep[:, parts["2.bias"]].all()
+    slices = problem.layout.slices
+    assert not keep[:, slices["0.bias"]].any()
+    assert keep[:, slices["2.bias"]].all()
 
 
 def test_the_threshold_is_that_of_the_layer():

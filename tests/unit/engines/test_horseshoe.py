@@ -55,15 +55,15 @@ def test_special_layers_have_fewer_scales():
     logs = normal(1, scales.size, seed=0)
     a, b, layer_a, layer_b, u = scales.split(logs)
     log_std = torch.tensor(0.01, dtype=torch.float64).log()
-    found = scales.log_scale(logs, log_std).exp()[0]
+    scale = scales.log_scale(logs, log_std).exp()[0]
     nu2 = 1e-4 * (layer_a - layer_b).exp()[0, 0]
     tau2 = (a - b).exp()[0, 1]
     c2 = (-u).exp()[0, 0]
-    torch.testing.assert_close(found[1].square(), c2 * nu2 * tau2 / (c2 + nu2 * tau2))
+    torch.testing.assert_close(scale[1].square(), c2 * nu2 * tau2 / (c2 + nu2 * tau2))
     alone = 1e-4 * (a - b).exp()[0, 4]
     c2 = (-u).exp()[0, 1]
-    torch.testing.assert_close(found[4].square(), c2 * alone / (c2 + alone))
-    torch.testing.assert_close(found[5:].square(), (layer_a - layer_b).exp()[0, 2].expand(2))
+    torch.testing.assert_close(scale[4].square(), c2 * alone / (c2 + alone))
+    torch.testing.assert_close(scale[5:].square(), (layer_a - layer_b).exp()[0, 2].expand(2))
 
 
 @pytest.mark.parametrize("std", [0.1, 0.7])
@@ -98,8 +98,8 @@ def objective(problem, state, leaves, noise, scale_noise):
     q = torch.distributions.Normal(hidden_mean, hidden_std)
     p = torch.distributions.Normal(0, torch.ones_like(hidden_mean))
     kl = torch.distributions.kl_divergence(q, p).sum()
-    own = log_normal_gamma_kl(scale_mean, scale_log_std, state.prior.shape, state.prior.rate)
-    return (kl + (scales.active * own).sum() - log_lik) / problem.n_data
+    scale_kl = log_normal_gamma_kl(scale_mean, scale_log_std, state.prior.shape, state.prior.rate)
+    return (kl + (scales.active * scale_kl).sum() - log_lik) / problem.n_data
 
 
 @pytest.mark.parametrize("held", [False, True])
@@ -148,8 +148,8 @@ def test_layer_scales_start_at_the_size_of_the_weights():
     layout = problem.layout
     for layer, unit in (("0", 0), ("2", 4), ("4", 5)):  # many units, one unit, the last
         names = (f"{layer}.weight", f"{layer}.bias")
-        own = torch.cat([problem.initial[layout.slices[name]] for name in names])
-        torch.testing.assert_close(ratio[0, unit].exp(), own.square().mean())
+        weights = torch.cat([problem.initial[layout.slices[name]] for name in names])
+        torch.testing.assert_close(ratio[0, unit].exp(), weights.square().mean())
 
 
 def test_the_scales_have_the_priors_of_the_paper():
@@ -208,14 +208,14 @@ def normed():
 
 def test_scales_that_a_batchnorm_undoes_do_not_enter_its_statistics_or_the_draws():
     """They are not determined, so statistics averaged over them would fit no weights at all."""
-    found = []
+    posteriors = []
     for scale_std in (0.01, 2.0):
         problem, engine = normed(), HorseshoeVI()
         state = engine.init(problem, seeded(0))
         state.scale_log_std.fill_(math.log(scale_std))
         engine.step(problem, state, Batch(problem.x, problem.y))
-        found.append(engine.posterior(problem, state))
-    narrow, wide = found
+        posteriors.append(engine.posterior(problem, state))
+    narrow, wide = posteriors
     before = normed().network.buffers()
     assert (narrow.buffers["1.running_var"] != before["1.running_var"]).all()
     torch.testing.assert_close(narrow.buffers, wide.buffers)

@@ -40,9 +40,9 @@ def test_each_draw_has_the_statistics_of_its_own_moment(k, n_steps):
     moments = {0: [0], 3: [3], 7: [6, 7], 12: KEPT}[n_steps]
     for i in range(k):
         posterior = engine.posterior(problem, state, i)
-        found = posterior.draw_buffers["1.running_mean"]
-        assert torch.equal(found, torch.stack([path[step][i] for step in moments]))
-        torch.testing.assert_close(posterior.buffers["1.running_mean"], found.mean(0))
+        statistics = posterior.draw_buffers["1.running_mean"]
+        assert torch.equal(statistics, torch.stack([path[step][i] for step in moments]))
+        torch.testing.assert_close(posterior.buffers["1.running_mean"], statistics.mean(0))
         assert set(posterior.draw_buffers) == {"1.running_mean", "1.running_var"}
         assert engine.average(problem, state, i).draw_buffers == {}
 
@@ -128,6 +128,6 @@ def test_a_normed_convolution_predicts_from_its_own_draws_as_in_training():
         model = nn.Sequential(conv, nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3))
     engine = SGHMC(step_size=1e-12, temperature=0.0, chain=Chain(burn_in=150, thin=10, n_kept=3))
     run = fit(Problem(model, Categorical(), (x, y)), engine, steps=180, batch_size=24)
-    own = run.posterior.draw_buffers["1.running_mean"]
+    statistics = run.posterior.draw_buffers["1.running_mean"]
     hidden = conv(x).mean((0, 2, 3)).detach()
-    torch.testing.assert_close(own, hidden.expand(3, 2), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(statistics, hidden.expand(3, 2), rtol=1e-4, atol=1e-5)

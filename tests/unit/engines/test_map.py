@@ -19,8 +19,8 @@ def log_density(prior, w):
         return td.Normal(torch.zeros_like(w), prior.std).log_prob(w)
     weights = torch.tensor([prior.slab_prob, 1 - prior.slab_prob], dtype=w.dtype)
     scales = torch.tensor([prior.slab_std, prior.spike_std], dtype=w.dtype)
-    parts = td.Normal(torch.zeros_like(scales), scales)
-    return td.MixtureSameFamily(td.Categorical(weights), parts).log_prob(w)
+    components = td.Normal(torch.zeros_like(scales), scales)
+    return td.MixtureSameFamily(td.Categorical(weights), components).log_prob(w)
 
 
 def by_torch(engine, case, layout, batches, n_data, dtype, n_steps=20):
@@ -130,8 +130,8 @@ def test_the_posterior_is_one_draw_with_the_responsibility_of_the_slab():
     assert isinstance(posterior, Samples)
     assert torch.equal(posterior.draws, state.w[1:])
     n = problem.layout.n_bayesian
-    own = state.w[1, :n]
-    logit = inclusion_logit(own, torch.zeros_like(own), PRIORS[2])
+    weights = state.w[1, :n]
+    logit = inclusion_logit(weights, torch.zeros_like(weights), PRIORS[2])
     torch.testing.assert_close(posterior.logit_inclusion[:n], logit)
     assert (posterior.inclusion[n:] == 1).all()
     assert MAP().posterior(problem, run(MAP(), problem, 1)).inclusion is None

@@ -51,11 +51,11 @@ def naive_kl(engine, prior, mean, std, w):
 def weight_draw(case, layout, mean, log_std, noise, batch, generator):
     """The log-likelihood at a draw, and the draw."""
     w = mean[: layout.n_bayesian] + log_std.exp() * noise
-    parts = layout.unflatten(torch.cat([w, mean[layout.n_bayesian :]]))
-    log_noise = parts.pop("likelihood.log_noise_std", None)
+    tensors = layout.unflatten(torch.cat([w, mean[layout.n_bayesian :]]))
+    log_noise = tensors.pop("likelihood.log_noise_std", None)
     if log_noise is None:
         log_noise = torch.tensor(getattr(case.likelihood, "noise_std", 1.0)).log()
-    output = functional_call(case.model(), parts, (batch.x,))
+    output = functional_call(case.model(), tensors, (batch.x,))
     return plain_log_lik(case.likelihood, output, batch.y, log_noise), w
 
 
@@ -89,8 +89,8 @@ def naive_run(engine, case, batches, *, k, draw, lr_scale, kl_scale, n_steps):
         for i in range(k):
             args = problem.layout, means[i], log_stds[i], noise[i], batch, generator
             log_lik, w = draw(case, *args)
-            own = means[i][: problem.layout.n_bayesian]
-            kl = naive_kl(engine, engine.prior.member(i), own, log_stds[i].exp(), w)
+            mean = means[i][: problem.layout.n_bayesian]
+            kl = naive_kl(engine, engine.prior.member(i), mean, log_stds[i].exp(), w)
             optimizers[i].zero_grad()
             (kl_scale * kl / 6 - log_lik / batch.n).backward()
             optimizers[i].step()

@@ -178,8 +178,8 @@ def test_a_warm_start_replaces_the_first_draw_and_the_average():
     posterior = engine.posterior(problem, run(engine, problem, 5))
     state = engine.init(problem, seeded(1), 2)
     engine.warm_start_(state, posterior)
-    for own in (engine.posterior(problem, state, 1), engine.average(problem, state, 1)):
-        torch.testing.assert_close(own.mean, posterior.mean)
+    for samples in (engine.posterior(problem, state, 1), engine.average(problem, state, 1)):
+        torch.testing.assert_close(samples.mean, posterior.mean)
 
 
 @pytest.mark.parametrize("engine", [SGLD(step_size=1e-3), SGHMC(step_size=1e-3)], ids=["l", "h"])
