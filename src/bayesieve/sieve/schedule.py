@@ -23,7 +23,7 @@ from bayesieve.sieve.unit_rules import GroupScore
 
 @dataclass(frozen=True)
 class GradualPruning:
-    """A cubic pruning schedule; `fit` asks it for a mask once per epoch.
+    """A cubic pruning schedule; `fit` asks it for a mask 50 to 100 times between start and end.
 
     Args:
         zeros: final fraction of zeros over all parameters, biases counted.
@@ -84,7 +84,7 @@ class GradualPruning:
 
 @dataclass(frozen=True)
 class AnnealedPruning:
-    """Zeros of S (1 - D^(k/U)) after k steps; `fit` asks for a mask once per epoch.
+    """Zeros of S (1 - D^(k/U)) after k steps; `fit` asks for a mask 50 to 100 times until `end`.
 
     A chain should keep its draws after `end` (`Chain.burn_in`), when its mask no longer changes.
 
@@ -148,7 +148,7 @@ class AnnealedPruning:
 
 @dataclass(frozen=True)
 class GradualUnits:
-    """A cubic schedule that removes whole groups; `fit` asks it for a mask once per epoch.
+    """A cubic schedule that removes whole groups; `fit` asks for a mask 50 to 100 times.
 
     Args:
         keep_units: final fraction of groups kept, or their number in each layer named.

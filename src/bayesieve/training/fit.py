@@ -113,7 +113,7 @@ def fit(
         batch_size: examples per step.
         seed: fixes initial draws, noise and batch order.
         schedule: learning-rate and KL factors over the run, gradient bound, checkpoint rhythm.
-        pruning: gradual sparsity, applied once per epoch (`GradualPruning`).
+        pruning: gradual sparsity (`GradualPruning`); the mask is renewed 50 to 100 times.
         validation: held-out data to watch, with optional early stopping.
         start_from: a posterior to continue from, or a list with one for each model; the zeros of
             a sparse model stay zero.

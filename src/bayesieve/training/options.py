@@ -1,5 +1,6 @@
 """Optional arguments of `fit`: pruning, validation and callbacks."""
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -13,6 +14,7 @@ from bayesieve.core.problem import Problem
 from bayesieve.core.rows import Rows
 
 Row = dict[str, Any]  # one line of metrics.jsonl
+_FEWEST_RENEWALS = 50  # of the mask in a run; always less than twice as many
 
 
 class Pruning(Protocol):
@@ -39,6 +41,26 @@ class Pruning(Protocol):
     def keep(self, posterior: Posterior, progress: float, within: Tensor | None) -> Tensor:
         """The mask of weights to keep, (d,) bool, inside `within` if that is given."""
         ...
+
+
+def renewal_steps(pruning: Pruning, n_steps: int) -> range:
+    """The steps after which the mask is renewed: 50 to 100 of them, whatever an epoch is.
+
+    They are evenly spread over the part of the run in which the schedule prunes; if that has fewer
+    than 50 steps, all of them. The last one is the first step at or after `pruning.end`.
+
+    Example:
+        >>> from bayesieve.sieve.schedule import GradualPruning
+        >>> renewal_steps(GradualPruning(start=0.1, end=0.5), 1000)
+        range(108, 501, 8)
+        >>> len(renewal_steps(GradualPruning(start=0.1, end=0.5), 40))
+        16
+    """
+    steps = range(n_steps + 1)
+    first = bisect_left(steps, True, key=lambda step: pruning.is_active(step / n_steps))
+    last = bisect_left(steps, True, key=lambda step: step / n_steps >= pruning.end)
+    every = max(1, (last - first + 1) // _FEWEST_RENEWALS)
+    return range(last - (last - first) // every * every, last + 1, every)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,14 @@ from bayesieve.engines import Renewing, Settling
 from bayesieve.errors import DivergedError
 from bayesieve.training.interrupts import Flag, interruptible
 from bayesieve.training.models import Models, Start
-from bayesieve.training.options import Callback, Progress, Pruning, Row, Validation
+from bayesieve.training.options import (
+    Callback,
+    Progress,
+    Pruning,
+    Row,
+    Validation,
+    renewal_steps,
+)
 from bayesieve.training.plan import Plan
 from bayesieve.training.population import epoch_order
 from bayesieve.training.progress import Bar, progress_bar
@@ -44,6 +51,7 @@ class Run:
     ) -> None:
         self.models, self.plan, self.schedule, self.pruning = models, plan, schedule, pruning
         self.validation, self.folder, self.seed = validation, folder, seed
+        self.renewals = range(0) if pruning is None else renewal_steps(pruning, plan.n_steps)
         self.renewing = models.engine if isinstance(models.engine, Renewing) else None
         self.order = Generator().manual_seed(seed + 1)
         device = models.problem.device
@@ -103,6 +111,7 @@ class Run:
             index = permutation[..., position * plan.batch_size : (position + 1) * plan.batch_size]
             record.log_lik_sum += self.stepper(index)["log_lik"]
             record.step = step + 1
+            self._prune(record.step)
             bar.advance()
             if record.step == end:
                 break  # the epoch is closed before anything is saved
@@ -137,7 +146,7 @@ class Run:
         return lr, kl * minibatch_weight(position, per_epoch, self.schedule.minibatch)
 
     def _close_epoch(self, epoch: int, seconds: float) -> Row:
-        """Read the metrics once, prune, validate, write the row and a checkpoint."""
+        """Read the metrics once, validate, write the row and a checkpoint."""
         record, models = self.record, self.models
         n_steps = record.step - epoch * self.plan.per_epoch
         log_lik, kl = record.log_lik_sum / n_steps, models.engine.kl(models.state)
@@ -145,7 +154,6 @@ class Run:
         row: Row = {"epoch": epoch + 1, "step": record.step, "seconds": round(seconds, 3)}
         row |= {"log_lik": plain(log_lik), "kl": plain(kl), "elbo": plain(log_lik - kl)}
         row["lr_scale"] = round(self._dials(record.step - 1, 0)[0], 6)
-        self._prune(record.step - n_steps)
         keep = models.state.controls.keep
         if keep is not None:
             row["zeros"] = plain(1 - keep.double().mean(1))
@@ -171,13 +179,10 @@ class Run:
             f"{history[-1]['log_lik'] if history else 'none'}. {_advice(engine)}"
         )
 
-    def _prune(self, first_step: int) -> None:
-        """Renew the masks after an epoch; those of the first epoch past the end are final."""
-        if self.pruning is None or first_step / self.plan.n_steps >= self.pruning.end:
-            return
-        progress = self.record.step / self.plan.n_steps
-        if self.pruning.is_active(progress):
-            self.models.prune_(self.pruning, progress)
+    def _prune(self, step: int) -> None:
+        """Renew the masks if they are due after so many steps; the last ones are final."""
+        if self.pruning is not None and step in self.renewals:
+            self.models.prune_(self.pruning, step / self.plan.n_steps)
 
     def _validate(self, validation: Validation, epoch: int) -> Row:
         """Score held-out data; while masks still change, no epoch counts as the best."""

@@ -19,7 +19,7 @@ from bayesieve.sieve.schedule import AnnealedPruning, GradualPruning
 from bayesieve.sieve.scores import magnitude_score
 from bayesieve.training.checkpoint import has_checkpoint
 from bayesieve.training.interrupts import Interrupted
-from bayesieve.training.options import Validation
+from bayesieve.training.options import Validation, renewal_steps
 from bayesieve.training.schedule import Schedule
 from runs import (
     PER_EPOCH,
@@ -104,6 +104,24 @@ def test_a_run_stopped_anywhere_and_resumed_equals_an_unbroken_one(
         resumed = fit_toy(toy(build), engine, folder=folder, resume=True, **options)
         assert_equal_runs(resumed, unbroken)
     assert torch.isfinite(unbroken.posterior.mean).all()
+
+
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("n_models", [1, 2])
+def test_a_run_stopped_between_two_renewals_of_its_mask_goes_on_as_if_it_had_not(
+    tmp_path, monkeypatch, soft, n_models
+):
+    options = {"steps": 300, "pruning": replace(PRUNING, soft=soft), "n_models": n_models}
+    due = renewal_steps(options["pruning"], 300)
+    assert due.step == 3
+    unbroken = fit_toy(toy(), SBNN_, **options)
+    for step in (due[5] - 1, due[5], due[5] + 1):
+        folder = tmp_path / str(step)
+        with monkeypatch.context() as patch:
+            interrupt_after(patch, step)
+            with pytest.raises(Interrupted):
+                fit_toy(toy(), SBNN_, folder=folder, **options)
+        assert_equal_runs(fit_toy(toy(), SBNN_, folder=folder, resume=True, **options), unbroken)
 
 
 def test_a_run_that_died_goes_on_from_its_last_checkpoint(tmp_path):
