@@ -42,7 +42,7 @@ def opened(browser, path, **settings):
         yield page
     finally:
         context.close()
-    own = path.as_uri()
-    outside = [url for url in requests if url != own and not url.startswith(("data:", "blob:"))]
+    address = path.as_uri()
+    outside = [url for url in requests if url != address and not url.startswith(("data:", "blob:"))]
     assert complaints == []
     assert outside == []

@@ -302,8 +302,8 @@ def test_a_regression_is_predicted_in_its_own_unit(table, tmp_path):
     run = bs_runs.load(table / "b", device="cpu")
     found = predict(run.model, run.data.test.x, n_samples=16)
     mean = run.data.test.in_target_unit(found.mean[:, 0]).double().sort().values
-    own = numbers(rows, "mean")
-    nearest = (mean[:, None] - own[None, :]).abs().min(1).values
+    column = numbers(rows, "mean")
+    nearest = (mean[:, None] - column[None, :]).abs().min(1).values
     assert nearest.max() < 0.05  # every test row is among those predicted
 
 

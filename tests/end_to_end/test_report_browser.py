@@ -38,8 +38,8 @@ def folder(source, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def browser():
-    with chromium() as own:
-        yield own
+    with chromium() as browser:
+        yield browser
 
 
 @pytest.fixture

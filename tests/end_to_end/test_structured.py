@@ -90,9 +90,9 @@ def test_onnxruntime_takes_part_where_it_is_installed(narrowed):
     for name in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(name)
     rows = json.loads(ok("profile", narrowed, "--rounds", 1, "--json").stdout)["rows"]
-    own = next(row for row in rows if row["name"].endswith("onnxruntime"))
-    assert own["bytes"] > 4 * own["parameters"]
-    assert own["latency_ms_batch_64"] > 0
+    onnx = next(row for row in rows if row["name"].endswith("onnxruntime"))
+    assert onnx["bytes"] > 4 * onnx["parameters"]
+    assert onnx["latency_ms_batch_64"] > 0
 
 
 @pytest.mark.parametrize(

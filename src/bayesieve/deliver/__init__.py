@@ -1,1 +1,1 @@
-"""What goes out: bundles and exports of a compacted model."""
+"""Deliver a finished model: bundles, ONNX, torch.export, C, and a fast runtime."""

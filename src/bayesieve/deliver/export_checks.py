@@ -1,4 +1,4 @@
-"""What every export needs: a module to trace, inputs to check it on, and the check itself."""
+"""Checks that every export makes: its arguments, the trace, and equal outputs on several inputs."""
 
 import copy
 import math
@@ -17,8 +17,8 @@ _BATCH_SIZES = (1, 2, 7)
 def on_cpu(module: nn.Module) -> nn.Module:
     """A copy of a module on the CPU in eval mode, sharing nothing with the original.
 
-    Each tensor has contiguous memory of its own: torch's archives take along all that a view views,
-    and warn of transposed weights.
+    Each tensor gets contiguous memory: torch's archives store the whole memory behind a view, and
+    warn of transposed weights.
     """
     if not isinstance(module, nn.Module):
         raise TypeError(
@@ -105,7 +105,7 @@ def check_same(
         who: the function that checks.
         name: of the output.
         expected: by torch.
-        exported: by what was exported.
+        exported: by the exported file.
         scale: the size of an error of 1; by default the largest magnitude of `expected`.
     """
     if expected.shape != exported.shape:

@@ -1,7 +1,7 @@
-"""Run ONNX files in onnxruntime: those of strangers, checked first, and our own, for timing.
+"""Run ONNX files in onnxruntime: files from anywhere, checked first, and our exports, for timing.
 
-A file may point to data outside itself, by any path. Such files are refused before the runtime
-sees them, and the runtime gets the bytes that were checked, not the path.
+A file may point to data outside itself, by any path. Such a file is refused before the runtime
+sees it, and the runtime gets the checked bytes, not the path.
 """
 
 import json

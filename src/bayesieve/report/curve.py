@@ -162,7 +162,7 @@ def _point(model: SparseModel, scores: Tensor, test: Examples) -> Json:
 
 
 def _cost(module: nn.Module, example: Tensor, times: dict[int, float]) -> Json:
-    """What the compacted network costs."""
+    """Bytes, multiply-adds and times of a compacted network."""
     report = report_of(module)
     macs, nonzero = count_macs(module.eval(), example[:1])
     return {

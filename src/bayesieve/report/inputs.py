@@ -142,7 +142,7 @@ def needed(source: Source) -> Tensor | None:
 
 
 def attention_maps(source: Source, slopes: Tensor) -> Json | None:
-    """Where in a picture the network looks: φ, then slopes over all examples and by class."""
+    """Maps of the pixels that matter: φ, then slopes over all examples and by class."""
     if not is_image(source.data):
         return None
     maps = torch.cat([slopes.mean(0, keepdim=True), slopes]).mean(1)

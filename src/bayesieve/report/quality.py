@@ -1,4 +1,4 @@
-"""How good a run is and on which examples: headline, calibration, refusal, examples."""
+"""Quality of a run on its test split: metrics, calibration, risk against coverage, examples."""
 
 import torch
 from torch import Tensor

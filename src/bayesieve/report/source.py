@@ -1,4 +1,4 @@
-"""What a report is made from: a finished run as objects, whatever folder it came from."""
+"""A finished run as objects, and how much of it may go into a page."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +26,7 @@ class Source:
         model: what was learned, pruned or not.
         data: what it was trained and tested on.
         before: the network before pruning, or a dense one to compare with, if it is known.
-        before_name: what to call that one.
+        before_name: what to call it.
         members: all models of a population, if there are several.
         drawn: what predictions are averaged over, such as all chains of a sampler together; None
             is the model itself.
@@ -117,7 +117,7 @@ class Limits:
 def _divided(room: int, needs: Sequence[int]) -> tuple[list[int], int]:
     """Bounds for each, no less than an equal part, and what all take together.
 
-    Who needs less than an equal part leaves the rest to the others.
+    A run that needs less than an equal share leaves the rest to the others.
 
     Example:
         >>> _divided(90, [10, 100, 35])

@@ -89,8 +89,8 @@ def test_the_order_in_memory_is_kept(tmp_path):
     module = module.to(memory_format=torch.channels_last)
     module[2].weight = nn.Parameter(torch.randn(4, 2).T)
     again = load(save(module, tmp_path / "b", example=torch.ones(1, 3, 3, 3)))
-    for own, found in zip(module.parameters(), again.parameters(), strict=True):
-        assert own.stride() == found.stride()
+    for before, after in zip(module.parameters(), again.parameters(), strict=True):
+        assert before.stride() == after.stride()
 
 
 def test_a_saved_module_is_not_changed(tmp_path):
@@ -357,13 +357,13 @@ def test_nothing_is_overwritten_without_force(tmp_path):
 
 
 def test_force_does_not_remove_what_is_no_bundle(tmp_path):
-    own = tmp_path / "home"
-    own.mkdir()
-    (own / "thesis.tex").write_text("years")
+    folder = tmp_path / "home"
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("years")
     with pytest.raises(FileExistsError, match="something else than a bundle"):
-        save(nn.Linear(2, 1), own, force=True)
-    (own / "thesis.tex").rename(tmp_path / "thesis.tex")
-    assert save(nn.Linear(2, 1), own).is_dir()  # empty folders are free
+        save(nn.Linear(2, 1), folder, force=True)
+    (folder / "thesis.tex").rename(tmp_path / "thesis.tex")
+    assert save(nn.Linear(2, 1), folder).is_dir()  # empty folders are free
     with pytest.raises(FileExistsError, match="is a file"):
         save(nn.Linear(2, 1), tmp_path / "thesis.tex")
     with pytest.raises(FileNotFoundError, match="does not exist"):

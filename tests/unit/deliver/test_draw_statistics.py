@@ -25,11 +25,11 @@ def model_of():
 def posterior():
     network = Network.of(model_of(), Categorical())
     draws = normal(4, network.layout.size, seed=1, dtype=torch.float32)
-    own = {
+    statistics = {
         "1.running_mean": normal(4, 4, seed=2, dtype=torch.float32),
         "1.running_var": normal(4, 4, seed=3, dtype=torch.float32).exp(),
     }
-    return Samples(network, draws, None, network.buffers(), own)
+    return Samples(network, draws, None, network.buffers(), statistics)
 
 
 @pytest.mark.parametrize("n_samples", [4, 7])

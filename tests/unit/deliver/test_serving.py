@@ -49,8 +49,8 @@ def test_a_bundle_predicts_as_its_posterior_does(name, n_samples, tmp_path):
     torch.testing.assert_close(found.mean, expected.mean)
     torch.testing.assert_close(found.aleatoric_std, expected.aleatoric_std)
     torch.testing.assert_close(found.epistemic_std, expected.epistemic_std)
-    for own, other in zip(found.interval(0.8), expected.interval(0.8), strict=True):
-        torch.testing.assert_close(own, other)
+    for bound, other in zip(found.interval(0.8), expected.interval(0.8), strict=True):
+        torch.testing.assert_close(bound, other)
     assert found.mean.shape == (7, 1)
 
 

@@ -107,8 +107,8 @@ def test_importance_is_the_slope(source):
     label = int(chosen[0])
     pixel = (0, 3, 4)
     slopes = []
-    for own in x[chosen == label]:
-        pair = own.repeat(2, 1, 1, 1)
+    for image in x[chosen == label]:
+        pair = image.repeat(2, 1, 1, 1)
         pair[0][pixel] -= 1e-2
         pair[1][pixel] += 1e-2
         low, high = network.outputs(source.posterior.mean[None], pair, {})[0].log_softmax(1)[
@@ -140,11 +140,11 @@ def test_examples_of_a_regression_are_in_the_unit_of_the_target():
     found = evaluate(source.model, source.data.test, n_samples=QUICK.draws).prediction
     mean, std = found.mean[:, 0] * 3 + 10, found.std[:, 0] * 3
     target = source.data.test.y * 3 + 10
-    for own in sets.values():
-        index = torch.tensor(own["index"])
-        assert own["target"] == pytest.approx(target[index].tolist(), rel=1e-4)
-        assert own["mean"] == pytest.approx(mean[index].tolist(), rel=1e-4)
-        assert own["std"] == pytest.approx(std[index].tolist(), rel=1e-4)
+    for rows in sets.values():
+        index = torch.tensor(rows["index"])
+        assert rows["target"] == pytest.approx(target[index].tolist(), rel=1e-4)
+        assert rows["mean"] == pytest.approx(mean[index].tolist(), rel=1e-4)
+        assert rows["std"] == pytest.approx(std[index].tolist(), rel=1e-4)
     assert sets["most"]["std"] == pytest.approx(std.sort().values[:8].tolist(), rel=1e-4)
     assert sets["least"]["std"] == pytest.approx(std.sort().values.flip(0)[:8].tolist(), rel=1e-4)
     surprise = ((target - mean) / std).abs().sort(descending=True).values
@@ -169,7 +169,7 @@ def test_the_network_before_is_pruned_too(source, run):
 def test_the_runtime_is_timed_with_and_without_zeros(source, run):
     """The dense network has no zeros: else a runtime that skips them meets its own times."""
     full = _without_zeros(source.posterior)
-    assert all(bool((own != 0).all()) for own in full.parameters())
+    assert all(bool((parameter != 0).all()) for parameter in full.parameters())
     for side in ("before", "after"):
         assert set(run["headline"][side]["runtime_ms"]) == {"1", "64"}
 
@@ -177,7 +177,7 @@ def test_the_runtime_is_timed_with_and_without_zeros(source, run):
 def test_columns_come_in_their_own_unit():
     data = table_data()
     columns = describe_inputs(data)["columns"]
-    assert [(own["name"], own["kind"], own["at"]) for own in columns] == [
+    assert [(column["name"], column["kind"], column["at"]) for column in columns] == [
         ("a", "numeric", 0), ("b", "numeric", 1), ("c", "category", 2),
     ]  # fmt: skip
     raw = data.train.x[:, 0].double() * 2 + 5
@@ -202,9 +202,9 @@ def test_several_runs_share_the_page():
 
 def test_runs_beside_each_other_keep_their_draws():
     """Three LeNet-300-100 with 5 % of their weights have room for draws that are worth showing."""
-    for own in Limits().shared([266_200] * 3, [13_331] * 3):
-        assert own.draw_bytes // (DRAWN_BYTES * 13_331) >= 8
-        assert own.model_bytes >= WEIGHT_BYTES * 13_331
+    for limits in Limits().shared([266_200] * 3, [13_331] * 3):
+        assert limits.draw_bytes // (DRAWN_BYTES * 13_331) >= 8
+        assert limits.model_bytes >= WEIGHT_BYTES * 13_331
 
 
 def test_a_small_run_leaves_its_room_to_a_large_one():
@@ -219,10 +219,10 @@ def test_what_all_runs_may_take_fits_into_a_page(n):
     weights, kept = 300_000, 20_000
     parts = Limits().shared([weights] * n, [kept] * n)
     total = sum(
-        min(weights, own.shown_weights)
-        + min(WEIGHT_BYTES * kept, own.model_bytes)
-        + min(MOST_DRAWS * DRAWN_BYTES * kept, own.draw_bytes)
-        for own in parts
+        min(weights, share.shown_weights)
+        + min(WEIGHT_BYTES * kept, share.model_bytes)
+        + min(MOST_DRAWS * DRAWN_BYTES * kept, share.draw_bytes)
+        for share in parts
     )
     # 117 kB of style and scripts; beside these arrays a run on MNIST takes up to 185 kB
     assert 4 / 3 * total + 117_000 + 185_000 * n < MAX_BYTES
@@ -243,10 +243,10 @@ def test_chains_that_agree_and_chains_that_do_not():
     data = table_data()
 
     def report(*shifts):
-        own = [
+        members = [
             Samples(network, torch.randn(200, 4, generator=generator) + shift) for shift in shifts
         ]
-        return chains(Source("s", "s", own[0], data, members=tuple(own)))
+        return chains(Source("s", "s", members[0], data, members=tuple(members)))
 
     good, bad = report(0, 0), report(0, 5)
     assert (good["n_chains"], good["n_draws"]) == (2, 200)

@@ -38,12 +38,12 @@ def wired():
         dilation=(2, 1)), nn.SiLU(), nn.MaxPool2d(2, 1), nn.Dropout(0.5), nn.Flatten(),
         nn.Linear(6, 7), nn.BatchNorm1d(7), nn.Sigmoid(), nn.Linear(7, 3),
     )  # fmt: skip
-    for own in module.modules():
-        if isinstance(own, nn.BatchNorm2d | nn.BatchNorm1d):
-            own.running_mean.normal_()
-            own.running_var.uniform_(0.5, 2)
-            nn.init.normal_(own.weight)
-            nn.init.normal_(own.bias)
+    for layer in module.modules():
+        if isinstance(layer, nn.BatchNorm2d | nn.BatchNorm1d):
+            layer.running_mean.normal_()
+            layer.running_var.uniform_(0.5, 2)
+            nn.init.normal_(layer.weight)
+            nn.init.normal_(layer.bias)
     return module.eval(), (2, 11, 9)
 
 
@@ -134,9 +134,9 @@ def test_javascript_averages_and_splits_uncertainty_like_predict():
     expected = predict(source.model, x, n_samples=6)
     probs = torch.tensor([row["probs"] for row in found])
     torch.testing.assert_close(probs, expected.probs.float(), rtol=0, atol=1e-3)
-    for key, own in (("total", expected.entropy), ("epistemic", expected.epistemic)):
+    for key, values in (("total", expected.entropy), ("epistemic", expected.epistemic)):
         numbers = torch.tensor([row[key] for row in found]).double()
-        torch.testing.assert_close(numbers, own, rtol=0, atol=2e-3)
+        torch.testing.assert_close(numbers, values, rtol=0, atol=2e-3)
 
 
 def test_a_regression_and_its_noise():
@@ -148,11 +148,11 @@ def test_a_regression_and_its_noise():
     assert network["noise_std"] == pytest.approx([0.5] * 17)
     code = "const n = loadNetwork(given.network); return given.x.map((x) => regress(n, x));"
     found = node(code, network=network, x=source.data.test.x.tolist())
-    own = torch.stack([run_embedded(network, source.data.test.x, i + 1) for i in range(16)])
+    outputs = torch.stack([run_embedded(network, source.data.test.x, i + 1) for i in range(16)])
     center = torch.tensor([row["center"] for row in found])
     spread = torch.tensor([row["epistemic"] for row in found])
-    torch.testing.assert_close(center, own.mean(0)[:, 0], rtol=0, atol=1e-4)
-    torch.testing.assert_close(spread, own.std(0, correction=0)[:, 0], rtol=0, atol=1e-4)
+    torch.testing.assert_close(center, outputs.mean(0)[:, 0], rtol=0, atol=1e-4)
+    torch.testing.assert_close(spread, outputs.std(0, correction=0)[:, 0], rtol=0, atol=1e-4)
 
 
 def test_noise_that_depends_on_the_input():
@@ -163,10 +163,10 @@ def test_noise_that_depends_on_the_input():
     code = "const n = loadNetwork(given.network); return given.x.map((x) => regress(n, x));"
     found = node(code, network=network, x=x.tolist())
     expected = predict(source.model, x, n_samples=16)
-    for key, own in (("center", expected.mean), ("aleatoric", expected.aleatoric_std),
+    for key, values in (("center", expected.mean), ("aleatoric", expected.aleatoric_std),
                      ("epistemic", expected.epistemic_std)):  # fmt: skip
         numbers = torch.tensor([row[key] for row in found]).double()
-        torch.testing.assert_close(numbers, own[:, 0].double(), rtol=0, atol=1e-4)
+        torch.testing.assert_close(numbers, values[:, 0].double(), rtol=0, atol=1e-4)
     assert node("return selfCheck(loadNetwork(given.network));", network=network)["ok"]
 
 
@@ -174,8 +174,8 @@ def test_batchnorm_statistics_of_each_draw():
     module, shape = wired()
     posterior, _ = untrained(module, Categorical(), shape)
     draws = posterior.draw(5, torch.Generator().manual_seed(3))
-    own = {"2.running_mean": torch.randn(5, 4, generator=torch.Generator().manual_seed(4))}
-    samples = Samples(posterior.network, draws, buffers=posterior.buffers, draw_buffers=own)
+    statistics = {"2.running_mean": torch.randn(5, 4, generator=torch.Generator().manual_seed(4))}
+    samples = Samples(posterior.network, draws, buffers=posterior.buffers, draw_buffers=statistics)
     source = source_of(module, shape, posterior=samples)
     network = embed(source, levels_of(source.posterior), Limits()).network
     x = source.data.test.x

@@ -35,8 +35,8 @@ def source(likelihood, targets):
 def test_intervals_hold_as_many_targets_as_their_level_says(likelihood, noise):
     n = 999  # quantiles of the noise itself, none of which is the end of an interval
     targets = torch.tensor(noise.ppf([(i + 0.5) / n for i in range(n)])).float()
-    own = source(likelihood, targets)
-    rows = calibration(evaluations(own, Limits()), own.data)["after"]["intervals"]
+    run = source(likelihood, targets)
+    rows = calibration(evaluations(run, Limits()), run.data)["after"]["intervals"]
     for level, coverage in zip(rows["level"], rows["coverage"], strict=True):
         inside = (targets.abs() <= noise.ppf((1 + level) / 2)).double().mean().item()
         assert coverage == pytest.approx(inside, abs=1e-5)

@@ -1,4 +1,4 @@
-"""What a stored graph may call: torch's own layers, functions and tensor methods, by name.
+"""Names that a stored graph may call: layers, functions and tensor methods of torch.
 
 Nothing here creates tensors of a size the file chooses, reads files, or runs code from text.
 """

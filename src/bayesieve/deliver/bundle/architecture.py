@@ -1,4 +1,4 @@
-"""The point model of a bundle as one small Python file that needs torch and safetensors only."""
+"""Write the point model of a bundle as one Python file that needs only torch and safetensors."""
 
 import inspect
 import keyword

@@ -1,13 +1,13 @@
-"""Tensors with many zeros as the places and values of the others.
+"""Store tensors with many zeros as the places and values of the other entries.
 
-Two ways to tell the places, whichever takes fewer bytes:
+Places have two forms, and the one with fewer bytes is taken:
 
     gaps  one byte per entry: how many zeros come before it. 255 means 255 zeros and no entry, so
           that longer runs, also the one after the last entry, take several bytes.
     bits  one bit per element, the lowest of a byte first.
 
 Ascending whole numbers (which features a layer reads) are themselves places, and have no values.
-A packed tensor therefore unpacks to at most 255 elements per stored byte, however a file lies.
+So a packed tensor unpacks to at most 255 elements per stored byte, whatever a hostile file says.
 -0.0 counts as an entry, so that unpacking is exact bit for bit.
 """
 
@@ -61,6 +61,18 @@ def pack(name: str, tensor: Tensor) -> tuple[dict[str, Tensor], dict[str, Any] |
     if has_values:
         tensors[name + VALUES] = flat[torch.from_numpy(places)].clone()
     return tensors, how | ({"index": True} if is_index else {"shape": list(tensor.shape)})
+
+
+def pack_all(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors to store, and how each packed tensor is packed."""
+    tensors: dict[str, Tensor] = {}
+    packed: dict[str, Any] = {}
+    for name, value in weights.items():
+        stored, how = pack(name, value)
+        tensors |= stored
+        if how is not None:
+            packed[name] = how
+    return tensors, packed
 
 
 def unpack(name: str, tensors: Mapping[str, Tensor], how: Mapping[str, Any] | None) -> Tensor:
@@ -129,7 +141,7 @@ def _count_codes(places: NDArray[np.int64], n: int) -> int:
 
 def _gap_codes(places: NDArray[np.int64], n: int) -> NDArray[np.uint8]:
     gaps, rest = _steps(places, n)
-    ends = np.cumsum(gaps // _SKIP + 1)  # each entry's skips stand before its own code
+    ends = np.cumsum(gaps // _SKIP + 1)  # the skips of an entry come before its code
     codes = np.full(int(ends[-1]) if len(ends) else 0, _SKIP, dtype=np.uint8)
     codes[ends - 1] = gaps % _SKIP
     return np.concatenate([codes, np.full(rest // _SKIP, _SKIP, dtype=np.uint8)])

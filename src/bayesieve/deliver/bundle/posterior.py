@@ -28,7 +28,7 @@ from bayesieve.core.storage import (
 )
 from bayesieve.deliver.bundle.allowed import DTYPES
 from bayesieve.deliver.bundle.graph import graph_from_json, graph_to_json, is_layer, trace
-from bayesieve.deliver.bundle.packing import pack, unpack
+from bayesieve.deliver.bundle.packing import pack_all, unpack
 from bayesieve.errors import UnsupportedModelError, damaged
 
 MASKS, POSTERIOR = "masks.safetensors", "posterior.safetensors"
@@ -81,15 +81,8 @@ def likelihood_from_json(
 
 def pack_keep(sparse: SparseModel) -> tuple[bytes, dict[str, Any]]:
     """masks.safetensors, and its description: the layout, and how each mask is packed."""
-    tensors: dict[str, Tensor] = {}
-    packed = {}
-    for name, mask in sparse.layout.pieces(sparse.keep.cpu()):
-        if bool(mask.all()):
-            continue  # nothing was removed here
-        stored, how = pack(name, mask)
-        tensors |= stored
-        if how is not None:
-            packed[name] = how
+    pieces = sparse.layout.pieces(sparse.keep.cpu())
+    tensors, packed = pack_all({name: mask for name, mask in pieces if not bool(mask.all())})
     description = {"layout": sparse.layout.to_json(), "packed": packed}
     return file_bytes(tensors, {"format": "pt"}), description
 

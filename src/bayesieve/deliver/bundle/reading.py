@@ -68,7 +68,7 @@ class Bundle:
 
     @cached_property
     def keep(self) -> Tensor | None:
-        """What was kept of the weights before compaction, (d,) bool, if masks are there."""
+        """Which weights were kept before compaction, (d,) bool, if the bundle has masks."""
         if self.config.get("masks") is None:
             return None
         path = self.path / stored.MASKS

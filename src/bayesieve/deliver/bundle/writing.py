@@ -21,7 +21,7 @@ from bayesieve.core.storage import dtype_name
 from bayesieve.deliver.bundle import posterior as stored
 from bayesieve.deliver.bundle.architecture import architecture_source
 from bayesieve.deliver.bundle.graph import graph_from_json, graph_to_json, trace
-from bayesieve.deliver.bundle.packing import pack
+from bayesieve.deliver.bundle.packing import pack_all
 from bayesieve.deliver.bundle.posterior import likelihood_to_json
 from bayesieve.deliver.bundle.reading import (
     FORMAT,
@@ -101,7 +101,7 @@ def save_bundle(
         thresholds: what was pruned by, plain JSON.
         metrics: numbers for metrics.json and the card.
         config: provenance, plain JSON.
-        force: replace a bundle that lies there.
+        force: replace an existing bundle.
 
     Raises:
         UnsupportedModelError: the module calls something that a bundle cannot hold.
@@ -117,7 +117,7 @@ def save_bundle(
         check_classes(classes, outputs, None)
     except ValueError as error:
         raise ValueError(f"save: {error}.") from error
-    tensors, packed = _pack_all(weights)
+    tensors, packed = pack_all(weights)
     whole = posterior if posterior is not None else (None if sparse is None else sparse.posterior)
     values: dict[str, Any] = {
         "format": FORMAT,
@@ -173,7 +173,7 @@ def stored_bytes(module: nn.Module) -> int:
         >>> stored_bytes(nn.Linear(3, 2))
         32
     """
-    tensors, _ = _pack_all(_stored_tensors(trace(module).cpu())[0])
+    tensors, _ = pack_all(_stored_tensors(trace(module).cpu())[0])
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
 
@@ -218,7 +218,7 @@ def _write_folder(
         folder: the target.
         files: content by name.
         check: raises if what it reads there is not what it should be.
-        force: replace what lies there.
+        force: replace an existing folder.
     """
     hidden = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}.part")
     old = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}.old")
@@ -284,18 +284,6 @@ def _axis_order(tensor: Tensor) -> list[int] | None:
     order = sorted(range(tensor.dim()), key=lambda axis: -tensor.stride()[axis])
     usual = tensor.is_contiguous() or not tensor.permute(order).is_contiguous()
     return None if usual else order
-
-
-def _pack_all(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What to store, and how each packed tensor is packed."""
-    tensors: dict[str, Tensor] = {}
-    packed: dict[str, Any] = {}
-    for name, value in weights.items():
-        stored, how = pack(name, value)
-        tensors |= stored
-        if how is not None:
-            packed[name] = how
-    return tensors, packed
 
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:

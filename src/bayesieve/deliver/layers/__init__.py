@@ -2,7 +2,7 @@
 
 `read_layers` traces a module whose layers follow one another and returns one object per layer, in
 the order of the calls. Every layer knows the shapes of its input and output and computes the same
-as the module in torch, so that each user can check its own translation.
+as the module in torch, so that each user can check its translation.
 """
 
 from bayesieve.deliver.layers.forms import Activation as Activation

@@ -1,11 +1,11 @@
 """A network as a fast function on one CPU: sparse where sparse is faster, dense where it is not.
 
-Zeros in a weight matrix save time only if something skips them, and skipping has a price of its
-own. What is faster depends on the network and on the machine, so `as_runtime` measures, at batch
-1 and 64: the module as it is, against the same layers with their Linear layers in a small C kernel
+Zeros in a weight matrix save time only if something skips them, and skipping costs time too. Which
+is faster depends on the network and on the machine. So `as_runtime` measures two candidates at
+batch 1 and 64: the module as it is, and the same network with its Linear layers in a small C kernel
 that is compiled on first use and runs neighbouring layers in one call. Where there is no C
 compiler, SciPy's sparse products take the place of the kernel. `Runtime.plan` says what was chosen
-and what each candidate took.
+and how long each candidate took.
 
 The result is checked against the module before it is returned. A weight that is 0 is skipped:
 inputs that are infinite or NaN do not spread through it, as they would in a dense product.

@@ -2,10 +2,10 @@
 
 // Lines over common axes. series: [{name, points: [[x, y, radius]], kind, steps, dots, bare, faint}]
 function lines({ series, x, y, label, height, guide, marks }) {
-  const names = series.filter((own) => own.name).map((own) => [own.name, own.kind]);
+  const names = series.filter((item) => item.name).map((item) => [item.name, item.kind]);
   const holder = responsive((width) => {
-    const own = axes({ width, height: height || Math.min(320, Math.max(220, 0.62 * width)), x, y, label });
-    const { group, px, py } = own;
+    const item = axes({ width, height: height || Math.min(320, Math.max(220, 0.62 * width)), x, y, label });
+    const { group, px, py } = item;
     if (guide) group.append(shape("path", { class: "guide", fill: "none", d: path(guide, px, py) }));
     for (const one of series) {
       const style = { fill: "none", stroke: "currentColor", "stroke-width": 2, "stroke-linejoin": "round" };
@@ -20,8 +20,8 @@ function lines({ series, x, y, label, height, guide, marks }) {
       }
       group.append(holder);
     }
-    if (marks) marks(own);
-    return own.root;
+    if (marks) marks(item);
+    return item.root;
   });
   const box = el("div", {}, names.length > 1 ? legend(names) : null, holder);
   box.redraw = holder.redraw;
@@ -36,15 +36,15 @@ function wayName(run, way) {
 }
 
 function reliabilityPanel(run) {
-  const ways = Object.entries(run.quality).filter(([, own]) => own.reliability);
+  const ways = Object.entries(run.quality).filter(([, item]) => item.reliability);
   if (!ways.length) return intervalPanel(run);
   const shown = ways.map(([way, { reliability: r }]) => ({ way, ece: r.ece, groups: takenTogether(r) }));
   const series = shown.map(({ way, ece, groups }) => {
-    const most = Math.max(...groups.map((own) => own.n));
-    const points = groups.map((own) => [own.confidence, own.accuracy, 2 + 4 * Math.sqrt(own.n / most)]);
+    const most = Math.max(...groups.map((item) => item.n));
+    const points = groups.map((item) => [item.confidence, item.accuracy, 2 + 4 * Math.sqrt(item.n / most)]);
     return { name: `${wayName(run, way)}, ECE\u00a0${percent(ece, 1)}`, kind: WAYS[way], points, dots: true };
   });
-  const bars = shown.flatMap(({ way, groups }) => groups.map((own) => [WAYS[way], own.confidence, ...plausible(own.accuracy, own.n)]));
+  const bars = shown.flatMap(({ way, groups }) => groups.map((item) => [WAYS[way], item.confidence, ...plausible(item.accuracy, item.n)]));
   const whiskers = ({ group, px, py }) => bars.forEach(([kind, at, low, high]) => group.prepend(
     shape("line", { class: kind, x1: px(at), x2: px(at), y1: py(low), y2: py(high), stroke: "currentColor", "stroke-opacity": 0.4 })));
   // Nothing is sure by less than the fifth at which the axes begin, nor right less often.
@@ -62,10 +62,10 @@ function reliabilityPanel(run) {
 }
 
 function intervalPanel(run) {
-  const ways = Object.entries(run.quality).filter(([, own]) => own.intervals);
-  const series = ways.map(([way, { intervals: own }]) => ({
+  const ways = Object.entries(run.quality).filter(([, item]) => item.intervals);
+  const series = ways.map(([way, { intervals: item }]) => ({
     name: wayName(run, way), kind: WAYS[way], dots: true,
-    points: own.level.map((level, i) => [level, own.coverage[i]]),
+    points: item.level.map((level, i) => [level, item.coverage[i]]),
   }));
   const unit = { low: 0, high: 1, format: (v) => Math.round(100 * v) + " %" };
   return panel({
@@ -73,7 +73,7 @@ function intervalPanel(run) {
     caption: "How many test targets lie inside the central interval of each probability. On the thin dashed line, intervals are as wide as they should be; above it, wider.",
     data: () => ({
       header: ["way", "level", "coverage"],
-      rows: ways.flatMap(([way, { intervals: own }]) => own.level.map((l, i) => [way, l, own.coverage[i]])),
+      rows: ways.flatMap(([way, { intervals: item }]) => item.level.map((l, i) => [way, l, item.coverage[i]])),
     }),
     body: lines({ series, guide: [[0, 0], [1, 1]], x: { ...unit, label: "probability of the interval" }, y: { ...unit, label: "targets inside" }, label: "Coverage of intervals" }),
   });
@@ -81,17 +81,17 @@ function intervalPanel(run) {
 
 function riskPanel(run) {
   const ways = Object.entries(run.quality);
-  const series = ways.map(([way, { risk_coverage: own }]) => ({
-    name: wayName(run, way), kind: WAYS[way], points: own.coverage.map((c, i) => [c, own.risk[i]]),
+  const series = ways.map(([way, { risk_coverage: item }]) => ({
+    name: wayName(run, way), kind: WAYS[way], points: item.coverage.map((c, i) => [c, item.risk[i]]),
   }));
-  const high = Math.max(1e-9, ...series.flatMap((own) => own.points.map((p) => p[1])));
+  const high = Math.max(1e-9, ...series.flatMap((item) => item.points.map((p) => p[1])));
   const real = run.task === "regression";
   return panel({
     title: "If it may refuse", name: run.name + "-risk-coverage",
     caption: (real ? "Mean absolute error" : "Error") + " among the examples it is most sure about. The further left the curve stays low, the better its doubt points at its mistakes.",
     data: () => ({
       header: ["way", "coverage", "risk"],
-      rows: ways.flatMap(([way, { risk_coverage: own }]) => own.coverage.map((c, i) => [way, c, own.risk[i]])),
+      rows: ways.flatMap(([way, { risk_coverage: item }]) => item.coverage.map((c, i) => [way, c, item.risk[i]])),
     }),
     body: lines({
       series, label: "Risk against coverage",
@@ -102,14 +102,14 @@ function riskPanel(run) {
 }
 
 function inclusionPanel(run) {
-  const rows = run.layers.filter((own) => own.inclusion_cdf);
+  const rows = run.layers.filter((item) => item.inclusion_cdf);
   const title = "Inclusion probabilities";
   if (!rows.length) {
     return panel({ title, body: empty("This engine gives weights no inclusion probability; they are ranked by " + run.curve.score + " instead.") });
   }
-  const series = rows.map((own, i) => ({
-    name: own.name, kind: "c" + (i % 6), steps: true,
-    points: own.inclusion_cdf.map((v, k) => [k / 50, v]),
+  const series = rows.map((item, i) => ({
+    name: item.name, kind: "c" + (i % 6), steps: true,
+    points: item.inclusion_cdf.map((v, k) => [k / 50, v]),
   }));
   const unit = { low: 0, high: 1, format: (v) => Math.round(100 * v) + " %" };
   return panel({
@@ -117,7 +117,7 @@ function inclusionPanel(run) {
     caption: "Share of each layer's weights with an inclusion probability of at most this. A curve that starts high: most weights are not called for. Removed weights count as 0.",
     data: () => ({
       header: ["layer", "inclusion", "share"],
-      rows: rows.flatMap((own) => own.inclusion_cdf.map((v, k) => [own.name, k / 50, v])),
+      rows: rows.flatMap((item) => item.inclusion_cdf.map((v, k) => [item.name, k / 50, v])),
     }),
     body: lines({ series, label: "Distribution of inclusion probabilities per layer", x: { ...unit, label: "inclusion probability" }, y: { ...unit, label: "share of weights" } }),
   });
@@ -166,9 +166,9 @@ function trainingPanels(run) {
 }
 
 function chainPanel(run) {
-  const own = run.chains;
-  if (!own) return null;
-  const worst = own.rhat[own.rhat.length - 1];
+  const item = run.chains;
+  if (!item) return null;
+  const worst = item.rhat[item.rhat.length - 1];
   const cdf = (values) => values.map((v, i) => [v, (i + 1) / values.length]);
   const line = (at) => ({ group, px, box }) => group.append(shape("line", { class: "guide", x1: px(at), x2: px(at), y1: box.top, y2: box.bottom }));
   const chart = (values, label, fromZero, marks) => lines({
@@ -178,9 +178,9 @@ function chainPanel(run) {
   });
   return panel({
     title: "Chains", name: run.name + "-chains", wide: true,
-    caption: `${own.n_chains} ${own.n_chains === 1 ? "chain" : "chains"} of ${own.n_draws} kept draws, ${own.rhat.length} weights watched. R̂ compares chains (and halves of them): 1 is agreement; above 1.1, the dashed line, they have not mixed. ${percent(own.rhat.filter((v) => v > 1.1).length / own.rhat.length, 0)} of the weights lie above it, the worst at ${number(worst, 3)}. Effective draws say how many independent draws the kept ones are worth.`,
-    data: () => ({ header: ["rhat", "effective draws"], rows: own.rhat.map((v, i) => [v, own.ess[i]]) }),
-    body: el("div", { class: "grid" }, chart(own.rhat, "R̂", false, worst > 1.1 ? line(1.1) : null), chart(own.ess, "effective draws", true)),
+    caption: `${item.n_chains} ${item.n_chains === 1 ? "chain" : "chains"} of ${item.n_draws} kept draws, ${item.rhat.length} weights watched. R̂ compares chains (and halves of them): 1 is agreement; above 1.1, the dashed line, they have not mixed. ${percent(item.rhat.filter((v) => v > 1.1).length / item.rhat.length, 0)} of the weights lie above it, the worst at ${number(worst, 3)}. Effective draws say how many independent draws the kept ones are worth.`,
+    data: () => ({ header: ["rhat", "effective draws"], rows: item.rhat.map((v, i) => [v, item.ess[i]]) }),
+    body: el("div", { class: "grid" }, chart(item.rhat, "R̂", false, worst > 1.1 ? line(1.1) : null), chart(item.ess, "effective draws", true)),
   });
 }
 

@@ -71,7 +71,7 @@ function exampleCards(run, set, onPick) {
 // Rows of a table with the columns that matter most, in their own units.
 function exampleRows(run, set, onPick) {
   const columns = run.inputs.columns || [];
-  const place = new Map((run.features || []).map((own, i) => [own.name, i]));
+  const place = new Map((run.features || []).map((item, i) => [item.name, i]));
   const rank = (column) => Math.min(...(column.kind === "numeric" ? [column.name] : column.levels.map((level) => `${column.name}=${level}`))
     .map((name) => place.get(name) ?? 1e9));
   const shown = columns.map((column, k) => [rank(column), k]).sort((a, b) => a[0] - b[0]).slice(0, ROW_COLUMNS).map((pair) => pair[1]);

@@ -4,16 +4,16 @@
 
 function loadNetwork(json) {
   const steps = json.steps.map((step) => {
-    const own = { ...step };
+    const item = { ...step };
     if (step.op === "linear" || step.op === "conv") {
-      for (const key of ["index", "value", "scale", "bias", "level"]) own[key] = unpack(step[key]);
+      for (const key of ["index", "value", "scale", "bias", "level"]) item[key] = unpack(step[key]);
     }
     if (step.op === "affine") {
-      own.factor = unpack(step.factor);
-      own.shift = unpack(step.shift);
-      own.channels = step.factor.shape[1];
+      item.factor = unpack(step.factor);
+      item.shift = unpack(step.shift);
+      item.channels = step.factor.shape[1];
     }
-    return own;
+    return item;
   });
   return { ...json, steps, size: json.input_shape.reduce((a, b) => a * b, 1) };
 }
@@ -154,7 +154,7 @@ function classify(network, input, cut = 0) {
   const draws = Array.from({ length: network.n_draws }, (_, i) => at(i + 1));
   if (!draws.length) return { mean, draws, probs: mean, total: entropy(mean), epistemic: null };
   const probs = average(draws);
-  const aleatoric = draws.reduce((sum, own) => sum + entropy(own), 0) / draws.length;
+  const aleatoric = draws.reduce((sum, item) => sum + entropy(item), 0) / draws.length;
   const total = entropy(probs);
   return { mean, draws, probs, total, epistemic: Math.max(0, total - aleatoric) };
 }
@@ -181,8 +181,8 @@ function regress(network, input, cut = 0) {
   if (!draws.length) return { mean, draws, center: mean, aleatoric: noise[0], epistemic: null };
   const center = draws.reduce((a, b) => a + b, 0) / draws.length;
   const spread = Math.sqrt(draws.reduce((sum, v) => sum + (v - center) ** 2, 0) / draws.length);
-  const own = noise.slice(1);
-  const aleatoric = Math.sqrt(own.reduce((sum, v) => sum + v * v, 0) / own.length);
+  const item = noise.slice(1);
+  const aleatoric = Math.sqrt(item.reduce((sum, v) => sum + v * v, 0) / item.length);
   return { mean, draws, center, aleatoric, epistemic: spread };
 }
 

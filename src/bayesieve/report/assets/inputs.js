@@ -61,8 +61,8 @@ function prepareRow(values, columns, size) {
 function readRow(x, columns) {
   return columns.map((column) => {
     if (column.kind === "numeric") return x[column.at] * column.std + column.mean;
-    const own = column.levels.map((_, i) => x[column.at + i]);
-    return own.indexOf(Math.max(...own));
+    const item = column.levels.map((_, i) => x[column.at + i]);
+    return item.indexOf(Math.max(...item));
   });
 }
 

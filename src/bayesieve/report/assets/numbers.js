@@ -68,7 +68,7 @@ function ticks(low, high, n) {
   const span = high - low || Math.abs(high) || 1;
   const raw = span / Math.max(1, n);
   const power = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 5, 10].find((own) => own * power >= raw) * power;
+  const step = [1, 2, 5, 10].find((item) => item * power >= raw) * power;
   const found = [];
   for (let k = Math.ceil(low / step - 1e-9); k * step <= high + 1e-9 * span; k++) {
     found.push(Number((k * step).toPrecision(12)));
@@ -92,7 +92,7 @@ function logTicks(low, high) {
 // Neighbouring bins, from the surest down, until each has enough examples: the accuracy of a few is mostly noise.
 function takenTogether(r) {
   const least = Math.max(10, 0.002 * r.count.reduce((a, b) => a + b, 0)), groups = [];
-  const add = (to, own) => ["n", "right", "said"].forEach((key) => { to[key] += own[key]; });
+  const add = (to, item) => ["n", "right", "said"].forEach((key) => { to[key] += item[key]; });
   let full = true;
   for (let i = r.count.length - 1; i >= 0; i--) {
     const n = r.count[i];

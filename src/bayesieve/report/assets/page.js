@@ -58,8 +58,8 @@ function comparison(runs, choose) {
   const body = rows.map(([name, value, format, lower]) => {
     const top = lower === null ? null : best(runs.map(value), lower);
     return el("tr", {}, el("th", { scope: "row" }, name), runs.map((run) => {
-      const own = value(run);
-      return el("td", { class: top !== null && own === top ? "best" : "" }, own === undefined || own === null ? "–" : format(own));
+      const item = value(run);
+      return el("td", { class: top !== null && item === top ? "best" : "" }, item === undefined || item === null ? "–" : format(item));
     }));
   });
   const tasks = new Set(runs.map((run) => run.task));
@@ -86,8 +86,8 @@ function comparison(runs, choose) {
 
 function themeButton(onChange) {
   const dark = () => {
-    const own = document.documentElement.dataset.theme;
-    return own ? own === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    const item = document.documentElement.dataset.theme;
+    return item ? item === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   };
   const button = el("button", { type: "button", class: "button", id: "theme", onclick: () => {
     document.documentElement.dataset.theme = dark() ? "light" : "dark";
@@ -126,7 +126,7 @@ function start() {
   const root = document.documentElement;
   let theme;
   addEventListener("beforeprint", () => {
-    document.querySelectorAll("details").forEach((own) => { own.open = true; });
+    document.querySelectorAll("details").forEach((item) => { item.open = true; });
     theme = root.dataset.theme;
     root.dataset.theme = "light"; // paper is white
     recolor();

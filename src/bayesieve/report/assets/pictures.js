@@ -90,34 +90,34 @@ function maskPanel(run, view) {
       rows: drawn.flatMap(({ layer, levels, width }) => Array.from(levels, (v, i) => [layer.name, Math.floor(i / width) * layer.stride, (i % width) * layer.stride, v]).filter((row) => row[3] > 0)),
     }),
     body: [
-      ...drawn.map((own) => el("div", { class: "mask" }, el("h4", {}, own.layer.name, own.note), own.canvas)),
+      ...drawn.map((item) => el("div", { class: "mask" }, el("h4", {}, item.layer.name, item.note), item.canvas)),
       el("div", { class: "key" }, key("bar", "kept"), key("zero", "zero"), key("gone", "whole unit or input gone")),
     ],
   });
 }
 
 function attentionPanel(run) {
-  const own = run.attention;
-  if (!own) return null;
-  const maps = unpack(own.maps);
-  const [n, height, width] = own.maps.shape;
+  const item = run.attention;
+  if (!item) return null;
+  const maps = unpack(item.maps);
+  const [n, height, width] = item.maps.shape;
   const shown = Math.min(n, 14);
   const draw = () => {
     const [from, to] = [cssColor("grid"), cssColor("vermilion")];
     return Array.from({ length: shown }, (_, k) => el("figure", {},
-      pixels(width, height, (i) => blend(from, to, maps[k * height * width + i] / 255), `Importance of pixels for ${own.names[k]}`),
-      own.names[k]));
+      pixels(width, height, (i) => blend(from, to, maps[k * height * width + i] / 255), `Importance of pixels for ${item.names[k]}`),
+      item.names[k]));
   };
   const tiles = el("div", { class: "tiles" }, draw());
   tiles.repaint = () => tiles.replaceChildren(...draw());
   return panel({
     title: "Pixels that matter", name: run.name + "-importance",
-    caption: "How steeply the answer changes with each pixel: mean absolute slope of the log-probability over test images, by predicted class. Pale pixels do not count." + (own.names[0] === "inclusion φ" ? " φ is the posterior's own word: inclusion probabilities on the paths from each pixel to the answer." : ""),
+    caption: "How steeply the answer changes with each pixel: mean absolute slope of the log-probability over test images, by predicted class. Pale pixels do not count." + (item.names[0] === "inclusion φ" ? " φ is the posterior's own word: inclusion probabilities on the paths from each pixel to the answer." : ""),
     data: () => ({
       header: ["map", "row", "column", "slope"],
       rows: Array.from(maps, (v, i) => {
         const k = Math.floor(i / (height * width)), p = i % (height * width);
-        return [own.names[k], Math.floor(p / width), p % width, (v / 255) * own.top[k]];
+        return [item.names[k], Math.floor(p / width), p % width, (v / 255) * item.top[k]];
       }),
     }),
     body: tiles,
@@ -125,13 +125,13 @@ function attentionPanel(run) {
 }
 
 function firstLayerPanel(run) {
-  const own = run.first_layer;
-  if (!own) return null;
-  const values = unpack(own.weights);
-  const [n, height, width] = own.weights.shape;
+  const item = run.first_layer;
+  if (!item) return null;
+  const values = unpack(item.weights);
+  const [n, height, width] = item.weights.shape;
   const draw = () => {
     const [zero, plus, minus] = [cssColor("grid"), cssColor("blue"), cssColor("vermilion")];
-    return own.units.map((unit, k) => el("figure", {},
+    return item.units.map((unit, k) => el("figure", {},
       pixels(width, height, (i) => {
         const v = values[k * height * width + i] / 32767;
         return blend(zero, v > 0 ? plus : minus, Math.sqrt(Math.abs(v)));
@@ -140,15 +140,15 @@ function firstLayerPanel(run) {
   };
   const tiles = el("div", { class: "tiles" }, draw());
   tiles.repaint = () => tiles.replaceChildren(...draw());
-  const rest = own.alive > n ? `The ${n} strongest of ${own.alive} units that are left.` : `All ${own.alive} units that are left.`;
+  const rest = item.alive > n ? `The ${n} strongest of ${item.alive} units that are left.` : `All ${item.alive} units that are left.`;
   return panel({
     title: "First layer", name: run.name + "-first-layer",
-    caption: `What each unit of ${own.name} looks for: blue weights add, red ones subtract, pale ones are zero. ${rest}`,
+    caption: `What each unit of ${item.name} looks for: blue weights add, red ones subtract, pale ones are zero. ${rest}`,
     data: () => ({
       header: ["unit", "row", "column", "weight"],
       rows: Array.from(values, (v, i) => {
         const k = Math.floor(i / (height * width)), p = i % (height * width);
-        return [own.units[k], Math.floor(p / width), p % width, (v / 32767) * own.top];
+        return [item.units[k], Math.floor(p / width), p % width, (v / 32767) * item.top];
       }).filter((row) => row[3] !== 0),
     }),
     body: tiles,

@@ -62,8 +62,8 @@ function imageInput(run, set) {
     see(values);
   };
   const pool = run.examples ? ["least", "wrong", "most"].flatMap((kind) => {
-    const own = run.examples[kind], all = unpack(own.inputs), size = channels * height * width;
-    return own.index.map((_, k) => all.subarray(k * size, (k + 1) * size));
+    const item = run.examples[kind], all = unpack(item.inputs), size = channels * height * width;
+    return item.index.map((_, k) => all.subarray(k * size, (k + 1) * size));
   }) : [];
   let next = 0;
   const example = pool.length ? el("button", { type: "button", class: "button", id: "next-example", onclick: () => pick(pool[next++ % pool.length]) }, "Next test example") : null;
@@ -83,11 +83,11 @@ function tableInput(run, set) {
   const size = run.network.input_shape.reduce((a, b) => a * b, 1);
   const values = columns.map((column) => column.start);
   const update = () => set(prepareRow(values, columns, size));
-  const ranked = new Map((run.features || []).map((own, i) => [own.name, { ...own, place: i }]));
+  const ranked = new Map((run.features || []).map((item, i) => [item.name, { ...item, place: i }]));
   const strength = (column) => {
     const names = column.kind === "numeric" ? [column.name] : column.levels.map((level) => `${column.name}=${level}`);
     const found = names.map((name) => ranked.get(name)).filter(Boolean);
-    return { place: Math.min(...found.map((own) => own.place), 1e9), reads: found.some((own) => own.reads !== 0) };
+    return { place: Math.min(...found.map((item) => item.place), 1e9), reads: found.some((item) => item.reads !== 0) };
   };
   const controls = columns.map((column, k) => {
     const label = el("b", {});
@@ -112,55 +112,55 @@ function tableInput(run, set) {
     return { ...strength(column), renew, node: el("div", { class: "slider" }, el("label", { for: id }, el("span", {}, column.name), label), control) };
   });
   const order = [...controls].sort((a, b) => a.place - b.place);
-  const read = order.filter((own) => own.reads).slice(0, 14);
-  const rest = order.filter((own) => !read.includes(own));
+  const read = order.filter((item) => item.reads).slice(0, 14);
+  const rest = order.filter((item) => !read.includes(item));
   const reset = () => {
     columns.forEach((column, k) => { values[k] = column.start; });
-    controls.forEach((own) => own.renew());
+    controls.forEach((item) => item.renew());
     update();
   };
   setTimeout(update, 0);
   return {
     pick: (row) => {
       readRow(row, columns).forEach((value, k) => { values[k] = value; });
-      controls.forEach((own) => own.renew());
+      controls.forEach((item) => item.renew());
       update();
     },
-    node: el("div", {}, el("div", { class: "features" }, read.map((own) => own.node)),
-      rest.length ? el("details", {}, el("summary", {}, `${rest.length} more columns, less important or not read at all`), el("div", { class: "features" }, rest.map((own) => own.node))) : null,
+    node: el("div", {}, el("div", { class: "features" }, read.map((item) => item.node)),
+      rest.length ? el("details", {}, el("summary", {}, `${rest.length} more columns, less important or not read at all`), el("div", { class: "features" }, rest.map((item) => item.node))) : null,
       el("div", { class: "buttons" }, el("button", { type: "button", class: "button", onclick: reset }, "Back to the middle"))),
   };
 }
 
 function classAnswer(run, network, input, cut) {
-  const own = classify(network, input, cut);
+  const item = classify(network, input, cut);
   const names = run.data.classes;
-  const best = own.probs.indexOf(Math.max(...own.probs));
+  const best = item.probs.indexOf(Math.max(...item.probs));
   const order = names.length <= 12 ? names.map((_, c) => c)
-    : own.probs.map((p, c) => [p, c]).sort((a, b) => b[0] - a[0]).slice(0, 10).map((pair) => pair[1]);
+    : item.probs.map((p, c) => [p, c]).sort((a, b) => b[0] - a[0]).slice(0, 10).map((pair) => pair[1]);
   const row = 24, height = row * order.length + 22;
   const chart = responsive((width) => {
     const left = Math.min(120, 14 + 8 * Math.max(...order.map((c) => names[c].length)));
     const px = (p) => left + p * (width - left - 58);
-    const root = shape("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Predictive distribution: " + order.map((c) => `${names[c]} ${percent(own.probs[c], 0)}`).join(", ") });
+    const root = shape("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Predictive distribution: " + order.map((c) => `${names[c]} ${percent(item.probs[c], 0)}`).join(", ") });
     order.forEach((c, i) => {
       const y = i * row;
       root.append(
         shape("text", { class: "axis-label", x: left - 8, y: y + 16, "text-anchor": "end" }, names[c]),
         shape("rect", { x: left, y: y + 4, width: px(1) - left, height: row - 8, rx: 3, fill: "var(--grid)" }),
-        shape("rect", { x: left, y: y + 4, width: Math.max(0, px(own.probs[c]) - left), height: row - 8, rx: 3, fill: c === best ? "var(--bar)" : "var(--muted)" }),
+        shape("rect", { x: left, y: y + 4, width: Math.max(0, px(item.probs[c]) - left), height: row - 8, rx: 3, fill: c === best ? "var(--bar)" : "var(--muted)" }),
       );
-      own.draws.forEach((probs) => root.append(shape("circle", { cx: px(probs[c]), cy: y + row / 2, r: 2.4, fill: "var(--orange)", stroke: "var(--card)", "stroke-width": 0.6 })));
-      root.append(shape("text", { x: px(1) + 8, y: y + 16 }, percent(own.probs[c], 1)));
+      item.draws.forEach((probs) => root.append(shape("circle", { cx: px(probs[c]), cy: y + row / 2, r: 2.4, fill: "var(--orange)", stroke: "var(--card)", "stroke-width": 0.6 })));
+      root.append(shape("text", { x: px(1) + 8, y: y + 16 }, percent(item.probs[c], 1)));
     });
-    if (own.draws.length) root.append(shape("text", { x: left, y: height - 4 }, "bars: average. dots: each draw of the weights"));
+    if (item.draws.length) root.append(shape("text", { x: left, y: height - 4 }, "bars: average. dots: each draw of the weights"));
     return root;
   });
-  const doubt = own.epistemic === null
-    ? el("p", { class: "caption" }, `Uncertainty ${number(own.total, 3)} nats. This model has no spread of weights, so none of it can be told apart.`)
-    : doubtBar(own.total, own.epistemic, Math.log(names.length));
-  return el("div", { "data-class": names[best], "data-probs": own.probs.map((p) => p.toFixed(6)).join(" ") },
-    el("p", { class: "answer" }, names[best], " ", el("small", {}, `with ${percent(own.probs[best], 1)}`)), chart, doubt);
+  const doubt = item.epistemic === null
+    ? el("p", { class: "caption" }, `Uncertainty ${number(item.total, 3)} nats. This model has no spread of weights, so none of it can be told apart.`)
+    : doubtBar(item.total, item.epistemic, Math.log(names.length));
+  return el("div", { "data-class": names[best], "data-probs": item.probs.map((p) => p.toFixed(6)).join(" ") },
+    el("p", { class: "answer" }, names[best], " ", el("small", {}, `with ${percent(item.probs[best], 1)}`)), chart, doubt);
 }
 
 // Total uncertainty split into noise of the data and doubt about the weights.
@@ -172,12 +172,12 @@ function doubtBar(total, epistemic, most) {
 }
 
 function realAnswer(run, network, input, cut) {
-  const own = regress(network, input, cut);
+  const item = regress(network, input, cut);
   const scale = run.data.target_std[0], shift = run.data.target_mean[0];
-  const mean = own.center * scale + shift, noise = own.aleatoric * scale;
-  const doubt = own.epistemic === null ? 0 : own.epistemic * scale;
+  const mean = item.center * scale + shift, noise = item.aleatoric * scale;
+  const doubt = item.epistemic === null ? 0 : item.epistemic * scale;
   const std = Math.hypot(noise, doubt);
-  const centers = own.draws.length ? own.draws.map((v) => v * scale + shift) : [mean];
+  const centers = item.draws.length ? item.draws.map((v) => v * scale + shift) : [mean];
   const low = mean - 4 * std, high = mean + 4 * std;
   const bump = noiseShape(run.network.df, noise), half = run.network.factor_90 * std;
   const density = (v) => centers.reduce((sum, m) => sum + bump(v - m), 0) / centers.length;
@@ -197,5 +197,5 @@ function realAnswer(run, network, input, cut) {
   return el("div", { "data-mean": mean },
     el("p", { class: "answer" }, number(mean), " ", el("small", {}, `± ${number(std, 3)}; 90 % between ${number(mean - half, 3)} and ${number(mean + half, 3)}`)),
     chart,
-    el("div", { class: "rank" }, line("noise of the data", noise), own.epistemic === null ? [] : line("doubt about the weights", doubt, "epistemic")));
+    el("div", { class: "rank" }, line("noise of the data", noise), item.epistemic === null ? [] : line("doubt about the weights", doubt, "epistemic")));
 }

@@ -70,7 +70,7 @@ function reading(run) {
   const { before, after, sampled } = run.headline;
   const q = after.quality, b = before.quality;
   const regression = run.task === "regression";
-  const value = (own) => (regression ? `an RMSE of ${number(own.rmse)}` : `${percent(own.error, 2)} error`);
+  const value = (item) => (regression ? `an RMSE of ${number(item.rmse)}` : `${percent(item.error, 2)} error`);
   const parts = [];
   if (after.zeros > 0) {
     parts.push(`${percent(after.zeros)} of the ${count(before.parameters)} parameters are gone; ${count(after.weights)} are left.`);
@@ -88,8 +88,8 @@ function layerTable(run) {
     return panel({ title: "Layers", wide: true, body: empty("This network could not be made smaller: " + (run.not_compacted || "it is too large to try at every position").replace(/\.$/, "") + ".") });
   }
   const arrow = ([a, b]) => (a === b ? count(b) : `${count(a)} → ${count(b)}`);
-  const rows = report.layers.map((own) => el("tr", {}, el("th", { scope: "row" }, own.name), el("td", {}, own.kind),
-    el("td", {}, arrow(own.units)), el("td", {}, arrow(own.inputs)), el("td", {}, arrow(own.parameters))));
+  const rows = report.layers.map((item) => el("tr", {}, el("th", { scope: "row" }, item.name), el("td", {}, item.kind),
+    el("td", {}, arrow(item.units)), el("td", {}, arrow(item.inputs)), el("td", {}, arrow(item.parameters))));
   const reads = report.input_features === null ? report.n_inputs : report.input_features.length;
   return panel({
     title: "What was removed", name: run.name + "-layers",
@@ -99,7 +99,7 @@ function layerTable(run) {
         + (reads < report.n_inputs ? ` It reads ${count(reads)} of ${count(report.n_inputs)} inputs.` : ""),
     data: () => ({
       header: ["layer", "kind", "units before", "units", "inputs before", "inputs", "parameters before", "parameters"],
-      rows: report.layers.map((own) => [own.name, own.kind, ...own.units, ...own.inputs, ...own.parameters]),
+      rows: report.layers.map((item) => [item.name, item.kind, ...item.units, ...item.inputs, ...item.parameters]),
     }),
     body: el("div", { class: "scroll" }, el("table", {},
       el("thead", {}, el("tr", {}, ["layer", "kind", "units", "inputs", "parameters"].map((t) => el("th", { scope: "col" }, t)))), el("tbody", {}, rows))),
@@ -146,16 +146,16 @@ function confusionPanel(run) {
 
 function featurePanel(run) {
   if (!run.features) return null;
-  const top = Math.max(...run.features.map((own) => own.slope), 1e-12);
-  const row = (own) => [
-    el("span", { class: own.reads === 0 ? "off" : "" }, own.name), track(own.slope / top),
-    el("span", {}, own.reads === 0 ? "not read" : number(own.slope, 3) + (own.phi === null ? "" : ` · φ ${number(own.phi, 2)}`)),
+  const top = Math.max(...run.features.map((item) => item.slope), 1e-12);
+  const row = (item) => [
+    el("span", { class: item.reads === 0 ? "off" : "" }, item.name), track(item.slope / top),
+    el("span", {}, item.reads === 0 ? "not read" : number(item.slope, 3) + (item.phi === null ? "" : ` · φ ${number(item.phi, 2)}`)),
   ];
   const first = run.features.slice(0, 20), rest = run.features.slice(20);
   return panel({
     title: "Columns that matter", name: run.name + "-features", wide: true,
     caption: "How steeply the answer changes with each column, in units of its spread: mean absolute slope over test examples. A column that no kept weight reads is out of the model. φ, where the posterior has it, compares the inclusion probabilities on the paths from each column to the answer: 0 for the column with the least, 1 for the one with the most.",
-    data: () => ({ header: ["feature", "slope", "weights reading it", "phi"], rows: run.features.map((own) => [own.name, own.slope, own.reads, own.phi]) }),
+    data: () => ({ header: ["feature", "slope", "weights reading it", "phi"], rows: run.features.map((item) => [item.name, item.slope, item.reads, item.phi]) }),
     body: [
       el("div", { class: "rank" }, first.flatMap(row)),
       rest.length ? el("details", {}, el("summary", {}, `${rest.length} more`), el("div", { class: "rank" }, rest.flatMap(row))) : null,
@@ -164,30 +164,30 @@ function featurePanel(run) {
 }
 
 function provenanceSection(run) {
-  const own = run.provenance;
-  const settings = Object.entries(own.config).filter(([, values]) => values && typeof values === "object").map(([name, values]) => {
+  const item = run.provenance;
+  const settings = Object.entries(item.config).filter(([, values]) => values && typeof values === "object").map(([name, values]) => {
     const rows = Object.entries(values).filter(([, v]) => v !== null && !(Array.isArray(v) && !v.length));
     if (!rows.length) return null;
     return el("div", {}, el("h3", {}, name), el("dl", {}, rows.flatMap(([key, v]) => [
       el("dt", {}, key.replace(/_/g, " ")), el("dd", {}, typeof v === "number" && !Number.isInteger(v) ? number(v, 6) : Array.isArray(v) ? v.join(", ") : String(v)),
     ])));
   });
-  const versions = [...Object.entries(own.versions), ["times of this page were taken on", own.timed_on]];
-  const known = [...Object.entries(own.hashes), ...versions];
+  const versions = [...Object.entries(item.versions), ["times of this page were taken on", item.timed_on]];
+  const known = [...Object.entries(item.hashes), ...versions];
   const table = (title, rows) => el("div", { class: "scroll" }, el("table", {}, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, title), el("th", {}))),
     el("tbody", {}, rows.map(([a, b]) => el("tr", {}, el("th", { scope: "row" }, a), el("td", { class: "mono" }, b))))));
   return section("provenance", "Where it comes from", "Enough to make it again, and to know that it is the same.",
     el("div", { class: "grid" },
       panel({
-        title: "Make it again", wide: true, caption: own.seconds ? `Training took ${number(own.seconds, 3)} s.` : null,
-        body: own.command ? el("pre", {}, el("code", { id: "command" }, own.command)) : empty("The command was not written down."),
+        title: "Make it again", wide: true, caption: item.seconds ? `Training took ${number(item.seconds, 3)} s.` : null,
+        body: item.command ? el("pre", {}, el("code", { id: "command" }, item.command)) : empty("The command was not written down."),
       }),
       panel({ title: "Resolved settings", wide: true, body: el("div", { class: "settings" }, settings) }),
       panel({
         title: "Files and versions", wide: true, name: run.name + "-hashes",
         data: () => ({ header: ["what", "value"], rows: known }),
         body: [
-          Object.keys(own.hashes).length ? table("SHA-256", Object.entries(own.hashes)) : empty("The run is not in a folder: no files to hash."),
+          Object.keys(item.hashes).length ? table("SHA-256", Object.entries(item.hashes)) : empty("The run is not in a folder: no files to hash."),
           table("version", versions),
         ],
       })));

@@ -31,7 +31,7 @@ function curveAxes(runs) {
   const points = runs.flatMap((run) => [...run.curve.points, ...(alone ? (run.curve.before || { points: [] }).points : [])]);
   const before = alone ? runs.map((run) => run.headline.before.quality).filter(Boolean) : [];
   const shares = points.map(keptShare);
-  const values = [...points.map((p) => p[key]), ...before.map((own) => own[key])].filter((v) => v !== null);
+  const values = [...points.map((p) => p[key]), ...before.map((item) => item[key])].filter((v) => v !== null);
   const positive = values.filter((v) => v > 0);
   const low = Math.min(...positive), high = Math.max(...values);
   const log = positive.length === values.length && high / low > 4;
@@ -55,11 +55,11 @@ function curvePanel(run, view) {
   const { key, x, y } = curveAxes([run]);
   const before = run.headline.before.quality, other = run.curve.before;
   let moveTo = () => {};
-  const own = { name: other ? "this run" : null, kind: "c0", dots: true, points: points.map((p) => [keptShare(p), p[key]]) };
+  const item = { name: other ? "this run" : null, kind: "c0", dots: true, points: points.map((p) => [keptShare(p), p[key]]) };
   const chart = lines({
     series: other
-      ? [{ name: `${run.headline.before.name}, pruned by ${other.score}`, kind: "c1", faint: true, dots: true, points: other.points.map((p) => [keptShare(p), p[key], 2]) }, own]
-      : [own],
+      ? [{ name: `${run.headline.before.name}, pruned by ${other.score}`, kind: "c1", faint: true, dots: true, points: other.points.map((p) => [keptShare(p), p[key], 2]) }, item]
+      : [item],
     x, y, label: "Error against sparsity", height: 300,
     marks: ({ root, group, px, py, box }) => {
       if (before) {
@@ -153,7 +153,7 @@ function layerMeters(run) {
   const units = new Map(((run.compaction || {}).layers || []).map((layer) => [layer.name, layer]));
   const rows = run.layers.map((layer, i) => {
     const name = layer.name.replace(/\.weight$/, "");
-    const own = units.get(name);
+    const item = units.get(name);
     const unitCell = el("span", {}), weightCell = el("span", {});
     const unitTrack = track(0), weightTrack = track(0);
     const node = el("tr", {}, el("th", { scope: "row" }, name),
@@ -161,7 +161,7 @@ function layerMeters(run) {
       el("td", {}, el("span", { class: "meter" }, weightCell, weightTrack)));
     const update = (cut) => {
       const point = run.curve.points[cut];
-      const total = own ? own.units[0] : layer.shape[0];
+      const total = item ? item.units[0] : layer.shape[0];
       const kept = point.units && name in point.units ? point.units[name] : null;
       unitCell.textContent = kept === null ? "–" : `${count(kept)} of ${count(total)}`;
       unitTrack.firstChild.style.width = (kept === null ? 0 : (100 * kept) / total) + "%";

@@ -8,7 +8,7 @@ function el(tag, attributes, ...children) {
     else if (key === "class") node.className = value;
     else node.setAttribute(key, value === true ? "" : value);
   }
-  node.append(...children.flat().filter((own) => own !== null && own !== undefined));
+  node.append(...children.flat().filter((item) => item !== null && item !== undefined));
   return node;
 }
 
@@ -31,10 +31,10 @@ function save(name, text, type) {
 function panel({ title, caption, name, data, body, wide }) {
   const downloads = el("div", { class: "downloads" });
   if (data) {
-    const csvFile = () => { const own = data(); save(name + ".csv", csv(own.header, own.rows), "text/csv"); };
+    const csvFile = () => { const item = data(); save(name + ".csv", csv(item.header, item.rows), "text/csv"); };
     const jsonFile = () => {
-      const own = data();
-      const rows = own.rows.map((row) => Object.fromEntries(own.header.map((key, i) => [key, row[i]])));
+      const item = data();
+      const rows = item.rows.map((row) => Object.fromEntries(item.header.map((key, i) => [key, row[i]])));
       save(name + ".json", JSON.stringify(rows, null, 1), "application/json");
     };
     downloads.append(
