@@ -107,9 +107,10 @@ class Likelihood(ABC):
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> Self:
-        """The likelihood of `to_dict`; a likelihood whose settings are not numbers overrides it."""
-        names = [own.name for own in fields(cls)]  # type: ignore[arg-type]
-        return cls(**{name: number(row, name) for name in names})
+        """The likelihood of `to_dict`; one with settings besides numbers and flags overrides it."""
+        flags = {f.name for f in fields(cls) if isinstance(f.default, bool)}  # type: ignore[arg-type]
+        names = [f.name for f in fields(cls)]  # type: ignore[arg-type]
+        return cls(**{n: row.get(n) is True if n in flags else number(row, n) for n in names})
 
     @classmethod
     def configured(cls, noise_std: float | None = None, learned: bool | None = None) -> Self:
@@ -153,7 +154,7 @@ class ClassLikelihood(Likelihood):
 
     def to_dict(self, numbers: Numbers | None = None) -> dict[str, Any]:
         """Name and those settings that are not the usual ones, ready for JSON."""
-        usual = {own.name: own.default for own in fields(self)}  # type: ignore[arg-type]
+        usual = {f.name: f.default for f in fields(self)}  # type: ignore[arg-type]
         row = super().to_dict(numbers)
         return {name: value for name, value in row.items() if usual.get(name, MISSING) != value}
 

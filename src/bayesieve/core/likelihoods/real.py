@@ -1,9 +1,9 @@
 """Likelihoods of real numbers."""
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import torch
 from scipy.special import stdtrit
@@ -15,12 +15,88 @@ from bayesieve.core.likelihoods.base import (
     Numbers,
     RealLikelihood,
     diagonal_roots,
-    number,
 )
 
 
+class _OneLevel(RealLikelihood):
+    """Noise of one size around the output; its logarithm may be a learned number.
+
+    The dataclasses below have a field `learned` and one for the size, which `size` names.
+    """
+
+    noise: ClassVar[tuple[str, ...]] = ("noise_std", "learned")
+    size: ClassVar[str]  # the field with the size of the noise
+    learned: bool
+
+    @property
+    def growth(self) -> float:
+        """Standard deviation of the noise by its size."""
+        return 1.0
+
+    @property
+    def information(self) -> float:
+        """Fisher information of the output, times the size squared."""
+        return 1.0
+
+    def parameters(self) -> dict[str, Tensor]:
+        """The log of the size, when it is learned."""
+        start = torch.tensor(math.log(getattr(self, self.size)))
+        return {f"log_{self.size}": start} if self.learned else {}
+
+    def log_size(self, numbers: Numbers) -> Tensor | float:
+        """Log of the size in force, scalar or (k,) for a population."""
+        return numbers[f"log_{self.size}"] if self.learned else math.log(getattr(self, self.size))
+
+    def residuals(self, output: Tensor, target: Tensor, log_size: Tensor | float) -> Tensor:
+        """Targets less outputs, by the size of the noise, (n, m)."""
+        factor = log_size.neg().exp() if isinstance(log_size, Tensor) else math.exp(-log_size)
+        n = len(output)
+        return (target.reshape(n, -1) - output.reshape(n, -1)) * factor
+
+    def moments(self, outputs: Tensor, numbers: Numbers) -> tuple[Tensor, Tensor]:
+        """Means (S, n, m) and the noise's standard deviation, (S, 1, 1)."""
+        means, value = outputs.reshape(*outputs.shape[:2], -1), self.log_size(numbers)
+        logs = value if isinstance(value, Tensor) else means.new_full((len(means),), value)
+        return means, self.growth * logs[:, None, None].exp()
+
+    def check(self, output: Tensor, target: Tensor) -> None:
+        """Targets must be real and as many as the outputs."""
+        self.check_targets(output[0].numel(), target)
+
+    def curvature(
+        self, output: Tensor, numbers: Numbers, generator: Generator | None = None
+    ) -> Iterator[Tensor]:
+        """Yield √information e / size for each output."""
+        factor = torch.as_tensor(self.log_size(numbers), dtype=output.dtype).neg().exp()
+        root = math.sqrt(self.information) * factor.to(output.device)
+        return diagonal_roots(torch.ones_like(output) * root, generator)
+
+    def frozen(self, numbers: Numbers) -> Self:
+        """The same noise, fixed at what was learned."""
+        if not self.learned:
+            return self
+        return self._with(math.exp(numbers[f"log_{self.size}"]), learned=False)
+
+    def scaled(self, factor: float) -> Self:
+        """The noise of targets times `factor`."""
+        return self._with(getattr(self, self.size) * factor, learned=self.learned)
+
+    @classmethod
+    def configured(cls, noise_std: float | None = None, learned: bool | None = None) -> Self:
+        """Noise of size 1, and learned, unless given."""
+        size = 1.0 if noise_std is None else noise_std
+        return cls()._with(size, learned=noise_std is None if learned is None else learned)
+
+    def settings(self) -> dict[str, Any]:
+        """Size, and whether it is learned."""
+        return {"noise_std": getattr(self, self.size), "learned": self.learned}
+
+    def _with(self, size: float, *, learned: bool) -> Self:
+        return replace(self, **{self.size: size, "learned": learned})  # type: ignore[type-var]
+
+
 @dataclass(frozen=True)
-class Gaussian(RealLikelihood):
+class Gaussian(_OneLevel):
     """Normal noise around the output, with one standard deviation for all outputs.
 
     Args:
@@ -34,7 +110,7 @@ class Gaussian(RealLikelihood):
     """
 
     channel: ClassVar[Channel | None] = "normal"
-    noise: ClassVar[tuple[str, ...]] = ("noise_std", "learned")
+    size: ClassVar[str] = "noise_std"
 
     noise_std: float = 1.0
     learned: bool = False
@@ -42,67 +118,17 @@ class Gaussian(RealLikelihood):
     def __post_init__(self) -> None:
         check_positive("Gaussian", noise_std=self.noise_std)
 
-    def parameters(self) -> dict[str, Tensor]:
-        """The log noise standard deviation, when it is learned."""
-        return {"log_noise_std": torch.tensor(math.log(self.noise_std))} if self.learned else {}
-
-    def log_noise(self, numbers: Numbers) -> Tensor | float:
-        """Log noise standard deviation in force, scalar or (k,) for a population."""
-        return numbers["log_noise_std"] if self.learned else math.log(self.noise_std)
-
-    def log_prob(self, output: Tensor, target: Tensor, numbers: Numbers) -> Tensor:
-        """Log density of each example, shape (n,); several outputs are summed."""
-        mean = output.reshape(len(output), -1)
-        residual = target.reshape(len(output), -1) - mean
-        log_noise = self.log_noise(numbers)
-        scaled = residual * (
-            log_noise.neg().exp() if isinstance(log_noise, Tensor) else math.exp(-log_noise)
-        )
-        per_output = -0.5 * scaled.square() - log_noise - 0.5 * math.log(2 * math.pi)
-        return per_output.sum(1)
-
-    def moments(self, outputs: Tensor, numbers: Numbers) -> tuple[Tensor, Tensor]:
-        """Means (S, n, m) and the noise's standard deviation, (S, 1, 1)."""
-        means = outputs.reshape(*outputs.shape[:2], -1)
-        return means, _per_draw(self.log_noise(numbers), means).exp()
-
-    def check(self, output: Tensor, target: Tensor) -> None:
-        """Targets must be real and as many as the outputs."""
-        self.check_targets(output[0].numel(), target)
-
-    def curvature(
-        self, output: Tensor, numbers: Numbers, generator: Generator | None = None
-    ) -> Iterator[Tensor]:
-        """Yield e / noise_std for each output."""
-        noise = torch.as_tensor(self.log_noise(numbers), dtype=output.dtype).neg().exp()
-        return diagonal_roots(torch.ones_like(output) * noise.to(output.device), generator)
-
     @property
     def normal_noise(self) -> float:
         """The standard deviation of the noise; the starting value when it is learned."""
         return self.noise_std
 
-    def frozen(self, numbers: Numbers) -> "Gaussian":
-        """The same noise, fixed at what was learned."""
-        return Gaussian(math.exp(numbers["log_noise_std"])) if self.learned else self
-
-    def scaled(self, factor: float) -> "Gaussian":
-        """The noise of targets times `factor`."""
-        return Gaussian(self.noise_std * factor, self.learned)
-
-    @classmethod
-    def from_dict(cls, row: Mapping[str, Any]) -> "Gaussian":
-        """The likelihood of `to_dict`."""
-        return cls(number(row, "noise_std", 1.0), row.get("learned") is True)
-
-    @classmethod
-    def configured(cls, noise_std: float | None = None, learned: bool | None = None) -> "Gaussian":
-        """Learned from 1 unless the noise is given."""
-        return cls(*_noise_settings(noise_std, learned))
-
-    def settings(self) -> dict[str, Any]:
-        """Noise, and whether it is learned."""
-        return {"noise_std": self.noise_std, "learned": self.learned}
+    def log_prob(self, output: Tensor, target: Tensor, numbers: Numbers) -> Tensor:
+        """Log density of each example, shape (n,); several outputs are summed."""
+        log_noise = self.log_size(numbers)
+        scaled = self.residuals(output, target, log_noise)
+        per_output = -0.5 * scaled.square() - log_noise - 0.5 * math.log(2 * math.pi)
+        return per_output.sum(1)
 
     def page(self) -> dict[str, Any]:
         """The output is the mean."""
@@ -114,7 +140,7 @@ class Gaussian(RealLikelihood):
 
 
 @dataclass(frozen=True)
-class StudentT(RealLikelihood):
+class StudentT(_OneLevel):
     """Student-t noise around the output: a few wild targets do not bend the fit.
 
     Args:
@@ -128,7 +154,7 @@ class StudentT(RealLikelihood):
         -1.0009
     """
 
-    noise: ClassVar[tuple[str, ...]] = ("noise_std", "learned")
+    size: ClassVar[str] = "scale"
 
     scale: float = 1.0
     df: float = 4.0
@@ -139,42 +165,25 @@ class StudentT(RealLikelihood):
         if not 2 < self.df < math.inf:
             raise ValueError(f"StudentT: df must be > 2 and finite, got {self.df}. Use Gaussian.")
 
-    def parameters(self) -> dict[str, Tensor]:
-        """The log scale, when it is learned."""
-        return {"log_scale": torch.tensor(math.log(self.scale))} if self.learned else {}
+    @property
+    def growth(self) -> float:
+        """Standard deviation of the noise by its scale."""
+        return math.sqrt(self.df / (self.df - 2))
 
-    def log_scale(self, numbers: Numbers) -> Tensor | float:
-        """Log scale in force, scalar or (k,) for a population."""
-        return numbers["log_scale"] if self.learned else math.log(self.scale)
+    @property
+    def information(self) -> float:
+        """Fisher information of the output, times the scale squared."""
+        return (self.df + 1) / (self.df + 3)
 
     def log_prob(self, output: Tensor, target: Tensor, numbers: Numbers) -> Tensor:
         """Log density of each example, shape (n,); several outputs are summed."""
-        mean = output.reshape(len(output), -1)
-        log_scale = self.log_scale(numbers)
-        factor = log_scale.neg().exp() if isinstance(log_scale, Tensor) else math.exp(-log_scale)
-        scaled = (target.reshape(len(output), -1) - mean) * factor
+        log_scale = self.log_size(numbers)
+        square = self.residuals(output, target, log_scale).square()
         half = 0.5 * (self.df + 1)
         constant = math.lgamma(half) - math.lgamma(0.5 * self.df)
         constant -= 0.5 * math.log(math.pi * self.df)
-        per_output = constant - log_scale - half * torch.log1p(scaled.square() / self.df)
+        per_output = constant - log_scale - half * torch.log1p(square / self.df)
         return per_output.sum(1)
-
-    def moments(self, outputs: Tensor, numbers: Numbers) -> tuple[Tensor, Tensor]:
-        """Means (S, n, m) and the noise's standard deviation, (S, 1, 1)."""
-        means = outputs.reshape(*outputs.shape[:2], -1)
-        return means, self._growth * _per_draw(self.log_scale(numbers), means).exp()
-
-    def check(self, output: Tensor, target: Tensor) -> None:
-        """Targets must be real and as many as the outputs."""
-        self.check_targets(output[0].numel(), target)
-
-    def curvature(
-        self, output: Tensor, numbers: Numbers, generator: Generator | None = None
-    ) -> Iterator[Tensor]:
-        """Yield √((df + 1) / (df + 3)) e / scale for each output."""
-        factor = torch.as_tensor(self.log_scale(numbers), dtype=output.dtype).neg().exp()
-        size = factor.to(output.device) * math.sqrt((self.df + 1) / (self.df + 3))
-        return diagonal_roots(torch.ones_like(output) * size, generator)
 
     def log_density(self, target: Tensor, mean: Tensor, std: Tensor) -> Tensor:
         """Log density of each target; the scale is std √((df - 2) / df)."""
@@ -187,37 +196,13 @@ class StudentT(RealLikelihood):
     def half_width(self, level: float) -> float:
         """Half of the central interval that holds `level`, in standard deviations."""
         check_fraction("interval", open_ends=True, level=level)
-        return float(stdtrit(self.df, (1 + level) / 2)) / self._growth
+        return float(stdtrit(self.df, (1 + level) / 2)) / self.growth
 
     def draw(self, mean: Tensor, std: Tensor, generator: Generator) -> Tensor:
         """Targets drawn at random: a normal over the root of a chi-square by its df."""
         normal = torch.empty_like(mean).normal_(generator=generator)
-        half = torch.full_like(mean, self.df / 2)
-        chi_square = 2 * torch._standard_gamma(half, generator)
-        return mean + std / self._growth * normal * (self.df / chi_square).sqrt()
-
-    def frozen(self, numbers: Numbers) -> "StudentT":
-        """The same noise, fixed at what was learned."""
-        return StudentT(math.exp(numbers["log_scale"]), self.df) if self.learned else self
-
-    def scaled(self, factor: float) -> "StudentT":
-        """The noise of targets times `factor`."""
-        return StudentT(self.scale * factor, self.df, self.learned)
-
-    @classmethod
-    def from_dict(cls, row: Mapping[str, Any]) -> "StudentT":
-        """The likelihood of `to_dict`."""
-        return cls(number(row, "scale"), number(row, "df"), row.get("learned") is True)
-
-    @classmethod
-    def configured(cls, noise_std: float | None = None, learned: bool | None = None) -> "StudentT":
-        """A scale learned from 1 unless it is given."""
-        scale, is_learned = _noise_settings(noise_std, learned)
-        return cls(scale, learned=is_learned)
-
-    def settings(self) -> dict[str, Any]:
-        """Scale, and whether it is learned."""
-        return {"noise_std": self.scale, "learned": self.learned}
+        chi_square = 2 * torch._standard_gamma(torch.full_like(mean, self.df / 2), generator)
+        return mean + std / self.growth * normal * (self.df / chi_square).sqrt()
 
     def page(self) -> dict[str, Any]:
         """The output is the mean."""
@@ -226,11 +211,6 @@ class StudentT(RealLikelihood):
     def describe(self) -> str:
         """The noise in words."""
         return f"Student-t with scale {self.scale:.4g} and {self.df:g} degrees of freedom"
-
-    @property
-    def _growth(self) -> float:
-        """Standard deviation of the noise in units of its scale."""
-        return math.sqrt(self.df / (self.df - 2))
 
 
 @dataclass(frozen=True)
@@ -323,15 +303,3 @@ class Heteroscedastic(RealLikelihood):
 
     def _variance(self, raw: Tensor) -> Tensor:
         return self.noise_std**2 * (2 * raw).exp() + self.min_noise_std**2
-
-
-def _noise_settings(noise_std: float | None, learned: bool | None) -> tuple[float, bool]:
-    """A noise of 1 unless given, learned unless given."""
-    is_learned = noise_std is None if learned is None else learned
-    return (1.0 if noise_std is None else noise_std), is_learned
-
-
-def _per_draw(value: Tensor | float, like: Tensor) -> Tensor:
-    """A number, or one for each of the S draws, as a tensor (S, 1, 1)."""
-    values = value if isinstance(value, Tensor) else like.new_full((len(like),), value)
-    return values[:, None, None]
