@@ -14,9 +14,9 @@ from bayesieve.nets import lenet_300_100, mlp
 from bayesieve.report.curve import further_masks
 from bayesieve.report.embed import embed
 from bayesieve.report.source import Limits, Source
-from bayesieve.runs import load
+from bayesieve.runs import load, report
 from bayesieve.runs.folder import RunFolder
-from bayesieve.runs.page import BEFORE, keep_before, read_source, report
+from bayesieve.runs.page import BEFORE, keep_before, read_source
 from commands import as_json, ok, refused
 from reports import node
 

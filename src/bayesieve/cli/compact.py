@@ -1,39 +1,18 @@
 """`bayesieve compact`: from a pruned run to a bundle with a physically smaller model."""
 
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from bayesieve import runs
-from bayesieve.cli.console import JsonFlag, note, print_json, print_quality, print_table
+from bayesieve.cli.console import note, print_quality, print_table
+from bayesieve.cli.flags import command
+from bayesieve.runs.options import Compact
 from bayesieve.text import as_bytes
 
 EXAMPLE = "Example: bayesieve compact runs/b --out runs/c"
-PrunedRun = Annotated[Path, typer.Argument(help="Run folder of `prune`.", metavar="RUN")]
-BundleOut = Annotated[Path, typer.Option("--out", help="Bundle folder to write.")]
-WithPosterior = Annotated[
-    bool, typer.Option("--posterior", help="Store the posterior too, for predictions with draws.")
-]
-Force = Annotated[bool, typer.Option("--force", help="Replace the bundle in --out.")]
 
 
-def compact(
-    run: PrunedRun,
-    out: BundleOut,
-    posterior: WithPosterior = False,
-    force: Force = False,
-    json: JsonFlag = False,
-) -> None:
-    """Remove what pruning left without effect, and write a bundle that others can load."""
-    result = runs.compact(run, out, posterior=posterior, force=force)
-    if json:
-        print_json(result)
-    else:
-        _show(result)
-
-
-def _show(result: dict[str, Any]) -> None:
+@command(Compact)
+def compact(asked: Compact, result: dict[str, Any]) -> None:
+    """Print the numbers of every stage, and every layer before and after."""
     report = result["compaction"]
     stages = [name for name in ("dense", "masked", "compacted") if name in result]
     print_quality("Test set, mean weights", {name: result[name] for name in stages})

@@ -1,28 +1,19 @@
 """`bayesieve demo`: the whole way on a small example, in about a minute."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from bayesieve import runs
-from bayesieve.cli.console import ForceFlag, JsonFlag, print_json, print_quality
+from bayesieve.cli.console import print_quality
+from bayesieve.cli.flags import command
+from bayesieve.runs.options import Demo
 
 EXAMPLE = "Example: bayesieve demo --out runs/demo"
 
 
-def demo(
-    out: Annotated[Path, typer.Option(help="Run folder to write.")] = Path("runs/demo"),
-    epochs: Annotated[int, typer.Option(help="Passes over the data.")] = 200,
-    seed: Annotated[int, typer.Option(help="Seed of both trainings.")] = 0,
-    force: ForceFlag = False,
-    json: JsonFlag = False,
-) -> None:
-    """Train a dense network and a sparse Bayesian one on 8x8 digits, and compare them."""
-    result = runs.demo(out, epochs=epochs, seed=seed, force=force)
-    if json:
-        print_json(result)
-        return
+@command(Demo)
+def demo(asked: Demo, result: dict[str, Any]) -> None:
+    """Print both networks side by side, and what is delivered."""
+    out = Path(asked.out)
     delivered = result.pop("delivered")
     print_quality("digits, test images", result)
     n_images = result["dense"]["n_examples"]

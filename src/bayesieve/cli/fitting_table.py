@@ -12,7 +12,6 @@ from bayesieve.core.posterior import Posterior
 from bayesieve.data import DataSet, load_data
 from bayesieve.errors import DataError
 from bayesieve.runs.build import make_plan
-from bayesieve.runs.bundle import compact
 from bayesieve.runs.config import (
     DataConfig,
     EngineConfig,
@@ -25,6 +24,7 @@ from bayesieve.runs.config import (
 from bayesieve.runs.folder import RunFolder, check_out
 from bayesieve.runs.formats import export_to, read_source
 from bayesieve.runs.learn import complete, learn
+from bayesieve.runs.options import Compact
 from bayesieve.select import feature_importance, importance_draws, normalised_among
 
 LEAST_ROWS = 20
@@ -66,7 +66,7 @@ def fit_and_report(
         source = read_source(folder, masked_ok=True)
         export_to(source, "bundle", bundle, force=force)
     else:
-        compact(folder, bundle, posterior=True, force=force)
+        Compact(folder, bundle, posterior=True, force=force)()
     return {
         "data": str(own.file), "target": own.target, "task": plan.data.task,
         "rows": {"train": plan.problem.n_data, "test": len(plan.data.test)},

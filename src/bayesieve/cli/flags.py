@@ -1,14 +1,17 @@
-"""One command-line flag per setting, made from the description of its field."""
+"""One command-line flag per setting of a run or argument of a command, made from its field."""
 
 import inspect
-from collections.abc import Callable
-from dataclasses import MISSING, Field
-from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, Field, fields
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import typer
 
+from bayesieve.cli.console import JsonFlag, given_arguments, print_json
 from bayesieve.runs.config import all_settings, keyword_of, sections
+from bayesieve.runs.options import Options
 
 _PANELS = {
     "data": "Data",
@@ -19,6 +22,73 @@ _PANELS = {
     "training": "Training",
 }
 Settings = dict[str, Any]  # keyword -> value, only those that were set
+
+_O = TypeVar("_O", bound=Options)
+
+
+def command(
+    options: type[_O],
+) -> Callable[[Callable[[_O, dict[str, Any]], None]], Callable[..., None]]:
+    """Make a command of its options and of a function that shows the result to people."""
+
+    def made(show: Callable[[_O, dict[str, Any]], None]) -> Callable[..., None]:
+        specs = {spec.name: spec for spec in fields(options)}
+        recorded = {"arguments"} & {*specs}
+
+        def wrapper(*, json: bool, **values: Any) -> None:
+            asked = options(**values, **{name: given_arguments() for name in recorded})
+            result = asked()
+            if json:
+                print_json(result)
+            else:
+                show(asked, result)
+
+        hints = get_type_hints(options)
+        shown = [spec for name, spec in specs.items() if name not in recorded]
+        parameters = [_from_option(spec, hints[spec.name]) for spec in shown]
+        parameters.append(_keyword("json", JsonFlag, False))
+        wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        wrapper.__doc__, wrapper.__name__ = options.__doc__, show.__name__
+        return wrapper
+
+    return made
+
+
+def _from_option(spec: Field[Any], hint: Any) -> inspect.Parameter:
+    about = spec.metadata
+    kinds = get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,)
+    kind: Any = _plain_type([kind for kind in kinds if kind is not NoneType])
+    if about.get("argument"):
+        flag = typer.Argument(help=about["help"], metavar=about["metavar"])
+    else:
+        names = (about["flag"] or "--" + spec.name.replace("_", "-")).split(",")
+        if spec.default is True:
+            names = [f"{names[0]}/--no-{names[0][2:]}"]
+        flag = typer.Option(
+            *names, help=about["help"], metavar=about["metavar"], min=about["least"],
+            max=about["most"],
+        )  # fmt: skip
+    default = inspect.Parameter.empty if spec.default is MISSING else spec.default
+    if kind is Path and isinstance(default, str):
+        default = Path(default)
+    return _keyword(spec.name, Annotated[kind | None if NoneType in kinds else kind, flag], default)
+
+
+def _plain_type(kinds: list[Any]) -> Any:
+    """The type of a value on the command line; lists of numbers are text."""
+    if Path in kinds:
+        return Path
+    if str in kinds:
+        return str
+    if get_origin(kinds[0]) is Sequence:
+        (item,) = get_args(kinds[0])
+        return list[str] if item is str else list[Path]
+    return kinds[0]
+
+
+def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
@@ -56,9 +126,7 @@ def _parameter(key: str, section: str, spec: Field[Any]) -> inspect.Parameter:
     )
     python_type: Any = list[str] if kind is tuple else kind
     annotation = Annotated[python_type | None, option]
-    return inspect.Parameter(
-        key, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
-    )
+    return _keyword(key, annotation, None)
 
 
 def _flag_type(hint: Any) -> tuple[Any, str | None]:

@@ -1,8 +1,8 @@
 """A run folder and everything done with it: what the command line can do, in Python.
 
 Every function has the name of its command and takes the command's flags as keywords, with the same
-defaults. It returns what the command prints with `--json`. Names are loaded on first use, so that
-the command line's help is instant.
+defaults: both are made from `options` and `config`. It returns what the command prints with
+`--json`. Work is loaded on first use, so that the command line's help is instant.
 
 Modules have the names of things, functions those of commands; no name is both.
 """
@@ -10,47 +10,35 @@ Modules have the names of things, functions those of commands; no name is both.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from bayesieve.runs import options as _options
+from bayesieve.runs.config import RunConfig as RunConfig
+from bayesieve.runs.options import as_function as _as_function
+
 if TYPE_CHECKING:
-    from bayesieve.runs.bundle import compact as compact
-    from bayesieve.runs.bundle import verify as verify
-    from bayesieve.runs.comparison.compare import compare as compare
-    from bayesieve.runs.config import RunConfig as RunConfig
-    from bayesieve.runs.formats import export as export
     from bayesieve.runs.learn import train as train
-    from bayesieve.runs.page import report as report
-    from bayesieve.runs.predictions import predict as predict
-    from bayesieve.runs.results import evaluate as evaluate
-    from bayesieve.runs.robustness import attack as attack
     from bayesieve.runs.run import Run as Run
     from bayesieve.runs.run import load as load
     from bayesieve.runs.run import pool as pool
     from bayesieve.runs.search import sweep as sweep
-    from bayesieve.runs.showcase import demo as demo
-    from bayesieve.runs.sparse import prune as prune
-    from bayesieve.runs.sparse import sieve as sieve
-    from bayesieve.runs.timing import profile as profile
 
-_HOME = {
-    "RunConfig": "config",
-    "Run": "run",
-    "load": "run",
-    "pool": "run",
-    "train": "learn",
-    "prune": "sparse",
-    "sieve": "sparse",
-    "evaluate": "results",
-    "attack": "robustness",
-    "compact": "bundle",
-    "verify": "bundle",
-    "export": "formats",
-    "predict": "predictions",
-    "profile": "timing",
-    "report": "page",
-    "compare": "comparison.compare",
-    "sweep": "search",
-    "demo": "showcase",
-}
-__all__ = list(_HOME)
+attack = _as_function(_options.Attack)
+compact = _as_function(_options.Compact)
+compare = _as_function(_options.Compare)
+demo = _as_function(_options.Demo)
+evaluate = _as_function(_options.Evaluate)
+export = _as_function(_options.Export)
+predict = _as_function(_options.Predict)
+profile = _as_function(_options.Profile)
+prune = _as_function(_options.Prune)
+report = _as_function(_options.Report)
+sieve = _as_function(_options.Sieve)
+verify = _as_function(_options.Verify)
+
+_HOME = {"Run": "run", "load": "run", "pool": "run", "train": "learn", "sweep": "search"}
+__all__ = [
+    "RunConfig", "attack", "compact", "compare", "demo", "evaluate", "export", "predict", "profile",
+    "prune", "report", "sieve", "verify", *_HOME,
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

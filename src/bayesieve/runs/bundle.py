@@ -25,6 +25,7 @@ from bayesieve.deliver.serving import as_point
 from bayesieve.errors import UsageError, VerificationError
 from bayesieve.runs.config import RECORD, to_dict
 from bayesieve.runs.folder import RunFolder, check_out, is_bundle_folder
+from bayesieve.runs.options import Compact, Verify
 from bayesieve.runs.results import numbers
 from bayesieve.runs.run import Run, load
 from bayesieve.sieve.compact import compact as compact_model
@@ -33,25 +34,13 @@ from bayesieve.sieve.verify import verify as verify_outputs
 _TOLERANCE = 1e-4  # of recorded outputs, which another machine may have computed
 
 
-def compact(
-    run: Path | str, out: Path | str, *, posterior: bool = False, force: bool = False
-) -> dict[str, Any]:
-    """Remove what pruning left without effect, and write a bundle that others can load.
-
-    Args:
-        run: folder of a pruned run.
-        out: bundle folder to write.
-        posterior: whether to store the posterior too, for predictions with draws.
-        force: replace the bundle in `out`.
-
-    Returns:
-        Metrics of every stage, and what went from each layer.
-    """
-    source, out = RunFolder(Path(run)), Path(out)
+def compact(asked: Compact) -> dict[str, Any]:
+    """Write the bundle; returns metrics of every stage, and what went from each layer."""
+    source, out = RunFolder(Path(asked.run)), Path(asked.out)
     if out.resolve() == source.path.resolve():
         raise UsageError("--out must differ from the run that is compacted.")
-    check_out(out, force=force)
-    opened = load(run, device="cpu")
+    check_out(out, force=asked.force)
+    opened = load(asked.run, device="cpu")
     sparse = opened.model
     if not isinstance(sparse, SparseModel):
         raise UsageError(
@@ -76,7 +65,7 @@ def compact(
         small,
         out,
         example=test.x[:1],
-        posterior=sparse.posterior if posterior else None,
+        posterior=sparse.posterior if asked.posterior else None,
         sparse=sparse,
         preprocessing=opened.data.preprocessing or None,
         classes=opened.data.classes,
@@ -84,7 +73,7 @@ def compact(
         thresholds=source.read("config.json").get(RECORD, {}).get("rule"),
         metrics={**result, "compaction": _short(result["compaction"])},
         config=provenance(opened),
-        force=force,
+        force=asked.force,
     )
     sizes = {path.name: path.stat().st_size for path in sorted(out.iterdir())}
     return {**result, "bundle": str(out), "bundle_bytes": sum(sizes.values()), "files": sizes}
@@ -121,17 +110,9 @@ def _changed(before: Evaluation, after: Evaluation) -> int | None:
     return None
 
 
-def verify(bundle: Path | str, against: Path | str | None = None) -> dict[str, Any]:
-    """Check a bundle's files and recorded outputs, and its outputs against another model.
-
-    Args:
-        bundle: bundle folder.
-        against: run or bundle that must give the same outputs.
-
-    Returns:
-        What was checked; a difference raises VerificationError.
-    """
-    path = Path(bundle)
+def verify(asked: Verify) -> dict[str, Any]:
+    """Check files and recorded outputs, then compare with another model if one is given."""
+    path, against = Path(asked.bundle), asked.against
     if not is_bundle_folder(path):
         raise UsageError(f"{path} is a run folder; give a bundle, and the run as --against.")
     stored = read_bundle(path)

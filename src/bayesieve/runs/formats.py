@@ -21,35 +21,16 @@ from bayesieve.deliver.bundle.posterior import likelihood_from_json
 from bayesieve.errors import UsageError
 from bayesieve.runs.bundle import provenance
 from bayesieve.runs.folder import check_out, check_out_file, is_bundle_folder
+from bayesieve.runs.options import Export
 from bayesieve.runs.run import load
+from bayesieve.runs.text import warn
 
 KINDS = ("onnx", "pt2", "c", "bundle")
 
 
-def export(
-    source: Path | str,
-    to: str,
-    out: Path | str,
-    *,
-    samples: int = 0,
-    seed: int = 0,
-    int8: bool = False,
-    masked_ok: bool = False,
-    force: bool = False,
-) -> dict[str, Any]:
-    """Write a model as ONNX, torch.export, a C header or a bundle, checked against torch.
-
-    Args:
-        source: bundle of `compact`, or a run.
-        to: onnx, pt2, c or bundle.
-        out: file to write; a folder for a bundle.
-        samples: onnx: bake in so many posterior draws, for uncertainties.
-        seed: onnx: of the draws.
-        int8: c: whether weights have 8 bits.
-        masked_ok: export a run as it is: zeros stay, size and speed too.
-        force: replace what is at `out`.
-    """
-    source, out = Path(source), Path(out)
+def export(asked: Export) -> dict[str, Any]:
+    """Write one form of a model; returns what was written."""
+    source, out, to, samples = Path(asked.source), Path(asked.out), asked.to, asked.samples
     if to not in KINDS:
         hint = did_you_mean(to, KINDS)
         raise UsageError(f"--to must be one of {', '.join(KINDS)}; got {to!r}.{hint}")
@@ -57,18 +38,25 @@ def export(
         raise UsageError(f"--samples must be >= 0, got {samples}.")
     if samples and to != "onnx":
         raise UsageError("--samples is for --to onnx.")
-    if int8 and to != "c":
+    if asked.int8 and to != "c":
         raise UsageError("--int8 is for --to c.")
     if out.resolve() == source.resolve():
         raise UsageError("--out must differ from what is exported.")
-    (check_out if to == "bundle" else check_out_file)(out, force=force)
-    exported = read_source(source, masked_ok=masked_ok)
+    (check_out if to == "bundle" else check_out_file)(out, force=asked.force)
+    exported = read_source(source, masked_ok=asked.masked_ok)
     if samples and exported.posterior is None:
         raise UsageError(
             "--samples needs a posterior, which this bundle lacks; write it with "
             "`bayesieve compact --posterior`."
         )
-    export_to(exported, to, out, n_samples=samples, seed=seed, int8=int8, force=force)
+    export_to(
+        exported, to, out, n_samples=samples, seed=asked.seed, int8=asked.int8, force=asked.force
+    )
+    if exported.masked:
+        warn(
+            "exported as it is: weights that were removed are zeros in full-size tensors, so the "
+            "file is as large and as slow as before pruning. `bayesieve compact` removes them."
+        )
     files = sorted(out.iterdir()) if out.is_dir() else [out]
     size = sum(path.stat().st_size for path in files)
     return {

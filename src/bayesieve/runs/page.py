@@ -24,6 +24,7 @@ from bayesieve.report.source import Limits, Source
 from bayesieve.runs.bundle import provenance
 from bayesieve.runs.config import RECORD, RunConfig
 from bayesieve.runs.folder import RunFolder
+from bayesieve.runs.options import Report
 from bayesieve.runs.run import Run, load, load_model
 from bayesieve.sieve.scores import SCORES, ScoreName
 
@@ -32,45 +33,23 @@ _HASHED = ("posterior.safetensors", "config.json", "metrics.json", "curve.json")
 _MOST_MEMBERS = 16
 
 
-def report(
-    runs: Sequence[Path | str],
-    out: Path | str | None = None,
-    *,
-    before: Path | str | None = None,
-    points: int = 21,
-    test_examples: int | None = None,
-    card: Path | str | None = None,
-    data: Path | str | None = None,
-    device: str = "auto",
-) -> dict[str, Any]:
-    """Write a self-contained HTML page: curves, calibration, examples, and the network to try.
-
-    Args:
-        runs: run folders of `train`, `prune`, `sieve` or `demo`.
-        out: page to write; report.html in the only run unless given.
-        before: run to compare with, such as a dense one, on the same test examples; the run it was
-            pruned from unless given.
-        points: positions of the slider.
-        test_examples: test on the first so many examples: for large networks on a CPU.
-        card: Markdown model card to write too.
-        data: JSON file for the data behind the page.
-        device: auto, cpu, cuda or cuda:N.
-
-    Returns:
-        What was written and how long it took.
-    """
+def report(asked: Report) -> dict[str, Any]:
+    """Write the page, and the card and data if asked for; returns what was written."""
+    runs, out, card, data = asked.runs, asked.out, asked.card, asked.data
     if out is None and len(runs) > 1:
         raise UsageError("give the page of several runs a place: -o report.html.")
     target = Path(runs[0]) / "report.html" if out is None else Path(out)
     if target.is_dir():
         raise UsageError(f"--out {target} is a folder; give a file such as {target}/report.html.")
     folders = [RunFolder(Path(run)) for run in runs]
-    compared = None if before is None else RunFolder(Path(before))
+    compared = None if asked.before is None else RunFolder(Path(asked.before))
     for folder in (*folders, *([compared] if compared else [])):
         folder.read_config()  # names a folder that is no run before anything is loaded
-    sources = [read_source(folder, device, test_examples, compared) for folder in folders]
+    sources = [
+        read_source(folder, asked.device, asked.test_examples, compared) for folder in folders
+    ]
     started = time.perf_counter()
-    collected = collect(_distinct(sources), limits=Limits(points=points))
+    collected = collect(_distinct(sources), limits=Limits(points=asked.points))
     text = page(collected)
     seconds = time.perf_counter() - started
     files: dict[Path, str] = {target: text}

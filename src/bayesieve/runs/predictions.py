@@ -22,6 +22,7 @@ from bayesieve.deliver.serving import Columns, bundle_columns, onnx_columns, pre
 from bayesieve.errors import DataError, UsageError
 from bayesieve.files import write_atomically
 from bayesieve.runs.folder import check_out_file, is_bundle_folder
+from bayesieve.runs.options import Predict
 
 Row = tuple[object, ...]
 
@@ -46,42 +47,17 @@ class _Inputs:
     recipe_used: bool
 
 
-def predict(
-    model: Path | str,
-    data: Path | str,
-    out: Path | str,
-    *,
-    samples: int = 0,
-    seed: int = 0,
-    prepared: bool = False,
-    force: bool = False,
-) -> tuple[dict[str, Any], list[Row]]:
-    """Predict new data, with uncertainties, and write a CSV file.
-
-    Raw integers (pixels) and tables are prepared as the model's training data were; images of
-    floating-point numbers are taken as prepared.
-
-    Args:
-        model: bundle folder or ONNX file.
-        data: NPZ with an array x, CSV or parquet with named columns, or folder of images.
-        out: CSV file to write.
-        samples: posterior draws to average over; 0 uses the mean.
-        seed: of the draws.
-        prepared: whether x is network input already, not to be standardised.
-        force: replace the file at `out`.
-
-    Returns:
-        A summary, and the rows of the file.
-    """
-    model, data, out = Path(model), Path(data), Path(out)
+def predict(asked: Predict) -> dict[str, Any]:
+    """Write a CSV file of predictions; returns a summary."""
+    model, data, out, samples = Path(asked.model), Path(asked.data), Path(asked.out), asked.samples
     if samples < 0:
         raise UsageError(f"--samples must be >= 0, got {samples}.")
-    check_out_file(out, force=force)
+    check_out_file(out, force=asked.force)
     network = _read_model(model)
     if isinstance(network, OnnxModel) and samples:
         raise UsageError("--samples: draws are baked into an ONNX file when it is exported.")
     taker = _taker(network)
-    inputs = _read_data(data, taker, prepared=prepared)
+    inputs = _read_data(data, taker, prepared=asked.prepared)
     check_input({"input": {"shape": taker.shape}}, inputs.x)
     bad = (~inputs.x.isfinite()).reshape(len(inputs.x), -1).any(1).nonzero().reshape(-1)
     if len(bad):
@@ -91,11 +67,11 @@ def predict(
     if isinstance(network, OnnxModel):
         columns |= onnx_columns(network, x)
     else:
-        prediction = predict_bundle(network, x, n_samples=samples, seed=seed)
+        prediction = predict_bundle(network, x, n_samples=samples, seed=asked.seed)
         columns |= bundle_columns(prediction, network.classes, network.config.get("preprocessing"))
     rows = list(zip(*columns.values(), strict=True))
     write_atomically(out, _csv(columns, rows))
-    result = {
+    return {
         "model": str(model),
         "data": str(data),
         "out": str(out),
@@ -104,7 +80,6 @@ def predict(
         "samples": samples,
         "preprocessing_applied": inputs.recipe_used,
     }
-    return result, rows
 
 
 def _read_model(path: Path) -> Bundle | OnnxModel:

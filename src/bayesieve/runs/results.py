@@ -1,7 +1,6 @@
 """Numbers of a finished model: the same words in metrics.json, in tables and in reports."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from bayesieve.core.posterior import Factorised, Model, SparseModel, posterior_o
 from bayesieve.data import Examples
 from bayesieve.engines.sbnn import stuck_in_slab
 from bayesieve.errors import UsageError
+from bayesieve.runs.options import Evaluate
 from bayesieve.runs.run import Run, load
 from bayesieve.sieve.prune import sparsity_curve
 from bayesieve.sieve.rules import keep_zeros
@@ -26,37 +26,18 @@ _ZEROS = (
 )  # fmt: skip
 
 
-def evaluate(
-    run: Path | str,
-    *,
-    samples: int = 0,
-    seed: int = 0,
-    temperature: bool = False,
-    split: str = "test",
-    member: int | None = None,
-    device: str = "auto",
-) -> dict[str, Any]:
-    """Test a run: error, likelihood, calibration and size.
-
-    Args:
-        run: folder of the run.
-        samples: posterior draws to average over, of all chains of a sampler; 0 uses the mean
-            weights.
-        seed: of the draws.
-        temperature: whether to calibrate on the validation split first.
-        split: test, train or val.
-        member: which model of a run with several, from 0.
-        device: auto, cpu, cuda or cuda:N.
-    """
+def evaluate(asked: Evaluate) -> dict[str, Any]:
+    """Every number of a run on one split."""
+    split, samples, seed = asked.split, asked.samples, asked.seed
     if split not in ("test", "train", "val"):
         raise UsageError(f"--split must be test, train or val, got {split!r}.")
-    opened = load(run, member=member, device=device)
-    model = opened.pooled() if samples and member is None else opened.model
+    opened = load(asked.run, member=asked.member, device=asked.device)
+    model = opened.pooled() if samples and asked.member is None else opened.model
     examples = {"test": opened.data.test, "train": opened.train, "val": opened.held_out}[split]
     if examples is None:
         raise UsageError("--split val: this run held nothing out; train with --val-fraction.")
     extra: dict[str, Any] = {"split": split, "samples": samples}
-    if temperature:
+    if asked.temperature:
         extra["temperature"] = _temperature(opened, model, samples, seed)
     scored = score_model(
         model, examples, n_samples=samples, seed=seed, temperature=extra.get("temperature", 1.0)

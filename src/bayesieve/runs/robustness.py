@@ -23,6 +23,7 @@ from bayesieve.data.preprocessing import PixelScale
 from bayesieve.errors import UsageError
 from bayesieve.files import write_atomically
 from bayesieve.runs.folder import RunFolder
+from bayesieve.runs.options import Attack
 from bayesieve.runs.run import Run, draws_of, load
 
 _UNITS = {
@@ -37,65 +38,34 @@ _SHIFTS = {"rotation": "15,30,45,60", "noise": "0.1,0.2,0.3"}
 Strengths = tuple[float, ...]
 
 
-def attack(
-    run: Path | str,
-    *,
-    fgsm: str | Sequence[float] | None = None,
-    pgd: str | Sequence[float] | None = None,
-    pgd_steps: int = 10,
-    shift: Sequence[str] | None = None,
-    samples: int | None = None,
-    examples: int | None = None,
-    seed: int = 0,
-    member: int | None = None,
-    device: str = "auto",
-    out: Path | str | None = None,
-    figures: bool = True,
-) -> dict[str, Any]:
-    """Attack a run: accuracy, entropy and calibration against strength on its test images.
-
-    Args:
-        run: folder of the run.
-        fgsm: strengths of fast gradient sign attacks, in pixels from 0 to 1; those of the paper if
-            no attack and no shift is named.
-        pgd: strengths of projected gradient attacks on the true labels.
-        pgd_steps: steps of `pgd`.
-        shift: rotation[:DEGREES,...] or noise[:STD,...], or both.
-        samples: posterior draws averaged; None takes all that are kept, of all chains of a sampler
-            (32 of a variational run), 0 the mean weights of one.
-        examples: only the first so many test images.
-        seed: of draws and noise.
-        member: which model of a run with several, from 0; chains go together unless given.
-        device: auto, cpu, cuda or cuda:N.
-        out: folder for attack.json and the picture; the run's unless given.
-        figures: whether to draw the picture.
-
-    Returns:
-        What attack.json holds.
-    """
-    wanted = _wanted(fgsm, pgd, shift or [])
-    if pgd_steps < 1:
-        raise UsageError(f"--pgd-steps must be > 0, got {pgd_steps}.")
+def attack(asked: Attack) -> dict[str, Any]:
+    """Measure every curve; returns what attack.json holds."""
+    samples, seed = asked.samples, asked.seed
+    wanted = _wanted(asked.fgsm, asked.pgd, asked.shift or [])
+    if asked.pgd_steps < 1:
+        raise UsageError(f"--pgd-steps must be > 0, got {asked.pgd_steps}.")
     if samples is not None and samples < 0:
         raise UsageError(f"--samples must be >= 0, got {samples}.")
-    if examples is not None and examples < 1:
-        raise UsageError(f"--examples must be > 0, got {examples}.")
-    folder, place = RunFolder(Path(run)), Path(run if out is None else out)
+    if asked.examples is not None and asked.examples < 1:
+        raise UsageError(f"--examples must be > 0, got {asked.examples}.")
+    folder, place = RunFolder(Path(asked.run)), Path(asked.out or asked.run)
     if place.exists() and not place.is_dir():
         raise UsageError(f"--out {place} is a file; give a folder.")
     likelihood = folder.read_config().net.likelihood
     if likelihood is None or likelihood_class(likelihood).task == "regression":
         raise UsageError(f"attack needs class labels; {folder.path} is a regression.")
-    opened = load(run, member=member, device=device)
+    opened = load(asked.run, member=asked.member, device=asked.device)
     scale = _scale_of(opened, folder.path)
     # Chains are at different modes: the mean of their weights is no network that any of them found.
-    model = opened.model if member is not None or samples == 0 else opened.pooled()
+    model = opened.model if asked.member is not None or samples == 0 else opened.pooled()
     n_samples = draws_of(model) if samples is None else samples
     attacked = Attacked(model, n_samples, seed, scale=scale)
-    x, labels = (values[:examples] for values in (opened.data.test.x, opened.data.test.y))
+    x, labels = (values[: asked.examples] for values in (opened.data.test.x, opened.data.test.y))
     started = time.perf_counter()
     curves = {
-        name: [asdict(point) for point in _curve(name, attacked, x, labels, strengths, pgd_steps)]
+        name: [
+            asdict(point) for point in _curve(name, attacked, x, labels, strengths, asked.pgd_steps)
+        ]
         for name, strengths in wanted.items()
     }
     result = {
@@ -104,14 +74,14 @@ def attack(
         "n_examples": len(x),
         "samples": n_samples,
         "seed": seed,
-        "pgd_steps": pgd_steps if "pgd" in curves else None,
+        "pgd_steps": asked.pgd_steps if "pgd" in curves else None,
         "device": str(opened.model.network.device),
         "seconds": round(time.perf_counter() - started, 3),
         "curves": curves,
     }
     place.mkdir(parents=True, exist_ok=True)
     write_atomically(place / "attack.json", json.dumps(result, indent=2) + "\n")
-    if figures:
+    if asked.figures:
         _draw(curves, place)
     return result
 

@@ -11,7 +11,6 @@ from bayesieve.assess.predict import ClassPrediction, predict
 from bayesieve.core.posterior import Model, SparseModel
 from bayesieve.data import DataSet
 from bayesieve.runs.build import make_plan
-from bayesieve.runs.bundle import compact
 from bayesieve.runs.config import (
     DataConfig,
     EngineConfig,
@@ -23,7 +22,8 @@ from bayesieve.runs.config import (
 )
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.learn import fit_plan, learn, models_of, save_models
-from bayesieve.runs.page import keep_before, report
+from bayesieve.runs.options import Compact, Demo, Report
+from bayesieve.runs.page import keep_before
 from bayesieve.runs.results import curve_of, curve_points, numbers
 from bayesieve.runs.run import DRAWS
 from bayesieve.runs.summary import Picture, draw_run, first_layer, write_report
@@ -33,22 +33,10 @@ from bayesieve.sieve.prune import kept_per_layer
 MODEL = "model"  # the bundle inside the run folder
 
 
-def demo(
-    out: Path | str = "runs/demo", *, epochs: int = 200, seed: int = 0, force: bool = False
-) -> dict[str, Any]:
-    """Train a dense network and a sparse Bayesian one on 8x8 digits, and compare them.
-
-    Args:
-        out: run folder to write.
-        epochs: passes over the data.
-        seed: of both trainings.
-        force: replace the run in `out`.
-
-    Returns:
-        The numbers of each network by name, and what is `delivered`: the compacted one.
-    """
-    folder = RunFolder(Path(out))
-    folder.check_free(force=force or folder.made_by("demo"))
+def demo(asked: Demo) -> dict[str, Any]:
+    """Train both; returns their numbers by name, and what is `delivered`: the compacted one."""
+    folder, epochs, seed = RunFolder(Path(asked.out)), asked.epochs, asked.seed
+    folder.check_free(force=asked.force or folder.made_by("demo"))
     note("digits: 1,797 handwritten digits of 8x8 pixels, network 64-100-50-10")
     dense, sparse = make_plan(_dense_config(epochs, seed)), make_plan(_sparse_config(epochs, seed))
     note(f"1/4 dense network, {epochs} epochs")
@@ -74,7 +62,7 @@ def demo(
     folder.write_text("report.md", write_report(title, sparse.data, sparse.config, rows, pictures))
     folder.write("metrics.json", {**rows["sparse"], "compared": rows})
     keep_before(folder, plain)
-    page = report([folder.path])
+    page = Report([folder.path])()
     note("4/4 cutting out what has no effect")
     return {**rows, "delivered": _delivered(folder, page["runs"][0])}
 
@@ -106,7 +94,7 @@ def _dense_config(epochs: int, seed: int) -> RunConfig:
 
 def _delivered(folder: RunFolder, measured: dict[str, Any]) -> dict[str, Any]:
     """Write the compacted network as a bundle; its sizes and times beside those of all weights."""
-    made = compact(folder.path, folder.path / MODEL, posterior=True, force=True)
+    made = Compact(folder.path, folder.path / MODEL, posterior=True, force=True)()
     layers = made["compaction"]["layers"]
     times = measured["runtime_ms"]
     return {

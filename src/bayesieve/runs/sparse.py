@@ -6,7 +6,7 @@ at 0; it trains nothing.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,6 +39,7 @@ from bayesieve.runs.config import (
     TrainingConfig,
 )
 from bayesieve.runs.folder import RunFolder
+from bayesieve.runs.options import Prune, Sieve
 from bayesieve.runs.results import Curve, curve_of, numbers
 from bayesieve.runs.run import Run, load
 from bayesieve.runs.summary import draw_run, write_report
@@ -63,211 +64,130 @@ LOST = 0.05  # nats per example: what a user should hear about
 _BATCH = 1024
 _LEAST_NOISE = 1e-4  # of standardised targets; a network that repeats its data has a residual of 0
 Shapes = Mapping[str, tuple[int, ...]]
+_CHOICE = (
+    "zeros", "threshold", "n_of_m", "keep_units", "target_macs", "target_latency", "score", "scope",
+    "allow_empty_layers", "reestimate_batchnorm",
+)  # fmt: skip
+_EVIDENCE = (
+    "zeros", "threshold", "rule", "curvature", "labels", "seed", "reestimate_batchnorm",
+)  # fmt: skip
 
 
-def prune(
-    run: Path | str,
-    out: Path | str,
-    *,
-    zeros: float | None = None,
-    threshold: float | None = None,
-    n_of_m: str | None = None,
-    keep_units: float | None = None,
-    target_macs: float | None = None,
-    target_latency: float | None = None,
-    score: str | None = None,
-    scope: str | None = None,
-    allow_empty_layers: bool = False,
-    finetune: int = 0,
-    reestimate_batchnorm: bool = False,
-    force: bool = False,
-    device: str = "auto",
-    figures: bool = True,
-    arguments: str | None = None,
-) -> dict[str, Any]:
-    """Remove weights or whole units from a run; give exactly one of the first six keywords.
-
-    Args:
-        run: folder of the run.
-        out: run folder to write.
-        zeros: fraction of all parameters to set to 0.
-        threshold: keep weights whose inclusion probability is this high.
-        n_of_m: keep N of every M weights, such as "2:4".
-        keep_units: keep this fraction of units, channels and heads, whole.
-        target_macs: remove whole units until this fraction of multiply-adds is left.
-        target_latency: remove whole units until one example takes so many ms, compacted, here.
-        score: what stays; unless given, snr for weights and evidence for units, or magnitude for
-            a point estimate.
-        scope: global or layer; global for weights and layer for units unless given.
-        allow_empty_layers: whether a layer may lose its last weight.
-        finetune: epochs of further training with the mask fixed.
-        reestimate_batchnorm: whether to renew BatchNorm statistics afterwards.
-        force: replace the run in `out`.
-        device: auto, cpu, cuda or cuda:N.
-        figures: whether to draw pictures.
-        arguments: the command line, for the record in config.json.
-
-    Returns:
-        Metrics of the pruned run, those before under "dense" and the cost of every sparsity under
-        "curve".
-    """
-    source, target = RunFolder(Path(run)), RunFolder(Path(out))
+def prune(asked: Prune) -> dict[str, Any]:
+    """Write a pruned run; returns its metrics, those before, and the cost of every sparsity."""
+    source, target = RunFolder(Path(asked.run)), RunFolder(Path(asked.out))
     if target.path.resolve() == source.path.resolve():
         raise UsageError("--out must differ from the run that is pruned.")
-    target.check_free(force=force)
-    choice = Choice(
-        zeros, threshold, _pair(n_of_m), keep_units, target_macs, target_latency, score, scope,
-        allow_empty_layers, finetune, reestimate_batchnorm,
-    )  # fmt: skip
-    opened = load(run, device=device)
-    pruned = _pruned(opened, choice)
-    record = {"source": str(source.path.absolute()), "rule": choice.to_dict()}
-    name = opened.config.engine.name
-    return _write(opened, pruned, target, "prune", arguments, record, name=name, figures=figures)
+    target.check_free(force=asked.force)
+    _check(asked)
+    run = load(asked.run, device=asked.device)
+    default: Any = "snr" if has_spread(run.model) else "magnitude"
+    score: Any = asked.score or default
+    sparse = prune_model(run.model, _rule(asked, default, run.data.test.x[:1]))
+    curve = curve_of(run.model, run.data.test, score)
+    history: list[dict[str, Any]] = []
+    if asked.reestimate_batchnorm:
+        sparse = reestimate_batchnorm(sparse, run.train.x)
+    if asked.finetune:
+        sparse, history = _finetune(run, sparse, asked.finetune)
+    rule = _used(asked, (*_CHOICE, *(["finetune"] if asked.finetune else [])))
+    if asked.n_of_m is not None:
+        rule["n_of_m"] = _pair(asked.n_of_m)
+    record = {"source": str(source.path.absolute()), "rule": rule}
+    pruned = Pruned(sparse, curve, score, history)
+    return _write(asked, run, pruned, record, name=run.config.engine.name)
 
 
-def sieve(
-    model: Path | str,
-    net: str,
-    data: str,
-    out: Path | str,
-    *,
-    target: str | None = None,
-    zeros: float | None = None,
-    threshold: float | None = None,
-    rule: str = "savage-dickey",
-    curvature: str = "unit",
-    labels: str = "sampled",
-    seed: int = 0,
-    reestimate_batchnorm: bool = False,
-    force: bool = False,
-    device: str = "auto",
-    figures: bool = True,
-    arguments: str | None = None,
-) -> dict[str, Any]:
-    """Remove from a trained network what the data do not support; nothing is trained again.
-
-    Args:
-        model: state dict of the trained network, as .safetensors.
-        net: its network, as `train` takes it.
-        data: the data it was trained on, as `train` takes it.
-        out: run folder to write.
-        target: the column to predict of a table.
-        zeros: fraction of all parameters to set to 0; what the evidence says unless given.
-        threshold: keep weights needed with at least this probability, 0.5 unless given.
-        rule: hierarchical learns each layer's share of needed weights, savage-dickey takes even
-            odds.
-        curvature: unit takes the weights of each unit together, diagonal each weight alone.
-        labels: sampled or exact, for the curvature.
-        seed: of the sampled labels.
-        reestimate_batchnorm: whether to renew BatchNorm statistics afterwards.
-        force: replace the run in `out`.
-        device: auto, cpu, cuda or cuda:N.
-        figures: whether to draw pictures.
-        arguments: the command line, for the record in config.json.
-
-    Returns:
-        Metrics of the sparse network, those of the trained one under "dense" and the cost of every
-        sparsity under "curve".
-    """
-    if zeros is not None and threshold is not None:
+def sieve(asked: Sieve) -> dict[str, Any]:
+    """Write the run of a trained network without what the evidence would rather see at 0."""
+    if asked.zeros is not None and asked.threshold is not None:
         raise UsageError("give either --zeros or --threshold, not both.")
-    folder = RunFolder(Path(out))
-    folder.check_free(force=force)
-    evidence = Evidence(zeros, threshold, rule, curvature, labels, seed, reestimate_batchnorm)
-    network = NetConfig(name=net, warm_start=str(model))
-    run, pruned = _sieved(DataConfig(name=data, target=target), network, evidence, device)
+    RunFolder(Path(asked.out)).check_free(force=asked.force)
+    check_choice("sieve", "--curvature", asked.curvature, ("unit", "diagonal"))
+    check_choice("sieve", "--rule", asked.rule, ("hierarchical", "savage-dickey"))
+    check_choice("sieve", "--labels", asked.labels, ("sampled", "exact"))
+    if asked.threshold is not None:
+        check_fraction("sieve", threshold=asked.threshold)
+    if asked.zeros is not None:
+        check_fraction("sieve", zeros=asked.zeros)
+    run, pruned = _sieved(asked)
     file = run.config.net.warm_start
     result = _write(
+        asked,
         run,
         pruned,
-        folder,
-        "sieve",
-        arguments,
-        {"source": file, "rule": evidence.to_dict()},
+        {"source": file, "rule": _used(asked, _EVIDENCE)},
         name=run.config.net.name,
-        figures=figures,
-        remarks=evidence.remarks(run.model),
+        remarks=_remarks(asked, run.model),
         origin=f"trained weights of {Path(file or '').name}, not trained again",
     )
     lost = result["nll"] - result["dense"]["nll"]
     if lost > LOST:
-        old = not reestimate_batchnorm and bool(statistics_names(run.model.network))
+        old = not asked.reestimate_batchnorm and bool(statistics_names(run.model.network))
         warn(loss_warning(lost, result["zeros"], old_statistics=old))
     return result
 
 
-def _pair(text: str | None) -> tuple[int, int] | None:
-    if text is None:
-        return None
+def _used(asked: Prune | Sieve, names: Sequence[str]) -> dict[str, Any]:
+    """The options in use among those named, ready for JSON."""
+    values = {name: getattr(asked, name) for name in names}
+    return {k: value for k, value in values.items() if value is not None and value is not False}
+
+
+def _pair(text: str) -> tuple[int, int]:
     n, colon, m = text.partition(":")
     if not (colon and n.isdecimal() and m.isdecimal()):
         raise UsageError(f"--n-of-m must read N:M, such as 2:4, got {text!r}.")
     return int(n), int(m)
 
 
-@dataclass(frozen=True)
-class Choice:
-    """What to remove: exactly one of the first six; the last three of these remove whole units."""
-
-    zeros: float | None
-    threshold: float | None
-    n_of_m: tuple[int, int] | None
-    keep_units: float | None
-    target_macs: float | None
-    target_latency: float | None
-    score: str | None
-    scope: str | None
-    allow_empty_layers: bool
-    finetune: int
-    reestimate_batchnorm: bool
-
-    def __post_init__(self) -> None:
-        weights = (self.zeros, self.threshold, self.n_of_m)
-        units = (self.keep_units, self.target_macs, self.target_latency)
-        if sum(rule is not None for rule in (*weights, *units)) != 1:
-            raise UsageError(
-                "give one of --zeros, --threshold, --n-of-m, --keep-units, --target-macs and "
-                "--target-latency."
-            )
-        if self.allow_empty_layers and any(rule is not None for rule in units):
-            raise UsageError("--allow-empty-layers is for single weights; units leave one.")
-        if self.threshold is not None and self.score not in (None, "inclusion"):
-            raise UsageError("--threshold is on inclusion probabilities; leave out --score.")
-        if self.zeros is None and self.keep_units is None and self.scope is not None:
-            raise UsageError("--scope needs --zeros or --keep-units.")
-        if self.finetune < 0:
-            raise UsageError(f"--finetune must be >= 0, got {self.finetune}.")
-
-    def to_dict(self) -> dict[str, Any]:
-        """The settings in use, ready for JSON."""
-        return {name: value for name, value in asdict(self).items() if value not in (None, False)}
-
-    def rule(self, default_score: str, example: Tensor) -> Rule:
-        """The rule; library names are checked where it is made.
-
-        Args:
-            default_score: for single weights; units have their own.
-            example: one input, (1, ...), to count or time.
-        """
-        unit_score: Any = self.score
-        if self.keep_units is not None:
-            per: Any = self.scope or "layer"
-            return keep_units(self.keep_units, unit_score, per)
-        if self.target_macs is not None:
-            return keep_macs(self.target_macs, example, unit_score)
-        if self.target_latency is not None:
-            return keep_latency(self.target_latency, example, unit_score)
-        score: Any = self.score or default_score
-        if self.threshold is not None:
-            return keep_probable(self.threshold, self.allow_empty_layers)
-        if self.n_of_m is not None:
-            return keep_n_of_m(*self.n_of_m, score)
-        assert self.zeros is not None
-        scope: Any = self.scope or "global"
-        return keep_zeros(
-            self.zeros, score=score, scope=scope, allow_empty_layers=self.allow_empty_layers
+def _check(asked: Prune) -> None:
+    """Raise unless exactly one rule is given, with options that fit it."""
+    weights = (asked.zeros, asked.threshold, asked.n_of_m)
+    units = (asked.keep_units, asked.target_macs, asked.target_latency)
+    if asked.n_of_m is not None:
+        _pair(asked.n_of_m)  # complains before anything is loaded
+    if sum(rule is not None for rule in (*weights, *units)) != 1:
+        raise UsageError(
+            "give one of --zeros, --threshold, --n-of-m, --keep-units, --target-macs and "
+            "--target-latency."
         )
+    if asked.allow_empty_layers and any(rule is not None for rule in units):
+        raise UsageError("--allow-empty-layers is for single weights; units leave one.")
+    if asked.threshold is not None and asked.score not in (None, "inclusion"):
+        raise UsageError("--threshold is on inclusion probabilities; leave out --score.")
+    if asked.zeros is None and asked.keep_units is None and asked.scope is not None:
+        raise UsageError("--scope needs --zeros or --keep-units.")
+    if asked.finetune < 0:
+        raise UsageError(f"--finetune must be >= 0, got {asked.finetune}.")
+
+
+def _rule(asked: Prune, default_score: str, example: Tensor) -> Rule:
+    """The rule; library names are checked where it is made.
+
+    Args:
+        asked: the options, with one rule.
+        default_score: for single weights; units have theirs.
+        example: one input, (1, ...), to count or time.
+    """
+    unit_score: Any = asked.score
+    if asked.keep_units is not None:
+        per: Any = asked.scope or "layer"
+        return keep_units(asked.keep_units, unit_score, per)
+    if asked.target_macs is not None:
+        return keep_macs(asked.target_macs, example, unit_score)
+    if asked.target_latency is not None:
+        return keep_latency(asked.target_latency, example, unit_score)
+    score: Any = asked.score or default_score
+    if asked.threshold is not None:
+        return keep_probable(asked.threshold, asked.allow_empty_layers)
+    if asked.n_of_m is not None:
+        return keep_n_of_m(*_pair(asked.n_of_m), score)
+    assert asked.zeros is not None
+    scope: Any = asked.scope or "global"
+    return keep_zeros(
+        asked.zeros, score=score, scope=scope, allow_empty_layers=asked.allow_empty_layers
+    )
 
 
 @dataclass(frozen=True)
@@ -280,30 +200,13 @@ class Pruned:
     history: list[dict[str, Any]]
 
 
-def _pruned(run: Run, choice: Choice) -> Pruned:
-    """Prune a run, fine-tune it if asked, and draw up the curve of all sparsities."""
-    default: Any = "snr" if has_spread(run.model) else "magnitude"
-    sparse = prune_model(run.model, choice.rule(default, run.data.test.x[:1]))
-    score: Any = choice.score or default
-    curve = curve_of(run.model, run.data.test, score)
-    history: list[dict[str, Any]] = []
-    if choice.reestimate_batchnorm:
-        sparse = reestimate_batchnorm(sparse, run.train.x)
-    if choice.finetune:
-        sparse, history = _finetune(run, sparse, choice.finetune)
-    return Pruned(sparse, curve, score, history)
-
-
 def _write(
+    asked: Prune | Sieve,
     run: Run,
     pruned: Pruned,
-    folder: RunFolder,
-    command: str,
-    arguments: str | None,
     record: Mapping[str, Any],
     *,
     name: str | None,
-    figures: bool,
     remarks: Sequence[str] = (),
     origin: str | None = None,
 ) -> dict[str, Any]:
@@ -312,15 +215,16 @@ def _write(
     `name` is the headline of its report and `remarks` go into it; `origin` says where weights come
     from that the run did not train.
     """
+    folder, command = RunFolder(Path(asked.out)), asked.work.rpartition(".")[2]
     data, model = run.data, pruned.model
     before = numbers(evaluate(run.model, data.test), run.model)
     result = numbers(evaluate(model, data.test), model)
     folder.clear()
-    folder.create(run.config, command, arguments, **record)
+    folder.create(run.config, command, asked.arguments, **record)
     save(model, folder.posterior, extra={"pruned": True})
     folder.write("curve.json", {"score": pruned.score, "points": pruned.curve})
     pictures = []
-    if figures:
+    if asked.figures:
         pictures = draw_run(folder.path, model, data, history=pruned.history, curve=pruned.curve)
     rows = {"before": before, "sparse": result}
     title = f"{name} on {data.name}, pruned"
@@ -367,90 +271,62 @@ def _finetune(
     return SparseModel(done.posterior, sparse.keep), done.history
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """How much goes, and how that is judged; `zeros` and `threshold` exclude each other."""
-
-    zeros: float | None
-    threshold: float | None
-    rule: str
-    curvature: str
-    labels: str
-    seed: int
-    reestimate_batchnorm: bool = False
-
-    def __post_init__(self) -> None:
-        check_choice("sieve", "--curvature", self.curvature, ("unit", "diagonal"))
-        check_choice("sieve", "--rule", self.rule, ("hierarchical", "savage-dickey"))
-        check_choice("sieve", "--labels", self.labels, ("sampled", "exact"))
-        if self.threshold is not None:
-            check_fraction("sieve", threshold=self.threshold)
-        if self.zeros is not None:
-            check_fraction("sieve", zeros=self.zeros)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The settings in use, ready for JSON."""
-        chosen = asdict(self).items()
-        return {name: value for name, value in chosen if value is not None and value is not False}
-
-    @property
-    def least(self) -> float:
-        """Probability of being needed that keeps a weight; 0 keeps all."""
-        return 0.5 if self.threshold is None else self.threshold
-
-    def __call__(self, problem: Problem) -> tuple[Factorised, SparseModel]:
-        """The posterior around the trained weights, and the same without what goes."""
-        posterior, sparse = self._reduced(problem)
-        if self.reestimate_batchnorm:
-            sparse = reestimate_batchnorm(sparse, problem.x)
-        return posterior, sparse
-
-    def _reduced(self, problem: Problem) -> tuple[Factorised, SparseModel]:
-        labels: Any = self.labels
-        rule: Any = self.rule
-        units = None
-        if self.curvature == "unit":
-            units = laplace_units(problem, labels=labels, seed=self.seed)
-        posterior = units.posterior if units else laplace(problem, labels=labels, seed=self.seed)
-        if self.zeros is not None:
-            if units is not None:
-                return posterior, prune_units_by_evidence(units, self.zeros)
-            return posterior, prune_model(posterior, keep_zeros(self.zeros, score=SCORE))
-        sparse = prune_by_evidence(posterior, weight_evidence(rule), threshold=self.least)
-        return posterior, units.reduced(sparse.keep) if units else sparse
-
-    def remarks(self, posterior: Posterior | SparseModel) -> list[str]:
-        """A paragraph on what the evidence removes in each tensor; none where --zeros decides."""
-        if self.zeros is not None:
-            return []
-        rule: Any = self.rule
-        tensors = evidence_report(posterior, weight_evidence(rule), threshold=self.least)
-        rows = [
-            (name, f"{kept:,}", f"{total:,}", f"{log_odds:.2f}", f"{gained:.1f}")
-            for name, kept, total, log_odds, gained in tensors
-        ]
-        header = ("tensor", "kept", "of", "prior log-odds", "evidence gained")
-        words = (
-            "What the evidence removes. **prior log-odds** that a weight is needed; **evidence "
-            "gained**: sum over what goes of the log evidence that each gains alone, in nats."
-        )
-        return [words, markdown_table(header, rows)]
+def _least(asked: Sieve) -> float:
+    """Probability of being needed that keeps a weight; 0 keeps all."""
+    return 0.5 if asked.threshold is None else asked.threshold
 
 
-def _sieved(
-    data: DataConfig, net: NetConfig, evidence: Evidence, device: str
-) -> tuple[Run, Pruned]:
+def _reduced(asked: Sieve, problem: Problem) -> tuple[Factorised, SparseModel]:
+    """The posterior around the trained weights, and the same without what goes."""
+    labels: Any = asked.labels
+    rule: Any = asked.rule
+    units = None
+    if asked.curvature == "unit":
+        units = laplace_units(problem, labels=labels, seed=asked.seed)
+    posterior = units.posterior if units else laplace(problem, labels=labels, seed=asked.seed)
+    if asked.zeros is not None:
+        if units is not None:
+            return posterior, prune_units_by_evidence(units, asked.zeros)
+        return posterior, prune_model(posterior, keep_zeros(asked.zeros, score=SCORE))
+    sparse = prune_by_evidence(posterior, weight_evidence(rule), threshold=_least(asked))
+    return posterior, units.reduced(sparse.keep) if units else sparse
+
+
+def _remarks(asked: Sieve, posterior: Posterior | SparseModel) -> list[str]:
+    """A paragraph on what the evidence removes in each tensor; none where --zeros decides."""
+    if asked.zeros is not None:
+        return []
+    rule: Any = asked.rule
+    tensors = evidence_report(posterior, weight_evidence(rule), threshold=_least(asked))
+    rows = [
+        (name, f"{kept:,}", f"{total:,}", f"{log_odds:.2f}", f"{gained:.1f}")
+        for name, kept, total, log_odds, gained in tensors
+    ]
+    header = ("tensor", "kept", "of", "prior log-odds", "evidence gained")
+    words = (
+        "What the evidence removes. **prior log-odds** that a weight is needed; **evidence "
+        "gained**: sum over what goes of the log evidence that each gains alone, in nats."
+    )
+    return [words, markdown_table(header, rows)]
+
+
+def _sieved(asked: Sieve) -> tuple[Run, Pruned]:
     """Load trained weights, find their posterior and reduce it."""
-    check_fits(Path(net.warm_start or ""), shapes_of(data, net))
+    data = DataConfig(name=asked.data, target=asked.target)
+    net = NetConfig(name=asked.net, warm_start=str(asked.model))
+    check_fits(Path(asked.model), shapes_of(data, net))
     # What `prune --finetune` would go on with: the same family of posteriors around these weights.
     engine = EngineConfig(name="flat-vi", start="module")
-    training = TrainingConfig(seed=evidence.seed, device=device)
+    training = TrainingConfig(seed=asked.seed, device=asked.device)
     plan = make_plan(RunConfig(data=data, net=net, engine=engine, training=training))
     if plan.problem.likelihood.normal_noise is not None:
         # Trained weights come without a noise level, and curvature is in its units.
         known = replace(net, noise_std=residual(plan.problem), learn_noise=True)
         plan = make_plan(RunConfig(data=data, net=known, engine=engine, training=training))
-    posterior, sparse = evidence(plan.problem.to(plan.device))
+    problem = plan.problem.to(plan.device)
+    posterior, sparse = _reduced(asked, problem)
+    if asked.reestimate_batchnorm:
+        sparse = reestimate_batchnorm(sparse, problem.x)
     assert isinstance(posterior.prior, Normal)
     width = posterior.prior.std
     config = replace(plan.config, engine=replace(plan.config.engine, prior_std=width))

@@ -2,7 +2,7 @@
 
 import importlib.util
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,9 @@ from bayesieve.deliver.onnx_running import OnnxSession
 from bayesieve.deliver.runtime import as_runtime
 from bayesieve.errors import UnsupportedModelError, UsageError
 from bayesieve.runs.folder import RunFolder
+from bayesieve.runs.options import Profile
 from bayesieve.runs.run import load
+from bayesieve.runs.text import note
 from bayesieve.sieve.compact import compact
 
 _EXAMPLES = 64
@@ -43,30 +45,15 @@ class Content:
     files: dict[str, Path] = field(default_factory=dict)
 
 
-def profile(
-    folders: Sequence[Path | str],
-    *,
-    rounds: int = 15,
-    threads: int = 1,
-    clock: str = "wall",
-) -> dict[str, Any]:
-    """Measure networks: as they are, compacted, in our runtime and in onnxruntime.
-
-    Args:
-        folders: run folders or bundles; the first is compared with.
-        rounds: timings of each candidate.
-        threads: CPU threads of every candidate.
-        clock: wall, or cpu, which counts this process alone.
-
-    Returns:
-        `rows`, one of each form of each network, and what was `left_out` and why.
-    """
+def profile(asked: Profile) -> dict[str, Any]:
+    """Measure everything in one interleaved run; returns rows, and what was left out and why."""
+    clock, threads, rounds = asked.clock, asked.threads, asked.rounds
     if clock not in ("wall", "cpu"):
         raise UsageError(f"--clock must be wall or cpu, got {clock!r}.")
     if threads < 1 or rounds < 1:
         raise UsageError(f"--threads and --rounds must be >= 1, got {threads} and {rounds}.")
     torch.set_num_threads(threads)
-    contents = {str(folder): _read(Path(folder)) for folder in folders}
+    contents = {str(folder): _read(Path(folder)) for folder in asked.folders}
     example = next((content.example for content in contents.values() if content.real), None)
     if example is None:
         example = next(iter(contents.values())).example
@@ -86,6 +73,7 @@ def profile(
                     candidates[f"{folder} {kind}"] = make()
                 except (UnsupportedModelError, ImportError) as error:
                     left_out.append(f"{folder} {kind}: {error}")
+                    note(left_out[-1])
             if path.is_file():
                 files[f"{folder} onnxruntime"] = path
         measured: Any = clock

@@ -64,6 +64,13 @@ def test_a_function_takes_what_its_command_takes(name):
     assert flags == parameters(getattr(runs, name), "arguments")
 
 
+def test_a_function_documents_its_arguments():
+    assert runs.verify.__name__ == "verify"
+    assert "against: Run or bundle that must give the same outputs." in runs.verify.__doc__
+    with pytest.raises(TypeError, match="zero"):
+        runs.prune("a", "b", zero=0.5)
+
+
 def test_settings_have_the_names_of_their_flags():
     flags = inspect.signature(main.train.train).parameters
     aliases = {"chains", "em_iters"}

@@ -5,14 +5,13 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 
 from bayesieve.checks import check_fraction
 from bayesieve.core.network import Network
-from bayesieve.core.precision import Precision
 from bayesieve.core.problem import Problem
 from bayesieve.data import DataSet, Examples, load_data
 from bayesieve.data.preprocessing import PixelScale, centred
@@ -36,166 +35,36 @@ from bayesieve.runs.comparison.methods import (
 )
 from bayesieve.runs.comparison.page import PARTIAL, RECORD, Record, finish, write_partial
 from bayesieve.runs.config import NetConfig, TrainingConfig
+from bayesieve.runs.options import Compare
 from bayesieve.runs.text import note
-from bayesieve.training.compiling import CompileMode
 
 # What parts are made by, and where.
 _MAY_DIFFER = ("methods", "changes", "seed", "seeds", "device", "compile")
 # Of one method in two parts.
 _ALIKE = ("name", "engine", "kind", "score", "members", "epochs", "device")
-Name = TypeVar("Name", bound=str)
-_MODES: tuple[Literal["auto", "on", "off"], ...] = ("auto", "on", "off")
-_PRECISIONS: tuple[Literal["float32", "bf16"], ...] = ("float32", "bf16")
+# What the record says was asked for.
+_WANTED = (
+    "data", "net", "methods", "changes", "outside", "target", "n_train", "n_test", "held_out",
+    "shift", "flip", "seed", "device", "compile", "precision",
+)  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """The methods to compare and the data to compare them on.
-
-    Args:
-        data: name of the data set.
-        net: name of the network; None for the default of the data.
-        methods: names; None for all.
-        changes: settings of methods, METHOD.section.name=VALUE each.
-        outside: data set whose inputs should look foreign.
-        target: column to predict of a table.
-        n_train: training examples to use; None for all.
-        n_test: test examples to use, of the foreign images too; None for all.
-        held_out: fraction of the training examples to score on in place of the test split.
-        shift: pixels that training images are moved by at random.
-        flip: whether training images are mirrored at random.
-        seed: of everything.
-        device: where to train.
-        compile: whether to compile steps.
-        precision: of the network in a training step.
-    """
-
-    data: str
-    net: str | None
-    methods: tuple[str, ...] | None
-    changes: tuple[str, ...]
-    outside: str | None
-    target: str | None
-    n_train: int | None
-    n_test: int | None
-    held_out: float | None
-    shift: int
-    flip: bool
-    seed: int
-    device: str
-    compile: CompileMode
-    precision: Precision = "float32"
-
-
-def compare(
-    out: Path | str,
-    parts: Sequence[Path | str] | None = None,
-    *,
-    data: str | None = None,
-    net: str | None = None,
-    methods: str | Sequence[str] | None = None,
-    changes: Sequence[str] | None = None,
-    epochs: int = 20,
-    seeds: int = 3,
-    batch_size: int = 128,
-    zeros: str | Sequence[float] = "0.9,0.95,0.98,0.99",
-    finetune: int = 5,
-    samples: int = 32,
-    outside: str | None = None,
-    attack: float = 0.1,
-    n_train: int | None = None,
-    n_test: int | None = None,
-    held_out: float | None = None,
-    shift: int = 0,
-    flip: bool = False,
-    target: str | None = None,
-    seed: int = 0,
-    device: str = "auto",
-    compile: str = "auto",
-    precision: str = "float32",
-    force: bool = False,
-    figures: bool = True,
-    arguments: str | None = None,
-) -> dict[str, Any]:
-    """Train and score every method with the same number of gradients; rank them honestly.
-
-    Args:
-        out: folder to write.
-        parts: comparisons to join, made in parts by `methods` or `seed`; then nothing is trained.
-        data: data set to train on.
-        net: network; the default of `train` unless given.
-        methods: names, as a list or with commas between; every method that applies unless given.
-        changes: settings of single methods, METHOD.SECTION.NAME=VALUE each, such as
-            sghmc.engine.lr=0.1 (the flag --set).
-        epochs: passes over the data of each method.
-        seeds: repetitions.
-        batch_size: examples per gradient.
-        zeros: fractions of zeros to prune to; empty for none.
-        finetune: epochs of masked training after pruning.
-        samples: weight vectors averaged in a prediction.
-        outside: data set whose test inputs should look foreign.
-        attack: strength of the FGSM attack on images; 0 for none.
-        n_train: use only this many training examples.
-        n_test: score on only this many examples.
-        held_out: score on this fraction of the training examples instead of the test split: for
-            choosing settings.
-        shift: move training images by up to this many pixels at random.
-        flip: mirror training images at random.
-        target: the column to predict of a table.
-        seed: of everything.
-        device: auto, cpu, cuda or cuda:N.
-        compile: auto, on or off: whether to compile steps.
-        precision: float32 or bf16, of the network in a training step.
-        force: replace what is in `out`.
-        figures: whether to draw the picture.
-        arguments: the command line, for the record.
-
-    Returns:
-        What compare.json holds: the numbers of every method, ranks, and what they mean.
-    """
-    out = Path(out)
-    if (out / "compare.json").exists() and not force:
+def compare(asked: Compare) -> dict[str, Any]:
+    """Measure every method, or join parts; writes compare.json, .csv, .md and a picture."""
+    out = Path(asked.out)
+    if (out / "compare.json").exists() and not asked.force:
         raise UsageError(f"{out} holds a comparison already; give --force or another --out.")
-    if (data is None) == (not parts):
+    if (asked.data is None) == (not asked.parts):
         raise UsageError("give --data to train, or the folders of comparisons to join.")
-    if data is None:
-        return join([Path(part) for part in parts or []], out, figures=figures)
-    if isinstance(methods, str):
-        methods = [name.strip() for name in methods.split(",")]
-    wanted = Wanted(
-        data=data,
-        net=net,
-        methods=None if methods is None else tuple(methods),
-        changes=tuple(changes or ()),
-        outside=outside,
-        target=target,
-        n_train=n_train,
-        n_test=n_test,
-        held_out=held_out,
-        shift=shift,
-        flip=flip,
-        seed=seed,
-        device=device,
-        compile=_choice("--compile", compile, _MODES),
-        precision=_choice("--precision", precision, _PRECISIONS),
-    )
-    budget = Budget(
-        epochs=epochs,
-        batch_size=batch_size,
-        seeds=seeds,
-        zeros=_fractions(zeros),
-        finetune=finetune,
-        draws=samples,
-        attack=attack or None,
-    )
-    return _compare(wanted, budget, out, arguments, figures=figures)
-
-
-def _choice(flag: str, text: str, known: tuple[Name, ...]) -> Name:
-    for name in known:
-        if text == name:
-            return name
-    raise UsageError(f"{flag} must be {' or '.join(known)}; got {text!r}.")
+    if asked.data is None:
+        return join([Path(part) for part in asked.parts or []], out, figures=asked.figures)
+    for flag, value, known in (
+        ("--compile", asked.compile, ("auto", "on", "off")),
+        ("--precision", asked.precision, ("float32", "bf16")),
+    ):
+        if value not in known:
+            raise UsageError(f"{flag} must be {' or '.join(known)}; got {value!r}.")
+    return _compare(asked, out)
 
 
 def _fractions(zeros: str | Sequence[float]) -> tuple[float, ...]:
@@ -206,38 +75,48 @@ def _fractions(zeros: str | Sequence[float]) -> tuple[float, ...]:
         raise UsageError(f"--zeros must be numbers such as 0.9,0.98; got {zeros!r}.") from error
 
 
-def _compare(
-    wanted: Wanted, budget: Budget, out: Path, arguments: str | None, *, figures: bool
-) -> dict[str, Any]:
-    """Measure every method, then write compare.json, .csv, .md and a picture."""
-    names = wanted.methods or tuple(METHODS)
+def _compare(asked: Compare, out: Path) -> dict[str, Any]:
+    budget = Budget(
+        epochs=asked.epochs,
+        batch_size=asked.batch_size,
+        seeds=asked.seeds,
+        zeros=_fractions(asked.zeros),
+        finetune=asked.finetune,
+        draws=asked.samples,
+        attack=asked.attack or None,
+    )
+    chosen = asked.methods
+    if isinstance(chosen, str):
+        chosen = [name.strip() for name in chosen.split(",")]
+    names = tuple(chosen or METHODS)
     for i, name in enumerate(names):
         check_name("--methods", name)
         if name in names[:i]:
             raise UsageError(f"--methods names {name} twice; for repetitions give --seeds.")
-    changes = read_changes(wanted.changes)
+    changes = read_changes(asked.changes or ())
     for name in changes:
         if name not in names:
             raise UsageError(f"--set changes {name}, which --methods leaves out.")
-    device = choose_device(wanted.device)
-    data = _data(wanted)
-    wanted = replace(wanted, net=full_name(wanted.net, data))
-    net = NetConfig(name=wanted.net)
-    model = build_module(net, data, wanted.seed)  # complains before any training
+    device = choose_device(asked.device)
+    data = _data(asked)
+    asked = replace(asked, net=full_name(asked.net, data))
+    net = NetConfig(name=asked.net)
+    model = build_module(net, data, asked.seed)  # complains before any training
     network = Network.of(model, build_likelihood(net, data))
     zeros, unreachable = reachable(network, budget.zeros)
     budget = replace(budget, zeros=zeros)
-    bench = _Bench(wanted, data, _outside(wanted, data), budget, device)
+    bench = _Bench(asked, data, _outside(asked, data), budget, device)
     build_augment(bench.augmentation, data)
     out.mkdir(parents=True, exist_ok=True)
     result: dict[str, Any] = {
         "study": "compare",
         "format": 1,
-        "wanted": asdict(wanted),
+        "wanted": {name: getattr(asked, name) for name in _WANTED}
+        | {"methods": None if chosen is None else names, "changes": tuple(asked.changes or ())},
         "budget": asdict(budget),
         "data": {"name": data.name, "n_train": len(data.train), "n_scored": len(data.test)},
         "machine": _machine(device),
-        "commands": [f"bayesieve {arguments or 'compare'}"],
+        "commands": [f"bayesieve {asked.arguments or 'compare'}"],
         "methods": [],
         "left_out": [
             {"name": f"{100 * zeros:g} % zeros", "reason": reason}
@@ -254,7 +133,7 @@ def _compare(
         write_partial(result, out)
     if not result["methods"]:
         raise UsageError(f"no method could be measured: {result['left_out'][-1]['reason']}")
-    return finish(result, out, figures=figures)
+    return finish(result, out, figures=asked.figures)
 
 
 @dataclass(frozen=True)
@@ -262,14 +141,14 @@ class _Bench:
     """Where every method is measured.
 
     Args:
-        wanted: what was asked for.
+        asked: the options of the comparison.
         data: training and test split.
         outside: pixels of foreign images, of the shape of the data; None for none.
         budget: what each method may spend.
         device: where it trains.
     """
 
-    wanted: Wanted
+    asked: Compare
     data: DataSet
     outside: Tensor | None
     budget: Budget
@@ -277,61 +156,63 @@ class _Bench:
 
     @property
     def augmentation(self) -> TrainingConfig:
-        return TrainingConfig(shift=self.wanted.shift, flip=self.wanted.flip)
+        return TrainingConfig(shift=self.asked.shift, flip=self.asked.flip)
 
     def measure(self, name: str, changes: Mapping[str, Section]) -> dict[str, Any]:
         """Train and score one method."""
-        wanted, budget = self.wanted, self.budget
+        asked, budget = self.asked, self.budget
+        precision: Any = asked.precision
+        compile: Any = asked.compile
         # Centred inputs are part of message passing.
         data = centred(self.data) if name == "tdamp" else self.data
         scale = PixelScale.of(data.preprocessing) if _has_classes_of_images(data) else None
         foreign = None if self.outside is None or scale is None else scale.inputs(self.outside)
-        net = NetConfig(name=wanted.net)
-        model = build_module(net, data, wanted.seed)
-        likelihood, precision = build_likelihood(net, data), wanted.precision
+        net = NetConfig(name=asked.net)
+        model = build_module(net, data, asked.seed)
+        likelihood = build_likelihood(net, data)
         augment = build_augment(self.augmentation, data)
         problem = Problem(model, likelihood, data.train, precision=precision, augment=augment).to(
             self.device
         )
         method = build_method(name, data.task, problem.n_data, budget, changes)
         tests = Scoring(data.test, foreign, scale)
-        return measure(method, model, problem, tests, budget, wanted.seed, wanted.compile)
+        return measure(method, model, problem, tests, budget, asked.seed, compile)
 
 
 def _has_classes_of_images(data: DataSet) -> bool:
     return data.preprocessing.get("kind") == "image" and data.task == "classification"
 
 
-def _outside(wanted: Wanted, data: DataSet) -> Tensor | None:
+def _outside(asked: Compare, data: DataSet) -> Tensor | None:
     """Pixels of the foreign images, brought to the size and the channels of the data."""
-    if wanted.outside is None:
+    if asked.outside is None:
         return None
-    other = load_data(wanted.outside)
+    other = load_data(asked.outside)
     if not _has_classes_of_images(data) or other.preprocessing.get("kind") != "image":
         raise UsageError("--outside is for images.")
     (channels, height, width), (n_other, *size) = data.input_shape, other.input_shape
     if n_other not in (1, channels) or size[0] > height or size[1] > width:
         raise UsageError(
-            f"--outside {wanted.outside} has images of shape {other.input_shape}, which cannot be "
-            f"padded to the {data.input_shape} of {wanted.data}."
+            f"--outside {asked.outside} has images of shape {other.input_shape}, which cannot be "
+            f"padded to the {data.input_shape} of {asked.data}."
         )
-    pixels = PixelScale.of(other.preprocessing).pixels(other.test.x[: wanted.n_test])
+    pixels = PixelScale.of(other.preprocessing).pixels(other.test.x[: asked.n_test])
     down, right = height - size[0], width - size[1]
     border = (right // 2, right - right // 2, down // 2, down - down // 2)
     return nn.functional.pad(pixels, border).expand(-1, channels, -1, -1)
 
 
-def _data(wanted: Wanted) -> DataSet:
+def _data(asked: Compare) -> DataSet:
     """The data set, cut down to what was asked for; held-out examples stand in for the test."""
-    data = load_data(wanted.data, target=wanted.target)
+    data = load_data(asked.data or "", target=asked.target)
     train, test = data.train, data.test
-    if wanted.held_out is not None:
-        check_fraction("--held-out", open_ends=True, fraction=wanted.held_out)
-        train, test = train.split(wanted.held_out, seed=0)  # the same for every part of a join
+    if asked.held_out is not None:
+        check_fraction("--held-out", open_ends=True, fraction=asked.held_out)
+        train, test = train.split(asked.held_out, seed=0)  # the same for every part of a join
     return replace(
         data,
-        train=_some("--n-train", wanted.n_train, train),
-        test=_some("--n-test", wanted.n_test, test),
+        train=_some("--n-train", asked.n_train, train),
+        test=_some("--n-test", asked.n_test, test),
     )
 
 

@@ -1,0 +1,395 @@
+"""Arguments of the commands: each has its name, type, default and help once, here.
+
+The command line makes its flags from these classes and `bayesieve.runs` its functions, so both have
+the same words and defaults. The settings of a training run are in `config`. Nothing here imports
+torch.
+"""
+
+# ruff: noqa: RUF009 - `option` makes a dataclass field, as `field` does
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar, ParamSpec
+
+P = ParamSpec("P")
+Place = Path | str
+_RUN = "Run folder of `train` or `prune`."
+_DEVICE = "auto, cpu, cuda or cuda:N."
+_FIGURES = "Whether to draw pictures."
+_TARGET = "Tables: the column to predict."
+_REPLACE = "Replace the run in --out."
+_BATCHNORM = "Renew BatchNorm statistics afterwards."
+
+
+def option(
+    help: str,
+    default: Any = MISSING,
+    *,
+    flag: str | None = None,
+    metavar: str | None = None,
+    place: bool = False,
+    least: int | None = None,
+    most: int | None = None,
+) -> Any:
+    """A dataclass field that is a flag.
+
+    Args:
+        help: one line for the command line and for the docstring.
+        default: its value unless given.
+        flag: name on the command line, if it is not the field's.
+        metavar: stands for the value in the help.
+        place: whether Python takes it by position too.
+        least: smallest whole number.
+        most: largest whole number.
+    """
+    about = {
+        "help": help, "flag": flag, "metavar": metavar, "least": least, "most": most,
+    }  # fmt: skip
+    return field(default=default, kw_only=not place, metadata=about)
+
+
+def argument(help: str, default: Any = MISSING, *, metavar: str | None = None) -> Any:
+    """A dataclass field that the command line takes by position."""
+    return field(default=default, metadata={"help": help, "argument": True, "metavar": metavar})
+
+
+def command_line() -> Any:
+    """A dataclass field for the command line that is written down in records; no flag."""
+    return field(default=None, kw_only=True, metadata={"help": "the command line, for records"})
+
+
+@dataclass(frozen=True)
+class Options:
+    """The arguments of one command."""
+
+    work: ClassVar[str]  # module and function of `bayesieve.runs` that do it
+
+    def __call__(self) -> dict[str, Any]:
+        """Do the work; returns what the command prints with --json."""
+        module, _, name = self.work.rpartition(".")
+        function = getattr(import_module(f"bayesieve.runs.{module}"), name)
+        result: dict[str, Any] = function(self)
+        return result
+
+
+def as_function(options: Callable[P, Options]) -> Callable[P, dict[str, Any]]:
+    """A function with the arguments of a command.
+
+    Example:
+        >>> verify = as_function(Verify)
+        >>> list(inspect.signature(verify).parameters)
+        ['bundle', 'against']
+    """
+
+    def function(*args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
+        return options(*args, **kwargs)()
+
+    kind: Any = options
+    specs = "\n".join(f"    {spec.name}: {spec.metadata['help']}" for spec in fields(kind))
+    function.__name__ = function.__qualname__ = kind.work.rpartition(".")[2]
+    function.__doc__ = f"{inspect.getdoc(kind)}\n\nArgs:\n{specs}"
+    function.__signature__ = inspect.signature(kind)  # type: ignore[attr-defined]
+    return function
+
+
+@dataclass(frozen=True)
+class Prune(Options):
+    """Remove weights or whole units from a run, and show what every sparsity would cost."""
+
+    work: ClassVar[str] = "sparse.prune"
+    run: Place = argument(_RUN, metavar="RUN")
+    out: Place = option("Run folder to write.", place=True)
+    zeros: float | None = option("Fraction of all parameters to set to 0.", None)
+    threshold: float | None = option("Keep weights whose inclusion probability is this high.", None)
+    n_of_m: str | None = option("Keep N of every M weights, such as 2:4.", None, metavar="N:M")
+    keep_units: float | None = option(
+        "Keep this fraction of units, channels and heads, whole.", None
+    )
+    target_macs: float | None = option(
+        "Remove whole units until this fraction of multiply-adds is left.", None
+    )
+    target_latency: float | None = option(
+        "Remove whole units until one example takes this long here, compacted, in torch.",
+        None,
+        metavar="MS",
+    )
+    score: str | None = option(
+        "What stays; unless given, snr for weights and evidence for units, or magnitude for map. "
+        "Units take inclusion, evidence or magnitude.",
+        None,
+        metavar="inclusion|snr|evidence|magnitude|second-moment",
+    )
+    scope: str | None = option(
+        "Compare all, or within layers; global for weights, layer for units, unless given.",
+        None,
+        metavar="global|layer",
+    )
+    allow_empty_layers: bool = option("A layer may lose its last weight.", False)
+    finetune: int = option("Epochs of further training with the mask fixed.", 0)
+    reestimate_batchnorm: bool = option(_BATCHNORM, False)
+    force: bool = option(_REPLACE, False)
+    device: str = option(_DEVICE, "auto")
+    figures: bool = option(_FIGURES, True)
+    arguments: str | None = command_line()
+
+
+@dataclass(frozen=True)
+class Sieve(Options):
+    """Remove from a trained network what the data do not support; nothing is trained again.
+
+    One pass over the data gives every weight a standard deviation (Laplace); Bayesian model
+    reduction then tells which weights the evidence would rather see at 0.
+    """
+
+    work: ClassVar[str] = "sparse.sieve"
+    model: Place = argument("State dict of the trained network, as .safetensors.")
+    net: str = option("Its network, as `train --net` takes it.", place=True)
+    data: str = option("The data it was trained on, as `train --data` takes it.", place=True)
+    out: Place = option("Run folder to write.", place=True)
+    target: str | None = option(_TARGET, None)
+    zeros: float | None = option(
+        "Fraction of all parameters to set to 0; what the evidence says unless given.", None
+    )
+    threshold: float | None = option(
+        "Keep weights needed with at least this probability [0.5].", None
+    )
+    rule: str = option(
+        "Whether each layer's share of needed weights is learned, or even odds are taken.",
+        "savage-dickey",
+        metavar="hierarchical|savage-dickey",
+    )
+    curvature: str = option(
+        "Of the weights of each unit together, which lets the rest make up for what goes, or of "
+        "each weight alone (any network).",
+        "unit",
+        metavar="unit|diagonal",
+    )
+    labels: str = option(
+        "Curvature from one label sampled per example, or from all of them.",
+        "sampled",
+        metavar="sampled|exact",
+    )
+    seed: int = option("Seed of the sampled labels.", 0)
+    reestimate_batchnorm: bool = option(_BATCHNORM, False)
+    force: bool = option(_REPLACE, False)
+    device: str = option(_DEVICE, "auto")
+    figures: bool = option(_FIGURES, True)
+    arguments: str | None = command_line()
+
+
+@dataclass(frozen=True)
+class Evaluate(Options):
+    """Test a run: error, likelihood, calibration and size."""
+
+    work: ClassVar[str] = "results.evaluate"
+    run: Place = argument(_RUN, metavar="RUN")
+    samples: int = option(
+        "Posterior draws to average over, of all chains of a sampler; 0 uses the mean weights.", 0
+    )
+    seed: int = option("Seed of the draws.", 0)
+    temperature: bool = option("Calibrate on the validation split first.", False)
+    split: str = option("What to test on.", "test", metavar="test|train|val")
+    member: int | None = option("Which model of a run with --n-models, from 0.", None)
+    device: str = option(_DEVICE, "auto")
+
+
+@dataclass(frozen=True)
+class Attack(Options):
+    """Attack a run: accuracy, entropy and calibration against strength on its test images."""
+
+    work: ClassVar[str] = "robustness.attack"
+    run: Place = argument(_RUN, metavar="RUN")
+    fgsm: str | Sequence[float] | None = option(
+        "Fast gradient sign attacks of these strengths, in pixels from 0 to 1 "
+        "(0.1,0.2,0.3,0.4,0.5 if nothing is chosen).",
+        None,
+        metavar="LIST",
+    )
+    pgd: str | Sequence[float] | None = option(
+        "Projected gradient attacks on the true labels.", None, metavar="LIST"
+    )
+    pgd_steps: int = option("Steps of --pgd.", 10)
+    shift: Sequence[str] | None = option(
+        "rotation[:DEGREES,...] or noise[:STD,...]; may be given twice.", None, metavar="SHIFT"
+    )
+    samples: int | None = option(
+        "Posterior draws averaged: all that are kept (32 of a variational run); 0 uses the mean "
+        "weights, of several chains the first one's.",
+        None,
+    )
+    examples: int | None = option("Only the first so many test images.", None)
+    seed: int = option("Seed of draws and noise.", 0)
+    member: int | None = option(
+        "Which model of a run with --n-models, from 0; chains go together.", None
+    )
+    device: str = option(_DEVICE, "auto")
+    out: Place | None = option("Folder for attack.json and the picture: the run's own.", None)
+    figures: bool = option(_FIGURES, True)
+
+
+@dataclass(frozen=True)
+class Compact(Options):
+    """Remove what pruning left without effect, and write a bundle that others can load."""
+
+    work: ClassVar[str] = "bundle.compact"
+    run: Place = argument("Run folder of `prune`.", metavar="RUN")
+    out: Place = option("Bundle folder to write.", place=True)
+    posterior: bool = option("Store the posterior too, for predictions with draws.", False)
+    force: bool = option("Replace the bundle in --out.", False)
+
+
+@dataclass(frozen=True)
+class Verify(Options):
+    """Check a bundle's files, and its outputs against another model; exit code 1 if they differ."""
+
+    work: ClassVar[str] = "bundle.verify"
+    bundle: Place = argument("Bundle folder.", metavar="BUNDLE")
+    against: Place | None = option(
+        "Run or bundle that must give the same outputs.", None, place=True
+    )
+
+
+@dataclass(frozen=True)
+class Export(Options):
+    """Write a model as ONNX, torch.export, a C header or a bundle, checked against torch."""
+
+    work: ClassVar[str] = "formats.export"
+    source: Place = argument("Bundle of `compact`, or a run.", metavar="BUNDLE")
+    to: str = option("What to write.", metavar="onnx|pt2|c|bundle", place=True)
+    out: Place = option("File to write; a folder for a bundle.", place=True)
+    samples: int = option("onnx: bake in so many posterior draws, for uncertainties.", 0)
+    seed: int = option("onnx: seed of the draws.", 0)
+    int8: bool = option("c: weights of 8 bits.", False)
+    masked_ok: bool = option("Export a run as it is: zeros stay, size and speed too.", False)
+    force: bool = option("Replace what lies at --out.", False)
+
+
+@dataclass(frozen=True)
+class Predict(Options):
+    """Predict new data, with uncertainties, as a CSV file.
+
+    Raw integers (pixels) and tables are prepared as the model's training data were; images of
+    floating-point numbers are taken as prepared.
+    """
+
+    work: ClassVar[str] = "predictions.predict"
+    model: Place = argument("Bundle folder or ONNX file.", metavar="MODEL")
+    data: Place = argument(
+        "NPZ with an array x, CSV or parquet with named columns, or folder of images.",
+        metavar="DATA",
+    )
+    out: Place = option("CSV file to write.", place=True)
+    samples: int = option("Posterior draws to average over; 0 uses the mean.", 0)
+    seed: int = option("Seed of the draws.", 0)
+    prepared: bool = option("x is network input already; do not standardise it.", False)
+    force: bool = option("Replace the file at --out.", False)
+
+
+@dataclass(frozen=True)
+class Profile(Options):
+    """Measure networks: as they are, compacted, in our runtime and in onnxruntime."""
+
+    work: ClassVar[str] = "timing.profile"
+    folders: Sequence[Place] = argument(
+        "Run folders or bundles; the first is compared with.", metavar="PATH"
+    )
+    rounds: int = option("Timings of each candidate.", 15)
+    threads: int = option("CPU threads of every candidate.", 1)
+    clock: str = option("cpu counts this process alone.", "wall", metavar="wall|cpu")
+
+
+@dataclass(frozen=True)
+class Report(Options):
+    """Write a self-contained HTML page: curves, calibration, examples, and the network to try."""
+
+    work: ClassVar[str] = "page.report"
+    runs: Sequence[Place] = argument(
+        "Run folders of `train`, `prune`, `sieve` or `demo`.", metavar="RUN..."
+    )
+    out: Place | None = option(
+        "Page to write; report.html in the only run unless given.",
+        None,
+        flag="--out,-o",
+        place=True,
+    )
+    before: Place | None = option(
+        "Run to compare with, such as a dense one; the run it was pruned from unless given.",
+        None,
+        metavar="RUN",
+    )
+    points: int = option("Positions of the slider.", 21, least=2, most=250)
+    test_examples: int | None = option(
+        "Test on the first so many examples: for large networks on a CPU.", None, least=1
+    )
+    card: Place | None = option("Write a Markdown model card here too.", None)
+    data: Place | None = option("Write the data behind the page as JSON too.", None)
+    device: str = option(_DEVICE, "auto")
+
+
+@dataclass(frozen=True)
+class Compare(Options):
+    """Train and score every method with the same number of gradients; rank them honestly."""
+
+    work: ClassVar[str] = "comparison.compare.compare"
+    out: Place = option("Folder to write.", place=True)
+    parts: Sequence[Place] | None = argument(
+        "Comparisons to join, made in parts by --methods or --seed.", None
+    )
+    data: str | None = option("Data set to train on: see `bayesieve data list`.", None)
+    net: str | None = option("Network; the default of `bayesieve train` unless given.", None)
+    methods: str | Sequence[str] | None = option(
+        "Comma list; every method that applies unless given.", None
+    )
+    changes: Sequence[str] | None = option(
+        "A setting of one method, METHOD.SECTION.NAME=VALUE such as sghmc.engine.lr=0.1; repeated.",
+        None,
+        flag="--set",
+        metavar="TEXT",
+    )
+    epochs: int = option("Passes over the data of each method.", 20)
+    seeds: int = option("Repetitions.", 3)
+    batch_size: int = option("Examples per gradient.", 128)
+    zeros: str | Sequence[float] = option(
+        "Fractions of zeros to prune to; empty for none.", "0.9,0.95,0.98,0.99"
+    )
+    finetune: int = option("Epochs of masked training after pruning.", 5)
+    samples: int = option("Weight vectors averaged in a prediction.", 32)
+    outside: str | None = option("Data set whose test inputs should look foreign.", None)
+    attack: float = option("Strength of the FGSM attack on images; 0 for none.", 0.1)
+    n_train: int | None = option("Use only this many training examples.", None)
+    n_test: int | None = option("Score on only this many examples.", None)
+    held_out: float | None = option(
+        "Score on this fraction of the training examples instead of the test split: for choosing "
+        "settings.",
+        None,
+    )
+    shift: int = option("Move training images by up to this many pixels at random.", 0)
+    flip: bool = option("Mirror training images at random.", False)
+    target: str | None = option(_TARGET, None)
+    seed: int = option("Seed of everything.", 0)
+    device: str = option(_DEVICE, "auto")
+    compile: str = option(
+        "Whether to compile steps: auto does it for long runs.", "auto", metavar="auto|on|off"
+    )
+    precision: str = option(
+        "Of the network in a training step; bf16 is faster on a GPU.",
+        "float32",
+        metavar="float32|bf16",
+    )
+    force: bool = option("Replace what is in --out.", False)
+    figures: bool = option(_FIGURES, True)
+    arguments: str | None = command_line()
+
+
+@dataclass(frozen=True)
+class Demo(Options):
+    """Train a dense network and a sparse Bayesian one on 8x8 digits, and compare them."""
+
+    work: ClassVar[str] = "showcase.demo"
+    out: Place = option("Run folder to write.", "runs/demo", place=True)
+    epochs: int = option("Passes over the data.", 200)
+    seed: int = option("Seed of both trainings.", 0)
+    force: bool = option(_REPLACE, False)
