@@ -50,10 +50,10 @@ def test_curves_begin_with_untouched_images_and_fall(run):
 def test_numbers_are_those_of_the_library_in_pixels(run):
     result = as_json("attack", run, "--fgsm", "0.2", "--examples", "50", "--device", "cpu",
                      "--no-figures")  # fmt: skip
-    own = load(run, device="cpu")
-    scale = PixelScale.of(own.data.preprocessing)
-    x, y = own.data.test.x[:50], own.data.test.y[:50]
-    attacked = Attacked(own.model, 32, scale=scale)
+    opened = load(run, device="cpu")
+    scale = PixelScale.of(opened.data.preprocessing)
+    x, y = opened.data.test.x[:50], opened.data.test.y[:50]
+    attacked = Attacked(opened.model, 32, scale=scale)
     points = fgsm_curve(attacked, x, y, (0.0, 0.2))
     assert result["samples"] == 32
     assert result["n_examples"] == 50

@@ -78,7 +78,7 @@ def test_version_and_doctor():
 
 def test_data_commands(tmp_path, monkeypatch):
     monkeypatch.setenv("BAYESIEVE_DATA", str(tmp_path))
-    sets = {own["name"]: own for own in as_json("data", "list")["sets"]}
+    sets = {row["name"]: row for row in as_json("data", "list")["sets"]}
     assert sets["digits"]["found"]
     assert not sets["mnist"]["found"]
     assert as_json("data", "info", "mnist")["files"]
@@ -269,7 +269,7 @@ def test_demo_replaces_an_earlier_demo_only(tmp_path, dense):
     assert again["delivered"]["changed_predictions"] == 0
     before, after = again["delivered"]["parameters"]
     assert after < before == 12_060
-    assert sum(own.numel() for own in bundle.parameters()) < before
+    assert sum(p.numel() for p in bundle.parameters()) < before
 
 
 # --- refusals: one line, an exit code, nothing written

@@ -21,7 +21,12 @@ def test_a_comparison_has_numbers_words_and_a_table(tmp_path):
     arguments = (*COMPARE, "--methods", "map,dropout,ensemble,sbnn", "--out", out)
     result = as_json("compare", *arguments)
     assert json.loads((out / "compare.json").read_text()) == result
-    assert [own["name"] for own in result["methods"]] == ["map", "dropout", "ensemble", "sbnn"]
+    assert [method["name"] for method in result["methods"]] == [
+        "map",
+        "dropout",
+        "ensemble",
+        "sbnn",
+    ]
     assert len(result["reading"]) == 5 + 1
     assert len(result["standings"]) == 5
     rows = list(csv.DictReader((out / "compare.csv").read_text().splitlines()))
@@ -43,7 +48,7 @@ def test_a_method_that_does_not_apply_is_named_with_the_reason(tmp_path):
         "compare", *net, "--zeros", "", "--n-train", "100", "--no-figures", "--methods",
         "map,tdamp", "--out", tmp_path,
     )  # fmt: skip
-    assert [own["name"] for own in result["methods"]] == ["map"]
+    assert [method["name"] for method in result["methods"]] == ["map"]
     (left_out,) = result["left_out"]
     assert left_out["name"] == "tdamp"
     assert "Tanh" in left_out["reason"]
@@ -84,7 +89,7 @@ def test_parts_by_method_join_to_what_one_call_gives(tmp_path):
     assert json.loads((tmp_path / "joined" / "compare.json").read_text()) == joined
     for key in ("standings", "reading", "budget", "data"):
         assert joined[key] == whole[key]
-    assert [own["name"] for own in joined["methods"]] == ["map", "sbnn"]
+    assert [method["name"] for method in joined["methods"]] == ["map", "sbnn"]
 
 
 def test_parts_by_seed_give_a_method_all_of_them(tmp_path):
@@ -95,7 +100,7 @@ def test_parts_by_seed_give_a_method_all_of_them(tmp_path):
     joined = as_json("compare", *folders, "--no-figures", "--out", tmp_path / "joined")
     first, second = joined["methods"]
     assert first["repetitions"] == [[0, 0], [1, 0], [2, 0]]
-    assert len({own["error"] for own in first["seeds"]} | {0}) > 2
+    assert len({method["error"] for method in first["seeds"]} | {0}) > 2
     assert len(second["seeds"]) == 1
     page = (tmp_path / "joined" / "compare.md").read_text()
     assert "| map | 3 |" in page  # uneven, so the table counts them
@@ -107,7 +112,7 @@ def test_what_a_comparison_that_died_has_measured_can_be_joined(tmp_path):
     part(tmp_path / "a", "--methods", "map")
     (tmp_path / "a" / "compare.json").rename(tmp_path / "a" / "compare.partial.json")
     joined = as_json("compare", tmp_path / "a", "--no-figures", "--out", tmp_path / "joined")
-    assert [own["name"] for own in joined["methods"]] == ["map"]
+    assert [method["name"] for method in joined["methods"]] == ["map"]
 
 
 @pytest.mark.parametrize(
@@ -149,8 +154,8 @@ def test_the_precision_of_training_is_passed_on_and_named(tmp_path):
 
 
 def test_a_setting_of_one_method_can_be_changed(tmp_path):
-    (own,) = part(tmp_path / "a", "--methods", "map", "--set", "map.engine.lr=0.5")["methods"]
-    assert "lr=0.5" in own["engine"]
+    (method,) = part(tmp_path / "a", "--methods", "map", "--set", "map.engine.lr=0.5")["methods"]
+    assert "lr=0.5" in method["engine"]
 
 
 def test_a_method_alone_has_nothing_to_be_read(tmp_path):
@@ -168,7 +173,7 @@ def test_held_out_examples_stand_in_for_the_test_split(tmp_path):
 def test_a_method_that_diverges_is_named_and_the_others_go_on(tmp_path):
     changes = ("--set", "map.engine.lr=1e30", "--methods", "map,dropout", "--batch-size", "20")
     found = part(tmp_path / "a", *changes)
-    assert [own["name"] for own in found["methods"]] == ["dropout"]
+    assert [method["name"] for method in found["methods"]] == ["dropout"]
     assert "not finite" in found["left_out"][0]["reason"]
 
 
@@ -183,7 +188,7 @@ def test_a_fraction_of_zeros_that_a_network_cannot_reach_is_named_and_the_others
     assert found["left_out"] == [{"name": "98 % zeros", "reason": reason}]
     assert found["budget"]["zeros"] == [0.9]
     assert [name for name in found["table"][0] if "zeros" in name] == ["error at 90 % zeros"]
-    assert [own["name"] for own in found["methods"]] == ["map", "dropout"]
+    assert [method["name"] for method in found["methods"]] == ["map", "dropout"]
     assert f"- 98 % zeros left out: {reason}" in (tmp_path / "compare.md").read_text()
     joined = as_json("compare", tmp_path, "--no-figures", "--out", tmp_path / "joined")
     assert joined["left_out"] == found["left_out"]

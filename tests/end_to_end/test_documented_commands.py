@@ -76,8 +76,8 @@ def folder(tmp_path, monkeypatch):
     )
     Path("run.yaml").write_text("data: {name: digits}\nnet: {name: 'mlp:8'}\n"
                                 "training: {epochs: 1, val_fraction: 0.1}\n")  # fmt: skip
-    own = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
-    save_file(own.state_dict(), "own.safetensors")
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
+    save_file(net.state_dict(), "own.safetensors")
     for name in ("trained", "model"):
         save_file(mlp((1, 8, 8), 10, widths=(8,)).state_dict(), f"{name}.safetensors")
     return tmp_path

@@ -80,9 +80,9 @@ def test_rules_and_curves(digits, run):
 
 def test_the_users_model_is_left_alone(digits, model, run):
     fresh = built(lambda: nn.Sequential(nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 10)))
-    for own, other in zip(model.parameters(), fresh.parameters(), strict=True):
-        assert torch.equal(own, other)
-        assert own.grad is None
+    for trained, other in zip(model.parameters(), fresh.parameters(), strict=True):
+        assert torch.equal(trained, other)
+        assert trained.grad is None
     assert model.training
 
 
@@ -131,8 +131,8 @@ class Transformer(nn.Module):
 
     def forward(self, x):
         h = self.enter(x[:, 0]) + self.place
-        own = self.norm(h)
-        h = h + self.attention(own, own, own, need_weights=False)[0]
+        normed = self.norm(h)
+        h = h + self.attention(normed, normed, normed, need_weights=False)[0]
         return self.head((h + self.feed(h)).mean(1))
 
 
@@ -196,8 +196,8 @@ def test_any_module_is_fitted_pruned_scored_and_saved(
     for thing, load in ((sparse, load_sparse), (run.posterior, load_posterior)):
         again = load(bs.save(thing, tmp_path / "saved.safetensors"), fresh)
         for n_samples in (0, 3):
-            own, other = (bs.predict(q, test.x, n_samples=n_samples) for q in (thing, again))
-            assert torch.equal(own.probs, other.probs)
+            first, other = (bs.predict(q, test.x, n_samples=n_samples) for q in (thing, again))
+            assert torch.equal(first.probs, other.probs)
 
 
 NAMESPACES = ["likelihoods", "priors", "rules", "runs"]

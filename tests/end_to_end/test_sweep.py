@@ -56,10 +56,10 @@ def test_whole_numbers_can_be_searched(tmp_path):
         "sweep", *SWEEP, "--trials", "2", "--out", tmp_path, "--zeros", "0.5",
         "--search", "training.batch_size=32:128:log", "--search", "training.epochs=1|2",
     )  # fmt: skip
-    for own in settings(result):
-        assert type(own["training.batch_size"]) is int
-        assert 32 <= own["training.batch_size"] <= 128
-        assert own["training.epochs"] in (1, 2)
+    for trial in settings(result):
+        assert type(trial["training.batch_size"]) is int
+        assert 32 <= trial["training.batch_size"] <= 128
+        assert trial["training.epochs"] in (1, 2)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_search_in_two_parts_tries_what_the_unbroken_one_tries(tmp_path):
     whole = as_json("sweep", *SWEEP, "--trials", "3", "--out", tmp_path / "b")
     assert settings(parts[1]) == settings(whole)
     # Around 1e-2, which few examples take; many take 1e-3.
-    assert all(0.002 <= own["engine.lr"] <= 0.05 for own in settings(whole))
+    assert all(0.002 <= trial["engine.lr"] <= 0.05 for trial in settings(whole))
     other = as_json("sweep", *SWEEP, "--seed", "1", "--trials", "1", "--out", tmp_path / "c")
     assert settings(other)[0] not in settings(whole)
 
@@ -146,7 +146,7 @@ def test_workers_share_a_database_and_one_that_is_killed_loses_only_its_trial(tm
     theirs = json.loads((tmp_path / "a" / "sweep.json").read_text())
     for earlier in (ours, theirs):
         assert [row for row in last["trials"] if row in earlier["trials"]] == earlier["trials"]
-    tried = [tuple(own.values()) for own in settings(last)]
+    tried = [tuple(trial.values()) for trial in settings(last)]
     assert len(set(tried)) == len(tried) >= 4
 
 

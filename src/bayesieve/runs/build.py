@@ -1,4 +1,4 @@
-"""From settings to objects: each function builds one thing from its own section."""
+"""From settings to objects: data, network, problem, engine, schedule and pruning of a run."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -109,8 +109,8 @@ def make_plan(config: RunConfig) -> Plan:
         augment=build_augment(config.training, data),
     )
     length = _length(config, problem.n_data)
-    own = config.pruning.keep_units if ENGINES[config.engine.name].prunes == "units" else None
-    size = RunSize(problem.n_data, length.n_steps, length.per_epoch, own, data.task)
+    units = config.pruning.keep_units if ENGINES[config.engine.name].prunes == "units" else None
+    size = RunSize(problem.n_data, length.n_steps, length.per_epoch, units, data.task)
     engine = build_engine(config.engine, size)
     pruning = build_pruning(config)
     validation = None
@@ -206,19 +206,19 @@ def build_schedule(config: RunConfig) -> Schedule:
 
 def build_pruning(config: RunConfig) -> Pruning | None:
     """The pruning schedule, if one is asked for and the engine does not prune by itself."""
-    own = config.pruning
-    if own.keep_units is not None:
-        if own.score is not None or own.soft:
+    pruning = config.pruning
+    if pruning.keep_units is not None:
+        if pruning.score is not None or pruning.soft:
             raise UsageError("--score and --soft are for --zeros; units go by their evidence.")
         if ENGINES[config.engine.name].prunes == "units":
             return None
-        return GradualUnits(own.keep_units, own.start, own.end)
-    if own.zeros is None:
-        if own.score is not None or own.soft:
+        return GradualUnits(pruning.keep_units, pruning.start, pruning.end)
+    if pruning.zeros is None:
+        if pruning.score is not None or pruning.soft:
             raise UsageError("--score and --soft need --zeros, the fraction to prune.")
         return None
-    assert own.score is not None
-    return GradualPruning(own.zeros, own.start, own.end, own.score, own.soft)
+    assert pruning.score is not None
+    return GradualPruning(pruning.zeros, pruning.start, pruning.end, pruning.score, pruning.soft)
 
 
 def build_augment(config: TrainingConfig, data: DataSet) -> Augment | None:
@@ -255,13 +255,13 @@ def _resolve(config: RunConfig, data: DataSet, n_data: int, device: torch.device
 
 
 def _length(config: RunConfig, n_data: int) -> Length:
-    own = config.training
-    assert own.batch_size is not None
-    return Length.of(n_data, own.epochs, own.steps, own.batch_size)
+    training = config.training
+    assert training.batch_size is not None
+    return Length.of(n_data, training.epochs, training.steps, training.batch_size)
 
 
 def _with_centring(config: RunConfig) -> RunConfig:
-    """Message passing expects centred inputs; other engines take the data set's own scaling."""
+    """Message passing expects centred inputs; other engines take the scaling of the data set."""
     if config.data.center is not None:
         return config
     center = config.engine.name == "tdamp"

@@ -28,7 +28,7 @@ from bayesieve.runs.options import Report
 from bayesieve.runs.run import Run, load, load_model
 from bayesieve.sieve.scores import SCORES, ScoreName
 
-BEFORE = "posterior-before.safetensors"  # the network a run is compared with, beside its own
+BEFORE = "posterior-before.safetensors"  # the network a run is compared with
 _HASHED = ("posterior.safetensors", "config.json", "metrics.json", "curve.json")
 _MOST_MEMBERS = 16
 

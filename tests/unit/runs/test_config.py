@@ -143,8 +143,8 @@ def test_own_weights_are_kept_as_the_start():
 
 def test_schedule_and_score_follow_the_engine():
     sbnn, plain = EngineConfig(name="sbnn"), EngineConfig(name="map")
-    own = resolve_schedule(ScheduleConfig(), sbnn, task="classification", n_epochs=12)
-    assert (own.lr, own.kl, own.kl_warmup_epochs) == ("cosine", 0.3, 2.0)
+    course = resolve_schedule(ScheduleConfig(), sbnn, task="classification", n_epochs=12)
+    assert (course.lr, course.kl, course.kl_warmup_epochs) == ("cosine", 0.3, 2.0)
     assert resolve_schedule(ScheduleConfig(), plain, task="classification", n_epochs=12).kl == 1.0
     assert resolve_schedule(ScheduleConfig(), sbnn, task="regression", n_epochs=12).kl == 1.0
     assert resolve_pruning(PruningConfig(zeros=0.9), sbnn).score == "snr"

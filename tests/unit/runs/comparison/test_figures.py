@@ -8,8 +8,8 @@ NAMES = ("b", "a", "c")
 
 
 def panel_of(metric, means, errors=(0.002, 0.002, 0.002)):
-    own = Standing(metric, NAMES, means, errors, (1.0, 2.0, 3.0), None)
-    return comparison_figure([own], ["a", "b", "c"]).axes[0]
+    standing = Standing(metric, NAMES, means, errors, (1.0, 2.0, 3.0), None)
+    return comparison_figure([standing], ["a", "b", "c"]).axes[0]
 
 
 def points(panel):
@@ -42,6 +42,8 @@ def test_more_can_be_better_and_nothing_is_log_at_zero():
 
 
 def test_panels_without_a_metric_stay_empty():
-    own = [Standing(str(i), NAMES, (1.0, 2.0, 3.0), (0.1,) * 3, (1, 2, 3), None) for i in range(4)]
-    figure = comparison_figure(own, ["a", "b", "c"])
+    standings = [
+        Standing(str(i), NAMES, (1.0, 2.0, 3.0), (0.1,) * 3, (1, 2, 3), None) for i in range(4)
+    ]
+    figure = comparison_figure(standings, ["a", "b", "c"])
     assert [panel.get_visible() for panel in figure.axes] == [True] * 4 + [False] * 2

@@ -19,16 +19,16 @@ def method(name, *changes, task="classification"):
 @pytest.mark.parametrize("task", ["classification", "regression"])
 @pytest.mark.parametrize("name", METHODS)
 def test_every_name_makes_a_method(name, task):
-    own = method(name, task=task)
-    assert own.name == name
-    assert type(own.engine) is type(own.finetune_engine)
+    built = method(name, task=task)
+    assert built.name == name
+    assert type(built.engine) is type(built.finetune_engine)
 
 
 def test_what_removes_weights_itself_does_not_do_so_while_fine_tuning():
-    own = method("bmr")
-    assert isinstance(own.engine, BMR)
-    assert own.engine.reduction is not None
-    assert own.finetune_engine.reduction is None
+    built = method("bmr")
+    assert isinstance(built.engine, BMR)
+    assert built.engine.reduction is not None
+    assert built.finetune_engine.reduction is None
 
 
 def test_message_passing_keeps_its_units_unless_told():
@@ -39,18 +39,18 @@ def test_message_passing_keeps_its_units_unless_told():
 
 
 def test_chains_are_as_long_as_their_run():
-    own = method("sghmc-sa")
-    assert isinstance(own.engine, SGHMC)
-    assert own.engine.chain.burn_in == 0.6 * 20 * 500
-    assert own.finetune_engine.chain.burn_in == 0.6 * 5 * 500
-    assert own.finetune.lr == "constant"
+    built = method("sghmc-sa")
+    assert isinstance(built.engine, SGHMC)
+    assert built.engine.chain.burn_in == 0.6 * 20 * 500
+    assert built.finetune_engine.chain.burn_in == 0.6 * 5 * 500
+    assert built.finetune.lr == "constant"
     assert method("map").finetune.lr == "cosine"
 
 
 def test_the_prior_of_what_is_left_of_a_sparse_chain_is_the_slab():
-    own = method("sghmc-sa", "sghmc-sa.engine.slab_std=0.4")
-    assert (own.engine.prior, own.engine.adapt) == (GaussianLaplace(0.05, 0.4), "sa")
-    assert (own.finetune_engine.prior, own.finetune_engine.adapt) == (Normal(0.4), "none")
+    built = method("sghmc-sa", "sghmc-sa.engine.slab_std=0.4")
+    assert (built.engine.prior, built.engine.adapt) == (GaussianLaplace(0.05, 0.4), "sa")
+    assert (built.finetune_engine.prior, built.finetune_engine.adapt) == (Normal(0.4), "none")
     assert method("sghmc").finetune_engine.prior == method("sghmc").engine.prior
 
 
@@ -63,9 +63,9 @@ def test_what_is_pruned_by():
 
 def test_settings_of_single_methods():
     changes = ("sbnn.engine.lr=0.5", "sbnn.schedule.kl=0.25", "map.engine.lr=0.1")
-    own = method("sbnn", *changes)
-    assert own.engine.lr == 0.5
-    assert own.schedule.kl == own.finetune.kl == 0.25
+    built = method("sbnn", *changes)
+    assert built.engine.lr == 0.5
+    assert built.schedule.kl == built.finetune.kl == 0.25
     assert method("map", *changes).engine.lr == 0.1
     assert method("dropout", *changes).engine.lr == method("dropout").engine.lr
     with pytest.raises(UsageError, match="section of engine, schedule, pruning"):

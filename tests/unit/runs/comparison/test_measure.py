@@ -76,8 +76,8 @@ def test_regression_has_rmse():
 
 def test_an_engine_that_removes_weights_itself_is_pruned_no_further_than_asked():
     model, data = images()
-    own = Reduction(start=0.1, end=0.9)
-    method = Method("bmr", BMR(LayerScaled(std=0.01), own, lr=0.02), Schedule())
+    reduction = Reduction(start=0.1, end=0.9)
+    method = Method("bmr", BMR(LayerScaled(std=0.01), reduction, lr=0.02), Schedule())
     budget = Budget(epochs=6, batch_size=16, seeds=1, zeros=(0.05, 0.9), finetune=1, attack=None)
     found = measure(method, model, Problem(model, Categorical(), data), Scoring(data), budget)
     ((few, many),) = found["zeros_reached"]
@@ -92,8 +92,8 @@ def test_pruned_convolutions_train_one_by_one_to_the_same_masks():
     model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 2))
     found = measure(KINDS["posterior"], model, Problem(model, Categorical(), data), Scoring(data),
                     BUDGET)  # fmt: skip
-    assert [len(own) for own in found["zeros_reached"]] == [1, 1]
-    assert all(0.5 <= own[0] < 0.6 for own in found["zeros_reached"])
+    assert [len(reached) for reached in found["zeros_reached"]] == [1, 1]
+    assert all(0.5 <= reached[0] < 0.6 for reached in found["zeros_reached"])
 
 
 def test_networks_with_convolutions_train_one_after_another_from_different_weights(monkeypatch):
@@ -102,15 +102,15 @@ def test_networks_with_convolutions_train_one_after_another_from_different_weigh
     model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 2))
     problem, calls = Problem(model, Categorical(), data), []
 
-    def noted(own, engines, **named):
-        calls.append((len(engines), named["seed"], own.initial))
-        return fit(own, engines, **named)
+    def noted(begun, engines, **named):
+        calls.append((len(engines), named["seed"], begun.initial))
+        return fit(begun, engines, **named)
 
     monkeypatch.setattr(measuring, "fit", noted)
     method = KINDS["ensemble"]
     found = measuring.learn(method, problem, BUDGET, method.members, 5, "off")
     assert [n for n, _, _ in calls] == [1] * 4  # two members of two repetitions
-    assert len({seed for _, seed, _ in calls}) == len({own.sum() for _, _, own in calls}) == 4
+    assert len({seed for _, seed, _ in calls}) == len({start.sum() for _, _, start in calls}) == 4
     assert torch.equal(calls[0][2], problem.initial)
     assert len(found.posteriors) == 4
 

@@ -67,8 +67,8 @@ def trained_on(monkeypatch, kind, compile="off"):
     monkeypatch.setattr(measure, "fit", noted)
     torch.manual_seed(0)
     plain = MODELS["mlp"]()
-    own = with_dropout(plain, 0.1) if kind == "dropout" else plain
-    problem = Problem(own, Categorical(), (torch.randn(32, 6), torch.arange(32) % 3))
+    model = with_dropout(plain, 0.1) if kind == "dropout" else plain
+    problem = Problem(model, Categorical(), (torch.randn(32, 6), torch.arange(32) % 3))
     method = Method("it", MAP(), Schedule(), "magnitude", kind)
     budget = Budget(epochs=1, batch_size=16, seeds=1, zeros=(0.8,), finetune=1)
     learned = [fit(problem, MAP(), epochs=1, seed=0).posterior]
@@ -82,7 +82,7 @@ def test_dropout_loses_the_biases_of_dead_units_like_the_network_without_it(monk
     hidden = dropped.layout.slices["0.bias"]
     assert 0 < dropped.keep[hidden].sum() < 7
     assert dropped.zeros == pytest.approx(plain.zeros, abs=0.05)
-    assert any(isinstance(own, DroppedLinear) for own in dropped.network.skeleton.modules())
+    assert any(isinstance(layer, DroppedLinear) for layer in dropped.network.skeleton.modules())
 
 
 def test_what_is_left_trains_as_the_whole_did(monkeypatch):

@@ -28,10 +28,10 @@ def test_means_and_ranks_by_hand():
 
 
 def test_equal_values_share_a_rank():
-    (own,) = standings({name: [{"NLL": 1.0}] for name in "abc"})
-    assert own.ranks == (2.0, 2.0, 2.0)
-    assert own.critical_difference is None  # one seed tells nothing
-    assert own.errors == (None, None, None)
+    (standing,) = standings({name: [{"NLL": 1.0}] for name in "abc"})
+    assert standing.ranks == (2.0, 2.0, 2.0)
+    assert standing.critical_difference is None  # one seed tells nothing
+    assert standing.errors == (None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -44,24 +44,24 @@ def test_critical_values_of_the_table(n_methods, q):
 
 def test_only_metrics_that_all_methods_have():
     found = standings({"a": [{"error": 0.1, "x": 1.0}], "b": [{"error": 0.2}]})
-    assert [own.metric for own in found] == ["error"]
+    assert [standing.metric for standing in found] == ["error"]
     assert standings({}) == []
 
 
 def test_methods_with_fewer_seeds_keep_their_means_and_are_ranked_on_what_all_have():
-    (own,) = standings({
+    (standing,) = standings({
         "a": [{"error": 0.1}, {"error": 0.3}, {"error": 0.8}],
         "b": [{"error": 0.2}, {"error": 0.2}],
     })  # fmt: skip
-    assert own.names == ("b", "a")
-    assert own.means == pytest.approx((0.2, 0.4))
-    assert own.ranks == (1.5, 1.5)
-    assert own.critical_difference == pytest.approx(critical_difference(2, 2))
+    assert standing.names == ("b", "a")
+    assert standing.means == pytest.approx((0.2, 0.4))
+    assert standing.ranks == (1.5, 1.5)
+    assert standing.critical_difference == pytest.approx(critical_difference(2, 2))
 
 
 def test_a_metric_that_one_seed_lacks_is_left_out():
     found = standings({"a": [{"error": 0.1, "x": 1.0}, {"error": 0.1}]})
-    assert [own.metric for own in found] == ["error"]
+    assert [standing.metric for standing in found] == ["error"]
 
 
 def standing(means, errors, metric="error"):
@@ -79,7 +79,7 @@ NONE = (None, None, None)
 
 
 @pytest.mark.parametrize(
-    ("own", "words"),
+    ("standing", "words"),
     [
         (standing((0.1, 0.2), (0.0, 0.0)), "a has the lowest error, 0.1000; b is last: 0.2000."),
         (
@@ -106,8 +106,8 @@ NONE = (None, None, None)
         ),
     ],
 )
-def test_sentences(own, words):
-    assert words in reading([own])[0]
+def test_sentences(standing, words):
+    assert words in reading([standing])[0]
 
 
 def test_nothing_is_said_about_one_method():
