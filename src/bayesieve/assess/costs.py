@@ -215,7 +215,7 @@ def interleaved(
     for _ in range(rounds):
         for name, case in cases.items():
             n = repeats[name]
-            case()  # the caches are this case's own again
+            case()  # refill the caches
             start = now()
             for _ in range(n):
                 case()
@@ -261,8 +261,8 @@ def resized(example: Tensor, n: int) -> Tensor:
 def evaluating(*modules: nn.Module) -> Iterator[None]:
     """Put modules into eval mode for a while, exported ones too, whose `eval` refuses."""
     with modes_kept(*modules):
-        for own in (own for module in modules for own in module.modules()):
-            own.training = False
+        for layer in (layer for module in modules for layer in module.modules()):
+            layer.training = False
         yield
 
 
@@ -278,7 +278,7 @@ class ProfileRow:
         removed_units: how many fewer than the first candidate has.
         macs: multiply-adds of one example in Linear, convolution and attention layers.
         nonzero_macs: the same without those whose weight is 0.
-        bytes: of the weights as a safetensors file, or of the candidate's own file.
+        bytes: of the weights as a safetensors file, or of the file of the candidate.
         gzip_bytes: of that file after gzip.
         peak_bytes: weights plus the most that intermediate tensors take at once at the largest
             batch, counted operation by operation; not the memory of the process, which the
@@ -319,7 +319,7 @@ def profile(
     Args:
         models: by name; the first is the one removed units are counted from. A module is run in
             eval mode, without gradients. A function that carries the module it stands for as
-            `.module`, such as a `Runtime`, is described by that module, and its own memory by
+            `.module`, such as a `Runtime`, is described by that module, and its memory by
             `.nbytes` if it has that.
         example: inputs, (n, ...); repeated or cut to each batch size.
         files: the file behind a candidate, where it has one.
@@ -336,21 +336,21 @@ def profile(
     if not models:
         raise ValueError("profile: give at least one model.")
     check_positive("profile", rounds=rounds, batches=tuple(batches))
-    modules = [own for own in models.values() if isinstance(own, nn.Module)]
+    modules = [model for model in models.values() if isinstance(model, nn.Module)]
     with evaluating(*modules), torch.no_grad():
         times = _times(models, example, rounds, clock, batches)
         largest = resized(example, max(batches))
-        sizes = {name: _describe(own, largest) for name, own in models.items()}
+        sizes = {name: _describe(model, largest) for name, model in models.items()}
     reference = next((size["units"] for size in sizes.values() if size), None)
     rows = []
     for name, size in sizes.items():
-        own: dict[str, int | None] = {**size}
+        counts: dict[str, int | None] = {**size}
         removed = None if reference is None or not size else reference - size["units"]
         file = (files or {}).get(name)
         if file is not None:
             data = file.read_bytes()
-            own |= {"bytes": len(data), "gzip_bytes": gzipped(data)}
-        known = {key: own.get(key) for key in _SIZES}
+            counts |= {"bytes": len(data), "gzip_bytes": gzipped(data)}
+        known = {key: counts.get(key) for key in _SIZES}
         rows.append(ProfileRow(name, removed_units=removed, latency_ms=times[name], **known))
     return rows
 
@@ -369,7 +369,7 @@ def _describe(candidate: Candidate, batch: Tensor) -> dict[str, int]:
     macs, nonzero = count_macs(module, batch[:1])
     own_bytes = getattr(candidate, "nbytes", None)
     peak = peak_bytes(module, batch) if candidate is module else own_bytes
-    found = {
+    counts = {
         "parameters": sum(p.numel() for p in parameters),
         "zeros": sum(int((p == 0).sum()) for p in parameters),
         "units": count_units(module),
@@ -378,7 +378,7 @@ def _describe(candidate: Candidate, batch: Tensor) -> dict[str, int]:
         "bytes": len(data),
         "gzip_bytes": gzipped(data),
     }
-    return found if peak is None else found | {"peak_bytes": peak}
+    return counts if peak is None else counts | {"peak_bytes": peak}
 
 
 def _times(
@@ -391,9 +391,9 @@ def _times(
     times: dict[str, dict[int, float]] = {name: {} for name in models}
     for n in batches:
         x = resized(example, n)
-        cases = {name: _case(own, x) for name, own in models.items()}
-        for name, own in interleaved(cases, rounds=rounds, clock=clock).items():
-            times[name][n] = statistics.median(own)
+        cases = {name: _case(model, x) for name, model in models.items()}
+        for name, rounds_ms in interleaved(cases, rounds=rounds, clock=clock).items():
+            times[name][n] = statistics.median(rounds_ms)
     return times
 
 

@@ -1,4 +1,4 @@
-"""Have the chains met, and how much are their draws worth?
+"""Diagnostics of Markov chains: agreement, effective sample size, and pooled draws.
 
 For m chains of n draws each, split into halves so that a drift inside a chain shows too:
 
@@ -55,8 +55,8 @@ def effective_sample_size(draws: Tensor) -> Tensor:
         True
     """
     halves = _halves("effective_sample_size", draws)
-    parts = halves.split(_BLOCK, dim=2)
-    return torch.cat([_block_ess(part) for part in parts])
+    blocks = halves.split(_BLOCK, dim=2)
+    return torch.cat([_block_ess(block) for block in blocks])
 
 
 def standard_error(draws: Tensor) -> Tensor:
@@ -110,7 +110,7 @@ def _block_ess(halves: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ChainReport:
-    """What a set of chains says about itself.
+    """Agreement and movement of a set of chains.
 
     Args:
         n_chains: m.
@@ -132,24 +132,24 @@ class ChainReport:
     @property
     def problems(self) -> tuple[str, ...]:
         """Sentences on what is wrong, with the flags of the command line; empty if nothing is."""
-        found = []
+        problems = []
         if self.rhat is None or self.ess is None or self.still > 0.5:
             # In float32 a weight near 0 moves by steps that others do not feel.
             share = f"{100 * self.still:.1f} % of the weights do not move"
             share = "no weight moves" if self.still == 1 else share
             return (f"{share}: raise step_size (--lr) or temperature (--temperature)",)
         if self.rhat[1] > 1.1:
-            found.append(
+            problems.append(
                 f"chains disagree: R-hat above {self.rhat[1]:.2f} for one weight in twenty; run "
                 "longer (--epochs), or predict with each chain by itself (--member)"
             )
         if self.ess[1] < 10:
-            found.append(
+            problems.append(
                 f"chains move slowly: at most {self.ess[1]:.1f} of {self.n_chains * self.n_draws} "
                 "draws are effective for one weight in twenty; raise step_size (--lr), or run "
                 "longer (--epochs) with draws further apart"
             )
-        return tuple(found)
+        return tuple(problems)
 
 
 def diagnose(posteriors: Sequence[Samples]) -> ChainReport:
@@ -163,26 +163,26 @@ def diagnose(posteriors: Sequence[Samples]) -> ChainReport:
         >>> from bayesieve.core.network import Network
         >>> network, source = Network.of(torch.nn.Linear(1, 1), Gaussian()), torch.Generator()
         >>> draws = torch.empty(2, 200, 2).normal_(generator=source.manual_seed(0))
-        >>> report = diagnose([Samples(network, own) for own in draws])
+        >>> report = diagnose([Samples(network, kept) for kept in draws])
         >>> report.n_chains, report.problems
         (2, ())
     """
-    shapes = {tuple(own.draws.shape) for own in posteriors}
+    shapes = {tuple(chain.draws.shape) for chain in posteriors}
     if len(shapes) != 1:
         listed = ", ".join(map(str, sorted(shapes))) or "none"
         raise ValueError(
             "diagnose: give chains with equally many draws of the same weights, got draws of "
             f"shape {listed}."
         )
-    draws = torch.stack([own.draws for own in posteriors])
+    draws = torch.stack([chain.draws for chain in posteriors])
     spread = draws.flatten(0, 1).std(0)
     moving, alive = moves(draws), (draws != 0).flatten(0, 1).any(0)
     still = 1 - int(moving.sum()) / max(1, int(alive.sum()))
     rhat = ess = None
     if moving.any():
-        own = draws[..., moving]
-        rhat = _quantiles(split_rhat(own), (0.5, 0.95, 1.0))
-        ess = _quantiles(effective_sample_size(own), (0.0, 0.05, 0.5))
+        walks = draws[..., moving]
+        rhat = _quantiles(split_rhat(walks), (0.5, 0.95, 1.0))
+        ess = _quantiles(effective_sample_size(walks), (0.0, 0.05, 0.5))
     report = ChainReport(len(draws), draws.shape[1], rhat, ess, spread.median().item(), still)
     if report.problems:
         warnings.warn(f"diagnose: {'; '.join(report.problems)}.", stacklevel=2)
@@ -203,33 +203,38 @@ def differing_buffers(posteriors: Sequence[Samples]) -> list[str]:
         for name in first.buffers
         if name not in first.draw_buffers
         and not name.endswith("num_batches_tracked")
-        and not all(torch.equal(own.buffers[name], first.buffers[name]) for own in posteriors[1:])
+        and not all(
+            torch.equal(other.buffers[name], first.buffers[name]) for other in posteriors[1:]
+        )
     ]
 
 
 def pooled(posteriors: Sequence[Samples]) -> Samples:
     """The draws of several chains as one posterior; inclusion is the mean over chains.
 
-    Draws keep their own BatchNorm statistics. Other module buffers must be the same in all chains,
+    Each draw keeps its BatchNorm statistics. Other module buffers must be the same in all chains,
     since all draws of a posterior share one set.
     """
     if not posteriors:
         raise ValueError("pooled: give at least one posterior.")
     first = posteriors[0]
-    if any(own.layout != first.layout for own in posteriors):
+    if any(chain.layout != first.layout for chain in posteriors):
         raise ValueError("pooled: the posteriors belong to networks with other tensors.")
     for name in differing_buffers(posteriors):
         raise ValueError(
             f"pooled: the module buffer {name!r} differs between chains. Predict with each chain "
             "and average the probabilities."
         )
-    logits = [own.logit_inclusion for own in posteriors]
+    logits = [chain.logit_inclusion for chain in posteriors]
     logit = None
     if all(value is not None for value in logits):
         logit = torch.stack([value.sigmoid() for value in logits if value is not None])
         logit = logit.mean(0).logit()
-    draws = torch.cat([own.draws for own in posteriors])
-    rows = {n: torch.cat([own.draw_buffers[n] for own in posteriors]) for n in first.draw_buffers}
+    draws = torch.cat([chain.draws for chain in posteriors])
+    rows = {
+        name: torch.cat([chain.draw_buffers[name] for chain in posteriors])
+        for name in first.draw_buffers
+    }
     buffers = {name: value.clone() for name, value in first.buffers.items()}
     buffers |= {name: value.mean(0) for name, value in rows.items()}
     return Samples(first.network, draws, logit, buffers, rows)

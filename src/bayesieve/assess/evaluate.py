@@ -1,4 +1,4 @@
-"""How good a model is on a split of data, and how that changes with sparsity."""
+"""Quality of a model on a split of data, and how it changes with sparsity."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

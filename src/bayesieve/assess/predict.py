@@ -54,15 +54,15 @@ def predict(
     network = posterior.network
     _check_inputs(x)
     outputs, numbers = [], []
-    for w, own in weight_vectors(posterior, n_samples, seed):
+    for w, draw_buffers in weight_vectors(posterior, n_samples, seed):
         if x.is_floating_point() and x.dtype != w.dtype:
             raise TypeError(
                 f"predict: inputs are {x.dtype} but the weights {w.dtype}. Convert them with "
                 f".to({w.dtype})."
             )
-        parts = (part.to(network.device) for part in x.split(batch_size))
+        batches = (part.to(network.device) for part in x.split(batch_size))
         try:
-            rows = [network.outputs(w, part, posterior.buffers, own) for part in parts]
+            rows = [network.outputs(w, part, posterior.buffers, draw_buffers) for part in batches]
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:  # what torch raises for shapes that do not fit
@@ -96,7 +96,7 @@ def _check_inputs(x: Tensor) -> None:
 def weight_vectors(
     posterior: Posterior, n_samples: int, seed: int
 ) -> Iterator[tuple[Tensor, Buffers]]:
-    """Draws in blocks of bounded memory, (s, d), and buffers of their own, (s, ...) each.
+    """Draws in blocks of bounded memory, (s, d), and the buffers that differ between them, (s, ...).
 
     The mean, (1, d), for no draws.
     """

@@ -90,11 +90,13 @@ class Attacked:
         check_positive("pgd", n_steps=n_steps)
         length, scale = 2.5 * strength / n_steps, self.scale
         done = []
-        for part, own in zip(x.split(self.batch_size), labels.split(self.batch_size), strict=True):
+        for part, truth in zip(
+            x.split(self.batch_size), labels.split(self.batch_size), strict=True
+        ):
             start = scale.pixels(part)
             moved = start
             for _ in range(n_steps):
-                moved = moved - length * self._slope(scale.inputs(moved), own).sign()
+                moved = moved - length * self._slope(scale.inputs(moved), truth).sign()
                 moved = torch.clamp(moved, start - strength, start + strength).clamp(*self.bounds)
             done.append(scale.inputs(moved))
         return torch.cat(done)
@@ -111,9 +113,9 @@ class Attacked:
             leaf = x.detach().to(self.posterior.network.device).requires_grad_()
             values = self._log_probs(leaf)  # (n, classes)
             chosen = values.argmax(-1) if labels is None else labels.to(values.device).long()
-            own = chosen[:, None]
-            others = values.scatter(-1, own, -torch.inf).logsumexp(-1)
-            odds = values.gather(-1, own)[:, 0] - others
+            column = chosen[:, None]
+            others = values.scatter(-1, column, -torch.inf).logsumexp(-1)
+            odds = values.gather(-1, column)[:, 0] - others
             (grad,) = torch.autograd.grad(odds.sum(), leaf)
         return grad.to(x.device)
 
@@ -124,9 +126,9 @@ class Attacked:
         module = copy.deepcopy(network.skeleton).eval()  # structure only: its weights take no room
         names, likelihood = tied_names(module), cast(ClassLikelihood, network.likelihood)
         rows: list[tuple[Mapping[str, Tensor], Mapping[str, Tensor]]] = []
-        for w, own in weight_vectors(self.posterior, self.n_samples, self.seed):
+        for w, draw_buffers in weight_vectors(self.posterior, self.n_samples, self.seed):
             for i, row in enumerate(w.detach()):
-                buffers = {**shared, **{name: value[i] for name, value in own.items()}}
+                buffers = {**shared, **{name: value[i] for name, value in draw_buffers.items()}}
                 rows.append((network.split(row)[0], buffers))
 
         def log_probs(x: Tensor) -> Tensor:

@@ -215,7 +215,7 @@ class Layout:
 
     def _count(self, role: Role) -> int:
         pairs = zip(self.sizes, self.roles, strict=True)
-        return sum(size for size, own in pairs if own == role)
+        return sum(size for size, other in pairs if other == role)
 
 
 def layout_of(model: nn.Module, rule: RoleRule = default_role) -> Layout:

@@ -90,13 +90,13 @@ class Network:
 
     def split(self, w: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Views of w, shape (..., d): the module's parameters and the likelihood's numbers."""
-        parameters, extra = {}, {}
+        parameters, numbers = {}, {}
         for name, view in self.layout.pieces(w):
             if name.startswith(EXTRA_PREFIX):
-                extra[name.removeprefix(EXTRA_PREFIX)] = view
+                numbers[name.removeprefix(EXTRA_PREFIX)] = view
             else:
                 parameters[name] = view
-        return parameters, extra
+        return parameters, numbers
 
     def numbers(self, w: Tensor) -> dict[str, Tensor]:
         """The numbers that the likelihood learns: views of w, shape (..., d)."""
@@ -120,22 +120,24 @@ class Network:
         Returns:
             Outputs, shape (k, n, ...), without gradients.
         """
-        parameters, own = self.split(w)[0], dict(row_buffers or {})
+        parameters, differing = self.split(w)[0], dict(row_buffers or {})
         with modes_kept(self.skeleton), plain_attention(), torch.no_grad():
             self.skeleton.eval()
             if len(w) > 1 and x.device.type != "cpu" and self.is_batchable(x[:2]):
-                shared = {name: value for name, value in buffers.items() if name not in own}
+                shared = {name: value for name, value in buffers.items() if name not in differing}
                 call = torch.vmap(self._call_row, in_dims=(0, 0, None, None))
-                return call(parameters, own, shared, x)
+                return call(parameters, differing, shared, x)
             # On a CPU one matrix product per draw beats a batched product.
             outputs = []
             for i in range(len(w)):
-                row, of_row = ({n: v[i] for n, v in part.items()} for part in (parameters, own))
+                row, of_row = (
+                    {n: v[i] for n, v in part.items()} for part in (parameters, differing)
+                )
                 outputs.append(_one_tensor(self._call_row(row, of_row, buffers, x)))
             return torch.stack(outputs)
 
     def member_outputs(self, w: Tensor, x: Tensor, buffers: Buffers) -> Tensor:
-        """Evaluate k weight vectors, (k, d), each on its own n inputs, in eval mode.
+        """Evaluate k weight vectors, (k, d), each on n inputs that belong to it, in eval mode.
 
         Args:
             w: weight vectors, shape (k, d).
@@ -149,8 +151,8 @@ class Network:
             with modes_kept(self.skeleton), plain_attention(), torch.no_grad():
                 self.skeleton.eval()
                 return torch.vmap(self.call)(self.split(w)[0], dict(buffers), x)
-        own = ({name: value[i] for name, value in buffers.items()} for i in range(len(w)))
-        return torch.cat([self.outputs(w[i : i + 1], x[i], b) for i, b in enumerate(own)])
+        rows = ({name: value[i] for name, value in buffers.items()} for i in range(len(w)))
+        return torch.cat([self.outputs(w[i : i + 1], x[i], b) for i, b in enumerate(rows)])
 
     def is_batchable(self, x: Tensor) -> bool:
         """Whether the module runs under `torch.vmap` over its weights; tried once, remembered."""
@@ -173,9 +175,9 @@ class Network:
         return self._batched[0]
 
     def _call_row(
-        self, parameters: Mapping[str, Tensor], own: Buffers, shared: Buffers, x: Tensor
+        self, parameters: Mapping[str, Tensor], differing: Buffers, shared: Buffers, x: Tensor
     ) -> Tensor:
-        return self.call(parameters, {**shared, **own}, x)
+        return self.call(parameters, {**shared, **differing}, x)
 
     def call(self, parameters: Mapping[str, Tensor], buffers: Buffers, x: Tensor) -> Tensor:
         """The outputs, (n, ...), on parameters and buffers by name, in the mode in force."""
@@ -247,7 +249,7 @@ def call_with(
         buffers: by name.
         x: the input.
     """
-    everywhere = {name: parameters[own] for name, own in names.items() if own in parameters}
+    everywhere = {name: parameters[first] for name, first in names.items() if first in parameters}
     return functional_call(module, {**everywhere, **buffers}, (x,), tie_weights=False)
 
 

@@ -158,7 +158,7 @@ class Samples(_Weights):
         draws: (n, d).
         logit_inclusion: (d,) or None.
         buffers: module buffers, of the mean.
-        draw_buffers: those that each draw has of its own (BatchNorm statistics), (n, ...) each; the
+        draw_buffers: those that differ between draws (BatchNorm statistics), (n, ...) each; the
             rest is shared.
 
     Example:
@@ -203,7 +203,7 @@ class Samples(_Weights):
         return self.choose(n, generator).draws
 
     def choose(self, n: int, generator: Generator) -> "Samples":
-        """The rows that `draw` takes, each with its own buffers."""
+        """The rows that `draw` takes, each with its buffers."""
         if n == len(self.draws):
             return replace(self, draws=self.draws.clone())
         rows = torch.randint(len(self.draws), (n,), generator=generator, device=self.draws.device)

@@ -1,6 +1,6 @@
 """Figures as PNG files: plain arrays and a path go in, the path comes out.
 
-Every function draws on its own `Figure` with the Agg canvas, so nothing global is touched and no
+Every function draws on a new `Figure` with the Agg canvas, so nothing global is touched and no
 display is needed; the file appears whole or not at all.
 
 Modules: `curves` (over epochs or strengths), `sparsity` (what is kept and what it costs), `quality`

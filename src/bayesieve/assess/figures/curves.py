@@ -73,10 +73,8 @@ def training_curves(history: Sequence[Mapping[str, float]], path: str | Path) ->
         path: PNG file to write.
 
     Example:
-        >>> import tempfile
         >>> history = [{"loss": 2.3, "val_error": 0.4}, {"loss": 0.9, "val_error": 0.2}]
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     training_curves(history, Path(folder) / "training.png").name
+        >>> training_curves(history, "training.png").name
         'training.png'
     """
     panels = [(panel, names) for panel in _TRAINING if (names := _present(history, panel.names))]
@@ -111,10 +109,8 @@ def method_curves(runs: Mapping[str, Sequence[Mapping[str, float]]], path: str |
         path: PNG file to write.
 
     Example:
-        >>> import tempfile
         >>> runs = {"BMR": [{"epoch": 1, "nll": 0.5}, {"epoch": 2, "nll": 0.4}]}
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     method_curves(runs, Path(folder) / "curves.png").name
+        >>> method_curves(runs, "curves.png").name
         'curves.png'
     """
     seen = {key for rows in runs.values() for row in rows for key in row}
@@ -140,11 +136,9 @@ def robustness_curves(
         path: PNG file to write.
 
     Example:
-        >>> import tempfile
         >>> numbers = {"accuracy": 0.9, "entropy": 0.2, "ece": 0.01}
         >>> points = [{"strength": 0.0, **numbers}, {"strength": 0.1, **numbers}]
-        >>> with tempfile.TemporaryDirectory() as at:
-        ...     robustness_curves({"pixels": {"FGSM": points}}, Path(at, "attack.png")).name
+        >>> robustness_curves({"pixels": {"FGSM": points}}, "attack.png").name
         'attack.png'
     """
     if not any(curves.values()):
@@ -170,8 +164,8 @@ def _draw(
     dashes: Sequence[Dash] | None = None,
 ) -> None:
     """Draw labelled lines over an axis; few points get markers, an empty line is left out."""
-    looks = zip(series_colors(len(lines)), dashes or ["-"] * len(lines), strict=True)
-    for (label, (x, y)), (color, dash) in zip(lines.items(), looks, strict=True):
+    styles = zip(series_colors(len(lines)), dashes or ["-"] * len(lines), strict=True)
+    for (label, (x, y)), (color, dash) in zip(lines.items(), styles, strict=True):
         if x:
             marker = "o" if len(x) <= 15 else ""
             axes.plot(x, y, color=color, ls=dash, lw=2, marker=marker, ms=4, label=label)

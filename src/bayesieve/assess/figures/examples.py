@@ -52,10 +52,8 @@ def certain_examples(
         n_columns: examples in a row.
 
     Example:
-        >>> from tempfile import TemporaryDirectory
         >>> images = np.eye(4).reshape(2, 2, 4)
-        >>> with TemporaryDirectory() as at:
-        ...     certain_examples(images, [0, 1], [0, 0], [0.1, 1], "ab", Path(at, "a.png")).name
+        >>> certain_examples(images, [0, 1], [0, 0], [0.1, 1], "ab", "a.png").name
         'a.png'
     """
     pictures = _pictures(images)
@@ -84,10 +82,7 @@ def regression_fit(
         unit: unit of the target, for the axes.
 
     Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = Path(folder) / "fit.png"
-        ...     regression_fit([1.0, 2.0], [0.1, 0.1], [1.1, 1.9], path, unit="MPa").name
+        >>> regression_fit([1.0, 2.0], [0.1, 0.1], [1.1, 1.9], "fit.png", unit="MPa").name
         'fit.png'
     """
     y, bar, x = (np.asarray(a, dtype=float) for a in (mean, std, targets))
@@ -113,10 +108,7 @@ def first_layer_map(weights: ArrayLike, image_shape: tuple[int, ...], path: str 
         path: PNG file to write.
 
     Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = Path(folder) / "pixels.png"
-        ...     first_layer_map([[0.0, 1.0, 0.5, 0.0]], (2, 2), path).name
+        >>> first_layer_map([[0.0, 1.0, 0.5, 0.0]], (2, 2), "pixels.png").name
         'pixels.png'
     """
     matrix = np.abs(np.asarray(weights, dtype=float))
@@ -145,9 +137,7 @@ def weight_maps(maps: Mapping[str, ArrayLike], path: str | Path) -> Path:
         path: PNG file to write.
 
     Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     weight_maps({"BMR": np.ones((3, 5, 5))}, Path(folder) / "maps.png").name
+        >>> weight_maps({"BMR": np.ones((3, 5, 5))}, "maps.png").name
         'maps.png'
     """
     arrays = {label: np.asarray(array, dtype=float) for label, array in maps.items()}
@@ -220,11 +210,11 @@ def _extremes(doubt: NDArray[np.float64], n_columns: int) -> list[NDArray[np.int
 def _lay_out(groups: Sequence[NDArray[np.intp]]) -> tuple[Figure, list[Axes]]:
     n_rows = [len(group) for group in groups]
     figure = new_figure(1.15 * groups[0].shape[1] + 0.2, 1.72 * sum(n_rows) + 0.7)
-    parts = figure.subfigures(2, 1, height_ratios=n_rows, squeeze=False).flat
+    halves = figure.subfigures(2, 1, height_ratios=n_rows, squeeze=False).flat
     panels: list[Axes] = []
-    for part, group, title in zip(parts, groups, ("Most certain", "Least certain"), strict=True):
-        part.suptitle(title, x=0.01, ha="left", fontsize=TITLE_SIZE, fontweight="bold", color=INK)
-        panels.extend(part.subplots(*group.shape, squeeze=False).flat)
+    for half, group, title in zip(halves, groups, ("Most certain", "Least certain"), strict=True):
+        half.suptitle(title, x=0.01, ha="left", fontsize=TITLE_SIZE, fontweight="bold", color=INK)
+        panels.extend(half.subplots(*group.shape, squeeze=False).flat)
     return figure, panels
 
 

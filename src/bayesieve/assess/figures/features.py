@@ -1,4 +1,4 @@
-"""Which inputs matter, and what it costs to drop the others."""
+"""Figures of feature selection: importance of inputs, error against inputs kept."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -50,9 +50,7 @@ def importance_bars(
         xlabel: what the bars measure.
 
     Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     importance_bars(["age", "size"], [0.2, 1.0], Path(folder) / "bars.png").name
+        >>> importance_bars(["age", "size"], [0.2, 1.0], "bars.png").name
         'bars.png'
     """
     values = np.asarray(importance, dtype=float)
@@ -108,9 +106,7 @@ def error_path(
         ylabel: what the error is.
 
     Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     error_path([1, 2, 3], [0.9, 0.4, 0.5], Path(folder) / "path.png", chosen=1).name
+        >>> error_path([1, 2, 3], [0.9, 0.4, 0.5], "path.png", chosen=1).name
         'path.png'
     """
     values = np.asarray(mean, dtype=float)
@@ -156,11 +152,8 @@ def lines(
         percent_x: whether x are fractions, shown in percent.
 
     Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     own = {"sBNN": ([0, 1], [0.5, 0.4])}
-        ...     at = Path(folder) / "l.png"
-        ...     lines(own, at, title="MSE", xlabel="removed", ylabel="MSE").name
+        >>> series = {"sBNN": ([0, 1], [0.5, 0.4])}
+        >>> lines(series, "l.png", title="MSE", xlabel="removed", ylabel="MSE").name
         'l.png'
     """
     if not series:
@@ -201,10 +194,7 @@ def scatter(
         groups: label of each point.
 
     Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     at = Path(folder) / "s.png"
-        ...     scatter([0, 1], [0.5, 0.4], at, title="ψ", xlabel="I", ylabel="ψ").name
+        >>> scatter([0, 1], [0.5, 0.4], "s.png", title="ψ", xlabel="I", ylabel="ψ").name
         's.png'
     """
     first, second = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
@@ -214,8 +204,10 @@ def scatter(
     axes = figure.add_subplot()
     kinds = list(dict.fromkeys(labels))
     for kind, color in zip(kinds, series_colors(len(kinds)), strict=True):
-        own = np.array([label == kind for label in labels])
-        axes.plot(first[own], second[own], "o", color=color, markersize=4.5, alpha=0.75, label=kind)
+        member = np.array([label == kind for label in labels])
+        axes.plot(
+            first[member], second[member], "o", color=color, markersize=4.5, alpha=0.75, label=kind
+        )
     dress(axes, title=title, xlabel=xlabel, ylabel=ylabel)
     if groups is not None:
         legend(axes)

@@ -1,4 +1,4 @@
-"""How far the probabilities can be trusted: calibration, confusion, uncertainty."""
+"""Figures of quality: calibration, confusion, uncertainty."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -44,10 +44,8 @@ def reliability_diagram(runs: Mapping[str, ReliabilityBins], path: str | Path) -
         path: PNG file to write.
 
     Example:
-        >>> import tempfile
         >>> bins = ReliabilityBins((0.3, 0.8), (0.2, 0.7), (4, 6), (0.0, 0.5, 1.0))
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     reliability_diagram({"before": bins}, Path(folder) / "reliability.png").name
+        >>> reliability_diagram({"before": bins}, "reliability.png").name
         'reliability.png'
     """
     if not runs:
@@ -76,15 +74,15 @@ def draw_reliability(axes: Axes, runs: Mapping[str, ReliabilityBins]) -> None:
     """
     axes.plot([0, 1], [0, 1], color=MUTED, lw=1, ls=(0, (4, 3)), zorder=1)
     floor = 1.0
-    looks = zip(series_colors(len(runs)), cycle(MARKERS), strict=False)
-    for (label, bins), (color, marker) in zip(runs.items(), looks, strict=False):
+    styles = zip(series_colors(len(runs)), cycle(MARKERS), strict=False)
+    for (label, bins), (color, marker) in zip(runs.items(), styles, strict=False):
         if sum(bins.count) == 0:
             raise ValueError(f"reliability_diagram: the bins of '{label}' are empty.")
         x, y, count = _taken_together(bins)
         low, high = _plausible(y, count)
         area = 14 + 70 * np.sqrt(count / count.sum())
         text = f"{label} (ECE {percent(bins.ece)})"
-        # lines, since the legend looks for a place free of those
+        # lines, since the legend avoids lines but not markers
         axes.plot(np.stack([x, x]), np.stack([low, high]), color=color, lw=1.4, alpha=0.55)
         axes.plot(x, y, color=color, marker=marker, lw=2, ms=4, zorder=2, label=text)
         axes.scatter(x, y, s=area, color=color, marker=marker, edgecolor="white", lw=0.8, zorder=3)
@@ -109,10 +107,7 @@ def confusion_matrix(matrix: ArrayLike, class_names: Sequence[str], path: str | 
         path: PNG file to write.
 
     Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = Path(folder) / "confusion.png"
-        ...     confusion_matrix([[9, 1], [2, 8]], ["cat", "dog"], path).name
+        >>> confusion_matrix([[9, 1], [2, 8]], ["cat", "dog"], "confusion.png").name
         'confusion.png'
     """
     counts = np.asarray(matrix, dtype=float)
@@ -153,10 +148,7 @@ def uncertainty_per_class(
         path: PNG file to write.
 
     Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = Path(folder) / "classes.png"
-        ...     uncertainty_per_class([0.1, 0.3], [0.01, 0.1], ["cat", "dog"], path).name
+        >>> uncertainty_per_class([0.1, 0.3], [0.01, 0.1], ["cat", "dog"], "classes.png").name
         'classes.png'
     """
     columns = {"aleatoric": aleatoric, "epistemic": epistemic, "class_names": class_names}

@@ -45,10 +45,8 @@ def error_vs_sparsity(
         chosen: for each label the index of the point to mark.
 
     Example:
-        >>> import tempfile
         >>> runs = {"SBNN": [(0.0, 0.012), (0.9, 0.012), (0.99, 0.03)]}
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     error_vs_sparsity(runs, Path(folder) / "curve.png", chosen={"SBNN": 1}).name
+        >>> error_vs_sparsity(runs, "curve.png", chosen={"SBNN": 1}).name
         'curve.png'
     """
     check_runs("error_vs_sparsity", runs, chosen or {})
@@ -80,13 +78,10 @@ def sieve_overview(
         reliability: bins under labels such as dense and sieved.
 
     Example:
-        >>> from tempfile import TemporaryDirectory
         >>> bins = ReliabilityBins((0.3, 0.8), (0.2, 0.7), (4, 6), (0.0, 0.5, 1.0))
-        >>> parts = {"layers": {"fc1": (80, 1000)}, "reliability": {"dense": bins}}
+        >>> panels = {"layers": {"fc1": (80, 1000)}, "reliability": {"dense": bins}}
         >>> curve = [(0.5, 0.02), (0.9, 0.021), (0.99, 0.05)]
-        >>> with TemporaryDirectory() as at:
-        ...     path = Path(at, "overview.png")
-        ...     sieve_overview(path, curve=curve, chosen=1, dense_error=0.02, **parts).name
+        >>> sieve_overview("overview.png", curve=curve, chosen=1, dense_error=0.02, **panels).name
         'overview.png'
     """
     runs, marks = {"sieved": curve}, {"sieved": chosen}
@@ -180,10 +175,7 @@ def kept_per_layer(
     """Draw the share of weights kept in every layer, first layer on top, with the counts.
 
     Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = Path(folder) / "layers.png"
-        ...     kept_per_layer(["fc1", "fc2"], [120, 40], [1000, 100], path).name
+        >>> kept_per_layer(["fc1", "fc2"], [120, 40], [1000, 100], "layers.png").name
         'layers.png'
     """
     check_same_length("kept_per_layer", names=names, kept=kept, total=total)
@@ -237,9 +229,7 @@ def inclusion_cdf(values: Mapping[str, ArrayLike], path: str | Path) -> Path:
         path: PNG file to write.
 
     Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     inclusion_cdf({"fc1": [0.01, 0.02, 0.99]}, Path(folder) / "cdf.png").name
+        >>> inclusion_cdf({"fc1": [0.01, 0.02, 0.99]}, "cdf.png").name
         'cdf.png'
     """
     if not values:
@@ -248,8 +238,8 @@ def inclusion_cdf(values: Mapping[str, ArrayLike], path: str | Path) -> Path:
     figure = new_figure(6.4 if few else 7.8, 4.0)
     axes = figure.subplots()
     grid = np.linspace(0, 1, 801)
-    looks = zip(series_colors(len(values)), series_dashes(len(values)), strict=True)
-    for (name, layer), (color, dash) in zip(values.items(), looks, strict=True):
+    styles = zip(series_colors(len(values)), series_dashes(len(values)), strict=True)
+    for (name, layer), (color, dash) in zip(values.items(), styles, strict=True):
         inclusion = np.sort(np.asarray(layer, dtype=float).ravel())
         if inclusion.size == 0 or not (inclusion[0] >= 0 and inclusion[-1] <= 1):
             raise ValueError(f"inclusion_cdf: layer '{name}' must hold numbers between 0 and 1.")
@@ -273,10 +263,8 @@ def weight_cdfs(layers: Mapping[str, Mapping[str, Sequence[float]]], path: str |
         path: PNG file to write.
 
     Example:
-        >>> import tempfile
         >>> layers = {"fc1": {"BMR": [0.0, 0.0, 0.3], "Flat-FF": [0.01, 0.1, 0.4]}}
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     weight_cdfs(layers, Path(folder) / "cdf.png").name
+        >>> weight_cdfs(layers, "cdf.png").name
         'cdf.png'
     """
     if not layers:

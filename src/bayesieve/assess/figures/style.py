@@ -54,7 +54,7 @@ NOTE_SIZE = 9.5
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty white figure with its own Agg canvas; sizes in inches.
+    """Return an empty white figure with an Agg canvas; sizes in inches.
 
     Example:
         >>> new_figure(6.4, 4.0).get_size_inches().tolist()
@@ -219,18 +219,16 @@ def check_same_length(who: str, **columns: Sequence[object]) -> None:
     """
     lengths = [len(column) for column in columns.values()]
     if len(set(lengths)) != 1 or lengths[0] < 1:
-        found = ", ".join(map(str, lengths))
-        raise ValueError(f"{who}: {', '.join(columns)} must have one length >= 1, got {found}.")
+        got = ", ".join(map(str, lengths))
+        raise ValueError(f"{who}: {', '.join(columns)} must have one length >= 1, got {got}.")
 
 
 def save(figure: Figure, path: str | Path) -> Path:
     """Write the figure as PNG, all or nothing; return the path.
 
     Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = save(new_figure(1, 1), Path(folder) / "empty.png")
-        ...     path.read_bytes()[1:4]
+        >>> path = save(new_figure(1, 1), "empty.png")
+        >>> path.read_bytes()[1:4]
         b'PNG'
     """
     path = Path(path)

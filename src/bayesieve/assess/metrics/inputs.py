@@ -68,8 +68,8 @@ def check_labels(who: str, name: str, scores: Tensor, labels: Tensor) -> None:
     if len(shape) != 2 or 0 in shape:
         raise ValueError(f"{who}: {name} must have shape (N, C), got {shape}.")
     if tuple(labels.shape) != shape[:1]:
-        found = tuple(labels.shape)
-        raise ValueError(f"{who}: labels must have shape {shape[:1]}, got {found}.")
+        got = tuple(labels.shape)
+        raise ValueError(f"{who}: labels must have shape {shape[:1]}, got {got}.")
     if labels.is_floating_point() or labels.is_complex():
         raise TypeError(f"{who}: labels must be whole numbers, got {labels.dtype}.")
     low, high = int(labels.min()), int(labels.max())
@@ -89,8 +89,8 @@ def check_same_shape(who: str, **tensors: Tensor) -> list[Tensor]:
     shapes = [tuple(tensor.shape) for tensor in tensors.values()]
     if len(set(shapes)) != 1 or 0 in shapes[0]:
         names = " and ".join(tensors)
-        found = " and ".join(map(str, shapes))
-        raise ValueError(f"{who}: {names} must have one non-empty shape, got {found}.")
+        got = " and ".join(map(str, shapes))
+        raise ValueError(f"{who}: {names} must have one non-empty shape, got {got}.")
     for name, tensor in tensors.items():
         if not bool(tensor.isfinite().all()):
             raise ValueError(f"{who}: {name} must be finite, got a NaN or an infinity.")

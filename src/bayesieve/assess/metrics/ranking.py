@@ -1,6 +1,6 @@
-"""Does uncertainty rank examples well? Selective prediction, OOD detection, standard error.
+"""Rankings by uncertainty: selective prediction, OOD detection, standard error.
 
-Tied scores have no order of their own: every result here is the expectation over a random order
+Tied scores have no order: every result here is the expectation over a random order
 of the ties, so it does not depend on the order of the examples.
 """
 

@@ -250,10 +250,9 @@ def _check_scale(sample_means: Tensor, target_std: float | Tensor) -> Tensor:
     if scale.ndim == 0:
         scale = scale.expand(n_outputs)
     if tuple(scale.shape) != (n_outputs,):
-        found = tuple(scale.shape)
         raise ValueError(
             f"regression_report: target_std must be a number or have shape ({n_outputs},), "
-            f"got {found}."
+            f"got {tuple(scale.shape)}."
         )
     if not bool(((scale > 0) & scale.isfinite()).all()):
         raise ValueError(f"regression_report: target_std must be > 0, got {float(scale.min())}.")

@@ -84,7 +84,7 @@ def name_of(likelihood: "Likelihood") -> LikelihoodName:
 
 
 def register(likelihood: type[L]) -> type[L]:
-    """Make a likelihood of your own readable from bundles and ONNX files; works as a decorator."""
+    """Make bundles and ONNX files with a likelihood of another package readable; a decorator."""
     _REGISTERED[likelihood.__name__] = likelihood
     return likelihood
 

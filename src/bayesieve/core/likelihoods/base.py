@@ -116,7 +116,7 @@ class Likelihood(ABC):
     def configured(cls, noise_std: float | None = None, learned: bool | None = None) -> Self:
         """The likelihood with this noise, None for the usual one; raises if it has no noise."""
         if noise_std is not None or learned is not None:
-            raise ValueError(f"{cls.__name__} has no noise of its own to set or learn.")
+            raise ValueError(f"{cls.__name__} has no noise to set or learn.")
         return cls()
 
     def settings(self) -> dict[str, Any]:
