@@ -17,7 +17,7 @@ from bayesieve.assess.metrics import (
 from bayesieve.assess.predict import predict
 from bayesieve.core.batch import ExamplesLike, pair_of
 from bayesieve.core.likelihoods import ClassPrediction, Prediction
-from bayesieve.core.posterior import Posterior, SparseModel
+from bayesieve.core.posterior import Posterior, SparseModel, present_entries
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,10 +121,7 @@ def _labels(targets: Tensor) -> Tensor:
 def model_size(model: Posterior | SparseModel) -> dict[str, float]:
     """Zeros over all trainable parameters, removed prunable weights, and the counts behind them."""
     layout = model.layout
-    if isinstance(model, SparseModel):
-        kept = model.keep
-    else:  # a weight is gone when it is 0 in every draw, not when its mean happens to be
-        kept = (model.mean != 0) | (getattr(model, "std", model.mean) != 0)
+    kept = model.keep if isinstance(model, SparseModel) else present_entries(model)
     prunable = kept[layout.sparse]
     return {
         "zeros": 1 - int(kept.sum()) / layout.size,

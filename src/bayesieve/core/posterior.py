@@ -321,3 +321,17 @@ def has_spread(model: Model) -> bool:
     """
     posterior = posterior_of(model)
     return not isinstance(posterior, Samples) or len(posterior.draws) > 1
+
+
+def present_entries(posterior: Posterior) -> Tensor:
+    """Entries that are not exactly 0 without any spread, (d,) bool.
+
+    Example:
+        >>> from bayesieve.core.likelihoods import Gaussian
+        >>> network = Network.of(nn.Linear(2, 1), Gaussian())
+        >>> present_entries(Factorised(network, torch.eye(3)[0], torch.eye(3)[1]))
+        tensor([ True,  True, False])
+    """
+    if isinstance(posterior, Samples):
+        return (posterior.draws != 0).any(0)
+    return (posterior.mean != 0) | (getattr(posterior, "std", posterior.mean) != 0)

@@ -9,8 +9,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from bayesieve.assess.diagnostics import diagnose
 from bayesieve.assess.evaluate import evaluate
 from bayesieve.core.posterior import (
@@ -20,6 +18,7 @@ from bayesieve.core.posterior import (
     Samples,
     SparseModel,
     has_spread,
+    present_entries,
 )
 from bayesieve.core.problem import Problem
 from bayesieve.core.storage import load_posterior, save
@@ -240,9 +239,8 @@ def _without_removed(posterior: Posterior) -> Model:
     """A sparse model where the engine itself removed weights: they are 0 without any doubt."""
     if not isinstance(posterior, Factorised):
         return posterior
-    keep = torch.ones(posterior.layout.size, dtype=torch.bool, device=posterior.mean.device)
-    bayesian = posterior.layout.bayesian
-    keep[bayesian] = (posterior.mean != 0)[bayesian] | (posterior.std != 0)[bayesian]
+    keep = present_entries(posterior)
+    keep[posterior.layout.n_bayesian :] = True
     return posterior if bool(keep.all()) else SparseModel(posterior, keep)
 
 

@@ -23,7 +23,13 @@ from bayesieve.checks import (
 )
 from bayesieve.core.evidence import N_UPDATES, evidence_at_zero, mask_log_odds
 from bayesieve.core.layout import Layout
-from bayesieve.core.posterior import Factorised, Posterior, SparseModel, posterior_of
+from bayesieve.core.posterior import (
+    Factorised,
+    Posterior,
+    SparseModel,
+    posterior_of,
+    present_entries,
+)
 from bayesieve.engines.laplace_units import UnitLaplace
 from bayesieve.sieve.prune import prune
 from bayesieve.sieve.rules import keep_scored, keep_zeros
@@ -265,8 +271,7 @@ def _factorised(posterior: Posterior) -> Factorised:
 
 def _pruned(posterior: Posterior) -> Tensor:
     """Bayesian entries at exactly 0 without spread, (d,) bool."""
-    posterior = _factorised(posterior)
-    pruned = (posterior.std == 0) & (posterior.mean == 0)
+    pruned = ~present_entries(_factorised(posterior))
     pruned[posterior.layout.n_bayesian :] = False
     return pruned
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bayesieve.core.layout import Layout, Role
-from bayesieve.core.posterior import Factorised, Posterior, Samples
+from bayesieve.core.posterior import Posterior, present_entries
 from bayesieve.sieve.groups import Units
 from bayesieve.sieve.scores import Score, ScoreName, score_of
 
@@ -133,15 +133,6 @@ def allowed_entries(posterior: Posterior, within: Tensor | None) -> Tensor:
     allowed = present_entries(posterior)
     allowed[layout.n_sparse :] = True
     return allowed
-
-
-def present_entries(posterior: Posterior) -> Tensor:
-    """Entries that are not exactly 0 in mean and spread, (d,) bool."""
-    if isinstance(posterior, Samples):
-        return (posterior.draws != 0).any(0)
-    if isinstance(posterior, Factorised):
-        return (posterior.mean != 0) | (posterior.std != 0)
-    return posterior.mean != 0
 
 
 def prunable_tensors(layout: Layout) -> list[tuple[slice, torch.Size]]:

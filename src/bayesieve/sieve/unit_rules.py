@@ -23,9 +23,9 @@ from torch.nn import functional as F
 from bayesieve.assess.costs import interleaved, weight_uses
 from bayesieve.checks import check_choice, check_fraction, check_positive
 from bayesieve.core.layout import Layout
-from bayesieve.core.posterior import Factorised, Posterior, SparseModel
+from bayesieve.core.posterior import Factorised, Posterior, SparseModel, present_entries
 from bayesieve.sieve.groups import INSIDE, GroupSet, Kind, groups_of, units_of
-from bayesieve.sieve.ranking import Scope, allowed_entries, present_entries
+from bayesieve.sieve.ranking import Scope, allowed_entries
 from bayesieve.sieve.scores import (
     Score,
     evidence_score,

@@ -15,7 +15,7 @@ import torch
 from torch import Generator
 
 from bayesieve.checks import check_seed
-from bayesieve.core.posterior import Posterior, SparseModel
+from bayesieve.core.posterior import Factorised, Posterior, SparseModel, present_entries
 from bayesieve.core.problem import Problem
 from bayesieve.engines import Engine
 from bayesieve.training.arguments import check_kinds
@@ -47,12 +47,18 @@ class Fit:
         return self.engine.posterior(self.problem, self.state, 0)
 
     def sparse(self, member: int = 0) -> SparseModel:
-        """One member with the mask its pruning schedule left; everything is kept without one."""
+        """One member with its mask: that of its pruning schedule, or the engine's own.
+
+        An engine that removes weights itself (BMR, TDAMP) leaves them at 0 without any spread.
+        """
         posterior = self.engine.posterior(self.problem, self.state, member)
-        keep = self.state.controls.keep
-        if keep is None:
-            return SparseModel(posterior, torch.ones_like(posterior.mean, dtype=torch.bool))
-        return SparseModel(posterior, keep[member].clone())
+        keep = torch.ones_like(posterior.mean, dtype=torch.bool)
+        if self.state.controls.keep is not None:
+            keep = self.state.controls.keep[member].clone()
+        elif isinstance(posterior, Factorised):
+            bayesian = posterior.layout.bayesian
+            keep[bayesian] = present_entries(posterior)[bayesian]
+        return SparseModel(posterior, keep)
 
     @property
     def posteriors(self) -> list[Posterior]:

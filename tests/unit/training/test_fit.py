@@ -488,3 +488,10 @@ def test_a_run_hands_back_its_mask():
     assert torch.equal(sparse.keep, run.state.controls.keep[0])
     assert sparse.zeros == pytest.approx(run.history[-1]["zeros"])
     assert not fit_toy(toy(), SBNN()).sparse().zeros
+
+
+def test_a_sparse_model_has_the_zeros_of_an_engine_that_removes_weights_itself():
+    run = fit_toy(toy(), TDAMP(), epochs=20)
+    gone = (run.posterior.mean == 0) & (run.posterior.std == 0)
+    assert run.sparse().zeros == pytest.approx(gone.double().mean().item())
+    assert run.sparse().zeros > 0
