@@ -1,7 +1,7 @@
 """Weights of a fully connected network, and the probability that each of them matters."""
 
 from collections.abc import Mapping
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -10,20 +10,15 @@ from bayesieve.checks import check_choice
 from bayesieve.core.evidence import evidence_at_zero, evidence_change
 from bayesieve.core.graph import sequential_layers
 from bayesieve.core.network import Network
-from bayesieve.core.posterior import Factorised, Posterior, Samples
+from bayesieve.core.posterior import Factorised, Posterior
 from bayesieve.core.priors import Normal, Prior, SpikeSlab, per_model
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.select.additive import HingeBasis
+from bayesieve.sieve.scores import std_of
 
 Source = Literal["inclusion", "evidence", "magnitude"]
 SOURCES: tuple[Source, ...] = ("inclusion", "evidence", "magnitude")
 PriorStds = Mapping[str, float]
-
-
-@runtime_checkable
-class _HasStd(Protocol):
-    @property
-    def std(self) -> Tensor: ...
 
 
 def weight_probabilities(
@@ -79,7 +74,7 @@ def weight_log_bayes_factors(posterior: Posterior, prior_stds: PriorStds | None 
     one its optimum knows, times the likelihood, and Bayesian model reduction changes that prior to
     the slab and to a point at 0.
     """
-    mean, std = posterior.mean, _std(posterior)
+    mean, std = posterior.mean, std_of(posterior, "feature importance", "source='magnitude'")
     prior = None if prior_stds is not None else _prior_of(posterior)
     if isinstance(prior, SpikeSlab):
         evidence = _slab_evidence(mean, std, prior, posterior.inclusion)
@@ -96,19 +91,6 @@ def _slab_evidence(mean: Tensor, std: Tensor, prior: SpikeSlab, inclusion: Tenso
     std = torch.minimum(std, (1 - 1e-6) * effective)  # rounding may leave it a little wider
     change = evidence_change(mean, std, effective, slab.expand_as(mean))
     return change - evidence_at_zero(mean, std, effective)
-
-
-def _std(posterior: Posterior) -> Tensor:
-    if isinstance(posterior, Samples):
-        if len(posterior.draws) < 2:
-            raise ValueError(
-                "feature importance: one draw has no spread, so no evidence. Use "
-                "source='magnitude'."
-            )
-        return posterior.draws.std(0)
-    if isinstance(posterior, _HasStd):
-        return posterior.std
-    raise TypeError(f"feature importance: {type(posterior).__name__} has no std.")
 
 
 def _prior_std(posterior: Posterior, prior: Prior | None, prior_stds: PriorStds | None) -> Tensor:

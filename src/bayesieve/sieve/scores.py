@@ -10,7 +10,7 @@ References: [Dickey] for the evidence, [Friston] for its reading as Bayesian mod
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -26,26 +26,27 @@ ScoreName = Literal["inclusion", "snr", "evidence", "magnitude", "second-moment"
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
-@runtime_checkable
-class _HasStd(Protocol):
-    @property
-    def std(self) -> Tensor: ...
+def std_of(
+    posterior: Posterior, who: str = "prune", otherwise: str = "score='magnitude'"
+) -> Tensor:
+    """Posterior standard deviation of each weight, shape (d,); over draws for `Samples`.
 
-
-def std_of(posterior: Posterior) -> Tensor:
-    """Posterior standard deviation of each weight, shape (d,); over draws for `Samples`."""
+    Args:
+        posterior: any.
+        who: the caller, for errors.
+        otherwise: the remedy that errors name.
+    """
     if isinstance(posterior, Samples):
         if len(posterior.draws) == 1:
             raise ValueError(
-                "prune: a single draw (MAP) has no standard deviation. Use score='magnitude', or "
-                "an engine with a spread: SBNN, FlatVI."
+                f"{who}: one draw has no spread (a point estimate such as MAP). Use {otherwise}, "
+                "or an engine with a spread: SBNN, FlatVI."
             )
         return posterior.draws.std(0)
-    if isinstance(posterior, _HasStd):
-        return posterior.std
-    raise TypeError(
-        f"prune: {type(posterior).__name__} has no std. Use score='magnitude' or 'inclusion'."
-    )
+    std: Tensor | None = getattr(posterior, "std", None)
+    if std is None:
+        raise TypeError(f"{who}: {type(posterior).__name__} has no std. Use {otherwise}.")
+    return std
 
 
 def inclusion_score(posterior: Posterior) -> Tensor:
