@@ -47,16 +47,16 @@ def train(
 
     net_options = {"activation": activation, "loss": loss, "initialiser": initialiser}
     plan = _make_plan(optimiser, lr, decay, epochs, batch_size, seed)
-    parts, n_classes = _load(data)
-    sizes = (parts["train"][0].shape[1], _units(units), n_classes)
+    splits, n_classes = _load(data)
+    sizes = (splits["train"][0].shape[1], _units(units), n_classes)
     net = _make_net(sizes, net_options, (l1, l2), dtype, seed)
     note(f"{net}")
-    history = net.train(*parts["train"], plan, parts["val"])
+    history = net.train(*splits["train"], plan, splits["val"])
     if figure is not None:
         _draw(history, figure)
-    report = classification_report(parts["test"][1], net.predict(parts["test"][0]), n_classes)
+    report = classification_report(splits["test"][1], net.predict(splits["test"][0]), n_classes)
     if json:
-        accuracies = {name: net.evaluate(*part).accuracy for name, part in parts.items()}
+        accuracies = {name: net.evaluate(*part).accuracy for name, part in splits.items()}
         print_json({"net": repr(net), "accuracy": accuracies, "train_loss": history.train_loss,
                     "val_loss": history.val_loss})  # fmt: skip
         return
@@ -147,10 +147,10 @@ def _load(name: str) -> tuple[dict[str, tuple[Any, Any]], int]:
         raise UsageError(f"--data must be a classification set, got {name!r}.")
     rest, held_out = data.train.split(1 / 6, seed=0)
     mean, std = rest.x.mean(), rest.x.std()
-    parts = {"train": rest, "val": held_out, "test": data.test}
+    splits = {"train": rest, "val": held_out, "test": data.test}
     rows = {
         split: (((examples.x - mean) / std).flatten(1).numpy(), examples.y.numpy())
-        for split, examples in parts.items()
+        for split, examples in splits.items()
     }
     return rows, data.n_outputs
 

@@ -171,6 +171,8 @@ class EngineEntry:
         few: values for less than 10,000 examples and the engine's own prior; others take the lr.
         prunes: what removes weights in training: "schedule", "itself" (evidence, or --zeros) or
             "units" (whole units only, by the engine).
+        passes: whether it learns in passes over the data (EM), few and on centred inputs, in place
+            of gradient steps.
     """
 
     build: Callable[[EngineConfig, RunSize], "Engine[Any]"]
@@ -183,6 +185,7 @@ class EngineEntry:
     regression: Mapping[str, Any] = field(default_factory=dict)
     few: Mapping[str, Any] = field(default_factory=dict)
     prunes: Literal["schedule", "itself", "units"] = "schedule"
+    passes: bool = False
 
 
 def build_engine(config: EngineConfig, size: RunSize) -> "Engine[Any]":
@@ -217,8 +220,9 @@ def resolve_engine(
     defaults = _defaults(config, entry, prior) | paper
     if config.preset != "paper":
         few = entry.few if _is_few(n_data) else {}
-        for values, own in ((few, entry.priors[0]), (special, special.get("prior"))):
-            defaults |= values if prior == own else {k: v for k, v in values.items() if k == "lr"}
+        for values, theirs in ((few, entry.priors[0]), (special, special.get("prior"))):
+            every = prior == theirs
+            defaults |= {k: v for k, v in values.items() if every or k == "lr"}
     if own_start and "start" in defaults:
         defaults["start"] = "module"
     if defaults.get("local") and (config.optimizer == "sgd" or entry.priors[0] != prior):
@@ -250,7 +254,7 @@ def recommended_schedule(
 def recommended_batch_size(engine: EngineConfig, n_data: int, *, table: bool = False) -> int:
     """Examples per step; few of a small table."""
     small = n_data < _SMALL_TABLE
-    if engine.name == "tdamp":
+    if ENGINES[engine.name].passes:
         return 10 if small else 100
     return 32 if table and small else 128
 
@@ -259,7 +263,7 @@ def recommended_epochs(
     engine: EngineConfig, n_data: int, batch_size: int, *, table: bool = False
 ) -> int:
     """Passes over the data; tables take 2,000 steps or more."""
-    if engine.name == "tdamp":
+    if ENGINES[engine.name].passes:
         return 10
     least = math.ceil(_LEAST_STEPS * max(batch_size, 1) / n_data) if table else 0
     return max(60, least)
@@ -275,8 +279,8 @@ def _defaults(config: EngineConfig, entry: EngineEntry, prior: str) -> dict[str,
         raise UsageError(
             f"--anneal multiplies 1 / temperature: give 1 or more, got {config.anneal}."
         )
-    own = {"prior": prior, "name": config.name, "preset": config.preset or "default"}
-    return defaults | own
+    chosen = {"prior": prior, "name": config.name, "preset": config.preset or "default"}
+    return defaults | chosen
 
 
 def _paper(config: EngineConfig, entry: EngineEntry) -> dict[str, Any]:
@@ -284,7 +288,7 @@ def _paper(config: EngineConfig, entry: EngineEntry) -> dict[str, Any]:
     if config.preset != "paper":
         return {}
     if entry.paper is None:
-        with_paper = ", ".join(name for name, own in ENGINES.items() if own.paper is not None)
+        with_paper = ", ".join(name for name, other in ENGINES.items() if other.paper)
         raise UsageError(
             f"engine {config.name} has no --preset paper ({with_paper} have); remove it."
         )
@@ -434,7 +438,7 @@ def _per_example(lr: Numbers, size: RunSize) -> Numbers:
     """Step sizes of samplers are in nats over all data: lr is that of SGD on the mean loss."""
     check_positive("train", **{"--lr": lr})
     if isinstance(lr, tuple):
-        return tuple(own / size.n_data for own in lr)
+        return tuple(rate / size.n_data for rate in lr)
     return lr / size.n_data
 
 
@@ -558,5 +562,6 @@ ENGINES = {
         {"group": "units", "power": 5.0, "memory": 10.0},
         course="steady",
         prunes="units",
+        passes=True,
     ),
 }

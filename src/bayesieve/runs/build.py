@@ -48,19 +48,9 @@ from bayesieve.training.schedule import Schedule
 
 FILES = ("csv", "parquet", "npz", "images")  # what comes before the colon of a path
 NETS = (
-    "lenet-300-100",
-    "lenet5",
-    "lenet5-wide",
-    "lenet5-caffe",
-    "mixer",
-    "vit",
-    "conv2-fc2",
-    "conv2-bn-fc3",
-    "resnet20",
-    "resnet32",
-    "vgg",
-    "linear",
-)
+    "lenet-300-100", "lenet5", "lenet5-wide", "lenet5-caffe", "mixer", "vit", "conv2-fc2",
+    "conv2-bn-fc3", "resnet20", "resnet32", "vgg", "linear",
+)  # fmt: skip
 _CHECKS: tuple[tuple[Callable[..., None], dict[str, bool], str, str], ...] = (
     (check_positive, {}, "training", "n_models"),
     (check_positive, {}, "training", "threads"),
@@ -264,7 +254,7 @@ def _with_centring(config: RunConfig) -> RunConfig:
     """Message passing expects centred inputs; other engines take the scaling of the data set."""
     if config.data.center is not None:
         return config
-    center = config.engine.name == "tdamp"
+    center = ENGINES[config.engine.name].passes
     return replace(config, data=replace(config.data, center=center))
 
 
@@ -347,11 +337,11 @@ def build_net(name: str | None, data: DataSet, n_outputs: int) -> nn.Module:
 
 def _mlp(name: str, rest: str, shape: tuple[int, ...], n_outputs: int) -> nn.Module:
     widths, _, activation = rest.partition(":")
-    parts = [part.strip() for part in widths.split(",")] if widths else []
-    if not all(part.isdecimal() for part in parts):
+    numbers = [number.strip() for number in widths.split(",")]
+    if not all(number.isdecimal() for number in numbers):
         raise UsageError(f"--net mlp must read mlp:400,400 or mlp:50:tanh, got {name!r}.")
     chosen: nets.Activation = activation or "relu"  # type: ignore[assignment]
-    return nets.mlp(shape, n_outputs, widths=[int(part) for part in parts], activation=chosen)
+    return nets.mlp(shape, n_outputs, widths=[int(number) for number in numbers], activation=chosen)
 
 
 def resolve_schedule(

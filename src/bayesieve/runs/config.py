@@ -32,7 +32,7 @@ Score = Literal["snr", "inclusion", "evidence", "magnitude", "second-moment"]
 
 @dataclass(frozen=True)
 class DataConfig:
-    """What is learned from."""
+    """The data set to learn from."""
 
     name: str | None = setting(
         None, "--data", "Data set: a name of `bayesieve data list`, csv:PATH, images:FOLDER, ..."

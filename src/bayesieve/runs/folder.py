@@ -43,7 +43,7 @@ class RunFolder:
 
     @property
     def to_read(self) -> str:
-        """What there is for people to read, and where."""
+        """The files for people to read, and where they are."""
         drawn = any(self.figures.glob("*.png"))
         what = "pictures and report" if drawn else "report"
         return f"{what}: {self.path / 'report.md'}"

@@ -191,7 +191,7 @@ def _members(run: Run) -> tuple[Model, ...]:
 
 
 def _score(folder: RunFolder, model: Model) -> ScoreName:
-    """What the run was ranked by, else what suits its posterior."""
+    """The score the run was ranked by, else the one that suits its posterior."""
     known: dict[str, ScoreName] = {name: name for name in SCORES}  # type: ignore[misc]
     ranked = (folder.path / "curve.json").is_file()
     named = folder.read("curve.json").get("score") if ranked else None

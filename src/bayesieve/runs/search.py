@@ -110,7 +110,7 @@ def _sweep(
 
 
 def _space(config: RunConfig, plan: Plan) -> "list[Dimension]":
-    """What varies unless told: learning rate by a factor of 5 each way, KL weight, zeros."""
+    """Vary the learning rate by a factor of 5 each way, the KL weight and the zeros."""
     entry = ENGINES[config.engine.name]
     lr = plan.config.engine.lr  # what this engine recommends for these data
     dimensions = []

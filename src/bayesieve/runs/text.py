@@ -46,7 +46,7 @@ def with_draws(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def draws_label(sampled: Mapping[str, Any]) -> str:
-    """What the results of draws are called in tables.
+    """The name of the results of draws in tables.
 
     Example:
         >>> draws_label({"draws": 80, "chains": 4})

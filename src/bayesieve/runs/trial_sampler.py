@@ -30,7 +30,7 @@ class TrialSampler(BaseSampler):
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """What is sampled together."""
+        """The settings sampled together."""
         return self._of(trial).infer_relative_search_space(study, trial)
 
     def sample_relative(

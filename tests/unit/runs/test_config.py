@@ -3,15 +3,12 @@
 import json
 from collections.abc import Callable
 from dataclasses import fields
+from typing import get_args
 
 import pytest
 
 from bayesieve.engines.bmr import BMR, Reduction
-from bayesieve.engines.recipes import (
-    ENGINES,
-    RunSize,
-    resolve_engine,
-)
+from bayesieve.engines.recipes import ENGINES, EngineName, RunSize, resolve_engine
 from bayesieve.errors import UsageError
 from bayesieve.runs.build import resolve_length, resolve_pruning, resolve_schedule
 from bayesieve.runs.config import (
@@ -243,3 +240,7 @@ def test_what_model_reduction_is_told_to_do(preset, rule, reduction):
     built = ENGINES["bmr"].build(config, size)
     assert built.reduction == reduction
     assert built.coordinates == ("standard" if preset == "paper" else "weights")
+
+
+def test_the_names_of_engines_are_those_of_the_table():
+    assert get_args(EngineName) == tuple(ENGINES)

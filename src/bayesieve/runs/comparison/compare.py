@@ -164,7 +164,7 @@ class _Bench:
         precision: Any = asked.precision
         compile: Any = asked.compile
         # Centred inputs are part of message passing.
-        data = centred(self.data) if name == "tdamp" else self.data
+        data = centred(self.data) if METHODS[name].on_centred else self.data
         scale = PixelScale.of(data.preprocessing) if _has_classes_of_images(data) else None
         foreign = None if self.outside is None or scale is None else scale.inputs(self.outside)
         net = NetConfig(name=asked.net)

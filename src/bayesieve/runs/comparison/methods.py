@@ -130,23 +130,34 @@ class Entry:
     """
 
     engine: Section
-    predicts: Section
+    predicts: Section = field(default_factory=dict)
     pruning: Section = field(default_factory=dict)
 
+    @property
+    def on_centred(self) -> bool:
+        """Whether it expects centred inputs."""
+        return ENGINES[self.engine["name"]].passes
 
-METHODS = {
-    "map": Entry({"name": "map"}, {"kind": "point"}),
-    "dropout": Entry({"name": "map"}, {"kind": "dropout"}),
-    "ensemble": Entry({"name": "map"}, {"kind": "ensemble", "members": 5}),
-    "flat-vi": Entry({"name": "flat-vi"}, {}),
-    "sbnn": Entry({"name": "sbnn"}, {}),
-    "bmr": Entry({"name": "bmr"}, {}),
-    "horseshoe": Entry({"name": "horseshoe"}, {}),
-    "sgld": Entry({"name": "sgld", **_SAMPLER}, {}),
-    "sghmc": Entry({"name": "sghmc", **_SAMPLER}, {}),
-    "sghmc-sa": Entry({"name": "sghmc", "prior": "gaussian-laplace"}, {}),
+
+# Every engine is a method; these are several, or have settings of their own in a comparison.
+_VARIANTS: dict[str, dict[str, Entry]] = {
+    "map": {
+        "map": Entry({"name": "map"}, {"kind": "point"}),
+        "dropout": Entry({"name": "map"}, {"kind": "dropout"}),
+        "ensemble": Entry({"name": "map"}, {"kind": "ensemble", "members": 5}),
+    },
+    "sgld": {"sgld": Entry({"name": "sgld", **_SAMPLER})},
+    "sghmc": {
+        "sghmc": Entry({"name": "sghmc", **_SAMPLER}),
+        "sghmc-sa": Entry({"name": "sghmc", "prior": "gaussian-laplace"}),
+    },
     # All units stay in training: by joint evidence few passes leave hardly any.
-    "tdamp": Entry({"name": "tdamp"}, {}, {"keep_units": 1.0}),
+    "tdamp": {"tdamp": Entry({"name": "tdamp"}, pruning={"keep_units": 1.0})},
+}
+METHODS: dict[str, Entry] = {
+    method: entry
+    for name in ENGINES
+    for method, entry in _VARIANTS.get(name, {name: Entry({"name": name})}).items()
 }
 
 
