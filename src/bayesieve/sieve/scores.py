@@ -39,8 +39,8 @@ def std_of(
     if isinstance(posterior, Samples):
         if len(posterior.draws) == 1:
             raise ValueError(
-                f"{who}: one draw has no spread (a point estimate such as MAP). Use {otherwise}, "
-                "or an engine with a spread: SBNN, FlatVI."
+                f"{who}: a single draw (MAP) has no standard deviation. Use {otherwise}, or an "
+                "engine with a spread: SBNN, FlatVI."
             )
         return posterior.draws.std(0)
     std: Tensor | None = getattr(posterior, "std", None)

@@ -266,7 +266,9 @@ def test_hinges_of_an_input_are_orthonormal_and_span_piecewise_lines():
 
 def test_one_draw_has_no_evidence():
     network = Network.of(nn.Sequential(nn.Linear(2, 1)), Gaussian())
-    with pytest.raises(ValueError, match="one draw has no spread"):
+    with pytest.raises(
+        ValueError, match=r"^feature importance: a single draw .* Use source='magnitude'"
+    ):
         select.weight_probabilities(Samples(network, torch.ones(1, 3)), "evidence",
                                       {"0.weight": 1.0})  # fmt: skip
 
