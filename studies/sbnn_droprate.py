@@ -16,7 +16,7 @@ and 0.1 on CIFAR-10. `--held-out` scores 5,000 training images.
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -66,7 +66,7 @@ DROPRATES = (
     0.5, 0.75, 0.9, 0.95, 0.96, 0.97, 0.98, 0.982, 0.985, 0.987, 0.99, 0.992, 0.995, 0.997, 0.999,
 )  # fmt: skip
 PRIORS = {1: (0.0, -5.0), 2: (-1.0, -3.0)}
-_RANKED = {"snr": "signal to noise", "inclusion": "inclusion"}
+RANKED = {"snr": "signal to noise", "inclusion": "inclusion"}
 
 # Test errors in % that the paper prints. Table 4: units of both hidden layers, MNIST.
 WIDTHS = {400: 1.45, 800: 1.47, 1200: 1.58}
@@ -85,13 +85,6 @@ LENET5: Pairs = {
 _PAPER: Mapping[str, tuple[Pairs, int]] = {
     "m1200": (MNIST, 0), "m1200-bbb": (MNIST, 1), "cifar10": (CIFAR10, 0),
     "cifar10-bbb": (CIFAR10, 1), "l5-set1": (LENET5, 0), "l5-set2": (LENET5, 1),
-}  # fmt: skip
-_NAMES = {
-    "m400": "MNIST, 2 x 400", "m800": "MNIST, 2 x 800", "m1200": "MNIST, 2 x 1200",
-    "m1200-bbb": "MNIST, 2 x 1200", "cifar10": "CIFAR-10, 2 x 1200",
-    "cifar10-bbb": "CIFAR-10, 2 x 1200", "l300-set1": "LeNet-300-100, prior set 1",
-    "l300-set2": "LeNet-300-100, prior set 2", "l5-set1": "LeNet-5-Caffe, prior set 1",
-    "l5-set2": "LeNet-5-Caffe, prior set 2",
 }  # fmt: skip
 
 
@@ -249,38 +242,6 @@ def main(arguments: list[str] | None = None) -> int:
     return run.finish()
 
 
-_SHOWN = (50, 75, 90, 95, 98, 99, 99.5)
-
-
-def one_shot_table(rows: Iterable[Row]) -> str:
-    """Markdown: test error in % at each droprate, ours by every ranking, then the paper's.
-
-    Args:
-        rows: of this study, in any order; none give no table.
-    """
-    by_name = {row["name"]: row for row in rows}
-    if not by_name:
-        return ""
-    lines = [_line(["network", "method", "all", *(f"{rate:g} %" for rate in _SHOWN)]),
-             _line(["---", "---", *["---:"] * (1 + len(_SHOWN))])]  # fmt: skip
-    for name, title in _NAMES.items():
-        if name not in by_name:
-            continue
-        metrics = by_name[name]["metrics"]
-        for score in ("inclusion", "snr"):
-            if metric(score, 50) in metrics:
-                method = f"sBNN, {_RANKED[score]}"
-                errors = (metrics["error"], *(metrics[metric(score, rate)] for rate in _SHOWN))
-                cells = [f"{100 * error:.2f}" for error in errors]
-                method = "Bayes by backprop" if name.endswith("-bbb") else method
-                lines.append(_line([title, method, *cells]))
-        printed = published(name)
-        if printed:
-            cells = [f"{printed[rate]:.2f}" if rate in printed else "" for rate in (0, *_SHOWN)]
-            lines.append(_line([title, "*the paper*", *cells]))
-    return "\n".join(lines)
-
-
 def published(name: str) -> dict[float, float]:
     """Errors in % that the paper prints for a network, by weights dropped in %.
 
@@ -293,10 +254,6 @@ def published(name: str) -> dict[float, float]:
         return {rate: errors[which] for rate, errors in pairs.items()}
     width = name.removeprefix("m")
     return {0: WIDTHS[int(width)]} if width.isdigit() else {}
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 _TITLES = {
@@ -332,7 +289,7 @@ def _panel(axes: Any, row: Row, baseline: Row | None) -> None:
     """Our curves, the paper's crosses in the same hue, and the error of the whole network."""
     name = row["name"]
     for score, color in (("inclusion", VERMILION), ("snr", BLUE)):
-        _points(axes, curve(row, score), color, f"sBNN, by {_RANKED[score]}", "o-")
+        _points(axes, curve(row, score), color, f"sBNN, by {RANKED[score]}", "o-")
     _points(axes, _printed(name), BLUE, "the paper's sBNN", "x")
     if baseline is not None:
         _points(axes, curve(baseline, "snr"), GREEN, "Bayes by backprop", "o-")

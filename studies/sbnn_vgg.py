@@ -287,27 +287,6 @@ def main(arguments: list[str] | None = None) -> int:
     return run.finish(("error", "renewed_error", "nll", "zeros", "weights"))
 
 
-def vgg_table(rows: Sequence[Row]) -> str:
-    """Markdown: error, likelihood and time of every network beside the paper's error.
-
-    Args:
-        rows: of this study; none give no table.
-    """
-    head = ("zeros", "parameters left", "epochs", "error", "BatchNorm renewed", "NLL", "ECE",
-            "the paper's error", "seconds")  # fmt: skip
-    lines = [f"| {' | '.join(head)} |", f"| {' | '.join(['---:'] * len(head))} |"]
-    for row in rows:
-        found, paper = row["metrics"], PUBLISHED.get(row["setting"]["zeros"])
-        cells = (
-            f"{100 * found['zeros']:.1f} %", f"{found['weights']:,.0f}",
-            str(row["setting"]["epochs"]), f"{found['error']:.2f} %",
-            f"{found['renewed_error']:.2f} %", f"{found['nll']:.3f}", f"{found['ece']:.3f}",
-            "" if paper is None else f"{paper:g} %", f"{row['seconds']:.0f}",
-        )  # fmt: skip
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) if rows else ""
-
-
 def draw(rows: Sequence[Row], folder: Path) -> Path:
     """Error against the weights left; dense networks as lines, the paper's pair in another hue."""
     sparse = sorted((100 - row["setting"]["zeros"], row["metrics"]["error"] / 100)

@@ -5,7 +5,7 @@ records and puts the two side by side, `running` makes a record again or checks 
 """
 
 from studies.reproduce.catalogue import ROWS, STUDIES, Row, Study
-from studies.reproduce.table import Finding, listing, read_findings, results_page
+from studies.reproduce.table import Finding, listing, read_findings
 
 __all__ = [
     "ROWS",
@@ -15,5 +15,4 @@ __all__ = [
     "Study",
     "listing",
     "read_findings",
-    "results_page",
 ]

@@ -1,10 +1,8 @@
 """The model-reduction study on images few in number: its rows, its file, its figures."""
 
-import importlib.util
 import json
 from argparse import Namespace
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +19,7 @@ from bayesieve.data.examples import DataSet, Examples
 from bayesieve.engines.bmr import BMR, PAPER_ROLES
 from bayesieve.engines.horseshoe import HorseshoeVI
 from bayesieve.engines.map import MAP
+from pages.studies import reduction_table
 from problems import normal, seeded
 from studies import bmr_images
 from studies.bmr_images import (
@@ -349,15 +348,6 @@ def test_figures_are_drawn_from_the_records(tmp_path, record):
     stem = "fashion-mnist_mixer_default"
     assert names == [f"{stem}_curves.png", f"{stem}_cdf.png", f"{stem}_first_layer.png"]
     assert all((tmp_path / name).stat().st_size > 2000 for name in names)
-
-
-def reduction_table(results):
-    """The function of docs/make_results_table.py."""
-    path = Path(__file__).parents[2] / "docs" / "make_results_table.py"
-    spec = importlib.util.spec_from_file_location("make_results_table", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.reduction_table(results)
 
 
 def test_the_table_of_the_page_has_ours_beside_theirs(tmp_path, instant):

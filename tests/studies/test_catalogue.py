@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from pages.papers import results_page
 from records import record_of
 from studies.record import check, make_row, read_folder, write
-from studies.reproduce import ROWS, STUDIES, Finding, Row, listing, read_findings, results_page
+from studies.reproduce import ROWS, STUDIES, Finding, Row, listing, read_findings
 from studies.reproduce.running import arguments_of, study_of
 from studies.reproduce.table import counts, missing
 

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from studies.reproduce import ROWS, listing, read_findings
-from studies.reproduce.choosing import (
+from pages.engines import (
     HEADLINES,
     WANTS,
     _filled,
@@ -11,6 +10,7 @@ from studies.reproduce.choosing import (
     named,
     wants_table,
 )
+from studies.reproduce import ROWS, listing, read_findings
 
 RESULTS = Path(__file__).parents[2] / "results"
 

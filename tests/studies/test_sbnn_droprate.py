@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from bayesieve.data import load_data
+from pages.studies import one_shot_table
 from records import record_of
 from studies import sbnn_droprate
 from studies.record import make_row, write
 from studies.reproduce import read_findings
-from studies.sbnn_droprate import SETTINGS, Setting, curve, engine, one_shot_table, run_setting
+from studies.sbnn_droprate import SETTINGS, Setting, curve, engine, run_setting
 
 
 @pytest.fixture

@@ -7,12 +7,13 @@ import torch
 
 from bayesieve.core.priors import SpikeSlab
 from bayesieve.data.examples import DataSet, Examples
+from pages.studies import vgg_table
 from problems import normal, seeded
 from records import record_of
 from studies import sbnn_vgg
 from studies.record import make_row, write
 from studies.reproduce import read_findings
-from studies.sbnn_vgg import Setting, engine, run_setting, vgg_like, vgg_table
+from studies.sbnn_vgg import Setting, engine, run_setting, vgg_like
 
 STAGES = ((4, 4), (8,))
 

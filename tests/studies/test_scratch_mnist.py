@@ -11,28 +11,30 @@ import torch
 import commands
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.scratch import ReLU, Sigmoid, Tanh
+from pages.scratch import (
+    account_table,
+    better_table,
+    machine_note,
+    same_accuracy,
+    same_loss,
+    source_table,
+)
 from studies import scratch_mnist
 from studies.scratch_mnist import (
     SETTINGS,
     SOURCE,
     Twin,
-    account_table,
     build,
     draw_losses,
     main,
     make_plan,
-    page_text,
     prepare,
     run_setting,
     run_study,
-    same_accuracy,
-    same_loss,
-    source_table,
 )
 
 ROOT = Path(__file__).parents[2]
 RESULT = ROOT / "results" / "scratch_mnist.json"
-PAGE = ROOT / "docs" / "theory" / "scratch.md"
 
 
 def examples(n, seed):
@@ -128,14 +130,14 @@ def test_when_a_row_counts_as_reproduced():
 
 def test_main_writes_a_result_and_reads_it_again(tmp_path, monkeypatch):
     monkeypatch.setattr(scratch_mnist, "load_data", lambda name: DATA)
-    out, page = tmp_path / "r.json", tmp_path / "page.md"
+    out, figure = tmp_path / "r.json", tmp_path / "loss.png"
     assert main(["--quick", "--out", str(out)]) == 0
-    names = ("source", "account", "better", "machine")
-    page.write_text("\n".join(f"<!-- scratch-{n}:begin --><!-- scratch-{n}:end -->" for n in names))
-    assert main(["--from-result", str(out), "--page", str(page)]) == 0
-    assert "| sigmoid |" in page.read_text()
-    with pytest.raises(ValueError, match="markers"):
-        page_text(json.loads(out.read_text()), "no markers here")
+    assert main(["--from-result", str(out), "--figure", str(figure)]) == 0
+    assert figure.read_bytes()[1:4] == b"PNG"
+    found = json.loads(out.read_text())
+    assert "| sigmoid |" in source_table(found)
+    assert "not looked at" in better_table(found)
+    assert "thread(s)" in machine_note(found)
 
 
 def test_a_stopped_study_goes_on_where_it_was(result, tmp_path, monkeypatch):
@@ -158,12 +160,6 @@ def test_a_stopped_study_goes_on_where_it_was(result, tmp_path, monkeypatch):
     rows = run_study(DATA, quick=True, out=out)["rows"]
     assert [row["metrics"] for row in rows] == [row["metrics"] for row in again["rows"]]
     assert not trained
-
-
-@pytest.mark.skipif(not RESULT.is_file(), reason="no results/scratch_mnist.json: run the study")
-def test_the_page_holds_the_numbers_of_the_result():
-    text = PAGE.read_text(encoding="utf-8")
-    assert page_text(json.loads(RESULT.read_text(encoding="utf-8")), text) == text
 
 
 @pytest.mark.skipif(not RESULT.is_file(), reason="no results/scratch_mnist.json: run the study")

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from studies.reproduce.speed import full_table, short_table
+from pages.speed import full_table, short_table
 
 RESULTS = Path(__file__).parents[2] / "results"
 

@@ -1,4 +1,4 @@
-"""What each engine reached in our own studies: tables of docs/choosing-an-engine.md and the README.
+"""Tables of what each engine reached, in docs/choosing-an-engine.md and the README.
 
 Every number is looked up among the committed records by the name that `bayesieve reproduce list`
 gives it; one that has no record is left out with its sentence.

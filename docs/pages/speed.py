@@ -1,4 +1,4 @@
-"""How fast delivered networks answer, as tables: from the record of benchmarks/inference.py."""
+"""Tables of how fast delivered networks answer, from the record of benchmarks/inference.py."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -29,7 +29,7 @@ def short_table(record: Record) -> str:
     ]
     times = _times(record)
     for net, way in _BEST.items():
-        if any((net, own, n) not in times for own in (_DENSE, way) for n in (1, 64)):
+        if any((net, name, n) not in times for name in (_DENSE, way) for n in (1, 64)):
             continue
         cells = []
         for batch in (1, 64):
@@ -72,9 +72,9 @@ def _zeros(record: Record, net: str) -> str:
 
 
 def _machine(record: Record) -> str:
-    own = record["machine"]
-    versions = f"torch {own['torch']}, onnxruntime {own['onnxruntime']}"
-    return f"{own['cpu']} ({own['instructions']}), {versions}"
+    machine = record["machine"]
+    versions = f"torch {machine['torch']}, onnxruntime {machine['onnxruntime']}"
+    return f"{machine['cpu']} ({machine['instructions']}), {versions}"
 
 
 def _shown(ms: float) -> str:

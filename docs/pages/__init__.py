@@ -1,0 +1,1 @@
+"""Tables of the documentation, made from the records in results/; no number is typed by hand."""

@@ -1,0 +1,84 @@
+"""The page docs/results.md: every number of the papers beside ours, and what falls short."""
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from studies.reproduce.table import (
+    SHORT,
+    Findings,
+    Shown,
+    compared_with,
+    counts,
+    listing,
+    markdown_rows,
+    missing,
+)
+
+
+def results_page(findings: Findings) -> str:
+    """The tables of docs/results.md: a summary, what falls short, one part per paper, commands."""
+    rows = listing(findings)
+    parts = [_summary(rows), _short_of(rows)]
+    parts += [_paper(source, list(members)) for source, members in groupby(rows, _source)]
+    return "\n\n".join([*parts, _commands(rows)]) + "\n"
+
+
+def _source(row: Shown) -> str:
+    return str(row["source"])
+
+
+def _item(row: Shown) -> str:
+    return str(row["item"])
+
+
+def _summary(rows: Sequence[Shown]) -> str:
+    kinds = list(counts(rows))
+    lines = [f"| | rows | {' | '.join(kinds)} |", f"|---|---:|{'---:|' * len(kinds)}"]
+    for source, group in groupby(rows, _source):
+        members = list(group)
+        found = counts(members)
+        cells = [source, str(len(members)), *(str(found.get(kind, "")) for kind in kinds)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(["## Summary", "", *lines])
+
+
+def _short_of(rows: Sequence[Shown]) -> str:
+    """Every row that is worse than its paper or misses our target, by table."""
+    lines = ["## Where we fall short", ""]
+    for (source, item), members in groupby(rows, lambda row: (_source(row), _item(row))):
+        every = list(members)
+        short = [row for row in every if row["status"] in SHORT]
+        if short:
+            lines.append(f"- {source}, {item}, {len(short)} of {len(every)} rows:")
+        for row in short:
+            lines.append(f"  - {row['what']}: {row['metric']} {row['ours']:.4g}, "
+                         f"{'the paper' if row['paper'] is not None else 'our'} "
+                         f"{compared_with(row)}")  # fmt: skip
+    return "\n".join(lines if len(lines) > 2 else [*lines, "Nowhere that was measured."])
+
+
+def _paper(source: str, rows: Sequence[Shown]) -> str:
+    """The tables of one paper, then what has no number."""
+    parts, gaps = (
+        [f"## {source[0].upper()}{source[1:]}" if source[0] == "b" else f"## {source}"],
+        [],
+    )
+    for item, group in groupby(rows, _item):
+        members = list(group)
+        measured = [row for row in members if row["ours"] is not None]
+        if measured:
+            parts += [f"### {item[0].upper()}{item[1:]}", markdown_rows(measured).rstrip("\n")]
+        studies = ", ".join(dict.fromkeys(f"`{row['study']}`" for row in members))
+        gaps += [f"- {item} ({studies}): {line}" for line in missing(members)]
+    if gaps:
+        parts.append("\n".join(["Without a number:", "", *gaps]))
+    return "\n\n".join(parts)
+
+
+def _commands(rows: Sequence[Shown]) -> str:
+    found = {(row["study"], row["command"], row["date"]) for row in rows if row["ours"] is not None}
+    lines = [
+        f"- {study}: `{command}`" + (f" ({date})" if date else "")
+        for study, command, date in sorted(found, key=lambda row: row[:2])
+    ]
+    return "\n".join(["## Commands", "", *(lines or ["None yet."])])

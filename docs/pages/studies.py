@@ -1,0 +1,222 @@
+"""Tables of the MNIST, one-shot, VGG and model-reduction studies beside their papers."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from studies.bmr_images import published as published_reduction
+from studies.record import Row
+from studies.sbnn_droprate import RANKED, metric, published
+from studies.sbnn_vgg import PUBLISHED
+
+EMPTY = "_To be filled by `python docs/make_results_table.py` from `results/*.json`._"
+NETS = {"l300": "LeNet-300-100", "l5": "LeNet-5-Caffe", "m1200": "784-1200-1200-10"}
+_NAMES = {
+    "m400": "MNIST, 2 x 400", "m800": "MNIST, 2 x 800", "m1200": "MNIST, 2 x 1200",
+    "m1200-bbb": "MNIST, 2 x 1200", "cifar10": "CIFAR-10, 2 x 1200",
+    "cifar10-bbb": "CIFAR-10, 2 x 1200", "l300-set1": "LeNet-300-100, prior set 1",
+    "l300-set2": "LeNet-300-100, prior set 2", "l5-set1": "LeNet-5-Caffe, prior set 1",
+    "l5-set2": "LeNet-5-Caffe, prior set 2",
+}  # fmt: skip
+
+
+def rows_of(results: list[dict[str, Any]], study: str, scored_on: str) -> dict[str, dict[str, Any]]:
+    """Rows of all records of a study scored on "test" or "held-out", by name."""
+    rows: dict[str, dict[str, Any]] = {}
+    for record in results:
+        if record.get("study") == study and record.get("scored_on") == scored_on:
+            for row in record["rows"]:
+                if row["name"] in rows and scored_on == "test":
+                    raise SystemExit(f"results: two files hold {row['name']}; keep one of them.")
+                rows[row["name"]] = {"machine": record["machine"], "data": record["data"], **row}
+    return rows
+
+
+def mnist_table(results: list[dict[str, Any]], held_out: list[dict[str, Any]]) -> str:
+    """One row per setting: network, zeros, errors, and the command that makes it again."""
+    chosen_by = rows_of(held_out, "sbnn_mnist", "held-out")
+    rows = sorted(
+        rows_of(results, "sbnn_mnist", "test").values(),
+        key=lambda row: (list(NETS).index(row["setting"]["net"]), row["name"]),
+    )
+    if not rows:
+        return EMPTY
+    machines = sorted({_machine(row) for row in rows})
+    lines = [
+        "| network | parameters left | zeros | test error: mean (least to most) | mean of 20 draws "
+        "| held-out error | remarks | setting |",
+        "|---|---:|---:|---:|---:|---:|---|---|",
+        *(_mnist_row(row, chosen_by.get(row["name"])) for row in rows),
+    ]
+    seeds = max(len(row["each"]) for row in rows)
+    command = f"python -m studies.sbnn_mnist --seeds {seeds} --settings SETTING"
+    note = f"Each row: `{command}`, measured on {'; '.join(machines)}."
+    return "\n".join([*lines, "", note])
+
+
+def _machine(row: dict[str, Any]) -> str:
+    return f"{row['machine']['device']}, torch {row['machine']['torch']}"
+
+
+def _mnist_row(row: dict[str, Any], held_out: dict[str, Any] | None) -> str:
+    first, found = row["each"][0], row["metrics"]
+    errors = [one["error"] for one in row["each"]]
+    total = round(first["weights"] / (1 - first["zeros"]))
+    cells = (
+        NETS[row["setting"]["net"]],
+        f"{first['weights']:,} of {total:,}",
+        f"{100 * min(one['zeros'] for one in row['each']):.2f} %",
+        f"{100 * found['error']:.2f} % ({100 * min(errors):.2f} to {100 * max(errors):.2f})",
+        f"{100 * found['mc_error']:.2f} %",
+        "" if held_out is None else f"{100 * held_out['metrics']['error']:.2f} %",
+        _remarks(row),
+        f"`{row['name']}`",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _remarks(row: dict[str, Any]) -> str:
+    setting = row["setting"]
+    words = [f"{len(row['each'])} seeds"]
+    if setting["score"] != "snr":
+        words.append(f"{setting['score']} score")
+    if setting["soft"]:
+        words.append("soft mask")
+    if setting["teachers"]:
+        words.append("**self-distillation**" + (", out of fold" if setting.get("folds") else ""))
+    return ", ".join(words)
+
+
+def seconds_table(results: list[dict[str, Any]]) -> str:
+    """Seconds of one training run and of a population, where a study was timed."""
+    lines = []
+    for record in results:
+        timing = record["notes"].get("timing") if record.get("study") == "sbnn_mnist" else None
+        if timing:
+            cells = (
+                _machine(record),
+                str(timing["epochs"]),
+                f"{timing['first_seconds']:.1f}",
+                f"{timing['one_seconds']:.1f}",
+                f"{timing['many_seconds']:.1f} ({timing['population']} models)",
+                f"{timing['ratio']:.2f}",
+            )
+            lines.append(f"| {' | '.join(cells)} |")
+    if not lines:
+        return EMPTY
+    head = "| machine | epochs | first run (s) | one model (s) | population (s) | ratio |"
+    return "\n".join([head, "|---|---:|---:|---:|---:|---:|", *lines])
+
+
+def reduction_table(results: list[dict[str, Any]]) -> str:
+    """Accuracy / calibration error / likelihood of each row of the model-reduction study."""
+    rows = rows_of(results, "bmr_images", "test")
+    if not rows:
+        return EMPTY
+    lines = [
+        "| data, network | method, preset | ACC / ECE / NLL | the paper's | pruned | the paper's "
+        "| zeros | epochs, seeds | s |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
+        *(_reduction_row(rows[name]) for name in sorted(rows)),
+    ]
+    machines = sorted({_machine(row) for row in rows.values()})
+    return "\n".join([*lines, "", f"Measured on {'; '.join(machines)}."])
+
+
+def _reduction_row(row: dict[str, Any]) -> str:
+    found, setting = row["metrics"], row["setting"]
+    theirs = published_reduction(setting["data"], setting["net"], setting["method"])
+    augmented = "" if setting.get("augment", "None") == "None" else ", augmented"
+    cells = (
+        f"{row['data']}, {setting['net']}",
+        f"{setting['method']}, {setting['preset']}{augmented}",
+        _scores(found),
+        "/".join(theirs[key] for key in ("accuracy", "ece", "nll")),
+        f"{100 * found['pruned']:.1f} %" if setting["method"] == "bmr" else "",
+        theirs.get("pruned", ""),
+        f"{100 * found['zeros']:.1f} %",
+        f"{setting['epochs']}, {len(row['each'])}",
+        f"{row['seconds']:.0f}",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _scores(found: dict[str, float]) -> str:
+    return "/".join(f"{found[key]:.3f}".removeprefix("0") for key in ("accuracy", "ece", "nll"))
+
+
+def trials_table(held_out: list[dict[str, Any]]) -> str:
+    """Presets of the model-reduction study as scored on held-out training images."""
+    rows = [{"data": record["data"], **row} for record in held_out
+            if record.get("study") == "bmr_images" for row in record["rows"]]  # fmt: skip
+    if not rows:
+        return EMPTY
+    lines = [
+        "| data, network | preset | ACC / ECE / NLL | zeros | epochs, seeds |",
+        "|---|---|---:|---:|---:|",
+    ]
+    for row in sorted(rows, key=lambda row: str(row["name"])):
+        setting = row["setting"]
+        where = f"{row['data']}, {setting['net']}"
+        zeros = f"{100 * row['metrics']['zeros']:.1f} %"
+        size = f"{setting['epochs']}, {len(row['each'])}"
+        lines.append(
+            f"| {where} | {setting['preset']} | {_scores(row['metrics'])} | {zeros} | {size} |"
+        )
+    return "\n".join(lines)
+
+
+_SHOWN = (50, 75, 90, 95, 98, 99, 99.5)
+
+
+def one_shot_table(rows: Iterable[Row]) -> str:
+    """Markdown: test error in % at each droprate, ours by every ranking, then the paper's.
+
+    Args:
+        rows: of this study, in any order; none give no table.
+    """
+    by_name = {row["name"]: row for row in rows}
+    if not by_name:
+        return ""
+    lines = [_line(["network", "method", "all", *(f"{rate:g} %" for rate in _SHOWN)]),
+             _line(["---", "---", *["---:"] * (1 + len(_SHOWN))])]  # fmt: skip
+    for name, title in _NAMES.items():
+        if name not in by_name:
+            continue
+        metrics = by_name[name]["metrics"]
+        for score in ("inclusion", "snr"):
+            if metric(score, 50) in metrics:
+                method = f"sBNN, {RANKED[score]}"
+                errors = (metrics["error"], *(metrics[metric(score, rate)] for rate in _SHOWN))
+                cells = [f"{100 * error:.2f}" for error in errors]
+                method = "Bayes by backprop" if name.endswith("-bbb") else method
+                lines.append(_line([title, method, *cells]))
+        printed = published(name)
+        if printed:
+            cells = [f"{printed[rate]:.2f}" if rate in printed else "" for rate in (0, *_SHOWN)]
+            lines.append(_line([title, "*the paper*", *cells]))
+    return "\n".join(lines)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def vgg_table(rows: Sequence[Row]) -> str:
+    """Markdown: error, likelihood and time of every network beside the paper's error.
+
+    Args:
+        rows: of this study; none give no table.
+    """
+    head = ("zeros", "parameters left", "epochs", "error", "BatchNorm renewed", "NLL", "ECE",
+            "the paper's error", "seconds")  # fmt: skip
+    lines = [f"| {' | '.join(head)} |", f"| {' | '.join(['---:'] * len(head))} |"]
+    for row in rows:
+        found, paper = row["metrics"], PUBLISHED.get(row["setting"]["zeros"])
+        cells = (
+            f"{100 * found['zeros']:.1f} %", f"{found['weights']:,.0f}",
+            str(row["setting"]["epochs"]), f"{found['error']:.2f} %",
+            f"{found['renewed_error']:.2f} %", f"{found['nll']:.3f}", f"{found['ece']:.3f}",
+            "" if paper is None else f"{paper:g} %", f"{row['seconds']:.0f}",
+        )  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) if rows else ""
