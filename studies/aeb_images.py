@@ -35,29 +35,22 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from bayesieve import MAP, SGHMC, SGLD, Problem, Roles, Schedule, fit, load_data, priors
 from bayesieve.assess.figures.style import dress, legend, new_figure, percent_ticks, series_colors
 from bayesieve.assess.figures.style import save as save_figure
 from bayesieve.assess.metrics import classification_report
 from bayesieve.assess.predict import ClassPrediction, predict
 from bayesieve.assess.robustness import Attacked, fgsm_curve
-from bayesieve.core.layout import Roles
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.posterior import Samples
 from bayesieve.core.precision import Precision
-from bayesieve.core.priors import GaussianLaplace, Normal
-from bayesieve.core.problem import Problem
-from bayesieve.data import load_data
 from bayesieve.data.augment import Augment
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.data.preprocessing import PixelScale, centred
 from bayesieve.engines import Engine
-from bayesieve.engines.map import MAP
 from bayesieve.engines.sampling import Adapt, Averaging, Chain
-from bayesieve.engines.sgmcmc import SGHMC, SGLD
 from bayesieve.nets import conv2_bn_fc3, conv2_fc2
 from bayesieve.training.compiling import CompileMode
-from bayesieve.training.fit import fit
-from bayesieve.training.schedule import Schedule
 from studies.harness import (
     Row,
     Run,
@@ -193,10 +186,10 @@ def engine(setting: Setting, n_data: int, n_steps: int) -> Engine[Any]:
     if method == "sgd":
         return MAP(optimizer="sgd", lr=setting.lr, weight_decay=setting.weight_decay)
     other_std = (setting.weight_decay * n_data) ** -0.5
-    prior: Normal | GaussianLaplace = Normal(other_std)
+    prior: priors.Normal | priors.GaussianLaplace = priors.Normal(other_std)
     if variant:
         # a = b = p of the paper, and its ν = λ = 1000
-        prior = GaussianLaplace(
+        prior = priors.GaussianLaplace(
             spike_scale=setting.spike_scale, slab_std=math.sqrt(setting.slab_var), slab_share=1.0,
             scale_count=1000.0, scale_square=1000.0, other_std=other_std,
         )  # fmt: skip

@@ -29,19 +29,14 @@ stands beside it.
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 
-from bayesieve.assess.figures.style import dress, legend, log_ticks, new_figure, series_colors
-from bayesieve.assess.figures.style import save as save_figure
+from bayesieve import Problem, likelihoods, priors
 from bayesieve.checks import check_choice
-from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.noise import counter_normals, fresh_keys
-from bayesieve.core.priors import GaussianLaplace
-from bayesieve.core.problem import Problem
 from bayesieve.engines.sampling import (
     Averaging,
     Latents,
@@ -183,13 +178,15 @@ class _Chains:
         self.generator = Generator().manual_seed(0)
         self.w = 0.1 * torch.randn(n_sets * len(cells), P, generator=self.generator)
         methods = [METHODS[name] for name, _, _ in cells] * n_sets
-        prior = GaussianLaplace(
+        prior = priors.GaussianLaplace(
             spike_scale=tuple(spike for _, spike, _ in cells) * n_sets,
             scale=tuple(scale for _, _, scale in cells) * n_sets,
             penalty=tuple(method.penalty for method in methods),
         )
         # The formulas' own bookkeeping wants a problem; its data are not used.
-        problem = Problem(nn.Linear(P, 1, bias=False), Gaussian(), (data.x[0], data.y[0]))
+        problem = Problem(
+            nn.Linear(P, 1, bias=False), likelihoods.Gaussian(), (data.x[0], data.y[0])
+        )
         self.latents: Latents = latents_of(prior, problem, self.w)
         self.methods = methods
         self.spike_scale = self.latents.spike_scale.clone()
@@ -297,32 +294,6 @@ def rows_of(scores: Sequence[Score]) -> list[Row]:
     return rows
 
 
-def draw(rows: Sequence[Row], folder: Path) -> Path:
-    """Test MSE of every data set by setting, one colour per method."""
-    figure = new_figure(7.2, 4.0)
-    axes = figure.add_subplot()
-    methods = list(dict.fromkeys(row["setting"]["method"] for row in rows))
-    errors = [one["mse"] for row in rows for one in row["each"]]
-    for i, (color, method) in enumerate(zip(series_colors(len(methods)), methods, strict=True)):
-        shift = 0.16 * (i - (len(methods) - 1) / 2)
-        points = [(place_of(row) + shift, one["mse"]) for row in rows
-                  if row["setting"]["method"] == method for one in row["each"]]  # fmt: skip
-        axes.plot(*zip(*points, strict=True), "o", color=color, markersize=4, alpha=0.7,
-                  label=method)  # fmt: skip
-    axes.set_yscale("log")
-    log_ticks(axes.yaxis, min(errors), max(errors))
-    axes.set_xticks(range(4), [f"v0 = {spike:g}, σ = {scale:g}" for spike, scale in SETTINGS])
-    dress(axes, title="Linear regression, p = 1000, n = 100", xlabel="", ylabel="test MSE",
-          grid="y")  # fmt: skip
-    legend(axes)
-    return save_figure(figure, folder / "aeb_linear.png")
-
-
-def place_of(row: Row) -> int:
-    """Index of a row's setting in SETTINGS."""
-    return SETTINGS.index((row["setting"]["spike_scale"], row["setting"]["init_scale"]))
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Command line of the study."""
     parser = study_parser(__doc__, quick="one data set, 20,000 steps",
@@ -331,7 +302,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=1, help="seed of the first data set")
     parser.add_argument("--steps", type=count)
     parser.add_argument("--methods", default="sa,em,sgld", help=f"of {', '.join(METHODS)}")
-    parser.add_argument("--figures", type=Path, help="folder for figures")
     options = parser.parse_args(arguments)
     n_data = options.data_sets or (8 if options.full else 1)
     n_steps = options.steps or (500_000 if options.full else 20_000)
@@ -352,8 +322,6 @@ def main(arguments: list[str] | None = None) -> int:
             record.add(row)
     print(f"{len(scores)} chains, {n_steps:,} steps: {seconds['wall']} s on one core, "
           f"{seconds['cpu']} s of it at work")  # fmt: skip
-    if options.figures is not None:
-        draw(record.rows, options.figures)
     return record.finish(("mse", "mse_worst", "mse_50", "mae", "all_three_selected",
                           "exact_support", "exact_support_by_average"))  # fmt: skip
 

@@ -20,24 +20,18 @@ variance of a label.
 the true coefficients. The table of the paper's appendix is not at hand: nothing stands beside ours.
 """
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 
-from bayesieve.assess.figures.features import scatter
+from bayesieve import SGLD, Problem, likelihoods, priors
 from bayesieve.assess.predict import ClassPrediction, predict
-from bayesieve.core.likelihoods import Bernoulli
-from bayesieve.core.priors import GaussianLaplace
-from bayesieve.core.problem import Problem
 from bayesieve.core.rows import Rows
 from bayesieve.engines.sampling import Adapt, Averaging, Chain
-from bayesieve.engines.sgmcmc import SGLD
 from bayesieve.training.fit import Fit, fit
-from studies.harness import Row, Run, chosen, count, make_row, study_parser
+from studies.harness import Run, chosen, count, make_row, study_parser
 
 N, P, N_TEST = 300, 1000, 2000
 _SEARCH = 0.1  # share of a run over which a search warms up
@@ -107,7 +101,7 @@ def run_method(
     way = METHODS[method]
     n_sets = len(x)
     # the penalties stay where they begin if nothing adapts
-    prior = GaussianLaplace(spike_scale=spike_scale, penalty=way.penalty)
+    prior = priors.GaussianLaplace(spike_scale=spike_scale, penalty=way.penalty)
     chain = Chain(burn_in=n_steps // 2, thin=max(1, n_steps // 100), n_kept=50, power=1 / 3,
                   warming=round(_SEARCH * n_steps) if way.searches else 0)  # fmt: skip
     engine = SGLD(prior, 1e-3, adapt=way.adapt, averaging=way.averaging(n_steps), chain=chain)
@@ -115,7 +109,7 @@ def run_method(
     nn.init.zeros_(model.weight)
     rows = Rows(torch.arange(n_sets * N).view(n_sets, N))
     data = (x[:, :N].reshape(-1, P), y[:, :N].reshape(-1))
-    problem = Problem(model, Bernoulli(), data, rows=rows).to(device)
+    problem = Problem(model, likelihoods.Bernoulli(), data, rows=rows).to(device)
     return fit(problem, engine, steps=n_steps, batch_size=N, seed=0)
 
 
@@ -181,7 +175,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--steps", type=count)
     parser.add_argument("--methods", default="sa,paper,em,sgld")
     parser.add_argument("--spike-scale", type=float, default=0.03, help="v0")
-    parser.add_argument("--figures", type=Path, help="folder for figures")
     options = parser.parse_args(arguments)
     n_sets = options.data_sets or (8 if options.full else 2)
     n_steps = options.steps or (40_000 if options.full else 3_000)
@@ -201,22 +194,7 @@ def main(arguments: list[str] | None = None) -> int:
             }
             row = make_row(method, asdict(METHODS[method]), each, seeds=seeds, metrics=counts)
             run.add(row, ("accuracy", "best_possible", "nll"))
-    if options.figures is not None:
-        draw(run.rows, options.figures)
     return run.finish(("accuracy", "best_possible", "nll", "all_three_selected", "exact_support"))
-
-
-def draw(rows: Sequence[Row], folder: Path) -> Path:
-    """Test accuracy of every data set, one colour per method."""
-    points = [
-        (seed, one["accuracy"], row["name"])
-        for row in rows
-        for seed, one in zip(row["seeds"], row["each"], strict=True)
-    ]
-    sets, accuracies, methods = zip(*points, strict=True)
-    return scatter(sets, accuracies, folder / "aeb_logistic.png", groups=methods,
-                   title="Logistic regression, p = 1000, n = 300", xlabel="data set",
-                   ylabel="test accuracy")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from typing import Any
 
 import torch
 
+from bayesieve import SGHMC, Problem, Roles, Schedule, likelihoods, load_data, priors
 from bayesieve.assess.figures.style import (
     MUTED,
     dress,
@@ -42,24 +43,17 @@ from bayesieve.assess.figures.style import (
 from bayesieve.assess.figures.style import save as save_figure
 from bayesieve.assess.metrics import classification_report
 from bayesieve.assess.predict import ClassPrediction, predict
-from bayesieve.core.layout import Roles
-from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.posterior import Samples
 from bayesieve.core.precision import Precision
-from bayesieve.core.priors import GaussianLaplace, Normal
-from bayesieve.core.problem import Problem
 from bayesieve.core.storage import load_posterior, read_header, save
-from bayesieve.data import load_data
 from bayesieve.data.augment import Augment
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.data.preprocessing import PixelScale
 from bayesieve.engines.sampling import Adapt, Averaging, Chain
-from bayesieve.engines.sgmcmc import SGHMC
 from bayesieve.nets import resnet20
 from bayesieve.sieve.schedule import AnnealedPruning
 from bayesieve.training.compiling import CompileMode
 from bayesieve.training.fit import Fit, fit
-from bayesieve.training.schedule import Schedule
 from studies.harness import (
     Row,
     Run,
@@ -149,13 +143,13 @@ def engine(setting: Setting, n_data: int, n_steps: int) -> SGHMC:
     step_size = setting.lr / n_data
     if setting.method == "dense":
         chain = Chain.over(n_steps, n_kept=setting.n_kept, burn_in=0.9)
-        return SGHMC(Normal(std), step_size, _DENSE_TEMPERATURE, chain=chain)
+        return SGHMC(priors.Normal(std), step_size, _DENSE_TEMPERATURE, chain=chain)
     adapt = METHODS[setting.method]
     last = 1.0 if setting.method == "sghmc-sa" else _LAST_TEMPERATURE
     chain = Chain.over(n_steps, n_kept=setting.n_kept, burn_in=_BURN_IN, last_temperature=last)
     if adapt == "none":
-        return SGHMC(Normal(std), step_size, _TEMPERATURE, chain=chain)
-    prior = GaussianLaplace(
+        return SGHMC(priors.Normal(std), step_size, _TEMPERATURE, chain=chain)
+    prior = priors.GaussianLaplace(
         spike_scale=setting.spike_scale, slab_std=math.sqrt(setting.slab_var), slab_share=1.0,
         penalty=_DECAY, other_std=std,
     )  # fmt: skip
@@ -171,7 +165,12 @@ def posed(data: DataSet, precision: Precision, seed: int) -> Problem:
         model = resnet20(tuple(data.train.x.shape[1:]), 10)
     augment = Augment(shift=4, flip=True, fill=PixelScale.of(data.preprocessing).black)
     return Problem(
-        model, Categorical(), data.train, roles=roles(), precision=precision, augment=augment
+        model,
+        likelihoods.Categorical(),
+        data.train,
+        roles=roles(),
+        precision=precision,
+        augment=augment,
     )
 
 

@@ -17,28 +17,19 @@ errors without it. The table of the paper's appendix is not at hand: nothing sta
 
 import math
 import statistics
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 
-from bayesieve.assess.figures.features import scatter
+from bayesieve import MAP, SGHMC, Problem, Schedule, likelihoods, load_data, priors
 from bayesieve.assess.predict import RealPrediction, predict
-from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.posterior import Samples
-from bayesieve.core.priors import GaussianLaplace, Normal
-from bayesieve.core.problem import Problem
 from bayesieve.core.rows import Rows
-from bayesieve.data import load_data
 from bayesieve.data.examples import DataSet
-from bayesieve.engines.map import MAP
 from bayesieve.engines.sampling import Adapt, Averaging, Chain
-from bayesieve.engines.sgmcmc import SGHMC
 from bayesieve.nets import mlp
 from bayesieve.training.fit import Fit, fit
-from bayesieve.training.schedule import Schedule
-from studies.harness import Row, Run, chosen, count, make_row, study_parser
+from studies.harness import Run, chosen, count, make_row, study_parser
 
 SETS = ("boston", "concrete", "energy", "kin8nm", "naval", "power", "wine", "yacht", "protein")
 METHODS = ("map", "sghmc", "sghmc-em", "sghmc-sa")
@@ -53,8 +44,8 @@ def engine(method: str, n_data: int, n_steps: int) -> MAP | SGHMC:
     chain = replace(Chain.over(n_steps, n_kept=20), cooling=cooling)
     step_size = 5e-3 / n_data
     if method == "sghmc":
-        return SGHMC(Normal(1.0), step_size, chain=chain, start="he")
-    prior = GaussianLaplace(spike_scale=0.1, spike_share=0.02, scale=1.0)
+        return SGHMC(priors.Normal(1.0), step_size, chain=chain, start="he")
+    prior = priors.GaussianLaplace(spike_scale=0.1, spike_share=0.02, scale=1.0)
     averaging = Averaging(1.0, 100.0, 0.7)
     adapt: Adapt = "sa" if method == "sghmc-sa" else "em"
     return SGHMC(prior, step_size, 1.0, adapt, averaging, chain, start="he")
@@ -67,7 +58,11 @@ def run_method(method: str, sets: list[DataSet], n_steps: int, device: str = "cp
     y = torch.cat([data.train.y[:n] for data in sets])
     rows = Rows(torch.arange(len(sets) * n).view(len(sets), n))
     model = mlp((x.shape[1],), 1, widths=(50,))
-    likelihood = Gaussian() if method.startswith("sghmc-") else Gaussian(learned=True)
+    likelihood = (
+        likelihoods.Gaussian()
+        if method.startswith("sghmc-")
+        else likelihoods.Gaussian(learned=True)
+    )
     problem = Problem(model, likelihood, (x, y), rows=rows).to(device)
     schedule = (
         Schedule(lr="cosine", clip_norm=20.0)
@@ -104,7 +99,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--splits", type=count, help="of each set; all if left out")
     parser.add_argument("--steps", type=count, default=4000)
     parser.add_argument("--methods", default=",".join(METHODS))
-    parser.add_argument("--figures", type=Path, help="folder for figures")
     options = parser.parse_args(arguments)
     usual = SETS[:-1] if options.full else SETS[0::7]
     names = chosen("aeb_uci", "set", options.sets or ",".join(usual), SETS)
@@ -125,23 +119,7 @@ def main(arguments: list[str] | None = None) -> int:
                     metrics={"included": included},
                 )  # fmt: skip
                 run.add({**row, "data": name}, ("rmse", "rmse_standard_error"))
-    if options.figures is not None:
-        draw(run.rows, options.figures)
     return run.finish(("rmse", "rmse_standard_error", "included"))
-
-
-def draw(rows: Sequence[Row], folder: Path) -> Path:
-    """Errors relative to the first method, one colour per method."""
-    errors = {(row["setting"]["data"], row["setting"]["method"]): row["metrics"]["rmse"]
-              for row in rows}  # fmt: skip
-    names, base = list(dict.fromkeys(name for name, _ in errors)), next(iter(errors))[1]
-    return scatter(
-        [names.index(name) for name, _ in errors],
-        [error / errors[name, base] for (name, _), error in errors.items()],
-        folder / "aeb_uci.png", groups=[method for _, method in errors], title="UCI regression",
-        xlabel=", ".join(f"{i} {name}" for i, name in enumerate(names)),
-        ylabel=f"RMSE relative to {base}",
-    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -35,29 +35,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from bayesieve import MAP, GradualPruning, HorseshoeVI, Problem, Schedule, likelihoods
 from bayesieve.assess.figures.curves import method_curves
 from bayesieve.assess.figures.examples import weight_maps
 from bayesieve.assess.figures.sparsity import weight_cdfs
 from bayesieve.assess.metrics import accuracy, ece, negative_log_likelihood
 from bayesieve.assess.predict import ClassPrediction, predict
 from bayesieve.core.layout import RoleRule, default_role
-from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.posterior import Posterior, SparseModel
 from bayesieve.core.precision import PRECISIONS, Precision
-from bayesieve.core.problem import Problem
 from bayesieve.data import DataSet, data_info, load_data
 from bayesieve.data.augment import Augment
 from bayesieve.data.examples import Examples
 from bayesieve.engines import Engine
 from bayesieve.engines.bmr import BMR, PAPER_ROLES, Reduction
-from bayesieve.engines.horseshoe import HorseshoeVI
-from bayesieve.engines.map import MAP
 from bayesieve.nets import lenet5, lenet5_wide, mixer, mlp, vit
 from bayesieve.sieve.groups import units_of
-from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.training.fit import Fit, fit
 from bayesieve.training.options import Progress
-from bayesieve.training.schedule import Schedule
 from bayesieve.training.stepper import fast_kernels
 from studies import harness
 from studies.harness import Run, chosen, folder_of, make_row, read_rows, say, study_parser
@@ -370,7 +365,12 @@ def train_row(
     if augment is not None:  # what enters is black
         augment = replace(augment, fill=tuple(train.x.amin((0, 2, 3)).tolist()))
     problem = Problem(
-        model, Categorical(), train, roles=used.roles, precision=sizes.precision, augment=augment
+        model,
+        likelihoods.Categorical(),
+        train,
+        roles=used.roles,
+        precision=sizes.precision,
+        augment=augment,
     ).to(device)
     score_on = score_on.to(device)
     curve: list[dict[str, float]] = []

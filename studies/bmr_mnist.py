@@ -21,22 +21,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from bayesieve.assess.evaluate import evaluate
+from bayesieve import SBNN, Problem, Schedule, evaluate, likelihoods, load_data, priors
 from bayesieve.checks import check_choice
-from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.posterior import Factorised, SparseModel
-from bayesieve.core.priors import LayerScaled, SpikeSlab
-from bayesieve.core.problem import Problem
-from bayesieve.data import load_data
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.engines import Engine
 from bayesieve.engines.bmr import BMR, Reduction
-from bayesieve.engines.sbnn import SBNN
 from bayesieve.sieve.evidence import weight_evidence
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.sieve.scores import Score, ScoreName
 from bayesieve.training.fit import Fit, fit
-from bayesieve.training.schedule import Schedule
 from studies import harness
 from studies.harness import Run, chosen, make_row, study_parser
 from studies.sbnn_mnist import build
@@ -117,13 +111,13 @@ class Candidate:
         """The engine in a run of some epochs."""
         n = self.numbers
         if self.prior == "spike-slab":
-            prior = SpikeSlab(n.width, n.spike, 0.5)
+            prior = priors.SpikeSlab(n.width, n.spike, 0.5)
             return SBNN(prior, lr=n.lr, init_std=n.init_std, start="he", local=True)
         reduction = self.reduction
         if reduction is not None:  # then the engine turns the dial of the KL
             first, last = self.fractions(epochs)
             reduction = replace(reduction, start=first, end=last, kl=self.kl / self.kl_after)
-        widths = LayerScaled(n.width, n.last_width, n.shape, n.shape)
+        widths = priors.LayerScaled(n.width, n.last_width, n.shape, n.shape)
         return BMR(widths, reduction, lr=n.lr, init_std=n.init_std, start="he", local=True)
 
     def schedule(self) -> Schedule:
@@ -224,7 +218,7 @@ def train(
     goal: Goal, candidates: Sequence[Candidate], data: Examples, seeds: int, device: str
 ) -> Fit:
     """All seeds of candidates that differ in numbers only, as one population."""
-    problem = Problem(build(goal.net), Categorical(), data).to(device)
+    problem = Problem(build(goal.net), likelihoods.Categorical(), data).to(device)
     engines = [one.engine(goal.epochs) for one in candidates for _ in range(seeds)]
     first = candidates[0]
     return fit(

@@ -30,6 +30,7 @@ from torch import Generator
 from bayesieve.checks import check_choice
 from bayesieve.core.precision import PRECISIONS
 from bayesieve.data.examples import DataSet, Examples
+from bayesieve.text import markdown_table
 from studies.record import SCHEMA, Record, Row, check_one_copy, field, join, make_row, read, write
 
 __all__ = ["Row", "Run", "make_row", "splits", "study_parser"]
@@ -369,22 +370,11 @@ def table(rows: Sequence[Row], show: Sequence[str]) -> str:
     Example:
         >>> print(table([{"name": "sgd", "metrics": {"error": 0.01}}], ["error", "nll"]))
         | row | error | nll |
-        | --- | ----- | --- |
-        | sgd | 0.01  |     |
+        | --- | ---: | ---: |
+        | sgd | 0.01 |  |
     """
-    lines = [["row", *show]]
-    for row in rows:
-        lines.append([row["name"], *(number(row["metrics"].get(name)) for name in show)])
-    return markdown(lines)
-
-
-def markdown(lines: Sequence[Sequence[str]]) -> str:
-    """Columns of text as a Markdown table; the first line is its head."""
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    text = ["| " + " | ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) + " |"
-            for line in lines]  # fmt: skip
-    rule = "| " + " | ".join("-" * width for width in widths) + " |"
-    return "\n".join([text[0], rule, *text[1:]])
+    lines = [[row["name"], *(number(row["metrics"].get(name)) for name in show)] for row in rows]
+    return markdown_table(["row", *show], lines)
 
 
 def number(value: float | None) -> str:

@@ -18,21 +18,14 @@ included. Settings were chosen with `--held-out`, on 5,000 training images not t
 
 import torch
 
-from bayesieve.assess.evaluate import evaluate
-from bayesieve.core.likelihoods import Categorical
+from bayesieve import MAP, Problem, Schedule, evaluate, fit, likelihoods, load_data, prune
 from bayesieve.core.posterior import Posterior, SparseModel
-from bayesieve.core.problem import Problem
-from bayesieve.data import load_data
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.engines.laplace_units import laplace_units
-from bayesieve.engines.map import MAP
 from bayesieve.nets import lenet_300_100
 from bayesieve.sieve.evidence import prune_units_by_evidence
-from bayesieve.sieve.prune import prune
 from bayesieve.sieve.rules import keep_zeros
-from bayesieve.training.fit import fit
-from bayesieve.training.schedule import Schedule
-from studies.harness import Row, Run, make_row, number, splits, study_parser
+from studies.harness import Row, Run, make_row, splits, study_parser
 
 ZEROS: tuple[float, ...] = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.98)
 
@@ -42,7 +35,7 @@ def trained(
 ) -> tuple[Problem, list[Posterior]]:
     """Plain networks of several seeds, trained together."""
     torch.manual_seed(0)
-    problem = Problem(lenet_300_100((1, 28, 28), 10), Categorical(), data).to(device)
+    problem = Problem(lenet_300_100((1, 28, 28), 10), likelihoods.Categorical(), data).to(device)
     run = fit(
         problem, [MAP(lr=1e-3)] * seeds, epochs=epochs, seed=1, schedule=Schedule(lr="cosine")
     )
@@ -79,17 +72,6 @@ def run_study(data: DataSet, zeros: tuple[float, ...], epochs: int, seeds: int,
     return [make_row(name, settings[name], each, seeds=seeds) for name, each in scores.items()]
 
 
-def table(rows: list[Row]) -> str:
-    """Mean errors in percent, one line per method."""
-    shares = list(dict.fromkeys(row["setting"]["zeros"] for row in rows if row["name"] != "dense"))
-    lines = [f"{'zeros, %':<18}" + "".join(f"{100 * share:8.1f}" for share in shares)]
-    for method in dict.fromkeys(row["setting"]["method"] for row in rows if row["name"] != "dense"):
-        errors = [100 * row["metrics"]["error"] for row in rows
-                  if row["setting"]["method"] == method]  # fmt: skip
-        lines.append(f"{method:<18}" + "".join(f"{number(error):>8}" for error in errors))
-    return "\n".join(lines)
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Train, sieve, print the curve and write one record."""
     parser = study_parser(__doc__, quick="one seed, 3 epochs, 12,000 images", seeds=3,
@@ -105,8 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not run.rows:
         for row in run_study(data, zeros, options.epochs, options.seeds, options.device):
             run.add(row)
-    print(table(run.rows))
-    return run.finish()
+    return run.finish(("error", "nll"))
 
 
 if __name__ == "__main__":

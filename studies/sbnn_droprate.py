@@ -24,6 +24,7 @@ from typing import Any, Literal
 
 from torch import nn
 
+from bayesieve import SBNN, FlatVI, Problem, Schedule, fit, likelihoods, load_data, priors
 from bayesieve.assess.evaluate import error_curve, evaluate
 from bayesieve.assess.figures.style import (
     BLUE,
@@ -36,20 +37,12 @@ from bayesieve.assess.figures.style import (
     new_figure,
     save,
 )
-from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.posterior import Factorised, Posterior
-from bayesieve.core.priors import SpikeSlab
-from bayesieve.core.problem import Problem
-from bayesieve.data import load_data
 from bayesieve.data.examples import Examples
 from bayesieve.engines import Engine
-from bayesieve.engines.flat_vi import FlatVI
-from bayesieve.engines.sbnn import SBNN
 from bayesieve.nets import lenet5_caffe, lenet_300_100, mlp
 from bayesieve.sieve.prune import sparsity_curve
 from bayesieve.sieve.scores import ScoreName
-from bayesieve.training.fit import fit
-from bayesieve.training.schedule import Schedule
 from studies.harness import (
     Row,
     Run,
@@ -138,7 +131,7 @@ def build(setting: Setting, shape: tuple[int, ...]) -> nn.Module:
 def engine(setting: Setting) -> Engine[Any]:
     """The variational engine of a setting."""
     slab, spike = (math.exp(log) for log in PRIORS[setting.prior])
-    prior = SpikeSlab(slab_std=slab, spike_std=spike, slab_prob=0.5)
+    prior = priors.SpikeSlab(slab_std=slab, spike_std=spike, slab_prob=0.5)
     if setting.method == "bbb":
         return FlatVI(prior, 1e-3, math.exp(-4), setting.start, local=False)
     return SBNN(prior=prior, lr=1e-3, init_std=math.exp(-4), start=setting.start, local=True)
@@ -149,7 +142,9 @@ def run_setting(
 ) -> Row:
     """Train all seeds of a setting as one population, then prune each in one shot."""
     started = time.perf_counter()
-    problem = Problem(build(setting, tuple(train.x.shape[1:])), Categorical(), train).to(device)
+    problem = Problem(
+        build(setting, tuple(train.x.shape[1:])), likelihoods.Categorical(), train
+    ).to(device)
     run = fit(
         problem,
         [engine(setting)] * seeds,

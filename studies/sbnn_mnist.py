@@ -23,20 +23,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from bayesieve.assess.evaluate import evaluate
-from bayesieve.core.likelihoods import Categorical
+from bayesieve import SBNN, Problem, Schedule, evaluate, likelihoods, load_data, priors
 from bayesieve.core.posterior import Posterior
-from bayesieve.core.priors import SpikeSlab
-from bayesieve.core.problem import Problem
-from bayesieve.data import load_data
 from bayesieve.data.examples import Examples
-from bayesieve.engines.sbnn import SBNN
 from bayesieve.nets import lenet5_caffe, lenet_300_100, mlp
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.sieve.scores import ScoreName
 from bayesieve.training.distill import soften
 from bayesieve.training.fit import Fit, fit
-from bayesieve.training.schedule import Schedule
 from studies.harness import Row, Run, chosen, make_row, splits, study_parser
 
 
@@ -103,7 +97,7 @@ def build(net: str) -> nn.Module:
 
 def engine() -> SBNN:
     """Prior and optimiser common to all rows."""
-    prior = SpikeSlab(slab_std=math.exp(-1), spike_std=math.exp(-3), slab_prob=0.5)
+    prior = priors.SpikeSlab(slab_std=math.exp(-1), spike_std=math.exp(-3), slab_prob=0.5)
     return SBNN(prior=prior, lr=1e-3, init_std=math.exp(-4), start="he", local=True)
 
 
@@ -111,7 +105,7 @@ def run_setting(
     name: str, setting: Setting, train: Examples, score_on: Examples, seeds: int, device: str
 ) -> Row:
     """Train all seeds of a setting as one population and score each of them."""
-    problem = Problem(build(setting.net), Categorical(), train).to(device)
+    problem = Problem(build(setting.net), likelihoods.Categorical(), train).to(device)
     started = time.perf_counter()
     if setting.teachers:
         problem = soften(problem, _teachers(problem, setting))

@@ -13,14 +13,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from bayesieve import MAP, SBNN, likelihoods, priors
 from bayesieve.assess.predict import RealPrediction, predict
-from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.posterior import Posterior
-from bayesieve.core.priors import SpikeSlab
 from bayesieve.data.synthetic import Simulation, additive, two_inputs
 from bayesieve.engines import Engine
-from bayesieve.engines.map import MAP
-from bayesieve.engines.sbnn import SBNN
 from bayesieve.estimators.population import AdditiveFits, PopulationFits, Training
 from bayesieve.select import (
     PROPORTIONS,
@@ -110,8 +107,8 @@ class Tables:
 def engine_of(net: NetName) -> Engine[Any]:
     """The sBNN of a network: close scales for hidden layers, a narrow spike for effects."""
     if net == "20-10":
-        return SBNN(SpikeSlab(1.0, math.exp(-2)), 5e-3, 0.018, local=True)
-    return SBNN(SpikeSlab(math.exp(-1), math.exp(-4)), 1e-2, 0.01, local=True)
+        return SBNN(priors.SpikeSlab(1.0, math.exp(-2)), 5e-3, 0.018, local=True)
+    return SBNN(priors.SpikeSlab(math.exp(-1), math.exp(-4)), 1e-2, 0.01, local=True)
 
 
 def fits_of(
@@ -128,9 +125,9 @@ def fits_of(
     model: nn.Module
     if net == "20-10":
         model = seeded_mlp(inputs.shape[1], 1, _WIDTHS)
-        likelihood = Gaussian(1.0, learned=learned_noise)
+        likelihood = likelihoods.Gaussian(1.0, learned=learned_noise)
     else:
-        model, likelihood = additive_network(inputs), Gaussian(0.5, learned=True)
+        model, likelihood = additive_network(inputs), likelihoods.Gaussian(0.5, learned=True)
     epochs = scale.epochs if net == "20-10" else scale.additive_epochs
     training = Training(epochs, 100, seed=3, at_once=scale.at_once, device=scale.device)
     return PopulationFits(inputs, tables.y, model, likelihood, engine_of(net), training)
@@ -246,7 +243,7 @@ def refit_errors(tables: Tables, keep: Tensor, scale: Scale) -> dict[str, float]
     plain = seeded_mlp(d, 1, _WIDTHS), seeded_mlp(d, 1, _WIDTHS, dropout=0.2)
     for name, model in zip(("NN", "NN + dropout"), plain, strict=True):
         points = PopulationFits(
-            tables.x, tables.y, model, Gaussian(1.0), MAP(lr=3e-3), fits.training
+            tables.x, tables.y, model, likelihoods.Gaussian(1.0), MAP(lr=3e-3), fits.training
         )
         rows[name] = [q for (q,) in points.posteriors(tables.rows)]
     additive_fits = fits_of(tables, "additive", scale)

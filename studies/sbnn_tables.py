@@ -28,7 +28,7 @@ from bayesieve.assess.figures.features import error_path, lines, scatter
 from bayesieve.checks import check_choice
 from bayesieve.files import write_atomically
 from bayesieve.select.proportion import RULES
-from studies.harness import Row, Run, chosen, joined, make_row, say, study_parser
+from studies.harness import Row, Run, chosen, joined, make_row, say, study_parser, table
 from studies.record import Record, flat
 from studies.sbnn_simulations import (
     QUICK,
@@ -165,42 +165,13 @@ def _scale(options: argparse.Namespace) -> Scale:
 
 
 def page(record: Record) -> str:
-    """Markdown tables of whatever was computed."""
-    found, parts = found_in(record), ["# Which inputs matter", f"`{record['command']}`"]
-    lines: list[tuple[Any, ...]]
-    if "e2" in found:
-        groups: dict[tuple[Any, ...], list[float]] = {}
-        for r in found["e2"]:
-            kind = "non-linear" if r["nonlinear"] else "linear"
-            groups.setdefault((r["net"], r["d"], kind), []).append(r["correlation"])
-        lines = [(*key, f"{statistics.fmean(values):.3f}", f"{min(values):.3f}")
-                 for key, values in groups.items()]  # fmt: skip
-        parts += ["## Correlation of φ with the effects, all inputs enter, α = 1 to 10",
-                  _table(("network", "D", "effects", "mean", "lowest"), lines)]  # fmt: skip
-    if "e3" in found:
-        lines = [(r["net"], r["d"], r["alpha"], f"{r['accuracy']:.3f}", f"{r['oracle']:.3f}")
-                 for r in found["e3"]]  # fmt: skip
-        parts += ["## Selection accuracy, best 20 % kept, π = 0.2",
-                  _table(("network", "D", "alpha", "accuracy", "oracle"), lines)]  # fmt: skip
-    if "e3-cv" in found:
-        heads = ("π", *RULES, "fixed 20 %", "kept (generous)")
-        lines = [(r["share"], *(f"{r[f'{k}/accuracy']:.3f}" for k in (*RULES, "fixed")),
-                  f"{r['generous/proportion']:.2f}") for r in found["e3-cv"]]  # fmt: skip
-        parts += ["## Selection accuracy, cross-validated proportion", _table(heads, lines)]
-        names, compared = _compared(found["e3-cv"])
-        if compared:
-            lines = [(r["share"], *(f"{r[f'mse/{n}']:.3f}" for n in names)) for r in compared]
-            parts += ["## Test error / variance of the target", _table(("π", *names), lines)]
-    for r in found.get("fdr", ()):
-        lines = [(rule, f"{r[f'{rule}/fdr']:.3f} ± {r[f'{rule}/fdr_standard_error']:.3f}",
-                  f"{r[f'{rule}/power']:.3f} ± {r[f'{rule}/power_standard_error']:.3f}",
-                  f"{r[f'{rule}/kept']:.1f}") for rule in _rules(r)]  # fmt: skip
-        parts += [f"## False discoveries at level {r['level']}, {r['n_sets']} data sets",
-                  _table(("rule", "realised rate", "power", "kept"), lines)]  # fmt: skip
-    if "e4" in found:
-        lines = [(r["share"], r["removed"], f"{r['mse']:.3f}") for r in found["e4"]]
-        parts += ["## Test error against weights removed",
-                  _table(("π", "removed", "error"), lines)]  # fmt: skip
+    """Markdown: the lines of every experiment, then the numbers that answer the paper."""
+    parts = ["# Which inputs matter", f"`{record['command']}`"]
+    experiments = dict.fromkeys(row["setting"].get("experiment") for row in record["rows"])
+    for experiment in experiments:
+        rows = [row for row in record["rows"] if row["setting"].get("experiment") == experiment]
+        names = dict.fromkeys(name for row in rows for name in row["metrics"])
+        parts += [f"## {experiment or 'Answers'}", table(rows, list(names))]
     return "\n\n".join(parts) + "\n"
 
 
@@ -309,11 +280,6 @@ def _by(
         points[0].append(row[x])
         points[1].append(row[y])
     return series
-
-
-def _table(header: tuple[str, ...], lines: list[tuple[Any, ...]]) -> str:
-    marks = ["---", *["---:"] * (len(header) - 1)]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in (header, marks, *lines))
 
 
 if __name__ == "__main__":

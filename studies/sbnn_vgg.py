@@ -32,35 +32,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from bayesieve.assess.evaluate import evaluate
-from bayesieve.assess.figures.style import (
-    BLUE,
-    MUTED,
-    VERMILION,
-    dress,
-    legend,
-    new_figure,
-    percent_ticks,
-    save,
-)
-from bayesieve.core.likelihoods import Categorical
+from bayesieve import MAP, SBNN, Problem, Schedule, evaluate, likelihoods, load_data, priors
+from bayesieve.assess.figures.features import lines
 from bayesieve.core.posterior import Posterior, SparseModel
 from bayesieve.core.precision import Precision
-from bayesieve.core.priors import SpikeSlab
-from bayesieve.core.problem import Problem
-from bayesieve.data import load_data
 from bayesieve.data.augment import Augment
 from bayesieve.data.examples import DataSet
 from bayesieve.data.preprocessing import PixelScale
 from bayesieve.engines import Engine
-from bayesieve.engines.map import MAP
-from bayesieve.engines.sbnn import SBNN
 from bayesieve.nets import vgg
 from bayesieve.sieve.prune import reestimate_batchnorm
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.training.compiling import CompileMode
 from bayesieve.training.fit import Fit, fit
-from bayesieve.training.schedule import Schedule
 from studies.harness import (
     Row,
     Run,
@@ -131,7 +115,7 @@ def engine(setting: Setting) -> Engine[Any]:
     """SGD for the dense network, else the variational engine under the paper's prior."""
     if setting.zeros == 0:
         return MAP(optimizer="sgd", lr=setting.lr, weight_decay=5e-4, momentum=0.9)
-    prior = SpikeSlab(slab_std=1.0, spike_std=math.exp(-5), slab_prob=0.5)
+    prior = priors.SpikeSlab(slab_std=1.0, spike_std=math.exp(-5), slab_prob=0.5)
     return SBNN(prior, lr=setting.lr, init_std=math.exp(-6), local=setting.local)
 
 
@@ -143,7 +127,7 @@ def train(setting: Setting, data: DataSet, start: Posterior | None, seed: int, d
         model = vgg_like(tuple(examples.x.shape[1:]), 10, setting.stages)
     augment = Augment(shift=4, flip=True, fill=PixelScale.of(data.preprocessing).black)
     problem = Problem(
-        model, Categorical(), examples, precision=setting.precision, augment=augment
+        model, likelihoods.Categorical(), examples, precision=setting.precision, augment=augment
     ).to(device)
     schedule, pruning = Schedule(lr="cosine", warmup=0.1, compile=setting.compile), None
     if setting.zeros:
@@ -288,31 +272,17 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def draw(rows: Sequence[Row], folder: Path) -> Path:
-    """Error against the weights left; dense networks as lines, the paper's pair in another hue."""
-    sparse = sorted((100 - row["setting"]["zeros"], row["metrics"]["error"] / 100)
+    """Error in % against the weights left in %, ours and the paper's."""
+    sparse = sorted((100 - row["setting"]["zeros"], row["metrics"]["error"])
                     for row in rows if row["setting"]["zeros"])  # fmt: skip
     if not sparse:
         raise ValueError("sbnn_vgg: no sparse network among the rows.")
-    figure = new_figure(6.4, 3.8)
-    axes = figure.add_subplot()
-    axes.plot(*zip(*sparse, strict=True), color=BLUE, marker="o", markersize=5, label="sparse")
-    for row in rows:
-        if row["setting"]["zeros"] == 0:
-            axes.axhline(row["metrics"]["error"] / 100, color=BLUE, linewidth=1, linestyle="--",
-                         label=f"dense, {row['setting']['epochs']} epochs")  # fmt: skip
-    axes.plot([1.5], [PUBLISHED[98.5] / 100], color=VERMILION, marker="x", linestyle="none",
-              label="the paper's sparse network")  # fmt: skip
-    axes.axhline(PUBLISHED[0.0] / 100, color=MUTED, linewidth=1, linestyle=":",
-                 label="the paper's dense network")  # fmt: skip
-    axes.set_xscale("log")
-    shares = sorted({1.5, *(left for left, _ in sparse)})
-    axes.set_xticks(shares, [f"{share:g} %" for share in shares])
-    axes.minorticks_off()
-    axes.set_ylim(bottom=0)
-    percent_ticks(axes.yaxis)
-    dress(axes, title="VGG-like network, CIFAR-10", xlabel="parameters left", ylabel="test error")
-    legend(axes, "lower right")
-    return save(figure, folder / "sbnn_vgg.png")
+    dense = [row["metrics"]["error"] for row in rows if not row["setting"]["zeros"]]
+    shares, errors = zip(*sparse, strict=True)
+    series = {"ours": (shares, errors), "the paper's": ((1.5,), (PUBLISHED[98.5],))}
+    return lines(series, folder / "sbnn_vgg.png", title="VGG-like network, CIFAR-10",
+                 xlabel="parameters left in %", ylabel="test error in %",
+                 level=dense[0] if dense else PUBLISHED[0.0])  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -25,21 +25,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bayesieve import SBNN, Problem, Schedule, compact, evaluate, fit, load_data, priors
 from bayesieve.assess.costs import count_macs, interleaved, ratio
-from bayesieve.assess.evaluate import evaluate
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.posterior import SparseModel
-from bayesieve.core.priors import SpikeSlab
-from bayesieve.core.problem import Problem
-from bayesieve.data import load_data
 from bayesieve.data.examples import Examples
-from bayesieve.engines.sbnn import SBNN
 from bayesieve.nets import lenet5_caffe
-from bayesieve.sieve.compact import compact
 from bayesieve.sieve.schedule import GradualUnits
 from bayesieve.sieve.unit_rules import GroupScore
-from bayesieve.training.fit import fit
-from bayesieve.training.schedule import Schedule
 from studies.harness import Row, Run, make_row, splits, study_parser
 
 _BATCHES = (1, 64)
@@ -80,7 +73,7 @@ def run_setting(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         model = lenet5_caffe((1, 28, 28), 10)
-    prior = SpikeSlab(slab_std=math.exp(-1), spike_std=math.exp(-3), slab_prob=0.5)
+    prior = priors.SpikeSlab(slab_std=math.exp(-1), spike_std=math.exp(-3), slab_prob=0.5)
     first, last = (epoch / setting.epochs for epoch in setting.prune_epochs)
     run = fit(
         Problem(model, Categorical(), train).to(device),

@@ -15,17 +15,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from bayesieve.assess.evaluate import evaluate
-from bayesieve.core.likelihoods import Categorical
-from bayesieve.core.priors import GroupSparse
-from bayesieve.core.problem import Problem
-from bayesieve.data import load_data
+from bayesieve import MAP, TDAMP, Problem, evaluate, fit, likelihoods, load_data, priors
 from bayesieve.data.examples import Examples
 from bayesieve.engines import Engine
-from bayesieve.engines.map import MAP
-from bayesieve.engines.tdamp import TDAMP
 from bayesieve.nets import mlp
-from bayesieve.training.fit import fit
 from studies.harness import Run, make_row, study_parser
 
 _PASSES, _BATCH, _DRAWS = 20, 50, 20
@@ -40,7 +33,7 @@ class Case:
 
 
 def _tdamp(keep: float) -> TDAMP:
-    prior = GroupSparse(hidden_variance=0.25, output_variance=1.5)
+    prior = priors.GroupSparse(hidden_variance=0.25, output_variance=1.5)
     return TDAMP(prior, keep=keep, prune_passes=(4, 12), power=12.0, cool_passes=(15, 20))
 
 
@@ -81,7 +74,7 @@ def run_once(case: Case, train: Examples, test: Examples, seed: int, passes: int
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # Adam starts from the module's own weights
         model = network(convolutional=case.convolutional)
-    problem = Problem(model, Categorical(), train)
+    problem = Problem(model, likelihoods.Categorical(), train)
     run = fit(problem, case.engine, epochs=passes, batch_size=_BATCH, seed=seed)
     mean = evaluate(run.posterior, test).to_dict()
     scores = {name: mean[name] for name in ("accuracy", "nll", "ece", "zeros")}

@@ -15,8 +15,6 @@ The report that this study answers imitated the algorithm with Adam: accuracy 92
 0.9294, recall 0.9263, F1 0.9268, entropy 0.0070 at 64 active units.
 """
 
-import csv
-import io
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,23 +23,17 @@ from typing import Any
 
 import torch
 
+from bayesieve import MAP, TDAMP, Problem, likelihoods, load_data, priors
 from bayesieve.assess import figures
 from bayesieve.assess.calibration import fit_temperature
 from bayesieve.assess.evaluate import Evaluation, evaluate
 from bayesieve.assess.figures.features import lines
 from bayesieve.assess.metrics import ClassificationReport
 from bayesieve.assess.predict import ClassPrediction, predict
-from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.posterior import Posterior, SparseModel
-from bayesieve.core.priors import GroupSparse
-from bayesieve.core.problem import Problem
 from bayesieve.core.storage import save
-from bayesieve.data import load_data
 from bayesieve.data.examples import Examples
 from bayesieve.engines import Engine
-from bayesieve.engines.map import MAP
-from bayesieve.engines.tdamp import TDAMP
-from bayesieve.files import write_atomically
 from bayesieve.nets import mlp
 from bayesieve.training.fit import Fit, fit
 from bayesieve.training.options import Progress
@@ -51,7 +43,7 @@ from studies.harness import Row, Run, chosen, make_row, study_parser
 PAPER = {"accuracy": 0.9277, "precision": 0.9294, "recall": 0.9263, "f1": 0.9268,
          "entropy": 0.0070, "units": 64}  # fmt: skip
 _N_TRAIN = 10_000
-_PRIOR = GroupSparse(hidden_variance=0.25, output_variance=2.0)
+_PRIOR = priors.GroupSparse(hidden_variance=0.25, output_variance=2.0)
 DRAWS = 20
 
 
@@ -131,7 +123,7 @@ def run_once(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # Adam starts from the module's own weights
         model = mlp(shape, 10, widths=case.widths)
-    problem = Problem(model, Categorical(), data.train).to(device)
+    problem = Problem(model, likelihoods.Categorical(), data.train).to(device)
     run = fit(problem, case.engine, epochs=passes, batch_size=100, seed=seed, callbacks=[note])
     return run, history
 
@@ -165,7 +157,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--passes", type=int, default=10)
     names = list(cases(10))
     parser.add_argument("--rows", default=",".join(names), help=f"comma list of {names}")
-    parser.add_argument("--folder", type=Path, help="for CSV files, pictures and the posterior")
+    parser.add_argument("--folder", type=Path, help="for pictures and the posterior")
     options = parser.parse_args(arguments)
     data = splits(None if options.full else 2_000 if options.quick else _N_TRAIN)
     seeds = [0] if options.quick else list(range(options.seeds))
@@ -195,19 +187,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def write_folder(folder: Path, run: Fit, test: Examples, rows: Sequence[Row]) -> None:
-    """History and confusion as CSV, the sparse posterior, and the seven pictures."""
+    """The sparse posterior and the seven pictures."""
     folder.mkdir(parents=True, exist_ok=True)
     posterior = run.posterior
     inclusion = posterior.inclusion
     assert inclusion is not None
     save(SparseModel(posterior, inclusion > 0.5), folder / "posterior.safetensors")
     histories = {row["name"]: row["each"][0]["history"] for row in rows}
-    table = [{"run": name, **line} for name, history in histories.items() for line in history]
-    _write_csv(folder / "history.csv", list(table[0]), [list(line.values()) for line in table])
     result = evaluate(posterior, test, n_samples=DRAWS)
-    assert isinstance(result.report, ClassificationReport)
-    names = [str(digit) for digit in range(10)]
-    _write_csv(folder / "confusion.csv", names, result.report.confusion)
     _pictures(folder, run, test, result, histories)
 
 
@@ -239,12 +226,6 @@ def _pictures(
     doubt = [[float(values[test.y == c].mean()) for c in range(10)]
              for values in (prediction.aleatoric, prediction.epistemic)]  # fmt: skip
     figures.uncertainty_per_class(doubt[0], doubt[1], names, folder / "uncertainty.png")
-
-
-def _write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([header, *rows])
-    write_atomically(path, text.getvalue())
 
 
 if __name__ == "__main__":

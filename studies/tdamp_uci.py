@@ -19,13 +19,8 @@ from typing import Any
 
 import torch
 
-from bayesieve.assess.evaluate import evaluate
-from bayesieve.core.likelihoods import Gaussian
-from bayesieve.core.priors import GroupSparse
-from bayesieve.core.problem import Problem
-from bayesieve.data import load_data
+from bayesieve import TDAMP, Problem, evaluate, likelihoods, load_data, priors
 from bayesieve.data.examples import Examples
-from bayesieve.engines.tdamp import TDAMP
 from bayesieve.nets import mlp
 from bayesieve.training.fit import Fit, fit
 from studies.harness import Row, Run, chosen, count, make_row, study_parser
@@ -50,7 +45,7 @@ class Candidate:
     @property
     def engine(self) -> TDAMP:
         """All units are kept: with 50 of them there is nothing to gain from removal."""
-        prior = GroupSparse(hidden_variance=self.variance, output_variance=self.variance)
+        prior = priors.GroupSparse(hidden_variance=self.variance, output_variance=self.variance)
         cool = (3 * self.passes // 4 + 1, self.passes)
         return TDAMP(prior=prior, keep=1.0, power=1.0, memory=20.0, cool_passes=cool,
                      cool_memory=2.0)  # fmt: skip
@@ -62,7 +57,7 @@ CANDIDATES = (Candidate(0.3, 40), Candidate(1.0, 40))
 def learn(candidate: Candidate, data: Examples, seed: int) -> Fit:
     """One run on standardised examples."""
     model = mlp(tuple(data.x.shape[1:]), 1, widths=(_WIDTH,))
-    problem = Problem(model, Gaussian(_START_NOISE, learned=True), data)
+    problem = Problem(model, likelihoods.Gaussian(_START_NOISE, learned=True), data)
     return fit(problem, candidate.engine, epochs=candidate.passes, batch_size=_BATCH, seed=seed)
 
 

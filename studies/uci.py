@@ -25,7 +25,6 @@ Paper ([Saha], table 3), RMSE whole and at 50 %: see `PUBLISHED`.
 """
 
 import argparse
-import json
 import math
 import multiprocessing
 import os
@@ -41,7 +40,8 @@ import torch
 from bayesieve.data.files import data_root
 from bayesieve.data.uci import load_uci
 from bayesieve.files import write_atomically
-from studies.harness import Row, Run, chosen, joined, make_row, markdown, say, study_parser
+from bayesieve.text import markdown_table
+from studies.harness import Row, Run, chosen, joined, make_row, study_parser, table
 from studies.record import Record, means, read
 from studies.uci_baselines import BASELINES, run_baseline
 from studies.uci_networks import (
@@ -208,14 +208,6 @@ def main(arguments: list[str] | None = None) -> int:
     options.budget = options.stop_after
     settings = {"splits": options.splits, "effort": options.effort, "in_blocks": options.in_blocks}
     run = Run("uci", arguments, options, kind=None, settings=settings, test_reads="once per split")
-    if options.timing is not None:
-        (name,) = chosen("uci", "set", options.timing, SETS)
-        run.notes["timing"] = timing(name, options.device)
-        say(json.dumps(run.notes["timing"]))
-        return run.finish()
-    if options.estimate:
-        run.notes["estimate"] = _estimates(sets)
-        return run.finish()
     earlier = run.notes.get("calls", [])
     for row in _results(_todo(sets, rows, run, options), options, run):
         _keep(run, row)
@@ -312,10 +304,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--splits", type=int, help="the first so many splits; all unless given")
     parser.add_argument("--jobs", type=int, default=1, help="rows computed side by side")
     parser.add_argument("--effort", type=float, default=1.0, help="factor on the training steps")
-    parser.add_argument("--timing", metavar="SET", help="time a population against one by one")
-    parser.add_argument(
-        "--estimate", action="store_true", help="predict the CPU time of row sbnn from a few steps"
-    )
     parser.add_argument(
         "--in-blocks", action="store_true", help="compute and store a few splits of a row at a time"
     )
@@ -367,114 +355,28 @@ def derived(record: Record) -> list[Row]:
 
 
 def page(record: Record) -> str:
-    """Markdown: one table of RMSE, one of log-likelihood, one of targets."""
-    sets = by_set(record)
-    names = list(dict.fromkeys(row for rows in sets.values() for row in rows))
-    parts = ["# UCI regression", f"Command: `{record['command']}`. Machine: {record['machine']}."]
-    for title, number in (("RMSE", "rmse"), ("Log-likelihood, nats", "log_lik")):
-        lines = [["", *sets]]
-        for row in sorted(names, key=lambda row: (row not in OUR_ROWS, row)):
-            for label, prefix in ((row, ""), (f"{row}, 50 % removed", "half/")):
-                if not prefix or row in OUR_ROWS:
-                    cells = [_cell(rows.get(row), prefix + number) for rows in sets.values()]
-                    lines.append([label, *cells])
-        parts += [f"## {title} (± one standard error)", markdown(lines)]
-    parts += ["## Targets", _targets(sets)]
-    calls = record["notes"].get("calls")
-    if calls:
-        total, cores = (
-            sum(call["seconds"] for call in calls),
-            {str(call["cores"]) for call in calls},
-        )
-        parts += ["## Time", f"{len(calls)} calls, {total:.0f} s ({total / 60:.1f} minutes) by the "
-                  f"clock, one after the other; processor cores of each: "
-                  f"{', '.join(sorted(cores))}."]  # fmt: skip
-    return "\n\n".join(parts) + "\n"
-
-
-def _cell(row: Row | None, number: str) -> str:
-    value = None if row is None else row["metrics"].get(number)
-    if row is None or value is None:
-        return ""
-    error = row["metrics"].get(f"{number}_standard_error")
-    return f"{value:.3g}" if error is None else f"{value:.3g} ± {error:.2g}"
-
-
-def _targets(sets: Mapping[str, Mapping[str, Row]]) -> str:
-    lines = [["set", "RMSE", "target", "met", "50 % removed", "met", "log-lik", "MC-dropout",
-              "met"]]  # fmt: skip
+    """Markdown: RMSE and log-likelihood of every row, then our targets."""
+    rows = [row for row in record["rows"] if not row.get("derived")]
+    numbers = [f"{half}{name}{error}" for half in ("", "half/") for name in ("rmse", "log_lik")
+               for error in ("", "_standard_error")]  # fmt: skip
+    lines = []
     met = {True: "yes", False: "no"}
-    for name, rows in sets.items():
-        found, aim = verdicts(name, rows), PUBLISHED[name]
+    for name, by_row in by_set(record).items():
+        found, aim = verdicts(name, by_row), PUBLISHED[name]
         if found is not None:
             lines.append([
                 f"{name} ({found['best']})", f"{found['rmse']:.4g}", f"{aim.target:g}",
                 met[found["rmse_met"]], f"{found['half_rmse']:.4g}", met[found["half_met"]],
                 f"{found['log_lik']:.3f}", f"{aim.dropout_log_lik:g}", met[found["log_lik_met"]],
             ])  # fmt: skip
-    return markdown(lines)
-
-
-def timing(name: str, device: str, steps: int = 300, alone: int = 3) -> dict[str, Any]:
-    """Seconds per network: all splits with five members as one population, against one by one.
-
-    On a CPU these are processor seconds of one thread: what else the machine does leaves them be.
-    """
-    torch.set_num_threads(1)
-    clock = time.process_time if device == "cpu" else time.perf_counter
-    splits = [load_uci(name, data_root(), split=i) for i in range(N_SPLITS.get(name, 20))]
-    task, setting = Task(name, splits, device), candidates("sbnn", large=False)[1]
-    budget = replace(budget_for(len(splits[0].train)), steps=steps)
-    rows = [(i, torch.arange(len(data.train))) for i, data in enumerate(splits) for _ in range(5)]
-    task.train(setting, rows[:1], budget, 0)  # what is loaded once is not counted
-    began = clock()
-    for row in rows[:alone]:
-        task.train(setting, [row], budget, 1)
-    single_seconds = (clock() - began) / alone
-    began = clock()
-    task.train(setting, rows, budget, 1)
-    together = (clock() - began) / len(rows)
-    return {"set": name, "steps": steps, "networks": len(rows), "alone_seconds": single_seconds,
-            "together_seconds": together, "ratio": single_seconds / together}  # fmt: skip
-
-
-def estimate(name: str, steps: int = 30) -> dict[str, Any]:
-    """Processor seconds of row "sbnn" on one CPU core, from `steps` steps of each population.
-
-    What grows with the steps is measured between a short run and one of twice its length. The
-    whole networks and the pruned ones are all counted as the costliest candidate: an upper bound
-    up to prediction, which takes seconds.
-    """
-    torch.set_num_threads(1)
-    splits = [load_uci(name, data_root(), split=i) for i in range(N_SPLITS.get(name, 20))]
-    n_rows = len(splits[0].train)
-    budget, task = budget_for(n_rows), Task(name, splits, "cpu")
-    every = [(i, torch.arange(len(data.train))) for i, data in enumerate(splits)]
-
-    def extrapolated(setting: Setting, n_each: int) -> float:
-        rows, spent = [pair for pair in every for _ in range(n_each)], []
-        for length in (steps, 2 * steps):
-            began = time.process_time()
-            task.train(setting, rows, replace(budget, steps=length), 1)
-            spent.append(time.process_time() - began)
-        return spent[0] + (spent[1] - spent[0]) * (budget.steps - steps) / steps
-
-    settings = candidates("sbnn", large=n_rows > 20_000)
-    choice = sum(extrapolated(one, budget.inner) for one in settings)
-    training = max(extrapolated(one, budget.n_members) for one in settings)
-    return {"set": name, "choice_seconds": round(choice), "training_seconds": round(2 * training),
-            "seconds": round(choice + 2 * training)}  # fmt: skip
-
-
-def _estimates(sets: list[str]) -> dict[str, Any]:
-    estimates = []
-    for name in sets:
-        estimates.append(estimate(name))
-        say(json.dumps(estimates[-1]))
-    total = sum(one["seconds"] for one in estimates)
-    say(f"{total} s of one core, {total / 120:.0f} minutes on two")
-    return {"sets": estimates, "core_seconds": total,
-            "minutes_on_two_cores": round(total / 120, 1)}  # fmt: skip
+    head = ("set", "RMSE", "target", "met", "50 % removed", "met", "log-lik", "MC-dropout", "met")
+    parts = ["# UCI regression", f"Command: `{record['command']}`. Machine: {record['machine']}.",
+             table(rows, numbers), "## Targets", markdown_table(head, lines)]  # fmt: skip
+    calls = record["notes"].get("calls")
+    if calls:
+        seconds = sum(call["seconds"] for call in calls)
+        parts.append(f"{len(calls)} calls, {seconds:.0f} s by the clock, one after the other.")
+    return "\n\n".join(parts) + "\n"
 
 
 if __name__ == "__main__":

@@ -16,24 +16,17 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from bayesieve import MAP, SBNN, FlatVI, GradualPruning, Problem, Schedule, likelihoods, priors
 from bayesieve.assess.metrics import log_likelihood_mixture
 from bayesieve.assess.predict import RealPrediction, predict
-from bayesieve.core.likelihoods import Gaussian, Heteroscedastic, Likelihood, StudentT
 from bayesieve.core.posterior import Posterior
-from bayesieve.core.priors import Normal, SpikeSlab
-from bayesieve.core.problem import Problem
 from bayesieve.core.rows import Rows
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.engines import Engine
-from bayesieve.engines.flat_vi import FlatVI
-from bayesieve.engines.map import MAP
-from bayesieve.engines.sbnn import SBNN
 from bayesieve.nets import mlp
-from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.sieve.scores import inclusion_score
 from bayesieve.training.fit import Fit, fit
 from bayesieve.training.population import stacked
-from bayesieve.training.schedule import Schedule
 
 EngineName = Literal["sbnn", "flat-vi", "map"]
 NoiseName = Literal["gaussian", "heteroscedastic", "student-t"]
@@ -135,20 +128,20 @@ def budget_for(n_rows: int, *, quick: bool = False, effort: float = 1.0) -> Budg
 def build_engine(setting: Setting) -> Engine[Any]:
     """The engine of a setting."""
     if setting.engine == "sbnn":
-        prior = SpikeSlab(setting.slab_std, setting.spike_std)
+        prior = priors.SpikeSlab(setting.slab_std, setting.spike_std)
         return SBNN(prior, setting.lr, setting.init_std, local=True)
     if setting.engine == "flat-vi":
-        return FlatVI(Normal(setting.slab_std), setting.lr, setting.init_std, local=True)
+        return FlatVI(priors.Normal(setting.slab_std), setting.lr, setting.init_std, local=True)
     return MAP(lr=setting.lr, weight_decay=setting.weight_decay)
 
 
-def build_likelihood(setting: Setting) -> Likelihood:
+def build_likelihood(setting: Setting) -> likelihoods.Likelihood:
     """The noise of a setting; learned, in units of the standardised target."""
     if setting.noise == "heteroscedastic":
-        return Heteroscedastic(0.3, 0.01)
+        return likelihoods.Heteroscedastic(0.3, 0.01)
     if setting.noise == "student-t":
-        return StudentT(0.3, 5.0, learned=True)
-    return Gaussian(0.3, learned=True)
+        return likelihoods.StudentT(0.3, 5.0, learned=True)
+    return likelihoods.Gaussian(0.3, learned=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -351,7 +344,7 @@ def predict_members(posteriors: Sequence[Posterior], x: Tensor, n_draws: int) ->
     predictions = [predict(q, x, n_samples=spread, seed=i) for i, q in enumerate(posteriors)]
     real = [p for p in predictions if isinstance(p, RealPrediction)]
     noise = torch.cat([p.noise_std for p in real])
-    return RealPrediction(torch.cat([p.sample_means for p in real]), noise, Gaussian())
+    return RealPrediction(torch.cat([p.sample_means for p in real]), noise, likelihoods.Gaussian())
 
 
 def mean_log_lik(prediction: RealPrediction, y: Tensor, tails: Tails) -> float:

@@ -49,7 +49,7 @@ def test_logistic_chains_run_as_one(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(aeb_logistic, "N", 40)
     monkeypatch.setattr(aeb_logistic, "N_TEST", 50)
     out = tmp_path / "x.json"
-    aeb_logistic.main(["--steps", "60", "--out", str(out), "--figures", str(tmp_path)])
+    aeb_logistic.main(["--steps", "60", "--out", str(out)])
     record = json.loads(out.read_text())
     assert [len(row["each"]) for row in record["rows"]] == [2] * 4  # 4 methods, 2 data sets
     for row in record["rows"]:
@@ -57,8 +57,7 @@ def test_logistic_chains_run_as_one(tmp_path, monkeypatch, capsys):
             assert 0 <= one["accuracy"] <= 1
             assert one["true_selected"] <= min(3, one["selected"])
             assert one["selected"] == 0 or row["name"] != "sgld"
-    assert "| sa    |" in capsys.readouterr().out
-    assert (tmp_path / "aeb_logistic.png").stat().st_size > 10_000
+    assert "| sa |" in capsys.readouterr().out
     with pytest.raises(ValueError, match="aeb_logistic: method must be one of"):
         aeb_logistic.main(["--methods", "sam"])
 
@@ -132,8 +131,7 @@ def line_set(spec, *, split=0):
 def test_all_splits_of_a_uci_set_learn_together(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(aeb_uci, "load_data", line_set)
     out = tmp_path / "x.json"
-    aeb_uci.main(["--sets", "yacht", "--splits", "2", "--steps", "400", "--out", str(out),
-                  "--figures", str(tmp_path)])  # fmt: skip
+    aeb_uci.main(["--sets", "yacht", "--splits", "2", "--steps", "400", "--out", str(out)])
     rows = json.loads(out.read_text())["rows"]
     assert [row["setting"]["method"] for row in rows] == list(aeb_uci.METHODS)
     for row in rows:

@@ -69,7 +69,7 @@ def test_the_study_writes_json_figures_and_a_page(tmp_path, monkeypatch, capsys)
         "selection", "selection-additive",
     }  # fmt: skip
     assert (folder / "figure_4.png").is_file()
-    assert "Selection accuracy" in capsys.readouterr().out
+    assert "| e3/20-10/10/2 |" in capsys.readouterr().out
     with pytest.raises(ValueError, match="experiment must be one of"):
         study.main(["--only", "e9"])
 
@@ -102,8 +102,8 @@ def test_figures_and_page_of_a_whole_record(tmp_path):
     assert numbers["refit"]["ratio"] == pytest.approx(0.5)
     assert numbers["fdr-posterior"] == {"fdr": 0.05, "power": 0.9}
     text = study.page(record)
-    assert "| posterior | 0.050 ± 0.010 | 0.900 ± 0.010 | 18.0 |" in text
-    assert "| 20-10 | 20 | linear | 0.900 | 0.900 |" in text
+    assert "| e2/20-10/20/False/1 | 0.9 |" in text
+    assert "posterior/fdr_standard_error" in text
 
 
 def test_what_predicts_learns_its_noise_and_what_ranks_does_not():
