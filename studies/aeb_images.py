@@ -99,24 +99,16 @@ class Setting:
 
 @dataclass(frozen=True)
 class Task:
-    """One column of the table.
+    """One column of the table."""
 
-    Args:
-        data: name of the data set.
-        paper: its accuracies in percent, by method.
-        target: what the average of SGHMC-SA should reach, in percent.
-        theirs: the paper's settings; its 1000 passes of augmented columns are 300 here.
-        ours: those chosen on held-out training images (docs/studies/sgmcmc.md).
-        their_augment: random changes of each batch; they decide the network too.
-        our_augment: ours; None wherever the paper has none. `fill` is set later.
-    """
-
-    data: str
-    paper: tuple[tuple[str, float], ...]
-    target: float
-    theirs: Setting
-    ours: Setting
+    data: str  # name of the data set
+    paper: tuple[tuple[str, float], ...]  # its accuracies in percent, by method
+    target: float  # what the average of SGHMC-SA should reach, in percent
+    theirs: Setting  # the paper's settings; its 1000 passes of augmented columns are 300 here
+    ours: Setting  # those chosen on held-out training images (docs/studies/sgmcmc.md)
+    # random changes of each batch; they decide the network too
     their_augment: Augment | None = None
+    # ours; None wherever the paper has none. `fill` is set later
     our_augment: Augment | None = None
 
 

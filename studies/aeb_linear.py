@@ -66,19 +66,13 @@ _NARROW_SPIKE = 0.01  # v₀ of the search
 
 @dataclass(frozen=True)
 class Method:
-    """How the prior follows the chain: ω = min(1, weight (k + 1000)^-0.7), or as above.
+    """How the prior follows the chain: ω = min(1, weight (k + 1000)^-0.7), or as above."""
 
-    Args:
-        weight: factor of ω; 0 leaves the prior alone, infinity is EM.
-        penalty: starting κ₀ and κ₁; the authors' code starts from 1.
-        searches: whether the run begins with a search, and ω is that of the module's docstring.
-        later: factor of ω after the search.
-    """
-
-    weight: float
-    penalty: float = 1.0
+    weight: float  # factor of ω; 0 leaves the prior alone, infinity is EM
+    penalty: float = 1.0  # starting κ₀ and κ₁; the authors' code starts from 1
+    # whether the run begins with a search, and ω is that of the module's docstring
     searches: bool = False
-    later: float = 1.0
+    later: float = 1.0  # factor of ω after the search
 
     def omega(self, step: Tensor, n_steps: int) -> Tensor:
         """Weight of the newest estimate at each step of a run."""
@@ -127,16 +121,21 @@ class Data:
     truth: Tensor
 
 
+def regressors(seed: int, n: int) -> tuple[Tensor, Tensor, Generator]:
+    """Inputs (n, p), coefficients (p,), and the generator that goes on to draw the responses."""
+    lag = torch.arange(P, dtype=torch.float64)
+    chol = torch.linalg.cholesky(0.6 ** (lag[:, None] - lag).abs()).float()
+    g = Generator().manual_seed(seed)
+    truth = torch.zeros(P)
+    truth[:3] = torch.tensor([3.0, 2.0, 1.0]) + 0.2 * torch.randn(3, generator=g)
+    return torch.randn(n, P, generator=g) @ chol.T, truth, g
+
+
 def make_data(seeds: tuple[int, ...]) -> Data:
     """Draw one data set per seed; training and test points share one draw of the coefficients."""
     rows: list[tuple[Tensor, ...]] = []
-    lag = torch.arange(P, dtype=torch.float64)
-    chol = torch.linalg.cholesky(0.6 ** (lag[:, None] - lag).abs()).float()
     for seed in seeds:
-        g = Generator().manual_seed(seed)
-        truth = torch.zeros(P)
-        truth[:3] = torch.tensor([3.0, 2.0, 1.0]) + 0.2 * torch.randn(3, generator=g)
-        x = torch.randn(N + N_TEST, P, generator=g) @ chol.T
+        x, truth, g = regressors(seed, N + N_TEST)
         y = x @ truth + NOISE_VAR**0.5 * torch.randn(N + N_TEST, generator=g)
         rows.append((x[:N], y[:N], x[N:], y[N:], truth))
     return Data(*(torch.stack(column) for column in zip(*rows, strict=True)))

@@ -24,34 +24,28 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
 from bayesieve import SGLD, Problem, likelihoods, priors
 from bayesieve.assess.predict import ClassPrediction, predict
 from bayesieve.core.rows import Rows
 from bayesieve.engines.sampling import Adapt, Averaging, Chain
 from bayesieve.training.fit import Fit, fit
+from studies.aeb_linear import P, regressors
 from studies.harness import Run, chosen, count, make_row, study_parser
 
-N, P, N_TEST = 300, 1000, 2000
+N, N_TEST = 300, 2000
 _SEARCH = 0.1  # share of a run over which a search warms up
 
 
 @dataclass(frozen=True)
 class Method:
-    """How the prior follows the chain.
+    """How the prior follows the chain."""
 
-    Args:
-        adapt: as of the engine.
-        weight: factor of ω.
-        penalty: starting κ₀ and κ₁.
-        searches: whether the run begins with a search, and ω is in units of its length.
-    """
-
-    adapt: Adapt
-    weight: float = 1.0
-    penalty: float = 1.0
-    searches: bool = False
+    adapt: Adapt  # as of the engine
+    weight: float = 1.0  # factor of ω
+    penalty: float = 1.0  # starting κ₀ and κ₁
+    searches: bool = False  # whether the run begins with a search, and ω is in units of its length
 
     def averaging(self, n_steps: int) -> Averaging:
         """The ω of a run; σ is held.
@@ -80,14 +74,9 @@ def make_data(seeds: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
 
     Training and test points of a data set share one draw of the coefficients.
     """
-    lag = torch.arange(P, dtype=torch.float64)
-    chol = torch.linalg.cholesky(0.6 ** (lag[:, None] - lag).abs()).float()
     xs, ys, truths = [], [], []
     for seed in seeds:
-        g = Generator().manual_seed(seed)
-        truth = torch.zeros(P)
-        truth[:3] = torch.tensor([3.0, 2.0, 1.0]) + 0.2 * torch.randn(3, generator=g)
-        x = torch.randn(N + N_TEST, P, generator=g) @ chol.T
+        x, truth, g = regressors(seed, N + N_TEST)
         ys.append((torch.rand(N + N_TEST, generator=g) < torch.sigmoid(x @ truth)).float())
         xs.append(x)
         truths.append(truth)

@@ -87,35 +87,20 @@ _MASK_END, _HOLD, _BURN_IN = 0.6, 0.3, 0.8  # fractions of a sparse run
 
 @dataclass(frozen=True)
 class Setting:
-    """One run; `lr` is per example, as of a mean loss.
+    """One run; `lr` is per example, as of a mean loss."""
 
-    Args:
-        method: "dense" or one of METHODS.
-        zeros: percent of all parameters.
-        lr: learning rate.
-        epochs: passes over the data.
-        batch_size: images per step.
-        spike_scale: v₀.
-        slab_var: v₁.
-        omega: factor of the stochastic approximation's weight (k + 1000)^-0.75.
-        n_kept: draws averaged.
-        precision: of the network in training.
-        compile: whether elementwise kernels are compiled.
-        pull: factor on the weight of the prior of sparse runs.
-    """
-
-    method: str
-    zeros: int
-    lr: float
-    epochs: int
-    batch_size: int = 500
-    spike_scale: float = 0.1
-    slab_var: float = 5e-4
-    omega: float = 1.0
-    n_kept: int = 20
-    precision: Precision = "float32"
-    compile: CompileMode = "off"
-    pull: float = 1.0
+    method: str  # "dense" or one of METHODS
+    zeros: int  # percent of all parameters
+    lr: float  # learning rate
+    epochs: int  # passes over the data
+    batch_size: int = 500  # images per step
+    spike_scale: float = 0.1  # v₀
+    slab_var: float = 5e-4  # v₁
+    omega: float = 1.0  # factor of the stochastic approximation's weight (k + 1000)^-0.75
+    n_kept: int = 20  # draws averaged
+    precision: Precision = "float32"  # of the network in training
+    compile: CompileMode = "off"  # whether elementwise kernels are compiled
+    pull: float = 1.0  # factor on the weight of the prior of sparse runs
 
 
 def roles() -> Roles:

@@ -22,6 +22,7 @@ images before "default" was chosen.
 import argparse
 import base64
 import gc
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -114,29 +115,20 @@ _FIRST_LAYER = {"mlp": "fc1.weight", "lenet": "conv1.weight"}  # others: embed.w
 
 @dataclass(frozen=True)
 class Recipe:
-    """Our schedule of model reduction: a light KL, and a learning rate that falls at the end.
+    """Our schedule of model reduction: a light KL, and a learning rate that falls at the end."""
 
-    Args:
-        kl: weight of the KL while masks change.
-        kl_after: weight afterwards, and that of the other Bayesian methods.
-        rule: which weights go.
-        end: fraction of the run after which masks are final and the learning rate falls.
-        lr: learning rate in units of the prior's width.
-        local: add the noise to activations instead of weights.
-        start: starting means: the module's own, or uniform by fan-in.
-        zeros: share of zeros to reach where the evidence removes fewer weights; those of least
-            signal to noise go too. None leaves it to the evidence.
-        augment: random changes of the training images, which the paper does not make.
-    """
-
-    kl: float = 0.1
-    kl_after: float = 0.1
-    rule: Literal["hierarchical", "savage-dickey"] = "savage-dickey"
-    end: float = 0.6
-    lr: float = 1e-2
-    local: bool = True
+    kl: float = 0.1  # weight of the KL while masks change
+    kl_after: float = 0.1  # weight afterwards, and that of the other Bayesian methods
+    rule: Literal["hierarchical", "savage-dickey"] = "savage-dickey"  # which weights go
+    end: float = 0.6  # fraction of the run after which masks are final and the learning rate falls
+    lr: float = 1e-2  # learning rate in units of the prior's width
+    local: bool = True  # add the noise to activations instead of weights
+    # starting means: the module's own, or uniform by fan-in
     start: Literal["module", "he"] = "module"
+    # share of zeros to reach where the evidence removes fewer weights; those of least signal to
+    # noise go too. None leaves it to the evidence
     zeros: float | None = None
+    # random changes of the training images, which the paper does not make
     augment: Augment | None = None
 
     def engine(self) -> BMR:
@@ -152,62 +144,47 @@ class Recipe:
 
 
 _BASE = Recipe()
-_MIRROR, _MOVED = Augment(flip=True), Augment(flip=True, shift=1)
-TRIALS = {
-    "sd-.1": _BASE,
-    "sd-.03": replace(_BASE, kl=0.03, kl_after=0.03),
-    "sd-.3": replace(_BASE, kl=0.3, kl_after=0.3),
-    "sd-.1-.3": replace(_BASE, kl_after=0.3),
-    "sd-.3-.1": replace(_BASE, kl=0.3),
-    "sd-.1-.03": replace(_BASE, kl_after=0.03),
-    "sd-.3-.03": replace(_BASE, kl=0.3, kl_after=0.03),
-    "hier-.1": replace(_BASE, rule="hierarchical"),
-    "hier-.3-.1": replace(_BASE, kl=0.3, rule="hierarchical"),
-    "shared-.1": replace(_BASE, local=False),
-    "fast-.1": replace(_BASE, lr=2e-2),
-    "late-.1": replace(_BASE, end=0.8),
-    "he-.1": replace(_BASE, start="he"),
-    "top-.1": replace(_BASE, zeros=0.91),
-    "top-.03": replace(_BASE, kl=0.03, kl_after=0.03, zeros=0.91),
-    "top-.3": replace(_BASE, kl=0.3, kl_after=0.3, zeros=0.96),
-    "top-.1-.03": replace(_BASE, kl_after=0.03, zeros=0.91),
-    "top90-.3": replace(_BASE, kl=0.3, kl_after=0.3, zeros=0.905),
-    "top90-.3-1": replace(_BASE, kl=0.3, kl_after=1.0, zeros=0.905),
-    "top90-.5": replace(_BASE, kl=0.5, kl_after=0.5, zeros=0.905),
-    "top90-1": replace(_BASE, kl=1.0, kl_after=1.0, zeros=0.905),
-    "top95-1": replace(_BASE, kl=1.0, kl_after=1.0, zeros=0.955),
-    "top90-.1-1": replace(_BASE, kl=0.1, kl_after=1.0, zeros=0.905),
-    "top90-.1-.6": replace(_BASE, kl_after=0.6, zeros=0.905),
-    "top90-.2-1": replace(_BASE, kl=0.2, kl_after=1.0, zeros=0.905),
-    "top95-.1-.3": replace(_BASE, kl=0.1, kl_after=0.3, zeros=0.955),
-    "top95-.1-1": replace(_BASE, kl=0.1, kl_after=1.0, zeros=0.955),
-    "top95-.1-.6": replace(_BASE, kl_after=0.6, zeros=0.955),
-    "top95-.03-.6": replace(_BASE, kl=0.03, kl_after=0.6, zeros=0.955),
-    "slow90-.1-1": replace(_BASE, kl_after=1.0, zeros=0.905, lr=5e-3),
-    "slow95-.03-.2": replace(_BASE, kl=0.03, kl_after=0.2, zeros=0.955, lr=5e-3),
-    "slow95-.03-.3": replace(_BASE, kl=0.03, kl_after=0.3, zeros=0.955, lr=5e-3),
-    "mirror90-.1-1": replace(_BASE, kl_after=1.0, zeros=0.905, augment=_MIRROR),
-    "moved90-.1-.6": replace(_BASE, kl_after=0.6, zeros=0.905, augment=_MOVED),
-    "mirror90-.1-.6": replace(_BASE, kl_after=0.6, zeros=0.905, augment=_MIRROR),
-    "mirror90-.1-.3": replace(_BASE, kl_after=0.3, zeros=0.905, augment=_MIRROR),
-    "moved90-.1-.3": replace(_BASE, kl_after=0.3, zeros=0.905, augment=_MOVED),
-    "mirror95-.1-.6": replace(_BASE, kl_after=0.6, zeros=0.955, augment=_MIRROR),
-    "moved95-.03-.1": replace(_BASE, kl=0.03, kl_after=0.1, zeros=0.955, augment=_MOVED),
-    "moved95-.03-.2": replace(_BASE, kl=0.03, kl_after=0.2, zeros=0.955, augment=_MOVED),
-    "moved95-.03-.3": replace(_BASE, kl=0.03, kl_after=0.3, zeros=0.955, augment=_MOVED),
-}
+# Families of trials: what they change of the recipe, besides zeros and the weights of the KL.
+_TRIALS = {
+    "sd": _BASE, "top": _BASE, "hier": replace(_BASE, rule="hierarchical"),
+    "shared": replace(_BASE, local=False), "fast": replace(_BASE, lr=2e-2),
+    "slow": replace(_BASE, lr=5e-3), "late": replace(_BASE, end=0.8),
+    "he": replace(_BASE, start="he"), "mirror": replace(_BASE, augment=Augment(flip=True)),
+    "moved": replace(_BASE, augment=Augment(flip=True, shift=1)),
+}  # fmt: skip
+
+
+def trial(preset: str) -> Recipe:
+    """The recipe of a trial: family, zeros, and weights of the KL until pruning ends and after.
+
+    Example:
+        >>> trial("top95-.03-.6") == Recipe(kl=0.03, kl_after=0.6, zeros=0.955)
+        True
+    """
+    parts = re.fullmatch(r"([a-z]+)(90|95)?-([.\d]+)(?:-([.\d]+))?", preset)
+    if parts is None or parts[1] not in _TRIALS:
+        raise ValueError(f"bmr_images: preset must be one of {', '.join(PRESETS)} or FAMILY-KL, "
+                         f"FAMILY-KL-KL or FAMILY90-KL-KL with a family of {', '.join(_TRIALS)}; "
+                         f"got {preset!r}.")  # fmt: skip
+    zeros = {"90": 0.905, "95": 0.955}.get(parts[2])
+    if parts[1] == "top" and zeros is None:
+        zeros = 0.96 if parts[3] == ".3" else 0.91
+    kl, kl_after = float(parts[3]), float(parts[4] or parts[3])
+    return replace(_TRIALS[parts[1]], kl=kl, kl_after=kl_after, zeros=zeros)
+
+
 _SHARED = replace(_BASE, local=False, zeros=0.85)  # noise on every token would triple a step's cost
 _DEFAULTS = {
     **{(data, net): _SHARED for data in DATA for net in ("mixer", "vit")},
-    ("fashion-mnist", "lenet"): TRIALS["moved90-.1-.3"],
-    ("fashion-mnist", "mlp"): TRIALS["top90-.1-1"],
-    ("cifar10", "lenet"): TRIALS["moved95-.03-.2"],
+    ("fashion-mnist", "lenet"): trial("moved90-.1-.3"),
+    ("fashion-mnist", "mlp"): trial("top90-.1-1"),
+    ("cifar10", "lenet"): trial("moved95-.03-.2"),
 }
 _PAPERS: dict[str, Literal["weights", "standard"]] = {  # and what a step of a scale holds
     "paper": "standard",
     "paper-weights": "weights",
 }
-PRESETS = ("paper", "default", "paper-weights", *TRIALS)
+PRESETS = ("paper", "default", "paper-weights")
 
 
 @dataclass(frozen=True)
@@ -227,28 +204,17 @@ class Cell:
 
 @dataclass(frozen=True)
 class Sizes:
-    """How long a row trains and how often it is scored.
+    """How long a row trains and how often it is scored."""
 
-    Args:
-        epochs: of `steps` steps each; the paper has one without pruning and 50 with.
-        steps: gradient steps of an epoch.
-        batch_size: examples of a step.
-        every: epochs between two points of the curves.
-        curve_draws: posterior draws for a point of the curves.
-        draws: posterior draws for the final score.
-        seeds: models trained together.
-        small: shrink the Mixer and the ViT, for a look at the whole grid on a CPU.
-        precision: of the network while it trains; scores are always made in float32.
-    """
-
-    epochs: int = 51
-    steps: int = 500
-    batch_size: int = 128
-    every: int = 5
-    curve_draws: int = 10
-    draws: int = 100
-    seeds: int = 1
-    small: bool = False
+    epochs: int = 51  # of `steps` steps each; the paper has one without pruning and 50 with
+    steps: int = 500  # gradient steps of an epoch
+    batch_size: int = 128  # examples of a step
+    every: int = 5  # epochs between two points of the curves
+    curve_draws: int = 10  # posterior draws for a point of the curves
+    draws: int = 100  # posterior draws for the final score
+    seeds: int = 1  # models trained together
+    small: bool = False  # shrink the Mixer and the ViT, for a look at the whole grid on a CPU
+    # of the network while it trains; scores are always made in float32
     precision: Precision = "float32"
 
 
@@ -283,7 +249,9 @@ def setting(row: Cell) -> Setting:
             "bmr": reduced,
         }
         return Setting(paper[row.method], Schedule(), PAPER_ROLES, dropout)
-    recipe = TRIALS.get(row.preset) or _DEFAULTS.get((row.data, row.net), _BASE)
+    recipe = _DEFAULTS.get((row.data, row.net), _BASE)
+    if row.preset != "default":
+        recipe = trial(row.preset)
     ours: dict[Method, Engine[Any]] = {
         "map": point,
         "flat": replace(recipe.engine(), reduction=None),
@@ -528,7 +496,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.quick:
         usual = {**usual, "preset": ("default",)}
     asked = {key: chosen("bmr_images", key, getattr(options, key) or "", known) or list(usual[key])
-             for key, known in _CHOICES.items()}  # fmt: skip
+             for key, known in _CHOICES.items() if key != "preset"}  # fmt: skip
+    asked["preset"] = (options.preset or ",".join(usual["preset"])).split(",")
     if options.data is None:  # what is not here is left out unless it was asked for
         asked["data"] = [name for name in asked["data"] if data_info(name).found]
     sizes = _QUICK if options.quick else Sizes(seeds=options.seeds)

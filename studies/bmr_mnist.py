@@ -40,22 +40,14 @@ _N_DRAWS = 20
 
 @dataclass(frozen=True)
 class Numbers:
-    """What may differ between the models of one population.
+    """What may differ between the models of one population."""
 
-    Args:
-        lr: learning rate; of layers with learned widths in units of the width.
-        init_std: starting std of the weights, in the same units.
-        width: of the layers (γ₀), or of the slab.
-        last_width: of the last layer.
-        spike: width of the spike; only for "spike-slab".
-        shape: of the Gamma prior of c⁻², and its rate; a large one holds the widths where they are.
-    """
-
-    lr: float = 1e-2
-    init_std: float = 0.18
-    width: float = 0.1
-    last_width: float = 1.0
-    spike: float = math.exp(-3)
+    lr: float = 1e-2  # learning rate; of layers with learned widths in units of the width
+    init_std: float = 0.18  # starting std of the weights, in the same units
+    width: float = 0.1  # of the layers (γ₀), or of the slab
+    last_width: float = 1.0  # of the last layer
+    spike: float = math.exp(-3)  # width of the spike; only for "spike-slab"
+    # of the Gamma prior of c⁻², and its rate; a large one holds the widths where they are
     shape: float = 2.0
 
 
@@ -64,28 +56,21 @@ _SBNN = Numbers(lr=1e-3, init_std=math.exp(-4), width=math.exp(-1))
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to train a row.
+    """One way to train a row."""
 
-    Args:
-        prunes: how the engine prunes by itself: weights with ΔF > 0 ("savage-dickey"), ΔF > ζ with
-            a learned ζ per layer ("layer"; both spare the last layer) or one for all weights
-            ("global"), or not at all ("none").
-        top_up: which weights go until the row's zeros are reached: those of least "evidence" (ΔF)
-            or "snr"; "none" leaves it to the engine.
-        kl: weight of the KL until pruning ends.
-        kl_after: weight afterwards.
-        prune_epochs: first and last epoch of pruning.
-        prior: "layers" (normal, a learned width per layer: the paper's) or "spike-slab".
-        numbers: of the engine.
-    """
-
+    # how the engine prunes by itself: weights with ΔF > 0 ("savage-dickey"), ΔF > ζ with a learned
+    # ζ per layer ("layer"; both spare the last layer) or one for all weights ("global"), or not at
+    # all ("none")
     prunes: Literal["savage-dickey", "layer", "global", "none"] = "savage-dickey"
+    # which weights go until the row's zeros are reached: those of least "evidence" (ΔF) or "snr";
+    # "none" leaves it to the engine
     top_up: Literal["evidence", "snr", "none"] = "snr"
-    kl: float = 0.1
-    kl_after: float = 1.0
-    prune_epochs: tuple[int, int] = (16, 90)
+    kl: float = 0.1  # weight of the KL until pruning ends
+    kl_after: float = 1.0  # weight afterwards
+    prune_epochs: tuple[int, int] = (16, 90)  # first and last epoch of pruning
+    # "layers" (normal, a learned width per layer: the paper's) or "spike-slab"
     prior: Literal["layers", "spike-slab"] = "layers"
-    numbers: Numbers = Numbers()
+    numbers: Numbers = Numbers()  # of the engine
 
     def __post_init__(self) -> None:
         if self.prunes == self.top_up == "none":
@@ -143,21 +128,13 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Goal:
-    """A network, a sparsity, and the trainings to choose from.
+    """A network, a sparsity, and the trainings to choose from."""
 
-    Args:
-        net: "l300" or "l5".
-        zeros: fraction of zeros over all parameters to reach.
-        target: error (a fraction) to reach.
-        epochs: passes over the data.
-        candidates: by name.
-    """
-
-    net: str
-    zeros: float
-    target: float
-    epochs: int
-    candidates: dict[str, Candidate]
+    net: str  # "l300" or "l5"
+    zeros: float  # fraction of zeros over all parameters to reach
+    target: float  # error (a fraction) to reach
+    epochs: int  # passes over the data
+    candidates: dict[str, Candidate]  # by name
 
 
 def together(candidates: Mapping[str, Candidate]) -> list[list[str]]:

@@ -22,8 +22,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
-from torch import nn
-
 from bayesieve import SBNN, FlatVI, Problem, Schedule, fit, likelihoods, load_data, priors
 from bayesieve.assess.evaluate import error_curve, evaluate
 from bayesieve.assess.figures.style import (
@@ -40,7 +38,6 @@ from bayesieve.assess.figures.style import (
 from bayesieve.core.posterior import Factorised, Posterior
 from bayesieve.data.examples import Examples
 from bayesieve.engines import Engine
-from bayesieve.nets import lenet5_caffe, lenet_300_100, mlp
 from bayesieve.sieve.prune import sparsity_curve
 from bayesieve.sieve.scores import ScoreName
 from studies.harness import (
@@ -54,6 +51,7 @@ from studies.harness import (
     splits,
     study_parser,
 )
+from studies.sbnn_mnist import build
 
 DROPRATES = (
     0.5, 0.75, 0.9, 0.95, 0.96, 0.97, 0.98, 0.982, 0.985, 0.987, 0.99, 0.992, 0.995, 0.997, 0.999,
@@ -83,24 +81,15 @@ _PAPER: Mapping[str, tuple[Pairs, int]] = {
 
 @dataclass(frozen=True)
 class Setting:
-    """One trained posterior.
+    """One trained posterior."""
 
-    Args:
-        net: "l300", "l5", or the width of two hidden layers.
-        data: a data set by name.
-        prior: 1 or 2, the paper's sets.
-        method: "sbnn" or "bbb", Bayes by backprop.
-        epochs: passes over the data.
-        kl: weight of the prior.
-        start: starting means: small ("module") or by fan-in ("he").
-    """
-
-    net: str
-    data: str = "mnist"
-    prior: int = 2
-    method: Literal["sbnn", "bbb"] = "sbnn"
-    epochs: int = 60
-    kl: float = 1.0
+    net: str  # "l300", "l5", or the width of two hidden layers
+    data: str = "mnist"  # a data set by name
+    prior: int = 2  # 1 or 2, the paper's sets
+    method: Literal["sbnn", "bbb"] = "sbnn"  # "sbnn" or "bbb", Bayes by backprop
+    epochs: int = 60  # passes over the data
+    kl: float = 1.0  # weight of the prior
+    # starting means: small ("module") or by fan-in ("he")
     start: Literal["module", "he"] = "module"
 
 
@@ -119,15 +108,6 @@ SETTINGS = {
 }
 
 
-def build(setting: Setting, shape: tuple[int, ...]) -> nn.Module:
-    """The network of a setting for ten classes."""
-    if setting.net == "l300":
-        return lenet_300_100(shape, 10)
-    if setting.net == "l5":
-        return lenet5_caffe(shape, 10)
-    return mlp(shape, 10, widths=(int(setting.net),) * 2)
-
-
 def engine(setting: Setting) -> Engine[Any]:
     """The variational engine of a setting."""
     slab, spike = (math.exp(log) for log in PRIORS[setting.prior])
@@ -143,7 +123,7 @@ def run_setting(
     """Train all seeds of a setting as one population, then prune each in one shot."""
     started = time.perf_counter()
     problem = Problem(
-        build(setting, tuple(train.x.shape[1:])), likelihoods.Categorical(), train
+        build(setting.net, tuple(train.x.shape[1:])), likelihoods.Categorical(), train
     ).to(device)
     run = fit(
         problem,

@@ -36,33 +36,19 @@ from studies.harness import Row, Run, chosen, make_row, splits, study_parser
 
 @dataclass(frozen=True)
 class Setting:
-    """One row: a network, a sparsity and how it is trained.
+    """One row: a network, a sparsity and how it is trained."""
 
-    Args:
-        net: "l300", "l5" or "m1200".
-        zeros: target fraction of zeros over all parameters.
-        epochs: passes over the data.
-        prune_epochs: first and last epoch of pruning.
-        kl: KL weight until pruning ends.
-        kl_after: KL weight afterwards.
-        score: which weights go first.
-        soft: whether pruned weights may return until pruning ends.
-        teachers: dense networks whose predictions soften the labels; 0 for none.
-        teacher_epochs: their training length.
-        target: error (a fraction) this row is meant to reach, if any.
-    """
-
-    net: str
-    zeros: float
-    epochs: int
-    prune_epochs: tuple[int, int]
-    kl: float = 0.3
-    kl_after: float = 1.0
-    score: ScoreName = "snr"
-    soft: bool = False
-    teachers: int = 0
-    teacher_epochs: int = 60
-    target: float | None = None
+    net: str  # "l300", "l5" or "m1200"
+    zeros: float  # target fraction of zeros over all parameters
+    epochs: int  # passes over the data
+    prune_epochs: tuple[int, int]  # first and last epoch of pruning
+    kl: float = 0.3  # KL weight until pruning ends
+    kl_after: float = 1.0  # KL weight afterwards
+    score: ScoreName = "snr"  # which weights go first
+    soft: bool = False  # whether pruned weights may return until pruning ends
+    teachers: int = 0  # dense networks whose predictions soften the labels; 0 for none
+    teacher_epochs: int = 60  # their training length
+    target: float | None = None  # error (a fraction) this row is meant to reach, if any
 
 
 _L300 = Setting("l300", 0.985, 160, (20, 90))
@@ -86,13 +72,13 @@ SETTINGS = {
 }
 
 
-def build(net: str) -> nn.Module:
-    """The network of a setting for 1x28x28 images and ten classes."""
+def build(net: str, shape: tuple[int, ...] = (1, 28, 28)) -> nn.Module:
+    """LeNet-300-100 ("l300"), LeNet-5-Caffe ("l5") or two layers ("m1200") for ten classes."""
     if net == "l300":
-        return lenet_300_100((1, 28, 28), 10)
+        return lenet_300_100(shape, 10)
     if net == "l5":
-        return lenet5_caffe((1, 28, 28), 10)
-    return mlp((1, 28, 28), 10, widths=(1200, 1200))
+        return lenet5_caffe(shape, 10)
+    return mlp(shape, 10, widths=(int(net.removeprefix("m")),) * 2)
 
 
 def engine() -> SBNN:

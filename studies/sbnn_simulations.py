@@ -42,34 +42,21 @@ _MOST_COMPARED = 0.5
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is computed.
+    """How much is computed."""
 
-    Args:
-        n_sets: simulated data sets per cell of a table.
-        alphas: effect sizes are j / alpha.
-        dims: numbers of inputs.
-        shares: π, chances of an input to enter.
-        fdr_sets: data sets of the test of error control.
-        n_folds: of the cross-validated proportion.
-        epochs: of the 20-10 network.
-        additive_epochs: of the additive network.
-        fold_epochs: of the many additive networks that rank the inputs of every fold.
-        device: where to train.
-        at_once: networks per population.
-        nets: which networks select inputs, where both may.
-    """
-
-    n_sets: int = 20
-    alphas: tuple[int, ...] = tuple(range(1, 11))
-    dims: tuple[int, ...] = (50, 100, 200)
+    n_sets: int = 20  # simulated data sets per cell of a table
+    alphas: tuple[int, ...] = tuple(range(1, 11))  # effect sizes are j / alpha
+    dims: tuple[int, ...] = (50, 100, 200)  # numbers of inputs
+    # π, chances of an input to enter
     shares: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-    fdr_sets: int = 100
-    n_folds: int = 10
-    epochs: int = 150
-    additive_epochs: int = 100
-    fold_epochs: int = 20
-    device: str = "cpu"
-    at_once: int = 512
+    fdr_sets: int = 100  # data sets of the test of error control
+    n_folds: int = 10  # of the cross-validated proportion
+    epochs: int = 150  # of the 20-10 network
+    additive_epochs: int = 100  # of the additive network
+    fold_epochs: int = 20  # of the many additive networks that rank the inputs of every fold
+    device: str = "cpu"  # where to train
+    at_once: int = 512  # networks per population
+    # which networks select inputs, where both may
     nets: tuple[NetName, ...] = ("20-10", "additive")
 
 

@@ -67,29 +67,17 @@ _LOCAL_COST = 2.5  # an epoch with noise on activations, in epochs of the dense 
 
 @dataclass(frozen=True)
 class Setting:
-    """One run.
+    """One run."""
 
-    Args:
-        zeros: percent of all parameters; 0 is the dense network.
-        epochs: passes over the data.
-        lr: of SGD with momentum for the dense network, of Adam for a sparse one.
-        kl: weight of the KL term.
-        local: noise on activations instead of weights.
-        batch_size: images per step.
-        precision: of the network in training.
-        compile: whether elementwise kernels are compiled.
-        stages: maps of each convolution, stage by stage.
-    """
-
-    zeros: float
-    epochs: int
-    lr: float
-    kl: float = 0.0
-    local: bool = True
-    batch_size: int = 250
-    precision: Precision = "float32"
-    compile: CompileMode = "off"
-    stages: tuple[tuple[int, ...], ...] = STAGES
+    zeros: float  # percent of all parameters; 0 is the dense network
+    epochs: int  # passes over the data
+    lr: float  # of SGD with momentum for the dense network, of Adam for a sparse one
+    kl: float = 0.0  # weight of the KL term
+    local: bool = True  # noise on activations instead of weights
+    batch_size: int = 250  # images per step
+    precision: Precision = "float32"  # of the network in training
+    compile: CompileMode = "off"  # whether elementwise kernels are compiled
+    stages: tuple[tuple[int, ...], ...] = STAGES  # maps of each convolution, stage by stage
 
 
 def vgg_like(

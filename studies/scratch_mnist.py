@@ -95,27 +95,16 @@ SOURCE_MINUTES, SOURCE_CORES = 44, 8
 
 @dataclass(frozen=True)
 class Setting:
-    """One training run.
+    """One training run."""
 
-    Args:
-        group: which table it belongs to.
-        activation: of the hidden layers.
-        lr: learning rate.
-        l2: strength of the penalty; 0 for none.
-        optimiser: gradient descent or Adam.
-        decay: whether the learning rate falls linearly to 0.
-        like: row of `SOURCE` it is compared with.
-        twin: whether PyTorch trains beside it.
-    """
-
-    group: Group
-    activation: ActivationName
-    lr: float = 0.01
-    l2: float = 0.0
-    optimiser: Literal["gd", "adam"] = "gd"
-    decay: bool = False
-    like: str | None = None
-    twin: bool = False
+    group: Group  # which table it belongs to
+    activation: ActivationName  # of the hidden layers
+    lr: float = 0.01  # learning rate
+    l2: float = 0.0  # strength of the penalty; 0 for none
+    optimiser: Literal["gd", "adam"] = "gd"  # gradient descent or Adam
+    decay: bool = False  # whether the learning rate falls linearly to 0
+    like: str | None = None  # row of `SOURCE` it is compared with
+    twin: bool = False  # whether PyTorch trains beside it
 
 
 _L2 = Setting("account", "relu", l2=1e-4, like="relu-l2")

@@ -41,23 +41,15 @@ ERROR, SPEEDUP, SHRINKAGE = 0.010, 4.0, 20.0  # the targets
 
 @dataclass(frozen=True)
 class Setting:
-    """How the network is trained and narrowed.
+    """How the network is trained and narrowed."""
 
-    Args:
-        units: channels of conv1 and conv2 and units of fc1 that stay.
-        epochs: passes over the data.
-        prune_epochs: first and last epoch of pruning.
-        kl: KL weight until pruning ends.
-        kl_after: KL weight afterwards.
-        score: which units go first; None is the evidence.
-    """
-
+    # channels of conv1 and conv2 and units of fc1 that stay
     units: tuple[int, int, int] = (8, 16, 50)
-    epochs: int = 80
-    prune_epochs: tuple[int, int] = (8, 40)
-    kl: float = 0.1
-    kl_after: float = 0.1
-    score: GroupScore = None
+    epochs: int = 80  # passes over the data
+    prune_epochs: tuple[int, int] = (8, 40)  # first and last epoch of pruning
+    kl: float = 0.1  # KL weight until pruning ends
+    kl_after: float = 0.1  # KL weight afterwards
+    score: GroupScore = None  # which units go first; None is the evidence
 
     @property
     def named(self) -> dict[str, int]:

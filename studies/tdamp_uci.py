@@ -32,15 +32,10 @@ _SCORES = ("rmse", "log_lik", "coverage_90", "interval_width_90")
 
 @dataclass(frozen=True)
 class Candidate:
-    """What is chosen inside the training part.
+    """What is chosen inside the training part."""
 
-    Args:
-        variance: of hidden and output weights, times the layer's inputs.
-        passes: EM iterations; the last quarter cools.
-    """
-
-    variance: float
-    passes: int
+    variance: float  # of hidden and output weights, times the layer's inputs
+    passes: int  # EM iterations; the last quarter cools
 
     @property
     def engine(self) -> TDAMP:

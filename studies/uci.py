@@ -50,27 +50,19 @@ from studies.uci_networks import (
     budget_for,
     pruning_table,
     run_engine,
-    single,
 )
 
 
 @dataclass(frozen=True)
 class Published:
-    """What others report for one set, and what this study aims at.
+    """What others report for one set, and what this study aims at."""
 
-    Args:
-        sbnn: RMSE of [Saha], table 3.
-        sbnn_half: the same with 50 % of the weights removed.
-        dropout_log_lik: MC-dropout, run again by [Mukhoti].
-        target: RMSE to reach, whole and half-pruned.
-        half_bound: RMSE the half-pruned network must not exceed where the paper's breaks down;
-            None asks for two standard errors of the whole network.
-    """
-
-    sbnn: float
-    sbnn_half: float
-    dropout_log_lik: float
-    target: float
+    sbnn: float  # RMSE of [Saha], table 3
+    sbnn_half: float  # the same with 50 % of the weights removed
+    dropout_log_lik: float  # MC-dropout, run again by [Mukhoti]
+    target: float  # RMSE to reach, whole and half-pruned
+    # RMSE the half-pruned network must not exceed where the paper's breaks down; None asks for two
+    # standard errors of the whole network
     half_bound: float | None = None
 
 
@@ -130,7 +122,7 @@ def run_row(
         return row_of(name, row, scores, seeds if scores else [], totals, reason)
     budget = budget_for(n_rows, quick=quick, effort=effort)
     if row in _SINGLE:
-        budget = single(budget)
+        budget = replace(budget, n_members=1)
     if row == "sbnn-dropout":
         budget = replace(budget, steps=2 * budget.steps)
     settings = candidates(row, large=n_rows > 20_000)

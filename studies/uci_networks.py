@@ -10,22 +10,24 @@ with half of their weights removed.
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from bayesieve import MAP, SBNN, FlatVI, GradualPruning, Problem, Schedule, likelihoods, priors
+from bayesieve import MAP, SBNN, FlatVI, GradualPruning, Schedule, likelihoods, priors
 from bayesieve.assess.metrics import log_likelihood_mixture
-from bayesieve.assess.predict import RealPrediction, predict
+from bayesieve.assess.predict import RealPrediction
+from bayesieve.core.network import Network
 from bayesieve.core.posterior import Posterior
 from bayesieve.core.rows import Rows
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.engines import Engine
+from bayesieve.estimators.population import Table, Training, predict_members, train_networks
 from bayesieve.nets import mlp
 from bayesieve.sieve.scores import inclusion_score
-from bayesieve.training.fit import Fit, fit
+from bayesieve.training.fit import Fit
 from bayesieve.training.population import stacked
 
 EngineName = Literal["sbnn", "flat-vi", "map"]
@@ -51,68 +53,41 @@ def seeded_mlp(
 
 @dataclass(frozen=True)
 class Tails:
-    """How the noise of a prediction is corrected, as held-out rows found it most probable.
+    """How the noise of a prediction is corrected, as held-out rows found it most probable."""
 
-    Args:
-        factor: on every noise std.
-        df: degrees of freedom of a Student-t with the prediction's mean and variance; None keeps
-            the mixture of normals.
-    """
-
-    factor: float = 1.0
+    factor: float = 1.0  # on every noise std
+    # degrees of freedom of a Student-t with the prediction's mean and variance; None keeps the
+    # mixture of normals
     df: int | None = None
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One candidate.
+    """One candidate."""
 
-    Args:
-        engine: which algorithm.
-        widths: hidden layers.
-        kl: weight of the prior; 1 is Bayes.
-        slab_std: of a spike-and-slab prior, or std of a normal one.
-        spike_std: of a spike-and-slab prior.
-        noise: kind of likelihood.
-        lr: learning rate.
-        weight_decay: of "map".
-        dropout: of "map".
-        init_std: starting spread of the variational engines.
-    """
-
-    engine: EngineName = "sbnn"
-    widths: tuple[int, ...] = (50,)
-    kl: float = 1.0
-    slab_std: float = 1.0
-    spike_std: float = 0.05
-    noise: NoiseName = "gaussian"
-    lr: float = 1e-2
-    weight_decay: float = 0.0
-    dropout: float = 0.0
-    init_std: float = 0.02
+    engine: EngineName = "sbnn"  # which algorithm
+    widths: tuple[int, ...] = (50,)  # hidden layers
+    kl: float = 1.0  # weight of the prior; 1 is Bayes
+    slab_std: float = 1.0  # of a spike-and-slab prior, or std of a normal one
+    spike_std: float = 0.05  # of a spike-and-slab prior
+    noise: NoiseName = "gaussian"  # kind of likelihood
+    lr: float = 1e-2  # learning rate
+    weight_decay: float = 0.0  # of "map"
+    dropout: float = 0.0  # of "map"
+    init_std: float = 0.02  # starting spread of the variational engines
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How much work goes into one set.
+    """How much work goes into one set."""
 
-    Args:
-        steps: gradient steps of one fit.
-        batch_size: rows per step.
-        inner: random inner splits per split on which settings are compared.
-        held_out: part of the training rows an inner split holds out.
-        n_members: networks that predict together.
-        n_draws: weight vectors drawn from each of them; 0 takes its mean.
-        at_once: networks in one population at most.
-    """
-
-    steps: int
-    batch_size: int
-    inner: int
-    held_out: float = 0.15
-    n_members: int = 5
-    n_draws: int = 10
-    at_once: int = 200
+    steps: int  # gradient steps of one fit
+    batch_size: int  # rows per step
+    inner: int  # random inner splits per split on which settings are compared
+    held_out: float = 0.15  # part of the training rows an inner split holds out
+    n_members: int = 5  # networks that predict together
+    n_draws: int = 10  # weight vectors drawn from each of them; 0 takes its mean
+    at_once: int = 200  # networks in one population at most
 
 
 def budget_for(n_rows: int, *, quick: bool = False, effort: float = 1.0) -> Budget:
@@ -146,19 +121,12 @@ def build_likelihood(setting: Setting) -> likelihoods.Likelihood:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One set with its splits.
+    """One set with its splits."""
 
-    Args:
-        name: of the set.
-        splits: the data sets, each standardised on its own training part.
-        device: where to train.
-        first: number of the first split; seeds depend on it.
-    """
-
-    name: str
-    splits: Sequence[DataSet]
-    device: str
-    first: int = 0
+    name: str  # of the set
+    splits: Sequence[DataSet]  # the data sets, each standardised on its own training part
+    device: str  # where to train
+    first: int = 0  # number of the first split; seeds depend on it
 
     def train(
         self, setting: Setting, rows: Sequence[tuple[int, Tensor]], budget: Budget, seed: int,
@@ -183,34 +151,27 @@ class Task:
         likelihood = build_likelihood(setting)
         outputs = 2 if setting.noise == "heteroscedastic" else 1
         model = seeded_mlp(x.shape[1], outputs, setting.widths, dropout=setting.dropout, seed=seed)
-        problem = Problem(model, likelihood, (x, y), rows=members)
-        layout = problem.layout
+        layout = Network.of(model, likelihood).layout
         pruning = None
         if removed:
             score: Any = "magnitude" if setting.engine == "map" else "snr"
             zeros = removed * layout.n_sparse / layout.size
             pruning = GradualPruning(zeros, start=0.2, end=0.5, score=score)
         schedule = Schedule(lr="cosine", hold=0.3, kl=setting.kl, kl_warmup_epochs=1.0)
-        return fit(
-            problem.to(self.device), build_engine(setting), steps=budget.steps,
-            batch_size=min(budget.batch_size, members.n), seed=seed, schedule=schedule,
-            pruning=pruning,
-        )  # fmt: skip
+        training = Training(batch_size=budget.batch_size, schedule=schedule, pruning=pruning,
+                            seed=seed, device=self.device, steps=budget.steps)  # fmt: skip
+        return train_networks(
+            model, likelihood, Table(x, y), members, build_engine(setting), training
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """What was chosen inside one split's training part.
+    """What was chosen inside one split's training part."""
 
-    Args:
-        setting: index among the candidates.
-        tails: how the noise of its predictions is corrected.
-        scores: of the candidates on inner held-out rows, lower is better.
-    """
-
-    setting: int
-    tails: Tails
-    scores: tuple[float, ...]
+    setting: int  # index among the candidates
+    tails: Tails  # how the noise of its predictions is corrected
+    scores: tuple[float, ...]  # of the candidates on inner held-out rows, lower is better
 
 
 def choose(task: Task, settings: Sequence[Setting], budget: Budget) -> list[Choice]:
@@ -232,7 +193,7 @@ def choose(task: Task, settings: Sequence[Setting], budget: Budget) -> list[Choi
         for i, data in enumerate(task.splits):
             members = posteriors[i * budget.inner : (i + 1) * budget.inner]
             tests = [data.train.subset(test) for _, test in inner[i]]
-            pairs = [(predict_members([q], test.x, budget.n_draws), test.y)
+            pairs = [(mixture([q], test.x, budget.n_draws), test.y)
                      for q, test in zip(members, tests, strict=True)]  # fmt: skip
             tails = best_tails(pairs)
             if setting.noise == "gaussian":
@@ -277,11 +238,18 @@ def score(
     return scores, {"removed": min(zeros), "members": n, "seconds": seconds}
 
 
+def mixture(members: Sequence[Posterior], x: Tensor, n_draws: int) -> RealPrediction:
+    """The members' predictive distributions as one."""
+    prediction = predict_members(members, x, n_draws)
+    assert isinstance(prediction, RealPrediction)
+    return prediction
+
+
 def scored(
     members: Sequence[Posterior], test: Examples, n_draws: int, tails: Tails
 ) -> dict[str, float]:
     """RMSE and log-likelihood of the members' mixture, in the unit of the target."""
-    prediction, std = predict_members(members, test.x, n_draws), float(test.target_std)
+    prediction, std = mixture(members, test.x, n_draws), float(test.target_std)
     rmse = float((prediction.mean[:, 0] - test.y).square().mean().sqrt()) * std
     return {"rmse": rmse, "log_lik": mean_log_lik(prediction, test.y, tails) - math.log(std)}
 
@@ -325,26 +293,12 @@ def run_engine(
     return each, {**totals, "seconds": round(time.perf_counter() - started, 2)}
 
 
-def single(budget: Budget) -> Budget:
-    """The same work for one network per split."""
-    return replace(budget, n_members=1)
-
-
 def inner_rows(n: int, budget: Budget, seed: int) -> list[tuple[Tensor, Tensor]]:
     """Random (rest, held-out) rows of a training part, `inner` times."""
     generator = torch.Generator().manual_seed(seed)
     n_test = max(1, round(budget.held_out * n))
     orders = [torch.randperm(n, generator=generator) for _ in range(budget.inner)]
     return [(order[n_test:].sort().values, order[:n_test].sort().values) for order in orders]
-
-
-def predict_members(posteriors: Sequence[Posterior], x: Tensor, n_draws: int) -> RealPrediction:
-    """The mixture of the members' predictive distributions."""
-    spread = n_draws if hasattr(posteriors[0], "std") else 0
-    predictions = [predict(q, x, n_samples=spread, seed=i) for i, q in enumerate(posteriors)]
-    real = [p for p in predictions if isinstance(p, RealPrediction)]
-    noise = torch.cat([p.noise_std for p in real])
-    return RealPrediction(torch.cat([p.sample_means for p in real]), noise, likelihoods.Gaussian())
 
 
 def mean_log_lik(prediction: RealPrediction, y: Tensor, tails: Tails) -> float:

@@ -35,76 +35,45 @@ BEYOND = "beyond the papers"
 
 @dataclass(frozen=True)
 class Check:
-    """A cheap run that should repeat numbers of the record.
+    """A cheap run that should repeat numbers of the record."""
 
-    Args:
-        arguments: of the study's command, besides --out.
-        numbers: key and field of what should repeat.
-        tolerance: how close.
-    """
-
-    arguments: tuple[str, ...]
-    numbers: tuple[tuple[str, str], ...]
-    tolerance: float
+    arguments: tuple[str, ...]  # of the study's command, besides --out
+    numbers: tuple[tuple[str, str], ...]  # key and field of what should repeat
+    tolerance: float  # how close
 
 
 @dataclass(frozen=True)
 class Study:
-    """A command that makes records.
+    """A command that makes records."""
 
-    Args:
-        module: what `python -m` runs.
-        quick: arguments of a run of minutes on two CPU cores.
-        full: arguments of the run that the committed record comes from.
-        check: a cheap run that should repeat the record, if there is one.
-        device: whether it takes --device.
-        seeds: whether it takes --seeds.
-    """
-
-    module: str
-    quick: tuple[str, ...] = ("--quick",)
-    full: tuple[str, ...] = ("--full",)
-    check: Check | None = None
-    device: bool = False
-    seeds: bool = False
+    module: str  # what `python -m` runs
+    quick: tuple[str, ...] = ("--quick",)  # arguments of a run of minutes on two CPU cores
+    full: tuple[str, ...] = ("--full",)  # arguments of the run that the committed record comes from
+    check: Check | None = None  # a cheap run that should repeat the record, if there is one
+    device: bool = False  # whether it takes --device
+    seeds: bool = False  # whether it takes --seeds
 
 
 @dataclass(frozen=True)
 class Row:
-    """One number of a paper, or a figure of it, or a number that no paper has.
+    """One number of a paper, or a figure of it, or a number that no paper has."""
 
-    Args:
-        name: unique, for the command line.
-        source: the paper.
-        item: its table or figure.
-        what: what was measured on what.
-        metric: name and unit.
-        paper: the paper's number; None where it prints none.
-        study: name in STUDIES.
-        key: name of the row of its record.
-        field: name of the metric of that row.
-        better: which way is better; "neither" where the number is only to be shown.
-        unavailable: why there can be no number of ours here.
-        decimals: that the paper prints; ours is rounded likewise before the two are compared. None
-            compares ours as it is.
-        target: what we set out to reach where there is no paper to compare with.
-        factor: of our number; 100 makes percent of a share.
-    """
-
-    name: str
-    source: str
-    item: str
-    what: str
-    metric: str
-    paper: float | None
-    study: str
-    key: str
-    field: str
-    better: Better = "lower"
-    unavailable: str | None = None
-    target: float | None = None
+    name: str  # unique, for the command line
+    source: str  # the paper
+    item: str  # its table or figure
+    what: str  # what was measured on what
+    metric: str  # name and unit
+    paper: float | None  # the paper's number; None where it prints none
+    study: str  # name in STUDIES
+    key: str  # name of the row of its record
+    field: str  # name of the metric of that row
+    better: Better = "lower"  # which way is better; "neither" where the number is only to be shown
+    unavailable: str | None = None  # why there can be no number of ours here
+    target: float | None = None  # what we set out to reach where there is no paper to compare with
+    # that the paper prints; ours is rounded likewise before the two are compared. None compares
+    # ours as it is
     decimals: int | None = None
-    factor: float = 1.0
+    factor: float = 1.0  # of our number; 100 makes percent of a share
 
 
 STUDIES = {

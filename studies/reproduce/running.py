@@ -41,25 +41,15 @@ _LINEAR_SETS = ("yacht", "boston", "energy")
 
 @dataclass(frozen=True)
 class Checked:
-    """A number computed again beside the one in the record.
+    """A number computed again beside the one in the record."""
 
-    Args:
-        study: name of the record's study.
-        key: what was measured.
-        field: which number of it.
-        recorded: as committed.
-        again: as computed now.
-        tolerance: how far apart two computations of it may be.
-        how: "run", "solved", "counted" or "averaged".
-    """
-
-    study: str
-    key: str
-    field: str
-    recorded: float
-    again: float
-    tolerance: float
-    how: str = "run"
+    study: str  # name of the record's study
+    key: str  # what was measured
+    field: str  # which number of it
+    recorded: float  # as committed
+    again: float  # as computed now
+    tolerance: float  # how far apart two computations of it may be
+    how: str = "run"  # "run", "solved", "counted" or "averaged"
 
     @property
     def agrees(self) -> bool:

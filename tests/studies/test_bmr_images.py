@@ -27,7 +27,6 @@ from studies.bmr_images import (
     METHODS,
     NETS,
     PRESETS,
-    TRIALS,
     Cell,
     Recipe,
     Sizes,
@@ -42,6 +41,7 @@ from studies.bmr_images import (
     setting,
     standardised,
     train_row,
+    trial,
     unpack,
 )
 from studies.harness import make_row
@@ -180,7 +180,7 @@ def test_the_calibration_error_of_the_study_is_the_gap_of_confidence(gap, least,
     assert least <= ece(probs, (~right).long(), 20, "equal-mass") <= most
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", [*PRESETS, "sd-.1", "hier-.3-.1", "moved95-.03-.2"])
 @pytest.mark.parametrize("method", METHODS)
 def test_settings_of_every_row(method, preset):
     own = setting(Cell("fashion-mnist", "lenet", method, preset))
@@ -207,9 +207,21 @@ def test_a_recipe_splits_the_weight_of_the_kl_between_engine_and_schedule():
     recipe = Recipe(kl=0.03, kl_after=0.3)
     assert recipe.engine().reduction.kl == pytest.approx(0.1)
     own = setting(Cell("fashion-mnist", "lenet", "bmr", "sd-.1-.3"))
-    assert own.schedule.kl * own.engine.reduction.kl == pytest.approx(TRIALS["sd-.1-.3"].kl)
-    assert own.schedule.kl == TRIALS["sd-.1-.3"].kl_after
+    assert own.schedule.kl * own.engine.reduction.kl == pytest.approx(trial("sd-.1-.3").kl)
+    assert own.schedule.kl == trial("sd-.1-.3").kl_after
     assert own.schedule.hold == own.engine.reduction.end
+
+
+def test_trials_are_named_by_what_they_change():
+    base = Recipe()
+    assert trial("sd-.1") == base
+    assert trial("sd-.3-.03") == replace(base, kl=0.3, kl_after=0.03)
+    assert trial("top-.1") == replace(base, zeros=0.91)
+    assert trial("slow90-.1-1") == replace(base, kl_after=1.0, zeros=0.905, lr=5e-3)
+    assert trial("moved95-.03-.2").augment == Augment(flip=True, shift=1)
+    for name in ("best", "sd", "sd-x", "other-.1"):
+        with pytest.raises(ValueError, match=f"preset must be one of paper.*got '{name}'"):
+            trial(name)
 
 
 def test_a_share_of_zeros_can_be_topped_up():

@@ -20,7 +20,7 @@ from studies.uci_networks import (
     best_tails,
     inner_rows,
     mean_log_lik,
-    predict_members,
+    mixture,
     pruning_table,
     run_engine,
     without_least,
@@ -109,7 +109,7 @@ def test_members_are_one_mixture():
     record = toy(3)
     task = Task("toy", [record], "cpu")
     members = task.train(Setting(widths=(4,)), [(0, torch.arange(50))] * 2, TINY, seed=0)
-    found = predict_members(members, record.test.x, 3)
+    found = mixture(members, record.test.x, 3)
     assert found.sample_means.shape == (6, 10, 1)
 
 
