@@ -45,6 +45,8 @@ class Problem:
         >>> model = nn.Linear(1, 1, bias=False)
         >>> _ = nn.init.constant_(model.weight, 2.0)
         >>> problem = Problem(model, Gaussian(), (torch.ones(4, 1), torch.zeros(4)))
+        >>> problem
+        Problem(Gaussian, 1 weights, 4 examples, on cpu)
         >>> w = problem.initial[None]
         >>> log_lik, grad = problem.value_and_grad(w, Batch(torch.ones(2, 1), torch.zeros(2)))
         >>> grad.item()  # -(N/n) Σ w = -(4/2) * 2 * 2
@@ -84,6 +86,11 @@ class Problem:
         self._kernels: dict[Any, Callable[..., Any]] = {}
         self._workspace: Workspace | None = None
         self._check()
+
+    def __repr__(self) -> str:
+        likelihood = type(self.likelihood).__name__
+        size = f"{self.layout.size:,} weights, {self.n_data:,} examples"
+        return f"Problem({likelihood}, {size}, on {self.device})"
 
     @property
     def layout(self) -> Layout:

@@ -12,13 +12,11 @@ from typing import Any
 from bayesieve.assess.diagnostics import diagnose
 from bayesieve.assess.evaluate import evaluate
 from bayesieve.core.posterior import (
-    Factorised,
     Model,
     Posterior,
     Samples,
     SparseModel,
     has_spread,
-    present_entries,
 )
 from bayesieve.core.problem import Problem
 from bayesieve.core.storage import load_posterior, save
@@ -183,7 +181,7 @@ def _teachers(plan: Plan, problem: Problem, folder: RunFolder) -> list[Posterior
 
 def complete(plan: Plan, run: Fit, folder: RunFolder, *, figures: bool) -> dict[str, Any]:
     """Save what was learned, test it, draw it; metrics.json comes last and marks the end."""
-    models = models_of(run)
+    models = run.models
     save_models(models, folder)
     data, first = plan.data, models[0]
     result = numbers(evaluate(first, data.test), first)
@@ -225,23 +223,6 @@ def _chains(run: Fit) -> dict[str, Any] | None:
     for warning in caught:
         note(str(warning.message))
     return asdict(report)
-
-
-def models_of(run: Fit) -> list[Model]:
-    """Every model of a run; a sparse model if it was pruned."""
-    keep = run.state.controls.keep
-    if keep is None:
-        return [_without_removed(posterior) for posterior in run.posteriors]
-    return [SparseModel(q, keep[i].clone()) for i, q in enumerate(run.posteriors)]
-
-
-def _without_removed(posterior: Posterior) -> Model:
-    """A sparse model where the engine itself removed weights: they are 0 without any doubt."""
-    if not isinstance(posterior, Factorised):
-        return posterior
-    keep = present_entries(posterior)
-    keep[posterior.layout.n_bayesian :] = True
-    return posterior if bool(keep.all()) else SparseModel(posterior, keep)
 
 
 def save_models(models: Sequence[Model], folder: RunFolder) -> None:

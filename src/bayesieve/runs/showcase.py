@@ -21,7 +21,7 @@ from bayesieve.runs.config import (
     TrainingConfig,
 )
 from bayesieve.runs.folder import RunFolder
-from bayesieve.runs.learn import fit_plan, learn, models_of, save_models
+from bayesieve.runs.learn import fit_plan, learn, save_models
 from bayesieve.runs.options import Compact, Demo, Report
 from bayesieve.runs.page import keep_before
 from bayesieve.runs.results import curve_of, curve_points, numbers
@@ -45,7 +45,7 @@ def demo(asked: Demo) -> dict[str, Any]:
     folder.clear()
     folder.create(sparse.config, "demo")
     run = learn(sparse, folder, resume=False)
-    models = models_of(run)
+    models = run.models
     save_models(models, folder)
     note("3/4 testing and drawing")
     sieved, test = models[0], sparse.data.test

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, ParamSpec
 
 import torch
-from torch import Generator
+from torch import Generator, Tensor
 
 from bayesieve.checks import check_seed
-from bayesieve.core.posterior import Factorised, Posterior, SparseModel, present_entries
+from bayesieve.core.posterior import Factorised, Model, Posterior, SparseModel, present_entries
 from bayesieve.core.problem import Problem
 from bayesieve.engines import Engine
 from bayesieve.training.arguments import check_kinds
@@ -30,9 +30,18 @@ from bayesieve.training.schedule import Schedule
 from bayesieve.training.stepper import fast_kernels
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Fit:
-    """A finished run: what was learned and how it went."""
+    """A finished run: what was learned and how it went.
+
+    Example:
+        >>> from torch import nn
+        >>> from bayesieve.core.likelihoods import Gaussian
+        >>> from bayesieve.engines.map import MAP
+        >>> x = torch.linspace(-1, 1, 64)[:, None]
+        >>> fit(Problem(nn.Linear(1, 1), Gaussian(), (x, 3 * x[:, 0])), MAP(), epochs=2)
+        Fit(MAP, 2 weights, 2 epochs, 2 steps, on cpu)
+    """
 
     problem: Problem
     engine: Engine[Any]
@@ -46,24 +55,46 @@ class Fit:
         """The posterior of the only model (of the first of a population)."""
         return self.engine.posterior(self.problem, self.state, 0)
 
-    def sparse(self, member: int = 0) -> SparseModel:
-        """One member with its mask: that of its pruning schedule, or the engine's own.
-
-        An engine that removes weights itself (BMR, TDAMP) leaves them at 0 without any spread.
-        """
-        posterior = self.engine.posterior(self.problem, self.state, member)
-        keep = torch.ones_like(posterior.mean, dtype=torch.bool)
-        if self.state.controls.keep is not None:
-            keep = self.state.controls.keep[member].clone()
-        elif isinstance(posterior, Factorised):
-            bayesian = posterior.layout.bayesian
-            keep[bayesian] = present_entries(posterior)[bayesian]
-        return SparseModel(posterior, keep)
-
     @property
     def posteriors(self) -> list[Posterior]:
         """The posterior of every model of the population."""
         return [self.engine.posterior(self.problem, self.state, i) for i in range(self.n_models)]
+
+    def sparse(self, member: int = 0) -> SparseModel:
+        """One model with its zeros: those of its pruning schedule, or of an engine that prunes.
+
+        Without either, all weights are kept.
+        """
+        posterior = self.engine.posterior(self.problem, self.state, member)
+        keep = self.state.controls.keep
+        return SparseModel(posterior, _kept(posterior) if keep is None else keep[member].clone())
+
+    @property
+    def models(self) -> list[Model]:
+        """Every model: sparse where a schedule or the engine removed weights, a posterior else."""
+        pruned = self.state.controls.keep is not None
+        models = [self.sparse(i) for i in range(self.n_models)]
+        return [m if pruned or not bool(m.keep.all()) else m.posterior for m in models]
+
+    def __repr__(self) -> str:
+        count = f"{self.n_models} x " if self.n_models > 1 else ""
+        steps = self.history[-1]["step"] if self.history else 0
+        return (
+            f"Fit({type(self.engine).__name__}, {count}{self.problem.layout.size:,} weights, "
+            f"{len(self.history)} epochs, {steps:,} steps, on {self.problem.device})"
+        )
+
+
+def _kept(posterior: Posterior) -> Tensor:
+    """The weights that the engine itself has not removed, (d,) bool.
+
+    A removed weight is a Bayesian one that is 0 without any doubt: mean and std are both 0.
+    """
+    keep = torch.ones_like(posterior.mean, dtype=torch.bool)
+    if isinstance(posterior, Factorised):
+        bayesian = posterior.layout.bayesian
+        keep[bayesian] = present_entries(posterior)[bayesian]
+    return keep
 
 
 _Arguments = ParamSpec("_Arguments")

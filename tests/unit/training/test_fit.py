@@ -495,3 +495,13 @@ def test_a_sparse_model_has_the_zeros_of_an_engine_that_removes_weights_itself()
     gone = (run.posterior.mean == 0) & (run.posterior.std == 0)
     assert run.sparse().zeros == pytest.approx(gone.double().mean().item())
     assert run.sparse().zeros > 0
+    assert isinstance(run.models[0], SparseModel)
+    by_evidence = fit_toy(toy(), RENEWING, epochs=20, seed=5)
+    assert by_evidence.sparse().zeros == pytest.approx(by_evidence.history[-1]["zeros"]) != 0
+    assert not isinstance(fit_toy(toy(), SIMPLE).models[0], SparseModel)
+
+
+def test_a_run_and_a_problem_print_as_one_short_line():
+    run = fit_toy(toy(), [SIMPLE] * 3)
+    assert repr(run) == "Fit(MAP, 3 x 67 weights, 4 epochs, 12 steps, on cpu)"
+    assert repr(run.problem) == "Problem(Categorical, 67 weights, 22 examples, on cpu)"
