@@ -219,7 +219,7 @@ def our_step(
     engine: Engine[Any], net: str, following: Callable[[], Batch], *, compiled: bool
 ) -> Case:
     problem = Problem(NETS[net](), Categorical(), random_images(N_TRAIN))
-    problem.compiled = compiled
+    problem.execution.compiled = compiled
     state = engine.init(problem, Generator().manual_seed(0))
     return lambda: engine.step(problem, state, following())
 
@@ -441,7 +441,7 @@ def cuda_rows(net: str, rounds: int) -> list[Row]:
     against, targets = dict.fromkeys(cases, next(iter(cases))), dict[str, float | None]()
     for name, entry in entries(net).items():
         problem = Problem(NETS[net](), Categorical(), (x.cpu(), y.cpu())).to(device)
-        problem.compiled = True
+        problem.execution.compiled = True
         state = entry.engine.init(problem, Generator(device).manual_seed(0))
         stepper = make_stepper(problem, entry.engine, state)
         label, eager = f"{name}, compiled", f"{name}, eager, no graph"

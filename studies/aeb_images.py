@@ -41,16 +41,16 @@ from bayesieve.assess.figures.style import save as save_figure
 from bayesieve.assess.metrics import classification_report
 from bayesieve.assess.predict import ClassPrediction, predict
 from bayesieve.assess.robustness import Attacked, fgsm_curve
+from bayesieve.core.execution import Precision
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.posterior import Samples
-from bayesieve.core.precision import Precision
 from bayesieve.data.augment import Augment
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.data.preprocessing import PixelScale, centred
 from bayesieve.engines import Engine
 from bayesieve.engines.sampling import Adapt, Averaging, Chain
 from bayesieve.nets import conv2_bn_fc3, conv2_fc2
-from bayesieve.training.compiling import CompileMode
+from bayesieve.training.stepper import CompileMode
 from studies.harness import (
     Row,
     Run,

@@ -46,7 +46,7 @@ from bayesieve.engines.sampling import (
     update_latents_,
 )
 from bayesieve.engines.sgmcmc import langevin_move
-from bayesieve.training.compiling import compiler_missing
+from bayesieve.training.stepper import compiler_missing
 from studies.harness import Row, Run, count, make_row, study_parser
 
 SETTINGS = ((0.01, 2.0), (0.1, 2.0), (0.01, 1.0), (0.1, 1.0))  # (v₀, σ)

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from bayesieve import SGLD, Problem, likelihoods, priors
 from bayesieve.assess.predict import ClassPrediction, predict
-from bayesieve.core.rows import Rows
+from bayesieve.core.batch import Rows
 from bayesieve.engines.sampling import Adapt, Averaging, Chain
 from bayesieve.training.fit import Fit, fit
 from studies.aeb_linear import P, regressors

@@ -43,8 +43,8 @@ from bayesieve.assess.figures.style import (
 from bayesieve.assess.figures.style import save as save_figure
 from bayesieve.assess.metrics import classification_report
 from bayesieve.assess.predict import ClassPrediction, predict
+from bayesieve.core.execution import Precision
 from bayesieve.core.posterior import Samples
-from bayesieve.core.precision import Precision
 from bayesieve.core.storage import load_posterior, read_header, save
 from bayesieve.data.augment import Augment
 from bayesieve.data.examples import DataSet, Examples
@@ -52,7 +52,6 @@ from bayesieve.data.preprocessing import PixelScale
 from bayesieve.engines.sampling import Adapt, Averaging, Chain
 from bayesieve.nets import resnet20
 from bayesieve.sieve.schedule import AnnealedPruning
-from bayesieve.training.compiling import CompileMode
 from bayesieve.training.fit import Fit, fit
 from studies.harness import (
     Row,

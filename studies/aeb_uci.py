@@ -23,8 +23,8 @@ import torch
 
 from bayesieve import MAP, SGHMC, Problem, Schedule, likelihoods, load_data, priors
 from bayesieve.assess.predict import RealPrediction, predict
+from bayesieve.core.batch import Rows
 from bayesieve.core.posterior import Samples
-from bayesieve.core.rows import Rows
 from bayesieve.data.examples import DataSet
 from bayesieve.engines.sampling import Adapt, Averaging, Chain
 from bayesieve.nets import mlp

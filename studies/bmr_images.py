@@ -42,9 +42,9 @@ from bayesieve.assess.figures.examples import weight_maps
 from bayesieve.assess.figures.sparsity import weight_cdfs
 from bayesieve.assess.metrics import accuracy, ece, negative_log_likelihood
 from bayesieve.assess.predict import ClassPrediction, predict
+from bayesieve.core.execution import PRECISIONS, Precision
 from bayesieve.core.layout import RoleRule, default_role
 from bayesieve.core.posterior import Posterior, SparseModel
-from bayesieve.core.precision import PRECISIONS, Precision
 from bayesieve.data import DataSet, data_info, load_data
 from bayesieve.data.augment import Augment
 from bayesieve.data.examples import Examples

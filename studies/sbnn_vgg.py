@@ -34,8 +34,8 @@ from torch import nn
 
 from bayesieve import MAP, SBNN, Problem, Schedule, evaluate, likelihoods, load_data, priors
 from bayesieve.assess.figures.features import lines
+from bayesieve.core.execution import Precision
 from bayesieve.core.posterior import Posterior, SparseModel
-from bayesieve.core.precision import Precision
 from bayesieve.data.augment import Augment
 from bayesieve.data.examples import DataSet
 from bayesieve.data.preprocessing import PixelScale
@@ -43,7 +43,6 @@ from bayesieve.engines import Engine
 from bayesieve.nets import vgg
 from bayesieve.sieve.prune import reestimate_batchnorm
 from bayesieve.sieve.schedule import GradualPruning
-from bayesieve.training.compiling import CompileMode
 from bayesieve.training.fit import Fit, fit
 from studies.harness import (
     Row,

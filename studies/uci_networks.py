@@ -19,16 +19,15 @@ from torch import Tensor, nn
 from bayesieve import MAP, SBNN, FlatVI, GradualPruning, Schedule, likelihoods, priors
 from bayesieve.assess.metrics import log_likelihood_mixture
 from bayesieve.assess.predict import RealPrediction
+from bayesieve.core.batch import Rows, stacked
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Posterior
-from bayesieve.core.rows import Rows
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.engines import Engine
 from bayesieve.estimators.population import Table, Training, predict_members, train_networks
 from bayesieve.nets import mlp
 from bayesieve.sieve.scores import inclusion_score
 from bayesieve.training.fit import Fit
-from bayesieve.training.population import stacked
 
 EngineName = Literal["sbnn", "flat-vi", "map"]
 NoiseName = Literal["gaussian", "heteroscedastic", "student-t"]

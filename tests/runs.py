@@ -11,7 +11,7 @@ from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import snapshot
-from bayesieve.training import run
+from bayesieve.training import loop
 from bayesieve.training.fit import fit
 from problems import normal, renew, seeded
 
@@ -121,7 +121,7 @@ class Spy:
 
 def interrupt_after(monkeypatch, step, number=signal.SIGTERM):
     """Send ourselves a signal once this many steps are taken in the next run."""
-    make = run.make_stepper
+    make = loop.make_stepper
 
     def make_interrupted(*given):
         inner, taken = make(*given), 0
@@ -136,4 +136,4 @@ def interrupt_after(monkeypatch, step, number=signal.SIGTERM):
 
         return one_step
 
-    monkeypatch.setattr(run, "make_stepper", make_interrupted)
+    monkeypatch.setattr(loop, "make_stepper", make_interrupted)

@@ -31,7 +31,7 @@ from bayesieve.engines.sgmcmc import SGHMC, SGLD
 from bayesieve.engines.tdamp import TDAMP
 from bayesieve.engines.tdamp.state import moments
 from bayesieve.errors import UnsupportedModelError
-from bayesieve.training.models import Models
+from bayesieve.training.population import Population
 from engine_table import ENGINES, MIXED
 from problems import flat, run, seeded
 from zoo import BY_NAME, Case
@@ -136,10 +136,10 @@ def test_a_restored_run_continues_bit_for_bit(engine, k):
     problem = problem_of(engine, NORMED)
     batches = batches_of(problem)
     state = trained(engine, problem, n_steps=3, k=k)
-    saved = Models(problem, engine, state, k).copies()
+    saved = Population(problem, engine, state, k).copies()
     fresh_problem = problem_of(engine, NORMED)
     fresh = engine.init(fresh_problem, seeded(99), k)
-    Models(fresh_problem, engine, fresh, k).restore_(saved)
+    Population(fresh_problem, engine, fresh, k).restore_(saved)
     for step in range(4):
         ours = engine.step(problem, state, batches[step % 3])
         theirs = engine.step(fresh_problem, fresh, batches[step % 3])

@@ -8,8 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayesieve.training.plan import Plan
-from bayesieve.training.schedule import Schedule, minibatch_weight
+from bayesieve.training.schedule import Length, Schedule, minibatch_weight
 
 fractions = st.floats(0.0, 1.0)
 smooth = st.sampled_from(["constant", "cosine", "linear"])
@@ -66,9 +65,9 @@ def test_geometric_shares_fall_and_are_finite(n_batches, data):
 
 @given(st.integers(1, 500), st.integers(1, 9), st.integers(1, 600))
 def test_a_plan_sees_every_example_once_per_epoch(n_data, epochs, batch_size):
-    plan = Plan.of(n_data, epochs, None, batch_size)
+    plan = Length.of(n_data, epochs, None, batch_size)
     sizes = [len(part) for part in torch.arange(n_data).split(plan.batch_size)]
     assert len(sizes) == plan.per_epoch
     assert plan.n_steps == epochs * plan.per_epoch
     assert plan.n_epochs == epochs
-    assert Plan.of(n_data, None, plan.n_steps, batch_size) == plan
+    assert Length.of(n_data, None, plan.n_steps, batch_size) == plan

@@ -55,7 +55,7 @@ def test_the_path_is_that_of_the_engine(method, monkeypatch):
     chains = aeb_linear._Chains(data, [(method, 0.01, 2.0), (method, 0.01, 1.0)], n_steps)
     problem = Problem(nn.Linear(1000, 1, bias=False), Gaussian(1.5), (data.x[0], data.y[0]))
     monkeypatch.setattr(problem, "kernel", lambda function: function)
-    problem.compiled = True  # normals by counter
+    problem.execution.compiled = True  # normals by counter
     engine = engine_of(method, n_steps)
     state = engine.init(problem, seeded(0), 2)
     state.w.copy_(chains.w)

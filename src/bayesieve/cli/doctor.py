@@ -45,7 +45,7 @@ def _versions() -> dict[str, str]:
 def _devices() -> dict[str, Any]:
     import torch
 
-    from bayesieve.training.compiling import compiler_missing
+    from bayesieve.training.stepper import compiler_missing
 
     n_cuda = torch.cuda.device_count() if torch.cuda.is_available() else 0
     names = [f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(n_cuda)]

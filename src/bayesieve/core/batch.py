@@ -1,5 +1,8 @@
-"""Small types that several rooms share."""
+"""Batches, examples in memory, and the rows of a population: types that several rooms share."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -82,7 +85,102 @@ def pair_of(who: str, data: ExamplesLike | tuple[Tensor, Tensor]) -> tuple[Tenso
         )
     if x.layout != torch.strided or y.layout != torch.strided:
         raise TypeError(f"{who}: x and y must be dense tensors. Use .to_dense().")
-    n_x, n_y = (part.shape[0] if part.dim() else 0 for part in (x, y))
+    n_x, n_y = (tensor.shape[0] if tensor.dim() else 0 for tensor in (x, y))
     if n_x != n_y or n_x == 0:
         raise ValueError(f"{who}: x and y must have the same length > 0, got {n_x} and {n_y}.")
     return x, y
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The rows of the data that each of k models learns from, all of one length n.
+
+    Folds, bootstrap samples, published splits and seeds of one architecture train as one problem:
+    the data are in memory once, and every model draws its batches from its rows.
+
+    Args:
+        index: (k, n) int64, places in the data; a row may stand there more than once.
+        weight: (k, n), what each of them counts; None counts all once.
+
+    Example:
+        >>> rows = Rows.of([torch.tensor([0, 1, 2]), torch.tensor([3, 4])])
+        >>> rows.index.tolist(), rows.weight.tolist()  # the shorter one is filled up with weight 0
+        ([[0, 1, 2], [3, 4, 3]], [[1.0, 1.0, 1.0], [1.0, 1.0, 0.0]])
+    """
+
+    index: Tensor
+    weight: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.index.dim() != 2 or self.index.dtype != torch.int64 or not self.index.numel():
+            raise ValueError(
+                f"Rows: index must be int64 of shape (models, rows), both > 0, got "
+                f"{self.index.dtype} of shape {tuple(self.index.shape)}. Use Rows.of."
+            )
+        if self.weight is not None and self.weight.shape != self.index.shape:
+            raise ValueError(
+                f"Rows: weight must have the shape of index, {tuple(self.index.shape)}, got "
+                f"{tuple(self.weight.shape)}."
+            )
+
+    @classmethod
+    def of(cls, rows: Sequence[Tensor]) -> "Rows":
+        """One index vector per model; shorter ones are filled up with rows of weight 0."""
+        if not rows or any(len(row) == 0 for row in rows):
+            raise ValueError("Rows: every model needs at least one row.")
+        n = max(len(row) for row in rows)
+        index = torch.stack([row.long().repeat(-(-n // len(row)))[:n] for row in rows])
+        if all(len(row) == n for row in rows):
+            return cls(index)
+        lengths = torch.tensor([len(row) for row in rows])
+        return cls(index, (torch.arange(n)[None] < lengths[:, None]).to(torch.float32))
+
+    @property
+    def n_models(self) -> int:
+        """Number of models."""
+        return self.index.shape[0]
+
+    @property
+    def n(self) -> int:
+        """Rows per model, those of weight 0 included."""
+        return self.index.shape[1]
+
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Rows":
+        """The same rows on another device; `dtype` is of the weights."""
+        weight = None if self.weight is None else self.weight.to(device, dtype)
+        return Rows(self.index.to(device), weight)
+
+    def check(self, n_data: int) -> None:
+        """Raise unless every row lies in 0..n_data - 1."""
+        low, high = int(self.index.min()), int(self.index.max())
+        if low < 0 or high >= n_data:
+            raise ValueError(f"Rows: rows must lie in 0..{n_data - 1}, got {low}..{high}.")
+
+
+def stacked(tables: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor, Rows]:
+    """Several tables, one per model, as one table and the rows of each model.
+
+    Args:
+        tables: inputs (n, p) and targets (n,) or (n, m) of each model; n may differ.
+
+    Returns:
+        Inputs and targets one below the other, and `rows` for `Problem`.
+
+    Example:
+        >>> x, y, rows = stacked([(torch.zeros(2, 3), torch.zeros(2))] * 2)
+        >>> x.shape, rows.index.tolist()
+        (torch.Size([4, 3]), [[0, 1], [2, 3]])
+    """
+    if not tables:
+        raise ValueError("stacked: give at least one table.")
+    first = tuple(tuple(tensor.shape[1:]) for tensor in tables[0])
+    for i, table in enumerate(tables):
+        shapes = tuple(tuple(tensor.shape[1:]) for tensor in table)
+        if shapes != first:
+            raise ValueError(
+                f"stacked: table {i} has inputs and targets of shape {shapes[0]} and {shapes[1]}, "
+                f"table 0 {first[0]} and {first[1]}; all must agree."
+            )
+    ends = torch.tensor([0, *(len(x) for x, _ in tables)]).cumsum(0).tolist()
+    rows = [torch.arange(start, end) for start, end in pairwise(ends)]
+    return torch.cat([x for x, _ in tables]), torch.cat([y for _, y in tables]), Rows.of(rows)

@@ -43,7 +43,7 @@ LOCAL_TYPES = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 def fresh_noise(problem: "Problem", like: Tensor, generator: Generator) -> Tensor:
     """Noise for a draw of the shape of `like`, (k, n): normals; keys in compiled steps on a CPU."""
-    if problem.compiled and problem.device.type == "cpu":
+    if problem.execution.compiled and problem.device.type == "cpu":
         return fresh_keys(generator)
     return torch.empty_like(like).normal_(generator=generator)
 

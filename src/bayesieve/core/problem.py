@@ -1,27 +1,24 @@
-"""What is to be inferred: a network, a likelihood and data; no prior, no algorithm."""
+"""The problem to solve: a network, a likelihood and data; no prior, no algorithm."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 
 from bayesieve.checks import check_choice
-from bayesieve.core.batch import Batch, ExamplesLike, pair_of, weighted_sum
+from bayesieve.core.batch import Batch, ExamplesLike, Rows, pair_of, weighted_sum
+from bayesieve.core.execution import PRECISIONS, Execution, Precision
 from bayesieve.core.layout import Layout, RoleRule, default_role
 from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.network import Network, plain_model
-from bayesieve.core.precision import PRECISIONS, Precision
-from bayesieve.core.problem_checks import (
-    check_examples,
-    check_model,
-    check_weight,
-    first_outputs,
-)
-from bayesieve.core.rows import Rows
 from bayesieve.core.starting import ResetByModule, he_uniform
 from bayesieve.core.workspace import Draw, Workspace
 from bayesieve.data.augment import Augment
+from bayesieve.errors import UnsupportedModelError
+
+_HALF = (torch.float16, torch.bfloat16)
 
 
 class Problem:
@@ -37,7 +34,7 @@ class Problem:
         roles: which parameters are pruned, kept or point estimates (see `Roles`).
         weight: (N,), what each example counts in the log-likelihood; None counts all once.
         rows: the rows that each model of a population learns from; None gives all to all.
-        precision: "bf16" runs the network of a training step in bfloat16 (core/precision.py).
+        precision: "bf16" runs the network of a training step in bfloat16 (core/execution.py).
         augment: random changes of the images of each training batch.
 
     Example:
@@ -73,7 +70,7 @@ class Problem:
             raise TypeError(f"Problem: likelihood must be one such as Gaussian(), got {got}.")
         model = plain_model(model)
         check_model(model)
-        self.precision: Precision = precision
+        self.execution = Execution(precision)
         self.augment = augment
         self.network = Network.of(model, likelihood, roles)
         self.initial = self.network.weights_of(model)
@@ -81,9 +78,6 @@ class Problem:
         self.weight = weight
         self.rows = None if rows is None else rows.to(self.network.device, self.network.dtype)
         self._model_reset = ResetByModule(model)
-        self.compiled = False
-        self.clip_norm: float | None = None
-        self._kernels: dict[Any, Callable[..., Any]] = {}
         self._workspace: Workspace | None = None
         self._check()
 
@@ -119,8 +113,8 @@ class Problem:
         if self.weight is not None:
             weight = self.weight[index]
         if rows is not None and rows.weight is not None:
-            own = rows.weight.gather(1, position)
-            weight = own if weight is None else own * weight
+            of_row = rows.weight.gather(1, position)
+            weight = of_row if weight is None else of_row * weight
         return Batch(self.x[index], self.y[index], rows is not None, weight)
 
     @property
@@ -157,7 +151,7 @@ class Problem:
     def _copy(self) -> "Problem":
         clone = object.__new__(Problem)
         clone.__dict__.update(self.__dict__)
-        clone._kernels, clone._workspace = {}, None
+        clone.execution, clone._workspace = replace(self.execution), None
         return clone
 
     def workspace(self, n_models: int = 1, *, local: bool = False) -> Workspace:
@@ -165,7 +159,7 @@ class Problem:
         space = self._workspace
         if space is None or space.n_models != n_models or (space.stds is not None) != local:
             self._workspace = space = Workspace(
-                self.network, n_models, local=local, precision=self.precision
+                self.network, n_models, local=local, precision=self.execution.precision
             )
         return space
 
@@ -199,7 +193,7 @@ class Problem:
         if w.data_ptr() != space.weights.data_ptr():
             space.weights.copy_(w)
         value = space.value_and_grad(batch, self.n_data / batch.n)
-        self.clip_(space.grads)
+        self.execution.clip_(self.n_data, space.grads)
         return value, space.grads
 
     def gradient_(self, draw: Draw, batch: Batch, generator: Generator) -> Tensor:
@@ -211,25 +205,12 @@ class Problem:
             return self.value_and_grad(draw.weights, batch)[0]
         space = self.workspace(len(draw.weights), local=True)
         value = space.local_value_and_grad(batch, self.n_data / batch.n, generator)
-        self.clip_(draw.grads, draw.std_grads)
+        self.execution.clip_(self.n_data, draw.grads, draw.std_grads)
         return value
 
-    def clip_(self, *grads: Tensor) -> None:
-        """Scale gradients, each (k, d), so that their joint norm per example is <= clip_norm."""
-        if self.clip_norm is None:
-            return
-        square = torch.stack([grad.square().sum(1) for grad in grads]).sum(0)
-        factor = (self.clip_norm * self.n_data / square.sqrt()).clamp(max=1)[:, None]
-        for grad in grads:
-            grad.mul_(factor)
-
     def kernel(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The elementwise function, compiled when `compiled` is set (see `training.compiling`)."""
-        if not self.compiled:
-            return function
-        if function not in self._kernels:
-            self._kernels[function] = torch.compile(function, dynamic=False)
-        return self._kernels[function]
+        """The elementwise function, compiled when the run compiles."""
+        return self.execution.kernel(function)
 
     def starting_points(self, n_models: int, generator: Generator, scheme: str) -> Tensor:
         """Initial weight vectors, shape (k, d).
@@ -282,3 +263,115 @@ def _usable(device: torch.device | str) -> torch.device:
     if usable.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"Problem: device {str(usable)!r}: torch finds no CUDA device. Use cpu.")
     return usable
+
+
+def check_model(model: nn.Module) -> None:
+    """Raise on a model that cannot be copied or run on other weights, or is of no use yet.
+
+    Example:
+        >>> check_model(nn.Linear(2, 1).half())
+        Traceback (most recent call last):
+        bayesieve.errors.UnsupportedModelError: Problem: parameter 'weight' is torch.float16, in ...
+    """
+    for path, owner in model.named_modules():
+        if isinstance(owner, torch.jit.ScriptModule):
+            raise UnsupportedModelError(
+                f"Problem: {_named('layer', path)} is compiled by torch.jit, which cannot run on "
+                "other weights. Give the Python module it was made from."
+            )
+        for leaf, value in vars(owner).items():
+            if isinstance(value, Tensor) and value.grad_fn is not None:
+                name = f"{path}.{leaf}" if path else leaf
+                raise UnsupportedModelError(
+                    f"Problem: tensor {name!r} is computed from parameters by a hook "
+                    "(torch.nn.utils.prune, or the old weight_norm and spectral_norm). Call "
+                    "prune.remove, or use torch.nn.utils.parametrizations."
+                )
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter.dtype in _HALF:
+            raise UnsupportedModelError(
+                f"Problem: parameter {name!r} is {parameter.dtype}, in which small steps vanish "
+                "and sums over the data lose their digits. Use model.float(), and precision='bf16' "
+                "for fast steps."
+            )
+
+
+def check_finite_weights(network: Network, w: Tensor) -> None:
+    """Raise if a tensor of one weight vector, (d,), holds a NaN or an infinity."""
+    if bool(w.isfinite().all()):
+        return
+    name = next(name for name, view in network.layout.pieces(w) if not view.isfinite().all())
+    raise ValueError(
+        f"Problem: parameter {name!r} of the model holds NaN or infinity. Initialise it again."
+    )
+
+
+def check_weight(weight: Tensor, n: int, dtype: torch.dtype) -> None:
+    """Raise unless the weights of n examples, (n,), are usable."""
+    if weight.shape != (n,) or weight.dtype != dtype:
+        raise ValueError(
+            f"Problem: weight must be {dtype} of shape ({n},), got {weight.dtype} of shape "
+            f"{tuple(weight.shape)}."
+        )
+    if not bool((weight.isfinite() & (weight >= 0)).all()) or not bool((weight > 0).any()):
+        raise ValueError("Problem: weights must be finite and >= 0, and at least one > 0.")
+
+
+def check_examples(x: Tensor, y: Tensor, dtype: torch.dtype, who: str = "Problem") -> None:
+    """Raise unless inputs, (N, ...), and targets, (N, ...), are finite and of the model's dtype."""
+    if x.is_floating_point():
+        if x.dtype != dtype:
+            raise TypeError(
+                f"{who}: inputs are {x.dtype} but the model is {dtype}. "
+                "Convert one of them with .to(dtype)."
+            )
+        if not bool(torch.isfinite(x).all()):
+            where = (~torch.isfinite(x)).flatten(1).any(1).nonzero()[0].item()
+            raise ValueError(
+                f"{who}: inputs must be finite; example {where} holds NaN or infinity. "
+                "Clean or impute it."
+            )
+    if y.is_floating_point() and not bool(torch.isfinite(y).all()):
+        where = (~torch.isfinite(y)).nonzero()[0][0].item()
+        raise ValueError(f"{who}: targets must be finite; example {where} is not.")
+
+
+def first_outputs(network: Network, w: Tensor, x: Tensor, who: str = "Problem") -> Tensor:
+    """Outputs for a few examples, (n, ...), or a message that says why there are none.
+
+    Args:
+        network: whose module may be anybody's.
+        w: its weights, (d,).
+        x: the examples, (n, ...).
+        who: asks.
+    """
+    check_finite_weights(network, w)
+    x = x.to(network.device)
+    try:
+        output = network.outputs(w[None], x, network.buffers())[0]
+    except UnsupportedModelError:
+        raise
+    except Exception as error:  # the user's forward may raise anything
+        reason = str(error).partition("\n")[0].rstrip(".")
+        hint = ""
+        if isinstance(error, TypeError) and "positional argument" in reason:
+            hint = " A model of several inputs needs a wrapper that splits one tensor."
+        raise ValueError(
+            f"{who}: the model must accept inputs of shape {tuple(x.shape)} and {x.dtype}, but it "
+            f"failed: {reason or type(error).__name__}.{hint}"
+        ) from error
+    if output.dim() == 0 or len(output) != len(x):
+        raise ValueError(
+            f"{who}: the model must return one row per example, (n, outputs); got "
+            f"{tuple(output.shape)} for {len(x)} examples."
+        )
+    if bool(output.isnan().any()):
+        raise ValueError(
+            f"{who}: the model returns NaN for the first examples. Look for NaN in its frozen "
+            "parameters and buffers, and for inputs of a scale that overflows."
+        )
+    return output
+
+
+def _named(kind: str, path: str) -> str:
+    return f"{kind} {path!r}" if path else "the model"

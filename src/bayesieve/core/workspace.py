@@ -17,11 +17,11 @@ from torch import Generator, Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from bayesieve.core.batch import Batch, weighted_sum
+from bayesieve.core.execution import Precision, evaluate_in
 from bayesieve.core.graph import is_hooked, sequential_layers
 from bayesieve.core.network import EXTRA_PREFIX, Network, call_with, tied_names
 from bayesieve.core.noise import LocalLayer, localise, perturbed
 from bayesieve.core.operations import OPERATIONS, UNKNOWN, Kind
-from bayesieve.core.precision import Precision, evaluate_in
 
 Layers = Sequence[tuple[str, nn.Module]]
 _STATISTICS = ("running_mean", "running_var")

@@ -29,10 +29,10 @@ from torch import Tensor, nn
 
 from bayesieve.assess.predict import ClassPrediction, Prediction, RealPrediction, predict
 from bayesieve.checks import check_positive
+from bayesieve.core.batch import Rows, stacked
 from bayesieve.core.likelihoods import Gaussian, Likelihood, pooled
 from bayesieve.core.posterior import Posterior, Samples, SparseModel, posterior_of
 from bayesieve.core.problem import Problem
-from bayesieve.core.rows import Rows
 from bayesieve.data.examples import Examples
 from bayesieve.engines import Engine
 from bayesieve.select import HingeBasis, Source, feature_importance, normalised, path_importance
@@ -41,7 +41,6 @@ from bayesieve.select.weights import matrices_of, weight_probabilities
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.training.fit import Fit, fit
 from bayesieve.training.options import Row, Validation
-from bayesieve.training.population import stacked
 from bayesieve.training.schedule import Schedule
 
 DTYPE = torch.float32

@@ -42,9 +42,9 @@ from bayesieve.runs.config import (
     flag_of,
 )
 from bayesieve.sieve.schedule import GradualPruning, GradualUnits
+from bayesieve.training.fit import check_run
 from bayesieve.training.options import Pruning, Validation
-from bayesieve.training.plan import Plan as Length
-from bayesieve.training.schedule import Schedule
+from bayesieve.training.schedule import Length, Schedule
 
 FILES = ("csv", "parquet", "npz", "images")  # what comes before the colon of a path
 NETS = (
@@ -425,7 +425,7 @@ def check_varied(data: DataSet, train: Examples) -> None:
 def check_plan(plan: Plan) -> None:
     """Find now what would otherwise fail once the folder is written, or after minutes."""
     training = plan.config.training
-    plan.length.check(plan.problem, plan.schedule, plan.pruning, None)
+    check_run(plan.problem, plan.length, plan.schedule, plan.pruning)
     for name, value in asdict(plan.config.engine).items():
         if isinstance(value, tuple) and len(value) != training.n_models:
             flag = flag_of("engine", name)

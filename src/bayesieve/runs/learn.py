@@ -38,7 +38,7 @@ from bayesieve.runs.text import draws_label, note
 from bayesieve.training.checkpoint import has_checkpoint
 from bayesieve.training.distill import soften
 from bayesieve.training.fit import Fit, fit
-from bayesieve.training.tensorboard import ScalarLog, check_installed
+from bayesieve.training.progress import ScalarLog, check_installed
 
 Config = RunConfig | Mapping[str, Mapping[str, Any]] | Path | str
 _MAY_CHANGE = {"device", "compile", "checkpoint_every", "threads"}  # of the section training

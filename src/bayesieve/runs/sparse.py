@@ -56,8 +56,7 @@ from bayesieve.sieve.rules import Rule, keep_n_of_m, keep_probable, keep_zeros
 from bayesieve.sieve.unit_rules import keep_latency, keep_macs, keep_units
 from bayesieve.text import markdown_table
 from bayesieve.training.fit import fit
-from bayesieve.training.plan import Plan as Length
-from bayesieve.training.schedule import Schedule
+from bayesieve.training.schedule import Length, Schedule
 
 SCORE: Final = "snr"  # which weights go first when `sieve` is asked for a number of zeros
 LOST = 0.05  # nats per example: what a user should hear about

@@ -1,11 +1,20 @@
-"""Checkpoints of a run: safetensors files written atomically, with checksums, the last two kept."""
+"""Stop and continue a run: its record, checkpoints in a folder, and what signals do.
+
+Checkpoints are safetensors files, written atomically, with checksums; the last two are kept.
+"""
 
 import hashlib
 import json
 import logging
+import math
 import re
-from dataclasses import dataclass
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -14,10 +23,15 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from bayesieve.files import write_atomically
+from bayesieve.training.options import Row
+from bayesieve.training.population import Population
 
 _NAME = re.compile(r"checkpoint-(\d{9})\.safetensors")
 _KEPT = 2
 _log = logging.getLogger(__name__)
+
+Settings = dict[str, Any]  # what must not change between a run and its continuation
+_BEST = "best."
 
 
 @dataclass(frozen=True)
@@ -92,9 +106,158 @@ def set_rng_states(states: dict[str, Tensor], device: torch.device) -> None:
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    found = [p for p in folder.glob("checkpoint-*.safetensors") if _NAME.fullmatch(p.name)]
-    return sorted(found)
+    files = folder.glob("checkpoint-*.safetensors")
+    return sorted(path for path in files if _NAME.fullmatch(path.name))
 
 
 def _sum_path(path: Path) -> Path:
     return path.with_suffix(".sha256")
+
+
+@dataclass
+class Record:
+    """Where a run stands, apart from its models.
+
+    Args:
+        order: state of the generator of batch orders at the start of the epoch.
+        log_lik_sum: (k,) over the steps of the epoch.
+        step: steps taken.
+        history: one row per finished epoch.
+        best_nll: lowest validation score that counted, one per group of models.
+        best_epoch: its epoch, from 0, one per group; empty before any.
+        best: copy of the models at those epochs; empty without early stopping.
+    """
+
+    order: Tensor
+    log_lik_sum: Tensor
+    step: int = 0
+    history: list[Row] = field(default_factory=list)
+    best_nll: list[float] = field(default_factory=list)
+    best_epoch: list[int] = field(default_factory=list)
+    best: dict[str, Tensor] = field(default_factory=dict)
+
+    def epochs_without_gain(self) -> int:
+        """Finished epochs since the newest best one; 0 before any score counted."""
+        return len(self.history) - 1 - max(self.best_epoch) if self.best_epoch else 0
+
+    def note_best(self, nll: list[float], epoch: int, min_delta: float) -> set[int]:
+        """Remember the groups whose score is lower than ever, and return their numbers.
+
+        Example:
+            >>> import torch
+            >>> record = Record(torch.zeros(1), torch.zeros(1))
+            >>> record.note_best([1.0, 2.0], 0, 0.0), record.note_best([0.5, 3.0], 1, 0.0)
+            ({0, 1}, {0})
+        """
+        if not self.best_epoch:
+            self.best_nll, self.best_epoch = [math.inf] * len(nll), [epoch] * len(nll)
+        better = {i for i, score in enumerate(nll) if score < self.best_nll[i] - min_delta}
+        for group in better:
+            self.best_nll[group], self.best_epoch[group] = nll[group], epoch
+        return better
+
+
+def save_run(folder: Path, record: Record, population: Population, settings: Settings) -> None:
+    """Write a checkpoint of everything into `folder/checkpoints`."""
+    tensors = population.copies() | {_BEST + name: value for name, value in record.best.items()}
+    tensors |= {"order": record.order, "log_lik_sum": record.log_lik_sum}
+    tensors |= rng_states(population.problem.device)
+    meta = {
+        "settings": settings,
+        "step": record.step,
+        "history": record.history,
+        "best_nll": record.best_nll,
+        "best_epoch": record.best_epoch,
+    }
+    write_checkpoint(folder / "checkpoints", record.step, Checkpoint(tensors, meta))
+
+
+def resume_run(folder: Path, record: Record, population: Population, settings: Settings) -> None:
+    """Put record, population and global random states back to the newest checkpoint, in place."""
+    checkpoint = read_checkpoint(folder / "checkpoints")
+    meta, tensors = checkpoint.meta, checkpoint.tensors
+    for name, value in settings.items():
+        if meta["settings"].get(name) != value:
+            raise ValueError(
+                f"resume: the checkpoint was made with {name} {meta['settings'].get(name)}, this "
+                f"run has {value}. Use the settings of the first run, or start without --resume."
+            )
+    population.restore_(tensors)
+    record.order = tensors["order"]
+    record.log_lik_sum.copy_(tensors["log_lik_sum"])
+    record.step, record.history = meta["step"], meta["history"]
+    record.best_nll, record.best_epoch = meta["best_nll"], meta["best_epoch"]
+    best = {n.removeprefix(_BEST): v for n, v in tensors.items() if n.startswith(_BEST)}
+    record.best = {n: v.to(population.problem.device) for n, v in best.items()}
+    set_rng_states(tensors, population.problem.device)
+
+
+def write_metrics(folder: Path, history: list[Row]) -> None:
+    """Write `metrics.jsonl`: one line per finished epoch."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = "".join(json.dumps(row) + "\n" for row in history)
+    write_atomically(folder / "metrics.jsonl", lines)
+
+
+def printed(value: object) -> str:
+    """A setting as text that is the same in every process: no addresses of functions."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
+
+
+def plain(values: Tensor | list[float]) -> float | list[float]:
+    """A number for one model, a list for a population.
+
+    Example:
+        >>> plain([0.5]), plain([0.5, 1.0])
+        (0.5, [0.5, 1.0])
+    """
+    numbers: list[float] = values.tolist() if isinstance(values, Tensor) else values
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run was stopped by a signal after its state was saved."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}; continue with --resume")
+        self.exit_code = 128 + number
+
+
+class Flag:
+    """Raised by a signal, read between steps."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+
+    @property
+    def raised(self) -> bool:
+        """Whether a signal has arrived."""
+        return self.number is not None
+
+    def leave(self) -> None:
+        """Leave the run with the signal's exit code."""
+        assert self.number is not None
+        raise Interrupted(self.number)
+
+
+@contextmanager
+def interruptible(folder: Path | None) -> Iterator[Flag]:
+    """Catch SIGINT and SIGTERM inside the block; only where there is something to save.
+
+    Signal handlers can be set in the main thread alone; elsewhere the flag is never raised.
+    """
+    flag = Flag()
+    if folder is None or threading.current_thread() is not threading.main_thread():
+        yield flag
+        return
+
+    def catch(number: int, _: FrameType | None) -> None:
+        flag.number = number
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, catch) for number in numbers]
+    try:
+        yield flag
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

@@ -1,33 +1,26 @@
-"""The only training loop: it feeds batches, turns dials, prunes on schedule and keeps records.
-
-It adds no mathematics: a hand-written loop over `engine.step`, and `renew_` where an engine has it,
-gives the same posterior. The loop itself is in training/run.py.
-"""
+"""Learn a posterior: the call `fit`, checks of its arguments, and its result."""
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec
 
 import torch
 from torch import Generator, Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from bayesieve.checks import check_seed
 from bayesieve.core.posterior import Factorised, Model, Posterior, SparseModel, present_entries
 from bayesieve.core.problem import Problem
 from bayesieve.engines import Engine
-from bayesieve.training.arguments import check_kinds
-from bayesieve.training.checkpoint import seed_rng
-from bayesieve.training.compiling import should_compile
-from bayesieve.training.models import Models, Start
+from bayesieve.training.checkpoint import has_checkpoint, seed_rng
+from bayesieve.training.loop import Loop
 from bayesieve.training.options import Callback, Pruning, Row, Validation
-from bayesieve.training.plan import Plan
-from bayesieve.training.population import one_engine
-from bayesieve.training.run import Run
-from bayesieve.training.schedule import Schedule
-from bayesieve.training.stepper import fast_kernels
+from bayesieve.training.population import Population, Start, one_engine
+from bayesieve.training.schedule import Length, Schedule
+from bayesieve.training.stepper import fast_kernels, should_compile
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -173,25 +166,90 @@ def fit(
     engine, n_models = one_engine(engine, problem.rows)
     if validation is not None:
         validation.check(problem, n_models)
-    plan = Plan.of(problem.n_data, epochs, steps, batch_size)
+    length = Length.of(problem.n_data, epochs, steps, batch_size)
     folder = None if folder is None else Path(folder)
     if resume and folder is None:
         raise ValueError("fit: resume=True needs the folder of the first run, folder=....")
-    plan.check(problem, schedule, pruning, None if resume else folder)
+    check_run(problem, length, schedule, pruning, None if resume else folder)
     schedule = schedule or Schedule()
     # The run's own copy: a later run on this problem must not change this one's module buffers.
     problem = problem.to(problem.device)
-    n_updates = plan.n_steps * n_models * problem.layout.size
-    problem.compiled = should_compile(schedule.compile, problem.device, n_updates)
-    problem.clip_norm = schedule.clip_norm
+    n_updates = length.n_steps * n_models * problem.layout.size
+    problem.execution = replace(
+        problem.execution,
+        compiled=should_compile(schedule.compile, problem.device, n_updates),
+        clip_norm=schedule.clip_norm,
+    )
     started = time.perf_counter()
     devices = [problem.device] if problem.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), fast_kernels(problem.device):
         seed_rng(seed, problem.device)  # what a module's own dropout draws from
         generator = Generator(problem.device).manual_seed(seed)
-        models = Models(problem, engine, engine.init(problem, generator, n_models), n_models)
-        run = Run(models, plan, schedule, pruning, validation, folder, seed)
-        run.begin(start_from, resume=resume)
-        run.loop(callbacks)
+        state = engine.init(problem, generator, n_models)
+        population = Population(problem, engine, state, n_models)
+        loop = Loop(population, length, schedule, pruning, validation, folder, seed)
+        loop.start(start_from, resume=resume)
+        loop.run(callbacks)
     seconds = time.perf_counter() - started
-    return Fit(problem, engine, models.state, run.record.history, n_models, seconds)
+    return Fit(problem, engine, state, loop.record.history, n_models, seconds)
+
+
+def check_kinds(
+    problem: object,
+    schedule: object = None,
+    pruning: object = None,
+    start_from: object = None,
+    callbacks: object = (),
+) -> None:
+    """Raise where an argument of `fit` is something else than it must be.
+
+    Example:
+        >>> from torch import nn
+        >>> check_kinds(nn.ReLU())
+        Traceback (most recent call last):
+        TypeError: fit: problem must be a Problem(model, likelihood, data), got ReLU.
+    """
+    if not isinstance(problem, Problem):
+        kind = type(problem).__name__
+        raise TypeError(f"fit: problem must be a Problem(model, likelihood, data), got {kind}.")
+    if not isinstance(schedule, Schedule | None):
+        raise TypeError(f"fit: schedule must be a Schedule, got {schedule!r}.")
+    if pruning is not None and not hasattr(pruning, "check"):
+        raise TypeError(
+            f"fit: pruning must be a schedule such as GradualPruning(zeros=0.9), got {pruning!r}."
+        )
+    for start in start_from if isinstance(start_from, Sequence) else [start_from]:
+        if not isinstance(start, Posterior | SparseModel | None):
+            raise TypeError(
+                f"fit: start_from must be a posterior or a sparse model, got "
+                f"{type(start).__name__}. A model's own weights are the start of Problem(model, "
+                "...) anyway."
+            )
+    if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
+        raise TypeError(f"fit: callbacks must be a list of functions, got {callbacks!r}.")
+
+
+def check_run(
+    problem: Problem,
+    length: Length,
+    schedule: Schedule | None,
+    pruning: Pruning | None,
+    folder: Path | None = None,
+) -> None:
+    """Raise now for settings that would fail, or silently do nothing, later."""
+    n_data = problem.n_data
+    has_norm = any(isinstance(m, _BatchNorm) for m in problem.network.skeleton.modules())
+    if has_norm and (n_data - 1) % length.batch_size == 0:
+        raise ValueError(
+            f"fit: {n_data} examples in batches of {length.batch_size} leave a last batch of 1, "
+            "which BatchNorm cannot train on. Choose another batch_size."
+        )
+    if schedule is not None and schedule.kl_after is not None and pruning is None:
+        raise ValueError(
+            "fit: kl_after holds once pruning has ended, but there is no pruning. Set kl."
+        )
+    if folder is not None and has_checkpoint(folder):
+        raise ValueError(
+            f"fit: {folder} holds checkpoints of an earlier run. Use another folder, remove "
+            "them, or continue that run with resume=True."
+        )

@@ -1,17 +1,17 @@
 """Optional arguments of `fit`: pruning, validation and callbacks."""
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from bayesieve.checks import check_not_negative, check_positive
-from bayesieve.core.batch import Batch, ExamplesLike, pair_of
+from bayesieve.core.batch import Batch, ExamplesLike, Rows, pair_of
 from bayesieve.core.posterior import Posterior
 from bayesieve.core.problem import Problem
-from bayesieve.core.rows import Rows
 
 Row = dict[str, Any]  # one line of metrics.jsonl
 _FEWEST_RENEWALS = 50  # of the mask in a run; always less than twice as many
@@ -113,19 +113,19 @@ class Validation:
     def check(self, problem: Problem, n_models: int) -> None:
         """Raise unless this fits a problem and a population of so many models."""
         problem.check_others("Validation", self.data)
-        given = {
+        counts = {
             "rows": self.rows and self.rows.n_models,
             "groups": self.groups and len(self.groups),
         }
-        for name, count in given.items():
+        for name, count in counts.items():
             if count is not None and count != n_models:
                 raise ValueError(f"Validation: {name} has {count} entries for {n_models} models.")
         if self.rows is None or self.rows.weight is None:
             return
-        counts = self.rows.weight.sum(1).tolist()
+        held_out = self.rows.weight.sum(1).tolist()
         groups = self.group_of(n_models)
         for group in set(groups):
-            if not any(n for n, own in zip(counts, groups, strict=True) if own == group):
+            if not any(n for n, other in zip(held_out, groups, strict=True) if other == group):
                 raise ValueError(f"Validation: the models of group {group} hold out no row.")
 
     def group_of(self, n_models: int) -> tuple[int, ...]:
@@ -144,6 +144,63 @@ class Validation:
             totals[group][0] += score * count
             totals[group][1] += count
         return [total / count for total, count in totals]
+
+    def scores(
+        self, problem: Problem, members: Sequence[Posterior]
+    ) -> tuple[list[float], list[float]]:
+        """Negative log-likelihood per example, and error or RMSE, at each member's mean.
+
+        A member that holds out no row scores 0. `assess` has all scores.
+        """
+        if self.rows is not None:
+            return member_scores(problem, members, self.data, self.rows)
+        pairs = [mean_scores(problem, member, self.data.x, self.data.y) for member in members]
+        return [nll for nll, _ in pairs], [error for _, error in pairs]
+
+
+def mean_scores(
+    problem: Problem, posterior: Posterior, x: Tensor, y: Tensor
+) -> tuple[float, float]:
+    """Negative log-likelihood per example, and error or root-mean-square error, at the mean."""
+    w = posterior.mean
+    numbers = problem.network.numbers(w)
+    total, wrong = 0.0, 0.0
+    for start in range(0, len(x), 4096):
+        part = slice(start, start + 4096)
+        inputs, targets = x[part].to(problem.device), y[part].to(problem.device)
+        output = problem.network.outputs(w[None], inputs, posterior.buffers)[0]
+        total -= problem.likelihood.log_prob(output, targets, numbers).sum().item()
+        wrong += problem.likelihood.mistakes(output, targets, numbers).sum().item()
+    mean = wrong / len(x)
+    return total / len(x), mean if problem.likelihood.task == "classification" else mean**0.5
+
+
+def member_scores(
+    problem: Problem, members: Sequence[Posterior], data: ExamplesLike, rows: Rows
+) -> tuple[list[float], list[float]]:
+    """The same scores of k posteriors, each on its own rows of the data; 0 for one without rows."""
+    network, device = problem.network, problem.device
+    w = torch.stack([member.mean for member in members])
+    names = members[0].buffers
+    buffers = {name: torch.stack([member.buffers[name] for member in members]) for name in names}
+    numbers = network.numbers(w)
+    rows = rows.to(data.x.device)
+    weights = torch.ones(rows.index.shape) if rows.weight is None else rows.weight
+    total = w.new_zeros(len(w), dtype=torch.float64)
+    wrong, count = torch.zeros_like(total), torch.zeros_like(total)
+    for index, weight in zip(rows.index.split(4096, 1), weights.split(4096, 1), strict=True):
+        y, weight = data.y[index].to(device), weight.to(device)
+        output = network.member_outputs(w, data.x[index].to(device), buffers)
+        for i in range(len(w)):
+            learned = {name: value[i] for name, value in numbers.items()}
+            log_prob = problem.likelihood.log_prob(output[i], y[i], learned)
+            total[i] -= (log_prob * weight[i]).sum()
+            wrong[i] += (problem.likelihood.mistakes(output[i], y[i], learned) * weight[i]).sum()
+        count += weight.sum(1)
+    count = count.clamp(min=1e-12)
+    nll, mean = total / count, wrong / count
+    error = mean if problem.likelihood.task == "classification" else mean.sqrt()
+    return nll.tolist(), error.tolist()
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,129 @@
-"""A population as one problem: one engine for several, own rows for each model.
+"""The k models that a run trains as one, and the one engine that several engines become.
 
-Several engines of one class become one whose numbers are tuples, one entry per model. Several
-tables of one width become one whose rows each model picks its own from.
+Several engines of one class become one whose numbers are tuples, one entry per model.
 """
 
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass, fields, is_dataclass, replace
 from numbers import Real
-from typing import Any, get_args
+from typing import Any, TypeAlias, get_args
 
 import torch
 from torch import Generator, Tensor
 
+from bayesieve.core.batch import Rows
+from bayesieve.core.posterior import Posterior, SparseModel, posterior_of
 from bayesieve.core.priors import stack_priors
 from bayesieve.core.problem import Problem
-from bayesieve.core.rows import Rows
+from bayesieve.core.state import restore_, snapshot
 from bayesieve.engines import Engine
+from bayesieve.training.options import Pruning
+
+_STATE, _BUFFERS = "state.", "buffers."
+Start: TypeAlias = Posterior | SparseModel | Sequence[Posterior | SparseModel]
+
+
+@dataclass(eq=False)
+class Population:
+    """The k models that a run trains as one: problem, engine and state.
+
+    Args:
+        problem: the run's own, so that its module buffers are too.
+        engine: how the state moves.
+        state: of all k models.
+        n: k.
+    """
+
+    problem: Problem
+    engine: Engine[Any]
+    state: Any
+    n: int
+
+    def posterior(self, member: int = 0) -> Posterior:
+        """What one member has learned."""
+        return self.engine.posterior(self.problem, self.state, member)
+
+    def buffers(self) -> dict[str, Tensor]:
+        """The module buffers themselves, each with a leading axis of k."""
+        local = bool(getattr(self.engine, "local", False))
+        return self.problem.workspace(self.n, local=local).all_buffers()
+
+    def copies(self) -> dict[str, Tensor]:
+        """Copies of state, random numbers and module buffers, by name."""
+        saved = {_STATE + name: value for name, value in snapshot(self.state).items()}
+        buffers = self.buffers().items()
+        return saved | {_BUFFERS + name: value.detach().clone() for name, value in buffers}
+
+    def restore_(self, saved: dict[str, Tensor]) -> None:
+        """Put back what `copies` returned."""
+        state = {n.removeprefix(_STATE): v for n, v in saved.items() if n.startswith(_STATE)}
+        restore_(self.state, state)
+        for name, value in self.buffers().items():
+            value.copy_(saved[_BUFFERS + name])
+
+    def start_from_(self, start: Start) -> None:
+        """Move members to where posteriors ended, all to one, or each to another one.
+
+        Of a sparse model the zeros are fixed.
+        """
+        if isinstance(start, Sequence):
+            self._start_apart_(start)
+            return
+        if start.layout != self.problem.layout:
+            raise ValueError("fit: start_from belongs to a network with other tensors.")
+        start = start.to(self.problem.device)
+        posterior = posterior_of(start)
+        self.engine.warm_start_(self.state, posterior)
+        for name, value in self.buffers().items():
+            if name in posterior.buffers:
+                value.copy_(posterior.buffers[name])
+        if isinstance(start, SparseModel):
+            self.allow_masks_()
+            self.state.controls.keep.copy_(start.keep)
+            self.state.controls.trained.copy_(start.keep)
+
+    def _start_apart_(self, starts: Sequence[Posterior | SparseModel]) -> None:
+        if len(starts) != self.n:
+            raise ValueError(
+                f"fit: start_from must hold one posterior for each of {self.n} models, got "
+                f"{len(starts)}."
+            )
+        started: dict[str, Tensor] = {}
+        for i, start in enumerate(starts):
+            self.start_from_(start)  # all of them, of which member i stays
+            self.copy_into_(started, [j == i for j in range(self.n)])
+        self.restore_(started)
+
+    def allow_masks_(self) -> None:
+        """Make room for masks, all True unless they exist."""
+        shape = (self.n, self.problem.layout.size)
+        self.state.controls.allow_masks_(torch.empty(shape, device=self.problem.device))
+
+    def prune_(self, pruning: Pruning, progress: float) -> None:
+        """Renew the masks; weights that no longer train never come back."""
+        controls = self.state.controls
+        current = controls.keep
+        if pruning.soft:
+            controls.keep = None  # weights may come back: scores are taken before masking
+        for i in range(self.n):
+            keep = pruning.keep(self.posterior(i), progress, current[i])
+            current[i].copy_(keep & controls.trained[i])
+        controls.keep = current
+        if progress >= pruning.end or not pruning.soft:
+            controls.trained.copy_(current)
+
+    def copy_into_(self, best: dict[str, Tensor], chosen: list[bool]) -> None:
+        """Renew `copies` taken earlier for the chosen members; an empty dict takes all members."""
+        current = self.copies()
+        if not best or all(chosen):
+            best.update(current)
+            return
+        mask = torch.tensor(chosen, device=self.problem.device)
+        for name, value in current.items():
+            if value.dim() and len(value) == self.n and not name.endswith(".rng"):
+                best[name][mask] = value[mask]
+            else:  # of the whole population: step count, generators
+                best[name] = value
 
 
 def one_engine(
@@ -28,9 +135,9 @@ def one_engine(
     rows, also with a single engine.
     """
     several = isinstance(engine, Sequence) and not isinstance(engine, str)
-    for own in engine if several else [engine]:  # type: ignore[union-attr]
-        if isinstance(own, type) or not (hasattr(own, "init") or is_dataclass(own)):
-            shown = f"the class {own.__name__}" if isinstance(own, type) else repr(own)
+    for one in engine if several else [engine]:  # type: ignore[union-attr]
+        if isinstance(one, type) or not (hasattr(one, "init") or is_dataclass(one)):
+            shown = f"the class {one.__name__}" if isinstance(one, type) else repr(one)
             raise TypeError(f"fit: engine must be one such as SBNN(lr=1e-3), got {shown}.")
     if not isinstance(engine, Sequence):
         return engine, 1 if rows is None else rows.n_models
@@ -42,12 +149,12 @@ def one_engine(
         )
     if all(one is engine[0] for one in engine):
         return engine[0], len(engine)
-    if len({type(own) for own in engine}) != 1:
+    if len({type(one) for one in engine}) != 1:
         raise ValueError("fit: the engines of a population must be of one class.")
     first: Any = engine[0]
     merged: dict[str, Any] = {}
     for spec in fields(first):
-        values = [getattr(own, spec.name) for own in engine]
+        values = [getattr(one, spec.name) for one in engine]
         if all(value == values[0] for value in values):
             continue
         if spec.name == "prior":
@@ -69,35 +176,6 @@ def epoch_order(problem: Problem, order: Generator) -> Tensor:
     else:
         permutation = torch.rand(problem.rows.index.shape, generator=order).argsort(1)
     return permutation.to(problem.device)
-
-
-def stacked(tables: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor, Rows]:
-    """Several tables, one per model, as one table and the rows of each model.
-
-    Args:
-        tables: inputs (n, p) and targets (n,) or (n, m) of each model; n may differ.
-
-    Returns:
-        Inputs and targets one below the other, and `rows` for `Problem`.
-
-    Example:
-        >>> x, y, rows = stacked([(torch.zeros(2, 3), torch.zeros(2))] * 2)
-        >>> x.shape, rows.index.tolist()
-        (torch.Size([4, 3]), [[0, 1], [2, 3]])
-    """
-    if not tables:
-        raise ValueError("stacked: give at least one table.")
-    first = tuple(tuple(part.shape[1:]) for part in tables[0])
-    for i, table in enumerate(tables):
-        own = tuple(tuple(part.shape[1:]) for part in table)
-        if own != first:
-            raise ValueError(
-                f"stacked: table {i} has inputs and targets of shape {own[0]} and {own[1]}, "
-                f"table 0 {first[0]} and {first[1]}; all must agree."
-            )
-    ends = torch.tensor([0, *(len(x) for x, _ in tables)]).cumsum(0).tolist()
-    parts = [torch.arange(start, end) for start, end in pairwise(ends)]
-    return torch.cat([x for x, _ in tables]), torch.cat([y for _, y in tables]), Rows.of(parts)
 
 
 def _may_be_tuple(annotation: Any) -> bool:

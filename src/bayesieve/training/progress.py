@@ -1,9 +1,13 @@
-"""A progress bar with the time left; silent when the output is not a terminal."""
+"""Progress of a run: a bar with the time left on a terminal, and scalars for TensorBoard."""
 
+import importlib.util
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+
+from bayesieve.training.options import Progress
 
 
 class Bar:
@@ -22,10 +26,10 @@ class Bar:
         """Show the numbers of the epoch that just ended."""
         if self._display is None:
             return
-        parts = [f"epoch {row['epoch']}/{n_epochs}"]
-        parts.append(f"log-lik {_first(row['log_lik']) / n_data:.3f}")
-        parts += [f"{key} {_first(row[key]):.4g}" for key in ("val_error", "zeros") if key in row]
-        self._display.update(self._task, description="  ".join(parts))
+        fields = [f"epoch {row['epoch']}/{n_epochs}"]
+        fields.append(f"log-lik {_first(row['log_lik']) / n_data:.3f}")
+        fields += [f"{key} {_first(row[key]):.4g}" for key in ("val_error", "zeros") if key in row]
+        self._display.update(self._task, description="  ".join(fields))
 
 
 @contextmanager
@@ -38,15 +42,59 @@ def progress_bar(n_steps: int, done: int) -> Iterator[Bar]:
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
-        Progress,
         TextColumn,
         TimeRemainingColumn,
     )
+    from rich.progress import Progress as Display
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as display:
+    with Display(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as display:
         yield Bar(display, display.add_task("starting", total=n_steps, completed=done))
 
 
 def _first(value: float | list[float]) -> float:
     return value[0] if isinstance(value, list) else value
+
+
+def check_installed() -> None:
+    """Raise if TensorBoard is missing."""
+    if importlib.util.find_spec("tensorboard") is None:
+        raise ImportError(
+            "TensorBoard logs need tensorboard: `pip install 'bayesieve[tensorboard]'`."
+        )
+
+
+class ScalarLog:
+    """Writes every number of an epoch's row; a population gets one curve per model.
+
+    Args:
+        folder: where TensorBoard looks (`tensorboard --logdir FOLDER`).
+
+    Example:
+        fit(problem, engine, epochs=10, callbacks=[ScalarLog(Path("runs/a/tensorboard"))])
+    """
+
+    def __init__(self, folder: Path) -> None:
+        check_installed()
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer: Any = SummaryWriter(str(folder))
+
+    def __call__(self, progress: Progress) -> bool:
+        """Write one epoch; never ends the run."""
+        for name, value in progress.row.items():
+            if isinstance(value, list | tuple):
+                for i, member in enumerate(value):
+                    self._add(f"{name}/{i}", member, progress.step)
+            else:
+                self._add(name, value, progress.step)
+        self._writer.flush()
+        return False
+
+    def close(self) -> None:
+        """Finish the file."""
+        self._writer.close()
+
+    def _add(self, name: str, value: object, step: int) -> None:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            self._writer.add_scalar(name, value, step)

@@ -7,13 +7,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from bayesieve.core.batch import Batch
+from bayesieve.core.batch import Batch, Rows
 from bayesieve.core.layout import Roles
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.network import Network
 from bayesieve.core.noise import perturbed
 from bayesieve.core.problem import Problem
-from bayesieve.core.rows import Rows
 from bayesieve.core.workspace import Workspace
 from problems import normal, seeded
 from zoo import BY_NAME, REPEATED, ZOO

@@ -7,7 +7,7 @@ import torch
 from scipy import stats
 
 from bayesieve.core.noise import _mix, counter_normals, fresh_keys
-from bayesieve.training.compiling import compiler_missing
+from bayesieve.training.stepper import compiler_missing
 
 N = 400_000
 SIDES = 4.0  # standard errors allowed

@@ -6,10 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from bayesieve.core.batch import Batch
+from bayesieve.core.batch import Batch, Rows
 from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian, Heteroscedastic, StudentT
 from bayesieve.core.problem import Problem
-from bayesieve.core.rows import Rows
 from bayesieve.core.workspace import plain_layers
 from problems import normal
 

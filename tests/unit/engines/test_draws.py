@@ -50,7 +50,7 @@ def test_a_compiled_cpu_step_draws_by_counter(engine, k, monkeypatch):
     x, y = torch.randn(8, 3, dtype=F64), torch.randn(8, dtype=F64)
     problem = Problem(nn.Linear(3, 1).double(), Gaussian(), (x, y))
     monkeypatch.setattr(problem, "kernel", lambda function: function)  # as compiled, up to rounding
-    problem.compiled = True
+    problem.execution.compiled = True
     state = engine.init(problem, Generator().manual_seed(1), k)
     keys = fresh_keys(state.generator.clone_state())
     expected = state.mean + state.log_std.exp() * counter_normals((k, 4), keys, F64)

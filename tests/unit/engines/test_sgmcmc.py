@@ -186,7 +186,7 @@ def test_a_warm_start_replaces_the_first_draw_and_the_average():
 def test_a_compiled_cpu_step_draws_by_counter(engine, monkeypatch):
     problem = no_data()
     monkeypatch.setattr(problem, "kernel", lambda function: function)  # as compiled, up to rounding
-    problem.compiled = True
+    problem.execution.compiled = True
     state = engine.init(problem, seeded(1))
     noise = counter_normals((1, 3), fresh_keys(state.generator.clone_state()), F64)
     engine.step(problem, state, Batch(problem.x, problem.y))

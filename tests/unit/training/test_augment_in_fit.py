@@ -10,8 +10,8 @@ from bayesieve.core.problem import Problem
 from bayesieve.data.augment import Augment
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sgmcmc import SGHMC
+from bayesieve.training.checkpoint import Interrupted
 from bayesieve.training.fit import fit
-from bayesieve.training.interrupts import Interrupted
 from runs import assert_equal_runs, assert_equal_states, interrupt_after, toy
 
 AUGMENT = Augment(shift=1, flip=True, rotation=20, erase=0.3, fill=(-1.0, 0.5))

@@ -140,8 +140,8 @@ def test_global_random_numbers_are_untouched():
 def test_the_callers_problem_is_untouched():
     problem = toy(with_batch_norm)
     fit_toy(problem, SIMPLE, schedule=Schedule(clip_norm=0.1))
-    assert problem.clip_norm is None
-    assert not problem.compiled
+    assert problem.execution.clip_norm is None
+    assert not problem.execution.compiled
     assert torch.equal(problem.workspace().buffers(0)["1.running_mean"], torch.zeros(8))
 
 
@@ -474,7 +474,7 @@ def test_batch_norm_refuses_a_last_batch_of_one(batch_size):
 
 def test_clipping_bounds_mean_and_std_gradients_together_with_local_noise():
     problem, engine = toy(), SBNN(local=True)
-    problem.clip_norm = 0.01
+    problem.execution.clip_norm = 0.01
     state = engine.init(problem, torch.Generator().manual_seed(0))
     engine.step(problem, state, Batch(problem.x, problem.y))
     space = problem.workspace(1, local=True)

@@ -4,17 +4,16 @@ import pytest
 import torch
 from torch import nn
 
+from bayesieve.core.batch import Rows, stacked
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.priors import SpikeSlab
 from bayesieve.core.problem import Problem
-from bayesieve.core.rows import Rows
 from bayesieve.data.examples import Examples
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.training.fit import fit
 from bayesieve.training.options import Validation
-from bayesieve.training.population import stacked
 from problems import linear_model, normal
 from runs import without_clock
 

@@ -28,8 +28,8 @@ from bayesieve.errors import UnsupportedModelError
 from bayesieve.runs.comparison.methods import Budget, Method, Scoring, dropout_draws, with_dropout
 from bayesieve.sieve.prune import prune
 from bayesieve.sieve.rules import Rule, fewest_kept, keep_zeros
-from bayesieve.training.compiling import CompileMode
 from bayesieve.training.fit import Fit, fit
+from bayesieve.training.stepper import CompileMode
 
 Numbers = dict[str, float]  # what one seed scored, by the name of the metric
 _ATTACKED_AT_ONCE = 4096  # inputs times draws whose activations are held for a gradient
@@ -71,7 +71,11 @@ def measure(
         trained = with_dropout(model, method.dropout)
         data = problem.x.to("cpu"), problem.y.to("cpu")  # where the module is
         problem = Problem(
-            trained, problem.likelihood, data, precision=problem.precision, augment=problem.augment
+            trained,
+            problem.likelihood,
+            data,
+            precision=problem.execution.precision,
+            augment=problem.augment,
         ).to(problem.device)
     members = method.members if method.kind == "ensemble" else 1
     whole = learn(method, problem, budget, members, seed, compile)

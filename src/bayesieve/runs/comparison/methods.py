@@ -29,8 +29,7 @@ from bayesieve.errors import UsageError
 from bayesieve.runs.build import resolve_schedule
 from bayesieve.runs.config import RunConfig, from_dict, plain_value
 from bayesieve.sieve.scores import ScoreName
-from bayesieve.training.plan import Plan as Length
-from bayesieve.training.schedule import Schedule
+from bayesieve.training.schedule import Length, Schedule
 
 Section = Mapping[str, Any]  # setting -> value
 Changes = Mapping[str, Mapping[str, Section]]  # method -> section -> settings

@@ -7,9 +7,9 @@ from torch import nn
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.problem import Problem
 from bayesieve.engines.map import MAP
-from bayesieve.training import tensorboard
+from bayesieve.training import progress
 from bayesieve.training.fit import fit
-from bayesieve.training.tensorboard import ScalarLog
+from bayesieve.training.progress import ScalarLog
 
 pytest.importorskip("tensorboard")
 
@@ -32,6 +32,6 @@ def test_every_number_of_every_epoch_is_there(tmp_path, n_models):
 
 
 def test_it_says_how_to_install_it(monkeypatch, tmp_path):
-    monkeypatch.setattr(tensorboard.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(progress.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"pip install 'bayesieve\[tensorboard\]'"):
         ScalarLog(tmp_path)
