@@ -53,6 +53,7 @@ from bayesieve.engines.sampling import Adapt, Averaging, Chain
 from bayesieve.nets import resnet20
 from bayesieve.sieve.schedule import AnnealedPruning
 from bayesieve.training.fit import Fit, fit
+from bayesieve.training.stepper import CompileMode
 from studies.harness import (
     Row,
     Run,

@@ -44,6 +44,7 @@ from bayesieve.nets import vgg
 from bayesieve.sieve.prune import reestimate_batchnorm
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.training.fit import Fit, fit
+from bayesieve.training.stepper import CompileMode
 from studies.harness import (
     Row,
     Run,
