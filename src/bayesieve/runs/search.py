@@ -74,38 +74,26 @@ def sweep(
     fixed = from_keywords(settings, None if config is None else as_config(config))
     if trials < 0:
         raise UsageError(f"--trials must be 0 or more, got {trials}.")
-    return _sweep(fixed, search or [], trials, Path(out), storage, name, figures=figures)
-
-
-def _sweep(
-    config: RunConfig,
-    search: Sequence[str],
-    n_trials: int,
-    out: Path,
-    storage: str | None,
-    name: str,
-    *,
-    figures: bool,
-) -> dict[str, Any]:
-    if config.training.val_fraction is None:
-        config = replace(config, training=replace(config.training, val_fraction=_VALIDATION))
-    space = [Dimension.parse(text) for text in search] or _space(config, make_plan(config))
+    if fixed.training.val_fraction is None:
+        fixed = replace(fixed, training=replace(fixed.training, val_fraction=_VALIDATION))
+    space = [Dimension.parse(text) for text in search or []] or _space(fixed, make_plan(fixed))
     middle = {dimension.name: dimension.middle for dimension in space}
-    plan = make_plan(_with(config, middle))  # checks everything
+    plan = make_plan(_with(fixed, middle))  # checks everything
     metric = "validation error" if plan.data.task == "classification" else "validation RMSE"
+    out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
-    study = open_study(out, storage, name, config.training.seed)
-    check_same(study, config, space)
+    study = open_study(out, storage, name, fixed.training.seed)
+    check_same(study, fixed, space)
     done = sum(trial.state.is_finished() for trial in study.trials)
     if done:
         note(f"continuing a search with {done} finished trials")
-    for _ in range(n_trials):
-        study.optimize(_objective(config, space), n_trials=1, catch=(DivergedError,))
-        _write(_summary(study, metric), config, out, figures=False)  # in case the next is the last
+    for _ in range(trials):
+        study.optimize(_objective(fixed, space), n_trials=1, catch=(DivergedError,))
+        _write(_summary(study, metric), fixed, out, figures=False)  # in case the next is the last
     result = _summary(study, metric)
     if not result["trials"]:
         _complain(study)
-    _write(result, config, out, figures=figures)
+    _write(result, fixed, out, figures=figures)
     return result
 
 

@@ -3,7 +3,7 @@
 import json
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +105,8 @@ def _compare(asked: Compare, out: Path) -> dict[str, Any]:
     network = Network.of(model, build_likelihood(net, data))
     zeros, unreachable = reachable(network, budget.zeros)
     budget = replace(budget, zeros=zeros)
-    bench = _Bench(asked, data, _outside(asked, data), budget, device)
-    build_augment(bench.augmentation, data)
+    outside = _outside(asked, data)
+    build_augment(_changed(asked), data)
     out.mkdir(parents=True, exist_ok=True)
     result: dict[str, Any] = {
         "study": "compare",
@@ -126,7 +126,7 @@ def _compare(asked: Compare, out: Path) -> dict[str, Any]:
     for i, name in enumerate(names):
         note(f"{i + 1}/{len(names)} {name}")
         try:
-            measured = bench.measure(name, changes.get(name, {}))
+            measured = _measure(name, changes.get(name, {}), asked, data, outside, budget)
             result["methods"].append({**measured, "device": result["machine"]["device"]})
         except (UnsupportedModelError, DivergedError) as error:
             result["left_out"].append({"name": name, "reason": " ".join(str(error).split())})
@@ -136,47 +136,29 @@ def _compare(asked: Compare, out: Path) -> dict[str, Any]:
     return finish(result, out, figures=asked.figures)
 
 
-@dataclass(frozen=True)
-class _Bench:
-    """Where every method is measured.
+def _measure(
+    name: str, changes: Mapping[str, Section], asked: Compare, data: DataSet,
+    outside: Tensor | None, budget: Budget,
+) -> dict[str, Any]:  # fmt: skip
+    """Train and score one method; `outside` are pixels of foreign images."""
+    precision: Any = asked.precision
+    compile: Any = asked.compile
+    if METHODS[name].on_centred:
+        data = centred(data)
+    scale = PixelScale.of(data.preprocessing) if _has_classes_of_images(data) else None
+    foreign = None if outside is None or scale is None else scale.inputs(outside)
+    net = NetConfig(name=asked.net)
+    model = build_module(net, data, asked.seed)
+    likelihood, augment = build_likelihood(net, data), build_augment(_changed(asked), data)
+    problem = Problem(model, likelihood, data.train, precision=precision, augment=augment)
+    problem = problem.to(choose_device(asked.device))
+    method = build_method(name, data.task, problem.n_data, budget, changes)
+    tests = Scoring(data.test, foreign, scale)
+    return measure(method, model, problem, tests, budget, asked.seed, compile)
 
-    Args:
-        asked: the options of the comparison.
-        data: training and test split.
-        outside: pixels of foreign images, of the shape of the data; None for none.
-        budget: what each method may spend.
-        device: where it trains.
-    """
 
-    asked: Compare
-    data: DataSet
-    outside: Tensor | None
-    budget: Budget
-    device: torch.device
-
-    @property
-    def augmentation(self) -> TrainingConfig:
-        return TrainingConfig(shift=self.asked.shift, flip=self.asked.flip)
-
-    def measure(self, name: str, changes: Mapping[str, Section]) -> dict[str, Any]:
-        """Train and score one method."""
-        asked, budget = self.asked, self.budget
-        precision: Any = asked.precision
-        compile: Any = asked.compile
-        # Centred inputs are part of message passing.
-        data = centred(self.data) if METHODS[name].on_centred else self.data
-        scale = PixelScale.of(data.preprocessing) if _has_classes_of_images(data) else None
-        foreign = None if self.outside is None or scale is None else scale.inputs(self.outside)
-        net = NetConfig(name=asked.net)
-        model = build_module(net, data, asked.seed)
-        likelihood = build_likelihood(net, data)
-        augment = build_augment(self.augmentation, data)
-        problem = Problem(model, likelihood, data.train, precision=precision, augment=augment).to(
-            self.device
-        )
-        method = build_method(name, data.task, problem.n_data, budget, changes)
-        tests = Scoring(data.test, foreign, scale)
-        return measure(method, model, problem, tests, budget, asked.seed, compile)
+def _changed(asked: Compare) -> TrainingConfig:
+    return TrainingConfig(shift=asked.shift, flip=asked.flip)
 
 
 def _has_classes_of_images(data: DataSet) -> bool:
