@@ -123,7 +123,7 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
                 [table],
                 [engine],
                 self._module(table, settings),
-                self._likelihood(learned_noise=settings.entry.learned_noise),
+                self._likelihood(learned_noise=settings.learned_noise),
                 training,
                 start_from=model,
             )
@@ -190,7 +190,7 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         if not reset:
             return table
         settings = self._settings(len(table))
-        if row_weight is not None and not settings.entry.takes_weights:
+        if row_weight is not None and not settings.takes_weights:
             raise ValueError(f"{self._who}: this engine counts every row once; remove the weights.")
         return table.with_folds(settings.folds, self._seed())
 
@@ -211,9 +211,9 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         """Take over the trained networks and calibrate on the rows the folds held out."""
         models = group.members
         if self.zeros and settings.pruning is None:
-            rule = keep_zeros(self.zeros, score=settings.entry.score)
+            rule = keep_zeros(self.zeros, score=settings.score)
             models = [prune(model, rule) for model in models]
-        self.sparse_models_, self.history_ = models, group.history
+        self.sparse_models_, self.history_, self.settings_ = models, group.history, settings
         self.n_epochs_, self.kl_, self.n_seen_ = group.n_epochs, group.kl, len(table)
         predictions = [
             self._predictions([posterior], table.x[rows])
@@ -330,7 +330,7 @@ def fit_tables(estimators: Sequence[SieveEstimator], tables: Sequence[Table], n_
         tables,
         [each.engine for each in settings],
         first._module(tables[0], settings[0]),
-        first._likelihood(learned_noise=settings[0].entry.learned_noise),
+        first._likelihood(learned_noise=settings[0].learned_noise),
         first._training(settings[0]),
     )
     for estimator, table, each, group in zip(estimators, tables, settings, groups, strict=True):

@@ -59,7 +59,8 @@ class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
     Attributes:
         classes_: labels in the order of `predict_proba`'s columns.
         sparse_models_: one per member: posterior and mask in standardised units.
-        history_: metrics of each epoch.
+        history_: metrics of each epoch, of the first network.
+        settings_: every setting of the fit (`TableSettings`).
         n_epochs_: the epoch that was kept.
         kl_: the weight of the prior that was kept.
 

@@ -148,8 +148,9 @@ class TableSettings:
     """Every setting of a fit to one table.
 
     Args:
-        entry: what is known of the engine.
         engine: the engine.
+        learned_noise: whether the likelihood may learn its noise (else the engine does).
+        takes_weights: whether rows may count differently.
         widths: units of each hidden layer.
         epochs: passes over the rows.
         batch_size: rows per step.
@@ -158,10 +159,12 @@ class TableSettings:
         folds: inner folds.
         patience: epochs without a better score of the folds before stopping; None never stops.
         pruning: which weights go during training; None keeps all.
+        score: which weights go first.
     """
 
-    entry: EngineEntry
     engine: Engine[Any]
+    learned_noise: bool
+    takes_weights: bool
     widths: tuple[int, ...]
     epochs: int
     batch_size: int
@@ -170,6 +173,7 @@ class TableSettings:
     folds: int
     patience: int | None
     pruning: GradualPruning | None
+    score: ScoreName
 
 
 def table_settings(
@@ -236,8 +240,9 @@ def table_settings(
             kl_warmup_epochs=0.1 * epochs if entry.variational else 0.0,
         )
     return TableSettings(
-        entry=entry,
         engine=entry.build(Length(epochs * per_epoch, lr, task)),
+        learned_noise=entry.learned_noise,
+        takes_weights=entry.takes_weights,
         widths=_widths(who, hidden, n_rows),
         epochs=epochs,
         batch_size=batch_size,
@@ -246,6 +251,7 @@ def table_settings(
         folds=folds,
         patience=patience,
         pruning=GradualPruning(zeros, 0.2, 0.6, entry.score) if zeros and entry.gradual else None,
+        score=entry.score,
     )
 
 

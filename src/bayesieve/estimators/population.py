@@ -200,7 +200,8 @@ class Group:
     Args:
         members: sparse models of the networks on all rows.
         folds: posteriors of the inner folds.
-        history: one row of metrics per epoch, of the whole population.
+        history: one row of metrics per epoch, of the first member; what is measured on held-out
+            rows is the mean over the folds.
         n_epochs: the epoch that was kept, from 1.
         kl: the weight of the prior that was kept.
         score: log predictive density per held-out row, in standardised units; None without folds.
@@ -314,11 +315,26 @@ def _group(
     return Group(
         [run.sparse(i).to("cpu") for i in kept],
         folds,
-        run.history,
+        _history_of(run.history, kept[0], number, watched),
         _best_epoch(run.history, watched, number, training),
         nets[indices[0]].kl * training.schedule.kl,
         _score(run.problem, folds, [nets[i].held_out for i in folded]),
     )
+
+
+def _history_of(
+    history: Sequence[Row], member: int, group: int, watched: Validation | None
+) -> list[Row]:
+    """Metrics of one network, from those of the population."""
+
+    def entry(name: str, value: Any) -> Any:
+        if not isinstance(value, list):
+            return value
+        if watched is not None and name.startswith("val_"):
+            return watched.by_group(value)[group]
+        return value[member]
+
+    return [{name: entry(name, value) for name, value in row.items()} for row in history]
 
 
 def _best_epoch(

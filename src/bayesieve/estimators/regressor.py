@@ -70,7 +70,8 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
     Attributes:
         sparse_models_: one per member: posterior and mask in standardised units.
         coverage_: share of held-out targets inside the interval of each level; None without folds.
-        history_: metrics of each epoch.
+        history_: metrics of each epoch, of the first network.
+        settings_: every setting of the fit (`TableSettings`).
         n_epochs_: the epoch that was kept.
         kl_: the weight of the prior that was kept.
 

@@ -329,7 +329,7 @@ def _hidden_fits(
         table.x,
         table.y,
         model._module(table, settings),
-        model._likelihood(learned_noise=settings.entry.learned_noise),
+        model._likelihood(learned_noise=settings.learned_noise),
         settings.engine,
         Training(
             settings.epochs,

@@ -27,17 +27,19 @@ compare = _as_function(_options.Compare)
 demo = _as_function(_options.Demo)
 evaluate = _as_function(_options.Evaluate)
 export = _as_function(_options.Export)
+fit_table = _as_function(_options.FitTable)
 predict = _as_function(_options.Predict)
 profile = _as_function(_options.Profile)
 prune = _as_function(_options.Prune)
 report = _as_function(_options.Report)
+select = _as_function(_options.Select)
 sieve = _as_function(_options.Sieve)
 verify = _as_function(_options.Verify)
 
 _HOME = {"Run": "run", "load": "run", "pool": "run", "train": "learn", "sweep": "search"}
 __all__ = [
-    "RunConfig", "attack", "compact", "compare", "demo", "evaluate", "export", "predict", "profile",
-    "prune", "report", "sieve", "verify", *_HOME,
+    "RunConfig", "attack", "compact", "compare", "demo", "evaluate", "export", "fit_table",
+    "predict", "profile", "prune", "report", "select", "sieve", "verify", *_HOME,
 ]  # fmt: skip
 
 

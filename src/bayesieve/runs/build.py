@@ -81,7 +81,7 @@ class Plan:
 def make_plan(config: RunConfig) -> Plan:
     """Check every setting, build every object and fill every gap."""
     check_settings(config)
-    config = _absolute_paths(_with_centring(config))
+    config = absolute_paths(_with_centring(config))
     if config.training.threads is not None:
         torch.set_num_threads(config.training.threads)
     device = choose_device(config.training.device)
@@ -240,7 +240,7 @@ def _resolve(config: RunConfig, data: DataSet, n_data: int, device: torch.device
         n_data=n_data,
     )
     net = replace(config.net, name=full_name(config.net.name, data))
-    net = _resolve_net(net, build_likelihood(net, data))
+    net = described_net(net, build_likelihood(net, data))
     return RunConfig(config.data, net, engine, schedule, pruning, training)
 
 
@@ -258,7 +258,8 @@ def _with_centring(config: RunConfig) -> RunConfig:
     return replace(config, data=replace(config.data, center=center))
 
 
-def _resolve_net(config: NetConfig, likelihood: Likelihood) -> NetConfig:
+def described_net(config: NetConfig, likelihood: Likelihood) -> NetConfig:
+    """The settings of a network with those of its likelihood filled in."""
     settings = likelihood.settings()
     noise, learned = settings.get("noise_std"), settings.get("learned")
     name = name_of(likelihood)
@@ -294,7 +295,7 @@ def _warm_start(model: nn.Module, file: str | None) -> None:
         raise UsageError(f"--warm-start: {file} does not fit the network: {reason}") from error
 
 
-def _absolute_paths(config: RunConfig) -> RunConfig:
+def absolute_paths(config: RunConfig) -> RunConfig:
     """Files are written down as absolute paths, so that a run folder can be read from anywhere."""
     kind, colon, rest = (config.data.name or "").partition(":")
     if colon and rest and kind in FILES:

@@ -17,9 +17,11 @@ from bayesieve.core.posterior import (
     Samples,
     SparseModel,
     has_spread,
+    posterior_of,
 )
 from bayesieve.core.problem import Problem
 from bayesieve.core.storage import load_posterior, save
+from bayesieve.data import DataSet
 from bayesieve.errors import UsageError
 from bayesieve.runs.build import Plan, make_plan, what_it_takes
 from bayesieve.runs.config import (
@@ -38,6 +40,7 @@ from bayesieve.runs.text import draws_label, note
 from bayesieve.training.checkpoint import has_checkpoint
 from bayesieve.training.distill import soften
 from bayesieve.training.fit import Fit, fit
+from bayesieve.training.options import Row
 from bayesieve.training.progress import ScalarLog, check_installed
 
 Config = RunConfig | Mapping[str, Mapping[str, Any]] | Path | str
@@ -181,9 +184,37 @@ def _teachers(plan: Plan, problem: Problem, folder: RunFolder) -> list[Posterior
 
 def complete(plan: Plan, run: Fit, folder: RunFolder, *, figures: bool) -> dict[str, Any]:
     """Save what was learned, test it, draw it; metrics.json comes last and marks the end."""
-    models = run.models
+    return write_results(
+        folder, plan.config, plan.data, run.models, run.history, run.seconds, figures=figures
+    )
+
+
+def write_results(
+    folder: RunFolder,
+    config: RunConfig,
+    data: DataSet,
+    models: Sequence[Model],
+    history: list[Row],
+    seconds: float,
+    *,
+    figures: bool,
+) -> dict[str, Any]:
+    """Write the files of a finished run: posteriors, curve, pictures, report, then metrics.json.
+
+    Args:
+        folder: the run folder.
+        config: resolved settings.
+        data: with the test examples.
+        models: the trained model, or those of a population.
+        history: one row of metrics per epoch.
+        seconds: time of training.
+        figures: whether to draw pictures.
+
+    Returns:
+        The content of metrics.json.
+    """
     save_models(models, folder)
-    data, first = plan.data, models[0]
+    first = models[0]
     result = numbers(evaluate(first, data.test), first)
     rows = {"mean weights": dict(result)}
     if has_spread(first):
@@ -192,30 +223,32 @@ def complete(plan: Plan, run: Fit, folder: RunFolder, *, figures: bool) -> dict[
         sampled = numbers(evaluate(whole, data.test, n_samples=n_draws), first)
         result["sampled"] = {**sampled, "draws": n_draws, "chains": n_chains}
         rows[draws_label(result["sampled"])] = sampled
-    if len(models) > 1 and (chains := _chains(run)) is not None:
+    if len(models) > 1 and (chains := _chains(models)) is not None:
         folder.write("chains.json", chains)
         result["chains"] = chains
     if len(models) > 1:
         result["models"] = [numbers(evaluate(m, data.test), m) for m in models]
         rows |= {f"model {i}": row for i, row in enumerate(result["models"])}
-    score = plan.config.pruning.score or ("snr" if has_spread(first) else "magnitude")
+    score = config.pruning.score or ("snr" if has_spread(first) else "magnitude")
     curve = curve_of(first, data.test, score)
     folder.write("curve.json", {"score": score, "points": curve})
     pictures = []
     if figures:
-        pictures = draw_run(folder.path, first, data, history=run.history, curve=curve)
-    title = f"{plan.config.engine.name} on {data.name}"
-    report = write_report(title, data, plan.config, rows, pictures, _remarks(plan, run, result))
+        pictures = draw_run(folder.path, first, data, history=history, curve=curve)
+    title = f"{config.engine.name} on {data.name}"
+    remarks = _remarks(config, len(history), seconds, result)
+    report = write_report(title, data, config, rows, pictures, remarks)
     folder.write_text("report.md", report)
-    result |= {"seconds": round(run.seconds, 3), "epochs": len(run.history)}
+    result |= {"seconds": round(seconds, 3), "epochs": len(history)}
     folder.write("metrics.json", result)
     return result
 
 
-def _chains(run: Fit) -> dict[str, Any] | None:
+def _chains(models: Sequence[Model]) -> dict[str, Any] | None:
     """How far the chains of a sampler agree; None if the run has no chains."""
-    chains = [q for q in run.posteriors if isinstance(q, Samples) and len(q.draws) > 3]
-    if len(chains) < run.n_models:
+    posteriors = [posterior_of(model) for model in models]
+    chains = [q for q in posteriors if isinstance(q, Samples) and len(q.draws) > 3]
+    if len(chains) < len(models):
         return None
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -235,15 +268,15 @@ def save_models(models: Sequence[Model], folder: RunFolder) -> None:
             save(model, folder.posterior, extra=extra)
 
 
-def _remarks(plan: Plan, run: Fit, result: dict[str, Any]) -> list[str]:
-    remarks = [f"Training took {run.seconds:.1f} s on {plan.device}."]
+def _remarks(config: RunConfig, n_epochs: int, seconds: float, result: dict[str, Any]) -> list[str]:
+    remarks = [f"Training took {seconds:.1f} s on {config.training.device}."]
     if result.get("stuck_in_slab", 0.0) > 0.05:
         remarks.append(
             f"{100 * result['stuck_in_slab']:.0f} % of the weights are counted as included only "
             "because they started in the slab: use a smaller --init-std, or rank by snr."
         )
-    if len(run.history) < (plan.config.training.epochs or 0):
+    if n_epochs < (config.training.epochs or 0):
         remarks.append(
-            f"Stopped early after {len(run.history)} epochs: validation did not improve any more."
+            f"Stopped early after {n_epochs} epochs: validation did not improve any more."
         )
     return remarks

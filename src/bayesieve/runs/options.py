@@ -393,3 +393,51 @@ class Demo(Options):
     epochs: int = option("Passes over the data.", 200)
     seed: int = option("Seed of both trainings.", 0)
     force: bool = option(_REPLACE, False)
+
+
+_TABLE = "CSV, parquet or NPZ file."
+_TASK = "Guessed from the target unless given."
+_MISSING = "What to do with missing values."
+
+
+@dataclass(frozen=True)
+class FitTable(Options):
+    """Fit a Bayesian network to a table; write a bundle for `predict` and a report."""
+
+    work: ClassVar[str] = "tables.fit_table"
+    data: Place = argument(_TABLE, metavar="DATA")
+    target: str = option("The column to predict.", place=True, metavar="COLUMN")
+    task: str | None = option(_TASK, None, metavar="regression|classification")
+    missing: str = option(_MISSING, "refuse", metavar="refuse|impute")
+    engine: str = option("sbnn or flat-vi.", "sbnn", metavar="NAME")
+    hidden: str | None = option("Hidden layers; 50 (from 10,000 rows 100,100).", None)
+    epochs: int | None = option("Passes over the rows; about 2,500 steps unless given.", None)
+    zeros: float | None = option("Fraction of the parameters to remove while training.", None)
+    test_fraction: float = option("Part set aside for testing.", 0.2)
+    seed: int = option("Of splits, starts, noise and batches.", 0)
+    out: Place | None = option("Bundle folder to write; DATA's name and -model unless given.", None)
+    report: Place | None = option("Report folder; DATA's name and -report unless given.", None)
+    force: bool = option("Replace what an earlier call wrote.", False)
+    figures: bool = option(_FIGURES, True)
+
+
+@dataclass(frozen=True)
+class Select(Options):
+    """Say which inputs of a table matter, how sure that is, and what dropping the others costs."""
+
+    work: ClassVar[str] = "tables.select"
+    data: Place = argument(_TABLE, metavar="DATA")
+    target: str = option("The column to predict.", place=True, metavar="COLUMN")
+    fdr: float | None = option(
+        "Expected share of false discoveries among what is kept (0.1).", None
+    )
+    fraction: float | None = option("Keep this share of the inputs instead.", None)
+    cross_validate: bool = option("Choose the share by 10 folds instead.", False)
+    bootstrap: int = option("Samples of the rows on which the choice is repeated; 0 for none.", 20)
+    epochs: int | None = option("Passes over the rows; about 2,500 steps unless given.", None)
+    task: str | None = option(_TASK, None, metavar="regression|classification")
+    missing: str = option(_MISSING, "refuse", metavar="refuse|impute")
+    seed: int = option("Of splits, noise and batches.", 0)
+    report: Place | None = option("Report folder; DATA's name and -selection unless given.", None)
+    force: bool = option("Replace an earlier report.", False)
+    figures: bool = option(_FIGURES, True)

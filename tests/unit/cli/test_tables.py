@@ -5,8 +5,11 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
+from bayesieve import SieveClassifier, SieveRegressor, SieveSelector, load_data, runs
 from bayesieve.cli.console import print_table
+from bayesieve.core.posterior import posterior_of
 from commands import as_json, ok, refused
 
 
@@ -84,7 +87,7 @@ def test_a_text_target_is_a_classification(house, tmp_path):
 def test_select_keeps_what_matters(house, tmp_path):
     folder = tmp_path / "which"
     result = as_json("select", house, "--target", "price", "--fdr", 0.1, "--bootstrap", 3,
-                     "--epochs", 80, "--report", folder)  # fmt: skip
+                     "--epochs", 160, "--report", folder)  # fmt: skip
     assert {"area", "age"} <= set(result["kept"])
     assert "noise" not in result["kept"]
     assert any(name.startswith("color=") for name in result["kept"])
@@ -109,6 +112,54 @@ def test_select_by_share(house, tmp_path, flags):
         assert result["path"]["chosen"] in result["path"]["proportions"]
         assert {"area", "age"} <= set(result["kept"])
         assert (tmp_path / "s" / "path.png").is_file()
+
+
+def test_fit_table_learns_what_the_regressor_learns(fitted, house):
+    _, report, _ = fitted
+    run = runs.load(report, device="cpu")
+    data = load_data(f"csv:{house}", target="price", seed=0)
+    model = SieveRegressor(hidden=(16,), epochs=60, random_state=0, standardise=False)
+    model.fit(data.train.x.numpy(), data.train.y.numpy())
+    assert torch.equal(posterior_of(run.model).mean, model.posterior_.mean)
+    assert torch.equal(posterior_of(run.model).std, model.posterior_.std)
+    assert run.config.schedule.kl == model.kl_
+
+
+def test_fit_table_learns_what_the_classifier_learns(house, tmp_path):
+    flags = ("--no-figures", "--report", tmp_path / "r", "--out", tmp_path / "m", "--seed", 3)
+    as_json("fit-table", house, "--target", "color", "--epochs", 10, *flags)
+    data = load_data(f"csv:{house}", target="color", seed=3)
+    model = SieveClassifier(epochs=10, random_state=3, standardise=False)
+    model.fit(data.train.x.numpy(), data.train.y.numpy())
+    run = runs.load(tmp_path / "r", device="cpu")
+    assert torch.equal(posterior_of(run.model).mean, model.posterior_.mean)
+    settings = model.settings_
+    assert run.config.net.name == "mlp:50"
+    assert run.config.training.batch_size == settings.batch_size
+    assert run.config.engine.lr == settings.engine.lr
+
+
+@pytest.mark.parametrize(
+    ("flags", "settings"),
+    [
+        ((), {"rule": "fdr"}),
+        (("--fraction", 0.4), {"rule": "fraction", "fraction": 0.4}),
+        (("--cross-validate",), {"rule": "cross-validated"}),
+    ],
+)
+def test_select_chooses_what_the_selector_chooses(house, tmp_path, flags, settings):
+    result = as_json("select", house, "--target", "price", *flags, "--bootstrap", 2, "--seed", 1,
+                     "--epochs", 20, "--no-figures", "--report", tmp_path / "s")  # fmt: skip
+    data = load_data(f"csv:{house}", target="price", seed=1)
+    model = SieveRegressor(epochs=20)
+    selector = SieveSelector(
+        estimator=model, network="additive", **settings, bootstrap=2, random_state=1
+    )
+    selector.fit(data.train.x.numpy(), data.train.y.numpy())
+    assert [row["kept"] for row in result["inputs"]] == selector.support_.tolist()
+    assert [row["probability"] for row in result["inputs"]] == selector.inclusion_.tolist()
+    assert [row["phi"] for row in result["inputs"]] == selector.feature_importances_.tolist()
+    assert [row["frequency"] for row in result["inputs"]] == selector.frequency_.tolist()
 
 
 def write(path, header, rows):

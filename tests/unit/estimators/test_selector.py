@@ -48,6 +48,42 @@ def test_probable_columns_reach_the_threshold():
     assert everything.get_support().all()
 
 
+def test_additive_networks_rank_unless_an_estimator_is_given():
+    X, y = table()
+    selector = SieveSelector(rule="probable", random_state=0).fit(X, y)
+    assert selector.get_support().tolist() == TRUE
+    assert not hasattr(selector, "estimator_")
+    assert selector.expected_fdr_ < 0.1
+    hidden = SieveSelector(estimator=MODEL, fraction=0.25).fit(X, y)
+    assert isinstance(hidden.estimator_, SieveRegressor)
+    additive = SieveSelector(estimator=MODEL, network="additive", rule="fdr").fit(X, y)
+    assert not hasattr(additive, "estimator_")
+
+
+def test_choices_on_samples_of_the_rows_tell_their_stability():
+    X, y = table()
+    for model in (None, MODEL):
+        selector = SieveSelector(estimator=model, fraction=0.25, bootstrap=3, random_state=0)
+        selector.fit(X, y)
+        assert selector.frequency_[TRUE].min() > 0.6
+        assert selector.frequency_.sum() == pytest.approx(2)
+        assert selector.stability_ > 0.5
+    assert not hasattr(selector.set_params(bootstrap=0).fit(X, y), "frequency_")
+
+
+def test_held_out_errors_are_in_the_unit_of_the_targets():
+    X, y = table(300)
+    rows, rest = slice(0, 200), slice(200, 300)
+    selector = SieveSelector(fraction=0.25, random_state=0).fit(X[rows], 100 * y[rows])
+    whole, kept = selector.held_out_errors(X[rows], 100 * y[rows], X[rest], 100 * y[rest])
+    assert 20 < kept < 60  # the noise is 30
+    assert kept < 1.2 * whole
+    labels = np.where(y > 0, "up", "down")
+    classes = SieveSelector(fraction=0.25, random_state=0).fit(X[rows], labels[rows])
+    errors = classes.held_out_errors(X[rows], labels[rows], X[rest], labels[rest])
+    assert max(errors) < np.log(2)
+
+
 def test_names_come_out():
     pandas = pytest.importorskip("pandas")
     X, y = table()
@@ -85,6 +121,9 @@ def test_classes_can_select():
         ({"rule": "best"}, ValueError, "rule must be one of"),
         ({"fraction": 2.0}, ValueError, "fraction must be between"),
         ({"level": 0.0}, ValueError, "level must be strictly"),
+        ({"bootstrap": 1}, ValueError, "bootstrap must be 0, or 2 or more"),
+        ({"network": "deep"}, ValueError, "network must be one of"),
+        ({"network": "hidden", "rule": "fdr"}, ValueError, "network='additive'"),
         ({"estimator": LinearRegression()}, TypeError, "SieveRegressor or SieveClassifier"),
         (
             {"estimator": SieveRegressor(engine="map", epochs=2, folds=0), "rule": "probable"},

@@ -1,0 +1,379 @@
+"""The work of `bayesieve fit-table` and `select`: call the estimators, write a folder of results.
+
+`fit_table` fits a `SieveRegressor` or `SieveClassifier` and writes a run folder and a bundle.
+`select` fits a `SieveSelector` and writes a report. Both take the settings of the
+estimators, so that the command line and Python give the same results for the same data and seed.
+"""
+
+import json
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bayesieve.assess.figures.features import error_path, importance_bars
+from bayesieve.core.posterior import Posterior
+from bayesieve.core.priors import Normal
+from bayesieve.data import DataSet, Examples, load_data
+from bayesieve.engines.flat_vi import FlatVI
+from bayesieve.engines.recipes import EngineConfig
+from bayesieve.engines.sbnn import SBNN
+from bayesieve.errors import DataError, UsageError
+from bayesieve.estimators import SieveClassifier, SieveRegressor, SieveSelector
+from bayesieve.files import write_atomically
+from bayesieve.runs.build import absolute_paths, described_net
+from bayesieve.runs.config import (
+    DataConfig,
+    NetConfig,
+    PruningConfig,
+    RunConfig,
+    ScheduleConfig,
+    TrainingConfig,
+)
+from bayesieve.runs.folder import RunFolder, check_out
+from bayesieve.runs.formats import export_to, read_source
+from bayesieve.runs.learn import write_results
+from bayesieve.runs.options import Compact, FitTable, Select
+from bayesieve.select import feature_importance, importance_draws, normalised_among
+from bayesieve.text import markdown_table
+
+LEAST_ROWS = 20
+_DRAWS = 200
+_FOLDS = 10
+_TEST_FRACTION = 0.2
+
+
+def _check(asked: FitTable | Select) -> Path:
+    """Raise unless the file is there and the options have values they may have."""
+    file = Path(asked.data)
+    if not file.is_file():
+        raise UsageError(f"there is no file {file}.")
+    if file.suffix.lower() not in (".csv", ".parquet", ".npz"):
+        raise UsageError(f"{file} must be a .csv, .parquet or .npz file.")
+    if asked.task not in (None, "regression", "classification"):
+        raise UsageError(f"--task must be regression or classification, got {asked.task!r}.")
+    if asked.missing not in ("refuse", "impute"):
+        raise UsageError(f"--missing must be refuse or impute, got {asked.missing!r}.")
+    if asked.epochs is not None and asked.epochs < 1:
+        raise UsageError(f"--epochs must be at least 1, got {asked.epochs}.")
+    return file
+
+
+def _check_shares(**shares: float | None) -> None:
+    for name, value in shares.items():
+        if value is not None and not 0 < value < 1:
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{flag} must be between 0 and 1, got {value}.")
+
+
+def _load(file: Path, asked: FitTable | Select, test_fraction: float) -> DataSet:
+    """The standardised table, or one line on why nothing can be learned from it."""
+    data = load_data(
+        _name(file),
+        target=asked.target,
+        task=asked.task,  # type: ignore[arg-type]
+        missing=asked.missing,  # type: ignore[arg-type]
+        test_fraction=test_fraction,
+        seed=asked.seed,
+    )
+    n, y = len(data.train) + len(data.test), data.train.y
+    if n < LEAST_ROWS:
+        raise DataError(f"{file}: at least {LEAST_ROWS} rows are needed, got {n}. Add some.")
+    if bool((y == y[:1]).all()):
+        what = "one class" if data.task == "classification" else "one value"
+        raise DataError(
+            f"{file}: target {asked.target!r} has {what} only in the rows to learn from; there is "
+            "nothing to predict. Choose another target."
+        )
+    return data
+
+
+def _name(file: Path) -> str:
+    """The name under which `load_data` reads a table."""
+    return f"{file.suffix.lower().lstrip('.')}:{file}"
+
+
+def fit_table(asked: FitTable) -> dict[str, Any]:
+    """Fit `SieveRegressor` or `SieveClassifier`, write the run folder, then the bundle.
+
+    Returns:
+        Where things are, the rows, the metrics of the test rows and the importance φ by column.
+    """
+    file = _check(asked)
+    if asked.engine not in ("sbnn", "flat-vi"):
+        raise UsageError(f"--engine must be sbnn or flat-vi, got {asked.engine!r}.")
+    widths = _widths(asked.hidden)
+    _check_shares(zeros=asked.zeros, test_fraction=asked.test_fraction)
+    bundle = Path(asked.out or f"{file.stem}-model")
+    folder = RunFolder(Path(asked.report or f"{file.stem}-report"))
+    if bundle.resolve() == folder.path.resolve():
+        raise UsageError("--out and --report must be different folders.")
+    data = _load(file, asked, asked.test_fraction)
+    folder.check_free(force=asked.force)
+    check_out(bundle, force=asked.force)
+    torch.set_num_threads(1)  # the fastest for networks of this size
+    started = time.perf_counter()
+    model = fit_estimator(
+        data, asked.seed, engine=asked.engine, hidden=widths, epochs=asked.epochs, zeros=asked.zeros
+    )
+    seconds = time.perf_counter() - started
+    folder.clear()
+    config = _run_config(file, asked, model)
+    folder.create(config, "fit-table", file=file.name)
+    lines = [json.dumps(row) + "\n" for row in model.history_]
+    folder.write_text("metrics.jsonl", "".join(lines))
+    learned = model.posterior_ if asked.zeros is None else model.sparse_
+    metrics = write_results(
+        folder, config, data, [learned], model.history_, seconds, figures=asked.figures
+    )
+    importance = _importance(data, model.posterior_, folder, figures=asked.figures)
+    if asked.zeros is None:
+        exported = read_source(folder.path, masked_ok=True)
+        export_to(exported, "bundle", bundle, force=asked.force)
+    else:
+        Compact(folder.path, bundle, posterior=True, force=asked.force)()
+    return {
+        "data": str(file), "target": asked.target, "task": data.task,
+        "rows": {"train": len(data.train), "test": len(data.test)},
+        "bundle": str(bundle), "report": str(folder.path), "metrics": metrics,
+        "importance": importance,
+    }  # fmt: skip
+
+
+def _widths(hidden: str | None) -> tuple[int, ...] | None:
+    if hidden is None:
+        return None
+    if not all(width.isdigit() for width in hidden.split(",")):
+        raise UsageError(f"--hidden must be widths with commas between, as 50,50; got {hidden!r}.")
+    return tuple(int(width) for width in hidden.split(","))
+
+
+def fit_estimator(data: DataSet, seed: int, **settings: Any) -> SieveRegressor | SieveClassifier:
+    """The estimator of a data set's task, fitted to its training rows, which are standardised."""
+    settings |= {"random_state": seed, "standardise": False}
+    x, y = data.train.x.numpy(), data.train.y.numpy()
+    if data.task == "regression":
+        return SieveRegressor(**settings).fit(x, y)
+    classes = np.arange(data.n_outputs)  # the first partial_fit is a fit that knows all classes
+    return SieveClassifier(**settings).partial_fit(x, y, classes=classes)
+
+
+def _run_config(file: Path, asked: FitTable, model: SieveRegressor | SieveClassifier) -> RunConfig:
+    """The settings an estimator was fitted with, in the words of config.json."""
+    fitted = model.settings_
+    widths = ",".join(str(width) for width in fitted.widths)
+    schedule, pruning = fitted.schedule, fitted.pruning
+    task: Any = asked.task
+    missing: Any = asked.missing
+    config = RunConfig(
+        DataConfig(_name(file), asked.target, task, missing=missing,
+                   test_fraction=asked.test_fraction, seed=asked.seed, center=False),
+        described_net(NetConfig(name=f"mlp:{widths}"), model.posterior_.network.likelihood),
+        _engine_config(fitted.engine),
+        ScheduleConfig(lr=schedule.lr, warmup=schedule.warmup, kl=model.kl_,
+                       kl_warmup_epochs=schedule.kl_warmup_epochs),
+        PruningConfig() if pruning is None else PruningConfig(
+            zeros=pruning.zeros, start=pruning.start, end=pruning.end, score=fitted.score),
+        TrainingConfig(epochs=fitted.epochs, batch_size=fitted.batch_size, seed=asked.seed,
+                       device="cpu", threads=1),
+    )  # fmt: skip
+    return absolute_paths(config)
+
+
+def _engine_config(engine: Any) -> EngineConfig:
+    numbers = {"lr": engine.lr, "init_std": engine.init_std, "start": engine.start}
+    if isinstance(engine, SBNN):
+        prior = engine.prior
+        numbers |= {"slab_std": prior.slab_std, "spike_std": prior.spike_std}
+        return EngineConfig(name="sbnn", prior="spike-slab", slab_prob=prior.slab_prob, **numbers)
+    assert isinstance(engine, FlatVI)
+    assert isinstance(engine.prior, Normal)
+    return EngineConfig(name="flat-vi", prior="normal", prior_std=engine.prior.std, **numbers)
+
+
+def _importance(
+    data: DataSet, posterior: Posterior, folder: RunFolder, *, figures: bool
+) -> dict[str, float]:
+    """Write importance.json, its picture and a section of the report; returns φ by name."""
+    names = data.feature_names or ()
+    varies = (data.train.x != data.train.x[:1]).any(0)  # of a constant the data say nothing
+    importance = feature_importance(posterior)
+    phi = normalised_among(importance.psi, varies)
+    draws = varies * importance_draws(posterior, _DRAWS, torch.Generator().manual_seed(0))
+    low, high = draws.quantile(0.05, 0), draws.quantile(0.95, 0)
+    psi = importance.psi * varies
+    numbers = {"psi": psi, "psi_low": low, "psi_high": high, "phi": phi}
+    columns = {key: [float(f"{v:.6g}") for v in value.tolist()] for key, value in numbers.items()}
+    folder.write("importance.json", {"source": importance.source, "names": list(names), **columns})
+    by_name = dict(zip(names, phi.tolist(), strict=True))
+    best = sorted(by_name.items(), key=lambda item: -item[1])[:10]
+    listed = ", ".join(f"{name} ({value:.2f})" for name, value in best)
+    text = (folder.path / "report.md").read_text(encoding="utf-8")
+    text += (
+        "\n## Which inputs matter\n\nφ is 1 for the most important input and 0 for the least: "
+        f"{listed}. `bayesieve select` says which of them are worth keeping.\n"
+    )
+    if figures:
+        at = folder.figures / "importance.png"
+        importance_bars(names, psi, at, low=low, high=high, xlabel="importance ψ")
+        caption = "Importance of the inputs with 90 % intervals."
+        text += f"\n![{caption}](figures/importance.png)\n\n{caption}\n"
+    folder.write_text("report.md", text)
+    return by_name
+
+
+def select(asked: Select) -> dict[str, Any]:
+    """Fit `SieveSelector`, then write selection.json, report.md and the pictures.
+
+    Returns:
+        The content of selection.json, and where the report is.
+    """
+    file = _check(asked)
+    rule, words = _rule(asked)
+    if asked.bootstrap < 0 or asked.bootstrap == 1:
+        raise UsageError(f"--bootstrap must be 0, or 2 or more, got {asked.bootstrap}.")
+    folder = Path(asked.report or f"{file.stem}-selection")
+    if (folder / "selection.json").exists() and not asked.force:
+        raise UsageError(f"{folder} holds a selection; use --force, or another --report.")
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"--report {folder} is a file; give a folder.")
+    data = _load(file, asked, _TEST_FRACTION)
+    if data.train.x.shape[1] < 2:
+        raise DataError(f"{file}: one input leaves nothing to select. Add columns.")
+    torch.set_num_threads(1)  # the fastest for networks of this size
+    kind = SieveRegressor if data.task == "regression" else SieveClassifier
+    selector = SieveSelector(
+        estimator=kind(epochs=asked.epochs, random_state=asked.seed),
+        network="additive",
+        folds=min(_FOLDS, len(data.train) // 2),
+        bootstrap=asked.bootstrap,
+        random_state=asked.seed,
+        **rule,
+    )
+    selector.fit(data.train.x.numpy(), data.train.y.numpy())
+    result = {
+        "data": str(file), "target": asked.target, "task": data.task, "rows": len(data.train),
+        "rule": words, "seed": asked.seed, **_selection(data, selector),
+    }  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    names = data.feature_names or ()
+    pictures = _draw_selection(selector, names, folder) if asked.figures else []
+    text = _selection_report(file, result, asked.bootstrap, pictures)
+    write_atomically(folder / "report.md", text.encode())
+    write_atomically(folder / "selection.json", (json.dumps(result, indent=1) + "\n").encode())
+    return {**result, "report": str(folder)}
+
+
+def _rule(asked: Select) -> tuple[dict[str, Any], str]:
+    """The rule as parameters of `SieveSelector`, and in words."""
+    rules = [name for name, value in (("--fdr", asked.fdr), ("--fraction", asked.fraction),
+                                      ("--cross-validate", asked.cross_validate or None))
+             if value is not None]  # fmt: skip
+    if len(rules) > 1:
+        raise UsageError(f"give one of --fdr, --fraction and --cross-validate, not {rules}.")
+    _check_shares(fdr=asked.fdr, fraction=asked.fraction)
+    if asked.fraction is not None:
+        words = f"the best {100 * asked.fraction:g} % of the inputs"
+        return {"rule": "fraction", "fraction": asked.fraction}, words
+    if asked.cross_validate:
+        return {"rule": "cross-validated"}, "the share of inputs that cross-validation chose"
+    level = 0.1 if asked.fdr is None else asked.fdr
+    words = f"expected share of false discoveries at most {level:g}"
+    return {"rule": "fdr", "level": level}, words
+
+
+def _selection(data: DataSet, selector: SieveSelector) -> dict[str, Any]:
+    """The content of selection.json that the selector knows."""
+    frequency = getattr(selector, "frequency_", None)
+    stability = getattr(selector, "stability_", math.nan)
+    path = getattr(selector, "path_", None)
+    inputs = [
+        {"name": name, "probability": float(selector.inclusion_[j]),
+         "phi": float(selector.feature_importances_[j]), "kept": bool(selector.support_[j]),
+         "frequency": None if frequency is None else float(frequency[j])}
+        for j, name in enumerate(data.feature_names or ())
+    ]  # fmt: skip
+    test = _known_classes(data)
+    errors = selector.held_out_errors(
+        data.train.x.numpy(), data.train.y.numpy(), test.x.numpy(), test.y.numpy()
+    )
+    regression = data.task == "regression"
+    unit = float(data.test.target_std.float().mean()) if regression else 1.0
+    return {
+        "kept": [row["name"] for row in inputs if row["kept"]],
+        "expected_fdr": selector.expected_fdr_,
+        "stability": None if math.isnan(stability) else stability,
+        "error_name": "RMSE" if regression else "NLL",
+        "error_all": errors[0] * unit, "error_kept": errors[1] * unit, "inputs": inputs,
+        "path": None if path is None else {
+            "proportions": list(path.proportions), "mean": path.mean.tolist(),
+            "standard_error": path.standard_error.tolist(), "chosen": path.proportion,
+        },
+    }  # fmt: skip
+
+
+def _known_classes(data: DataSet) -> Examples:
+    """The test rows, without those of a class that no training row has."""
+    if data.task == "regression":
+        return data.test
+    return data.test.subset(torch.isin(data.test.y, data.train.y).nonzero()[:, 0])
+
+
+def _draw_selection(
+    selector: SieveSelector, names: Sequence[str], folder: Path
+) -> list[tuple[str, str]]:
+    """Draw the pictures; returns files and captions."""
+    importance_bars(
+        names, torch.as_tensor(selector.inclusion_), folder / "probability.png",
+        kept=selector.support_.tolist(), title="Probability that an input matters",
+        xlabel="posterior probability",
+    )  # fmt: skip
+    pictures = [("probability.png", "Inputs by probability; pale ones are dropped.")]
+    if hasattr(selector, "path_"):
+        path = selector.path_
+        error_path(path.proportions, path.mean, folder / "path.png",
+                   standard_error=path.standard_error, chosen=path.chosen,
+                   xlabel="share of inputs kept")  # fmt: skip
+        pictures.append(("path.png", "Cross-validated error against the share kept."))
+    return pictures
+
+
+def _selection_report(
+    file: Path,
+    result: dict[str, Any],
+    bootstrap: int,
+    pictures: Sequence[tuple[str, str]],
+) -> str:
+    rows = sorted(result["inputs"], key=lambda row: -row["probability"])
+    lines = [
+        (row["name"], f"{row['probability']:.3f}", f"{row['phi']:.3f}",
+         "" if row["frequency"] is None else f"{row['frequency']:.2f}",
+         "yes" if row["kept"] else "no")
+        for row in rows
+    ]  # fmt: skip
+    kept, n = result["kept"], len(rows)
+    stability = result["stability"]
+    agreement = "" if stability is None else (
+        f" Over {bootstrap} samples of the rows the choice agrees with index {stability:.2f} "
+        "(1 always the same, 0 chance)."
+    )  # fmt: skip
+    paragraphs = [
+        f"# Which inputs matter for {result['target']}",
+        f"{file.name}: {result['rows']:,} rows to learn from, {n} inputs. Rule: {result['rule']}.",
+        f"Kept {len(kept)} of {n}: {', '.join(kept) or 'none'}. Expected share of false "
+        f"discoveries among them: {result['expected_fdr']:.3f}.{agreement}",
+        f"Test {result['error_name']} of the network: {result['error_all']:.4g} with all inputs, "
+        f"{result['error_kept']:.4g} with those kept.",
+        markdown_table(("input", "probability", "φ", "kept in samples", "kept"), lines),
+        "**probability**: that the input matters, from the evidence for its weights in an additive "
+        "network (each input through five hinges, one linear layer, spike-and-slab posterior). "
+        "**φ**: importance from 0 to 1. **kept in samples**: how often the rule keeps it when the "
+        "rows are drawn anew. An input that acts only together with others is not seen by an "
+        "additive network.",
+    ]
+    paragraphs += [f"![{caption}]({file})\n\n{caption}" for file, caption in pictures]
+    return "\n\n".join(paragraphs) + "\n"
