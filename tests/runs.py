@@ -85,8 +85,8 @@ def assert_equal_posteriors(a, b):
 def assert_equal_runs(a, b):
     """States, posteriors and histories; only the clock may differ."""
     assert_equal_states(a.state, b.state)
-    for own, other in zip(a.posteriors, b.posteriors, strict=True):
-        assert_equal_posteriors(own, other)
+    for first, second in zip(a.posteriors, b.posteriors, strict=True):
+        assert_equal_posteriors(first, second)
     assert without_clock(a.history) == without_clock(b.history)
 
 
@@ -123,8 +123,8 @@ def interrupt_after(monkeypatch, step, number=signal.SIGTERM):
     """Send ourselves a signal once this many steps are taken in the next run."""
     make = loop.make_stepper
 
-    def make_interrupted(*given):
-        inner, taken = make(*given), 0
+    def make_interrupted(*arguments):
+        inner, taken = make(*arguments), 0
 
         def one_step(index):
             nonlocal taken

@@ -42,9 +42,9 @@ def laplace(
 
     Args:
         problem: network, likelihood and the data it was trained on.
-        posterior: where to expand: its mean; None takes the weights of the problem's own model.
+        posterior: where to expand: its mean; None takes the weights of the problem's model.
         prior: of the Bayesian weights; None finds the width that suits the weights best.
-        labels: "sampled" takes one label per example from the network's own prediction (one
+        labels: "sampled" takes one label per example from the network's prediction (one
             backward pass each); "exact" sums over all outputs (one pass per output).
         batch_size: examples per pass; memory is batch_size times the size of the network.
         seed: of the sampled labels.
@@ -68,11 +68,11 @@ def laplace(
     for squares in _squares(problem, w, buffers, batch_size, generator):
         information += squares[:n]
     mean = w.detach().clone()
-    own = prior or Normal(fitted_width(mean[:n].double(), information))
+    fitted = prior or Normal(fitted_width(mean[:n].double(), information))
     std = torch.zeros_like(mean)
-    std[:n] = (information + own.std**-2).rsqrt().to(mean.dtype)  # type: ignore[operator]
+    std[:n] = (information + fitted.std**-2).rsqrt().to(mean.dtype)  # type: ignore[operator]
     copies = {name: value.detach().clone() for name, value in buffers.items()}
-    return Factorised(problem.network, mean, std, own, None, copies)
+    return Factorised(problem.network, mean, std, fitted, None, copies)
 
 
 def check_counted_once(problem: Problem) -> None:

@@ -71,18 +71,18 @@ class UnitLaplace:
         layout = self.posterior.layout
         mean, std = self.posterior.mean.clone(), self.posterior.std.clone()
         for block in self.blocks:
-            parts = [layout.slices[block.weight]]
+            slices = [layout.slices[block.weight]]
             if block.bias is not None:
-                parts.append(layout.slices[block.bias])
+                slices.append(layout.slices[block.bias])
             rows = len(block.gain)
             kept, before = (
-                torch.cat([x[part].view(rows, -1) for part in parts], 1)
+                torch.cat([x[part].view(rows, -1) for part in slices], 1)
                 for x in (keep, self.posterior.mean)
             )
             after, spread = self._conditioned(block, before.double(), kept)
-            for values, found in ((mean, after), (std, spread)):
-                own = found.split([(part.stop - part.start) // rows for part in parts], 1)
-                for part, piece in zip(parts, own, strict=True):
+            for values, renewed in ((mean, after), (std, spread)):
+                pieces = renewed.split([(part.stop - part.start) // rows for part in slices], 1)
+                for part, piece in zip(slices, pieces, strict=True):
                     values[part] = piece.flatten().to(values.dtype)
         whole = replace(self.posterior, mean=mean, std=std)
         return SparseModel(whole.masked(keep), keep)
@@ -90,8 +90,8 @@ class UnitLaplace:
     def _conditioned(self, block: Block, mean: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
         """Means and stds of a layer's units, (rows, p), given that the rest is 0."""
         after, std = torch.zeros_like(mean), torch.zeros_like(mean)
-        for i, own in enumerate(keep):
-            stays, goes = own.nonzero()[:, 0], (~own).nonzero()[:, 0]
+        for i, row in enumerate(keep):
+            stays, goes = row.nonzero()[:, 0], (~row).nonzero()[:, 0]
             if not len(stays):
                 continue
             square = block.gain[i] * block.gram[stays][:, stays]
@@ -117,9 +117,9 @@ def laplace_units(
     Args:
         problem: network, likelihood and the data it was trained on. All that may be pruned must
             belong to Linear or Conv2d layers that are called once.
-        posterior: where to expand: its mean; None takes the weights of the problem's own model.
+        posterior: where to expand: its mean; None takes the weights of the problem's model.
         prior: of the Bayesian weights; None finds the width that suits the weights best.
-        labels: "sampled" takes one label per example from the network's own prediction, "exact"
+        labels: "sampled" takes one label per example from the network's prediction, "exact"
             sums over all outputs.
         batch_size: examples per pass.
         seed: of the sampled labels.
@@ -129,8 +129,8 @@ def laplace_units(
         >>> x = torch.tensor([[1.0, 1.0], [1.0, -1.0]])
         >>> model = nn.Sequential(nn.Linear(2, 1, bias=False))
         >>> problem = Problem(model, Gaussian(noise_std=0.5), (x, torch.zeros(2)))
-        >>> found = laplace_units(problem, prior=Normal(1.0), labels="exact")
-        >>> found.posterior.std.square().reciprocal().round(decimals=3)  # 2 / 0.25 + 1
+        >>> units = laplace_units(problem, prior=Normal(1.0), labels="exact")
+        >>> units.posterior.std.square().reciprocal().round(decimals=3)  # 2 / 0.25 + 1
         tensor([9., 9.])
     """
     check_choice("laplace", "labels", labels, ("exact", "sampled"))
@@ -161,7 +161,7 @@ class _Sums:
 def _layers(problem: Problem) -> dict[str, nn.Linear | nn.Conv2d]:
     """The layers that own the prunable tensors, by name."""
     layout, module = problem.layout, problem.network.skeleton
-    found: dict[str, nn.Linear | nn.Conv2d] = {}
+    layers: dict[str, nn.Linear | nn.Conv2d] = {}
     for name in layout.names:
         if layout.slices[name].start >= layout.n_sparse:
             break
@@ -176,8 +176,8 @@ def _layers(problem: Problem) -> dict[str, nn.Linear | nn.Conv2d]:
                 f"unit needs. {_DIAGONAL}"
             )
         assert isinstance(layer, nn.Linear | nn.Conv2d)
-        found[path] = layer
-    return found
+        layers[path] = layer
+    return layers
 
 
 def _add(
@@ -191,8 +191,8 @@ def _add(
     handles = []
     for name, layer in layers.items():
 
-        def note(_: nn.Module, given: tuple[Tensor, ...], out: Tensor, name: str = name) -> None:
-            inputs[name].append(given[0].detach())
+        def note(_: nn.Module, args: tuple[Tensor, ...], out: Tensor, name: str = name) -> None:
+            inputs[name].append(args[0].detach())
             outputs[name].append(out)
 
         handles.append(layer.register_forward_hook(note))
@@ -203,7 +203,7 @@ def _add(
     finally:
         for handle in handles:
             handle.remove()
-    calls = [name for name, own in outputs.items() if len(own) != 1]
+    calls = [name for name, outs in outputs.items() if len(outs) != 1]
     if calls:
         raise UnsupportedModelError(
             f"laplace: layer {calls[0]!r} is called {len(outputs[calls[0]])} times, curvature by "
@@ -251,11 +251,11 @@ def _finished(
     blocks = []
     information = torch.zeros_like(w[:n], dtype=torch.float64)
     for name in layers:
-        own, weight = sums[name], _trained(problem, name, "weight")
-        assert isinstance(own.gram, Tensor)
-        assert isinstance(own.gain, Tensor)
+        total, weight = sums[name], _trained(problem, name, "weight")
+        assert isinstance(total.gram, Tensor)
+        assert isinstance(total.gain, Tensor)
         assert weight is not None
-        block = Block(weight, _trained(problem, name, "bias"), own.gram / own.n, own.gain)
+        block = Block(weight, _trained(problem, name, "bias"), total.gram / total.n, total.gain)
         blocks.append(block)
         for part, piece in _entries(problem, block, block.gain[:, None] * block.gram.diagonal()):
             information[part] = piece.flatten()

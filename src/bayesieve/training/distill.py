@@ -44,6 +44,6 @@ def _mean_probs(x: Tensor, teachers: Sequence[Posterior]) -> Tensor:
     total = []
     for teacher in teachers:
         w, network = teacher.mean[None], teacher.network
-        parts = [network.outputs(w, part, teacher.buffers)[0] for part in x.split(4096)]
-        total.append(F.softmax(torch.cat(parts), -1))
+        outputs = [network.outputs(w, batch, teacher.buffers)[0] for batch in x.split(4096)]
+        total.append(F.softmax(torch.cat(outputs), -1))
     return torch.stack(total).mean(0)

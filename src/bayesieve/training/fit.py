@@ -172,7 +172,7 @@ def fit(
         raise ValueError("fit: resume=True needs the folder of the first run, folder=....")
     check_run(problem, length, schedule, pruning, None if resume else folder)
     schedule = schedule or Schedule()
-    # The run's own copy: a later run on this problem must not change this one's module buffers.
+    # A copy: a later run on this problem must not change the module buffers of this one.
     problem = problem.to(problem.device)
     n_updates = length.n_steps * n_models * problem.layout.size
     problem.execution = replace(
@@ -183,7 +183,7 @@ def fit(
     started = time.perf_counter()
     devices = [problem.device] if problem.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), fast_kernels(problem.device):
-        seed_rng(seed, problem.device)  # what a module's own dropout draws from
+        seed_rng(seed, problem.device)  # a module's dropout draws from it
         generator = Generator(problem.device).manual_seed(seed)
         state = engine.init(problem, generator, n_models)
         population = Population(problem, engine, state, n_models)
@@ -222,7 +222,7 @@ def check_kinds(
         if not isinstance(start, Posterior | SparseModel | None):
             raise TypeError(
                 f"fit: start_from must be a posterior or a sparse model, got "
-                f"{type(start).__name__}. A model's own weights are the start of Problem(model, "
+                f"{type(start).__name__}. The weights of a model are the start of Problem(model, "
                 "...) anyway."
             )
     if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):

@@ -241,6 +241,6 @@ def _advice(engine: object) -> str:
         if hasattr(engine, name):
             return (
                 f"Lower {name} ({getattr(engine, name)}; --lr), add warm-up (Schedule.warmup, "
-                f"--warmup) or clip_norm (--clip-norm), or {scale}."
+                f"--warmup) or Schedule.clip_norm (--clip-norm), or {scale}."
             )
     return f"{scale.capitalize()}."

@@ -28,7 +28,7 @@ class Population:
     """The k models that a run trains as one: problem, engine and state.
 
     Args:
-        problem: the run's own, so that its module buffers are too.
+        problem: a copy that belongs to the run, so that its module buffers do too.
         engine: how the state moves.
         state: of all k models.
         n: k.

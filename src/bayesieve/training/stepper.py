@@ -135,8 +135,8 @@ def fast_kernels(device: torch.device) -> Iterator[None]:
 def compiler_missing(device: torch.device) -> str | None:
     """Why `torch.compile` cannot work for this device, or None when it can."""
     if device.type == "cuda":
-        found = importlib.util.find_spec("triton") is not None
-        return None if found else "the package 'triton' is not installed"
+        installed = importlib.util.find_spec("triton") is not None
+        return None if installed else "the package 'triton' is not installed"
     names = [os.environ["CXX"]] if "CXX" in os.environ else ["g++", "c++", "clang++"]
     if any(shutil.which(name) for name in names):
         return None

@@ -82,9 +82,9 @@ def test_each_row_of_a_population_equals_a_run_on_its_own(case):
             value, grad = alone.value_and_grad(w[i : i + 1], batch)
         torch.testing.assert_close(values[i], value[0])
         torch.testing.assert_close(grads[i], grad[0])
-        own = alone.workspace().buffers(0)
-        assert together.buffers(i).keys() == own.keys()
-        for name, buffer in own.items():
+        buffers = alone.workspace().buffers(0)
+        assert together.buffers(i).keys() == buffers.keys()
+        for name, buffer in buffers.items():
             torch.testing.assert_close(together.buffers(i)[name], buffer)
 
 
@@ -113,9 +113,9 @@ def test_batch_statistics_follow_training_and_leave_the_network(name, k):
     problem.value_and_grad(w, batch)
     for i in range(k):
         model = by_autograd(case, problem.layout, w[i], batch, 1.0)[2]
-        own = problem.workspace(k).buffers(i)
+        buffers = problem.workspace(k).buffers(i)
         for key, buffer in model.named_buffers():
-            torch.testing.assert_close(own[key], buffer)
+            torch.testing.assert_close(buffers[key], buffer)
     assert problem.network.buffers()["1.num_batches_tracked"] == 0
 
 
@@ -208,8 +208,8 @@ def test_control_flow_on_inputs_follows_each_members_own_batch():
     problem = Problem(Fork().double(), Gaussian(), (x, x[:, :1]))
     w = problem.initial.repeat(2, 1)
     problem.value_and_grad(w, Batch(x, x[:, :1]))
-    own = Batch(torch.stack([x, -x]), torch.stack([x[:, :1]] * 2), per_member=True)
-    values, _ = problem.value_and_grad(w, own)
+    batch = Batch(torch.stack([x, -x]), torch.stack([x[:, :1]] * 2), per_member=True)
+    values, _ = problem.value_and_grad(w, batch)
     for i, inputs in enumerate((x, -x)):
         alone = problem.with_data((x, x[:, :1])).value_and_grad(w[:1], Batch(inputs, x[:, :1]))[0]
         torch.testing.assert_close(values[i], alone[0])

@@ -96,9 +96,11 @@ def test_each_member_sees_its_own_rows_alone(name, layers, weighted):
     value, grad = whole.value_and_grad(w, whole.batch(everything))
     for i, part in enumerate(parts):
         alone = problem_of(name, layers, index=part, weight=weight)
-        own, own_grad = alone.value_and_grad(w[i : i + 1], alone.batch(torch.arange(len(part))))
-        torch.testing.assert_close(value[i], own[0])
-        torch.testing.assert_close(grad[i], own_grad[0])
+        value_alone, grad_alone = alone.value_and_grad(
+            w[i : i + 1], alone.batch(torch.arange(len(part)))
+        )
+        torch.testing.assert_close(value[i], value_alone[0])
+        torch.testing.assert_close(grad[i], grad_alone[0])
     torch.testing.assert_close(whole.log_likelihood(w, whole.batch(everything)), value)
 
 
@@ -145,5 +147,5 @@ def test_a_shared_batch_may_carry_weights():
     value, _ = problem.value_and_grad(w, Batch(problem.x, problem.y, weight=weight))
     heavy = problem_of("gaussian", plain, weight=weight)
     for i in range(2):
-        own = heavy.log_likelihood(w[i : i + 1], heavy.batch(torch.arange(9)))
-        torch.testing.assert_close(value[i], own[0])
+        value_alone = heavy.log_likelihood(w[i : i + 1], heavy.batch(torch.arange(9)))
+        torch.testing.assert_close(value[i], value_alone[0])

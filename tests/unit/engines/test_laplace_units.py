@@ -62,8 +62,8 @@ def test_the_mean_of_the_diagonal_over_examples_is_that_of_the_gauss_newton_matr
     expected = laplace(one, prior=Normal(0.5), labels="exact").std ** -2
     for block in found.blocks:
         diagonal = block.gain[:, None] * block.gram.diagonal() + found.precision
-        own = expected[layout.slices[block.weight]].view(len(block.gain), -1)
-        torch.testing.assert_close(diagonal[:, :-1], own)
+        diagonal_of_weights = expected[layout.slices[block.weight]].view(len(block.gain), -1)
+        torch.testing.assert_close(diagonal[:, :-1], diagonal_of_weights)
         torch.testing.assert_close(diagonal[:, -1], expected[layout.slices[block.bias]])
 
 
@@ -110,8 +110,8 @@ def test_a_frozen_bias_has_no_part_and_a_bare_layer_is_a_network():
     x, y = normal(20, 3, seed=4), normal(20, 1, seed=5)
     layer = nn.Linear(3, 1).double()
     frozen, plain = nn.Linear(3, 1).double(), nn.Linear(3, 1, bias=False).double()
-    for own in (frozen, plain):
-        own.weight.data.copy_(layer.weight)
+    for other in (frozen, plain):
+        other.weight.data.copy_(layer.weight)
     frozen.bias.requires_grad_(False)
 
     def approximation(model):

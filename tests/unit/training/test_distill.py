@@ -21,8 +21,10 @@ def test_labels_are_mixed_with_the_mean_of_the_teachers():
     problem = toy()
     teachers = teachers_of(problem)
     soft = soften(problem, teachers, weight=0.25)
-    outputs = [problem.network.outputs(own.mean[None], problem.x, {})[0] for own in teachers]
-    probs = sum(F.softmax(own, -1) for own in outputs) / 2
+    outputs = [
+        problem.network.outputs(teacher.mean[None], problem.x, {})[0] for teacher in teachers
+    ]
+    probs = sum(F.softmax(output, -1) for output in outputs) / 2
     expected = 0.75 * F.one_hot(problem.y, 3) + 0.25 * probs
     torch.testing.assert_close(soft.y, expected)
     torch.testing.assert_close(soft.y.sum(1), torch.ones(problem.n_data))

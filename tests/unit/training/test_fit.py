@@ -93,7 +93,7 @@ def test_equals_a_hand_written_loop_with_dropout_and_dials():
     spy = Spy(engine)
     run = fit_toy(problem, spy, schedule=schedule)
     expected = torch.tensor([dials(step) for step in range(12)])
-    torch.testing.assert_close(torch.tensor([own[:2] for own in spy.seen]), expected)
+    torch.testing.assert_close(torch.tensor([step[:2] for step in spy.seen]), expected)
     seen = iter(spy.seen)
     assert_equal_states(run.state, by_hand(problem, engine, dials=lambda _: next(seen)[:2]))
 
@@ -157,7 +157,7 @@ def test_two_runs_on_one_problem_do_not_share_batch_norm_statistics():
 
 def test_population_has_k_different_models():
     run = fit_toy(toy(), ENGINES["sbnn"], n_models=3)
-    means = torch.stack([own.mean for own in run.posteriors])
+    means = torch.stack([q.mean for q in run.posteriors])
     assert means.shape[0] == run.n_models == 3
     assert len({tuple(row) for row in means.tolist()}) == 3
     assert torch.equal(run.posterior.mean, means[0])
@@ -185,8 +185,8 @@ def test_history_holds_one_row_per_epoch_with_means_over_its_steps():
     fit_toy(problem, spy, epochs=1)
     logits = [problem.network.outputs(w[None], batch.x, {})[0] for _, _, batch in spy.seen]
     losses = [
-        nn.functional.cross_entropy(own, batch.y).item()
-        for own, (_, _, batch) in zip(logits, spy.seen, strict=True)
+        nn.functional.cross_entropy(output, batch.y).item()
+        for output, (_, _, batch) in zip(logits, spy.seen, strict=True)
     ]
     row = run.history[0]
     assert row["log_lik"] == pytest.approx(-N_DATA * sum(losses) / 3, rel=1e-5)
@@ -238,8 +238,8 @@ def test_without_patience_the_last_state_stays():
 
 def test_small_gains_do_not_count():
     problem = toy()
-    own = Split(problem.x, problem.y)
-    run = fit_toy(problem, SIMPLE, epochs=30, validation=Validation(own, 2, min_delta=100.0))
+    held_out = Split(problem.x, problem.y)
+    run = fit_toy(problem, SIMPLE, epochs=30, validation=Validation(held_out, 2, min_delta=100.0))
     assert len(run.history) == 3  # only the first beats infinity
 
 
@@ -251,7 +251,7 @@ def test_callbacks_see_every_epoch_and_may_stop():
         return progress.epoch == 2
 
     run = fit_toy(toy(), SIMPLE, callbacks=[watch, lambda _: False])
-    assert [own[:3] for own in seen] == [(1, 3, 12), (2, 6, 12)]
+    assert [row[:3] for row in seen] == [(1, 3, 12), (2, 6, 12)]
     assert torch.equal(seen[-1][3], run.posterior.mean)
 
 
@@ -260,9 +260,9 @@ def test_start_from_a_posterior_continues_there():
     first = fit_toy(problem, ENGINES["sbnn"]).posterior
     still = SBNN(PRIOR, lr=1e-30)
     run = fit_toy(problem, still, epochs=1, start_from=first, n_models=2)
-    for own in run.posteriors:
-        torch.testing.assert_close(own.mean, first.mean)
-        torch.testing.assert_close(own.std, first.std)
+    for posterior in run.posteriors:
+        torch.testing.assert_close(posterior.mean, first.mean)
+        torch.testing.assert_close(posterior.std, first.std)
     tracked = run.posterior.buffers["1.num_batches_tracked"]
     assert tracked == first.buffers["1.num_batches_tracked"] + PER_EPOCH
 
@@ -286,15 +286,16 @@ def test_each_model_may_start_from_its_own(engine):
     masks = [torch.arange(problem.layout.size) % n != 0 for n in (3, 4)]
     starts = [SparseModel(q.masked(keep), keep) for q, keep in zip(learned, masks, strict=True)]
     together = fit_toy(problem, engine, start_from=starts, n_models=2, epochs=1)
-    for own, keep in zip(together.posteriors, masks, strict=True):
-        assert torch.equal(own.mean == 0, ~keep)
+    for posterior, keep in zip(together.posteriors, masks, strict=True):
+        assert torch.equal(posterior.mean == 0, ~keep)
     alone = fit_toy(problem, engine, start_from=starts[1], epochs=1)
     before = starts[1].posterior.mean
     moved = (together.posteriors[1].mean - before).abs().max()
     far = (together.posteriors[1].mean - starts[0].posterior.mean).abs().max()
-    assert moved < far  # it began at its own
+    assert moved < far  # it began at its start
     tracked = [
-        own.buffers["1.num_batches_tracked"] for own in (*together.posteriors, alone.posterior)
+        posterior.buffers["1.num_batches_tracked"]
+        for posterior in (*together.posteriors, alone.posterior)
     ]
     assert len(set(map(int, tracked))) == 1
 

@@ -204,5 +204,5 @@ def test_a_resumed_run_equals_the_unbroken_one(tmp_path):
     assert len(run(tmp_path / "b", stop_after=4).history) == 4
     resumed = run(tmp_path / "b", resume=True)
     assert without_clock(resumed.history) == without_clock(whole.history)
-    for own, other in zip(resumed.posteriors, whole.posteriors, strict=True):
-        assert torch.equal(own.mean, other.mean)
+    for first, other in zip(resumed.posteriors, whole.posteriors, strict=True):
+        assert torch.equal(first.mean, other.mean)

@@ -26,7 +26,7 @@ def test_numbers_become_tuples_and_the_rest_must_agree():
     prior = SpikeSlab((1.0, 0.5), (0.1, 0.2), (0.5, 0.3))
     assert merged == SBNN(prior, lr=(0.1, 1), init_std=(0.01, 0.02), local=True)
     assert k == 2
-    assert [merged.prior.member(i) for i in range(2)] == [own.prior for own in engines]
+    assert [merged.prior.member(i) for i in range(2)] == [engine.prior for engine in engines]
 
 
 def test_only_what_differs_becomes_a_tuple():

@@ -96,7 +96,7 @@ def test_soft_masks_may_come_back_before_the_end_and_not_after():
 def test_every_model_of_a_population_has_its_own_mask():
     run, _ = masks_of(SBNN(PRIOR, lr=0.05), GradualPruning(TARGET, 0.15, 0.65), n_models=3)
     keep = run.state.controls.keep
-    assert [int(own.sum()) for own in keep] == [KEPT] * 3
+    assert [int(mask.sum()) for mask in keep] == [KEPT] * 3
     assert not torch.equal(keep[0], keep[1])
     assert run.history[-1]["zeros"] == pytest.approx([1 - KEPT / SIZE] * 3)
 
@@ -131,7 +131,7 @@ def test_kl_after_holds_from_the_end_of_pruning():
     spy = Spy(SBNN(PRIOR, lr=0.05))
     schedule = Schedule(kl=0.25, kl_after=0.75)
     fit_toy(toy(), spy, pruning=GradualPruning(TARGET, 0.1, 0.5), schedule=schedule)
-    kl = [own[1] for own in spy.seen]
+    kl = [step[1] for step in spy.seen]
     assert kl == [0.25] * 2 * PER_EPOCH + [0.75] * 2 * PER_EPOCH
 
 
@@ -139,7 +139,7 @@ def test_learning_rate_decays_after_pruning_only():
     spy = Spy(SBNN(PRIOR, lr=0.05))
     pruning = GradualPruning(TARGET, 0.1, 0.5)
     fit_toy(toy(), spy, pruning=pruning, schedule=Schedule(lr="linear"))
-    lr = [own[0] for own in spy.seen]
+    lr = [step[0] for step in spy.seen]
     assert lr == pytest.approx([1.0] * 7 + [5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6])
 
 
