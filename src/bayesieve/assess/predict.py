@@ -96,7 +96,7 @@ def _check_inputs(x: Tensor) -> None:
 def weight_vectors(
     posterior: Posterior, n_samples: int, seed: int
 ) -> Iterator[tuple[Tensor, Buffers]]:
-    """Draws in blocks of bounded memory, (s, d), and their own buffers, (s, ...).
+    """Draws in blocks of bounded memory, (s, d), and the buffers that differ between draws.
 
     The mean, (1, d), for no draws.
     """
