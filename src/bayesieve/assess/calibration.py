@@ -7,7 +7,7 @@ held-out data [Guo]. In β = 1/T the objective
 
 is convex, with derivative mean_n [ E_β[l_n] - l_ny ], so the minimiser is the root of an
 increasing function. For a posterior predictive l is the log of the *mean* probabilities over the
-draws (`bayesieve.assess.metrics.predictive_log_probs`), never the mean of the log-probabilities:
+draws (`ClassPrediction.log_probs`), never the mean of the log-probabilities:
 the temperature then corrects the distribution that is reported, not the single draws.
 
 Departures: T is confined to [0.02, 50]. Where every example is classified right, T = 0 would be

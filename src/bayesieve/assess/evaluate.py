@@ -91,7 +91,7 @@ def evaluate(
         if temperature != 1.0:
             scaled = apply_temperature(prediction.log_probs, temperature)
             prediction = ClassPrediction(scaled[None])
-        report = classification_report(prediction.sample_log_probs, _labels(targets))
+        report = classification_report(prediction.sample_log_probs, labels_of(targets))
     else:
         if temperature != 1.0:
             raise ValueError("evaluate: temperature is for class probabilities, not regression.")
@@ -111,8 +111,13 @@ def evaluate(
     return Evaluation(report, model_size(model), prediction)
 
 
-def _labels(targets: Tensor) -> Tensor:
-    """Class numbers, (N,), from class numbers, 0/1 columns (N, 1) or probabilities (N, C)."""
+def labels_of(targets: Tensor) -> Tensor:
+    """Class numbers, (N,), from class numbers, 0/1 columns (N, 1) or probabilities (N, C).
+
+    Example:
+        >>> labels_of(torch.tensor([[0.2, 0.8], [1.0, 0.0]])).tolist()
+        [1, 0]
+    """
     if targets.is_floating_point() and targets.dim() > 1 and targets.shape[-1] > 1:
         targets = targets.argmax(-1)
     return targets.reshape(-1).long()

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from bayesieve.assess.evaluate import Evaluation, evaluate
+from bayesieve.assess.evaluate import Evaluation, evaluate, labels_of
 from bayesieve.assess.metrics import interval_coverage, reliability_bins, risk_coverage
 from bayesieve.assess.predict import ClassPrediction, RealPrediction
 from bayesieve.core.likelihoods import RealLikelihood
@@ -49,7 +49,7 @@ def calibration(results: dict[str, Evaluation], data: DataSet) -> Json:
     for name, evaluation in results.items():
         prediction = evaluation.prediction
         if isinstance(prediction, ClassPrediction):
-            rows[name] = _of_classes(prediction, _labels(data.test.y))
+            rows[name] = _of_classes(prediction, labels_of(data.test.y).cpu())
         else:
             rows[name] = _of_numbers(prediction, data)
     return rows
@@ -75,8 +75,8 @@ def _of_classes(prediction: ClassPrediction, labels: Tensor) -> Json:
 def _of_numbers(prediction: RealPrediction, data: DataSet) -> Json:
     mean, std = prediction.mean.cpu(), prediction.std.cpu()
     targets = data.test.y.reshape(mean.shape)
-    likelihood = prediction.likelihood
-    coverages = [interval_coverage(mean, std, targets, level, likelihood) for level in _LEVELS]
+    ends = [prediction.interval(level) for level in _LEVELS]
+    coverages = [interval_coverage(low.cpu(), high.cpu(), targets) for low, high in ends]
     gap = (mean - targets).abs().mean(-1) * float(data.test.target_std.double().mean())
     coverage, risk = risk_coverage(std.mean(-1), gap)
     some = _spread_out(len(coverage), _MOST_POINTS)
@@ -90,7 +90,7 @@ def _of_numbers(prediction: RealPrediction, data: DataSet) -> Json:
             "target": rounded(unit(targets)[dots, 0], 5),
             "mean": rounded(unit(mean)[dots, 0], 5),
             "std": rounded(spread[dots], 4),
-            "factor_90": factor_90(likelihood),
+            "factor_90": factor_90(prediction.likelihood),
         },
     }
 
@@ -124,7 +124,7 @@ def examples(evaluation: Evaluation, data: DataSet, limits: Limits) -> Json:
 
 
 def _of_labels(prediction: ClassPrediction, data: DataSet, n: int) -> Json:
-    labels = _labels(data.test.y)
+    labels = labels_of(data.test.y).cpu()
     order = prediction.entropy.cpu().argsort(stable=True)
     wrong = order[(prediction.label.cpu() != labels)[order]]  # the most confident first
     chosen = {"most": order[:n], "least": order.flip(0)[:n], "wrong": wrong[:n]}
@@ -160,12 +160,6 @@ def _of_targets(prediction: RealPrediction, data: DataSet, n: int) -> Json:
         rows[name] |= {key: rounded(values[index], 5) for key, values in columns.items()}
         rows[name]["inputs"] = shown(data.test.x[index], data)
     return rows
-
-
-def _labels(targets: Tensor) -> Tensor:
-    if targets.is_floating_point() and targets.dim() > 1 and targets.shape[-1] > 1:
-        targets = targets.argmax(-1)
-    return targets.reshape(-1).long().cpu()
 
 
 def _spread_out(n: int, most: int) -> Tensor:

@@ -16,17 +16,15 @@ from bayesieve.assess.metrics import (
     ReliabilityBins,
     accuracy,
     brier,
+    classification_report,
     confusion_matrix,
     ece,
     error,
-    expected_entropy,
-    mutual_information,
     negative_log_likelihood,
     precision_recall_f1,
-    predictive_entropy,
-    predictive_log_probs,
     reliability_bins,
 )
+from bayesieve.core.likelihoods import ClassPrediction
 
 
 def _case(seed: int, n: int = 200, n_classes: int = 5, sharp: float = 2.0) -> tuple[Tensor, Tensor]:
@@ -80,7 +78,7 @@ def test_float32_input_is_computed_in_float64() -> None:
     log_probs, labels = _case(3)
     single = log_probs.float()
     assert brier(single.exp(), labels) == pytest.approx(brier(log_probs.exp(), labels), rel=1e-6)
-    assert predictive_log_probs(single.unsqueeze(0)).dtype == torch.float64
+    assert ClassPrediction(single.unsqueeze(0)).log_probs.dtype == torch.float64
 
 
 def _slow_ece(probs: Tensor, labels: Tensor, n_bins: int) -> float:
@@ -156,10 +154,10 @@ def test_entropies_agree_with_scipy() -> None:
     probs = draws.exp().numpy()
     total = entropy(probs.mean(0), axis=-1)
     aleatoric = entropy(probs, axis=-1).mean(0)
-    assert np.allclose(predictive_entropy(draws), total, rtol=1e-12)
-    assert np.allclose(expected_entropy(draws), aleatoric, rtol=1e-12)
-    assert np.allclose(mutual_information(draws), total - aleatoric, atol=1e-12)
-    assert np.allclose(predictive_log_probs(draws).exp(), probs.mean(0), rtol=1e-12)
+    assert np.allclose(ClassPrediction(draws).entropy, total, rtol=1e-12)
+    assert np.allclose(ClassPrediction(draws).aleatoric, aleatoric, rtol=1e-12)
+    assert np.allclose(ClassPrediction(draws).epistemic, total - aleatoric, atol=1e-12)
+    assert np.allclose(ClassPrediction(draws).probs, probs.mean(0), rtol=1e-12)
 
 
 @settings(deadline=None)
@@ -168,8 +166,9 @@ def test_uncertainty_is_bounded_and_adds_up(seed: int, s: int, c: int, sharp: fl
     generator = torch.Generator().manual_seed(seed)
     logits = sharp * torch.randn(s, 3, c, generator=generator, dtype=torch.float64)
     draws = logits.log_softmax(-1)
-    total, aleatoric = predictive_entropy(draws), expected_entropy(draws)
-    epistemic = mutual_information(draws)
+    prediction = ClassPrediction(draws)
+    total, aleatoric = prediction.entropy, prediction.aleatoric
+    epistemic = prediction.epistemic
     for part in (total, aleatoric, epistemic):
         assert bool((part >= 0).all())
         assert bool((part <= math.log(c) + 1e-12).all())
@@ -179,12 +178,12 @@ def test_uncertainty_is_bounded_and_adds_up(seed: int, s: int, c: int, sharp: fl
 
 def test_impossible_classes_and_agreeing_draws() -> None:
     certain = torch.tensor([[[0.0, -math.inf, -math.inf]]]).expand(4, 2, 3)
-    for uncertainty in (predictive_entropy, expected_entropy, mutual_information):
-        assert uncertainty(certain).tolist() == [0.0, 0.0]
+    for name in ("entropy", "aleatoric", "epistemic"):
+        assert getattr(ClassPrediction(certain), name).tolist() == [0.0, 0.0]
     same = _draws(1, s=1).expand(5, -1, -1)
-    assert float(mutual_information(same).max()) < 1e-15
+    assert float(ClassPrediction(same).epistemic.max()) < 1e-15
     tiny = _draws(1, s=1) + torch.tensor([1e-9, -1e-9]).view(2, 1, 1)  # no cancellation at 1e-18
-    assert float(mutual_information(tiny).max()) < 1e-15
+    assert float(ClassPrediction(tiny).epistemic.max()) < 1e-15
 
 
 GOOD = torch.tensor([[0.5, 0.5], [0.2, 0.8]])
@@ -216,9 +215,9 @@ def test_wrong_kinds_raise() -> None:
     with pytest.raises(ValueError, match=r"Pass log_softmax\(logits\)"):
         negative_log_likelihood(torch.zeros(2, 2), labels)
     with pytest.raises(ValueError, match="must sum to 1"):
-        predictive_entropy(torch.full((1, 2, 2), math.nan))
+        classification_report(torch.full((1, 2, 2), math.nan), labels)
     with pytest.raises(ValueError, match=r"must have shape \(S, N, C\), got \(2, 2\)"):
-        predictive_log_probs(GOOD.log())
+        classification_report(GOOD.log(), labels)
     with pytest.raises(ValueError, match="Did you mean 'equal-mass'"):
         ece(GOOD, labels, binning="equal-mas")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="n_bins must be > 0"):

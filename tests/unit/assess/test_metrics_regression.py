@@ -13,15 +13,20 @@ from sklearn import metrics as sk
 from torch import Tensor
 
 from bayesieve.assess.metrics import (
-    interval,
     interval_coverage,
     log_likelihood_mixture,
     mae,
-    mean_interval_width,
-    predictive_moments,
+    regression_report,
     rmse,
 )
-from bayesieve.core.likelihoods import StudentT
+from bayesieve.core.likelihoods import Gaussian, RealPrediction, StudentT
+
+
+def interval(
+    mean: Tensor, std: Tensor, level: float, family: Gaussian | StudentT | None = None
+) -> tuple[Tensor, Tensor]:
+    """The interval of a prediction of one draw."""
+    return RealPrediction(mean[None], std[None], family or Gaussian()).interval(level)
 
 
 def _normal(seed: int, *shape: int) -> Tensor:
@@ -70,11 +75,9 @@ def test_student_t_noise_agrees_with_scipy(df: float) -> None:
     half = stats.t.ppf(0.9, df, scale=scale)
     assert family.half_width(0.8) * std == pytest.approx(half, rel=1e-9)
     lower, upper = interval(means[0], torch.full((8,), std), 0.8, family)
-    assert mean_interval_width(torch.full((8,), std), 0.8, family) == pytest.approx(
-        float((upper - lower).mean())
-    )
+    torch.testing.assert_close(upper - lower, torch.full((8,), 2 * half, dtype=torch.float64))
     inside = (lower <= targets) & (targets <= upper)
-    found = interval_coverage(means[0], torch.full((8,), std), targets, 0.8, family)
+    found = interval_coverage(lower, upper, targets)
     assert found == pytest.approx(float(inside.double().mean()))
 
 
@@ -86,7 +89,9 @@ def test_mixture_likelihood_far_from_the_target_is_finite() -> None:
 def test_moments_are_those_of_the_mixture() -> None:
     draws = _normal(7, 4, 3)
     noise = _normal(8, 4, 1).exp()
-    mean, aleatoric, epistemic = predictive_moments(draws, noise)
+    prediction = RealPrediction(draws, noise, Gaussian())
+    mean, aleatoric = prediction.mean, prediction.aleatoric_std
+    epistemic = prediction.epistemic_std
     generator = np.random.default_rng(0)
     picks = generator.integers(4, size=400_000)
     samples = draws.numpy()[picks, 1] + noise.numpy()[picks, 0] * generator.normal(size=400_000)
@@ -104,8 +109,6 @@ def test_interval_agrees_with_scipy(level: float) -> None:
     expected = stats.norm.interval(level, mean.numpy(), std.numpy())
     assert np.allclose(lower, expected[0], rtol=1e-9)
     assert np.allclose(upper, expected[1], rtol=1e-9)
-    width = float((upper - lower).mean())
-    assert mean_interval_width(std, level) == pytest.approx(width, rel=1e-12)
 
 
 @settings(max_examples=50, deadline=None)
@@ -113,7 +116,8 @@ def test_interval_agrees_with_scipy(level: float) -> None:
 def test_coverage_of_the_normal_quantiles_is_the_level(level: float) -> None:
     n = 2000
     targets = torch.from_numpy(stats.norm.ppf((np.arange(n) + 0.5) / n))
-    coverage = interval_coverage(torch.zeros(n), torch.ones(n), targets, level)
+    ends = interval(torch.zeros(n), torch.ones(n), level)
+    coverage = interval_coverage(*ends, targets)
     assert coverage == pytest.approx(level, abs=1.5 / n)
 
 
@@ -129,10 +133,10 @@ def test_wrong_shapes_and_numbers_raise() -> None:
     with pytest.raises(ValueError, match="noise_std must be a number"):
         log_likelihood_mixture(torch.zeros(2, 3), torch.ones(3), row)
     with pytest.raises(ValueError, match="noise_std must be > 0 and finite, got 0"):
-        predictive_moments(torch.zeros(2, 3), 0.0)
+        log_likelihood_mixture(torch.zeros(2, 3), 0.0, row)
     with pytest.raises(ValueError, match="level must be strictly between 0 and 1, got 90"):
         interval(row, row + 1, 90)
-    with pytest.raises(ValueError, match="std must be > 0"):
-        mean_interval_width(-row - 1, 0.9)
-    with pytest.raises(ValueError, match=r"interval_coverage: mean and targets"):
-        interval_coverage(row, row + 1, column, 0.9)
+    with pytest.raises(ValueError, match="noise_std must be > 0"):
+        regression_report(torch.zeros(2, 3), -1.0, row)
+    with pytest.raises(ValueError, match=r"interval_coverage: lower and upper and targets"):
+        interval_coverage(row, row + 1, column)

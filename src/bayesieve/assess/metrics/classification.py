@@ -1,14 +1,10 @@
-"""Classification metrics from predictive probabilities (N, C), or draws of them, and labels (N,).
+"""Classification metrics from predictive probabilities (N, C) and labels (N,).
 
 The calibration error bins examples by confidence, the largest probability of a row:
 
     ECE = Σ_b (n_b / N) |accuracy_b - confidence_b|                   ([Guo], eq. 3)
 
-with bins of equal width, or of equal mass as in [Nixon]. With p_s the probabilities under posterior
-draw s and p̄ their mean, uncertainty in nats splits into
-
-    H[p̄]            =  mean_s H[p_s]    +  mean_s KL(p_s || p̄)
-    total               aleatoric            epistemic (mutual information of label and weights)
+with bins of equal width, or of equal mass as in [Nixon].
 """
 
 from dataclasses import dataclass, fields
@@ -24,7 +20,7 @@ from bayesieve.assess.metrics.inputs import (
     check_sample_log_probs,
 )
 from bayesieve.checks import check_choice, check_positive
-from bayesieve.core.likelihoods.prediction import entropy, information, log_mean_prob
+from bayesieve.core.likelihoods import ClassPrediction
 
 Binning = Literal["equal-width", "equal-mass"]
 
@@ -191,52 +187,6 @@ def _inner_edges(confidence: Tensor, n_bins: int, binning: Binning) -> Tensor:
     return confidence.sort().values[last]
 
 
-def predictive_log_probs(sample_log_probs: Tensor) -> Tensor:
-    """Log of the mean probabilities over draws: (S, N, C) to (N, C).
-
-    Example:
-        >>> draws = torch.tensor([[[0.9, 0.1]], [[0.5, 0.5]]]).log()
-        >>> [round(p, 3) for p in predictive_log_probs(draws).exp()[0].tolist()]
-        [0.7, 0.3]
-    """
-    return log_mean_prob(check_sample_log_probs("predictive_log_probs", sample_log_probs))
-
-
-def predictive_entropy(sample_log_probs: Tensor) -> Tensor:
-    """Total uncertainty: entropy of the mean probabilities, (S, N, C) to (N,).
-
-    Example:
-        >>> draws = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]).log()
-        >>> round(predictive_entropy(draws).item(), 4)  # log 2
-        0.6931
-    """
-    return entropy(log_mean_prob(check_sample_log_probs("predictive_entropy", sample_log_probs)))
-
-
-def expected_entropy(sample_log_probs: Tensor) -> Tensor:
-    """Aleatoric uncertainty: mean over draws of the entropy, (S, N, C) to (N,).
-
-    Example:
-        >>> draws = torch.tensor([[[0.5, 0.5]], [[0.0, 1.0]]]).log()
-        >>> round(expected_entropy(draws).item(), 4)  # (log 2 + 0) / 2
-        0.3466
-    """
-    return entropy(check_sample_log_probs("expected_entropy", sample_log_probs)).mean(0)
-
-
-def mutual_information(sample_log_probs: Tensor) -> Tensor:
-    """Epistemic uncertainty: mean over draws of KL(p_s || p̄), (S, N, C) to (N,).
-
-    It equals `predictive_entropy - expected_entropy`, without the cancellation when draws agree.
-
-    Example:
-        >>> draws = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]).log()
-        >>> round(mutual_information(draws).item(), 4)  # certain draws that disagree: log 2
-        0.6931
-    """
-    return information(check_sample_log_probs("mutual_information", sample_log_probs))
-
-
 @dataclass(frozen=True)
 class ClassificationReport:
     """Quality of a classifier's posterior predictive; information in nats per example.
@@ -293,22 +243,22 @@ def classification_report(sample_log_probs: Tensor, labels: Tensor) -> Classific
     """
     sample_log_probs = check_sample_log_probs("classification_report", sample_log_probs)
     check_labels("classification_report", "each draw", sample_log_probs[0], labels)
-    log_probs = predictive_log_probs(sample_log_probs)
-    probs = log_probs.exp()
+    prediction = ClassPrediction(sample_log_probs)
+    probs = prediction.probs
     precision, recall, f1 = precision_recall_f1(probs, labels)
     return ClassificationReport(
         error=error(probs, labels),
         accuracy=accuracy(probs, labels),
-        nll=negative_log_likelihood(log_probs, labels),
+        nll=negative_log_likelihood(prediction.log_probs, labels),
         brier=brier(probs, labels),
         ece=ece(probs, labels),
         ece_equal_mass=ece(probs, labels, binning="equal-mass"),
         precision=precision,
         recall=recall,
         f1=f1,
-        entropy=float(predictive_entropy(sample_log_probs).mean()),
-        aleatoric=float(expected_entropy(sample_log_probs).mean()),
-        epistemic=float(mutual_information(sample_log_probs).mean()),
+        entropy=float(prediction.entropy.mean()),
+        aleatoric=float(prediction.aleatoric.mean()),
+        epistemic=float(prediction.epistemic.mean()),
         n_examples=len(labels),
         confusion=tuple(map(tuple, confusion_matrix(probs, labels).tolist())),
     )

@@ -4,8 +4,7 @@ The predictive density of one target (a vector of m outputs, independent given t
 
     p(y) = (1/S) Σ_s Π_j p(y_j; mean_sj, noise_std_j)
 
-with p normal unless another likelihood is named. Its variance splits into noise (aleatoric) and
-spread of the means (epistemic). Intervals are those of p with the mean and variance of the mixture.
+with p normal unless another likelihood is named.
 """
 
 import math
@@ -15,8 +14,7 @@ import torch
 from torch import Tensor
 
 from bayesieve.assess.metrics.inputs import check_same_shape
-from bayesieve.core.likelihoods import Gaussian, RealLikelihood
-from bayesieve.core.likelihoods.prediction import mixture_moments
+from bayesieve.core.likelihoods import Gaussian, RealLikelihood, RealPrediction
 
 _NORMAL = Gaussian()
 
@@ -73,72 +71,17 @@ def log_likelihood_mixture(
     return float((torch.logsumexp(log_density, 0) - math.log(n_draws)).mean())
 
 
-def predictive_moments(
-    sample_means: Tensor, noise_std: float | Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, aleatoric std and epistemic std of the mixture, each (N,) or (N, m).
-
-    Their squares add up to the variance of the mixture, so the epistemic part divides by S.
+def interval_coverage(lower: Tensor, upper: Tensor, targets: Tensor) -> float:
+    """Share of targets inside their intervals; near its level for a calibrated model.
 
     Example:
-        >>> mean, aleatoric, epistemic = predictive_moments(torch.tensor([[0.0], [2.0]]), 0.5)
-        >>> mean.item(), aleatoric.item(), epistemic.item()
-        (1.0, 0.5, 1.0)
+        >>> interval_coverage(-torch.ones(4), torch.ones(4), torch.tensor([0.0, 1.0, -1.5, 3.0]))
+        0.5
     """
-    sample_means, noise = _check_draws("predictive_moments", sample_means, noise_std)
-    return mixture_moments(sample_means, noise)
-
-
-def interval(
-    mean: Tensor, std: Tensor, level: float, likelihood: RealLikelihood = _NORMAL
-) -> tuple[Tensor, Tensor]:
-    """Lower and upper end of the central interval that holds `level` of the mass.
-
-    Args:
-        mean: any shape.
-        std: same shape.
-        level: strictly between 0 and 1.
-        likelihood: the family, with this mean and standard deviation.
-
-    Example:
-        >>> lower, upper = interval(torch.zeros(1), torch.ones(1), 0.9)
-        >>> round(lower.item(), 3), round(upper.item(), 3)
-        (-1.645, 1.645)
-    """
-    half = likelihood.half_width(level)
-    mean, std = check_same_shape("interval", mean=mean, std=std)
-    _check_std("interval", "std", std)
-    return mean - half * std, mean + half * std
-
-
-def interval_coverage(
-    mean: Tensor,
-    std: Tensor,
-    targets: Tensor,
-    level: float,
-    likelihood: RealLikelihood = _NORMAL,
-) -> float:
-    """Share of targets inside the central interval; near `level` for a calibrated model.
-
-    Example:
-        >>> mean, std, targets = torch.zeros(4), torch.ones(4), torch.tensor([0.0, 1.0, -1.5, 3.0])
-        >>> interval_coverage(mean, std, targets, level=0.9)
-        0.75
-    """
-    lower, upper = interval(mean, std, level, likelihood)
-    _, targets = check_same_shape("interval_coverage", mean=mean, targets=targets)
+    lower, upper, targets = check_same_shape(
+        "interval_coverage", lower=lower, upper=upper, targets=targets
+    )
     return float(((lower <= targets) & (targets <= upper)).double().mean())
-
-
-def mean_interval_width(std: Tensor, level: float, likelihood: RealLikelihood = _NORMAL) -> float:
-    """Mean length of the central interval, in the unit of the targets.
-
-    Example:
-        >>> round(mean_interval_width(torch.tensor([1.0, 3.0]), level=0.9), 3)  # 2 * 2 * 1.645
-        6.579
-    """
-    lower, upper = interval(torch.zeros_like(std), std, level, likelihood)
-    return float((upper - lower).mean())
 
 
 @dataclass(frozen=True)
@@ -196,23 +139,24 @@ def regression_report(
         (10.0, 10.0, 5.0)
     """
     scale = _check_scale(sample_means, target_std)
-    mean, aleatoric, epistemic = (
-        moment * scale for moment in predictive_moments(sample_means, noise_std)
+    prediction = RealPrediction(
+        *_check_draws("regression_report", sample_means, noise_std), likelihood
     )
+    lower, upper = (end * scale for end in prediction.interval(0.9))
+    mean = prediction.mean * scale
     # y = scale * z gives p(y) = p(z) / Π_j scale_j
     log_lik = log_likelihood_mixture(sample_means, noise_std, targets, likelihood)
     log_lik -= float(scale.log().sum())
     targets = targets.detach().double() * scale
-    total = (aleatoric.square() + epistemic.square()).sqrt()
     return RegressionReport(
         rmse=rmse(mean, targets),
         mae=mae(mean, targets),
         log_lik=log_lik,
         nll=-log_lik,
-        coverage_90=interval_coverage(mean, total, targets, 0.9, likelihood),
-        interval_width_90=mean_interval_width(total, 0.9, likelihood),
-        aleatoric_std=float(aleatoric.mean()),
-        epistemic_std=float(epistemic.mean()),
+        coverage_90=interval_coverage(lower, upper, targets),
+        interval_width_90=float((upper - lower).mean()),
+        aleatoric_std=float((prediction.aleatoric_std * scale).mean()),
+        epistemic_std=float((prediction.epistemic_std * scale).mean()),
         n_examples=len(targets),
     )
 

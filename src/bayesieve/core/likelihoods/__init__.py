@@ -1,13 +1,13 @@
 """Likelihoods p(target | network output): one class each, with everything that is true of it.
 
-To add one, write its class beside the others and add it here to `LikelihoodName` and `_HOMES`;
-docs/adding-a-likelihood.md shows how. Classes are loaded when they are first asked for, so that
-the command line can list the names without loading torch.
+To add one, write its class beside the others and add it here: to `LikelihoodName` ("student-t" is
+`StudentT`), `_HOMES` and the imports. docs/adding-a-likelihood.md shows how. Classes are loaded
+when they are first asked for, so that the command line can list the names without loading torch.
 """
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 if TYPE_CHECKING:
     from bayesieve.core.likelihoods.base import ClassLikelihood as ClassLikelihood
@@ -29,14 +29,8 @@ if TYPE_CHECKING:
 
 LikelihoodName = Literal["categorical", "bernoulli", "gaussian", "student-t", "heteroscedastic"]
 
-_CLASSES: dict[LikelihoodName, str] = {
-    "categorical": "Categorical",
-    "bernoulli": "Bernoulli",
-    "gaussian": "Gaussian",
-    "student-t": "StudentT",
-    "heteroscedastic": "Heteroscedastic",
-}
-NAMES = tuple(_CLASSES)
+NAMES: tuple[LikelihoodName, ...] = get_args(LikelihoodName)
+_CLASSES = {name: "".join(map(str.capitalize, name.split("-"))) for name in NAMES}
 _HOMES = {
     "ClassLikelihood": "base", "Likelihood": "base", "Numbers": "base", "RealLikelihood": "base",
     "Task": "base", "diagonal_roots": "base", "number": "base",
