@@ -7,14 +7,21 @@ call, however many inputs there are.
 from collections.abc import Iterator
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from bayesieve.checks import check_positive
 from bayesieve.core.likelihoods import ClassPrediction, Prediction, RealPrediction
-from bayesieve.core.network import Buffers
+from bayesieve.core.network import Buffers, materialise
 from bayesieve.core.posterior import Posterior, Samples, SparseModel, posterior_of
 
-__all__ = ["ClassPrediction", "Prediction", "RealPrediction", "predict", "weight_vectors"]
+__all__ = [
+    "ClassPrediction",
+    "Prediction",
+    "RealPrediction",
+    "drawn_modules",
+    "predict",
+    "weight_vectors",
+]
 
 _DRAWS_AT_ONCE = 64_000_000  # weights held at a time: 256 MB in float32
 
@@ -112,3 +119,14 @@ def weight_vectors(
     for start in range(0, n_samples, block):  # one by one: the same draws whatever the block
         n = min(block, n_samples - start)
         yield torch.cat([posterior.draw(1, generator) for _ in range(n)]), {}
+
+
+def drawn_modules(posterior: Posterior, n: int, seed: int) -> tuple[Tensor, list[nn.Module]]:
+    """The n > 0 draws that `predict` takes, (n, d), and the network with each of them."""
+    draws, modules = [], []
+    for w, statistics in weight_vectors(posterior, n, seed):
+        draws.append(w)
+        for i, row in enumerate(w):
+            buffers = {**posterior.buffers, **{name: v[i] for name, v in statistics.items()}}
+            modules.append(materialise(posterior.network, row, buffers))
+    return torch.cat(draws), modules

@@ -23,13 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
 from bayesieve import __version__
-from bayesieve.assess.predict import predict
+from bayesieve.assess.predict import drawn_modules, predict
 from bayesieve.core.likelihoods import Likelihood
-from bayesieve.core.network import materialise
-from bayesieve.core.posterior import Posterior, Samples
+from bayesieve.core.posterior import Posterior
 from bayesieve.deliver.bundle.posterior import likelihood_to_json
 from bayesieve.deliver.export_checks import (
     check_example,
@@ -151,19 +150,9 @@ class Mixture(nn.Module):
 
 def bake(posterior: Posterior, n_samples: int, seed: int) -> Mixture:
     """The posterior's network with `n_samples` draws, those that `predict` makes of this seed."""
-    generator = Generator(posterior.mean.device).manual_seed(seed)
-    statistics: Mapping[str, Tensor] = {}
-    if isinstance(posterior, Samples):
-        chosen = posterior.choose(n_samples, generator)
-        w, statistics = chosen.draws, chosen.draw_buffers
-    else:  # one by one
-        w = torch.cat([posterior.draw(1, generator) for _ in range(n_samples)])
-    network, likelihood = posterior.network, posterior.network.likelihood
-    draws = []
-    for i, row in enumerate(w):
-        buffers = {**posterior.buffers, **{name: value[i] for name, value in statistics.items()}}
-        draws.append(materialise(network, row, buffers))
-    return Mixture(draws, likelihood, network.numbers(w)).eval()
+    w, draws = drawn_modules(posterior, n_samples, seed)
+    network = posterior.network
+    return Mixture(draws, network.likelihood, network.numbers(w)).eval()
 
 
 def _predicted(posterior: Posterior, x: Tensor, n_samples: int, seed: int) -> dict[str, Tensor]:

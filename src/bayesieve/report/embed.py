@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from typing import cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from bayesieve.assess.predict import predict, weight_vectors
+from bayesieve.assess.predict import drawn_modules, predict
 from bayesieve.core.likelihoods import ClassPrediction, Prediction, RealLikelihood
-from bayesieve.core.network import materialise
 from bayesieve.core.posterior import Posterior, Samples, SparseModel, has_spread, posterior_of
 from bayesieve.deliver.layers import (
     Activation,
@@ -84,8 +83,10 @@ def embed(source: Source, levels: Tensor, limits: Limits) -> Embedded:
     # Pruned chains keep weights in different places: use only the draws of this one.
     pool = posterior if isinstance(source.model, SparseModel) else posterior_of(source.averaged)
     n_draws = _room_for_draws(pool, stored, limits)
-    draws, modules = _drawn_modules(pool, n_draws)
-    drawn = [read_layers("report", module, shape) for module in modules]
+    draws, drawn = posterior.mean.new_zeros((0, posterior.layout.size)), list[list[Layer]]()
+    if n_draws:
+        draws, modules = drawn_modules(pool, n_draws, seed=0)
+        drawn = [read_layers("report", module.cpu().float(), shape) for module in modules]
     level_of = dict(posterior.layout.pieces(levels))
     steps = [
         _step(layer, [other[i] for other in drawn], level_of) for i, layer in enumerate(layers)
@@ -107,19 +108,6 @@ def embed(source: Source, levels: Tensor, limits: Limits) -> Embedded:
             network["noise_std"] = _noise(posterior, draws)
     network["check"] = _check(network, source)
     return Embedded(network)
-
-
-def _drawn_modules(posterior: Posterior, n: int) -> tuple[Tensor, list[nn.Module]]:
-    """Draws of the weights, (n, d), those that `predict` takes, and a module for each."""
-    draws = [posterior.mean.new_zeros((0, posterior.layout.size))]
-    modules = []
-    if n:
-        for w, statistics in weight_vectors(posterior, n, seed=0):
-            draws.append(w)
-            for i, row in enumerate(w):
-                buffers = {**posterior.buffers, **{n: v[i] for n, v in statistics.items()}}
-                modules.append(materialise(posterior.network, row, buffers).cpu().float())
-    return torch.cat(draws), modules
 
 
 def _room_for_draws(posterior: Posterior, n_weights: int, limits: Limits) -> int:

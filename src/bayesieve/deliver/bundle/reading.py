@@ -71,8 +71,8 @@ class Bundle:
         """Which weights were kept before compaction, (d,) bool, if the bundle has masks."""
         if self.config.get("masks") is None:
             return None
-        path = self.path / stored.MASKS
-        tensors, _ = _tensors(path)
+        path = _file(self.path, stored.MASKS)
+        tensors, _ = read_tensors(path)
         return stored.read_keep(path, self.config["masks"], tensors)
 
     @cached_property
@@ -83,8 +83,8 @@ class Bundle:
                 f"load: {self.path} holds no posterior, only its mean. Write the bundle with "
                 "posterior= (`bayesieve compact --posterior`) to draw from it."
             )
-        path = self.path / stored.POSTERIOR
-        return stored.read_posterior(path, self.config, _tensors(path)[0], self.keep)
+        path = _file(self.path, stored.POSTERIOR)
+        return stored.read_posterior(path, self.config, read_tensors(path)[0], self.keep)
 
 
 def read_bundle(folder: Path | str) -> Bundle:
@@ -97,11 +97,11 @@ def read_bundle(folder: Path | str) -> Bundle:
     if not folder.is_dir():
         hint = "; for a posterior use load_posterior or load_sparse" if folder.is_file() else ""
         raise ValueError(f"load: there is no bundle folder {folder}{hint}.")
-    path = folder / "config.json"
-    config = _json(path)
+    path = _file(folder, "config.json")
+    config = read_json(path)
     check_config(path, config)
-    model_path = folder / "model.safetensors"
-    tensors, _ = _tensors(model_path)
+    model_path = _file(folder, "model.safetensors")
+    tensors, _ = read_tensors(model_path)
     try:
         module = graph_from_json(config["graph"])
         shape = tuple(config["input"]["shape"])
@@ -135,7 +135,7 @@ def load(folder: Path | str) -> fx.GraphModule:
 def is_bundle(folder: Path) -> bool:
     """Whether a folder claims to be a bundle."""
     path = folder / "config.json"
-    return path.is_file() and _json(path).get("format") == FORMAT
+    return path.is_file() and read_json(path).get("format") == FORMAT
 
 
 def check_config(path: Path, config: Mapping[str, Any]) -> None:
@@ -205,21 +205,12 @@ def fill(module: fx.GraphModule, config: Mapping[str, Any], stored_as: dict[str,
         raise ValueError(f"tensor {sorted(left)[0][:80]!r} belongs to no layer")
 
 
-def _json(path: Path) -> dict[str, Any]:
-    _require(path)
-    return read_json(path)
-
-
-def _tensors(path: Path) -> tuple[dict[str, Tensor], Mapping[str, str]]:
-    _require(path)
-    return read_tensors(path)
-
-
-def _require(path: Path) -> None:
+def _file(folder: Path, name: str) -> Path:
+    """A file of a bundle; raises if it is missing."""
+    path = folder / name
     if not path.is_file():
-        raise DamagedFileError(
-            f"load: {path.parent} is no bundle: the file {path.name} is missing."
-        )
+        raise DamagedFileError(f"load: {folder} is no bundle: the file {name} is missing.")
+    return path
 
 
 def _check_fit(name: str, value: Tensor, slot: Tensor) -> None:
