@@ -22,6 +22,23 @@ from torch.nn.functional import softplus
 from bayesieve.checks import check_choice, check_fraction, check_not_negative, check_positive
 
 Number = float | tuple[float, ...]
+
+
+class Default(float):
+    """A number nobody chose: `fit` puts the recommended one for the problem in its place.
+
+    In a loop written by hand it is the plain float.
+
+    Example:
+        >>> SpikeSlab(slab_std=1.0).slab_std, isinstance(SpikeSlab().slab_std, Default)
+        (1.0, True)
+    """
+
+
+class DefaultCount(int):
+    """A `Default` that is a whole number."""
+
+
 Group = Literal["units", "inputs", "weights"]
 GROUPS: tuple[Group, ...] = ("units", "inputs", "weights")
 
@@ -112,8 +129,8 @@ class SpikeSlab(_Numbers):
         0.216
     """
 
-    slab_std: Number = _WIDE_STD
-    spike_std: Number = _NARROW_STD
+    slab_std: Number = Default(_WIDE_STD)
+    spike_std: Number = Default(_NARROW_STD)
     slab_prob: Number = 0.5
 
     def __post_init__(self) -> None:

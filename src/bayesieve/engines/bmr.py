@@ -36,7 +36,7 @@ from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.evidence import evidence_at_zero, mask_log_odds
 from bayesieve.core.layout import Layout, Roles
 from bayesieve.core.posterior import Factorised, Posterior
-from bayesieve.core.priors import LayerScaled, Number, log_normal_gamma_kl, per_model
+from bayesieve.core.priors import Default, LayerScaled, Number, log_normal_gamma_kl, per_model
 from bayesieve.core.problem import Problem
 from bayesieve.engines import scaled
 from bayesieve.engines.optimisers import adabelief_
@@ -205,7 +205,8 @@ class BMR:
         init_std: starting σ of every weight, in units of the prior's width, and of log c⁻².
         start: starting means: "module" (the model's own), "he" (uniform in ±√(6 / fan_in)) or
             "uniform" (in ±2 of the prior's width, with log c⁻² uniform in ±2 too).
-        local: add the noise to activations of Linear and Conv layers instead of weights.
+        local: add the noise to activations of Linear and Conv layers instead of weights;
+            None is decided by `fit`, and means weights in a loop written by hand.
         coordinates: what a step of a layer's scale holds: "weights" leaves w where it is,
             "standard" leaves ŵ, so that w follows, as in the reference.
 
@@ -216,10 +217,10 @@ class BMR:
 
     prior: LayerScaled = field(default_factory=LayerScaled)
     reduction: Reduction | None = field(default_factory=Reduction)
-    lr: Number = 1e-2
-    init_std: Number = 0.1
+    lr: Number = Default(1e-2)
+    init_std: Number = Default(0.1)
     start: Literal["module", "he", "uniform"] = "module"
-    local: bool = False
+    local: bool | None = None
     coordinates: Literal["weights", "standard"] = "weights"
 
     def __post_init__(self) -> None:
@@ -232,7 +233,10 @@ class BMR:
     def paper(cls) -> "BMR":
         """The reference's settings; use PAPER_ROLES for the problem to prune biases as well."""
         reduction = Reduction("hierarchical", start=0.0, end=1.0, kl=1.0)
-        return cls(reduction=reduction, start="uniform", coordinates="standard")
+        return cls(
+            reduction=reduction, lr=0.01, init_std=0.1, start="uniform", local=False,
+            coordinates="standard",
+        )  # fmt: skip
 
     def init(self, problem: Problem, generator: Generator, n_models: int = 1) -> BMRState:
         """Start near the initial weights, every scale at 1 (or at random), nothing pruned."""
@@ -272,7 +276,7 @@ class BMR:
         scales = Scales(*problem.kernel(factors)(
             state.scale_mean, state.scale_log_std, state.prior.base, noise
         ))  # fmt: skip
-        draw = scaled.draw(problem, state, scales.ratio, local=self.local)  # w = r (m + s ε)
+        draw = scaled.draw(problem, state, scales.ratio, local=bool(self.local))  # w = r (m + s ε)
         log_lik = problem.gradient_(draw, batch, state.generator)
         pulls, rates = scaled.weights_step_(problem, state, draw, scales)
         if self.coordinates == "weights":
@@ -301,7 +305,7 @@ class BMR:
         mean = state.mean[member].detach().clone()
         std = torch.zeros_like(mean)
         std[layout.bayesian] = state.log_std[member].exp()
-        buffers = problem.workspace(len(state.mean), local=self.local).buffers(member)
+        buffers = problem.workspace(len(state.mean), local=bool(self.local)).buffers(member)
         posterior = Factorised(problem.network, mean, std, None, None, buffers)
         keep = state.controls.keep
         return posterior if keep is None else posterior.masked(keep[member])

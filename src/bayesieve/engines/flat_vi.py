@@ -19,6 +19,7 @@ from bayesieve.checks import check_choice, check_kind, check_positive
 from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.posterior import Factorised, Posterior
 from bayesieve.core.priors import (
+    Default,
     Normal,
     Number,
     SpikeSlab,
@@ -57,11 +58,11 @@ class FlatVI:
         (0.001, 0.01)
     """
 
-    prior: Normal | SpikeSlab = field(default_factory=lambda: Normal(std=0.1))
-    lr: Number = 1e-3
-    init_std: Number = 0.018
+    prior: Normal | SpikeSlab = field(default_factory=lambda: Normal(Default(0.1)))
+    lr: Number = Default(1e-3)
+    init_std: Number = Default(0.018)
     start: Literal["module", "he"] = "module"
-    local: bool = False
+    local: bool | None = None
 
     def __post_init__(self) -> None:
         check_kind("FlatVI", "prior", self.prior, Normal, SpikeSlab)
@@ -86,7 +87,7 @@ class FlatVI:
 
     def step(self, problem: Problem, state: MeanField, batch: Batch) -> Metrics:
         """Draw w, take the gradient of log p(D | w), move (m, log s); in place."""
-        draw = variational.draw(problem, state, local=self.local)  # w = m + s ε
+        draw = variational.draw(problem, state, local=bool(self.local))  # w = m + s ε
         log_lik = problem.gradient_(draw, batch, state.generator)
         if isinstance(self.prior, Normal):
             variational.adam_step_(problem, state, draw, constant_precision)
@@ -118,7 +119,7 @@ class FlatVI:
         if isinstance(prior, SpikeSlab):
             mean = state.mean[member, problem.layout.bayesian]
             logit = inclusion_logit(mean, torch.zeros_like(mean), prior)
-        return variational.factorised(problem, state, member, prior, logit, local=self.local)
+        return variational.factorised(problem, state, member, prior, logit, local=bool(self.local))
 
     def _numbers(self, like: Tensor) -> PriorNumbers:
         if isinstance(self.prior, Normal):

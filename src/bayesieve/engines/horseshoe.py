@@ -25,7 +25,14 @@ from bayesieve.checks import check_choice, check_kind, check_positive
 from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.posterior import Posterior
 from bayesieve.core.posterior_horseshoe import UnitScaled, UnitScales
-from bayesieve.core.priors import Horseshoe, Number, log_normal_gamma_kl, member_number, per_model
+from bayesieve.core.priors import (
+    Default,
+    Horseshoe,
+    Number,
+    log_normal_gamma_kl,
+    member_number,
+    per_model,
+)
 from bayesieve.core.problem import Problem
 from bayesieve.core.workspace import statistics_names
 from bayesieve.engines import scaled
@@ -72,8 +79,8 @@ class HorseshoeVI:
     """
 
     prior: Horseshoe = field(default_factory=Horseshoe)
-    lr: Number = 5e-3
-    init_std: Number = 0.1
+    lr: Number = Default(5e-3)
+    init_std: Number = Default(0.1)
     start: Literal["module", "he"] = "module"
     local: bool = False
 

@@ -16,6 +16,7 @@ from bayesieve.checks import check_choice, check_kind, check_not_negative, check
 from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.posterior import Posterior, Samples
 from bayesieve.core.priors import (
+    Default,
     Normal,
     Number,
     Prior,
@@ -77,8 +78,8 @@ class MAP:
 
     prior: Prior | None = None
     optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
-    lr: Number = 1e-3
-    weight_decay: float = 0.0
+    lr: Number = Default(1e-3)
+    weight_decay: float = Default(0.0)
     momentum: float = 0.9
     start: Literal["module", "he"] = "module"
 

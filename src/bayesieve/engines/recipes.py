@@ -1,19 +1,24 @@
-"""The only place where engines have names as text, and what each is given by default.
+"""Recommended settings: one table by engine, task and kind of data, and the names of engines.
 
-The recommended numbers of flat-vi and sbnn are those measured on MNIST: noise on activations,
+`fit`, the command line, the estimators and `compare` all read this table, so that the same engine
+on the same task has the same settings everywhere. `complete` fills in what an engine object leaves
+open (`core.priors.Default`); `resolve_engine` does so for settings given as text.
+
+The numbers of flat-vi and sbnn for images are those measured on MNIST: noise on activations,
 starting means by fan-in, log std -4, a KL weight of 0.3 for classification that rises over the
 first epochs, the learning rate falling by a cosine once pruning has ended. Fewer than 10,000
-examples take a higher learning rate and a KL weight of 0.1, tables 2,000 steps or more: chosen on
-held-out parts of digits and of the first splits of Boston, Energy and Yacht. Samplers keep their
-step size and the full weight of the prior; message passing has neither. The presets "paper" are
-those of the comparison in the model-reduction paper (but for its dropout, which is a layer).
+examples take a higher learning rate and a KL weight of 0.1, chosen on a held-out part of digits.
+The numbers for tables were chosen on tables of 300 to 10,000 rows (docs/tables.md): noise on
+weights, about 2,500 steps, a KL weight of 0.3. Samplers keep their step size and the full weight of
+the prior; message passing has neither. The presets "paper" are those of the comparison in the
+model-reduction paper (but for its dropout, which is a layer).
 """
 
 # ruff: noqa: RUF009 - `setting` makes a dataclass field, as `field` does
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from bayesieve.checks import check_positive
@@ -33,7 +38,9 @@ PriorName = Literal[
 ]
 _SMALL_TABLE = 2000  # rows
 _FEW_DATA = 10_000  # examples: below, an epoch has few steps
-_LEAST_STEPS = 2000  # of a table
+_TABLE_STEPS, _LEAST_EPOCHS, _MOST_EPOCHS = 2500, 20, 400
+TABLE_KL = 0.3
+_TASKS = ("classification", "regression")
 _PRIOR_NUMBERS: dict[str, dict[str, Any]] = {
     "none": {},
     "normal": {"prior_std": 0.1},
@@ -127,7 +134,7 @@ class EngineConfig:
 
 @dataclass(frozen=True)
 class RunSize:
-    """What of a run an engine may need to know.
+    """The facts about a run that decide its settings.
 
     Args:
         n_data: training examples.
@@ -137,6 +144,7 @@ class RunSize:
         task: "classification" or "regression".
         may_prune: False while what is left of a pruned network trains on: then no engine removes
             weights by itself, and a chain's learned prior gives way to its slab.
+        table: whether the inputs are the columns of a table.
     """
 
     n_data: int
@@ -145,6 +153,7 @@ class RunSize:
     keep_units: float | None = None
     task: str = "classification"
     may_prune: bool = True
+    table: bool = False
 
     @property
     def n_epochs(self) -> int:
@@ -158,7 +167,8 @@ class EngineEntry:
 
     Args:
         build: makes the engine from settings without gaps.
-        priors: what it takes, its own first.
+        kind: name of the engine's class.
+        priors: the priors it takes, the usual one first.
         defaults: recommended values of the settings it takes.
         course: how a run of it goes: the learning rate falls and a lighter KL rises
             ("variational"), the whole KL ("reduction"), no KL ("point"), or nothing changes
@@ -169,6 +179,7 @@ class EngineEntry:
         of_prior: numbers of a prior that are the engine's own.
         regression: values for real targets, a prior among them.
         few: values for less than 10,000 examples and the engine's own prior; others take the lr.
+        table: values for tables with the engine's usual prior; they come last.
         prunes: what removes weights in training: "schedule", "itself" (evidence, or --zeros) or
             "units" (whole units only, by the engine).
         passes: whether it learns in passes over the data (EM), few and on centred inputs, in place
@@ -176,6 +187,7 @@ class EngineEntry:
     """
 
     build: Callable[[EngineConfig, RunSize], "Engine[Any]"]
+    kind: str
     priors: tuple[str, ...]
     defaults: Mapping[str, Any]
     course: Literal["variational", "reduction", "point", "steady"]
@@ -184,6 +196,7 @@ class EngineEntry:
     of_prior: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     regression: Mapping[str, Any] = field(default_factory=dict)
     few: Mapping[str, Any] = field(default_factory=dict)
+    table: Mapping[str, Any] = field(default_factory=dict)
     prunes: Literal["schedule", "itself", "units"] = "schedule"
     passes: bool = False
 
@@ -193,12 +206,81 @@ def build_engine(config: EngineConfig, size: RunSize) -> "Engine[Any]":
     return ENGINES[config.name].build(config, size)
 
 
+def name_of(engine: object) -> EngineName | None:
+    """The short name of an engine object; None for an engine of your own.
+
+    Example:
+        >>> from bayesieve.engines.sbnn import SBNN
+        >>> name_of(SBNN())
+        'sbnn'
+    """
+    kind = type(engine)
+    if not kind.__module__.startswith("bayesieve.engines."):
+        return None
+    names = {entry.kind: name for name, entry in ENGINES.items()}
+    return names.get(kind.__name__)
+
+
+def complete(engine: "Engine[Any]", size: RunSize) -> "Engine[Any]":
+    """The engine with recommended values for all that was left open; others stay as they are.
+
+    Left open are numbers nobody chose (`Default`), a starting std and the place of noise that are
+    None. The network's own weights stay the start.
+
+    Example:
+        >>> from bayesieve.engines.sbnn import SBNN
+        >>> complete(SBNN(), RunSize(1000, 500, 8)).lr, complete(SBNN(lr=0.5), RunSize(9, 9, 9)).lr
+        (0.01, 0.5)
+    """
+    name = name_of(engine)
+    if name is None:
+        return engine
+    config = resolve_engine(
+        EngineConfig(name, **_choices(name, engine)), own_start=True,
+        task=size.task, n_data=size.n_data, table=size.table,
+    )  # fmt: skip
+    best = build_engine(config, size)
+    return _filled(engine, best) if type(best) is type(engine) else engine
+
+
+def _choices(name: EngineName, engine: Any) -> dict[str, Any]:
+    """Settings of an engine object on which others depend, as text."""
+    choices: dict[str, Any] = {"prior": "none"} if name == "map" else {}
+    kinds = {"Normal": "normal", "SpikeSlab": "spike-slab", "GaussianLaplace": "gaussian-laplace"}
+    if type(engine.prior).__name__ in kinds:
+        choices["prior"] = kinds[type(engine.prior).__name__]
+    if name == "sbnn":
+        choices["optimizer"] = engine.optimizer
+    if ENGINES[name].kind in ("SGLD", "SGHMC"):
+        choices["adapt"] = engine.adapt
+    return choices
+
+
+def _filled(thing: Any, best: Any) -> Any:
+    from bayesieve.core.priors import Default, DefaultCount
+
+    gaps = {}
+    for spec in fields(thing):
+        value, recommended = getattr(thing, spec.name), getattr(best, spec.name)
+        first = value[0] if isinstance(value, tuple) and value else value
+        if value is None:
+            left_open = spec.name in ("init_std", "local")
+        else:
+            left_open = isinstance(first, Default | DefaultCount)
+        if left_open:
+            gaps[spec.name] = recommended
+        elif is_dataclass(value) and type(value) is type(recommended):
+            gaps[spec.name] = _filled(value, recommended)
+    return replace(thing, **gaps)
+
+
 def resolve_engine(
     config: EngineConfig,
     *,
     own_start: bool,
     task: str = "classification",
     n_data: int | None = None,
+    table: bool = False,
 ) -> EngineConfig:
     """Fill the gaps with recommended values; refuse settings this engine has no use for.
 
@@ -207,6 +289,7 @@ def resolve_engine(
         own_start: whether the network's own initial weights are to be used unless told otherwise.
         task: "classification" or "regression".
         n_data: training examples; many unless given.
+        table: whether the inputs are the columns of a table.
     """
     entry = ENGINES[config.name]
     special = entry.regression if task == "regression" else {}
@@ -219,10 +302,12 @@ def resolve_engine(
         )
     defaults = _defaults(config, entry, prior) | paper
     if config.preset != "paper":
+        usual = special.get("prior", entry.priors[0])
         few = entry.few if _is_few(n_data) else {}
-        for values, theirs in ((few, entry.priors[0]), (special, special.get("prior"))):
-            every = prior == theirs
-            defaults |= {k: v for k, v in values.items() if every or k == "lr"}
+        columns = {**entry.table, **entry.table.get(task, {})} if table else {}
+        for values, its_prior in ((few, entry.priors[0]), (special, usual), (columns, usual)):
+            kept = values if prior == its_prior else {k: values[k] for k in values if k == "lr"}
+            defaults |= {key: value for key, value in kept.items() if key not in _TASKS}
     if own_start and "start" in defaults:
         defaults["start"] = "module"
     if defaults.get("local") and (config.optimizer == "sgd" or entry.priors[0] != prior):
@@ -236,37 +321,67 @@ def resolve_engine(
 
 
 def recommended_schedule(
-    engine: EngineConfig, *, task: str, n_epochs: float, n_data: int | None = None
+    name: EngineName,
+    *,
+    task: str,
+    n_epochs: float,
+    n_data: int | None = None,
+    table: bool = False,
+    preset: str | None = None,
 ) -> dict[str, Any]:
-    """Course of the learning rate, KL weight and its warm-up; many examples unless n_data says."""
-    course = ENGINES[engine.name].course
-    kl, warmup = 1.0, 0.0
+    """Fields of a `Schedule`: course of the learning rate, KL weight and its warm-up.
+
+    Example:
+        >>> recommended_schedule("sbnn", task="classification", n_epochs=60, n_data=60_000)["kl"]
+        0.3
+    """
+    course = ENGINES[name].course
+    if preset == "paper":  # the same from the first step to the last
+        return {"lr": "constant", "warmup": 0.0, "kl": 1.0, "kl_warmup_epochs": 0.0}
+    kl, kl_warmup = 1.0, 0.0
     if course in ("variational", "reduction"):
         lighter = 0.1 if _is_few(n_data) else 0.3
         kl = lighter if (course, task) == ("variational", "classification") else 1.0
-        warmup = min(10.0, round(n_epochs / 6, 2))
-    lr = "constant" if course == "steady" else "cosine"
-    if engine.preset == "paper":  # the same from the first step to the last
-        lr, kl, warmup = "constant", 1.0, 0.0
-    return {"lr": lr, "kl": kl, "kl_warmup_epochs": warmup}
+        kl_warmup = min(10.0, round(n_epochs / 6, 2))
+    if table and course == "variational":
+        kl, kl_warmup = TABLE_KL, 0.1 * n_epochs
+    return {
+        "lr": "constant" if course == "steady" else "cosine",
+        "warmup": 0.02 if table and course != "steady" else 0.0,
+        "kl": kl,
+        "kl_warmup_epochs": kl_warmup,
+    }
 
 
-def recommended_batch_size(engine: EngineConfig, n_data: int, *, table: bool = False) -> int:
-    """Examples per step; few of a small table."""
-    small = n_data < _SMALL_TABLE
-    if ENGINES[engine.name].passes:
-        return 10 if small else 100
-    return 32 if table and small else 128
+def recommended_batch_size(name: EngineName | None, n_data: int, *, table: bool = False) -> int:
+    """Examples per step: 32 to 256 of a table, by its rows.
+
+    Example:
+        >>> [recommended_batch_size("sbnn", n, table=True) for n in (20, 1000, 60_000)]
+        [20, 64, 256]
+    """
+    if name is not None and ENGINES[name].passes:
+        return 10 if n_data < _SMALL_TABLE else 100
+    if not table:
+        return 128
+    return min(n_data, max(32, min(256, 2 ** round(math.log2(max(n_data, 1) / 16)))))
 
 
 def recommended_epochs(
-    engine: EngineConfig, n_data: int, batch_size: int, *, table: bool = False
+    name: EngineName, n_data: int, batch_size: int, *, table: bool = False
 ) -> int:
-    """Passes over the data; tables take 2,000 steps or more."""
-    if ENGINES[engine.name].passes:
+    """Passes over the data: about 2,500 steps over a table.
+
+    Example:
+        >>> recommended_epochs("sbnn", 1000, 64, table=True)
+        156
+    """
+    if ENGINES[name].passes:
         return 10
-    least = math.ceil(_LEAST_STEPS * max(batch_size, 1) / n_data) if table else 0
-    return max(60, least)
+    if not table:
+        return 60
+    per_epoch = math.ceil(n_data / max(batch_size, 1))
+    return max(_LEAST_EPOCHS, min(_MOST_EPOCHS, round(_TABLE_STEPS / per_epoch)))
 
 
 def _is_few(n_data: int | None) -> bool:
@@ -279,16 +394,16 @@ def _defaults(config: EngineConfig, entry: EngineEntry, prior: str) -> dict[str,
         raise UsageError(
             f"--anneal multiplies 1 / temperature: give 1 or more, got {config.anneal}."
         )
-    chosen = {"prior": prior, "name": config.name, "preset": config.preset or "default"}
-    return defaults | chosen
+    names = {"prior": prior, "name": config.name, "preset": config.preset or "default"}
+    return defaults | names
 
 
 def _paper(config: EngineConfig, entry: EngineEntry) -> dict[str, Any]:
-    """What the paper's preset changes, if it is asked for."""
+    """Values that the paper's preset changes, if it is asked for."""
     if config.preset != "paper":
         return {}
     if entry.paper is None:
-        with_paper = ", ".join(name for name, other in ENGINES.items() if other.paper)
+        with_paper = ", ".join(name for name, entry in ENGINES.items() if entry.paper is not None)
         raise UsageError(
             f"engine {config.name} has no --preset paper ({with_paper} have); remove it."
         )
@@ -473,6 +588,15 @@ def _sampled_prior(config: EngineConfig) -> "Normal | GaussianLaplace":
 
 _VI = {"lr": 1e-3, "init_std": math.exp(-4), "start": "he", "local": True}
 _FASTER = {"lr": 1e-2}
+# For tables. The two stds are close together, so that weights start on the spike's side of the
+# threshold and inclusion speaks of the data, not of the start.
+_CLOSE = {"slab_std": 1.0, "spike_std": math.exp(-2)}
+_VI_TABLE = {
+    "init_std": 0.02,
+    "local": False,
+    "classification": {"lr": 1e-2},
+    "regression": {"lr": 3e-2},
+}
 _CHAIN = {
     "lr": 0.03,
     "temperature": 1.0,
@@ -493,18 +617,21 @@ _FLAT_FF = {
     "start": "uniform",
     "local": False,
 }
-ENGINES = {
+ENGINES: dict[EngineName, EngineEntry] = {
     "map": EngineEntry(
         build_map,
+        "MAP",
         ("none", "normal", "spike-slab"),
         {"optimizer": "adamw", "lr": 1e-3, "weight_decay": 0.0, "momentum": 0.9, "start": "module"},
         course="point",
         spread=False,
         paper={"optimizer": "adam"},
         few=_FASTER,
+        table={"lr": 5e-3, "weight_decay": 0.3},
     ),
     "flat-vi": EngineEntry(
         build_flat_vi,
+        "FlatVI",
         ("normal", "spike-slab", "layer-scaled"),
         _VI,
         course="variational",
@@ -512,34 +639,42 @@ ENGINES = {
         of_prior={"layer-scaled": {"lr": 5e-3, "init_std": 0.18}},  # in units of a layer's width
         regression={"prior": "normal", "prior_std": 1.0},
         few={**_FASTER, "prior_std": 0.3},
+        table={**_VI_TABLE, "prior_std": 1.0},
     ),
     "sbnn": EngineEntry(
         build_sbnn,
+        "SBNN",
         ("spike-slab",),
         {**_VI, "optimizer": "adam"},
         course="variational",
-        regression={"prior": "spike-slab", "slab_std": 1.0, "spike_std": math.exp(-2)},
+        regression={"prior": "spike-slab", **_CLOSE},
         few=_FASTER,
+        table={**_VI_TABLE, **_CLOSE},
     ),
     "bmr": EngineEntry(
         build_bmr,
+        "BMR",
         ("layer-scaled",),
         {"lr": 1e-2, "init_std": 0.18, "start": "he", "local": True, "rule": "savage-dickey"},
         course="reduction",
         paper={"init_std": 0.1, "start": "uniform", "local": False, "rule": "hierarchical"},
+        table={"lr": 2e-2, "init_std": 0.1, "local": False},
         prunes="itself",
     ),
     "horseshoe": EngineEntry(
         build_horseshoe,
+        "HorseshoeVI",
         ("horseshoe",),
         {"lr": 5e-3, "init_std": 0.02, "start": "he"},
         course="variational",
         paper={"init_std": 0.1, "start": "he"},
         regression={"prior": "horseshoe", "lr": 2e-2},
         few=_FASTER,
+        table={"lr": 2e-2, "init_std": 0.1},
     ),
     "sgld": EngineEntry(  # without momentum a step moves a tenth as far
         build_sgld,
+        "SGLD",
         _CHAIN_PRIORS,
         {**_CHAIN, "lr": 0.3},
         course="steady",
@@ -549,6 +684,7 @@ ENGINES = {
     ),
     "sghmc": EngineEntry(
         build_sghmc,
+        "SGHMC",
         _CHAIN_PRIORS,
         {**_CHAIN, "friction": 0.1},
         course="steady",
@@ -558,6 +694,7 @@ ENGINES = {
     ),
     "tdamp": EngineEntry(
         build_tdamp,
+        "TDAMP",
         ("group-sparse",),
         {"group": "units", "power": 5.0, "memory": 10.0},
         course="steady",

@@ -40,7 +40,7 @@ from bayesieve.core import priors
 from bayesieve.core.batch import Batch
 from bayesieve.core.network import EXTRA_PREFIX
 from bayesieve.core.posterior import Posterior, Samples
-from bayesieve.core.priors import GaussianLaplace, Normal, Number, per_model
+from bayesieve.core.priors import Default, DefaultCount, GaussianLaplace, Normal, Number, per_model
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import Controls
 from bayesieve.core.workspace import flat_statistics, named_statistics, statistics_names
@@ -109,8 +109,8 @@ class Chain:
         0.5
     """
 
-    burn_in: int = 0
-    thin: int = 100
+    burn_in: int = DefaultCount(0)
+    thin: int = DefaultCount(100)
     n_kept: int = 20
     power: float = 0.0
     delay: float = 1.0
@@ -237,8 +237,8 @@ class Sampler:
         start: starting weights: "module" (the model's own) or "he" (uniform in ±√(6 / fan_in)).
     """
 
-    prior: Normal | GaussianLaplace = field(default_factory=Normal)
-    step_size: Number = 1e-5
+    prior: Normal | GaussianLaplace = field(default_factory=lambda: Normal(Default(1.0)))
+    step_size: Number = Default(1e-5)
     temperature: Number = 1.0
     adapt: Adapt = "none"
     averaging: Averaging = field(default_factory=Averaging)

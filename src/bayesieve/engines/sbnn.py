@@ -26,6 +26,7 @@ from bayesieve.checks import check_choice, check_positive
 from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.posterior import Factorised, Posterior
 from bayesieve.core.priors import (
+    Default,
     Number,
     SpikeSlab,
     inclusion_logit,
@@ -76,7 +77,8 @@ class SBNN:
         start: starting means: "module" (the model's own, so trained weights are a warm start) or
             "he" (uniform in ±√(6 / fan_in)).
         optimizer: "adam", or "sgd" with the proximal prior step.
-        local: add the noise to activations of Linear and Conv layers instead of weights.
+        local: add the noise to activations of Linear and Conv layers instead of weights;
+            None is decided by `fit`, and means weights in a loop written by hand.
 
     Example:
         >>> SBNN(prior=SpikeSlab(slab_std=1.0, spike_std=0.1, slab_prob=0.2)).prior.slab_prob
@@ -84,11 +86,11 @@ class SBNN:
     """
 
     prior: SpikeSlab = field(default_factory=SpikeSlab)
-    lr: Number = 1e-3
+    lr: Number = Default(1e-3)
     init_std: Number | None = None
     start: Literal["module", "he"] = "module"
     optimizer: Literal["adam", "sgd"] = "adam"
-    local: bool = False
+    local: bool | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.prior, SpikeSlab):
@@ -126,7 +128,9 @@ class SBNN:
         """
         if self.optimizer == "sgd":
             return self._proximal_step(problem, state, batch)
-        draw = variational.draw(problem, state, local=self.local)  # w = m + s ε, 0 where pruned
+        draw = variational.draw(
+            problem, state, local=bool(self.local)
+        )  # w = m + s ε, 0 where pruned
         log_lik = problem.gradient_(draw, batch, state.generator)
         variational.adam_step_(problem, state, draw, mixture_precision)
         return {"log_lik": log_lik}
@@ -155,7 +159,7 @@ class SBNN:
         prior = self.prior.member(member)
         n = problem.layout.n_bayesian
         logit = inclusion_logit(state.mean[member, :n], state.log_std[member].exp(), prior)
-        return variational.factorised(problem, state, member, prior, logit, local=self.local)
+        return variational.factorised(problem, state, member, prior, logit, local=bool(self.local))
 
 
 def _proximal_update_(state: MeanField, grad: Tensor, noise: Tensor, length: Tensor) -> None:

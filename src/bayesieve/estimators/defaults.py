@@ -1,146 +1,105 @@
-"""Recommended settings for tables: `table_settings` (engine, task, rows -> every setting).
+"""Settings of a fit to one table: the recipe of its engine, and the estimator's inner folds.
 
-The numbers were chosen on tables of 300 to 10,000 rows; docs/tables.md says how and what they give.
+The numbers of engine, schedule and length are those of `engines.recipes` for tables. Chosen here:
+widths, folds, candidates for the weight of the prior, patience and pruning. docs/tables.md says how
+they were measured.
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from bayesieve.checks import check_choice, check_fraction, check_positive
-from bayesieve.core.priors import GaussianLaplace, Normal, SpikeSlab
-from bayesieve.engines import Engine
-from bayesieve.engines.bmr import BMR, Reduction
-from bayesieve.engines.flat_vi import FlatVI
-from bayesieve.engines.horseshoe import HorseshoeVI
-from bayesieve.engines.map import MAP
-from bayesieve.engines.sampling import Chain
-from bayesieve.engines.sbnn import SBNN
-from bayesieve.engines.sgmcmc import SGHMC, SGLD
-from bayesieve.engines.tdamp import TDAMP
+from bayesieve.core.priors import GaussianLaplace
+from bayesieve.engines import Engine, recipes
+from bayesieve.engines.recipes import EngineConfig, EngineName, RunSize
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.sieve.scores import ScoreName
 from bayesieve.training.schedule import Schedule
 
 Task = Literal["regression", "classification"]
 
-# Close together, so that weights start on the spike's side of the threshold and inclusion speaks
-# of the data, not of the start.
-TABLE_PRIOR = SpikeSlab(slab_std=1.0, spike_std=math.exp(-2), slab_prob=0.5)
-_STEPS, _LEAST_EPOCHS, _MOST_EPOCHS = 2500, 20, 400
 _LARGE = 10_000  # rows from which the network has two layers of 100
 _FOLDED_ROWS = 3000  # tables of at most so many rows have five folds, others one
-_KLS = (1.0, 0.3, 0.1)  # what the folds choose from: see docs/tables.md
-_KL_WITHOUT_FOLDS = 0.3
+_KLS = (1.0, 0.3, 0.1)  # the folds choose from these: see docs/tables.md
 
 
 @dataclass(frozen=True)
-class Length:
-    """Length of a run, from which an engine's defaults follow.
+class TableEngine:
+    """An engine for tables, by name or as an object.
 
     Args:
-        n_steps: in all.
-        lr: learning rate, where the user gave one.
-        task: "regression" or "classification".
-    """
-
-    n_steps: int
-    lr: float | None
-    task: Task
-
-    def rate(self, recommended: float) -> float:
-        """The learning rate of the user, else the recommended one."""
-        return recommended if self.lr is None else self.lr
-
-    @property
-    def vi_rate(self) -> float:
-        """Learning rate of the mean-field engines."""
-        return self.rate(1e-2 if self.task == "classification" else 3e-2)
-
-
-@dataclass(frozen=True)
-class EngineEntry:
-    """An engine by short name.
-
-    Args:
-        build: makes it for a run of some length.
+        name: short name.
+        build: makes it for a run of some size.
         learned_noise: whether the likelihood may learn its noise (else the engine does).
         takes_weights: whether rows may count differently, which folds need too.
-        folded: whether folds are used unless asked for; a chain needs all its steps.
-        gradual: whether weights can go during training, else they go after it.
-        score: which weights go first.
-        variational: whether the prior has a weight, which the folds choose and which rises over
-            the first tenth of the run; such engines never stop early.
-        lr: course of the learning rate.
     """
 
-    build: Callable[[Length], Engine[Any]]
+    name: EngineName
+    build: Callable[[RunSize], Engine[Any]]
     learned_noise: bool = True
     takes_weights: bool = True
-    folded: bool = True
-    gradual: bool = True
-    score: ScoreName = "snr"
-    variational: bool = False
-    lr: Literal["cosine", "constant"] = "cosine"
+
+    @property
+    def variational(self) -> bool:
+        """Whether the prior has a weight, which the folds choose; such engines never stop early."""
+        return recipes.ENGINES[self.name].course == "variational"
+
+    @property
+    def folded(self) -> bool:
+        """Whether folds are used unless asked for; a chain needs all its steps."""
+        return recipes.ENGINES[self.name].course != "steady"
+
+    @property
+    def gradual(self) -> bool:
+        """Whether weights can go during training, else they go after it."""
+        return self.folded and recipes.ENGINES[self.name].prunes == "schedule"
+
+    @property
+    def score(self) -> ScoreName:
+        """The score by which weights are ranked."""
+        entry = recipes.ENGINES[self.name]
+        return "magnitude" if entry.course == "point" else "snr"
 
 
-def _bmr(length: Length) -> Engine[Any]:
-    every = max(1, length.n_steps // 50)
-    return BMR(reduction=Reduction(steps_per_epoch=every), lr=length.rate(2e-2), start="he")
-
-
-def _sghmc(length: Length) -> Engine[Any]:
-    half = length.n_steps // 2
-    chain = Chain(burn_in=half, thin=max(1, (length.n_steps - half) // 20), n_kept=20)
-    return SGHMC(Normal(1.0), length.rate(1e-5), chain=chain, start="he")
-
-
-ENGINES = {
-    "sbnn": EngineEntry(
-        lambda length: SBNN(TABLE_PRIOR, length.vi_rate, init_std=0.02, start="he"),
-        variational=True,
-    ),
-    "flat-vi": EngineEntry(
-        lambda length: FlatVI(Normal(1.0), length.vi_rate, init_std=0.02, start="he"),
-        variational=True,
-    ),
-    "map": EngineEntry(
-        lambda length: MAP(lr=length.rate(5e-3), weight_decay=0.3, start="he"), score="magnitude"
-    ),
-    "bmr": EngineEntry(_bmr, gradual=False),
-    "horseshoe": EngineEntry(
-        lambda length: HorseshoeVI(lr=length.rate(2e-2), start="he"), variational=True
-    ),
-    "sghmc": EngineEntry(_sghmc, folded=False, gradual=False, lr="constant"),
-    "tdamp": EngineEntry(
-        lambda _: TDAMP(), takes_weights=False, folded=False, gradual=False, lr="constant"
-    ),
-}
-_NAMES: dict[type, str] = {
-    SBNN: "sbnn", FlatVI: "flat-vi", MAP: "map", BMR: "bmr", HorseshoeVI: "horseshoe",
-    SGHMC: "sghmc", SGLD: "sghmc", TDAMP: "tdamp",
-}  # fmt: skip
-
-
-def entry_of(who: str, engine: str | Engine[Any]) -> EngineEntry:
-    """The entry of an engine, given by name or as an object."""
+def table_engine(
+    who: str, engine: str | Engine[Any], task: Task, lr: float | None = None
+) -> TableEngine:
+    """The engine given by name, or as an object whose open numbers the recipe fills in."""
     if isinstance(engine, str):
-        check_choice(who, "engine", engine, ENGINES)
-        return ENGINES[engine]
-    if type(engine) not in _NAMES:
+        check_choice(who, "engine", engine, recipes.ENGINES)
+        name: Any = engine
+        takes_weights = not recipes.ENGINES[name].passes
+
+        def build(size: RunSize) -> Engine[Any]:
+            config = recipes.resolve_engine(
+                _plain(name, lr), own_start=False, task=task, n_data=size.n_data, table=True
+            )
+            return recipes.build_engine(config, size)
+
+        return TableEngine(name, build, takes_weights=takes_weights)
+    known = recipes.name_of(engine)
+    if known is None:
         raise TypeError(
-            f"{who}: engine must be one of {', '.join(ENGINES)} or an engine such as SBNN(), got "
-            f"{engine!r}."
+            f"{who}: engine must be one of {', '.join(recipes.ENGINES)} or an engine such as "
+            f"SBNN(), got {engine!r}."
         )
-    known = ENGINES[_NAMES[type(engine)]]
-    shared = isinstance(getattr(engine, "prior", None), GaussianLaplace)
-    return replace(
+    if lr is not None:
+        raise ValueError(f"{who}: lr is for engines given by name; set it in the engine.")
+    learns_prior = isinstance(getattr(engine, "prior", None), GaussianLaplace)
+    return TableEngine(
         known,
-        build=lambda _: engine,
-        learned_noise=not shared,
-        takes_weights=known.takes_weights and not shared,
+        lambda size: recipes.complete(engine, size),
+        learned_noise=not learns_prior,
+        takes_weights=not (recipes.ENGINES[known].passes or learns_prior),
     )
+
+
+def _plain(name: EngineName, lr: float | None) -> EngineConfig:
+    """Settings of a named engine; chains have a fixed normal prior, whatever the task."""
+    chain = recipes.ENGINES[name].kind in ("SGLD", "SGHMC")
+    return EngineConfig(name, prior="normal" if chain else None, lr=lr)
 
 
 @dataclass(frozen=True)
@@ -214,18 +173,16 @@ def table_settings(
         >>> recommended.widths, recommended.epochs, recommended.batch_size, recommended.kls
         ((50,), 156, 64, (1.0, 0.3, 0.1))
     """
-    entry = entry_of(who, engine)
-    if lr is not None and not isinstance(engine, str):
-        raise ValueError(f"{who}: lr is for engines given by name; set it in the engine.")
+    entry = table_engine(who, engine, task, lr)
     if schedule is not None and kl is not None:
         raise ValueError(f"{who}: kl stands in the schedule too; give one of them.")
     if zeros is not None:
         check_fraction(who, zeros=zeros)
         if zeros == 1:
             raise ValueError(f"{who}: zeros must be below 1, got 1.")
-    batch_size = _batch_size(who, batch_size, n_rows)
+    batch_size = _batch_size(who, batch_size, entry.name, n_rows)
     per_epoch = math.ceil(n_rows / batch_size)
-    epochs = _epochs(who, epochs, per_epoch)
+    epochs = _epochs(who, epochs, entry.name, n_rows, batch_size)
     folds = _folds(who, folds, n_rows, entry)
     kls = (1.0,) if schedule is not None else _kls(who, kl, entry, folds)
     if patience is not None:
@@ -233,14 +190,12 @@ def table_settings(
     elif not entry.variational:
         patience = max(1, epochs // 2)
     if schedule is None:
-        schedule = Schedule(
-            lr=entry.lr,
-            warmup=0.02 if entry.lr == "cosine" else 0.0,
-            kl=kls[0] if len(kls) == 1 else 1.0,
-            kl_warmup_epochs=0.1 * epochs if entry.variational else 0.0,
+        course = recipes.recommended_schedule(
+            entry.name, task=task, n_epochs=epochs, n_data=n_rows, table=True
         )
+        schedule = Schedule(**course | {"kl": kls[0] if len(kls) == 1 else 1.0})
     return TableSettings(
-        engine=entry.build(Length(epochs * per_epoch, lr, task)),
+        engine=entry.build(RunSize(n_rows, epochs * per_epoch, per_epoch, task=task, table=True)),
         learned_noise=entry.learned_noise,
         takes_weights=entry.takes_weights,
         widths=_widths(who, hidden, n_rows),
@@ -266,23 +221,23 @@ def _widths(who: str, hidden: object, n_rows: int) -> tuple[int, ...]:
     return widths
 
 
-def _batch_size(who: str, batch_size: int | None, n_rows: int) -> int:
+def _batch_size(who: str, batch_size: int | None, name: EngineName, n_rows: int) -> int:
     if batch_size is None:
-        return min(n_rows, max(32, min(256, 2 ** round(math.log2(max(n_rows, 1) / 16)))))
+        return min(n_rows, recipes.recommended_batch_size(name, n_rows, table=True))
     check_positive(who, batch_size=batch_size)
     return min(batch_size, n_rows)
 
 
-def _epochs(who: str, epochs: int | None, per_epoch: int) -> int:
+def _epochs(who: str, epochs: int | None, name: EngineName, n_rows: int, batch_size: int) -> int:
     if epochs is None:
-        return max(_LEAST_EPOCHS, min(_MOST_EPOCHS, round(_STEPS / per_epoch)))
+        return recipes.recommended_epochs(name, n_rows, batch_size, table=True)
     check_positive(who, epochs=epochs)
     if epochs != int(epochs):
         raise TypeError(f"{who}: epochs must be a whole number, got {epochs}.")
     return int(epochs)
 
 
-def _folds(who: str, folds: int | None, n_rows: int, entry: EngineEntry) -> int:
+def _folds(who: str, folds: int | None, n_rows: int, entry: TableEngine) -> int:
     if folds is None:
         if n_rows < 20 or not (entry.takes_weights and entry.folded):
             return 0
@@ -296,10 +251,10 @@ def _folds(who: str, folds: int | None, n_rows: int, entry: EngineEntry) -> int:
     return folds
 
 
-def _kls(who: str, kl: float | None, entry: EngineEntry, folds: int) -> tuple[float, ...]:
+def _kls(who: str, kl: float | None, entry: TableEngine, folds: int) -> tuple[float, ...]:
     if kl is not None:
         check_positive(who, kl=kl)
         return (kl,)
     if not entry.variational:
         return (1.0,)
-    return _KLS if folds else (_KL_WITHOUT_FOLDS,)
+    return _KLS if folds else (recipes.TABLE_KL,)

@@ -222,15 +222,16 @@ def build_augment(config: TrainingConfig, data: DataSet) -> Augment | None:
 
 
 def _resolve(config: RunConfig, data: DataSet, n_data: int, device: torch.device) -> RunConfig:
-    training = resolve_length(
-        config.training, config.engine, n_data, table=len(data.input_shape) == 1
-    )
+    table = len(data.input_shape) == 1
+    training = resolve_length(config.training, config.engine, n_data, table=table)
     if training.distill is not None and training.distill_epochs is None and training.epochs:
         training = replace(training, distill_epochs=training.epochs)
     training = replace(training, device=str(device))
     length = _length(replace(config, training=training), n_data)
     own_start = config.net.warm_start is not None or (config.net.name or "").startswith("module:")
-    engine = resolve_engine(config.engine, own_start=own_start, task=data.task, n_data=n_data)
+    engine = resolve_engine(
+        config.engine, own_start=own_start, task=data.task, n_data=n_data, table=table
+    )
     pruning = resolve_pruning(config.pruning, engine)
     schedule = resolve_schedule(
         config.schedule,
@@ -238,6 +239,7 @@ def _resolve(config: RunConfig, data: DataSet, n_data: int, device: torch.device
         task=data.task,
         n_epochs=length.n_steps / length.per_epoch,
         n_data=n_data,
+        table=table,
     )
     net = replace(config.net, name=full_name(config.net.name, data))
     net = described_net(net, build_likelihood(net, data))
@@ -352,9 +354,13 @@ def resolve_schedule(
     task: str,
     n_epochs: float,
     n_data: int | None = None,
+    table: bool = False,
 ) -> ScheduleConfig:
     """Fill the gaps of a schedule with recommended values."""
-    gaps = recommended_schedule(engine, task=task, n_epochs=n_epochs, n_data=n_data)
+    gaps = recommended_schedule(
+        engine.name, task=task, n_epochs=n_epochs, n_data=n_data, table=table,
+        preset=engine.preset,
+    )  # fmt: skip
     return replace(schedule, **{k: v for k, v in gaps.items() if getattr(schedule, k) is None})
 
 
@@ -378,10 +384,10 @@ def resolve_length(
         raise UsageError("give either --epochs or --steps, not both.")
     size = config.batch_size
     if size is None:
-        size = recommended_batch_size(engine, n_data, table=table)
+        size = recommended_batch_size(engine.name, n_data, table=table)
     epochs = config.epochs
     if epochs is None and config.steps is None:
-        epochs = recommended_epochs(engine, n_data, size, table=table)
+        epochs = recommended_epochs(engine.name, n_data, size, table=table)
     return replace(config, batch_size=size, epochs=epochs)
 
 

@@ -103,7 +103,9 @@ class ScheduleConfig:
     hold: float | None = setting(
         None, "--hold", "Fraction of the run before it decays; until pruning ends unless given."
     )
-    warmup: float = setting(0.0, "--warmup", "Fraction of the run in which it rises from 0.")
+    warmup: float | None = setting(
+        None, "--warmup", "Fraction of the run in which it rises from 0."
+    )
     kl: float | None = setting(None, "--kl", "Weight of the prior; 1 is Bayes.")
     kl_after: float | None = setting(None, "--kl-after", "Its weight once pruning has ended.")
     kl_warmup_epochs: float | None = setting(

@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from bayesieve.checks import check_seed
 from bayesieve.core.posterior import Factorised, Model, Posterior, SparseModel, present_entries
 from bayesieve.core.problem import Problem
-from bayesieve.engines import Engine
+from bayesieve.engines import Engine, recipes
 from bayesieve.training.checkpoint import has_checkpoint, seed_rng
 from bayesieve.training.loop import Loop
 from bayesieve.training.options import Callback, Pruning, Row, Validation
@@ -121,7 +121,7 @@ def fit(
     *,
     epochs: int | None = None,
     steps: int | None = None,
-    batch_size: int = 128,
+    batch_size: int | None = None,
     seed: int = 0,
     schedule: Schedule | None = None,
     pruning: Pruning | None = None,
@@ -133,16 +133,20 @@ def fit(
 ) -> Fit:
     """Learn the posterior of a problem with an engine.
 
+    Settings left out, those of the engine too, are the recommended ones for the task and the size
+    of the data (`engines.recipes`).
+
     Args:
         problem: network, likelihood and data, on the device to train on (`problem.to`).
         engine: an engine, or a list with one for each model of a population, trained as one: of
             one class, numbers may differ. `[engine] * 5` trains five models that differ in their
             random numbers. A problem with `rows` has as many models as rows.
-        epochs: passes over the data; give this or `steps`.
+        epochs: passes over the data; give this or `steps`, or leave both to the recipe.
         steps: gradient steps.
-        batch_size: examples per step.
+        batch_size: examples per step; None takes the recommended number.
         seed: fixes initial draws, noise and batch order.
-        schedule: learning-rate and KL factors over the run, gradient bound, checkpoint rhythm.
+        schedule: learning-rate and KL factors over the run, gradient bound, checkpoint rhythm;
+            None takes the recommended one, `Schedule()` keeps both constant.
         pruning: gradual sparsity (`GradualPruning`); the mask is renewed 50 to 100 times.
         validation: held-out data to watch, with optional early stopping.
         start_from: a posterior to continue from, or a list with one for each model; the zeros of
@@ -166,12 +170,11 @@ def fit(
     engine, n_models = one_engine(engine, problem.rows)
     if validation is not None:
         validation.check(problem, n_models)
-    length = Length.of(problem.n_data, epochs, steps, batch_size)
+    length, engine, schedule = _recommended(problem, engine, schedule, epochs, steps, batch_size)
     folder = None if folder is None else Path(folder)
     if resume and folder is None:
         raise ValueError("fit: resume=True needs the folder of the first run, folder=....")
     check_run(problem, length, schedule, pruning, None if resume else folder)
-    schedule = schedule or Schedule()
     # A copy: a later run on this problem must not change the module buffers of this one.
     problem = problem.to(problem.device)
     n_updates = length.n_steps * n_models * problem.layout.size
@@ -192,6 +195,33 @@ def fit(
         loop.run(callbacks)
     seconds = time.perf_counter() - started
     return Fit(problem, engine, state, loop.record.history, n_models, seconds)
+
+
+def _recommended(
+    problem: Problem,
+    engine: Engine[Any],
+    schedule: Schedule | None,
+    epochs: int | None,
+    steps: int | None,
+    batch_size: int | None,
+) -> tuple[Length, Engine[Any], Schedule]:
+    """Fill in what was left out by the recipe of the engine; an engine of your own has none."""
+    name, n_data = recipes.name_of(engine), problem.n_data
+    table = problem.x.dim() == 2 and problem.x.is_floating_point()
+    if batch_size is None:
+        batch_size = recipes.recommended_batch_size(name, n_data, table=table)
+    if name is None:
+        return Length.of(n_data, epochs, steps, batch_size), engine, schedule or Schedule()
+    if epochs is None and steps is None:
+        epochs = recipes.recommended_epochs(name, n_data, batch_size, table=table)
+    length, task = Length.of(n_data, epochs, steps, batch_size), problem.likelihood.task
+    size = recipes.RunSize(n_data, length.n_steps, length.per_epoch, task=task, table=table)
+    if schedule is None:
+        fields = recipes.recommended_schedule(
+            name, task=task, n_epochs=length.n_steps / length.per_epoch, n_data=n_data, table=table
+        )
+        schedule = Schedule(**fields)
+    return length, recipes.complete(engine, size), schedule
 
 
 def check_kinds(

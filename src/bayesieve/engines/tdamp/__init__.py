@@ -31,7 +31,7 @@ from bayesieve.checks import check_fraction, check_kind, check_not_negative, che
 from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.network import EXTRA_PREFIX
 from bayesieve.core.posterior import Factorised, Posterior
-from bayesieve.core.priors import GroupSparse, normal_kl
+from bayesieve.core.priors import DefaultCount, GroupSparse, normal_kl
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import Controls
 from bayesieve.engines.tdamp.channels import Message, check_likelihood, observe
@@ -85,7 +85,7 @@ class TDAMP:
 
     prior: GroupSparse = field(default_factory=GroupSparse)
     keep: float | None = None
-    prune_passes: tuple[int, int] = (2, 6)
+    prune_passes: tuple[int, int] = (DefaultCount(2), DefaultCount(6))
     power: float = 5.0
     memory: float = 10.0
     trust: float = 0.5

@@ -152,7 +152,8 @@ def _measure(
     likelihood, augment = build_likelihood(net, data), build_augment(_changed(asked), data)
     problem = Problem(model, likelihood, data.train, precision=precision, augment=augment)
     problem = problem.to(choose_device(asked.device))
-    method = build_method(name, data.task, problem.n_data, budget, changes)
+    table = len(data.input_shape) == 1
+    method = build_method(name, data.task, problem.n_data, budget, changes, table=table)
     tests = Scoring(data.test, foreign, scale)
     return measure(method, model, problem, tests, budget, asked.seed, compile)
 

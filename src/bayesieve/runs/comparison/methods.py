@@ -192,7 +192,13 @@ def read_changes(texts: Sequence[str]) -> Changes:
 
 
 def build_method(
-    name: str, task: str, n_data: int, budget: Budget, changes: Mapping[str, Section]
+    name: str,
+    task: str,
+    n_data: int,
+    budget: Budget,
+    changes: Mapping[str, Section],
+    *,
+    table: bool = False,
 ) -> Method:
     """A method with its engine for a run of this length.
 
@@ -202,12 +208,13 @@ def build_method(
         n_data: training examples.
         budget: what it may spend.
         changes: section -> settings that differ from the recommended ones.
+        table: whether the inputs are the columns of a table.
     """
     entry = METHODS[name]
     config = _config(entry, changes)
-    engine = resolve_engine(config.engine, own_start=False, task=task, n_data=n_data)
+    engine = resolve_engine(config.engine, own_start=False, task=task, n_data=n_data, table=table)
     course: Any = resolve_schedule(
-        config.schedule, engine, task=task, n_epochs=budget.epochs, n_data=n_data
+        config.schedule, engine, task=task, n_epochs=budget.epochs, n_data=n_data, table=table
     )
     size = _size(n_data, budget.epochs, budget, task)
     after = _size(n_data, budget.finetune, budget, task)
@@ -216,7 +223,9 @@ def build_method(
     return Method(
         name=name,
         engine=build_engine(engine, replace(size, keep_units=config.pruning.keep_units)),
-        schedule=Schedule(course.lr, kl=course.kl, kl_warmup_epochs=course.kl_warmup_epochs),
+        schedule=Schedule(
+            course.lr, warmup=course.warmup, kl=course.kl, kl_warmup_epochs=course.kl_warmup_epochs
+        ),
         score=config.pruning.score or score,  # type: ignore[arg-type]
         finetune=Schedule("constant" if steady else "cosine", kl=course.kl),
         finetune_engine=build_engine(engine, replace(after, may_prune=False)),
