@@ -13,6 +13,7 @@ from bayesieve.core.problem import Problem
 from bayesieve.core.state import snapshot
 from bayesieve.training import loop
 from bayesieve.training.fit import fit
+from bayesieve.training.schedule import Schedule
 from problems import normal, renew, seeded
 
 N_DATA, BATCH = 22, 8  # three steps an epoch, the last one smaller
@@ -46,6 +47,7 @@ def fit_toy(problem, engine, *, epochs=4, batch_size=BATCH, n_models=None, **opt
     if "steps" in options:
         epochs = None
     engines = engine if n_models is None else [engine] * n_models
+    options = {"schedule": Schedule()} | options  # constant dials unless the test turns them
     return fit(problem, engines, epochs=epochs, batch_size=batch_size, **options)
 
 

@@ -9,6 +9,7 @@ rounding on another machine stays far below the tolerance.
 import argparse
 import datetime
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,8 +31,10 @@ def sbnn_digits() -> float:
         torch.manual_seed(SEED)
         model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
     problem = bs.Problem(model.double(), bs.likelihoods.Categorical(), train)
+    prior = bs.priors.SpikeSlab(math.exp(-1), math.exp(-3))
+    engine = bs.SBNN(prior, lr=0.01, init_std=prior.safe_init_std(0), local=False)
     run = bs.fit(
-        problem, bs.SBNN(lr=0.01), epochs=3, seed=SEED,
+        problem, engine, epochs=3, batch_size=128, seed=SEED,
         schedule=bs.Schedule(lr="cosine", kl=0.3, kl_after=0.1, compile="off"),
         pruning=bs.GradualPruning(zeros=0.8, start=0.1, end=0.5),
     )  # fmt: skip
@@ -48,7 +51,9 @@ def flat_vi_sine() -> float:
         model = nn.Sequential(nn.Linear(1, 20), nn.Tanh(), nn.Linear(20, 1))
     y = torch.sin(3 * x[:, 0]) + 0.1 * noise
     problem = bs.Problem(model.double(), bs.likelihoods.Gaussian(0.5, learned=True), (x, y))
-    engines = [bs.FlatVI(bs.priors.Normal(std), lr=0.02, local=True) for std in (0.5, 1.0)]
+    engines = [
+        bs.FlatVI(bs.priors.Normal(std), lr=0.02, init_std=0.018, local=True) for std in (0.5, 1.0)
+    ]
     schedule = bs.Schedule(compile="off")
     run = bs.fit(problem, engines, epochs=40, batch_size=32, seed=SEED, schedule=schedule)
     return float(run.history[-1]["elbo"][1])

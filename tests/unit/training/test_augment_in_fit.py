@@ -6,16 +6,18 @@ from torch import Generator, nn
 
 from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Categorical
+from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
 from bayesieve.data.augment import Augment
 from bayesieve.engines.map import MAP
+from bayesieve.engines.sampling import Chain
 from bayesieve.engines.sgmcmc import SGHMC
 from bayesieve.training.checkpoint import Interrupted
 from bayesieve.training.fit import fit
 from runs import assert_equal_runs, assert_equal_states, interrupt_after, toy
 
 AUGMENT = Augment(shift=1, flip=True, rotation=20, erase=0.3, fill=(-1.0, 0.5))
-ENGINE = SGHMC(step_size=1e-4)
+ENGINE = SGHMC(Normal(1.0), step_size=1e-4, chain=Chain(0, 100))
 
 
 def images(n=20, size=6, augment=None):

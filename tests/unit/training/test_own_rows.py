@@ -14,11 +14,13 @@ from bayesieve.engines.sbnn import SBNN
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.training.fit import fit
 from bayesieve.training.options import Validation
+from bayesieve.training.schedule import Schedule
 from problems import linear_model, normal
 from runs import without_clock
 
 X = normal(40, 3, seed=1)
 Y = X @ torch.tensor([[1.0], [-2.0], [0.5]], dtype=torch.float64) + 0.3 * normal(40, 1, seed=2)
+PLAIN = MAP(lr=0.05, weight_decay=0.0)
 PARTS = [torch.arange(25), torch.arange(15, 40), torch.arange(0, 40, 3)]
 
 
@@ -27,7 +29,9 @@ def problem_of(rows=None):
 
 
 def test_every_member_finds_the_least_squares_of_its_rows():
-    run = fit(problem_of(Rows.of(PARTS)), MAP(lr=0.05), epochs=300, batch_size=40, seed=0)
+    run = fit(
+        problem_of(Rows.of(PARTS)), PLAIN, epochs=300, batch_size=40, seed=0, schedule=Schedule()
+    )
     assert run.n_models == 3
     for posterior, part in zip(run.posteriors, PARTS, strict=True):
         exact = torch.linalg.lstsq(X[part], Y[part]).solution[:, 0]
@@ -60,9 +64,10 @@ def test_stacked_tables_keep_apart():
     x, y, rows = stacked(tables)
     run = fit(
         Problem(linear_model(3), Gaussian(0.5), (x, y), rows=rows),
-        MAP(lr=0.05),
+        PLAIN,
         epochs=400,
         batch_size=20,
+        schedule=Schedule(),
     )
     for posterior, (own_x, own_y) in zip(run.posteriors, tables, strict=True):
         exact = torch.linalg.lstsq(own_x, own_y).solution[:, 0]

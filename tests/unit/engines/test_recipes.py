@@ -1,0 +1,176 @@
+"""One table of recommended settings: every way to train reads the same numbers."""
+
+import dataclasses
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from bayesieve.core.likelihoods import Categorical, Gaussian
+from bayesieve.core.priors import Default, Normal, SpikeSlab
+from bayesieve.core.problem import Problem
+from bayesieve.data import load_data
+from bayesieve.engines import recipes
+from bayesieve.engines.bmr import BMR
+from bayesieve.engines.flat_vi import FlatVI
+from bayesieve.engines.horseshoe import HorseshoeVI
+from bayesieve.engines.map import MAP
+from bayesieve.engines.recipes import ENGINES, EngineConfig, RunSize
+from bayesieve.engines.sbnn import SBNN
+from bayesieve.engines.sgmcmc import SGHMC, SGLD
+from bayesieve.engines.tdamp import TDAMP
+from bayesieve.estimators.defaults import table_settings
+from bayesieve.nets import mlp
+from bayesieve.runs.build import make_plan
+from bayesieve.runs.comparison.methods import Budget, build_method
+from bayesieve.runs.config import DataConfig, NetConfig, RunConfig
+from bayesieve.training.fit import fit
+from bayesieve.training.schedule import Schedule
+
+OBJECTS = {
+    "map": MAP(),
+    "flat-vi": FlatVI(),
+    "sbnn": SBNN(),
+    "bmr": BMR(),
+    "horseshoe": HorseshoeVI(),
+    "sgld": SGLD(),
+    "sghmc": SGHMC(),
+    "tdamp": TDAMP(keep=1.0),
+}
+NAMES = pytest.mark.parametrize("name", ENGINES)
+TASKS = pytest.mark.parametrize("task", ["classification", "regression"])
+LIKELIHOODS = {"classification": Categorical(), "regression": Gaussian()}
+NUMBERS = ("lr", "step_size", "init_std", "weight_decay", "prior", "chain", "local", "prune_passes")
+
+
+def numbers(engine):
+    """Settings of an engine that the recipe decides; the start depends on the network."""
+    names = {spec.name for spec in dataclasses.fields(engine)}
+    return {name: getattr(engine, name) for name in NUMBERS if name in names}
+
+
+def table(task, n=600):
+    """A small table and its csv text."""
+    x = torch.linspace(-1, 1, 3 * n).view(n, 3)
+    y = (x[:, 0] > 0).long() if task == "classification" else x[:, 0].sin()
+    return x, y
+
+
+def write_csv(path, task):
+    x, y = table(task)
+    rows = [f"{a},{b},{c},{d}" for (a, b, c), d in zip(x.tolist(), y.tolist(), strict=True)]
+    path.write_text("\n".join(["a,b,c,y", *rows]) + "\n")
+
+
+@NAMES
+def test_an_engine_object_has_the_name_of_its_recipe(name):
+    assert recipes.name_of(OBJECTS[name]) == name
+    assert recipes.name_of(object()) is None
+
+
+@TASKS
+@NAMES
+def test_python_command_line_and_estimators_have_the_same_settings_for_a_table(
+    name, task, tmp_path
+):
+    write_csv(tmp_path / "t.csv", task)
+    prior = {"prior": "normal"} if name in ("sgld", "sghmc") else {}
+    config = RunConfig(
+        data=DataConfig(name=f"csv:{tmp_path / 't.csv'}", target="y", task=task),
+        net=NetConfig(name="mlp:50"),
+        engine=EngineConfig(name=name, **prior),
+    )
+    plan = make_plan(config)
+    n_data = plan.problem.n_data
+    settings = table_settings(name, task, n_data, folds=0)
+    assert (plan.config.training.epochs, plan.config.training.batch_size) == (
+        settings.epochs,
+        settings.batch_size,
+    )
+    assert numbers(plan.engine) == numbers(settings.engine)
+    assert plan.schedule == settings.schedule
+    if name == "tdamp":
+        return
+    examples = plan.problem.x, plan.problem.y
+    n_outputs = 2 if task == "classification" else 1
+    problem = Problem(mlp((3,), n_outputs, (50,)), plan.problem.likelihood,
+                      examples)  # fmt: skip
+    run = fit(problem, OBJECTS[name], epochs=1)
+    python = recipes.complete(
+        OBJECTS[name],
+        RunSize(n_data, settings.epochs * -(-n_data // settings.batch_size),
+                -(-n_data // settings.batch_size), task=task, table=True),
+    )  # fmt: skip
+    assert numbers(python) == numbers(plan.engine)
+    free = ("lr", "init_std", "prior", "local", "weight_decay", "step_size")
+    for key in free:  # whatever does not depend on the length of the run
+        assert getattr(run.engine, key, None) == getattr(plan.engine, key, None)
+
+
+@NAMES
+def test_python_command_line_and_compare_have_the_same_settings_for_images(name):
+    if name == "tdamp":  # needs a plain sequence and centred inputs
+        return
+    prior = {"prior": "normal", "adapt": "none"} if name in ("sgld", "sghmc") else {}
+    config = RunConfig(
+        data=DataConfig(name="digits"), net=NetConfig(name="mlp:20"),
+        engine=EngineConfig(name=name, **prior),
+    )  # fmt: skip
+    plan = make_plan(config)
+    epochs, n_data = plan.config.training.epochs, plan.problem.n_data
+    budget = Budget(epochs=epochs, batch_size=plan.config.training.batch_size)
+    changes = {"engine": prior} if prior else {}
+    method = build_method(name, "classification", n_data, budget, changes)
+    assert numbers(method.engine) == numbers(plan.engine)
+    assert method.schedule == plan.schedule
+    size = RunSize(n_data, plan.length.n_steps, plan.length.per_epoch)
+    assert numbers(recipes.complete(OBJECTS[name], size)) == numbers(plan.engine)
+
+
+def test_fit_takes_length_and_schedule_from_the_recipe():
+    data = load_data("digits")
+    problem = Problem(mlp((1, 8, 8), 10, (8,)), Categorical(), data.train)
+    seen = []
+    run = fit(problem, MAP(), callbacks=[lambda progress: seen.append(progress) or True])
+    n_batches = -(-len(data.train) // 128)
+    assert seen[0].n_steps == 60 * n_batches
+    assert run.engine == MAP(lr=0.01, weight_decay=0.0)
+
+
+def test_numbers_that_were_chosen_stay():
+    size = RunSize(500, 1000, 8, task="regression", table=True)
+    chosen = SBNN(SpikeSlab(0.5, 0.1), lr=0.25, init_std=0.125, local=True)
+    assert recipes.complete(chosen, size) == chosen
+    mixed = recipes.complete(SBNN(SpikeSlab(slab_std=0.5)), size)
+    assert (mixed.prior.slab_std, mixed.lr) == (0.5, 0.03)
+    chain = SGHMC(Normal(2.0), step_size=1e-3)
+    assert recipes.complete(chain, size).prior == Normal(2.0)
+    assert recipes.complete(chain, size).chain.burn_in == 600
+    paper = BMR.paper()
+    assert recipes.complete(paper, size) == paper
+
+
+def test_a_number_left_open_is_still_open_after_pickling():
+    assert isinstance(pickle.loads(pickle.dumps(SBNN())).lr, Default)
+    assert SBNN().lr == 1e-3  # as a number, for a loop written by hand
+
+
+def test_an_engine_of_your_own_needs_a_length_and_has_constant_dials():
+    class Mine:
+        prior = None
+
+        def __getattr__(self, name):
+            return getattr(MAP(lr=0.1), name)
+
+    problem = Problem(nn.Linear(3, 1), Gaussian(), (torch.ones(9, 3), torch.ones(9)))
+    with pytest.raises(ValueError, match="give either epochs or steps"):
+        fit(problem, Mine())
+    assert fit(problem, Mine(), epochs=1).n_models == 1
+
+
+@TASKS
+def test_a_recommended_schedule_is_a_schedule(task):
+    for name in ENGINES:
+        for is_table in (False, True):
+            Schedule(**recipes.recommended_schedule(name, task=task, n_epochs=9, table=is_table))
