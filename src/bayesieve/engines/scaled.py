@@ -194,8 +194,20 @@ def _move_(
     state: ScaledState[N, G], drawn: Draw, scales: Tensor, rates: Rates, masks: Masks
 ) -> Tensor:
     """Move (m, log s) in place; return the gradients for log r and log τ, (2, k, G)."""
-    (keep, trained), groups, log_std = masks, state.groups, state.log_std
-    n = log_std.shape[1]
+    pace, trained, n = rates.pace, masks[1], state.log_std.shape[1]
+    grads, units, pulls = _gradients(state, drawn, scales, rates, masks)
+    in_units = Pace(pace.length * units, pace.second_factor)
+    adabelief_(state.mean, grads[0], state.mean_moments, in_units, trained)
+    bayesian = None if trained is None else trained[:, :n]
+    adabelief_(state.log_std, grads[1], state.log_std_moments, pace, bayesian)
+    return pulls
+
+
+def _gradients(
+    state: ScaledState[N, G], drawn: Draw, scales: Tensor, rates: Rates, masks: Masks
+) -> tuple[tuple[Tensor, Tensor], Tensor, Tensor]:
+    """Gradients of (KL - log_lik) / N for m and log s; the units of m; gradients for r and τ."""
+    (keep, trained), groups, n = masks, state.groups, state.log_std.shape[1]
     mean, data = state.mean[:, :n], drawn.grads[:, :n]
     kept = data if keep is None else data * keep[:, :n]
     ratio, width = groups.to_entries(scales)
@@ -208,20 +220,15 @@ def _move_(
         assert drawn.std_grads is not None
         data_log_std = drawn.std_grads[:, :n] * drawn.stds[:, :n]
         pull = groups.total(data_mean * mean + data_log_std)
-    variance, precision = (2 * log_std).exp(), 1 / width.square()
+    variance, precision = (2 * state.log_std).exp(), 1 / width.square()
     excess = 1 - precision * (mean.square() + variance)
-    (pace, kl, n_data), units = rates, width
+    if trained is not None:
+        excess = excess * trained[:, :n]
+    (_, kl, n_data), units = rates, width
     grad_mean = (kl * precision * mean - 1 / n_data * data_mean) * width
     grad_log_std = kl * (precision * variance - 1) - 1 / n_data * data_log_std
     if n < state.mean.shape[1]:
         unit = POINT_UNIT * torch.ones_like(state.mean[:, n:])
         units = torch.cat([width, unit], 1)
         grad_mean = torch.cat([grad_mean, -1 / n_data * unit * drawn.grads[:, n:]], 1)
-    bayesian = None
-    if trained is not None:
-        bayesian = trained[:, :n]
-        excess = excess * bayesian
-    in_units = Pace(pace.length * units, pace.second_factor)
-    adabelief_(state.mean, grad_mean, state.mean_moments, in_units, trained)
-    adabelief_(log_std, grad_log_std, state.log_std_moments, pace, bayesian)
-    return torch.stack([pull, groups.total(excess)])
+    return (grad_mean, grad_log_std), units, torch.stack([pull, groups.total(excess)])

@@ -143,11 +143,22 @@ def move_(
     state: MeanField, drawn: Draw, pace: Pace, kl: Tensor, n_data: int, precision: Precision,
     at_draw: bool, masks: Masks,
 ) -> None:  # fmt: skip
-    """Gradients of (KL - log_lik) / N for mean and log_std, and the Adam step along them."""
+    """The Adam step along the gradients, in place."""
     assert state.mean_moments is not None
     assert state.log_std_moments is not None
-    (keep, trained), numbers, log_std = masks, state.prior.all(), state.log_std
-    n = log_std.shape[1]
+    keep, trained = masks
+    grad_mean, grad_log_std = _gradients(state, drawn, kl, n_data, precision, at_draw, keep)
+    adam_(state.mean, grad_mean, state.mean_moments, pace, trained)
+    bayesian = None if trained is None else trained[:, : state.log_std.shape[1]]
+    adam_(state.log_std, grad_log_std, state.log_std_moments, pace, bayesian)
+
+
+def _gradients(
+    state: MeanField, drawn: Draw, kl: Tensor, n_data: int, precision: Precision, at_draw: bool,
+    keep: Tensor | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Gradients of (KL - log_lik) / N for mean, (k, d), and log_std, (k, n_bayesian)."""
+    numbers, n = state.prior.all(), state.log_std.shape[1]
     mean, shift = state.mean[:, :n], None
     if drawn.stds is None:
         shift = drawn.weights[:, :n] - mean
@@ -163,16 +174,13 @@ def move_(
         pull = w * precision(w.square(), *numbers)
         pull_log_std = pull * shift - 1
     else:
-        variance = (2 * log_std).exp()
+        variance = (2 * state.log_std).exp()
         kappa = precision(mean.square() + variance, *numbers)
         pull = mean * kappa
         pull_log_std = variance * kappa - 1
     grad_mean = -1 / n_data * drawn.grads
     grad_mean[:, :n] += kl * pull
-    grad_log_std = kl * pull_log_std - 1 / n_data * data_log_std
-    adam_(state.mean, grad_mean, state.mean_moments, pace, trained)
-    bayesian = None if trained is None else trained[:, :n]
-    adam_(log_std, grad_log_std, state.log_std_moments, pace, bayesian)
+    return grad_mean, kl * pull_log_std - 1 / n_data * data_log_std
 
 
 def factorised(
