@@ -98,7 +98,7 @@ class Problem:
 
     @property
     def n_data(self) -> int:
-        """N, the number of training examples (of one model, where each has its own rows)."""
+        """N, the number of training examples (of one model, if each has its rows)."""
         return len(self.x) if self.rows is None else self.rows.n
 
     @property
@@ -107,7 +107,7 @@ class Problem:
         return self.weight is not None or (self.rows is not None and self.rows.weight is not None)
 
     def batch(self, position: Tensor) -> Batch:
-        """The examples at these places, (n,); with own rows at places among them, (k, n)."""
+        """The examples at these places, (n,), or among the rows of each model, (k, n)."""
         rows, weight = self.rows, None
         index = position if rows is None else rows.index.gather(1, position)
         if self.weight is not None:
@@ -183,7 +183,7 @@ class Problem:
         """Log-likelihood over the full data set and its gradient, in training mode.
 
         Args:
-            w: (k, d); passing the workspace's own `weights` saves a copy.
+            w: (k, d); passing the `weights` of the workspace saves a copy.
             batch: n examples.
 
         Returns:
@@ -218,11 +218,11 @@ class Problem:
         Args:
             n_models: k.
             generator: source of the random starts.
-            scheme: "module" takes the model's own weights for the first member and calls
+            scheme: "module" takes the weights of the model for the first member and calls
                 `reset_parameters` for the others; "he" draws weights from U(±√(6 / fan_in)) and
                 sets biases to 0, leaving point parameters as they are in the model.
         """
-        self._workspace = None  # a new run starts from the module's own buffers
+        self._workspace = None  # a new run starts from the buffers of the module
         if scheme == "he":
             return he_uniform(self.network, self.initial, n_models, generator)
         if scheme == "module":

@@ -159,7 +159,7 @@ class _Sums:
 
 
 def _layers(problem: Problem) -> dict[str, nn.Linear | nn.Conv2d]:
-    """The layers that own the prunable tensors, by name."""
+    """The layers of the prunable tensors, by name."""
     layout, module = problem.layout, problem.network.skeleton
     layers: dict[str, nn.Linear | nn.Conv2d] = {}
     for name in layout.names:
@@ -228,7 +228,7 @@ def _add(
 
 
 def _patches(layer: nn.Linear | nn.Conv2d, x: Tensor) -> Tensor:
-    """What one unit reads at a time, one row each."""
+    """The inputs that one unit reads at a time, one row each."""
     if isinstance(layer, nn.Conv2d):
         padding = layer.padding
         assert not isinstance(padding, str)

@@ -1,1 +1,1 @@
-"""The only loop: fit, schedules, checkpoints, captured steps."""
+"""Training: `fit` and its loop, schedules, checkpoints, captured steps."""

@@ -235,7 +235,7 @@ class Loop:
 
 
 def _advice(engine: object) -> str:
-    """What helps a run that diverged: engines without a rate know neither warm-up nor clipping."""
+    """Advice after a divergence; an engine without a rate has neither warm-up nor clipping."""
     scale = "bring inputs and real targets to a standard deviation near 1"
     for name in ("lr", "step_size"):
         if hasattr(engine, name):

@@ -178,7 +178,7 @@ def mean_scores(
 def member_scores(
     problem: Problem, members: Sequence[Posterior], data: ExamplesLike, rows: Rows
 ) -> tuple[list[float], list[float]]:
-    """The same scores of k posteriors, each on its own rows of the data; 0 for one without rows."""
+    """The same scores of k posteriors, each on its rows of the data; 0 for one without rows."""
     network, device = problem.network, problem.device
     w = torch.stack([member.mean for member in members])
     names = members[0].buffers

@@ -40,7 +40,7 @@ class Population:
     n: int
 
     def posterior(self, member: int = 0) -> Posterior:
-        """What one member has learned."""
+        """The posterior of one member."""
         return self.engine.posterior(self.problem, self.state, member)
 
     def buffers(self) -> dict[str, Tensor]:
@@ -170,7 +170,7 @@ def one_engine(
 
 
 def epoch_order(problem: Problem, order: Generator) -> Tensor:
-    """The order of an epoch on the problem's device: (N,), or (k, n) with own rows."""
+    """The order of an epoch on the problem's device: (N,), or (k, n) if each model has rows."""
     if problem.rows is None:
         permutation = torch.randperm(problem.n_data, generator=order)
     else:

@@ -1,4 +1,4 @@
-"""What only a CUDA device can show: captured steps equal plain ones and leave nothing behind."""
+"""Tests that need a CUDA device: captured steps equal plain ones and leave nothing behind."""
 
 import pytest
 import torch
