@@ -67,16 +67,16 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
 
 def steps_table(results: list[dict[str, Any]]) -> str:
     """Every row of every step benchmark."""
-    parts = []
-    for own in results:
-        if "rounds" not in own or "rows" not in own:
+    pieces = []
+    for one in results:
+        if "rounds" not in one or "rows" not in one:
             continue
-        about = ", ".join(f"{name} {value}" for name, value in own["machine"].items())
+        about = ", ".join(f"{name} {value}" for name, value in one["machine"].items())
         lines = [
             "| network | what | ms | ratio or count | of | target | met |",
             "|---|---|---:|---:|---|---:|---|",
         ]
-        for row in own["rows"]:
+        for row in one["rows"]:
             value = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
             cells = (
                 row["net"],
@@ -88,27 +88,27 @@ def steps_table(results: list[dict[str, Any]]) -> str:
                 {True: "yes", False: "no", None: ""}[row["met"]],
             )
             lines.append(f"| {' | '.join(cells)} |")
-        parts.append("\n".join([f"Measured on: {about}.", "", *lines]))
-    return "\n\n".join(parts) or EMPTY
+        pieces.append("\n".join([f"Measured on: {about}.", "", *lines]))
+    return "\n\n".join(pieces) or EMPTY
 
 
 def comparisons(results: list[dict[str, Any]]) -> str:
     """Every committed record of `bayesieve compare`."""
     pages = [
-        comparison_page(own, picture=None, level=2).rstrip()
-        for own in results
-        if own.get("study") == "compare"
+        comparison_page(one, picture=None, level=2).rstrip()
+        for one in results
+        if one.get("study") == "compare"
     ]
     return "\n\n".join(pages) if pages else EMPTY
 
 
 def page_table(results: list[dict[str, Any]]) -> str:
     """What the page of a run takes, from the record of `benchmarks/report.py`."""
-    found = [own for own in results if own.get("benchmark") == "report"]
-    if not found:
+    result = [one for one in results if one.get("benchmark") == "report"]
+    if not result:
         return EMPTY
-    own = found[-1]
-    machine, numbers, targets = own["machine"], own["numbers"], own["targets"]
+    one = result[-1]
+    machine, numbers, targets = one["machine"], one["numbers"], one["targets"]
     rows = (
         ("collecting and writing, processor time", "first_build_cpu_s", 1, "s"),
         ("the same on the wall", "first_build_s", 1, "s"),
@@ -132,9 +132,9 @@ def page_table(results: list[dict[str, Any]]) -> str:
 def with_block(text: str, name: str, content: str) -> str:
     """The text with the lines between the markers of a block replaced."""
     begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
-    before, found, rest = text.partition(begin)
+    before, result, rest = text.partition(begin)
     _, closed, after = rest.partition(end)
-    if not (found and closed):
+    if not (result and closed):
         raise SystemExit(f"{BLOCKS[name]}: the markers {begin} and {end} must stand in it.")
     return f"{before}{begin}\n{content}\n{end}{after}"
 

@@ -211,7 +211,7 @@ class _Chains:
         keys = torch.stack([fresh_keys(self.generator) for _ in range(size)])
         number = torch.arange(done + 1, done + size + 1, dtype=self.w.dtype)
         lengths = 1e-3 * number ** (-1 / 3)
-        omegas = torch.stack([way.omega(number, self.n_steps) for way in self.methods], 1)
+        omegas = torch.stack([rule.omega(number, self.n_steps) for rule in self.methods], 1)
         searching = (number <= _SEARCH * self.n_steps)[:, None, None] & self.searches
         rising = (number - 1)[:, None, None] / (_SEARCH * self.n_steps)
         heats = torch.where(searching, rising, torch.ones_like(rising))
@@ -227,7 +227,7 @@ class _Chains:
 
     def scores(self, seeds: tuple[int, ...]) -> list[Score]:
         """Score the posterior means."""
-        found = []
+        numbers = []
         for i, mean in enumerate(self.average):
             which, cell = divmod(i, len(self.cells))
             error = self.data.y_test[which] - self.data.x_test[which] @ mean
@@ -235,7 +235,7 @@ class _Chains:
             adapts = METHODS[method].weight > 0
             last, average = (rho[i] > 0.5 if adapts else torch.zeros(P) > 0
                              for rho in (self.latents.rho, self.average_rho))  # fmt: skip
-            found.append(
+            numbers.append(
                 Score(
                     seeds[which], method, spike, scale, error.square().mean().item(),
                     error.abs().mean().item(), error[:50].square().mean().item(),
@@ -244,7 +244,7 @@ class _Chains:
                     self.latents.slab_prob[i].item(),
                 )
             )  # fmt: skip
-        return found
+        return numbers
 
 
 def _step_(

@@ -87,13 +87,13 @@ def run_method(
     method: str, x: Tensor, y: Tensor, spike_scale: float, n_steps: int, device: str = "cpu"
 ) -> Fit:
     """One chain on the first n points of every data set, all advanced together."""
-    way = METHODS[method]
+    rule = METHODS[method]
     n_sets = len(x)
     # the penalties stay where they begin if nothing adapts
-    prior = priors.GaussianLaplace(spike_scale=spike_scale, penalty=way.penalty)
+    prior = priors.GaussianLaplace(spike_scale=spike_scale, penalty=rule.penalty)
     chain = Chain(burn_in=n_steps // 2, thin=max(1, n_steps // 100), n_kept=50, power=1 / 3,
-                  warming=round(_SEARCH * n_steps) if way.searches else 0)  # fmt: skip
-    engine = SGLD(prior, 1e-3, adapt=way.adapt, averaging=way.averaging(n_steps), chain=chain)
+                  warming=round(_SEARCH * n_steps) if rule.searches else 0)  # fmt: skip
+    engine = SGLD(prior, 1e-3, adapt=rule.adapt, averaging=rule.averaging(n_steps), chain=chain)
     model = nn.Linear(P, 1, bias=False)
     nn.init.zeros_(model.weight)
     rows = Rows(torch.arange(n_sets * N).view(n_sets, N))
@@ -104,7 +104,7 @@ def run_method(
 
 def score(run: Fit, x: Tensor, y: Tensor, truth: Tensor) -> list[dict[str, Any]]:
     """Accuracy and nll on the test points of each data set, and what was selected."""
-    found = []
+    numbers = []
     for i, posterior in enumerate(run.posteriors):
         posterior = posterior.to("cpu")
         x_test, y_test = x[i, N:], y[i, N:]
@@ -114,7 +114,7 @@ def score(run: Fit, x: Tensor, y: Tensor, truth: Tensor) -> list[dict[str, Any]]
         inclusion = posterior.inclusion
         selected = torch.zeros(P) > 0 if inclusion is None else inclusion > 0.5
         third, *others = gains(x[i, :N], y[i, :N]).tolist()
-        found.append(
+        numbers.append(
             {
                 "accuracy": (prediction.label == y_test).double().mean().item(),
                 "best_possible": ((x_test @ truth[i] > 0) == (y_test > 0)).double().mean().item(),
@@ -126,7 +126,7 @@ def score(run: Fit, x: Tensor, y: Tensor, truth: Tensor) -> list[dict[str, Any]]
                 "fit_seconds": round(run.seconds, 1),
             }
         )
-    return found
+    return numbers
 
 
 def gains(x: Tensor, y: Tensor) -> Tensor:

@@ -161,16 +161,16 @@ def trial(preset: str) -> Recipe:
         >>> trial("top95-.03-.6") == Recipe(kl=0.03, kl_after=0.6, zeros=0.955)
         True
     """
-    parts = re.fullmatch(r"([a-z]+)(90|95)?-([.\d]+)(?:-([.\d]+))?", preset)
-    if parts is None or parts[1] not in _TRIALS:
+    pieces = re.fullmatch(r"([a-z]+)(90|95)?-([.\d]+)(?:-([.\d]+))?", preset)
+    if pieces is None or pieces[1] not in _TRIALS:
         raise ValueError(f"bmr_images: preset must be one of {', '.join(PRESETS)} or FAMILY-KL, "
                          f"FAMILY-KL-KL or FAMILY90-KL-KL with a family of {', '.join(_TRIALS)}; "
                          f"got {preset!r}.")  # fmt: skip
-    zeros = {"90": 0.905, "95": 0.955}.get(parts[2])
-    if parts[1] == "top" and zeros is None:
-        zeros = 0.96 if parts[3] == ".3" else 0.91
-    kl, kl_after = float(parts[3]), float(parts[4] or parts[3])
-    return replace(_TRIALS[parts[1]], kl=kl, kl_after=kl_after, zeros=zeros)
+    zeros = {"90": 0.905, "95": 0.955}.get(pieces[2])
+    if pieces[1] == "top" and zeros is None:
+        zeros = 0.96 if pieces[3] == ".3" else 0.91
+    kl, kl_after = float(pieces[3]), float(pieces[4] or pieces[3])
+    return replace(_TRIALS[pieces[1]], kl=kl, kl_after=kl_after, zeros=zeros)
 
 
 _SHARED = replace(_BASE, local=False, zeros=0.85)  # noise on every token would triple a step's cost
@@ -384,14 +384,14 @@ def _scores(posterior: Posterior, data: Examples, draws: int, row: Cell) -> dict
     n_samples = 0 if row.method == "map" else draws
     at_once = 500 if row.net in ("mixer", "vit") else 2000
     with fast_kernels(data.x.device):
-        found = predict(posterior, data.x, n_samples=n_samples, batch_size=at_once)
-    assert isinstance(found, ClassPrediction)
+        numbers = predict(posterior, data.x, n_samples=n_samples, batch_size=at_once)
+    assert isinstance(numbers, ClassPrediction)
     keep = _kept(posterior)
     return {
-        "accuracy": accuracy(found.probs, data.y),
-        "confidence": float(found.probs.max(1).values.double().mean()),
-        "ece": ece(found.probs, data.y, _BINS, "equal-mass"),
-        "nll": negative_log_likelihood(found.log_probs, data.y),
+        "accuracy": accuracy(numbers.probs, data.y),
+        "confidence": float(numbers.probs.max(1).values.double().mean()),
+        "ece": ece(numbers.probs, data.y, _BINS, "equal-mass"),
+        "nll": negative_log_likelihood(numbers.log_probs, data.y),
         "pruned": pruned_fraction(SparseModel(posterior, keep)),
         "zeros": 1 - float(keep.double().mean()),
     }
@@ -526,7 +526,7 @@ def _train(run: Run, row: Cell, sizes: Sizes, data: DataSet, device: str) -> boo
     """Train one row and keep it; a failure is noted, ends only this row and returns False."""
     train, score_on = standardised(data.train, data.test, row.net)
     try:
-        found = train_row(row, sizes, train, score_on, data.n_outputs, device, say)
+        numbers = train_row(row, sizes, train, score_on, data.n_outputs, device, say)
     except (RuntimeError, ValueError) as error:  # diverged, out of memory, ...
         run.notes.setdefault("failures", {})[row.name] = f"{type(error).__name__}: {error}"
         print(f"{row.name}: failed: {error}", file=sys.stderr, flush=True)
@@ -536,7 +536,7 @@ def _train(run: Run, row: Cell, sizes: Sizes, data: DataSet, device: str) -> boo
         if device.startswith("cuda"):
             gc.collect()  # captured graphs hold memory of their own
             torch.cuda.empty_cache()
-    run.add({**found, "data": data.name}, _SHOWN, f"{row.data}/{row.net}")
+    run.add({**numbers, "data": data.name}, _SHOWN, f"{row.data}/{row.net}")
     return True
 
 

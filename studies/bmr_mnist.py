@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from bayesieve import SBNN, Problem, Schedule, evaluate, likelihoods, load_data, priors
 from bayesieve.checks import check_choice
-from bayesieve.core.posterior import Factorised, SparseModel
+from bayesieve.core.posterior import SparseModel
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.engines import Engine
 from bayesieve.engines.bmr import BMR, Reduction
@@ -214,30 +214,14 @@ def kept(sparse: SparseModel) -> dict[str, int]:
     }
 
 
-def layers(sparse: SparseModel) -> dict[str, dict[str, float]]:
-    """Root mean square, and medians of |mean| / std, of what is left in each prunable tensor."""
-    described, posterior = {}, sparse.posterior
-    assert isinstance(posterior, Factorised)
-    for name in kept(sparse):
-        part = sparse.layout.slices[name]
-        mask = sparse.keep[part]
-        mean, std = posterior.mean[part][mask].double(), posterior.std[part][mask].double()
-        described[name] = {
-            "rms": mean.square().mean().sqrt().item(),
-            "std": std.median().item(),
-            "snr": (mean.abs() / std).median().item(),
-        }
-    return described
-
-
 def scores(run: Fit, data: Examples, member: int) -> dict[str, Any]:
-    """Errors of one member, at the mean and with draws, and where its weights are."""
+    """Errors of one member, at the mean and with draws, and the weights left in each layer."""
     sparse = run.sparse(member)
     at_mean = evaluate(sparse, data).to_dict()
     sampled = evaluate(sparse, data, n_samples=_N_DRAWS).to_dict()
-    found: dict[str, Any] = {name: at_mean[name] for name in ("error", "nll", "ece", "zeros")}
-    found |= {f"mc_{name}": sampled[name] for name in ("error", "nll", "ece")}
-    return found | {"kept": kept(sparse), "layers": layers(sparse)}
+    result: dict[str, Any] = {name: at_mean[name] for name in ("error", "nll", "ece", "zeros")}
+    result |= {f"mc_{name}": sampled[name] for name in ("error", "nll", "ece")}
+    return result | {"kept": kept(sparse)}
 
 
 def scored(
@@ -269,11 +253,11 @@ def choose(tried: Mapping[str, harness.Row], zeros: float) -> str:
         >>> choose(tried, 0.98)
         'a'
     """
-    found = {label: row["metrics"] for label, row in tried.items()}
-    enough = [label for label, one in found.items() if one["zeros_min"] >= zeros - 1e-4]
+    result = {label: row["metrics"] for label, row in tried.items()}
+    enough = [label for label, one in result.items() if one["zeros_min"] >= zeros - 1e-4]
     if not enough:
-        return max(found, key=lambda label: found[label]["zeros_min"])
-    return min(enough, key=lambda label: found[label]["mc_nll"])
+        return max(result, key=lambda label: result[label]["zeros_min"])
+    return min(enough, key=lambda label: result[label]["mc_nll"])
 
 
 def compare(

@@ -1,4 +1,4 @@
-"""What every study does: parse arguments, split the data, keep to a budget, write and resume.
+"""The harness of every study: arguments, splits of the data, budget, records, resuming.
 
 A study is a module with a `main`. It makes a parser with `study_parser`, opens a `Run`, and adds
 one row for every setting that the run still wants:
@@ -166,8 +166,8 @@ def _few(examples: Examples, n: int | None, source: Generator) -> Examples:
 
 def machine(device: str = "cpu") -> dict[str, Any]:
     """Device and versions that the numbers were measured with."""
-    found = torch.device(device)
-    chip = torch.cuda.get_device_name(found) if found.type == "cuda" else platform.processor()
+    result = torch.device(device)
+    chip = torch.cuda.get_device_name(result) if result.type == "cuda" else platform.processor()
     return {"device": chip or platform.machine(), "torch": torch.__version__,
             "python": platform.python_version(), "threads": torch.get_num_threads()}  # fmt: skip
 

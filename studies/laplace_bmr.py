@@ -65,9 +65,9 @@ def run_study(data: DataSet, zeros: tuple[float, ...], epochs: int, seeds: int,
         scores.setdefault("dense", []).append({"error": evaluate(point, data.test)["error"]})
         for method, models in sieved(problem, point, zeros).items():
             for share, model in zip(zeros, models, strict=True):
-                name, found = f"{method}/{share:g}", evaluate(model, data.test).to_dict()
+                name, result = f"{method}/{share:g}", evaluate(model, data.test).to_dict()
                 settings[name] = {"method": method, "zeros": share}
-                numbers = {key: found[key] for key in ("error", "nll")}
+                numbers = {key: result[key] for key in ("error", "nll")}
                 scores.setdefault(name, []).append(numbers)
     return [make_row(name, settings[name], each, seeds=seeds) for name, each in scores.items()]
 

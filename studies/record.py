@@ -71,12 +71,12 @@ def read(path: Path, study: str | None = None) -> Record:
 
 def read_folder(folder: Path) -> list[tuple[Path, Record]]:
     """Every record in a folder, in order of file name; other JSON files are passed over."""
-    found = []
+    numbers = []
     for path in sorted(folder.glob("*.json")):
         content = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(content, dict) and "schema" in content:
-            found.append((path, read(path)))
-    return found
+            numbers.append((path, read(path)))
+    return numbers
 
 
 def write(path: Path | None, record: Record) -> None:
@@ -136,9 +136,9 @@ def field(record: Mapping[str, Any], row: Mapping[str, Any], name: str) -> Any:
 
 def identity(record: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     """What tells a row from every other: its name, setting, data and what it was scored on."""
-    parts = [row["name"], row["setting"], field(record, row, "data"),
+    pieces = [row["name"], row["setting"], field(record, row, "data"),
              field(record, row, "scored_on"), row["seeds"] if row["setting"] else None]  # fmt: skip
-    return json.dumps(parts, sort_keys=True, default=str)
+    return json.dumps(pieces, sort_keys=True, default=str)
 
 
 def n_seeds(row: Mapping[str, Any]) -> int | None:
@@ -203,13 +203,13 @@ def flat(nested: Mapping[str, Any]) -> dict[str, Any]:
         >>> flat({"best": {"accuracy": 0.9}, "d": 100})
         {'best/accuracy': 0.9, 'd': 100}
     """
-    found: dict[str, Any] = {}
+    numbers: dict[str, Any] = {}
     for name, value in nested.items():
         if isinstance(value, Mapping):
-            found |= {f"{name}/{inner}": one for inner, one in flat(value).items()}
+            numbers |= {f"{name}/{inner}": one for inner, one in flat(value).items()}
         else:
-            found[name] = value
-    return found
+            numbers[name] = value
+    return numbers
 
 
 def join(records: Sequence[Record], dropped_flags: Sequence[str] = ()) -> Record:
@@ -262,9 +262,9 @@ def join(records: Sequence[Record], dropped_flags: Sequence[str] = ()) -> Record
 
 
 def _check_keys(
-    found: Mapping[str, Any], allowed: Sequence[str], needed: set[str], who: str
+    numbers: Mapping[str, Any], allowed: Sequence[str], needed: set[str], who: str
 ) -> None:
-    missing, unknown = needed - found.keys(), found.keys() - set(allowed)
+    missing, unknown = needed - numbers.keys(), numbers.keys() - set(allowed)
     if missing or unknown:
         raise ValueError(f"{who}: missing {sorted(missing)}, unknown {sorted(unknown)}.")
 

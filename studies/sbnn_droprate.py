@@ -1,4 +1,4 @@
-"""What one-shot pruning of a trained sBNN costs ([Saha], tables 4 to 6 and 8, figure 11).
+"""One-shot pruning of a trained sBNN and its cost ([Saha], tables 4 to 6 and 8, figure 11).
 
     python -m studies.sbnn_droprate --full --out results/sbnn_droprate.json
     python -m studies.sbnn_droprate --quick            # minutes on two CPU cores
@@ -147,14 +147,14 @@ def _scores(
     """Errors of one posterior: dense, with draws, and at each droprate under each ranking."""
     dense = evaluate(posterior, score_on).to_dict()
     sampled = evaluate(posterior, score_on, n_samples=20).to_dict()
-    found = {name: dense[name] for name in ("error", "nll", "ece")}
-    found |= {"mc_error": sampled["error"], "mc_nll": sampled["nll"]}
+    result = {name: dense[name] for name in ("error", "nll", "ece")}
+    result |= {"mc_error": sampled["error"], "mc_nll": sampled["nll"]}
     for score in scores:
         masks = sparsity_curve(posterior, DROPRATES, score=score)
         for rate, cut in zip(DROPRATES, error_curve(posterior, masks, score_on), strict=True):
-            found[metric(score, 100 * rate)] = cut["error"]
-            found[f"{metric(score, 100 * rate)}-zeros"] = cut["zeros"]
-    return found
+            result[metric(score, 100 * rate)] = cut["error"]
+            result[f"{metric(score, 100 * rate)}-zeros"] = cut["zeros"]
+    return result
 
 
 def metric(score: str, percent: float) -> str:

@@ -124,19 +124,19 @@ def _scores(run: Fit, member: int, score_on: Examples) -> dict[str, float]:
     sparse = run.sparse(member)
     at_mean = evaluate(sparse, score_on).to_dict()
     sampled = evaluate(sparse, score_on, n_samples=20).to_dict()
-    found = {name: at_mean[name] for name in ("error", "nll", "ece", "zeros", "weights")}
-    return found | {f"mc_{name}": sampled[name] for name in ("error", "nll", "ece")}
+    numbers = {name: at_mean[name] for name in ("error", "nll", "ece", "zeros", "weights")}
+    return numbers | {f"mc_{name}": sampled[name] for name in ("error", "nll", "ece")}
 
 
 def timing(train: Examples, device: str, epochs: int, population: int) -> dict[str, Any]:
     """Seconds of one LeNet-300-100 run and of a population of them, compiling included."""
-    found: dict[str, Any] = {"epochs": epochs, "population": population}
+    numbers: dict[str, Any] = {"epochs": epochs, "population": population}
     setting = replace(SETTINGS["l300-98.5"], epochs=epochs)
     for label, k in (("first", 1), ("one", 1), ("many", population)):
         row = run_setting(label, setting, train, train.subset(torch.arange(1000)), k, device)
-        found[f"{label}_seconds"] = row["metrics"]["fit_seconds"]
-    found["ratio"] = found["many_seconds"] / found["one_seconds"]
-    return found
+        numbers[f"{label}_seconds"] = row["metrics"]["fit_seconds"]
+    numbers["ratio"] = numbers["many_seconds"] / numbers["one_seconds"]
+    return numbers
 
 
 def main(arguments: list[str] | None = None) -> int:

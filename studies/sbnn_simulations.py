@@ -132,9 +132,9 @@ def two_input_importance(scale: Scale) -> list[dict[str, float]]:
     """Experiment 1: ψ of two inputs against the share of variance the second explains."""
     mixes = [round(0.05 * i, 2) for i in range(21)]
     tables = Tables([two_inputs(mix=mix, seed=i) for i, mix in enumerate(mixes)])
-    found = fits_of(tables, "20-10", scale).posteriors(tables.rows)
+    numbers = fits_of(tables, "20-10", scale).posteriors(tables.rows)
     rows = []
-    for mix, (q,) in zip(mixes, found, strict=True):
+    for mix, (q,) in zip(mixes, numbers, strict=True):
         first, second = feature_importance(q).psi.tolist()
         share = mix**2 / ((1 - mix) ** 2 + mix**2 + 1)
         rows.append({"mix": mix, "share": share, "psi_1": first, "psi_2": second})
@@ -151,12 +151,12 @@ def importance_against_effects(scale: Scale, net: NetName) -> list[dict[str, Any
             tables = Tables(sims)
             phi = fits_of(tables, net, scale, learned_noise=True).importance(tables.rows)
             pairs = zip(phi, sims, strict=True)
-            found = [float(torch.corrcoef(torch.stack([p, s.coefficients]))[0, 1])
+            numbers = [float(torch.corrcoef(torch.stack([p, s.coefficients]))[0, 1])
                      for p, s in pairs]  # fmt: skip
-            per = len(found) // len(scale.alphas)
+            per = len(numbers) // len(scale.alphas)
             rows += [
                 {"d": d, "nonlinear": nonlinear, "alpha": alpha, "net": net,
-                 "correlation": sum(found[i * per : (i + 1) * per]) / per}
+                 "correlation": sum(numbers[i * per : (i + 1) * per]) / per}
                 for i, alpha in enumerate(scale.alphas)
             ]  # fmt: skip
     return rows
@@ -190,12 +190,14 @@ def cross_validated_accuracy(scale: Scale, share: float, d: int) -> dict[str, An
     """
     tables = Tables([additive(2000, d, share, 2.0, seed=5000 + i) for i in range(scale.n_sets)])
     fits = additive_fits(tables, scale, scale.fold_epochs)
-    parts = [folds(len(rows), scale.n_folds, torch.Generator().manual_seed(i))
+    pieces = [folds(len(rows), scale.n_folds, torch.Generator().manual_seed(i))
              for i, rows in enumerate(tables.rows)]  # fmt: skip
     train = [
-        rows[fold] for rows, (kept, _) in zip(tables.rows, parts, strict=True) for fold in kept
+        rows[fold] for rows, (kept, _) in zip(tables.rows, pieces, strict=True) for fold in kept
     ]
-    test = [rows[fold] for rows, (_, left) in zip(tables.rows, parts, strict=True) for fold in left]
+    test = [
+        rows[fold] for rows, (_, left) in zip(tables.rows, pieces, strict=True) for fold in left
+    ]
     importance = fits.importance(train)
     keep = torch.stack([select_fraction(importance, s) for s in PROPORTIONS], 1)
     n = len(PROPORTIONS)
@@ -245,10 +247,10 @@ def refit_errors(tables: Tables, keep: Tensor, scale: Scale) -> dict[str, float]
 def pruning_curve(scale: Scale, share: float, d: int) -> list[dict[str, float]]:
     """Experiment 4: test error against the share of weights removed from 20-10 in one shot."""
     tables = Tables([additive(2000, d, share, 2.0, seed=8000 + i) for i in range(scale.n_sets)])
-    found = [q for (q,) in fits_of(tables, "20-10", scale).posteriors(tables.rows)]
+    numbers = [q for (q,) in fits_of(tables, "20-10", scale).posteriors(tables.rows)]
     every, rows = torch.ones_like(tables.active), []
     for removed in (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95):
-        pruned = [without_least(q, removed) for q in found]
+        pruned = [without_least(q, removed) for q in numbers]
         rows.append({"share": share, "removed": removed,
                      "mse": _mean_error(tables, pruned, every)})  # fmt: skip
     return rows
@@ -286,9 +288,9 @@ def _rates(keep: Tensor, active: Tensor) -> dict[str, float]:
 def _mean_error(tables: Tables, models: Sequence[Posterior], keep: Tensor) -> float:
     errors = []
     for sim, model, mask in zip(tables.sims, models, keep, strict=True):
-        found = predict(model, sim.data.test.x * mask)
-        assert isinstance(found, RealPrediction)
-        errors.append((found.mean[:, 0].cpu() - sim.data.test.y).square().mean())
+        numbers = predict(model, sim.data.test.x * mask)
+        assert isinstance(numbers, RealPrediction)
+        errors.append((numbers.mean[:, 0].cpu() - sim.data.test.y).square().mean())
     return float(torch.stack(errors).mean())
 
 

@@ -89,14 +89,14 @@ def row_of(experiment: str, line: Mapping[str, Any], scale: Mapping[str, Any]) -
 
 def found_in(record: Record) -> dict[str, list[Line]]:
     """The lines of every experiment of a record, in the order of what tells them apart."""
-    found: dict[str, list[Line]] = {}
+    result: dict[str, list[Line]] = {}
     for row in record["rows"]:
         if not row.get("derived"):
             line = {**row["setting"], **row["metrics"], **row["detail"]}
-            found.setdefault(row["setting"]["experiment"], []).append(line)
-    for experiment, rows in found.items():
+            result.setdefault(row["setting"]["experiment"], []).append(line)
+    for experiment, rows in result.items():
         rows.sort(key=lambda line: [line[key] for key in KEYS[experiment]])
-    return found
+    return result
 
 
 def derived(record: Record) -> list[Row]:
@@ -166,13 +166,13 @@ def _scale(options: argparse.Namespace) -> Scale:
 
 def page(record: Record) -> str:
     """Markdown: the lines of every experiment, then the numbers that answer the paper."""
-    parts = ["# Which inputs matter", f"`{record['command']}`"]
+    pieces = ["# Which inputs matter", f"`{record['command']}`"]
     experiments = dict.fromkeys(row["setting"].get("experiment") for row in record["rows"])
     for experiment in experiments:
         rows = [row for row in record["rows"] if row["setting"].get("experiment") == experiment]
         names = dict.fromkeys(name for row in rows for name in row["metrics"])
-        parts += [f"## {experiment or 'Answers'}", table(rows, list(names))]
-    return "\n\n".join(parts) + "\n"
+        pieces += [f"## {experiment or 'Answers'}", table(rows, list(names))]
+    return "\n\n".join(pieces) + "\n"
 
 
 def _compared(lines: Sequence[Line]) -> tuple[list[str], list[Line]]:
@@ -186,65 +186,65 @@ def _rules(line: Line) -> list[str]:
     return [key.removesuffix("/fdr") for key in line if key.endswith("/fdr")]
 
 
-def findings(found: Found) -> dict[str, dict[str, float]]:
+def findings(result: Found) -> dict[str, dict[str, float]]:
     """The numbers that answer the paper's figures and tables, by what they answer."""
     answers: dict[str, dict[str, float]] = {}
-    if "e1" in found:
-        pairs = torch.tensor([[r["share"], r["psi_2"]] for r in found["e1"]]).T
+    if "e1" in result:
+        pairs = torch.tensor([[r["share"], r["psi_2"]] for r in result["e1"]]).T
         answers["figure-1"] = {"correlation": float(torch.corrcoef(pairs)[0, 1])}
     for number, nonlinear in ((2, False), (3, True)):
-        values = [r["correlation"] for r in found.get("e2", ())
+        values = [r["correlation"] for r in result.get("e2", ())
                   if r["nonlinear"] == nonlinear and r["net"] == "20-10"]  # fmt: skip
         if values:
             answers[f"figure-{number}"] = {"correlation": statistics.fmean(values)}
     for net, key in (("20-10", "selection"), ("additive", "selection-additive")):
-        every = [r for r in found.get("e3", ()) if r["net"] == net]
+        every = [r for r in result.get("e3", ()) if r["net"] == net]
         usual = [r["accuracy"] for r in every if r["d"] == 100]
         if usual:
             answers[key] = {"accuracy": statistics.fmean(usual)}
         if every:
             answers.setdefault(key, {})["lowest"] = min(r["accuracy"] for r in every)
-    if "e3-cv" in found:
-        answers["validated"] = {"accuracy": min(r["generous/accuracy"] for r in found["e3-cv"])}
-        for r in found["e3-cv"]:
+    if "e3-cv" in result:
+        answers["validated"] = {"accuracy": min(r["generous/accuracy"] for r in result["e3-cv"])}
+        for r in result["e3-cv"]:
             if r["share"] == 0.2:
                 answers["refit"] = {"ratio": r["mse/refit"] / r["mse/full BNN"]}
-    if "e4" in found:
-        answers["droprate"] = {"points": len(found["e4"])}
-    for r in found.get("fdr", ()):
+    if "e4" in result:
+        answers["droprate"] = {"points": len(result["e4"])}
+    for r in result.get("fdr", ()):
         for rule in _rules(r):
             answers[f"fdr-{rule}"] = {name: r[f"{rule}/{name}"] for name in ("fdr", "power")}
     return answers
 
 
-def draw(found: Found, folder: Path) -> None:
+def draw(result: Found, folder: Path) -> None:
     """Figures after the paper's 1 to 10, as PNG files."""
-    if "e1" in found:
-        shares = [r["share"] for r in found["e1"]]
-        series = {f"ψ{mark}": (shares, [r[f"psi_{i}"] for r in found["e1"]])
+    if "e1" in result:
+        shares = [r["share"] for r in result["e1"]]
+        series = {f"ψ{mark}": (shares, [r[f"psi_{i}"] for r in result["e1"]])
                   for i, mark in ((1, "₁"), (2, "₂"))}  # fmt: skip
         lines(series, folder / "figure_1.png", title="Importance of two inputs",
               xlabel="share of variance of input 2", ylabel="ψ")  # fmt: skip
     for number, nonlinear in ((2, False), (3, True)):
-        values = [r for r in found.get("e2", ()) if r["nonlinear"] == nonlinear]
+        values = [r for r in result.get("e2", ()) if r["nonlinear"] == nonlinear]
         if values:
             kind = "non-linear" if nonlinear else "linear"
             lines(_by(values, ("net", "d"), "alpha", "correlation"),
                   folder / f"figure_{number}.png", title=f"φ and effect sizes, {kind}",
                   xlabel="alpha", ylabel="correlation")  # fmt: skip
     for number, net in ((4, "20-10"), (5, "additive")):
-        values = [r for r in found.get("e3", ()) if r["net"] == net]
+        values = [r for r in result.get("e3", ()) if r["net"] == net]
         if values:
             lines(_by(values, ("d",), "alpha", "accuracy"), folder / f"figure_{number}.png",
                   title=f"Inputs told rightly, {net}", xlabel="alpha", ylabel="accuracy",
                   level=0.9)  # fmt: skip
-    if "e3-cv" in found:
-        _draw_proportions(found["e3-cv"], folder)
-    if "e4" in found:
-        lines(_by(found["e4"], ("share",), "removed", "mse"), folder / "figure_9.png",
+    if "e3-cv" in result:
+        _draw_proportions(result["e3-cv"], folder)
+    if "e4" in result:
+        lines(_by(result["e4"], ("share",), "removed", "mse"), folder / "figure_9.png",
               title="Error against weights removed", xlabel="weights removed",
               ylabel="test error / variance", percent_x=True)  # fmt: skip
-    for r in found.get("fdr", ()):
+    for r in result.get("fdr", ()):
         rules = _rules(r)
         scatter([r[f"{rule}/fdr"] for rule in rules], [r[f"{rule}/power"] for rule in rules],
                 folder / "figure_10.png", title=f"Level {r['level']}", groups=rules,

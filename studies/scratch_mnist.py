@@ -65,7 +65,7 @@ from bayesieve.scratch import (
     constant,
     linear_decay,
 )
-from studies.harness import Row, Run, make_row, study_parser
+from studies.harness import Row, Run, make_row, study_parser, table
 from studies.record import Record, flat, read
 
 ActivationName = Literal["sigmoid", "tanh", "relu"]
@@ -130,13 +130,14 @@ HIDDEN_UNITS = (500, 250, 100)
 SEEDS = (0, 1, 2)  # of the chosen setting
 _SPLIT_SEED = 0
 _QUICK_IMAGES = 6000
+_SHOWN = ("train/accuracy", "val/accuracy", "test/accuracy", "seconds")
 Images = NDArray[np.float32]
 Labels = NDArray[np.int64]
 _LAYERS = {Sigmoid: nn.Sigmoid, Tanh: nn.Tanh, ReLU: nn.ReLU, Linear: nn.Identity}
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class Split:
     """Standardised images as rows, and their labels."""
 
     x: NDArray[np.float32]
@@ -144,26 +145,26 @@ class Part:
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
+class Splits:
     """What a run trains on, is watched on and is tested on."""
 
-    train: Part
-    val: Part
-    test: Part
+    train: Split
+    val: Split
+    test: Split
 
 
-def prepare(data: DataSet, n_train: int | None = None) -> Parts:
+def prepare(data: DataSet, n_train: int | None = None) -> Splits:
     """Hold a sixth out, standardise with the training part's mean and std, and flatten."""
     rest, held_out = data.train.split(1 / 6, seed=_SPLIT_SEED)
     if n_train is not None:
         rest = rest.subset(torch.arange(min(n_train, len(rest))))
     mean, std = rest.x.mean(), rest.x.std()
 
-    def part(examples: Examples) -> Part:
+    def part(examples: Examples) -> Split:
         x = ((examples.x - mean) / std).flatten(1).numpy()
-        return Part(x, examples.y.numpy())
+        return Split(x, examples.y.numpy())
 
-    return Parts(part(rest), part(held_out), part(data.test))
+    return Splits(part(rest), part(held_out), part(data.test))
 
 
 def build(setting: Setting, seed: int, n_inputs: int = 784) -> FeedForwardNet:
@@ -254,17 +255,17 @@ class Twin:
 
 
 def run_setting(
-    setting: Setting, parts: Parts, epochs: int, seed: int
+    setting: Setting, splits: Splits, epochs: int, seed: int
 ) -> tuple[dict[str, Any], FeedForwardNet]:
     """Train one setting, its twin beside it where the source had a row, and describe both."""
-    net = build(setting, seed, parts.train.x.shape[1])
+    net = build(setting, seed, splits.train.x.shape[1])
     plan = make_plan(setting, epochs, seed)
     twin = Twin(net, setting.lr, setting.l2) if setting.twin else None
     ours, theirs = Clock([], []), Clock([], [])
-    validation = (parts.val.x, parts.val.y)
-    steps = net.epochs(parts.train.x, parts.train.y, plan, validation)
+    validation = (splits.val.x, splits.val.y)
+    steps = net.epochs(splits.train.x, splits.train.y, plan, validation)
     twin_steps = (
-        iter(()) if twin is None else twin.epochs(parts.train.x, parts.train.y, plan, validation)
+        iter(()) if twin is None else twin.epochs(splits.train.x, splits.train.y, plan, validation)
     )
     history, twin_losses = History(), list[tuple[float, float]]()
     load = os.getloadavg()[0]
@@ -272,25 +273,25 @@ def run_setting(
         history = ours.run(steps)
         if twin is not None:
             twin_losses = theirs.run(twin_steps)
-    found = {"net": repr(net), "load_before": load, "load_after": os.getloadavg()[0],
+    numbers = {"net": repr(net), "load_before": load, "load_after": os.getloadavg()[0],
              **ours.to_dict(), "history": [asdict(line) for line in history.records],
-             "train": measure(net, parts.train), "val": measure(net, parts.val)}  # fmt: skip
+             "train": measure(net, splits.train), "val": measure(net, splits.val)}  # fmt: skip
     if twin is not None:
         ratios = [a / b for a, b in zip(ours.wall, theirs.wall, strict=True)]
         cpu_ratios = [a / b for a, b in zip(ours.cpu, theirs.cpu, strict=True)]
-        probs = twin.outputs(parts.test.x)
-        accuracy = float((probs.argmax(axis=1) == parts.test.y).mean())
-        gap = float(np.abs(net.outputs(parts.test.x) - probs).max())
-        found["twin"] = {**theirs.to_dict(), "test_accuracy": accuracy,
+        probs = twin.outputs(splits.test.x)
+        accuracy = float((probs.argmax(axis=1) == splits.test.y).mean())
+        gap = float(np.abs(net.outputs(splits.test.x) - probs).max())
+        numbers["twin"] = {**theirs.to_dict(), "test_accuracy": accuracy,
                          "epoch_time_ratio": statistics.median(ratios),
                          "epoch_cpu_ratio": statistics.median(cpu_ratios),
                          "greatest_difference": gap, "losses": twin_losses}  # fmt: skip
     if setting.group != "better":
-        found["test"] = measure(net, parts.test)
-    return flat(found), net
+        numbers["test"] = measure(net, splits.test)
+    return flat(numbers), net
 
 
-def measure(net: FeedForwardNet, part: Part) -> dict[str, Any]:
+def measure(net: FeedForwardNet, part: Split) -> dict[str, Any]:
     """Accuracy, loss without the penalty, and F1 of each class."""
     evaluation = net.evaluate(part.x, part.y)
     report = classification_report(part.y, net.predict(part.x), 10)
@@ -301,8 +302,8 @@ def measure(net: FeedForwardNet, part: Part) -> dict[str, Any]:
 def run_study(data: DataSet, *, quick: bool, out: Path | None = None,
               arguments: Sequence[str] | None = None) -> Record:  # fmt: skip
     """Run all settings; with `quick` few images, two epochs and no account."""
-    parts = prepare(data, _QUICK_IMAGES if quick else None)
-    images = {name: len(getattr(parts, name).x) for name in ("train", "val", "test")}
+    splits = prepare(data, _QUICK_IMAGES if quick else None)
+    images = {name: len(getattr(splits, name).x) for name in ("train", "val", "test")}
     epochs = 2 if quick else 15
     settings = {"epochs": epochs, "batch_size": 64, "images": images}
     words = [f"--{'quick' if quick else 'full'}"] if arguments is None else arguments
@@ -315,11 +316,11 @@ def run_study(data: DataSet, *, quick: bool, out: Path | None = None,
     for group in groups:
         for name, setting in SETTINGS.items():
             if setting.group == group and run.wants(name, asdict(setting)):
-                each, nets[name] = run_setting(setting, parts, epochs, seed=0)
+                each, nets[name] = run_setting(setting, splits, epochs, seed=0)
                 run.add(_row(name, setting, [each], [0]))
-                print(summary(run.rows[-1]), file=sys.stderr, flush=True)
+                print(table(run.rows[-1:], _SHOWN), file=sys.stderr, flush=True)
         if group == "better":
-            _recommend(run, nets, parts, epochs)
+            _recommend(run, nets, splits, epochs)
     run.finish()
     return run.record
 
@@ -330,7 +331,7 @@ def _row(name: str, setting: Setting, each: Sequence[dict[str, Any]], seeds: Seq
     return make_row(name, asdict(setting), each, seeds=seeds, seconds=seconds, **detail)
 
 
-def _recommend(run: Run, nets: dict[str, FeedForwardNet], parts: Parts, epochs: int) -> None:
+def _recommend(run: Run, nets: dict[str, FeedForwardNet], splits: Splits, epochs: int) -> None:
     """Choose by validation accuracy; only the chosen one sees the test images, with more seeds."""
     if any(row["name"] == "recommended" for row in run.rows):
         return
@@ -338,11 +339,11 @@ def _recommend(run: Run, nets: dict[str, FeedForwardNet], parts: Parts, epochs: 
     best = max(candidates, key=lambda row: float(row["metrics"]["val/accuracy"]))
     name, setting = best["name"], SETTINGS[best["name"]]
     if name not in nets:  # its row was kept from an earlier run
-        _, nets[name] = run_setting(setting, parts, epochs, 0)
-    each = [{**best["each"][0], **flat({"test": measure(nets[name], parts.test)})}]
+        _, nets[name] = run_setting(setting, splits, epochs, 0)
+    each = [{**best["each"][0], **flat({"test": measure(nets[name], splits.test)})}]
     for seed in SEEDS[1:]:
-        one, net = run_setting(setting, parts, epochs, seed)
-        each.append({**one, **flat({"test": measure(net, parts.test)})})
+        one, net = run_setting(setting, splits, epochs, seed)
+        each.append({**one, **flat({"test": measure(net, splits.test)})})
     run.add(_row("recommended", setting, each, SEEDS, chosen=name, target=0.98))
 
 
@@ -366,16 +367,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 TITLES = {"sigmoid": "sigmoid", "tanh": "tanh", "relu": "ReLU", "relu-l2": "ReLU, L2 1e-4"}
-
-
-def summary(row: Row) -> str:
-    """One line about one run."""
-    found = row["metrics"]
-    text = f"{row['name']:<18} train {found['train/accuracy']:.4f}  val {found['val/accuracy']:.4f}"
-    for name, word in (("test/accuracy", "test"), ("twin/test_accuracy", "PyTorch"),
-                       ("twin/epoch_time_ratio", "time ratio")):  # fmt: skip
-        text += f"  {word} {found[name]:.4f}" if name in found else ""
-    return f"{text}  {row['seconds']:.1f} s"
 
 
 def draw_losses(record: Record, path: Path) -> Path:

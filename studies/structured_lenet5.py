@@ -114,23 +114,23 @@ def _onnx(dense: nn.Module, small: nn.Module, x: Tensor, rounds: int) -> dict[st
     from bayesieve.deliver.onnx_running import OnnxSession
 
     torch.set_num_threads(1)
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         sessions = {
             name: OnnxSession.of(net, Path(folder) / f"{name}.onnx", x[:64])
             for name, net in (("dense", dense), ("small", small))
         }
         for name, session in sessions.items():
-            found[f"{name}_bytes"] = session.path.stat().st_size
-        found["shrinkage"] = found["dense_bytes"] / found["small_bytes"]
+            numbers[f"{name}_bytes"] = session.path.stat().st_size
+        numbers["shrinkage"] = numbers["dense_bytes"] / numbers["small_bytes"]
         for batch in _BATCHES:
             array = x[:batch].clone().numpy()
             cases = {name: partial(session.run, array) for name, session in sessions.items()}
             times = interleaved(cases, rounds=rounds, clock="cpu")
             for name, taken in times.items():
-                found[f"{name}_ms-{batch}"] = statistics.median(taken)
-            found[f"speedup-{batch}"] = ratio(times, "dense", "small")
-    return found
+                numbers[f"{name}_ms-{batch}"] = statistics.median(taken)
+            numbers[f"speedup-{batch}"] = ratio(times, "dense", "small")
+    return numbers
 
 
 def parser() -> argparse.ArgumentParser:

@@ -166,23 +166,23 @@ def blocks(n_splits: int, n_rows: int) -> list[tuple[int, int]]:
     return [(i, min(size, n_splits - i)) for i in range(0, n_splits, size)]
 
 
-def join_blocks(parts: Sequence[Row]) -> Row:
+def join_blocks(pieces: Sequence[Row]) -> Row:
     """One row from its blocks, in the order of their splits."""
-    parts = sorted(parts, key=lambda row: int(row["seeds"][0]))
-    each = [one for row in parts for one in row["each"]]
-    totals: dict[str, float] = {"seconds": round(sum(row["seconds"] for row in parts), 2)}
-    for number, value in parts[0]["metrics"].items():
+    pieces = sorted(pieces, key=lambda row: int(row["seeds"][0]))
+    each = [one for row in pieces for one in row["each"]]
+    totals: dict[str, float] = {"seconds": round(sum(row["seconds"] for row in pieces), 2)}
+    for number, value in pieces[0]["metrics"].items():
         if number.endswith("seconds"):
-            totals[number] = round(sum(row["metrics"][number] for row in parts), 2)
+            totals[number] = round(sum(row["metrics"][number] for row in pieces), 2)
         elif number.endswith("removed"):
-            totals[number] = min(row["metrics"][number] for row in parts)
+            totals[number] = min(row["metrics"][number] for row in pieces)
         elif number.endswith("members"):
             totals[number] = value
-    seconds = [taken for row in parts
+    seconds = [taken for row in pieces
                for taken in row["detail"].get("block_seconds", [row["seconds"]])]  # fmt: skip
-    detail = {**parts[0]["detail"], "block_seconds": seconds}
-    seeds = [seed for row in parts for seed in row["seeds"]]
-    name, row = parts[0]["name"].split("/")
+    detail = {**pieces[0]["detail"], "block_seconds": seconds}
+    seeds = [seed for row in pieces for seed in row["seeds"]]
+    name, row = pieces[0]["name"].split("/")
     return row_of(name, row, each, seeds, totals, detail)
 
 
@@ -324,11 +324,11 @@ def verdicts(name: str, rows: Mapping[str, Row]) -> dict[str, Any] | None:
 
 def by_set(record: Record) -> dict[str, dict[str, Row]]:
     """The rows of a record, by set and row."""
-    found: dict[str, dict[str, Row]] = {}
+    result: dict[str, dict[str, Row]] = {}
     for row in record["rows"]:
         if not row.get("derived"):
-            found.setdefault(row["setting"]["set"], {})[row["setting"]["row"]] = row
-    return {name: found[name] for name in PUBLISHED if name in found}
+            result.setdefault(row["setting"]["set"], {})[row["setting"]["row"]] = row
+    return {name: result[name] for name in PUBLISHED if name in result}
 
 
 def derived(record: Record) -> list[Row]:
@@ -354,21 +354,21 @@ def page(record: Record) -> str:
     lines = []
     met = {True: "yes", False: "no"}
     for name, by_row in by_set(record).items():
-        found, aim = verdicts(name, by_row), PUBLISHED[name]
-        if found is not None:
+        result, aim = verdicts(name, by_row), PUBLISHED[name]
+        if result is not None:
             lines.append([
-                f"{name} ({found['best']})", f"{found['rmse']:.4g}", f"{aim.target:g}",
-                met[found["rmse_met"]], f"{found['half_rmse']:.4g}", met[found["half_met"]],
-                f"{found['log_lik']:.3f}", f"{aim.dropout_log_lik:g}", met[found["log_lik_met"]],
+                f"{name} ({result['best']})", f"{result['rmse']:.4g}", f"{aim.target:g}",
+                met[result["rmse_met"]], f"{result['half_rmse']:.4g}", met[result["half_met"]],
+                f"{result['log_lik']:.3f}", f"{aim.dropout_log_lik:g}", met[result["log_lik_met"]],
             ])  # fmt: skip
     head = ("set", "RMSE", "target", "met", "50 % removed", "met", "log-lik", "MC-dropout", "met")
-    parts = ["# UCI regression", f"Command: `{record['command']}`. Machine: {record['machine']}.",
+    pieces = ["# UCI regression", f"Command: `{record['command']}`. Machine: {record['machine']}.",
              table(rows, numbers), "## Targets", markdown_table(head, lines)]  # fmt: skip
     calls = record["notes"].get("calls")
     if calls:
         seconds = sum(call["seconds"] for call in calls)
-        parts.append(f"{len(calls)} calls, {seconds:.0f} s by the clock, one after the other.")
-    return "\n\n".join(parts) + "\n"
+        pieces.append(f"{len(calls)} calls, {seconds:.0f} s by the clock, one after the other.")
+    return "\n\n".join(pieces) + "\n"
 
 
 if __name__ == "__main__":

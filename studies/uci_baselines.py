@@ -74,10 +74,10 @@ def _short_search(objective: Any, start: Array, bounds: Array) -> tuple[Array, f
     """L-BFGS as scikit-learn calls it, but for 40 steps at most: each is cubic in the rows."""
     from scipy.optimize import minimize
 
-    found = minimize(
+    numbers = minimize(
         objective, start, method="L-BFGS-B", jac=True, bounds=bounds, options={"maxiter": 40}
     )
-    return found.x, found.fun
+    return numbers.x, numbers.fun
 
 
 def _process(x: Array, y: Array, at: Array, seed: int) -> tuple[Array, Array]:

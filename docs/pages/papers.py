@@ -18,9 +18,9 @@ from studies.reproduce.table import (
 def results_page(findings: Findings) -> str:
     """The tables of docs/results.md: a summary, what falls short, one part per paper, commands."""
     rows = listing(findings)
-    parts = [_summary(rows), _short_of(rows)]
-    parts += [_paper(source, list(members)) for source, members in groupby(rows, _source)]
-    return "\n\n".join([*parts, _commands(rows)]) + "\n"
+    pieces = [_summary(rows), _short_of(rows)]
+    pieces += [_paper(source, list(members)) for source, members in groupby(rows, _source)]
+    return "\n\n".join([*pieces, _commands(rows)]) + "\n"
 
 
 def _source(row: Shown) -> str:
@@ -36,8 +36,8 @@ def _summary(rows: Sequence[Shown]) -> str:
     lines = [f"| | rows | {' | '.join(kinds)} |", f"|---|---:|{'---:|' * len(kinds)}"]
     for source, group in groupby(rows, _source):
         members = list(group)
-        found = counts(members)
-        cells = [source, str(len(members)), *(str(found.get(kind, "")) for kind in kinds)]
+        numbers = counts(members)
+        cells = [source, str(len(members)), *(str(numbers.get(kind, "")) for kind in kinds)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(["## Summary", "", *lines])
 
@@ -59,7 +59,7 @@ def _short_of(rows: Sequence[Shown]) -> str:
 
 def _paper(source: str, rows: Sequence[Shown]) -> str:
     """The tables of one paper, then what has no number."""
-    parts, gaps = (
+    pieces, gaps = (
         [f"## {source[0].upper()}{source[1:]}" if source[0] == "b" else f"## {source}"],
         [],
     )
@@ -67,18 +67,20 @@ def _paper(source: str, rows: Sequence[Shown]) -> str:
         members = list(group)
         measured = [row for row in members if row["ours"] is not None]
         if measured:
-            parts += [f"### {item[0].upper()}{item[1:]}", markdown_rows(measured).rstrip("\n")]
+            pieces += [f"### {item[0].upper()}{item[1:]}", markdown_rows(measured).rstrip("\n")]
         studies = ", ".join(dict.fromkeys(f"`{row['study']}`" for row in members))
         gaps += [f"- {item} ({studies}): {line}" for line in missing(members)]
     if gaps:
-        parts.append("\n".join(["Without a number:", "", *gaps]))
-    return "\n\n".join(parts)
+        pieces.append("\n".join(["Without a number:", "", *gaps]))
+    return "\n\n".join(pieces)
 
 
 def _commands(rows: Sequence[Shown]) -> str:
-    found = {(row["study"], row["command"], row["date"]) for row in rows if row["ours"] is not None}
+    numbers = {
+        (row["study"], row["command"], row["date"]) for row in rows if row["ours"] is not None
+    }
     lines = [
         f"- {study}: `{command}`" + (f" ({date})" if date else "")
-        for study, command, date in sorted(found, key=lambda row: row[:2])
+        for study, command, date in sorted(numbers, key=lambda row: row[:2])
     ]
     return "\n".join(["## Commands", "", *(lines or ["None yet."])])

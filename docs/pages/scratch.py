@@ -18,20 +18,20 @@ def source_table(record: Record) -> str:
         "ours: train / val loss", "seconds", "CPU seconds",
     )]  # fmt: skip
     for row in group(record, "source"):
-        found, source = row["metrics"], SOURCE[row["setting"]["like"]]
+        numbers, source = row["metrics"], SOURCE[row["setting"]["like"]]
         test = _or(source["test"], f"({source['train']:.2f} on training images)", ".2f")
         lines.append((
-            TITLES[row["name"]], test, f"{found['test/accuracy']:.4f}",
+            TITLES[row["name"]], test, f"{numbers['test/accuracy']:.4f}",
             _losses(source["train_loss"], source["val_loss"]),
-            _losses(found["train/loss"], found["val/loss"]),
-            f"{found['seconds']:.1f}", f"{found['cpu_seconds']:.1f}",
+            _losses(numbers["train/loss"], numbers["val/loss"]),
+            f"{numbers['seconds']:.1f}", f"{numbers['cpu_seconds']:.1f}",
         ))  # fmt: skip
-        if "twin/seconds" in found:
+        if "twin/seconds" in numbers:
             lines.append((
                 f"{TITLES[row['name']]}, PyTorch twin", f"{SOURCE['torch']['test']:.2f}",
-                f"{found['twin/test_accuracy']:.4f}", "–",
+                f"{numbers['twin/test_accuracy']:.4f}", "–",
                 f"– / {row['each'][0]['twin/losses'][-1][1]:.3f}",
-                f"{found['twin/seconds']:.1f}", f"{found['twin/cpu_seconds']:.1f}",
+                f"{numbers['twin/seconds']:.1f}", f"{numbers['twin/cpu_seconds']:.1f}",
             ))  # fmt: skip
     return _table(lines)
 
@@ -46,16 +46,16 @@ def account_table(record: Record) -> str:
     rows.sort(key=lambda row: (list(TITLES).index(row["setting"]["like"]),
                                row["setting"]["l2"], -row["setting"]["lr"]))  # fmt: skip
     for row in rows:
-        found, setting = row["metrics"], row["setting"]
+        numbers, setting = row["metrics"], row["setting"]
         source = SOURCE[setting["like"]]
         lines.append((
             TITLES[setting["like"]].split(",")[0], f"{setting['lr']:g}",
             f"{setting['l2']:g}" if setting["l2"] else "–",
-            f"{found['train/accuracy']:.3f}", f"{found['test/accuracy']:.3f}",
-            _losses(found["train/loss"], found["val/loss"]),
+            f"{numbers['train/accuracy']:.3f}", f"{numbers['test/accuracy']:.3f}",
+            _losses(numbers["train/loss"], numbers["val/loss"]),
             f"{source['train']:.2f}, {_or(source['test'], '–', '.2f')}",
             f"{f1_gap(row, source):.3f}",
-            _WORDS[same_accuracy(found, source)], _WORDS[same_loss(found, source)],
+            _WORDS[same_accuracy(numbers, source)], _WORDS[same_loss(numbers, source)],
         ))  # fmt: skip
     return _table(lines)
 
@@ -102,7 +102,7 @@ def machine_note(record: Record) -> str:
     )
 
 
-def same_accuracy(found: Mapping[str, float], source: Mapping[str, Any]) -> bool:
+def same_accuracy(numbers: Mapping[str, float], source: Mapping[str, Any]) -> bool:
     """Whether every accuracy the source gives is met to 0.01.
 
     Example:
@@ -112,11 +112,11 @@ def same_accuracy(found: Mapping[str, float], source: Mapping[str, Any]) -> bool
         >>> same_accuracy(found, {"train": 0.78, "test": None})
         False
     """
-    pairs = [(found[f"{part}/accuracy"], source[part]) for part in ("train", "test")]
+    pairs = [(numbers[f"{part}/accuracy"], source[part]) for part in ("train", "test")]
     return all(theirs is None or abs(ours - theirs) <= SAME_ACCURACY for ours, theirs in pairs)
 
 
-def same_loss(found: Mapping[str, float], source: Mapping[str, Any]) -> bool | None:
+def same_loss(numbers: Mapping[str, float], source: Mapping[str, Any]) -> bool | None:
     """Whether the validation loss is met to 10 %; None if the source gives none.
 
     Its final training loss may be that of one batch, so it is not asked for.
@@ -126,7 +126,7 @@ def same_loss(found: Mapping[str, float], source: Mapping[str, Any]) -> bool | N
         True
     """
     wanted = source["val_loss"]
-    return None if wanted is None else abs(found["val/loss"] / wanted - 1) <= SAME_LOSS
+    return None if wanted is None else abs(numbers["val/loss"] / wanted - 1) <= SAME_LOSS
 
 
 def f1_gap(row: Row, source: Mapping[str, Any]) -> float:

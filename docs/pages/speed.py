@@ -28,15 +28,15 @@ def short_table(record: Record) -> str:
         "| --- | --- | ---: | ---: |",
     ]
     times = _times(record)
-    for net, way in _BEST.items():
-        if any((net, name, n) not in times for name in (_DENSE, way) for n in (1, 64)):
+    for net, method in _BEST.items():
+        if any((net, name, n) not in times for name in (_DENSE, method) for n in (1, 64)):
             continue
         cells = []
         for batch in (1, 64):
-            dense, (ms, ratio) = times[net, _DENSE, batch][0], times[net, way, batch]
+            dense, (ms, ratio) = times[net, _DENSE, batch][0], times[net, method, batch]
             cells.append(f"{_shown(dense)}, {_shown(ms)} ({ratio:.2g} times faster)")
         name = f"{net}{_zeros(record, net)}"
-        lines.append(f"| {name} | {_WORDS[way]} | {' | '.join(cells)} |")
+        lines.append(f"| {name} | {_WORDS[method]} | {' | '.join(cells)} |")
     return "\n".join([*lines, "", f"Dense: onnxruntime. One thread, {_machine(record)}."])
 
 
@@ -47,12 +47,12 @@ def full_table(record: Record) -> str:
         "| --- | --- | ---: | ---: | ---: | ---: |",
     ]
     times = _times(record)
-    for net, way in dict.fromkeys((net, way) for net, way, _ in times):
+    for net, method in dict.fromkeys((net, method) for net, method, _ in times):
         cells = []
         for batch in (1, 64):
-            found = times.get((net, way, batch))
-            cells += ["", ""] if found is None else [f"{found[0]:.4f}", f"{found[1]:.2f}"]
-        lines.append(f"| {net}{_zeros(record, net)} | {way} | {' | '.join(cells)} |")
+            numbers = times.get((net, method, batch))
+            cells += ["", ""] if numbers is None else [f"{numbers[0]:.4f}", f"{numbers[1]:.2f}"]
+        lines.append(f"| {net}{_zeros(record, net)} | {method} | {' | '.join(cells)} |")
     about = f"Measured on: {_machine(record)}, one thread, masks {record['machine']['masks']}."
     return "\n".join([about, "", *lines])
 
@@ -67,8 +67,8 @@ def _times(record: Record) -> dict[tuple[str, str, int], tuple[float, float]]:
 
 
 def _zeros(record: Record, net: str) -> str:
-    found = [r["value"] for r in record["rows"] if (r["net"], r["name"]) == (net, "zeros")]
-    return f", {100 * found[0]:.4g} % zeros" if found else ""
+    numbers = [r["value"] for r in record["rows"] if (r["net"], r["name"]) == (net, "zeros")]
+    return f", {100 * numbers[0]:.4g} % zeros" if numbers else ""
 
 
 def _machine(record: Record) -> str:

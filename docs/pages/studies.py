@@ -58,15 +58,15 @@ def _machine(row: dict[str, Any]) -> str:
 
 
 def _mnist_row(row: dict[str, Any], held_out: dict[str, Any] | None) -> str:
-    first, found = row["each"][0], row["metrics"]
+    first, numbers = row["each"][0], row["metrics"]
     errors = [one["error"] for one in row["each"]]
     total = round(first["weights"] / (1 - first["zeros"]))
     cells = (
         NETS[row["setting"]["net"]],
         f"{first['weights']:,} of {total:,}",
         f"{100 * min(one['zeros'] for one in row['each']):.2f} %",
-        f"{100 * found['error']:.2f} % ({100 * min(errors):.2f} to {100 * max(errors):.2f})",
-        f"{100 * found['mc_error']:.2f} %",
+        f"{100 * numbers['error']:.2f} % ({100 * min(errors):.2f} to {100 * max(errors):.2f})",
+        f"{100 * numbers['mc_error']:.2f} %",
         "" if held_out is None else f"{100 * held_out['metrics']['error']:.2f} %",
         _remarks(row),
         f"`{row['name']}`",
@@ -123,25 +123,25 @@ def reduction_table(results: list[dict[str, Any]]) -> str:
 
 
 def _reduction_row(row: dict[str, Any]) -> str:
-    found, setting = row["metrics"], row["setting"]
+    numbers, setting = row["metrics"], row["setting"]
     theirs = published_reduction(setting["data"], setting["net"], setting["method"])
     augmented = "" if setting.get("augment", "None") == "None" else ", augmented"
     cells = (
         f"{row['data']}, {setting['net']}",
         f"{setting['method']}, {setting['preset']}{augmented}",
-        _scores(found),
+        _scores(numbers),
         "/".join(theirs[key] for key in ("accuracy", "ece", "nll")),
-        f"{100 * found['pruned']:.1f} %" if setting["method"] == "bmr" else "",
+        f"{100 * numbers['pruned']:.1f} %" if setting["method"] == "bmr" else "",
         theirs.get("pruned", ""),
-        f"{100 * found['zeros']:.1f} %",
+        f"{100 * numbers['zeros']:.1f} %",
         f"{setting['epochs']}, {len(row['each'])}",
         f"{row['seconds']:.0f}",
     )
     return f"| {' | '.join(cells)} |"
 
 
-def _scores(found: dict[str, float]) -> str:
-    return "/".join(f"{found[key]:.3f}".removeprefix("0") for key in ("accuracy", "ece", "nll"))
+def _scores(numbers: dict[str, float]) -> str:
+    return "/".join(f"{numbers[key]:.3f}".removeprefix("0") for key in ("accuracy", "ece", "nll"))
 
 
 def trials_table(held_out: list[dict[str, Any]]) -> str:
@@ -211,11 +211,11 @@ def vgg_table(rows: Sequence[Row]) -> str:
             "the paper's error", "seconds")  # fmt: skip
     lines = [f"| {' | '.join(head)} |", f"| {' | '.join(['---:'] * len(head))} |"]
     for row in rows:
-        found, paper = row["metrics"], PUBLISHED.get(row["setting"]["zeros"])
+        numbers, paper = row["metrics"], PUBLISHED.get(row["setting"]["zeros"])
         cells = (
-            f"{100 * found['zeros']:.1f} %", f"{found['weights']:,.0f}",
-            str(row["setting"]["epochs"]), f"{found['error']:.2f} %",
-            f"{found['renewed_error']:.2f} %", f"{found['nll']:.3f}", f"{found['ece']:.3f}",
+            f"{100 * numbers['zeros']:.1f} %", f"{numbers['weights']:,.0f}",
+            str(row["setting"]["epochs"]), f"{numbers['error']:.2f} %",
+            f"{numbers['renewed_error']:.2f} %", f"{numbers['nll']:.3f}", f"{numbers['ece']:.3f}",
             "" if paper is None else f"{paper:g} %", f"{row['seconds']:.0f}",
         )  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")

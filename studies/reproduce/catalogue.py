@@ -38,7 +38,7 @@ class Check:
     """A cheap run that should repeat numbers of the record."""
 
     arguments: tuple[str, ...]  # of the study's command, besides --out
-    numbers: tuple[tuple[str, str], ...]  # key and field of what should repeat
+    numbers: tuple[tuple[str, str], ...]  # row and metric of what should repeat
     tolerance: float  # how close
 
 

@@ -249,8 +249,8 @@ def _uci(record: Record) -> Iterator[Checked]:
 
 def _scratch_mnist(record: Record) -> Iterator[Checked]:
     (recorded,) = (row for row in record["rows"] if row["name"] == "tanh")
-    parts = prepare(load_data("mnist"))
-    again, _ = run_numpy(NUMPY["tanh"], parts, _EPOCHS, recorded["seeds"][0])
+    splits = prepare(load_data("mnist"))
+    again, _ = run_numpy(NUMPY["tanh"], splits, _EPOCHS, recorded["seeds"][0])
     yield Checked("scratch-mnist", "tanh", f"val_loss after {_EPOCHS} epochs",
                   recorded["each"][0]["history"][_EPOCHS - 1]["val_loss"],
                   again["history"][_EPOCHS - 1]["val_loss"], 1e-3)  # fmt: skip

@@ -43,21 +43,21 @@ def read_findings(folder: Path, *, quick: bool = False) -> dict[Place, Finding]:
         folder: of JSON files.
         quick: whether records of quick runs count.
     """
-    found: dict[Place, Finding] = {}
+    numbers: dict[Place, Finding] = {}
     for path, record in read_folder(folder):
         if is_quick(record) and not quick:
             continue
         for finding in findings_of(record):
             place = (finding.study, finding.key, finding.field)
-            if place in found:
+            if place in numbers:
                 raise ValueError(f"{path}: {'/'.join(place)} is in the records twice; keep one.")
-            found[place] = finding
-    return found
+            numbers[place] = finding
+    return numbers
 
 
 def findings_of(record: Record) -> list[Finding]:
     """The numbers of one record that were scored on test data."""
-    study, found = record["study"].replace("_", "-"), []
+    study, numbers = record["study"].replace("_", "-"), []
     for row in record["rows"]:
         if field(record, row, "scored_on") != "test":
             continue
@@ -67,9 +67,9 @@ def findings_of(record: Record) -> list[Finding]:
         device = str(machine.get("device", "unknown"))
         about = (n_seeds(row), device, seconds, record["date"], record["command"],
                  is_quick(record), field(record, row, "data"))  # fmt: skip
-        found += [Finding(study, row["name"], name, float(value), *about)
+        numbers += [Finding(study, row["name"], name, float(value), *about)
                   for name, value in row["metrics"].items() if value is not None]  # fmt: skip
-    return found
+    return numbers
 
 
 def is_quick(record: Record) -> bool:
@@ -102,9 +102,9 @@ def listing(findings: Findings, rows: Sequence[Row] = ROWS) -> list[dict[str, An
 
 def counts(rows: Sequence[Shown]) -> dict[str, int]:
     """How many rows have which status; reasons why there is no number count as "no data"."""
-    found = Counter(_kind(row) for row in rows)
+    numbers = Counter(_kind(row) for row in rows)
     order = ("reached", "met", *SHORT, "measured", QUICK, OPEN, "no data")
-    return {kind: found[kind] for kind in order if found[kind]}
+    return {kind: numbers[kind] for kind in order if numbers[kind]}
 
 
 def missing(rows: Sequence[Shown]) -> list[str]:
@@ -114,8 +114,8 @@ def missing(rows: Sequence[Shown]) -> list[str]:
         >>> missing([{"ours": None, "status": "to be measured"}] * 3)
         ['3 rows: to be measured']
     """
-    found = Counter(row["status"] for row in rows if row["ours"] is None)
-    return [f"{n} row{'s' if n > 1 else ''}: {status}" for status, n in found.items()]
+    numbers = Counter(row["status"] for row in rows if row["ours"] is None)
+    return [f"{n} row{'s' if n > 1 else ''}: {status}" for status, n in numbers.items()]
 
 
 def markdown_rows(rows: Sequence[Shown]) -> str:
@@ -142,26 +142,26 @@ def compared_with(row: Shown) -> str:
 
 
 def _object(row: Row, findings: Findings) -> dict[str, Any]:
-    found = findings.get((row.study, row.key, row.field))
-    ours = None if found is None else row.factor * found.value
+    finding = findings.get((row.study, row.key, row.field))
+    ours = None if finding is None else row.factor * finding.value
     full = f"bayesieve reproduce {row.study} --full --out runs/{row.study}"
     return {
         "name": row.name,
         "source": row.source,
         "item": row.item,
-        "what": row.what if found is None else with_copy(row.what, found.data),
+        "what": row.what if finding is None else with_copy(row.what, finding.data),
         "metric": row.metric,
         "paper": row.paper,
         "target": row.target,
         "decimals": row.decimals,
         "ours": ours,
-        "seeds": None if found is None else found.seeds,
-        "device": None if found is None else found.device,
-        "seconds": None if found is None else found.seconds,
-        "date": None if found is None else found.date,
+        "seeds": None if finding is None else finding.seeds,
+        "device": None if finding is None else finding.device,
+        "seconds": None if finding is None else finding.seconds,
+        "date": None if finding is None else finding.date,
         "study": row.study,
-        "command": full if found is None else found.command,
-        "status": _status(row, found, ours),
+        "command": full if finding is None else finding.command,
+        "status": _status(row, finding, ours),
     }
 
 
@@ -175,10 +175,10 @@ def with_copy(what: str, data: str | None) -> str:
     return what.replace("CIFAR-10", data) if data == "CIFAR-10 (JPEG copy)" else what
 
 
-def _status(row: Row, found: Finding | None, ours: float | None) -> str:
-    if found is None or ours is None:
+def _status(row: Row, finding: Finding | None, ours: float | None) -> str:
+    if finding is None or ours is None:
         return row.unavailable or OPEN
-    if found.quick:
+    if finding.quick:
         return QUICK
     aim = row.target if row.paper is None else row.paper
     if aim is None or row.better == "neither":

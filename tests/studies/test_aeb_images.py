@@ -64,8 +64,8 @@ def test_every_method_runs_and_leaves_a_row(digits, tmp_path, capsys):
 
 
 def test_augmented_tasks_use_the_other_network_and_fill_with_black(digits):
-    given = aeb_images.parser().parse_args(["--shift", "1", "--paper"])
-    data, augment = aeb_images.prepared(given, aeb_images.TASKS["fashion-da"], None)
+    arguments = aeb_images.parser().parse_args(["--shift", "1", "--paper"])
+    data, augment = aeb_images.prepared(arguments, aeb_images.TASKS["fashion-da"], None)
     black = (0 - few_images((1, 28, 28)).train.x.mean()) / data.preprocessing["std"][0]
     assert augment.fill == pytest.approx((black.item(),), abs=1e-3)
     assert (augment.shift, augment.erase) == (1, 0.5)
@@ -112,8 +112,8 @@ def test_draws_are_kept_at_the_end_of_cycles():
 
 
 def test_chains_are_pooled_with_their_own_statistics(digits):
-    given = aeb_images.parser().parse_args([])
-    data, augment = aeb_images.prepared(given, aeb_images.TASKS["mnist-da"], None)
+    arguments = aeb_images.parser().parse_args([])
+    data, augment = aeb_images.prepared(arguments, aeb_images.TASKS["mnist-da"], None)
     setting = aeb_images.Setting("sghmc", epochs=2, batch_size=12, n_kept=2, chains=2)
     row, posterior = aeb_images.run_setting("mnist-da", setting, data, augment, study_run(), "cpu")
     assert row["metrics"]["draws"] == len(posterior.draws) == 4
@@ -129,25 +129,25 @@ def test_chains_are_pooled_with_their_own_statistics(digits):
 
 def test_settings_are_the_papers_where_asked():
     options = ["--methods", "sghmc-sa,sgd", "--paper", "--cycles", "4", "--chains", "3"]
-    given = aeb_images.parser().parse_args(options)
-    chain, point = aeb_images.settings(given, aeb_images.TASKS["fashion"])
+    arguments = aeb_images.parser().parse_args(options)
+    chain, point = aeb_images.settings(arguments, aeb_images.TASKS["fashion"])
     assert (chain.lr, chain.temperature, chain.batch_size) == (0.03, 4e-4, 1000)
     assert (chain.cycles, chain.chains) == (4, 3)
     assert (point.cycles, point.chains, point.temperature) == (0, 1, 0.0)
 
 
 def test_lists_are_combined_once_for_point_estimates(digits):
-    given = aeb_images.parser().parse_args(
+    arguments = aeb_images.parser().parse_args(
         ["--methods", "vanilla,sghmc", "--temperature", "0.1,0.01", "--prior", "1:0.1"]
     )
     task = aeb_images.TASKS["mnist"]
-    found = [(s.method, s.temperature) for s in aeb_images.settings(given, task)]
-    assert found == [("vanilla", 0.0), ("sghmc", 0.1), ("sghmc", 0.01)]
-    given.methods = "dropout"
-    assert aeb_images.settings(given, aeb_images.TASKS["mnist-da"]) == []
-    given.methods = "sghcm"
+    numbers = [(s.method, s.temperature) for s in aeb_images.settings(arguments, task)]
+    assert numbers == [("vanilla", 0.0), ("sghmc", 0.1), ("sghmc", 0.01)]
+    arguments.methods = "dropout"
+    assert aeb_images.settings(arguments, aeb_images.TASKS["mnist-da"]) == []
+    arguments.methods = "sghcm"
     with pytest.raises(ValueError, match="aeb_images: method must be one of"):
-        aeb_images.settings(given, task)
+        aeb_images.settings(arguments, task)
 
 
 def test_the_residual_network_is_pruned_from_the_dense_one(pictures, tmp_path, capsys):
@@ -194,8 +194,8 @@ def test_the_last_draw_brings_its_own_statistics():
     data = few_images((3, 32, 32)).train
     problem = Problem(aeb_resnet.resnet20((3, 32, 32), 10), aeb_resnet.Categorical(), data)
     draws = torch.randn(3, problem.layout.size)
-    own = {"norm1.running_mean": torch.arange(48.0).view(3, 16)}
-    whole = Samples(problem.network, draws, None, problem.network.buffers(), own)
+    one = {"norm1.running_mean": torch.arange(48.0).view(3, 16)}
+    whole = Samples(problem.network, draws, None, problem.network.buffers(), one)
     last = aeb_resnet.last_draw(whole)
     assert torch.equal(last.mean, draws[2])
     assert last.buffers["norm1.running_mean"][0] == 32

@@ -72,8 +72,8 @@ def test_the_path_is_that_of_the_engine(method, monkeypatch):
         engine.step(problem, state, Batch(data.x[0, pick], data.y[0, pick]))
     torch.testing.assert_close(chains.w, state.w, rtol=1e-3, atol=1e-4)
     for name in ("rho", "laplace", "gauss", "slab_prob", "scale"):
-        own, other = getattr(chains.latents, name), getattr(state.latents, name)
-        torch.testing.assert_close(own, other, rtol=1e-3, atol=1e-5, msg=name)
+        one, other = getattr(chains.latents, name), getattr(state.latents, name)
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5, msg=name)
 
 
 def test_the_search_is_cold_and_reads_the_noise_from_the_residuals():
@@ -82,8 +82,8 @@ def test_the_search_is_cold_and_reads_the_noise_from_the_residuals():
     )
     seen = []
 
-    def step(*given):
-        omega, heat, searching = given[-3:]
+    def step(*options):
+        omega, heat, searching = options[-3:]
         seen.append([*omega[:, 0].tolist(), *heat[:, 0].tolist(), *searching[:, 0].tolist()])
 
     chains.block(step, 0, 100)
@@ -102,8 +102,8 @@ def test_the_spike_widens_without_changing_the_variance_of_a_response():
     chains = aeb_linear._Chains(data, [("sa", 0.1, 2.0), ("paper", 0.1, 2.0)], 1000)
 
     def variance():
-        own = chains.latents
-        return (own.scale.square() * (1 + 2 * 1000 * own.spike_scale.square()))[:, 0].tolist()
+        one = chains.latents
+        return (one.scale.square() * (1 + 2 * 1000 * one.spike_scale.square()))[:, 0].tolist()
 
     assert chains.latents.spike_scale[:, 0].tolist() == pytest.approx([0.01, 0.1])
     before = variance()
@@ -140,10 +140,14 @@ def test_the_table_counts_data_sets():
 
     scores = [score(1, 3, 3, 3.0), score(2, 4, 3, 4.0), score(3, 2, 2, 8.0)]
     (row,) = aeb_linear.rows_of(scores)
-    found = row["metrics"]
-    assert (found["mse"], found["mse_worst"], found["mse_50"]) == (5.0, 8.0, 6.0)
-    assert (found["all_three_selected"], found["exact_support"], row["seeds"]) == (2, 1, [1, 2, 3])
-    assert found["exact_support_by_average"] == 3
+    result = row["metrics"]
+    assert (result["mse"], result["mse_worst"], result["mse_50"]) == (5.0, 8.0, 6.0)
+    assert (result["all_three_selected"], result["exact_support"], row["seeds"]) == (
+        2,
+        1,
+        [1, 2, 3],
+    )
+    assert result["exact_support_by_average"] == 3
     assert row["name"] == "sa/0.1/1"
     (fresh,) = aeb_linear.rows_of([score(11, 3, 3, 3.0)])
     assert fresh["name"] == "sa/0.1/1/data-from-11"  # not the data sets of the table

@@ -81,10 +81,10 @@ def test_gains_are_those_of_fits_with_one_more_variable():
         search.step(loss)
         return -loss().item()
 
-    found = aeb_logistic.gains(x, y)
+    numbers = aeb_logistic.gains(x, y)
     exact = [best([0, 1, extra]) - best([0, 1]) for extra in (2, 3)]
-    assert found.tolist() == pytest.approx(exact, rel=0.05, abs=0.01)
-    assert found[0] > 1
+    assert numbers.tolist() == pytest.approx(exact, rel=0.05, abs=0.01)
+    assert numbers[0] > 1
 
 
 def test_logistic_search_is_cold_and_its_omega_counts_in_runs(monkeypatch):
@@ -101,10 +101,10 @@ def test_logistic_search_is_cold_and_its_omega_counts_in_runs(monkeypatch):
     assert (ours.chain.warming, paper.chain.warming) == (400, 0)
     assert (ours.prior.penalty, paper.prior.penalty) == (9, 1)
     for step in (0.0, 400.0, 4000.0):
-        own = 10 / 4000 * (1 + 5 * step / 4000) ** -0.7
-        assert ours.averaging.omega(torch.tensor(step)).item() == pytest.approx(own, rel=1e-5)
-        own = 10 * (1000 + step) ** -0.7
-        assert paper.averaging.omega(torch.tensor(step)).item() == pytest.approx(own, rel=1e-5)
+        entry = 10 / 4000 * (1 + 5 * step / 4000) ** -0.7
+        assert ours.averaging.omega(torch.tensor(step)).item() == pytest.approx(entry, rel=1e-5)
+        entry = 10 * (1000 + step) ** -0.7
+        assert paper.averaging.omega(torch.tensor(step)).item() == pytest.approx(entry, rel=1e-5)
 
 
 @pytest.mark.slow

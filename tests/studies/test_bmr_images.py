@@ -68,9 +68,9 @@ DATA_SET = DataSet("small", examples(64, 1), examples(40, 2), "classification", 
 def record():
     train, test = standardised(DATA_SET.train, DATA_SET.test, ROW.net)
     said = []
-    own = train_row(ROW, SIZES, train, test, 10, "cpu", said.append)
+    entry = train_row(ROW, SIZES, train, test, 10, "cpu", said.append)
     assert len(said) == 1
-    return own
+    return entry
 
 
 def pretend(row, sizes, train, score_on, n_outputs, device, say):
@@ -105,23 +105,23 @@ def test_every_cell_of_the_paper_is_there():
     for data in DATA:
         for net in NETS:
             for method in METHODS:
-                found = published(data, net, method)
-                assert ("pruned" in found) == (method == "bmr")
-                assert all(0 <= float(v.removeprefix(">")) < 7 for v in found.values())
-    found = published("cifar10", "mixer", "map")
-    assert found == {"accuracy": ".685", "ece": ".173", "nll": "1.25"}
+                answer = published(data, net, method)
+                assert ("pruned" in answer) == (method == "bmr")
+                assert all(0 <= float(v.removeprefix(">")) < 7 for v in answer.values())
+    answer = published("cifar10", "mixer", "map")
+    assert answer == {"accuracy": ".685", "ece": ".173", "nll": "1.25"}
     assert published("cifar100", "vit", "bmr")["pruned"] == ".996"
 
 
 def test_scores_are_those_of_a_posterior(record):
-    found = record["metrics"]
+    answer = record["metrics"]
     assert len(record["each"]) == 2
     for key in ("accuracy", "ece", "pruned", "zeros"):
-        assert 0 <= found[key] <= 1
-        assert found[key] == pytest.approx(sum(one[key] for one in record["each"]) / 2)
-    assert found["nll"] > 0
-    assert found["zeros"] == pytest.approx(setting(ROW).pruning.zeros, abs=1e-4)
-    assert 0 < found["pruned"] < 1
+        assert 0 <= answer[key] <= 1
+        assert answer[key] == pytest.approx(sum(one[key] for one in record["each"]) / 2)
+    assert answer["nll"] > 0
+    assert answer["zeros"] == pytest.approx(setting(ROW).pruning.zeros, abs=1e-4)
+    assert 0 < answer["pruned"] < 1
     json.dumps(record, allow_nan=False)
 
 
@@ -183,20 +183,20 @@ def test_the_calibration_error_of_the_study_is_the_gap_of_confidence(gap, least,
 @pytest.mark.parametrize("preset", [*PRESETS, "sd-.1", "hier-.3-.1", "moved95-.03-.2"])
 @pytest.mark.parametrize("method", METHODS)
 def test_settings_of_every_row(method, preset):
-    own = setting(Cell("fashion-mnist", "lenet", method, preset))
-    assert own.dropout == (0.2 if method == "map" else 0)
+    entry = setting(Cell("fashion-mnist", "lenet", method, preset))
+    assert entry.dropout == (0.2 if method == "map" else 0)
     paper = preset in ("paper", "paper-weights")
-    assert own.roles is (PAPER_ROLES if paper else default_role)
+    assert entry.roles is (PAPER_ROLES if paper else default_role)
     kind = {"map": MAP, "tiered": HorseshoeVI}.get(method, BMR)
-    assert type(own.engine) is kind
+    assert type(entry.engine) is kind
     if kind is BMR:
-        assert (own.engine.reduction is None) == (method == "flat")
+        assert (entry.engine.reduction is None) == (method == "flat")
     rates = {"map": 1e-3, "flat": 5e-3, "tiered": 5e-3, "bmr": 1e-2}
     if paper:
-        assert own.engine.lr == rates[method]
-        assert own.schedule.lr == "constant"
+        assert entry.engine.lr == rates[method]
+        assert entry.schedule.lr == "constant"
     if kind is BMR:
-        assert own.engine.coordinates == ("standard" if preset == "paper" else "weights")
+        assert entry.engine.coordinates == ("standard" if preset == "paper" else "weights")
 
 
 def test_the_mixer_has_no_dropout():
@@ -206,10 +206,10 @@ def test_the_mixer_has_no_dropout():
 def test_a_recipe_splits_the_weight_of_the_kl_between_engine_and_schedule():
     recipe = Recipe(kl=0.03, kl_after=0.3)
     assert recipe.engine().reduction.kl == pytest.approx(0.1)
-    own = setting(Cell("fashion-mnist", "lenet", "bmr", "sd-.1-.3"))
-    assert own.schedule.kl * own.engine.reduction.kl == pytest.approx(trial("sd-.1-.3").kl)
-    assert own.schedule.kl == trial("sd-.1-.3").kl_after
-    assert own.schedule.hold == own.engine.reduction.end
+    entry = setting(Cell("fashion-mnist", "lenet", "bmr", "sd-.1-.3"))
+    assert entry.schedule.kl * entry.engine.reduction.kl == pytest.approx(trial("sd-.1-.3").kl)
+    assert entry.schedule.kl == trial("sd-.1-.3").kl_after
+    assert entry.schedule.hold == entry.engine.reduction.end
 
 
 def test_trials_are_named_by_what_they_change():
@@ -228,8 +228,8 @@ def test_a_share_of_zeros_can_be_topped_up():
     sizes = replace(SIZES, seeds=1)
     row = replace(ROW, preset="top-.1")
     train, test = standardised(DATA_SET.train, DATA_SET.test, row.net)
-    own = train_row(row, sizes, train, test, 10, "cpu", lambda text: None)
-    assert own["metrics"]["zeros"] >= 0.909
+    entry = train_row(row, sizes, train, test, 10, "cpu", lambda text: None)
+    assert entry["metrics"]["zeros"] >= 0.909
     assert setting(replace(row, method="flat")).pruning is None
 
 
@@ -243,9 +243,9 @@ def test_changed_images_are_filled_with_black_and_recorded(monkeypatch):
 
     monkeypatch.setattr(Augment, "__call__", watch)
     train_row(row, replace(SIZES, epochs=1, seeds=1), train, test, 10, "cpu", lambda text: None)
-    assert {own.flip for own in seen} == {True}
-    assert {own.shift for own in seen} == {1}
-    assert {own.fill for own in seen} == {(train.x.min().item(),)}
+    assert {entry.flip for entry in seen} == {True}
+    assert {entry.shift for entry in seen} == {1}
+    assert {entry.fill for entry in seen} == {(train.x.min().item(),)}
     assert "flip=True" in resolved(row, SIZES)["augment"]
     assert resolved(replace(row, preset="paper"), SIZES)["augment"] == "None"
 
@@ -291,7 +291,7 @@ def test_a_file_of_other_settings_is_refused_before_training(tmp_path, instant):
 def test_a_row_that_was_watched_more_often_is_the_same_row(tmp_path, instant, monkeypatch):
     out = tmp_path / "result.json"
     words = ["--nets", "lenet", "--methods", "bmr", "--data", "fashion-mnist", "--out", str(out)]
-    monkeypatch.setattr(bmr_images, "Sizes", lambda **given: Sizes(every=10, **given))
+    monkeypatch.setattr(bmr_images, "Sizes", lambda **options: Sizes(every=10, **options))
     main(words)
     monkeypatch.undo()
     monkeypatch.setattr(bmr_images, "load_data", lambda name: DATA_SET)

@@ -18,32 +18,32 @@ RESULTS = Path(__file__).parents[2] / "results"
 
 
 def finding(value, **change):
-    given = {"study": "s", "key": "k", "field": "f", "value": value, "seeds": 2, "device": "cpu",
+    options = {"study": "s", "key": "k", "field": "f", "value": value, "seeds": 2, "device": "cpu",
              "seconds": 1.0, "date": None, "command": "c"}  # fmt: skip
-    return {("s", "k", "f"): Finding(**given | change)}
+    return {("s", "k", "f"): Finding(**options | change)}
 
 
 def row(**change):
-    given = {"name": "n", "source": "p", "item": "table 1", "what": "w", "metric": "m",
+    options = {"name": "n", "source": "p", "item": "table 1", "what": "w", "metric": "m",
              "paper": 2.0, "study": "s", "key": "k", "field": "f"}  # fmt: skip
-    return Row(**given | change)
+    return Row(**options | change)
 
 
 def test_names_are_unique_and_every_source_is_there():
-    names = [own.name for own in ROWS]
+    names = [entry.name for entry in ROWS]
     assert len(set(names)) == len(names)
-    assert {own.source for own in ROWS} == {
+    assert {entry.source for entry in ROWS} == {
         "sBNN", "BMR", "SG-MCMC-SA", "EM-TDAMP", "NumPy MLP", "beyond the papers",
     }  # fmt: skip
 
 
 def test_every_table_of_sbnn_is_covered():
-    items = {own.item for own in ROWS if own.source == "sBNN"}
+    items = {entry.item for entry in ROWS if entry.source == "sBNN"}
     assert {f"table {number}" for number in range(1, 10)} <= items
 
 
 def test_every_method_measured_with_the_papers_settings_has_a_row():
-    shown = {own.key for own in ROWS if own.study == "bmr-images"}
+    shown = {entry.key for entry in ROWS if entry.study == "bmr-images"}
     measured = {key for study, key, _ in read_findings(RESULTS) if study == "bmr-images"}
     wanted = {key for key in measured if key.endswith("/paper")}
     assert {"bmr", "map", "flat", "tiered"} <= {key.split("/")[2] for key in wanted}
@@ -51,8 +51,8 @@ def test_every_method_measured_with_the_papers_settings_has_a_row():
 
 
 def test_rows_of_one_item_stand_together():
-    seen = list(dict.fromkeys((own.source, own.item) for own in ROWS))
-    order = [(own.source, own.item) for own in ROWS]
+    seen = list(dict.fromkeys((entry.source, entry.item) for entry in ROWS))
+    order = [(entry.source, entry.item) for entry in ROWS]
     assert 1 + sum(a != b for a, b in pairwise(order)) == len(seen)
 
 
@@ -72,13 +72,13 @@ def test_every_study_is_a_command_with_its_arguments(name, capsys):
 
 
 def test_every_row_is_of_a_study():
-    assert {own.study for own in ROWS} <= set(STUDIES)
+    assert {entry.study for entry in ROWS} <= set(STUDIES)
 
 
 def test_the_committed_records_are_read():
-    found = read_findings(RESULTS)
-    assert found["sbnn-mnist", "l300-98.5", "error"].value == pytest.approx(0.0169, abs=0.002)
-    covered = {own["study"] for own in listing(found) if own["ours"] is not None}
+    numbers = read_findings(RESULTS)
+    assert numbers["sbnn-mnist", "l300-98.5", "error"].value == pytest.approx(0.0169, abs=0.002)
+    covered = {entry["study"] for entry in listing(numbers) if entry["ours"] is not None}
     assert {"sbnn-mnist", "sbnn-droprate", "uci", "structured-lenet5", "bmr-mnist", "laplace-bmr",
             "aeb-linear", "aeb-images", "tdamp-mnist", "tdamp-uci",
             "scratch-mnist"} <= covered  # fmt: skip
@@ -144,11 +144,11 @@ def test_quick_and_held_out_records_are_no_evidence(tmp_path):
     ],
 )
 def test_status(change, value, status):
-    found = {} if value is None else finding(value)
-    (own,) = listing(found, [row(**change)])
-    assert (own["status"], own["ours"]) == (status, value)
+    numbers = {} if value is None else finding(value)
+    (entry,) = listing(numbers, [row(**change)])
+    assert (entry["status"], entry["ours"]) == (status, value)
     assert {"name", "source", "metric", "paper", "ours", "seeds", "device", "seconds",
-            "command"} <= own.keys()  # fmt: skip
+            "command"} <= entry.keys()  # fmt: skip
 
 
 def test_a_quick_run_is_compared_with_nothing():
@@ -166,13 +166,15 @@ def test_counts_and_gaps_in_words():
 
 
 def test_the_page_tells_what_falls_short():
-    own = next(r for r in ROWS if r.name == "sbnn-table-7-l5")
-    bad = Finding(own.study, own.key, own.field, 0.099, 1, "cpu", 1.0, "2026-01-02", "the command")
-    page = results_page({(own.study, own.key, own.field): bad})
+    entry = next(r for r in ROWS if r.name == "sbnn-table-7-l5")
+    bad = Finding(
+        entry.study, entry.key, entry.field, 0.099, 1, "cpu", 1.0, "2026-01-02", "the command"
+    )
+    page = results_page({(entry.study, entry.key, entry.field): bad})
     assert "| 1.06 | 9.9 | **worse** | 1 | 1 | cpu |" in page
     short = page[page.index("## Where we fall short") : page.index("## sBNN")]
     assert "- sBNN, table 7, 1 of 3 rows:" in short
-    assert f"  - {own.what}: test error in % 9.9, the paper 1.06" in short
+    assert f"  - {entry.what}: test error in % 9.9, the paper 1.06" in short
     assert "- sbnn-mnist: `the command` (2026-01-02)" in page
     assert "- table 9 (`sbnn-vgg`): 2 rows: to be measured" in page
 
@@ -204,14 +206,14 @@ def test_a_number_comes_with_its_rows_machine_seeds_and_seconds(tmp_path):
             {**make_row("c", {}, [], seeds=1, metrics={"accuracy": 0.1}),
              "scored_on": "held-out"}]  # fmt: skip
     write(tmp_path / "a.json", record_of("aeb_logistic", rows))
-    found = read_findings(tmp_path)
-    assert {key for _, key, _ in found} == {"a", "b"}
-    first, second = (found["aeb-logistic", key, "accuracy"] for key in "ab")
+    numbers = read_findings(tmp_path)
+    assert {key for _, key, _ in numbers} == {"a", "b"}
+    first, second = (numbers["aeb-logistic", key, "accuracy"] for key in "ab")
     assert (first.value, first.seeds, first.seconds, first.device) == (
         pytest.approx(0.85), 2, 3.0, "chip",
     )  # fmt: skip
     assert (second.seeds, second.seconds, second.device) == (4, 5.0, "other")
     assert first.date == "2026-01-02"
-    assert ("aeb-logistic", "a", "nll") not in found
-    (one,) = listing(found, [row(study="aeb-logistic", key="a", field="accuracy", factor=100)])
+    assert ("aeb-logistic", "a", "nll") not in numbers
+    (one,) = listing(numbers, [row(study="aeb-logistic", key="a", field="accuracy", factor=100)])
     assert one["ours"] == pytest.approx(85.0)

@@ -16,9 +16,9 @@ def uci_part(name, row, device="cpu", **change):
     made = make_row(f"{name}/{row}", {"set": name, "row": row}, [], seeds=list(range(20)),
                     seconds=2.0, metrics=metrics)  # fmt: skip
     settings = {"quick": False, "splits": None, "effort": 1.0, "in_blocks": False}
-    given = {"machine": {"device": device}, "command": f"c --sets {name}", "settings": settings,
+    arguments = {"machine": {"device": device}, "command": f"c --sets {name}", "settings": settings,
              "kind": None, **change}  # fmt: skip
-    return record_of("uci", [{**made, "data": name}], **given)
+    return record_of("uci", [{**made, "data": name}], **arguments)
 
 
 def tables_part(experiment, **line):
@@ -52,8 +52,8 @@ def test_what_is_not_of_the_format_is_refused(change, words, tmp_path):
 
 
 def test_rows_of_several_machines_keep_their_machine():
-    parts = [uci_part("yacht", "sbnn"), uci_part("yacht", "linear", "gpu", notes={"timing": 3})]
-    joint = join(parts, ("sets",))
+    pieces = [uci_part("yacht", "sbnn"), uci_part("yacht", "linear", "gpu", notes={"timing": 3})]
+    joint = join(pieces, ("sets",))
     devices = {row["name"]: row["machine"]["device"] for row in joint["rows"]}
     assert devices == {"yacht/sbnn": "cpu", "yacht/linear": "gpu"}
     assert joint["notes"]["timing"] == 3
@@ -92,8 +92,8 @@ def test_no_joined_record_mixes_the_two_copies_of_cifar():
 
 
 def test_lines_come_in_order():
-    parts = [tables_part("e4", share=0.2, removed=r, mse=0.5) for r in (0.5, 0.2)]
-    lines = sbnn_tables.found_in(join(parts))["e4"]
+    pieces = [tables_part("e4", share=0.2, removed=r, mse=0.5) for r in (0.5, 0.2)]
+    lines = sbnn_tables.found_in(join(pieces))["e4"]
     assert [line["removed"] for line in lines] == [0.2, 0.5]
 
 

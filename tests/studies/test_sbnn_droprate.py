@@ -27,12 +27,12 @@ def test_a_curve_begins_at_the_dense_error_and_ends_at_chance(digits, method):
     setting = Setting("32", method=method, epochs=30, kl=0.1, start="he")
     row = run_setting("toy", setting, digits.train, digits.test, 2, "cpu")
     assert bool(curve(row, "inclusion")) == (method == "sbnn")
-    errors, found = curve(row, "snr"), row["metrics"]
-    assert found["error"] < 0.3
-    assert abs(errors[0.5] - found["error"]) < 0.1  # half the weights are not missed
+    errors, result = curve(row, "snr"), row["metrics"]
+    assert result["error"] < 0.3
+    assert abs(errors[0.5] - result["error"]) < 0.1  # half the weights are not missed
     assert errors[0.98] > 0.4
     assert len(row["each"]) == 2
-    assert 0 <= found["below_a_quarter"] <= 1
+    assert 0 <= result["below_a_quarter"] <= 1
 
 
 def test_the_two_priors_are_the_papers():
@@ -50,9 +50,9 @@ def test_the_command_writes_a_record_that_reproduce_reads(digits, tmp_path, monk
     record = json.loads(out.read_text())
     assert record["settings"]["quick"] is True
     assert "m400" in capsys.readouterr().out
-    found = read_findings(tmp_path, quick=True)
-    assert found["sbnn-droprate", "m400", "snr-98"].seeds == 1
-    assert torch.tensor([own.value for own in found.values()]).isfinite().all()
+    result = read_findings(tmp_path, quick=True)
+    assert result["sbnn-droprate", "m400", "snr-98"].seeds == 1
+    assert torch.tensor([one.value for one in result.values()]).isfinite().all()
     with pytest.raises(ValueError, match="setting"):
         sbnn_droprate.main(["--settings", "m4"])
 

@@ -49,10 +49,10 @@ def test_zeros_are_strict(row):
 
 
 def test_summaries_follow_from_the_seeds(row):
-    errors, found = [one["error"] for one in row["each"]], row["metrics"]
-    assert found["error"] == pytest.approx(sum(errors) / 2)
-    assert found["error_standard_error"] == pytest.approx(abs(errors[0] - errors[1]) / 2)
-    assert 0 < found["fit_seconds"] <= row["seconds"]
+    errors, numbers = [one["error"] for one in row["each"]], row["metrics"]
+    assert numbers["error"] == pytest.approx(sum(errors) / 2)
+    assert numbers["error_standard_error"] == pytest.approx(abs(errors[0] - errors[1]) / 2)
+    assert 0 < numbers["fit_seconds"] <= row["seconds"]
 
 
 def test_distilled_rows_say_so():

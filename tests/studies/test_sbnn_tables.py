@@ -30,8 +30,8 @@ def test_linear_error_is_that_of_least_squares():
 def test_rates_by_hand():
     keep = torch.tensor([[True, True, False], [False, False, False]])
     active = torch.tensor([[True, False, True], [True, True, True]])
-    found = sims._rates(keep, active)
-    assert (found["fdr"], found["power"], found["kept"]) == (0.25, 0.25, 1.0)
+    result = sims._rates(keep, active)
+    assert (result["fdr"], result["power"], result["kept"]) == (0.25, 0.25, 1.0)
 
 
 @pytest.mark.parametrize("net", ["20-10", "additive"])
@@ -93,11 +93,11 @@ def test_figures_and_page_of_a_whole_record(tmp_path):
     rows = [study.row_of(name, line, scale) for name, some in lines.items() for line in some]
     record = record_of("sbnn_tables", rows, settings={"n_sets": 4})
     check(record, "test")
-    found = study.found_in(record)
-    study.draw(found, tmp_path)
+    result = study.found_in(record)
+    study.draw(result, tmp_path)
     names = {f"figure_{i}.png" for i in (1, 2, 3, 6, 7, 8, 9, 10)} | {"path.png"}
     assert {path.name for path in tmp_path.iterdir()} == names
-    numbers = study.findings(found)
+    numbers = study.findings(result)
     assert numbers["figure-1"]["correlation"] == pytest.approx(1.0)
     assert numbers["refit"]["ratio"] == pytest.approx(0.5)
     assert numbers["fdr-posterior"] == {"fdr": 0.05, "power": 0.9}

@@ -78,9 +78,9 @@ def test_the_command_writes_a_record_that_reproduce_reads(tmp_path, monkeypatch,
     again = tmp_path / "again"
     sbnn_vgg.main(["--draw", str(out), "--figures", str(again)])
     assert (again / "sbnn_vgg.png").read_bytes() == (tmp_path / "sbnn_vgg.png").read_bytes()
-    found = read_findings(tmp_path, quick=True)
-    assert found["sbnn-vgg", "98.5", "error"].value == rows[1]["metrics"]["error"]
-    assert found["sbnn-vgg", "0", "error"].value == rows[0]["metrics"]["error"]
+    result = read_findings(tmp_path, quick=True)
+    assert result["sbnn-vgg", "98.5", "error"].value == rows[1]["metrics"]["error"]
+    assert result["sbnn-vgg", "0", "error"].value == rows[0]["metrics"]["error"]
 
 
 def test_a_second_call_trains_the_dense_network_for_what_is_missing(tmp_path, monkeypatch):

@@ -54,46 +54,46 @@ def result():
 
 
 def test_a_sixth_is_held_out_and_training_statistics_standardise():
-    parts = prepare(DATA)
-    assert [len(own.y) for own in (parts.train, parts.val, parts.test)] == [300, 60, 60]
-    assert parts.train.x.mean() == pytest.approx(0, abs=1e-5)
-    assert parts.train.x.std() == pytest.approx(1, abs=1e-2)
-    assert abs(parts.test.x.mean()) > 1e-5  # not its own mean
+    splits = prepare(DATA)
+    assert [len(entry.y) for entry in (splits.train, splits.val, splits.test)] == [300, 60, 60]
+    assert splits.train.x.mean() == pytest.approx(0, abs=1e-5)
+    assert splits.train.x.std() == pytest.approx(1, abs=1e-2)
+    assert abs(splits.test.x.mean()) > 1e-5  # not its own mean
     assert len(prepare(DATA, 100).train.y) == 100
 
 
 def test_every_row_of_the_source_has_a_setting_with_its_numbers():
-    ours = {own.like for own in SETTINGS.values() if own.group == "source"}
+    ours = {entry.like for entry in SETTINGS.values() if entry.group == "source"}
     assert ours == SOURCE.keys() - {"torch"}  # that one is the twin
-    for own in SETTINGS.values():
-        if own.group == "source":
-            assert (own.lr, own.optimiser, own.decay) == (0.01, "gd", False)
+    for entry in SETTINGS.values():
+        if entry.group == "source":
+            assert (entry.lr, entry.optimiser, entry.decay) == (0.01, "gd", False)
     assert SETTINGS["relu-l2"].l2 == 1e-4
 
 
 @pytest.mark.parametrize("hidden", [Sigmoid(), Tanh(), ReLU()], ids=repr)
 def test_the_twin_takes_the_same_steps(hidden):
     setting = replace(SETTINGS["relu-l2"], lr=0.1, l2=0.01)
-    parts = prepare(DATA)
+    splits = prepare(DATA)
     net = build(setting, seed=0, n_inputs=16)
     net.hidden = hidden
     plan = make_plan(setting, epochs=3, seed=4)
     twin = Twin(net, setting.lr, setting.l2)
-    np.testing.assert_allclose(net.outputs(parts.test.x), twin.outputs(parts.test.x), atol=1e-6)
-    validation = (parts.val.x, parts.val.y)
-    history = net.train(parts.train.x, parts.train.y, plan, validation)
-    losses = list(twin.epochs(parts.train.x, parts.train.y, plan, validation))[-1]
-    np.testing.assert_allclose(net.outputs(parts.test.x), twin.outputs(parts.test.x), atol=1e-4)
-    np.testing.assert_allclose([own[0] for own in losses], history.train_loss, rtol=1e-4)
-    np.testing.assert_allclose([own[1] for own in losses], history.val_loss, rtol=1e-4)
+    np.testing.assert_allclose(net.outputs(splits.test.x), twin.outputs(splits.test.x), atol=1e-6)
+    validation = (splits.val.x, splits.val.y)
+    history = net.train(splits.train.x, splits.train.y, plan, validation)
+    losses = list(twin.epochs(splits.train.x, splits.train.y, plan, validation))[-1]
+    np.testing.assert_allclose(net.outputs(splits.test.x), twin.outputs(splits.test.x), atol=1e-4)
+    np.testing.assert_allclose([entry[0] for entry in losses], history.train_loss, rtol=1e-4)
+    np.testing.assert_allclose([entry[1] for entry in losses], history.val_loss, rtol=1e-4)
 
 
 def test_only_the_relu_row_has_a_twin_and_candidates_see_no_test_images():
-    parts = prepare(DATA)
+    splits = prepare(DATA)
     for name in ("relu", "relu-0.001", "adam-decay-l2"):
-        found, _ = run_setting(SETTINGS[name], parts, epochs=1, seed=0)
-        assert ("twin/seconds" in found) == (name == "relu")
-        assert ("test/accuracy" in found) == (name != "adam-decay-l2")
+        numbers, _ = run_setting(SETTINGS[name], splits, epochs=1, seed=0)
+        assert ("twin/seconds" in numbers) == (name == "relu")
+        assert ("test/accuracy" in numbers) == (name != "adam-decay-l2")
 
 
 def test_the_result_holds_what_the_tables_need(result):
@@ -134,10 +134,10 @@ def test_main_writes_a_result_and_reads_it_again(tmp_path, monkeypatch):
     assert main(["--quick", "--out", str(out)]) == 0
     assert main(["--from-result", str(out), "--figure", str(figure)]) == 0
     assert figure.read_bytes()[1:4] == b"PNG"
-    found = json.loads(out.read_text())
-    assert "| sigmoid |" in source_table(found)
-    assert "not looked at" in better_table(found)
-    assert "thread(s)" in machine_note(found)
+    numbers = json.loads(out.read_text())
+    assert "| sigmoid |" in source_table(numbers)
+    assert "not looked at" in better_table(numbers)
+    assert "thread(s)" in machine_note(numbers)
 
 
 def test_a_stopped_study_goes_on_where_it_was(result, tmp_path, monkeypatch):
@@ -164,9 +164,9 @@ def test_a_stopped_study_goes_on_where_it_was(result, tmp_path, monkeypatch):
 
 @pytest.mark.skipif(not RESULT.is_file(), reason="no results/scratch_mnist.json: run the study")
 def test_the_published_result_reaches_the_source_in_every_row():
-    found = json.loads(RESULT.read_text(encoding="utf-8"))
-    assert (found["settings"]["epochs"], found["settings"]["images"]["train"]) == (15, 50_000)
-    rows = {row["name"]: row for row in found["rows"]}
+    numbers = json.loads(RESULT.read_text(encoding="utf-8"))
+    assert (numbers["settings"]["epochs"], numbers["settings"]["images"]["train"]) == (15, 50_000)
+    rows = {row["name"]: row for row in numbers["rows"]}
     for row in rows.values():
         if row["setting"]["group"] == "source":
             source = SOURCE[row["setting"]["like"]]
@@ -201,8 +201,8 @@ def test_the_command_trains_and_reports(tmp_path):
 def test_the_command_takes_every_choice(options):
     done = call("train", "--units", "20", "--epochs", 1, "--json", *options)
     assert done.exit_code == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found.keys() == {"net", "accuracy", "train_loss", "val_loss"}
+    numbers = json.loads(done.stdout)
+    assert numbers.keys() == {"net", "accuracy", "train_loss", "val_loss"}
 
 
 @pytest.mark.parametrize(

@@ -19,12 +19,12 @@ def test_the_network_ends_with_the_units_asked_for():
     setting = Setting((3, 4, 5), epochs=4, prune_epochs=(1, 3))
     row, sparse = run_setting(setting, examples(128, 1), examples(50, 2), 2, "cpu")
     assert len(row["each"]) == 2
-    found, detail = delivery(sparse, examples(20, 3).x, rounds=1)
+    numbers, detail = delivery(sparse, examples(20, 3).x, rounds=1)
     assert detail["units"] == {"conv1": 3, "conv2": 4, "fc1": 5, "out": 10}
     assert detail["same_classes"]
-    assert found["dense_parameters"] == 431_080
-    assert found["parameters"] == 3 * 26 + 4 * 76 + 5 * 65 + 60
-    json.dumps({**row, **found})
+    assert numbers["dense_parameters"] == 431_080
+    assert numbers["parameters"] == 3 * 26 + 4 * 76 + 5 * 65 + 60
+    json.dumps({**row, **numbers})
 
 
 def test_options_become_a_setting():

@@ -18,8 +18,8 @@ def simulated(name, split=0):
     x = normal(150, 3, seed=split, dtype=torch.float32)
     y = (x[:, 0] + 0.3 * normal(150, seed=split + 50, dtype=torch.float32)) / 1.044
     mean, std = torch.tensor(10.0), torch.tensor(STD)
-    parts = (Examples(x[i], y[i], mean, std) for i in (slice(120), slice(120, None)))
-    return DataSet(name, *parts, "regression", n_splits=2)
+    pieces = (Examples(x[i], y[i], mean, std) for i in (slice(120), slice(120, None)))
+    return DataSet(name, *pieces, "regression", n_splits=2)
 
 
 @pytest.fixture
@@ -36,14 +36,14 @@ def test_every_split_is_chosen_scored_and_written(small, tmp_path, capsys):
     result = json.loads(out.read_text())
     (row,) = result["rows"]
     assert row["seeds"] == [0, 1]
-    found = row["metrics"]
+    numbers = row["metrics"]
     assert all(one["variance"] == 0.3 for one in row["each"])  # the other cannot fit
-    assert found["rmse"] == pytest.approx(0.3 * STD / 1.044, rel=0.4)
-    assert 0.7 <= found["coverage_90_pooled"] <= 1
+    assert numbers["rmse"] == pytest.approx(0.3 * STD / 1.044, rel=0.4)
+    assert 0.7 <= numbers["coverage_90_pooled"] <= 1
     rmse = [one["rmse"] for one in row["each"]]
-    assert found["rmse_standard_error"] == pytest.approx(abs(rmse[0] - rmse[1]) / 2)
-    assert found["first_split_rmse"] == rmse[0]
-    assert math.isfinite(found["log_lik"])
+    assert numbers["rmse_standard_error"] == pytest.approx(abs(rmse[0] - rmse[1]) / 2)
+    assert numbers["first_split_rmse"] == rmse[0]
+    assert math.isfinite(numbers["log_lik"])
     assert result["command"].endswith(str(out))
     assert "yacht" in capsys.readouterr().out
 

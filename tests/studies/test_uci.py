@@ -34,8 +34,8 @@ def toy(seed, n=60):
     x = torch.randn(n, 3, generator=generator)
     y = x[:, 0] + 0.1 * torch.randn(n, generator=generator)
     unit = (torch.tensor(5.0), torch.tensor(2.0))
-    parts = [Examples(x[:50], y[:50], *unit), Examples(x[50:], y[50:], *unit)]
-    return DataSet("toy", *parts, "regression", None, ("a", "b", "c"))
+    pieces = [Examples(x[:50], y[:50], *unit), Examples(x[50:], y[50:], *unit)]
+    return DataSet("toy", *pieces, "regression", None, ("a", "b", "c"))
 
 
 def test_inner_rows_split_the_training_part():
@@ -64,9 +64,9 @@ def test_the_droprate_counts_weights_alone():
         Setting(widths=(4,)), [(0, torch.arange(50))], TINY, 0
     )
     for removed, zeros in ((0.0, 0), (0.25, 4), (0.95, 15)):
-        own = without_least(q, removed)
-        assert int((own.mean[own.layout.sparse] == 0).sum()) == zeros
-        assert bool((own.mean[own.layout.n_sparse :] == q.mean[q.layout.n_sparse :]).all())
+        entry = without_least(q, removed)
+        assert int((entry.mean[entry.layout.sparse] == 0).sum()) == zeros
+        assert bool((entry.mean[entry.layout.n_sparse :] == q.mean[q.layout.n_sparse :]).all())
     lowest = q.logit_inclusion[q.layout.sparse].argsort()[:4]
     assert bool((without_least(q, 0.25).mean[lowest] == 0).all())
 
@@ -83,9 +83,9 @@ def flat_prediction(n, noise):
 
 def test_noise_that_is_too_small_is_widened():
     y = torch.randn(2000, generator=torch.Generator().manual_seed(0))
-    found = best_tails([(flat_prediction(2000, 0.5), y)])
-    assert found.factor == pytest.approx(2.0, rel=0.08)
-    assert found.df in (None, 8)
+    numbers = best_tails([(flat_prediction(2000, 0.5), y)])
+    assert numbers.factor == pytest.approx(2.0, rel=0.08)
+    assert numbers.df in (None, 8)
 
 
 def test_heavy_tails_are_recognised():
@@ -101,16 +101,16 @@ def test_density_with_tails_by_hand():
     by_hand = torch.distributions.Normal(0.0, 1.0).log_prob(y).mean().item()
     assert normal == pytest.approx(by_hand, rel=1e-6)
     student = mean_log_lik(flat_prediction(2, 0.5), y, Tails(2.0, 5))
-    own = torch.distributions.StudentT(5.0, 0.0, (3 / 5) ** 0.5)  # variance 1
-    assert student == pytest.approx(own.log_prob(y).mean().item(), rel=1e-6)
+    entry = torch.distributions.StudentT(5.0, 0.0, (3 / 5) ** 0.5)  # variance 1
+    assert student == pytest.approx(entry.log_prob(y).mean().item(), rel=1e-6)
 
 
 def test_members_are_one_mixture():
     record = toy(3)
     task = Task("toy", [record], "cpu")
     members = task.train(Setting(widths=(4,)), [(0, torch.arange(50))] * 2, TINY, seed=0)
-    found = mixture(members, record.test.x, 3)
-    assert found.sample_means.shape == (6, 10, 1)
+    numbers = mixture(members, record.test.x, 3)
+    assert numbers.sample_means.shape == (6, 10, 1)
 
 
 def scores(*rmse):
@@ -118,8 +118,8 @@ def scores(*rmse):
 
 
 def test_a_row_has_the_standard_error_of_its_means():
-    found = row_of("yacht", "linear", scores(1.0, 3.0), [0, 1], {"seconds": 1.0}, {})["metrics"]
-    assert (found["rmse"], found["rmse_standard_error"]) == (2.0, 1.0)
+    numbers = row_of("yacht", "linear", scores(1.0, 3.0), [0, 1], {"seconds": 1.0}, {})["metrics"]
+    assert (numbers["rmse"], numbers["rmse_standard_error"]) == (2.0, 1.0)
     alone = row_of("yacht", "linear", scores(1.0), [0], {"seconds": 1.0}, {})["metrics"]
     assert alone["rmse_standard_error"] is None
 
@@ -132,11 +132,11 @@ def row(rmse, log_lik, half, name="boston", row="sbnn"):
 
 
 def test_verdicts_compare_with_the_targets():
-    found = verdicts("boston", {"sbnn": row(2.8, -2.5, 3.1), "flat-vi": row(3.0, -2.3, 3.2)})
-    assert found is not None
-    assert found["best"] == "sbnn"
-    assert (found["rmse_met"], found["log_lik_met"]) == (True, True)
-    assert found["half_met"] is False  # 3.1 > 2.8 + 2 · 0.1
+    numbers = verdicts("boston", {"sbnn": row(2.8, -2.5, 3.1), "flat-vi": row(3.0, -2.3, 3.2)})
+    assert numbers is not None
+    assert numbers["best"] == "sbnn"
+    assert (numbers["rmse_met"], numbers["log_lik_met"]) == (True, True)
+    assert numbers["half_met"] is False  # 3.1 > 2.8 + 2 · 0.1
     power = verdicts("power", {"sbnn": row(3.9, -2.7, 4.15)})
     assert power is not None
     assert power["half_met"] is True  # the bound of this set is 4.2
@@ -202,18 +202,18 @@ def test_blocks_cover_every_split_once():
 def test_blocks_of_a_row_are_joined_split_by_split():
     task = Task("toy", [toy(0), toy(1), toy(2)], "cpu")
     settings = [Setting(widths=(4,)), Setting(widths=(3,))]
-    parts = []
+    pieces = []
     for i, n in ((2, 1), (0, 2)):
-        found = run_engine(
+        numbers = run_engine(
             Task("toy", task.splits[i : i + n], "cpu", i), settings, TINY, halve=True
         )
-        parts.append(row_of("yacht", "sbnn", found[0], list(range(i, i + n)), found[1], {}))
-    joint = join_blocks(parts)
-    splits = [*parts[1]["each"], *parts[0]["each"]]
+        pieces.append(row_of("yacht", "sbnn", numbers[0], list(range(i, i + n)), numbers[1], {}))
+    joint = join_blocks(pieces)
+    splits = [*pieces[1]["each"], *pieces[0]["each"]]
     assert (joint["each"], joint["seeds"]) == (splits, [0, 1, 2])
     mean = sum(one["rmse"] for one in splits) / 3
     assert joint["metrics"]["rmse"] == pytest.approx(mean, rel=1e-5)
-    least = min(part["metrics"]["half/removed"] for part in parts)
+    least = min(part["metrics"]["half/removed"] for part in pieces)
     assert joint["metrics"]["half/removed"] == least
     assert joint["seconds"] == pytest.approx(sum(joint["detail"]["block_seconds"]), abs=0.02)
     assert joint["metrics"]["full/members"] == TINY.n_members
@@ -226,7 +226,7 @@ def test_a_block_holds_out_the_rows_its_splits_always_do():
 
     class Spy(Task):
         def train(self, setting, rows, budget, seed, removed=0.0):
-            seeds.append([own.tolist() for _, own in rows])
+            seeds.append([entry.tolist() for _, entry in rows])
             return super().train(setting, rows, budget, seed, removed)
 
     run_engine(Spy("toy", [toy(0), toy(1)], "cpu"), [Setting(widths=(4,))], TINY, halve=False)

@@ -29,22 +29,22 @@ def test_agreement():
 
 @pytest.mark.parametrize("name", CHEAP)
 def test_the_committed_numbers_agree(name):
-    found = list(recounted(read(name)))
-    assert found
-    assert [own for own in found if not own.agrees] == []
+    numbers = list(recounted(read(name)))
+    assert numbers
+    assert [entry for entry in numbers if not entry.agrees] == []
 
 
 def test_a_changed_mean_is_noticed():
     record = read("sbnn_mnist_l300")
     record["rows"][0]["metrics"]["error"] += 1e-4
-    wrong = [own.field for own in recounted(record) if not own.agrees]
+    wrong = [entry.field for entry in recounted(record) if not entry.agrees]
     assert wrong == ["error"]
 
 
 def test_a_changed_size_is_noticed():
     record = read("structured_lenet5")
     record["rows"][0]["metrics"]["parameters"] += 1
-    wrong = [(own.field, own.how) for own in recounted(record) if not own.agrees]
+    wrong = [(entry.field, entry.how) for entry in recounted(record) if not entry.agrees]
     assert wrong == [("parameters", "counted")]
 
 
@@ -53,8 +53,8 @@ def test_linear_regressions_are_solved_again(monkeypatch):
     rows = [make_row(f"{name}/linear", {"set": name, "row": "linear"},
                      [{"rmse": 1.1}, {"rmse": 1.3}], seeds=[0, 1])
             for name in ("yacht", "wine")]  # fmt: skip
-    found = [(one.key, one.how, one.agrees) for one in recounted(record_of("uci", rows))]
-    assert found == [
+    numbers = [(one.key, one.how, one.agrees) for one in recounted(record_of("uci", rows))]
+    assert numbers == [
         ("yacht/linear", "averaged", True), ("wine/linear", "averaged", True),
         ("yacht/linear", "solved", False),
     ]  # fmt: skip
@@ -78,8 +78,8 @@ def test_short_runs_are_compared_with_their_record(tmp_path, monkeypatch, capsys
     monkeypatch.setattr(tdamp_uci, "main", main)
     monkeypatch.setattr(running, "STUDIES", {"tdamp-uci": Study("tdamp_uci", check=check)})
     told = []
-    found = running.verify(results, tmp_path / "scratch", told.append)
-    (run,) = (own for own in found if own.how == "run")
+    numbers = running.verify(results, tmp_path / "scratch", told.append)
+    (run,) = (entry for entry in numbers if entry.how == "run")
     assert (run.recorded, run.again, run.agrees) == (yacht["each"][0]["rmse"], 9.0, False)
     assert told == ["a.json: 8 numbers counted, averaged or solved again",
                     "tdamp-uci: running --sets yacht"]  # fmt: skip
