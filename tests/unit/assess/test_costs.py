@@ -205,7 +205,7 @@ def test_cases_take_turns(monkeypatch):
     order = []
     times = interleaved({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, rounds=2)
     assert "".join(order) == "aaabbb" * 2  # one call to warm up, two that count
-    assert [len(own) for own in times.values()] == [2, 2]
+    assert [len(rounds) for rounds in times.values()] == [2, 2]
 
 
 def test_a_time_is_that_of_one_call(monkeypatch):

@@ -41,7 +41,7 @@ def autoregressive(phi, m=4, n=4000, d=3, seed=0):
 
 
 def chains_of(draws):
-    return [Samples(NETWORK, own.float()) for own in draws]
+    return [Samples(NETWORK, kept.float()) for kept in draws]
 
 
 @pytest.mark.parametrize("phi", [0.0, 0.5, 0.9, -0.3])
@@ -121,7 +121,10 @@ def test_pruned_weights_need_not_move_but_most_others_must():
 def test_the_flags_that_are_named_are_flags_of_the_command_line():
     commands = get_command(app).commands
     known = {
-        flag for name in ("train", "evaluate") for own in commands[name].params for flag in own.opts
+        flag
+        for name in ("train", "evaluate")
+        for parameter in commands[name].params
+        for flag in parameter.opts
     }
     far = ChainReport(2, 8, (3.0, 3.0, 3.0), (2.0, 2.0, 2.0), 1.0, 0.0)
     still = ChainReport(2, 8, None, None, 1.0, 1.0)
@@ -139,14 +142,14 @@ def test_what_moves_moves_inside_a_chain():
 def plain_ess(draws):
     """One quantity, (m, n): sums over lags and pairs as the formulas print them."""
     half = draws.shape[1] // 2
-    chains = [own[start:][:half] for own in draws.tolist() for start in (0, half)]
+    chains = [chain[start:][:half] for chain in draws.tolist() for start in (0, half)]
     m, n = len(chains), half
-    means = [sum(own) / n for own in chains]
+    means = [sum(chain) / n for chain in chains]
 
     def covariance(lag):
         each = [
-            sum((own[t] - mean) * (own[t + lag] - mean) for t in range(n - lag)) / n
-            for own, mean in zip(chains, means, strict=True)
+            sum((chain[t] - mean) * (chain[t + lag] - mean) for t in range(n - lag)) / n
+            for chain, mean in zip(chains, means, strict=True)
         ]
         return sum(each) / m
 
@@ -156,10 +159,10 @@ def plain_ess(draws):
     total = (n - 1) / n * within + between
     time, smallest, lag = -1.0, math.inf, 0
     while lag + 1 < n:
-        own = [1.0 if t == 0 else 1 - (within - covariance(t)) / total for t in (lag, lag + 1)]
-        if sum(own) <= 0:
+        pair = [1.0 if t == 0 else 1 - (within - covariance(t)) / total for t in (lag, lag + 1)]
+        if sum(pair) <= 0:
             break
-        smallest = min(smallest, sum(own))
+        smallest = min(smallest, sum(pair))
         time += 2 * smallest
         lag += 2
     return m * n / max(time, 1 / math.log10(m * n)), math.sqrt(total / within)
@@ -169,8 +172,8 @@ def plain_ess(draws):
 def test_effective_size_and_rhat_agree_with_sums_over_lags(phi):
     draws = autoregressive(phi, m=3, n=60, d=5, seed=1)
     plain = [plain_ess(draws[..., j]) for j in range(5)]
-    assert effective_sample_size(draws).tolist() == pytest.approx([own[0] for own in plain])
-    assert split_rhat(draws).tolist() == pytest.approx([own[1] for own in plain])
+    assert effective_sample_size(draws).tolist() == pytest.approx([row[0] for row in plain])
+    assert split_rhat(draws).tolist() == pytest.approx([row[1] for row in plain])
 
 
 @pytest.mark.parametrize("n", [4, 6, 40])
@@ -192,7 +195,7 @@ def test_pooling_puts_draws_together_and_averages_inclusion():
 
 def test_chains_with_other_buffers_are_not_pooled():
     buffers = ({"mean": torch.zeros(2)}, {"mean": torch.ones(2)})
-    parts = [Samples(NETWORK, torch.zeros(2, 3), None, own) for own in buffers]
+    parts = [Samples(NETWORK, torch.zeros(2, 3), None, rows) for rows in buffers]
     with pytest.raises(ValueError, match="the module buffer 'mean' differs"):
         pooled(parts)
     with pytest.raises(ValueError, match="at least one"):
@@ -202,23 +205,23 @@ def test_chains_with_other_buffers_are_not_pooled():
 def test_pooled_draws_keep_their_own_statistics():
     parts = []
     for i in range(2):
-        own = {"mean": torch.full((2, 4), float(i))}
+        rows = {"mean": torch.full((2, 4), float(i))}
         shared = {"mean": torch.full((4,), float(i)), "num_batches_tracked": torch.tensor(i)}
-        parts.append(Samples(NETWORK, torch.zeros(2, 3), None, shared, own))
+        parts.append(Samples(NETWORK, torch.zeros(2, 3), None, shared, rows))
     whole = pooled(parts)
     assert whole.draw_buffers["mean"][:, 0].tolist() == [0, 0, 1, 1]
     assert whole.buffers["mean"].tolist() == [0.5] * 4
 
 
 def test_chains_of_several_processes_meet_in_their_files(tmp_path):
-    # One run per device, each with a seed and chains of its own; what they share is the network.
+    # One run per device, each with a seed and different chains; what they share is the network.
     engine = SGLD(step_size=1e-3, chain=Chain.over(40, n_kept=10))
     files = []
     for seed in (0, 1):
         run = fit_toy(toy(with_batch_norm), engine, epochs=14, seed=seed, n_models=2)
-        for i, own in enumerate(run.posteriors):
+        for i, chain in enumerate(run.posteriors):
             files.append(tmp_path / f"{seed}-{i}.safetensors")
-            save(own, files[-1])
+            save(chain, files[-1])
     chains = [load_posterior(file, toy(with_batch_norm)) for file in files]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # such short chains disagree

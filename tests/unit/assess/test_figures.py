@@ -137,7 +137,7 @@ def test_reliability_takes_bins_together_until_each_has_enough_examples() -> Non
     )
     axes = style.new_figure(4, 3).add_subplot()
     quality.draw_reliability(axes, {"a": bins})
-    # 8 and 2 make ten; the five least sure are too few for a point of their own
+    # 8 and 2 make ten; the five least sure are too few for a point
     confidence, accuracy = (1 * 0.2 + 4 * 0.4 + 2 * 0.6 + 8 * 0.8) / 15, (1 + 2 + 0 + 6) / 15
     curve = _curves(axes)[0]
     assert np.allclose(curve.get_xydata(), [[confidence, accuracy], [0.95, 0.9]])

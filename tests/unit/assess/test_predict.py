@@ -102,12 +102,12 @@ def test_seeds_decide_the_draws_and_global_numbers_are_untouched():
 def test_blocks_of_draws_change_nothing(monkeypatch, n_samples, block):
     samples = factorised(Gaussian(0.5, learned=True), 2)
     five = Samples(samples.network, samples.draw(5, seeded(4)))
-    whole = [predict(own, X, n_samples=n_samples) for own in (samples, five)]
+    whole = [predict(model, X, n_samples=n_samples) for model in (samples, five)]
     monkeypatch.setattr(predict_module, "_DRAWS_AT_ONCE", block * samples.layout.size)
-    for own, expected in zip((samples, five), whole, strict=True):
-        parts = predict(own, X, n_samples=n_samples)
-        assert torch.equal(parts.sample_means, expected.sample_means)
-        assert torch.equal(parts.noise_std, expected.noise_std)
+    for model, expected in zip((samples, five), whole, strict=True):
+        drawn = predict(model, X, n_samples=n_samples)
+        assert torch.equal(drawn.sample_means, expected.sample_means)
+        assert torch.equal(drawn.noise_std, expected.noise_std)
 
 
 def test_as_many_samples_as_a_posterior_holds_are_all_of_them(monkeypatch):

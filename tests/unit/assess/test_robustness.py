@@ -65,7 +65,7 @@ def sure(factor, dtype):
 @pytest.mark.parametrize("true_label", [False, True])
 def test_a_network_that_is_sure_is_attacked_along_its_gradient_all_the_same(true_label):
     # In float64 the gradient of log p is still above rounding where p has become 1 in float32.
-    rough, exact = (Attacked(sure(20.0, own)) for own in (torch.float32, torch.float64))
+    rough, exact = (Attacked(sure(20.0, dtype)) for dtype in (torch.float32, torch.float64))
     x = X.double().requires_grad_()
     log_probs = exact._log_probs(x)
     if true_label:  # the least probable one: there the odds, not 1 - p, have the gradient

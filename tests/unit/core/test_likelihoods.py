@@ -84,7 +84,7 @@ def test_fixed_numbers_are_no_parameters():
 
 
 def test_tasks():
-    tasks = [own.task for own in (Categorical(), Bernoulli(), Gaussian())]
+    tasks = [likelihood.task for likelihood in (Categorical(), Bernoulli(), Gaussian())]
     assert tasks == ["classification", "classification", "regression"]
 
 

@@ -22,7 +22,7 @@ def normals(seed, n=N, k=1, dtype=torch.float64):
 
 
 def assert_mean(values, expected):
-    """The average of independent values is `expected`, judged by their own spread."""
+    """The average of independent values is `expected`, judged by their spread."""
     error = values.std() / math.sqrt(values.numel())
     assert abs(values.mean() - expected) < SIDES * error
 

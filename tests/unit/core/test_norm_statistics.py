@@ -44,7 +44,7 @@ X = normal(40, 3, seed=4, dtype=torch.float32)
 
 
 def by_hand(posterior, x):
-    """Log-probabilities of every draw by a module of its own, (n, N, classes)."""
+    """Log-probabilities of every draw by a separate module, (n, N, classes)."""
     rows = []
     for i, w in enumerate(posterior.draws):
         statistics = {name: value[i] for name, value in posterior.draw_buffers.items()}

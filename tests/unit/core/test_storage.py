@@ -219,9 +219,9 @@ def rewrite(path, change=lambda header: None, **tensors):
     """Write the file again with another header or other tensors."""
     header = read_header(path)
     text = change(header)
-    own = {**load_file(path), **tensors}
-    own = {name: value for name, value in own.items() if value is not None}
-    save_file(own, path, {"bayesieve": text if isinstance(text, str) else json.dumps(header)})
+    changed = {**load_file(path), **tensors}
+    changed = {name: value for name, value in changed.items() if value is not None}
+    save_file(changed, path, {"bayesieve": text if isinstance(text, str) else json.dumps(header)})
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Noise models and class weights against torch.distributions and torch's own losses."""
+"""Noise models and class weights against torch.distributions and the losses of torch."""
 
 import json
 import math
@@ -82,7 +82,7 @@ def test_pos_weight_is_torchs():
 
 def test_real_likelihoods_are_known_by_their_moments():
     real = (Gaussian(), StudentT(), Heteroscedastic())
-    assert all(isinstance(own, RealLikelihood) for own in real)
+    assert all(isinstance(likelihood, RealLikelihood) for likelihood in real)
     assert not isinstance(Categorical(), RealLikelihood)
     assert not isinstance(Bernoulli(), RealLikelihood)
 
