@@ -1,4 +1,4 @@
-"""What fit may change between steps, and how a state is listed, copied and restored."""
+"""Controls that fit changes between steps, and how a state is listed, copied and restored."""
 
 import dataclasses
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What the metrics accept: each check returns float64 tensors or raises with one wording."""
+"""Checks of the inputs of metrics: each returns float64 tensors or raises, with one wording."""
 
 from torch import Tensor
 
