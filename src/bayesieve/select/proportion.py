@@ -26,7 +26,7 @@ PROPORTIONS = tuple(round(0.05 * i, 2) for i in range(1, 21))
 
 
 class TableFits(Protocol):
-    """Trains many networks on parts of one table."""
+    """Trains many networks on sets of rows of one table."""
 
     def importance(self, rows: Sequence[Tensor]) -> Tensor:
         """Importance of the D inputs from a fit on each set of rows, (k, D)."""
@@ -146,7 +146,7 @@ def cross_validate_proportion(
 
 
 def folds(n_rows: int, n_folds: int, generator: Generator) -> tuple[list[Tensor], list[Tensor]]:
-    """Random training and held-out rows of each fold; held-out parts are disjoint and cover all.
+    """Random training and held-out rows of each fold; held-out sets are disjoint and cover all.
 
     Example:
         >>> train, held_out = folds(10, 3, torch.Generator().manual_seed(0))

@@ -1,4 +1,4 @@
-"""Many fits as one population: members see their own rows and only their own inputs."""
+"""Many fits as one population: each member sees its rows and its inputs only."""
 
 import pytest
 import torch

@@ -76,10 +76,10 @@ def test_the_log_likelihood_is_that_of_the_mixture(fitted):
     whole = fitted.log_likelihood(X, y)
     shifted = SieveRegressor.log_likelihood(fitted, X, y + 1000)
     assert shifted < whole < 0
-    found = fitted._real(fitted._inputs(X))
+    prediction = fitted._real(fitted._inputs(X))
     std = float(fitted.y_scale_.std[0])
-    centre = found.sample_means[..., 0] * std + float(fitted.y_scale_.mean[0])
-    density = torch.distributions.Normal(centre, found.noise_std[..., 0] * std)
+    centre = prediction.sample_means[..., 0] * std + float(fitted.y_scale_.mean[0])
+    density = torch.distributions.Normal(centre, prediction.noise_std[..., 0] * std)
     exact = torch.logsumexp(density.log_prob(torch.as_tensor(y)), 0) - np.log(len(centre))
     assert whole == pytest.approx(exact.mean().item(), rel=1e-6)
 

@@ -146,6 +146,6 @@ def test_noise_is_no_discovery_in_a_small_table_of_classes():
     effect = 2 * X[:, 0] - 1.5 * X[:, 1].abs() + 1 + X[:, 2]
     y = torch.rand(700, generator=source) < effect.sigmoid()
     selector = SieveSelector(rule="fdr", level=0.1, random_state=0)
-    found = selector.fit(X[:200].numpy(), y[:200].numpy()).get_support()
-    assert found[:3].any()
-    assert not found[3:].any()
+    kept = selector.fit(X[:200].numpy(), y[:200].numpy()).get_support()
+    assert kept[:3].any()
+    assert not kept[3:].any()

@@ -66,9 +66,9 @@ def test_psi_of_a_posterior_uses_its_inclusion_and_ignores_biases():
     for name, matrix in zip(("fc1.weight", "out.weight"), matrices, strict=True):
         logit[network.layout.slices[name]] = matrix.flatten().logit()
     zero = torch.zeros_like(logit)
-    found = select.feature_importance(Factorised(network, zero, zero + 1, None, logit))
-    torch.testing.assert_close(found.psi, by_enumeration(matrices))
-    assert found.source == "inclusion"
+    actual = select.feature_importance(Factorised(network, zero, zero + 1, None, logit))
+    torch.testing.assert_close(actual.psi, by_enumeration(matrices))
+    assert actual.source == "inclusion"
 
 
 @given(seed=st.integers(0, 10_000))
@@ -132,27 +132,29 @@ def test_feature_inclusion_by_evidence_sums_over_which_weights_matter():
         chances = [(1 / 3) ** sum(c) * (2 / 3) ** (3 - sum(c)) for c in cases]
         products = [math.prod(f for f, present in zip(factor.tolist(), c, strict=True) if present)
                     for c in cases]  # fmt: skip
-        terms = zip(chances, products, strict=True)
-        odds = sum(a * b for a, b in terms) / sum(chances) * 0.2 / 0.8
-        found = select.feature_inclusion(posterior, prior_prob=0.2)[j].item()
-        assert found == pytest.approx(odds / (1 + odds), rel=1e-6)
+        pairs = zip(chances, products, strict=True)
+        odds = sum(a * b for a, b in pairs) / sum(chances) * 0.2 / 0.8
+        actual = select.feature_inclusion(posterior, prior_prob=0.2)[j].item()
+        assert actual == pytest.approx(odds / (1 + odds), rel=1e-6)
 
 
 def test_evidence_of_many_nats_neither_overflows_nor_vanishes():
     evidence = torch.tensor([[2000.0, -5.0], [-700.0, -700.0], [0.0, 0.0]])
-    found = select.log_bayes_factor(evidence)
+    actual = select.log_bayes_factor(evidence)
     # of two, each with chance 1/2: (1/4) (e^a + e^b + e^(a+b)) / (3/4)
-    assert found[0].item() == pytest.approx(2000 - math.log(3) + math.log1p(math.exp(-5)), rel=1e-6)
-    assert found[2].item() == pytest.approx(0.0, abs=1e-6)
-    assert found[1].item() < -30
+    assert actual[0].item() == pytest.approx(
+        2000 - math.log(3) + math.log1p(math.exp(-5)), rel=1e-6
+    )
+    assert actual[2].item() == pytest.approx(0.0, abs=1e-6)
+    assert actual[1].item() < -30
 
 
 def test_weights_that_see_nothing_are_no_evidence():
     evidence = torch.tensor([[3.0, -1.0, 9.0], [4.0, 9.0, 9.0], [9.0, 9.0, 9.0]])
     present = torch.tensor([[True, True, False], [True, False, False], [False, False, False]])
-    found = select.log_bayes_factor(evidence, present)
-    assert found[0].item() == pytest.approx(select.log_bayes_factor(evidence[:1, :2]).item())
-    assert found[1:].tolist() == [4.0, -math.inf]
+    actual = select.log_bayes_factor(evidence, present)
+    assert actual[0].item() == pytest.approx(select.log_bayes_factor(evidence[:1, :2]).item())
+    assert actual[1:].tolist() == [4.0, -math.inf]
 
 
 def test_a_constant_input_cannot_matter_and_a_binary_one_has_one_function():
@@ -201,8 +203,8 @@ def test_evidence_of_a_slab_by_quadrature():
         slab = torch.distributions.Normal(0.0, 0.8).log_prob(grid)
         with_slab = torch.trapezoid((log_lik + slab).exp(), grid).log()
         at_zero = log_lik[200_000]
-        found = select.weight_log_bayes_factors(posterior)[i]
-        assert found.item() == pytest.approx((with_slab - at_zero).item(), rel=1e-5)
+        actual = select.weight_log_bayes_factors(posterior)[i]
+        assert actual.item() == pytest.approx((with_slab - at_zero).item(), rel=1e-5)
 
 
 def test_evidence_takes_the_prior_of_the_posterior_or_named_stds():
@@ -227,9 +229,9 @@ def test_every_engine_has_importances(name):
     run = fit(problem, ENGINES[name], steps=4, batch_size=32)
     prior_stds = run.engine.prior_stds(run.problem, run.state) if name == "bmr" else None
     source = "magnitude" if name == "map" else None
-    found = select.feature_importance(run.posterior, source=source, prior_stds=prior_stds)
-    assert found.psi.shape == (3,)
-    assert bool(((found.phi >= 0) & (found.phi <= 1)).all())
+    actual = select.feature_importance(run.posterior, source=source, prior_stds=prior_stds)
+    assert actual.psi.shape == (3,)
+    assert bool(((actual.phi >= 0) & (actual.phi <= 1)).all())
 
 
 def test_an_additive_network_counts_by_input():
@@ -338,12 +340,12 @@ class LinearFits:
         return torch.stack([(self.x[r] * self.y[r, None]).mean(0).abs() for r in rows])
 
     def errors(self, rows, held_out, keep):
-        found = []
+        actual = []
         for train, test, mask in zip(rows, held_out, keep, strict=True):
             assert not set(train.tolist()) & set(test.tolist())
             weights = torch.linalg.lstsq(self.x[train][:, mask], self.y[train, None]).solution
-            found.append((self.x[test][:, mask] @ weights - self.y[test, None]).square().mean())
-        return torch.stack(found)
+            actual.append((self.x[test][:, mask] @ weights - self.y[test, None]).square().mean())
+        return torch.stack(actual)
 
 
 def test_cross_validation_finds_the_number_of_inputs_that_matter():
@@ -410,9 +412,9 @@ def test_stability_is_one_for_agreement_and_about_zero_for_chance():
     same = torch.tensor([[True, True, False, False]] * 5)
     assert select.selection_stability(same).index == pytest.approx(1.0)
     chance = torch.rand(400, 50, generator=seeded(11)).argsort(1) < 10
-    found = select.selection_stability(chance)
-    assert abs(found.index) < 0.02
-    assert found.frequency.sum().item() == pytest.approx(10, rel=1e-5)
+    actual = select.selection_stability(chance)
+    assert abs(actual.index) < 0.02
+    assert actual.frequency.sum().item() == pytest.approx(10, rel=1e-5)
     assert math.isnan(select.selection_stability(torch.ones(3, 2, dtype=torch.bool)).index)
 
 
