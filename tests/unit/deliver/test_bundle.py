@@ -216,11 +216,11 @@ def test_packing_is_exact_and_never_larger(fraction, dtype, shape):
     x = torch.randn(shape, generator=generator)
     x[torch.rand(shape, generator=generator) < fraction] = 0
     x = x.to(dtype)
-    parts, how = pack("w", x)
-    back = unpack("w", parts, how)
+    tensors, how = pack("w", x)
+    back = unpack("w", tensors, how)
     assert back.dtype == dtype
     assert torch.equal(back, x)
-    stored = sum(part.numel() * part.element_size() for part in parts.values())
+    stored = sum(part.numel() * part.element_size() for part in tensors.values())
     assert stored <= x.numel() * x.element_size()
     n_values = int((x != 0).sum())
     if how is not None and dtype != torch.bool:
@@ -232,9 +232,9 @@ def test_packing_is_exact_and_never_larger(fraction, dtype, shape):
 def test_gaps_of_every_length(gap):
     x = torch.zeros(200_000)
     x[[3, 4 + gap, 199_999]] = torch.tensor([1.0, 2.0, -0.0])
-    parts, how = pack("w", x)
+    tensors, how = pack("w", x)
     assert how["as"] == "gaps"
-    back = unpack("w", parts, how)
+    back = unpack("w", tensors, how)
     assert torch.equal(back.view(torch.int32), x.view(torch.int32))
 
 

@@ -109,13 +109,13 @@ def run_c(path, x):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     rows = x.flatten(1).float().contiguous().numpy().tobytes()
-    found = subprocess.run([str(program)], input=rows, capture_output=True, check=True).stdout
-    return torch.from_numpy(np.frombuffer(found, dtype=np.float32).copy()).view(len(x), -1)
+    actual = subprocess.run([str(program)], input=rows, capture_output=True, check=True).stdout
+    return torch.from_numpy(np.frombuffer(actual, dtype=np.float32).copy()).view(len(x), -1)
 
 
 def macro(path, name):
-    found = re.search(rf"#define {path.stem.upper()}_{name} (\d+)", path.read_text())
-    return int(found[1])
+    actual = re.search(rf"#define {path.stem.upper()}_{name} (\d+)", path.read_text())
+    return int(actual[1])
 
 
 def normal(*shape, seed=0):

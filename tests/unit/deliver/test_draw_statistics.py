@@ -36,8 +36,8 @@ def posterior():
 def test_a_bundle_predicts_as_the_draws_did(tmp_path, posterior, n_samples):
     folder = save_bundle(model_of(), tmp_path / "b", posterior=posterior)
     again = read_bundle(folder).posterior
-    found, expected = (predict(q, X, n_samples=n_samples).probs for q in (again, posterior))
-    assert torch.equal(found, expected)
+    actual, expected = (predict(q, X, n_samples=n_samples).probs for q in (again, posterior))
+    assert torch.equal(actual, expected)
 
 
 def test_statistics_of_another_shape_are_refused(tmp_path, posterior):

@@ -37,8 +37,8 @@ def normal(*shape, seed=0):
 def run(path, x):
     session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
-    found = session.run(None, {"input": x.numpy()})
-    return {name: torch.from_numpy(v) for name, v in zip(names, found, strict=True)}
+    actual = session.run(None, {"input": x.numpy()})
+    return {name: torch.from_numpy(v) for name, v in zip(names, actual, strict=True)}
 
 
 def metadata(path):
@@ -75,9 +75,9 @@ def test_point_model_gives_logits_for_any_batch(point):
     path, module, _ = point
     for n in (1, 2, 5, 33):
         x = normal(n, 1, 6, 6, seed=n)
-        found = run(path, x)
-        assert list(found) == ["output"]
-        torch.testing.assert_close(found["output"], module(x), rtol=1e-4, atol=1e-5)
+        actual = run(path, x)
+        assert list(actual) == ["output"]
+        torch.testing.assert_close(actual["output"], module(x), rtol=1e-4, atol=1e-5)
     graph = onnx.load(path).graph
     for value, size in ((graph.input[0], 4), (graph.output[0], 2)):
         sizes = value.type.tensor_type.shape.dim
@@ -86,10 +86,10 @@ def test_point_model_gives_logits_for_any_batch(point):
 
 
 def test_metadata_hold_classes_preprocessing_and_version(point):
-    found = metadata(point[0])
-    assert json.loads(found.pop("classes")) == list(CLASSES)
-    assert json.loads(found.pop("preprocessing")) == PREPROCESSING
-    assert found == {"bayesieve_version": bayesieve.__version__, "n_samples": "0"}
+    actual = metadata(point[0])
+    assert json.loads(actual.pop("classes")) == list(CLASSES)
+    assert json.loads(actual.pop("preprocessing")) == PREPROCESSING
+    assert actual == {"bayesieve_version": bayesieve.__version__, "n_samples": "0"}
 
 
 def test_file_stands_alone_and_tells_nothing_else(point):
@@ -123,16 +123,16 @@ def test_baked_draws_are_those_of_predict(name, tmp_path):
         model, tmp_path / "net.onnx", normal(4, 3), posterior=posterior, n_samples=6, seed=3
     )
     x = normal(9, 3, seed=5)
-    found = run(path, x)
+    actual = run(path, x)
     expected = predict(posterior, x, n_samples=6, seed=3)
     if likelihood.task == "classification":
         values = (expected.probs, expected.entropy, expected.epistemic)
     else:
         values = (expected.mean, expected.aleatoric_std, expected.epistemic_std)
-    assert tuple(found) == names
+    assert tuple(actual) == names
     for key, value in zip(names, values, strict=True):
-        torch.testing.assert_close(found[key], value, rtol=1e-4, atol=1e-5, check_dtype=False)
-    assert float(found[names[2]].min()) > 1e-3  # the draws do differ
+        torch.testing.assert_close(actual[key], value, rtol=1e-4, atol=1e-5, check_dtype=False)
+    assert float(actual[names[2]].min()) > 1e-3  # the draws do differ
     assert metadata(path)["task"] == likelihood.task
     assert (metadata(path)["n_samples"], metadata(path)["seed"]) == ("6", "3")
 
@@ -149,19 +149,19 @@ def test_samples_and_batch_norm_statistics_are_baked(tmp_path):
     )  # fmt: skip
     x = normal(5, 1, 6, 6, seed=1)
     expected = predict(posterior, x, n_samples=3)
-    found = run(path, x)["probability"]
-    torch.testing.assert_close(found, expected.probs, rtol=1e-4, atol=1e-5, check_dtype=False)
+    actual = run(path, x)["probability"]
+    torch.testing.assert_close(actual, expected.probs, rtol=1e-4, atol=1e-5, check_dtype=False)
 
 
 def test_draws_that_agree_have_no_mutual_information(tmp_path):
     model = nn.Linear(3, 2)
     posterior = posterior_of(model, Categorical(), std=0.0)
     path = export_onnx(model, tmp_path / "net.onnx", normal(2, 3), posterior=posterior, n_samples=2)
-    found = run(path, normal(4, 3, seed=1))
+    actual = run(path, normal(4, 3, seed=1))
     probability = torch.softmax(model(normal(4, 3, seed=1)), -1)
-    torch.testing.assert_close(found["probability"], probability.detach())
-    torch.testing.assert_close(found["entropy"], -(probability * probability.log()).sum(-1))
-    assert float(found["mutual_information"].abs().max()) < 1e-6
+    torch.testing.assert_close(actual["probability"], probability.detach())
+    torch.testing.assert_close(actual["entropy"], -(probability * probability.log()).sum(-1))
+    assert float(actual["mutual_information"].abs().max()) < 1e-6
 
 
 def test_word_numbers_and_double_precision(tmp_path):

@@ -66,8 +66,8 @@ def inputs(n, d=20, seed=5):
     return normal(n, d, seed=seed, dtype=torch.float32)
 
 
-def relative(found, wanted):
-    return float((torch.as_tensor(found) - wanted).abs().max() / wanted.abs().max())
+def relative(actual, wanted):
+    return float((torch.as_tensor(actual) - wanted).abs().max() / wanted.abs().max())
 
 
 # ---------------------------------------------------------------------------------- the kernel
@@ -126,9 +126,9 @@ def test_nan_spreads_through_weights_and_not_through_zeros():
         for n in (1, 64):
             x = np.full((n, 10), rest, np.float32)
             x[:, 0] = np.nan
-            found = CompiledLayers([layer], 10)(x)
-            assert np.isnan(found[:, 0]).all()
-            assert (found[:, 1:] == rest).all()
+            actual = CompiledLayers([layer], 10)(x)
+            assert np.isnan(actual[:, 0]).all()
+            assert (actual[:, 1:] == rest).all()
 
 
 def test_threads_may_call_one_runtime_at_the_same_time():
@@ -185,10 +185,10 @@ def test_equals_the_module_on_arrays_and_tensors(n, threads):
     with torch.no_grad():
         wanted = net(x)
     assert relative(made(x), wanted) < 1e-5
-    found = made(x.numpy())
-    assert isinstance(found, np.ndarray)
-    assert found.dtype == np.float32
-    assert relative(found, wanted) < 1e-5
+    actual = made(x.numpy())
+    assert isinstance(actual, np.ndarray)
+    assert actual.dtype == np.float32
+    assert relative(actual, wanted) < 1e-5
 
 
 def test_number_of_threads_changes_nothing(monkeypatch):

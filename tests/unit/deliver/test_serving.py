@@ -44,14 +44,14 @@ def made(name):
 def test_a_bundle_predicts_as_its_posterior_does(name, n_samples, tmp_path):
     module, posterior = made(name)
     save_bundle(module, tmp_path / "b", posterior=posterior)
-    found = predict_bundle(read_bundle(tmp_path / "b"), X, n_samples=n_samples, seed=3)
+    actual = predict_bundle(read_bundle(tmp_path / "b"), X, n_samples=n_samples, seed=3)
     expected = predict(posterior, X, n_samples=n_samples, seed=3)
-    torch.testing.assert_close(found.mean, expected.mean)
-    torch.testing.assert_close(found.aleatoric_std, expected.aleatoric_std)
-    torch.testing.assert_close(found.epistemic_std, expected.epistemic_std)
-    for bound, other in zip(found.interval(0.8), expected.interval(0.8), strict=True):
+    torch.testing.assert_close(actual.mean, expected.mean)
+    torch.testing.assert_close(actual.aleatoric_std, expected.aleatoric_std)
+    torch.testing.assert_close(actual.epistemic_std, expected.epistemic_std)
+    for bound, other in zip(actual.interval(0.8), expected.interval(0.8), strict=True):
         torch.testing.assert_close(bound, other)
-    assert found.mean.shape == (7, 1)
+    assert actual.mean.shape == (7, 1)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -84,12 +84,12 @@ def test_an_onnx_file_gives_the_columns_of_its_bundle(name, n_samples, tmp_path)
     save_bundle(module, tmp_path / "b", posterior=posterior)
     export_onnx(module, tmp_path / "m.onnx", X, posterior=posterior, n_samples=n_samples,
                 preprocessing=RECIPE)  # fmt: skip
-    found = onnx_columns(read_onnx(tmp_path / "m.onnx"), X)
+    actual = onnx_columns(read_onnx(tmp_path / "m.onnx"), X)
     bundle = read_bundle(tmp_path / "b")
     expected = bundle_columns(predict_bundle(bundle, X, n_samples=n_samples), None, RECIPE)
-    assert list(found) == list(expected)
+    assert list(actual) == list(expected)
     for key, values in expected.items():
-        assert found[key] == pytest.approx(values, rel=1e-4, abs=1e-4), key
+        assert actual[key] == pytest.approx(values, rel=1e-4, abs=1e-4), key
 
 
 def test_the_card_says_what_the_noise_is(tmp_path):

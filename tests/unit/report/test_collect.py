@@ -73,10 +73,10 @@ def test_it_is_plain_json_without_holes(run):
 
 def test_the_headline_is_what_evaluate_says(source, run):
     for name, model in (("before", source.before), ("after", source.model)):
-        found = evaluate(model, source.data.test)
+        actual = evaluate(model, source.data.test)
         quality = run["headline"][name]["quality"]
         for key in ("error", "nll", "ece"):
-            assert quality[key] == pytest.approx(found[key], rel=1e-5)
+            assert quality[key] == pytest.approx(actual[key], rel=1e-5)
     assert run["headline"]["after"]["zeros"] == pytest.approx(0.8, abs=1e-3)
     assert run["headline"]["before"]["parameters"] == source.posterior.layout.size
     sampled = evaluate(source.model, source.data.test, n_samples=QUICK.draws)
@@ -84,12 +84,12 @@ def test_the_headline_is_what_evaluate_says(source, run):
 
 
 def test_examples_are_ranked_by_entropy(source, run):
-    found = evaluate(source.model, source.data.test, n_samples=QUICK.draws).prediction
-    order = found.entropy.sort().values
+    actual = evaluate(source.model, source.data.test, n_samples=QUICK.draws).prediction
+    order = actual.entropy.sort().values
     most, least, wrong = (run["examples"][key] for key in ("most", "least", "wrong"))
     assert most["entropy"] == pytest.approx(order[:8].tolist(), rel=1e-3, abs=1e-6)
     assert least["entropy"] == pytest.approx(order.flip(0)[:8].tolist(), rel=1e-3)
-    labels = found.label
+    labels = actual.label
     for index, label in zip(wrong["index"], wrong["label"], strict=True):
         assert int(labels[index]) != label == int(source.data.test.y[index])
     assert wrong["entropy"] == sorted(wrong["entropy"])  # the surest mistake first
@@ -137,8 +137,8 @@ def test_a_regression_on_a_table():
 def test_examples_of_a_regression_are_in_the_unit_of_the_target():
     source = table_source()
     sets = collect([source], limits=QUICK)["runs"][0]["examples"]
-    found = evaluate(source.model, source.data.test, n_samples=QUICK.draws).prediction
-    mean, std = found.mean[:, 0] * 3 + 10, found.std[:, 0] * 3
+    actual = evaluate(source.model, source.data.test, n_samples=QUICK.draws).prediction
+    mean, std = actual.mean[:, 0] * 3 + 10, actual.std[:, 0] * 3
     target = source.data.test.y * 3 + 10
     for rows in sets.values():
         index = torch.tensor(rows["index"])
@@ -217,12 +217,12 @@ def test_a_small_run_leaves_its_room_to_a_large_one():
 @pytest.mark.parametrize("n", [1, 2, 3, 5])
 def test_what_all_runs_may_take_fits_into_a_page(n):
     weights, kept = 300_000, 20_000
-    parts = Limits().shared([weights] * n, [kept] * n)
+    shares = Limits().shared([weights] * n, [kept] * n)
     total = sum(
         min(weights, share.shown_weights)
         + min(WEIGHT_BYTES * kept, share.model_bytes)
         + min(MOST_DRAWS * DRAWN_BYTES * kept, share.draw_bytes)
-        for share in parts
+        for share in shares
     )
     # 117 kB of style and scripts; beside these arrays a run on MNIST takes up to 185 kB
     assert 4 / 3 * total + 117_000 + 185_000 * n < MAX_BYTES

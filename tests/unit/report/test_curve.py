@@ -48,12 +48,12 @@ def test_points_hold_what_evaluating_and_compacting_give(source, sieved):
     keep = sieved.levels > position
     model = SparseModel(source.posterior.masked(keep), keep)
     point = sieved.points[position]
-    found = evaluate(model, source.data.test)
+    actual = evaluate(model, source.data.test)
     small = compact(model, source.data.test.x[:8])
-    assert point["weights"] == int(keep.sum()) == found["weights"]
-    assert point["error"] == pytest.approx(found["error"], rel=1e-5)
-    assert point["nll"] == pytest.approx(found["nll"], rel=1e-5)
-    assert point["ece"] == pytest.approx(found["ece"], rel=1e-5)
+    assert point["weights"] == int(keep.sum()) == actual["weights"]
+    assert point["error"] == pytest.approx(actual["error"], rel=1e-5)
+    assert point["nll"] == pytest.approx(actual["nll"], rel=1e-5)
+    assert point["ece"] == pytest.approx(actual["ece"], rel=1e-5)
     assert point["kept"] == [int(keep[part].sum()) for _, part in prunable(source.posterior)]
     assert (point["macs"], point["nonzero_macs"]) == count_macs(small, source.data.test.x[:1])
     assert point["units"] == {layer.name: layer.units[1] for layer in report_of(small).layers}
@@ -71,10 +71,10 @@ def test_the_threshold_separates_kept_from_removed(source, sieved):
 
 
 def test_large_networks_are_compacted_once(source):
-    found = sieve_further(source, Limits(points=4, compacted=10))
-    assert "macs" in found.points[0]
-    assert not any("macs" in point for point in found.points[1:])
-    assert found.compaction is not None
+    actual = sieve_further(source, Limits(points=4, compacted=10))
+    assert "macs" in actual.points[0]
+    assert not any("macs" in point for point in actual.points[1:])
+    assert actual.compaction is not None
 
 
 def test_pictures_are_thinned_to_their_budget(source, sieved):

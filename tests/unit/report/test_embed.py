@@ -101,9 +101,9 @@ def test_javascript_gives_the_outputs_of_torch(name):
     network = embed(source, levels_of(source.posterior), limits).network
     x = source.data.test.x[:6]
     for member in (0, 3):
-        found = node(FORWARD, network=network, x=x.flatten(1).tolist(), member=member)
+        actual = node(FORWARD, network=network, x=x.flatten(1).tolist(), member=member)
         expected = run_embedded(network, x, member)
-        torch.testing.assert_close(torch.tensor(found), expected, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(torch.tensor(actual), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_draws_are_those_of_the_posterior():
@@ -114,8 +114,8 @@ def test_draws_are_those_of_the_posterior():
     assert n == 16
     x = source.data.test.x
     exact = predict(source.model, x, n_samples=n).probs.float()
-    found = torch.stack([run_embedded(network, x, i + 1).softmax(1) for i in range(n)]).mean(0)
-    torch.testing.assert_close(found, exact, rtol=0, atol=1e-4)
+    actual = torch.stack([run_embedded(network, x, i + 1).softmax(1) for i in range(n)]).mean(0)
+    torch.testing.assert_close(actual, exact, rtol=0, atol=1e-4)
 
 
 def test_javascript_averages_and_splits_uncertainty_like_predict():
@@ -130,12 +130,12 @@ def test_javascript_averages_and_splits_uncertainty_like_predict():
         const network = loadNetwork(given.network);
         return given.x.map((x) => classify(network, x));
     """
-    found = node(code, network=network, x=x.tolist())
+    actual = node(code, network=network, x=x.tolist())
     expected = predict(source.model, x, n_samples=6)
-    probs = torch.tensor([row["probs"] for row in found])
+    probs = torch.tensor([row["probs"] for row in actual])
     torch.testing.assert_close(probs, expected.probs.float(), rtol=0, atol=1e-3)
     for key, values in (("total", expected.entropy), ("epistemic", expected.epistemic)):
-        numbers = torch.tensor([row[key] for row in found]).double()
+        numbers = torch.tensor([row[key] for row in actual]).double()
         torch.testing.assert_close(numbers, values, rtol=0, atol=2e-3)
 
 
@@ -147,10 +147,10 @@ def test_a_regression_and_its_noise():
     assert network["output"] == "normal"
     assert network["noise_std"] == pytest.approx([0.5] * 17)
     code = "const n = loadNetwork(given.network); return given.x.map((x) => regress(n, x));"
-    found = node(code, network=network, x=source.data.test.x.tolist())
+    actual = node(code, network=network, x=source.data.test.x.tolist())
     outputs = torch.stack([run_embedded(network, source.data.test.x, i + 1) for i in range(16)])
-    center = torch.tensor([row["center"] for row in found])
-    spread = torch.tensor([row["epistemic"] for row in found])
+    center = torch.tensor([row["center"] for row in actual])
+    spread = torch.tensor([row["epistemic"] for row in actual])
     torch.testing.assert_close(center, outputs.mean(0)[:, 0], rtol=0, atol=1e-4)
     torch.testing.assert_close(spread, outputs.std(0, correction=0)[:, 0], rtol=0, atol=1e-4)
 
@@ -161,11 +161,11 @@ def test_noise_that_depends_on_the_input():
     network = embed(source, levels_of(source.posterior), Limits()).network
     x = source.data.test.x
     code = "const n = loadNetwork(given.network); return given.x.map((x) => regress(n, x));"
-    found = node(code, network=network, x=x.tolist())
+    actual = node(code, network=network, x=x.tolist())
     expected = predict(source.model, x, n_samples=16)
     for key, values in (("center", expected.mean), ("aleatoric", expected.aleatoric_std),
                      ("epistemic", expected.epistemic_std)):  # fmt: skip
-        numbers = torch.tensor([row[key] for row in found]).double()
+        numbers = torch.tensor([row[key] for row in actual]).double()
         torch.testing.assert_close(numbers, values[:, 0].double(), rtol=0, atol=1e-4)
     assert node("return selfCheck(loadNetwork(given.network));", network=network)["ok"]
 
@@ -179,9 +179,9 @@ def test_batchnorm_statistics_of_each_draw():
     source = source_of(module, shape, posterior=samples)
     network = embed(source, levels_of(source.posterior), Limits()).network
     x = source.data.test.x
-    found = torch.stack([run_embedded(network, x, i + 1).softmax(1) for i in range(5)]).mean(0)
+    actual = torch.stack([run_embedded(network, x, i + 1).softmax(1) for i in range(5)]).mean(0)
     exact = predict(samples, x, n_samples=5).probs.float()
-    torch.testing.assert_close(found, exact, rtol=0, atol=1e-3)
+    torch.testing.assert_close(actual, exact, rtol=0, atol=1e-3)
 
 
 def test_one_logit_gives_two_classes():
@@ -189,9 +189,9 @@ def test_one_logit_gives_two_classes():
     source = source_of(module, shape, Bernoulli())
     network = embed(source, levels_of(source.posterior), Limits()).network
     code = "const n = loadNetwork(given.network); return given.x.map((x) => classify(n, x).mean);"
-    found = node(code, network=network, x=source.data.test.x.tolist())
+    actual = node(code, network=network, x=source.data.test.x.tolist())
     expected = predict(source.model, source.data.test.x).probs
-    torch.testing.assert_close(torch.tensor(found), expected.float(), rtol=0, atol=1e-4)
+    torch.testing.assert_close(torch.tensor(actual), expected.float(), rtol=0, atol=1e-4)
 
 
 def test_the_slider_prunes_the_network_in_the_page():
@@ -211,8 +211,8 @@ def test_the_slider_prunes_the_network_in_the_page():
         const network = loadNetwork(given.network);
         return given.x.map((x) => Array.from(forward(network, x, 0, 1)));
     """
-    found = node(code, network=network, x=x.tolist())
-    torch.testing.assert_close(torch.tensor(found), expected, rtol=0, atol=1e-3)
+    actual = node(code, network=network, x=x.tolist())
+    torch.testing.assert_close(torch.tensor(actual), expected, rtol=0, atol=1e-3)
 
 
 def test_the_page_checks_itself():
@@ -240,18 +240,18 @@ class Branching(nn.Module):
 
 def test_networks_that_are_no_chain_are_left_out_with_the_reason():
     source = source_of(Branching(), (4,))
-    found = embed(source, levels_of(source.posterior), Limits())
-    assert found.network is None
-    assert "branches at" in found.refusal
-    assert "export_c" not in found.refusal
+    actual = embed(source, levels_of(source.posterior), Limits())
+    assert actual.network is None
+    assert "branches at" in actual.refusal
+    assert "export_c" not in actual.refusal
 
 
 def test_large_networks_are_left_out_with_advice():
     module, shape = plain()
     source = source_of(module, shape)
-    found = embed(source, levels_of(source.posterior), Limits(model_bytes=100))
-    assert found.network is None
-    assert found.refusal.endswith("prune it first")
+    actual = embed(source, levels_of(source.posterior), Limits(model_bytes=100))
+    assert actual.network is None
+    assert actual.refusal.endswith("prune it first")
 
 
 def test_draws_are_left_out_before_the_network():
@@ -259,9 +259,9 @@ def test_draws_are_left_out_before_the_network():
     source = source_of(module, shape)
     network = embed(source, levels_of(source.posterior), Limits(draw_bytes=100)).network
     assert network["n_draws"] == 0
-    found = node("return classify(loadNetwork(given.network), given.x);", network=network,
+    actual = node("return classify(loadNetwork(given.network), given.x);", network=network,
                  x=source.data.test.x[0].tolist())  # fmt: skip
-    assert found["epistemic"] is None
+    assert actual["epistemic"] is None
 
 
 def test_a_wrong_network_does_not_get_into_a_page(monkeypatch):
@@ -282,9 +282,9 @@ def test_student_t_noise_keeps_its_tails():
     assert network["df"] == 5
     assert network["noise_std"][0] == pytest.approx(std, rel=1e-5)
     assert network["factor_90"] * std == pytest.approx(0.5 * stats.t(5).ppf(0.95), rel=1e-4)
-    found = node("return given.v.map(noiseShape(given.df, given.std));", v=[0, 0.7, -2], df=5,
+    actual = node("return given.v.map(noiseShape(given.df, given.std));", v=[0, 0.7, -2], df=5,
                  std=std)  # fmt: skip
     exact = stats.t(5, scale=0.5).pdf([0, 0.7, -2])
-    assert found == pytest.approx(exact / exact[0], rel=1e-6)
+    assert actual == pytest.approx(exact / exact[0], rel=1e-6)
     normal = node("return noiseShape(null, 2)(3);")
     assert normal == pytest.approx(stats.norm.pdf(1.5) / stats.norm.pdf(0))

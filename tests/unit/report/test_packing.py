@@ -18,9 +18,9 @@ def test_round_trip(data, kind):
     elements = {"allow_nan": False, "allow_infinity": False} if kind == "f4" else None
     values = data.draw(arrays.arrays(KINDS[kind], shape, elements=elements))
     packed = pack(values, kind)
-    found = unpack(packed)
+    actual = unpack(packed)
     assert packed["shape"] == list(values.shape)
-    np.testing.assert_array_equal(found.numpy(), values)
+    np.testing.assert_array_equal(actual.numpy(), values)
 
 
 @pytest.mark.parametrize(("value", "kind"), [(256, "u1"), (-1, "u2"), (40_000, "i2"), (0.5, "u4")])

@@ -70,8 +70,8 @@ def test_the_policy_names_the_script_and_the_style(text):
 
 
 def test_the_data_come_back(text, data):
-    found = json.loads(parse(text).text["script", "data"])
-    assert found == data
+    actual = json.loads(parse(text).text["script", "data"])
+    assert actual == data
 
 
 def test_hostile_names_stay_text(data):
@@ -141,8 +141,8 @@ def test_numbers_as_people_read_them():
 
 
 def test_csv_quotes_what_needs_it():
-    found = node('return csv(["a", "b"], [[1, "x,y"], [null, "q\\"q"]]);')
-    assert found == 'a,b\n1,"x,y"\n,"q""q"\n'
+    actual = node('return csv(["a", "b"], [[1, "x,y"], [null, "q\\"q"]]);')
+    assert actual == 'a,b\n1,"x,y"\n,"q""q"\n'
 
 
 def test_ticks_are_round_and_inside():
