@@ -9,6 +9,7 @@ import torch
 from torch import Generator
 
 from bayesieve.assess.predict import predict
+from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.posterior import Samples
 from bayesieve.core.priors import GaussianLaplace
 from bayesieve.core.problem import Problem
@@ -182,7 +183,7 @@ def test_a_stored_dense_network_is_begun_from(pictures, tmp_path):
 
 def test_the_sparse_layers_are_the_papers():
     data = few_images((3, 32, 32)).train
-    problem = Problem(aeb_resnet.resnet20((3, 32, 32), 10), aeb_resnet.Categorical(), data,
+    problem = Problem(aeb_resnet.resnet20((3, 32, 32), 10), Categorical(), data,
                       roles=aeb_resnet.roles())  # fmt: skip
     layout = problem.layout
     assert layout.n_sparse == 267_264
@@ -192,7 +193,7 @@ def test_the_sparse_layers_are_the_papers():
 
 def test_the_last_draw_brings_its_own_statistics():
     data = few_images((3, 32, 32)).train
-    problem = Problem(aeb_resnet.resnet20((3, 32, 32), 10), aeb_resnet.Categorical(), data)
+    problem = Problem(aeb_resnet.resnet20((3, 32, 32), 10), Categorical(), data)
     draws = torch.randn(3, problem.layout.size)
     one = {"norm1.running_mean": torch.arange(48.0).view(3, 16)}
     whole = Samples(problem.network, draws, None, problem.network.buffers(), one)

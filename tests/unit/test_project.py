@@ -107,3 +107,10 @@ def test_every_dependency_has_a_reason_and_no_reason_is_stale():
 
 def test_ci_entry_is_executable():
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
+
+
+def test_the_wheel_has_the_package_alone():
+    targets = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]
+    assert targets["build"]["targets"]["wheel"]["packages"] == ["src/bayesieve"]
+    assert not (ROOT / "src" / "bayesieve" / "studies").exists()
+    assert (ROOT / "studies" / "__init__.py").is_file()

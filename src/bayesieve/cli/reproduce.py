@@ -34,9 +34,9 @@ def reproduce(
 ) -> None:
     """List every table and figure of the papers with our numbers, run a study again, or verify."""
     require_studies("reproduce")
-    given = {"--quick": quick, "--full": full, "--seeds": seeds, "--device": device, "--out": out}
-    if name in ("list", "verify") and any(given.values()):
-        unused = ", ".join(flag for flag, value in given.items() if value)
+    options = {"--quick": quick, "--full": full, "--seeds": seeds, "--device": device, "--out": out}
+    if name in ("list", "verify") and any(options.values()):
+        unused = ", ".join(flag for flag, value in options.items() if value)
         raise UsageError(f"reproduce {name} runs no study: leave out {unused}, or name one.")
     if name == "list":
         _list(results, json=json)
@@ -74,9 +74,9 @@ def _list(results: Path, *, json: bool) -> None:
     if json:
         print_json(rows)
         return
-    for source, members in groupby(rows, key=lambda own: own["source"]):
+    for source, members in groupby(rows, key=lambda row: row["source"]):
         _print_source(source, list(members))
-    done = sum(own["ours"] is not None for own in rows)
+    done = sum(row["ours"] is not None for row in rows)
     told = (
         f"{done} of {len(rows)} rows have a number of ours. --json shows every row by name, with "
         "seeds, device, seconds, date and command. `bayesieve reproduce STUDY --quick` runs one."
@@ -89,20 +89,20 @@ def _print_source(source: str, rows: list[dict[str, Any]]) -> None:
     from studies.reproduce.table import compared_with, counts, missing
 
     cells: list[tuple[str, ...]] = []
-    for (item, study), members in groupby(rows, key=lambda own: (own["item"], own["study"])):
-        own = list(members)
-        measured = [one for one in own if one["ours"] is not None]
+    for (item, study), members in groupby(rows, key=lambda row: (row["item"], row["study"])):
+        answers = list(members)
+        measured = [one for one in answers if one["ours"] is not None]
         head = f"{item} (reproduce {study})"
         if not measured:
-            cells.append((_folded(f"{head}: {'; '.join(missing(own))}"), "", "", ""))
+            cells.append((_folded(f"{head}: {'; '.join(missing(answers))}"), "", "", ""))
             continue
         cells.append((_folded(head), "", "", ""))
         for one in measured:
             what = _folded(f"{one['what']}: {one['metric']}", indent="  ")
             cells.append((what, compared_with(one), _number(one["ours"]), one["status"]))
-        cells += [(_folded(line, indent="  "), "", "", "") for line in missing(own)]
-    found = ", ".join(f"{n} {kind}" for kind, n in counts(rows).items())
-    print_table(f"{source}: {found}", ("", "paper", "ours", "status"), cells)
+        cells += [(_folded(line, indent="  "), "", "", "") for line in missing(answers)]
+    summary = ", ".join(f"{n} {kind}" for kind, n in counts(rows).items())
+    print_table(f"{source}: {summary}", ("", "paper", "ours", "status"), cells)
 
 
 def _folded(text: str, indent: str = "", width: int = 40) -> str:
@@ -144,11 +144,11 @@ def _run(
     if json:
         print_json(rows)
         return
-    shown = [own for own in rows if own["ours"] is not None]
+    shown = [row for row in rows if row["ours"] is not None]
     title = f"{study}, quick: shows that it runs, no evidence" if quick else study
     print_table(title, ("", "paper", "ours", "status"), [
-        (_folded(f"{own['item']}, {own['what']}: {own['metric']}"), compared_with(own),
-         _number(own["ours"]), own["status"]) for own in shown
+        (_folded(f"{row['item']}, {row['what']}: {row['metric']}"), compared_with(row),
+         _number(row["ours"]), row["status"]) for row in shown
     ])  # fmt: skip
     files = ", ".join(sorted(path.name for path in out.iterdir()))
     print(f"written to {out}: {files}")
@@ -161,12 +161,12 @@ def _verify(results: Path, *, json: bool) -> None:
         raise UsageError(f"there is no folder {results} to compare with; give --results.")
     with tempfile.TemporaryDirectory() as folder:
         checked = verify(results, Path(folder), note)
-    rows = [{**asdict(own), "agrees": own.agrees} for own in checked]
+    rows = [{**asdict(row), "agrees": row.agrees} for row in checked]
     if json:
         print_json(rows)
     else:
         _print_checked(rows)
-    wrong = sum(not own.agrees for own in checked)
+    wrong = sum(not row.agrees for row in checked)
     if wrong:
         note(f"{wrong} of {len(checked)} numbers do not agree with the records.")
         raise typer.Exit(1)
@@ -174,14 +174,14 @@ def _verify(results: Path, *, json: bool) -> None:
 
 def _print_checked(rows: list[dict[str, Any]]) -> None:
     """Every number that was run, solved or counted, and every mean that disagrees."""
-    means = [own for own in rows if own["how"] == "averaged"]
-    shown = [own for own in rows if own["how"] != "averaged" or not own["agrees"]]
+    means = [row for row in rows if row["how"] == "averaged"]
+    shown = [row for row in rows if row["how"] != "averaged" or not row["agrees"]]
     print_table("Computed again", ("what", "record", "again", "within", "agrees"), [
-        (_folded(f"{own['study']} {own['key']}: {own['field']} ({own['how']})", width=32),
-         _number(own["recorded"]), _number(own["again"]), f"{own['tolerance']:.1g}",
-         "yes" if own["agrees"] else "NO") for own in shown
+        (_folded(f"{row['study']} {row['key']}: {row['field']} ({row['how']})", width=32),
+         _number(row["recorded"]), _number(row["again"]), f"{row['tolerance']:.1g}",
+         "yes" if row["agrees"] else "NO") for row in shown
     ])  # fmt: skip
-    by_study = Counter(own["study"] for own in means if own["agrees"])
+    by_study = Counter(row["study"] for row in means if row["agrees"])
     told = ", ".join(f"{study} {n}" for study, n in by_study.items())
     print(textwrap.fill(f"means over seeds or splits that agree: {told}", 80))
 

@@ -32,8 +32,8 @@ def test_the_list_fits_80_columns_uncut(narrow):
 
 def test_the_list_as_data():
     rows = as_json("reproduce", "list", "--results", RESULTS)
-    assert [own["name"] for own in rows] == [own.name for own in ROWS]
-    assert all(own.keys() >= KEYS for own in rows)
+    assert [row["name"] for row in rows] == [row.name for row in ROWS]
+    assert all(row.keys() >= KEYS for row in rows)
 
 
 def test_a_list_without_records_says_so(tmp_path):
@@ -53,7 +53,7 @@ def test_a_run_leaves_record_table_and_rows(tmp_path, monkeypatch):
     monkeypatch.setattr(tdamp_uci, "main", main)
     out = tmp_path / "again"
     rows = as_json("reproduce", "own-tdamp-yacht", "--quick", "--out", out)
-    measured = {own["name"]: own["ours"] for own in rows if own["ours"] is not None}
+    measured = {row["name"]: row["ours"] for row in rows if row["ours"] is not None}
     assert set(measured) == {"own-tdamp-energy", "own-tdamp-yacht"}
     assert (out / "findings.csv").read_text().startswith("study,key,field,value")
     assert (out / "rows.md").read_text().count("| quick run |") == 2
@@ -81,18 +81,18 @@ def test_what_is_asked_must_be_clear(arguments, words):
 
 @pytest.mark.parametrize(("again", "code"), [(1.001, 0), (1.2, 1)])
 def test_verify_tells_by_its_exit_code(narrow, monkeypatch, again, code):
-    found = [
+    numbers = [
         Checked("uci", "yacht", "rmse", 1.0, again, 0.01, "averaged"),
         Checked("structured-lenet5", "8-16-50", "dense parameters", 431080, 431080, 0, "counted"),
     ]
-    monkeypatch.setattr(running, "verify", lambda *_: found)
+    monkeypatch.setattr(running, "verify", lambda *_: numbers)
     result = call("reproduce", "verify", "--results", RESULTS)
     assert result.exit_code == code
     assert "431,080" in result.stdout
     assert ("NO" in result.stdout) == (code == 1)
     assert max(len(line) for line in result.stdout.splitlines()) <= 80
     rows = json.loads(call("reproduce", "verify", "--results", RESULTS, "--json").stdout)
-    assert [own["agrees"] for own in rows] == [code == 0, True]
+    assert [row["agrees"] for row in rows] == [code == 0, True]
 
 
 def test_without_a_clone_the_command_says_to_clone(tmp_path, monkeypatch):
