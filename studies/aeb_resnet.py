@@ -16,8 +16,6 @@ learned), "sghmc-sa" (the last without annealing).
 
 Departure: the paper takes 50,000 steps of a hundredth of our length. The prior's weight is lowered
 so that its total pull, the sum over steps of step size times weight, is the paper's.
-
-The JPEG copy of CIFAR-10 is lossy: compare with the dense network trained on the same copy.
 """
 
 import argparse

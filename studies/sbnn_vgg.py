@@ -16,8 +16,6 @@ Departures: the KL term has a weight below 1. A weight in the slab costs about 4
 that are left at 98.5 % would outweigh the likelihood of 50,000 images several times over. Pruning
 is gradual, the paper's is one cut. "renewed" is the error after BatchNorm has seen the training
 images once more without noise; the error without it comes first.
-
-The JPEG copy of CIFAR-10 is lossy: compare with the dense network trained on the same copy.
 """
 
 import argparse
