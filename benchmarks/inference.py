@@ -170,7 +170,7 @@ def masked_at_random(setting: Setting) -> SparseModel:
     axis = torch.linspace(-2, 2, SHAPE[1]).square()
     centre = (-(axis[:, None] + axis[None, :])).exp().flatten()
 
-    def score(own: object) -> Tensor:
+    def score(posterior: object) -> Tensor:
         values = torch.rand(network.layout.size, generator=generator)
         first = values[network.layout.slices["fc1.weight"]].view(-1, centre.numel())
         first *= 0.9 + 0.1 * centre
@@ -190,9 +190,9 @@ def inputs(data: DataSet | None) -> Tensor:
 
 def with_torch_masks(module: nn.Module) -> nn.Module:
     """The masks of `torch.nn.utils.prune`, left on."""
-    for own in module.modules():
-        if isinstance(own, nn.Linear):
-            torch_prune.custom_from_mask(own, "weight", own.weight.detach() != 0)
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear):
+            torch_prune.custom_from_mask(layer, "weight", layer.weight.detach() != 0)
     return module
 
 
@@ -251,10 +251,10 @@ def timed(
             arrays = [tensor.numpy() for tensor in tensors]
             cases[name] = _case(form, tensors if isinstance(form, nn.Module) else arrays)
         times = interleaved(cases, rounds=rounds, clock="cpu")
-        for name, own in times.items():
+        for name, measured in times.items():
             target = targets.get(name, {}).get(batch)
             speedup = ratio(times, BASELINE, name)
-            rows.append(Row(net, name, batch, statistics.median(own), speedup, "x", target))
+            rows.append(Row(net, name, batch, statistics.median(measured), speedup, "x", target))
     return rows
 
 
@@ -351,8 +351,8 @@ def main() -> None:
     rows: list[Row] = []
     plans = {}
     for name, setting in SETTINGS.items():
-        own, plans[name] = sieved_rows(name, setting, data, options.epochs, options.rounds)
-        rows += own
+        measured, plans[name] = sieved_rows(name, setting, data, options.epochs, options.rounds)
+        rows += measured
     for units in STRUCTURES:
         judged = units is STRUCTURES[-1]
         rows += structured_rows(units, data, options.rounds, judged=judged)

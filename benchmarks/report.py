@@ -54,10 +54,10 @@ def build(folder: Path, out: Path) -> dict[str, Any]:
     rows = {}
     source = read_source(RunFolder(folder), "cpu")
     for name in ("first", "second"):
-        wall, own = time.perf_counter(), time.process_time()
+        wall, cpu = time.perf_counter(), time.process_time()
         text = page(collect([source]))
         rows[f"{name}_build_s"] = round(time.perf_counter() - wall, 3)
-        rows[f"{name}_build_cpu_s"] = round(time.process_time() - own, 3)
+        rows[f"{name}_build_cpu_s"] = round(time.process_time() - cpu, 3)
     out.write_text(text, encoding="utf-8")
     return {**rows, "bytes": len(text.encode())}
 

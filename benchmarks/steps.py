@@ -188,9 +188,9 @@ def interleaved(
 
 def compared(times: dict[str, list[float]], name: str, against: str) -> tuple[float, float]:
     """Median milliseconds, and median over rounds of the ratio to another case."""
-    own = times[name]
-    ratio = statistics.median(a / b for a, b in zip(own, times[against], strict=True))
-    return statistics.median(own), ratio
+    steps = times[name]
+    ratio = statistics.median(a / b for a, b in zip(steps, times[against], strict=True))
+    return statistics.median(steps), ratio
 
 
 def warmed(case: Case) -> Case:

@@ -59,13 +59,13 @@ def quality() -> None:
     for name, (x, y), share in sets:
         x, test_x, y, test_y = train_test_split(x, y, test_size=share, random_state=0)
         classes = name == "cancer"
-        own = SieveClassifier if classes else SieveRegressor
+        estimator = SieveClassifier if classes else SieveRegressor
         linear = LogisticRegression(max_iter=1000) if classes else RidgeCV()
         boosted = GradientBoostingClassifier if classes else GradientBoostingRegressor
         models = {
-            "alone": own(folds=0, random_state=0),
-            "default": own(random_state=0),
-            "five members": own(n_members=5, random_state=0),
+            "alone": estimator(folds=0, random_state=0),
+            "default": estimator(random_state=0),
+            "five members": estimator(n_members=5, random_state=0),
             "linear": make_pipeline(StandardScaler(), linear),
             "boosting": boosted(random_state=0),
         }
@@ -101,7 +101,7 @@ def main() -> None:
     fit_many(model.set_params(epochs=1), x, y, rows[:2])  # warm up
     model.set_params(epochs=options.epochs)
     together = seconds(lambda: fit_many(model, x, y, rows))
-    alone = seconds(lambda: [model.fit(x[own], y[own]) for own in rows])
+    alone = seconds(lambda: [model.fit(x[split], y[split]) for split in rows])
     print(
         json.dumps(
             {

@@ -19,12 +19,12 @@ def main() -> None:
     model = SieveRegressor(hidden=(20,), epochs=60, folds=0, random_state=0)
     found = fit_many(model, x, y, samples)
 
-    importance = np.stack([own.feature_importances_ for own in found])
+    importance = np.stack([model.feature_importances_ for model in found])
     chosen = np.argsort(np.argsort(-importance, 1), 1) < 5
     for column in range(8):
         print(f"column {column}: among the first five in {chosen[:, column].mean():.0%} of samples")
     outside = [np.setdiff1d(np.arange(300), rows) for rows in samples]
-    scores = [own.score(x[rest], y[rest]) for own, rest in zip(found, outside, strict=True)]
+    scores = [model.score(x[rest], y[rest]) for model, rest in zip(found, outside, strict=True)]
     print(f"R² on rows left out: {np.mean(scores):.3f} ± {np.std(scores):.3f}")
 
 

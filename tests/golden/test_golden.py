@@ -17,15 +17,15 @@ def record(name):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_frozen_number_has_not_drifted(name):
-    own = record(name)
-    assert RUNS[name]() == pytest.approx(own["value"], abs=own["atol"], rel=0)
+    frozen = record(name)
+    assert RUNS[name]() == pytest.approx(frozen["value"], abs=frozen["atol"], rel=0)
 
 
 def test_every_frozen_number_has_a_run_and_its_provenance():
     assert {path.stem for path in HERE.glob("*.json")} == set(RUNS)
     for name in RUNS:
-        own = record(name)
-        assert own.keys() == FIELDS
-        assert own["seed"] == SEED
-        assert own["why"]
-        assert f"--only {name}" in own["command"]
+        frozen = record(name)
+        assert frozen.keys() == FIELDS
+        assert frozen["seed"] == SEED
+        assert frozen["why"]
+        assert f"--only {name}" in frozen["command"]

@@ -124,7 +124,9 @@ def test_commands_and_flags_exist(path):
         while words and hasattr(command, "commands"):
             assert words[0] in command.commands, line
             command = command.commands[words.pop(0)]
-        known = {flag for own in command.params for flag in (*own.opts, *own.secondary_opts)}
+        known = {
+            flag for option in command.params for flag in (*option.opts, *option.secondary_opts)
+        }
         unknown = {word for word in words if word.startswith("--")} - known
         assert not unknown, line
 
@@ -138,8 +140,8 @@ def test_every_command_is_described():
 
 def test_every_flag_of_training_is_described():
     page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
-    for own in typer.main.get_command(app).commands["train"].params:
-        assert any(f"`{flag}`" in page for flag in own.opts), own.opts
+    for option in typer.main.get_command(app).commands["train"].params:
+        assert any(f"`{flag}`" in page for flag in option.opts), option.opts
 
 
 def reference_keys() -> set[str]:

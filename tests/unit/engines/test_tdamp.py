@@ -287,8 +287,8 @@ def test_members_do_not_see_each_other_and_may_see_their_own_batches():
     for name in ("data_linear",):
         getattr(both, name)[0] = getattr(engine.init(problem, seeded(0)), name)[0]
     for x, y in zip(problem.x.split(20), problem.y.split(20), strict=True):
-        own = Batch(torch.stack([x, -x]), torch.stack([y, y]), per_member=True)
-        metrics = engine.step(problem, both, own)
+        batch = Batch(torch.stack([x, -x]), torch.stack([y, y]), per_member=True)
+        metrics = engine.step(problem, both, batch)
         assert metrics["log_lik"].shape == (2,)
     torch.testing.assert_close(both.data_linear[0], alone.data_linear[0])
 
@@ -365,10 +365,10 @@ def test_a_restored_run_continues_bit_for_bit_and_in_place():
     addresses = [value.data_ptr() for _, value in named_tensors(state)]
     fresh = engine.init(problem, seeded(9))
     restore_(fresh, snapshot(state))
-    for own in (state, fresh):
+    for resumed in (state, fresh):
         for i in range(5):
             rows = slice(20 * (i % 3), 20 * (i % 3) + 20)
-            engine.step(problem, own, Batch(problem.x[rows], problem.y[rows]))
+            engine.step(problem, resumed, Batch(problem.x[rows], problem.y[rows]))
     for name, value in snapshot(state).items():
         assert torch.equal(value, snapshot(fresh)[name]), name
     assert [value.data_ptr() for _, value in named_tensors(state)] == addresses

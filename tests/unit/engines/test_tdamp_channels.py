@@ -175,9 +175,9 @@ def test_the_star_channel_against_quadrature():
     var = 0.01 + 0.1 * torch.rand(200, 10, generator=source, dtype=F64)
     label = torch.randint(10, (200,), generator=source)
     nodes = torch.linspace(-8, 8, 400, dtype=F64)
-    own = omega.gather(1, label[:, None]) + var.gather(1, label[:, None]).sqrt() * nodes
+    true = omega.gather(1, label[:, None]) + var.gather(1, label[:, None]).sqrt() * nodes
     scale = (PROBIT_VARIANCE + var).sqrt()[:, None, :]
-    terms = log_ndtr((own[:, :, None] - omega[:, None, :]) / scale)
+    terms = log_ndtr((true[:, :, None] - omega[:, None, :]) / scale)
     true = torch.nn.functional.one_hot(label, 10).bool()[:, None, :]
     log_z = torch.logsumexp(terms.masked_fill(true, 0).sum(-1) - nodes.square() / 2, 1)
     (exact,) = torch.autograd.grad(log_z.sum(), omega)

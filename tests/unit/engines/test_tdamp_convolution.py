@@ -69,11 +69,11 @@ def test_two_convolutions_send_what_their_unrolled_layers_send():
     found, mean, var = scores_of(layers, shapes, x, y)
     plain = [Layer("a", "a0"), Layer("b", None), Layer("c", "c0")]
     sizes = {"a": (first, 5, 4), "b": (second, 5, 4)}
-    dense = [{name: unrolled(own[name][0], *sizes[name])[None] for name in sizes}
-             for own in (mean, var)]  # fmt: skip
-    for own, values in zip(dense, (mean, var), strict=True):
-        own["a0"] = values["a0"].repeat_interleave(20, 1)  # one bias at 20 positions
-        own |= {name: values[name] for name in ("c", "c0")}
+    dense = [{name: unrolled(values[name][0], *sizes[name])[None] for name in sizes}
+             for values in (mean, var)]  # fmt: skip
+    for layer, values in zip(dense, (mean, var), strict=True):
+        layer["a0"] = values["a0"].repeat_interleave(20, 1)  # one bias at 20 positions
+        layer |= {name: values[name] for name in ("c", "c0")}
     seen = observe(Categorical(), y, torch.ones(1, 1, dtype=F64), (4, 3))
     expected = batch_score(plain, *dense, x.flatten(1), seen)
     torch.testing.assert_close(found.output.mean, expected.output.mean)

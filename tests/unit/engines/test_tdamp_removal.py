@@ -31,9 +31,9 @@ NOISE, PRIOR = 0.3, 0.7  # variances
 
 def features(n=40):
     """Three independent columns, a copy of the first, and a constant."""
-    own = normal(n, 3, seed=1)
-    copy = own[:, :1] + 0.01 * normal(n, 1, seed=2)
-    return torch.cat([own, copy, torch.ones(n, 1, dtype=F64)], 1)
+    columns = normal(n, 3, seed=1)
+    copy = columns[:, :1] + 0.01 * normal(n, 1, seed=2)
+    return torch.cat([columns, copy, torch.ones(n, 1, dtype=F64)], 1)
 
 
 def targets(x):

@@ -113,15 +113,15 @@ def test_extreme_messages_give_numbers_and_proper_densities(linear, precision, n
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.floats(-1e4, 1e4), min_size=2, max_size=30), st.floats(0.05, 0.95))
 def test_the_budget_is_met(evidence, fraction):
-    own = torch.tensor([evidence], dtype=F64)
+    odds = torch.tensor([evidence], dtype=F64)
     n_active = torch.tensor(fraction * len(evidence), dtype=F64)
-    active = torch.sigmoid(budget_shift(own, n_active) + own)
+    active = torch.sigmoid(budget_shift(odds, n_active) + odds)
     torch.testing.assert_close(active.sum(), n_active, rtol=0, atol=1e-4)
 
 
 def test_removed_groups_take_no_share_of_the_budget():
-    own = torch.tensor([[3.0, -torch.inf, 1.0]], dtype=F64)
-    active = torch.sigmoid(budget_shift(own, torch.tensor(2.0)) + own)
+    odds = torch.tensor([[3.0, -torch.inf, 1.0]], dtype=F64)
+    active = torch.sigmoid(budget_shift(odds, torch.tensor(2.0)) + odds)
     torch.testing.assert_close(active, torch.tensor([[1.0, 0.0, 1.0]], dtype=F64))
 
 
@@ -161,8 +161,10 @@ def test_clients_with_disjoint_data_join_to_the_posterior_of_all_data():
         precision = prior.precision + (xs.mT @ xs).diagonal()
         return Message(prior.linear + xs.mT @ ys, precision)
 
-    own = [learn(a, b) for a, b in zip(parts, y, strict=True)]
-    clients = Message(torch.stack([m.linear for m in own]), torch.stack([m.precision for m in own]))
+    messages = [learn(a, b) for a, b in zip(parts, y, strict=True)]
+    clients = Message(
+        torch.stack([m.linear for m in messages]), torch.stack([m.precision for m in messages])
+    )
     together = learn(torch.cat(parts), torch.cat(y))
     for ours, exact in zip(combine_clients(prior, clients), together, strict=True):
         torch.testing.assert_close(ours, exact)
