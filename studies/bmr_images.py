@@ -37,9 +37,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bayesieve import MAP, GradualPruning, HorseshoeVI, Problem, Schedule, likelihoods
-from bayesieve.assess.figures.curves import method_curves
-from bayesieve.assess.figures.examples import weight_maps
-from bayesieve.assess.figures.sparsity import weight_cdfs
 from bayesieve.assess.metrics import accuracy, ece, negative_log_likelihood
 from bayesieve.assess.predict import ClassPrediction, predict
 from bayesieve.core.execution import PRECISIONS, Precision
@@ -56,6 +53,7 @@ from bayesieve.training.fit import Fit, fit
 from bayesieve.training.options import Progress
 from bayesieve.training.stepper import fast_kernels
 from studies import harness
+from studies.figures import method_curves, weight_cdfs, weight_maps
 from studies.harness import Run, chosen, folder_of, make_row, read_rows, say, study_parser
 
 Net = Literal["mlp", "lenet", "mixer", "vit"]

@@ -24,10 +24,11 @@ from typing import Any
 
 import torch
 
-from bayesieve.assess.figures.features import error_path, lines, scatter
+from bayesieve.assess.figures.features import error_path
 from bayesieve.checks import check_choice
 from bayesieve.files import write_atomically
 from bayesieve.select.proportion import RULES
+from studies.figures import lines
 from studies.harness import Row, Run, chosen, joined, make_row, say, study_parser, table
 from studies.record import Record, flat
 from studies.sbnn_simulations import (
@@ -246,9 +247,9 @@ def draw(result: Found, folder: Path) -> None:
               ylabel="test error / variance", percent_x=True)  # fmt: skip
     for r in result.get("fdr", ()):
         rules = _rules(r)
-        scatter([r[f"{rule}/fdr"] for rule in rules], [r[f"{rule}/power"] for rule in rules],
-                folder / "figure_10.png", title=f"Level {r['level']}", groups=rules,
-                xlabel="realised false-discovery rate", ylabel="power")  # fmt: skip
+        lines({rule: ([r[f"{rule}/fdr"]], [r[f"{rule}/power"]]) for rule in rules},
+              folder / "figure_10.png", title=f"Level {r['level']}",
+              xlabel="realised false-discovery rate", ylabel="power")  # fmt: skip
 
 
 def _draw_proportions(rows: Sequence[Line], folder: Path) -> None:

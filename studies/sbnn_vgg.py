@@ -31,7 +31,6 @@ import torch
 from torch import nn
 
 from bayesieve import MAP, SBNN, Problem, Schedule, evaluate, likelihoods, load_data, priors
-from bayesieve.assess.figures.features import lines
 from bayesieve.core.execution import Precision
 from bayesieve.core.posterior import Posterior, SparseModel
 from bayesieve.data.augment import Augment
@@ -43,6 +42,7 @@ from bayesieve.sieve.prune import reestimate_batchnorm
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.training.fit import Fit, fit
 from bayesieve.training.stepper import CompileMode
+from studies.figures import lines
 from studies.harness import (
     Row,
     Run,

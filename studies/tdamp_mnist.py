@@ -27,7 +27,6 @@ from bayesieve import MAP, TDAMP, Problem, likelihoods, load_data, priors
 from bayesieve.assess import figures
 from bayesieve.assess.calibration import fit_temperature
 from bayesieve.assess.evaluate import Evaluation, evaluate
-from bayesieve.assess.figures.features import lines
 from bayesieve.assess.metrics import ClassificationReport
 from bayesieve.assess.predict import ClassPrediction, predict
 from bayesieve.core.posterior import Posterior, SparseModel
@@ -37,6 +36,7 @@ from bayesieve.engines import Engine
 from bayesieve.nets import mlp
 from bayesieve.training.fit import Fit, fit
 from bayesieve.training.options import Progress
+from studies.figures import lines
 from studies.harness import Row, Run, chosen, make_row, study_parser
 
 # What the report prints.

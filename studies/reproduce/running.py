@@ -104,7 +104,7 @@ def run_study(name: str, arguments: Sequence[str], out: Path) -> list[dict[str, 
     write_atomically(out / "rows.md", markdown_rows(measured))
     if measured:
         # Drawing needs matplotlib; the other commands do not.
-        from studies.reproduce.picture import draw_rows
+        from studies.figures import draw_rows
 
         draw_rows(measured, out / "rows.png")
     return rows

@@ -439,7 +439,7 @@ def test_sbnn_ranks_the_inputs_that_matter_first():
 
 
 def test_figures_are_written_and_check_their_input(tmp_path):
-    from bayesieve.assess.figures.features import error_path, importance_bars, lines, scatter
+    from bayesieve.assess.figures.features import error_path, importance_bars
 
     names = [f"x{j}" for j in range(50)]
     values = torch.linspace(0, 1, 50)
@@ -451,13 +451,7 @@ def test_figures_are_written_and_check_their_input(tmp_path):
     path = tmp_path / "b.png"
     error_path([1, 2], [0.4, 0.3], path, standard_error=[0.1, 0.1], chosen=0)
     assert path.stat().st_size > 1000
-    texts = {"title": "t", "xlabel": "x", "ylabel": "y"}
-    lines({"a": ([0, 1], [1, 2])}, tmp_path / "c.png", level=1.5, percent_x=True, **texts)
-    scatter([0, 1], [1, 2], tmp_path / "d.png", groups=["a", "b"], **texts)
-    assert len(list(tmp_path.iterdir())) == 4
     with pytest.raises(ValueError, match="one length"):
         importance_bars(["a"], [0.1, 0.2], tmp_path / "e.png")
     with pytest.raises(ValueError, match="given together"):
         importance_bars(["a"], [0.1], tmp_path / "e.png", low=[0.0])
-    with pytest.raises(ValueError, match="must not be empty"):
-        lines({}, tmp_path / "e.png", **texts)

@@ -1,4 +1,4 @@
-"""Curves over epochs or strengths: training, methods side by side, attacks and shifts."""
+"""Curves over epochs or strengths: training, attacks and shifts."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -39,12 +39,6 @@ _TRAINING = (
     _Panel("Error", "share of examples", ("error",), True),
     _Panel("RMSE", "root mean squared error", ("rmse",), False),
     _Panel("Zero weights", "share of all weights", ("zeros", "sparsity"), True),
-)
-_METHODS = (
-    _Panel("Accuracy", "right predictions", ("accuracy",), True),
-    _Panel("Calibration error", "20 bins of equal mass", ("ece",), False),
-    _Panel("Negative log-likelihood", "nats per example", ("nll",), False),
-    _Panel("Pruned", "share of the weights", ("pruned",), True),
 )
 _ROBUSTNESS = (
     _Panel("Accuracy", "right predictions", ("accuracy",), True),
@@ -98,30 +92,6 @@ def training_curves(history: Sequence[Mapping[str, float]], path: str | Path) ->
             axes.set_ylim(bottom=0)
         if not alone:
             legend(axes)
-    return save(figure, path)
-
-
-def method_curves(runs: Mapping[str, Sequence[Mapping[str, float]]], path: str | Path) -> Path:
-    """Draw accuracy, calibration error, likelihood and pruned fraction over epochs.
-
-    Args:
-        runs: for each label rows with `epoch` and any of accuracy, ece, nll and pruned.
-        path: PNG file to write.
-
-    Example:
-        >>> runs = {"BMR": [{"epoch": 1, "nll": 0.5}, {"epoch": 2, "nll": 0.4}]}
-        >>> method_curves(runs, "curves.png").name
-        'curves.png'
-    """
-    seen = {key for rows in runs.values() for row in rows for key in row}
-    panels = [panel for panel in _METHODS if panel.names[0] in seen]
-    if not panels:
-        raise ValueError("method_curves: no run holds accuracy, ece, nll or pruned.")
-    figure, grid = panel_grid(len(panels), len(panels), 3.6, 3.2)
-    for axes, panel in zip(grid, panels, strict=True):
-        lines = {name: _points(rows, "epoch", panel.names[0]) for name, rows in runs.items()}
-        _draw(axes, panel, lines, "epoch")
-    legend(grid[0])
     return save(figure, path)
 
 

@@ -1,6 +1,6 @@
 """Pictures of single predictions: images, fits, and what the first layer looks at."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import NormalDist
 
@@ -125,36 +125,6 @@ def first_layer_map(weights: ArrayLike, image_shape: tuple[int, ...], path: str 
     dead = f"beige: {percent(float((count == 0).mean()))} of pixels, no weight left"
     _draw_map(left, count, count == 0, "Weights kept per pixel", "weights", dead)
     _draw_map(right, size, count == 0, "Total weight per pixel", "sum of |weight|", dead)
-    return save(figure, path)
-
-
-def weight_maps(maps: Mapping[str, ArrayLike], path: str | Path) -> Path:
-    """Draw the mean weights into the first units as pictures, one row of them per method.
-
-    Args:
-        maps: for each method an array of shape (units, height, width); red is positive, blue
-            negative, white 0, on one scale per method.
-        path: PNG file to write.
-
-    Example:
-        >>> weight_maps({"BMR": np.ones((3, 5, 5))}, "maps.png").name
-        'maps.png'
-    """
-    arrays = {label: np.asarray(array, dtype=float) for label, array in maps.items()}
-    if not arrays or any(array.ndim != 3 or array.size == 0 for array in arrays.values()):
-        raise ValueError("weight_maps: every map must have shape (units, height, width).")
-    n_columns = max(len(array) for array in arrays.values())
-    figure = new_figure(0.75 * n_columns + 0.9, 0.85 * len(arrays) + 0.2)
-    grid = figure.subplots(len(arrays), n_columns, squeeze=False)
-    for row, (label, array) in zip(grid, arrays.items(), strict=True):
-        limit = float(np.abs(array).max()) or 1.0
-        row[0].set_ylabel(label, fontsize=LABEL_SIZE, color=INK)
-        for axes in row[len(array) :]:
-            axes.set_axis_off()
-        for axes, picture in zip(row, array, strict=False):
-            axes.imshow(picture, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
-            axes.set_xticks([])
-            axes.set_yticks([])
     return save(figure, path)
 
 

@@ -1,6 +1,6 @@
 """Figures of feature selection: importance of inputs, error against inputs kept."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +18,7 @@ from bayesieve.assess.figures.style import (
     dress,
     legend,
     new_figure,
-    percent_ticks,
     save,
-    series_colors,
 )
 
 _MOST_BARS = 40
@@ -127,88 +125,4 @@ def error_path(
                      label=f"chosen: {counts[chosen]:g}")  # fmt: skip
     dress(axes, title=title, xlabel=xlabel, ylabel=ylabel)
     legend(axes)
-    return save(figure, path)
-
-
-def lines(
-    series: Mapping[str, tuple[ArrayLike, ArrayLike]],
-    path: str | Path,
-    *,
-    title: str,
-    xlabel: str,
-    ylabel: str,
-    level: float | None = None,
-    percent_x: bool = False,
-) -> Path:
-    """Draw labelled curves, each (x, y) of one length, over a common axis.
-
-    Args:
-        series: label to (x, y).
-        path: PNG file to write.
-        title: headline.
-        xlabel: of the horizontal axis.
-        ylabel: of the vertical axis.
-        level: a horizontal line to compare with.
-        percent_x: whether x are fractions, shown in percent.
-
-    Example:
-        >>> series = {"sBNN": ([0, 1], [0.5, 0.4])}
-        >>> lines(series, "l.png", title="MSE", xlabel="removed", ylabel="MSE").name
-        'l.png'
-    """
-    if not series:
-        raise ValueError("lines: series must not be empty.")
-    beside = len(series) > 3  # more lines leave no corner free
-    figure = new_figure(7.8 if beside else 6.4, 4.0)
-    axes = figure.add_subplot()
-    for (label, (x, y)), color in zip(series.items(), series_colors(len(series)), strict=True):
-        axes.plot(np.asarray(x), np.asarray(y), color=color, marker="o", markersize=4, label=label)
-    if level is not None:
-        axes.axhline(level, color=MUTED, linestyle="--", linewidth=1.0)
-    if percent_x:
-        percent_ticks(axes.xaxis)
-    dress(axes, title=title, xlabel=xlabel, ylabel=ylabel)
-    legend(axes, "upper left" if beside else "best", outside=beside)
-    return save(figure, path)
-
-
-def scatter(
-    x: ArrayLike,
-    y: ArrayLike,
-    path: str | Path,
-    *,
-    title: str,
-    xlabel: str,
-    ylabel: str,
-    groups: Sequence[str] | None = None,
-) -> Path:
-    """Draw points (x, y), coloured by group.
-
-    Args:
-        x: (n,).
-        y: (n,).
-        path: PNG file to write.
-        title: headline.
-        xlabel: of the horizontal axis.
-        ylabel: of the vertical axis.
-        groups: label of each point.
-
-    Example:
-        >>> scatter([0, 1], [0.5, 0.4], "s.png", title="ψ", xlabel="I", ylabel="ψ").name
-        's.png'
-    """
-    first, second = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-    labels = [""] * len(first) if groups is None else list(groups)
-    check_same_length("scatter", x=list(first), y=list(second), groups=labels)
-    figure = new_figure(6.4, 4.0)
-    axes = figure.add_subplot()
-    kinds = list(dict.fromkeys(labels))
-    for kind, color in zip(kinds, series_colors(len(kinds)), strict=True):
-        member = np.array([label == kind for label in labels])
-        axes.plot(
-            first[member], second[member], "o", color=color, markersize=4.5, alpha=0.75, label=kind
-        )
-    dress(axes, title=title, xlabel=xlabel, ylabel=ylabel)
-    if groups is not None:
-        legend(axes)
     return save(figure, path)

@@ -19,7 +19,6 @@ from bayesieve.assess.figures.style import (
     legend,
     log_ticks,
     new_figure,
-    panel_grid,
     percent,
     percent_ticks,
     plain_ticks,
@@ -252,34 +251,6 @@ def inclusion_cdf(values: Mapping[str, ArrayLike], path: str | Path) -> Path:
     axes.set_ylim(0, 1.02)
     percent_ticks(axes.yaxis)
     legend(axes, "lower right" if few else "upper left", outside=not few)
-    return save(figure, path)
-
-
-def weight_cdfs(layers: Mapping[str, Mapping[str, Sequence[float]]], path: str | Path) -> Path:
-    """Draw how large the mean weights of each layer are: the share that is at most so large.
-
-    Args:
-        layers: for each layer and method equally spaced quantiles of |E w|, least to greatest.
-        path: PNG file to write.
-
-    Example:
-        >>> layers = {"fc1": {"BMR": [0.0, 0.0, 0.3], "Flat-FF": [0.01, 0.1, 0.4]}}
-        >>> weight_cdfs(layers, "cdf.png").name
-        'cdf.png'
-    """
-    if not layers:
-        raise ValueError("weight_cdfs: at least one layer is needed, got none.")
-    figure, grid = panel_grid(len(layers), min(len(layers), 4), 3.2, 2.8)
-    labels = list(dict.fromkeys(label for methods in layers.values() for label in methods))
-    colors = dict(zip(labels, series_colors(len(labels)), strict=True))
-    for axes, (layer, methods) in zip(grid, layers.items(), strict=True):
-        for label, quantiles in methods.items():
-            share = np.linspace(0, 1, len(quantiles))
-            axes.plot(quantiles, share, color=colors[label], lw=2, label=label)
-        dress(axes, title=layer, xlabel="|mean weight|", ylabel="share of weights")
-        axes.set_ylim(0, 1.02)
-        percent_ticks(axes.yaxis)
-    legend(grid[0], "lower right")
     return save(figure, path)
 
 

@@ -1,0 +1,199 @@
+"""Figures that only studies draw: rows beside the paper's, labelled lines, methods side by side."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import ArrayLike
+
+from bayesieve.assess.figures.style import (
+    BLUE,
+    INK,
+    LABEL_SIZE,
+    MUTED,
+    VERMILION,
+    dress,
+    legend,
+    new_figure,
+    panel_grid,
+    percent_ticks,
+    save,
+    series_colors,
+)
+
+Shown = Mapping[str, Any]  # one object of `table.listing`
+_WIDE = 20  # largest number over smallest from which an axis is logarithmic
+_LABEL = 62  # characters
+_PANELS = (  # key in a row of a curve, title, axis, whether it is a fraction
+    ("accuracy", "Accuracy", "right predictions", True),
+    ("ece", "Calibration error", "20 bins of equal mass", False),
+    ("nll", "Negative log-likelihood", "nats per example", False),
+    ("pruned", "Pruned", "share of the weights", True),
+)
+
+
+def draw_rows(rows: Sequence[Shown], path: Path) -> Path:
+    """Draw every row that has a number of ours as a dot, the paper's as a cross, by metric.
+
+    Args:
+        rows: objects of `table.listing`; at least one was measured.
+        path: PNG to write.
+    """
+    measured = [row for row in rows if row["ours"] is not None]
+    if not measured:
+        raise ValueError("draw_rows: no row has a number of ours.")
+    names = list(dict.fromkeys(_label(row) for row in measured))
+    metrics = list(dict.fromkeys(row["metric"] for row in measured))
+    figure = new_figure(4.2 + 2.6 * len(metrics), 1.3 + 0.26 * len(names))
+    for axes, metric in zip(
+        figure.subplots(1, len(metrics), sharey=True, squeeze=False)[0], metrics, strict=True
+    ):
+        _column(axes, metric, [row for row in measured if row["metric"] == metric], names)
+    first = figure.axes[0]
+    first.set_yticks(range(len(names)), names)
+    first.set_ylim(len(names) - 0.5, -0.5)
+    return save(figure, path)
+
+
+def _column(axes: Any, metric: str, rows: Sequence[Shown], names: Sequence[str]) -> None:
+    """One metric: a dot for each of our numbers, a cross for what it is compared with."""
+    aims = [_aim(row) for row in rows]
+    heights = [names.index(_label(row)) for row in rows]
+    known = [(aim, y) for aim, y in zip(aims, heights, strict=True) if aim is not None]
+    if known:
+        axes.plot(*zip(*known, strict=True), "x", color=VERMILION)
+    axes.plot([row["ours"] for row in rows], heights, "o", color=BLUE, markersize=5)
+    values = [*(row["ours"] for row in rows), *(aim for aim, _ in known)]
+    if min(values) > 0 and max(values) > _WIDE * min(values):
+        axes.set_xscale("log")
+    marks = "\u25cf ours, \u00d7 paper or target" if known else "\u25cf ours"
+    dress(axes, title=metric, xlabel=marks, ylabel="")
+
+
+def _aim(row: Shown) -> float | None:
+    aim: float | None = row["target"] if row["paper"] is None else row["paper"]
+    return aim
+
+
+def _label(row: Shown) -> str:
+    """Item and row, shortened in the middle so that what tells rows apart stays."""
+    text = f"{row['item']}: {row['what']}"
+    if len(text) <= _LABEL:
+        return text
+    return f"{text[: _LABEL // 2 - 1]} … {text[-_LABEL // 2 + 2 :]}"
+
+
+def lines(
+    series: Mapping[str, tuple[ArrayLike, ArrayLike]],
+    path: Path,
+    *,
+    title: str,
+    xlabel: str,
+    ylabel: str,
+    level: float | None = None,
+    percent_x: bool = False,
+) -> Path:
+    """Draw labelled curves, each (x, y) of one length, over a common axis.
+
+    Args:
+        series: label to (x, y).
+        path: PNG file to write.
+        title: headline.
+        xlabel: of the horizontal axis.
+        ylabel: of the vertical axis.
+        level: a horizontal line to compare with.
+        percent_x: whether x are fractions, shown in percent.
+    """
+    if not series:
+        raise ValueError("lines: series must not be empty.")
+    beside = len(series) > 3  # more lines leave no corner free
+    figure = new_figure(7.8 if beside else 6.4, 4.0)
+    axes = figure.add_subplot()
+    for (label, (x, y)), color in zip(series.items(), series_colors(len(series)), strict=True):
+        axes.plot(np.asarray(x), np.asarray(y), color=color, marker="o", markersize=4, label=label)
+    if level is not None:
+        axes.axhline(level, color=MUTED, linestyle="--", linewidth=1.0)
+    if percent_x:
+        percent_ticks(axes.xaxis)
+    dress(axes, title=title, xlabel=xlabel, ylabel=ylabel)
+    legend(axes, "upper left" if beside else "best", outside=beside)
+    return save(figure, path)
+
+
+def method_curves(runs: Mapping[str, Sequence[Mapping[str, float]]], path: Path) -> Path:
+    """Draw accuracy, calibration error, likelihood and pruned fraction over epochs.
+
+    Args:
+        runs: for each label rows with `epoch` and any of accuracy, ece, nll and pruned.
+        path: PNG file to write.
+    """
+    seen = {key for rows in runs.values() for row in rows for key in row}
+    panels = [panel for panel in _PANELS if panel[0] in seen]
+    if not panels:
+        raise ValueError("method_curves: no run holds accuracy, ece, nll or pruned.")
+    figure, grid = panel_grid(len(panels), len(panels), 3.6, 3.2)
+    for axes, (key, title, label, is_fraction) in zip(grid, panels, strict=True):
+        for color, (method, rows) in zip(series_colors(len(runs)), runs.items(), strict=True):
+            points = [(row["epoch"], row[key]) for row in rows if key in row]
+            if points:
+                marker = "o" if len(points) <= 15 else ""
+                axes.plot(
+                    *zip(*points, strict=True), color=color, lw=2, marker=marker, ms=4, label=method
+                )
+        dress(axes, title=title, xlabel="epoch", ylabel=label, grid="y")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, steps=[1, 2, 5, 10]))
+        if is_fraction:
+            percent_ticks(axes.yaxis)
+    legend(grid[0])
+    return save(figure, path)
+
+
+def weight_cdfs(layers: Mapping[str, Mapping[str, Sequence[float]]], path: Path) -> Path:
+    """Draw how large the mean weights of each layer are: the share that is at most so large.
+
+    Args:
+        layers: for each layer and method equally spaced quantiles of |E w|, least to greatest.
+        path: PNG file to write.
+    """
+    if not layers:
+        raise ValueError("weight_cdfs: at least one layer is needed, got none.")
+    figure, grid = panel_grid(len(layers), min(len(layers), 4), 3.2, 2.8)
+    labels = list(dict.fromkeys(label for methods in layers.values() for label in methods))
+    colors = dict(zip(labels, series_colors(len(labels)), strict=True))
+    for axes, (layer, methods) in zip(grid, layers.items(), strict=True):
+        for label, quantiles in methods.items():
+            share = np.linspace(0, 1, len(quantiles))
+            axes.plot(quantiles, share, color=colors[label], lw=2, label=label)
+        dress(axes, title=layer, xlabel="|mean weight|", ylabel="share of weights")
+        axes.set_ylim(0, 1.02)
+        percent_ticks(axes.yaxis)
+    legend(grid[0], "lower right")
+    return save(figure, path)
+
+
+def weight_maps(maps: Mapping[str, ArrayLike], path: Path) -> Path:
+    """Draw the mean weights into the first units as pictures, one row of them per method.
+
+    Args:
+        maps: for each method an array of shape (units, height, width); red is positive, blue
+            negative, white 0, on one scale per method.
+        path: PNG file to write.
+    """
+    arrays = {label: np.asarray(array, dtype=float) for label, array in maps.items()}
+    if not arrays or any(array.ndim != 3 or array.size == 0 for array in arrays.values()):
+        raise ValueError("weight_maps: every map must have shape (units, height, width).")
+    n_columns = max(len(array) for array in arrays.values())
+    figure = new_figure(0.75 * n_columns + 0.9, 0.85 * len(arrays) + 0.2)
+    grid = figure.subplots(len(arrays), n_columns, squeeze=False)
+    for row, (label, array) in zip(grid, arrays.items(), strict=True):
+        limit = float(np.abs(array).max()) or 1.0
+        row[0].set_ylabel(label, fontsize=LABEL_SIZE, color=INK)
+        for axes in row[len(array) :]:
+            axes.set_axis_off()
+        for axes, picture in zip(row, array, strict=False):
+            axes.imshow(picture, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
+            axes.set_xticks([])
+            axes.set_yticks([])
+    return save(figure, path)
