@@ -263,8 +263,8 @@ def select(asked: Select) -> dict[str, Any]:
     names = data.feature_names or ()
     pictures = _draw_selection(selector, names, folder) if asked.figures else []
     text = _selection_report(file, result, asked.bootstrap, pictures)
-    write_atomically(folder / "report.md", text.encode())
-    write_atomically(folder / "selection.json", (json.dumps(result, indent=1) + "\n").encode())
+    write_atomically(folder / "report.md", text)
+    write_atomically(folder / "selection.json", result)
     return {**result, "report": str(folder)}
 
 

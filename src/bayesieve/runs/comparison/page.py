@@ -1,31 +1,281 @@
-"""The files of a comparison: compare.json, .csv, .md and a picture."""
+"""Rank the methods of a comparison, put the ranks into words, and write its files.
+
+Each seed ranks the methods by one metric. Two methods differ at 5 % when their mean ranks are
+further apart than CD = q √(k (k + 1) / 6N), with k methods, N seeds and q the studentised range
+over √2: Demšar (2006), section 3.2.2. With few seeds CD is large, and that is the truth. The files
+are compare.json, .csv, .md and a picture of every method in every metric.
+"""
 
 import csv
 import io
-import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
-from bayesieve.files import write_atomically
-from bayesieve.runs.comparison.standings import (
-    Standing,
-    reading,
-    removed_already,
-    standings,
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from scipy.stats import rankdata, studentized_range
+
+from bayesieve.assess.figures.style import (
+    BLUE,
+    INK,
+    MUTED,
+    NOTE_SIZE,
+    VERMILION,
+    dress,
+    new_figure,
+    save,
 )
+from bayesieve.files import write_atomically
 from bayesieve.text import markdown_table
 
 RECORD = "compare.json"
 PARTIAL = "compare.partial.json"  # what a comparison that is still running, or died, has so far
 Record = dict[str, Any]
 _SCORES = {"snr": "signal to noise"}
+_LEVEL = 0.05
+HIGHER_IS_BETTER = ("out-of-distribution AUROC",)
+_PHRASES = {
+    "NLL": "the most probable answers (lowest NLL)",
+    "ECE": "the best calibration (lowest ECE)",
+    "out-of-distribution AUROC": "the best eye for foreign inputs (highest AUROC)",
+}
+_CHANCE = {"out-of-distribution AUROC": 0.5}
+_SLACK = 0.005  # a mask may overshoot by a unit's weights; more than this was not asked for
+_COLUMNS = 3
+_LOG_RANGE = 20  # a panel whose values span more than this factor gets a log scale
+_KEY = ((VERMILION, "best"), (BLUE, "within two standard errors of it"), (MUTED, "others"))
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The order of the methods in one metric, best first.
+
+    Args:
+        metric: its name.
+        names: methods, by mean.
+        means: of each over the seeds.
+        errors: standard errors of the means; None with one seed.
+        ranks: mean rank of each, 1 the best.
+        critical_difference: of mean ranks; None where it is undefined (one seed or method).
+    """
+
+    metric: str
+    names: tuple[str, ...]
+    means: tuple[float, ...]
+    errors: tuple[float | None, ...]
+    ranks: tuple[float, ...]
+    critical_difference: float | None
+
+    def tied(self) -> tuple[str, ...]:
+        """Methods whose mean lies within two standard errors of the best one's."""
+        best, error = self.means[0], self.errors[0] or 0.0
+        return tuple(
+            name
+            for name, mean, spread in zip(self.names, self.means, self.errors, strict=True)
+            if abs(mean - best) <= 2 * math.hypot(error, spread or 0.0)
+        )
+
+
+def critical_difference(n_methods: int, n_seeds: int) -> float:
+    """Nemenyi's critical difference of mean ranks at 5 %.
+
+    Example:
+        >>> round(critical_difference(4, 14), 2)  # Demšar (2006), example: 2.569 √(4·5 / 6·14)
+        1.25
+    """
+    q = float(studentized_range.ppf(1 - _LEVEL, n_methods, math.inf)) / math.sqrt(2)
+    return q * math.sqrt(n_methods * (n_methods + 1) / (6 * n_seeds))
+
+
+def standings(scores: Mapping[str, Sequence[Mapping[str, float]]]) -> list[Standing]:
+    """The methods' standing in every metric that all of them have.
+
+    Means are over all seeds of a method; ranks over as many as every method has.
+
+    Args:
+        scores: method -> numbers of each seed, metric -> value.
+
+    Example:
+        >>> one = standings({"a": [{"error": 0.2}], "b": [{"error": 0.1}]})[0]
+        >>> one.names, one.ranks
+        (('b', 'a'), (1.0, 2.0))
+    """
+    each = [numbers for seeds in scores.values() for numbers in seeds]
+    if not each:
+        return []
+    metrics = [metric for metric in each[0] if all(metric in numbers for numbers in each)]
+    columns = {
+        metric: {name: [numbers[metric] for numbers in seeds] for name, seeds in scores.items()}
+        for metric in metrics
+    }
+    return [_standing(metric, values) for metric, values in columns.items()]
+
+
+def _standing(metric: str, values: Mapping[str, Sequence[float]]) -> Standing:
+    sign = -1.0 if metric in HIGHER_IS_BETTER else 1.0
+    names, columns = list(values), list(values.values())
+    n_seeds = min(len(column) for column in columns)
+    by_seed = [rankdata([sign * column[i] for column in columns]) for i in range(n_seeds)]
+    ranks = [fmean(float(ranked[j]) for ranked in by_seed) for j in range(len(names))]
+    means = [fmean(column) for column in columns]
+    errors = [_standard_error(column) for column in columns]
+    order = sorted(range(len(names)), key=lambda j: sign * means[j])
+    return Standing(
+        metric,
+        tuple(names[j] for j in order),
+        tuple(means[j] for j in order),
+        tuple(errors[j] for j in order),
+        tuple(ranks[j] for j in order),
+        critical_difference(len(names), n_seeds) if n_seeds > 1 and len(names) > 1 else None,
+    )
+
+
+def _standard_error(values: Sequence[float]) -> float | None:
+    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+
+
+def reading(standings: Sequence[Standing]) -> list[str]:
+    """One sentence per metric: who leads, who is tied with it, and how far the last is behind.
+
+    Example:
+        >>> one = Standing("ECE", ("bmr", "map"), (0.01, 0.05), (0.001, 0.002), (1.0, 2.0), None)
+        >>> reading([one])
+        ['bmr has the best calibration (lowest ECE), 0.0100; map is last: 0.0500.']
+    """
+    return [_sentence(one) for one in standings if len(one.names) > 1]
+
+
+def removed_already(
+    name: str, asked: Sequence[float], reached: Sequence[Sequence[float]]
+) -> str | None:
+    """The remark on a method that had removed more weights than a column asks for.
+
+    Args:
+        name: the method.
+        asked: fractions of zeros.
+        reached: of each repetition, the fraction in place of each that was asked for.
+
+    Example:
+        >>> removed_already("bmr", [0.5, 0.9], [[0.62, 0.9], [0.64, 0.9]])
+        'bmr had itself removed 63.0 % of its weights: its error at 50 % zeros is taken there.'
+    """
+    means = [fmean(column) for column in zip(*reached, strict=True)]
+    over = [(a, m) for a, m in zip(asked, means, strict=True) if m > a + _SLACK]
+    if not over:
+        return None
+    levels = _listed([f"{100 * a:g}" for a, _ in over])
+    was = "errors" if len(over) > 1 else "error"
+    verb = "are" if len(over) > 1 else "is"
+    return (
+        f"{name} had itself removed {100 * over[0][1]:.1f} % of its weights: its {was} at {levels} "
+        f"% zeros {verb} taken there."
+    )
+
+
+def _sentence(standing: Standing) -> str:
+    metric, means = standing.metric, standing.means
+    leader, best = standing.names[0], f"{means[0]:.4f}"
+    if metric in _CHANCE and means[0] <= _CHANCE[metric]:
+        return f"{metric}: no method does better than chance ({leader} {best})."
+    if means[0] == means[-1]:
+        return f"{metric}: all methods have {best}."
+    tied, first, last = standing.tied(), _equal(standing, means[0]), _equal(standing, means[-1])
+    if len(tied) == len(standing.names):
+        return (
+            f"{metric}: no method differs from the best by two standard errors ({leader} {best})."
+        )
+    what = _PHRASES.get(metric, f"the lowest {metric}")
+    sentence = f"{_listed(first)} {'have' if len(first) > 1 else 'has'} {what}, {best}"
+    if len(tied) > len(first):
+        others = _listed([name for name in tied if name not in first])
+        sentence += f", tied within two standard errors with {others}"
+    return f"{sentence}; {_listed(last)} {'are' if len(last) > 1 else 'is'} last: {means[-1]:.4f}."
+
+
+def _equal(standing: Standing, mean: float) -> list[str]:
+    pairs = zip(standing.names, standing.means, strict=True)
+    return [name for name, other in pairs if other == mean]
+
+
+def _listed(words: Sequence[str]) -> str:
+    """Words as a list in a sentence: a, b and c."""
+    *rest, last = words
+    return f"{', '.join(rest)} and {last}" if rest else last
+
+
+def comparison_figure(standings: Sequence[Standing], names: Sequence[str]) -> Figure:
+    """Means and two standard errors; the best and those tied with it are coloured.
+
+    Args:
+        standings: one panel each.
+        names: methods from top to bottom, the same in every panel.
+    """
+    n_rows = -(-len(standings) // _COLUMNS)
+    columns = min(_COLUMNS, len(standings))
+    figure = new_figure(4.3 * columns, (1.2 + 0.32 * len(names)) * n_rows + 0.3)
+    panels = figure.subplots(n_rows, columns, squeeze=False)
+    for index, panel in enumerate(panels.flat):
+        if index < len(standings):
+            _draw(panel, standings[index], names)
+            panel.set_yticks(
+                range(len(names)), names if index % columns == 0 else [""] * len(names)
+            )
+        else:
+            panel.set_visible(False)
+    marks = [Line2D([], [], color=color, marker="o", linestyle="") for color, _ in _KEY]
+    figure.legend(
+        marks,
+        [words for _, words in _KEY],
+        loc="outside lower center",
+        ncols=len(_KEY),
+        frameon=False,
+        fontsize=NOTE_SIZE,
+    )
+    return figure
+
+
+def _draw(panel: Axes, standing: Standing, names: Sequence[str]) -> None:
+    """One metric: points with whiskers, and the means in figures at the right edge."""
+    better = "higher" if standing.metric in HIGHER_IS_BETTER else "lower"
+    percent = standing.metric.startswith(("error", "ECE"))
+    unit = 100.0 if percent else 1.0
+    xlabel = f"{'%, ' if percent else ''}{better} is better"
+    dress(panel, title=standing.metric, xlabel=xlabel, ylabel="", grid="x")
+    low, high = unit * min(standing.means), unit * max(standing.means)
+    wide = low > 0 and high > _LOG_RANGE * low
+    if wide:
+        panel.set_xscale("log")
+    tied = standing.tied()
+    for name, mean, error in zip(standing.names, standing.means, standing.errors, strict=True):
+        color = VERMILION if name == standing.names[0] else BLUE if name in tied else MUTED
+        row, at, reach = names.index(name), unit * mean, 2 * unit * (error or 0.0)
+        down = min(reach, at * 0.999) if wide else reach  # a log scale has no room below 0
+        panel.errorbar(at, row, xerr=[[down], [reach]], fmt="o", color=color, capsize=2)
+        panel.annotate(
+            f"{at:.2f}" if percent else f"{at:.3f}",
+            (1.02, row),
+            xycoords=("axes fraction", "data"),
+            va="center",
+            fontsize=NOTE_SIZE,
+            color=color if color != MUTED else INK,
+        )
+    panel.xaxis.set_major_locator(
+        LogLocator(subs=(1, 2, 5), numticks=6) if wide else MaxNLocator(4)
+    )
+    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    panel.xaxis.set_minor_locator(NullLocator())
+    panel.set_ylim(len(names) - 0.5, -0.5)
 
 
 def write_partial(result: Mapping[str, Any], out: Path) -> None:
     """Keep what has been measured so far."""
-    write_atomically(out / PARTIAL, _json(result))
+    write_atomically(out / PARTIAL, result)
 
 
 def finish(result: Record, out: Path, *, figures: bool) -> Record:
@@ -44,15 +294,12 @@ def finish(result: Record, out: Path, *, figures: bool) -> Record:
     result["reading"] = [*reading(ranked), *_notes(result)]
     result["table"] = _table(result["methods"], ranked)
     if figures:
-        from bayesieve.assess.figures.style import save
-        from bayesieve.runs.comparison.figures import comparison_figure
-
         names = [method["name"] for method in result["methods"]]
         save(comparison_figure(ranked, names), out / "compare.png")
     text = page(result, picture="compare.png" if figures else None)
     write_atomically(out / "compare.md", text)
     write_atomically(out / "compare.csv", _csv(result["methods"]))
-    write_atomically(out / RECORD, _json(result))
+    write_atomically(out / RECORD, result)
     (out / PARTIAL).unlink(missing_ok=True)
     return result
 
@@ -155,7 +402,7 @@ def _scores_used(methods: Sequence[Mapping[str, Any]]) -> str:
     for method in methods:
         names.setdefault(method["score"], []).append(method["name"])
     words = [f"{_SCORES.get(score, score)} ({', '.join(who)})" for score, who in names.items()]
-    return " and ".join(words) if len(words) < 3 else f"{', '.join(words[:-1])} and {words[-1]}"
+    return _listed(words)
 
 
 def _count(n: int, what: str) -> str:
@@ -197,7 +444,3 @@ def _csv(methods: Sequence[Mapping[str, Any]]) -> str:
         for name, numbers in zip(method["repetitions"], method["seeds"], strict=True):
             writer.writerows((method["name"], *name, metric, v) for metric, v in numbers.items())
     return text.getvalue()
-
-
-def _json(result: Mapping[str, Any]) -> bytes:
-    return (json.dumps(result, indent=1) + "\n").encode()

@@ -1,8 +1,7 @@
 """The picture of a comparison."""
 
 from bayesieve.assess.figures.style import BLUE, MUTED, VERMILION
-from bayesieve.runs.comparison.figures import comparison_figure
-from bayesieve.runs.comparison.standings import Standing
+from bayesieve.runs.comparison.page import Standing, comparison_figure
 
 NAMES = ("b", "a", "c")
 

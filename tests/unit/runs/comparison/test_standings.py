@@ -2,7 +2,7 @@
 
 import pytest
 
-from bayesieve.runs.comparison.standings import (
+from bayesieve.runs.comparison.page import (
     Standing,
     critical_difference,
     reading,
