@@ -1,4 +1,4 @@
-"""`compact` and `verify`: from a pruned run to a bundle with a smaller model, and its checks."""
+"""`compact`, `verify` and `export`: from a run to a bundle, its checks, and its other forms."""
 
 import hashlib
 import importlib.metadata
@@ -11,26 +11,31 @@ from torch import Tensor, nn
 from bayesieve import __version__
 from bayesieve.assess.evaluate import Evaluation, evaluate
 from bayesieve.assess.predict import ClassPrediction
-from bayesieve.core.posterior import SparseModel, posterior_of
+from bayesieve.checks import did_you_mean
+from bayesieve.core.posterior import SparseModel
 from bayesieve.deliver.bundle import (
     Bundle,
     check_outputs,
+    copy_bundle,
     example_input,
     read_bundle,
     save_bundle,
     stored_bytes,
 )
 from bayesieve.deliver.bundle.architecture import architecture_source
+from bayesieve.deliver.bundle.posterior import likelihood_from_json
 from bayesieve.deliver.serving import as_point
 from bayesieve.errors import UsageError, VerificationError
 from bayesieve.runs.config import RECORD, to_dict
-from bayesieve.runs.folder import RunFolder, check_out, is_bundle_folder
-from bayesieve.runs.options import Compact, Verify
+from bayesieve.runs.folder import RunFolder, check_out, check_out_file, is_bundle_folder
+from bayesieve.runs.options import Compact, Export, Verify
 from bayesieve.runs.results import numbers
-from bayesieve.runs.run import Run, load
+from bayesieve.runs.run import Run, load, read_folder
+from bayesieve.runs.text import warn
 from bayesieve.sieve.compact import compact as compact_model
 from bayesieve.sieve.verify import verify as verify_outputs
 
+FORMS = ("onnx", "pt2", "c", "bundle")
 _TOLERANCE = 1e-4  # of recorded outputs, which another machine may have computed
 
 
@@ -67,16 +72,23 @@ def compact(asked: Compact) -> dict[str, Any]:
         example=test.x[:1],
         posterior=sparse.posterior if asked.posterior else None,
         sparse=sparse,
-        preprocessing=opened.data.preprocessing or None,
-        classes=opened.data.classes,
-        feature_names=opened.data.feature_names,
         thresholds=source.read("config.json").get(RECORD, {}).get("rule"),
         metrics={**result, "compaction": _short(result["compaction"])},
-        config=provenance(opened),
+        **_origin(opened),
         force=asked.force,
     )
     sizes = {path.name: path.stat().st_size for path in sorted(out.iterdir())}
     return {**result, "bundle": str(out), "bundle_bytes": sum(sizes.values()), "files": sizes}
+
+
+def _origin(run: Run) -> dict[str, Any]:
+    """What a bundle says of the data and the run it comes from: arguments of `save_bundle`."""
+    return {
+        "preprocessing": run.data.preprocessing or None,
+        "classes": run.data.classes,
+        "feature_names": run.data.feature_names,
+        "config": provenance(run),
+    }
 
 
 def provenance(run: Run) -> dict[str, Any]:
@@ -165,7 +177,7 @@ def _check_recorded(bundle: Bundle) -> float | None:
 
 
 def _compare(bundle: Bundle, against: Path) -> dict[str, Any]:
-    reference, x = _reference(bundle, against)
+    reference, x = _reference(against)
     if tuple(x.shape[1:]) != bundle.input_shape:
         raise VerificationError(
             f"verify: {bundle.path} takes inputs of shape {bundle.input_shape}, {against} "
@@ -189,12 +201,113 @@ def _compare(bundle: Bundle, against: Path) -> dict[str, Any]:
     return result
 
 
-def _reference(bundle: Bundle, against: Path) -> tuple[nn.Module, Tensor]:
+def _reference(against: Path) -> tuple[nn.Module, Tensor]:
     """The other model, and inputs to compare on."""
-    if is_bundle_folder(against):
-        other = read_bundle(against)
+    other = read_folder(against)
+    if isinstance(other, Bundle):
         return other.module, example_input(other.input_shape, other.dtype, 256)
-    run = load(against, device="cpu")
-    posterior = posterior_of(run.model)
-    module = posterior.to_module()
-    return module, run.data.test.x
+    return other.posterior.to_module(), other.data.test.x
+
+
+def export(asked: Export) -> dict[str, Any]:
+    """Write one form of a model; returns what was written."""
+    source, out, to, samples = Path(asked.source), Path(asked.out), asked.to, asked.samples
+    if to not in FORMS:
+        hint = did_you_mean(to, FORMS)
+        raise UsageError(f"--to must be one of {', '.join(FORMS)}; got {to!r}.{hint}")
+    if samples < 0:
+        raise UsageError(f"--samples must be >= 0, got {samples}.")
+    if samples and to != "onnx":
+        raise UsageError("--samples is for --to onnx.")
+    if asked.int8 and to != "c":
+        raise UsageError("--int8 is for --to c.")
+    if out.resolve() == source.resolve():
+        raise UsageError("--out must differ from what is exported.")
+    (check_out if to == "bundle" else check_out_file)(out, force=asked.force)
+    if not (is_bundle_folder(source) or asked.masked_ok):
+        raise UsageError(
+            f"{source} is a run, not a bundle: its model is only masked, so a file made of it is "
+            f"as large and slow as the dense one. Run `bayesieve compact {source} --out BUNDLE` "
+            "first, or add --masked-ok."
+        )
+    model = read_folder(source)
+    masked = isinstance(model, Run)
+    point = isinstance(model, Bundle) and model.config.get("posterior") is None
+    posterior = None if point else model.posterior  # a damaged one is refused here
+    if samples and posterior is None:
+        raise UsageError(
+            "--samples needs a posterior, which this bundle lacks; write it with "
+            "`bayesieve compact --posterior`."
+        )
+    write_form(
+        model, to, out, n_samples=samples, seed=asked.seed, int8=asked.int8, force=asked.force
+    )
+    if masked:
+        warn(
+            "exported as it is: weights that were removed are zeros in full-size tensors, so the "
+            "file is as large and as slow as before pruning. `bayesieve compact` removes them."
+        )
+    files = sorted(out.iterdir()) if out.is_dir() else [out]
+    size = sum(path.stat().st_size for path in files)
+    return {
+        "to": to, "out": str(out), "bytes": size, "masked": masked, "samples": samples,
+    }  # fmt: skip
+
+
+def write_form(
+    model: Run | Bundle, to: str, out: Path, *, n_samples: int = 0, seed: int = 0,
+    int8: bool = False, force: bool = False,
+) -> None:  # fmt: skip
+    """Write one form of the network of a run, masked as it is, or of a bundle."""
+    module: nn.Module
+    if isinstance(model, Bundle):
+        module, example = model.module, example_input(model.input_shape, model.dtype, 8)
+    else:
+        module, example = model.posterior.to_module(), model.data.test.x[:64]
+    if to == "onnx":
+        _write_onnx(model, module, example, out, n_samples, seed)
+    elif to == "pt2":
+        from bayesieve.deliver.pt2 import export_pt2
+
+        export_pt2(module, out, example)
+    elif to == "c":
+        from bayesieve.deliver.c import export_c
+
+        export_c(module, out, example, int8=int8)
+    elif isinstance(model, Bundle):
+        copy_bundle(model, out, force=force)
+    else:
+        sparse = model.model if isinstance(model.model, SparseModel) else None
+        save_bundle(
+            module,
+            out,
+            example=example,
+            posterior=model.posterior,
+            sparse=sparse,
+            **_origin(model),
+            force=force,
+        )
+
+
+def _write_onnx(
+    model: Run | Bundle, module: nn.Module, example: Tensor, out: Path, n_samples: int, seed: int
+) -> None:
+    from bayesieve.deliver.onnx import export_onnx
+
+    if isinstance(model, Bundle):
+        preprocessing, classes = model.config.get("preprocessing"), model.classes
+        likelihood = likelihood_from_json(model.config.get("likelihood"), classes)
+    else:
+        preprocessing, classes = model.data.preprocessing or None, model.data.classes
+        likelihood = model.model.network.likelihood_at(model.posterior.mean)
+    export_onnx(
+        module,
+        out,
+        example,
+        posterior=model.posterior if n_samples else None,
+        n_samples=n_samples,
+        seed=seed,
+        classes=classes,
+        preprocessing=preprocessing,
+        likelihood=likelihood,
+    )

@@ -256,7 +256,7 @@ class Verify(Options):
 class Export(Options):
     """Write a model as ONNX, torch.export, a C header or a bundle, checked against torch."""
 
-    work: ClassVar[str] = "formats.export"
+    work: ClassVar[str] = "bundle.export"
     source: Place = argument("Bundle of `compact`, or a run.", metavar="BUNDLE")
     to: str = option("What to write.", metavar="onnx|pt2|c|bundle", place=True)
     out: Place = option("File to write; a folder for a bundle.", place=True)

@@ -9,10 +9,11 @@ from bayesieve.core.network import Network
 from bayesieve.core.posterior import Model, Posterior, Samples, has_spread, posterior_of
 from bayesieve.core.storage import load_posterior, load_sparse, read_header
 from bayesieve.data import DataSet, Examples
+from bayesieve.deliver.bundle import Bundle, read_bundle
 from bayesieve.errors import DamagedFileError, UsageError
 from bayesieve.runs.build import build_data, build_network, choose_device, split_off
 from bayesieve.runs.config import RunConfig
-from bayesieve.runs.folder import RunFolder
+from bayesieve.runs.folder import RunFolder, is_bundle_folder
 
 DRAWS = 32  # posterior draws behind uncertainties, next to predictions with the mean weights
 
@@ -91,6 +92,11 @@ def load(run: Path | str, *, member: int | None = None, device: str = "auto") ->
     train, held_out = split_off(config, data.train)
     network = build_network(config, data).to(choose_device(device))
     return Run(config, data, train, held_out, load_model(path, network), folder)
+
+
+def read_folder(path: Path) -> Run | Bundle:
+    """The run or the bundle in a folder, on the CPU."""
+    return read_bundle(path) if is_bundle_folder(path) else load(path, device="cpu")
 
 
 def load_model(path: Path, network: Network) -> Model:

@@ -26,6 +26,7 @@ from bayesieve.errors import DataError, UsageError
 from bayesieve.estimators import SieveClassifier, SieveRegressor, SieveSelector
 from bayesieve.files import write_atomically
 from bayesieve.runs.build import absolute_paths, described_net
+from bayesieve.runs.bundle import write_form
 from bayesieve.runs.config import (
     DataConfig,
     NetConfig,
@@ -35,9 +36,9 @@ from bayesieve.runs.config import (
     TrainingConfig,
 )
 from bayesieve.runs.folder import RunFolder, check_out
-from bayesieve.runs.formats import export_to, read_source
 from bayesieve.runs.learn import write_results
 from bayesieve.runs.options import Compact, FitTable, Select
+from bayesieve.runs.run import load
 from bayesieve.select import feature_importance, importance_draws, normalised_among
 from bayesieve.text import markdown_table
 
@@ -132,8 +133,7 @@ def fit_table(asked: FitTable) -> dict[str, Any]:
     )
     importance = _importance(data, model.posterior_, folder, figures=asked.figures)
     if asked.zeros is None:
-        exported = read_source(folder.path, masked_ok=True)
-        export_to(exported, "bundle", bundle, force=asked.force)
+        write_form(load(folder.path, device="cpu"), "bundle", bundle, force=asked.force)
     else:
         Compact(folder.path, bundle, posterior=True, force=asked.force)()
     return {

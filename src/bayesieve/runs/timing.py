@@ -13,18 +13,17 @@ from torch import Tensor, nn
 from bayesieve.assess.costs import Candidate
 from bayesieve.assess.costs import profile as profile_candidates
 from bayesieve.core.posterior import SparseModel
-from bayesieve.deliver.bundle import read_bundle
+from bayesieve.deliver.bundle import Bundle
 from bayesieve.deliver.onnx_running import OnnxSession
 from bayesieve.deliver.runtime import as_runtime
 from bayesieve.errors import UnsupportedModelError, UsageError
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.options import Profile
-from bayesieve.runs.run import load
+from bayesieve.runs.run import read_folder
 from bayesieve.runs.text import note
 from bayesieve.sieve.compact import compact
 
 _EXAMPLES = 64
-_BUNDLE = "bayesieve-bundle"  # what config.json of a bundle says it is
 _ONNX = ("onnx", "onnxscript", "onnxruntime")
 
 
@@ -101,19 +100,18 @@ def _forms(
 
 
 def _read(folder: Path) -> Content:
-    if RunFolder(folder).read("config.json").get("format") == _BUNDLE:
-        bundle = read_bundle(folder)
-        shape = (_EXAMPLES, *bundle.input_shape)
-        example = torch.rand(shape, generator=torch.Generator().manual_seed(0)).to(bundle.dtype)
-        return Content({"bundle": bundle.module}, example, False,
-                     {"bundle": folder / "model.safetensors"})  # fmt: skip
-    run = load(folder, device="cpu")
-    example = run.data.test.x[:_EXAMPLES]
-    if not isinstance(run.model, SparseModel):
-        module = run.model.to_module()
+    RunFolder(folder).read("config.json")  # names a folder that has none
+    content = read_folder(folder)
+    if isinstance(content, Bundle):
+        shape = (_EXAMPLES, *content.input_shape)
+        example = torch.rand(shape, generator=torch.Generator().manual_seed(0)).to(content.dtype)
+        files = {"bundle": folder / "model.safetensors"}
+        return Content({"bundle": content.module}, example, False, files)
+    example, model = content.data.test.x[:_EXAMPLES], content.model
+    module = model.to_module()
+    if not isinstance(model, SparseModel):
         return Content({"dense": module}, example, True)
-    masked = run.model.to_module()
-    return Content({"masked": masked, "compact": compact(run.model, example)}, example, True)
+    return Content({"masked": module, "compact": compact(model, example)}, example, True)
 
 
 def _check_same_input(contents: dict[str, Content]) -> None:
