@@ -1,12 +1,21 @@
 """Formulas that only tests need: slower or more general than those of the library."""
 
+import math
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from scipy.special import gammaincinv
+from torch import Generator, Tensor
+from torch.nn.functional import softplus
 
 from bayesieve.core.evidence import _TOO_WIDE, _rho
-from bayesieve.core.priors import SpikeSlab, _energies, log_odds_at_zero, log_odds_from
+from bayesieve.core.priors import (
+    Horseshoe,
+    SpikeSlab,
+    _energies,
+    log_odds_at_zero,
+    log_odds_from,
+)
 
 
 def spike_slab_kl(mean: Tensor, std: Tensor, p: Tensor, prior: SpikeSlab) -> Tensor:
@@ -96,3 +105,35 @@ def mask_free_energy(delta: Tensor, keep: Tensor, kept: Tensor, gone: Tensor) ->
     log_beta = torch.lgamma(kept) + torch.lgamma(gone) - torch.lgamma(kept + gone)
     share = (kept - 1) * log_kept + (gone - 1) * log_gone - log_beta  # KL from the uniform
     return (neg_entropy - expected).sum() + share
+
+
+def log_regularised_scale(log_ratio: Tensor, log_slab_precision: Tensor) -> Tensor:
+    """Log γ, γ² = c²λ² / (c² + λ²) with log λ² = `log_ratio` and log c⁻², (H3).
+
+    Example:
+        >>> round(log_regularised_scale(torch.tensor(0.0), torch.tensor(0.0)).exp().item(), 4)
+        0.7071
+    """
+    return 0.5 * (log_ratio - softplus(log_ratio + log_slab_precision))
+
+
+def horseshoe_draws(
+    prior: Horseshoe, n: int, *, n_units: int, fan_in: int, generator: Generator
+) -> Tensor:
+    """Weights of n layers drawn from the prior, (n, n_units, fan_in)."""
+
+    def normals(*size: int) -> Tensor:
+        return torch.empty(size).normal_(generator=generator)
+
+    log_ratio = 2 * math.log(prior.std) + log_cauchy_square(normals(2, n, 1))
+    log_ratio = log_ratio + log_cauchy_square(normals(2, n, n_units))
+    uniform = torch.rand(n, 1, generator=generator).double()
+    # The Gamma sampler of torch takes no generator: invert its distribution function instead.
+    precision = torch.as_tensor(gammaincinv(prior.shape, uniform.numpy())) / prior.rate
+    log_gamma = log_regularised_scale(log_ratio, precision.to(log_ratio).log())
+    return log_gamma.exp()[..., None] * normals(n, n_units, fan_in)
+
+
+def log_cauchy_square(normals: Tensor) -> Tensor:
+    """log(a / b), a and b ~ Gamma(½, 1), from normals of shape (2, ...): z²/2 ~ Gamma(½, 1)."""
+    return 2 * (normals[0].abs().log() - normals[1].abs().log())

@@ -59,12 +59,6 @@ def effective_sample_size(draws: Tensor) -> Tensor:
     return torch.cat([_block_ess(block) for block in blocks])
 
 
-def standard_error(draws: Tensor) -> Tensor:
-    """Monte-Carlo standard error of the mean of every quantity: (m, n, d) to (d,)."""
-    pooled = _halves("standard_error", draws).flatten(0, 1)
-    return pooled.std(0) / effective_sample_size(draws).sqrt()
-
-
 def moves(draws: Tensor) -> Tensor:
     """Which quantities change along at least one chain: (m, n, d) to (d,) bool.
 

@@ -21,7 +21,7 @@ from bayesieve.errors import UnsupportedModelError
 from bayesieve.nets.importing import modes_kept
 
 Buffers = Mapping[str, Tensor]
-EXTRA_PREFIX = "likelihood."
+NUMBERS_PREFIX = "likelihood."
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +50,7 @@ class Network:
         """Describe a module; the module itself is neither changed nor referenced afterwards."""
         model = plain_model(model)
         layout = layout_of(model, rule).extended(
-            {EXTRA_PREFIX + name: value for name, value in likelihood.parameters().items()}
+            {NUMBERS_PREFIX + name: value for name, value in likelihood.parameters().items()}
         )
         trainable = [p for p in model.parameters() if p.requires_grad]
         memo: dict[int, object] = {
@@ -67,7 +67,7 @@ class Network:
         """The trainable parameters of `model` and the likelihood's initial numbers, shape (d,)."""
         named = dict(plain_model(model).named_parameters())
         for name, value in self.likelihood.parameters().items():
-            named[EXTRA_PREFIX + name] = value.to(self.device, self.dtype)  # type: ignore[assignment]
+            named[NUMBERS_PREFIX + name] = value.to(self.device, self.dtype)  # type: ignore[assignment]
         return self.layout.flatten(named)
 
     def buffers(self) -> dict[str, Tensor]:
@@ -90,13 +90,7 @@ class Network:
 
     def split(self, w: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Views of w, shape (..., d): the module's parameters and the likelihood's numbers."""
-        parameters, numbers = {}, {}
-        for name, view in self.layout.pieces(w):
-            if name.startswith(EXTRA_PREFIX):
-                numbers[name.removeprefix(EXTRA_PREFIX)] = view
-            else:
-                parameters[name] = view
-        return parameters, numbers
+        return parameters_and_numbers(self.layout.unflatten(w))
 
     def numbers(self, w: Tensor) -> dict[str, Tensor]:
         """The numbers that the likelihood learns: views of w, shape (..., d)."""
@@ -184,6 +178,19 @@ class Network:
         return call_with(self.skeleton, self._names, parameters, buffers, x)
 
 
+def parameters_and_numbers(
+    tensors: Mapping[str, Tensor],
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Named tensors of a network in two: the module's, and the likelihood's by its names."""
+    parameters, numbers = {}, {}
+    for name, tensor in tensors.items():
+        if name.startswith(NUMBERS_PREFIX):
+            numbers[name.removeprefix(NUMBERS_PREFIX)] = tensor
+        else:
+            parameters[name] = tensor
+    return parameters, numbers
+
+
 def plain_model(model: nn.Module) -> nn.Module:
     """The module that `torch.compile` was given, or the argument itself.
 
@@ -253,24 +260,14 @@ def call_with(
     return functional_call(module, {**everywhere, **buffers}, (x,), tie_weights=False)
 
 
-def install(network: Network, module: nn.Module, w: Tensor, buffers: Buffers) -> nn.Module:
-    """Copy one weight vector, shape (d,), and buffers into a module of the same structure."""
-    named = dict(module.named_parameters())
-    with torch.no_grad():
-        for name, view in network.split(w)[0].items():
-            named[name].copy_(view)
-        for name, buffer in module.named_buffers():
-            buffer.copy_(buffers[name])
-    return module
-
-
 def materialise(network: Network, w: Tensor, buffers: Buffers) -> nn.Module:
     """A stand-alone module in eval mode holding one weight vector, shape (d,)."""
-    memo: dict[int, object] = {}
-    for name, parameter in network.skeleton.named_parameters():
-        if parameter.is_meta:
-            value = network.split(w)[0][name]
-            memo[id(parameter)] = nn.Parameter(value.detach().clone())
+    parameters = network.split(w)[0]
+    memo: dict[int, object] = {
+        id(parameter): nn.Parameter(parameters[name].detach().clone())
+        for name, parameter in network.skeleton.named_parameters()
+        if parameter.is_meta
+    }
     module = copy.deepcopy(network.skeleton, memo)
     with torch.no_grad():
         for name, buffer in module.named_buffers():

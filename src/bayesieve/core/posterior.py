@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Generator, Tensor, nn
@@ -59,14 +59,30 @@ class Posterior(Protocol):
 
 
 class _Weights:
-    """Methods that the posteriors below share."""
+    """Methods that posteriors share."""
 
     network: Network
+    logit_inclusion: Tensor | None = None
+    _masked: ClassVar[tuple[str, ...]]  # tensors (..., d) that are 0 where a weight is pruned
 
     @property
     def layout(self) -> Layout:
         """Where each tensor sits in w."""
         return self.network.layout
+
+    @property
+    def inclusion(self) -> Tensor | None:
+        """Probability that each weight matters, shape (d,), where the prior defines one."""
+        return None if self.logit_inclusion is None else torch.sigmoid(self.logit_inclusion)
+
+    def masked(self, keep: Tensor) -> Self:
+        """The same posterior with 0 where `keep`, (d,), is False, certain of it."""
+        masked = {
+            name: value.masked_fill(~keep, -torch.inf if name == "logit_inclusion" else 0)
+            for name in (*self._masked, "logit_inclusion")
+            if (value := getattr(self, name)) is not None
+        }
+        return replace(self, **masked)  # type: ignore[type-var]
 
     def to(self, device: torch.device | str) -> Self:
         """The same posterior on another device."""
@@ -110,6 +126,8 @@ class Factorised(_Weights):
         torch.Size([5, 3])
     """
 
+    _masked: ClassVar[tuple[str, ...]] = ("mean", "std")
+
     network: Network
     mean: Tensor
     std: Tensor
@@ -124,11 +142,6 @@ class Factorised(_Weights):
             if value is not None and value.shape != (d,):
                 raise ValueError(f"Factorised: {name} must have shape ({d},), got {value.shape}.")
 
-    @property
-    def inclusion(self) -> Tensor | None:
-        """Probability that each weight matters, shape (d,)."""
-        return None if self.logit_inclusion is None else torch.sigmoid(self.logit_inclusion)
-
     def draw(self, n: int, generator: Generator) -> Tensor:
         """Independent draws, shape (n, d); point parameters take no noise."""
         bayesian = self.layout.bayesian
@@ -137,16 +150,6 @@ class Factorised(_Weights):
         noise.normal_(generator=generator).mul_(self.std[bayesian])
         draws[:, bayesian.stop :] = 0
         return draws.add_(self.mean)
-
-    def masked(self, keep: Tensor) -> "Factorised":
-        """The same posterior with mean and std 0 where `keep`, (d,), is False."""
-        logit = self.logit_inclusion
-        return replace(
-            self,
-            mean=self.mean.masked_fill(~keep, 0),
-            std=self.std.masked_fill(~keep, 0),
-            logit_inclusion=None if logit is None else logit.masked_fill(~keep, -torch.inf),
-        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -168,6 +171,8 @@ class Samples(_Weights):
         >>> chosen.draws.shape
         torch.Size([2, 3])
     """
+
+    _masked: ClassVar[tuple[str, ...]] = ("draws",)
 
     network: Network
     draws: Tensor
@@ -193,11 +198,6 @@ class Samples(_Weights):
         """Average of the draws, shape (d,)."""
         return self.draws.mean(0)
 
-    @property
-    def inclusion(self) -> Tensor | None:
-        """Probability that each weight matters, shape (d,), where the prior defines one."""
-        return None if self.logit_inclusion is None else torch.sigmoid(self.logit_inclusion)
-
     def draw(self, n: int, generator: Generator) -> Tensor:
         """N rows taken at random with replacement, shape (n, d); all rows once if n equals them."""
         return self.choose(n, generator).draws
@@ -221,15 +221,6 @@ class Samples(_Weights):
             buffers = {name: value[part] for name, value in self.draw_buffers.items()}
             blocks.append(replace(self, draws=self.draws[part], draw_buffers=buffers))
         return blocks
-
-    def masked(self, keep: Tensor) -> "Samples":
-        """The same draws with 0 where `keep`, (d,), is False."""
-        logit = self.logit_inclusion
-        return replace(
-            self,
-            draws=self.draws.masked_fill(~keep, 0),
-            logit_inclusion=None if logit is None else logit.masked_fill(~keep, -torch.inf),
-        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)

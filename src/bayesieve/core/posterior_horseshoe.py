@@ -11,7 +11,8 @@ log λ² is normal too, and E[γ] is an integral over two normals.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -143,6 +144,8 @@ def _n_rows(layout: Layout, name: str) -> int:
 class UnitScaled(_Weights):
     """w = r (m + s ε), with r = γ / E[γ] one random number per unit, shared layer scales in it.
 
+    A horseshoe has no inclusion probabilities; `unit_score` ranks its units.
+
     Args:
         network: the function these weights belong to.
         mean: m, (d,).
@@ -152,6 +155,8 @@ class UnitScaled(_Weights):
         prior_std: τ₀.
         buffers: module buffers.
     """
+
+    _masked: ClassVar[tuple[str, ...]] = ("mean", "spread")
 
     network: Network
     mean: Tensor
@@ -168,11 +173,6 @@ class UnitScaled(_Weights):
             shape = tuple(getattr(self, name).shape)
             if shape != (size,):
                 raise ValueError(f"UnitScaled: {name} must have shape ({size},), got {shape}.")
-
-    @property
-    def inclusion(self) -> None:
-        """None: a horseshoe has no inclusion probabilities; `unit_score` ranks its units."""
-        return
 
     @property
     def std(self) -> Tensor:
@@ -213,14 +213,6 @@ class UnitScaled(_Weights):
         noise = torch.empty_like(ratio).normal_(generator=generator)
         draws[:, part] = ratio * torch.addcmul(self.mean[part], self.spread[part], noise)
         return draws
-
-    def masked(self, keep: Tensor) -> "UnitScaled":
-        """The same posterior with mean and spread 0 where `keep`, (d,), is False."""
-        return replace(
-            self,
-            mean=self.mean.masked_fill(~keep, 0),
-            spread=self.spread.masked_fill(~keep, 0),
-        )
 
     def factorised(self) -> Factorised:
         """Independent normals, the scales at their centres: for bundles, and to be reduced."""

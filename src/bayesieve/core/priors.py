@@ -16,8 +16,7 @@ from dataclasses import dataclass, fields
 from typing import Literal, Self
 
 import torch
-from torch import Generator, Tensor
-from torch.nn.functional import softplus
+from torch import Tensor
 
 from bayesieve.checks import check_choice, check_fraction, check_not_negative, check_positive
 
@@ -259,16 +258,6 @@ def log_normal_gamma_kl(mean: Tensor, log_std: Tensor, shape: Tensor, rate: Tens
     return constant - log_std - shape * mean + rate * expected
 
 
-def log_regularised_scale(log_ratio: Tensor, log_slab_precision: Tensor) -> Tensor:
-    """Log γ, γ² = c²λ² / (c² + λ²) with log λ² = `log_ratio` and log c⁻², (H3).
-
-    Example:
-        >>> round(log_regularised_scale(torch.tensor(0.0), torch.tensor(0.0)).exp().item(), 4)
-        0.7071
-    """
-    return 0.5 * (log_ratio - softplus(log_ratio + log_slab_precision))
-
-
 @dataclass(frozen=True)
 class LayerScaled(_Numbers):
     """w = std · c · ŵ with ŵ ~ N(0, 1) and c⁻² ~ Gamma(shape, rate), one c per layer.
@@ -303,9 +292,8 @@ class Horseshoe(_Numbers):
         rate: of c⁻².
 
     Example:
-        >>> draws = Horseshoe(std=1.0).draw(4, n_units=1000, fan_in=2, generator=Generator())
-        >>> draws.shape
-        torch.Size([4, 1000, 2])
+        >>> Horseshoe(std=(0.01, 0.1)).member(1).std
+        0.1
     """
 
     std: Number = 0.01
@@ -314,32 +302,6 @@ class Horseshoe(_Numbers):
 
     def __post_init__(self) -> None:
         check_positive("Horseshoe", **vars(self))
-
-    def draw(self, n: int, *, n_units: int, fan_in: int, generator: Generator) -> Tensor:
-        """Weights of n layers drawn from the prior, (n, n_units, fan_in)."""
-        std, shape, rate = (member_number(n, 0) for n in (self.std, self.shape, self.rate))
-
-        def normals(*size: int) -> Tensor:
-            return torch.empty(size, device=generator.device).normal_(generator=generator)
-
-        log_ratio = 2 * math.log(std) + _log_cauchy_square(normals(2, n, 1))
-        log_ratio = log_ratio + _log_cauchy_square(normals(2, n, n_units))
-        uniform = torch.rand(n, 1, generator=generator, device=generator.device).double().cpu()
-        # The Gamma sampler of torch takes no generator: invert its distribution function instead.
-        precision = _gamma_quantile(uniform, shape, rate).to(log_ratio)
-        log_gamma = log_regularised_scale(log_ratio, precision.log())
-        return log_gamma.exp()[..., None] * normals(n, n_units, fan_in)
-
-
-def _log_cauchy_square(normals: Tensor) -> Tensor:
-    """log(a / b), a and b ~ Gamma(½, 1), from normals of shape (2, ...): z²/2 ~ Gamma(½, 1)."""
-    return 2 * (normals[0].abs().log() - normals[1].abs().log())
-
-
-def _gamma_quantile(probability: Tensor, shape: float, rate: float) -> Tensor:
-    from scipy.special import gammaincinv
-
-    return torch.as_tensor(gammaincinv(shape, probability.numpy())) / rate
 
 
 # The spike-and-slab Gaussian-Laplace prior of [Deng], section 3; equation numbers are the paper's.
@@ -379,8 +341,8 @@ class GaussianLaplace(_Numbers):
         other_std: standard deviation of Bayesian weights that are never pruned.
 
     Example:
-        >>> GaussianLaplace(spike_scale=0.1).peak()  # |β| of highest inclusion, 100 here
-        100.0
+        >>> GaussianLaplace(spike_scale=0.1).ranks_by_inclusion()
+        True
     """
 
     spike_scale: Number = 0.1
@@ -414,12 +376,6 @@ class GaussianLaplace(_Numbers):
         spike = -w.abs() / spike_scale - (2 * spike_scale).log() + (-slab_prob).log1p()
         slab = -0.5 * (w / slab_std).square() - slab_std.log() - 0.5 * math.log(2 * math.pi)
         return torch.logaddexp(spike, slab + slab_prob.log())
-
-    def peak(self, member: int = 0) -> float:
-        """|β| at which inclusion is highest: σ v₁ / v₀ at the starting σ."""
-        numbers = (self.slab_std, self.spike_scale, self.scale)
-        slab_std, spike_scale, scale = (member_number(n, member) for n in numbers)
-        return round(scale * slab_std**2 / spike_scale, 12)
 
     def ranks_by_inclusion(self, member: int = 0) -> bool:
         """Whether the Gaussian is the wide component, so that inclusion marks large weights."""

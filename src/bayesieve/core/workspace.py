@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from bayesieve.core.batch import Batch, weighted_sum
 from bayesieve.core.execution import Precision, evaluate_in
 from bayesieve.core.graph import is_hooked, sequential_layers
-from bayesieve.core.network import EXTRA_PREFIX, Network, call_with, tied_names
+from bayesieve.core.network import Network, call_with, parameters_and_numbers, tied_names
 from bayesieve.core.noise import LocalLayer, localise, perturbed
 from bayesieve.core.operations import OPERATIONS, UNKNOWN, Kind
 
@@ -82,10 +82,10 @@ class Workspace:
         leaves = {name: nn.Parameter(view) for name, view in leaves.items()}
         self._inputs = list(leaves.values())
         self._grad_views = [grad_views[name] for name in leaves]
-        self._extra, self._leaves = _partition(leaves)
+        self._leaves, self._numbers = parameters_and_numbers(leaves)
         self.module, self._buffers = self._build(skeleton)
         self._names = tied_names(self.module)
-        scalar = all(value.dim() == 1 for value in self._extra.values())  # one number per model
+        scalar = all(value.dim() == 1 for value in self._numbers.values())  # one number per model
         plain = n_models > 1 and scalar and not (local and precision != "float32")
         self._layers = plain_layers(skeleton) if plain else None
 
@@ -148,7 +148,7 @@ class Workspace:
         if self.n_models == 1:
             x, y, weight = batch.member(0)
             output = evaluate_in(self.precision, self.module, x, images_last=True)
-            log_prob = self.network.likelihood.log_prob(output, y, self._extra)
+            log_prob = self.network.likelihood.log_prob(output, y, self._numbers)
             return weighted_sum(log_prob, weight)[None]
         if batch.per_member and self._layers is not None:
             return self._layers_log_lik(self._layers, batch)
@@ -156,28 +156,30 @@ class Workspace:
         if self.network.is_batchable(batch.member(0)[0][:2]):
             in_dims = (0, 0, 0, axis, axis, None if batch.weight is None else axis)
             call = torch.vmap(self._member_log_lik, in_dims=in_dims, randomness="different")
-            tensors = (self._leaves, self._extra, self._buffers)
+            tensors = (self._leaves, self._numbers, self._buffers)
             return call(*tensors, batch.x, batch.y, batch.weight)
         values = []
         for i in range(self.n_models):
-            groups = (self._leaves, self._extra, self._buffers)
-            leaves, extra, buffers = ({n: v[i] for n, v in group.items()} for group in groups)
-            values.append(self._member_log_lik(leaves, extra, buffers, *batch.member(i)))
+            groups = (self._leaves, self._numbers, self._buffers)
+            leaves, numbers, buffers = ({n: v[i] for n, v in group.items()} for group in groups)
+            values.append(self._member_log_lik(leaves, numbers, buffers, *batch.member(i)))
         return torch.stack(values)
 
     def _layers_log_lik(self, layers: Layers, batch: Batch) -> Tensor:
         """The same for plain layers: models and examples as one axis, (k n, ...)."""
         output = _run_layers(layers, self._leaves, batch.x)
         k, n = output.shape[:2]
-        extra = {name: v[:, None].expand(k, n).reshape(-1, 1) for name, v in self._extra.items()}
+        numbers = {
+            name: v[:, None].expand(k, n).reshape(-1, 1) for name, v in self._numbers.items()
+        }
         y = batch.y.flatten(0, 1)
-        log_prob = self.network.likelihood.log_prob(output.flatten(0, 1), y, extra).view(k, n)
+        log_prob = self.network.likelihood.log_prob(output.flatten(0, 1), y, numbers).view(k, n)
         return (log_prob if batch.weight is None else log_prob * batch.weight).sum(1)
 
     def _member_log_lik(
         self,
         parameters: dict[str, Tensor],
-        extra: dict[str, Tensor],
+        numbers: dict[str, Tensor],
         buffers: dict[str, Tensor],
         x: Tensor,
         y: Tensor,
@@ -187,7 +189,7 @@ class Workspace:
             return call_with(self.module, self._names, parameters, buffers, inputs)
 
         output = evaluate_in(self.precision, call, x, images_last=False)
-        return weighted_sum(self.network.likelihood.log_prob(output, y, extra), weight)
+        return weighted_sum(self.network.likelihood.log_prob(output, y, numbers), weight)
 
     def _views(self, flat: Tensor) -> dict[str, Tensor]:
         """Named views of a (k, d) buffer; without the population axis when k = 1."""
@@ -203,17 +205,6 @@ class Workspace:
         module = copy.deepcopy(skeleton).train()
         stacked = {n: torch.stack([v] * self.n_models) for n, v in module.named_buffers()}
         return module, stacked
-
-
-def _partition(leaves: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Split leaves into the likelihood's numbers (prefix dropped) and the module's parameters."""
-    extra, parameters = {}, {}
-    for name, leaf in leaves.items():
-        if name.startswith(EXTRA_PREFIX):
-            extra[name.removeprefix(EXTRA_PREFIX)] = leaf
-        else:
-            parameters[name] = leaf
-    return extra, parameters
 
 
 def plain_layers(module: nn.Module) -> Layers | None:

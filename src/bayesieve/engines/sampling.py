@@ -38,7 +38,7 @@ from bayesieve.checks import (
 )
 from bayesieve.core import priors
 from bayesieve.core.batch import Batch
-from bayesieve.core.network import EXTRA_PREFIX
+from bayesieve.core.network import NUMBERS_PREFIX
 from bayesieve.core.posterior import Posterior, Samples
 from bayesieve.core.priors import Default, DefaultCount, GaussianLaplace, Normal, Number, per_model
 from bayesieve.core.problem import Problem
@@ -400,7 +400,7 @@ def share_noise_(problem: Problem, w: Tensor, scale: Tensor, at: Slope) -> None:
     learned, column = list(problem.likelihood.parameters()), None
     assumed = w.new_full((len(w),), problem.likelihood.normal_noise or 1.0)
     if learned:
-        column = problem.layout.slices[EXTRA_PREFIX + learned[0]].start
+        column = problem.layout.slices[NUMBERS_PREFIX + learned[0]].start
         assumed = w[:, column].exp()
     n, constant = problem.n_data * problem.y[0].numel(), 0.5 * math.log(2 * math.pi)
     square_sum = -2 * assumed.square() * (at.log_lik + n * (assumed.log() + constant))

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from bayesieve.core.likelihoods import Gaussian
-from bayesieve.core.network import Network, install, materialise
+from bayesieve.core.network import Network, materialise
 from problems import normal
 from zoo import BY_NAME, ZOO, Branching
 
@@ -53,15 +53,6 @@ def test_materialised_modules_hold_the_weights(case):
             tensor.zero_()
     assert torch.equal(w, before)
     assert all((b == network.buffers()[n]).all() for n, b in network.skeleton.named_buffers())
-
-
-@CASES
-def test_weights_install_into_a_module_of_the_same_structure(case):
-    network = network_of(case)
-    w = network.weights_of(case.model()) + 0.3 * normal(network.layout.size, seed=1)
-    module = install(network, case.model(), w, network.buffers())
-    x = case.data().x
-    torch.testing.assert_close(module.eval()(x), with_weights(case, network, w)(x))
 
 
 def test_the_skeleton_holds_no_trainable_weight():

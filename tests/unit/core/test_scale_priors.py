@@ -6,13 +6,8 @@ import pytest
 import torch
 from torch.nn.functional import softplus
 
-from bayesieve.core.priors import (
-    Horseshoe,
-    LayerScaled,
-    _log_cauchy_square,
-    log_normal_gamma_kl,
-    log_regularised_scale,
-)
+from bayesieve.core.priors import Horseshoe, LayerScaled, log_normal_gamma_kl
+from oracles import horseshoe_draws, log_cauchy_square, log_regularised_scale
 from problems import normal, seeded
 
 
@@ -63,7 +58,7 @@ def test_the_log_form_is_the_direct_form_and_has_its_limits():
 def test_a_ratio_of_gammas_has_half_cauchy_quantiles():
     source = seeded(0)
     z = torch.empty(2, 1_000_000, dtype=torch.float64).normal_(generator=source)
-    scale = (0.5 * _log_cauchy_square(z)).exp()  # √(a / b), a and b ~ Gamma(½, 1)
+    scale = (0.5 * log_cauchy_square(z)).exp()  # √(a / b), a and b ~ Gamma(½, 1)
     levels = double([0.25, 0.5, 0.75, 0.9])
     exact = torch.tan(0.5 * math.pi * levels)
     quantiles = torch.stack([scale.kthvalue(int(level * len(scale)))[0] for level in levels])
@@ -72,7 +67,7 @@ def test_a_ratio_of_gammas_has_half_cauchy_quantiles():
 
 def test_draws_from_the_prior_have_the_median_of_two_half_cauchys():
     prior = Horseshoe(std=0.5, shape=2.0, rate=1e12)  # hardly any slab
-    w = prior.draw(40_000, n_units=1, fan_in=1, generator=seeded(0)).double()
+    w = horseshoe_draws(prior, 40_000, n_units=1, fan_in=1, generator=seeded(0)).double()
     # log|w| is log 0.5 plus two symmetric terms plus log|ŵ|: compare with a simulation of those.
     source = seeded(1)
     z = torch.empty(5, 400_000, dtype=torch.float64).normal_(generator=source).abs()
@@ -80,10 +75,9 @@ def test_draws_from_the_prior_have_the_median_of_two_half_cauchys():
     assert w.abs().median().item() == pytest.approx(expected.item(), rel=0.05)
 
 
-def test_units_have_their_own_scales_and_weights_of_a_unit_share_one():
-    w = Horseshoe(std=1.0, shape=50.0, rate=50.0).draw(
-        4000, n_units=3, fan_in=2, generator=seeded(2)
-    )
+def test_each_unit_has_its_scale_and_weights_of_a_unit_share_one():
+    prior = Horseshoe(std=1.0, shape=50.0, rate=50.0)
+    w = horseshoe_draws(prior, 4000, n_units=3, fan_in=2, generator=seeded(2))
     square = w.double().square()
     kurtosis = square.square().mean() / square.mean().square()
     assert kurtosis > 3.3  # one scale for all would give the 3 of a Gaussian
@@ -98,12 +92,12 @@ def test_units_have_their_own_scales_and_weights_of_a_unit_share_one():
 
 def test_equal_generators_give_equal_draws():
     first, second = (
-        Horseshoe().draw(2, n_units=3, fan_in=2, generator=seeded(5)) for _ in range(2)
+        horseshoe_draws(Horseshoe(), 2, n_units=3, fan_in=2, generator=seeded(5)) for _ in range(2)
     )
     assert torch.equal(first, second)
 
 
-def test_members_have_their_own_prior():
+def test_each_member_has_its_prior():
     assert LayerScaled(std=(0.1, 0.2)).member(1) == LayerScaled(std=0.2)
     assert Horseshoe(rate=(6.0, 2.0)).member(0) == Horseshoe()
     with pytest.raises(ValueError, match=r"^Horseshoe: rate must be > 0, got -1"):

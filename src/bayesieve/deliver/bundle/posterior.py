@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from bayesieve.core.layout import Layout, Role
 from bayesieve.core.likelihoods import Categorical, Likelihood, from_dict
-from bayesieve.core.network import EXTRA_PREFIX, Network
+from bayesieve.core.network import NUMBERS_PREFIX, Network
 from bayesieve.core.posterior import Posterior, SparseModel
 from bayesieve.core.posterior_horseshoe import UnitScaled
 from bayesieve.core.storage import (
@@ -151,7 +151,7 @@ def _vectors(kind: str) -> tuple[str, ...]:
 
 def _prefixed(row: list[object], prefix: str) -> list[object]:
     name = str(row[0])
-    return row if name.startswith(EXTRA_PREFIX) else [prefix + name, *row[1:]]
+    return row if name.startswith(NUMBERS_PREFIX) else [prefix + name, *row[1:]]
 
 
 def read_posterior(

@@ -29,7 +29,7 @@ from torch import Generator, Tensor
 
 from bayesieve.checks import check_fraction, check_kind, check_not_negative, check_positive
 from bayesieve.core.batch import Batch, Metrics
-from bayesieve.core.network import EXTRA_PREFIX
+from bayesieve.core.network import NUMBERS_PREFIX
 from bayesieve.core.posterior import Factorised, Posterior
 from bayesieve.core.priors import DefaultCount, GroupSparse, normal_kl
 from bayesieve.core.problem import Problem
@@ -41,7 +41,7 @@ from bayesieve.engines.tdamp.spmp import noise_residual
 from bayesieve.engines.tdamp.state import PassSettings, TDAMPState, Wiring, kept, moments
 
 __all__ = ["TDAMP", "TDAMPState"]
-_NOISE_NAME = EXTRA_PREFIX + "log_noise_std"
+_NOISE_NAME = NUMBERS_PREFIX + "log_noise_std"
 
 
 @dataclass(frozen=True)
