@@ -221,7 +221,7 @@ def _pictures(
     assert inclusion is not None
     units = run.posterior.layout.unflatten(inclusion)["fc1.weight"][:, 0]
     figures.inclusion_cdf({"hidden units": units.cpu().numpy()}, folder / "activity.png")
-    points = {"tdamp-64-of-128": [(line["zeros"], 1 - line["accuracy"]) for line in main]}
+    points = [(line["zeros"], 1 - line["accuracy"]) for line in main]
     figures.error_vs_sparsity(points, folder / "sparsity.png")
     doubt = [[float(values[test.y == c].mean()) for c in range(10)]
              for values in (prediction.aleatoric, prediction.epistemic)]  # fmt: skip

@@ -211,9 +211,8 @@ class _Sketch:
         points = curve_points(curve)
         if len(points) < 2:
             return
-        label = f"pruned in one shot, {self.data.name}"
         path = self._file("sparsity", "What pruning further in one shot, without training, costs.")
-        figures.error_vs_sparsity({label: points}, path)
+        figures.error_vs_sparsity(points, path)
 
     def _prunable(self) -> list[tuple[str, slice]]:
         layout = self.model.layout

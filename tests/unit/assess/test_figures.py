@@ -38,9 +38,9 @@ DRAWINGS: dict[str, Draw] = {
         [{"loss": 1.0, "elbo": -1e5, "kl": 3.0, "rmse": 2.0, "zeros": 0.1, "test_error": 0.2}] * 30,
         p,
     ),
-    "curve": lambda p: figures.error_vs_sparsity({"a": SHORT}, p, chosen={"a": 2}),
-    "curves": lambda p: figures.error_vs_sparsity({"a": RUN, "b": RUN[:3]}, p, chosen={"b": 0}),
-    "flat curve": lambda p: figures.error_vs_sparsity({"a": [(0.0, 0.0), (0.5, 0.0)]}, p),
+    "curve": lambda p: figures.error_vs_sparsity(SHORT, p),
+    "curves": lambda p: figures.error_vs_sparsity(RUN, p),
+    "flat curve": lambda p: figures.error_vs_sparsity([(0.0, 0.0), (0.5, 0.0)], p),
     "layers": lambda p: figures.kept_per_layer(["a", "b"], [0, 7], [10, 10_000_000], p),
     "inclusion": lambda p: figures.inclusion_cdf({"a": RNG.random((3, 4)), "b": [0.0, 1.0]}, p),
     "inclusion deep": lambda p: figures.inclusion_cdf({f"l{i}": [0.5] for i in range(12)}, p),
@@ -113,12 +113,12 @@ def test_pyplot_is_never_imported_and_matplotlib_only_with_figures() -> None:
 
 def test_curve_marks_the_chosen_point_and_drops_the_empty_network() -> None:
     axes = style.new_figure(4, 3).add_subplot()
-    sparsity.draw_curves(axes, {"a": SHORT}, {"a": 2}, dense=0.01)
-    ring, line = axes.lines[0], axes.lines[2]
+    sparsity.draw_curve(axes, SHORT, dense=0.01)
+    sparsity._mark(axes, SHORT, 2)
+    line, ring = axes.lines[0], axes.lines[-2]
     assert np.allclose(ring.get_xydata(), [[0.01, 0.04]])
     assert np.allclose(line.get_xdata(), [1.0, 0.1, 0.01, 0.001])
-    assert axes.texts[0].get_text() == "keep 1.0%\n4.00% error"
-    assert axes.texts[1].get_text() == "dense, 1.00%"
+    assert [text.get_text() for text in axes.texts] == ["dense, 1.00%", "keep 1.0%\n4.00% error"]
 
 
 def test_layers_show_counts_and_shares() -> None:
@@ -176,12 +176,14 @@ def test_lines_are_told_apart_without_colour() -> None:
 WRONG: dict[str, tuple[Draw, str]] = {
     "suffix": (lambda p: DRAWINGS["fit"](p.with_suffix(".pdf")), "path must end in .png"),
     "history": (lambda p: figures.training_curves([{"speed": 1.0}], p), "holds none of loss"),
-    "no run": (lambda p: figures.error_vs_sparsity({}, p), "at least one run is needed"),
-    "zeros": (lambda p: figures.error_vs_sparsity({"a": [(90, 0.1)]}, p), "zeros between 0 and 1"),
-    "empty": (lambda p: figures.error_vs_sparsity({"a": [(1, 0.9)]}, p), "keeps a weight"),
+    "no point": (lambda p: figures.error_vs_sparsity([], p), "no point that keeps a weight"),
+    "zeros": (lambda p: figures.error_vs_sparsity([(90, 0.1)], p), "zeros between 0 and 1"),
+    "empty": (lambda p: figures.error_vs_sparsity([(1, 0.9)], p), "keeps a weight"),
     "chosen": (
-        lambda p: figures.error_vs_sparsity({"a": SHORT}, p, chosen={"a": 9}),
-        "got 9 of 'a', which has 5 points",
+        lambda p: figures.sieve_overview(
+            p, curve=SHORT, chosen=9, dense_error=0.1, layers={"a": (1, 2)}, reliability={"a": EVEN}
+        ),
+        "got 9 of 5 points",
     ),
     "lengths": (lambda p: figures.kept_per_layer(["a"], [1, 2], [3], p), "got 1, 2, 1"),
     "kept": (lambda p: figures.kept_per_layer(["a"], [4], [3], p), "between 0 and total"),

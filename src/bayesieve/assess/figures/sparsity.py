@@ -29,31 +29,25 @@ from bayesieve.assess.figures.style import (
 from bayesieve.assess.metrics import ReliabilityBins
 
 
-def error_vs_sparsity(
-    runs: Mapping[str, Sequence[Sequence[float]]],
-    path: str | Path,
-    *,
-    chosen: Mapping[str, int] | None = None,
-) -> Path:
-    """Draw error, and likelihood where given, against the share of weights kept.
+def error_vs_sparsity(points: Sequence[Sequence[float]], path: str | Path) -> Path:
+    """Draw error, and likelihood where it is known, against the share of weights kept.
 
     Args:
-        runs: for each label the points (zeros, error) or (zeros, error, nll), fractions and nats
-            per example; points that keep no weight cannot stand on the axis and are left out.
+        points: (zeros, error) or (zeros, error, nll), fractions and nats per example; points that
+            keep no weight cannot stand on the axis and are left out.
         path: PNG file to write.
-        chosen: for each label the index of the point to mark.
 
     Example:
-        >>> runs = {"SBNN": [(0.0, 0.012), (0.9, 0.012), (0.99, 0.03)]}
-        >>> error_vs_sparsity(runs, "curve.png", chosen={"SBNN": 1}).name
+        >>> error_vs_sparsity([(0.0, 0.012), (0.9, 0.012), (0.99, 0.03)], "curve.png").name
         'curve.png'
     """
-    check_runs("error_vs_sparsity", runs, chosen or {})
-    with_nll = all(len(point) > 2 for points in runs.values() for point in points)
+    _check_points("error_vs_sparsity", points)
+    with_nll = all(len(point) > 2 for point in points)
     figure = new_figure(9.6 if with_nll else 6.4, 4.0)
     panels = figure.subplots(1, 2 if with_nll else 1, squeeze=False)[0]
-    for column, axes in enumerate(panels, start=1):
-        draw_curves(axes, runs, chosen or {}, column)
+    draw_curve(panels[0], points)
+    if with_nll:
+        draw_curve(panels[1], [(zeros, nll) for zeros, _, nll in points], likelihood=True)
     return save(figure, path)
 
 
@@ -83,89 +77,64 @@ def sieve_overview(
         >>> sieve_overview("overview.png", curve=curve, chosen=1, dense_error=0.02, **panels).name
         'overview.png'
     """
-    runs, marks = {"sieved": curve}, {"sieved": chosen}
-    check_runs("sieve_overview", runs, marks)
+    _check_points("sieve_overview", curve)
+    if not (0 <= chosen < len(curve) and curve[chosen][0] < 1):
+        raise ValueError(
+            f"sieve_overview: chosen must name a point that keeps a weight, got {chosen} of "
+            f"{len(curve)} points."
+        )
     if not (layers and reliability):
         raise ValueError("sieve_overview: layers and reliability must not be empty.")
     figure = new_figure(10.6, 3.6)
     left, middle, right = figure.subplots(1, 3, width_ratios=(1.15, 1, 1))
-    draw_curves(left, runs, marks, dense=dense_error)
+    draw_curve(left, curve, dense=dense_error)
+    _mark(left, curve, chosen)
     kept, total = zip(*layers.values(), strict=True)
     draw_layers(middle, list(layers), kept, total, counts=False)
     draw_reliability(right, reliability)
     return save(figure, path)
 
 
-def draw_curves(
+def draw_curve(
     axes: Axes,
-    runs: Mapping[str, Sequence[Sequence[float]]],
-    chosen: Mapping[str, int],
-    column: int = 1,
+    points: Sequence[Sequence[float]],
+    *,
+    likelihood: bool = False,
     dense: float | None = None,
 ) -> None:
-    """Draw one column of the points of every run on `axes`; column 1 is error, 2 is nll.
+    """Draw points (zeros, error), or (zeros, nll) for the likelihood, on `axes`.
 
     With `dense`, the error of the whole network is drawn as a level and a diamond.
 
     Example:
         >>> axes = new_figure(3, 3).add_subplot()
-        >>> draw_curves(axes, {"SBNN": [(0.0, 0.02), (0.9, 0.03)]}, {})
+        >>> draw_curve(axes, [(0.0, 0.02), (0.9, 0.03)])
         >>> axes.get_xlabel()
         'weights kept'
     """
-    shown = []
-    for (label, points), color in zip(runs.items(), series_colors(len(runs)), strict=True):
-        table = np.array([[1 - p[0], p[column]] for p in points], dtype=float)
-        shown.append(table[table[:, 0] > 0])
-        line = shown[-1][np.argsort(-shown[-1][:, 0], kind="stable")]
-        legend_text = label
-        if label in chosen:
-            note = _mark(axes, table[chosen[label]], color, percentages=column == 1)
-            legend_text = f"{label}: {note}"
-        axes.plot(line[:, 0], line[:, 1], color=color, lw=2, marker="o", ms=4, label=legend_text)
-    kept, value = np.concatenate(shown).T
-    if len(runs) == 1:
-        _annotate(axes, runs, chosen, float(kept.min()), column)
-    _scale_kept(axes, float(kept.min()))
+    table = np.array([(1 - point[0], point[1]) for point in points if point[0] < 1], dtype=float)
+    kept, value = table[np.argsort(-table[:, 0], kind="stable")].T
+    axes.plot(kept, value, color=BLUE, lw=2, marker="o", ms=4)
+    _scale_kept(axes, float(kept[-1]))
     if dense is not None:
         _draw_dense(axes, dense)
         value = np.append(value, dense)
-    _scale_values(axes, value, fractions=column == 1)
-    title = "Error against weights kept" if column == 1 else "Likelihood against weights kept"
-    ylabel = "error" if column == 1 else "negative log-likelihood (nats)"
-    dress(axes, title=title, xlabel="weights kept", ylabel=ylabel)
-    if len(runs) > 1:
-        legend(axes, "upper left")
+    _scale_values(axes, value, fractions=not likelihood)
+    what = "Likelihood" if likelihood else "Error"
+    ylabel = "negative log-likelihood (nats)" if likelihood else "error"
+    dress(axes, title=f"{what} against weights kept", xlabel="weights kept", ylabel=ylabel)
 
 
-def check_runs(
-    who: str, runs: Mapping[str, Sequence[Sequence[float]]], chosen: Mapping[str, int]
-) -> None:
-    """Raise unless every run has points (zeros, error[, nll]) and every chosen one can be drawn.
-
-    Example:
-        >>> check_runs("error_vs_sparsity", {"SBNN": [(1.0, 0.9)]}, {})
-        Traceback (most recent call last):
-        ValueError: error_vs_sparsity: 'SBNN' has no point that keeps a weight.
-    """
-    if not runs:
-        raise ValueError(f"{who}: at least one run is needed, got none.")
-    for label, points in runs.items():
-        for point in points:
-            if len(point) not in (2, 3) or not 0 <= point[0] <= 1:
-                raise ValueError(
-                    f"{who}: points of '{label}' must be (zeros, error[, nll]) with zeros between "
-                    f"0 and 1, got {tuple(point)}."
-                )
-        if not any(point[0] < 1 for point in points):
-            raise ValueError(f"{who}: '{label}' has no point that keeps a weight.")
-    for label, index in chosen.items():
-        n_points = len(runs.get(label, ()))
-        if not (0 <= index < n_points and runs[label][index][0] < 1):
+def _check_points(who: str, points: Sequence[Sequence[float]]) -> None:
+    """Raise unless points are (zeros, error[, nll]) and at least one can be drawn."""
+    for point in points:
+        if len(point) not in (2, 3) or not 0 <= point[0] <= 1:
             raise ValueError(
-                f"{who}: chosen must name a point that keeps a weight, got {index} of '{label}', "
-                f"which has {n_points} points."
+                f"{who}: points must be (zeros, error[, nll]) with zeros between 0 and 1, got "
+                f"{tuple(point)}."
             )
+    if not any(point[0] < 1 for point in points):
+        raise ValueError(f"{who}: there is no point that keeps a weight.")
 
 
 def kept_per_layer(
@@ -254,37 +223,23 @@ def inclusion_cdf(values: Mapping[str, ArrayLike], path: str | Path) -> Path:
     return save(figure, path)
 
 
-def _mark(axes: Axes, point: np.ndarray, color: str, *, percentages: bool) -> str:
-    kept, value = float(point[0]), float(point[1])
-    axes.plot(kept, value, "o", ms=11, mfc="white", mec=color, mew=2.2, zorder=4)
-    axes.plot(kept, value, "o", ms=4, color=color, zorder=5)
-    what = f"{percent(value, 3)} error" if percentages else f"{value:.3g} nats"
-    return f"{what} at {percent(kept)}"
-
-
-def _annotate(
-    axes: Axes,
-    runs: Mapping[str, Sequence[Sequence[float]]],
-    chosen: Mapping[str, int],
-    least_kept: float,
-    column: int,
-) -> None:
-    # a lone run needs no legend: its chosen point is labelled where it stands
-    for label, index in chosen.items():
-        point = runs[label][index]
-        kept, value = 1 - point[0], float(point[column])
-        what = f"{percent(value, 3)} error" if column == 1 else f"{value:.3g} nats"
-        on_left = kept > least_kept**0.4
-        axes.annotate(
-            f"keep {percent(kept)}\n{what}",
-            (kept, value),
-            xytext=(-4 if on_left else -8, 12),
-            textcoords="offset points",
-            ha="left" if on_left else "right",
-            fontsize=NOTE_SIZE,
-            color=BLUE,
-            fontweight="bold",
-        )
+def _mark(axes: Axes, points: Sequence[Sequence[float]], chosen: int) -> None:
+    """Draw a ring around one of the points (zeros, error), and label it."""
+    kept, error = 1 - points[chosen][0], float(points[chosen][1])
+    axes.plot(kept, error, "o", ms=11, mfc="white", mec=BLUE, mew=2.2, zorder=4)
+    axes.plot(kept, error, "o", ms=4, color=BLUE, zorder=5)
+    least_kept = min(1 - point[0] for point in points if point[0] < 1)
+    on_left = kept > least_kept**0.4
+    axes.annotate(
+        f"keep {percent(kept)}\n{percent(error, 3)} error",
+        (kept, error),
+        xytext=(-4 if on_left else -8, 12),
+        textcoords="offset points",
+        ha="left" if on_left else "right",
+        fontsize=NOTE_SIZE,
+        color=BLUE,
+        fontweight="bold",
+    )
 
 
 def _draw_dense(axes: Axes, error: float) -> None:
