@@ -29,8 +29,7 @@ from bayesieve.errors import UsageError, VerificationError
 from bayesieve.runs.config import RECORD, to_dict
 from bayesieve.runs.folder import RunFolder, check_out, check_out_file, is_bundle_folder
 from bayesieve.runs.options import Compact, Export, Verify
-from bayesieve.runs.results import numbers
-from bayesieve.runs.run import Run, load, read_folder
+from bayesieve.runs.run import Run, load, numbers, read_folder
 from bayesieve.runs.text import warn
 from bayesieve.sieve.compact import compact as compact_model
 from bayesieve.sieve.verify import verify as verify_outputs

@@ -33,8 +33,7 @@ from bayesieve.runs.config import (
     to_dict,
 )
 from bayesieve.runs.folder import RunFolder
-from bayesieve.runs.results import curve_of, numbers
-from bayesieve.runs.run import draws_of, pool
+from bayesieve.runs.run import curve_of, draws_of, numbers, pool
 from bayesieve.runs.summary import draw_run, write_report
 from bayesieve.runs.text import draws_label, note
 from bayesieve.training.checkpoint import has_checkpoint

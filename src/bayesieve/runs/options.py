@@ -184,7 +184,7 @@ class Sieve(Options):
 class Evaluate(Options):
     """Test a run: error, likelihood, calibration and size."""
 
-    work: ClassVar[str] = "results.evaluate"
+    work: ClassVar[str] = "run.evaluate"
     run: Place = argument(_RUN, metavar="RUN")
     samples: int = option(
         "Posterior draws to average over, of all chains of a sampler; 0 uses the mean weights.", 0

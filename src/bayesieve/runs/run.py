@@ -1,21 +1,49 @@
-"""A run reopened: settings, data, network and what was learned, from its folder alone."""
+"""A run reopened from its folder: settings, data, network and posterior, and its numbers.
 
-from collections.abc import Sequence
+`evaluate` and metrics.json, tables and reports all have the numbers of `numbers`.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import torch
+
+from bayesieve.assess.calibration import fit_temperature
 from bayesieve.assess.diagnostics import differing_buffers, pooled
+from bayesieve.assess.evaluate import Evaluation, error_curve
+from bayesieve.assess.evaluate import evaluate as score_model
+from bayesieve.assess.predict import ClassPrediction, predict
 from bayesieve.core.network import Network
-from bayesieve.core.posterior import Model, Posterior, Samples, has_spread, posterior_of
+from bayesieve.core.posterior import (
+    Factorised,
+    Model,
+    Posterior,
+    Samples,
+    SparseModel,
+    has_spread,
+    posterior_of,
+)
 from bayesieve.core.storage import load_posterior, load_sparse, read_header
 from bayesieve.data import DataSet, Examples
 from bayesieve.deliver.bundle import Bundle, read_bundle
+from bayesieve.engines.sbnn import stuck_in_slab
 from bayesieve.errors import DamagedFileError, UsageError
 from bayesieve.runs.build import build_data, build_network, choose_device, split_off
 from bayesieve.runs.config import RunConfig
 from bayesieve.runs.folder import RunFolder, is_bundle_folder
+from bayesieve.runs.options import Evaluate
+from bayesieve.sieve.prune import sparsity_curve
+from bayesieve.sieve.rules import keep_zeros
+from bayesieve.sieve.scores import ScoreName
 
 DRAWS = 32  # posterior draws behind uncertainties, next to predictions with the mean weights
+Curve = list[dict[str, float]]
+_ZEROS = (
+    0.0, 0.25, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.965, 0.975, 0.98, 0.985, 0.99, 0.995,
+    0.998,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, repr=False)
@@ -128,3 +156,70 @@ def draws_of(model: Model) -> int:
     if isinstance(posterior, Samples):
         return len(posterior.draws) if len(posterior.draws) > 1 else 0
     return DRAWS if has_spread(model) else 0
+
+
+def evaluate(asked: Evaluate) -> dict[str, Any]:
+    """Every number of a run on one split."""
+    split, samples, seed = asked.split, asked.samples, asked.seed
+    if split not in ("test", "train", "val"):
+        raise UsageError(f"--split must be test, train or val, got {split!r}.")
+    opened = load(asked.run, member=asked.member, device=asked.device)
+    model = opened.pooled() if samples and asked.member is None else opened.model
+    examples = {"test": opened.data.test, "train": opened.train, "val": opened.held_out}[split]
+    if examples is None:
+        raise UsageError("--split val: this run held nothing out; train with --val-fraction.")
+    extra: dict[str, Any] = {"split": split, "samples": samples}
+    if asked.temperature:
+        extra["temperature"] = _temperature(opened, model, samples, seed)
+    scored = score_model(
+        model, examples, n_samples=samples, seed=seed, temperature=extra.get("temperature", 1.0)
+    )
+    return {**numbers(scored, model), **extra}
+
+
+def _temperature(run: Run, model: Model, samples: int, seed: int) -> float:
+    if run.held_out is None:
+        raise UsageError("--temperature needs held-out examples; train with --val-fraction.")
+    prediction = predict(model, run.held_out.x, n_samples=samples, seed=seed)
+    if not isinstance(prediction, ClassPrediction):
+        raise UsageError("--temperature is for classification.")
+    return fit_temperature(prediction.log_probs.cpu(), run.held_out.y)
+
+
+def storage_bytes(model: Model) -> int:
+    """Bytes of the mean weights: all of them, or the kept ones and the cheaper way to place them.
+
+    A place takes one bit per parameter, or a 32-bit index per kept one.
+    """
+    layout, width = model.layout, posterior_of(model).mean.element_size()
+    if not isinstance(model, SparseModel):
+        return layout.size * width
+    kept = int(model.keep.sum())
+    return min(kept * width + min(-(-layout.size // 8), 4 * kept), layout.size * width)
+
+
+def numbers(evaluation: Evaluation, model: Model) -> dict[str, Any]:
+    """Everything `evaluate` reports, with the size of the model."""
+    posterior = posterior_of(model)
+    result = {**evaluation.to_dict(), "bytes": storage_bytes(model)}
+    if isinstance(posterior, Factorised) and posterior.logit_inclusion is not None:
+        result["stuck_in_slab"] = stuck_in_slab(posterior)
+    return result
+
+
+def curve_of(model: Model, examples: Examples, score: ScoreName) -> Curve:
+    """Error, or RMSE, against zeros when ever more weights go in one shot, from here on."""
+    posterior = posterior_of(model)
+    priorities = keep_zeros(0.0, score).priorities(posterior)
+    d = model.layout.size
+    most = 1 - int((priorities > model.layout.n_sparse).sum()) / d
+    now = 1 - int((priorities > 0).sum()) / d
+    zeros = sorted({now, *(z for z in _ZEROS if now < z <= most)})
+    with torch.no_grad():
+        masks = sparsity_curve(posterior, zeros, score=score)
+    return error_curve(posterior, masks, examples)
+
+
+def curve_points(curve: Sequence[Mapping[str, float]]) -> list[tuple[float, float, float]]:
+    """Points (zeros, error, nll) for the figure; none for regression."""
+    return [(row["zeros"], row["error"], row["nll"]) for row in curve if "error" in row]

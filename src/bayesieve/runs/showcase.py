@@ -24,8 +24,7 @@ from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.learn import fit_plan, learn, save_models
 from bayesieve.runs.options import Compact, Demo, Report
 from bayesieve.runs.page import keep_before
-from bayesieve.runs.results import curve_of, curve_points, numbers
-from bayesieve.runs.run import DRAWS
+from bayesieve.runs.run import DRAWS, curve_of, curve_points, numbers
 from bayesieve.runs.summary import Picture, draw_run, first_layer, write_report
 from bayesieve.runs.text import note
 from bayesieve.sieve.prune import kept_per_layer

@@ -40,8 +40,7 @@ from bayesieve.runs.config import (
 )
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.options import Prune, Sieve
-from bayesieve.runs.results import Curve, curve_of, numbers
-from bayesieve.runs.run import Run, load
+from bayesieve.runs.run import Curve, Run, curve_of, load, numbers
 from bayesieve.runs.summary import draw_run, write_report
 from bayesieve.runs.text import warn
 from bayesieve.sieve.evidence import (

@@ -17,8 +17,7 @@ from bayesieve.core.layout import Role
 from bayesieve.core.posterior import Model, SparseModel, has_spread, posterior_of
 from bayesieve.data import DataSet
 from bayesieve.runs.config import RunConfig
-from bayesieve.runs.results import Curve, curve_points
-from bayesieve.runs.run import DRAWS
+from bayesieve.runs.run import DRAWS, Curve, curve_points
 from bayesieve.runs.text import quality_header, quality_row
 from bayesieve.sieve.prune import kept_per_layer
 from bayesieve.text import markdown_table

@@ -18,7 +18,7 @@ from bayesieve.runs.config import (
     RunConfig,
     TrainingConfig,
 )
-from bayesieve.runs.results import storage_bytes
+from bayesieve.runs.run import storage_bytes
 
 CONFIG = RunConfig(
     DataConfig("digits"), NetConfig("mlp:8"), training=TrainingConfig(epochs=1, device="cpu")
