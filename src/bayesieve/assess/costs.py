@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from bayesieve.checks import check_choice, check_positive
+from bayesieve.core.layout import Layout
 from bayesieve.nets.importing import modes_kept
 
 Candidate = nn.Module | Callable[[Tensor], object]
@@ -122,6 +123,18 @@ def count_macs(module: nn.Module, example: Tensor) -> tuple[int, int]:
     total = sum(use.positions * use.weight.numel() for use in uses)
     nonzero = sum(use.positions * int(use.weight.count_nonzero()) for use in uses)
     return total + free, nonzero + free
+
+
+def live_macs(layout: Layout, keep: Tensor, positions: Mapping[str, int]) -> int:
+    """Multiply-adds of one example once rows and columns without a kept weight are gone."""
+    total = 0
+    for name, mask in layout.pieces(keep):
+        if name in positions:
+            by_channel = mask.flatten(2).any(2) if mask.dim() > 2 else mask
+            kernel = mask[0, 0].numel() if mask.dim() > 2 else 1
+            live = int(by_channel.any(1).sum()) * int(by_channel.any(0).sum())
+            total += live * kernel * positions[name]
+    return total
 
 
 def peak_bytes(module: nn.Module, batch: Tensor) -> int:

@@ -77,7 +77,7 @@ class Problem:
         self.x, self.y = pair_of("Problem", data)
         self.weight = weight
         self.rows = None if rows is None else rows.to(self.network.device, self.network.dtype)
-        self._model_reset = ResetByModule(model)
+        self._model = model
         self._workspace: Workspace | None = None
         self._check()
 
@@ -229,7 +229,7 @@ class Problem:
             if n_models == 1:
                 return self.initial[None].clone()
             seeds = torch.randint(2**31, (n_models - 1,), generator=generator, device=self.device)
-            rows = [self._model_reset(self.network, seed) for seed in seeds.tolist()]
+            rows = [reset_weights(self._model, self.network, seed) for seed in seeds.tolist()]
             return torch.stack([self.initial, *rows])
         raise ValueError(f"Problem: scheme must be 'module' or 'he', got {scheme!r}.")
 
@@ -275,8 +275,9 @@ def check_model(model: nn.Module) -> None:
     """
     for path, owner in model.named_modules():
         if isinstance(owner, torch.jit.ScriptModule):
+            what = f"layer {path!r}" if path else "the model"
             raise UnsupportedModelError(
-                f"Problem: {_named('layer', path)} is compiled by torch.jit, which cannot run on "
+                f"Problem: {what} is compiled by torch.jit, which cannot run on "
                 "other weights. Give the Python module it was made from."
             )
         for leaf, value in vars(owner).items():
@@ -373,42 +374,29 @@ def first_outputs(network: Network, w: Tensor, x: Tensor, who: str = "Problem") 
     return output
 
 
-def _named(kind: str, path: str) -> str:
-    return f"{kind} {path!r}" if path else "the model"
-
-
 # Where weights start: drawn by the rules of a module, or by fan-in.
 
 
-class ResetByModule:
-    """Fresh weights from `reset_parameters` of the module, without touching the model.
-
-    Args:
-        model: whose layers know how to start.
+def reset_weights(model: nn.Module, network: Network, seed: int) -> Tensor:
+    """The weights that `reset_parameters` of each layer gives for a seed, (d,); a copy is reset.
 
     Example:
         >>> from bayesieve.core.likelihoods import Gaussian
         >>> model = nn.Linear(2, 1)
-        >>> reset, network = ResetByModule(model), Network.of(model, Gaussian())
-        >>> reset(network, 1).shape, torch.equal(reset(network, 1), reset(network, 1))
-        (torch.Size([3]), True)
+        >>> network = Network.of(model, Gaussian())
+        >>> torch.equal(reset_weights(model, network, 1), reset_weights(model, network, 1))
+        True
     """
-
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-
-    def __call__(self, network: Network, seed: int) -> Tensor:
-        """The weights that a seed gives, (d,), on the network's device."""
-        model = copy.deepcopy(self._model).to("cpu")
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            for module in model.modules():
-                reset = getattr(module, "reset_parameters", None) or getattr(
-                    module, "_reset_parameters", None
-                )
-                if callable(reset):
-                    reset()
-        return network.weights_of(model.to(network.device))
+    model = copy.deepcopy(model).to("cpu")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for module in model.modules():
+            reset = getattr(module, "reset_parameters", None) or getattr(
+                module, "_reset_parameters", None
+            )
+            if callable(reset):
+                reset()
+    return network.weights_of(model.to(network.device))
 
 
 def he_uniform(network: Network, initial: Tensor, k: int, generator: Generator) -> Tensor:

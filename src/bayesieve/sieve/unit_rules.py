@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bayesieve.assess.costs import interleaved, weight_uses
+from bayesieve.assess.costs import interleaved, live_macs, weight_uses
 from bayesieve.checks import check_choice, check_fraction, check_positive
 from bayesieve.core.layout import Layout
 from bayesieve.core.posterior import Factorised, Posterior, SparseModel, present_entries
@@ -315,18 +315,6 @@ def layer_positions(posterior: Posterior, example: Tensor) -> dict[str, int]:
     for use in uses:
         macs[use.name] = macs.get(use.name, 0) + use.positions * use.weight.numel()
     return {name: round(n / module.get_parameter(name).numel()) for name, n in macs.items()}
-
-
-def live_macs(layout: Layout, keep: Tensor, positions: Mapping[str, int]) -> int:
-    """Multiply-adds of one example once rows and columns without a kept weight are gone."""
-    total = 0
-    for name, mask in layout.pieces(keep):
-        if name in positions:
-            by_channel = mask.flatten(2).any(2) if mask.dim() > 2 else mask
-            kernel = mask[0, 0].numel() if mask.dim() > 2 else 1
-            live = int(by_channel.any(1).sum()) * int(by_channel.any(0).sum())
-            total += live * kernel * positions[name]
-    return total
 
 
 def _group_cost(groups: GroupSet, layout: Layout, positions: Mapping[str, int]) -> float:

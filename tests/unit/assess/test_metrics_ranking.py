@@ -7,10 +7,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from bayesieve.assess.metrics import aurc, auroc, risk_coverage, standard_error
+from bayesieve.assess.metrics import aurc, auroc, risk_coverage
 
 levels = st.lists(st.integers(0, 4).map(float), min_size=1, max_size=12)
 
@@ -67,16 +66,7 @@ def test_auroc_agrees_with_sklearn_with_ties(inside: list[float], outside: list[
     assert found + swapped == pytest.approx(1)
 
 
-def test_standard_error_agrees_with_scipy() -> None:
-    values = torch.randn(12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    assert standard_error(values) == pytest.approx(stats.sem(values.numpy()), rel=1e-12)
-
-
 def test_wrong_input_raises() -> None:
-    with pytest.raises(ValueError, match="at least 2 values are needed, got 1"):
-        standard_error(torch.ones(1))
-    with pytest.raises(ValueError, match=r"values must have one axis, got shape \(2, 2\)"):
-        standard_error(torch.ones(2, 2))
     with pytest.raises(ValueError, match="auroc: outside must be finite"):
         auroc(torch.ones(2), torch.tensor([math.nan]))
     with pytest.raises(ValueError, match="auroc: inside must have one non-empty shape"):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from bayesieve.assess.costs import count_macs
+from bayesieve.assess.costs import count_macs, live_macs
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Samples, SparseModel
@@ -26,7 +26,6 @@ from bayesieve.sieve.unit_rules import (
     keep_macs,
     keep_units,
     layer_positions,
-    live_macs,
 )
 from problems import normal, seeded
 from runs import fit_toy, toy

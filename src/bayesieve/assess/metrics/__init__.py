@@ -3,9 +3,9 @@
 Information is in nats. Everything is computed in float64 on the device of the input, and a wrong
 shape, label or probability raises instead of being repaired.
 
-Modules: `classification` (error, likelihood, calibration), `regression`
-(errors, mixture likelihood, coverage), each with the report that is printed and stored; `ranking`
-(selective prediction, OOD detection, standard error).
+Modules: `classification` (error, likelihood, calibration), `regression` (errors, mixture
+likelihood, coverage), each with the report that is printed and stored; `ranking` (selective
+prediction, OOD detection).
 """
 
 from bayesieve.assess.metrics.classification import (
@@ -22,7 +22,7 @@ from bayesieve.assess.metrics.classification import (
     precision_recall_f1,
     reliability_bins,
 )
-from bayesieve.assess.metrics.ranking import aurc, auroc, risk_coverage, standard_error
+from bayesieve.assess.metrics.ranking import aurc, auroc, risk_coverage
 from bayesieve.assess.metrics.regression import (
     RegressionReport,
     interval_coverage,
@@ -54,5 +54,4 @@ __all__ = [
     "reliability_bins",
     "risk_coverage",
     "rmse",
-    "standard_error",
 ]

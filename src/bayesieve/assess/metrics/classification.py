@@ -17,7 +17,6 @@ from bayesieve.assess.metrics.inputs import (
     check_labels,
     check_log_probs,
     check_probs,
-    check_sample_log_probs,
 )
 from bayesieve.checks import check_choice, check_positive
 from bayesieve.core.likelihoods import ClassPrediction
@@ -241,7 +240,12 @@ def classification_report(sample_log_probs: Tensor, labels: Tensor) -> Classific
         >>> report.error, round(report.brier, 4), report.confusion
         (0.5, 0.4, ((1, 1), (0, 0)))
     """
-    sample_log_probs = check_sample_log_probs("classification_report", sample_log_probs)
+    shape = tuple(sample_log_probs.shape)
+    if len(shape) != 3 or 0 in shape:
+        raise ValueError(
+            f"classification_report: sample_log_probs must have shape (S, N, C), got {shape}."
+        )
+    sample_log_probs = check_log_probs("classification_report", sample_log_probs)
     check_labels("classification_report", "each draw", sample_log_probs[0], labels)
     prediction = ClassPrediction(sample_log_probs)
     probs = prediction.probs

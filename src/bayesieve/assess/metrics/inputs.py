@@ -40,21 +40,6 @@ Pass log_softmax(logits).
     return log_probs
 
 
-def check_sample_log_probs(who: str, sample_log_probs: Tensor) -> Tensor:
-    """Return `sample_log_probs` in float64; raise unless the shape is (S, N, C) and all positive.
-
-    Example:
-        >>> import torch
-        >>> check_sample_log_probs("predict", torch.zeros(3, 2))
-        Traceback (most recent call last):
-        ValueError: predict: sample_log_probs must have shape (S, N, C), got (3, 2).
-    """
-    shape = tuple(sample_log_probs.shape)
-    if len(shape) != 3 or 0 in shape:
-        raise ValueError(f"{who}: sample_log_probs must have shape (S, N, C), got {shape}.")
-    return check_log_probs(who, sample_log_probs)
-
-
 def check_labels(who: str, name: str, scores: Tensor, labels: Tensor) -> None:
     """Raise unless `scores` is (N, C) and `labels` holds N whole numbers in 0..C-1.
 

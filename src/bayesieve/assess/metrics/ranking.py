@@ -1,10 +1,8 @@
-"""Rankings by uncertainty: selective prediction, OOD detection, standard error.
+"""Rankings by uncertainty: selective prediction, OOD detection.
 
 Tied scores have no order: every result here is the expectation over a random order
 of the ties, so it does not depend on the order of the examples.
 """
-
-import math
 
 import torch
 from torch import Tensor
@@ -59,26 +57,11 @@ def auroc(inside: Tensor, outside: Tensor) -> float:
         _check_vector("auroc", name, scores)
     scores = torch.cat([inside, outside]).detach().double()
     _, group, size = torch.unique(scores, return_inverse=True, return_counts=True)
-    mid_rank = (
-        size.cumsum(0).double() - (size.double() - 1) / 2
-    )  # ranks from 1; ties share their mean
+    # ranks from 1; ties share their mean
+    mid_rank = size.cumsum(0).double() - (size.double() - 1) / 2
     n_inside, n_outside = len(inside), len(outside)
     rank_sum = float(mid_rank[group[n_inside:]].sum())
     return (rank_sum - n_outside * (n_outside + 1) / 2) / (n_inside * n_outside)
-
-
-def standard_error(values: Tensor) -> float:
-    """Standard error of the mean of independent values, shape (n,), n at least 2.
-
-    Example:
-        >>> round(standard_error(torch.tensor([1.0, 2.0, 3.0])), 4)  # 1 / sqrt(3)
-        0.5774
-    """
-    (values,) = check_same_shape("standard_error", values=values)
-    _check_vector("standard_error", "values", values)
-    if len(values) < 2:
-        raise ValueError("standard_error: at least 2 values are needed, got 1.")
-    return float(values.std(correction=1)) / math.sqrt(len(values))
 
 
 def _check_vector(who: str, name: str, scores: Tensor) -> None:
