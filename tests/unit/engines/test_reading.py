@@ -24,7 +24,6 @@ LIMITS = {
     "horseshoe": ("horseshoe", 4, 900),
     "TDAMP": ("tdamp", 8, 1500),
 }
-NOT_YET = {"TDAMP"}
 
 
 def file_of(module: str) -> Path | None:
@@ -68,13 +67,7 @@ def to_read(engine: str) -> list[Path]:
     return sorted(reached((f"engines.{engine}",), reached(FLOOR, frozenset())))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(strict=True) if name in NOT_YET else ())
-        for name in LIMITS
-    ],
-)
+@pytest.mark.parametrize("name", LIMITS)
 def test_an_engine_is_read_to_the_bottom_in_few_files(name):
     file, most_files, most_lines = LIMITS[name]
     lines = {

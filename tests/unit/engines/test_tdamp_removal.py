@@ -13,7 +13,7 @@ from bayesieve.data.examples import Examples
 from bayesieve.engines.tdamp import TDAMP
 from bayesieve.engines.tdamp.channels import Unit, observe
 from bayesieve.engines.tdamp.damp import batch_score, readout_gram
-from bayesieve.engines.tdamp.removal import (
+from bayesieve.engines.tdamp.groups import (
     Readout,
     eliminate,
     removal_gain,
@@ -44,7 +44,7 @@ def targets(x):
 def readout_of(x, y):
     precision = x.T @ x / NOISE + torch.eye(x.shape[1], dtype=F64) / PRIOR
     cov = torch.linalg.inv(precision)
-    return Readout((cov @ x.T @ y / NOISE).T[None], cov[None])
+    return Readout((cov @ x.T @ y / NOISE).T[None], cov[None], numbers(PRIOR), numbers(2))
 
 
 def log_evidence(x, y):
@@ -61,7 +61,7 @@ def test_the_gain_of_a_removal_is_the_change_of_the_log_evidence():
     x = features()
     y = targets(x)
     cost = torch.tensor([[0.0, 1.0, 2.0, 3.0]], dtype=F64)
-    gain = removal_gain(readout_of(x, y), numbers(PRIOR), cost, numbers(2))[0]
+    gain = removal_gain(readout_of(x, y), cost)[0]
     for j in range(4):
         rest = [i for i in range(5) if i != j]
         change = log_evidence(x[:, rest], y) - log_evidence(x, y)
@@ -82,16 +82,16 @@ def test_of_two_copies_one_goes_and_the_rest_is_judged_anew():
     x = features()
     readout = readout_of(x, targets(x))
     alive, cost = numbers(1, 4), numbers(2, 4)
-    alone = removal_gain(readout, numbers(PRIOR), cost, numbers(2))[0]
+    alone = removal_gain(readout, cost)[0]
     assert (alone[[0, 3]] > 0).all()  # each could go, not both
-    choice = eliminate(readout, numbers(PRIOR), cost, numbers(2), alive, numbers(1), 4)
-    left = choice.alive[0]
+    left, gain, _ = eliminate(readout, cost, alive, numbers(1), 4)
+    left = left[0]
     assert left[0] + left[3] == 1
     assert left[1:3].tolist() == [1, 0]
     kept = left > 0
-    assert (choice.gain[0, kept] < 0).all()
-    limited = eliminate(readout, numbers(PRIOR), cost, numbers(2), alive, numbers(4), 4)
-    assert limited.alive.sum() == 4
+    assert (gain[0, kept] < 0).all()
+    limited, _, _ = eliminate(readout, cost, alive, numbers(4), 4)
+    assert limited.sum() == 4
 
 
 @pytest.mark.parametrize("condition", [1.0, 1e3, 1e6])

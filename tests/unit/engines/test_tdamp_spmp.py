@@ -15,7 +15,7 @@ from bayesieve.engines.tdamp.federated import (
     moments,
     natural,
 )
-from bayesieve.engines.tdamp.spmp import (
+from bayesieve.engines.tdamp.groups import (
     LEAST_PRECISION,
     budget_shift,
     extrinsic,

@@ -36,12 +36,21 @@ from bayesieve.core.problem import Problem
 from bayesieve.core.state import Controls
 from bayesieve.engines.tdamp.channels import Message, check_likelihood, observe
 from bayesieve.engines.tdamp.damp import absorb_, batch_score, cavity_
-from bayesieve.engines.tdamp.passes import close_pass_
-from bayesieve.engines.tdamp.spmp import noise_residual
-from bayesieve.engines.tdamp.state import PassSettings, TDAMPState, Wiring, kept, moments
+from bayesieve.engines.tdamp.groups import (
+    extrinsic,
+    group_sum,
+    noise_residual,
+    noise_update,
+    remove_groups_,
+    remove_units_,
+    slab_moments,
+    slab_update,
+)
+from bayesieve.engines.tdamp.state import TDAMPState, Wiring, kept, moments, set_
 
 __all__ = ["TDAMP", "TDAMPState"]
 _NOISE_NAME = NUMBERS_PREFIX + "log_noise_std"
+_LEARN_NOISE_AFTER = 4  # passes
 
 
 @dataclass(frozen=True)
@@ -97,13 +106,8 @@ class TDAMP:
 
     def __post_init__(self) -> None:
         check_kind("TDAMP", "prior", self.prior, GroupSparse)
-        check_positive(
-            "TDAMP",
-            power=self.power,
-            memory=self.memory,
-            trust=self.trust,
-            cool_memory=self.cool_memory,
-        )
+        check_positive("TDAMP", power=self.power, trust=self.trust)
+        check_positive("TDAMP", memory=self.memory, cool_memory=self.cool_memory)
         check_not_negative("TDAMP", init_scale=self.init_scale)
         check_fraction("TDAMP", damping=self.damping, keep=1.0 if self.keep is None else self.keep)
         for name in ("prune_passes", "cool_passes"):
@@ -120,19 +124,22 @@ class TDAMP:
         if problem.weighted:
             raise ValueError("TDAMP: every example counts once; remove the weights.")
         layout, wiring = problem.layout, Wiring(problem.network, self.prior.group)
-        if self._settings.joint and any(layer.window for layer in wiring.layers):
+        if self._joint and any(layer.window for layer in wiring.layers):
             raise ValueError(
                 "TDAMP: without keep, hidden units are chosen by the joint evidence of Linear "
                 "layers; give keep for a network with Conv2d, 1.0 to keep all channels."
             )
         zeros = problem.initial.new_zeros(n_models, layout.size)
-        slab, start = self._start(problem, wiring, zeros, generator)
+        slab, start = zeros.new_ones(n_models, wiring.n_layers + 1), torch.zeros_like(zeros)
+        for i, layer in enumerate(wiring.layers):
+            n_in, last = layout.fan_in(layer.weight), i == wiring.n_layers - 1
+            slab[:, i] = self.prior.slab_variance(n_in, last=last)
+            std = self.init_scale * ((1 if last else 2) / n_in) ** 0.5
+            start[:, layout.slices[layer.weight]].normal_(generator=generator).mul_(std)
         precision = 1 / slab[:, wiring.layer_of]
         groups = zeros.new_ones(n_models, wiring.n_groups + 1)
         log_odds = groups * torch.tensor(self.prior.active_prob, dtype=torch.float64).logit()
         log_odds[:, -1] = torch.inf
-        noise = (problem.likelihood.normal_noise or 1.0) ** 2
-        scalar = zeros.new_zeros(())
         reached = torch.ones_like(zeros)
         reached[:, layout.n_bayesian :] = 0
         return TDAMPState(
@@ -145,30 +152,17 @@ class TDAMP:
             prior_log_odds=log_odds.clone(),
             alive=groups,
             reached=reached,
-            noise=zeros.new_full((n_models, 1), noise),
+            noise=zeros.new_full((n_models, 1), (problem.likelihood.normal_noise or 1.0) ** 2),
             residual=zeros.new_zeros(n_models, 1),
-            gram=zeros.new_zeros(n_models, wiring.n_gram if self._settings.joint else 0),
-            count=scalar.clone(),
-            seen=scalar.clone(),
-            passes=scalar.clone(),
+            gram=zeros.new_zeros(n_models, wiring.n_gram if self._joint else 0),
+            count=zeros.new_zeros(()),
+            seen=zeros.new_zeros(()),
+            passes=zeros.new_zeros(()),
             controls=Controls.neutral(zeros),
             generator=generator,
             wiring=wiring,
             n_bayesian=layout.n_bayesian,
         )
-
-    def _start(
-        self, problem: Problem, wiring: Wiring, like: Tensor, generator: Generator
-    ) -> tuple[Tensor, Tensor]:
-        """Slab variances of the layers, (k, layers + 1), and random means like `like`, (k, d)."""
-        layout = problem.layout
-        slab, start = like.new_ones(len(like), wiring.n_layers + 1), torch.zeros_like(like)
-        for i, layer in enumerate(wiring.layers):
-            n_in, last = layout.fan_in(layer.weight), i == wiring.n_layers - 1
-            slab[:, i] = self.prior.slab_variance(n_in, last=last)
-            std = self.init_scale * ((1 if last else 2) / n_in) ** 0.5
-            start[:, layout.slices[layer.weight]].normal_(generator=generator).mul_(std)
-        return slab, start
 
     def warm_start_(self, state: TDAMPState, posterior: Posterior) -> None:
         """Take another posterior's mean, and its std where that is below the prior's."""
@@ -196,31 +190,65 @@ class TDAMP:
         state.seen.add_(batch.n)
         ends = state.seen >= problem.n_data
         if problem.device.type != "cpu" or bool(ends):  # a captured step has no branches
-            close_pass_(problem, state, self._settings, ends & (rate > 0))
+            self._close_pass_(problem, state, ends & (rate > 0))
         return {"log_lik": log_lik * (problem.n_data / batch.n)}
 
     def _sweep(
         self, problem: Problem, state: TDAMPState, batch: Batch, mean: Tensor, var: Tensor
     ) -> tuple[Message, Tensor]:
         """Score and precision of the batch, (k, d), and its predictive log density, (k,)."""
-        layout = problem.layout
+        layout, k = problem.layout, len(mean)
         x, lead = batch.x.to(mean.dtype), 2 if batch.per_member else 1
         if state.wiring.layers[0].window is None:
             x = x.flatten(lead)
-        n_outputs = layout.shapes[layout.names.index(state.wiring.layers[-1].weight)][0]
-        shape = (*x.shape[:lead], n_outputs)
-        seen = observe(problem.likelihood, batch.y, state.noise, shape)
         means, variances = layout.unflatten(mean), layout.unflatten(var)
+        shape = (*x.shape[:lead], means[state.wiring.layers[-1].weight].shape[1])
+        seen = observe(problem.likelihood, batch.y, state.noise, shape)
         sweep = problem.kernel(batch_score)(
-            state.wiring.layers, means, variances, x, seen, joint=self._settings.joint
+            state.wiring.layers, means, variances, x, seen, joint=self._joint
         )
         for part, gram in zip(state.wiring.grams, sweep.grams, strict=False):
             state.gram[:, part] += gram.flatten(1)
         if problem.likelihood.parameters():  # the noise is learned
-            noise = state.noise[..., None]
-            residual = noise_residual(sweep.output.mean, sweep.output.var, seen.target, noise)
+            residual = noise_residual(sweep.output.mean, sweep.output.var, seen.target, seen.noise)
             state.residual += residual.mean(-1).sum(-1)[:, None]
-        return Message(*(_flat(problem, values, mean) for values in sweep[:2])), sweep.log_prob
+        zeros = layout.unflatten(torch.zeros_like(mean))  # of parameters that no message reaches
+        score, precision = (
+            torch.cat([values.get(name, zero).reshape(k, -1) for name, zero in zeros.items()], 1)
+            for values in (sweep.score, sweep.precision)
+        )
+        return Message(score, precision), sweep.log_prob
+
+    def _close_pass_(self, problem: Problem, state: TDAMPState, now: Tensor) -> None:
+        """Removal of groups, Module B and the M-step, where `now` (scalar) is True."""
+        wiring = state.wiring
+        set_(state.passes, state.passes + 1, now)
+        if self._joint:
+            remove_units_(problem, state, self.prune_passes, now)
+            active = state.alive[:, wiring.group_of]
+        else:
+            remove_groups_(state, self.keep, self.prune_passes, now)
+            active = torch.sigmoid(state.log_odds)[:, wiring.group_of]
+        set_(state.reached, wiring.reach(state.alive), now)
+        state.reached[:, state.n_bayesian :] = 0
+        data = Message(state.data_linear, state.data_precision)
+        slab_var = state.slab_var[:, wiring.layer_of]
+        if self.learn_slab:
+            share, slab = active * kept(state), slab_moments(data, slab_var)
+            values = (share * (slab.mean.square() + slab.var), share)
+            sums = (group_sum(value, wiring.layer_of, wiring.n_layers + 1) for value in values)
+            set_(state.slab_var, slab_update(state.slab_var, *sums), now)
+            slab_var = state.slab_var[:, wiring.layer_of]
+        back = extrinsic(data, slab_moments(data, slab_var), slab_var, active)
+        trained = state.controls.trained
+        moving = now if trained is None else now & trained
+        set_(state.prior_linear, back.linear, moving)
+        set_(state.prior_precision, back.precision, moving)
+        if problem.likelihood.parameters():  # the noise is learned
+            noise = noise_update(state.noise, state.residual / problem.n_data)
+            set_(state.noise, noise, now & (state.passes > _LEARN_NOISE_AFTER))
+        for total in (state.residual, state.seen, state.gram):
+            set_(total, torch.zeros_like(total), now)
 
     @property
     def settled_after(self) -> int:
@@ -228,9 +256,9 @@ class TDAMP:
         return 0 if self.keep == 1.0 else self.prune_passes[1]
 
     @property
-    def _settings(self) -> PassSettings:
-        joint = self.prior.group == "units" and self.keep is None
-        return PassSettings(self.keep, self.prune_passes, self.learn_slab, joint)
+    def _joint(self) -> bool:
+        """Whether hidden units are judged by their joint evidence."""
+        return self.prior.group == "units" and self.keep is None
 
     def _temperature(self, state: TDAMPState) -> tuple[Tensor, Tensor]:
         """Power and memory in this pass, eq. T29."""
@@ -243,16 +271,15 @@ class TDAMP:
 
     def kl(self, state: TDAMPState) -> Tensor:
         """KL[q || prior] of weights and indicators still in the network, in nats, (k,)."""
-        wiring, n = state.wiring, state.n_bayesian
         mean, var = moments(state)
-        slab_std = state.slab_var[:, wiring.layer_of].sqrt()
+        slab_std = state.slab_var[:, state.wiring.layer_of].sqrt()
         std = torch.where(var > 0, var, slab_std.square()).sqrt()
         weights = normal_kl(mean.double(), std.double().log(), slab_std.double())
-        weights = weights * (wiring.per_weight(torch.sigmoid(state.log_odds)) * (var > 0))
+        weights = weights * (torch.sigmoid(state.log_odds)[:, state.wiring.group_of] * (var > 0))
         p = torch.sigmoid(state.log_odds.double())[:, :-1]
         rho = torch.sigmoid(state.prior_log_odds.double())[:, :-1].clamp(1e-300, 1 - 1e-16)
         groups = torch.special.xlogy(p, p / rho) + torch.special.xlogy(1 - p, (1 - p) / (1 - rho))
-        return weights[:, :n].sum(1) + groups.sum(1)
+        return weights[:, : state.n_bayesian].sum(1) + groups.sum(1)
 
     def posterior(self, problem: Problem, state: TDAMPState, member: int = 0) -> Factorised:
         """Normals with the groups' log-odds; removed groups are exactly 0."""
@@ -265,15 +292,3 @@ class TDAMP:
         whole = Factorised(problem.network, mean, var.sqrt(), None, log_odds, buffers)
         keep = state.controls.keep
         return whole if keep is None else whole.masked(keep[member])
-
-
-def _flat(problem: Problem, values: dict[str, Tensor], like: Tensor) -> Tensor:
-    """Values by tensor name in the order of the flat vector, (k, d); 0 for other parameters."""
-    layout = problem.layout
-    parts = [
-        values[name].flatten(1)
-        if name in values
-        else torch.zeros_like(like[:, layout.slices[name]])
-        for name in layout.names
-    ]
-    return torch.cat(parts, 1)

@@ -11,6 +11,7 @@ predictive density of a likelihood.
 
 import math
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -38,7 +39,7 @@ class Response(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """Mean and variance of a unit's output."""
+    """Mean and variance of a unit's output or of a weight."""
 
     mean: Tensor
     var: Tensor
@@ -98,10 +99,8 @@ def log_mills(a: Tensor, ratio: Tensor) -> Tensor:
         >>> [round(v, 3) for v in log_mills(a, inverse_mills(a).ratio).tolist()]
         [-0.226, -450.919]
     """
-    right = a > _RIGHT
-    return torch.where(
-        right, -0.5 * a.square() + _LOG_DENSITY_AT_0, torch.where(right, 1, ratio).log()
-    )
+    right, density = a > _RIGHT, -0.5 * a.square() + _LOG_DENSITY_AT_0
+    return torch.where(right, density, torch.where(right, 1, ratio).log())
 
 
 def restricted(mills: Mills, std: Tensor) -> Unit:
@@ -189,7 +188,7 @@ def star_channel(omega: Tensor, var: Tensor, label: Tensor, noise: float) -> Res
     label = label.expand(omega.shape[:-1])
     true = one_hot(label, omega.shape[-1]).to(omega.dtype)
     other = 1 - true
-    omega_y, prior = _pick(omega, label), 1 / _pick(var, label)
+    omega_y, prior = omega.gather(-1, label[..., None]), 1 / var.gather(-1, label[..., None])
     start = Message(prior * omega_y, prior)
     linear, precision = torch.zeros_like(omega), torch.zeros_like(omega)
     for _ in range(STAR_SWEEPS):
@@ -243,25 +242,20 @@ def class_log_probs(omega: Tensor, var: Tensor, noise: float) -> Tensor:
     return (omega * torch.rsqrt(1 + var / noise)).log_softmax(-1)
 
 
-def _pick(values: Tensor, label: Tensor) -> Tensor:
-    return values.gather(-1, label[..., None])
-
-
 _UNDECIDED = 2 / math.pi  # h(0)², the curvature of log Φ at 0
 
 
+@dataclass(frozen=True)
 class Observation(ABC):
     """The targets of a batch as an output channel, (ω, V) -> (g, Γ).
 
     Args:
-        target: (n, ...) or (k, n, ...).
-        noise: v of the Gaussian channel, (k, 1).
-        shape: (n, outputs) or (k, n, outputs).
+        target: (n, outputs) or (k, n, outputs); class numbers without the last axis.
+        noise: v of the Gaussian channel, (k, 1, 1).
     """
 
-    def __init__(self, target: Tensor, noise: Tensor, shape: tuple[int, ...]) -> None:
-        self._noise = noise[..., None]
-        self.target = target.reshape(shape).to(noise.dtype)
+    target: Tensor
+    noise: Tensor
 
     @abstractmethod
     def __call__(self, omega: Tensor, var: Tensor) -> Response:
@@ -281,10 +275,6 @@ class Observation(ABC):
 
 class _Classes(Observation):
     """One of several classes: a product of probits."""
-
-    def __init__(self, target: Tensor, noise: Tensor, shape: tuple[int, ...]) -> None:
-        self._noise = noise[..., None]
-        self.target = target.long()
 
     def __call__(self, omega: Tensor, var: Tensor) -> Response:
         return bounded(star_channel(omega, var, self.target, PROBIT_VARIANCE))
@@ -315,13 +305,13 @@ class _Real(Observation):
     """Real numbers with normal noise."""
 
     def __call__(self, omega: Tensor, var: Tensor) -> Response:
-        return gaussian_channel(omega, var, self.target, self._noise)
+        return gaussian_channel(omega, var, self.target, self.noise)
 
     def curvature(self, omega: Tensor, var: Tensor) -> Tensor:
-        return (1 / (var + self._noise)).expand_as(omega)
+        return (1 / (var + self.noise)).expand_as(omega)
 
     def log_prob(self, omega: Tensor, var: Tensor) -> Tensor:
-        density = torch.distributions.Normal(omega, (var + self._noise).sqrt(), validate_args=False)
+        density = torch.distributions.Normal(omega, (var + self.noise).sqrt(), validate_args=False)
         return density.log_prob(self.target).sum((-2, -1))
 
 
@@ -335,9 +325,11 @@ _CHANNELS: dict[str, type[Observation]] = {
 def observe(
     likelihood: Likelihood, target: Tensor, noise: Tensor, shape: tuple[int, ...]
 ) -> Observation:
-    """The channel of this likelihood; arguments as those of `Observation`."""
+    """The channel of this likelihood for outputs of `shape`; `noise` is (k, 1)."""
     assert likelihood.channel is not None  # `check_likelihood` has been there
-    return _CHANNELS[likelihood.channel](target, noise, shape)
+    channel = _CHANNELS[likelihood.channel]
+    values = target.long() if channel is _Classes else target.reshape(shape).to(noise.dtype)
+    return channel(values, noise[..., None])
 
 
 def check_likelihood(likelihood: Likelihood, target: Tensor) -> None:

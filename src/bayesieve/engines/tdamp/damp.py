@@ -84,6 +84,31 @@ class Layer(NamedTuple):
     bias: str | None
     window: Window | None = None
 
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """The names of weight and bias."""
+        return (self.weight,) if self.bias is None else (self.weight, self.bias)
+
+    def rows(self, units: Tensor) -> Tensor:
+        """The rows that multiply the weights: patches, or the units of an example."""
+        if self.window is not None:
+            return self.window.rows(units)
+        return units.flatten(-3) if units.dim() > 3 else units  # images have at least four axes
+
+    def field(self, inputs: Unit | Tensor, weights: "Weights", below: Tensor) -> Unit:
+        """Pre-activations of the layer's units, as images behind a convolution of `below`."""
+        rows = forward(inputs, weights)
+        if self.window is None:
+            return rows
+        size = self.window.size(*below.shape[-2:])
+        return Unit(as_images(rows.mean, size), as_images(rows.var, size))
+
+    def sums(self, message: Tensor, below: Tensor) -> Tensor:
+        """A message to the rows, in the shape of the units below, summed over patches."""
+        if self.window is None:
+            return message.view_as(below)
+        return self.window.sums(message, *below.shape[-2:])
+
 
 class Weights(NamedTuple):
     """Mean and variance of a layer's weights, (k, o, i), and biases, (k, o); i covers a patch."""
@@ -95,17 +120,13 @@ class Weights(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """What one batch says.
+    """The message of one batch to every weight and bias, and its outputs."""
 
-    S and G by tensor name, the outputs' (ω, V), the predictive log density of the batch, (k,), and
-    eq. T26 per layer.
-    """
-
-    score: dict[str, Tensor]
-    precision: dict[str, Tensor]
-    output: Unit
-    log_prob: Tensor
-    grams: list[Tensor]
+    score: dict[str, Tensor]  # S by tensor name
+    precision: dict[str, Tensor]  # G
+    output: Unit  # (ω, V)
+    log_prob: Tensor  # predictive log density of the batch, (k,)
+    grams: list[Tensor]  # eq. T26 per layer
 
 
 def forward(inputs: Unit | Tensor, weights: Weights) -> Unit:
@@ -124,8 +145,7 @@ def forward(inputs: Unit | Tensor, weights: Weights) -> Unit:
 def backward(response: Response, inputs: Unit, weights: Weights) -> tuple[Tensor, Tensor]:
     """(A, B) of the message exp(B u - A u² / 2) to the layer below, eq. T12."""
     g, gamma = response
-    square = weights.mean.square()
-    curvature = gamma @ square
+    curvature = gamma @ weights.mean.square()
     a = curvature + (gamma - g.square()) @ weights.var
     return a, g @ weights.mean + inputs.mean * curvature
 
@@ -163,12 +183,12 @@ def batch_score(
         joint: whether to compute the grams of eq. T26, from the first hidden layer to the last.
     """
     weights = [_weights(layer, mean, var) for layer in layers]
-    inputs = [_rows(layers[0], x)]
-    fields = [_field(layers[0], x, forward(inputs[0], weights[0]))]
+    inputs: list[Unit | Tensor] = [layers[0].rows(x)]
+    fields = [layers[0].field(inputs[0], weights[0], x)]
     for layer, above in zip(layers[1:], weights[1:], strict=True):
         units = relu_moments(*fields[-1])
-        inputs.append(_rows(layer, units))
-        fields.append(_field(layer, units.mean, forward(inputs[-1], above)))
+        inputs.append(Unit(layer.rows(units.mean), layer.rows(units.var)))
+        fields.append(layer.field(inputs[-1], above, units.mean))
     response = channel(*fields[-1])
     scores: dict[str, Tensor] = {}
     precisions: dict[str, Tensor] = {}
@@ -177,44 +197,15 @@ def batch_score(
         layer, below = layers[i], inputs[i]
         if layer.window is not None:
             response = Response(*(as_rows(value) for value in response))
-        score, precision = weight_score(response, below, weights[i])
-        scores[layer.weight], precisions[layer.weight] = score, precision
+        scores[layer.weight], precisions[layer.weight] = weight_score(response, below, weights[i])
         if layer.bias is not None:
             scores[layer.bias] = response.g.sum(-2)
             precisions[layer.bias] = response.gamma.sum(-2).clamp(min=0)
         if isinstance(below, Unit):
             message = backward(response, below, weights[i])
-            a, b = (_units(layer, fields[i - 1].mean, value) for value in message)
+            a, b = (layer.sums(value, fields[i - 1].mean) for value in message)
             response, _ = relu_channel(*fields[i - 1], a, b)
     return Sweep(scores, precisions, fields[-1], channel.log_prob(*fields[-1]), grams)
-
-
-def _rows(layer: Layer, units: Unit | Tensor) -> Unit | Tensor:
-    """What a layer multiplies its weights with: patches, or the units of an example in a row."""
-    if isinstance(units, Unit):
-        return Unit(_cut(layer, units.mean), _cut(layer, units.var))
-    return _cut(layer, units)
-
-
-def _cut(layer: Layer, values: Tensor) -> Tensor:
-    if layer.window is not None:
-        return layer.window.rows(values)
-    return values.flatten(-3) if values.dim() > 3 else values  # images have at least four axes
-
-
-def _field(layer: Layer, below: Tensor, rows: Unit) -> Unit:
-    """Pre-activations in the shape of the layer's units, of which `below` is the shape."""
-    if layer.window is None:
-        return rows
-    size = layer.window.size(*below.shape[-2:])
-    return Unit(as_images(rows.mean, size), as_images(rows.var, size))
-
-
-def _units(layer: Layer, below: Tensor, message: Tensor) -> Tensor:
-    """A message to what a layer looked at, in the shape of the units below, summed over patches."""
-    if layer.window is None:
-        return message.view_as(below)
-    return layer.window.sums(message, *below.shape[-2:])
 
 
 def _grams(

@@ -3,9 +3,9 @@
 The wiring is index vectors over w: the layer, the group and the slab of each entry.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor, nn
@@ -35,20 +35,31 @@ class Wiring:
     """
 
     def __init__(self, network: Network, group: Group) -> None:
-        self.layers = tuple(_layers(network))
-        layout = network.layout
-        self.n_layers = len(self.layers)
-        self.layer_of = _layer_index(layout, self.layers).to(network.device)
-        groups, sources, self.blocks = _grouping(layout, self.layers, group)
-        self.n_groups = self.blocks[-1].stop if self.blocks else 0
-        self.group_of = _flat(layout, groups, self.n_groups).to(network.device)
-        self.source_of = _flat(layout, sources, self.n_groups).to(network.device)
-        ends = [0, *accumulate((block.stop - block.start + 1) ** 2 for block in self.blocks)]
-        self.grams, self.n_gram = [slice(*pair) for pair in pairwise(ends)], ends[-1]
-
-    def per_weight(self, values: Tensor) -> Tensor:
-        """Values of groups, (k, g + 1), at each weight's own group, (k, d)."""
-        return values[:, self.group_of]
+        layers, layout = tuple(_layers(network)), network.layout
+        shapes = dict(zip(layout.names, layout.shapes, strict=True))
+        grouped = {"units": layers[:-1], "inputs": layers[:1], "weights": layers}[group]
+        sizes = [shapes[layer.weight] for layer in grouped]
+        counts = [{"units": s[0], "inputs": s[1], "weights": s.numel()}[group] for s in sizes]
+        self.blocks, self.n_groups = _consecutive(counts)
+        self.grams, self.n_gram = _consecutive([(count + 1) ** 2 for count in counts])
+        groups: dict[str, Tensor | int] = {}
+        sources: dict[str, Tensor | int] = {}
+        for i, (layer, block, count) in enumerate(zip(grouped, self.blocks, counts, strict=True)):
+            number = torch.arange(block.start, block.stop)
+            if group == "units":
+                for name in layer.tensors:
+                    groups[name] = number.repeat_interleave(shapes[name].numel() // count)
+                above = layers[i + 1].weight
+                # behind Flatten a channel of a convolution has one column per position
+                columns = number.repeat_interleave(shapes[above][1] // count)
+                sources[above] = _across(columns, shapes[above])
+            else:
+                groups[layer.weight] = _across(number, sizes[i]) if group == "inputs" else number
+        numbers = {name: i for i, layer in enumerate(layers) for name in layer.tensors}
+        self.layers, self.n_layers = layers, len(layers)
+        self.group_of = _index(network, groups, self.n_groups)
+        self.source_of = _index(network, sources, self.n_groups)
+        self.layer_of = _index(network, numbers, self.n_layers)
 
     def reach(self, values: Tensor) -> Tensor:
         """The lower of a weight's own group's value and that of the unit it reads, (k, d)."""
@@ -63,17 +74,14 @@ def _layers(network: Network) -> list[Layer]:
         if isinstance(module, nn.Flatten) and not relu_next and not flat:
             flat = True
             continue
-        if isinstance(module, nn.Linear) and not relu_next:
-            if layers and layers[-1].window is not None and not flat:
+        linear = isinstance(module, nn.Linear)
+        if not relu_next and (linear or (isinstance(module, nn.Conv2d) and not flat)):
+            if linear and layers and layers[-1].window is not None and not flat:
                 raise UnsupportedModelError(
                     f"TDAMP: layer {name!r} (Linear) follows a convolution; put Flatten before it."
                 )
             layers.append(_layer(network.layout, name, module))
-            flat = True
-        elif isinstance(module, nn.Conv2d) and not relu_next and not flat:
-            layers.append(
-                _layer(network.layout, name, module)._replace(window=_window(name, module))
-            )
+            flat = flat or linear
         elif not (isinstance(module, nn.ReLU) and relu_next):
             kind = type(module).__name__
             if kind in _SUPPORTED:
@@ -106,54 +114,23 @@ def _called(name: str) -> str:
     return f"layer {name!r}" if name else "the model itself"
 
 
-def _layer(layout: Layout, name: str, module: nn.Linear | nn.Conv2d) -> Layer:
+def _layer(layout: Layout, name: str, module: nn.Module) -> Layer:
     prefix = f"{name}." if name else ""
-    bias = None if module.bias is None else f"{prefix}bias"
-    for tensor in (f"{prefix}weight", bias):
-        if tensor is not None and tensor not in layout.names:
+    window = _window(name, module) if isinstance(module, nn.Conv2d) else None
+    layer = Layer(f"{prefix}weight", None if module.bias is None else f"{prefix}bias", window)
+    for tensor in layer.tensors:
+        if tensor not in layout.names:
             raise UnsupportedModelError(
                 f"TDAMP: parameter {tensor!r} is frozen or shared with another layer; that is not "
                 "supported. Make it a trainable parameter of its own."
             )
-    return Layer(f"{prefix}weight", bias)
+    return layer
 
 
-def _layer_index(layout: Layout, layers: tuple[Layer, ...]) -> Tensor:
-    index = torch.full((layout.size,), len(layers))
-    for i, layer in enumerate(layers):
-        for name in (layer.weight, layer.bias):
-            if name is not None:
-                index[layout.slices[name]] = i
-    return index
-
-
-def _grouping(
-    layout: Layout, layers: tuple[Layer, ...], group: Group
-) -> tuple[dict[str, Tensor], dict[str, Tensor], list[slice]]:
-    """Groups and source units by tensor name, and the range of groups of each layer."""
-    groups: dict[str, Tensor] = {}
-    sources: dict[str, Tensor] = {}
-    blocks: list[slice] = []
-    shapes = dict(zip(layout.names, layout.shapes, strict=True))
-    grouped = {"units": layers[:-1], "inputs": layers[:1], "weights": layers}[group]
-    for i, layer in enumerate(grouped):
-        shape = shapes[layer.weight]
-        count = {"units": shape[0], "inputs": shape[1], "weights": shape.numel()}[group]
-        start = blocks[-1].stop if blocks else 0
-        number = torch.arange(start, start + count)
-        blocks.append(slice(start, start + count))
-        if group == "units":
-            groups[layer.weight] = number.view(-1, *[1] * (len(shape) - 1)).expand(shape)
-            if layer.bias is not None:
-                groups[layer.bias] = number
-            above = layers[i + 1].weight
-            # behind Flatten a channel of a convolution has one column per position
-            sources[above] = _across(
-                number.repeat_interleave(shapes[above][1] // count), shapes[above]
-            )
-        else:
-            groups[layer.weight] = _across(number, shape) if group == "inputs" else number
-    return groups, sources, blocks
+def _consecutive(lengths: list[int]) -> tuple[list[slice], int]:
+    """Ranges of these lengths one after the other, and where the last ends."""
+    ends = [0, *accumulate(lengths)]
+    return [slice(*pair) for pair in pairwise(ends)], ends[-1]
 
 
 def _across(values: Tensor, shape: torch.Size) -> Tensor:
@@ -161,20 +138,12 @@ def _across(values: Tensor, shape: torch.Size) -> Tensor:
     return values.view(1, -1, *[1] * (len(shape) - 2)).expand(shape)
 
 
-def _flat(layout: Layout, values: dict[str, Tensor], other: int) -> Tensor:
-    index = torch.full((layout.size,), other)
+def _index(network: Network, values: Mapping[str, Tensor | int], other: int) -> Tensor:
+    """Values by tensor name at each entry of w, (d,); `other` at all entries without one."""
+    index = torch.full((network.layout.size,), other)
     for name, numbers in values.items():
-        index[layout.slices[name]] = numbers.reshape(-1)
-    return index
-
-
-class PassSettings(NamedTuple):
-    """The engine's settings of the same names; `joint`: units are judged by joint evidence."""
-
-    keep: float | None
-    prune_passes: tuple[int, int]
-    learn_slab: bool
-    joint: bool
+        index[network.layout.slices[name]] = torch.as_tensor(numbers).reshape(-1)
+    return index.to(network.device)
 
 
 @dataclass
