@@ -4,8 +4,7 @@ An IDX file, plain or gzip, is 0, 0, type code, number of axes, then one big-end
 axis, then the entries in row-major order. Byte offsets in messages count in the unpacked content.
 
 A CIFAR record is the label byte (CIFAR-100: coarse, then fine label) and 3072 bytes of pixels, the
-red plane first. CIFAR-10 may also be a copy as images. Pixels are standardised channel by channel
-on the training images.
+red plane first. Pixels are standardised channel by channel on the training images.
 """
 
 import gzip
@@ -21,8 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from bayesieve.data.examples import DataSet, Examples
-from bayesieve.data.files import MAX_BYTES, is_tar, iterate_files, missing_set, read_up_to
-from bayesieve.data.images import decode_images, load_images
+from bayesieve.data.files import MAX_BYTES, iterate_files, missing_set, read_up_to
 from bayesieve.data.preprocessing import channel_statistics, image_recipe, prepare_images
 from bayesieve.errors import DataError
 
@@ -231,7 +229,7 @@ CIFAR10_CLASSES = (
 
 
 def find_cifar(name: str, root: Path) -> Path | None:
-    """Find the folder or archive to read: official files first, image copies last.
+    """Find the folder or archive of the binary files.
 
     Example:
         >>> find_cifar("cifar10", Path("no-such-folder")) is None
@@ -244,33 +242,21 @@ def find_cifar(name: str, root: Path) -> Path | None:
     for archive in (home / layout.archive, root / layout.archive):
         if archive.is_file():
             return archive
-    if name != "cifar10" or not home.is_dir():
-        return None
-    if (home / "train").is_dir():
-        return home
-    return next((path for path in sorted(home.iterdir()) if is_tar(path)), None)
+    return None
 
 
 def load_cifar(name: str, root: Path) -> DataSet:
     """Load `cifar10` or `cifar100` from below `root`; inputs are (N, 3, 32, 32), standardised.
 
-    A JPEG copy is lossy and says so in its name: "CIFAR-10 (JPEG copy)".
-
     Example:
         >>> data = load_cifar("cifar10", data_root())  # doctest: +SKIP
         >>> data.name, len(data.train)  # doctest: +SKIP
-        ('CIFAR-10 (JPEG copy)', 50000)
+        ('CIFAR-10', 50000)
     """
     source = find_cifar(name, root)
     if source is None:
         raise missing_set(name, root / name)
     layout = LAYOUTS[name]
-    if source.name == layout.archive or (source / layout.test).is_file():
-        return _load_binary(source, layout)
-    return _load_copy(source, layout)
-
-
-def _load_binary(source: Path, layout: CifarLayout) -> DataSet:
     names = (*layout.train, layout.test)
     files = dict[str, bytes]()
     for path, content in iterate_files(
@@ -339,21 +325,6 @@ def _class_names(source: Path, content: bytes | None, layout: CifarLayout) -> tu
             f"classes, got {len(names)}. Fetch the set again, or remove the file."
         )
     return names
-
-
-def _load_copy(source: Path, layout: CifarLayout) -> DataSet:
-    decoded = decode_images(source)
-    shape = decoded.pixels.shape[1:]
-    if shape != (32, 32, 3) or decoded.classes != CIFAR10_CLASSES:
-        raise DataError(
-            f"{layout.title}: {source} must hold 32x32 colour images of the ten classes, got "
-            f"shape {shape} and classes {', '.join(decoded.classes)}. For other images use "
-            f"images:{source}."
-        )
-    if not decoded.for_test.any():
-        raise DataError(f"{layout.title}: {source} must hold a test folder, found none.")
-    title = f"{layout.title} (JPEG copy)" if decoded.lossy else layout.title
-    return load_images(source, name=title, decoded=decoded)
 
 
 def load_digits() -> DataSet:

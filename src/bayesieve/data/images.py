@@ -6,7 +6,6 @@ give one channel, all others three; pixels are standardised channel by channel o
 
 import hashlib
 import io
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,14 +38,12 @@ class DecodedImages:
         labels: shape (N,), index into `classes`.
         for_test: shape (N,), True for images of the test folder.
         classes: sorted names.
-        lossy: whether any file was a JPEG.
     """
 
     pixels: NDArray[np.uint8]
     labels: NDArray[np.int64]
     for_test: NDArray[np.bool_]
     classes: tuple[str, ...]
-    lossy: bool
 
 
 def load_images(
@@ -55,8 +52,6 @@ def load_images(
     image_size: int | None = None,
     test_fraction: float = 0.2,
     seed: int = 0,
-    name: str | None = None,
-    decoded: DecodedImages | None = None,
 ) -> DataSet:
     """Load images whose folder names their class.
 
@@ -65,15 +60,13 @@ def load_images(
         image_size: resize all to this many pixels each way; None demands one common size.
         test_fraction: part set aside at random if there is no test folder.
         seed: of that choice.
-        name: of the data set; the folder's or archive's own if None.
-        decoded: what `decode_images` returned for `path`, to save doing it again.
 
     Example:
         >>> data = load_images(Path("leaves"), image_size=32)  # doctest: +SKIP
         >>> data.input_shape  # doctest: +SKIP
         (3, 32, 32)
     """
-    decoded = decode_images(path, image_size) if decoded is None else decoded
+    decoded = decode_images(path, image_size)
     for_test = decoded.for_test
     if not for_test.any():
         for_test = np.zeros(len(for_test), dtype=bool)
@@ -89,8 +82,8 @@ def load_images(
     train = Examples(prepare_images(train_pixels, recipe), labels[torch.from_numpy(~for_test)])
     test_x = prepare_images(decoded.pixels[for_test], recipe)
     test = Examples(test_x, labels[torch.from_numpy(for_test)])
-    title = name or path.name.split(".")[0]
-    return DataSet(title, train, test, "classification", decoded.classes, preprocessing=recipe)
+    name = path.name.split(".")[0]
+    return DataSet(name, train, test, "classification", decoded.classes, preprocessing=recipe)
 
 
 def decode_images(path: Path, image_size: int | None = None) -> DecodedImages:
@@ -198,7 +191,6 @@ def _collect(path: Path, found: list[tuple[str, str, str, NDArray[np.uint8]]]) -
         np.array([number[label] for _, _, label, _ in found], dtype=np.int64),
         np.array([part == "test" for _, part, _, _ in found], dtype=bool),
         classes,
-        _any_jpeg(name for name, _, _, _ in found),
     )
 
 
@@ -208,10 +200,6 @@ def _with_channels(pixels: NDArray[np.uint8], channels: int) -> NDArray[np.uint8
 
 def _size(pixels: NDArray[np.uint8]) -> str:
     return f"{pixels.shape[1]}x{pixels.shape[0]}"
-
-
-def _any_jpeg(names: Iterable[str]) -> bool:
-    return any(name.lower().endswith((".jpg", ".jpeg")) for name in names)
 
 
 def _cache_path(path: Path, image_size: int | None) -> Path:
@@ -227,7 +215,7 @@ def _read_cache(cache: Path) -> DecodedImages | None:
         arrays = read_npz(cache)
         classes = tuple(str(name) for name in arrays["classes"])
         pixels, labels, for_test = arrays["pixels"], arrays["labels"], arrays["for_test"]
-        return DecodedImages(pixels, labels, for_test, classes, bool(arrays["lossy"]))
+        return DecodedImages(pixels, labels, for_test, classes)
     except (DataError, KeyError):
         return None  # a damaged cache is made again
 
@@ -238,7 +226,6 @@ def _write_cache(cache: Path, decoded: DecodedImages) -> None:
         "labels": decoded.labels,
         "for_test": decoded.for_test,
         "classes": np.array(decoded.classes),
-        "lossy": np.array(decoded.lossy),
     }
     try:
         cache.parent.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ from PIL import Image
 
 from bayesieve.data import images as images_module
 from bayesieve.data import load_data, prepare_images
-from bayesieve.data.image_sets import CIFAR10_CLASSES, LAYOUTS
+from bayesieve.data.image_sets import LAYOUTS
 from bayesieve.errors import DataError
 
 
@@ -126,25 +126,6 @@ def test_cifar_missing_batch_and_missing_set(tmp_path: Path) -> None:
         load_data("cifar10", root=tmp_path)
     with pytest.raises(DataError, match="bayesieve data fetch cifar100"):
         load_data("cifar100", root=tmp_path)
-
-
-@pytest.mark.parametrize(("kind", "title"), [("jpg", "CIFAR-10 (JPEG copy)"), ("png", "CIFAR-10")])
-def test_cifar_as_images(tmp_path: Path, kind: str, title: str) -> None:
-    save = "JPEG" if kind == "jpg" else "PNG"
-    files = {
-        f"{part}/{label}/0.{kind}": png((32, 32), k, kind=save)
-        for part in ("train", "test")
-        for k, label in enumerate(CIFAR10_CLASSES)
-    }
-    (tmp_path / "cifar10").mkdir()
-    write_tar(tmp_path / "cifar10" / "copy.tar.xz", files)
-    data = load_data("cifar10", root=tmp_path)
-    assert (data.name, data.classes) == (title, CIFAR10_CLASSES)
-    assert data.test.y.tolist() == list(range(10))
-    del files["test/dog/0." + kind], files["train/dog/0." + kind]
-    write_tar(tmp_path / "cifar10" / "copy.tar.xz", files)
-    with pytest.raises(DataError, match="use images:"):
-        load_data("cifar10", root=tmp_path)
 
 
 @pytest.mark.parametrize(
