@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -380,8 +381,8 @@ def _describe(candidate: Candidate, batch: Tensor) -> dict[str, int]:
     parameters = list(module.parameters())
     data = serialised(module)
     macs, nonzero = count_macs(module, batch[:1])
-    own_bytes = getattr(candidate, "nbytes", None)
-    peak = peak_bytes(module, batch) if candidate is module else own_bytes
+    is_plain = candidate is module
+    peak = peak_bytes(module, batch) if is_plain else getattr(candidate, "nbytes", None)
     counts = {
         "parameters": sum(p.numel() for p in parameters),
         "zeros": sum(int((p == 0).sum()) for p in parameters),
@@ -404,11 +405,7 @@ def _times(
     times: dict[str, dict[int, float]] = {name: {} for name in models}
     for n in batches:
         x = resized(example, n)
-        cases = {name: _case(model, x) for name, model in models.items()}
+        cases = {name: partial(model, x) for name, model in models.items()}
         for name, rounds_ms in interleaved(cases, rounds=rounds, clock=clock).items():
             times[name][n] = statistics.median(rounds_ms)
     return times
-
-
-def _case(model: Candidate, x: Tensor) -> Case:
-    return lambda: model(x)

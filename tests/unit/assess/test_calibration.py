@@ -32,14 +32,14 @@ def _nll(logits: Tensor, labels: Tensor, temperature: float) -> float:
 @pytest.mark.parametrize("true_temperature", [0.4, 1.0, 3.0])
 def test_no_temperature_of_a_refined_grid_is_better(true_temperature: float) -> None:
     logits, labels = _case(0, true_temperature)
-    found = fit_temperature(logits, labels)
+    temperature = fit_temperature(logits, labels)
     low, high = MIN_TEMPERATURE, MAX_TEMPERATURE
     for _ in range(7):  # each pass narrows the bracket about tenfold
         grid = torch.logspace(math.log10(low), math.log10(high), 25, dtype=torch.float64).tolist()
         best = min(range(25), key=lambda i: _nll(logits, labels, grid[i]))
         low, high = grid[max(best - 1, 0)], grid[min(best + 1, 24)]
     # the objective is flat to 1e-16 within 1e-8 of its minimum; a grid cannot see closer
-    assert found == pytest.approx(math.sqrt(low * high), rel=1e-6)
+    assert temperature == pytest.approx(math.sqrt(low * high), rel=1e-6)
 
 
 def test_the_derivative_by_autograd_vanishes() -> None:
@@ -66,18 +66,18 @@ def test_two_classes_have_a_closed_form(score: float, n_right: int) -> None:
 @given(st.floats(0.2, 5), st.floats(-3, 3))
 def test_scaling_and_shifting_the_scores(factor: float, shift: float) -> None:
     logits, labels = _case(2, 1.5, n=60)
-    found = fit_temperature(logits, labels)
+    temperature = fit_temperature(logits, labels)
     scaled = fit_temperature(factor * logits + shift, labels)
-    assert scaled == pytest.approx(factor * found, rel=1e-7)
-    assert fit_temperature(logits.log_softmax(-1), labels) == pytest.approx(found, rel=1e-7)
+    assert scaled == pytest.approx(factor * temperature, rel=1e-7)
+    assert fit_temperature(logits.log_softmax(-1), labels) == pytest.approx(temperature, rel=1e-7)
 
 
 def test_it_recovers_the_truth_and_calibrates() -> None:
     logits, labels = _case(3, 2.5, n=4000)
-    found = fit_temperature(logits, labels)
-    assert found == pytest.approx(2.5, rel=0.1)
+    temperature = fit_temperature(logits, labels)
+    assert temperature == pytest.approx(2.5, rel=0.1)
     before = ece(logits.softmax(-1), labels)
-    after = ece(apply_temperature(logits, found).exp(), labels)
+    after = ece(apply_temperature(logits, temperature).exp(), labels)
     assert after < 0.25 * before
 
 

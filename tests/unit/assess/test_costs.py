@@ -112,7 +112,7 @@ def test_buffers_count_as_weights():
 # -------------------------------------------------------------------------------------- profile
 
 
-def test_rows_have_sizes_of_their_own_and_removed_units_of_the_first():
+def test_rows_have_their_sizes_and_units_removed_from_the_first():
     dense, small = nn.Sequential(nn.Linear(8, 6), nn.Linear(6, 2)), nn.Linear(8, 2)
     half_zero(small)
     rows = profile({"dense": dense, "small": small}, torch.zeros(3, 8), rounds=1)

@@ -184,8 +184,8 @@ def test_alternating_draws_are_worth_a_bounded_number(n):
 
 def test_pooling_puts_draws_together_and_averages_inclusion():
     logits = torch.tensor([[0.0, 0.0, 0.0], [math.log(3), 0.0, torch.inf]])
-    parts = [Samples(NETWORK, torch.full((2, 3), float(i)), logits[i]) for i in range(2)]
-    whole = pooled(parts)
+    chains = [Samples(NETWORK, torch.full((2, 3), float(i)), logits[i]) for i in range(2)]
+    whole = pooled(chains)
     assert whole.draws.shape == (4, 3)
     assert whole.mean.tolist() == [0.5] * 3
     assert whole.inclusion.tolist() == pytest.approx([0.625, 0.5, 0.75])
@@ -193,20 +193,20 @@ def test_pooling_puts_draws_together_and_averages_inclusion():
 
 def test_chains_with_other_buffers_are_not_pooled():
     buffers = ({"mean": torch.zeros(2)}, {"mean": torch.ones(2)})
-    parts = [Samples(NETWORK, torch.zeros(2, 3), None, rows) for rows in buffers]
+    chains = [Samples(NETWORK, torch.zeros(2, 3), None, rows) for rows in buffers]
     with pytest.raises(ValueError, match="the module buffer 'mean' differs"):
-        pooled(parts)
+        pooled(chains)
     with pytest.raises(ValueError, match="at least one"):
         pooled([])
 
 
-def test_pooled_draws_keep_their_own_statistics():
-    parts = []
+def test_pooled_draws_keep_the_statistics_of_their_chain():
+    chains = []
     for i in range(2):
         rows = {"mean": torch.full((2, 4), float(i))}
         shared = {"mean": torch.full((4,), float(i)), "num_batches_tracked": torch.tensor(i)}
-        parts.append(Samples(NETWORK, torch.zeros(2, 3), None, shared, rows))
-    whole = pooled(parts)
+        chains.append(Samples(NETWORK, torch.zeros(2, 3), None, shared, rows))
+    whole = pooled(chains)
     assert whole.draw_buffers["mean"][:, 0].tolist() == [0, 0, 1, 1]
     assert whole.buffers["mean"].tolist() == [0.5] * 4
 

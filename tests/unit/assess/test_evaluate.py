@@ -85,7 +85,7 @@ def test_temperature_rescales_the_averaged_probabilities():
 
 
 @pytest.mark.parametrize("n_samples", [0, 6])
-def test_real_targets_come_back_in_their_own_unit(n_samples):
+def test_real_targets_come_back_in_their_unit(n_samples):
     posterior = posterior_of(Gaussian(0.5), 2)
     unit = torch.tensor([10.0, 3.0])
     plain = evaluate(posterior, Split(X, REALS), n_samples=n_samples)

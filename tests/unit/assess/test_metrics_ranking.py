@@ -40,8 +40,8 @@ def test_risk_averages_over_every_order_of_the_ties(
     coverage, risk = risk_coverage(torch.tensor(uncertainty), torch.tensor(losses))
     assert risk.tolist() == pytest.approx(expected)
     assert coverage.tolist() == pytest.approx([k / len(losses) for k in range(1, len(losses) + 1)])
-    found = aurc(torch.tensor(uncertainty), torch.tensor(losses))
-    assert found == pytest.approx(sum(expected) / len(expected))
+    area = aurc(torch.tensor(uncertainty), torch.tensor(losses))
+    assert area == pytest.approx(sum(expected) / len(expected))
 
 
 @settings(max_examples=50, deadline=None)
@@ -60,10 +60,10 @@ def test_full_coverage_has_the_mean_loss_and_useless_scores_are_flat(losses: lis
 def test_auroc_agrees_with_sklearn_with_ties(inside: list[float], outside: list[float]) -> None:
     truth = [0] * len(inside) + [1] * len(outside)
     expected = roc_auc_score(truth, inside + outside)
-    found = auroc(torch.tensor(inside), torch.tensor(outside))
-    assert found == pytest.approx(expected, abs=1e-12)
+    area = auroc(torch.tensor(inside), torch.tensor(outside))
+    assert area == pytest.approx(expected, abs=1e-12)
     swapped = auroc(torch.tensor(outside), torch.tensor(inside))
-    assert found + swapped == pytest.approx(1)
+    assert area + swapped == pytest.approx(1)
 
 
 def test_wrong_input_raises() -> None:

@@ -47,8 +47,8 @@ def test_errors_agree_with_sklearn(shape: tuple[int, ...]) -> None:
 def test_mixture_likelihood_agrees_with_scipy(noise_std: float) -> None:
     draws, targets = _normal(2, 7, 30), _normal(3, 30)
     slow = logsumexp(stats.norm.logpdf(targets, draws, noise_std), axis=0) - math.log(7)
-    found = log_likelihood_mixture(draws, noise_std, targets)
-    assert found == pytest.approx(slow.mean(), rel=1e-12)
+    density = log_likelihood_mixture(draws, noise_std, targets)
+    assert density == pytest.approx(slow.mean(), rel=1e-12)
 
 
 @pytest.mark.parametrize("layout", ["per output", "per draw", "per entry"])
@@ -77,8 +77,8 @@ def test_student_t_noise_agrees_with_scipy(df: float) -> None:
     lower, upper = interval(means[0], torch.full((8,), std), 0.8, family)
     torch.testing.assert_close(upper - lower, torch.full((8,), 2 * half, dtype=torch.float64))
     inside = (lower <= targets) & (targets <= upper)
-    found = interval_coverage(lower, upper, targets)
-    assert found == pytest.approx(float(inside.double().mean()))
+    coverage = interval_coverage(lower, upper, targets)
+    assert coverage == pytest.approx(float(inside.double().mean()))
 
 
 def test_mixture_likelihood_far_from_the_target_is_finite() -> None:

@@ -122,8 +122,8 @@ def test_as_many_samples_as_a_posterior_holds_are_all_of_them(monkeypatch):
 @pytest.mark.parametrize("batch_size", [1, 3, 7, 100])
 def test_batches_of_inputs_change_nothing(batch_size):
     posterior = factorised()
-    parts = predict(posterior, X, n_samples=2, batch_size=batch_size)
-    torch.testing.assert_close(parts.probs, predict(posterior, X, n_samples=2).probs)
+    in_batches = predict(posterior, X, n_samples=2, batch_size=batch_size)
+    torch.testing.assert_close(in_batches.probs, predict(posterior, X, n_samples=2).probs)
 
 
 def test_fixed_noise_is_the_aleatoric_part():

@@ -160,7 +160,7 @@ def test_the_noise_advances_from_call_to_call():
     assert torch.equal(space.value_and_grad(case.data(), 1.0), first)
 
 
-def test_each_member_has_its_own_spread():
+def test_each_member_has_its_spread():
     case = BY_NAME["mlp"]
     network = Network.of(case.model(), case.likelihood)
     std = torch.ones(2, network.layout.size, dtype=torch.float64)

@@ -69,7 +69,7 @@ def test_vectors_and_buffers_are_the_same_numbers():
     assert all(torch.equal(back[name], statistics[name]) for name in NAMES)
 
 
-def test_each_draw_predicts_with_its_own_statistics():
+def test_each_draw_predicts_with_its_statistics():
     posterior = samples()
     expected = by_hand(posterior, X)
     predicted = predict(posterior, X, n_samples=5).sample_log_probs

@@ -70,7 +70,7 @@ def test_gradient_equals_finite_differences(case):
 
 
 @CASES
-def test_each_row_of_a_population_equals_a_run_on_its_own(case):
+def test_each_row_of_a_population_equals_a_single_run(case):
     problem = case.problem()
     w, batch = case.weights(problem, k=3), case.data(5, seed=8)
     for _ in range(2):
@@ -89,7 +89,7 @@ def test_each_row_of_a_population_equals_a_run_on_its_own(case):
 
 
 @CASES
-def test_each_member_may_have_its_own_batch(case):
+def test_each_member_may_have_another_batch(case):
     problem = case.problem()
     w = case.weights(problem, k=3)
     batches = [case.data(5, seed=seed) for seed in range(3)]
@@ -147,8 +147,8 @@ def test_sums_are_scaled_to_the_full_data_set():
     problem = Problem(case.model(), case.likelihood, data[:2])
     w = case.weights(problem)
     whole, whole_grad = (t.clone() for t in problem.value_and_grad(w, Batch(*data[:2])))
-    parts = [Batch(data.x[rows], data.y[rows]) for rows in (slice(0, 3), slice(3, 12))]
-    pieces = [[t.clone() for t in problem.value_and_grad(w, part)] for part in parts]
+    batches = [Batch(data.x[rows], data.y[rows]) for rows in (slice(0, 3), slice(3, 12))]
+    pieces = [[t.clone() for t in problem.value_and_grad(w, batch)] for batch in batches]
     torch.testing.assert_close(3 / 12 * pieces[0][0] + 9 / 12 * pieces[1][0], whole)
     torch.testing.assert_close(3 / 12 * pieces[0][1] + 9 / 12 * pieces[1][1], whole_grad)
 
@@ -203,7 +203,7 @@ def test_batching_is_tried_in_the_mode_it_is_used_in(training):
     torch.testing.assert_close(values, values[:1].expand(3))
 
 
-def test_control_flow_on_inputs_follows_each_members_own_batch():
+def test_control_flow_on_inputs_follows_the_batch_of_each_member():
     x = torch.ones(2, 2, dtype=F64)
     problem = Problem(Fork().double(), Gaussian(), (x, x[:, :1]))
     w = problem.initial.repeat(2, 1)

@@ -1,4 +1,4 @@
-"""Own rows and weights: a population on parts of the data against one model at a time."""
+"""Rows and weights of each model: a population on subsets of the data against single models."""
 
 import pytest
 import torch
@@ -16,13 +16,13 @@ from problems import normal
 @given(st.lists(st.integers(1, 7), min_size=1, max_size=5))
 @settings(max_examples=30, deadline=None)
 def test_shorter_members_are_filled_up_with_rows_that_count_nothing(lengths):
-    parts = [torch.arange(n) + 10 * i for i, n in enumerate(lengths)]
-    rows = Rows.of(parts)
+    indices = [torch.arange(n) + 10 * i for i, n in enumerate(lengths)]
+    rows = Rows.of(indices)
     assert rows.index.shape == (len(lengths), max(lengths))
     weight = torch.ones(rows.index.shape) if rows.weight is None else rows.weight
-    for i, part in enumerate(parts):
-        assert torch.equal(rows.index[i][weight[i] > 0], part)
-        assert set(rows.index[i].tolist()) <= set(part.tolist())
+    for i, index in enumerate(indices):
+        assert torch.equal(rows.index[i][weight[i] > 0], index)
+        assert set(rows.index[i].tolist()) <= set(index.tolist())
     assert (rows.weight is None) == (len(set(lengths)) == 1)
 
 
@@ -86,15 +86,19 @@ def not_plain(n_outputs):
 @pytest.mark.parametrize("name", LIKELIHOODS)
 @pytest.mark.parametrize("layers", [plain, not_plain], ids=["layers", "vmap"])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_each_member_sees_its_own_rows_alone(name, layers, weighted):
-    parts = [torch.tensor([0, 1, 2, 3, 4]), torch.tensor([5, 6, 7]), torch.tensor([8, 8, 1, 0, 2])]
+def test_each_member_sees_its_rows_alone(name, layers, weighted):
+    indices = [
+        torch.tensor([0, 1, 2, 3, 4]),
+        torch.tensor([5, 6, 7]),
+        torch.tensor([8, 8, 1, 0, 2]),
+    ]
     weight = torch.linspace(0.5, 2, 9, dtype=torch.float64) if weighted else None
-    whole = problem_of(name, layers, rows=Rows.of(parts), weight=weight)
+    whole = problem_of(name, layers, rows=Rows.of(indices), weight=weight)
     assert (plain_layers(whole.network.skeleton) is not None) == (layers is plain)
     w = whole.initial + 0.3 * normal(3, whole.layout.size, seed=3)
     everything = torch.arange(whole.n_data).expand(3, -1)
     value, grad = whole.value_and_grad(w, whole.batch(everything))
-    for i, part in enumerate(parts):
+    for i, part in enumerate(indices):
         alone = problem_of(name, layers, index=part, weight=weight)
         value_alone, grad_alone = alone.value_and_grad(
             w[i : i + 1], alone.batch(torch.arange(len(part)))
