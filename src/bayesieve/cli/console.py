@@ -13,10 +13,6 @@ import typer
 from bayesieve.runs.text import quality_header, quality_row
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-FiguresFlag = Annotated[
-    bool, typer.Option("--figures/--no-figures", help="Whether to draw pictures.")
-]
-ForceFlag = Annotated[bool, typer.Option("--force", help="Replace the run in --out.")]
 Row = Sequence[str]
 
 

@@ -21,8 +21,6 @@ _PANELS = {
     "pruning": "Pruning while training",
     "training": "Training",
 }
-Settings = dict[str, Any]  # keyword -> value, only those that were set
-
 _O = TypeVar("_O", bound=Options)
 
 
@@ -34,9 +32,15 @@ def command(
     def made(show: Callable[[_O, dict[str, Any]], None]) -> Callable[..., None]:
         specs = {spec.name: spec for spec in fields(options)}
         recorded = {"arguments"} & {*specs}
+        settings = _settings() if "settings" in specs else {}
 
         def wrapper(*, json: bool, **values: Any) -> None:
-            asked = options(**values, **{name: given_arguments() for name in recorded})
+            values |= {name: given_arguments() for name in recorded}
+            if settings:
+                chosen = {name: values.pop(name) for name in settings}
+                set_ones = {name: v for name, v in chosen.items() if v is not None and v != []}
+                values["settings"] = set_ones
+            asked = options(**values)
             result = asked()
             if json:
                 print_json(result)
@@ -44,9 +48,9 @@ def command(
                 show(asked, result)
 
         hints = get_type_hints(options)
-        shown = [spec for name, spec in specs.items() if name not in recorded]
+        shown = [spec for name, spec in specs.items() if name not in (*recorded, "settings")]
         parameters = [_from_option(spec, hints[spec.name]) for spec in shown]
-        parameters.append(_keyword("json", JsonFlag, False))
+        parameters += [_keyword("json", JsonFlag, False), *settings.values()]
         wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         wrapper.__doc__, wrapper.__name__ = options.__doc__, show.__name__
         return wrapper
@@ -91,21 +95,10 @@ def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, kind, default=default, annotation=annotation)
 
 
-def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command one flag per setting; it receives those that were set as `settings`."""
-    arguments = inspect.signature(command).parameters
+def _settings() -> dict[str, inspect.Parameter]:
+    """One flag per setting of a run, by keyword."""
     flags = {keyword_of(spec.metadata["flag"]): (section, spec) for section, spec in all_settings()}
-
-    def wrapper(**values: Any) -> None:
-        settings = {key: values.pop(key) for key in flags}
-        set_ones = {key: v for key, v in settings.items() if v is not None and v != []}
-        command(settings=set_ones, **values)
-
-    parameters = [p for name, p in arguments.items() if name != "settings"]
-    parameters += [_parameter(key, *pair) for key, pair in flags.items()]
-    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    wrapper.__doc__, wrapper.__name__ = command.__doc__, command.__name__
-    return wrapper
+    return {key: _parameter(key, *pair) for key, pair in flags.items()}
 
 
 def _parameter(key: str, section: str, spec: Field[Any]) -> inspect.Parameter:

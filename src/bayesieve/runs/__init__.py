@@ -7,6 +7,7 @@ defaults: both are made from `options` and `config`. It returns what the command
 Modules have the names of things, functions those of commands; no name is both.
 """
 
+from collections.abc import Callable as _Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +16,9 @@ from bayesieve.runs.config import RunConfig as RunConfig
 from bayesieve.runs.options import as_function as _as_function
 
 if TYPE_CHECKING:
-    from bayesieve.runs.learn import train as train
     from bayesieve.runs.run import Run as Run
     from bayesieve.runs.run import load as load
     from bayesieve.runs.run import pool as pool
-    from bayesieve.runs.search import sweep as sweep
 
 attack = _as_function(_options.Attack)
 compact = _as_function(_options.Compact)
@@ -34,12 +33,14 @@ prune = _as_function(_options.Prune)
 report = _as_function(_options.Report)
 select = _as_function(_options.Select)
 sieve = _as_function(_options.Sieve)
+sweep: _Callable[..., dict[str, Any]] = _as_function(_options.Sweep)
+train: _Callable[..., dict[str, Any]] = _as_function(_options.Train)
 verify = _as_function(_options.Verify)
 
-_HOME = {"Run": "run", "load": "run", "pool": "run", "train": "learn", "sweep": "search"}
+_HOME = {"Run": "run", "load": "run", "pool": "run"}
 __all__ = [
     "RunConfig", "attack", "compact", "compare", "demo", "evaluate", "export", "fit_table",
-    "predict", "profile", "prune", "report", "select", "sieve", "verify", *_HOME,
+    "predict", "profile", "prune", "report", "select", "sieve", "sweep", "train", "verify", *_HOME,
 ]  # fmt: skip
 
 

@@ -33,6 +33,7 @@ from bayesieve.runs.config import (
     to_dict,
 )
 from bayesieve.runs.folder import RunFolder
+from bayesieve.runs.options import Config, Train
 from bayesieve.runs.run import curve_of, draws_of, numbers, pool
 from bayesieve.runs.summary import draw_run, write_report
 from bayesieve.runs.text import draws_label, note
@@ -42,47 +43,20 @@ from bayesieve.training.fit import Fit, fit
 from bayesieve.training.options import Row
 from bayesieve.training.progress import ScalarLog, check_installed
 
-Config = RunConfig | Mapping[str, Mapping[str, Any]] | Path | str
 _MAY_CHANGE = {"device", "compile", "checkpoint_every", "threads"}  # of the section training
 _TEACHER_SEEDS = 1_000_003  # teachers draw other random numbers than the run
 
 
-def train(
-    config: Config | None = None,
-    *,
-    out: Path | str | None = None,
-    dry_run: bool = False,
-    force: bool = False,
-    resume: bool = False,
-    figures: bool = True,
-    tensorboard: bool = False,
-    arguments: str | None = None,
-    **settings: Any,
-) -> dict[str, Any]:
-    """Learn a posterior over the weights of a network and write a run folder.
-
-    Args:
-        config: settings, as an object, as nested plain data, or as a YAML, TOML or JSON file.
-        out: run folder to write; needed unless `dry_run`.
-        dry_run: return parameters, memory, steps and settings; train and write nothing.
-        force: replace the run in `out`.
-        resume: continue the run in `out`.
-        figures: whether to draw pictures.
-        tensorboard: also write scalars to the folder tensorboard in `out`.
-        arguments: the command line, for the record in config.json.
-        settings: by the names of the flags of `bayesieve train`, such as data="digits",
-            engine="sbnn", zeros=0.9, prune_start=0.2. They override `config`.
-
-    Returns:
-        What metrics.json holds.
-    """
+def train(asked: Train) -> dict[str, Any]:
+    """Train, or plan with --dry-run; returns what metrics.json holds, or what it would take."""
+    config, out, resume, dry_run = asked.config, asked.out, asked.resume, asked.dry_run
     if out is None and (resume or not dry_run):
         raise UsageError("give a folder for the run: --out runs/a.")
     folder = RunFolder(Path(out or ""))
     base = folder.read_config() if resume else None
-    wanted = from_keywords(settings, base if config is None else as_config(config))
+    wanted = from_keywords(asked.settings, base if config is None else as_config(config))
     if not (resume or dry_run):
-        folder.check_free(force=force)
+        folder.check_free(force=asked.force)
     if resume and folder.finished:
         note(f"{folder.path} is finished already.")
         return folder.read("metrics.json")
@@ -91,15 +65,18 @@ def train(
         return {**what_it_takes(plan), "config": to_dict(plan.config)}
     if resume:
         _check_same(plan.config, folder.read_config())
-    if tensorboard:
+    if asked.tensorboard:
         check_installed()
     if not resume:
         folder.clear()
-        folder.create(plan.config, "train", arguments)
+        folder.create(plan.config, "train", asked.arguments)
     note(f"training on {plan.device}: {plan.length.n_steps:,} steps, {plan.problem.layout.size:,} "
          f"parameters; stop with Ctrl-C, continue with --resume")  # fmt: skip
-    log = ScalarLog(folder.path / "tensorboard") if tensorboard else None
-    return complete(plan, learn(plan, folder, resume=resume, log=log), folder, figures=figures)
+    log = ScalarLog(folder.path / "tensorboard") if asked.tensorboard else None
+    run = learn(plan, folder, resume=resume, log=log)
+    return write_results(
+        folder, plan.config, plan.data, run.models, run.history, run.seconds, figures=asked.figures
+    )
 
 
 def as_config(config: Config) -> RunConfig:
@@ -179,13 +156,6 @@ def _teachers(plan: Plan, problem: Problem, folder: RunFolder) -> list[Posterior
         for file, posterior in zip(files, run.posteriors, strict=True):
             save(posterior, file)
     return [load_posterior(file, problem) for file in files]
-
-
-def complete(plan: Plan, run: Fit, folder: RunFolder, *, figures: bool) -> dict[str, Any]:
-    """Save what was learned, test it, draw it; metrics.json comes last and marks the end."""
-    return write_results(
-        folder, plan.config, plan.data, run.models, run.history, run.seconds, figures=figures
-    )
 
 
 def write_results(

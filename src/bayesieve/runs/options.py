@@ -1,21 +1,25 @@
 """Arguments of the commands: each has its name, type, default and help once, here.
 
 The command line makes its flags from these classes and `bayesieve.runs` its functions, so both have
-the same words and defaults. The settings of a training run are in `config`. Nothing here imports
-torch.
+the same words and defaults. The settings of a training run are in `config`; `train` and `sweep`
+take them all, by the names of their flags. Nothing here imports torch.
 """
 
 # ruff: noqa: RUF009 - `option` makes a dataclass field, as `field` does
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, ParamSpec
 
+from bayesieve.runs.config import RunConfig
+
 P = ParamSpec("P")
 Place = Path | str
+# settings as an object, as nested plain data, or as a YAML, TOML or JSON file
+Config = RunConfig | Mapping[str, Mapping[str, Any]] | Place
 _RUN = "Run folder of `train` or `prune`."
 _DEVICE = "auto, cpu, cuda or cuda:N."
 _FIGURES = "Whether to draw pictures."
@@ -61,6 +65,12 @@ def command_line() -> Any:
     return field(default=None, kw_only=True, metadata={"help": "the command line, for records"})
 
 
+def run_settings() -> Any:
+    """A dataclass field for the settings of `config` that are set, by keyword; a flag each."""
+    about = {"help": "by the names of the flags, such as data='digits', engine='sbnn', zeros=0.9"}
+    return field(default_factory=dict, kw_only=True, metadata=about)
+
+
 @dataclass(frozen=True)
 class Options:
     """The arguments of one command."""
@@ -83,16 +93,70 @@ def as_function(options: Callable[P, Options]) -> Callable[P, dict[str, Any]]:
         >>> list(inspect.signature(verify).parameters)
         ['bundle', 'against']
     """
+    kind: Any = options
+    parameters = dict(inspect.signature(kind).parameters)
+    names = {*parameters}
+    takes_settings = "settings" in names
 
     def function(*args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
-        return options(*args, **kwargs)()
+        values: dict[str, Any] = dict(kwargs)
+        if takes_settings:
+            values["settings"] = {name: values.pop(name) for name in kwargs if name not in names}
+        result: dict[str, Any] = kind(*args, **values)()
+        return result
 
-    kind: Any = options
+    if takes_settings:
+        rest = inspect.Parameter.VAR_KEYWORD
+        parameters["settings"] = inspect.Parameter("settings", rest, annotation=Any)
     specs = "\n".join(f"    {spec.name}: {spec.metadata['help']}" for spec in fields(kind))
     function.__name__ = function.__qualname__ = kind.work.rpartition(".")[2]
     function.__doc__ = f"{inspect.getdoc(kind)}\n\nArgs:\n{specs}"
-    function.__signature__ = inspect.signature(kind)  # type: ignore[attr-defined]
+    function.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
     return function
+
+
+@dataclass(frozen=True)
+class Train(Options):
+    """Learn a posterior over the weights of a network and write a run folder."""
+
+    work: ClassVar[str] = "learn.train"
+    out: Place | None = option("Run folder to write (needed unless --dry-run).", None)
+    config: Config | None = option(
+        "YAML, TOML or JSON file with these settings; flags override it.", None, place=True
+    )
+    dry_run: bool = option("Print parameters, memory and steps; write nothing.", False)
+    force: bool = option(_REPLACE, False)
+    resume: bool = option("Continue the run in --out.", False)
+    figures: bool = option(_FIGURES, True)
+    tensorboard: bool = option("Also write scalars to RUN/tensorboard.", False)
+    arguments: str | None = command_line()
+    settings: Mapping[str, Any] = run_settings()
+
+
+@dataclass(frozen=True)
+class Sweep(Options):
+    """Search for settings: validation error against size, as a Pareto front."""
+
+    work: ClassVar[str] = "search.sweep"
+    out: Place = option("Folder of the search; an old one is continued.")
+    trials: int = option("Settings to try in this call; 0 only gathers what workers found.", 20)
+    config: Config | None = option(
+        "YAML, TOML or JSON file with what stays fixed.", None, place=True
+    )
+    search: Sequence[str] | None = option(
+        "What varies: section.name=LOW:HIGH[:log] or section.name=A|B|C, repeated. Learning rate, "
+        "KL weight and zeros unless given.",
+        None,
+    )
+    storage: str | None = option(
+        "Database URL shared by workers on several machines; a journal file in --out unless given, "
+        "which workers on one machine share.",
+        None,
+        metavar="URL",
+    )
+    name: str = option("Name of the search in the database, which may hold several.", "bayesieve")
+    figures: bool = option(_FIGURES, True)
+    settings: Mapping[str, Any] = run_settings()
 
 
 @dataclass(frozen=True)

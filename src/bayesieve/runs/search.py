@@ -29,7 +29,8 @@ from bayesieve.runs.config import (
     takes_whole_numbers,
     to_dict,
 )
-from bayesieve.runs.learn import Config, as_config, fit_plan
+from bayesieve.runs.learn import as_config, fit_plan
+from bayesieve.runs.options import Sweep
 from bayesieve.runs.text import note
 from bayesieve.sieve.rules import keep_zeros
 
@@ -42,36 +43,14 @@ _ATTEMPTS, _PAUSE = 6, 0.25  # to open a database, and the least time between tw
 _PER_MACHINE = ("device", "threads")  # settings of training that each machine may choose
 
 
-def sweep(
-    config: Config | None = None,
-    *,
-    out: Path | str,
-    trials: int = 20,
-    search: Sequence[str] | None = None,
-    storage: str | None = None,
-    name: str = "bayesieve",
-    figures: bool = True,
-    **settings: Any,
-) -> dict[str, Any]:
-    """Search for settings: validation error against size, as a Pareto front.
-
-    Args:
-        config: what stays fixed, as an object, as nested plain data or as a file.
-        out: folder of the search; an old one is continued. It gets sweep.json, the front's
-            configuration files and a picture.
-        trials: settings to try in this call; 0 only gathers what workers have tried.
-        search: what varies, section.name=LOW:HIGH[:log] or section.name=A|B|C each; learning rate,
-            KL weight and zeros unless given.
-        storage: database URL shared by workers on several machines; a journal file in `out` unless
-            given, which workers on one machine share.
-        name: of the search in the database, which may hold several.
-        figures: whether to draw the picture.
-        settings: what stays fixed, by the names of the flags of `bayesieve train`.
+def sweep(asked: Sweep) -> dict[str, Any]:
+    """Try settings; writes sweep.json, the front's configuration files and a picture.
 
     Returns:
         The metric, every trial, and the front.
     """
-    fixed = from_keywords(settings, None if config is None else as_config(config))
+    config, trials, search = asked.config, asked.trials, asked.search
+    fixed = from_keywords(asked.settings, None if config is None else as_config(config))
     if trials < 0:
         raise UsageError(f"--trials must be 0 or more, got {trials}.")
     if fixed.training.val_fraction is None:
@@ -80,9 +59,9 @@ def sweep(
     middle = {dimension.name: dimension.middle for dimension in space}
     plan = make_plan(_with(fixed, middle))  # checks everything
     metric = "validation error" if plan.data.task == "classification" else "validation RMSE"
-    out = Path(out)
+    out = Path(asked.out)
     out.mkdir(parents=True, exist_ok=True)
-    study = open_study(out, storage, name, fixed.training.seed)
+    study = open_study(out, asked.storage, asked.name, fixed.training.seed)
     check_same(study, fixed, space)
     done = sum(trial.state.is_finished() for trial in study.trials)
     if done:
@@ -93,7 +72,7 @@ def sweep(
     result = _summary(study, metric)
     if not result["trials"]:
         _complain(study)
-    _write(result, fixed, out, figures=figures)
+    _write(result, fixed, out, figures=asked.figures)
     return result
 
 
