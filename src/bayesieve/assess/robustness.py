@@ -101,6 +101,18 @@ class Attacked:
             done.append(scale.inputs(moved))
         return torch.cat(done)
 
+    def rotated(self, x: Tensor, degrees: float) -> Tensor:
+        """Images (n, channels, height, width) turned by an angle; black comes in."""
+        return self.scale.inputs(rotate(self.scale.pixels(x), degrees))
+
+    def noisy(self, x: Tensor, std: float) -> Tensor:
+        """Inputs plus N(0, std²) in pixels, inside the bounds; the same normals for every std."""
+        check_not_negative("noise", std=std)
+        pixels = self.scale.pixels(x)
+        generator = Generator(pixels.device).manual_seed(self.seed)
+        noise = torch.empty_like(pixels).normal_(generator=generator)
+        return self.scale.inputs((pixels + std * noise).clamp(*self.bounds))
+
     def predict(self, x: Tensor) -> ClassPrediction:
         """Predictions by the same average over draws."""
         prediction = predict(self.posterior, x, n_samples=self.n_samples, seed=self.seed)
@@ -138,19 +150,6 @@ class Attacked:
         return log_probs
 
 
-def add_noise(x: Tensor, std: float, generator: Generator, bounds: Bounds | None = None) -> Tensor:
-    """Inputs plus N(0, std²), clipped to `bounds` if given.
-
-    Example:
-        >>> add_noise(torch.ones(1, 2), 0.0, Generator()).tolist()
-        [[1.0, 1.0]]
-    """
-    check_not_negative("add_noise", std=std)
-    noise = torch.empty_like(x).normal_(generator=generator)
-    noisy = x + std * noise
-    return noisy if bounds is None else noisy.clamp(*bounds)
-
-
 @dataclass(frozen=True)
 class Point:
     """Scores at one strength of an attack or shift.
@@ -168,7 +167,7 @@ class Point:
 def curve(
     attacked: Attacked, x: Tensor, labels: Tensor, strengths: Sequence[float], change: Change
 ) -> list[Point]:
-    """Scores against strength for any change of the inputs."""
+    """Scores against strength for any change of the inputs, such as `attacked.rotated`."""
     points = []
     for strength in strengths:
         prediction = attacked.predict(change(x, strength))
@@ -196,38 +195,3 @@ def fgsm_curve(
         return attacked.moved(inputs, uphill, strength)
 
     return curve(attacked, x, labels, strengths, change)
-
-
-def pgd_curve(
-    attacked: Attacked, x: Tensor, labels: Tensor, strengths: Sequence[float], n_steps: int = 10
-) -> list[Point]:
-    """Scores under projected gradient descent against the true labels."""
-
-    def change(inputs: Tensor, strength: float) -> Tensor:
-        return attacked.pgd(inputs, labels, strength, n_steps)
-
-    return curve(attacked, x, labels, strengths, change)
-
-
-def rotation_curve(
-    attacked: Attacked, x: Tensor, labels: Tensor, degrees: Sequence[float]
-) -> list[Point]:
-    """Scores on images (n, channels, height, width) turned by each angle; black comes in."""
-
-    def change(inputs: Tensor, angle: float) -> Tensor:
-        return attacked.scale.inputs(rotate(attacked.scale.pixels(inputs), angle))
-
-    return curve(attacked, x, labels, degrees, change)
-
-
-def noise_curve(
-    attacked: Attacked, x: Tensor, labels: Tensor, stds: Sequence[float]
-) -> list[Point]:
-    """Scores on inputs with Gaussian noise of each std in pixels, the same normals for all."""
-
-    def change(inputs: Tensor, std: float) -> Tensor:
-        generator = Generator(inputs.device).manual_seed(attacked.seed)
-        noisy = add_noise(attacked.scale.pixels(inputs), std, generator, attacked.bounds)
-        return attacked.scale.inputs(noisy)
-
-    return curve(attacked, x, labels, stds, change)

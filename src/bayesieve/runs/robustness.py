@@ -10,14 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from bayesieve.assess.figures.curves import robustness_curves
-from bayesieve.assess.robustness import (
-    Attacked,
-    Point,
-    fgsm_curve,
-    noise_curve,
-    pgd_curve,
-    rotation_curve,
-)
+from bayesieve.assess.robustness import Attacked, Point, curve, fgsm_curve
 from bayesieve.core.likelihoods import likelihood_class
 from bayesieve.data.preprocessing import PixelScale
 from bayesieve.errors import UsageError
@@ -132,10 +125,14 @@ def _curve(
     name: str, attacked: Attacked, x: Tensor, labels: Tensor, strengths: Strengths, pgd_steps: int
 ) -> list[Point]:
     with_none = sorted({0.0, *strengths})  # the untouched images come first
-    if name == "pgd":
-        return pgd_curve(attacked, x, labels, with_none, pgd_steps)
-    measure = {"fgsm": fgsm_curve, "rotation": rotation_curve, "noise": noise_curve}[name]
-    return measure(attacked, x, labels, with_none)
+    if name == "fgsm":
+        return fgsm_curve(attacked, x, labels, with_none)
+
+    def pgd(inputs: Tensor, strength: float) -> Tensor:
+        return attacked.pgd(inputs, labels, strength, pgd_steps)
+
+    change = {"pgd": pgd, "rotation": attacked.rotated, "noise": attacked.noisy}[name]
+    return curve(attacked, x, labels, with_none, change)
 
 
 def _scale_of(run: Run, path: Path) -> PixelScale:

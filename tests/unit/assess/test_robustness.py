@@ -5,14 +5,7 @@ import torch
 from torch import Generator, nn
 
 from bayesieve.assess.predict import weight_vectors
-from bayesieve.assess.robustness import (
-    Attacked,
-    add_noise,
-    fgsm_curve,
-    noise_curve,
-    pgd_curve,
-    rotation_curve,
-)
+from bayesieve.assess.robustness import Attacked, curve, fgsm_curve
 from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Samples, SparseModel
@@ -125,10 +118,14 @@ def test_sparse_models_and_two_class_models_can_be_attacked():
 def test_curves_fall_with_strength():
     attacked = Attacked(posterior(), n_samples=5)
     labels = attacked.predict(X).label
+
+    def pgd(inputs, strength):
+        return attacked.pgd(inputs, labels, strength)
+
     for points in (
         fgsm_curve(attacked, X, labels, (0.0, 0.1, 0.5)),
-        pgd_curve(attacked, X, labels, (0.0, 0.1, 0.5)),
-        noise_curve(attacked, X, labels, (0.0, 0.3, 1.0)),
+        curve(attacked, X, labels, (0.0, 0.1, 0.5), pgd),
+        curve(attacked, X, labels, (0.0, 0.3, 1.0), attacked.noisy),
     ):
         assert points[0].accuracy == 1
         assert points[0].accuracy >= points[1].accuracy >= points[2].accuracy
@@ -154,7 +151,7 @@ def test_strengths_and_bounds_are_in_pixels_whatever_the_scaling():
     inside = (pixels > 0.3) & (pixels < 0.7)
     change = (scale.pixels(attacked.fgsm(x, 0.3)) - pixels).abs()
     torch.testing.assert_close(change[inside], torch.full_like(change[inside], 0.3))
-    before, after = (noise_curve(attacked, x, labels, (s,))[0].nll for s in (0.0, 0.5))
+    before, after = (p.nll for p in curve(attacked, x, labels, (0.0, 0.5), attacked.noisy))
     assert after > before
 
 
@@ -184,7 +181,8 @@ def test_rotations_keep_the_upright_image():
     x = torch.rand(8, 1, 2, 3, generator=seeded(3))
     attacked = Attacked(posterior())
     labels = attacked.predict(x).label
-    upright, turned, round_trip = rotation_curve(attacked, x, labels, (0.0, 90.0, 360.0))
+    angles = (0.0, 90.0, 360.0)
+    upright, turned, round_trip = curve(attacked, x, labels, angles, attacked.rotated)
     assert upright.accuracy == 1
     assert turned.nll > upright.nll
     assert round_trip.nll == pytest.approx(upright.nll, abs=1e-4)
@@ -192,9 +190,9 @@ def test_rotations_keep_the_upright_image():
 
 def test_noise_has_the_stated_std_and_bounds():
     x = torch.full((1, 20_000), 0.5)
-    noisy = add_noise(x, 0.2, seeded())
-    assert noisy.std().item() == pytest.approx(0.2, rel=0.03)
-    clipped = add_noise(x, 2.0, seeded(), (0.0, 1.0))
+    noisy = Attacked(posterior()).noisy(x, 0.1)
+    assert noisy.std().item() == pytest.approx(0.1, rel=0.03)
+    clipped = Attacked(posterior()).noisy(x, 2.0)
     assert clipped.min() == 0
     assert clipped.max() == 1
 
