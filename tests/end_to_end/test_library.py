@@ -93,7 +93,7 @@ def test_gradual_pruning_and_a_second_training(digits, model):
     schedule = bs.Schedule(lr="cosine", kl=0.3, kl_after=0.1)
     gradual = bs.fit(problem, engine, epochs=30, batch_size=64, pruning=pruning, schedule=schedule)
     result = bs.evaluate(gradual.posterior, digits.test)
-    assert result["zeros"] >= 0.95
+    assert result["zeros"] == pytest.approx(0.95, abs=5e-4)  # to the nearest weight
     assert result["error"] < 0.12  # a network of 381 numbers
     keep = gradual.posterior.mean != 0
     start = SparseModel(gradual.posterior, keep)

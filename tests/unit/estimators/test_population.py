@@ -19,7 +19,9 @@ nn.init.zeros_(MODEL[0].bias)
 
 def linear_fits(x=X, y=Y, **training):
     settings = Training(**{"epochs": 60, "batch_size": 20} | training)
-    return PopulationFits(x, y, MODEL, Gaussian(), MAP(lr=0.05), settings, "magnitude")
+    return PopulationFits(
+        x, y, MODEL, Gaussian(), MAP(lr=0.05, weight_decay=0.0), settings, "magnitude"
+    )
 
 
 def test_an_input_that_is_not_kept_cannot_be_seen():
