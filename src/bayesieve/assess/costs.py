@@ -11,7 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -301,16 +301,16 @@ class ProfileRow:
     """
 
     name: str
-    parameters: int | None
-    zeros: int | None
-    units: int | None
-    removed_units: int | None
-    macs: int | None
-    nonzero_macs: int | None
-    bytes: int | None
-    gzip_bytes: int | None
-    peak_bytes: int | None
-    latency_ms: Mapping[int, float]
+    parameters: int | None = None
+    zeros: int | None = None
+    units: int | None = None
+    removed_units: int | None = None
+    macs: int | None = None
+    nonzero_macs: int | None = None
+    bytes: int | None = None
+    gzip_bytes: int | None = None
+    peak_bytes: int | None = None
+    latency_ms: Mapping[int, float] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON; batch sizes become part of the names."""
@@ -358,20 +358,14 @@ def profile(
     reference = next((size["units"] for size in sizes.values() if size), None)
     rows = []
     for name, size in sizes.items():
-        counts: dict[str, int | None] = {**size}
+        counts = dict(size)
         removed = None if reference is None or not size else reference - size["units"]
         file = (files or {}).get(name)
         if file is not None:
             data = file.read_bytes()
             counts |= {"bytes": len(data), "gzip_bytes": gzipped(data)}
-        known = {key: counts.get(key) for key in _SIZES}
-        rows.append(ProfileRow(name, removed_units=removed, latency_ms=times[name], **known))
+        rows.append(ProfileRow(name, removed_units=removed, latency_ms=times[name], **counts))
     return rows
-
-
-_SIZES = (
-    "parameters", "zeros", "units", "macs", "nonzero_macs", "bytes", "gzip_bytes", "peak_bytes",
-)  # fmt: skip
 
 
 def _describe(candidate: Candidate, batch: Tensor) -> dict[str, int]:
