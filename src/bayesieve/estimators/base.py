@@ -1,6 +1,7 @@
 """Base of classifier and regressor: parameters, training, prediction, importance, delivery."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,30 +46,66 @@ from bayesieve.training.schedule import Schedule
 RowSets = Sequence[NDArray[np.int64]]  # the row numbers of each fit
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SieveEstimator(BaseEstimator):  # type: ignore[misc]
-    """Common base of `SieveClassifier` and `SieveRegressor`; not to be used by itself."""
+    """Common base of `SieveClassifier` and `SieveRegressor`; not to be used by itself.
 
-    # Set by subclasses in __init__; listed here for the type checker.
-    engine: str | Engine[Any]
-    hidden: Sequence[int] | None
-    activation: Activation
-    epochs: int | None
-    batch_size: int | None
-    lr: float | None
-    schedule: Schedule | None
-    kl: float | None
-    folds: int | None
-    patience: int | None
-    zeros: float | None
-    n_members: int
-    n_samples: int
-    conformal: bool
-    standardise: bool
-    random_state: Any
-    device: str | None
-    y_scale_: Scale | None
-    sparse_models_: list[SparseModel]
-    n_seen_: int
+    None stands for an automatic choice.
+
+    Args:
+        engine: how the posterior is found: "sbnn", "flat-vi", "map", "bmr", "horseshoe", "sghmc",
+            "tdamp", or an engine such as `SBNN(...)`.
+        hidden: units of each hidden layer.
+        activation: "relu", "tanh" or "swish".
+        epochs: passes over the rows, at most.
+        batch_size: rows per step.
+        lr: learning rate of an engine given by name.
+        schedule: course of learning rate and prior weight.
+        kl: weight of the prior against the rows; 1 is Bayes' rule, less trusts the rows more.
+            None lets the inner folds choose.
+        folds: inner folds whose predictions choose the weight of the prior and, with patience,
+            the epoch; 0 does without.
+        patience: epochs without a better score of the folds before stopping; None is half of the
+            run for "map" and "bmr", and never for variational engines, which their prior holds
+            back.
+        zeros: fraction of the parameters to remove while training.
+        n_members: networks that are averaged.
+        n_samples: posterior draws of each that a prediction averages.
+        conformal: whether rows that inner folds hold out calibrate `predict_interval` and
+            `predict_set`, so that they cover what they say.
+        standardise: whether columns and targets are standardised inside; False takes them as they
+            are, for tables that are standardised already.
+        random_state: seed.
+        device: where to train, such as "cuda"; predictions are made on the CPU.
+
+    Attributes:
+        sparse_models_: one per member: posterior and mask in standardised units.
+        history_: metrics of each epoch, of the first network.
+        settings_: every setting of the fit (`TableSettings`).
+        n_epochs_: the epoch that was kept.
+        kl_: the weight of the prior that was kept.
+    """
+
+    engine: str | Engine[Any] = "sbnn"
+    hidden: Sequence[int] | None = None
+    activation: Activation = "relu"
+    epochs: int | None = None
+    batch_size: int | None = None
+    lr: float | None = None
+    schedule: Schedule | None = None
+    kl: float | None = None
+    folds: int | None = None
+    patience: int | None = None
+    zeros: float | None = None
+    n_members: int = 1
+    n_samples: int = 32
+    conformal: bool = False
+    standardise: bool = True
+    random_state: Any = None
+    device: str | None = None
+    y_scale_: Scale | None = field(init=False)
+    sparse_models_: list[SparseModel] = field(init=False)
+    n_seen_: int = field(init=False)
 
     # Defined by subclasses.
 

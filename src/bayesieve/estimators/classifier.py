@@ -1,6 +1,7 @@
 """A Bayesian network for tables with classes as targets."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -17,52 +18,24 @@ from bayesieve.assess.calibration import conformal_quantile, label_scores, label
 from bayesieve.assess.predict import ClassPrediction, Prediction
 from bayesieve.checks import check_fraction, check_positive
 from bayesieve.core.likelihoods import Categorical, Likelihood
-from bayesieve.engines import Engine
 from bayesieve.estimators.base import SieveEstimator
 from bayesieve.estimators.delivery import FloatArray
-from bayesieve.nets.mlp import Activation
-from bayesieve.training.schedule import Schedule
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
     """Bayesian neural network classification with honest probabilities and sparse export.
 
     Columns are standardised inside. None stands for an automatic choice.
 
     Args:
-        engine: how the posterior is found: "sbnn", "flat-vi", "map", "bmr", "horseshoe", "sghmc",
-            "tdamp", or an engine such as `SBNN(...)`.
-        hidden: units of each hidden layer.
-        activation: "relu", "tanh" or "swish".
         class_weight: what a row of each class counts, by class, or "balanced" for the inverse of
             its frequency.
-        epochs: passes over the rows, at most.
-        batch_size: rows per step.
-        lr: learning rate of an engine given by name.
-        schedule: course of learning rate and prior weight.
-        kl: weight of the prior against the rows; 1 is Bayes' rule, less trusts the rows more.
-            None lets the inner folds choose.
-        folds: inner folds whose predictions choose the weight of the prior and, with patience,
-            the epoch; 0 does without.
-        patience: epochs without a better score of the folds before stopping; None is half of the
-            run for "map" and "bmr", and never for variational engines, which their prior holds
-            back.
-        zeros: fraction of the parameters to remove while training.
-        n_members: networks that are averaged.
-        n_samples: posterior draws of each that a prediction averages.
-        conformal: whether inner folds are kept for `predict_set`.
-        standardise: whether columns and targets are standardised inside; False takes them as they
-            are, for tables that are standardised already.
-        random_state: seed.
-        device: where to train, such as "cuda"; predictions are made on the CPU.
+        engine, hidden, ...: see `SieveEstimator`.
 
     Attributes:
         classes_: labels in the order of `predict_proba`'s columns.
-        sparse_models_: one per member: posterior and mask in standardised units.
-        history_: metrics of each epoch, of the first network.
-        settings_: every setting of the fit (`TableSettings`).
-        n_epochs_: the epoch that was kept.
-        kl_: the weight of the prior that was kept.
+        sparse_models_, ...: see `SieveEstimator`.
 
     Example:
         >>> import numpy as np
@@ -73,46 +46,7 @@ class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
         ['no', 'yes']
     """
 
-    def __init__(
-        self,
-        *,
-        engine: str | Engine[Any] = "sbnn",
-        hidden: Sequence[int] | None = None,
-        activation: Activation = "relu",
-        class_weight: Mapping[Any, float] | str | None = None,
-        epochs: int | None = None,
-        batch_size: int | None = None,
-        lr: float | None = None,
-        schedule: Schedule | None = None,
-        kl: float | None = None,
-        folds: int | None = None,
-        patience: int | None = None,
-        zeros: float | None = None,
-        n_members: int = 1,
-        n_samples: int = 32,
-        conformal: bool = False,
-        standardise: bool = True,
-        random_state: Any = None,
-        device: str | None = None,
-    ) -> None:
-        self.engine = engine
-        self.hidden = hidden
-        self.activation = activation
-        self.class_weight = class_weight
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.lr = lr
-        self.schedule = schedule
-        self.kl = kl
-        self.folds = folds
-        self.patience = patience
-        self.zeros = zeros
-        self.n_members = n_members
-        self.n_samples = n_samples
-        self.conformal = conformal
-        self.standardise = standardise
-        self.random_state = random_state
-        self.device = device
+    class_weight: Mapping[Any, float] | str | None = None
 
     def partial_fit(
         self,

@@ -1,6 +1,7 @@
 """A Bayesian network for tables with real targets."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
@@ -21,59 +22,30 @@ from bayesieve.core.likelihoods import (
     RealLikelihood,
     likelihood_class,
 )
-from bayesieve.engines import Engine
 from bayesieve.estimators.base import SieveEstimator
 from bayesieve.estimators.delivery import FloatArray, Scale
 from bayesieve.estimators.population import log_density
-from bayesieve.nets.mlp import Activation
-from bayesieve.training.schedule import Schedule
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 NOISES = sorted(name for name in NAMES if likelihood_class(name).task == "regression")
 _NOISE_STD = 0.3  # of standardised targets, where learning it starts
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
     """Bayesian neural network regression with intervals, importances and sparse export.
 
     Columns and targets are standardised inside. None stands for an automatic choice.
 
     Args:
-        engine: how the posterior is found: "sbnn", "flat-vi", "map", "bmr", "horseshoe", "sghmc",
-            "tdamp", or an engine such as `SBNN(...)`.
-        hidden: units of each hidden layer.
-        activation: "relu", "tanh" or "swish".
         likelihood: the noise: "gaussian" (one level, learned), "heteroscedastic" (the network
             predicts it), "student-t" (wild targets count little), or an object of standardised
             targets such as `Gaussian(0.1)`.
-        epochs: passes over the rows, at most.
-        batch_size: rows per step.
-        lr: learning rate of an engine given by name.
-        schedule: course of learning rate and prior weight.
-        kl: weight of the prior against the rows; 1 is Bayes' rule, less trusts the rows more.
-            None lets the inner folds choose.
-        folds: inner folds whose predictions choose the weight of the prior and, with patience,
-            the epoch; 0 does without.
-        patience: epochs without a better score of the folds before stopping; None is half of the
-            run for "map" and "bmr", and never for variational engines, which their prior holds
-            back.
-        zeros: fraction of the parameters to remove while training.
-        n_members: networks that are averaged.
-        n_samples: posterior draws of each that a prediction averages.
-        conformal: whether `predict_interval` is widened or narrowed so that it covers what it
-            says on the rows that inner folds hold out.
-        standardise: whether columns and targets are standardised inside; False takes them as they
-            are, for tables that are standardised already.
-        random_state: seed.
-        device: where to train, such as "cuda"; predictions are made on the CPU.
+        engine, hidden, ...: see `SieveEstimator`.
 
     Attributes:
-        sparse_models_: one per member: posterior and mask in standardised units.
         coverage_: share of held-out targets inside the interval of each level; None without folds.
-        history_: metrics of each epoch, of the first network.
-        settings_: every setting of the fit (`TableSettings`).
-        n_epochs_: the epoch that was kept.
-        kl_: the weight of the prior that was kept.
+        sparse_models_, ...: see `SieveEstimator`.
 
     Example:
         >>> import numpy as np
@@ -84,46 +56,8 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         (True, (1,))
     """
 
-    def __init__(
-        self,
-        *,
-        engine: str | Engine[Any] = "sbnn",
-        hidden: Sequence[int] | None = None,
-        activation: Activation = "relu",
-        likelihood: str | Likelihood = "gaussian",
-        epochs: int | None = None,
-        batch_size: int | None = None,
-        lr: float | None = None,
-        schedule: Schedule | None = None,
-        kl: float | None = None,
-        folds: int | None = None,
-        patience: int | None = None,
-        zeros: float | None = None,
-        n_members: int = 1,
-        n_samples: int = 32,
-        conformal: bool = False,
-        standardise: bool = True,
-        random_state: Any = None,
-        device: str | None = None,
-    ) -> None:
-        self.engine = engine
-        self.hidden = hidden
-        self.activation = activation
-        self.likelihood = likelihood
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.lr = lr
-        self.schedule = schedule
-        self.kl = kl
-        self.folds = folds
-        self.patience = patience
-        self.zeros = zeros
-        self.n_members = n_members
-        self.n_samples = n_samples
-        self.conformal = conformal
-        self.standardise = standardise
-        self.random_state = random_state
-        self.device = device
+    likelihood: str | Likelihood = "gaussian"
+    y_scale_: Scale = field(init=False)
 
     def partial_fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
@@ -178,8 +112,6 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         targets = self.y_scale_.apply(y.reshape(len(x), -1)).double()
         inside = log_density(self.sparse_models_, x, targets, self.n_samples)
         return float(inside.mean()) - float(np.log(self.y_scale_.std).sum())
-
-    y_scale_: Scale
 
     def _moments(self, X: ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Mean, aleatoric and epistemic standard deviation in the targets' units, each (n, m)."""
