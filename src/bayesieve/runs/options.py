@@ -110,7 +110,8 @@ def as_function(options: Callable[P, Options]) -> Callable[P, dict[str, Any]]:
         parameters["settings"] = inspect.Parameter("settings", rest, annotation=Any)
     specs = "\n".join(f"    {spec.name}: {spec.metadata['help']}" for spec in fields(kind))
     function.__name__ = function.__qualname__ = kind.work.rpartition(".")[2]
-    function.__doc__ = f"{inspect.getdoc(kind)}\n\nArgs:\n{specs}"
+    returns = "Returns:\n    What the command prints with --json."
+    function.__doc__ = f"{inspect.getdoc(kind)}\n\nArgs:\n{specs}\n\n{returns}"
     function.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
     return function
 
