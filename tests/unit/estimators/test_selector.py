@@ -62,9 +62,10 @@ def test_additive_networks_rank_unless_an_estimator_is_given():
 
 def test_choices_on_samples_of_the_rows_tell_their_stability():
     X, y = table()
-    for model in (None, MODEL):
-        selector = SieveSelector(estimator=model, fraction=0.25, bootstrap=3, random_state=0)
-        selector.fit(X, y)
+    for model, network in ((SieveRegressor(epochs=60), "additive"), (MODEL, None)):
+        selector = SieveSelector(
+            estimator=model, network=network, fraction=0.25, bootstrap=3, random_state=0
+        ).fit(X, y)
         assert selector.frequency_[TRUE].min() > 0.6
         assert selector.frequency_.sum() == pytest.approx(2)
         assert selector.stability_ > 0.5
@@ -74,12 +75,17 @@ def test_choices_on_samples_of_the_rows_tell_their_stability():
 def test_held_out_errors_are_in_the_unit_of_the_targets():
     X, y = table(300)
     rows, rest = slice(0, 200), slice(200, 300)
-    selector = SieveSelector(fraction=0.25, random_state=0).fit(X[rows], 100 * y[rows])
+    short = SieveRegressor(epochs=60)
+    selector = SieveSelector(
+        estimator=short, network="additive", fraction=0.25, random_state=0
+    ).fit(X[rows], 100 * y[rows])
     whole, kept = selector.held_out_errors(X[rows], 100 * y[rows], X[rest], 100 * y[rest])
     assert 20 < kept < 60  # the noise is 30
     assert kept < 1.2 * whole
     labels = np.where(y > 0, "up", "down")
-    classes = SieveSelector(fraction=0.25, random_state=0).fit(X[rows], labels[rows])
+    classes = SieveSelector(
+        estimator=SieveClassifier(epochs=60), network="additive", fraction=0.25, random_state=0
+    ).fit(X[rows], labels[rows])
     errors = classes.held_out_errors(X[rows], labels[rows], X[rest], labels[rest])
     assert max(errors) < np.log(2)
 
