@@ -13,7 +13,7 @@ from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
+from torch import Tensor, nn
 
 from bayesieve.checks import check_choice, check_fraction
 from bayesieve.core.likelihoods import Gaussian
@@ -26,7 +26,6 @@ from bayesieve.estimators.population import AdditiveFits, PopulationFits, Table,
 from bayesieve.estimators.regressor import SieveRegressor
 from bayesieve.select import (
     PROPORTIONS,
-    Source,
     TableFits,
     additive_network,
     bootstrap_rows,
@@ -127,13 +126,14 @@ class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         if hasattr(model, "feature_names_in_"):
             self.feature_names_in_ = model.feature_names_in_
         if additive:
-            fits = _additive_fits(model, table)
+            fits = _fits(model, table, additive=True)
             ((posterior,),) = fits.posteriors([torch.arange(len(table))])
             read: list[tuple[Tensor, Tensor | None]] = [_evidence(posterior)]
         else:
             fit_tables([model], [table], len(table))
             self.estimator_ = model
-            fits = _hidden_fits(model, table, importance_source(model.posterior_))
+            source = importance_source(model.posterior_)
+            fits = replace(_fits(model, table, additive=False), source=source)
             varies = torch.as_tensor(model.x_scale_.varies)
             read = [_reading(member.posterior, varies) for member in model.sparse_models_]
         phi, probability = _mean(read)
@@ -166,14 +166,14 @@ class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         model = self._model(y)
         table = model._prepare(X, y, None)
-        fits = _additive_fits if self._check() == "additive" else _hidden_fits
+        fits = _fits(model, table, additive=self._check() == "additive")
         columns, targets = model._validated(X_test, y_test, reset=False)
         test_y = model._targets(targets, None, reset=False)
         x = torch.cat([table.x, model.x_scale_.apply(columns)])
         weight = None
         if table.weight is not None:
             weight = torch.cat([table.weight, torch.ones(len(test_y))])
-        whole = replace(fits(model, table), x=x, y=torch.cat([table.y, test_y]), weight=weight)
+        whole = replace(fits, x=x, y=torch.cat([table.y, test_y]), weight=weight)
         train, test = torch.arange(len(table)), torch.arange(len(table), len(x))
         keep = torch.as_tensor(self.support_)
         masks = torch.stack([torch.ones_like(keep), keep])
@@ -300,46 +300,24 @@ def evidence_schedule(task: str, epochs: float) -> Schedule:
     return Schedule(lr="cosine", kl_warmup_epochs=rise)
 
 
-def _additive_fits(model: SieveEstimator, table: Table) -> PopulationFits:
-    """Additive networks with the length of run of an estimator."""
+def _fits(model: SieveEstimator, table: Table, *, additive: bool) -> PopulationFits:
+    """Additive networks or those of an estimator, with its length of run and no inner folds."""
     settings = model._settings(len(table))
-    likelihood = model._likelihood(learned_noise=True)
-    n_outputs = model._n_outputs(table.y)
-    if likelihood.task == "regression":
-        likelihood, n_outputs = Gaussian(0.5, learned=True), table.y.shape[1]
+    likelihood = model._likelihood(learned_noise=additive or settings.learned_noise)
+    engine, schedule = settings.engine, settings.schedule
+    if additive:
+        n_outputs = model._n_outputs(table.y)
+        if likelihood.task == "regression":
+            likelihood, n_outputs = Gaussian(0.5, learned=True), table.y.shape[1]
+        network: nn.Module = additive_network(table.x, n_outputs)
+        engine, schedule = ADDITIVE_ENGINE, evidence_schedule(likelihood.task, settings.epochs)
+    else:
+        network = model._module(table, settings)
     training = Training(
-        settings.epochs,
-        settings.batch_size,
-        evidence_schedule(likelihood.task, settings.epochs),
-        seed=model._seed(),
-        device=model.device,
+        settings.epochs, settings.batch_size, schedule, seed=model._seed(), device=model.device
     )
-    network = additive_network(table.x, n_outputs)
     return PopulationFits(
-        table.x, table.y, network, likelihood, ADDITIVE_ENGINE, training, weight=table.weight
-    )
-
-
-def _hidden_fits(
-    model: SieveEstimator, table: Table, source: Source | None = None
-) -> PopulationFits:
-    """The network of an estimator, without inner folds."""
-    settings = model._settings(len(table))
-    return PopulationFits(
-        table.x,
-        table.y,
-        model._module(table, settings),
-        model._likelihood(learned_noise=settings.learned_noise),
-        settings.engine,
-        Training(
-            settings.epochs,
-            settings.batch_size,
-            settings.schedule,
-            seed=model._seed(),
-            device=model.device,
-        ),
-        source=source,
-        weight=table.weight,
+        table.x, table.y, network, likelihood, engine, training, weight=table.weight
     )
 
 
