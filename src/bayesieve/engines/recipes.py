@@ -239,7 +239,9 @@ def complete(engine: "Engine[Any]", size: RunSize) -> "Engine[Any]":
         EngineConfig(name, **_choices(name, engine)), own_start=True,
         task=size.task, n_data=size.n_data, table=size.table,
     )  # fmt: skip
-    best = build_engine(config, size)
+    best: Any = build_engine(config, size)
+    if name == "map" and not _is_open(engine.lr):  # type: ignore[attr-defined]
+        best = replace(best, weight_decay=0.0)  # the recommended one is for the recommended lr
     return _filled(engine, best) if type(best) is type(engine) else engine
 
 
@@ -257,21 +259,22 @@ def _choices(name: EngineName, engine: Any) -> dict[str, Any]:
 
 
 def _filled(thing: Any, best: Any) -> Any:
-    from bayesieve.core.priors import Default, DefaultCount
-
     gaps = {}
     for spec in fields(thing):
         value, recommended = getattr(thing, spec.name), getattr(best, spec.name)
-        first = value[0] if isinstance(value, tuple) and value else value
-        if value is None:
-            left_open = spec.name in ("init_std", "local")
-        else:
-            left_open = isinstance(first, Default | DefaultCount)
-        if left_open:
+        if _is_open(value) or (value is None and spec.name in ("init_std", "local")):
             gaps[spec.name] = recommended
         elif is_dataclass(value) and type(value) is type(recommended):
             gaps[spec.name] = _filled(value, recommended)
     return replace(thing, **gaps)
+
+
+def _is_open(value: object) -> bool:
+    """Whether nobody chose this number, or the first of several."""
+    from bayesieve.core.priors import Default, DefaultCount
+
+    first = value[0] if isinstance(value, tuple) and value else value
+    return isinstance(first, Default | DefaultCount)
 
 
 def resolve_engine(

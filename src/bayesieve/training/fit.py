@@ -161,7 +161,7 @@ def fit(
         >>> from bayesieve.engines.map import MAP
         >>> x = torch.linspace(-1, 1, 64)[:, None]
         >>> problem = Problem(nn.Linear(1, 1), Gaussian(), (x, 3 * x[:, 0]))
-        >>> run = fit(problem, MAP(lr=0.1, weight_decay=0.0), epochs=200, seed=0)
+        >>> run = fit(problem, MAP(lr=0.1), epochs=200, seed=0)
         >>> round(run.posterior.mean[0].item(), 2)
         3.0
     """

@@ -147,6 +147,8 @@ def test_numbers_that_were_chosen_stay():
     chain = SGHMC(Normal(2.0), step_size=1e-3)
     assert recipes.complete(chain, size).prior == Normal(2.0)
     assert recipes.complete(chain, size).chain.burn_in == 600
+    assert recipes.complete(MAP(), size).weight_decay == 0.3
+    assert recipes.complete(MAP(lr=0.1), size).weight_decay == 0.0  # decay belongs to its lr
     paper = BMR.paper()
     assert recipes.complete(paper, size) == paper
 
