@@ -13,13 +13,21 @@ STAMP := $(VENV)/.installed
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types format bench clean
+.PHONY: help demo quick test lint types format bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
 demo: $(CORE) ## train, sieve and report on a small example, into runs/demo
 	$(BIN)/bayesieve demo --out runs/demo
+
+# Unit, contract and property tests without the slow ones, the browser, the studies and end to end.
+quick: $(STAMP) ## lint and the fast tests, for every few minutes of work
+	$(BIN)/ruff check -q .
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) -m "not slow" \
+		--ignore=tests/unit/test_docs.py --ignore=tests/unit/deliver --ignore=tests/unit/cli \
+		--ignore=tests/unit/estimators --ignore=tests/unit/report --ignore=tests/unit/runs --ignore=tests/unit/nets \
+		tests/unit tests/contract tests/property
 
 # One torch thread per worker: two workers then use two cores, not four.
 test: lint types ## lint, types, then every test and doctest

@@ -78,6 +78,7 @@ def assert_equal_posteriors(a, b):
         assert torch.equal(value, b.buffers[name]), name
 
 
+@pytest.mark.slow
 @EACH
 @POPULATIONS
 def test_equal_seeds_give_equal_results(engine, k):
@@ -310,6 +311,7 @@ def test_members_may_see_their_own_batches(engine):
     assert torch.isfinite(flat(state)).all()
 
 
+@pytest.mark.slow
 @EACH
 def test_training_helps(engine):
     problem = problem_of(engine)
@@ -384,6 +386,7 @@ def test_weights_that_are_no_longer_trained_do_not_move(engine, k):
     assert (flat(state)[~still] != before[~still]).all()
 
 
+@pytest.mark.slow
 @EACH
 @POPULATIONS
 def test_masks_that_keep_everything_change_nothing(engine, k):

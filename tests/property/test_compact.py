@@ -249,6 +249,7 @@ def compacted(family: str, seed: int) -> tuple[nn.Module, Tensor, nn.Module]:
     return model, x, compact(model, x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_same_function_and_never_larger(family):
     removed = 0
@@ -261,6 +262,7 @@ def test_same_function_and_never_larger(family):
     assert removed > N_MASKS / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_compacting_twice_changes_nothing(family):
     for seed in range(N_MASKS):

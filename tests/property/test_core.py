@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -45,6 +46,7 @@ def spike_slabs(draw):
     return SpikeSlab(math.exp(log_spike + draw(st.floats(0, 6))), math.exp(log_spike), draw(OPEN))
 
 
+@pytest.mark.slow
 @given(MEANS, LOG_STDS, st.floats(-7, 3))
 def test_the_normal_kl_is_not_negative(mean, log_std, log_prior):
     assert normal_kl(mean, log_std, f64(math.exp(log_prior))) >= -1e-9

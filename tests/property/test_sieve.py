@@ -96,6 +96,7 @@ def naive_closure(model: nn.Sequential, network: Network, keep: Tensor) -> Tenso
     return keep
 
 
+@pytest.mark.slow
 @MANY
 @given(net=nets, seed=seeds, share=fractions)
 def test_closure_is_the_naive_rule_and_never_changes_the_function(net, seed, share):
@@ -121,6 +122,7 @@ def test_closure_is_monotone_and_batched(net, seed, shares):
     assert torch.equal(few, units_of(network).clean(keep[0]))
 
 
+@pytest.mark.slow
 @MANY
 @given(net=nets, seed=seeds, fraction=fractions, score=st.sampled_from(["snr", "inclusion"]))
 def test_fraction_is_at_least_as_full_as_any_number_of_best_weights(net, seed, fraction, score):
@@ -161,6 +163,7 @@ def kept_or_none(rule, posterior, within=None):
         return None
 
 
+@pytest.mark.slow
 @MANY
 @given(
     net=nets,
@@ -178,6 +181,7 @@ def test_keep_is_monotone_in_the_fraction_and_no_layer_is_emptied(net, seed, pai
             assert part.any() or not name.endswith("weight"), name
 
 
+@pytest.mark.slow
 @MANY
 @given(net=nets, seed=seeds, pair=st.tuples(fractions, fractions))
 def test_keep_is_monotone_in_the_threshold(net, seed, pair):
@@ -191,6 +195,7 @@ def test_keep_is_monotone_in_the_threshold(net, seed, pair):
             assert part.any() or not name.endswith("weight"), name
 
 
+@pytest.mark.slow
 @MANY
 @given(net=nets, seed=seeds, n=st.integers(1, 4), more=st.integers(0, 4))
 def test_n_of_m_has_the_pattern(net, seed, n, more):
@@ -210,6 +215,7 @@ def test_n_of_m_has_the_pattern(net, seed, n, more):
     assert torch.equal(keep, naive_closure(net[0], posterior.network, keep))
 
 
+@pytest.mark.slow
 @MANY
 @given(net=nets, seeds=st.lists(seeds, min_size=3, max_size=6), zeros=st.floats(0.05, 0.9))
 def test_hard_schedules_shrink_and_soft_ones_obey_the_same_count(net, seeds, zeros):

@@ -44,6 +44,7 @@ def blocks(path: Path, marker: str) -> list[str]:
     return [code for info, code in BLOCK.findall(text) if info.strip() == marker]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WITH_CODE)
 def test_runnable_code_runs(name, tmp_path, monkeypatch, capsys):
     code = blocks(ROOT / name, "python runnable")
@@ -99,6 +100,7 @@ GIVEN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GIVEN)
 def test_code_that_needs_the_readers_data_runs(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -116,6 +118,7 @@ def commands(path: Path) -> list[str]:
     return [line.partition(" #")[0] for line in lines if line.startswith("bayesieve ")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_commands_and_flags_exist(path):
     for line in commands(path):
@@ -155,12 +158,14 @@ def reference_keys() -> set[str]:
     return {key for text in texts for key in pattern.findall(text)} - {"True", "False", "None"}
 
 
+@pytest.mark.slow
 def test_every_reference_resolves():
     page = (ROOT / "docs" / "references.md").read_text(encoding="utf-8")
     listed = set(re.findall(r"^- \*\*\[([A-Z][a-z]+)\]\*\*", page, re.M))
     assert not reference_keys() - listed
 
 
+@pytest.mark.slow
 def test_tables_of_results_are_up_to_date():
     script = ROOT / "docs" / "make_results_table.py"
     done = subprocess.run(
@@ -208,6 +213,7 @@ def test_the_skeleton_keeps_the_promises_of_an_engine(promise):
         promise(engine, k)
 
 
+@pytest.mark.slow
 def test_the_skeleton_draws_from_the_posterior():
     """4000 chains on y = w x + noise against the exact posterior of the one weight."""
     exact = conjugate(d=1)

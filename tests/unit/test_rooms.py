@@ -4,6 +4,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 PACKAGE = Path(__file__).parents[2] / "src" / "bayesieve"
 
 # A room imports itself, `checks`, `errors`, `files`, `text` and the rooms named here.
@@ -58,6 +60,7 @@ def imported_modules(path: Path) -> Iterator[tuple[str, ...]]:
         yield from (name[1:] for name in names if name[0] == "bayesieve")
 
 
+@pytest.mark.slow
 def test_imports_point_one_way():
     for path in FILES:
         room = path.parts[0].removesuffix(".py")

@@ -101,6 +101,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.slow
 def test_pyplot_is_never_imported_and_matplotlib_only_with_figures() -> None:
     code = (
         "import sys, bayesieve.assess.metrics, bayesieve.assess.calibration;"

@@ -68,6 +68,7 @@ def test_predict_reads_the_same_columns_and_answers_in_the_targets_unit(fitted, 
     assert all(float(row["epistemic"]) > 0 for row in found)
 
 
+@pytest.mark.slow
 def test_fit_table_prunes_and_compacts(house, tmp_path):
     out, report = tmp_path / "small", tmp_path / "report"
     result = as_json("fit-table", house, "--target", "price", "--zeros", 0.6, "--epochs", 20,
@@ -84,6 +85,7 @@ def test_a_text_target_is_a_classification(house, tmp_path):
     assert "class" in (tmp_path / "p.csv").read_text().splitlines()[0]
 
 
+@pytest.mark.slow
 def test_select_keeps_what_matters(house, tmp_path):
     folder = tmp_path / "which"
     result = as_json("select", house, "--target", "price", "--fdr", 0.1, "--bootstrap", 3,
@@ -101,6 +103,7 @@ def test_select_keeps_what_matters(house, tmp_path):
     assert "--force" in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [("--fraction", 0.4), ("--cross-validate",)])
 def test_select_by_share(house, tmp_path, flags):
     result = as_json("select", house, "--target", "price", *flags, "--bootstrap", 0,
@@ -139,6 +142,7 @@ def test_fit_table_learns_what_the_classifier_learns(house, tmp_path):
     assert run.config.engine.lr == settings.engine.lr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "settings"),
     [

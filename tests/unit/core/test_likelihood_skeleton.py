@@ -111,6 +111,7 @@ def test_a_pruned_network_becomes_a_bundle(sparse, tmp_path):
     assert columns["aleatoric"] == pytest.approx(rate.sqrt().tolist(), rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_samples", [0, 5])
 def test_it_is_exported_to_onnx(sparse, n_samples, tmp_path):
     pytest.importorskip("onnxruntime")
@@ -142,6 +143,7 @@ def test_an_unknown_likelihood_says_what_to_import(monkeypatch):
 NAMES = {*likelihoods._CLASSES.values(), "ClassLikelihood", "RealLikelihood"}
 
 
+@pytest.mark.slow
 def test_nobody_else_asks_what_a_likelihood_is():
     package = ROOT / "src" / "bayesieve"
     asking = []

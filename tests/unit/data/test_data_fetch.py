@@ -142,6 +142,7 @@ def test_options_that_do_not_apply_are_refused() -> None:
         load_data("digits", target="y", image_size=3)
 
 
+@pytest.mark.slow
 def test_import_is_light() -> None:
     heavy = ("sklearn", "pandas", "pyarrow", "PIL", "matplotlib")
     code = f"import sys, bayesieve.data; print([m for m in {heavy} if m in sys.modules])"

@@ -427,6 +427,7 @@ def test_the_architecture_file_is_the_same_network(name, shrink, tmp_path):
         same(namespace["load_model"](folder)(x), module(x))
 
 
+@pytest.mark.slow
 def test_the_architecture_file_runs_where_bayesieve_is_not_installed(tmp_path):
     torch.manual_seed(0)
     module = zeroed(lenet_300_100((1, 8, 8), 10), 0.9).eval()

@@ -156,6 +156,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("keep", [1.0, 0.1], ids=["dense", "sparse"])
 @pytest.mark.parametrize("name", CASES)
@@ -241,6 +242,7 @@ def test_stack_bytes_are_the_two_buffers(tmp_path):
     assert macro(path, "MACS") == 24 + 40 + 5
 
 
+@pytest.mark.slow
 def test_a_traced_module_gives_the_same_header(tmp_path):
     torch.manual_seed(0)
     module = CASES["lenet5_caffe"][0]()

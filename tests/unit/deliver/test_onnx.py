@@ -113,6 +113,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_baked_draws_are_those_of_predict(name, tmp_path):
     likelihood, n_outputs, names = CASES[name]
@@ -137,6 +138,7 @@ def test_baked_draws_are_those_of_predict(name, tmp_path):
     assert (metadata(path)["n_samples"], metadata(path)["seed"]) == ("6", "3")
 
 
+@pytest.mark.slow
 def test_samples_and_batch_norm_statistics_are_baked(tmp_path):
     model = conv_net()
     model.train()(3 * normal(8, 1, 6, 6) + 1)
@@ -153,6 +155,7 @@ def test_samples_and_batch_norm_statistics_are_baked(tmp_path):
     torch.testing.assert_close(actual, expected.probs, rtol=1e-4, atol=1e-5, check_dtype=False)
 
 
+@pytest.mark.slow
 def test_draws_that_agree_have_no_mutual_information(tmp_path):
     model = nn.Linear(3, 2)
     posterior = posterior_of(model, Categorical(), std=0.0)
@@ -164,6 +167,7 @@ def test_draws_that_agree_have_no_mutual_information(tmp_path):
     assert float(actual["mutual_information"].abs().max()) < 1e-6
 
 
+@pytest.mark.slow
 def test_word_numbers_and_double_precision(tmp_path):
     torch.manual_seed(0)
     module = nn.Sequential(nn.Embedding(7, 4), nn.Flatten(), nn.Linear(12, 2)).double()
@@ -182,6 +186,7 @@ class Strange(nn.Module):
         return torch.special.bessel_j0(x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "message"),
     [
@@ -195,6 +200,7 @@ def test_modules_that_onnx_cannot_express(module, message, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_another_result_is_refused_and_the_old_file_kept(tmp_path, monkeypatch):
     module, other = nn.Linear(3, 2), nn.Linear(3, 2)
     trace = export_checks.trace

@@ -77,6 +77,7 @@ def test_columns_hold_90_percent_of_the_noise_in_the_unit_of_the_target(name, tm
         assert columns[key] == pytest.approx(values.tolist(), rel=1e-5, abs=1e-6), key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_samples", [0, 3])
 @pytest.mark.parametrize("name", CASES)
 def test_an_onnx_file_gives_the_columns_of_its_bundle(name, n_samples, tmp_path):

@@ -247,6 +247,7 @@ def test_a_noise_that_is_learned_follows_the_residuals_and_changes_nothing_else(
     assert prediction.noise_std.flatten().tolist() == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_predictions_have_the_noise_that_the_chain_found():
     x = normal(200, 3, seed=0)
     y = x[:, :1] + 0.3 * normal(200, 1, seed=1)

@@ -148,6 +148,7 @@ def test_standard_coordinates_have_the_gradient_of_the_papers_form_and_weights_f
         torch.testing.assert_close(step, torch.full_like(step, 1e-3 / 0.9), rtol=1e-3, atol=0)
 
 
+@pytest.mark.slow
 def test_both_coordinates_have_one_optimum():
     problem = no_data()
     ends = []
@@ -185,6 +186,7 @@ def test_a_step_has_the_length_of_the_rate_in_units_of_the_prior():
     torch.testing.assert_close(moved, torch.full_like(moved, 1e-3 / 0.9), rtol=1e-3, atol=0)
 
 
+@pytest.mark.slow
 def test_without_data_the_posterior_is_the_prior():
     problem = no_data()
     engine = BMR(LayerScaled(last_std=0.3), lr=0.05, reduction=Reduction(kl=1.0))
@@ -213,6 +215,7 @@ def test_masks_shrink_and_never_come_back():
     assert (posterior.std[~kept[0]] == 0).all()
 
 
+@pytest.mark.slow
 def test_pruned_weights_relax_to_the_prior():
     known = known_support()
     engine = BMR(LayerScaled(last_std=1.0), dataclasses.replace(EAGER, end=0.13), lr=0.05)

@@ -254,6 +254,7 @@ def irrelevant_inputs():
     return Problem(model, Gaussian(0.1), (x, y))
 
 
+@pytest.mark.slow
 def test_units_that_are_not_needed_are_shrunk_and_can_be_sieved():
     problem = irrelevant_inputs()
     engine = HorseshoeVI(lr=0.02)

@@ -234,6 +234,7 @@ def test_extreme_messages_to_the_relu_give_numbers(omega, var, a, b):
         assert unit.var >= 0
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(EXTREME, VARIANCE), min_size=2, max_size=5))
 def test_extreme_outputs_give_numbers(outputs):

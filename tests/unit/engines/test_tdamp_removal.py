@@ -144,6 +144,7 @@ def teacher(n=2000, n_units=20, noise=0.2, seed=0):
     return x, y + noise * normal(n, n_units, seed=seed + 3, dtype=torch.float32)
 
 
+@pytest.mark.slow
 def test_twenty_useful_units_of_a_hundred_are_found():
     x, y = teacher()
     problem = Problem(mlp((20,), 20, widths=(100,)), Gaussian(0.2), (x, y))

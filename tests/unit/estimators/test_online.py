@@ -16,6 +16,7 @@ from problems import conjugate
 QUICK = {"hidden": (6,), "epochs": 3, "folds": 0, "n_samples": 4, "random_state": 0}
 
 
+@pytest.mark.slow
 def test_two_batches_in_turn_teach_what_both_together_would():
     """Each half has orthogonal inputs, so that every posterior is a product of normals."""
     data = conjugate(n=32, d=4)

@@ -117,6 +117,7 @@ def test_conformal_intervals_are_of_the_right_width():
     assert np.mean((plain[:, 0] <= y) & (y <= plain[:, 1])) > 0.95  # it claims far too much noise
 
 
+@pytest.mark.slow
 def test_heteroscedastic_noise_follows_the_input():
     source = np.random.default_rng(0)
     X = source.uniform(-1, 1, size=(600, 1))
@@ -129,6 +130,7 @@ def test_heteroscedastic_noise_follows_the_input():
     assert model.compact_(torch.zeros(2, 1)).shape == (2, 1)
 
 
+@pytest.mark.slow
 def test_student_noise_is_not_bent_by_wild_targets():
     X, y = line(300, noise=0.05)
     spoilt = y.copy()
@@ -198,6 +200,7 @@ def test_polars_frames_are_tables_too():
     assert model.predict(frame).shape == (40,)
 
 
+@pytest.mark.slow
 def test_pipelines_column_transformers_and_searches():
     pandas = pytest.importorskip("pandas")
     X, y = line(60)
@@ -289,6 +292,7 @@ def test_members_are_averaged():
     assert len(one.sparse_models_) == 1
 
 
+@pytest.mark.slow
 def test_the_folds_choose_the_weight_of_the_prior():
     source = np.random.default_rng(0)
     X = source.normal(size=(40, 10))
@@ -299,6 +303,7 @@ def test_the_folds_choose_the_weight_of_the_prior():
     assert model.n_epochs_ < 40
 
 
+@pytest.mark.slow
 def test_defaults_beat_a_linear_model_on_friedman():
     X, y = make_friedman1(500, 10, noise=1.0, random_state=0)
     model = SieveRegressor(epochs=60, random_state=0).fit(X[:300], y[:300])

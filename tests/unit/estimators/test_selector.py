@@ -21,6 +21,7 @@ def table(n=200, p=8, seed=0):
 TRUE = [False, True, False, False, True, False, False, False]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -38,6 +39,7 @@ def test_rules_find_the_columns_that_matter(settings):
     assert selector.feature_importances_.shape == (8,)
 
 
+@pytest.mark.slow
 def test_probable_columns_reach_the_threshold():
     X, y = table()
     selector = SieveSelector(estimator=MODEL, rule="probable", threshold=1.0).fit(X, y)
@@ -48,6 +50,7 @@ def test_probable_columns_reach_the_threshold():
     assert everything.get_support().all()
 
 
+@pytest.mark.slow
 def test_additive_networks_rank_unless_an_estimator_is_given():
     X, y = table()
     selector = SieveSelector(rule="probable", random_state=0).fit(X, y)
@@ -60,6 +63,7 @@ def test_additive_networks_rank_unless_an_estimator_is_given():
     assert not hasattr(additive, "estimator_")
 
 
+@pytest.mark.slow
 def test_choices_on_samples_of_the_rows_tell_their_stability():
     X, y = table()
     for model, network in ((SieveRegressor(epochs=60), "additive"), (MODEL, None)):
@@ -72,6 +76,7 @@ def test_choices_on_samples_of_the_rows_tell_their_stability():
     assert not hasattr(selector.set_params(bootstrap=0).fit(X, y), "frequency_")
 
 
+@pytest.mark.slow
 def test_held_out_errors_are_in_the_unit_of_the_targets():
     X, y = table(300)
     rows, rest = slice(0, 200), slice(200, 300)
@@ -144,6 +149,7 @@ def test_bad_settings_are_refused(settings, error, message):
         SieveSelector(**settings).fit(X, y)
 
 
+@pytest.mark.slow
 def test_noise_is_no_discovery_in_a_small_table_of_classes():
     # Weights that start at 0 under the whole prior stay in the spike, and evidence taken there
     # kept six of these seven columns of noise.

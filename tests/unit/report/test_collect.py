@@ -58,6 +58,7 @@ def keys(value, path=()):
             yield from keys(item, path)
 
 
+@pytest.mark.slow
 def test_every_field_is_documented(run):
     text = DOCS.read_text(encoding="utf-8")
     documented = set(re.findall(r"[`\"]([a-z_0-9]+)[`\"]", text))
@@ -119,6 +120,7 @@ def test_importance_is_the_slope(source):
     assert float(importance(source)[label][pixel]) == pytest.approx(expected, rel=2e-2)
 
 
+@pytest.mark.slow
 def test_a_regression_on_a_table():
     source = table_source()
     run = collect([source], limits=QUICK)["runs"][0]
@@ -151,6 +153,7 @@ def test_examples_of_a_regression_are_in_the_unit_of_the_target():
     assert sets["wrong"]["surprise"] == pytest.approx(surprise[:8].tolist(), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_the_network_before_is_pruned_too(source, run):
     """By its own ranking, from all its weights on, whatever is left of the run."""
     before = run["curve"]["before"]
@@ -193,6 +196,7 @@ def test_a_point_estimate_has_no_draws():
     assert all(row["inclusion_cdf"] is None for row in run["layers"])
 
 
+@pytest.mark.slow
 def test_several_runs_share_the_page():
     data = collect([table_source(), table_source("classification")], limits=QUICK)
     assert [run["task"] for run in data["runs"]] == ["regression", "classification"]

@@ -234,6 +234,7 @@ def test_every_engine_has_importances(name):
     assert bool(((actual.phi >= 0) & (actual.phi <= 1)).all())
 
 
+@pytest.mark.slow
 def test_an_additive_network_counts_by_input():
     x = torch.randn(500, 4, generator=seeded(21))
     y = x[:, 1].abs() + 0.1 * torch.randn(500, generator=seeded(22))
@@ -296,6 +297,7 @@ def test_a_fraction_keeps_exactly_that_many_whatever_the_ties():
     assert select.select_fraction(torch.arange(5.0), 0.0).tolist() == [False] * 4 + [True]
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.floats(0.01, 0.99))
 @settings(max_examples=60, deadline=None)
 def test_fdr_rule_is_the_largest_set_within_the_level(values, level):

@@ -221,6 +221,7 @@ def test_the_known_support_is_found_after_any_engine(name):
         assert int(sparse.keep[~known.active].sum()) <= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tdamp", "horseshoe", "bmr"])
 def test_posteriors_without_a_normal_prior_take_the_width_of_their_weights(name):
     known = known_support()

@@ -204,6 +204,7 @@ def digits_error(epochs, copies):
     return result["error"], result["zeros"]
 
 
+@pytest.mark.slow
 def test_two_long_epochs_prune_as_well_as_many_short_ones_of_as_many_steps():
     long, zeros = digits_error(epochs=2, copies=16)  # 728 steps
     assert zeros == pytest.approx(0.98, abs=0.001)
@@ -216,6 +217,7 @@ def test_two_long_epochs_prune_as_well_as_many_short_ones_of_as_many_steps():
     assert long < short + 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n_steps", "batch_size"), [(360, 1), (360, 22), (2000, 22), (113, 8)])
 def test_masks_are_renewed_50_to_100_times_whatever_an_epoch_is(n_steps, batch_size):
     pruning = CountedPruning(TARGET, 0.125, 0.5625)

@@ -86,6 +86,7 @@ CASES = {
 EACH = pytest.mark.parametrize(("build", "engine", "options"), CASES.values(), ids=CASES.keys())
 
 
+@pytest.mark.slow
 @EACH
 def test_a_run_stopped_anywhere_and_resumed_equals_an_unbroken_one(
     tmp_path, monkeypatch, build, engine, options
@@ -105,6 +106,7 @@ def test_a_run_stopped_anywhere_and_resumed_equals_an_unbroken_one(
     assert torch.isfinite(unbroken.posterior.mean).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("soft", [False, True])
 @pytest.mark.parametrize("n_models", [1, 2])
 def test_a_run_stopped_between_two_renewals_of_its_mask_goes_on_as_if_it_had_not(
