@@ -67,7 +67,7 @@ class Attacked:
 
     @property
     def posterior(self) -> Posterior:
-        """What is attacked."""
+        """The model under attack."""
         return posterior_of(self.model)
 
     def fgsm(self, x: Tensor, strength: float) -> Tensor:

@@ -20,7 +20,7 @@ from bayesieve.errors import UnsupportedModelError
 
 
 class Role(IntEnum):
-    """What inference does with a parameter; the order is the order of entries in w.
+    """Treatment of a parameter by inference; the order is the order of entries in w.
 
     Example:
         >>> [role.name for role in sorted(Role)]

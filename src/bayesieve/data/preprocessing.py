@@ -147,7 +147,7 @@ class PixelScale:
 
     @property
     def black(self) -> tuple[float, ...]:
-        """What a pixel of 0 is as an input, in each channel."""
+        """The input of a pixel of 0, in each channel."""
         return tuple(0.0 - mean / std for mean, std in zip(self.mean, self.std, strict=True))
 
     @property

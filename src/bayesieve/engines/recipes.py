@@ -262,19 +262,28 @@ def _filled(thing: Any, best: Any) -> Any:
     gaps = {}
     for spec in fields(thing):
         value, recommended = getattr(thing, spec.name), getattr(best, spec.name)
-        if _is_open(value) or (value is None and spec.name in ("init_std", "local")):
+        if value is None and spec.name in ("init_std", "local"):
             gaps[spec.name] = recommended
         elif is_dataclass(value) and type(value) is type(recommended):
             gaps[spec.name] = _filled(value, recommended)
+        else:
+            gaps[spec.name] = _chosen(value, recommended)
     return replace(thing, **gaps)
 
 
-def _is_open(value: object) -> bool:
-    """Whether nobody chose this number, or the first of several."""
+def _chosen(value: Any, recommended: Any) -> Any:
+    """The value if somebody chose it, else the recommended one; model by model of a population."""
+    if isinstance(value, tuple) and not isinstance(recommended, tuple):
+        return tuple(_chosen(number, recommended) for number in value)
+    first = value[0] if isinstance(value, tuple) and value else value
+    return recommended if _is_open(first) else value
+
+
+def _is_open(number: object) -> bool:
+    """Whether nobody chose this number."""
     from bayesieve.core.priors import Default, DefaultCount
 
-    first = value[0] if isinstance(value, tuple) and value else value
-    return isinstance(first, Default | DefaultCount)
+    return isinstance(number, Default | DefaultCount)
 
 
 def resolve_engine(

@@ -91,7 +91,7 @@ class Averaging:
 
 @dataclass(frozen=True)
 class Chain:
-    """What a chain keeps of its path, and how its step size and temperature change.
+    """Draws kept of a chain, and the course of its step size and temperature.
 
     Args:
         burn_in: steps before the first kept draw.

@@ -73,7 +73,8 @@ class SBNN:
     Args:
         prior: mixture probability and the two standard deviations, on every Bayesian weight.
         lr: learning rate; the objective is in nats per example.
-        init_std: starting s of every weight; None takes one in the spike's basin of attraction.
+        init_std: starting s of every weight; None is decided by `fit`, and lies in the spike's
+            basin of attraction in a loop written by hand.
         start: starting means: "module" (the model's own, so trained weights are a warm start) or
             "he" (uniform in ±√(6 / fan_in)).
         optimizer: "adam", or "sgd" with the proximal prior step.
@@ -128,9 +129,8 @@ class SBNN:
         """
         if self.optimizer == "sgd":
             return self._proximal_step(problem, state, batch)
-        draw = variational.draw(
-            problem, state, local=bool(self.local)
-        )  # w = m + s ε, 0 where pruned
+        local = bool(self.local)
+        draw = variational.draw(problem, state, local=local)  # w = m + s ε, 0 where pruned
         log_lik = problem.gradient_(draw, batch, state.generator)
         variational.adam_step_(problem, state, draw, mixture_precision)
         return {"log_lik": log_lik}

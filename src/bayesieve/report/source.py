@@ -64,7 +64,7 @@ class Source:
 
     @property
     def averaged(self) -> Model:
-        """What predictions are averaged over."""
+        """The model whose draws are averaged in predictions."""
         return self.model if self.drawn is None else self.drawn
 
 

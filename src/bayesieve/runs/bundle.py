@@ -81,7 +81,7 @@ def compact(asked: Compact) -> dict[str, Any]:
 
 
 def _origin(run: Run) -> dict[str, Any]:
-    """What a bundle says of the data and the run it comes from: arguments of `save_bundle`."""
+    """Data and run that a bundle comes from: arguments of `save_bundle`."""
     return {
         "preprocessing": run.data.preprocessing or None,
         "classes": run.data.classes,

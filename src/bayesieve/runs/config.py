@@ -139,12 +139,14 @@ class TrainingConfig:
     epochs: int | None = setting(
         None,
         "--epochs",
-        "Passes over the data (60, tdamp 10, unless --steps is given).",
+        "Passes over the data (60; tables 2,500 steps; tdamp 10), unless --steps is given.",
         alias="--em-iters",
     )
     steps: int | None = setting(None, "--steps", "Gradient steps, in place of epochs.")
     batch_size: int | None = setting(
-        None, "--batch-size", "Examples per step (128; tdamp 100, or 10 of a small table)."
+        None,
+        "--batch-size",
+        "Examples per step (128; tables 32 to 256; tdamp 100, or 10 of few examples).",
     )
     seed: int = setting(0, "--seed", "Seed of initial weights, noise and batch order.")
     n_models: int = setting(

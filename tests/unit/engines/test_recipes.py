@@ -149,6 +149,8 @@ def test_numbers_that_were_chosen_stay():
     assert recipes.complete(chain, size).chain.burn_in == 600
     assert recipes.complete(MAP(), size).weight_decay == 0.3
     assert recipes.complete(MAP(lr=0.1), size).weight_decay == 0.0  # decay belongs to its lr
+    mixed = recipes.complete(SBNN(lr=(0.5, SBNN().lr)), size)  # a population of two engines
+    assert mixed.lr == (0.5, 0.03)
     paper = BMR.paper()
     assert recipes.complete(paper, size) == paper
 

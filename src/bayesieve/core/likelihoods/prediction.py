@@ -97,7 +97,7 @@ class ClassPrediction:
 
     @property
     def delivered(self) -> dict[str, Tensor]:
-        """What exported files return, by the names of `ClassLikelihood.delivered`."""
+        """Outputs of exported files, by the names of `ClassLikelihood.delivered`."""
         values = {"probability": self.probs, "entropy": self.entropy}
         return values | {"mutual_information": self.epistemic}
 
@@ -147,7 +147,7 @@ class RealPrediction:
 
     @property
     def delivered(self) -> dict[str, Tensor]:
-        """What exported files return, by the names of `RealLikelihood.delivered`."""
+        """Outputs of exported files, by the names of `RealLikelihood.delivered`."""
         values = {"mean": self.mean, "aleatoric_std": self.aleatoric_std}
         return values | {"epistemic_std": self.epistemic_std}
 

@@ -53,7 +53,7 @@ class Message(NamedTuple):
 
 
 class Mills(NamedTuple):
-    """What the normal distribution says about z > 0 at a = mean / std, eq. T6.
+    """The normal distribution restricted to z > 0, at a = mean / std, eq. T6.
 
     With h(a) = φ(a) / Φ(a): the ratio h, the excess a + h, the curvature r = h (a + h) in (0, 1),
     the rest 1 - r, and Φ(max(a, -6)).

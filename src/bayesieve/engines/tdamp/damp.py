@@ -55,7 +55,7 @@ class Window(NamedTuple):
         return columns.mT.reshape(*lead, n * columns.shape[-1], columns.shape[-2])
 
     def sums(self, rows: Tensor, height: int, width: int) -> Tensor:
-        """What all patches say about each entry of the images they were cut from, added up."""
+        """Sum of the patches' messages to each entry of the images they were cut from."""
         high, wide = self.size(height, width)
         columns = rows.unflatten(-2, (-1, high * wide)).mT
         lead = columns.shape[:-2]
@@ -225,7 +225,7 @@ def _grams(
 
 
 def readout_gram(units: Unit, curvature: Tensor, listening: Tensor, *, biased: bool) -> Tensor:
-    """What a batch says about the outgoing weights of all units together, (k, n, n), eq. T26.
+    """Precision that a batch gives to the outgoing weights of all units, (k, n, n), eq. T26.
 
     Args:
         units: activity of the layer, (k, batch, n - 1).

@@ -148,7 +148,7 @@ def _index(network: Network, values: Mapping[str, Tensor | int], other: int) -> 
 
 @dataclass
 class TDAMPState:
-    """What must survive a step."""
+    """State between two steps."""
 
     prior_linear: Tensor  # H₀, (k, d)
     prior_precision: Tensor  # P₀
