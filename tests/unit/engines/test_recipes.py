@@ -178,3 +178,21 @@ def test_a_recommended_schedule_is_a_schedule(task):
     for name in ENGINES:
         for is_table in (False, True):
             Schedule(**recipes.recommended_schedule(name, task=task, n_epochs=9, table=is_table))
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "n_data", "is_table", "kl"),
+    [
+        ("sbnn", "classification", 500, False, 0.1),
+        ("sbnn", "classification", 60_000, False, 0.3),
+        ("sbnn", "regression", 500, False, 1.0),
+        ("sbnn", "regression", 500, True, 0.3),
+        ("bmr", "classification", 500, False, 1.0),
+        ("sghmc", "classification", 500, True, 1.0),
+    ],
+)
+def test_the_weight_of_the_prior_depends_on_engine_task_and_data(name, task, n_data, is_table, kl):
+    course = recipes.recommended_schedule(
+        name, task=task, n_epochs=60, n_data=n_data, table=is_table
+    )
+    assert course["kl"] == kl
