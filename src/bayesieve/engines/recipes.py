@@ -19,16 +19,14 @@ model-reduction paper (but for its dropout, which is a layer).
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from bayesieve.checks import check_positive
 from bayesieve.errors import UsageError
 
 if TYPE_CHECKING:
-    from bayesieve.core.priors import GaussianLaplace, Normal, Prior, SpikeSlab
     from bayesieve.engines import Engine
-    from bayesieve.engines.bmr import Reduction
-    from bayesieve.engines.sampling import Chain
 
 
 Numbers = float | tuple[float, ...]  # one number, or one per model of a population
@@ -48,7 +46,7 @@ _PRIOR_NUMBERS: dict[str, dict[str, Any]] = {
     "layer-scaled": {"prior_std": 0.1},
     "horseshoe": {"prior_std": 0.01},
     "gaussian-laplace": {"spike_scale": 0.05, "slab_std": 0.5, "slab_prob": 0.5},
-    "group-sparse": {},
+    "group-sparse": {"group": "units"},
 }
 
 
@@ -166,7 +164,7 @@ class EngineEntry:
     """An engine by name.
 
     Args:
-        build: makes the engine from settings without gaps.
+        home: file of the engine's class.
         kind: name of the engine's class.
         priors: the priors it takes, the usual one first.
         defaults: recommended values of the settings it takes.
@@ -184,9 +182,10 @@ class EngineEntry:
             "units" (whole units only, by the engine).
         passes: whether it learns in passes over the data (EM), few and on centred inputs, in place
             of gradient steps.
+        further: arguments of the class that follow from resolved settings and the size of a run.
     """
 
-    build: Callable[[EngineConfig, RunSize], "Engine[Any]"]
+    home: str
     kind: str
     priors: tuple[str, ...]
     defaults: Mapping[str, Any]
@@ -199,11 +198,7 @@ class EngineEntry:
     table: Mapping[str, Any] = field(default_factory=dict)
     prunes: Literal["schedule", "itself", "units"] = "schedule"
     passes: bool = False
-
-
-def build_engine(config: EngineConfig, size: RunSize) -> "Engine[Any]":
-    """The engine of resolved settings."""
-    return ENGINES[config.name].build(config, size)
+    further: Callable[[EngineConfig, RunSize], dict[str, Any]] | None = None
 
 
 def name_of(engine: object) -> EngineName | None:
@@ -247,15 +242,10 @@ def complete(engine: "Engine[Any]", size: RunSize) -> "Engine[Any]":
 
 def _choices(name: EngineName, engine: Any) -> dict[str, Any]:
     """Settings of an engine object on which others depend, as text."""
-    choices: dict[str, Any] = {"prior": "none"} if name == "map" else {}
-    kinds = {"Normal": "normal", "SpikeSlab": "spike-slab", "GaussianLaplace": "gaussian-laplace"}
-    if type(engine.prior).__name__ in kinds:
-        choices["prior"] = kinds[type(engine.prior).__name__]
-    if name == "sbnn":
-        choices["optimizer"] = engine.optimizer
-    if ENGINES[name].kind in ("SGLD", "SGHMC"):
-        choices["adapt"] = engine.adapt
-    return choices
+    names = {_prior_class(prior): prior for prior in ENGINES[name].priors}
+    prior = "none" if engine.prior is None else names.get(type(engine.prior).__name__)
+    others = {key: getattr(engine, key) for key in ("optimizer", "adapt") if hasattr(engine, key)}
+    return {"prior": prior, **others}
 
 
 def _filled(thing: Any, best: Any) -> Any:
@@ -425,177 +415,82 @@ def _paper(config: EngineConfig, entry: EngineEntry) -> dict[str, Any]:
     return dict(entry.paper)
 
 
-def build_map(config: EngineConfig, size: RunSize) -> "Engine[Any]":
-    """Point estimate."""
-    from bayesieve.engines.map import MAP
-
-    c: Any = config  # resolved: no field read here is None
-    return MAP(_prior(config), c.optimizer, c.lr, c.weight_decay, c.momentum, c.start)
-
-
-def build_flat_vi(config: EngineConfig, size: RunSize) -> "Engine[Any]":
-    """Mean-field variational inference; with learned layer widths it is BMR that never prunes."""
-    from bayesieve.engines.flat_vi import FlatVI
-
-    c: Any = config
+def build_engine(config: EngineConfig, size: RunSize) -> "Engine[Any]":
+    """The engine of resolved settings: those that its class has fields for, and its prior."""
+    name = config.name
     if config.prior == "layer-scaled":
-        return _layer_scaled(config, None)
-    prior = _normal(config) if config.prior == "normal" else _spike_slab(config)
-    return FlatVI(prior, c.lr, c.init_std, c.start, c.local)
+        name = "bmr"  # flat-vi with learned layer widths is BMR that never prunes
+    if not size.may_prune and config.prior == "gaussian-laplace":  # what is left was included
+        config = replace(config, prior="normal", prior_std=config.slab_std, adapt="none")
+    entry = ENGINES[name]
+    kind = getattr(import_module(f"bayesieve.engines.{entry.home}"), entry.kind)
+    shared = {spec.name for spec in fields(kind)} & {spec.name for spec in fields(config)}
+    settings = {key: value for key in shared if (value := getattr(config, key)) is not None}
+    settings |= {"prior": _prior(config)}
+    return kind(**settings | (entry.further(config, size) if entry.further else {}))
 
 
-def build_sbnn(config: EngineConfig, size: RunSize) -> "Engine[Any]":
-    """The same with a spike-and-slab prior and inclusion probabilities."""
-    from bayesieve.engines.sbnn import SBNN
+def _prior(config: EngineConfig) -> Any:
+    """The prior of resolved settings; None where there is none."""
+    from bayesieve.core import priors
 
-    c: Any = config
-    return SBNN(_spike_slab(config), c.lr, c.init_std, c.start, c.optimizer, c.local)
+    assert config.prior is not None
+    if config.prior == "none":
+        return None
+    numbers = {name: getattr(config, name) for name in _PRIOR_NUMBERS[config.prior]}
+    if "prior_std" in numbers:
+        numbers["std"] = numbers.pop("prior_std")
+    return getattr(priors, _prior_class(config.prior))(**numbers)
 
 
-def build_bmr(config: EngineConfig, size: RunSize) -> "Engine[Any]":
-    """Variational inference that prunes by Bayesian model reduction."""
+def _prior_class(name: str) -> str:
+    """The class behind the name of a prior: "spike-slab" is SpikeSlab."""
+    return "".join(map(str.capitalize, name.split("-")))
+
+
+def _of_reduction(config: EngineConfig, size: RunSize) -> dict[str, Any]:
+    """When masks are renewed, and the coordinates, as the preset has them."""
     from bayesieve.engines.bmr import Reduction
 
-    c: Any = config
+    c: Any = config  # resolved: no field read here is None
+    paper = c.preset == "paper"
     reduction = None
-    if size.may_prune and c.rule != "none":
-        paper = c.preset == "paper"
+    if size.may_prune and c.rule not in (None, "none"):
         reduction = Reduction(c.rule, start=0.0, end=1.0, kl=1.0) if paper else Reduction(c.rule)
-    return _layer_scaled(config, reduction)
+    return {"reduction": reduction, "coordinates": "standard" if paper else "weights"}
 
 
-def _layer_scaled(config: EngineConfig, reduction: "Reduction | None") -> "Engine[Any]":
-    """The engine with learned layer widths, in the coordinates of its preset."""
-    from bayesieve.core.priors import LayerScaled
-    from bayesieve.engines.bmr import BMR
-
-    c: Any = config
-    like = BMR.paper() if c.preset == "paper" else BMR()
-    prior = LayerScaled(std=c.prior_std)
-    return BMR(prior, reduction, c.lr, c.init_std, c.start, c.local, like.coordinates)
-
-
-def build_horseshoe(config: EngineConfig, size: RunSize) -> "Engine[Any]":
-    """Variational inference under a regularised horseshoe."""
-    from bayesieve.core.priors import Horseshoe
-    from bayesieve.engines.horseshoe import HorseshoeVI
-
-    c: Any = config
-    return HorseshoeVI(Horseshoe(std=c.prior_std), c.lr, c.init_std, c.start)
-
-
-def build_sgld(config: EngineConfig, size: RunSize) -> "Engine[Any]":
-    """Langevin dynamics."""
-    from bayesieve.engines.sgmcmc import SGLD
-
-    return SGLD(**_sampling(config, size))
-
-
-def build_sghmc(config: EngineConfig, size: RunSize) -> "Engine[Any]":
-    """Hamiltonian dynamics."""
-    from bayesieve.engines.sgmcmc import SGHMC
-
-    c: Any = config
-    return SGHMC(**_sampling(config, size), friction=c.friction)
-
-
-def build_tdamp(config: EngineConfig, size: RunSize) -> "Engine[Any]":
-    """Message passing; an epoch is one EM iteration."""
-    from bayesieve.core.priors import GroupSparse
-    from bayesieve.engines.tdamp import TDAMP
-
-    c: Any = config
-    last = max(2, round(0.6 * size.n_epochs))
+def _of_passes(config: EngineConfig, size: RunSize) -> dict[str, Any]:
+    """Which groups message passing removes, and when; an epoch is one EM iteration."""
     keep = size.keep_units
     if not size.may_prune or (keep is None and size.task == "regression"):
         keep = 1.0  # of a regression: one output tells too little about single units
-    return TDAMP(
-        prior=GroupSparse(group=c.group),
-        keep=keep,
-        prune_passes=(2, last),
-        power=c.power,
-        memory=c.memory,
-    )
+    return {"keep": keep, "prune_passes": (2, max(2, round(0.6 * size.n_epochs)))}
 
 
-def _sampling(config: EngineConfig, size: RunSize) -> dict[str, Any]:
-    """The settings both samplers have."""
-    if not size.may_prune:
-        config = _of_survivors(config)
-    c: Any = config
-    return {
-        "prior": _sampled_prior(config),
-        "step_size": _per_example(c.lr, size),
-        "temperature": c.temperature,
-        "adapt": c.adapt,
-        "chain": _chain(config, size),
-        "start": c.start,
-    }
-
-
-def _of_survivors(config: EngineConfig) -> EngineConfig:
-    """The settings with the slab as the prior: what is left was included."""
-    if config.prior != "gaussian-laplace":
-        return config
-    return replace(config, prior="normal", prior_std=config.slab_std, adapt="none")
-
-
-def _chain(config: EngineConfig, size: RunSize) -> "Chain":
-    """Burn-in, thinning, cycles and cooling in steps."""
+def _of_chain(config: EngineConfig, size: RunSize) -> dict[str, Any]:
+    """Step size over all data; burn-in, thinning, cycles and cooling in steps."""
     from bayesieve.engines.sampling import Chain
 
     c: Any = config
+    check_positive("train", **{"--lr": c.lr})
+    # lr is that of SGD on the mean loss, the step size of a sampler in nats over all data
+    rates = tuple(rate / size.n_data for rate in (c.lr if isinstance(c.lr, tuple) else (c.lr,)))
     if not 0 <= c.burn_in < 1:
         raise UsageError(f"--burn-in is a fraction of the run from 0 to below 1, got {c.burn_in}.")
-    if c.draws < 1 or c.cycles < 0:
-        least, flag, got = (1, "--draws", c.draws) if c.draws < 1 else (0, "--cycles", c.cycles)
-        raise UsageError(f"{flag} must be at least {least}, got {got}.")
+    for flag, least, got in (("--draws", 1, c.draws), ("--cycles", 0, c.cycles)):
+        if got < least:
+            raise UsageError(f"{flag} must be at least {least}, got {got}.")
     burn_in = min(round(c.burn_in * size.n_steps), size.n_steps - 1)
     after = size.n_steps - burn_in
-    return Chain(
+    chain = Chain(
         burn_in=burn_in,
         thin=max(1, after // c.draws),
         n_kept=min(c.draws, after),
         cycle=-(-size.n_steps // c.cycles) if c.cycles else 0,
         cooling=c.anneal ** (-1 / size.per_epoch),
     )
-
-
-def _per_example(lr: Numbers, size: RunSize) -> Numbers:
-    """Step sizes of samplers are in nats over all data: lr is that of SGD on the mean loss."""
-    check_positive("train", **{"--lr": lr})
-    if isinstance(lr, tuple):
-        return tuple(rate / size.n_data for rate in lr)
-    return lr / size.n_data
-
-
-def _prior(config: EngineConfig) -> "Prior | None":
-    if config.prior == "normal":
-        return _normal(config)
-    return _spike_slab(config) if config.prior == "spike-slab" else None
-
-
-def _normal(config: EngineConfig) -> "Normal":
-    from bayesieve.core.priors import Normal
-
-    assert config.prior_std is not None
-    return Normal(config.prior_std)
-
-
-def _spike_slab(config: EngineConfig) -> "SpikeSlab":
-    from bayesieve.core.priors import SpikeSlab
-
-    numbers = (config.slab_std, config.spike_std, config.slab_prob)
-    return SpikeSlab(*(number for number in numbers if number is not None))
-
-
-def _sampled_prior(config: EngineConfig) -> "Normal | GaussianLaplace":
-    if config.prior == "normal":
-        return _normal(config)
-    from bayesieve.core.priors import GaussianLaplace
-
-    c: Any = config
-    return GaussianLaplace(spike_scale=c.spike_scale, slab_std=c.slab_std, slab_prob=c.slab_prob)
+    return {"step_size": rates if isinstance(c.lr, tuple) else rates[0], "chain": chain}
 
 
 _VI = {"lr": 1e-3, "init_std": math.exp(-4), "start": "he", "local": True}
@@ -631,7 +526,7 @@ _FLAT_FF = {
 }
 ENGINES: dict[EngineName, EngineEntry] = {
     "map": EngineEntry(
-        build_map,
+        "map",
         "MAP",
         ("none", "normal", "spike-slab"),
         {"optimizer": "adamw", "lr": 1e-3, "weight_decay": 0.0, "momentum": 0.9, "start": "module"},
@@ -642,7 +537,7 @@ ENGINES: dict[EngineName, EngineEntry] = {
         table={"lr": 5e-3, "weight_decay": 0.3},
     ),
     "flat-vi": EngineEntry(
-        build_flat_vi,
+        "flat_vi",
         "FlatVI",
         ("normal", "spike-slab", "layer-scaled"),
         _VI,
@@ -654,7 +549,7 @@ ENGINES: dict[EngineName, EngineEntry] = {
         table={**_VI_TABLE, "prior_std": 1.0},
     ),
     "sbnn": EngineEntry(
-        build_sbnn,
+        "sbnn",
         "SBNN",
         ("spike-slab",),
         {**_VI, "optimizer": "adam"},
@@ -664,7 +559,7 @@ ENGINES: dict[EngineName, EngineEntry] = {
         table={**_VI_TABLE, **_CLOSE},
     ),
     "bmr": EngineEntry(
-        build_bmr,
+        "bmr",
         "BMR",
         ("layer-scaled",),
         {"lr": 1e-2, "init_std": 0.18, "start": "he", "local": True, "rule": "savage-dickey"},
@@ -672,9 +567,10 @@ ENGINES: dict[EngineName, EngineEntry] = {
         paper={"init_std": 0.1, "start": "uniform", "local": False, "rule": "hierarchical"},
         table={"lr": 2e-2, "init_std": 0.1, "local": False},
         prunes="itself",
+        further=_of_reduction,
     ),
     "horseshoe": EngineEntry(
-        build_horseshoe,
+        "horseshoe",
         "HorseshoeVI",
         ("horseshoe",),
         {"lr": 5e-3, "init_std": 0.02, "start": "he"},
@@ -685,7 +581,7 @@ ENGINES: dict[EngineName, EngineEntry] = {
         table={"lr": 2e-2, "init_std": 0.1},
     ),
     "sgld": EngineEntry(  # without momentum a step moves a tenth as far
-        build_sgld,
+        "sgmcmc",
         "SGLD",
         _CHAIN_PRIORS,
         {**_CHAIN, "lr": 0.3},
@@ -693,9 +589,10 @@ ENGINES: dict[EngineName, EngineEntry] = {
         spread=False,
         of_prior=_OF_CHAIN,
         regression={**_CHAIN_REGRESSION, "lr": 0.03},
+        further=_of_chain,
     ),
     "sghmc": EngineEntry(
-        build_sghmc,
+        "sgmcmc",
         "SGHMC",
         _CHAIN_PRIORS,
         {**_CHAIN, "friction": 0.1},
@@ -703,14 +600,16 @@ ENGINES: dict[EngineName, EngineEntry] = {
         spread=False,
         of_prior=_OF_CHAIN,
         regression=_CHAIN_REGRESSION,
+        further=_of_chain,
     ),
     "tdamp": EngineEntry(
-        build_tdamp,
+        "tdamp",
         "TDAMP",
         ("group-sparse",),
-        {"group": "units", "power": 5.0, "memory": 10.0},
+        {"power": 5.0, "memory": 10.0},
         course="steady",
         prunes="units",
         passes=True,
+        further=_of_passes,
     ),
 }

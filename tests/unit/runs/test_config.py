@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from bayesieve.engines.bmr import BMR, Reduction
-from bayesieve.engines.recipes import ENGINES, EngineName, RunSize, resolve_engine
+from bayesieve.engines.recipes import ENGINES, EngineName, RunSize, build_engine, resolve_engine
 from bayesieve.errors import UsageError
 from bayesieve.runs.build import resolve_length, resolve_pruning, resolve_schedule
 from bayesieve.runs.config import (
@@ -107,7 +107,7 @@ def test_every_setting_has_its_own_flag_and_help():
 def test_resolved_engines_have_no_gaps_and_stay_as_they_are(name):
     resolved = resolve_engine(EngineConfig(name=name), own_start=False)
     assert resolve_engine(resolved, own_start=True) == resolved
-    engine = ENGINES[name].build(resolved, RunSize(1000, n_steps=100, per_epoch=10))
+    engine = build_engine(resolved, RunSize(1000, n_steps=100, per_epoch=10))
     assert isinstance(engine.init, Callable)
     if hasattr(engine, "start"):
         assert engine.start == resolved.start
@@ -208,7 +208,7 @@ def test_the_four_methods_of_the_paper_are_its_own():
     for name, method in names.items():
         config = EngineConfig(name=name, preset="paper")
         resolved = resolve_engine(config, own_start=False, n_data=500)
-        built = ENGINES[name].build(resolved, RunSize(500, n_steps=100, per_epoch=10))
+        built = build_engine(resolved, RunSize(500, n_steps=100, per_epoch=10))
         assert built == setting(Cell("fashion-mnist", "mlp", method, "paper")).engine, name
     config = EngineConfig(name="flat-vi", preset="paper", prior="normal")
     with pytest.raises(UsageError, match="flat-vi means --prior layer-scaled; remove yours"):
