@@ -56,7 +56,7 @@ from bayesieve.core.problem import Problem
 from bayesieve.data import load_data
 from bayesieve.data.examples import DataSet
 from bayesieve.deliver.bundle import save_bundle
-from bayesieve.deliver.onnx_running import OnnxSession
+from bayesieve.deliver.onnx import OnnxSession
 from bayesieve.deliver.runtime import as_runtime
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.errors import DataError
@@ -212,7 +212,7 @@ def sieved_rows(
     rows = [Row(name, "zeros", None, None, sparse.zeros, "fraction", setting.zeros)]
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         sessions = {
-            label: OnnxSession.of(module, Path(folder) / f"{label}.onnx", x)
+            label: OnnxSession(module, Path(folder) / f"{label}.onnx", x)
             for label, module in (("dense", dense), ("compact", small))
         }
         forms: dict[str, Callable[[Any], object]] = {
@@ -291,8 +291,8 @@ def structured_rows(
     x = inputs(data)
     small = compact(prune(posterior, keep_units(units)), x)
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
-        dense = OnnxSession.of(module, Path(folder) / "dense.onnx", x)
-        compacted = OnnxSession.of(small, Path(folder) / "small.onnx", x)
+        dense = OnnxSession(module, Path(folder) / "dense.onnx", x)
+        compacted = OnnxSession(small, Path(folder) / "small.onnx", x)
         forms: dict[str, Callable[[Any], object]] = {
             BASELINE: dense.run,
             "torch, dense": module,

@@ -111,13 +111,13 @@ def delivery(sparse: SparseModel, x: Tensor, rounds: int = 31) -> tuple[dict[str
 
 def _onnx(dense: nn.Module, small: nn.Module, x: Tensor, rounds: int) -> dict[str, float]:
     """Bytes of both ONNX files and milliseconds of both at each batch size."""
-    from bayesieve.deliver.onnx_running import OnnxSession
+    from bayesieve.deliver.onnx import OnnxSession
 
     torch.set_num_threads(1)
     numbers: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         sessions = {
-            name: OnnxSession.of(net, Path(folder) / f"{name}.onnx", x[:64])
+            name: OnnxSession(net, Path(folder) / f"{name}.onnx", x[:64])
             for name, net in (("dense", dense), ("small", small))
         }
         for name, session in sessions.items():

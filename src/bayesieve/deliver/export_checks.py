@@ -3,12 +3,15 @@
 import copy
 import math
 import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from bayesieve.errors import UnsupportedModelError, VerificationError
+
+Outputs = Mapping[str, Tensor]  # by name
 
 TOLERANCE = 1e-4  # of the outputs' scale
 _BATCH_SIZES = (1, 2, 7)
@@ -31,8 +34,13 @@ def on_cpu(module: nn.Module) -> nn.Module:
     return copied
 
 
-def check_example(who: str, example: Tensor) -> Tensor:
-    """Raise unless `example` is a batch of at least one input; return it on the CPU."""
+def check_arguments(who: str, path: Path | str, example: Tensor) -> tuple[Path, Tensor]:
+    """Raise unless a file can be put at `path` and `example` is a batch; both ready for use."""
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{who}: the folder {path.parent} does not exist; create it.")
+    if path.is_dir():
+        raise IsADirectoryError(f"{who}: {path} is a folder; give a file name.")
     if not isinstance(example, Tensor):
         raise TypeError(f"{who}: example must be a tensor, got {type(example).__name__}.")
     if example.dim() < 2 or example.numel() == 0:
@@ -40,17 +48,7 @@ def check_example(who: str, example: Tensor) -> Tensor:
             f"{who}: example must be a batch of inputs, shape (n, ...) with n > 0, "
             f"got {tuple(example.shape)}."
         )
-    return example.detach().cpu()
-
-
-def check_target(who: str, path: Path | str) -> Path:
-    """Raise unless a file can be put at `path`, before any work is done for it."""
-    path = Path(path)
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"{who}: the folder {path.parent} does not exist; create it.")
-    if path.is_dir():
-        raise IsADirectoryError(f"{who}: {path} is a folder; give a file name.")
-    return path
+    return path, example.detach().cpu()
 
 
 def check_inputs(example: Tensor) -> list[Tensor]:
@@ -76,7 +74,7 @@ def check_inputs(example: Tensor) -> list[Tensor]:
 def first_output(who: str, module: nn.Module, example: Tensor) -> Tensor:
     """Raise unless the module maps the example to one tensor; return that."""
     try:
-        output = run_module(module, example)
+        output = outputs_of(module)(example)["output"]
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise ValueError(
             f"{who}: the module does not run on an example of shape {tuple(example.shape)} and "
@@ -89,25 +87,41 @@ def first_output(who: str, module: nn.Module, example: Tensor) -> Tensor:
     return output
 
 
-def run_module(module: nn.Module, x: Tensor) -> Tensor:
-    """The module's output without gradients."""
-    with torch.no_grad():
-        output: Tensor = module(x)
-    return output
+def outputs_of(module: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Outputs]:
+    """The function of a module without gradients; its output is called "output"."""
+
+    def run(x: Tensor) -> Outputs:
+        with torch.no_grad():
+            return {"output": module(x)}
+
+    return run
 
 
 def check_same(
-    who: str, name: str, expected: Tensor, exported: Tensor, scale: float | None = None
+    who: str,
+    expected: Callable[[Tensor], Outputs],
+    exported: Callable[[Tensor], Outputs],
+    example: Tensor,
 ) -> None:
-    """Raise unless two outputs agree within `TOLERANCE` of their scale.
+    """Raise unless two functions agree within `TOLERANCE` of the scale of their outputs.
+
+    The scale is 1 for probabilities and nats, otherwise the largest magnitude of any output.
 
     Args:
         who: the function that checks.
-        name: of the output.
-        expected: by torch.
-        exported: by the exported file.
-        scale: the size of an error of 1; by default the largest magnitude of `expected`.
+        expected: outputs by torch.
+        exported: outputs by the exported file.
+        example: inputs, (n, ...); see `check_inputs`.
     """
+    for x in check_inputs(example):
+        wanted, actual = expected(x), exported(x)
+        sizes = [float(value.abs().max()) for value in wanted.values()]
+        scale = 1.0 if "probability" in wanted else max(sizes)
+        for name, value in wanted.items():
+            _check_output(who, name, value, actual[name], scale)
+
+
+def _check_output(who: str, name: str, expected: Tensor, exported: Tensor, scale: float) -> None:
     if expected.shape != exported.shape:
         raise VerificationError(
             f"{who}: the exported {name!r} has shape {tuple(exported.shape)} where torch gives "
@@ -118,7 +132,6 @@ def check_same(
             f"{who}: the module's own {name!r} is not finite on the inputs it was checked on. "
             "Nothing was written; give an example like the data the model was trained on."
         )
-    scale = float(expected.abs().max()) if scale is None else scale
     difference = float((expected.double() - exported.double()).abs().max())
     if not difference <= TOLERANCE * scale:  # a NaN is no agreement either
         relative = difference / scale if scale > 0 else math.inf

@@ -10,6 +10,9 @@ p_s = p(y | x, w_s) and p̄ their mean,
 and for a regression the mean of the draws' outputs, aleatoric_std (observation noise) and
 epistemic_std (spread of the draws), each (n, m). These are the numbers of `predict` with the same
 `n_samples` and `seed`, and every export is checked against it.
+
+`read_onnx` runs files from anywhere. A file may point to data outside itself, by any path. Such a
+file is refused before the runtime sees it, and the runtime gets the checked bytes, not the path.
 """
 
 import contextlib
@@ -18,11 +21,13 @@ import logging
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bayesieve import __version__
@@ -31,20 +36,27 @@ from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.posterior import Posterior
 from bayesieve.deliver.bundle.posterior import likelihood_to_json
 from bayesieve.deliver.export_checks import (
-    check_example,
-    check_inputs,
+    Outputs,
+    check_arguments,
     check_same,
-    check_target,
     first_output,
     on_cpu,
-    run_module,
+    outputs_of,
     trace,
 )
-from bayesieve.errors import UnsupportedModelError, VerificationError
-from bayesieve.files import write_atomically
+from bayesieve.errors import DamagedFileError, UnsupportedModelError, VerificationError, damaged
+from bayesieve.files import MAX_DEPTH, write_atomically
 
 _WHO = "export_onnx"
 _LIMIT = 2**31 - 2**24  # bytes of one protobuf message, less room for the graph
+MAX_FILE_BYTES = 2 << 30  # the limit of the format itself
+_MAX_TEXT = 16 << 20
+_JSON_ENTRIES = {"classes": list, "preprocessing": dict, "likelihood": dict}
+_INPUT_TYPES = {
+    "tensor(float)": torch.float32,
+    "tensor(double)": torch.float64,
+    "tensor(int64)": torch.int64,
+}
 
 
 def export_onnx(
@@ -93,9 +105,12 @@ def export_onnx(
         >>> export_onnx(nn.Linear(3, 2), path, torch.zeros(1, 3)).name
         'net.onnx'
     """
-    _check_draws(posterior, n_samples)
-    path, example = check_target(_WHO, path), check_example(_WHO, example)
-    onnx, runtime = _import_extra()
+    if n_samples < 0:
+        raise ValueError(f"{_WHO}: n_samples must be >= 0, got {n_samples}.")
+    if n_samples > 0 and posterior is None:
+        raise ValueError(f"{_WHO}: n_samples = {n_samples} needs a posterior to draw from.")
+    path, example = check_arguments(_WHO, path, example)
+    onnx, _, _ = _import_extra(_WHO, "onnx", "onnxruntime", "onnxscript")  # torch needs the last
     module = on_cpu(module)
     point = first_output(_WHO, module, example)
     _check_classes(classes, point)
@@ -108,18 +123,16 @@ def export_onnx(
         likelihood = posterior.network.likelihood
     if likelihood is not None:
         metadata["likelihood"] = json.dumps(likelihood_to_json(likelihood, posterior))
-    compute = _point_outputs(module)
+    compute = outputs_of(module)
     if posterior is not None and n_samples > 0:
         posterior = posterior.to("cpu")
         metadata |= {"seed": str(seed), "task": posterior.network.likelihood.task}
         _check_point(posterior, point, example)
         module = bake(posterior, n_samples, seed)
-        compute = partial(_predicted, posterior, n_samples=n_samples, seed=seed)
+        compute = _predicted(posterior, n_samples, seed)
     data = _convert(onnx, module, example, tuple(compute(example)), metadata)
-    batches = check_inputs(example)
-    _verify(onnx, runtime, data, batches, [compute(x) for x in batches])
-    write_atomically(path, data)
-    return path
+    _verify(onnx, data, compute, example)
+    return write_atomically(path, data)
 
 
 class Mixture(nn.Module):
@@ -155,13 +168,9 @@ def bake(posterior: Posterior, n_samples: int, seed: int) -> Mixture:
     return Mixture(draws, network.likelihood, network.numbers(w)).eval()
 
 
-def _predicted(posterior: Posterior, x: Tensor, n_samples: int, seed: int) -> dict[str, Tensor]:
-    """The outputs that the mixture must have, by `predict`."""
-    return predict(posterior, x, n_samples=n_samples, seed=seed).delivered
-
-
-def _point_outputs(module: nn.Module) -> Callable[[Tensor], dict[str, Tensor]]:
-    return lambda x: {"output": run_module(module, x)}
+def _predicted(posterior: Posterior, n_samples: int, seed: int) -> Callable[[Tensor], Outputs]:
+    """The function that the mixture must equal, by `predict`."""
+    return lambda x: predict(posterior, x, n_samples=n_samples, seed=seed).delivered
 
 
 def _culprit(error: BaseException) -> str:
@@ -225,44 +234,19 @@ def _tidy(proto: Any) -> None:
         tensor.doc_string = ""
 
 
-def _verify(
-    onnx: Any,
-    runtime: Any,
-    data: bytes,
-    batches: Sequence[Tensor],
-    outputs: Sequence[Mapping[str, Tensor]],
-) -> None:
-    """Raise unless the file is well-formed and computes `outputs` from `batches`."""
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 3
+def _verify(onnx: Any, data: bytes, compute: Callable[[Tensor], Outputs], example: Tensor) -> None:
+    """Raise unless the file is well-formed and computes what `compute` does."""
     try:
         onnx.checker.check_model(data, full_check=True)
-        session = runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-        results = [session.run(list(outputs[0]), {"input": x.numpy()}) for x in batches]
+        session = _open(data, threads=1)
+        check_same(_WHO, compute, lambda x: _run(session, x), example)
+    except VerificationError:
+        raise
     except Exception as error:  # the errors of onnx and onnxruntime share no base
         reason = str(error).strip().split("\n")[0][:500]
         raise VerificationError(
             f"{_WHO}: the exported graph does not run: {reason} Nothing was written."
         ) from error
-    for expected, arrays in zip(outputs, results, strict=True):
-        scale = _scale(expected)
-        for (name, value), other in zip(expected.items(), arrays, strict=True):
-            check_same(_WHO, name, value, torch.from_numpy(other), scale)
-
-
-def _scale(outputs: Mapping[str, Tensor]) -> float:
-    """The size of an error of 1: probabilities and nats as they are, else the largest mean."""
-    if "probability" in outputs:
-        return 1.0
-    return max(float(value.abs().max()) for value in outputs.values())
-
-
-def _check_draws(posterior: Posterior | None, n_samples: int) -> None:
-    if n_samples < 0:
-        raise ValueError(f"{_WHO}: n_samples must be >= 0, got {n_samples}.")
-    if n_samples > 0 and posterior is None:
-        raise ValueError(f"{_WHO}: n_samples = {n_samples} needs a posterior to draw from.")
 
 
 def _check_point(posterior: Posterior, output: Tensor, x: Tensor) -> None:
@@ -289,19 +273,6 @@ def _check_classes(classes: Sequence[str] | None, output: Tensor) -> None:
         )
 
 
-def _import_extra() -> tuple[Any, Any]:
-    try:
-        import onnx
-        import onnxruntime
-        import onnxscript  # noqa: F401  # torch's exporter needs it
-    except ImportError as error:
-        raise ImportError(
-            f"{_WHO}: needs onnx, onnxruntime and onnxscript ({error}). "
-            "Run `pip install 'bayesieve[onnx]'`."
-        ) from error
-    return onnx, onnxruntime
-
-
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Hold back what torch's exporter says about itself, and nothing else."""
@@ -314,3 +285,168 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         registration.setLevel(level)
+
+
+# -------------------------------------------------------------------------------- running files
+
+
+@dataclass(frozen=True)
+class OnnxModel:
+    """An ONNX file that passed every check.
+
+    Args:
+        path: the file.
+        session: of onnxruntime.
+        input_shape: of one example.
+        dtype: of inputs.
+        metadata: what the exporter wrote: classes, preprocessing, likelihood, task, n_samples.
+    """
+
+    path: Path
+    session: Any
+    input_shape: tuple[int, ...]
+    dtype: torch.dtype
+    metadata: dict[str, Any]
+
+    def run(self, x: Tensor, batch_size: int = 2048) -> dict[str, Tensor]:
+        """Outputs by name for inputs of shape (N, ...)."""
+        batches = [_run(self.session, batch) for batch in x.split(batch_size)]
+        return {name: torch.cat([batch[name] for batch in batches]) for name in batches[0]}
+
+
+def read_onnx(path: Path | str) -> OnnxModel:
+    """Read an ONNX file with one input and a free batch axis.
+
+    Raises:
+        ImportError: the extra `onnx` is not installed.
+        DamagedFileError: the file is damaged, or points to data outside itself.
+    """
+    path = Path(path)
+    onnx, _ = _import_extra("predict", "onnx", "onnxruntime")
+    if not path.is_file():
+        raise ValueError(f"predict: there is no file {path}.")
+    size = path.stat().st_size
+    if size > MAX_FILE_BYTES:
+        raise damaged(path, f"it has {size} bytes, more than {MAX_FILE_BYTES}", "predict")
+    data = path.read_bytes()
+    try:
+        model = onnx.load_model_from_string(data)
+    except Exception as error:  # protobuf's DecodeError has no stable home
+        raise damaged(path, "it is no ONNX file", "predict") from error
+    _refuse_external_data(path, onnx, model)
+    try:
+        session = _open(data)
+    except Exception as error:  # onnxruntime has a class of error for each of its codes
+        reason = " ".join(str(error).split())[:160]
+        raise damaged(path, f"onnxruntime refuses it ({reason})", "predict") from error
+    shape, dtype = _input_of(path, session)
+    return OnnxModel(path, session, shape, dtype, _metadata(path, model))
+
+
+def _refuse_external_data(path: Path, onnx: Any, model: Any) -> None:
+    for tensor in _tensors(model):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL or len(tensor.external_data):
+            where = {entry.key: entry.value for entry in tensor.external_data}.get("location", "")
+            raise DamagedFileError(
+                f"predict: {path} keeps tensor {tensor.name[:80]!r} in another file "
+                f"({where[:80]!r}). External data are refused: export the model to one file."
+            )
+
+
+def _tensors(message: Any) -> Iterator[Any]:
+    """Every TensorProto anywhere in a message."""
+    waiting = [message]
+    while waiting:
+        message = waiting.pop()
+        if message.DESCRIPTOR.name == "TensorProto":
+            yield message
+            continue
+        for field, value in message.ListFields():
+            if field.message_type is None:
+                continue
+            repeated = hasattr(value, "__len__") and not hasattr(value, "DESCRIPTOR")
+            waiting.extend(value if repeated else [value])
+
+
+def _input_of(path: Path, session: Any) -> tuple[tuple[int, ...], torch.dtype]:
+    inputs = session.get_inputs()
+    if len(inputs) != 1 or inputs[0].type not in _INPUT_TYPES or not inputs[0].shape:
+        raise DamagedFileError(
+            f"predict: {path} must have one input of numbers, got {len(inputs)}."
+        )
+    batch, *shape = inputs[0].shape
+    if isinstance(batch, int) or not all(isinstance(size, int) for size in shape):
+        raise DamagedFileError(
+            f"predict: {path} must have a free batch axis and fixed others, got {inputs[0].shape}."
+        )
+    return tuple(shape), _INPUT_TYPES[inputs[0].type]
+
+
+def _metadata(path: Path, model: Any) -> dict[str, Any]:
+    metadata: dict[str, Any] = {}
+    for entry in model.metadata_props:
+        text = entry.value
+        if len(text) > _MAX_TEXT:
+            raise damaged(path, f"metadata {entry.key[:80]!r} is too long", "predict")
+        if entry.key not in _JSON_ENTRIES:
+            metadata[entry.key] = text
+            continue
+        if text.count("[") + text.count("{") > 1_000_000 or "[" * MAX_DEPTH in text:
+            raise damaged(path, f"metadata {entry.key!r} is nested too deeply", "predict")
+        try:
+            metadata[entry.key] = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise damaged(path, f"metadata {entry.key!r} is no JSON", "predict") from error
+    if not all(isinstance(metadata.get(name), kind | None) for name, kind in _JSON_ENTRIES.items()):
+        raise damaged(path, "its metadata are not those of an export", "predict")
+    return metadata
+
+
+class OnnxSession:
+    """A module as an ONNX file in onnxruntime on the CPU: tensor in, tensor out.
+
+    Args:
+        module: with one output.
+        path: the file to write.
+        example: some inputs, (n, ...).
+        threads: how many onnxruntime may use.
+    """
+
+    def __init__(self, module: nn.Module, path: Path, example: Tensor, *, threads: int = 1) -> None:
+        self.module, self.path = module, export_onnx(module, path, example)
+        self._session = _open(path.read_bytes(), threads)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Outputs, (n, ...), of inputs, (n, ...)."""
+        return torch.from_numpy(self.run(x.numpy()))
+
+    def run(self, x: NDArray[Any]) -> NDArray[Any]:
+        """The same on arrays, with no other call around onnxruntime's own."""
+        return self._session.run(None, {"input": x})[0]
+
+
+def _import_extra(who: str, *names: str) -> list[Any]:
+    try:
+        return [import_module(name) for name in names]
+    except ImportError as error:
+        raise ImportError(
+            f"{who}: ONNX files need {', '.join(names)} ({error}). "
+            "Run `pip install 'bayesieve[onnx]'`."
+        ) from error
+
+
+def _open(data: bytes, threads: int = 0) -> Any:
+    """A session of onnxruntime on the CPU; 0 threads leaves their number to it."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = threads
+    options.log_severity_level = 4  # errors are raised, not printed
+    return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+
+
+def _run(session: Any, x: Tensor) -> dict[str, Tensor]:
+    """Outputs of a session by name."""
+    names = [output.name for output in session.get_outputs()]
+    arrays = session.run(names, {session.get_inputs()[0].name: x.numpy()})
+    return dict(zip(names, map(torch.from_numpy, arrays), strict=True))

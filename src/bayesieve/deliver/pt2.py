@@ -7,13 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from bayesieve.deliver.export_checks import (
-    check_example,
-    check_inputs,
+    check_arguments,
     check_same,
-    check_target,
     first_output,
     on_cpu,
-    run_module,
+    outputs_of,
     trace,
 )
 from bayesieve.files import write_atomically
@@ -45,7 +43,7 @@ def export_pt2(module: nn.Module, path: Path | str, example: Tensor) -> Path:
         >>> again(torch.zeros(5, 3)).shape
         torch.Size([5, 2])
     """
-    path, example = check_target("export_pt2", path), check_example("export_pt2", example)
+    path, example = check_arguments("export_pt2", path, example)
     module = on_cpu(module)
     first_output("export_pt2", module, example)
     program = trace("export_pt2", module, example)
@@ -54,7 +52,5 @@ def export_pt2(module: nn.Module, path: Path | str, example: Tensor) -> Path:
     torch.export.save(program, archive)
     data = archive.getvalue()
     again = torch.export.load(io.BytesIO(data)).module()
-    for x in check_inputs(example):
-        check_same("export_pt2", "output", run_module(module, x), run_module(again, x))
-    write_atomically(path, data)
-    return path
+    check_same("export_pt2", outputs_of(module), outputs_of(again), example)
+    return write_atomically(path, data)

@@ -18,7 +18,7 @@ from bayesieve.core.network import Network
 from bayesieve.core.posterior import Samples
 from bayesieve.deliver.bundle import Bundle
 from bayesieve.deliver.bundle.posterior import likelihood_from_json
-from bayesieve.deliver.onnx_running import OnnxModel
+from bayesieve.deliver.onnx import OnnxModel
 
 Columns = dict[str, list[Any]]
 

@@ -17,7 +17,7 @@ from bayesieve.data.files import iterate_files, read_npz
 from bayesieve.data.images import MAX_FILE_BYTES, MAX_PIXELS, SUFFIXES, decode_image
 from bayesieve.data.tables import read_csv, read_parquet
 from bayesieve.deliver.bundle import Bundle, check_input, read_bundle
-from bayesieve.deliver.onnx_running import OnnxModel, read_onnx
+from bayesieve.deliver.onnx import OnnxModel, read_onnx
 from bayesieve.deliver.serving import Columns, bundle_columns, onnx_columns, predict_bundle
 from bayesieve.errors import DataError, UsageError
 from bayesieve.files import write_atomically

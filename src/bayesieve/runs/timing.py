@@ -14,7 +14,7 @@ from bayesieve.assess.costs import Candidate
 from bayesieve.assess.costs import profile as profile_candidates
 from bayesieve.core.posterior import SparseModel
 from bayesieve.deliver.bundle import Bundle
-from bayesieve.deliver.onnx_running import OnnxSession
+from bayesieve.deliver.onnx import OnnxSession
 from bayesieve.deliver.runtime import as_runtime
 from bayesieve.errors import UnsupportedModelError, UsageError
 from bayesieve.runs.folder import RunFolder
@@ -94,7 +94,7 @@ def _forms(
         missing = [name for name in _ONNX if importlib.util.find_spec(name) is None]
         if missing:
             raise ImportError(f"{', '.join(missing)} not installed: pip install 'bayesieve[onnx]'")
-        return OnnxSession.of(module, path, example, threads=threads)
+        return OnnxSession(module, path, example, threads=threads)
 
     return {"runtime": lambda: as_runtime(module, example, threads=threads), "onnxruntime": onnx}
 

@@ -15,7 +15,7 @@ from bayesieve.core import likelihoods
 from bayesieve.core.priors import Normal
 from bayesieve.data import DataSet, Examples
 from bayesieve.deliver.bundle import read_bundle
-from bayesieve.deliver.onnx_running import read_onnx
+from bayesieve.deliver.onnx import read_onnx
 from bayesieve.deliver.serving import bundle_columns, onnx_columns, predict_bundle
 from bayesieve.report.page import write_report
 

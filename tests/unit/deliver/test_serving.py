@@ -13,8 +13,7 @@ from bayesieve.core.likelihoods import Gaussian, Heteroscedastic, StudentT
 from bayesieve.core.network import Network, materialise
 from bayesieve.core.posterior import Factorised
 from bayesieve.deliver.bundle import read_bundle, save_bundle
-from bayesieve.deliver.onnx import export_onnx
-from bayesieve.deliver.onnx_running import read_onnx
+from bayesieve.deliver.onnx import export_onnx, read_onnx
 from bayesieve.deliver.serving import bundle_columns, onnx_columns, predict_bundle
 from problems import normal
 

@@ -8,6 +8,7 @@ of the nonzeros, row by row, where that takes fewer bytes than all of them.
 import math
 import re
 from collections.abc import Sequence
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 
@@ -16,13 +17,11 @@ from torch import Tensor, nn
 from bayesieve import __version__
 from bayesieve.deliver.c.code import Lines, indent, rounded, write_layer
 from bayesieve.deliver.export_checks import (
-    check_example,
-    check_inputs,
+    check_arguments,
     check_same,
-    check_target,
     first_output,
     on_cpu,
-    run_module,
+    outputs_of,
 )
 from bayesieve.deliver.layers import Layer, read_layers, run_layers
 from bayesieve.errors import UnsupportedModelError
@@ -71,7 +70,7 @@ def export_c(module: nn.Module, path: Path | str, example: Tensor, *, int8: bool
         #define TINY_WEIGHT_BYTES 32
         #define TINY_STACK_BYTES 0
     """
-    path, example = check_target(_WHO, path), check_example(_WHO, example)
+    path, example = check_arguments(_WHO, path, example)
     name = _check_name(path)
     if not example.is_floating_point():
         raise TypeError(f"{_WHO}: example must be floating point, got {example.dtype}.")
@@ -82,16 +81,15 @@ def export_c(module: nn.Module, path: Path | str, example: Tensor, *, int8: bool
             f"{_WHO}: a C header is for small networks, at most {_LIMIT:,} weights, "
             f"got {n_weights:,}. Use export_onnx."
         )
-    first_output(_WHO, module, example)
+    output = first_output(_WHO, module, example)
     layers = read_layers(_WHO, module, tuple(example.shape[1:]))
     if not layers:
         raise UnsupportedModelError(f"{_WHO}: the module has no layer that computes anything.")
-    for x in check_inputs(example):
-        check_same(_WHO, "output", run_module(module, x), run_layers(layers, x))
+    check_same(_WHO, outputs_of(module), outputs_of(partial(run_layers, layers)), example)
     note = ""
     if int8:
         after = run_layers([rounded(layer) for layer in layers], example)
-        note = _int8_note(run_module(module, example), after)
+        note = _int8_note(output, after)
     text = "\n".join(_header(name, layers, tuple(example.shape[1:]), note, int8=int8))
     return write_atomically(path, text)
 
