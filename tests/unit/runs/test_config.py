@@ -156,20 +156,20 @@ def test_defaults_are_a_valid_configuration():
 def test_samplers_count_in_steps_of_the_run():
     config = EngineConfig(name="sghmc", lr=0.5, burn_in=0.5, draws=5, anneal=2.0, cycles=4)
     size = RunSize(1000, n_steps=100, per_epoch=10)
-    engine = ENGINES["sghmc"].build(resolve_engine(config, own_start=False), size)
+    engine = build_engine(resolve_engine(config, own_start=False), size)
     assert engine.step_size == 0.5 / 1000
     assert (engine.chain.burn_in, engine.chain.thin, engine.chain.n_kept) == (50, 10, 5)
     assert engine.chain.cycle == 25
     assert engine.chain.cooling**10 == pytest.approx(0.5)
     assert engine.adapt == "sa"
     plain = resolve_engine(EngineConfig(name="sgld", prior="normal"), own_start=False)
-    assert ENGINES["sgld"].build(plain, size).adapt == "none"
+    assert build_engine(plain, size).adapt == "none"
 
 
 def test_message_passing_counts_passes_and_units():
     resolved = resolve_engine(EngineConfig(name="tdamp"), own_start=True)
     size = RunSize(1000, n_steps=100, per_epoch=10, keep_units=0.25)
-    engine = ENGINES["tdamp"].build(resolved, size)
+    engine = build_engine(resolved, size)
     assert (engine.keep, engine.prune_passes) == (0.25, (2, 6))
     length = resolve_length(TrainingConfig(), resolved, n_data=500)
     assert (length.epochs, length.batch_size) == (10, 10)
@@ -218,7 +218,7 @@ def test_the_four_methods_of_the_paper_are_its_own():
 def test_training_what_is_left_of_a_pruned_network_removes_nothing_more():
     size = RunSize(1000, n_steps=100, per_epoch=10, may_prune=False)
     built = {
-        name: ENGINES[name].build(resolve_engine(EngineConfig(name=name), own_start=False), size)
+        name: build_engine(resolve_engine(EngineConfig(name=name), own_start=False), size)
         for name in ("bmr", "tdamp")
     }
     assert built["bmr"].reduction is None
@@ -237,7 +237,7 @@ def test_training_what_is_left_of_a_pruned_network_removes_nothing_more():
 def test_what_model_reduction_is_told_to_do(preset, rule, reduction):
     config = resolve_engine(EngineConfig(name="bmr", preset=preset, rule=rule), own_start=False)
     size = RunSize(1000, n_steps=100, per_epoch=10)
-    built = ENGINES["bmr"].build(config, size)
+    built = build_engine(config, size)
     assert built.reduction == reduction
     assert built.coordinates == ("standard" if preset == "paper" else "weights")
 
