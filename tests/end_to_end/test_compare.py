@@ -59,8 +59,8 @@ def test_a_method_that_does_not_apply_is_named_with_the_reason(tmp_path):
     [
         (("--methods", "sbn"), "Did you mean 'sbnn'"),
         (("--zeros", "most"), "--zeros must be numbers"),
-        (("--precision", "half"), "--precision must be float32 or bf16; got 'half'"),
-        (("--compile", "maybe"), "--compile must be auto or on or off; got 'maybe'"),
+        (("--precision", "half"), "--precision must be one of float32, bf16; got 'half'"),
+        (("--compile", "maybe"), "--compile must be one of auto, on, off; got 'maybe'"),
         (("--n-train", "9999999"), "--n-train must be 1 to"),
         (("--n-test", "0"), "--n-test must be 1 to"),
         (("--set", "map.lr=1"), "--set must read METHOD.SECTION.NAME=VALUE"),

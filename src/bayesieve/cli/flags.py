@@ -4,14 +4,13 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 
 from bayesieve.cli.console import JsonFlag, given_arguments, print_json
-from bayesieve.runs.config import all_settings, keyword_of, sections
-from bayesieve.runs.options import Options
+from bayesieve.runs.config import all_settings, choices_of, hints_of, keyword_of, kinds_of
+from bayesieve.runs.options import Options, flag_name
 
 _PANELS = {
     "data": "Data",
@@ -49,7 +48,7 @@ def command(
 
         hints = get_type_hints(options)
         shown = [spec for name, spec in specs.items() if name not in (*recorded, "settings")]
-        parameters = [_from_option(spec, hints[spec.name]) for spec in shown]
+        parameters = [_parameter(spec, hints[spec.name]) for spec in shown]
         parameters += [_keyword("json", JsonFlag, False), *settings.values()]
         wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         wrapper.__doc__, wrapper.__name__ = options.__doc__, show.__name__
@@ -58,35 +57,50 @@ def command(
     return made
 
 
-def _from_option(spec: Field[Any], hint: Any) -> inspect.Parameter:
-    about = spec.metadata
-    kinds = get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,)
-    kind: Any = _plain_type([kind for kind in kinds if kind is not NoneType])
+def _parameter(
+    spec: Field[Any], hint: Any, name: str | None = None, panel: str | None = None
+) -> inspect.Parameter:
+    """The flag of an option, or of a setting of a run, which has a panel and is None if not set."""
+    about, default = spec.metadata, spec.default
+    kind = _value_type(hint)
+    metavar = "|".join(choices_of(hint)) or about["metavar"]
+    text, is_setting = about["help"], panel is not None
+    if is_setting and default is not MISSING and default not in (None, (), False):
+        text += f" [default: {default}]"
     if about.get("argument"):
-        flag = typer.Argument(help=about["help"], metavar=about["metavar"])
+        flag = typer.Argument(help=text, metavar=metavar)
     else:
-        names = (about["flag"] or "--" + spec.name.replace("_", "-")).split(",")
-        if spec.default is True:
-            names = [f"{names[0]}/--no-{names[0][2:]}"]
+        main = flag_name(spec)
+        if kind is bool and (is_setting or default is True):
+            main = f"{main}/--no-{main[2:]}"
+        aliases = [] if about["alias"] is None else [about["alias"]]
         flag = typer.Option(
-            *names, help=about["help"], metavar=about["metavar"], min=about["least"],
-            max=about["most"],
-        )  # fmt: skip
-    default = inspect.Parameter.empty if spec.default is MISSING else spec.default
-    if kind is Path and isinstance(default, str):
+            main,
+            *aliases,
+            help=text,
+            metavar=metavar,
+            rich_help_panel=panel,
+            show_default=not is_setting,
+        )
+    if is_setting:
+        default = None
+    elif default is MISSING:
+        default = inspect.Parameter.empty
+    elif kind is Path and isinstance(default, str):
         default = Path(default)
-    return _keyword(spec.name, Annotated[kind | None if NoneType in kinds else kind, flag], default)
+    value: Any = kind | None if default is None else kind
+    return _keyword(name or spec.name, Annotated[value, flag], default)
 
 
-def _plain_type(kinds: list[Any]) -> Any:
-    """The type of a value on the command line; lists of numbers are text."""
+def _value_type(hint: Any) -> Any:
+    """The type of a value on the command line; numbers that may be a list are text."""
+    kinds = kinds_of(hint)
     if Path in kinds:
         return Path
-    if str in kinds:
+    if len(kinds) > 1 or choices_of(hint):
         return str
-    if get_origin(kinds[0]) is Sequence:
-        (item,) = get_args(kinds[0])
-        return list[str] if item is str else list[Path]
+    if get_origin(kinds[0]) in (tuple, Sequence):
+        return list[str] if get_args(kinds[0])[0] is str else list[Path]
     return kinds[0]
 
 
@@ -97,37 +111,8 @@ def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 
 def _settings() -> dict[str, inspect.Parameter]:
     """One flag per setting of a run, by keyword."""
-    flags = {keyword_of(spec.metadata["flag"]): (section, spec) for section, spec in all_settings()}
-    return {key: _parameter(key, *pair) for key, pair in flags.items()}
-
-
-def _parameter(key: str, section: str, spec: Field[Any]) -> inspect.Parameter:
-    hint = get_type_hints(sections()[section])[spec.name]
-    kind, choices = _flag_type(hint)
-    flag, text = spec.metadata["flag"], spec.metadata["help"]
-    if spec.default is not MISSING and spec.default not in (None, (), False):
-        text += f" [default: {spec.default}]"
-    names = [f"{flag}/--no-{flag[2:]}" if kind is bool else flag]
-    if spec.metadata["alias"] is not None:
-        names.append(spec.metadata["alias"])
-    option = typer.Option(
-        *names,
-        help=text,
-        metavar=choices or spec.metadata["metavar"],
-        rich_help_panel=_PANELS[section],
-        show_default=False,
-    )
-    python_type: Any = list[str] if kind is tuple else kind
-    annotation = Annotated[python_type | None, option]
-    return _keyword(key, annotation, None)
-
-
-def _flag_type(hint: Any) -> tuple[Any, str | None]:
-    """The type of a flag, and its choices if it has any."""
-    options = [hint] if get_origin(hint) in (tuple, Literal, None) else list(get_args(hint))
-    options = [kind for kind in options if kind is not NoneType]
-    if len(options) > 1:
-        return str, None  # numbers, which may be a list
-    if get_origin(options[0]) is Literal:
-        return str, "|".join(get_args(options[0]))
-    return (tuple, None) if get_origin(options[0]) is tuple else (options[0], None)
+    flags = {}
+    for section, spec in all_settings():
+        keyword, hint = keyword_of(spec.metadata["flag"]), hints_of(section)[spec.name]
+        flags[keyword] = _parameter(spec, hint, keyword, _PANELS[section])
+    return flags

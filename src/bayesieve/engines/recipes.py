@@ -51,10 +51,15 @@ _PRIOR_NUMBERS: dict[str, dict[str, Any]] = {
 
 
 def setting(
-    default: Any, flag: str, help: str, metavar: str | None = None, alias: str | None = None
+    default: Any,
+    flag: str,
+    help: str,
+    metavar: str | None = None,
+    alias: str | None = None,
+    check: Callable[..., None] | None = None,
 ) -> Any:
-    """A dataclass field with the flag that sets it (and its other name) and one line of help."""
-    about = {"flag": flag, "help": help, "metavar": metavar, "alias": alias}
+    """A dataclass field with its flag, the flag's other name, one line of help and a check."""
+    about = {"flag": flag, "help": help, "metavar": metavar, "alias": alias, "check": check}
     return field(default=default, metadata=about)
 
 

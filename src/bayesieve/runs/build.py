@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from bayesieve import nets
-from bayesieve.checks import check_fraction, check_positive, check_seed, did_you_mean
+from bayesieve.checks import did_you_mean
 from bayesieve.core.layout import Roles
 from bayesieve.core.likelihoods import Likelihood, LikelihoodName, likelihood_class, name_of
 from bayesieve.core.network import Network
@@ -39,6 +39,7 @@ from bayesieve.runs.config import (
     RunConfig,
     ScheduleConfig,
     TrainingConfig,
+    all_settings,
     flag_of,
 )
 from bayesieve.sieve.schedule import GradualPruning, GradualUnits
@@ -51,16 +52,6 @@ NETS = (
     "lenet-300-100", "lenet5", "lenet5-wide", "lenet5-caffe", "mixer", "vit", "conv2-fc2",
     "conv2-bn-fc3", "resnet20", "resnet32", "vgg", "linear",
 )  # fmt: skip
-_CHECKS: tuple[tuple[Callable[..., None], dict[str, bool], str, str], ...] = (
-    (check_positive, {}, "training", "n_models"),
-    (check_positive, {}, "training", "threads"),
-    (check_positive, {}, "training", "clip_norm"),
-    (check_positive, {}, "training", "checkpoint_every"),
-    (check_positive, {}, "training", "patience"),
-    (check_fraction, {"open_ends": True}, "training", "val_fraction"),
-    (check_fraction, {}, "training", "distill_weight"),
-    (check_fraction, {}, "pruning", "keep_units"),
-)
 
 
 @dataclass(frozen=True)
@@ -393,15 +384,10 @@ def resolve_length(
 
 def check_settings(config: RunConfig) -> None:
     """Raise for numbers that no data or network could make right."""
-    values = asdict(config)
-    for check, options, section, name in _CHECKS:
-        value = values[section][name]
-        if value is not None:
-            check("train", **options, **{flag_of(section, name): value})
-    for section in ("training", "data"):
-        check_seed("train", **{flag_of(section, "seed"): values[section]["seed"]})
-    if config.training.distill is not None and config.training.distill < 1:
-        raise UsageError(f"--distill must be at least 1, got {config.training.distill}.")
+    for section, spec in all_settings():
+        value, check = getattr(getattr(config, section), spec.name), spec.metadata["check"]
+        if check is not None and value is not None:
+            check("train", **{spec.metadata["flag"]: value})
     if config.training.distill is None and config.training.distill_epochs is not None:
         raise UsageError("--distill-epochs needs --distill, the number of teachers.")
 

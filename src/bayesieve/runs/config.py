@@ -12,12 +12,12 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import Field, asdict, dataclass, field, fields, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from types import NoneType
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from bayesieve.checks import did_you_mean
+from bayesieve.checks import check_fraction, check_positive, check_seed, did_you_mean
 from bayesieve.core.likelihoods import LikelihoodName
 from bayesieve.engines.recipes import EngineConfig as EngineConfig
 from bayesieve.engines.recipes import setting
@@ -49,7 +49,9 @@ class DataConfig:
     image_size: int | None = setting(
         None, "--image-size", "Image folders: resize to this many pixels each way."
     )
-    seed: int = setting(0, "--data-seed", "Seed of the test and validation splits.")
+    seed: int = setting(
+        0, "--data-seed", "Seed of the test and validation splits.", check=check_seed
+    )
     center: bool | None = setting(
         None, "--center", "Images: bring each channel to mean 0 and variance 1 (default: tdamp)."
     )
@@ -126,7 +128,10 @@ class PruningConfig:
     start: float = setting(0.125, "--prune-start", "Fraction of the run at which pruning begins.")
     end: float = setting(0.5625, "--prune-end", "Fraction of the run at which it has ended.")
     keep_units: float | None = setting(
-        None, "--keep-units", "Final fraction of hidden units, channels, heads: whole units go."
+        None,
+        "--keep-units",
+        "Final fraction of hidden units, channels, heads: whole units go.",
+        check=check_fraction,
     )
     score: Score | None = setting(None, "--score", "Which weights go first.")
     soft: bool = setting(False, "--soft", "Let pruned weights come back until pruning ends.")
@@ -148,12 +153,18 @@ class TrainingConfig:
         "--batch-size",
         "Examples per step (128; tables 32 to 256; tdamp 100, or 10 of few examples).",
     )
-    seed: int = setting(0, "--seed", "Seed of initial weights, noise and batch order.")
+    seed: int = setting(
+        0, "--seed", "Seed of initial weights, noise and batch order.", check=check_seed
+    )
     n_models: int = setting(
-        1, "--n-models", "Models, or chains, side by side from different seeds.", alias="--chains"
+        1,
+        "--n-models",
+        "Models, or chains, side by side from different seeds.",
+        alias="--chains",
+        check=check_positive,
     )
     clip_norm: float | None = setting(
-        None, "--clip-norm", "Bound on the norm of the gradient per example."
+        None, "--clip-norm", "Bound on the norm of the gradient per example.", check=check_positive
     )
     shift: int = setting(
         0, "--shift", "Images: move each by up to so many pixels at random, in every batch."
@@ -161,10 +172,16 @@ class TrainingConfig:
     flip: bool = setting(False, "--flip", "Images: mirror half of them left to right.")
     rotate: float = setting(0.0, "--rotate", "Images: turn each by up to so many degrees.")
     val_fraction: float | None = setting(
-        None, "--val-fraction", "Part of the training data held out and watched."
+        None,
+        "--val-fraction",
+        "Part of the training data held out and watched.",
+        check=partial(check_fraction, open_ends=True),
     )
     patience: int | None = setting(
-        None, "--patience", "Epochs without a better validation likelihood before stopping."
+        None,
+        "--patience",
+        "Epochs without a better validation likelihood before stopping.",
+        check=check_positive,
     )
     min_delta: float = setting(0.0, "--min-delta", "How much lower (nats) counts as better.")
     device: str = setting("auto", "--device", "auto, cpu, cuda or cuda:N.", "DEVICE")
@@ -172,20 +189,29 @@ class TrainingConfig:
         None,
         "--threads",
         "CPU threads; 1 is fastest for small networks. Torch chooses unless given.",
+        check=check_positive,
     )
     compile: Literal["auto", "on", "off"] = setting(
         "auto", "--compile", "Compile the elementwise part of a step."
     )
     checkpoint_every: int | None = setting(
-        None, "--checkpoint-every", "Steps between checkpoints; at each epoch's end unless given."
+        None,
+        "--checkpoint-every",
+        "Steps between checkpoints; at each epoch's end unless given.",
+        check=check_positive,
     )
     distill: int | None = setting(
-        None, "--distill", "Self-distillation: number of dense teachers trained first."
+        None,
+        "--distill",
+        "Self-distillation: number of dense teachers trained first.",
+        check=check_positive,
     )
     distill_epochs: int | None = setting(
         None, "--distill-epochs", "Their epochs; as many as the run unless given."
     )
-    distill_weight: float = setting(0.5, "--distill-weight", "Share of the teachers in a label.")
+    distill_weight: float = setting(
+        0.5, "--distill-weight", "Share of the teachers in a label.", check=check_fraction
+    )
 
 
 @dataclass(frozen=True)
@@ -212,11 +238,32 @@ def all_settings() -> Iterator[tuple[str, Field[Any]]]:
         yield from ((section, spec) for spec in fields(kind))
 
 
-@cache
 def flag_of(section: str, name: str) -> str:
     """The flag that sets `section.name`."""
-    specs = {(part, spec.name): spec for part, spec in all_settings()}
-    return str(specs[section, name].metadata["flag"])
+    spec: Field[Any] = sections()[section].__dataclass_fields__[name]  # type: ignore[attr-defined]
+    return str(spec.metadata["flag"])
+
+
+@cache
+def hints_of(section: str) -> dict[str, Any]:
+    """The types of a section's settings by name; none where there is no such section."""
+    return get_type_hints(sections().get(section, object))
+
+
+def kinds_of(hint: Any) -> list[Any]:
+    """The types a value may have, None left out.
+
+    Example:
+        >>> kinds_of(float | tuple[float, ...] | None)
+        [<class 'float'>, tuple[float, ...]]
+    """
+    kinds = get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,)
+    return [kind for kind in kinds if kind is not NoneType]
+
+
+def choices_of(hint: Any) -> tuple[str, ...]:
+    """The words a value is one of, if its type is a list of words."""
+    return next((get_args(kind) for kind in kinds_of(hint) if get_origin(kind) is Literal), ())
 
 
 def keyword_of(flag: str) -> str:
@@ -347,8 +394,7 @@ def _parse(text: str, path: Path) -> Any:
 
 
 def _section(current: _C, name: str, values: Mapping[str, Any], where: str) -> _C:
-    hints = get_type_hints(type(current))
-    changes = {}
+    hints, changes = hints_of(name), {}
     for key, value in values.items():
         if key not in hints:
             full = f"{name}.{key}"
@@ -368,13 +414,11 @@ def convert(value: Any, hint: Any, who: str) -> Any:
         >>> convert("1e-3,1e-2", float | tuple[float, ...], "engine.lr")
         (0.001, 0.01)
     """
-    options = get_args(hint) if get_origin(hint) not in (tuple, Literal, None) else (hint,)
-    if value is None and NoneType in options:
+    kinds, choices = kinds_of(hint), choices_of(hint)
+    if value is None and NoneType in get_args(hint):
         return None
-    kinds = [kind for kind in options if kind is not NoneType]
-    for kind in kinds:
-        if get_origin(kind) is Literal:
-            return _choice(value, get_args(kind), who)
+    if choices:
+        return _choice(value, choices, who)
     for kind in kinds:
         if get_origin(kind) is tuple:
             converted = _as_tuple(value, get_args(kind)[0])
@@ -430,16 +474,3 @@ def plain_value(text: str) -> bool | int | float | str:
         except ValueError:
             continue
     return text
-
-
-def takes_whole_numbers(setting: str) -> bool:
-    """Whether a setting, section.name, takes whole numbers only; False if there is none of it.
-
-    Example:
-        >>> takes_whole_numbers("training.batch_size"), takes_whole_numbers("engine.lr")
-        (True, False)
-    """
-    section, _, name = setting.partition(".")
-    hint = get_type_hints(sections().get(section, object)).get(name)
-    kinds = (hint,) if get_origin(hint) is None else get_args(hint)
-    return {kind for kind in kinds if kind is not NoneType} == {int}

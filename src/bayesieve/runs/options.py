@@ -9,23 +9,28 @@ take them all, by the names of their flags. Nothing here imports torch.
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, ParamSpec
+from typing import Any, ClassVar, Literal, ParamSpec, get_type_hints
 
-from bayesieve.runs.config import RunConfig
+from bayesieve.checks import check_choice, check_fraction, check_not_negative, check_positive
+from bayesieve.runs.config import RunConfig, Score, choices_of
 
 P = ParamSpec("P")
 Place = Path | str
 # settings as an object, as nested plain data, or as a YAML, TOML or JSON file
 Config = RunConfig | Mapping[str, Mapping[str, Any]] | Place
+Task = Literal["regression", "classification"]
+Missing = Literal["refuse", "impute"]
 _RUN = "Run folder of `train` or `prune`."
 _DEVICE = "auto, cpu, cuda or cuda:N."
 _FIGURES = "Whether to draw pictures."
 _TARGET = "Tables: the column to predict."
 _REPLACE = "Replace the run in --out."
 _BATCHNORM = "Renew BatchNorm statistics afterwards."
+_check_share = partial(check_fraction, open_ends=True)
 
 
 def option(
@@ -33,10 +38,10 @@ def option(
     default: Any = MISSING,
     *,
     flag: str | None = None,
+    alias: str | None = None,
     metavar: str | None = None,
     place: bool = False,
-    least: int | None = None,
-    most: int | None = None,
+    check: Callable[..., None] | None = None,
 ) -> Any:
     """A dataclass field that is a flag.
 
@@ -44,14 +49,12 @@ def option(
         help: one line for the command line and for the docstring.
         default: its value unless given.
         flag: name on the command line, if it is not the field's.
+        alias: second name on the command line.
         metavar: stands for the value in the help.
         place: whether Python takes it by position too.
-        least: smallest whole number.
-        most: largest whole number.
+        check: function of `bayesieve.checks` that a value must pass.
     """
-    about = {
-        "help": help, "flag": flag, "metavar": metavar, "least": least, "most": most,
-    }  # fmt: skip
+    about = {"help": help, "flag": flag, "alias": alias, "metavar": metavar, "check": check}
     return field(default=default, kw_only=not place, metadata=about)
 
 
@@ -71,11 +74,32 @@ def run_settings() -> Any:
     return field(default_factory=dict, kw_only=True, metadata=about)
 
 
+def flag_name(spec: Field[Any]) -> str:
+    """The flag of an option."""
+    return spec.metadata.get("flag") or "--" + spec.name.replace("_", "-")
+
+
 @dataclass(frozen=True)
 class Options:
-    """The arguments of one command."""
+    """The arguments of one command, checked."""
 
     work: ClassVar[str]  # module and function of `bayesieve.runs` that do it
+
+    def __post_init__(self) -> None:
+        command, hints = self.command_name(), get_type_hints(type(self))
+        for spec in fields(self):
+            value, check = getattr(self, spec.name), spec.metadata.get("check")
+            if value is None:
+                continue
+            if choices := choices_of(hints[spec.name]):
+                check_choice(command, flag_name(spec), value, choices)
+            if check is not None:
+                check(command, **{flag_name(spec): value})
+
+    @classmethod
+    def command_name(cls) -> str:
+        """The command as it is written on the command line."""
+        return cls.work.rpartition(".")[2].replace("_", "-")
 
     def __call__(self) -> dict[str, Any]:
         """Do the work; returns what the command prints with --json."""
@@ -140,7 +164,11 @@ class Sweep(Options):
 
     work: ClassVar[str] = "search.sweep"
     out: Place = option("Folder of the search; an old one is continued.")
-    trials: int = option("Settings to try in this call; 0 only gathers what workers found.", 20)
+    trials: int = option(
+        "Settings to try in this call; 0 only gathers what workers found.",
+        20,
+        check=check_not_negative,
+    )
     config: Config | None = option(
         "YAML, TOML or JSON file with what stays fixed.", None, place=True
     )
@@ -181,19 +209,18 @@ class Prune(Options):
         None,
         metavar="MS",
     )
-    score: str | None = option(
+    score: Score | None = option(
         "What stays; unless given, snr for weights and evidence for units, or magnitude for map. "
         "Units take inclusion, evidence or magnitude.",
         None,
-        metavar="inclusion|snr|evidence|magnitude|second-moment",
     )
-    scope: str | None = option(
-        "Compare all, or within layers; global for weights, layer for units, unless given.",
-        None,
-        metavar="global|layer",
+    scope: Literal["global", "layer"] | None = option(
+        "Compare all, or within layers; global for weights, layer for units, unless given.", None
     )
     allow_empty_layers: bool = option("A layer may lose its last weight.", False)
-    finetune: int = option("Epochs of further training with the mask fixed.", 0)
+    finetune: int = option(
+        "Epochs of further training with the mask fixed.", 0, check=check_not_negative
+    )
     reestimate_batchnorm: bool = option(_BATCHNORM, False)
     force: bool = option(_REPLACE, False)
     device: str = option(_DEVICE, "auto")
@@ -216,26 +243,24 @@ class Sieve(Options):
     out: Place = option("Run folder to write.", place=True)
     target: str | None = option(_TARGET, None)
     zeros: float | None = option(
-        "Fraction of all parameters to set to 0; what the evidence says unless given.", None
+        "Fraction of all parameters to set to 0; what the evidence says unless given.",
+        None,
+        check=check_fraction,
     )
     threshold: float | None = option(
-        "Keep weights needed with at least this probability [0.5].", None
+        "Keep weights needed with at least this probability [0.5].", None, check=check_fraction
     )
-    rule: str = option(
+    rule: Literal["hierarchical", "savage-dickey"] = option(
         "Whether each layer's share of needed weights is learned, or even odds are taken.",
         "savage-dickey",
-        metavar="hierarchical|savage-dickey",
     )
-    curvature: str = option(
+    curvature: Literal["unit", "diagonal"] = option(
         "Of the weights of each unit together, which lets the rest make up for what goes, or of "
         "each weight alone (any network).",
         "unit",
-        metavar="unit|diagonal",
     )
-    labels: str = option(
-        "Curvature from one label sampled per example, or from all of them.",
-        "sampled",
-        metavar="sampled|exact",
+    labels: Literal["sampled", "exact"] = option(
+        "Curvature from one label sampled per example, or from all of them.", "sampled"
     )
     seed: int = option("Seed of the sampled labels.", 0)
     reestimate_batchnorm: bool = option(_BATCHNORM, False)
@@ -256,7 +281,7 @@ class Evaluate(Options):
     )
     seed: int = option("Seed of the draws.", 0)
     temperature: bool = option("Calibrate on the validation split first.", False)
-    split: str = option("What to test on.", "test", metavar="test|train|val")
+    split: Literal["test", "train", "val"] = option("What to test on.", "test")
     member: int | None = option("Which model of a run with --n-models, from 0.", None)
     device: str = option(_DEVICE, "auto")
 
@@ -276,7 +301,7 @@ class Attack(Options):
     pgd: str | Sequence[float] | None = option(
         "Projected gradient attacks on the true labels.", None, metavar="LIST"
     )
-    pgd_steps: int = option("Steps of --pgd.", 10)
+    pgd_steps: int = option("Steps of --pgd.", 10, check=check_positive)
     shift: Sequence[str] | None = option(
         "rotation[:DEGREES,...] or noise[:STD,...]; may be given twice.", None, metavar="SHIFT"
     )
@@ -284,8 +309,9 @@ class Attack(Options):
         "Posterior draws averaged: all that are kept (32 of a variational run); 0 uses the mean "
         "weights, of several chains the first one's.",
         None,
+        check=check_not_negative,
     )
-    examples: int | None = option("Only the first so many test images.", None)
+    examples: int | None = option("Only the first so many test images.", None, check=check_positive)
     seed: int = option("Seed of draws and noise.", 0)
     member: int | None = option(
         "Which model of a run with --n-models, from 0; chains go together.", None
@@ -323,9 +349,11 @@ class Export(Options):
 
     work: ClassVar[str] = "bundle.export"
     source: Place = argument("Bundle of `compact`, or a run.", metavar="BUNDLE")
-    to: str = option("What to write.", metavar="onnx|pt2|c|bundle", place=True)
+    to: Literal["onnx", "pt2", "c", "bundle"] = option("What to write.", place=True)
     out: Place = option("File to write; a folder for a bundle.", place=True)
-    samples: int = option("onnx: bake in so many posterior draws, for uncertainties.", 0)
+    samples: int = option(
+        "onnx: bake in so many posterior draws, for uncertainties.", 0, check=check_not_negative
+    )
     seed: int = option("onnx: seed of the draws.", 0)
     int8: bool = option("c: weights of 8 bits.", False)
     masked_ok: bool = option("Export a run as it is: zeros stay, size and speed too.", False)
@@ -347,7 +375,9 @@ class Predict(Options):
         metavar="DATA",
     )
     out: Place = option("CSV file to write.", place=True)
-    samples: int = option("Posterior draws to average over; 0 uses the mean.", 0)
+    samples: int = option(
+        "Posterior draws to average over; 0 uses the mean.", 0, check=check_not_negative
+    )
     seed: int = option("Seed of the draws.", 0)
     prepared: bool = option("x is network input already; do not standardise it.", False)
     force: bool = option("Replace the file at --out.", False)
@@ -361,9 +391,9 @@ class Profile(Options):
     folders: Sequence[Place] = argument(
         "Run folders or bundles; the first is compared with.", metavar="PATH"
     )
-    rounds: int = option("Timings of each candidate.", 15)
-    threads: int = option("CPU threads of every candidate.", 1)
-    clock: str = option("cpu counts this process alone.", "wall", metavar="wall|cpu")
+    rounds: int = option("Timings of each candidate.", 15, check=check_positive)
+    threads: int = option("CPU threads of every candidate.", 1, check=check_positive)
+    clock: Literal["wall", "cpu"] = option("cpu counts this process alone.", "wall")
 
 
 @dataclass(frozen=True)
@@ -375,19 +405,18 @@ class Report(Options):
         "Run folders of `train`, `prune`, `sieve` or `demo`.", metavar="RUN..."
     )
     out: Place | None = option(
-        "Page to write; report.html in the only run unless given.",
-        None,
-        flag="--out,-o",
-        place=True,
+        "Page to write; report.html in the only run unless given.", None, alias="-o", place=True
     )
     before: Place | None = option(
         "Run to compare with, such as a dense one; the run it was pruned from unless given.",
         None,
         metavar="RUN",
     )
-    points: int = option("Positions of the slider.", 21, least=2, most=250)
+    points: int = option("Positions of the slider, 2 to 250.", 21)
     test_examples: int | None = option(
-        "Test on the first so many examples: for large networks on a CPU.", None, least=1
+        "Test on the first so many examples: for large networks on a CPU.",
+        None,
+        check=check_positive,
     )
     card: Place | None = option("Write a Markdown model card here too.", None)
     data: Place | None = option("Write the data behind the page as JSON too.", None)
@@ -414,14 +443,14 @@ class Compare(Options):
         flag="--set",
         metavar="TEXT",
     )
-    epochs: int = option("Passes over the data of each method.", 20)
-    seeds: int = option("Repetitions.", 3)
-    batch_size: int = option("Examples per gradient.", 128)
+    epochs: int = option("Passes over the data of each method.", 20, check=check_positive)
+    seeds: int = option("Repetitions.", 3, check=check_positive)
+    batch_size: int = option("Examples per gradient.", 128, check=check_positive)
     zeros: str | Sequence[float] = option(
         "Fractions of zeros to prune to; empty for none.", "0.9,0.95,0.98,0.99"
     )
     finetune: int = option("Epochs of masked training after pruning.", 5)
-    samples: int = option("Weight vectors averaged in a prediction.", 32)
+    samples: int = option("Weight vectors averaged in a prediction.", 32, check=check_positive)
     outside: str | None = option("Data set whose test inputs should look foreign.", None)
     attack: float = option("Strength of the FGSM attack on images; 0 for none.", 0.1)
     n_train: int | None = option("Use only this many training examples.", None)
@@ -430,19 +459,18 @@ class Compare(Options):
         "Score on this fraction of the training examples instead of the test split: for choosing "
         "settings.",
         None,
+        check=_check_share,
     )
     shift: int = option("Move training images by up to this many pixels at random.", 0)
     flip: bool = option("Mirror training images at random.", False)
     target: str | None = option(_TARGET, None)
     seed: int = option("Seed of everything.", 0)
     device: str = option(_DEVICE, "auto")
-    compile: str = option(
-        "Whether to compile steps: auto does it for long runs.", "auto", metavar="auto|on|off"
+    compile: Literal["auto", "on", "off"] = option(
+        "Whether to compile steps: auto does it for long runs.", "auto"
     )
-    precision: str = option(
-        "Of the network in a training step; bf16 is faster on a GPU.",
-        "float32",
-        metavar="float32|bf16",
+    precision: Literal["float32", "bf16"] = option(
+        "Of the network in a training step; bf16 is faster on a GPU.", "float32"
     )
     force: bool = option("Replace what is in --out.", False)
     figures: bool = option(_FIGURES, True)
@@ -463,6 +491,7 @@ class Demo(Options):
 _TABLE = "CSV, parquet or NPZ file."
 _TASK = "Guessed from the target unless given."
 _MISSING = "What to do with missing values."
+_EPOCHS = "Passes over the rows; about 2,500 steps unless given."
 
 
 @dataclass(frozen=True)
@@ -472,13 +501,15 @@ class FitTable(Options):
     work: ClassVar[str] = "tables.fit_table"
     data: Place = argument(_TABLE, metavar="DATA")
     target: str = option("The column to predict.", place=True, metavar="COLUMN")
-    task: str | None = option(_TASK, None, metavar="regression|classification")
-    missing: str = option(_MISSING, "refuse", metavar="refuse|impute")
-    engine: str = option("sbnn or flat-vi.", "sbnn", metavar="NAME")
+    task: Task | None = option(_TASK, None)
+    missing: Missing = option(_MISSING, "refuse")
+    engine: Literal["sbnn", "flat-vi"] = option("Algorithm.", "sbnn")
     hidden: str | None = option("Hidden layers; 50 (from 10,000 rows 100,100).", None)
-    epochs: int | None = option("Passes over the rows; about 2,500 steps unless given.", None)
-    zeros: float | None = option("Fraction of the parameters to remove while training.", None)
-    test_fraction: float = option("Part set aside for testing.", 0.2)
+    epochs: int | None = option(_EPOCHS, None, check=check_positive)
+    zeros: float | None = option(
+        "Fraction of the parameters to remove while training.", None, check=_check_share
+    )
+    test_fraction: float = option("Part set aside for testing.", 0.2, check=_check_share)
     seed: int = option("Of splits, starts, noise and batches.", 0)
     out: Place | None = option("Bundle folder to write; DATA's name and -model unless given.", None)
     report: Place | None = option("Report folder; DATA's name and -report unless given.", None)
@@ -494,14 +525,16 @@ class Select(Options):
     data: Place = argument(_TABLE, metavar="DATA")
     target: str = option("The column to predict.", place=True, metavar="COLUMN")
     fdr: float | None = option(
-        "Expected share of false discoveries among what is kept (0.1).", None
+        "Expected share of false discoveries among what is kept (0.1).", None, check=_check_share
     )
-    fraction: float | None = option("Keep this share of the inputs instead.", None)
+    fraction: float | None = option(
+        "Keep this share of the inputs instead.", None, check=_check_share
+    )
     cross_validate: bool = option("Choose the share by 10 folds instead.", False)
     bootstrap: int = option("Samples of the rows on which the choice is repeated; 0 for none.", 20)
-    epochs: int | None = option("Passes over the rows; about 2,500 steps unless given.", None)
-    task: str | None = option(_TASK, None, metavar="regression|classification")
-    missing: str = option(_MISSING, "refuse", metavar="refuse|impute")
+    epochs: int | None = option(_EPOCHS, None, check=check_positive)
+    task: Task | None = option(_TASK, None)
+    missing: Missing = option(_MISSING, "refuse")
     seed: int = option("Of splits, noise and batches.", 0)
     report: Place | None = option("Report folder; DATA's name and -selection unless given.", None)
     force: bool = option("Replace an earlier report.", False)

@@ -38,6 +38,8 @@ def report(asked: Report) -> dict[str, Any]:
     runs, out, card, data = asked.runs, asked.out, asked.card, asked.data
     if out is None and len(runs) > 1:
         raise UsageError("give the page of several runs a place: -o report.html.")
+    if not 2 <= asked.points <= 250:
+        raise UsageError(f"--points must be from 2 to 250, got {asked.points}.")
     target = Path(runs[0]) / "report.html" if out is None else Path(out)
     if target.is_dir():
         raise UsageError(f"--out {target} is a folder; give a file such as {target}/report.html.")

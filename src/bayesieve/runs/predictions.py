@@ -50,8 +50,6 @@ class _Inputs:
 def predict(asked: Predict) -> dict[str, Any]:
     """Write a CSV file of predictions; returns a summary."""
     model, data, out, samples = Path(asked.model), Path(asked.data), Path(asked.out), asked.samples
-    if samples < 0:
-        raise UsageError(f"--samples must be >= 0, got {samples}.")
     check_out_file(out, force=asked.force)
     network = _read_model(model)
     if isinstance(network, OnnxModel) and samples:

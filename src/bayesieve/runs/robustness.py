@@ -35,12 +35,6 @@ def attack(asked: Attack) -> dict[str, Any]:
     """Measure every curve; returns what attack.json holds."""
     samples, seed = asked.samples, asked.seed
     wanted = _wanted(asked.fgsm, asked.pgd, asked.shift or [])
-    if asked.pgd_steps < 1:
-        raise UsageError(f"--pgd-steps must be > 0, got {asked.pgd_steps}.")
-    if samples is not None and samples < 0:
-        raise UsageError(f"--samples must be >= 0, got {samples}.")
-    if asked.examples is not None and asked.examples < 1:
-        raise UsageError(f"--examples must be > 0, got {asked.examples}.")
     folder, place = RunFolder(Path(asked.run)), Path(asked.out or asked.run)
     if place.exists() and not place.is_dir():
         raise UsageError(f"--out {place} is a file; give a folder.")

@@ -161,8 +161,6 @@ def draws_of(model: Model) -> int:
 def evaluate(asked: Evaluate) -> dict[str, Any]:
     """Every number of a run on one split."""
     split, samples, seed = asked.split, asked.samples, asked.seed
-    if split not in ("test", "train", "val"):
-        raise UsageError(f"--split must be test, train or val, got {split!r}.")
     opened = load(asked.run, member=asked.member, device=asked.device)
     model = opened.pooled() if samples and asked.member is None else opened.model
     examples = {"test": opened.data.test, "train": opened.train, "val": opened.held_out}[split]

@@ -25,8 +25,9 @@ from bayesieve.runs.config import (
     RunConfig,
     from_dict,
     from_keywords,
+    hints_of,
+    kinds_of,
     plain_value,
-    takes_whole_numbers,
     to_dict,
 )
 from bayesieve.runs.learn import as_config, fit_plan
@@ -51,8 +52,6 @@ def sweep(asked: Sweep) -> dict[str, Any]:
     """
     config, trials, search = asked.config, asked.trials, asked.search
     fixed = from_keywords(asked.settings, None if config is None else as_config(config))
-    if trials < 0:
-        raise UsageError(f"--trials must be 0 or more, got {trials}.")
     if fixed.training.val_fraction is None:
         fixed = replace(fixed, training=replace(fixed.training, val_fraction=_VALIDATION))
     space = [Dimension.parse(text) for text in search or []] or _space(fixed, make_plan(fixed))
@@ -243,7 +242,8 @@ class Dimension:
         log = bounds[2:] == ["log"]
         if low >= high or (log and low <= 0) or (len(bounds) > 2 and not log):
             raise UsageError(f"--search {name}: LOW:HIGH[:log] with LOW < HIGH, got {rest!r}.")
-        whole = takes_whole_numbers(name)
+        section, _, key = name.partition(".")
+        whole = kinds_of(hints_of(section).get(key)) == [int]
         if whole and not (low.is_integer() and high.is_integer()):
             raise UsageError(f"--search {name}: give whole numbers, got {rest!r}.")
         return cls(name, low, high, log, whole=whole)

@@ -14,7 +14,6 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from bayesieve.assess.evaluate import evaluate
-from bayesieve.checks import check_choice, check_fraction
 from bayesieve.core.posterior import Factorised, Posterior, SparseModel, has_spread
 from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
@@ -101,13 +100,6 @@ def sieve(asked: Sieve) -> dict[str, Any]:
     if asked.zeros is not None and asked.threshold is not None:
         raise UsageError("give either --zeros or --threshold, not both.")
     RunFolder(Path(asked.out)).check_free(force=asked.force)
-    check_choice("sieve", "--curvature", asked.curvature, ("unit", "diagonal"))
-    check_choice("sieve", "--rule", asked.rule, ("hierarchical", "savage-dickey"))
-    check_choice("sieve", "--labels", asked.labels, ("sampled", "exact"))
-    if asked.threshold is not None:
-        check_fraction("sieve", threshold=asked.threshold)
-    if asked.zeros is not None:
-        check_fraction("sieve", zeros=asked.zeros)
     run, pruned = _sieved(asked)
     file = run.config.net.warm_start
     result = _write(
@@ -156,8 +148,6 @@ def _check(asked: Prune) -> None:
         raise UsageError("--threshold is on inclusion probabilities; leave out --score.")
     if asked.zeros is None and asked.keep_units is None and asked.scope is not None:
         raise UsageError("--scope needs --zeros or --keep-units.")
-    if asked.finetune < 0:
-        raise UsageError(f"--finetune must be >= 0, got {asked.finetune}.")
 
 
 def _rule(asked: Prune, default_score: str, example: Tensor) -> Rule:

@@ -55,20 +55,7 @@ def _check(asked: FitTable | Select) -> Path:
         raise UsageError(f"there is no file {file}.")
     if file.suffix.lower() not in (".csv", ".parquet", ".npz"):
         raise UsageError(f"{file} must be a .csv, .parquet or .npz file.")
-    if asked.task not in (None, "regression", "classification"):
-        raise UsageError(f"--task must be regression or classification, got {asked.task!r}.")
-    if asked.missing not in ("refuse", "impute"):
-        raise UsageError(f"--missing must be refuse or impute, got {asked.missing!r}.")
-    if asked.epochs is not None and asked.epochs < 1:
-        raise UsageError(f"--epochs must be at least 1, got {asked.epochs}.")
     return file
-
-
-def _check_shares(**shares: float | None) -> None:
-    for name, value in shares.items():
-        if value is not None and not 0 < value < 1:
-            flag = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{flag} must be between 0 and 1, got {value}.")
 
 
 def _load(file: Path, asked: FitTable | Select, test_fraction: float) -> DataSet:
@@ -76,8 +63,8 @@ def _load(file: Path, asked: FitTable | Select, test_fraction: float) -> DataSet
     data = load_data(
         _name(file),
         target=asked.target,
-        task=asked.task,  # type: ignore[arg-type]
-        missing=asked.missing,  # type: ignore[arg-type]
+        task=asked.task,
+        missing=asked.missing,
         test_fraction=test_fraction,
         seed=asked.seed,
     )
@@ -105,10 +92,7 @@ def fit_table(asked: FitTable) -> dict[str, Any]:
         Where things are, the rows, the metrics of the test rows and the importance φ by column.
     """
     file = _check(asked)
-    if asked.engine not in ("sbnn", "flat-vi"):
-        raise UsageError(f"--engine must be sbnn or flat-vi, got {asked.engine!r}.")
     widths = _widths(asked.hidden)
-    _check_shares(zeros=asked.zeros, test_fraction=asked.test_fraction)
     bundle = Path(asked.out or f"{file.stem}-model")
     folder = RunFolder(Path(asked.report or f"{file.stem}-report"))
     if bundle.resolve() == folder.path.resolve():
@@ -167,10 +151,8 @@ def _run_config(file: Path, asked: FitTable, model: SieveRegressor | SieveClassi
     fitted = model.settings_
     widths = ",".join(str(width) for width in fitted.widths)
     schedule, pruning = fitted.schedule, fitted.pruning
-    task: Any = asked.task
-    missing: Any = asked.missing
     config = RunConfig(
-        DataConfig(_name(file), asked.target, task, missing=missing,
+        DataConfig(_name(file), asked.target, asked.task, missing=asked.missing,
                    test_fraction=asked.test_fraction, seed=asked.seed, center=False),
         described_net(NetConfig(name=f"mlp:{widths}"), model.posterior_.network.likelihood),
         _engine_config(fitted.engine),
@@ -275,7 +257,6 @@ def _rule(asked: Select) -> tuple[dict[str, Any], str]:
              if value is not None]  # fmt: skip
     if len(rules) > 1:
         raise UsageError(f"give one of --fdr, --fraction and --cross-validate, not {rules}.")
-    _check_shares(fdr=asked.fdr, fraction=asked.fraction)
     if asked.fraction is not None:
         words = f"the best {100 * asked.fraction:g} % of the inputs"
         return {"rule": "fraction", "fraction": asked.fraction}, words

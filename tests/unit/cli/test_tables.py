@@ -208,7 +208,7 @@ def test_options_that_contradict_are_refused(house, tmp_path):
     assert "--engine" in refused(2, "fit-table", house, "--target", "price", "--engine", "svm")
     for flag, value in (("--epochs", 0), ("--zeros", 1.2), ("--test-fraction", 0)):
         line = refused(2, "fit-table", house, "--target", "price", flag, value)
-        assert line.startswith(f"error: {flag} must be")
+        assert line.startswith(f"error: fit-table: {flag} must be")
     line = refused(2, "fit-table", house, "--target", "price", "--hidden", "50x50")
     assert "--hidden must be widths" in line
 

@@ -55,7 +55,7 @@ def changed(**sections):
         (changed(training=TrainingConfig(val_fraction=1.5)), "--val-fraction must be strictly"),
         (changed(training=TrainingConfig(device="gpu")), "--device must be"),
         (changed(training=TrainingConfig(distill_epochs=2)), "needs --distill"),
-        (changed(training=TrainingConfig(distill=0)), "--distill must be at least 1"),
+        (changed(training=TrainingConfig(distill=0)), "--distill must be > 0"),
         (
             changed(training=TrainingConfig(distill=2, distill_weight=2.0)),
             "--distill-weight must be",
