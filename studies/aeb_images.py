@@ -28,21 +28,17 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from bayesieve import MAP, SGHMC, SGLD, Problem, Roles, Schedule, fit, load_data, priors
-from bayesieve.assess.figures.style import dress, legend, new_figure, percent_ticks, series_colors
-from bayesieve.assess.figures.style import save as save_figure
-from bayesieve.assess.metrics import classification_report
-from bayesieve.assess.predict import ClassPrediction, predict
+from bayesieve import MAP, SGHMC, SGLD, Roles, Schedule, load_data, priors
 from bayesieve.assess.robustness import Attacked, fgsm_curve
 from bayesieve.core.execution import Precision
-from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.posterior import Samples
 from bayesieve.data.augment import Augment
 from bayesieve.data.examples import DataSet, Examples
@@ -50,19 +46,21 @@ from bayesieve.data.preprocessing import PixelScale, centred
 from bayesieve.engines import Engine
 from bayesieve.engines.sampling import Adapt, Averaging, Chain
 from bayesieve.nets import conv2_bn_fc3, conv2_fc2
+from bayesieve.training.fit import Fit, fit
 from bayesieve.training.stepper import CompileMode
+from studies.figures import method_curves
 from studies.harness import (
     Row,
     Run,
     chosen,
-    folder_of,
     make_row,
     numbers,
+    only_draws,
     prior_pairs,
-    read_rows,
     splits,
     study_parser,
 )
+from studies.images import draw_log_probs, draw_scores, image_problem
 
 METHODS = ("vanilla", "dropout", "sgd", "sghmc", "sghmc-em", "sghmc-sa",
            "sgld", "sgld-em", "sgld-sa")  # fmt: skip
@@ -75,7 +73,7 @@ _SGLD_FACTOR = 4.0  # SGHMC moves 1 / friction = 10 times its step; SGLD is stab
 
 @dataclass(frozen=True)
 class Setting:
-    """How one method is run on one task; `lr` is per example, as of a mean loss.
+    """Numbers with which one method is run on one task; `lr` is per example, as of a mean loss.
 
     The numbers here are the paper's for MNIST.
     """
@@ -155,7 +153,7 @@ def network(setting: Setting, shape: tuple[int, ...], *, augmented: bool) -> nn.
 
 
 def path(setting: Setting, n_steps: int) -> Chain:
-    """What a chain keeps of its second half: even spacing, or the end of every cycle.
+    """Draws that a chain keeps of its second half: evenly spaced, or at the end of every cycle.
 
     Example:
         >>> chain = path(Setting(cycles=8), 1000)
@@ -195,45 +193,24 @@ def engine(setting: Setting, n_data: int, n_steps: int) -> Engine[Any]:
     return SGHMC(prior, step_size, setting.temperature, *common)
 
 
-@dataclass(frozen=True, eq=False)
-class Trained:
-    """One chain: its draws and what they predict."""
-
-    posterior: Samples
-    prediction: ClassPrediction
-    seconds: float
-
-
-def train(
-    setting: Setting, data: DataSet, augment: Augment | None, seed: int, device: str
-) -> Trained:
-    """Run one chain and predict with every draw it kept."""
-    train_on, score_on = data.train, data.test
-    shape = tuple(train_on.x.shape[1:])
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = network(setting, shape, augmented=augment is not None)
+def train(setting: Setting, data: DataSet, augment: Augment | None, seed: int, device: str) -> Fit:
+    """Run one chain."""
+    build = partial(network, setting, augmented=augment is not None)
     roles = Roles(prune=("fc1.weight",), keep=("conv*.weight", "fc*.weight", "out.weight"))
-    problem = Problem(
-        model, Categorical(), train_on, roles=roles, precision=setting.precision, augment=augment
-    )
-    n_steps = setting.epochs * math.ceil(len(train_on) / setting.batch_size)
-    sampler = engine(setting, len(train_on), n_steps)
+    problem = image_problem(build, data, seed, roles=roles, precision=setting.precision,
+                            augment=augment)  # fmt: skip
+    n_steps = setting.epochs * math.ceil(len(data.train) / setting.batch_size)
+    sampler = engine(setting, len(data.train), n_steps)
     # Point estimates end at a minimum; chains keep moving while they are averaged.
     schedule = (
         Schedule(lr="cosine", warmup=0.02, compile=setting.compile)
         if isinstance(sampler, MAP)
         else Schedule(lr=setting.decay, hold=0.5, warmup=0.02, compile=setting.compile)
     )
-    run = fit(
+    return fit(
         problem.to(device), sampler, epochs=setting.epochs, batch_size=setting.batch_size,
         seed=seed, schedule=schedule,
     )  # fmt: skip
-    posterior = run.posterior
-    assert isinstance(posterior, Samples)
-    prediction = predict(posterior, score_on.x, n_samples=len(posterior.draws))
-    assert isinstance(prediction, ClassPrediction)
-    return Trained(posterior, prediction, run.seconds)
 
 
 def run_setting(
@@ -241,29 +218,25 @@ def run_setting(
 ) -> tuple[Row, Samples]:
     """As many chains of a setting as the budget allows: their row, and their draws together."""
     began = time.perf_counter()
-    chains = [train(setting, data, augment, 0, device)]
-    while len(chains) < setting.chains and run.fits(1.2 * chains[-1].seconds):
-        chains.append(train(setting, data, augment, len(chains), device))
-    labels = data.test.y.to(chains[0].prediction.log_probs.device)
-
-    def accuracy(prediction: ClassPrediction) -> float:
-        return round(100 * (prediction.label == labels).double().mean().item(), 3)
-
-    each = [
-        {"average": accuracy(chain.prediction),
-         "single": accuracy(ClassPrediction(chain.prediction.sample_log_probs[-1:])),
-         "fit_seconds": round(chain.seconds, 2)}
-        for chain in chains
-    ]  # fmt: skip
-    pooled = torch.cat([chain.prediction.sample_log_probs for chain in chains])
-    report = classification_report(pooled, labels).to_dict()
-    metrics = {"accuracy": accuracy(ClassPrediction(pooled)), "nll": report["nll"],
-               "ece": report["ece"], "draws": len(pooled)}  # fmt: skip
-    used = decisive(replace(setting, chains=len(chains)), augment)
-    row = make_row(f"{task}/{setting.method}", used, each, seeds=list(range(len(chains))),
+    posteriors: list[Samples] = []
+    log_probs: list[Tensor] = []
+    each: list[dict[str, float]] = []
+    while not each or (len(each) < setting.chains and run.fits(1.2 * each[-1]["fit_seconds"])):
+        chain = train(setting, data, augment, len(each), device)
+        assert isinstance(chain.posterior, Samples)
+        posteriors.append(chain.posterior)
+        log_probs.append(draw_log_probs(chain.posterior, data.test))
+        scores = draw_scores(log_probs[-1], data.test)
+        each.append({"average": scores["accuracy"], "single": scores["single"],
+                     "fit_seconds": round(chain.seconds, 2)})  # fmt: skip
+    pooled = torch.cat(log_probs)
+    scores = draw_scores(pooled, data.test)
+    metrics = {name: scores[name] for name in ("accuracy", "nll", "ece")} | {"draws": len(pooled)}
+    used = decisive(replace(setting, chains=len(each)), augment)
+    row = make_row(f"{task}/{setting.method}", used, each, seeds=list(range(len(each))),
                    seconds=round(time.perf_counter() - began, 2), metrics=metrics)  # fmt: skip
-    row |= {"data": data.name, "kind": "single" if len(chains) == 1 else "ensemble"}
-    return row, together([chain.posterior for chain in chains])
+    row |= {"data": data.name, "kind": "single" if len(each) == 1 else "ensemble"}
+    return row, together(posteriors)
 
 
 def decisive(setting: Setting, augment: Augment | None) -> dict[str, Any]:
@@ -367,8 +340,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """Run the chosen tasks and methods, writing the record after each."""
     options = parser().parse_args(arguments)
-    if options.draw is not None:
-        draw(read_rows(options.draw, "aeb_images"), folder_of(options, "aeb_images"))
+    if only_draws(options, "aeb_images", draw):
         return 0
     tasks = ",".join(TASKS) if options.tasks == "all" else options.tasks
     few = None
@@ -389,9 +361,7 @@ def main(arguments: list[str] | None = None) -> int:
                     row["detail"]["fgsm"] = curve
                     row["metrics"]["attacked"] = curve[-1]["accuracy"]
                 run.add(row, ("average", "accuracy"), kind)
-    if options.figures is not None:
-        draw(run.rows, options.figures)
-    return run.finish(("single", "average", "accuracy", "nll", "ece", "attacked"))
+    return run.finish(("single", "average", "accuracy", "nll", "ece", "attacked"), draw)
 
 
 def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
@@ -401,26 +371,8 @@ def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
         if "fgsm" in row["detail"]:
             task, method = row["name"].split("/")
             curves.setdefault(task, {})[method] = row["detail"]["fgsm"]
-    return [_draw_task(task, methods, folder) for task, methods in curves.items()]
-
-
-def _draw_task(
-    task: str, curves: Mapping[str, Sequence[Mapping[str, float]]], folder: Path
-) -> Path:
-    """Accuracy and predictive entropy against the strength of the attack, one line per method."""
-    figure = new_figure(9.0, 3.8)
-    left, right = figure.subplots(1, 2)
-    for color, (method, curve) in zip(series_colors(len(curves)), curves.items(), strict=True):
-        strength = [point["strength"] for point in curve]
-        look: dict[str, Any] = {"color": color, "marker": "o", "markersize": 3.5, "label": method}
-        left.plot(strength, [point["accuracy"] for point in curve], **look)
-        right.plot(strength, [point["entropy"] for point in curve], **look)
-    title = f"Fast gradient sign, {task}"
-    dress(left, title=title, xlabel="attack strength", ylabel="accuracy")
-    dress(right, title="Uncertainty", xlabel="attack strength", ylabel="entropy in nats")
-    percent_ticks(left.yaxis)
-    legend(left)
-    return save_figure(figure, folder / f"aeb_{task}_fgsm.png")
+    return [method_curves(methods, folder / f"aeb_{task}_fgsm.png", "strength")
+            for task, methods in curves.items()]  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -23,46 +23,40 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from bayesieve import SGHMC, Problem, Roles, Schedule, likelihoods, load_data, priors
-from bayesieve.assess.figures.style import (
-    MUTED,
-    dress,
-    legend,
-    new_figure,
-    percent_ticks,
-    series_colors,
-)
-from bayesieve.assess.figures.style import save as save_figure
-from bayesieve.assess.metrics import classification_report
-from bayesieve.assess.predict import ClassPrediction, predict
+from bayesieve import SGHMC, Problem, Roles, Schedule, load_data, priors
 from bayesieve.core.execution import Precision
 from bayesieve.core.posterior import Samples
 from bayesieve.core.storage import load_posterior, read_header, save
-from bayesieve.data.augment import Augment
-from bayesieve.data.examples import DataSet, Examples
-from bayesieve.data.preprocessing import PixelScale
+from bayesieve.data.examples import DataSet
 from bayesieve.engines.sampling import Adapt, Averaging, Chain
 from bayesieve.nets import resnet20
 from bayesieve.sieve.schedule import AnnealedPruning
 from bayesieve.training.fit import Fit, fit
 from bayesieve.training.stepper import CompileMode
+from studies.figures import lines, series_of
 from studies.harness import (
     Row,
     Run,
     chosen,
-    folder_of,
     make_row,
     numbers,
+    only_draws,
     prior_pairs,
-    read_rows,
     splits,
     study_parser,
+)
+from studies.images import (
+    draw_log_probs,
+    draw_scores,
+    fit_times,
+    image_problem,
+    moved,
+    prune_dense,
 )
 
 # The paper's accuracies in % by zeros in %: the best on test images after the target sparsity.
@@ -99,6 +93,16 @@ class Setting:
     precision: Precision = "float32"  # of the network in training
     compile: CompileMode = "off"  # whether elementwise kernels are compiled
     pull: float = 1.0  # factor on the weight of the prior of sparse runs
+
+    @property
+    def name(self) -> str:
+        """Method and zeros of a row.
+
+        Example:
+            >>> Setting("a-sghmc-sa", 90, 0.1, 70).name
+            'a-sghmc-sa/90'
+        """
+        return f"{self.method}/{self.zeros}"
 
 
 def roles() -> Roles:
@@ -142,19 +146,9 @@ def engine(setting: Setting, n_data: int, n_steps: int) -> SGHMC:
 
 
 def posed(data: DataSet, precision: Precision, seed: int) -> Problem:
-    """The network and what it learns from."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = resnet20(tuple(data.train.x.shape[1:]), 10)
-    augment = Augment(shift=4, flip=True, fill=PixelScale.of(data.preprocessing).black)
-    return Problem(
-        model,
-        likelihoods.Categorical(),
-        data.train,
-        roles=roles(),
-        precision=precision,
-        augment=augment,
-    )
+    """The network and the training images."""
+    return image_problem(partial(resnet20, n_outputs=10), data, seed, roles=roles(),
+                         precision=precision, augment=moved(data))  # fmt: skip
 
 
 def train(
@@ -187,16 +181,6 @@ def last_draw(posterior: Samples) -> Samples:
     return replace(last, buffers=buffers, draw_buffers={})
 
 
-def name_of(setting: Setting) -> str:
-    """Method and zeros of a row.
-
-    Example:
-        >>> name_of(Setting("a-sghmc-sa", 90, 0.1, 70))
-        'a-sghmc-sa/90'
-    """
-    return f"{setting.method}/{setting.zeros}"
-
-
 def run_setting(
     setting: Setting, data: DataSet, start: Samples | None, seed: int, device: str
 ) -> tuple[Row, Samples]:
@@ -211,29 +195,13 @@ def run_setting(
         "prior_weight": round(weight, 5),
         "draws": len(posterior.draws),
         "steps": run.history[-1]["step"],
-        "fit_seconds": round(run.seconds, 2),
-        "epoch_seconds": min(line["seconds"] for line in run.history),
+        **fit_times(run),
     }
-    scores = _scores(posterior, data.test)
+    scores = draw_scores(draw_log_probs(posterior, data.test), data.test)
     seconds = round(time.perf_counter() - began, 2)
-    row = make_row(name_of(setting), asdict(setting), [scores], seeds=[seed], seconds=seconds,
+    row = make_row(setting.name, asdict(setting), [scores], seeds=[seed], seconds=seconds,
                    metrics=metrics)  # fmt: skip
     return row, last_draw(posterior)
-
-
-def _scores(posterior: Samples, test: Examples) -> dict[str, float]:
-    """Scores of the averaged probabilities; "single" is the accuracy of the last draw."""
-    prediction = predict(posterior, test.x, n_samples=len(posterior.draws))
-    assert isinstance(prediction, ClassPrediction)
-    labels = test.y.to(prediction.log_probs.device)
-    average = classification_report(prediction.sample_log_probs, labels).to_dict()
-    single = classification_report(prediction.sample_log_probs[-1:], labels).to_dict()
-    return {
-        "accuracy": round(100 * average["accuracy"], 3),
-        "single": round(100 * single["accuracy"], 3),
-        "nll": average["nll"],
-        "ece": average["ece"],
-    }
 
 
 def read_dense(
@@ -302,8 +270,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """Train the dense network, then every sparse setting from it, writing the record after each."""
     options = parser().parse_args(arguments)
-    if options.draw is not None:
-        draw(read_rows(options.draw, "aeb_resnet"), folder_of(options, "aeb_resnet"))
+    if only_draws(options, "aeb_resnet", draw):
         return 0
     few, few_test = (None, None) if options.full else (500, 200)
     if not options.full:
@@ -314,50 +281,29 @@ def main(arguments: list[str] | None = None) -> int:
     run = Run("aeb_resnet", arguments, options, data=data.name,
               settings={"n_train": len(data.train), "quick": not options.full})  # fmt: skip
     common = {name: run.record[name] for name in ("data", "scored_on")} | run.record["settings"]
-    show = ("single", "accuracy", "zeros")
-    known = run.find(name_of(dense), asdict(dense))
-    todo = [one for one in sparse if run.find(name_of(one), asdict(one)) is None]
-    start: Samples | None = None
-    if options.dense is not None and options.dense.exists():
-        row, start = read_dense(options.dense, data, common, options.device)
-    elif todo or known is None:
-        row, start = run_setting(dense, data, None, options.seed, options.device)
-        if options.dense is not None:
-            save(start, options.dense, extra={"row": row, "common": common})
-    if known is None:
-        run.add(row, show)
-    for setting in todo:
-        if run.wants(name_of(setting), asdict(setting), "sparse"):
-            row, _ = run_setting(setting, data, start, options.seed, options.device)
-            run.add(row, show, "sparse")
-    if options.figures is not None:
-        draw(run.rows, options.figures)
-    return run.finish(("zeros", "single", "accuracy", "nll", "ece"))
+
+    def measure(setting: Setting, start: Samples | None) -> tuple[Row, Samples]:
+        is_stored = start is None and options.dense is not None
+        if is_stored and options.dense.exists():
+            return read_dense(options.dense, data, common, options.device)
+        row, last = run_setting(setting, data, start, options.seed, options.device)
+        if is_stored:
+            save(last, options.dense, extra={"row": row, "common": common})
+        return row, last
+
+    prune_dense(run, dense, sparse, measure, ("single", "accuracy", "zeros"))
+    return run.finish(("zeros", "single", "accuracy", "nll", "ece"), draw)
 
 
 def draw(rows: Sequence[Row], folder: Path) -> Path:
     """Accuracy of each method against the fraction of zeros, the dense network as a line."""
-    figure = new_figure(6.4, 4.0)
-    axes = figure.add_subplot()
-    sparse = [row for row in rows if row["setting"]["method"] != "dense"]
-    methods = list(dict.fromkeys(row["setting"]["method"] for row in sparse))
-    for color, method in zip(series_colors(len(methods)), methods, strict=True):
-        points = sorted(
-            (row["metrics"]["zeros"], row["metrics"]["accuracy"] / 100)
-            for row in sparse
-            if row["setting"]["method"] == method
-        )
-        axes.plot(*zip(*points, strict=True), color=color, marker="o", markersize=4, label=method)
-    for row in rows:
-        if row["setting"]["method"] == "dense":
-            level = row["metrics"]["accuracy"] / 100
-            axes.axhline(level, color=MUTED, linewidth=1, label="dense")
-    title = "ResNet-20, CIFAR-10"
-    dress(axes, title=title, xlabel="zeros", ylabel="accuracy of the average")
-    percent_ticks(axes.xaxis)
-    percent_ticks(axes.yaxis)
-    legend(axes)
-    return save_figure(figure, folder / "aeb_resnet.png")
+    ordered = sorted(rows, key=lambda row: float(row["metrics"]["zeros"]))
+    series = series_of((row["setting"]["method"], row["metrics"]["zeros"],
+                        row["metrics"]["accuracy"] / 100) for row in ordered)  # fmt: skip
+    _, (level,) = series.pop("dense")
+    return lines(series, folder / "aeb_resnet.png", title="ResNet-20, CIFAR-10", xlabel="zeros",
+                 ylabel="accuracy of the average", level=level, percent_x=True,
+                 percent_y=True)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ from bayesieve.training.options import Progress
 from bayesieve.training.stepper import fast_kernels
 from studies import harness
 from studies.figures import method_curves, weight_cdfs, weight_maps
-from studies.harness import Run, chosen, folder_of, make_row, read_rows, say, study_parser
+from studies.harness import Run, chosen, make_row, only_draws, say, study_parser
 
 Net = Literal["mlp", "lenet", "mixer", "vit"]
 Method = Literal["map", "flat", "tiered", "bmr"]
@@ -135,7 +135,7 @@ class Recipe:
         return BMR(reduction=reduction, lr=self.lr, local=self.local, start=self.start)
 
     def top_up(self) -> GradualPruning | None:
-        """What prunes beside the evidence."""
+        """Pruning beside the evidence."""
         if self.zeros is None:
             return None
         return GradualPruning(self.zeros, start=0.1, end=self.end, score="snr")
@@ -196,13 +196,13 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """How the row is called in files."""
+        """Name of the row in files."""
         return f"{self.data}/{self.net}/{self.method}/{self.preset}"
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How long a row trains and how often it is scored."""
+    """Length of a row's training and of its scoring."""
 
     epochs: int = 51  # of `steps` steps each; the paper has one without pruning and 50 with
     steps: int = 500  # gradient steps of an epoch
@@ -218,7 +218,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a row is trained with."""
+    """Engine and everything else that a row is trained with."""
 
     engine: Engine[Any]
     schedule: Schedule
@@ -487,8 +487,7 @@ _SHOWN = ("accuracy", "ece", "nll", "pruned", "zeros")
 def main(arguments: list[str] | None = None) -> int:
     """Train the chosen rows, write them after each, and draw them."""
     options = _parser().parse_args(arguments)
-    if options.draw is not None:
-        draw(read_rows(options.draw, "bmr_images"), folder_of(options, "bmr_images"))
+    if only_draws(options, "bmr_images", draw):
         return 0
     usual = _GRID if options.full or options.quick else _USUAL
     if options.quick:
@@ -509,9 +508,7 @@ def main(arguments: list[str] | None = None) -> int:
         data, like = loaded[row.data], f"{row.data}/{row.net}"
         if run.wants(row.name, resolved(row, sizes), like, data.name):
             failed = not _train(run, row, sizes, data, options.device) or failed
-    if options.figures:
-        draw(run.rows, options.figures)
-    run.finish(_SHOWN)
+    run.finish(_SHOWN, draw)
     return 1 if failed else 0
 
 

@@ -1,6 +1,6 @@
 """Figures that only studies draw: rows beside the paper's, labelled lines, methods side by side."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from bayesieve.assess.figures.style import (
     series_colors,
 )
 
+Series = dict[str, tuple[list[float], list[float]]]  # (x, y) by label
 Shown = Mapping[str, Any]  # one object of `table.listing`
 _WIDE = 20  # largest number over smallest from which an axis is logarithmic
 _LABEL = 62  # characters
@@ -31,6 +32,7 @@ _PANELS = (  # key in a row of a curve, title, axis, whether it is a fraction
     ("ece", "Calibration error", "20 bins of equal mass", False),
     ("nll", "Negative log-likelihood", "nats per example", False),
     ("pruned", "Pruned", "share of the weights", True),
+    ("entropy", "Uncertainty", "entropy in nats", False),
 )
 
 
@@ -85,6 +87,21 @@ def _label(row: Shown) -> str:
     return f"{text[: _LABEL // 2 - 1]} … {text[-_LABEL // 2 + 2 :]}"
 
 
+def series_of(points: Iterable[tuple[str, float, float]]) -> Series:
+    """Points (label, x, y) as curves by label, for `lines`.
+
+    Example:
+        >>> series_of([("a", 0, 1), ("b", 0, 2), ("a", 5, 3)])
+        {'a': ([0, 5], [1, 3]), 'b': ([0], [2])}
+    """
+    series: Series = {}
+    for label, x, y in points:
+        xs, ys = series.setdefault(label, ([], []))
+        xs.append(x)
+        ys.append(y)
+    return series
+
+
 def lines(
     series: Mapping[str, tuple[ArrayLike, ArrayLike]],
     path: Path,
@@ -94,6 +111,7 @@ def lines(
     ylabel: str,
     level: float | None = None,
     percent_x: bool = False,
+    percent_y: bool = False,
 ) -> Path:
     """Draw labelled curves, each (x, y) of one length, over a common axis.
 
@@ -105,6 +123,7 @@ def lines(
         ylabel: of the vertical axis.
         level: a horizontal line to compare with.
         percent_x: whether x are fractions, shown in percent.
+        percent_y: the same for y.
     """
     if not series:
         raise ValueError("lines: series must not be empty.")
@@ -115,35 +134,40 @@ def lines(
         axes.plot(np.asarray(x), np.asarray(y), color=color, marker="o", markersize=4, label=label)
     if level is not None:
         axes.axhline(level, color=MUTED, linestyle="--", linewidth=1.0)
-    if percent_x:
-        percent_ticks(axes.xaxis)
+    for axis, in_percent in ((axes.xaxis, percent_x), (axes.yaxis, percent_y)):
+        if in_percent:
+            percent_ticks(axis)
     dress(axes, title=title, xlabel=xlabel, ylabel=ylabel)
     legend(axes, "upper left" if beside else "best", outside=beside)
     return save(figure, path)
 
 
-def method_curves(runs: Mapping[str, Sequence[Mapping[str, float]]], path: Path) -> Path:
-    """Draw accuracy, calibration error, likelihood and pruned fraction over epochs.
+def method_curves(
+    runs: Mapping[str, Sequence[Mapping[str, float]]], path: Path, over: str = "epoch"
+) -> Path:
+    """Draw accuracy, calibration error, likelihood, pruned fraction and entropy side by side.
 
     Args:
-        runs: for each label rows with `epoch` and any of accuracy, ece, nll and pruned.
+        runs: for each label rows with `over` and any of accuracy, ece, nll, pruned and entropy.
         path: PNG file to write.
+        over: name of what grows along the horizontal axis.
     """
     seen = {key for rows in runs.values() for row in rows for key in row}
     panels = [panel for panel in _PANELS if panel[0] in seen]
     if not panels:
-        raise ValueError("method_curves: no run holds accuracy, ece, nll or pruned.")
+        raise ValueError("method_curves: no run holds accuracy, ece, nll, pruned or entropy.")
     figure, grid = panel_grid(len(panels), len(panels), 3.6, 3.2)
     for axes, (key, title, label, is_fraction) in zip(grid, panels, strict=True):
         for color, (method, rows) in zip(series_colors(len(runs)), runs.items(), strict=True):
-            points = [(row["epoch"], row[key]) for row in rows if key in row]
+            points = [(row[over], row[key]) for row in rows if key in row]
             if points:
                 marker = "o" if len(points) <= 15 else ""
                 axes.plot(
                     *zip(*points, strict=True), color=color, lw=2, marker=marker, ms=4, label=method
                 )
-        dress(axes, title=title, xlabel="epoch", ylabel=label, grid="y")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, steps=[1, 2, 5, 10]))
+        dress(axes, title=title, xlabel=over, ylabel=label, grid="y")
+        if over == "epoch":
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, steps=[1, 2, 5, 10]))
         if is_fraction:
             percent_ticks(axes.yaxis)
     legend(grid[0])

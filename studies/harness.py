@@ -22,10 +22,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import Generator
+from torch import Generator, nn
 
 from bayesieve.checks import check_choice
 from bayesieve.core.execution import PRECISIONS
@@ -35,6 +35,7 @@ from studies.record import SCHEMA, Record, Row, check_one_copy, field, join, mak
 
 __all__ = ["Row", "Run", "make_row", "splits", "study_parser"]
 
+N = TypeVar("N", bound=nn.Module)
 HELD_OUT = 5000
 _SPLIT_SEED = 0
 
@@ -164,6 +165,19 @@ def _few(examples: Examples, n: int | None, source: Generator) -> Examples:
     return examples.subset(torch.randperm(len(examples), generator=source)[:n])
 
 
+def seeded(seed: int, build: Callable[..., N], *arguments: Any, **options: Any) -> N:
+    """A network whose weights depend on `seed` alone; the global generator is left as it was.
+
+    Example:
+        >>> first, second = (seeded(0, torch.nn.Linear, 2, 1).weight for _ in range(2))
+        >>> bool((first == second).all())
+        True
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build(*arguments, **options)
+
+
 def machine(device: str = "cpu") -> dict[str, Any]:
     """Device and versions that the numbers were measured with."""
     result = torch.device(device)
@@ -189,7 +203,7 @@ class Run:
     Args:
         study: name of the module.
         arguments: of its `main`.
-        options: parsed; device, held_out, budget, quick and out are read where they exist.
+        options: parsed; device, held_out, budget, figures, quick and out are read where they exist.
         data: name of the data set; None where rows name theirs.
         settings: what holds for all rows; another run may only go on with the same.
         kind: "single" or "ensemble".
@@ -206,6 +220,7 @@ class Run:
         self._began = time.perf_counter()
         self._lengths: dict[str, float] = {}
         self._budget = getattr(options, "budget", None)
+        self._figures: Path | None = getattr(options, "figures", None)
         self.study, self.out, self._one_per_name = study, options.out, one_per_name
         held_out = getattr(options, "held_out", False)
         self.record: Record = {
@@ -319,11 +334,15 @@ class Run:
         self.record["seconds"] = round(self._earlier + self.seconds, 1)
         write(self.out, self.record)
 
-    def finish(self, show: Sequence[str] = ()) -> int:
-        """Write the record and print its rows as a table."""
+    def finish(
+        self, show: Sequence[str] = (), draw: Callable[[Sequence[Row], Path], Any] | None = None
+    ) -> int:
+        """Write the record, print its rows as a table, and draw them where --figures says so."""
         self.write()
         if show:
             print(table(self.rows, show))
+        if draw is not None and self._figures is not None:
+            draw(self.rows, self._figures)
         return 0
 
 
@@ -339,17 +358,16 @@ def joined(
     return record
 
 
-def read_rows(paths: Sequence[Path], study: str) -> list[Row]:
-    """The rows of several records of a study, one after the other."""
-    return [row for path in paths for row in read(path, study)["rows"]]
-
-
-def folder_of(options: argparse.Namespace, study: str) -> Path:
-    """The folder of --figures, which must be given to draw."""
+def only_draws(
+    options: argparse.Namespace, study: str, draw: Callable[[Sequence[Row], Path], Any]
+) -> bool:
+    """Draw the records of --draw where there are some; then nothing is to be trained."""
+    if options.draw is None:
+        return False
     if options.figures is None:
         raise ValueError(f"{study}: give a folder for the picture, --figures FOLDER.")
-    folder: Path = options.figures
-    return folder
+    draw([row for path in options.draw for row in read(path, study)["rows"]], options.figures)
+    return True
 
 
 def plain(value: Any) -> Any:

@@ -40,17 +40,7 @@ from bayesieve.data.examples import Examples
 from bayesieve.engines import Engine
 from bayesieve.sieve.prune import sparsity_curve
 from bayesieve.sieve.scores import ScoreName
-from studies.harness import (
-    Row,
-    Run,
-    chosen,
-    folder_of,
-    make_row,
-    numbers,
-    read_rows,
-    splits,
-    study_parser,
-)
+from studies.harness import Row, Run, chosen, make_row, numbers, only_draws, splits, study_parser
 from studies.sbnn_mnist import build
 
 DROPRATES = (
@@ -195,8 +185,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--kl", type=numbers, help="comma list, in place of each setting's own")
     parser.add_argument("--epochs", type=int, help="in place of each setting's own")
     options = parser.parse_args(arguments)
-    if options.draw is not None:
-        draw(read_rows(options.draw, "sbnn_droprate"), folder_of(options, "sbnn_droprate"))
+    if only_draws(options, "sbnn_droprate", draw):
         return 0
     usual = ["m400", "l300-set1", "l300-set2"] if options.quick else SETTINGS
     names = chosen("sbnn_droprate", "setting", options.settings or ",".join(usual), SETTINGS)
@@ -212,9 +201,7 @@ def main(arguments: list[str] | None = None) -> int:
         if run.wants(name, asdict(setting), data=data.name):
             row = run_setting(name, setting, data.train, data.test, seeds, options.device)
             run.add({**row, "data": data.name}, ("error", "snr-95", "snr-98", "snr-99", "snr-99.5"))
-    if options.figures is not None:
-        draw(run.rows, options.figures)
-    return run.finish()
+    return run.finish(draw=draw)
 
 
 def published(name: str) -> dict[float, float]:

@@ -28,7 +28,7 @@ from bayesieve.assess.figures.features import error_path
 from bayesieve.checks import check_choice
 from bayesieve.files import write_atomically
 from bayesieve.select.proportion import RULES
-from studies.figures import lines
+from studies.figures import Series, lines, series_of
 from studies.harness import Row, Run, chosen, joined, make_row, say, study_parser, table
 from studies.record import Record, flat
 from studies.sbnn_simulations import (
@@ -271,16 +271,10 @@ def _draw_proportions(rows: Sequence[Line], folder: Path) -> None:
                xlabel="share of inputs kept")  # fmt: skip
 
 
-def _by(
-    rows: Sequence[Line], keys: tuple[str, ...], x: str, y: str
-) -> dict[str, tuple[list[Any], list[Any]]]:
-    series: dict[str, tuple[list[Any], list[Any]]] = {}
-    for row in rows:
-        label = ", ".join(f"{key} {row[key]}" for key in keys)
-        points = series.setdefault(label, ([], []))
-        points[0].append(row[x])
-        points[1].append(row[y])
-    return series
+def _by(rows: Sequence[Line], keys: tuple[str, ...], x: str, y: str) -> Series:
+    """One curve for every combination of some keys."""
+    return series_of((", ".join(f"{key} {row[key]}" for key in keys), row[x], row[y])
+                     for row in rows)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -24,18 +24,16 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
-from bayesieve import MAP, SBNN, Problem, Schedule, evaluate, likelihoods, load_data, priors
+from bayesieve import MAP, SBNN, Schedule, evaluate, load_data, priors
 from bayesieve.core.execution import Precision
 from bayesieve.core.posterior import Posterior, SparseModel
-from bayesieve.data.augment import Augment
 from bayesieve.data.examples import DataSet
-from bayesieve.data.preprocessing import PixelScale
 from bayesieve.engines import Engine
 from bayesieve.nets import vgg
 from bayesieve.sieve.prune import reestimate_batchnorm
@@ -43,16 +41,8 @@ from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.training.fit import Fit, fit
 from bayesieve.training.stepper import CompileMode
 from studies.figures import lines
-from studies.harness import (
-    Row,
-    Run,
-    folder_of,
-    make_row,
-    numbers,
-    read_rows,
-    splits,
-    study_parser,
-)
+from studies.harness import Row, Run, make_row, numbers, only_draws, splits, study_parser
+from studies.images import fit_times, image_problem, moved, prune_dense
 
 PUBLISHED = {0.0: 7.6, 98.5: 8.7}  # the paper's test errors in % by zeros in %
 STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
@@ -76,6 +66,16 @@ class Setting:
     precision: Precision = "float32"  # of the network in training
     compile: CompileMode = "off"  # whether elementwise kernels are compiled
     stages: tuple[tuple[int, ...], ...] = STAGES  # maps of each convolution, stage by stage
+
+    @property
+    def name(self) -> str:
+        """The zeros of a row, in percent.
+
+        Example:
+            >>> Setting(98.5, 40, 1e-3).name
+            '98.5'
+        """
+        return f"{self.zeros:g}"
 
 
 def vgg_like(
@@ -107,14 +107,8 @@ def engine(setting: Setting) -> Engine[Any]:
 
 def train(setting: Setting, data: DataSet, start: Posterior | None, seed: int, device: str) -> Fit:
     """Run one setting, from the dense network if there is one."""
-    examples = data.train
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = vgg_like(tuple(examples.x.shape[1:]), 10, setting.stages)
-    augment = Augment(shift=4, flip=True, fill=PixelScale.of(data.preprocessing).black)
-    problem = Problem(
-        model, likelihoods.Categorical(), examples, precision=setting.precision, augment=augment
-    ).to(device)
+    problem = image_problem(partial(vgg_like, n_outputs=10, stages=setting.stages), data, seed,
+                            precision=setting.precision, augment=moved(data))  # fmt: skip
     schedule, pruning = Schedule(lr="cosine", warmup=0.1, compile=setting.compile), None
     if setting.zeros:
         schedule = Schedule(
@@ -122,25 +116,15 @@ def train(setting: Setting, data: DataSet, start: Posterior | None, seed: int, d
         )
         pruning = GradualPruning(setting.zeros / 100, start=_PRUNE[0], end=_PRUNE[1])
     return fit(
-        problem, engine(setting), epochs=setting.epochs, batch_size=setting.batch_size, seed=seed,
-        schedule=schedule, pruning=pruning, start_from=start,
+        problem.to(device), engine(setting), epochs=setting.epochs, batch_size=setting.batch_size,
+        seed=seed, schedule=schedule, pruning=pruning, start_from=start,
     )  # fmt: skip
-
-
-def name_of(setting: Setting) -> str:
-    """The zeros of a row, in percent.
-
-    Example:
-        >>> name_of(Setting(98.5, 40, 1e-3))
-        '98.5'
-    """
-    return f"{setting.zeros:g}"
 
 
 def run_setting(
     setting: Setting, data: DataSet, start: Posterior | None, seed: int, device: str
 ) -> tuple[Row, Posterior]:
-    """Train and score one setting; its row and what was learned."""
+    """Train and score one setting; its row and the posterior."""
     began = time.perf_counter()
     run = train(setting, data, start, seed, device)
     sparse = run.sparse()
@@ -148,11 +132,10 @@ def run_setting(
     metrics = {
         "parameters": sparse.layout.size,
         "log_lik": run.history[-1]["log_lik"],
-        "fit_seconds": round(run.seconds, 2),
-        "epoch_seconds": min(line["seconds"] for line in run.history),
+        **fit_times(run),
     }
     seconds = round(time.perf_counter() - began, 2)
-    row = make_row(name_of(setting), asdict(setting), [scores], seeds=[seed], seconds=seconds,
+    row = make_row(setting.name, asdict(setting), [scores], seeds=[seed], seconds=seconds,
                    metrics=metrics, engine=repr(run.engine))  # fmt: skip
     return row, sparse.posterior
 
@@ -230,31 +213,22 @@ def shortened(setting: Setting, seconds: float, dense_epoch: float) -> Setting:
 def main(arguments: list[str] | None = None) -> int:
     """Train the dense network, then every sparse setting from it, writing the record after each."""
     options = parser().parse_args(arguments)
-    if options.draw is not None:
-        draw(read_rows(options.draw, "sbnn_vgg"), folder_of(options, "sbnn_vgg"))
+    if only_draws(options, "sbnn_vgg", draw):
         return 0
     dense, sparse = settings(options)
     few, few_test = (None, None) if options.full else (_QUICK_IMAGES, 500)
     data = splits(load_data("cifar10"), held_out=options.held_out, few=few, few_test=few_test)
     run = Run("sbnn_vgg", arguments, options, data=data.name,
               settings={"n_train": len(data.train), "quick": not options.full})  # fmt: skip
-    show = ("error", "renewed_error", "zeros")
-    todo = [one for one in sparse if run.find(name_of(one), asdict(one)) is None]
-    start: Posterior | None = None
-    if todo or run.find(name_of(dense), asdict(dense)) is None:
-        row, start = run_setting(dense, data, None, options.seed, options.device)
-        if run.find(name_of(dense), asdict(dense)) is None:
-            run.add(row, show)
-    for setting in todo:
-        if run.wants(name_of(setting), asdict(setting), "sparse"):
-            if options.limit is not None:
-                epoch = run.rows[0]["metrics"]["fit_seconds"] / dense.epochs
-                setting = shortened(setting, options.limit - run.seconds, epoch)
-            row, _ = run_setting(setting, data, start, options.seed, options.device)
-            run.add(row, show, "sparse")
-    if options.figures is not None:
-        draw(run.rows, options.figures)
-    return run.finish(("error", "renewed_error", "nll", "zeros", "weights"))
+
+    def measure(setting: Setting, start: Posterior | None) -> tuple[Row, Posterior]:
+        if start is not None and options.limit is not None:
+            epoch = run.rows[0]["metrics"]["fit_seconds"] / dense.epochs
+            setting = shortened(setting, options.limit - run.seconds, epoch)
+        return run_setting(setting, data, start, options.seed, options.device)
+
+    prune_dense(run, dense, sparse, measure, ("error", "renewed_error", "zeros"))
+    return run.finish(("error", "renewed_error", "nll", "zeros", "weights"), draw)
 
 
 def draw(rows: Sequence[Row], folder: Path) -> Path:

@@ -1,0 +1,83 @@
+"""Common parts of the image studies: the problem, scores of draws, pruning of a dense network."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from torch import Tensor, nn
+
+from bayesieve import Problem, likelihoods
+from bayesieve.assess.metrics import classification_report
+from bayesieve.assess.predict import ClassPrediction, predict
+from bayesieve.core.execution import Precision
+from bayesieve.core.layout import RoleRule, default_role
+from bayesieve.core.posterior import Samples
+from bayesieve.data.augment import Augment
+from bayesieve.data.examples import DataSet, Examples
+from bayesieve.data.preprocessing import PixelScale
+from bayesieve.training.fit import Fit
+from studies.harness import Row, Run, seeded
+
+
+def moved(data: DataSet) -> Augment:
+    """Shifts by up to 4 pixels, filled with black, and reflections: the usual ones of CIFAR-10."""
+    return Augment(shift=4, flip=True, fill=PixelScale.of(data.preprocessing).black)
+
+
+def image_problem(
+    build: Callable[[tuple[int, ...]], nn.Module], data: DataSet, seed: int, *,
+    precision: Precision, augment: Augment | None, roles: RoleRule = default_role,
+) -> Problem:  # fmt: skip
+    """Ten classes of the training images; `build` makes the network for images of a shape."""
+    model = seeded(seed, build, tuple(data.train.x.shape[1:]))
+    return Problem(model, likelihoods.Categorical(), data.train, roles=roles,
+                   precision=precision, augment=augment)  # fmt: skip
+
+
+def draw_log_probs(posterior: Samples, test: Examples) -> Tensor:
+    """Log-probabilities of the classes of every draw, (S, N, C)."""
+    prediction = predict(posterior, test.x, n_samples=len(posterior.draws))
+    assert isinstance(prediction, ClassPrediction)
+    return prediction.sample_log_probs
+
+
+def draw_scores(log_probs: Tensor, test: Examples) -> dict[str, float]:
+    """Scores of the averaged probabilities; "single" is the accuracy of the last draw. In %."""
+    labels = test.y.to(log_probs.device)
+    average = classification_report(log_probs, labels)
+    single = classification_report(log_probs[-1:], labels)
+    return {"accuracy": round(100 * average.accuracy, 3), "single": round(100 * single.accuracy, 3),
+            "nll": average.nll, "ece": average.ece}  # fmt: skip
+
+
+def fit_times(run: Fit) -> dict[str, float]:
+    """Seconds of a training and of its fastest epoch."""
+    return {"fit_seconds": round(run.seconds, 2),
+            "epoch_seconds": min(line["seconds"] for line in run.history)}  # fmt: skip
+
+
+def prune_dense(
+    run: Run, dense: Any, sparse: Sequence[Any], measure: Callable[[Any, Any], tuple[Row, Any]],
+    show: Sequence[str],
+) -> None:  # fmt: skip
+    """Add the rows that are missing: of the dense network, and of every pruning that begins there.
+
+    Args:
+        run: the study.
+        dense: setting of the dense network, a dataclass with a name.
+        sparse: settings of the others.
+        measure: trains a setting from a posterior, None for the dense network; returns its row and
+            its posterior.
+        show: metrics to print of each row.
+    """
+    missing = [one for one in sparse if run.find(one.name, asdict(one)) is None]
+    is_known = run.find(dense.name, asdict(dense)) is not None
+    start = None
+    if missing or not is_known:
+        row, start = measure(dense, None)
+        if not is_known:
+            run.add(row, show)
+    for setting in missing:
+        if run.wants(setting.name, asdict(setting), "sparse"):
+            row, _ = measure(setting, start)
+            run.add(row, show, "sparse")
