@@ -21,8 +21,46 @@ from bayesieve.sieve.scores import Score, ScoreName, check_score
 from bayesieve.sieve.unit_rules import GroupScore
 
 
+class _Schedule:
+    """A schedule for single weights: `zeros_at` says how many are 0, a score says which ones."""
+
+    zeros: float
+    end: float
+    score: ScoreName | Score
+    soft: bool
+    start: float = 0.0
+    scope: Scope = "global"
+
+    def is_active(self, progress: float) -> bool:
+        """Whether a mask is in force; true to the end of the run, also after `end`."""
+        return progress > self.start
+
+    def zeros_at(self, progress: float) -> float:
+        """Fraction of zeros at a fraction `progress` of the run."""
+        raise NotImplementedError
+
+    def keep(self, posterior: Posterior, progress: float, within: Tensor | None) -> Tensor:
+        """The weights to keep at a fraction `progress` of the run.
+
+        Args:
+            posterior: of one member; with `soft` not masked, so that weights can come back.
+            progress: fraction of the run done.
+            within: (d,) bool, the mask in force, or None before the first one.
+
+        Returns:
+            (d,) bool. Hard schedules never leave `within`, nor do soft ones from `end` on.
+        """
+        free = within is None or (self.soft and progress < self.end)
+        allowed = posterior.mean.new_ones(posterior.mean.shape) > 0 if free else within
+        return keep_zeros(self.zeros_at(progress), self.score, self.scope)(posterior, allowed)
+
+    def check(self, posterior: Posterior) -> None:
+        """Raise now if this posterior has no such score or cannot become that sparse."""
+        keep_zeros(self.zeros, self.score, self.scope)(posterior)
+
+
 @dataclass(frozen=True)
-class GradualPruning:
+class GradualPruning(_Schedule):
     """A cubic pruning schedule; `fit` asks it for a mask 50 to 100 times between start and end.
 
     Args:
@@ -45,45 +83,17 @@ class GradualPruning:
     soft: bool = False
 
     def __post_init__(self) -> None:
-        check_fraction("GradualPruning", start=self.start, end=self.end)
+        _check_span("GradualPruning", self.start, self.end)
         check_fraction("GradualPruning", open_ends=True, zeros=self.zeros)
         check_score("GradualPruning", self.score)
-        if self.start >= self.end:
-            raise ValueError(
-                f"GradualPruning: start must be < end, got {self.start} and {self.end}."
-            )
 
     def zeros_at(self, progress: float) -> float:
         """Fraction of zeros at a fraction `progress` of the run."""
-        f = min(max((progress - self.start) / (self.end - self.start), 0.0), 1.0)
-        return self.zeros * (1 - (1 - f) ** 3)
-
-    def is_active(self, progress: float) -> bool:
-        """Whether a mask is in force; true to the end of the run, also after `end`."""
-        return progress > self.start
-
-    def keep(self, posterior: Posterior, progress: float, within: Tensor | None) -> Tensor:
-        """The weights to keep at a fraction `progress` of the run.
-
-        Args:
-            posterior: of one member; with `soft` not masked, so that weights can come back.
-            progress: fraction of the run done.
-            within: (d,) bool, the mask in force, or None before the first one.
-
-        Returns:
-            (d,) bool. Hard schedules never leave `within`, nor do soft ones from `end` on.
-        """
-        free = within is None or (self.soft and progress < self.end)
-        allowed = posterior.mean.new_ones(posterior.mean.shape) > 0 if free else within
-        return keep_zeros(self.zeros_at(progress), score=self.score)(posterior, allowed)
-
-    def check(self, posterior: Posterior) -> None:
-        """Raise now if this posterior has no such score or cannot become that sparse."""
-        keep_zeros(self.zeros, score=self.score)(posterior)
+        return self.zeros * _cubic(progress, self.start, self.end)
 
 
 @dataclass(frozen=True)
-class AnnealedPruning:
+class AnnealedPruning(_Schedule):
     """Zeros of S (1 - D^(k/U)) after k steps; `fit` asks for a mask 50 to 100 times until `end`.
 
     A chain should keep its draws after `end` (`Chain.burn_in`), when its mask no longer changes.
@@ -124,27 +134,6 @@ class AnnealedPruning:
             return self.zeros
         return self.zeros * (1 - self.decay ** (progress * self.periods))
 
-    def is_active(self, progress: float) -> bool:
-        """Whether a mask is in force: from the first step on."""
-        return progress > 0
-
-    def keep(self, posterior: Posterior, progress: float, within: Tensor | None) -> Tensor:
-        """The weights to keep at a fraction `progress` of the run, (d,) bool.
-
-        Args:
-            posterior: of one member, not masked, so that weights can come back.
-            progress: fraction of the run done.
-            within: (d,) bool, the mask in force; it binds from `end` on, and always unless `soft`.
-        """
-        free = within is None or (self.soft and progress < self.end)
-        allowed = posterior.mean.new_ones(posterior.mean.shape) > 0 if free else within
-        rule = keep_zeros(self.zeros_at(progress), score=self.score, scope=self.scope)
-        return rule(posterior, allowed)
-
-    def check(self, posterior: Posterior) -> None:
-        """Raise now if this posterior has no such score or cannot become that sparse."""
-        keep_zeros(self.zeros, score=self.score, scope=self.scope)(posterior)
-
 
 @dataclass(frozen=True)
 class GradualUnits:
@@ -170,9 +159,7 @@ class GradualUnits:
 
     def __post_init__(self) -> None:
         self._rule(self.keep_units)  # checks what is to be kept
-        check_fraction("GradualUnits", start=self.start, end=self.end)
-        if self.start >= self.end:
-            raise ValueError(f"GradualUnits: start must be < end, got {self.start} and {self.end}.")
+        _check_span("GradualUnits", self.start, self.end)
 
     @property
     def soft(self) -> bool:
@@ -185,10 +172,9 @@ class GradualUnits:
 
     def kept_at(self, progress: float, layer: str, n: int) -> int:
         """Groups of a layer of n that are kept at a fraction `progress` of the run."""
-        f = min(max((progress - self.start) / (self.end - self.start), 0.0), 1.0)
         wanted = self.keep_units
         final = wanted.get(layer, n) if isinstance(wanted, Mapping) else max(round(wanted * n), 1)
-        return n - round((n - final) * (1 - (1 - f) ** 3))
+        return n - round((n - final) * _cubic(progress, self.start, self.end))
 
     def keep(self, posterior: Posterior, progress: float, within: Tensor | None) -> Tensor:
         """The weights to keep at a fraction `progress` of the run, (d,) bool, inside `within`."""
@@ -202,3 +188,15 @@ class GradualUnits:
 
     def _rule(self, units: float | Mapping[str, int]) -> unit_rules.keep_units:
         return unit_rules.keep_units(units, self.score, "layer", self.kinds)
+
+
+def _cubic(progress: float, start: float, end: float) -> float:
+    """Share of the removals that are done by now, from 0 at `start` to 1 at `end`."""
+    f = min(max((progress - start) / (end - start), 0.0), 1.0)
+    return 1 - (1 - f) ** 3
+
+
+def _check_span(who: str, start: float, end: float) -> None:
+    check_fraction(who, start=start, end=end)
+    if start >= end:
+        raise ValueError(f"{who}: start must be < end, got {start} and {end}.")
