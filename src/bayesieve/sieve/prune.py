@@ -1,4 +1,4 @@
-"""From a posterior to a sparse model, and from there to a plain module."""
+"""From a posterior to a sparse model."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.utils import parametrize
 
 from bayesieve.checks import check_fraction, check_positive
 from bayesieve.core.network import materialise
@@ -105,47 +104,6 @@ def kept_per_layer(sparse: SparseModel) -> list[LayerCount]:
     counts = torch.stack([sparse.keep[layout.slices[name]].sum() for name in layout.names])
     rows = zip(layout.names, counts.tolist(), layout.sizes, strict=True)
     return [LayerCount(*row) for row in rows]
-
-
-def masked_module(sparse: SparseModel, *, trainable: bool = False) -> nn.Module:
-    """The posterior mean as an ordinary module in eval mode.
-
-    Args:
-        sparse: what to keep.
-        trainable: hold the zeros while an optimiser changes the rest. Masks are parametrisations
-            (`torch.nn.utils.parametrize`) with the mask as a buffer: they follow deepcopy, `.to`
-            and state_dict; `remove_parametrizations` bakes them in.
-
-    Example:
-        >>> from bayesieve.sieve.scores import small_posterior
-        >>> module = masked_module(prune(small_posterior(), keep_zeros(0.5)), trainable=True)
-        >>> int((module[0].weight == 0).sum()), int(module[0].parametrizations.weight[0].keep.sum())
-        (8, 1)
-    """
-    module = sparse.to_module()
-    if not trainable:
-        return module
-    masks = dict(sparse.layout.pieces(sparse.keep))
-    by_parameter = {parameter: masks.get(name) for name, parameter in module.named_parameters()}
-    for owner in list(module.modules()):
-        for leaf, parameter in list(owner.named_parameters(recurse=False)):
-            mask = by_parameter[parameter]
-            if mask is not None and not bool(mask.all()):
-                parametrize.register_parametrization(owner, leaf, _Mask(mask))
-    return module
-
-
-class _Mask(nn.Module):
-    """Multiplies a parameter by a fixed mask."""
-
-    keep: Tensor
-
-    def __init__(self, keep: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("keep", keep.clone())
-
-    def forward(self, parameter: Tensor) -> Tensor:
-        return parameter * self.keep
 
 
 def reestimate_batchnorm(sparse: SparseModel, x: Tensor, batch_size: int = 256) -> SparseModel:

@@ -7,14 +7,14 @@ import pickle
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import parametrizations
+from torch.nn.utils import parametrizations, parametrize
 from torch.nn.utils import prune as torch_prune
 
 from bayesieve.errors import UnsupportedModelError, VerificationError
 from bayesieve.nets import lenet5, lenet5_caffe, lenet_300_100
 from bayesieve.sieve import compact as compact_file
 from bayesieve.sieve.compact import CompactionReport, compact, report_of
-from bayesieve.sieve.prune import masked_module, prune
+from bayesieve.sieve.prune import prune
 from bayesieve.sieve.rules import keep_zeros
 from bayesieve.sieve.verify import verify
 from zoo import Calling
@@ -217,24 +217,36 @@ def test_sparse_model(random_posterior, mlp):
     assert small.compaction.parameters[1] < sparse.layout.size
 
 
-def masks_of_ours(random_posterior) -> nn.Module:
+class Mask(nn.Module):
+    def __init__(self, keep: torch.Tensor) -> None:
+        super().__init__()
+        self.register_buffer("keep", keep)
+
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        return weight * self.keep
+
+
+def masks_by_parametrisation() -> nn.Module:
     net = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 2))
-    return masked_module(prune(random_posterior(net), keep_zeros(0.7)), trainable=True)
+    for layer in (net[0], net[2]):
+        keep = torch.rand(layer.weight.shape, generator=torch.Generator().manual_seed(0)) > 0.7
+        parametrize.register_parametrization(layer, "weight", Mask(keep))
+    return net
 
 
-def masks_of_torch(_) -> nn.Module:
+def masks_of_torch() -> nn.Module:
     net = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 2))
     torch_prune.random_structured(net[0], "weight", 0.5, dim=0)
     return net
 
 
-def weight_norm(_) -> nn.Module:
+def weight_norm() -> nn.Module:
     return nn.Sequential(parametrizations.weight_norm(nn.Linear(5, 8)), nn.Linear(8, 2))
 
 
-@pytest.mark.parametrize("build", [masks_of_ours, masks_of_torch, weight_norm])
-def test_masks_left_on_are_baked_in_and_the_argument_stays(build, random_posterior):
-    net, x = build(random_posterior), torch.randn(2, 5)
+@pytest.mark.parametrize("build", [masks_by_parametrisation, masks_of_torch, weight_norm])
+def test_masks_left_on_are_baked_in_and_the_argument_stays(build):
+    net, x = build(), torch.randn(2, 5)
     before, names = net(x), [name for name, _ in net.named_parameters()]
     small = compact(net, x)
     torch.testing.assert_close(small(x), before)

@@ -1,18 +1,9 @@
-import copy
-
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import parametrize
 
-from bayesieve.core.posterior import Samples, SparseModel
-from bayesieve.sieve.prune import (
-    kept_per_layer,
-    masked_module,
-    prune,
-    reestimate_batchnorm,
-    sparsity_curve,
-)
+from bayesieve.core.posterior import Samples
+from bayesieve.sieve.prune import kept_per_layer, prune, reestimate_batchnorm, sparsity_curve
 from bayesieve.sieve.rules import keep_probable, keep_zeros
 
 
@@ -75,77 +66,9 @@ def test_layer_counts_add_up(sparse):
 def test_the_plain_module_computes_the_masked_mean(sparse):
     x = torch.randn(4, 5)
     expected = sparse.network.outputs(sparse.posterior.mean[None], x, {})[0]
-    module = masked_module(sparse)
+    module = sparse.to_module()
     assert torch.equal(module(x), expected)
-    assert not parametrize.is_parametrized(module)
     assert not module.training
-    assert torch.equal(masked_module(sparse, trainable=True)(x), expected)
-
-
-def weights(module, layout):
-    tensors = []
-    for name in layout.names:
-        path, _, leaf = name.rpartition(".")
-        tensors.append(getattr(module.get_submodule(path), leaf).detach().flatten())
-    return torch.cat(tensors)
-
-
-def train(module, steps=3):
-    """Gradient descent with weight decay, by hand: loading an optimiser takes a second."""
-    for _ in range(steps):
-        module.zero_grad()
-        module(torch.ones(4, 5)).square().sum().backward()
-        with torch.no_grad():
-            for parameter in module.parameters():
-                parameter.sub_(0.01 * parameter.grad + 0.01 * parameter)
-
-
-def test_training_moves_the_rest_and_holds_the_zeros(sparse):
-    module = masked_module(sparse, trainable=True)
-    before = weights(module, sparse.layout)
-    train(module)
-    after = weights(module, sparse.layout)
-    assert not after[~sparse.keep].any()
-    assert (after != before)[sparse.keep].double().mean() > 0.5
-
-
-def test_masks_follow_copies_state_dicts_and_devices(sparse):
-    module = masked_module(sparse, trainable=True)
-    clone = copy.deepcopy(module)
-    train(clone)
-    assert not weights(clone, sparse.layout)[~sparse.keep].any()
-    other = masked_module(SparseModel(sparse.posterior, sparse.keep), trainable=True)
-    for name, value in other.state_dict().items():
-        value.zero_() if name.endswith("original") else value.fill_(True)
-    other.load_state_dict(clone.state_dict())
-    assert torch.equal(weights(other, sparse.layout), weights(clone, sparse.layout))
-    train(other)
-    assert not weights(other, sparse.layout)[~sparse.keep].any()
-    moved = module.to("meta")
-    assert {value.device.type for value in moved.state_dict().values()} == {"meta"}
-    wider = clone.double()
-    assert not weights(wider, sparse.layout)[~sparse.keep].any()
-    assert wider(torch.ones(1, 5).double()).dtype == torch.float64
-
-
-def test_masks_can_be_baked_in(sparse):
-    module = masked_module(sparse, trainable=True)
-    for layer in module:
-        if parametrize.is_parametrized(layer):
-            for name in list(layer.parametrizations):
-                parametrize.remove_parametrizations(layer, name)
-    assert torch.equal(weights(module, sparse.layout), sparse.posterior.mean)
-
-
-def test_tied_weights_stay_tied_and_masked(random_posterior):
-    model = nn.Sequential(nn.Linear(5, 5, bias=False), nn.ReLU(), nn.Linear(5, 5, bias=False))
-    model[2].weight = model[0].weight
-    sparse = prune(random_posterior(model), keep_zeros(0.6))
-    module = masked_module(sparse, trainable=True)
-    train(module)
-    assert len(list(module.parameters())) == 1
-    assert torch.equal(module[0].weight, module[2].weight)
-    assert not module[2].weight.flatten()[~sparse.keep].any()
 
 
 def test_samples_are_pruned_too(network_of, mlp):
@@ -169,7 +92,7 @@ def normed(random_posterior):
 def test_batchnorm_statistics_are_those_of_the_pruned_activations(normed):
     x = torch.randn(90, 3, generator=torch.Generator().manual_seed(0)) + 1
     fresh = reestimate_batchnorm(normed, x, batch_size=90)
-    hidden = masked_module(normed)[0](x).detach()
+    hidden = normed.to_module()[0](x).detach()
     assert torch.allclose(fresh.posterior.buffers["1.running_mean"], hidden.mean(0), atol=1e-5)
     assert torch.allclose(fresh.posterior.buffers["1.running_var"], hidden.var(0), rtol=1e-4)
     assert torch.equal(normed.posterior.buffers["1.running_mean"], torch.full((6,), 3.0))
@@ -181,7 +104,7 @@ def test_batches_are_of_equal_length_and_weigh_the_same(normed):
     x = torch.randn(91, 3, generator=torch.Generator().manual_seed(0))
     fresh = reestimate_batchnorm(normed, x, batch_size=30)  # 23 + 23 + 23 + 22, never 30 + ... + 1
     order = torch.randperm(91, generator=torch.Generator().manual_seed(0))
-    hidden = masked_module(normed)[0](x[order]).detach()
+    hidden = normed.to_module()[0](x[order]).detach()
     variances = torch.stack([part.var(0) for part in hidden.tensor_split(4)])
     assert torch.allclose(fresh.posterior.buffers["1.running_var"], variances.mean(0), rtol=1e-4)
     assert fresh.posterior.buffers["1.num_batches_tracked"] == 4
@@ -193,7 +116,7 @@ def test_inputs_sorted_by_class_give_the_statistics_of_mixed_batches(normed):
     x = torch.randn(400, 3, generator=torch.Generator().manual_seed(0))
     x[:200] += 10  # one class after the other, as image folders are read
     fresh = reestimate_batchnorm(normed, x, batch_size=100)
-    hidden = masked_module(normed)[0](x).detach()
+    hidden = normed.to_module()[0](x).detach()
     assert torch.allclose(fresh.posterior.buffers["1.running_var"], hidden.var(0), rtol=0.05)
 
 
