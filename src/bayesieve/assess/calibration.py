@@ -29,7 +29,7 @@ import torch
 from scipy.optimize import brentq
 from torch import Tensor
 
-from bayesieve.assess.metrics.inputs import check_labels, check_same_shape
+from bayesieve.assess.metrics import check_labels, check_same_shape
 from bayesieve.checks import check_fraction, check_positive
 
 MIN_TEMPERATURE = 0.02
@@ -132,8 +132,7 @@ def residual_scores(mean: Tensor, std: Tensor, targets: Tensor) -> Tensor:
         tensor([3.0000, 1.5000], dtype=torch.float64)
     """
     mean, std, targets = check_same_shape("residual_scores", mean=mean, std=std, targets=targets)
-    if not bool((std > 0).all()):
-        raise ValueError("residual_scores: std must be > 0.")
+    check_positive("residual_scores", std=float(std.min()))
     return (targets - mean).abs() / std
 
 

@@ -9,9 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from bayesieve.assess.metrics import aurc, auroc, risk_coverage
+from bayesieve.assess.metrics import auroc, risk_coverage
 
 levels = st.lists(st.integers(0, 4).map(float), min_size=1, max_size=12)
+
+
+def aurc(uncertainty: torch.Tensor, losses: torch.Tensor) -> float:
+    """Area under the risk-coverage curve."""
+    return float(risk_coverage(uncertainty, losses)[1].mean())
 
 
 def _slow_risk(uncertainty: list[float], losses: list[float]) -> list[float]:
