@@ -11,7 +11,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -201,11 +200,6 @@ def serialised(module: nn.Module) -> bytes:
     return tensors_to_bytes(tensors)
 
 
-def gzipped(data: bytes) -> int:
-    """Bytes of data after gzip."""
-    return len(gzip.compress(data, mtime=0))
-
-
 def interleaved(
     cases: Mapping[str, Case], *, rounds: int = 15, clock: ClockName = "wall"
 ) -> dict[str, list[float]]:
@@ -280,45 +274,6 @@ def evaluating(*modules: nn.Module) -> Iterator[None]:
         yield
 
 
-@dataclass(frozen=True)
-class ProfileRow:
-    """The cost of one candidate; None where it cannot be told, as for a plain function.
-
-    Args:
-        name: what was measured.
-        parameters: entries of all parameters, zeros among them.
-        zeros: how many of them are exactly 0.
-        units: outputs of all Linear and convolution layers.
-        removed_units: how many fewer than the first candidate has.
-        macs: multiply-adds of one example in Linear, convolution and attention layers.
-        nonzero_macs: the same without those whose weight is 0.
-        bytes: of the weights as a safetensors file, or of the file of the candidate.
-        gzip_bytes: of that file after gzip.
-        peak_bytes: weights plus the most that intermediate tensors take at once at the largest
-            batch, counted operation by operation; not the memory of the process, which the
-            allocator's reserves blur.
-        latency_ms: median milliseconds of a call by batch size.
-    """
-
-    name: str
-    parameters: int | None = None
-    zeros: int | None = None
-    units: int | None = None
-    removed_units: int | None = None
-    macs: int | None = None
-    nonzero_macs: int | None = None
-    bytes: int | None = None
-    gzip_bytes: int | None = None
-    peak_bytes: int | None = None
-    latency_ms: Mapping[int, float] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, ready for JSON; batch sizes become part of the names."""
-        values = asdict(self)
-        times = values.pop("latency_ms")
-        return values | {f"latency_ms_batch_{n}": ms for n, ms in times.items()}
-
-
 def profile(
     models: Mapping[str, Candidate],
     example: Tensor,
@@ -327,7 +282,7 @@ def profile(
     rounds: int = 15,
     clock: ClockName = "wall",
     batches: Sequence[int] = BATCHES,
-) -> list[ProfileRow]:
+) -> list[dict[str, Any]]:
     """Measure candidates that map the same inputs, all in one interleaved run.
 
     Args:
@@ -341,65 +296,74 @@ def profile(
         clock: "wall", or "cpu" for the processor time of this process on a busy machine.
         batches: batch sizes.
 
+    Returns:
+        One row per candidate, ready for JSON; None for what cannot be told, as of a plain function:
+
+        name: what was measured.
+        parameters: entries of all parameters, zeros among them.
+        zeros: how many of them are exactly 0.
+        units: outputs of all Linear and convolution layers.
+        removed_units: how many fewer than the first candidate has.
+        macs: multiply-adds of one example in Linear, convolution and attention layers.
+        nonzero_macs: the same without those whose weight is 0.
+        bytes: of the weights as a safetensors file, or of the file of the candidate.
+        gzip_bytes: of that file after gzip.
+        peak_bytes: weights plus the most that intermediate tensors take at once at the largest
+            batch, counted operation by operation; not the memory of the process, which the
+            allocator's reserves blur.
+        latency_ms_batch_N: median milliseconds of a call, for each batch size N.
+
     Example:
         >>> dense, small = nn.Linear(8, 4), nn.Linear(8, 1)
         >>> rows = profile({"dense": dense, "small": small}, torch.zeros(1, 8), rounds=1)
-        >>> [(row.name, row.parameters, row.macs, row.removed_units) for row in rows]
+        >>> [(row["name"], row["parameters"], row["macs"], row["removed_units"]) for row in rows]
         [('dense', 36, 32, 0), ('small', 9, 8, 3)]
     """
     if not models:
         raise ValueError("profile: give at least one model.")
     check_positive("profile", rounds=rounds, batches=tuple(batches))
     modules = [model for model in models.values() if isinstance(model, nn.Module)]
+    rows: dict[str, dict[str, Any]] = {name: {} for name in models}
     with evaluating(*modules), torch.no_grad():
-        times = _times(models, example, rounds, clock, batches)
         largest = resized(example, max(batches))
-        sizes = {name: _describe(model, largest) for name, model in models.items()}
-    reference = next((size["units"] for size in sizes.values() if size), None)
-    rows = []
-    for name, size in sizes.items():
-        counts = dict(size)
-        removed = None if reference is None or not size else reference - size["units"]
-        file = (files or {}).get(name)
-        if file is not None:
-            data = file.read_bytes()
-            counts |= {"bytes": len(data), "gzip_bytes": gzipped(data)}
-        rows.append(ProfileRow(name, removed_units=removed, latency_ms=times[name], **counts))
-    return rows
+        for name, model in models.items():
+            rows[name] = {"name": name, **dict.fromkeys(_COUNTS), **_counts(model, largest)}
+        for n in batches:
+            x = resized(example, n)
+            cases = {name: partial(model, x) for name, model in models.items()}
+            for name, times in interleaved(cases, rounds=rounds, clock=clock).items():
+                rows[name][f"latency_ms_batch_{n}"] = statistics.median(times)
+    units = [row["units"] for row in rows.values() if row["units"] is not None]
+    for name, row in rows.items():
+        if row["units"] is not None:
+            row["removed_units"] = units[0] - row["units"]
+        if files and name in files:
+            row |= _sizes(files[name].read_bytes())
+    return list(rows.values())
 
 
-def _describe(candidate: Candidate, batch: Tensor) -> dict[str, int]:
+_COUNTS = ("parameters", "zeros", "units", "removed_units", "macs", "nonzero_macs", "bytes",
+           "gzip_bytes", "peak_bytes")  # fmt: skip
+
+
+def _counts(candidate: Candidate, batch: Tensor) -> dict[str, int | None]:
+    """All that is counted and not timed; empty for a plain function."""
     module = candidate if isinstance(candidate, nn.Module) else getattr(candidate, "module", None)
     if not isinstance(module, nn.Module):
         return {}
     parameters = list(module.parameters())
-    data = serialised(module)
     macs, nonzero = count_macs(module, batch[:1])
     is_plain = candidate is module
-    peak = peak_bytes(module, batch) if is_plain else getattr(candidate, "nbytes", None)
-    counts = {
+    return {
         "parameters": sum(p.numel() for p in parameters),
         "zeros": sum(int((p == 0).sum()) for p in parameters),
         "units": count_units(module),
         "macs": macs,
         "nonzero_macs": nonzero,
-        "bytes": len(data),
-        "gzip_bytes": gzipped(data),
+        "peak_bytes": peak_bytes(module, batch) if is_plain else getattr(candidate, "nbytes", None),
+        **_sizes(serialised(module)),
     }
-    return counts if peak is None else counts | {"peak_bytes": peak}
 
 
-def _times(
-    models: Mapping[str, Candidate],
-    example: Tensor,
-    rounds: int,
-    clock: ClockName,
-    batches: Sequence[int],
-) -> dict[str, dict[int, float]]:
-    times: dict[str, dict[int, float]] = {name: {} for name in models}
-    for n in batches:
-        x = resized(example, n)
-        cases = {name: partial(model, x) for name, model in models.items()}
-        for name, rounds_ms in interleaved(cases, rounds=rounds, clock=clock).items():
-            times[name][n] = statistics.median(rounds_ms)
-    return times
+def _sizes(data: bytes) -> dict[str, int]:
+    return {"bytes": len(data), "gzip_bytes": len(gzip.compress(data, mtime=0))}

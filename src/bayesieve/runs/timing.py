@@ -76,7 +76,7 @@ def profile(asked: Profile) -> dict[str, Any]:
         "clock": clock,
         "threads": threads,
         "left_out": left_out,
-        "rows": [row.to_dict() for row in rows],
+        "rows": rows,
     }
 
 
