@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 from torch import Generator, Tensor, nn
 
-from bayesieve.checks import check_positive
+from bayesieve.checks import check_not_negative, check_positive
 from bayesieve.core.likelihoods import ClassPrediction, Prediction, RealPrediction
 from bayesieve.core.network import Buffers, materialise
 from bayesieve.core.posterior import Posterior, Samples, SparseModel, posterior_of
@@ -20,6 +20,7 @@ __all__ = [
     "RealPrediction",
     "drawn_modules",
     "predict",
+    "single_draws",
     "weight_vectors",
 ]
 
@@ -54,8 +55,7 @@ def predict(
         >>> predict(Samples(network, torch.tensor([[0.0, 2.0]])), torch.ones(1, 1)).label.item()
         1
     """
-    if n_samples < 0:
-        raise ValueError(f"predict: n_samples must be >= 0, got {n_samples}.")
+    check_not_negative("predict", n_samples=n_samples)
     check_positive("predict", batch_size=batch_size)
     posterior = posterior_of(model)
     network = posterior.network
@@ -82,10 +82,8 @@ def predict(
     output = torch.cat(outputs)
     if bool(output.isnan().any()):
         raise ValueError("predict: the network returns NaN; its weights or inputs are damaged.")
-    names = numbers[0]
-    return network.likelihood.predictive(
-        output, {name: torch.cat([row[name] for row in numbers]) for name in names}
-    )
+    drawn = {name: torch.cat([row[name] for row in numbers]) for name in numbers[0]}
+    return network.likelihood.predictive(output, drawn)
 
 
 def _check_inputs(x: Tensor) -> None:
@@ -121,12 +119,17 @@ def weight_vectors(
         yield torch.cat([posterior.draw(1, generator) for _ in range(n)]), {}
 
 
+def single_draws(
+    posterior: Posterior, n_samples: int, seed: int
+) -> Iterator[tuple[Tensor, Buffers]]:
+    """The draws of `weight_vectors` one by one, (d,), each with all its buffers."""
+    for w, statistics in weight_vectors(posterior, n_samples, seed):
+        for i, row in enumerate(w):
+            yield row, {**posterior.buffers, **{name: v[i] for name, v in statistics.items()}}
+
+
 def drawn_modules(posterior: Posterior, n: int, seed: int) -> tuple[Tensor, list[nn.Module]]:
     """The n > 0 draws that `predict` takes, (n, d), and the network with each of them."""
-    draws, modules = [], []
-    for w, statistics in weight_vectors(posterior, n, seed):
-        draws.append(w)
-        for i, row in enumerate(w):
-            buffers = {**posterior.buffers, **{name: v[i] for name, v in statistics.items()}}
-            modules.append(materialise(posterior.network, row, buffers))
-    return torch.cat(draws), modules
+    draws = list(single_draws(posterior, n, seed))
+    modules = [materialise(posterior.network, *draw) for draw in draws]
+    return torch.stack([row for row, _ in draws]), modules

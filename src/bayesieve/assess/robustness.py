@@ -14,7 +14,7 @@ float32, mostly rounding, which would make the surest networks look robust.
 """
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import cast
@@ -23,7 +23,7 @@ import torch
 from torch import Generator, Tensor
 
 from bayesieve.assess.metrics import accuracy, ece, negative_log_likelihood
-from bayesieve.assess.predict import predict, weight_vectors
+from bayesieve.assess.predict import predict, single_draws
 from bayesieve.checks import check_not_negative, check_positive
 from bayesieve.core.likelihoods import ClassLikelihood, ClassPrediction
 from bayesieve.core.network import call_with, tied_names
@@ -134,14 +134,11 @@ class Attacked:
     @cached_property
     def _log_probs(self) -> Callable[[Tensor], Tensor]:
         """Log of the averaged probabilities, (n, classes), as a differentiable function."""
-        network, shared = self.posterior.network, self.posterior.buffers
+        network = self.posterior.network
         module = copy.deepcopy(network.skeleton).eval()  # structure only: its weights take no room
         names, likelihood = tied_names(module), cast(ClassLikelihood, network.likelihood)
-        rows: list[tuple[Mapping[str, Tensor], Mapping[str, Tensor]]] = []
-        for w, draw_buffers in weight_vectors(self.posterior, self.n_samples, self.seed):
-            for i, row in enumerate(w.detach()):
-                buffers = {**shared, **{name: value[i] for name, value in draw_buffers.items()}}
-                rows.append((network.split(row)[0], buffers))
+        draws = single_draws(self.posterior, self.n_samples, self.seed)
+        rows = [(network.split(w.detach())[0], buffers) for w, buffers in draws]
 
         def log_probs(x: Tensor) -> Tensor:
             outputs = torch.stack([call_with(module, names, *row, x) for row in rows])

@@ -2,13 +2,12 @@
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from bayesieve.assess.costs import evaluating
 from bayesieve.errors import VerificationError
-from bayesieve.nets.importing import modes_kept
 
 TOLERANCE = 1e-5
 _LARGE = 100.0
@@ -50,22 +49,21 @@ def verify(
         bayesieve.errors.VerificationError: verify: on the example the outputs differ by 0.5 ...
     """
     worst = usual = 0.0
-    with modes_kept(small, reference), torch.no_grad():
-        small.eval()
-        reference.eval()
+    with evaluating(small, reference), torch.no_grad():
         for name, x in _inputs(example):
             pairs = _pairs(small(x.clone()), reference(x.clone()), name)
             usual = usual or _scale(pairs)
-            apart = _apart(pairs, usual)
-            if not apart.within(tolerance):
+            difference, scale = _apart(pairs, usual)
+            if not difference <= tolerance * scale:  # a NaN is not
                 exact = _without_rounding(small, reference, x, name)
-                if exact is None or not _apart(exact, usual).within(_FINE * tolerance):
+                exact_difference, exact_scale = _apart(exact, usual) if exact else (torch.inf, 1.0)
+                if not exact_difference <= _FINE * tolerance * exact_scale:
                     raise VerificationError(
-                        f"verify: on {name} the outputs differ by {apart.difference:.3g} at a "
-                        f"scale of {apart.scale:.3g}, more than {tolerance:.1g} of it. Please "
+                        f"verify: on {name} the outputs differ by {difference:.3g} at a "
+                        f"scale of {scale:.3g}, more than {tolerance:.1g} of it. Please "
                         "report this network as a bug."
                     )
-            worst = max(worst, min(apart.difference / apart.scale, tolerance))
+            worst = max(worst, min(difference / scale, tolerance))
     return worst
 
 
@@ -137,25 +135,14 @@ def _scale(pairs: list[tuple[Tensor, Tensor]]) -> float:
     return max((float(size.max()) for size in sizes if len(size)), default=0.0)
 
 
-@dataclass(frozen=True)
-class _Apart:
+def _apart(pairs: list[tuple[Tensor, Tensor]], usual: float) -> tuple[float, float]:
     """Largest difference of two outputs, NaN if one has a NaN more, and their scale."""
-
-    difference: float
-    scale: float
-
-    def within(self, tolerance: float) -> bool:
-        """Whether it is at most so much of the scale; a NaN is not."""
-        return self.difference <= tolerance * self.scale
-
-
-def _apart(pairs: list[tuple[Tensor, Tensor]], usual: float) -> _Apart:
     difference = 0.0
     for a, b in pairs:
         same = (a == b) | (a.isnan() & b.isnan())
-        apart = (a - b).abs()[~same]
-        difference = max(difference, float(apart.max()) if len(apart) else 0.0)
-        if bool(apart.isnan().any()):
+        gaps = (a - b).abs()[~same]
+        if bool(gaps.isnan().any()):
             difference = float("nan")
             break
-    return _Apart(difference, max(_scale(pairs), usual) or 1.0)
+        difference = max(difference, float(gaps.max()) if len(gaps) else 0.0)
+    return difference, max(_scale(pairs), usual) or 1.0
