@@ -6,6 +6,8 @@ passes through unchanged. The logits Σ_i q_i(t) k_i(s) lose nothing if q_i is 0
 same at every position s: that adds a number to a whole row, and the softmax does not see it.
 """
 
+from typing import cast
+
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
@@ -14,9 +16,9 @@ from bayesieve.sieve.compaction.flow import (
     Flow,
     Rewriter,
     Rewritten,
+    Rule,
     evened,
     indices,
-    plural,
 )
 
 
@@ -92,7 +94,8 @@ def _is_plain_call(node: fx.Node, module: nn.MultiheadAttention) -> bool:
 
 
 def _expand(traced: fx.GraphModule, node: fx.Node, module: nn.MultiheadAttention) -> None:
-    inputs = [node.args[i] if i < len(node.args) else node.kwargs[name] for i, name in _INPUTS]
+    inputs = [*node.args[:3]]
+    inputs += [node.kwargs[name] for name in ("query", "key", "value")[len(inputs) :]]
     names = [f"{node.target}.{leaf}" for leaf in ("q_proj", "k_proj", "v_proj")]
     scale = module.head_dim**-0.5
     heads = HeadAttention(module.num_heads, scale, module.dropout, module.batch_first)
@@ -115,9 +118,6 @@ def _expand(traced: fx.GraphModule, node: fx.Node, module: nn.MultiheadAttention
     traced.graph.erase_node(node)
 
 
-_INPUTS = ((0, "query"), (1, "key"), (2, "value"))
-
-
 def _projections(module: nn.MultiheadAttention) -> list[nn.Linear]:
     if module.in_proj_weight is not None:
         weights = module.in_proj_weight.chunk(3)
@@ -137,7 +137,7 @@ def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
     return layer
 
 
-class Attending:
+class Attending(Rule):
     """`HeadAttention`: query, key, value -> one output per value dimension."""
 
     def forward(self, node: fx.Node, flow: Flow) -> Channels | str:
@@ -154,12 +154,8 @@ class Attending:
         flow.request(value, 2, dims)
         flow.request(query, 2, logits)
         flow.request(key, 2, logits)
-        n_extra = int((dims & ~flow.need[node]).sum())
-        if n_extra:
-            flow.note(
-                node,
-                f"keeps {plural(n_extra, 'unread value dimension')} alive: heads have one width",
-            )
+        extra, why = dims & ~flow.need[node], "heads have one width"
+        flow.note_useless(node, extra, "unread value dimension", why)
 
     def rewrite(self, node: fx.Node, to: Rewriter) -> Rewritten:
         """Fewer heads, of the width that is left."""
@@ -168,29 +164,20 @@ class Attending:
         inputs = ((query, logits), (key, logits), (value, dims))
         new = to.copy(node)
         new.args = tuple(to.gather(x, 2, indices(kept), node) for x, kept in inputs)
-        module = _module(node, to.flow)
+        module = cast(HeadAttention, to.flow.graph.layer(node))
         module.n_heads = int(dims.unflatten(0, (module.n_heads, -1)).any(1).sum())
-        return Rewritten(new, indices(dims))
+        return new, indices(dims)
 
 
 def _inputs(node: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node]:
-    query, key, value = node.args
-    assert isinstance(query, fx.Node)
-    assert isinstance(key, fx.Node)
-    assert isinstance(value, fx.Node)
-    return query, key, value
-
-
-def _module(node: fx.Node, flow: Flow) -> HeadAttention:
-    module = flow.graph.layer(node)
-    assert isinstance(module, HeadAttention)
-    return module
+    """Query, key and value."""
+    return cast(tuple[fx.Node, fx.Node, fx.Node], node.args)
 
 
 def _kept(node: fx.Node, flow: Flow) -> tuple[Tensor, Tensor]:
     """Value and logit dimensions that stay, bool, the same number in every head that stays."""
     query, key, _ = _inputs(node)
-    n_heads = _module(node, flow).n_heads
+    n_heads = cast(HeadAttention, flow.graph.layer(node)).n_heads
     need = flow.need[node].unflatten(0, (n_heads, -1))
     heads = need.any(1)
     silent = (flow.channels[query].value == 0) | flow.channels[key].constant

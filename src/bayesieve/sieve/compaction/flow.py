@@ -2,12 +2,13 @@
 
 Every activation is a list of channels along one axis. `Flow` notes for each node which channels
 are constants and which ones are still read. A `Rule` says what one kind of operation does
-to channels: forwards, backwards, and in the smaller network, which `Rewriter` builds.
+to channels: forwards, backwards, and in the smaller network, which `Rewriter` builds. The plain
+`Rule` assumes nothing: the operation is a barrier.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -154,12 +155,16 @@ class Flow:
         """Say why something stays."""
         self.notes.append(f"{self.graph.place(node)} {what}")
 
+    def note_useless(
+        self, node: fx.Node, useless: Tensor, noun: str, why: str, keeps: str = "keeps"
+    ) -> None:
+        """Say why channels of no use, bool, stay; nothing if there are none."""
+        n = int(useless.sum())
+        if n:
+            self.note(node, f"{keeps} {plural(n, noun)} alive: {why}")
 
-class Rewritten(NamedTuple):
-    """A node of the new graph, and which original channels it has, ascending."""
 
-    node: fx.Node
-    held: Tensor
+Rewritten = tuple[fx.Node, Tensor]  # a node of the new graph; original channels, ascending
 
 
 class Rewriter:
@@ -192,10 +197,6 @@ class Rewriter:
         for tensor in (*self._module.parameters(), *self._module.buffers()):
             tensor.data = tensor.data.contiguous()  # selections leave strided views behind
         return fx.GraphModule(self._module, self._graph, "CompactModule")
-
-    def rewritten(self, node: fx.Node) -> fx.Node:
-        """The new node of an original one."""
-        return self._new[node]
 
     def held(self, node: fx.Node, axis: int) -> Tensor:
         """Which original entries a rewritten tensor still has along an axis, ascending."""
@@ -238,17 +239,81 @@ class Rewriter:
         return name
 
 
-class Rule(Protocol):
-    """How one kind of operation treats channels."""
+class Rule:
+    """How one kind of operation treats channels.
+
+    This one is a barrier: nothing is assumed, the operation reads and returns every channel.
+    Other rules know better.
+
+    Args:
+        why: what to say of a barrier.
+        known: an operation that needs all channels by definition, such as layer normalisation
+            or the network's input; it is mentioned only if it keeps something alive that could
+            go otherwise.
+    """
+
+    def __init__(self, why: str = "", *, known: bool = False) -> None:
+        self.why = why
+        self.known = known
 
     def forward(self, node: fx.Node, flow: Flow) -> Channels | str:
         """The channels of the output, or in words why this rule does not apply."""
-        ...
+        axis, shape = _likely_axis(node, flow), flow.shape(node)
+        return varying(axis, shape[axis] if shape else 1)
 
     def backward(self, node: fx.Node, flow: Flow) -> None:
         """Ask the inputs for what the needed channels of the output are made of."""
-        ...
+        inputs = flow.graph.tensor_inputs(node)
+        for x in inputs:
+            flow.request_all(x)
+        what = self.why if node.op == "output" else f"({_kind(node, flow)}) {self.why}"
+        n_dead = sum(int(flow.channels[x].constant.sum()) for x in inputs)
+        if inputs and not self.known:
+            flow.note(node, f"{what}: all its channels stay")
+        elif n_dead:
+            flow.note(node, f"{what}: it keeps {plural(n_dead, 'constant channel')} alive")
 
     def rewrite(self, node: fx.Node, to: Rewriter) -> Rewritten:
         """Write the shrunk operation, which may change modules; say what its output has."""
-        ...
+        return to.copy(node), torch.arange(len(to.flow.channels[node]))
+
+
+def _kind(node: fx.Node, flow: Flow) -> str:
+    if node.op == "call_module":
+        return type(flow.graph.layer(node)).__name__
+    return str(getattr(node.target, "__name__", node.target))
+
+
+def _likely_axis(node: fx.Node, flow: Flow) -> int:
+    """Where the first layer that reads a tensor takes its channels: the last axis, or axis 1."""
+    n_axes = len(flow.shape(node))
+    if n_axes < 3 or (node.op == "call_module" and _is_last(flow.graph.layer(node))):
+        return max(n_axes - 1, 0)
+    ahead, met = list(node.users), set()
+    while ahead:
+        user = ahead.pop(0)
+        if flow.graph.operation(user).name == "index_select":
+            return int(str(user.args[1])) % n_axes
+        if (
+            user in met
+            or flow.graph.operation(user).name in _MOVING
+            or flow.graph.shape(user) is None
+        ):
+            continue
+        met.add(user)
+        if user.op == "call_module" and len(flow.shape(user)) == n_axes:
+            layer = flow.graph.layer(user)
+            if _is_last(layer):
+                return n_axes - 1
+            if next(layer.parameters(), None) is not None:
+                return 1
+        if flow.shape(user) == flow.shape(node):
+            ahead += user.users
+    return 1
+
+
+def _is_last(layer: nn.Module) -> bool:
+    return isinstance(layer, nn.Linear | nn.LayerNorm | nn.MultiheadAttention)
+
+
+_MOVING = ("permute", "transpose", "movedim")

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, fx
 
 from bayesieve.core.operations import operation_of
-from bayesieve.sieve.compaction.flow import Channels, Flow, Rewriter, Rewritten, indices, plural
+from bayesieve.sieve.compaction.flow import Channels, Flow, Rewriter, Rewritten, Rule, indices
 from bayesieve.sieve.compaction.separate import Separate
 
 _SCALAR = Separate()
 
 
-class Arithmetic:
+class Arithmetic(Rule):
     """Sum, difference or product of two tensors, or of a tensor and a number."""
 
     def forward(self, node: fx.Node, flow: Flow) -> Channels | str:
@@ -50,10 +50,9 @@ class Arithmetic:
                 flow.request_all(x)
         if gone is None and not _is_product(node) and not _has_table(node):
             dead = [~_aligned(x, axis, node, flow).isnan() for x in _summands(node)]
-            stuck = int((need & (dead[0] | dead[1])).sum())
-            if stuck:
-                why = "constant in one term, not in the other"
-                flow.note(node, f"residual sum keeps {plural(stuck, 'channel')} alive: {why}")
+            why = "constant in one term, not in the other"
+            stuck = need & (dead[0] | dead[1])
+            flow.note_useless(node, stuck, "channel", why, keeps="residual sum keeps")
         return None
 
     def rewrite(self, node: fx.Node, to: Rewriter) -> Rewritten:
@@ -69,19 +68,19 @@ class Arithmetic:
         kept = held[0] if agreed else indices(flow.need[node])
         new = {x: to.gather(x, x_axis, kept, node) for x, x_axis in axes}
         if gone is None:
-            return Rewritten(to.copy(node, new), kept)
+            return to.copy(node, new), kept
         (rest,) = new.values()
         value = _aligned(gone, axis, node, flow)
         value = value[kept] if _is_matched(gone, axis, node, flow) else value
         if not bool(value.any()):
-            return Rewritten(rest, kept)
+            return rest, kept
         value = -value if _is_difference(node) else value
         value = value.view(-1, *[1] * (len(flow.shape(node)) - axis - 1))
         shift = to.parameter(f"{node.name}_shift", value.to(node.meta["dtype"]))
-        return Rewritten(to.call(torch.add, rest, shift), kept)
+        return to.call(torch.add, rest, shift), kept
 
 
-class Concatenation:
+class Concatenation(Rule):
     """`torch.cat`, along the channels or across them."""
 
     def forward(self, node: fx.Node, flow: Flow) -> Channels | str:
@@ -111,15 +110,15 @@ class Concatenation:
         if axis != dim:
             kept = indices(flow.need[node])
             pieces = [to.gather(x, axis, kept, node) for x in _pieces(node)]
-            return Rewritten(to.call(torch.cat, pieces, dim), kept)
+            return to.call(torch.cat, pieces, dim), kept
         pieces, held, start = [], [], 0
         for x, need in _needs(node, flow):
             if bool(need.any()):
-                pieces.append(to.rewritten(x))
+                pieces.append(to.gather(x, axis, to.held(x, axis), node))
                 held.append(to.held(x, axis) + start)
             start += len(need)
         new = pieces[0] if len(pieces) == 1 else to.call(torch.cat, pieces, dim)
-        return Rewritten(new, torch.cat(held))
+        return new, torch.cat(held)
 
 
 def _summands(node: fx.Node) -> list[fx.Node]:

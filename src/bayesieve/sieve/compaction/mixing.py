@@ -24,15 +24,15 @@ from bayesieve.sieve.compaction.flow import (
     Flow,
     Rewriter,
     Rewritten,
+    Rule,
     evened,
     indices,
-    plural,
 )
 
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
-class Mixing:
+class Mixing(Rule):
     """Every output may read every input of its group."""
 
     def forward(self, node: fx.Node, flow: Flow) -> Channels | str:
@@ -51,7 +51,14 @@ class Mixing:
         rows, columns = _kept(layer, flow.values(x, axis), flow.need[node])
         flow.request(x, axis, columns.flatten())
         flow.request_any(x)
-        _explain(node, flow, rows, columns)
+        unread, constant = rows.flatten() & ~flow.need[node], ~flow.values(x, axis).isnan()
+        flow.note_useless(node, unread, "unread channel", "groups have one size")
+        if _loses_taps(layer):
+            why = "zero padding makes constants vary at the border"
+            if isinstance(layer, _TRANSPOSED):
+                why = "not every position of a transposed convolution sees all taps"
+            stuck = columns.flatten() & constant
+            flow.note_useless(node, stuck, "constant input channel", why)
 
     def rewrite(self, node: fx.Node, to: Rewriter) -> Rewritten:
         """Drop rows and columns; constants that go enter the bias."""
@@ -66,7 +73,7 @@ class Mixing:
             taps = _carried(taps, values.view_as(columns), columns)
         _shrink(layer, taps, rows, columns, shift)
         new = to.gather(x, axis, indices(columns.flatten()), node)
-        return Rewritten(to.copy(node, {x: new}), indices(rows.flatten()))
+        return to.copy(node, {x: new}), indices(rows.flatten())
 
 
 def _layer_and_input(node: fx.Node, flow: Flow) -> tuple[nn.Module, int, fx.Node]:
@@ -140,20 +147,6 @@ def _carried(taps: Tensor, values: Tensor, columns: Tensor) -> Tensor:
     share = values.where(chosen, torch.inf).reciprocal()  # 0 but for the chosen
     moved = (total * share[:, None, :, None]).to(taps.dtype)
     return torch.where((constant & chosen.any(1, keepdim=True))[:, None, :, None], moved, taps)
-
-
-def _explain(node: fx.Node, flow: Flow, rows: Tensor, columns: Tensor) -> None:
-    """Say which outputs and inputs stay without being of use."""
-    layer, axis, x = _layer_and_input(node, flow)
-    n_rows = int((rows.flatten() & ~flow.need[node]).sum())
-    if n_rows:
-        flow.note(node, f"keeps {plural(n_rows, 'unread channel')} alive: groups have one size")
-    n_columns = int((columns.flatten() & ~flow.values(x, axis).isnan()).sum())
-    if n_columns and _loses_taps(layer):
-        why = "zero padding makes constants vary at the border"
-        if isinstance(layer, _TRANSPOSED):
-            why = "not every position of a transposed convolution sees all taps"
-        flow.note(node, f"keeps {plural(n_columns, 'constant input channel')} alive: {why}")
 
 
 def _shrink(layer: nn.Module, taps: Tensor, rows: Tensor, columns: Tensor, shift: Tensor) -> None:

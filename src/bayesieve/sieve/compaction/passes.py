@@ -10,25 +10,31 @@ from torch import Tensor, fx
 from bayesieve.core.graph import Graph
 from bayesieve.core.operations import Kind, reads_size
 from bayesieve.sieve.compaction.attention import Attending, HeadAttention
-from bayesieve.sieve.compaction.ends import Barrier, Embedded, Table
 from bayesieve.sieve.compaction.flow import Channels, Flow, Rule
 from bayesieve.sieve.compaction.joins import Arithmetic, Concatenation
 from bayesieve.sieve.compaction.mixing import Mixing
-from bayesieve.sieve.compaction.separate import Rearranged, Selected, Separate, SizeReader
+from bayesieve.sieve.compaction.separate import (
+    Embedded,
+    Rearranged,
+    Selected,
+    Separate,
+    SizeReader,
+    Table,
+)
 
-_TOGETHER = Barrier("reads all channels together", known=True)
-_UNKNOWN = Barrier("is not known to treat channels separately")
-_SHARED = Barrier("is called twice, hooked or shares its weights")
+_TOGETHER = Rule("reads all channels together", known=True)
+_UNKNOWN = Rule("is not known to treat channels separately")
+_SHARED = Rule("is called twice, hooked or shares its weights")
 _RULES: dict[Kind, Rule] = {
     Kind.MIXING: Mixing(),
     Kind.POINTWISE: Separate(),
     Kind.CHANNELWISE: Separate(axis=1),
     Kind.REARRANGING: Rearranged(),
-    Kind.RESHAPING: Barrier("fixes sizes, which could name channels"),
+    Kind.RESHAPING: Rule("fixes sizes, which could name channels"),
     Kind.ARITHMETIC: Arithmetic(),
     Kind.JOINING: Concatenation(),
     Kind.SELECTING: Selected(),
-    Kind.EMBEDDING: Embedded(),
+    Kind.EMBEDDING: Embedded(known=True),
     Kind.TOGETHER: _TOGETHER,
     Kind.UNKNOWN: _UNKNOWN,
 }
@@ -37,11 +43,11 @@ _RULES: dict[Kind, Rule] = {
 def rule_of(node: fx.Node, graph: Graph) -> Rule:
     """The rule of one node; a barrier if nothing is known about it."""
     if node.op == "placeholder":
-        return Barrier("is the input", known=True)
+        return Rule("is the input", known=True)
     if node.op == "get_attr":
         return Table()
     if node.op == "output":
-        return Barrier("must keep its shape", known=True)
+        return Rule("must keep its shape", known=True)
     if graph.shape(node) is None:
         return SizeReader() if reads_size(node) else _UNKNOWN
     if any(graph.shape(x) is None and _is_opaque(x) for x in node.all_input_nodes):
@@ -81,7 +87,7 @@ def _forward(node: fx.Node, flow: Flow) -> None:
         return
     channels = rule.forward(node, flow)
     if isinstance(channels, str):
-        rule = flow.rules[node] = Barrier(channels)
+        rule = flow.rules[node] = Rule(channels)
         channels = rule.forward(node, flow)
     assert isinstance(channels, Channels)
     flow.channels[node] = channels
@@ -97,6 +103,6 @@ def read_features(flow: Flow) -> tuple[Tensor, int]:
     if len(flow.shape(source)) < 2:
         return torch.zeros(1, dtype=torch.int64), 1
     users = [u for u in source.users if u in flow.channels]
-    flattened = len(users) == 1 and "origin" in users[0].meta
+    flattened = len(users) == 1 and type(flow.rules[users[0]]) is Rearranged
     need = flow.need[users[0] if flattened else source]
     return need.nonzero().flatten(), len(need)

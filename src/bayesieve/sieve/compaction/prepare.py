@@ -104,56 +104,44 @@ def tidy(traced: fx.GraphModule) -> None:
 def _write_elsewhere(traced: fx.GraphModule) -> None:
     order = {node: i for i, node in enumerate(traced.graph.nodes)}
     for node in order:
-        if not node.all_input_nodes or not _overwrites(node, traced):
-            continue
-        x = node.all_input_nodes[0]
-        for user in list(x.users):
-            if order[user] > order[node]:
-                user.replace_input_with(x, node)
-        _do_not_overwrite(node)
+        if node.all_input_nodes and _made_out_of_place(node, traced):
+            x = node.all_input_nodes[0]
+            for user in list(x.users):
+                if order[user] > order[node]:
+                    user.replace_input_with(x, node)
     for module in traced.modules():
         if hasattr(module, "inplace"):
             module.inplace = False  # type: ignore[assignment]
 
 
-def _overwrites(node: fx.Node, traced: fx.GraphModule) -> bool:
-    """Whether a node writes to its first input."""
+def _made_out_of_place(node: fx.Node, traced: fx.GraphModule) -> bool:
+    """Whether a node writes to its first input; functions and methods then stop doing so."""
+    name = str(node.target)
     if node.op == "call_module":
-        return bool(getattr(traced.get_submodule(str(node.target)), "inplace", False))
-    if node.op == "call_method":
-        return str(node.target).endswith("_") and not str(node.target).endswith("__")
-    if node.op != "call_function":
-        return False
-    return node.target in _OUT_OF_PLACE or bool(node.kwargs.get("inplace"))
-
-
-def _do_not_overwrite(node: fx.Node) -> None:
-    if node.op == "call_method":
-        plain = str(node.target).removesuffix("_")
-        node.target = plain if hasattr(torch.Tensor, plain) else node.target
-    elif node.target in _OUT_OF_PLACE:
+        return bool(getattr(traced.get_submodule(name), "inplace", False))
+    if node.op == "call_method" and name.endswith("_") and not name.endswith("__"):
+        plain = name.removesuffix("_")
+        node.target = plain if hasattr(torch.Tensor, plain) else name
+    elif node.op == "call_function" and node.target in _OUT_OF_PLACE:
         node.target = _OUT_OF_PLACE[node.target]
-    elif node.op == "call_function":
+    elif node.op == "call_function" and node.kwargs.get("inplace"):
         node.kwargs = {**node.kwargs, "inplace": False}
+    else:
+        return False
+    return True
 
 
 def _flatten_views(graph: fx.Graph) -> None:
     for node in list(graph.nodes):
         if operation_of(node).name not in ("view", "reshape") or "shape" not in node.meta:
             continue
-        x = node.args[0]
-        start = _flattened_from(x.meta.get("shape"), node.meta["shape"])
-        if start is not None:
+        x, after = node.args[0], node.meta["shape"]
+        before, start = x.meta.get("shape", ()), len(after) - 1
+        if not 0 < start < len(before) or before[:start] != after[:start]:
+            continue
+        if before[start:].numel() == after[-1]:  # the last axes become one
             with graph.inserting_before(node):
                 new = graph.call_function(torch.flatten, (x, start))
             new.meta = node.meta
             node.replace_all_uses_with(new)
             graph.erase_node(node)
-
-
-def _flattened_from(before: torch.Size | None, after: torch.Size) -> int | None:
-    """The axis from which `flatten` gives the same shape, or None."""
-    start = len(after) - 1
-    if before is None or not 0 < start < len(before) or before[:start] != after[:start]:
-        return None
-    return start if before[start:].numel() == after[-1] else None

@@ -1,4 +1,4 @@
-"""Operations that keep channels apart: one by one, moved, selected, or only their sizes read.
+"""Operations that keep channels apart: one by one, moved, selected, read from a table.
 
 Whether a constant channel stays constant, and at which value, is found by running the operation
 on a tensor of the constants. Where each output channel comes from is found by running it on a
@@ -18,6 +18,7 @@ from bayesieve.sieve.compaction.flow import (
     Flow,
     Rewriter,
     Rewritten,
+    Rule,
     constants_of,
     indices,
     mask_of,
@@ -29,64 +30,8 @@ _PER_CHANNEL = ("weight", "bias", "running_mean", "running_var")
 _COUNTS = ("num_features", "num_parameters")
 
 
-class Separate:
-    """One output channel for each input channel, on the same axis.
-
-    Args:
-        axis: the axis of channels for the operation itself; None if it works on any.
-    """
-
-    def __init__(self, axis: int | None = None) -> None:
-        self.axis = axis
-
-    def forward(self, node: fx.Node, flow: Flow) -> Channels | str:
-        """Run the operation on the constants."""
-        x, *others = flow.graph.tensor_inputs(node)
-        known = flow.channels[x]
-        if others:
-            return "reads a second tensor"
-        if self.axis not in (None, known.axis):
-            return f"works along axis {self.axis} while channels are on axis {known.axis}"
-        shape = flow.shape(x)
-        if len(node.all_input_nodes) > 1:  # a size, which may change with the batch
-            return varying(known.axis, len(known))
-        filled = spread(known.value.nan_to_num(0.0), known.axis, shape)
-        out = flow.graph.run(node, {x: filled.to(x.meta["dtype"])})
-        if len(out.shape) != len(shape) or out.shape[known.axis] != len(known):
-            return "changes the number of channels"
-        value = constants_of(out, known.axis)
-        return Channels(known.axis, torch.where(known.constant, value, torch.nan))
-
-    def backward(self, node: fx.Node, flow: Flow) -> None:
-        """The same channels of the input."""
-        (x,) = flow.graph.tensor_inputs(node)
-        flow.request(x, flow.channels[node].axis, flow.need[node])
-
-    def rewrite(self, node: fx.Node, to: Rewriter) -> Rewritten:
-        """Slice per-channel numbers to the channels that come in."""
-        (x,) = to.flow.graph.tensor_inputs(node)
-        known = to.flow.channels[node]
-        held = to.held(x, known.axis)
-        if node.op == "call_module" and len(held) < len(known):
-            _slice(to.flow.graph.layer(node), held, len(known))
-        return Rewritten(to.copy(node), held)
-
-
-def _slice(module: nn.Module, held: Tensor, n: int) -> None:
-    for name in _PER_CHANNEL:
-        old = getattr(module, name, None)
-        if not isinstance(old, Tensor) or old.shape != (n,):
-            continue
-        new = old.detach()[held].clone()
-        is_weight = isinstance(old, nn.Parameter)
-        setattr(module, name, nn.Parameter(new, old.requires_grad) if is_weight else new)
-    for name in _COUNTS:
-        if getattr(module, name, 1) == n:
-            setattr(module, name, len(held))
-
-
-class Rearranged:
-    """Every output channel is a copy of one input channel."""
+class Rearranged(Rule):
+    """Every output channel is a copy of one input channel, noted as the node's "origin"."""
 
     def forward(self, node: fx.Node, flow: Flow) -> Channels | str:
         """The constants, moved."""
@@ -104,69 +49,104 @@ class Rearranged:
         return Channels(axis, flow.channels[x].value[origin])
 
     def backward(self, node: fx.Node, flow: Flow) -> None:
-        """Every channel that some needed output is a copy of."""
-        (x,) = flow.graph.tensor_inputs(node)
+        """Every channel that some needed output comes from."""
+        x = flow.graph.tensor_inputs(node)[0]
         wanted = mask_of(node.meta["origin"][flow.need[node]], len(flow.channels[x]))
         flow.request(x, flow.channels[x].axis, wanted)
 
     def rewrite(self, node: fx.Node, to: Rewriter) -> Rewritten:
         """The same call on fewer channels."""
-        (x,) = to.flow.graph.tensor_inputs(node)
+        x = to.flow.graph.tensor_inputs(node)[0]
         known = to.flow.channels[x]
         held = mask_of(to.held(x, known.axis), len(known))
-        return Rewritten(to.copy(node), indices(held[node.meta["origin"]]))
+        return to.copy(node), indices(held[node.meta["origin"]])
 
 
-class Selected:
+class Separate(Rearranged):
+    """One output channel for each input channel, on the same axis.
+
+    Args:
+        axis: the axis of channels for the operation itself; None if it works on any.
+    """
+
+    def __init__(self, axis: int | None = None) -> None:
+        super().__init__()
+        self.axis = axis
+
+    def forward(self, node: fx.Node, flow: Flow) -> Channels | str:
+        """Run the operation on the constants."""
+        x, *others = flow.graph.tensor_inputs(node)
+        known = flow.channels[x]
+        if others:
+            return "reads a second tensor"
+        if self.axis not in (None, known.axis):
+            return f"works along axis {self.axis} while channels are on axis {known.axis}"
+        shape = flow.shape(x)
+        node.meta["origin"] = torch.arange(len(known))
+        if len(node.all_input_nodes) > 1:  # a size, which may change with the batch
+            return varying(known.axis, len(known))
+        filled = spread(known.value.nan_to_num(0.0), known.axis, shape)
+        out = flow.graph.run(node, {x: filled.to(x.meta["dtype"])})
+        if len(out.shape) != len(shape) or out.shape[known.axis] != len(known):
+            return "changes the number of channels"
+        value = constants_of(out, known.axis)
+        return Channels(known.axis, torch.where(known.constant, value, torch.nan))
+
+    def rewrite(self, node: fx.Node, to: Rewriter) -> Rewritten:
+        """Slice per-channel numbers to the channels that come in."""
+        new, held = super().rewrite(node, to)
+        n = len(to.flow.channels[node])
+        if node.op == "call_module" and len(held) < n:
+            layer = to.flow.graph.layer(node)
+            for name in _PER_CHANNEL:
+                tensor = getattr(layer, name, None)
+                if isinstance(tensor, Tensor) and tensor.shape == (n,):
+                    _select(layer, name, 0, held)
+            for name in _COUNTS:
+                if getattr(layer, name, 1) == n:
+                    setattr(layer, name, len(held))
+        return new, held
+
+
+class Selected(Rearranged):
     """`torch.index_select` along the channels, by an index that is a buffer."""
 
     def forward(self, node: fx.Node, flow: Flow) -> Channels | str:
         """The constants of what is selected."""
-        selection = _selection(node, flow)
-        if selection is None:
+        x, dim, index = node.args if len(node.args) == 3 and not node.kwargs else (None,) * 3
+        if (
+            not (isinstance(x, fx.Node) and isinstance(index, fx.Node) and index.op == "get_attr")
+            or not isinstance(dim, int)
+            or dim % len(flow.shape(x)) != flow.channels[x].axis
+        ):
             return "selects by an index that is not a buffer, or not along the channels"
-        x, index = selection
-        return Channels(flow.channels[x].axis, flow.channels[x].value[index])
+        origin = node.meta["origin"] = flow.graph.tensor(index)
+        return Channels(flow.channels[x].axis, flow.channels[x].value[origin])
 
     def backward(self, node: fx.Node, flow: Flow) -> None:
         """The channels that are selected and needed."""
-        selection = _selection(node, flow)
-        assert selection is not None
-        x, index = selection
         flow.request_all(node.all_input_nodes[1])
-        wanted = mask_of(index[flow.need[node]], len(flow.channels[x]))
-        flow.request(x, flow.channels[x].axis, wanted)
+        super().backward(node, flow)
 
     def rewrite(self, node: fx.Node, to: Rewriter) -> Rewritten:
         """A selection from what is left."""
-        selection = _selection(node, to.flow)
-        assert selection is not None
-        x, index = selection
+        x, origin = node.all_input_nodes[0], node.meta["origin"]
         known, kept = to.flow.channels[x], indices(to.flow.need[node])
-        if len(to.held(x, known.axis)) == len(known) and len(kept) == len(index):
-            return Rewritten(to.copy(node), kept)  # nothing has changed
-        return Rewritten(to.gather(x, known.axis, index[kept], node), kept)
+        if len(to.held(x, known.axis)) == len(known) and len(kept) == len(origin):
+            return to.copy(node), kept  # nothing has changed
+        return to.gather(x, known.axis, origin[kept], node), kept
 
 
-class SizeReader:
+class SizeReader(Rule):
     """`x.size(0)`, `x.shape[2]`, `x.dim()`: sizes other than the number of channels may be read."""
-
-    def forward(self, node: fx.Node, flow: Flow) -> Channels | str:
-        """No tensor comes out, so there is nothing to say."""
-        raise AssertionError("the output is no tensor")
 
     def backward(self, node: fx.Node, flow: Flow) -> None:
         """The tensor must exist, whole if its number of channels is read."""
         (x,) = node.all_input_nodes
-        n_axes = len(flow.shape(x))
-        if flow.channels[x].axis in _sizes_read(node, n_axes):
+        if flow.channels[x].axis in _sizes_read(node, len(flow.shape(x))):
             flow.note(node, "reads the number of channels, so all of them stay")
             flow.request_all(x)
         flow.request_any(x)
-
-    def rewrite(self, node: fx.Node, to: Rewriter) -> Rewritten:
-        """Nothing to do."""
-        raise AssertionError("the output is no tensor")
 
 
 def _sizes_read(node: fx.Node, n_axes: int) -> set[int]:
@@ -184,15 +164,54 @@ def _sizes_read(node: fx.Node, n_axes: int) -> set[int]:
     return read
 
 
-def _selection(node: fx.Node, flow: Flow) -> tuple[fx.Node, Tensor] | None:
-    if len(node.args) != 3 or node.kwargs:
-        return None
-    x, dim, index = node.args
-    if not (isinstance(x, fx.Node) and isinstance(index, fx.Node) and index.op == "get_attr"):
-        return None
-    if not isinstance(dim, int) or dim % len(flow.shape(x)) != flow.channels[x].axis:
-        return None
-    return x, flow.graph.tensor(index)
+class Table(Rule):
+    """A tensor of the network itself that is read directly, such as a positional embedding."""
+
+    def forward(self, node: fx.Node, flow: Flow) -> Channels | str:
+        """Channels that hold one number are constants."""
+        tensor = flow.graph.tensor(node)
+        long = [i for i, size in enumerate(tensor.shape) if size > 1]
+        axis = long[0] if len(long) == 1 else max(tensor.dim() - 1, 0)
+        if not tensor.is_floating_point() or tensor.dim() == 0:
+            return varying(axis, tensor.shape[axis] if tensor.dim() else 1)
+        return Channels(axis, constants_of(tensor, axis))
+
+    def rewrite(self, node: fx.Node, to: Rewriter) -> Rewritten:
+        """Slice it."""
+        graph, need = to.flow.graph, to.flow.need[node]
+        if str(node.target) not in graph.shared and not bool(need.all()):
+            path, _, leaf = str(node.target).rpartition(".")
+            owner = graph.module.get_submodule(path)
+            _select(owner, leaf, to.flow.channels[node].axis, indices(need))
+            return to.copy(node), indices(need)
+        return to.copy(node), torch.arange(len(need))
+
+
+class Embedded(Rule):
+    """`nn.Embedding`: one channel per column; tokens are needed in any case."""
+
+    def forward(self, node: fx.Node, flow: Flow) -> Channels | str:
+        """Columns that hold one number are constants."""
+        layer = flow.graph.layer(node)
+        if getattr(layer, "max_norm", None) is not None:
+            return "rescales its rows by their norm"
+        weight = layer.get_parameter("weight")
+        return Channels(len(flow.shape(node)) - 1, constants_of(weight, 1))
+
+    def rewrite(self, node: fx.Node, to: Rewriter) -> Rewritten:
+        """Drop columns."""
+        kept, layer = indices(to.flow.need[node]), to.flow.graph.layer(node)
+        _select(layer, "weight", 1, kept)
+        layer.embedding_dim = len(kept)  # type: ignore[assignment]
+        return to.copy(node), kept
+
+
+def _select(owner: nn.Module, leaf: str, axis: int, kept: Tensor) -> None:
+    """Reduce a parameter or buffer of a module to some entries along an axis."""
+    old = getattr(owner, leaf)
+    small = old.detach().index_select(axis, kept)
+    is_weight = isinstance(old, nn.Parameter)
+    setattr(owner, leaf, nn.Parameter(small, old.requires_grad) if is_weight else small)
 
 
 def _origin(node: fx.Node, flow: Flow) -> tuple[int, Tensor] | None:
