@@ -325,14 +325,11 @@ def profile(
     modules = [model for model in models.values() if isinstance(model, nn.Module)]
     rows: dict[str, dict[str, Any]] = {name: {} for name in models}
     with evaluating(*modules), torch.no_grad():
+        times = median_times(models, example, rounds=rounds, clock=clock, batches=batches)
         largest = resized(example, max(batches))
         for name, model in models.items():
             rows[name] = {"name": name, **dict.fromkeys(_COUNTS), **_counts(model, largest)}
-        for n in batches:
-            x = resized(example, n)
-            cases = {name: partial(model, x) for name, model in models.items()}
-            for name, times in interleaved(cases, rounds=rounds, clock=clock).items():
-                rows[name][f"latency_ms_batch_{n}"] = statistics.median(times)
+            rows[name] |= {f"latency_ms_batch_{n}": ms for n, ms in times[name].items()}
     units = [row["units"] for row in rows.values() if row["units"] is not None]
     for name, row in rows.items():
         if row["units"] is not None:
@@ -367,3 +364,21 @@ def _counts(candidate: Candidate, batch: Tensor) -> dict[str, int | None]:
 
 def _sizes(data: bytes) -> dict[str, int]:
     return {"bytes": len(data), "gzip_bytes": len(gzip.compress(data, mtime=0))}
+
+
+def median_times(
+    models: Mapping[str, Candidate],
+    example: Tensor,
+    *,
+    rounds: int = 15,
+    clock: ClockName = "wall",
+    batches: Sequence[int] = BATCHES,
+) -> dict[str, dict[int, float]]:
+    """Median milliseconds of a call by candidate and batch size, candidates taking turns."""
+    times: dict[str, dict[int, float]] = {name: {} for name in models}
+    for n in batches:
+        x = resized(example, n)
+        cases = {name: partial(model, x) for name, model in models.items()}
+        for name, rounds_ms in interleaved(cases, rounds=rounds, clock=clock).items():
+            times[name][n] = statistics.median(rounds_ms)
+    return times

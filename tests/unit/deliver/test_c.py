@@ -11,8 +11,7 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
-from bayesieve.deliver.c import export_c
-from bayesieve.deliver.c.code import quantise_rows
+from bayesieve.deliver.c import export_c, quantise_rows
 from bayesieve.errors import UnsupportedModelError, VerificationError
 from bayesieve.nets import lenet5, lenet5_caffe, mlp
 

@@ -15,7 +15,6 @@ from bayesieve.deliver.layers import (
     read_layers,
     run_layers,
 )
-from bayesieve.deliver.layers.reading import ALWAYS
 from bayesieve.errors import UnsupportedModelError
 from problems import normal
 
@@ -54,7 +53,7 @@ def test_layers_in_the_order_of_their_calls():
 
 def test_other_operations_may_stay_calls():
     net, x = Mixed().eval(), normal(5, 2, 2, seed=1, dtype=torch.float32)
-    layers = read_layers("test", net, (2, 2), operations=ALWAYS, calls=True)
+    layers = read_layers("test", net, (2, 2), calls=True)
     assert [type(layer) for layer in layers] == [Linear, Activation, Call, Linear, Activation]
     torch.testing.assert_close(run_layers(layers, x), net(x).detach())
 

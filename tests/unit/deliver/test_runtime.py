@@ -303,10 +303,11 @@ def test_the_plan_follows_the_times():
 def fake_times(monkeypatch, fastest):
     """Fix which candidate is measured as the fastest."""
 
-    def interleaved(cases, **options):
-        return {name: [0.5 if name == fastest else 9.0] for name in cases}
+    def median_times(functions, example, **options):
+        times = {name: 0.5 if name == fastest else 9.0 for name in functions}
+        return {name: dict.fromkeys(runtime.BATCHES, ms) for name, ms in times.items()}
 
-    monkeypatch.setattr(runtime, "interleaved", interleaved)
+    monkeypatch.setattr(runtime, "median_times", median_times)
 
 
 @pytest.mark.parametrize("fastest", ["torch", "scipy", "kernel"])

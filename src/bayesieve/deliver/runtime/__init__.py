@@ -12,7 +12,6 @@ inputs that are infinite or NaN do not spread through it, as they would in a den
 """
 
 import copy
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import overload
@@ -23,10 +22,9 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor, nn
 
-from bayesieve.assess.costs import interleaved, resized
+from bayesieve.assess.costs import BATCHES, median_times, resized
 from bayesieve.checks import check_positive
 from bayesieve.deliver.layers import Activation, Layer, Linear, Select, read_layers
-from bayesieve.deliver.layers.reading import ALWAYS
 from bayesieve.deliver.runtime.kernels import (
     Affine,
     CompiledLayers,
@@ -38,9 +36,7 @@ from bayesieve.errors import UnsupportedModelError, VerificationError
 Floats = NDArray[np.float32]
 Stage = Callable[[Tensor], Tensor]
 
-BATCHES = (1, 64)
 TOLERANCE = 1e-5  # largest difference to the module, as a fraction of its largest output
-_OPERATIONS = ALWAYS | {"gelu", "leaky_relu"}  # others stay torch's
 _FROM_MANY = 16  # examples from which the plan for batch 64 holds
 _CHECKED = (1, 3, 17, 64, 83)  # every path through the kernel, and both plans
 _ROUNDS = 9
@@ -158,22 +154,29 @@ def as_runtime(module: nn.Module, example: Tensor | Floats, *, threads: int = 1)
     example = torch.as_tensor(example)
     _check_input(module, example)
     module = copy.deepcopy(module).eval().requires_grad_(False)
-    shape, kernel = tuple(example.shape[1:]), _kernel_status()
+    shape, kernel = tuple(example.shape[1:]), "compiled"
+    try:
+        library()
+    except KernelUnavailableError as error:
+        kernel = str(error)
     layers, refusal = list[Layer](), ""
     try:
-        layers = read_layers("as_runtime", module, shape, operations=_OPERATIONS, calls=True)
+        layers = read_layers("as_runtime", module, shape, calls=True)
     except UnsupportedModelError as error:
         refusal = str(error).removeprefix("as_runtime: ").rstrip(".")
-    candidates = {"torch": _Network([module], _weight_bytes(module))}
+    n_bytes = sum(value.nbytes for value in (*module.parameters(), *module.buffers()))
+    candidates = {"torch": _Network([module], n_bytes)}
     if any(isinstance(layer, Linear) for layer in layers):
         if kernel == "compiled":
             candidates["kernel"] = _compiled(layers, threads)
         else:
             candidates["scipy"] = _with_scipy(layers)
+    functions = {name: network.on_tensor for name, network in candidates.items()}
+    measured = median_times(functions, example, rounds=_ROUNDS, clock="cpu")
     plan = []
     for batch in BATCHES:
-        times = _measured(candidates, resized(example, batch).contiguous())
-        choice = min(times, key=lambda name: times[name])
+        times = {name: by_batch[batch] for name, by_batch in measured.items()}
+        choice = min(times, key=times.__getitem__)
         plan.append(Plan(batch, choice, times, _reason(choice, list(times), refusal, kernel)))
     few, many = (candidates[row.choice] for row in plan)
     zeros = {
@@ -184,16 +187,6 @@ def as_runtime(module: nn.Module, example: Tensor | Floats, *, threads: int = 1)
     made = Runtime(module, shape, (few, many), tuple(plan), zeros, kernel)
     _verify(made, module, example)
     return made
-
-
-def _measured(candidates: dict[str, "_Network"], x: Tensor) -> dict[str, float]:
-    cases = {name: _bound(network, x) for name, network in candidates.items()}
-    times = interleaved(cases, rounds=_ROUNDS, clock="cpu")
-    return {name: statistics.median(rounds) for name, rounds in times.items()}
-
-
-def _bound(network: "_Network", x: Tensor) -> Callable[[], Tensor]:
-    return lambda: network.on_tensor(x)
 
 
 def _reason(choice: str, names: list[str], refusal: str, kernel: str) -> str:
@@ -232,32 +225,30 @@ class _Network:
 
 def _compiled(layers: Sequence[Layer], threads: int) -> _Network:
     """Neighbouring Linear layers in one call of the kernel, everything else in torch."""
-    stages, fused, index = list[Stage](), list[CompiledLayers](), 0
-    while index < len(layers):
-        end = _kernel_end(layers, index)
-        if end == index:
-            stages.append(_in_torch(layers[index]))
-            index += 1
-            continue
-        fused.append(_fuse(layers[index:end], threads))
-        stages.append(fused[-1].on_tensor)
-        index = end
+    stages, fused = list[Stage](), list[CompiledLayers]()
+    for group in _groups(layers):
+        if any(isinstance(layer, Linear) for layer in group):
+            fused.append(_fuse(group, threads))
+            stages.append(fused[-1].on_tensor)
+        else:
+            stages += group
     only = fused[0] if len(stages) == len(fused) == 1 else None
     return _Network(stages, sum(compiled.nbytes for compiled in fused), only)
 
 
-def _kernel_end(layers: Sequence[Layer], first: int) -> int:
-    """The end of the layers from `first` on that are one call of the kernel; `first` if none."""
-    start = index = first + _selects_columns(layers[first])
-    while index < len(layers) and isinstance(layers[index], Linear):
-        index += 1
-        if index < len(layers) and isinstance(layers[index], Activation):
-            index += 1
-    return index if index > start else first
-
-
-def _selects_columns(layer: Layer) -> bool:
-    return isinstance(layer, Select) and len(layer.source) == 1
+def _groups(layers: Sequence[Layer]) -> list[list[Layer]]:
+    """Linear layers with their activations, as far as one call goes; other layers alone."""
+    groups = list[list[Layer]]()
+    for layer in layers:
+        last = groups[-1] if groups else [layer]
+        selects = isinstance(last[0], Select) and len(last[0].source) == 1
+        joins = isinstance(layer, Linear) and (selects or isinstance(last[0], Linear))
+        joins = joins or (isinstance(layer, Activation) and isinstance(last[-1], Linear))
+        if groups and joins:
+            last.append(layer)
+        else:
+            groups.append([layer])
+    return groups
 
 
 def _fuse(layers: Sequence[Layer], threads: int) -> CompiledLayers:
@@ -266,8 +257,7 @@ def _fuse(layers: Sequence[Layer], threads: int) -> CompiledLayers:
         if isinstance(layer, Linear):
             affine.append(Affine(csr_array(layer.weight.numpy()), layer.bias.numpy()))
         elif isinstance(layer, Activation):
-            last = affine[-1]
-            affine[-1] = Affine(last.weight, last.bias, layer.kind, layer.slope)
+            affine[-1] = affine[-1]._replace(activation=layer.kind, slope=layer.slope)
     first = layers[0]
     selected = first.index.numpy() if isinstance(first, Select) else None
     return CompiledLayers(affine, first.source[0], selected, threads)
@@ -275,10 +265,8 @@ def _fuse(layers: Sequence[Layer], threads: int) -> CompiledLayers:
 
 def _with_scipy(layers: Sequence[Layer]) -> _Network:
     """Linear layers as SciPy's sparse products, everything else in torch."""
-    stages = [
-        _product(layer) if isinstance(layer, Linear) else _in_torch(layer) for layer in layers
-    ]
     linear = [layer for layer in layers if isinstance(layer, Linear)]
+    stages = [_product(layer) if isinstance(layer, Linear) else layer for layer in layers]
     return _Network(stages, sum(8 * int(layer.weight.count_nonzero()) for layer in linear))
 
 
@@ -290,10 +278,6 @@ def _product(layer: Linear) -> Stage:
         return torch.from_numpy(np.ascontiguousarray(y))
 
     return run
-
-
-def _in_torch(layer: Layer) -> Stage:
-    return lambda x: layer.run(x.reshape(len(x), *layer.source))
 
 
 # -------------------------------------------------------------------------------------- checks
@@ -316,18 +300,6 @@ def _check_input(module: nn.Module, example: Tensor) -> None:
             "as_runtime: the example must be a float32 batch (n, ...), n > 0, got "
             f"{example.dtype} of shape {tuple(example.shape)}."
         )
-
-
-def _kernel_status() -> str:
-    try:
-        library()
-    except KernelUnavailableError as error:
-        return str(error)
-    return "compiled"
-
-
-def _weight_bytes(module: nn.Module) -> int:
-    return sum(value.nbytes for value in (*module.parameters(), *module.buffers()))
 
 
 def _verify(runtime: Runtime, module: nn.Module, example: Tensor) -> None:

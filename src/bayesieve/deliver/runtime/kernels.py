@@ -17,9 +17,9 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -44,37 +44,26 @@ class KernelUnavailableError(Exception):
     """There is no compiled kernel here; the message says why."""
 
 
-class _Layer(ctypes.Structure):
+def _fields(kind: type, names: str) -> list[tuple[str, type]]:
+    return [(name, kind) for name in names.split()]
+
+
+class _Layer(ctypes.Structure):  # as in kernel.c
     _fields_ = (
-        ("n_in", ctypes.c_int64),
-        ("n_out", ctypes.c_int64),
-        ("activation", ctypes.c_int64),
-        ("slope", ctypes.c_double),
-        ("start", ctypes.c_void_p),
-        ("column", ctypes.c_void_p),
-        ("value", ctypes.c_void_p),
-        ("bias", ctypes.c_void_p),
-        ("from", ctypes.c_void_p),
-        ("row", ctypes.c_void_p),
-        ("weight", ctypes.c_void_p),
-        ("dense", ctypes.c_void_p),
+        *_fields(ctypes.c_int64, "n_in n_out activation"),
+        *_fields(ctypes.c_double, "slope"),
+        *_fields(ctypes.c_void_p, "start column value bias from row weight dense"),
     )
 
 
-class _Network(ctypes.Structure):
+class _Network(ctypes.Structure):  # as in kernel.c
     _fields_ = (
-        ("n_layers", ctypes.c_int64),
-        ("n_features", ctypes.c_int64),
-        ("n_used", ctypes.c_int64),
-        ("n_outputs", ctypes.c_int64),
-        ("width", ctypes.c_int64),
-        ("used", ctypes.c_void_p),
-        ("layers", ctypes.c_void_p),
+        *_fields(ctypes.c_int64, "n_layers n_features n_used n_outputs width"),
+        *_fields(ctypes.c_void_p, "used layers"),
     )
 
 
-@dataclass(frozen=True, eq=False)
-class Affine:
+class Affine(NamedTuple):
     """One layer of the kernel: activation(weight @ x + bias).
 
     Args:
@@ -217,7 +206,7 @@ def _by_length(layers: Sequence[Affine]) -> list[Affine]:
         if layer is not layers[-1]:
             order = np.argsort(np.diff(weight.indptr), kind="stable")
             weight, bias = weight[order], bias[order]
-        ordered.append(Affine(weight, bias, layer.activation, layer.slope))
+        ordered.append(layer._replace(weight=weight, bias=bias))
     return ordered
 
 
@@ -232,7 +221,7 @@ def _used_features(
     used = read if selected is None else selected[read]
     if len(used) == n_features and np.array_equal(used, np.arange(n_features)):
         return list(layers), None
-    small = Affine(first.weight[:, read], first.bias, first.activation, first.slope)
+    small = first._replace(weight=first.weight[:, read])
     return [small, *layers[1:]], np.ascontiguousarray(used, np.int32)
 
 
@@ -251,13 +240,8 @@ def library() -> ctypes.CDLL:
     except OSError as error:
         raise KernelUnavailableError(f"the compiled kernel does not load: {error}") from error
     loaded.bayesieve_run.restype = None
-    loaded.bayesieve_run.argtypes = (
-        ctypes.c_void_p,
-        ctypes.c_int64,
-        ctypes.c_void_p,
-        ctypes.c_void_p,
-        ctypes.c_void_p,
-    )
+    pointer = ctypes.c_void_p
+    loaded.bayesieve_run.argtypes = (pointer, ctypes.c_int64, pointer, pointer, pointer)
     return loaded
 
 

@@ -1,13 +1,30 @@
-"""The C of each kind of layer: constant arrays, and statements from one flat array to another."""
+"""A network as one C99 header: constant arrays and a function, for small machines.
+
+The header needs `stdint.h`, and `math.h` or `float.h` where a layer does; it allocates nothing,
+has no state, and may be included in several files. Weights of a layer are stored as index and value
+of the nonzeros, row by row, where that takes fewer bytes than all of them.
+"""
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from itertools import cycle
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from bayesieve import __version__
+from bayesieve.deliver.export_checks import (
+    check_arguments,
+    check_same,
+    first_output,
+    on_cpu,
+    outputs_of,
+)
 from bayesieve.deliver.layers import (
     Activation,
     Conv,
@@ -19,9 +36,16 @@ from bayesieve.deliver.layers import (
     Select,
     Weighted,
     per_row,
+    read_layers,
+    run_layers,
 )
+from bayesieve.errors import UnsupportedModelError
+from bayesieve.files import write_atomically
 
 Lines = list[str]
+
+_WHO = "export_c"
+_LIMIT = 20_000_000  # weights written out as text: about 200 MB of C
 _WIDTH = 100
 _LEVELS = 127  # of an 8-bit integer, each side of 0
 _ACTIVATIONS = {
@@ -32,40 +56,154 @@ _ACTIVATIONS = {
 }
 
 
-@dataclass(frozen=True)
-class Piece:
-    """One layer in C.
+def export_c(module: nn.Module, path: Path | str, example: Tensor, *, int8: bool = False) -> Path:
+    """Write a network as a C99 header with `void NAME_predict(const float *, float *)`.
+
+    NAME is the file's name without its ending. Macros NAME_N_INPUTS, NAME_N_OUTPUTS, NAME_MACS
+    (multiplications per input), NAME_WEIGHT_BYTES and NAME_STACK_BYTES, in capitals, state the
+    sizes. One input is one flat array in torch's order. BatchNorm is folded into the layer before
+    it; float64 weights become float32.
+
+    The translated layers are checked against the module in torch (1e-4 of the output's scale)
+    before anything is written. With `int8` the header's first lines state the largest error of an
+    output on the example.
 
     Args:
-        body: statements from the array it reads to the array it writes.
-        arrays: declarations of its constants.
-        macs: multiplications with a weight, per input.
+        module: `nn.Sequential`, or any module that `torch.fx` traces to layers that follow one
+            another; it is not changed.
+        path: of the header; an existing one is replaced in one step.
+        example: some inputs, shape (n, ...), of the kind the model will meet.
+        int8: whether weights are rounded to 8 bits with one scale per output channel.
+
+    Returns:
+        The path.
+
+    Raises:
+        UnsupportedModelError: a layer has no translation, or the network branches.
+        VerificationError: the translated layers compute something else; nothing was written.
+
+    Example:
+        >>> import tempfile, torch
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = export_c(nn.Linear(3, 2), f"{folder}/tiny.h", torch.randn(4, 3))
+        ...     lines = path.read_text().splitlines()
+        >>> for line in lines[8:13]:
+        ...     print(line)
+        #define TINY_N_INPUTS 3
+        #define TINY_N_OUTPUTS 2
+        #define TINY_MACS 6
+        #define TINY_WEIGHT_BYTES 32
+        #define TINY_STACK_BYTES 0
     """
+    path, example = check_arguments(_WHO, path, example)
+    name = path.stem
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise ValueError(
+            f"{_WHO}: the file's name gives the C names, so it must be letters, digits and _, "
+            f"got {path.name!r}."
+        )
+    if not example.is_floating_point():
+        raise TypeError(f"{_WHO}: example must be floating point, got {example.dtype}.")
+    module, example = on_cpu(module).float(), example.float()
+    n_weights = sum(p.numel() for p in (*module.parameters(), *module.buffers()))
+    if n_weights > _LIMIT:
+        raise UnsupportedModelError(
+            f"{_WHO}: a C header is for small networks, at most {_LIMIT:,} weights, "
+            f"got {n_weights:,}. Use export_onnx."
+        )
+    output = first_output(_WHO, module, example)
+    layers = read_layers(_WHO, module, tuple(example.shape[1:]))
+    if not layers:
+        raise UnsupportedModelError(f"{_WHO}: the module has no layer that computes anything.")
+    check_same(_WHO, outputs_of(module), outputs_of(partial(run_layers, layers)), example)
+    note = ""
+    if int8:
+        after = run_layers([_rounded(layer) for layer in layers], example)
+        error, scale = float((output - after).abs().max()), float(output.abs().max())
+        note = (
+            f"\n * Weights are 8-bit integers; on {len(output)} examples the largest error of an "
+            f"output\n * is {error:.2e}, where the largest output is {scale:.2e}."
+        )
+    text = "\n".join(_header(name, layers, tuple(example.shape[1:]), note, int8=int8))
+    return write_atomically(path, text)
+
+
+def _header(
+    name: str, layers: Sequence[Layer], shape: tuple[int, ...], note: str, *, int8: bool
+) -> Lines:
+    names = cycle("ab")  # two arrays between the layers, used in turn
+    targets = [*(next(names) for _ in layers[:-1]), "y"]
+    pieces = [
+        _write_layer(layer, f"{name}_{i}", source, target, int8=int8)
+        for i, (layer, source, target) in enumerate(
+            zip(layers, ["x", *targets], targets, strict=False)
+        )
+    ]
+    buffers: dict[str, int] = {}
+    for layer, target in zip(layers[:-1], targets, strict=False):
+        buffers[target] = max(buffers.get(target, 0), math.prod(layer.shape))
+    arrays = [line for piece in pieces for line in piece.arrays]
+    body = [line for piece in pieces for line in piece.body]
+    macros = {
+        "N_INPUTS": math.prod(shape),
+        "N_OUTPUTS": math.prod(layers[-1].shape),
+        "MACS": sum(piece.macs for piece in pieces),
+        "WEIGHT_BYTES": _n_bytes(arrays),
+        "STACK_BYTES": 4 * sum(buffers.values()),
+    }
+    code = "\n".join(body)
+    includes = ["<stdint.h>"]
+    includes += ["<math.h>"] if "expf(" in code or "tanhf(" in code else []
+    includes += ["<float.h>"] if "FLT_MAX" in code else []
+    capitals = name.upper()
+    return [
+        f"/* {name}: made by bayesieve {__version__}; plain C99.{note}",
+        f" * {name}_predict reads {capitals}_N_INPUTS numbers, shape {shape},",
+        f" * and writes {capitals}_N_OUTPUTS; x and y must not overlap. */",
+        f"#ifndef {capitals}_H",
+        f"#define {capitals}_H",
+        "",
+        *(f"#include {file}" for file in includes),
+        "",
+        *(f"#define {capitals}_{key} {value}" for key, value in macros.items()),
+        "",
+        *arrays,
+        "",
+        f"static inline void {name}_predict(const float *x, float *y) {{",
+        *_indent([f"float {buffer}[{size}];" for buffer, size in buffers.items()]),
+        *_indent(body),
+        "}",
+        "",
+        f"#endif /* {capitals}_H */",
+        "",
+    ]
+
+
+def _n_bytes(arrays: Sequence[str]) -> int:
+    declared = re.findall(r"^static const (\w+) \w+\[(\d+)\]", "\n".join(arrays), re.MULTILINE)
+    sizes = {"float": 4, "int32_t": 4, "uint16_t": 2, "uint8_t": 1, "int8_t": 1}
+    return sum(sizes[kind] * int(count) for kind, count in declared)
+
+
+# ---------------------------------------------------------------------------------------- layers
+
+
+class _Piece(NamedTuple):
+    """One layer in C: statements, declarations of constants, multiplications with a weight."""
 
     body: Lines
     arrays: Lines
     macs: int = 0
 
 
-def write_layer(layer: Layer, name: str, source: str, target: str, *, int8: bool) -> Piece:
-    """Translate a layer.
-
-    Args:
-        layer: any but a `Call`.
-        name: how its constants begin.
-        source: the array that it reads.
-        target: the array that it writes.
-        int8: whether weights become 8-bit integers.
-    """
-    if isinstance(layer, Weighted):
-        n_read = math.prod(layer.source)
-        rows = _Rows(layer.weight, layer.bias, n_read)
-        if int8:
-            whole, scale = quantise_rows(layer.weight)
-            rows = _Rows(whole, layer.bias, n_read, scale)
-        write = _linear if isinstance(layer, Linear) else _conv
-        return write(layer, rows, name, source, target)  # type: ignore[arg-type]
-    return _WRITERS[type(layer)](layer, name, source, target)
+def _write_layer(layer: Layer, name: str, source: str, target: str, *, int8: bool) -> _Piece:
+    """A layer whose constants begin with `name`, from the array `source` to the array `target`."""
+    if not isinstance(layer, Weighted):
+        return _WRITERS[type(layer)](layer, name, source, target)
+    values, scale = quantise_rows(layer.weight) if int8 else (layer.weight, None)
+    rows = _Rows(values, layer.bias, math.prod(layer.source), scale)
+    write = _linear if isinstance(layer, Linear) else _conv
+    return write(layer, rows, name, source, target)  # type: ignore[arg-type]
 
 
 # --------------------------------------------------------------------------------------- weights
@@ -95,7 +233,7 @@ def quantise_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
     return whole.view(weight.shape), scale
 
 
-def rounded(layer: Layer) -> Layer:
+def _rounded(layer: Layer) -> Layer:
     """The layer with its weights as 8-bit integers can state them (eq. 1)."""
     if not isinstance(layer, Weighted):
         return layer
@@ -103,21 +241,13 @@ def rounded(layer: Layer) -> Layer:
     return replace(layer, weight=whole.float() * per_row(scale, whole))
 
 
-@dataclass(frozen=True, eq=False)
-class _Rows:
-    """Rows of weights: `values`, times a scale per row where there is one, and a bias per row.
+class _Rows(NamedTuple):
+    """Rows of weights: `values`, times a scale per row where there is one, and a bias per row."""
 
-    Args:
-        values: (rows, ...), float32, or int8 with a scale.
-        bias: (rows,).
-        n_read: entries of the array that the rows read from.
-        scale: (rows,) or None for 1.
-    """
-
-    values: Tensor
-    bias: Tensor
-    n_read: int
-    scale: Tensor | None = None
+    values: Tensor  # (rows, ...), float32, or int8 with a scale
+    bias: Tensor  # (rows,)
+    n_read: int  # entries of the array that the rows read from
+    scale: Tensor | None  # (rows,)
 
     @property
     def is_sparse(self) -> bool:
@@ -133,12 +263,7 @@ class _Rows:
         return int(self.values.count_nonzero()) if self.is_sparse else self.values.numel()
 
     def arrays(self, name: str, positions: Tensor) -> Lines:
-        """Constants: values, the input position of each (sparse only), scales, biases.
-
-        Args:
-            name: how they begin.
-            positions: (rows, columns), where in the input each weight reads.
-        """
+        """Constants: values, scales, biases, and of sparse rows where in the input each reads."""
         rows = self.values.flatten(1)
         lines = []
         if self.is_sparse:
@@ -158,7 +283,7 @@ class _Rows:
         return f"{scaled} + {name}_bias[{row}]"
 
 
-def _linear(layer: Linear, rows: _Rows, name: str, source: str, target: str) -> Piece:
+def _linear(layer: Linear, rows: _Rows, name: str, source: str, target: str) -> _Piece:
     """A dot product per row."""
     n_rows, n_columns = layer.weight.shape
     if rows.is_sparse:
@@ -175,10 +300,10 @@ def _linear(layer: Linear, rows: _Rows, name: str, source: str, target: str) -> 
         "}",
     ]
     positions = torch.arange(n_columns).expand(n_rows, -1)
-    return Piece(body, rows.arrays(name, positions), rows.n_stored)
+    return _Piece(body, rows.arrays(name, positions), rows.n_stored)
 
 
-def _conv(layer: Conv, rows: _Rows, name: str, source: str, target: str) -> Piece:
+def _conv(layer: Conv, rows: _Rows, name: str, source: str, target: str) -> _Piece:
     """Planes added up weight by weight, so that the inner loop runs along the image."""
     n_out, n_in, n_high, n_wide = layer.weight.shape
     _, height, width = layer.source
@@ -195,7 +320,7 @@ def _conv(layer: Conv, rows: _Rows, name: str, source: str, target: str) -> Piec
             f"{_loop('k', f'{name}_start[i + 1]', f'{name}_start[i]')} {{",
             f"    const float v = {name}_weight[k];",
             f"    const float *in = {source} + {name}_index[k];",
-            *indent(add),
+            *_indent(add),
             "}",
         ]
     else:
@@ -206,18 +331,18 @@ def _conv(layer: Conv, rows: _Rows, name: str, source: str, target: str) -> Piec
             f"{_loop('c', n_in)} {_loop('p', n_high)} {_loop('q', n_wide)} {{",
             f"    const float v = {name}_weight[((i * {n_in} + c) * {n_high} + p) * {n_wide} + q];",
             f"    const float *in = {source} + {start};",
-            *indent(add),
+            *_indent(add),
             "}",
         ]
     body = [
         f"{_loop('i', n_out)} {{",
         f"    float *out = {target} + i * {area};",
         f"    {_loop('p', area)} out[p] = 0.0f;",
-        *indent(planes),
+        *_indent(planes),
         f"    {_loop('p', area)} out[p] = {rows.finish(name, 'i', 'out[p]')};",
         "}",
     ]
-    return Piece(body, rows.arrays(name, _positions(layer)), rows.n_stored * area)
+    return _Piece(body, rows.arrays(name, _positions(layer)), rows.n_stored * area)
 
 
 def _positions(layer: Conv) -> Tensor:
@@ -235,7 +360,7 @@ def _positions(layer: Conv) -> Tensor:
 # -------------------------------------------------------------------------------- other layers
 
 
-def _pad(layer: Pad, name: str, source: str, target: str) -> Piece:
+def _pad(layer: Pad, name: str, source: str, target: str) -> _Piece:
     """All zeros, then the image."""
     channels, height, width = layer.source
     _, high, wide = layer.shape
@@ -246,10 +371,10 @@ def _pad(layer: Pad, name: str, source: str, target: str) -> Piece:
         f"    {target}[{into}] = {source}[(i * {height} + row) * {width} + col];",
         "}",
     ]
-    return Piece(body, [])
+    return _Piece(body, [])
 
 
-def _pool(layer: Pool, name: str, source: str, target: str) -> Piece:
+def _pool(layer: Pool, name: str, source: str, target: str) -> _Piece:
     """A window at a time."""
     _, height, width = layer.source
     channels, out_high, out_wide = layer.shape
@@ -269,15 +394,15 @@ def _pool(layer: Pool, name: str, source: str, target: str) -> Piece:
         f"{_loop('i', channels)} {_loop('row', out_high)} {_loop('col', out_wide)} {{",
         f"    {begin}",
         f"    {_loop('p', layer.kernel[0])} {_loop('q', layer.kernel[1])} {{",
-        *indent(indent(window)),
+        *_indent(_indent(window)),
         "    }",
         f"    {target}[(i * {out_high} + row) * {out_wide} + col] = {end};",
         "}",
     ]
-    return Piece(body, [])
+    return _Piece(body, [])
 
 
-def _activation(layer: Activation, name: str, source: str, target: str) -> Piece:
+def _activation(layer: Activation, name: str, source: str, target: str) -> _Piece:
     """Entry by entry."""
     body = [
         f"{_loop('i', math.prod(layer.shape))} {{",
@@ -285,10 +410,10 @@ def _activation(layer: Activation, name: str, source: str, target: str) -> Piece
         f"    {target}[i] = {_ACTIVATIONS[layer.kind]};",
         "}",
     ]
-    return Piece(body, [])
+    return _Piece(body, [])
 
 
-def _scale(layer: Scale, name: str, source: str, target: str) -> Piece:
+def _scale(layer: Scale, name: str, source: str, target: str) -> _Piece:
     """Channel by channel."""
     block = math.prod(layer.shape[1:])
     at = f"i * {block} + k"
@@ -298,10 +423,10 @@ def _scale(layer: Scale, name: str, source: str, target: str) -> Piece:
         "}",
     ]
     arrays = _array(f"{name}_factor", layer.factor) + _array(f"{name}_shift", layer.shift)
-    return Piece(body, arrays, math.prod(layer.shape))
+    return _Piece(body, arrays, math.prod(layer.shape))
 
 
-def _select(layer: Select, name: str, source: str, target: str) -> Piece:
+def _select(layer: Select, name: str, source: str, target: str) -> _Piece:
     """Block by block."""
     block = math.prod(layer.source[1:])
     body = [
@@ -309,10 +434,10 @@ def _select(layer: Select, name: str, source: str, target: str) -> Piece:
         f"    {target}[i * {block} + k] = {source}[{name}_index[i] * {block} + k];",
         "}",
     ]
-    return Piece(body, _array(f"{name}_index", layer.index))
+    return _Piece(body, _array(f"{name}_index", layer.index))
 
 
-_WRITERS: dict[type, Callable[[Any, str, str, str], Piece]] = {
+_WRITERS: dict[type, Callable[[Any, str, str, str], _Piece]] = {
     Pad: _pad,
     Pool: _pool,
     Activation: _activation,
@@ -334,7 +459,7 @@ def _loop(variable: str, stop: int | str, start: int | str = 0) -> str:
     return f"for (int32_t {variable} = {start}; {variable} < {stop}; {variable}++)"
 
 
-def indent(lines: Sequence[str]) -> Lines:
+def _indent(lines: Sequence[str]) -> Lines:
     """The lines, four columns further right."""
     return ["    " + line for line in lines]
 
