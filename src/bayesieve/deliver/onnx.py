@@ -119,9 +119,7 @@ def export_onnx(
         metadata["classes"] = json.dumps(list(classes))
     if preprocessing is not None:
         metadata["preprocessing"] = json.dumps(dict(preprocessing), allow_nan=False)
-    if likelihood is None and posterior is not None:
-        likelihood = posterior.network.likelihood
-    if likelihood is not None:
+    if likelihood is not None or posterior is not None:
         metadata["likelihood"] = json.dumps(likelihood_to_json(likelihood, posterior))
     compute = outputs_of(module)
     if posterior is not None and n_samples > 0:

@@ -56,7 +56,7 @@ def predict(asked: Predict) -> dict[str, Any]:
         raise UsageError("--samples: draws are baked into an ONNX file when it is exported.")
     taker = _taker(network)
     inputs = _read_data(data, taker, prepared=asked.prepared)
-    check_input({"input": {"shape": taker.shape}}, inputs.x)
+    check_input(taker.shape, inputs.x)
     bad = (~inputs.x.isfinite()).reshape(len(inputs.x), -1).any(1).nonzero().reshape(-1)
     if len(bad):
         raise DataError(f"predict: row {int(bad[0]) + 1} of {data} is not finite.")

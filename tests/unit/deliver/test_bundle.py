@@ -399,10 +399,9 @@ def test_an_interrupted_save_keeps_the_old_bundle(tmp_path, monkeypatch):
 
 
 def test_wrong_inputs_name_both_numbers():
-    config = {"input": {"shape": [13], "dtype": "float32"}}
-    check_input(config, torch.zeros(5, 13))
+    check_input((13,), torch.zeros(5, 13))
     with pytest.raises(ValueError, match=r"takes 13 features.*data have 12"):
-        check_input(config, torch.zeros(5, 12))
+        check_input((13,), torch.zeros(5, 12))
 
 
 # --- plain torch

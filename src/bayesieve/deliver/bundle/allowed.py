@@ -6,12 +6,13 @@ Nothing here creates tensors of a size the file chooses, reads files, or runs co
 import inspect
 import operator
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+
+from bayesieve.sieve.compaction.attention import HeadAttention
 
 _MODULES = """
     Linear Bilinear Identity Flatten Unflatten Embedding MultiheadAttention
@@ -91,20 +92,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     **_named("operator", operator, _OPERATORS),
     "getattr": getattr,
 }
-
-
-@cache
-def modules() -> dict[str, type[nn.Module]]:
-    """Layers by name: those of torch.nn, and the small ones that compaction brings."""
-    return {**{name: getattr(nn, name) for name in _MODULES.split()}, **modules_of_ours()}
-
-
-@cache
-def modules_of_ours() -> dict[str, type[nn.Module]]:
-    """Layers of ours that a compacted network may hold; plain torch inside."""
-    from bayesieve.sieve.compaction.attention import HeadAttention
-
-    return {"HeadAttention": HeadAttention}
+# where torch has one function under two names, the first
+FUNCTION_NAMES = {function: name for name, function in reversed(FUNCTIONS.items())}
+OURS: dict[str, type[nn.Module]] = {"HeadAttention": HeadAttention}  # plain torch inside
+MODULES = {**{name: getattr(nn, name) for name in _MODULES.split()}, **OURS}
 
 
 def arguments_of(kind: type[nn.Module]) -> dict[str, inspect.Parameter]:
@@ -117,12 +108,3 @@ def arguments_of(kind: type[nn.Module]) -> dict[str, inspect.Parameter]:
         for name, parameter in parameters.items()
         if parameter.kind in plain and name not in skipped and not name.startswith("_")
     }
-
-
-@cache
-def name_of_function() -> dict[Callable[..., Any], str]:
-    """Names by function; where torch has one function under two names, the first."""
-    names: dict[Callable[..., Any], str] = {}
-    for name, function in FUNCTIONS.items():
-        names.setdefault(function, name)
-    return names

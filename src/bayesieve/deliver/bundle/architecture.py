@@ -90,11 +90,15 @@ def architecture_source(graph: Mapping[str, Any]) -> str:
     """
     names = _attributes(graph)
     lines = [_HEAD]
-    ours = {kind for _, kind, _ in graph["modules"]} & set(allowed.modules_of_ours())
-    lines += [f"\n{inspect.getsource(allowed.modules_of_ours()[kind])}" for kind in sorted(ours)]
+    ours = {kind for _, kind, _ in graph["modules"]} & set(allowed.OURS)
+    lines += [f"\n{inspect.getsource(allowed.OURS[kind])}" for kind in sorted(ours)]
     lines += ["\nclass Model(nn.Module):", "    def __init__(self):", "        super().__init__()"]
     for path, kind, arguments in graph["modules"]:
-        arguments_text = ", ".join(f"{key}={_constant(value)}" for key, value in arguments.items())
+        constants = {
+            key: repr(tuple(value)) if isinstance(value, list) else _expression(value)
+            for key, value in arguments.items()
+        }
+        arguments_text = ", ".join(f"{key}={text}" for key, text in constants.items())
         home = "" if kind in ours else "nn."
         lines.append(f"        self.{names[path]} = {home}{kind}({arguments_text})")
     for path, kind, shape, dtype in graph["tensors"]:
@@ -137,7 +141,8 @@ def _forward(graph: Mapping[str, Any], names: Mapping[str, str]) -> list[str]:
         if op == "layer":
             call = f"self.{names[target]}({inside})"
         elif op == "tensor":
-            call = f"self.{_tensor(target, names)}"
+            owner, _, leaf = target.rpartition(".")
+            call = f"self.{names.get(target) or f'{names[owner]}.{leaf}'}"
         elif op == "method":
             call = f"{values[0]}.{target}({', '.join([*values[1:], *named])})"
         elif target == "getattr":
@@ -149,13 +154,6 @@ def _forward(graph: Mapping[str, Any], names: Mapping[str, str]) -> list[str]:
             call = f"{target}({inside})"
         lines.append(f"        {name} = {call}")
     return lines
-
-
-def _tensor(path: str, names: Mapping[str, str]) -> str:
-    if path in names:
-        return names[path]
-    owner, _, leaf = path.rpartition(".")
-    return f"{names[owner]}.{leaf}"
 
 
 def _expression(value: Any) -> str:
@@ -174,7 +172,3 @@ def _expression(value: Any) -> str:
     if kind == "dtype":
         return f"torch.{inner}"
     return "..." if kind == "ellipsis" else f'float("{inner}")'
-
-
-def _constant(value: Any) -> str:
-    return repr(tuple(value)) if isinstance(value, list) else _expression(value)

@@ -48,16 +48,33 @@ def trace(module: nn.Module) -> fx.GraphModule:
     """
     if isinstance(module, fx.GraphModule):
         return copy.deepcopy(module).eval()
-    return read_graph("save", module, leaves=_leaves()).module.eval()
+    return read_graph("save", module, leaves=tuple(allowed.MODULES.values())).module.eval()
 
 
 def is_layer(module: nn.Module) -> bool:
     """Whether a module is one layer; `trace` then calls it "0"."""
-    return type(module) in _leaves()
+    return type(module) in allowed.MODULES.values()
 
 
-def _leaves() -> tuple[type[nn.Module], ...]:
-    return tuple(allowed.modules().values())
+def named_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers of a module, under every name that they have."""
+    parameters = module.named_parameters(remove_duplicate=False)
+    return {**dict(parameters), **dict(module.named_buffers(remove_duplicate=False))}
+
+
+def first_names(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """For each tensor that stands under a second name: that name, and the first one."""
+    first: dict[int, str] = {}
+    names = {name: first.setdefault(id(value), name) for name, value in tensors.items()}
+    return {name: other for name, other in names.items() if name != other}
+
+
+def replace_tensor(module: nn.Module, name: str, value: Tensor) -> None:
+    """Put another parameter or buffer in the place of one."""
+    path, _, leaf = name.rpartition(".")
+    owner = module.get_submodule(path)
+    home = owner._parameters if leaf in owner._parameters else owner._buffers
+    home[leaf] = value  # type: ignore[assignment]
 
 
 def graph_to_json(module: fx.GraphModule) -> dict[str, Any]:
@@ -74,8 +91,7 @@ def graph_to_json(module: fx.GraphModule) -> dict[str, Any]:
     inputs = [node for node in nodes if node.op == "placeholder" and node.users]
     if len(inputs) != 1:
         raise UnsupportedModelError(f"save: the network must have one input, got {len(inputs)}.")
-    output = nodes[-1]
-    if not isinstance(output.args[0], fx.Node):
+    if not isinstance(nodes[-1].args[0], fx.Node):
         raise UnsupportedModelError("save: the network must return one tensor.")
     rows = [_node_row(node) for node in nodes if node.op != "placeholder" or node in inputs]
     used = {str(node.target) for node in nodes if node.op == "call_module"}
@@ -101,7 +117,7 @@ def _tensor_row(module: nn.Module, path: str) -> list[Any]:
 
 
 def _layer_row(path: str, layer: nn.Module) -> tuple[str, dict[str, Any]]:
-    names = {kind: name for name, kind in allowed.modules().items()}
+    names = {kind: name for name, kind in allowed.MODULES.items()}
     if type(layer) not in names:
         raise UnsupportedModelError(
             f"save: layer {path!r} ({type(layer).__name__}) cannot be stored in a bundle. "
@@ -127,7 +143,8 @@ def layer_arguments(layer: nn.Module) -> dict[str, Any]:
         if name == "bias":
             if not affine:
                 continue
-            value: Any = _has_bias(layer)
+            is_attention = isinstance(layer, nn.MultiheadAttention)
+            value: Any = getattr(layer, "in_proj_bias" if is_attention else "bias") is not None
         elif name == "add_bias_kv":
             value = getattr(layer, "bias_k", None) is not None
         elif hasattr(layer, name):
@@ -141,15 +158,10 @@ def layer_arguments(layer: nn.Module) -> dict[str, Any]:
     return arguments
 
 
-def _has_bias(layer: nn.Module) -> bool:
-    name = "in_proj_bias" if isinstance(layer, nn.MultiheadAttention) else "bias"
-    return getattr(layer, name) is not None
-
-
 def _node_row(node: fx.Node) -> list[Any]:
     target = node.target
     if node.op == "call_function":
-        name = allowed.name_of_function().get(target)  # type: ignore[arg-type]
+        name = allowed.FUNCTION_NAMES.get(target)  # type: ignore[arg-type]
         if name is None:
             what = f"{getattr(target, '__module__', '')}.{getattr(target, '__name__', target)}"
             raise UnsupportedModelError(
@@ -214,6 +226,7 @@ def graph_from_json(values: object) -> fx.GraphModule:
         _attach(root, path, layer)
     for row in tensors:
         _attach(root, row[0], _build_tensor(*row))
+    known = named_tensors(root)
     graph = fx.Graph()
     made: dict[str, fx.Node] = {}
     for row in nodes:
@@ -225,7 +238,7 @@ def graph_from_json(values: object) -> fx.GraphModule:
             raise ValueError(f"node {name!r} calls the unknown layer {target!r}")
         positional = tuple(_from_json(value, made) for value in arguments)
         named = {key: _from_json(value, made) for key, value in keywords.items()}
-        if op == "tensor" and not _has(root, target):
+        if op == "tensor" and target not in known:
             raise ValueError(f"node {name!r} reads the unknown tensor {target!r}")
         final = allowed.FUNCTIONS[target] if op == "function" else target
         made[name] = graph.create_node(_FX_OPS[op], final, positional, named, name)
@@ -278,7 +291,7 @@ def _build_tensor(path: str, kind: str, shape: list[int], dtype: str) -> Tensor:
 
 
 def _build_layer(path: str, name: str, row: Mapping[str, Any]) -> nn.Module:
-    kind = allowed.modules().get(name)
+    kind = allowed.MODULES.get(name)
     if kind is None:
         raise ValueError(f"module {path!r} is of the unknown layer {name[:80]!r}")
     known = allowed.arguments_of(kind)
@@ -343,15 +356,6 @@ def _add(owner: nn.Module, name: str, thing: nn.Module | Tensor, path: str) -> N
         owner.register_parameter(name, thing)
     else:
         owner.register_buffer(name, thing)
-
-
-def _has(root: nn.Module, path: str) -> bool:
-    folder, _, leaf = path.rpartition(".")
-    try:
-        owner = root.get_submodule(folder)
-    except AttributeError:
-        return False
-    return leaf in owner._parameters or leaf in owner._buffers
 
 
 # -------------------------------------------------------------------------------------------- rules
@@ -427,13 +431,15 @@ def output_shape(module: fx.GraphModule, shape: tuple[int, ...], dtype: torch.dt
     """Infer the shape of the output for two examples without computing anything.
 
     Args:
-        module: on the meta device.
+        module: on the meta device; its weights get the dtype of the input.
         shape: of one input.
         dtype: of the input.
 
     Raises:
         ValueError: if shapes do not fit, or a result would be unreasonably large.
     """
+    if dtype.is_floating_point and dtype != torch.float32:
+        module.to(dtype)
     try:
         result = _Shapes(module).run(torch.empty(2, *shape, dtype=dtype, device="meta"))
     except (RuntimeError, TypeError, IndexError, AttributeError, OverflowError,
@@ -465,16 +471,13 @@ class _Shapes(fx.Interpreter):
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function; arithmetic is for tensors and numbers, not for sequences."""
-        name = allowed.name_of_function().get(target, "")
+        name = allowed.FUNCTION_NAMES.get(target, "")
         if name in allowed.ARITHMETIC:
             is_tensor = any(isinstance(value, Tensor) for value in args)
             plain = all(isinstance(value, Tensor | int | float | torch.dtype) for value in args)
-            if kwargs or len(args) != 2 or not (plain or _compares(name)):
+            compares = name in ("operator.eq", "operator.ne")
+            if kwargs or len(args) != 2 or not (plain or compares):
                 raise ValueError(f"{name} is for tensors and numbers")
             if name == "operator.pow" and not is_tensor:
                 raise ValueError(f"{name} is for tensors")
         return super().call_function(target, args, kwargs)
-
-
-def _compares(name: str) -> bool:
-    return name in ("operator.eq", "operator.ne")

@@ -27,12 +27,22 @@ from bayesieve.core.storage import (
     posterior_tensors,
 )
 from bayesieve.deliver.bundle.allowed import DTYPES
-from bayesieve.deliver.bundle.graph import graph_from_json, graph_to_json, is_layer, trace
+from bayesieve.deliver.bundle.graph import (
+    first_names,
+    graph_from_json,
+    graph_to_json,
+    is_layer,
+    replace_tensor,
+    trace,
+)
 from bayesieve.deliver.bundle.packing import pack_all, unpack
 from bayesieve.errors import UnsupportedModelError, damaged
 
 MASKS, POSTERIOR = "masks.safetensors", "posterior.safetensors"
-_FIELDS = {"Factorised": ("mean", "std"), "Samples": ("draws",)}
+_VECTORS = {  # the tensors of a posterior with one entry per weight
+    "Factorised": ("mean", "std", "logit_inclusion"),
+    "Samples": ("draws", "logit_inclusion"),
+}
 _FROZEN = "frozen."
 MAX_SIZE = 1 << 31  # entries of a weight vector
 
@@ -47,10 +57,10 @@ def likelihood_to_json(
         >>> likelihood_to_json(StudentT(scale=0.5), None)
         {'name': 'StudentT', 'scale': 0.5, 'df': 4.0, 'learned': False}
     """
-    if likelihood is None:
-        if posterior is None:
-            return None
+    if likelihood is None and posterior is not None:
         likelihood = posterior.network.likelihood
+    if likelihood is None:
+        return None
     if posterior is None or not likelihood.parameters():
         return likelihood.to_dict()
     return likelihood.to_dict(posterior.network.numbers(posterior.mean))
@@ -120,13 +130,13 @@ def pack_posterior(posterior: Posterior, keep: Tensor | None) -> tuple[bytes, di
     if isinstance(posterior, UnitScaled):
         posterior = posterior.factorised()
     kind = type(posterior).__name__
-    if kind not in _FIELDS:
+    if kind not in _VECTORS:
         raise UnsupportedModelError(f"save: a bundle cannot hold a {kind}.")
     network = posterior.network
     keep = torch.ones(network.layout.size, dtype=torch.bool) if keep is None else keep.cpu()
     skeleton, prefix = trace(network.skeleton), "0." if is_layer(network.skeleton) else ""
     tensors = {
-        name: value.cpu()[..., keep] if name in _vectors(kind) else value
+        name: value.cpu()[..., keep] if name in _VECTORS[kind] else value
         for name, value in posterior_tensors(posterior).items()
     }
     for start in (BUFFERS, DRAW_BUFFERS) if prefix else ():
@@ -134,24 +144,18 @@ def pack_posterior(posterior: Posterior, keep: Tensor | None) -> tuple[bytes, di
             tensors[start + prefix + name.removeprefix(start)] = tensors.pop(name)
     frozen = (p for p in skeleton.named_parameters() if not p[1].is_meta)
     tensors |= {_FROZEN + name: value for name, value in frozen}
+    layout = [
+        row if str(row[0]).startswith(NUMBERS_PREFIX) else [f"{prefix}{row[0]}", *row[1:]]
+        for row in network.layout.to_json()
+    ]
     description = {
         "class": kind,
-        "layout": [_prefixed(row, prefix) for row in network.layout.to_json()],
+        "layout": layout,
         "dtype": dtype_name(network.dtype),
-        "tied": _tied(skeleton),
+        "tied": first_names(dict(skeleton.named_parameters(remove_duplicate=False))),
         "graph": graph_to_json(skeleton),
     }
     return file_bytes(tensors, {"format": "pt"}), description
-
-
-def _vectors(kind: str) -> tuple[str, ...]:
-    """Names of the tensors with one entry per weight."""
-    return (*_FIELDS[kind], "logit_inclusion")
-
-
-def _prefixed(row: list[object], prefix: str) -> list[object]:
-    name = str(row[0])
-    return row if name.startswith(NUMBERS_PREFIX) else [prefix + name, *row[1:]]
 
 
 def read_posterior(
@@ -166,11 +170,11 @@ def read_posterior(
         if whole.shape != (layout.size,):
             raise ValueError(f"its masks have {len(whole)} entries, its layout {layout.size}")
         kind = description.get("class")
-        if kind not in _FIELDS:
+        if kind not in _VECTORS:
             raise ValueError(f"it holds an unknown posterior {str(kind)[:40]!r}")
         full = {
             name: _spread(tensors, name, whole, network.dtype)
-            for name in _vectors(kind)
+            for name in _VECTORS[kind]
             if name != "logit_inclusion" or name in tensors
         }
         return posterior_from(kind, full | _buffers(network, tensors), network)
@@ -210,7 +214,7 @@ def _network(
     for name, slot in list(skeleton.named_parameters()):
         fixed = tensors.get(_FROZEN + name)
         if fixed is not None and fixed.shape == slot.shape and name not in shapes:
-            _replace(skeleton, name, nn.Parameter(fixed, requires_grad=False))
+            replace_tensor(skeleton, name, nn.Parameter(fixed, requires_grad=False))
         elif shapes.get(name) != slot.shape:
             raise ValueError(
                 f"parameter {name!r} of shape {tuple(slot.shape)} does not fit its layout"
@@ -219,7 +223,7 @@ def _network(
         value = tensors.get(BUFFERS + name)
         if value is None or value.shape != place.shape:
             raise ValueError(f"buffer {name!r} of shape {tuple(place.shape)} is missing")
-        _replace(skeleton, name, value)
+        replace_tensor(skeleton, name, value)
     likelihood = likelihood_from_json(config.get("likelihood"), config.get("classes"), learned=True)
     if likelihood is None:
         raise ValueError("it has no likelihood")
@@ -240,19 +244,6 @@ def _buffers(network: Network, tensors: Mapping[str, Tensor]) -> dict[str, Tenso
     return buffers
 
 
-def _replace(module: nn.Module, name: str, value: Tensor) -> None:
-    folder, _, leaf = name.rpartition(".")
-    owner = module.get_submodule(folder)
-    home = owner._parameters if leaf in owner._parameters else owner._buffers
-    home[leaf] = value  # type: ignore[assignment]
-
-
-def _tied(module: nn.Module) -> dict[str, str]:
-    first: dict[int, str] = {}
-    pairs = module.named_parameters(remove_duplicate=False)
-    return {name: one for name, p in pairs if (one := first.setdefault(id(p), name)) != name}
-
-
 def _retie(module: nn.Module, tied: object) -> None:
     named = dict(module.named_parameters(remove_duplicate=False))
     if not isinstance(tied, dict) or not {*tied, *map(str, tied.values())} <= named.keys():
@@ -260,7 +251,7 @@ def _retie(module: nn.Module, tied: object) -> None:
     for name, first in tied.items():
         if named[name].shape != named[first].shape:
             raise ValueError(f"{name!r} and {first!r} are tied but differ in shape")
-        _replace(module, name, named[first])
+        replace_tensor(module, name, named[first])
 
 
 def _layout(rows: object) -> Layout:

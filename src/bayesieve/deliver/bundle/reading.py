@@ -1,5 +1,6 @@
 """Read a bundle: check everything it says, then put its weights into place."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +14,12 @@ from bayesieve.core.likelihoods import Likelihood, from_dict
 from bayesieve.core.posterior import Posterior
 from bayesieve.core.storage import read_tensors
 from bayesieve.deliver.bundle import posterior as stored
-from bayesieve.deliver.bundle.graph import graph_from_json, output_shape
+from bayesieve.deliver.bundle.graph import (
+    graph_from_json,
+    named_tensors,
+    output_shape,
+    replace_tensor,
+)
 from bayesieve.deliver.bundle.packing import unpack
 from bayesieve.deliver.bundle.posterior import likelihood_from_json
 from bayesieve.errors import DamagedFileError, damaged
@@ -99,19 +105,20 @@ def read_bundle(folder: Path | str) -> Bundle:
         raise ValueError(f"load: there is no bundle folder {folder}{hint}.")
     path = _file(folder, "config.json")
     config = read_json(path)
-    check_config(path, config)
+    _check_config(path, config)
     model_path = _file(folder, "model.safetensors")
     tensors, _ = read_tensors(model_path)
     try:
         module = graph_from_json(config["graph"])
         shape = tuple(config["input"]["shape"])
-        outputs = outputs_of(module, shape, getattr(torch, config["input"]["dtype"]))
+        dtype = getattr(torch, config["input"]["dtype"])
+        outputs = output_shape(module, shape, dtype)
         check_classes(config.get("classes"), outputs, config.get("likelihood"))
     except ValueError as error:
         raise damaged(path, str(error).removeprefix("load: ").rstrip(".")) from error
     try:
-        fill(module, config, tensors)
-        check_outputs(module, shape, getattr(torch, config["input"]["dtype"]))
+        _fill(module, config, tensors)
+        check_outputs(module, shape, dtype)
     except (ValueError, IndexError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200].rstrip(".")
         raise damaged(model_path, reason) from error
@@ -138,7 +145,7 @@ def is_bundle(folder: Path) -> bool:
     return path.is_file() and read_json(path).get("format") == FORMAT
 
 
-def check_config(path: Path, config: Mapping[str, Any]) -> None:
+def _check_config(path: Path, config: Mapping[str, Any]) -> None:
     """Raise unless config.json describes a bundle of this version."""
     if config.get("format") != FORMAT:
         raise ValueError(f"load: {path} does not describe a bundle; it lacks format {FORMAT!r}.")
@@ -169,38 +176,32 @@ def check_config(path: Path, config: Mapping[str, Any]) -> None:
             raise damaged(path, f"its {name} must be an object")
 
 
-def outputs_of(module: fx.GraphModule, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Size:
-    """As `output_shape`, for weights of the dtype that inputs have."""
-    if dtype.is_floating_point and dtype != torch.float32:
-        module.to(dtype)
-    return output_shape(module, shape, dtype)
-
-
-def fill(module: fx.GraphModule, config: Mapping[str, Any], stored_as: dict[str, Tensor]) -> None:
+def _fill(module: fx.GraphModule, config: Mapping[str, Any], stored_as: dict[str, Tensor]) -> None:
     """Put the stored weights in the places of a module on the meta device."""
     packed, tied = config["packed"], config["tied"]
-    slots = {
-        name: (owner, leaf, value)
-        for prefix, owner in module.named_modules(remove_duplicate=False)
-        for leaf, value in (*owner._parameters.items(), *owner._buffers.items())
-        if value is not None
-        for name in (f"{prefix}.{leaf}" if prefix else leaf,)
-    }
     made: dict[str, Tensor] = {}
-    for name, (owner, leaf, slot) in slots.items():
+    for name, slot in named_tensors(module).items():
         source = tied.get(name, name)
         if source not in made:
             how = packed.get(source)
             if not isinstance(how, dict | None):
                 raise ValueError(f"tensor {source!r} is packed in an unknown way")
-            value = _in_order(source, unpack(source, stored_as, how), config["order"].get(source))
-            _check_fit(name, value, slot)
-            made[source] = nn.Parameter(value) if leaf in owner._parameters else value
+            stored_value = unpack(source, stored_as, how)
+            made[source] = _in_order(source, stored_value, config["order"].get(source))
         value = made[source]
-        _check_fit(name, value, slot)
-        home = owner._parameters if leaf in owner._parameters else owner._buffers
-        home[leaf] = value
-    left = set(stored_as) - {name + end for name in made for end in _endings(packed.get(name))}
+        if value.shape != slot.shape:
+            raise ValueError(
+                f"tensor {name!r} must have shape {tuple(slot.shape)}, got {tuple(value.shape)}"
+            )
+        if value.is_floating_point() != slot.is_floating_point():
+            raise ValueError(f"tensor {name!r} must be {slot.dtype}, got {value.dtype}")
+        if isinstance(slot, nn.Parameter) and not isinstance(value, nn.Parameter):
+            made[source] = nn.Parameter(value)
+        replace_tensor(module, name, made[source])
+    left = set(stored_as)
+    for name in made:
+        how = packed.get(name)
+        left -= {name} if how is None else {f"{name}#values", f"{name}#{how['as']}"}
     if left:
         raise ValueError(f"tensor {sorted(left)[0][:80]!r} belongs to no layer")
 
@@ -213,15 +214,6 @@ def _file(folder: Path, name: str) -> Path:
     return path
 
 
-def _check_fit(name: str, value: Tensor, slot: Tensor) -> None:
-    if value.shape != slot.shape:
-        raise ValueError(
-            f"tensor {name!r} must have shape {tuple(slot.shape)}, got {tuple(value.shape)}"
-        )
-    if value.is_floating_point() != slot.is_floating_point():
-        raise ValueError(f"tensor {name!r} must be {slot.dtype}, got {value.dtype}")
-
-
 def _in_order(name: str, value: Tensor, order: object) -> Tensor:
     """The same tensor with its axes in a given order in memory."""
     if order is None:
@@ -232,28 +224,21 @@ def _in_order(name: str, value: Tensor, order: object) -> Tensor:
     return value.permute(order).contiguous().permute(inverse)
 
 
-def _endings(how: Mapping[str, Any] | None) -> tuple[str, ...]:
-    return ("",) if how is None else ("#values", f"#{how['as']}")
-
-
-def check_input(config: Mapping[str, Any], x: Tensor) -> None:
-    """Raise unless inputs, (N, ...), have the shape a bundle takes; the message names both.
+def check_input(expected: tuple[int, ...], x: Tensor) -> None:
+    """Raise unless inputs, (N, ...), have the shape that a model takes; the message names both.
 
     Example:
-        >>> check_input({"input": {"shape": [4], "dtype": "float32"}}, torch.zeros(2, 3))
+        >>> check_input((4,), torch.zeros(2, 3))
         Traceback (most recent call last):
         ValueError: predict: the model takes 4 features, inputs of shape (N, 4), but the data have \
 3: shape (2, 3).
     """
-    expected, shape = tuple(config["input"]["shape"]), tuple(x.shape[1:])
-    if expected == shape:
-        return
-    shown = ", ".join(str(size) for size in expected)
-    n_expected, n_shape = (torch.Size(shape).numel() for shape in (expected, shape))
-    raise ValueError(
-        f"predict: the model takes {n_expected} features, inputs of shape (N, {shown}), but the "
-        f"data have {n_shape}: shape {tuple(x.shape)}."
-    )
+    if x.shape[1:] != expected:
+        shown = ", ".join(str(size) for size in expected)
+        raise ValueError(
+            f"predict: the model takes {math.prod(expected)} features, inputs of shape "
+            f"(N, {shown}), but the data have {x.shape[1:].numel()}: shape {tuple(x.shape)}."
+        )
 
 
 def check_classes(

@@ -4,8 +4,7 @@ import hashlib
 import json
 import secrets
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,14 @@ from bayesieve.core.posterior import Posterior, SparseModel
 from bayesieve.core.storage import dtype_name
 from bayesieve.deliver.bundle import posterior as stored
 from bayesieve.deliver.bundle.architecture import architecture_source
-from bayesieve.deliver.bundle.graph import graph_from_json, graph_to_json, trace
+from bayesieve.deliver.bundle.graph import (
+    first_names,
+    graph_from_json,
+    graph_to_json,
+    named_tensors,
+    output_shape,
+    trace,
+)
 from bayesieve.deliver.bundle.packing import pack_all
 from bayesieve.deliver.bundle.posterior import likelihood_to_json
 from bayesieve.deliver.bundle.reading import (
@@ -30,7 +36,6 @@ from bayesieve.deliver.bundle.reading import (
     check_classes,
     check_outputs,
     is_bundle,
-    outputs_of,
     read_bundle,
 )
 from bayesieve.deliver.card import bundle_card
@@ -113,7 +118,7 @@ def save_bundle(
     shape, dtype = _input_of(traced, example, preprocessing, feature_names)
     graph = graph_to_json(traced)
     try:
-        outputs = outputs_of(graph_from_json(graph), shape, dtype)
+        outputs = output_shape(graph_from_json(graph), shape, dtype)
         check_classes(classes, outputs, None)
     except ValueError as error:
         raise ValueError(f"save: {error}.") from error
@@ -150,8 +155,7 @@ def save_bundle(
     files["architecture.py"] = architecture_source(graph).encode()
     sizes = {name: len(data) for name, data in files.items()}
     files["README.md"] = bundle_card(folder.name, values, metrics or {}, sizes).encode()
-    _write_folder(folder, files, partial(_check_same, traced), force=force)
-    return folder
+    return _write_folder(folder, files, traced, force=force)
 
 
 def copy_bundle(bundle: Bundle, folder: Path | str, *, force: bool = False) -> Path:
@@ -162,8 +166,7 @@ def copy_bundle(bundle: Bundle, folder: Path | str, *, force: bool = False) -> P
     paths = [bundle.path / name for name in (*names, "README.md")]
     files = {path.name: path.read_bytes() for path in paths if path.is_file()}
     files["architecture.py"] = architecture_source(bundle.config["graph"]).encode()
-    _write_folder(folder, files, partial(_check_same, bundle.module), force=force)
-    return folder
+    return _write_folder(folder, files, bundle.module, force=force)
 
 
 def stored_bytes(module: nn.Module) -> int:
@@ -178,10 +181,12 @@ def stored_bytes(module: nn.Module) -> int:
 
 
 def _check_same(module: fx.GraphModule, folder: Path) -> None:
+    """Raise unless a folder reads back as a bundle of this module."""
     try:
         read = read_bundle(folder)
     except ValueError as error:
-        raise ValueError(f"save: {_reason(error)}") from error
+        reason = str(error).partition(" is damaged: ")[2] or str(error)
+        raise ValueError(f"save: {reason}") from error
     written, again = _stored_tensors(module)[0], _stored_tensors(read.module)[0]
     if written.keys() != again.keys() or not all(_same_bits(written[n], again[n]) for n in written):
         raise VerificationError("save: the bundle does not read back as what was written.")
@@ -189,10 +194,6 @@ def _check_same(module: fx.GraphModule, folder: Path) -> None:
         raise VerificationError("save: the graph does not read back as what was written.")
     if read.config.get("posterior") is not None:
         read.posterior  # noqa: B018 - reads and checks
-
-
-def _reason(error: ValueError) -> str:
-    return str(error).partition(" is damaged: ")[2] or str(error)
 
 
 def check_free(folder: Path, *, force: bool) -> None:
@@ -210,23 +211,16 @@ def check_free(folder: Path, *, force: bool) -> None:
 
 
 def _write_folder(
-    folder: Path, files: Mapping[str, bytes], check: Callable[[Path], None], *, force: bool
-) -> None:
-    """Fill a folder beside the target, check it, then give it its name.
-
-    Args:
-        folder: the target.
-        files: content by name.
-        check: raises if what it reads there is not what it should be.
-        force: replace an existing folder.
-    """
+    folder: Path, files: Mapping[str, bytes], module: fx.GraphModule, *, force: bool
+) -> Path:
+    """Fill a folder beside the target, check that it holds the module, then give it its name."""
     hidden = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}.part")
     old = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}.old")
     try:
         hidden.mkdir()
         for name, data in files.items():
             write_atomically(hidden / name, data)
-        check(hidden)
+        _check_same(module, hidden)
         if force and folder.is_dir():
             folder.rename(old)
         try:
@@ -238,38 +232,21 @@ def _write_folder(
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
+    return folder
 
 
 def _stored_tensors(module: fx.GraphModule) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Every tensor once, and the names under which a parameter is met again."""
-    weights: dict[str, Tensor] = {}
-    tied: dict[str, str] = {}
-    first: dict[int, str] = {}
-    named = [*module.named_parameters(remove_duplicate=False),
-             *module.named_buffers(remove_duplicate=False)]  # fmt: skip
-    used = _used_names(module)
-    for name, value in named:
-        if name not in used:
-            continue
-        if id(value) in first:
-            tied[name] = first[id(value)]
-            continue
-        first[id(value)] = name
-        weights[name] = value.detach()
-    return weights, tied
-
-
-def _used_names(module: fx.GraphModule) -> set[str]:
-    """Tensors that the graph reads, by the layers it calls or directly."""
-    used: set[str] = set()
+    """Every tensor that the graph reads, once, and the names under which one is met again."""
+    read: set[str] = set()
     for node in module.graph.nodes:
         if node.op == "get_attr":
-            used.add(str(node.target))
+            read.add(str(node.target))
         elif node.op == "call_module":
             layer = module.get_submodule(str(node.target))
-            pairs = (*layer.named_parameters(remove_duplicate=False), *layer.named_buffers())
-            used |= {f"{node.target}.{name}" for name, _ in pairs}
-    return used
+            read |= {f"{node.target}.{name}" for name in named_tensors(layer)}
+    named = {name: value for name, value in named_tensors(module).items() if name in read}
+    tied = first_names(named)
+    return {name: value.detach() for name, value in named.items() if name not in tied}, tied
 
 
 def _axis_order(tensor: Tensor) -> list[int] | None:
@@ -327,16 +304,14 @@ def _json_rows(values: Mapping[str, Any], what: str) -> str:
     lines = []
     for name, value in values.items():
         if name == "graph":
-            groups = [f'    "{key}": {_lines(rows)}' for key, rows in value.items()]
+            groups = []
+            for key, rows in value.items():
+                inside = ",\n      ".join(_dumps(row, "graph") for row in rows)
+                groups.append(f'    "{key}": ' + (f"[\n      {inside}\n    ]" if rows else "[]"))
             lines.append('  "graph": {\n' + ",\n".join(groups) + "\n  }")
         else:
             lines.append(f"  {json.dumps(name)}: {_dumps(value, what)}")
     return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
-def _lines(rows: list[Any]) -> str:
-    inside = ",\n      ".join(_dumps(row, "graph") for row in rows)
-    return f"[\n      {inside}\n    ]" if rows else "[]"
 
 
 def _dumps(value: Any, what: str) -> str:
