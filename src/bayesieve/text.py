@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown: the first column to the left, the others to the right.
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
+    """A table in Markdown: the first `left` columns to the left, the others to the right.
 
     Example:
         >>> print(markdown_table(("", "error"), [("dense", "2 %")]))
@@ -12,7 +12,7 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         | --- | ---: |
         | dense | 2 % |
     """
-    marks = ["---", *["---:"] * (len(header) - 1)]
+    marks = [*["---"] * left, *["---:"] * (len(header) - left)]
     return "\n".join(f"| {' | '.join(row)} |" for row in (header, marks, *rows))
 
 

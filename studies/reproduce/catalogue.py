@@ -17,11 +17,13 @@ from studies import (
     scratch_mnist,
     tdamp_mnist,
     tdamp_uci,
+    uci,
 )
 from studies import structured_lenet5 as structured
 from studies.aeb_images import TASKS
 from studies.bmr_images import DATA, NETS, published
-from studies.sbnn_droprate import CIFAR10, LENET5, MNIST, WIDTHS, Pairs
+from studies.sbnn_droprate import WIDTHS
+from studies.sbnn_droprate import published as published_errors
 
 Better = Literal["lower", "higher", "neither"]
 
@@ -116,8 +118,7 @@ STUDIES = {
     "scratch-mnist": Study("scratch_mnist"),
 }
 
-_UCI_SETS = ("boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "wine", "yacht",
-         "year")  # fmt: skip
+_UCI_SETS = (*uci.SETS, "year")
 # table 2: RMSE of every set at a droprate in %
 _ONE_SHOT = {
     0: (3.07, 5.54, 0.69, 0.08, 0.00, 4.00, 4.48, 0.62, 0.94, 8.75),
@@ -137,7 +138,7 @@ def sbnn_rows() -> Iterator[Row]:
     yield from _simulations()
     yield from _uci()
     yield from _mnist()
-    yield from _cifar()
+    yield from _one_shot("6", "CIFAR-10 flattened, 2 x 1200 units", "cifar10")
     yield from _lenets()
     for zeros, error in sbnn_vgg.PUBLISHED.items():
         what = f"{zeros:g} % zeros" if zeros else "dense network"
@@ -146,23 +147,24 @@ def sbnn_rows() -> Iterator[Row]:
 
 
 def _simulations() -> Iterator[Row]:
-    for number, what in (
-        ("1", "importance against true importance, two features"),
-        ("2", "importance against coefficients, linear"),
-        ("3", "importance against coefficients, non-linear"),
-    ):
-        yield Row(f"sbnn-figure-{number}", SBNN, f"figure {number}", what, "correlation", None,
-                  "sbnn-tables", f"figure-{number}", "correlation", "higher")  # fmt: skip
-    yield Row("sbnn-figure-4", SBNN, "figures 4 to 6", "selection accuracy, D = 100, π = 0.2",
-              "accuracy", 0.90, "sbnn-tables", "selection", "accuracy", "higher")  # fmt: skip
-    yield Row("sbnn-figure-7", SBNN, "figures 7 to 9",
-              "selection with a validated threshold, lowest over π", "accuracy", 0.80,
-              "sbnn-tables", "validated", "accuracy", "higher")  # fmt: skip
-    yield Row("sbnn-figure-10", SBNN, "figure 10", "test MSE against weights dropped",
-              "points of the curve", None, "sbnn-tables", "droprate", "points",
-              "neither")  # fmt: skip
-    yield Row("sbnn-table-1", SBNN, "table 1", "test MSE after selection against the full model",
-              "ratio of MSE", None, "sbnn-tables", "refit", "ratio")  # fmt: skip
+    for name, item, what, metric, paper, key, field, better in (
+        ("figure-1", "figure 1", "importance against true importance, two features", "correlation",
+         None, "figure-1", "correlation", "higher"),
+        ("figure-2", "figure 2", "importance against coefficients, linear", "correlation", None,
+         "figure-2", "correlation", "higher"),
+        ("figure-3", "figure 3", "importance against coefficients, non-linear", "correlation", None,
+         "figure-3", "correlation", "higher"),
+        ("figure-4", "figures 4 to 6", "selection accuracy, D = 100, π = 0.2", "accuracy", 0.90,
+         "selection", "accuracy", "higher"),
+        ("figure-7", "figures 7 to 9", "selection with a validated threshold, lowest over π",
+         "accuracy", 0.80, "validated", "accuracy", "higher"),
+        ("figure-10", "figure 10", "test MSE against weights dropped", "points of the curve", None,
+         "droprate", "points", "neither"),
+        ("table-1", "table 1", "test MSE after selection against the full model", "ratio of MSE",
+         None, "refit", "ratio", "lower"),
+    ):  # fmt: skip
+        yield Row(f"sbnn-{name}", SBNN, item, what, metric, paper, "sbnn-tables", key, field,
+                  better)  # type: ignore[arg-type]  # fmt: skip
 
 
 def _uci() -> Iterator[Row]:
@@ -187,7 +189,7 @@ def _mnist() -> Iterator[Row]:
     for width, error in WIDTHS.items():
         yield Row(f"sbnn-table-4-{width}", SBNN, "table 4", f"MNIST, 2 x {width} units", _ERROR,
                   error, "sbnn-droprate", f"m{width}", "error", factor=100)  # fmt: skip
-    yield from _one_shot("5", "MNIST, 2 x 1200 units", "m1200", MNIST)
+    yield from _one_shot("5", "MNIST, 2 x 1200 units", "m1200")
     yield Row("sbnn-table-5-gradual", SBNN, "table 5",
               "MNIST, 2 x 1200 units, 98 % zeros, pruned gradually", _ERROR, 1.61, "sbnn-mnist",
               "m1200-98", "error", factor=100)  # fmt: skip
@@ -195,33 +197,30 @@ def _mnist() -> Iterator[Row]:
               0.95, "sbnn-droprate", "m1200", "below_a_quarter", "higher")  # fmt: skip
 
 
-def _cifar() -> Iterator[Row]:
-    yield from _one_shot("6", "CIFAR-10 flattened, 2 x 1200 units", "cifar10", CIFAR10)
-
-
-def _one_shot(table: str, what: str, key: str, errors: Pairs) -> Iterator[Row]:
+def _one_shot(table: str, what: str, key: str) -> Iterator[Row]:
     """A table of droprates: sBNN by both rankings, then Bayes by backprop."""
-    for rate, (error, _) in errors.items():
-        if table == "5" and not rate:
-            continue  # stands in table 4
-        for score, by in _rankings(str(rate)):
-            cut = f"{rate} % dropped in one shot, by {by}" if rate else "nothing dropped"
-            yield Row(f"sbnn-table-{table}-{rate}" + (f"-{score}" if score else ""), SBNN,
-                      f"table {table}", f"{what}, {cut}", _ERROR, error, "sbnn-droprate", key,
-                      f"{score}-{rate}" if rate else "error", factor=100)  # fmt: skip
-    for rate, (_, other) in errors.items():
+    yield from _dropped(table, what, key, "dropped in one shot")
+    for rate, error in published_errors(f"{key}-bbb").items():
         cut = f"{rate} % dropped" if rate else "nothing dropped"
         yield Row(f"sbnn-table-{table}-{rate}-bbb", SBNN, f"table {table}",
-                  f"{what}, {cut}, Bayes by backprop", _ERROR, other, "sbnn-droprate",
+                  f"{what}, {cut}, Bayes by backprop", _ERROR, error, "sbnn-droprate",
                   f"{key}-bbb", f"snr-{rate}" if rate else "error", "neither",
                   factor=100)  # fmt: skip
 
 
-def _rankings(rate: str) -> list[tuple[str, str]]:
-    """How weights are ranked at a droprate: score and words; nothing is where none is dropped."""
-    if rate == "0":
-        return [("", "")]
-    return list(_RANKED.items())[0 if rate in _BOTH else 1 :]
+def _dropped(place: str, what: str, key: str, how: str) -> Iterator[Row]:
+    """Errors of one network at every droprate, under the rankings that are shown there."""
+    for rate, error in published_errors(key).items():
+        share = f"{rate:g}"
+        if not rate:
+            rankings = {} if place == "5" else {"": ""}  # table 4 has the whole network of table 5
+        else:
+            rankings = _RANKED if share in _BOTH else {"snr": _RANKED["snr"]}
+        for score, by in rankings.items():
+            cut = f"{share} % {how}, by {by}" if rate else "nothing dropped"
+            yield Row(f"sbnn-table-{place}-{share}" + (f"-{score}" if rate else ""), SBNN,
+                      f"table {place[0]}", f"{what}, {cut}", _ERROR, error, "sbnn-droprate", key,
+                      f"{score}-{share}" if rate else "error", factor=100)  # fmt: skip
 
 
 def _lenets() -> Iterator[Row]:
@@ -232,22 +231,16 @@ def _lenets() -> Iterator[Row]:
     ):
         yield Row(f"sbnn-table-7-{name}", SBNN, "table 7", what, _ERROR, error, "sbnn-mnist", key,
                   "error", factor=100)  # fmt: skip
-    for prior in (1, 2):
-        for dropped, errors in LENET5.items():
-            share = f"{dropped:g}"
-            what = f"LeNet-5-Caffe, prior set {prior}"
-            for score, by in _rankings(share):
-                cut = f"{share} % dropped, by {by}" if score else "nothing dropped"
-                yield Row(f"sbnn-table-8-set{prior}-{share}" + (f"-{score}" if score else ""),
-                          SBNN, "table 8", f"{what}, {cut}", _ERROR, errors[prior - 1],
-                          "sbnn-droprate", f"l5-set{prior}",
-                          f"{score}-{share}" if score else "error", factor=100)  # fmt: skip
+    for prior in ("set1", "set2"):
+        what = f"LeNet-5-Caffe, prior set {prior[-1]}"
+        yield from _dropped(f"8-{prior}", what, f"l5-{prior}", "dropped")
 
 
 _SHOWN = {"fashion-mnist": "FashionMNIST", "cifar10": "CIFAR-10",
           "cifar100": "CIFAR-100"}  # fmt: skip
 _PRESETS = {"paper": "the paper's settings", "default": "our settings"}
-_OTHERS = {"map": "plain network", "flat": "flat prior", "tiered": "tiered prior"}
+_METHODS = {"bmr": "", "map": "plain network, ", "flat": "flat prior, ",
+            "tiered": "tiered prior, "}  # fmt: skip
 _LOST = {"cifar100": "the data set is not available here"}
 _SAMPLERS = {"sa": "SGLD-SA", "em": "SGLD-EM", "sgld": "SGLD"}
 _IMAGES = {"mnist": "MNIST", "mnist-da": "MNIST, augmented", "fashion": "FashionMNIST",
@@ -256,19 +249,13 @@ _IMAGES = {"mnist": "MNIST", "mnist-da": "MNIST, augmented", "fashion": "Fashion
 
 def bmr_rows() -> Iterator[Row]:
     """Figures 1 to 4: model reduction under both presets, then the methods it is compared with."""
+    metrics = ("accuracy", "ece", "nll")
+    for data, net, preset, metric in product(DATA, NETS, _PRESETS, metrics):
+        yield _images("figure 1", data, net, "bmr", preset, metric)
+    for data, net, method, metric in product(DATA, NETS, list(_METHODS)[1:], metrics):
+        yield _images("figure 1", data, net, method, "paper", metric)
     for data, net, preset in product(DATA, NETS, _PRESETS):
-        yield _reduced("figure 1", data, net, "accuracy", preset, "higher")
-        yield _reduced("figure 1", data, net, "ece", preset, "lower")
-        yield _reduced("figure 1", data, net, "nll", preset, "lower")
-    for data, net, method in product(DATA, NETS, _OTHERS):
-        for metric in ("accuracy", "ece", "nll"):
-            what = f"{_SHOWN[data]}, {net}, {_OTHERS[method]}, the paper's settings"
-            yield Row(f"bmr-figure-1-{data}-{net}-{metric}-{method}", BMR, "figure 1", what, metric,
-                      _read(published(data, net, method)[metric]), "bmr-images",
-                      f"{data}/{net}/{method}/paper", metric, "neither",
-                      _LOST.get(data))  # fmt: skip
-    for data, net, preset in product(DATA, NETS, _PRESETS):
-        yield _reduced("figure 2", data, net, "pruned", preset, "higher")
+        yield _images("figure 2", data, net, "bmr", preset, "pruned")
     drawn = "FashionMNIST, lenet, the paper's settings"
     yield Row("bmr-figure-3", BMR, "figure 3", f"distribution of |E w| in each layer, {drawn}",
               "layers drawn", None, "bmr-images", "fashion-mnist/lenet/bmr/paper", "layers",
@@ -277,16 +264,16 @@ def bmr_rows() -> Iterator[Row]:
               "bmr-images", "fashion-mnist/lenet/bmr/paper", "maps", "neither")  # fmt: skip
 
 
-def _reduced(figure: str, data: str, net: str, metric: str, preset: str, better: Better) -> Row:
-    return Row(f"bmr-{figure.replace(' ', '-')}-{data}-{net}-{metric}-{preset}", BMR, figure,
-               f"{_SHOWN[data]}, {net}, {_PRESETS[preset]}", metric,
-               _read(published(data, net, "bmr")[metric]), "bmr-images",
-               f"{data}/{net}/bmr/{preset}", metric, better, _LOST.get(data))  # fmt: skip
-
-
-def _read(printed: str) -> float:
+def _images(figure: str, data: str, net: str, method: str, preset: str, metric: str) -> Row:
     """A number read off a figure; ">" marks one beyond the end of the axis."""
-    return float(printed.lstrip(">"))
+    better: Better = "lower" if metric in ("ece", "nll") else "higher"
+    if method != "bmr":
+        better = "neither"
+    last = preset if method == "bmr" else method
+    return Row(f"bmr-{figure.replace(' ', '-')}-{data}-{net}-{metric}-{last}", BMR, figure,
+               f"{_SHOWN[data]}, {net}, {_METHODS[method]}{_PRESETS[preset]}", metric,
+               float(published(data, net, method)[metric].lstrip(">")), "bmr-images",
+               f"{data}/{net}/{method}/{preset}", metric, better, _LOST.get(data))  # fmt: skip
 
 
 def aeb_rows() -> Iterator[Row]:
@@ -355,7 +342,6 @@ _DIGITS = {
     "tdamp-mlp": "fully connected", "adam-conv": "two convolutions, Adam",
     "adam-mlp": "fully connected, Adam",
 }  # fmt: skip
-_TABLES = ("boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "wine", "yacht")
 
 
 def beyond_rows() -> Iterator[Row]:
@@ -383,7 +369,7 @@ def beyond_rows() -> Iterator[Row]:
     for name, what in _DIGITS.items():
         yield Row(f"own-digits-{name}", BEYOND, "EM-TDAMP on 8x8 digits", what, "accuracy", None,
                   "tdamp-digits", name, "accuracy", "neither")  # fmt: skip
-    for name in _TABLES:
+    for name in uci.SETS:
         yield Row(f"own-aeb-{name}", BEYOND, "SGHMC-SA on tables", f"{name}, 1 x 50 units", "RMSE",
                   None, "aeb-uci", f"{name}/sghmc-sa", "rmse", "neither")  # fmt: skip
     yield Row("own-aeb-logistic", BEYOND, "SGLD-SA, logistic regression",

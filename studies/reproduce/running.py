@@ -76,7 +76,7 @@ def arguments_of(
     seeds: int | None = None,
     device: str | None = None,
 ) -> list[str]:
-    """What the study's command is called with.
+    """The arguments of the study's command.
 
     Example:
         >>> arguments_of(STUDIES["sbnn-vgg"], "quick", Path("a.json"))
@@ -159,10 +159,9 @@ def _call(study: Study, arguments: Sequence[str]) -> None:
 def _csv(findings: Findings) -> str:
     text = io.StringIO()
     writer = csv.writer(text)
-    writer.writerow(("study", "key", "field", "value", "seeds", "device", "seconds", "command"))
-    for one in findings.values():
-        writer.writerow((one.study, one.key, one.field, one.value, one.seeds, one.device,
-                         one.seconds, one.command))  # fmt: skip
+    columns = ("study", "key", "field", "value", "seeds", "device", "seconds", "command")
+    writer.writerow(columns)
+    writer.writerows([getattr(one, name) for name in columns] for one in findings.values())
     return text.getvalue()
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bayesieve.text import markdown_table
 from studies.record import Record, field, n_seeds, read_folder
 from studies.reproduce.catalogue import ROWS, Row
 
@@ -101,14 +102,15 @@ def listing(findings: Findings, rows: Sequence[Row] = ROWS) -> list[dict[str, An
 
 
 def counts(rows: Sequence[Shown]) -> dict[str, int]:
-    """How many rows have which status; reasons why there is no number count as "no data"."""
-    numbers = Counter(_kind(row) for row in rows)
+    """Number of rows by status; reasons why there is no number count as "no data"."""
+    numbers = Counter("no data" if row["ours"] is None and row["status"] != OPEN else row["status"]
+                      for row in rows)  # fmt: skip
     order = ("reached", "met", *SHORT, "measured", QUICK, OPEN, "no data")
     return {kind: numbers[kind] for kind in order if numbers[kind]}
 
 
 def missing(rows: Sequence[Shown]) -> list[str]:
-    """What has no number of ours, in words: one line per reason.
+    """One line for every reason why rows have no number of ours.
 
     Example:
         >>> missing([{"ours": None, "status": "to be measured"}] * 3)
@@ -120,12 +122,21 @@ def missing(rows: Sequence[Shown]) -> list[str]:
 
 def markdown_rows(rows: Sequence[Shown]) -> str:
     """A Markdown table of objects of `listing`."""
-    lines = [
-        "| what | metric | paper | ours | | seeds | seconds | device |",
-        "|---|---|---:|---:|---|---:|---:|---|",
-        *(_line(row) for row in rows),
-    ]
-    return "\n".join(lines) + "\n"
+    lines = []
+    for row in rows:
+        status = row["status"]
+        lines.append((
+            str(row["what"]).replace("|", "\\|"),
+            row["metric"],
+            compared_with(row),
+            f"{row['ours']:.4g}" if row["ours"] is not None else "",
+            f"**{status}**" if status in SHORT else status,
+            "" if row["seeds"] is None else str(row["seeds"]),
+            "" if row["seconds"] is None else f"{row['seconds']:.0f}",
+            row["device"] or "",
+        ))  # fmt: skip
+    header = ("what", "metric", "paper", "ours", "", "seeds", "seconds", "device")
+    return markdown_table(header, lines, left=2) + "\n"
 
 
 def compared_with(row: Shown) -> str:
@@ -143,26 +154,15 @@ def compared_with(row: Shown) -> str:
 
 def _object(row: Row, findings: Findings) -> dict[str, Any]:
     finding = findings.get((row.study, row.key, row.field))
-    ours = None if finding is None else row.factor * finding.value
-    full = f"bayesieve reproduce {row.study} --full --out runs/{row.study}"
-    return {
-        "name": row.name,
-        "source": row.source,
-        "item": row.item,
-        "what": row.what if finding is None else with_copy(row.what, finding.data),
-        "metric": row.metric,
-        "paper": row.paper,
-        "target": row.target,
-        "decimals": row.decimals,
-        "ours": ours,
-        "seeds": None if finding is None else finding.seeds,
-        "device": None if finding is None else finding.device,
-        "seconds": None if finding is None else finding.seconds,
-        "date": None if finding is None else finding.date,
-        "study": row.study,
-        "command": full if finding is None else finding.command,
-        "status": _status(row, finding, ours),
-    }
+    names = ("name", "source", "item", "what", "metric", "paper", "target", "decimals")
+    numbers = {name: getattr(row, name) for name in names} | {"ours": None}
+    about = ("seeds", "device", "seconds", "date")
+    numbers |= {name: getattr(finding, name, None) for name in about} | {"study": row.study}
+    numbers["command"] = f"bayesieve reproduce {row.study} --full --out runs/{row.study}"
+    if finding is not None:
+        numbers |= {"what": with_copy(row.what, finding.data), "command": finding.command,
+                    "ours": row.factor * finding.value}  # fmt: skip
+    return numbers | {"status": _status(row, finding, numbers["ours"])}
 
 
 def with_copy(what: str, data: str | None) -> str:
@@ -187,24 +187,3 @@ def _status(row: Row, finding: Finding | None, ours: float | None) -> str:
     margin = aim - value if row.better == "lower" else value - aim
     worse = margin < -_ROUNDING * max(1.0, abs(aim))  # a mean of equal numbers is not quite equal
     return (SHORT if worse else ("reached", "met"))[row.paper is None]
-
-
-def _kind(row: Shown) -> str:
-    if row["ours"] is None and row["status"] != OPEN:
-        return "no data"
-    return str(row["status"])
-
-
-def _line(row: Shown) -> str:
-    status = f"**{row['status']}**" if row["status"] in SHORT else row["status"]
-    cells = (
-        str(row["what"]).replace("|", "\\|"),
-        row["metric"],
-        compared_with(row),
-        f"{row['ours']:.4g}" if row["ours"] is not None else "",
-        status,
-        "" if row["seeds"] is None else str(row["seeds"]),
-        "" if row["seconds"] is None else f"{row['seconds']:.0f}",
-        row["device"] or "",
-    )
-    return f"| {' | '.join(cells)} |"
