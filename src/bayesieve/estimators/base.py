@@ -1,7 +1,7 @@
 """Base of classifier and regressor: parameters, training, prediction, importance, delivery."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 from bayesieve.assess.predict import Prediction
 from bayesieve.checks import check_positive
 from bayesieve.core.likelihoods import Likelihood
-from bayesieve.core.posterior import Factorised, Posterior, SparseModel
+from bayesieve.core.posterior import Posterior, SparseModel
 from bayesieve.engines import Engine
 from bayesieve.estimators.defaults import TableSettings, table_settings
 from bayesieve.estimators.delivery import (
@@ -37,13 +37,19 @@ from bayesieve.estimators.population import (
 )
 from bayesieve.nets import mlp
 from bayesieve.nets.mlp import Activation
-from bayesieve.select import Source, feature_importance, feature_inclusion, normalised_among
+from bayesieve.select import (
+    best_source,
+    feature_importance,
+    feature_inclusion,
+    normalised_among,
+)
 from bayesieve.sieve.compact import compact
 from bayesieve.sieve.prune import prune
 from bayesieve.sieve.rules import keep_zeros
 from bayesieve.training.schedule import Schedule
 
 RowSets = Sequence[NDArray[np.int64]]  # the row numbers of each fit
+_CHOICES = ("hidden", "epochs", "batch_size", "lr", "schedule", "kl", "folds", "patience", "zeros")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -177,34 +183,11 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
     def _settings(self, n_rows: int, *, online: bool = False) -> TableSettings:
         """Every setting for a table: the estimator's parameters, and recommendations for None."""
         check_positive(self._who, n_members=self.n_members, n_samples=self.n_samples)
-        return table_settings(
-            self.engine,
-            self._likelihood(learned_noise=True).task,
-            n_rows,
-            hidden=self.hidden,
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            lr=self.lr,
-            schedule=self.schedule,
-            kl=self.kl,
-            folds=0 if online else self.folds,
-            patience=self.patience,
-            zeros=self.zeros,
-            who=self._who,
-        )
-
-    def _training(self, settings: TableSettings) -> Training:
-        return Training(
-            settings.epochs,
-            settings.batch_size,
-            settings.schedule,
-            patience=settings.patience,
-            n_members=self.n_members,
-            kls=settings.kls,
-            pruning=settings.pruning,
-            seed=self._seed(),
-            device=self.device,
-        )
+        choices = {name: getattr(self, name) for name in _CHOICES}
+        if online:
+            choices["folds"] = 0
+        task = self._likelihood(learned_noise=True).task
+        return table_settings(self.engine, task, n_rows, who=self._who, **choices)
 
     def _prepare(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, *, reset: bool = True
@@ -289,14 +272,7 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         It rests on inclusion probabilities where the engine has them, else on the evidence for
         each weight, else on the size of the weights. A column that never varied has 0.
         """
-        check_is_fitted(self)
-        varies = torch.as_tensor(self.x_scale_.varies)
-        phis = []
-        for model in self.sparse_models_:
-            source = importance_source(model.posterior)
-            psi = feature_importance(model.posterior, source=source).psi.cpu()
-            phis.append(normalised_among(psi, varies))
-        return np.asarray(torch.stack(phis).double().mean(0).numpy())
+        return np.asarray(self._importance()[0].numpy())
 
     @property
     def inclusion_(self) -> NDArray[np.float64]:
@@ -304,18 +280,22 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
 
         It is 0 for a column that never varied.
         """
+        probability = self._importance()[1]
+        if probability is None:
+            raise AttributeError(
+                f"{self._who}: this engine's posterior has no inclusion probabilities; use "
+                "engine='sbnn' or 'flat-vi'."
+            )
+        return np.asarray(probability.numpy())
+
+    def _importance(self) -> tuple[Tensor, Tensor | None]:
+        """Importance of each column, and its probability where there is one, over all members."""
         check_is_fitted(self)
-        probabilities = []
-        for model in self.sparse_models_:
-            source = importance_source(model.posterior)
-            if source == "magnitude":
-                raise AttributeError(
-                    f"{self._who}: this engine's posterior has no inclusion probabilities; use "
-                    "engine='sbnn' or 'flat-vi'."
-                )
-            probabilities.append(feature_inclusion(model.posterior, source=source))
-        mean = torch.stack(probabilities).double().mean(0).cpu().numpy()
-        return np.asarray(mean * self.x_scale_.varies)
+        varies = torch.as_tensor(self.x_scale_.varies)
+        members = [column_importance(model.posterior, varies) for model in self.sparse_models_]
+        phi = torch.stack([phi for phi, _ in members]).double().mean(0)
+        probabilities = [probability for _, probability in members if probability is not None]
+        return phi, torch.stack(probabilities).double().mean(0) if probabilities else None
 
     @property
     def zeros_(self) -> float:
@@ -363,12 +343,16 @@ def fit_tables(estimators: Sequence[SieveEstimator], tables: Sequence[Table], n_
     """Fit each estimator to its table, all as one population with settings for `n_rows` rows."""
     first = estimators[0]
     settings = [estimator._settings(n_rows) for estimator in estimators]
+    module = first._module(tables[0], settings[0])
+    training = replace(
+        settings[0], n_members=first.n_members, seed=first._seed(), device=first.device
+    )
     groups = train_groups(
         tables,
         [each.engine for each in settings],
-        first._module(tables[0], settings[0]),
+        module,
         first._likelihood(learned_noise=settings[0].learned_noise),
-        first._training(settings[0]),
+        training,
     )
     for estimator, table, each, group in zip(estimators, tables, settings, groups, strict=True):
         estimator._absorb(table, each, group)
@@ -462,10 +446,11 @@ def _check_alike(clones: Sequence[SieveEstimator], tables: Sequence[Table]) -> N
         )
 
 
-def importance_source(posterior: Posterior) -> Source:
-    """Where the importance of a weight comes from: inclusion, else evidence, else magnitude."""
-    if posterior.inclusion is not None:
-        return "inclusion"
-    if isinstance(posterior, Factorised) and posterior.prior is not None:
-        return "evidence"
-    return "magnitude"
+def column_importance(posterior: Posterior, varies: Tensor) -> tuple[Tensor, Tensor | None]:
+    """φ of the columns, and the probability that each matters where the posterior has one."""
+    posterior = posterior.to("cpu")
+    source = best_source(posterior)
+    phi = normalised_among(feature_importance(posterior, source=source).psi, varies)
+    if source == "magnitude":
+        return phi, None
+    return phi, feature_inclusion(posterior, source=source) * varies

@@ -18,16 +18,21 @@ seeds and settings: networks of one architecture, each with a set of rows.
 
 import dataclasses
 import math
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from bayesieve.assess.predict import ClassPrediction, Prediction, RealPrediction, predict
+from bayesieve.assess.predict import (
+    ClassPrediction,
+    Prediction,
+    RealPrediction,
+    predict,
+    weight_vectors,
+)
 from bayesieve.checks import check_positive
 from bayesieve.core.batch import Rows, stacked
 from bayesieve.core.likelihoods import Gaussian, Likelihood, pooled
@@ -35,9 +40,14 @@ from bayesieve.core.posterior import Posterior, Samples, SparseModel, posterior_
 from bayesieve.core.problem import Problem
 from bayesieve.data.examples import Examples
 from bayesieve.engines import Engine
-from bayesieve.select import HingeBasis, Source, feature_importance, normalised, path_importance
+from bayesieve.select import (
+    HingeBasis,
+    Source,
+    additive_network,
+    feature_importance,
+    normalised,
+)
 from bayesieve.select.additive import additive_errors
-from bayesieve.select.weights import matrices_of, weight_probabilities
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.training.fit import Fit, fit
 from bayesieve.training.options import Row, Validation
@@ -74,30 +84,24 @@ class Table:
         return torch.ones(len(self), dtype=DTYPE) if self.weight is None else self.weight
 
     def with_folds(self, n_folds: int, seed: int) -> "Table":
-        """The table with inner folds; a fold of which one side counts for nothing is left out."""
+        """The table with inner folds, each with about as many of every class.
+
+        One fold holds out a tenth, more folds share out all rows. A fold of which one side counts
+        for nothing is left out.
+
+        Example:
+            >>> table = Table(torch.zeros(10, 1), torch.zeros(10, 1)).with_folds(3, seed=0)
+            >>> [len(rows) for rows in table.held_out]
+            [4, 3, 3]
+        """
+        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
+        if not self.y.is_floating_point():
+            order = order[self.y[order].sort(stable=True).indices]
+        stride = 10 if n_folds == 1 else n_folds
+        folds = [order[i::stride].sort().values for i in range(n_folds)]
         counts, total = self.counts(), float(self.counts().sum())
-        folds = inner_folds(self.y, n_folds, seed)
         usable = [rows for rows in folds if 0 < float(counts[rows].sum()) < total]
         return dataclasses.replace(self, held_out=usable)
-
-
-def inner_folds(y: Tensor, n_folds: int, seed: int) -> list[Tensor]:
-    """Rows held out by each fold; classes are dealt out evenly.
-
-    One fold holds out a tenth, more folds share out all rows. Zero folds hold out nothing.
-
-    Example:
-        >>> [len(rows) for rows in inner_folds(torch.zeros(10, 1), 3, seed=0)]
-        [4, 3, 3]
-    """
-    if n_folds == 0:
-        return []
-    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
-    if not y.is_floating_point():
-        order = order[y[order].sort(stable=True).indices]
-    stride = 10 if n_folds == 1 else n_folds
-    dealt = [order[i::stride].sort().values for i in range(n_folds)]
-    return [rows for rows in dealt if len(rows)]
 
 
 @dataclass(frozen=True)
@@ -204,7 +208,7 @@ class Group:
             rows is the mean over the folds.
         n_epochs: the epoch that was kept, from 1.
         kl: the weight of the prior that was kept.
-        score: log predictive density per held-out row, in standardised units; None without folds.
+        score: log predictive density per held-out row, in standardised units; -inf without folds.
     """
 
     members: list[SparseModel]
@@ -212,7 +216,18 @@ class Group:
     history: list[Row]
     n_epochs: int
     kl: float
-    score: float | None
+    score: float
+
+
+@dataclass(frozen=True, eq=False)
+class _Net:
+    """One network of the population: its rows and held-out rows in the stacked table."""
+
+    table: int
+    group: int
+    kl: float
+    rows: Tensor
+    held_out: Tensor
 
 
 def train_groups(
@@ -228,6 +243,12 @@ def train_groups(
     counts = torch.cat([table.counts() for table in tables])
     weighted = any(table.weight is not None for table in tables)
     nets = _networks(tables, training)
+    rows = None
+    if len(nets) > 1:
+        rows = Rows.of([net.rows for net in nets])
+        if len(training.kls) > 1:  # each row counts 1/κ times
+            kls = torch.tensor([net.kl for net in nets])[:, None]
+            rows = Rows(rows.index, _real(rows) / kls)
     watched = None
     if training.patience is not None and all(table.held_out for table in tables):
         watched = Validation(
@@ -241,28 +262,20 @@ def train_groups(
         model,
         likelihood,
         Table(x, y, counts if weighted else None),
-        _training_rows(nets, training.kls) if len(nets) > 1 else None,
+        rows,
         [engines[net.table] for net in nets],
         training,
         validation=watched,
         start_from=start_from,
     )
-    return [_best_group(run, nets, table, watched, training) for table in range(len(tables))]
-
-
-@dataclass(frozen=True, eq=False)
-class _Net:
-    """One network of the population: its rows and held-out rows in the stacked table."""
-
-    table: int
-    group: int
-    kl: float
-    rows: Tensor
-    held_out: Tensor
+    groups = [_group(run, nets, i, watched, training) for i in range(nets[-1].group + 1)]
+    n = len(training.kls)
+    candidates = [groups[start : start + n] for start in range(0, len(groups), n)]
+    return [max(same_table, key=lambda group: group.score) for same_table in candidates]
 
 
 def _networks(tables: Sequence[Table], training: Training) -> list[_Net]:
-    """Of each table and candidate the members, then the folds."""
+    """Of each table and candidate, which make a group, the members, then the folds."""
     nets: list[_Net] = []
     start, group = 0, 0
     for number, table in enumerate(tables):
@@ -279,85 +292,54 @@ def _networks(tables: Sequence[Table], training: Training) -> list[_Net]:
     return nets
 
 
-def _training_rows(nets: Sequence[_Net], kls: Sequence[float]) -> Rows:
-    """Training rows of every network; each counts 1/κ times."""
-    rows = Rows.of([net.rows for net in nets])
-    if len(kls) == 1:
-        return rows
-    real = torch.ones(rows.index.shape) if rows.weight is None else rows.weight
-    return Rows(rows.index, real / torch.tensor([net.kl for net in nets])[:, None])
+def _real(rows: Rows) -> Tensor:
+    """1 for the rows of each network, 0 for those that fill up."""
+    return torch.ones(rows.index.shape) if rows.weight is None else rows.weight
 
 
 def _watched_rows(held_out: Sequence[Tensor], counts: Tensor) -> Rows:
     """Held-out rows of every network with what they count; those of weight 0 fill up."""
     nothing = torch.zeros(1, dtype=torch.int64)
     filled = Rows.of([rows if len(rows) else nothing for rows in held_out])
-    real = torch.ones(filled.index.shape) if filled.weight is None else filled.weight
     empty = torch.tensor([len(rows) == 0 for rows in held_out])
-    return Rows(filled.index, real * counts[filled.index] * ~empty[:, None])
-
-
-def _best_group(
-    run: Fit, nets: Sequence[_Net], table: int, watched: Validation | None, training: Training
-) -> Group:
-    """Of the groups of a table the one that predicts best."""
-    numbers = sorted({net.group for net in nets if net.table == table})
-    groups = [_group(run, nets, number, watched, training) for number in numbers]
-    return max(groups, key=lambda group: -math.inf if group.score is None else group.score)
+    return Rows(filled.index, _real(filled) * counts[filled.index] * ~empty[:, None])
 
 
 def _group(
     run: Fit, nets: Sequence[_Net], number: int, watched: Validation | None, training: Training
 ) -> Group:
+    """Models, history and score of the networks of one group."""
     indices = [i for i, net in enumerate(nets) if net.group == number]
     kept, folded = indices[: training.n_members], indices[training.n_members :]
     folds = [run.engine.posterior(run.problem, run.state, i).to("cpu") for i in folded]
-    return Group(
-        [run.sparse(i).to("cpu") for i in kept],
-        folds,
-        _history_of(run.history, kept[0], number, watched),
-        _best_epoch(run.history, watched, number, training),
-        nets[indices[0]].kl * training.schedule.kl,
-        _score(run.problem, folds, [nets[i].held_out for i in folded]),
-    )
-
-
-def _history_of(
-    history: Sequence[Row], member: int, group: int, watched: Validation | None
-) -> list[Row]:
-    """Metrics of one network, from those of the population."""
 
     def entry(name: str, value: Any) -> Any:
         if not isinstance(value, list):
             return value
         if watched is not None and name.startswith("val_"):
-            return watched.by_group(value)[group]
-        return value[member]
+            return watched.by_group(value)[number]
+        return value[kept[0]]
 
-    return [{name: entry(name, value) for name, value in row.items()} for row in history]
-
-
-def _best_epoch(
-    history: Sequence[Row], watched: Validation | None, group: int, training: Training
-) -> int:
-    """The epoch a group returned to, from 1."""
-    if watched is None:
-        return len(history)
-    end = 0.0 if training.pruning is None else training.pruning.end
-    scores = [
-        (watched.by_group(row["val_nll"])[group], row["epoch"])
-        for row in history
-        if "val_nll" in row and row["epoch"] / training.epochs >= end
-    ]
-    return int(min(scores)[1])
+    history = [{name: entry(name, value) for name, value in row.items()} for row in run.history]
+    n_epochs = len(history)
+    if watched is not None:  # the epoch the group returned to
+        end = 0.0 if training.pruning is None else training.pruning.end
+        late = [row for row in history if row["epoch"] / training.epochs >= end]
+        n_epochs = min((row["val_nll"], row["epoch"]) for row in late if "val_nll" in row)[1]
+    return Group(
+        [run.sparse(i).to("cpu") for i in kept],
+        folds,
+        history,
+        n_epochs,
+        nets[indices[0]].kl * training.schedule.kl,
+        _score(run.problem, folds, [nets[i].held_out for i in folded]),
+    )
 
 
-def _score(
-    problem: Problem, folds: Sequence[Posterior], held_out: Sequence[Tensor]
-) -> float | None:
+def _score(problem: Problem, folds: Sequence[Posterior], held_out: Sequence[Tensor]) -> float:
     """Mean log predictive density of the rows that the folds have not seen."""
     if not folds:
-        return None
+        return -math.inf
     x, y = problem.x.cpu(), problem.y.cpu()
     counts = torch.ones(len(x)) if problem.weight is None else problem.weight.cpu()
     targets = y.double() if y.is_floating_point() else y
@@ -470,8 +452,6 @@ class AdditiveFits:
         y: (N,), targets.
         engine: its posterior ranks the inputs; its prior must give inclusion probabilities.
         training: how the engine's fits are trained.
-        likelihood: of the engine's fits.
-        n_hinges: per input.
 
     Example:
         >>> from bayesieve.core.priors import SpikeSlab
@@ -489,8 +469,6 @@ class AdditiveFits:
     y: Tensor
     engine: Engine[Any]
     training: Training = field(default_factory=Training)
-    likelihood: Likelihood = field(default_factory=lambda: Gaussian(0.5, learned=True))
-    n_hinges: int = 5
 
     def __post_init__(self) -> None:
         if self.y.ndim != 1 or not self.y.is_floating_point():
@@ -500,37 +478,28 @@ class AdditiveFits:
             )
 
     @cached_property
-    def _basis(self) -> HingeBasis:
-        return HingeBasis(self.x, self.n_hinges)
-
-    @cached_property
-    def _values(self) -> Tensor:
-        """All functions of all rows, (N, D · K)."""
-        return self._basis(self.x)
+    def _network(self) -> nn.Sequential:
+        return additive_network(self.x)
 
     def importance(self, rows: Sequence[Tensor]) -> Tensor:
         """Normalised importance φ from fits on each set of rows, averaged over members, (k, D)."""
-        layer = nn.Linear(self._values.shape[1], 1, dtype=self.x.dtype)
-        nn.init.zeros_(layer.weight)
-        nn.init.zeros_(layer.bias)
+        basis, likelihood = self._network[0], Gaussian(0.5, learned=True)
         fits = PopulationFits(
-            self._values, self.y, nn.Sequential(OrderedDict(out=layer)), self.likelihood,
-            self.engine, self.training,
-        )  # fmt: skip
-        phis = [torch.stack([self._phi(q) for q in members]) for members in fits.posteriors(rows)]
-        return torch.stack([phi.mean(0) for phi in phis])
-
-    def _phi(self, posterior: Posterior) -> Tensor:
-        psi = path_importance(matrices_of(posterior, weight_probabilities(posterior))).cpu()
-        present = self._basis.present.cpu()
-        return normalised((psi.view(present.shape) * present).mean(-1))
+            basis(self.x), self.y, self._network[1:], likelihood, self.engine, self.training
+        )
+        posteriors = fits.posteriors(rows)
+        psi = [torch.stack([feature_importance(q).psi.cpu() for q in qs]) for qs in posteriors]
+        present = basis.present.cpu()
+        by_input = (torch.stack(psi).unflatten(-1, present.shape) * present).mean(-1)
+        return normalised(by_input).mean(1)
 
     def errors(self, rows: Sequence[Tensor], held_out: Sequence[Tensor], keep: Tensor) -> Tensor:
         """Squared error per held-out row, (k,), with the inputs each line of `keep`, (k, D), has.
 
         Fits on the same rows (the same tensor) share their matrices.
         """
-        return additive_errors(self._basis, self._values, self.y, rows, held_out, keep)
+        basis = cast(HingeBasis, self._network[0])
+        return additive_errors(basis, basis(self.x), self.y, rows, held_out, keep)
 
 
 def predict_members(
@@ -558,9 +527,9 @@ def log_density(
     densities = []
     for i, model in enumerate(models):
         posterior = in_double(posterior_of(model))
-        network, n = posterior.network, _n_draws(posterior, n_samples)
-        generator = torch.Generator().manual_seed(i)
-        for w in torch.cat([posterior.draw(1, generator) for _ in range(n)]).split(1):
+        network = posterior.network
+        draws = weight_vectors(posterior, _n_draws(posterior, n_samples), seed=i)
+        for w in torch.cat([block for block, _ in draws]).split(1):
             output = network.outputs(w, x.double(), posterior.buffers)[0]
             densities.append(network.likelihood.log_prob(output, targets, network.split(w[0])[1]))
     return torch.logsumexp(torch.stack(densities), 0) - math.log(len(densities))

@@ -1,8 +1,7 @@
 """Which columns of a table matter: a selector for pipelines."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -20,7 +19,7 @@ from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.posterior import Posterior
 from bayesieve.core.priors import SpikeSlab
 from bayesieve.engines.sbnn import SBNN
-from bayesieve.estimators.base import SieveEstimator, fit_tables, importance_source
+from bayesieve.estimators.base import SieveEstimator, column_importance, fit_tables
 from bayesieve.estimators.classifier import SieveClassifier
 from bayesieve.estimators.population import AdditiveFits, PopulationFits, Table, Training
 from bayesieve.estimators.regressor import SieveRegressor
@@ -28,12 +27,12 @@ from bayesieve.select import (
     PROPORTIONS,
     TableFits,
     additive_network,
+    best_source,
     bootstrap_rows,
     cross_validate_proportion,
     expected_fdr,
     feature_importance,
     feature_inclusion,
-    normalised_among,
     select_fdr,
     select_fraction,
     select_threshold,
@@ -49,6 +48,7 @@ ADDITIVE_ENGINE = SBNN(SpikeSlab(math.exp(-1), math.exp(-4)), lr=1e-2, init_std=
 _FEW_PROPORTIONS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)  # each costs one network per fold
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     """Feature selection by the posterior of a Bayesian network.
 
@@ -89,30 +89,16 @@ class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         [False, False, True, False]
     """
 
-    def __init__(
-        self,
-        *,
-        estimator: SieveEstimator | None = None,
-        network: NetworkName | None = None,
-        rule: Rule = "fraction",
-        fraction: float = 0.2,
-        threshold: float = 0.5,
-        level: float = 0.1,
-        folds: int = 10,
-        proportions: tuple[float, ...] | None = None,
-        bootstrap: int = 0,
-        random_state: Any = None,
-    ) -> None:
-        self.estimator = estimator
-        self.network = network
-        self.rule = rule
-        self.fraction = fraction
-        self.threshold = threshold
-        self.level = level
-        self.folds = folds
-        self.proportions = proportions
-        self.bootstrap = bootstrap
-        self.random_state = random_state
+    estimator: SieveEstimator | None = None
+    network: NetworkName | None = None
+    rule: Rule = "fraction"
+    fraction: float = 0.2
+    threshold: float = 0.5
+    level: float = 0.1
+    folds: int = 10
+    proportions: tuple[float, ...] | None = None
+    bootstrap: int = 0
+    random_state: Any = None
 
     def fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
@@ -128,15 +114,13 @@ class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         if additive:
             fits = _fits(model, table, additive=True)
             ((posterior,),) = fits.posteriors([torch.arange(len(table))])
-            read: list[tuple[Tensor, Tensor | None]] = [_evidence(posterior)]
+            phi, probability = (values.double() for values in _evidence(posterior))
         else:
             fit_tables([model], [table], len(table))
             self.estimator_ = model
-            source = importance_source(model.posterior_)
+            source = best_source(model.posterior_)
             fits = replace(_fits(model, table, additive=False), source=source)
-            varies = torch.as_tensor(model.x_scale_.varies)
-            read = [_reading(member.posterior, varies) for member in model.sparse_models_]
-        phi, probability = _mean(read)
+            phi, probability = model._importance()
         if self.rule == "cross-validated":
             self._cross_validate(fits, additive)
         keep = self._choose(phi, probability)
@@ -270,7 +254,7 @@ class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         varies = torch.as_tensor(model.x_scale_.varies)
         choices = []
         for (posterior,) in fits.posteriors(samples):
-            read = _evidence(posterior) if additive else _reading(posterior, varies)
+            read = _evidence(posterior) if additive else column_importance(posterior, varies)
             choices.append(self._choose(*read))
         agreement = selection_stability(torch.stack(choices))
         self.frequency_: NDArray[np.float64] = agreement.frequency.double().numpy()
@@ -326,20 +310,3 @@ def _evidence(posterior: Posterior) -> tuple[Tensor, Tensor]:
     posterior = posterior.to("cpu")
     phi = feature_importance(posterior).phi
     return phi, feature_inclusion(posterior, source="evidence")
-
-
-def _reading(posterior: Posterior, varies: Tensor) -> tuple[Tensor, Tensor | None]:
-    """φ of the columns of any network, and their probability where the posterior has one."""
-    posterior = posterior.to("cpu")
-    source = importance_source(posterior)
-    phi = normalised_among(feature_importance(posterior, source=source).psi, varies)
-    if source == "magnitude":
-        return phi, None
-    return phi, feature_inclusion(posterior, source=source) * varies
-
-
-def _mean(read: Sequence[tuple[Tensor, Tensor | None]]) -> tuple[Tensor, Tensor | None]:
-    """Mean φ and probability over the members of an ensemble."""
-    phi = torch.stack([phi for phi, _ in read]).double().mean(0)
-    probabilities = [probability for _, probability in read if probability is not None]
-    return phi, torch.stack(probabilities).double().mean(0) if probabilities else None

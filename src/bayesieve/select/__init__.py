@@ -3,8 +3,8 @@
 Everything here reads posteriors, or asks a `TableFits` for the networks it needs; the one that
 trains them as a population is `estimators.population.PopulationFits`.
 
-Modules: `weights` (how probable it is that a weight matters), `importance` (ψ and φ of the inputs,
-probability that an input matters), `selection` (fraction, threshold, posterior false-discovery
+Modules: `importance` (how probable it is that a weight matters, ψ and φ of the inputs, probability
+that an input matters), `selection` (fraction, threshold, posterior false-discovery
 rate, stability over samples of the rows), `proportion` (cross-validated number of inputs),
 `knockoffs` (model-X check for Gaussian inputs), `additive` (additive networks).
 """
@@ -12,6 +12,8 @@ rate, stability over samples of the rows), `proportion` (cross-validated number 
 from bayesieve.select.additive import HingeBasis, additive_network
 from bayesieve.select.importance import (
     FeatureImportance,
+    Source,
+    best_source,
     feature_importance,
     feature_inclusion,
     importance_draws,
@@ -20,6 +22,8 @@ from bayesieve.select.importance import (
     normalised_among,
     path_importance,
     probability_from_evidence,
+    weight_log_bayes_factors,
+    weight_probabilities,
 )
 from bayesieve.select.knockoffs import (
     gaussian_knockoffs,
@@ -44,7 +48,6 @@ from bayesieve.select.selection import (
     select_threshold,
     selection_stability,
 )
-from bayesieve.select.weights import Source, weight_log_bayes_factors, weight_probabilities
 
 __all__ = [
     "PROPORTIONS",
@@ -56,6 +59,7 @@ __all__ = [
     "Stability",
     "TableFits",
     "additive_network",
+    "best_source",
     "bootstrap_rows",
     "choose_proportion",
     "cross_validate_proportion",

@@ -17,25 +17,26 @@ their weights.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
-from bayesieve.checks import check_fraction, check_positive
-from bayesieve.core.posterior import Posterior
-from bayesieve.select.weights import (
-    PriorStds,
-    Source,
-    matrices_of,
-    mean_per_input,
-    per_input,
-    present_columns,
-    source_of,
-    weight_log_bayes_factors,
-    weight_probabilities,
-)
+from bayesieve.checks import check_choice, check_fraction, check_positive
+from bayesieve.core.evidence import evidence_at_zero, evidence_change
+from bayesieve.core.graph import sequential_layers
+from bayesieve.core.network import Network
+from bayesieve.core.posterior import Factorised, Posterior
+from bayesieve.core.priors import Normal, SpikeSlab, per_model
+from bayesieve.errors import UnsupportedModelError
+from bayesieve.select.additive import HingeBasis
+from bayesieve.sieve.scores import std_of
+
+Source = Literal["inclusion", "evidence", "magnitude"]
+SOURCES: tuple[Source, ...] = ("inclusion", "evidence", "magnitude")
+PriorStds = Mapping[str, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,15 +71,24 @@ def feature_importance(
             (`BMR.prior_stds`).
 
     Example:
-        >>> from bayesieve.select.weights import example_posterior
-        >>> q = example_posterior([[1.0, 0.5, 0.0], [1.0, 0.5, 0.0]], [[1.0, 0.0]])
+        >>> from bayesieve.core.likelihoods import Gaussian
+        >>> network = Network.of(nn.Sequential(nn.Linear(3, 1, bias=False)), Gaussian())
+        >>> logit = torch.tensor([0.75, 0.5, 0.25]).logit()
+        >>> q = Factorised(network, torch.zeros(3), torch.ones(3), logit_inclusion=logit)
         >>> feature_importance(q).psi, feature_importance(q).phi
-        (tensor([0.5000, 0.2500, 0.0000]), tensor([1.0000, 0.5000, 0.0000]))
+        (tensor([0.7500, 0.5000, 0.2500]), tensor([1.0000, 0.5000, 0.0000]))
     """
-    chosen = source or source_of(posterior, prior_stds)
-    probabilities = weight_probabilities(posterior, chosen, prior_stds)
+    chosen = _chosen(posterior, source, prior_stds)
+    return FeatureImportance(
+        _psi(posterior, weight_probabilities(posterior, chosen, prior_stds)), chosen
+    )
+
+
+def _psi(posterior: Posterior, probabilities: Tensor) -> Tensor:
+    """ψ, (..., D), of weights that matter with these probabilities, (..., d)."""
     psi = path_importance(matrices_of(posterior, probabilities))
-    return FeatureImportance(mean_per_input(posterior, psi), chosen)
+    columns, present = _by_input(posterior, psi)
+    return (columns * present).mean(-1)
 
 
 def path_importance(matrices: Sequence[Tensor]) -> Tensor:
@@ -136,7 +146,7 @@ def importance_draws(
     check_positive("importance_draws", n=n)
     probabilities = weight_probabilities(posterior, source, prior_stds)
     present = torch.bernoulli(probabilities.expand(n, -1), generator=generator)
-    return mean_per_input(posterior, path_importance(matrices_of(posterior, present)))
+    return _psi(posterior, present)
 
 
 def feature_inclusion(
@@ -162,24 +172,29 @@ def feature_inclusion(
             as the share of inputs that matter (its fixed point π = mean P_j).
 
     Example:
-        >>> from bayesieve.select.weights import example_posterior
-        >>> feature_inclusion(example_posterior([[0.5, 0.0], [0.5, 0.0]], [[1.0, 1.0]]))
+        >>> from bayesieve.core.likelihoods import Gaussian
+        >>> network = Network.of(nn.Sequential(nn.Linear(2, 2, bias=False)), Gaussian())
+        >>> logit = torch.tensor([0.5, 0.0, 0.5, 0.0]).logit()  # of two weights for each input
+        >>> q = Factorised(network, torch.zeros(4), torch.ones(4), logit_inclusion=logit)
+        >>> feature_inclusion(q)
         tensor([0.7500, 0.0000])
     """
-    chosen = source or source_of(posterior, prior_stds)
+    chosen = _chosen(posterior, source, prior_stds)
     if chosen == "magnitude":
         raise ValueError("feature_inclusion: a size is no probability; use source='evidence'.")
     if chosen == "evidence":
         first = matrices_of(posterior, weight_log_bayes_factors(posterior, prior_stds))[0]
-        columns = per_input(posterior, first).transpose(0, 1).flatten(1)
-        present = present_columns(posterior, first.shape[-1]).repeat(1, len(first))
-        return probability_from_evidence(log_bayes_factor(columns, present), prior_prob)
+        columns, present = _by_input(posterior, first)
+        evidence = log_bayes_factor(
+            columns.transpose(0, 1).flatten(1), present.repeat(1, len(first))
+        )
+        return probability_from_evidence(evidence, prior_prob)
     matrices = matrices_of(posterior, weight_probabilities(posterior, chosen))
     reach = matrices[-1].new_ones(len(matrices[-1]))
     for matrix in reversed(matrices):
         reach = 1 - (1 - matrix * reach[:, None]).prod(0)
-    present = present_columns(posterior, len(reach))
-    return 1 - (1 - per_input(posterior, reach) * present).prod(-1)
+    columns, present = _by_input(posterior, reach)
+    return 1 - (1 - columns * present).prod(-1)
 
 
 def log_bayes_factor(evidence: Tensor, present: Tensor | None = None) -> Tensor:
@@ -233,3 +248,137 @@ def probability_from_evidence(evidence: Tensor, prior_prob: float | None = None)
             break
         share = renewed
     return torch.sigmoid(evidence + math.log(share / (1 - share)))
+
+
+def weight_probabilities(
+    posterior: Posterior, source: Source | None = None, prior_stds: PriorStds | None = None
+) -> Tensor:
+    """How probable it is that each weight matters, (d,), in [0, 1].
+
+    "inclusion" is that of the posterior (sBNN's p, the averaged ρ of SG-MCMC, TDAMP's groups);
+    "evidence" is the probability at even prior odds that a weight is not 0, the sigmoid of
+    `weight_log_bayes_factors`;
+    "magnitude" is |mean| over the largest of its tensor, a score without that meaning.
+
+    Args:
+        posterior: any.
+        source: None takes inclusion, else evidence; a posterior with neither is refused.
+        prior_stds: prior std by tensor name, for the evidence of an engine that learns it.
+    """
+    chosen = _chosen(posterior, source, prior_stds)
+    if chosen == "evidence":
+        return torch.sigmoid(weight_log_bayes_factors(posterior, prior_stds))
+    if chosen == "magnitude":
+        size, layout = posterior.mean.abs(), posterior.layout
+        tensors = [size[layout.slices[name]] for name in layout.names]
+        tiny = torch.finfo(size.dtype).tiny
+        return torch.cat([tensor / tensor.amax().clamp_min(tiny) for tensor in tensors])
+    if posterior.inclusion is None:
+        raise ValueError(
+            f"feature importance: {type(posterior).__name__} has no inclusion probabilities. Use "
+            "source='evidence' or 'magnitude', or an engine with a sparse prior."
+        )
+    return posterior.inclusion
+
+
+def best_source(posterior: Posterior, prior_stds: PriorStds | None = None) -> Source:
+    """The best source of the probability of a weight: inclusion, else evidence, else magnitude."""
+    if posterior.inclusion is not None:
+        return "inclusion"
+    has_prior = isinstance(posterior, Factorised) and posterior.prior is not None
+    return "evidence" if has_prior or prior_stds is not None else "magnitude"
+
+
+def _chosen(posterior: Posterior, source: Source | None, prior_stds: PriorStds | None) -> Source:
+    """The source asked for, else the best one; magnitude must be asked for."""
+    if source is not None:
+        check_choice("feature importance", "source", source, SOURCES)
+        return source
+    best = best_source(posterior, prior_stds)
+    if best == "magnitude":
+        raise ValueError(
+            f"feature importance: {type(posterior).__name__} has neither inclusion probabilities "
+            "nor a prior to compare with. Give prior_stds, or use source='magnitude'."
+        )
+    return best
+
+
+def weight_log_bayes_factors(posterior: Posterior, prior_stds: PriorStds | None = None) -> Tensor:
+    """Log Bayes factor of each weight against 0, (d,), in nats; -inf where pruned.
+
+    Under a normal prior it is the ratio of Savage and Dickey. Under a spike-and-slab prior it is
+    that of the slab: the posterior is read as a normal prior of precision p/τ₁² + (1 - p)/τ₀², the
+    one its optimum knows, times the likelihood, and Bayesian model reduction changes that prior to
+    the slab and to a point at 0.
+    """
+    mean, std = posterior.mean, std_of(posterior, "feature importance", "source='magnitude'")
+    prior = posterior.prior if isinstance(posterior, Factorised) else None
+    if prior_stds is not None:
+        prior_std = torch.ones_like(mean)  # where none is named the evidence is not asked for
+        for name, value in prior_stds.items():
+            prior_std[posterior.layout.slices[name]] = value
+        evidence = -evidence_at_zero(mean, std, prior_std)
+    elif isinstance(prior, SpikeSlab):
+        evidence = _slab_evidence(mean, std, prior, posterior.inclusion)
+    elif isinstance(prior, Normal):
+        evidence = -evidence_at_zero(mean, std, per_model(prior.std, mean).expand_as(mean))
+    else:
+        raise ValueError(
+            f"feature importance: {type(posterior).__name__} without a prior has no evidence. "
+            "Give prior_stds, or use source='magnitude'."
+        )
+    at_zero_std = torch.where(mean == 0, -torch.inf, torch.inf).to(mean.dtype)
+    return torch.where(std > 0, evidence, at_zero_std)
+
+
+def _slab_evidence(mean: Tensor, std: Tensor, prior: SpikeSlab, inclusion: Tensor | None) -> Tensor:
+    slab, spike = per_model(prior.slab_std, mean), per_model(prior.spike_std, mean)
+    p = torch.ones_like(mean) if inclusion is None else inclusion
+    effective = (p / slab.square() + (1 - p) / spike.square()).rsqrt()
+    std = torch.minimum(std, (1 - 1e-6) * effective)  # rounding may leave it a little wider
+    change = evidence_change(mean, std, effective, slab.expand_as(mean))
+    return change - evidence_at_zero(mean, std, effective)
+
+
+def matrices_of(posterior: Posterior, values: Tensor) -> list[Tensor]:
+    """The entries of `values`, (..., d), that are weights: one (..., outputs, inputs) per layer."""
+    named = posterior.layout.unflatten(values)
+    return [named[name] for name in linear_layers(posterior.network)]
+
+
+def linear_layers(network: Network) -> list[str]:
+    """Names of the weight matrices of a plain sequence of Linear layers, first layer first."""
+    names, width = [], None
+    for path, module in sequential_layers(network.skeleton):
+        if isinstance(module, nn.Linear):
+            if width not in (None, module.in_features):
+                raise _not_sequential(f"{path!r} takes {module.in_features} inputs, not {width}")
+            names.append(f"{path}.weight" if path else "weight")
+            width = module.out_features
+        elif any(True for _ in module.parameters()) or any(True for _ in module.children()):
+            raise _not_sequential(f"{path or 'the network'!r} is a {type(module).__name__}")
+    missing = [name for name in names if name not in network.layout.names]
+    if missing or not names:
+        raise _not_sequential(f"{missing[0]!r} is not trained" if missing else "it has none")
+    return names
+
+
+def _by_input(posterior: Posterior, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Values of the first layer's columns, (..., D · K), by input, (..., D, K); which see anything.
+
+    A function of a basis that is 0 on all data (a hinge of a column of two values, all of those of
+    a constant one) has a weight of which the data say nothing: it must not count as evidence.
+    """
+    bases = [m for m in posterior.network.skeleton.modules() if isinstance(m, HingeBasis)]
+    if not bases:
+        columns = values[..., None]
+        return columns, torch.ones(columns.shape[-2:], dtype=torch.bool, device=values.device)
+    present = bases[0].present.to(values.device)
+    return values.unflatten(-1, present.shape), present
+
+
+def _not_sequential(reason: str) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        "feature importance: the network must be a sequence of Linear layers and activations in an "
+        f"nn.Sequential (as nets.mlp builds it), but {reason}."
+    )
