@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from bayesieve.checks import did_you_mean
 from bayesieve.errors import UnsupportedModelError
@@ -191,6 +193,10 @@ class Layout:
         for name, shape in zip(self.names, self.shapes, strict=True):
             yield name, w[..., self.slices[name]].view(w.shape[:-1] + shape)
 
+    def padded(self, values: Tensor, points: float) -> Tensor:
+        """Values of the Bayesian entries, (n_bayesian,), with `points` for the others, (d,)."""
+        return pad(values, (0, self.size - self.n_bayesian), value=points)
+
     def extended(self, extra: Mapping[str, Tensor]) -> "Layout":
         """Return a layout with point parameters added at the end."""
         return Layout(
@@ -239,6 +245,60 @@ def layout_of(model: nn.Module, rule: RoleRule = default_role) -> Layout:
         tuple(p.shape for _, p in named),
         tuple(roles[p] for _, p in named),
     )
+
+
+class EntryGroups:
+    """Which Bayesian entries of w share a number: those of a layer, or of a unit of a layer.
+
+    The tensors of one module make a layer; with units only those that have equally many rows.
+
+    Args:
+        layout: where each tensor sits in w.
+        device: where w lives.
+        by_unit: whether every unit of a layer is a group, and not the layer as a whole.
+
+    Example:
+        >>> groups = EntryGroups(layout_of(nn.Linear(3, 2)), torch.device("cpu"), by_unit=True)
+        >>> groups.to_entries(torch.tensor([5.0, 7.0])).tolist()  # of the weights, then the biases
+        [5.0, 5.0, 5.0, 7.0, 7.0, 7.0, 5.0, 7.0]
+    """
+
+    def __init__(self, layout: Layout, device: torch.device, *, by_unit: bool = False) -> None:
+        names = [n for n in layout.names if layout.slices[n].start < layout.n_bayesian]
+        shapes = dict(zip(layout.names, layout.shapes, strict=True))
+        rows = {name: int(shapes[name][0]) if by_unit and shapes[name] else 1 for name in names}
+        keys = {name: (name.rpartition(".")[0], rows[name]) for name in names}
+        layers = list(dict.fromkeys(keys.values()))
+        ends = [0, *accumulate(n for _, n in layers)]
+        self.layers = [slice(*pair) for pair in pairwise(ends)]  # the groups of each layer
+        self.n_layers, self.n_groups = len(layers), ends[-1]
+        self.tensors = [(layers.index(keys[name]), layout.slices[name]) for name in names]
+        self.prunable = [(i, part) for i, part in self.tensors if part.start < layout.n_sparse]
+        self.last = (self.prunable or self.tensors)[-1][0]
+        self._index: Tensor | None = None  # group of each entry; on a CPU a copy is faster
+        if device.type != "cpu":
+            numbers = torch.arange(self.n_groups, dtype=torch.float64)
+            self._index = self.to_entries(numbers).long().to(device)
+
+    def to_entries(self, values: Tensor) -> Tensor:
+        """One number per group, (..., G), to one per Bayesian entry, (..., n_bayesian)."""
+        if self._index is not None:
+            return values[..., self._index]
+        columns = []
+        for i, part in self.tensors:
+            groups = values[..., self.layers[i], None]
+            size = (part.stop - part.start) // groups.shape[-2]
+            columns.append(groups.expand(*groups.shape[:-1], size).flatten(-2))
+        return torch.cat(columns, -1)
+
+    def total(self, values: Tensor) -> Tensor:
+        """Sum over the entries of each group, (..., n_bayesian) -> (..., G)."""
+        sums: dict[int, Tensor] = {}
+        for i, part in self.tensors:
+            n_groups = self.layers[i].stop - self.layers[i].start
+            total = values[..., part].unflatten(-1, (n_groups, -1)).sum(-1)
+            sums[i] = sums[i] + total if i in sums else total
+        return torch.cat([sums[i] for i in range(self.n_layers)], -1)
 
 
 def _check_parameters(named: list[tuple[str, nn.Parameter]]) -> None:

@@ -36,6 +36,7 @@ from bayesieve.core.network import Network
 
 if TYPE_CHECKING:
     from bayesieve.core.problem import Problem
+    from bayesieve.core.workspace import Draw
 
 N_KEYS = 3
 LOCAL_TYPES = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -96,6 +97,52 @@ def _mix(x: Tensor) -> Tensor:
 def _shift(x: Tensor, places: int) -> Tensor:
     # A signed shift copies the sign bit into the places it frees: clear them.
     return (x >> places) & (2 ** (32 - places) - 1)
+
+
+def draw_weights(
+    problem: "Problem", state: Any, *, local: bool, ratio: Tensor | None = None
+) -> "Draw":
+    """Draw w = r (m + s ε), 0 where pruned; r m and r s themselves for noise on activations.
+
+    Args:
+        problem: whose workspace receives the draw.
+        state: m, (k, d), is its `mean`, and log s, (k, n), its `log_std`.
+        local: whether layers add the noise to their activations.
+        ratio: r of each group of the state's `groups`, (k, G); None for 1.
+    """
+    drawn, masks = problem.workspace(len(state.mean), local=local).draw, state.controls.factors
+    if local:
+        problem.kernel(_spread_)(state, drawn, ratio, masks[0])
+    else:
+        noise = fresh_noise(problem, state.log_std, state.generator)
+        problem.kernel(draw_weights_)(state, drawn, noise, ratio, masks[0])
+    return drawn
+
+
+def draw_weights_(
+    state: Any, drawn: "Draw", noise: Tensor, ratio: Tensor | None, keep: Tensor | None
+) -> None:
+    """Write r (m + s ε) into the weights, (k, d); 0 where not kept."""
+    weights, mean, n = drawn.weights, state.mean, state.log_std.shape[1]
+    values = torch.addcmul(mean[:, :n], state.log_std.exp(), as_normals(noise, state.log_std))
+    weights[:, :n] = values if ratio is None else state.groups.to_entries(ratio) * values
+    if n < mean.shape[1]:
+        weights[:, n:] = mean[:, n:]
+    if keep is not None:
+        weights.mul_(keep)
+
+
+def _spread_(state: Any, drawn: "Draw", ratio: Tensor | None, keep: Tensor | None) -> None:
+    """Write r m and r s into the buffers of layers with noise on activations; 0 where not kept."""
+    assert drawn.stds is not None
+    n = state.log_std.shape[1]
+    drawn.weights.copy_(state.mean)
+    drawn.stds[:, :n] = state.log_std.exp()
+    for buffer in (drawn.weights, drawn.stds):
+        if ratio is not None:
+            buffer[:, :n].mul_(state.groups.to_entries(ratio))
+        if keep is not None:
+            buffer.mul_(keep)
 
 
 class _Perturb(torch.autograd.Function):

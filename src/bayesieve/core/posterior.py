@@ -45,7 +45,7 @@ class Posterior(Protocol):
         """Independent draws, shape (n, d)."""
         ...
 
-    def masked(self, keep: Tensor) -> "Posterior":
+    def masked(self, keep: Tensor) -> Self:
         """The same posterior with the entries where `keep`, (d,), is False fixed at 0."""
         ...
 

@@ -19,18 +19,17 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import softplus
 
-from bayesieve.core.layout import Layout
+from bayesieve.core.layout import EntryGroups, Layout
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, _Weights
 
 _N_NODES = 12  # of the quadrature in each of two directions
 
 
-class UnitScales:
+class UnitScales(EntryGroups):
     """Places of each unit's numbers in a vector of S = 2 R + 3 L logs, and the scales they make.
 
-    The order is a, b (R units each), â, b̂, u (L layers each). The tensors of a module with equally
-    many rows make a layer.
+    The order is a, b (R units each), â, b̂, u (L layers each).
 
     Args:
         layout: where each tensor sits in w.
@@ -39,23 +38,10 @@ class UnitScales:
     """
 
     def __init__(self, layout: Layout, device: torch.device, dtype: torch.dtype) -> None:
-        self.layout = layout
-        names = [n for n in layout.names if layout.slices[n].start < layout.n_bayesian]
-        rows = {name: _n_rows(layout, name) for name in names}
-        keys = {name: (name.rpartition(".")[0], rows[name]) for name in names}
-        self.keys = list(dict.fromkeys(keys.values()))
-        ends = np.cumsum([0, *(n for _, n in self.keys)]).tolist()
-        self.units = [slice(ends[i], ends[i + 1]) for i in range(len(self.keys))]
-        self.tensors = [(self.keys.index(keys[name]), layout.slices[name]) for name in names]
-        self.n_units, self.n_layers = int(ends[-1]), len(self.keys)
-        prunable = [n for n in names if layout.slices[n].start < layout.n_sparse]
-        self.last = self.keys.index(keys[(prunable or names)[-1]])
+        super().__init__(layout, device, by_unit=True)
         is_last = torch.arange(self.n_layers, device=device) == self.last
-        single = torch.tensor([n == 1 for _, n in self.keys], device=device)
-        self.index: Tensor | None = None  # unit of each entry; on a CPU a copy is faster
-        if device.type != "cpu":
-            units = torch.arange(self.n_units, dtype=torch.float64)[None]
-            self.index = self.to_entries(units)[0].long().to(device)
+        counts = [units.stop - units.start for units in self.layers]
+        single = torch.tensor(counts, device=device) == 1
         self.slab = (~is_last).to(dtype)  # 0 where γ² = â / b̂
         self.common = (is_last | ~single).to(dtype)  # 0 where â = b̂ = 1
         self.local = self.to_units(self.slab[None])[0]  # 0 where a = b = 1
@@ -69,40 +55,20 @@ class UnitScales:
     @property
     def size(self) -> int:
         """S, the number of logs."""
-        return 2 * self.n_units + 3 * self.n_layers
+        return 2 * self.n_groups + 3 * self.n_layers
 
     def split(self, logs: Tensor) -> Iterator[Tensor]:
         """The logs of a, b, â, b̂ and u, (..., S) -> five tensors."""
-        sizes = [self.n_units] * 2 + [self.n_layers] * 3
+        sizes = [self.n_groups] * 2 + [self.n_layers] * 3
         return iter(logs.split(sizes, -1))
 
     def to_units(self, values: Tensor) -> Tensor:
         """One number per layer, (k, L), to one per unit, (k, R)."""
         columns = [
             values[:, i : i + 1].expand(-1, part.stop - part.start)
-            for i, part in enumerate(self.units)
+            for i, part in enumerate(self.layers)
         ]
         return torch.cat(columns, 1)
-
-    def to_entries(self, values: Tensor) -> Tensor:
-        """One number per unit, (..., R), to one per Bayesian entry, (..., n_bayesian)."""
-        if self.index is not None:
-            return values[..., self.index]
-        columns = []
-        for i, part in self.tensors:
-            units = values[..., self.units[i], None]
-            fan_in = (part.stop - part.start) // units.shape[-2]
-            columns.append(units.expand(*units.shape[:-1], fan_in).flatten(-2))
-        return torch.cat(columns, -1)
-
-    def total(self, values: Tensor) -> Tensor:
-        """Sum over the entries of each unit, (..., n_bayesian) -> (..., R)."""
-        sums: dict[int, Tensor] = {}
-        for i, part in self.tensors:
-            n_units = self.units[i].stop - self.units[i].start
-            total = values[..., part].unflatten(-1, (n_units, -1)).sum(-1)
-            sums[i] = sums[i] + total if i in sums else total
-        return torch.cat([sums[i] for i in range(self.n_layers)], -1)
 
     def log_ratio(self, logs: Tensor, log_std: Tensor) -> Tensor:
         """Log λ² of each unit, (k, S) -> (k, R), H2; `log_std` is log τ₀, scalar or (k, 1)."""
@@ -133,11 +99,6 @@ class UnitScales:
         log_scale = 0.5 * (first[..., None] - self.local[:, None, None] * bound)
         log_weights = self.log_weights[:, None] + self.log_weights
         return (power * log_scale + log_weights).flatten(-2).logsumexp(-1)
-
-
-def _n_rows(layout: Layout, name: str) -> int:
-    shape = layout.shapes[layout.names.index(name)]
-    return int(shape[0]) if len(shape) else 1
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -3,10 +3,16 @@
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Generator, Tensor
+
+if TYPE_CHECKING:
+    from bayesieve.core.posterior import Posterior
+
+
+P = TypeVar("P", bound="Posterior")
 
 
 @dataclass
@@ -49,6 +55,10 @@ class Controls:
             None if keep is None else keep.view(torch.uint8),
             None if trained is None else trained.view(torch.uint8),
         )
+
+    def masked(self, posterior: P, member: int) -> P:
+        """The posterior of one model, exactly 0 where it is pruned."""
+        return posterior if self.keep is None else posterior.masked(self.keep[member])
 
 
 def named_tensors(state: Any, prefix: str = "") -> Iterator[tuple[str, Tensor]]:

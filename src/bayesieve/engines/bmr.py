@@ -25,7 +25,6 @@ kept: with the paper's settings (`BMR.paper`) a network that has plenty of data 
 """
 
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Literal
 
 import torch
@@ -34,7 +33,8 @@ from torch import Generator, Tensor, nn
 from bayesieve.checks import check_choice, check_fraction, check_kind, check_positive
 from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.evidence import evidence_at_zero, mask_log_odds
-from bayesieve.core.layout import Layout, Roles
+from bayesieve.core.layout import EntryGroups, Roles
+from bayesieve.core.noise import draw_weights
 from bayesieve.core.posterior import Factorised, Posterior
 from bayesieve.core.priors import Default, LayerScaled, Number, log_normal_gamma_kl, per_model
 from bayesieve.core.problem import Problem
@@ -47,60 +47,6 @@ PAPER_ROLES = Roles(
     prune=(nn.Linear, nn.Conv1d, nn.Conv2d, nn.MultiheadAttention, nn.LayerNorm, "*position*")
 )
 _LEAST_RENEWALS = 50  # in a run, however short
-
-
-class Layers:
-    """Which Bayesian tensors of a layout share a scale: those of one module.
-
-    Args:
-        layout: where each tensor sits in w.
-        device: where the weights live.
-    """
-
-    def __init__(self, layout: Layout, device: torch.device) -> None:
-        names = [n for n in layout.names if layout.slices[n].start < layout.n_bayesian]
-        self.names = list(dict.fromkeys(name.rpartition(".")[0] for name in names))
-        self.tensors = [  # (layer, slice of w) in the order of w
-            (self.names.index(name.rpartition(".")[0]), layout.slices[name]) for name in names
-        ]
-        prunable = [n for n in names if layout.slices[n].start < layout.n_sparse]
-        self.last = self.names.index((prunable or names)[-1].rpartition(".")[0])
-        self.prunable = [(i, part) for i, part in self.tensors if part.start < layout.n_sparse]
-        self.index: Tensor | None = None  # layer of each entry; on a CPU a copy is faster
-        if device.type != "cpu":
-            sizes = torch.tensor([part.stop - part.start for _, part in self.tensors])
-            owners = torch.tensor([i for i, _ in self.tensors])
-            self.index = owners.repeat_interleave(sizes).to(device)
-
-    def to_entries(self, values: Tensor) -> Tensor:
-        """One number per layer, (..., L), to one per Bayesian entry, (..., n_bayesian)."""
-        if self.index is not None:
-            return values[..., self.index]
-        shape = values.shape[:-1]
-        columns = [
-            values[..., i : i + 1].expand(*shape, part.stop - part.start)
-            for i, part in self.tensors
-        ]
-        return torch.cat(columns, -1)
-
-    def total(self, values: Tensor) -> Tensor:
-        """Sum over the entries of each layer, (..., n_bayesian) -> (..., L)."""
-        sums: dict[int, Tensor] = {}
-        for i, part in self.tensors:
-            total = values[..., part].sum(-1)
-            sums[i] = sums[i] + total if i in sums else total
-        return torch.stack([sums[i] for i in range(self.n)], -1)
-
-    @property
-    def n(self) -> int:
-        """L, the number of layers."""
-        return len(self.names)
-
-
-@lru_cache(maxsize=64)
-def layers_of(layout: Layout, device: torch.device) -> Layers:
-    """The layers of a layout, computed once for a device."""
-    return Layers(layout, device)
 
 
 @dataclass(frozen=True)
@@ -145,7 +91,7 @@ class Reduction:
             return torch.zeros_like(delta[:, :1])
         return mask_log_odds(delta, pruned if self.count_pruned == "as_zero" else None)
 
-    def sharing(self, layers: Layers) -> list[list[slice]]:
+    def sharing(self, layers: EntryGroups) -> list[list[slice]]:
         """Slices of the prunable tensors that share a ζ; tensors never pruned are left out."""
         pruned = [
             (layer, part)
@@ -167,7 +113,7 @@ class ScaleNumbers:
     rate: Tensor
 
 
-BMRState = ScaledState[ScaleNumbers, Layers]
+BMRState = ScaledState[ScaleNumbers, EntryGroups]
 
 
 def factors(
@@ -241,15 +187,15 @@ class BMR:
     def init(self, problem: Problem, generator: Generator, n_models: int = 1) -> BMRState:
         """Start near the initial weights, every scale at 1 (or at random), nothing pruned."""
         problem.layout.check_bayesian("BMR")
-        layers = layers_of(problem.layout, problem.device)
+        layers = EntryGroups(problem.layout, problem.device)
         scheme = "module" if self.start == "uniform" else self.start
         mean = problem.starting_points(n_models, generator, scheme)
         numbers = self._numbers(mean, layers)
-        scale_mean = mean.new_zeros((n_models, layers.n))
+        scale_mean = mean.new_zeros((n_models, layers.n_layers))
         init_std = per_model(self.init_std, mean)
         if self.start == "uniform":
             scale_mean.uniform_(-2, 2, generator=generator)
-        scale_log_std = init_std.log().expand(n_models, layers.n).contiguous()
+        scale_log_std = init_std.log().expand(n_models, layers.n_layers).contiguous()
         width = factors(scale_mean, scale_log_std, numbers.base, None)[1]
         spread, n = layers.to_entries(width), problem.layout.n_bayesian
         if self.start == "uniform":
@@ -276,7 +222,8 @@ class BMR:
         scales = Scales(*problem.kernel(factors)(
             state.scale_mean, state.scale_log_std, state.prior.base, noise
         ))  # fmt: skip
-        draw = scaled.draw(problem, state, scales.ratio, local=bool(self.local))  # w = r (m + s ε)
+        # w = r (m + s ε), 0 where pruned
+        draw = draw_weights(problem, state, local=bool(self.local), ratio=scales.ratio)
         log_lik = problem.gradient_(draw, batch, state.generator)
         pulls, rates = scaled.weights_step_(problem, state, draw, scales)
         if self.coordinates == "weights":
@@ -301,14 +248,11 @@ class BMR:
         ruin layers whose scale nothing determines, such as those before a BatchNorm: there σ_c
         grows freely, and |m| / s is what the data know.
         """
-        layout = problem.layout
         mean = state.mean[member].detach().clone()
-        std = torch.zeros_like(mean)
-        std[layout.bayesian] = state.log_std[member].exp()
+        std = problem.layout.padded(state.log_std[member].exp(), 0.0)
         buffers = problem.workspace(len(state.mean), local=bool(self.local)).buffers(member)
         posterior = Factorised(problem.network, mean, std, None, None, buffers)
-        keep = state.controls.keep
-        return posterior if keep is None else posterior.masked(keep[member])
+        return state.controls.masked(posterior, member)
 
     def prior_stds(self, problem: Problem, state: BMRState, member: int = 0) -> dict[str, float]:
         """Width τ of the prior of every Bayesian tensor by name, for `weight_evidence`."""
@@ -356,9 +300,9 @@ class BMR:
                 new[:, part] &= delta[:, part] <= zeta
         return new
 
-    def _numbers(self, like: Tensor, layers: Layers) -> ScaleNumbers:
+    def _numbers(self, like: Tensor, layers: EntryGroups) -> ScaleNumbers:
         std, last = (per_model(x, like) for x in (self.prior.std, self.prior.last_std))
-        is_last = torch.arange(layers.n, device=like.device)[None] == layers.last
+        is_last = torch.arange(layers.n_layers, device=like.device)[None] == layers.last
         shape, rate = (per_model(x, like) for x in (self.prior.shape, self.prior.rate))
         return ScaleNumbers(torch.where(is_last, last, std), shape, rate)
 

@@ -17,6 +17,7 @@ from torch import Generator, Tensor
 
 from bayesieve.checks import check_choice, check_kind, check_positive
 from bayesieve.core.batch import Batch, Metrics
+from bayesieve.core.noise import draw_weights
 from bayesieve.core.posterior import Factorised, Posterior
 from bayesieve.core.priors import (
     Default,
@@ -87,7 +88,7 @@ class FlatVI:
 
     def step(self, problem: Problem, state: MeanField, batch: Batch) -> Metrics:
         """Draw w, take the gradient of log p(D | w), move (m, log s); in place."""
-        draw = variational.draw(problem, state, local=bool(self.local))  # w = m + s ε
+        draw = draw_weights(problem, state, local=bool(self.local))  # w = m + s ε
         log_lik = problem.gradient_(draw, batch, state.generator)
         if isinstance(self.prior, Normal):
             variational.adam_step_(problem, state, draw, constant_precision)

@@ -23,6 +23,7 @@ from torch import Generator, Tensor
 
 from bayesieve.checks import check_choice, check_kind, check_positive
 from bayesieve.core.batch import Batch, Metrics
+from bayesieve.core.noise import draw_weights
 from bayesieve.core.posterior import Posterior
 from bayesieve.core.posterior_horseshoe import UnitScaled, UnitScales
 from bayesieve.core.priors import (
@@ -114,7 +115,7 @@ class HorseshoeVI:
         """Draw scales and weights, take the gradient, move weights and scales; in place."""
         noise = torch.empty_like(state.scale_mean).normal_(generator=state.generator)
         scales = Scales(*problem.kernel(_factors)(state, noise))
-        draw = scaled.draw(problem, state, scales.ratio, local=self.local)  # w = r (m + s ε)
+        draw = draw_weights(problem, state, local=self.local, ratio=scales.ratio)  # w = r (m + s ε)
         log_lik = problem.gradient_(draw, batch, state.generator)
         pulls, rates = scaled.weights_step_(problem, state, draw, scales)
         problem.kernel(_move_scales_)(state, noise, pulls, rates)
@@ -129,21 +130,17 @@ class HorseshoeVI:
 
     def posterior(self, problem: Problem, state: HorseshoeState, member: int = 0) -> UnitScaled:
         """q(w) of one member, with its scales as they were drawn; exactly 0 where pruned."""
-        mean = state.mean[member].detach().clone()
-        spread = torch.zeros_like(mean)
-        spread[problem.layout.bayesian] = state.log_std[member].exp()
         scale_std = state.scale_log_std[member].exp()
         posterior = UnitScaled(
             problem.network,
-            mean,
-            spread,
+            state.mean[member].detach().clone(),
+            problem.layout.padded(state.log_std[member].exp(), 0.0),
             state.scale_mean[member].clone(),
             torch.zeros_like(scale_std) if state.prior.held else scale_std,
             member_number(self.prior.std, member),
             problem.workspace(len(state.mean), local=self.local).buffers(member),
         )
-        keep = state.controls.keep
-        return posterior if keep is None else posterior.masked(keep[member])
+        return state.controls.masked(posterior, member)
 
     def _numbers(self, like: Tensor, scales: UnitScales, *, held: bool) -> HorseshoeNumbers:
         half = like.new_full((1, scales.size - scales.n_layers), 0.5)
@@ -207,7 +204,7 @@ def _matching_scales(mean: Tensor, scales: UnitScales, log_std: Tensor) -> Tenso
     squares = scales.total(mean.square())
     sizes = [
         (squares[:, part].sum(1) / units[:, part].sum(1)).sqrt().clamp_min(1e-3)
-        for part in scales.units
+        for part in scales.layers
     ]
     size = torch.stack(sizes, 1).log() - scales.slab * log_std
     a, b, layer_a, layer_b, _ = scales.split(logs)

@@ -69,10 +69,9 @@ def laplace(
         information += squares[:n]
     mean = w.detach().clone()
     fitted = prior or Normal(fitted_width(mean[:n].double(), information))
-    std = torch.zeros_like(mean)
-    std[:n] = (information + fitted.std**-2).rsqrt().to(mean.dtype)  # type: ignore[operator]
+    std = (information + fitted.std**-2).rsqrt().to(mean.dtype)  # type: ignore[operator]
     copies = {name: value.detach().clone() for name, value in buffers.items()}
-    return Factorised(problem.network, mean, std, fitted, None, copies)
+    return Factorised(problem.network, mean, problem.layout.padded(std, 0.0), fitted, None, copies)
 
 
 def check_counted_once(problem: Problem) -> None:

@@ -138,14 +138,11 @@ class MAP:
         w = state.w[member : member + 1].detach().clone()
         logit = None
         if isinstance(self.prior, SpikeSlab):
-            logit = torch.full_like(w[0], torch.inf)
-            bayesian = problem.layout.bayesian
-            zero = torch.zeros_like(w[0, bayesian])
-            logit[bayesian] = inclusion_logit(w[0, bayesian], zero, self.prior.member(member))
+            mean = w[0, problem.layout.bayesian]
+            odds = inclusion_logit(mean, torch.zeros_like(mean), self.prior.member(member))
+            logit = problem.layout.padded(odds, torch.inf)
         buffers = problem.workspace(len(state.w)).buffers(member)
-        samples = Samples(problem.network, w, logit, buffers)
-        keep = state.controls.keep
-        return samples if keep is None else samples.masked(keep[member])
+        return state.controls.masked(Samples(problem.network, w, logit, buffers), member)
 
 
 def _move_(

@@ -356,8 +356,7 @@ class Sampler:
             logit = torch.full_like(state.w[member], torch.inf)
             logit[problem.layout.sparse] = odds if wide else -odds
         samples = Samples(problem.network, draws, logit, buffers, statistics)
-        keep = state.controls.keep
-        return samples if keep is None else samples.masked(keep[member])
+        return state.controls.masked(samples, member)
 
 
 @dataclass

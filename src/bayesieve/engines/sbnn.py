@@ -24,6 +24,7 @@ from torch import Generator, Tensor
 
 from bayesieve.checks import check_choice, check_positive
 from bayesieve.core.batch import Batch, Metrics
+from bayesieve.core.noise import draw_weights, draw_weights_
 from bayesieve.core.posterior import Factorised, Posterior
 from bayesieve.core.priors import (
     Default,
@@ -130,7 +131,7 @@ class SBNN:
         if self.optimizer == "sgd":
             return self._proximal_step(problem, state, batch)
         local = bool(self.local)
-        draw = variational.draw(problem, state, local=local)  # w = m + s ε, 0 where pruned
+        draw = draw_weights(problem, state, local=local)  # w = m + s ε, 0 where pruned
         log_lik = problem.gradient_(draw, batch, state.generator)
         variational.adam_step_(problem, state, draw, mixture_precision)
         return {"log_lik": log_lik}
@@ -139,7 +140,7 @@ class SBNN:
         """Gradient step on the data term, then the prior's proximal step; in place."""
         draw = problem.workspace(len(state.mean)).draw
         noise = torch.empty_like(state.log_std).normal_(generator=state.generator)
-        variational.draw_(state, draw, noise, state.controls.factors)
+        draw_weights_(state, draw, noise, None, state.controls.factors[0])
         log_lik = problem.gradient_(draw, batch, state.generator)
         length = state.lr * state.controls.lr_scale / problem.n_data
         problem.kernel(_proximal_update_)(state, draw.grads, noise, length)

@@ -6,17 +6,17 @@ serves layers of any width. With ∂w, ∂m and ∂log s the gradients of the lo
 ∂ log_lik / ∂ log r is the sum of w ∂w = m ∂m + ∂log s over the entries that share r, and
 ∂ KL / ∂ log τ that of 1 - (m² + s²) / τ².
 
-A step draws the scales, then calls `draw`, `Problem.gradient_` and `weights_step_`, and last moves
-the scales along the gradients that `weights_step_` returns.
+A step draws the scales, then calls `draw_weights`, `Problem.gradient_` and `weights_step_`, and
+last moves the scales along the gradients that `weights_step_` returns.
 """
 
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Generator, Tensor
 
-from bayesieve.core.noise import as_normals, fresh_noise
+from bayesieve.core.layout import EntryGroups
 from bayesieve.core.posterior import Factorised, Posterior
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import Controls
@@ -27,20 +27,8 @@ POINT_UNIT = 0.1  # of the steps of point parameters: the usual width of a layer
 Masks = tuple[Tensor | None, Tensor | None]  # keep and trained, (k, d), as factors 0 and 1
 
 
-class Groups(Protocol):
-    """Which entries share a scale: G groups of the n Bayesian entries."""
-
-    def to_entries(self, values: Tensor) -> Tensor:
-        """One number per group, (..., G), to one per entry, (..., n)."""
-        ...
-
-    def total(self, values: Tensor) -> Tensor:
-        """Sum over the entries of each group, (..., n) -> (..., G)."""
-        ...
-
-
 N = TypeVar("N")  # prior numbers of an engine
-G = TypeVar("G", bound=Groups)
+G = TypeVar("G", bound=EntryGroups)
 
 
 @dataclass
@@ -122,43 +110,6 @@ def weights_kl(state: ScaledState[N, G], width: Tensor) -> Tensor:
     if state.controls.trained is not None:
         kl = torch.where(state.controls.trained[:, :n], kl, 0.0)
     return kl.sum(1, dtype=torch.float64)
-
-
-def draw(problem: Problem, state: ScaledState[N, G], ratio: Tensor, *, local: bool) -> Draw:
-    """Draw w = r (m + s ε), 0 where pruned; r m and r s themselves for noise on activations."""
-    drawn, masks = problem.workspace(len(state.mean), local=local).draw, state.controls.factors
-    if local:
-        problem.kernel(_spread_)(state, drawn, ratio, masks)
-    else:
-        noise = fresh_noise(problem, state.log_std, state.generator)
-        problem.kernel(_draw_)(state, drawn, noise, ratio, masks)
-    return drawn
-
-
-def _draw_(
-    state: ScaledState[N, G], drawn: Draw, noise: Tensor, ratio: Tensor, masks: Masks
-) -> None:
-    weights, mean, n = drawn.weights, state.mean, state.log_std.shape[1]
-    epsilon = as_normals(noise, state.log_std)
-    values = torch.addcmul(mean[:, :n], state.log_std.exp(), epsilon)
-    weights[:, :n] = state.groups.to_entries(ratio) * values
-    if n < mean.shape[1]:
-        weights[:, n:] = mean[:, n:]
-    if masks[0] is not None:
-        weights.mul_(masks[0])
-
-
-def _spread_(state: ScaledState[N, G], drawn: Draw, ratio: Tensor, masks: Masks) -> None:
-    assert drawn.stds is not None
-    weights, stds, mean, n = drawn.weights, drawn.stds, state.mean, state.log_std.shape[1]
-    ratios = state.groups.to_entries(ratio)
-    weights[:, :n] = ratios * mean[:, :n]
-    stds[:, :n] = ratios * state.log_std.exp()
-    if n < mean.shape[1]:
-        weights[:, n:] = mean[:, n:]
-    if masks[0] is not None:
-        weights.mul_(masks[0])
-        stds.mul_(masks[0])
 
 
 def weights_step_(

@@ -10,7 +10,7 @@ from w = mean + std ε: ∂/∂mean = g and ∂/∂log_std = g ε std = g (w - m
 draw. The draw itself is all a step keeps of its noise. With noise on activations the workspace has
 gradients for mean and std instead.
 
-A step is three calls: `draw`, `Problem.gradient_`, `adam_step_`.
+A step is three calls: `draw_weights`, `Problem.gradient_`, `adam_step_`.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,6 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from bayesieve.core.noise import as_normals, fresh_noise
 from bayesieve.core.posterior import Factorised, Posterior
 from bayesieve.core.priors import Number, Prior, per_model
 from bayesieve.core.problem import Problem
@@ -85,38 +84,6 @@ def warm_start_(state: MeanField, posterior: Posterior) -> None:
     if isinstance(posterior, Factorised):
         std = posterior.std[: state.log_std.shape[1]]
         state.log_std.copy_(torch.where(std > 0, std.log(), state.log_std))
-
-
-def draw(problem: Problem, state: MeanField, *, local: bool) -> Draw:
-    """Draw w = mean + std ε, 0 where pruned; mean and std themselves for noise on activations."""
-    drawn, masks = problem.workspace(len(state.mean), local=local).draw, state.controls.factors
-    if local:
-        problem.kernel(spread_)(state, drawn, masks)
-    else:
-        noise = fresh_noise(problem, state.log_std, state.generator)
-        problem.kernel(draw_)(state, drawn, noise, masks)
-    return drawn
-
-
-def draw_(state: MeanField, drawn: Draw, noise: Tensor, masks: Masks) -> None:
-    """Write mean + std ε into the weights, (k, d); 0 where not kept."""
-    weights, mean, n = drawn.weights, state.mean, state.log_std.shape[1]
-    epsilon = as_normals(noise, state.log_std)
-    weights[:, :n] = torch.addcmul(mean[:, :n], state.log_std.exp(), epsilon)
-    if n < mean.shape[1]:
-        weights[:, n:] = mean[:, n:]
-    if masks[0] is not None:
-        weights.mul_(masks[0])
-
-
-def spread_(state: MeanField, drawn: Draw, masks: Masks) -> None:
-    """Write mean and std into the buffers of layers with noise on activations; 0 where not kept."""
-    assert drawn.stds is not None
-    drawn.weights.copy_(state.mean)
-    drawn.stds[:, : state.log_std.shape[1]] = state.log_std.exp()
-    if masks[0] is not None:
-        drawn.weights.mul_(masks[0])
-        drawn.stds.mul_(masks[0])
 
 
 def adam_step_(
@@ -188,15 +155,9 @@ def factorised(
     logit_inclusion: Tensor | None, *, local: bool,
 ) -> Factorised:  # fmt: skip
     """One member's posterior as copies: mean and std are 0 where pruned, std 0 for points."""
-    layout = problem.layout
-    mean = state.mean[member].detach().clone()
-    std = torch.zeros_like(mean)
-    std[layout.bayesian] = state.log_std[member].exp()
-    logit = None
-    if logit_inclusion is not None:
-        logit = torch.full_like(mean, torch.inf)
-        logit[layout.bayesian] = logit_inclusion
+    layout, mean = problem.layout, state.mean[member].detach().clone()
+    std = layout.padded(state.log_std[member].exp(), 0.0)
+    logit = None if logit_inclusion is None else layout.padded(logit_inclusion, torch.inf)
     buffers = problem.workspace(len(state.mean), local=local).buffers(member)
     posterior = Factorised(problem.network, mean, std, prior, logit, buffers)
-    keep = state.controls.keep
-    return posterior if keep is None else posterior.masked(keep[member])
+    return state.controls.masked(posterior, member)

@@ -11,10 +11,11 @@ from torch import nn
 from bayesieve.assess.predict import predict
 from bayesieve.core.batch import Batch
 from bayesieve.core.evidence import evidence_at_zero, mask_log_odds
+from bayesieve.core.layout import EntryGroups
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.priors import LayerScaled, log_normal_gamma_kl
 from bayesieve.core.problem import Problem
-from bayesieve.engines.bmr import BMR, PAPER_ROLES, Reduction, layers_of, widths
+from bayesieve.engines.bmr import BMR, PAPER_ROLES, Reduction, widths
 from problems import known_support, no_data, normal, renew, run, seeded
 from zoo import BY_NAME
 
@@ -33,8 +34,8 @@ def deep(dtype=torch.float64, roles=None):
 
 def test_a_layer_is_a_module_and_the_last_is_wider():
     problem = deep()
-    layers = layers_of(problem.layout, CPU)
-    assert layers.names == ["0", "2"]
+    layers = EntryGroups(problem.layout, CPU)
+    assert [layer for layer, _ in layers.tensors] == [0, 1, 0, 1]  # weights, then biases
     assert layers.last == 1
     state = BMR(LayerScaled(std=0.1, last_std=1.0)).init(problem, seeded(0))
     mean_c = math.exp(0.1**2 / 8)
@@ -61,7 +62,7 @@ def test_the_papers_start_is_uniform_in_units_of_the_prior():
 
 
 def test_sums_over_layers_undo_spreading():
-    layers = layers_of(deep().layout, CPU)
+    layers = EntryGroups(deep().layout, CPU)
     ones = torch.ones(1, 26, dtype=torch.float64)
     assert layers.total(ones).tolist() == [[16.0, 10.0]]
     values = torch.tensor([[2.0, 3.0]])

@@ -6,14 +6,14 @@ from torch import Generator, nn
 
 from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Gaussian
-from bayesieve.core.noise import counter_normals, fresh_keys
+from bayesieve.core.noise import counter_normals, draw_weights_, fresh_keys
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import Controls
 from bayesieve.core.workspace import Draw
 from bayesieve.engines.flat_vi import FlatVI, constant_precision
 from bayesieve.engines.optimisers import Moments, Pace
 from bayesieve.engines.sbnn import SBNN
-from bayesieve.engines.variational import MeanField, PriorNumbers, draw_, move_
+from bayesieve.engines.variational import MeanField, PriorNumbers, move_
 
 F64 = torch.float64
 
@@ -34,12 +34,12 @@ def test_draw_by_counter_is_mean_plus_std_times_the_normals():
     keys = fresh_keys(Generator().manual_seed(0))
     weights = torch.full((k, d), torch.nan, dtype=F64)
     state = state_of(mean, log_std)
-    draw_(state, Draw(weights, weights), keys, (None, None))
+    draw_weights_(state, Draw(weights, weights), keys, None, None)
     noise = counter_normals((k, n), keys, F64)
     torch.testing.assert_close(weights[:, :n], mean[:, :n] + log_std.exp() * noise)
     assert torch.equal(weights[:, n:], mean[:, n:])
     masked = torch.empty_like(weights)
-    draw_(state, Draw(masked, masked), keys, (keep, None))
+    draw_weights_(state, Draw(masked, masked), keys, None, keep)
     torch.testing.assert_close(masked, torch.where(keep, weights, 0.0))
 
 

@@ -39,8 +39,8 @@ def scales_of(problem):
 
 def test_units_are_rows_with_their_biases():
     scales = scales_of(deep())
-    assert scales.keys == [("0", 4), ("2", 1), ("4", 2)]
-    assert scales.n_units == 7
+    assert scales.layers == [slice(0, 4), slice(4, 5), slice(5, 7)]
+    assert scales.n_groups == 7
     counts = scales.total(torch.ones(1, 25, dtype=torch.float64))
     assert counts.tolist() == [[4.0] * 4 + [5.0] + [2.0] * 2]
     units = torch.arange(7.0, dtype=torch.float64)[None]

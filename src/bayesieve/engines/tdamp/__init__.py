@@ -290,5 +290,4 @@ class TDAMP:
             mean[problem.layout.slices[_NOISE_NAME]] = 0.5 * state.noise[member].log()
         buffers = problem.workspace(len(state.alive)).buffers(member)
         whole = Factorised(problem.network, mean, var.sqrt(), None, log_odds, buffers)
-        keep = state.controls.keep
-        return whole if keep is None else whole.masked(keep[member])
+        return state.controls.masked(whole, member)
