@@ -188,7 +188,7 @@ def agree(model, network, x):
 def test_javascript_and_torch_agree_on_the_digits(dense):
     source = read_source(RunFolder(dense), "cpu")
     levels = torch.ones_like(source.posterior.mean).long()
-    network = embed(source, levels, Limits()).network
+    network = embed(source, levels, Limits())
     x = torch.cat([source.data.test.x, source.data.train.x])[:500]
     agree(source.model, network, x)
 
@@ -206,6 +206,6 @@ def test_javascript_and_torch_agree_on_500_test_digits_of_mnist():
     sparse = bs.prune(posterior, bs.rules.keep_zeros(0.9))
     source = Source("mnist", "mnist", sparse, data)
     levels = further_masks(sparse, "snr", 4).sum(0)
-    network = embed(source, levels, Limits()).network
+    network = embed(source, levels, Limits())
     assert network["n_draws"] > 0
     agree(sparse, network, data.test.x[:500])

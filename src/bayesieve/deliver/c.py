@@ -389,7 +389,7 @@ def _pool(layer: Pool, name: str, source: str, target: str) -> _Piece:
         begin, end = "float best = -FLT_MAX;", "best"
     else:
         window.append(f"sum += {value};")
-        begin, end = "float sum = 0.0f;", f"sum * {_number(1 / layer.divided_by)}"
+        begin, end = "float sum = 0.0f;", f"sum * {_number(1 / layer.divisor)}"
     body = [
         f"{_loop('i', channels)} {_loop('row', out_high)} {_loop('col', out_wide)} {{",
         f"    {begin}",

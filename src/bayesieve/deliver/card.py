@@ -1,9 +1,9 @@
 """Model cards in Markdown: of a bundle, and of the runs of a report."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from bayesieve.core.likelihoods import from_dict
+from bayesieve.core.likelihoods import RealLikelihood, from_dict
 from bayesieve.text import as_percent, markdown_table, one_line
 
 _WORDS = {
@@ -42,44 +42,38 @@ def bundle_card(
         | --- | ---: |
         | error | 2.00 % |
     """
-    sections = [
-        _front_matter(config),
-        f"# {title}\n\n{_summary(config)}",
-        _data(config),
+    classes, posterior = config.get("classes"), config.get("posterior")
+    task = "regression" if classes is None else "classification"
+    size = "×".join(str(n) for n in config["input"]["shape"])
+    what = f"a classifier of {len(classes)} classes" if classes else "a network"
+    if (noise := _noise(config)) is not None:
+        what = "a regression"
+    summary = (
+        f"This folder holds {what} on inputs of shape {size} ({config['input']['dtype']}): the "
+        "mean of a Bayesian posterior after the weights that the data do not need were removed."
+    )
+    files = [[f"`{name}`", f"{n:,}"] for name, n in sizes.items()]
+    files.append(["together", f"{sum(sizes.values()):,}"])
+    return _joined(
+        f"---\nlibrary_name: bayesieve\ntags: [bayesian, sparse, {task}]\n---",
+        f"# {title}\n\n{summary}" + (" Posterior draws come with it." if posterior else ""),
+        _section("Data", _data(config, noise)),
         _numbers(metrics),
         _removed(metrics),
-        _files(sizes),
+        _section("Files", [markdown_table(["file", "bytes"], files)]),
         _use(config, title),
-        _provenance(config),
-    ]
-    return _joined(sections)
-
-
-def _front_matter(config: Mapping[str, Any]) -> str:
-    task = "regression" if config.get("classes") is None else "classification"
-    return f"---\nlibrary_name: bayesieve\ntags: [bayesian, sparse, {task}]\n---"
-
-
-def _summary(config: Mapping[str, Any]) -> str:
-    shape = "×".join(str(size) for size in config["input"]["shape"])
-    classes = config.get("classes")
-    what = f"a classifier of {len(classes)} classes" if classes else "a network"
-    if _is_regression(config):
-        what = "a regression"
-    spread = " Posterior draws come with it." if config.get("posterior") else ""
-    return (
-        f"This folder holds {what} on inputs of shape {shape} ({config['input']['dtype']}): the "
-        "mean of a Bayesian posterior after the weights that the data do not need were removed."
-        f"{spread}"
+        _section("Provenance", _origin(config)),
     )
 
 
-def _is_regression(config: Mapping[str, Any]) -> bool:
+def _noise(config: Mapping[str, Any]) -> str | None:
+    """The noise of a regression in words; None for any other network."""
     row = config.get("likelihood")
-    return row is not None and from_dict(row).task == "regression"
+    likelihood = None if row is None else from_dict(row)
+    return likelihood.describe() if isinstance(likelihood, RealLikelihood) else None
 
 
-def _data(config: Mapping[str, Any]) -> str:
+def _data(config: Mapping[str, Any], noise: str | None) -> list[str]:
     lines = []
     run = (config.get("provenance") or {}).get("run") or {}
     name = (run.get("data") or {}).get("name")
@@ -99,10 +93,10 @@ def _data(config: Mapping[str, Any]) -> str:
         )
     elif recipe.get("kind") == "table":
         lines.append("- inputs: standardised and one-hot columns, as config.json describes")
-    if _is_regression(config):
+    if noise is not None:
         unit = ", in units of the standardised target" if recipe.get("target") else ""
-        lines.append(f"- noise: {from_dict(config['likelihood']).describe()}{unit}")
-    return "## Data\n\n" + "\n".join(lines) if lines else ""
+        lines.append(f"- noise: {noise}{unit}")
+    return lines
 
 
 def _numbers(metrics: Mapping[str, Any]) -> str:
@@ -115,12 +109,8 @@ def _numbers(metrics: Mapping[str, Any]) -> str:
         stages = {"model": metrics}
     if not stages:
         return ""
-    rows = [
-        [_WORDS[key], *(_number(key, numbers.get(key)) for numbers in stages.values())]
-        for key in _OF_BUNDLES
-        if any(key in numbers for numbers in stages.values())
-    ]
-    return "## Numbers\n\n" + markdown_table(["", *stages], rows)
+    rows = _metric_rows(_OF_BUNDLES, stages.values())
+    return _section("Numbers", [markdown_table(["", *stages], rows)])
 
 
 def _removed(metrics: Mapping[str, Any]) -> str:
@@ -133,13 +123,7 @@ def _removed(metrics: Mapping[str, Any]) -> str:
         read = len(read) if isinstance(read, list | tuple) else read
         lines += ["", f"Reads {read} of {report['n_inputs']} input features."]
     lines += [f"\nNot removed: {one_line(line)}." for line in report.get("kept", ())]
-    return "## What was removed\n\n" + "\n".join(lines)
-
-
-def _files(sizes: Mapping[str, int]) -> str:
-    rows = [[f"`{name}`", f"{size:,}"] for name, size in sizes.items()]
-    rows.append(["together", f"{sum(sizes.values()):,}"])
-    return "## Files\n\n" + markdown_table(["file", "bytes"], rows)
+    return _section("What was removed", lines)
 
 
 def _use(config: Mapping[str, Any], title: str) -> str:
@@ -167,7 +151,7 @@ print(load_model()({zeros}).shape)
 On files: `bayesieve predict {title} data.npz --out predictions.csv`."""
 
 
-def _provenance(config: Mapping[str, Any]) -> str:
+def _origin(config: Mapping[str, Any]) -> list[str]:
     lines = [f"- bayesieve {config.get('bayesieve_version', '')}"]
     provenance = config.get("provenance") or {}
     run = provenance.get("run") or {}
@@ -179,7 +163,7 @@ def _provenance(config: Mapping[str, Any]) -> str:
         lines.append(f"- pruned by: {_settings(config['thresholds'])}")
     versions = provenance.get("versions") or {}
     lines += [f"- {one_line(n)} {one_line(v)}" for n, v in versions.items() if n != "bayesieve"]
-    return "## Provenance\n\n" + "\n".join(lines)
+    return lines
 
 
 def _settings(values: Mapping[str, Any]) -> str:
@@ -197,15 +181,21 @@ def report_card(data: dict[str, Any]) -> str:
     """
     sections = ["---\nlibrary_name: bayesieve\ntags: [bayesian, sparse]\n---"]
     for run in data["runs"]:
+        provenance = run["provenance"]
+        lines = [f"- {one_line(name)} {one_line(v)}" for name, v in provenance["versions"].items()]
+        lines += [f"- `{one_line(name)}`: SHA-256 {v}" for name, v in provenance["hashes"].items()]
+        if provenance["command"]:
+            lines += ["", "```sh", one_line(provenance["command"]), "```"]
+        header, *rows = headline_rows(run)
         sections += [
             f"# {one_line(run['name'])}\n\n{_run_summary(run)}",
-            "## Before and after\n\n" + _table(headline_rows(run)),
+            _section("Before and after", [markdown_table(header, rows)]),
             _curve(run),
-            _layers(run),
-            _limits(run),
-            _run_provenance(run),
+            _section("Layers", _layers(run)),
+            _section("Limits", _limits(run)),
+            _section("Provenance", lines),
         ]
-    return _joined(sections)
+    return _joined(*sections)
 
 
 def headline_rows(run: Mapping[str, Any]) -> list[list[str]]:
@@ -219,9 +209,7 @@ def headline_rows(run: Mapping[str, Any]) -> list[list[str]]:
     if sampled is not None:
         columns.append(("averaged over draws", sampled))
     rows = [["test set", *(name for name, _ in columns)]]
-    for key in _OF_REPORTS:
-        if any(key in numbers for _, numbers in columns):
-            rows.append([_WORDS[key], *(_number(key, numbers.get(key)) for _, numbers in columns)])
+    rows += _metric_rows(_OF_REPORTS, [numbers for _, numbers in columns])
     width = len(rows[0])
     kept = [
         ["parameters kept", f"{after['weights']:,} of {before['parameters']:,}"],
@@ -257,46 +245,34 @@ def _curve(run: Mapping[str, Any]) -> str:
     points = run["curve"]["points"]
     key = "rmse" if run["task"] == "regression" else "error"
     some = points[:: max(1, len(points) // 8)]
-    rows = [["zeros", "kept", _WORDS[key], "NLL (nats)", "multiply-adds"]]
-    for point in some:
-        rows.append([
-            f"{100 * point['zeros']:.2f} %", f"{point['weights']:,}", _number(key, point[key]),
-            f"{point['nll']:.4f}", _count(point.get("macs")),
-        ])  # fmt: skip
+    rows = [
+        [as_percent(point["zeros"]), f"{point['weights']:,}", _number(key, point[key]),
+         f"{point['nll']:.4f}", _count(point.get("macs"))]
+        for point in some
+    ]  # fmt: skip
     words = f"Pruned further in one shot by {run['curve']['score']}, without more training."
-    return f"## Error against sparsity\n\n{words}\n\n{_table(rows)}"
+    header = ["zeros", "kept", _WORDS[key], "NLL (nats)", "multiply-adds"]
+    return _section("Error against sparsity", [words, "", markdown_table(header, rows)])
 
 
-def _layers(run: Mapping[str, Any]) -> str:
+def _layers(run: Mapping[str, Any]) -> list[str]:
     report = run["compaction"]
     if report is None:
-        return f"## Layers\n\nNot compacted: {one_line(run['not_compacted'])}"
+        return [f"Not compacted: {one_line(run['not_compacted'])}"]
     kept = [f"- {one_line(line)}" for line in report["kept"]]
-    why = "\n\nNot removed, and why:\n\n" + "\n".join(kept) if kept else ""
-    return f"## Layers\n\n{_layer_table(report)}{why}"
+    why = ["", "Not removed, and why:", "", *kept] if kept else []
+    return [_layer_table(report), *why]
 
 
-def _limits(run: Mapping[str, Any]) -> str:
-    data = run["data"]
+def _limits(run: Mapping[str, Any]) -> list[str]:
     lines = [
-        f"- Tested on the test split of {data['name']} alone; other data need their own test.",
+        f"- Tested on the test split of {run['data']['name']} alone; other data need their own "
+        "test.",
         "- Pruning was judged on averages; rare kinds of inputs may suffer more than the average.",
     ]
     if run["headline"]["sampled"] is None:
         lines.append("- A point estimate: it states no doubt about its own weights.")
-    return "## Limits\n\n" + "\n".join(lines)
-
-
-def _run_provenance(run: Mapping[str, Any]) -> str:
-    provenance = run["provenance"]
-    lines = [
-        f"- {one_line(name)} {one_line(text)}" for name, text in provenance["versions"].items()
-    ]
-    lines += [
-        f"- `{one_line(name)}`: SHA-256 {digest}" for name, digest in provenance["hashes"].items()
-    ]
-    command = f"\n\n```sh\n{one_line(provenance['command'])}\n```" if provenance["command"] else ""
-    return "## Provenance\n\n" + "\n".join(lines) + command
+    return lines
 
 
 # --------------------------------------------------------------------------------------- of both
@@ -317,8 +293,13 @@ def _arrow(pair: Sequence[int]) -> str:
     return f"{after:,}" if before == after else f"{before:,} → {after:,}"
 
 
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    return markdown_table(rows[0], rows[1:])
+def _metric_rows(keys: Iterable[str], columns: Collection[Mapping[str, Any]]) -> list[list[str]]:
+    """One row for each metric that some column has."""
+    return [
+        [_WORDS[key], *(_number(key, numbers.get(key)) for numbers in columns)]
+        for key in keys
+        if any(key in numbers for numbers in columns)
+    ]
 
 
 def _number(key: str, value: Any) -> str:
@@ -333,5 +314,10 @@ def _count(value: int | None) -> str:
     return "not measured" if value is None else f"{value:,}"
 
 
-def _joined(sections: Sequence[str]) -> str:
+def _section(title: str, lines: Sequence[str]) -> str:
+    """A heading and its lines; nothing where there is no line."""
+    return "\n".join([f"## {title}", "", *lines]) if lines else ""
+
+
+def _joined(*sections: str) -> str:
     return "\n\n".join(section for section in sections if section) + "\n"

@@ -127,26 +127,21 @@ class Pool(Layer):
         kernel: rows, columns.
         stride: rows, columns.
         padding: rows, columns; the largest entry ignores it, the mean counts it as zeros.
-        divisor: of the mean; 0 is the area of the kernel.
+        divisor: of the mean, such as the area of the kernel.
     """
 
     kind: Literal["max", "mean"]
     kernel: Pair
     stride: Pair
-    padding: Pair = (0, 0)
-    divisor: int = 0
-
-    @property
-    def divided_by(self) -> int:
-        """Divisor of the mean."""
-        return self.divisor or math.prod(self.kernel)
+    padding: Pair
+    divisor: int
 
     def run(self, x: Tensor) -> Tensor:
         """Pool every window."""
         windows = (self.kernel, self.stride, self.padding)
         if self.kind == "max":
             return F.max_pool2d(x, *windows)
-        return F.avg_pool2d(x, *windows, divisor_override=self.divided_by)
+        return F.avg_pool2d(x, *windows, divisor_override=self.divisor)
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -383,11 +378,11 @@ class _Reader:
         if isinstance(pool, nn.MaxPool2d):
             if _pair(pool.dilation) != (1, 1):
                 self._refuse(name, kind, "with dilation")
-            self._append(Pool(self.shape, "max", kernel, stride, padding))
+            self._append(Pool(self.shape, "max", kernel, stride, padding, math.prod(kernel)))
             return
         if any(padding) and not pool.count_include_pad and not pool.divisor_override:
             self._refuse(name, kind, "with padding that is not counted")
-        divisor = pool.divisor_override or 0
+        divisor = pool.divisor_override or math.prod(kernel)
         self._append(Pool(self.shape, "mean", kernel, stride, padding, divisor))
 
     def adaptive_pool(self, name: str, pool: Any) -> None:
@@ -397,7 +392,8 @@ class _Reader:
             why = f"from {self.shape[1:]} to {sides}: sides must divide"
             self._refuse(name, "AdaptiveAvgPool2d", why)
         high, wide = (n // (m or n) for n, m in pairs)
-        self._append(Pool(self.shape, "mean", (high, wide), (high, wide)))
+        kernel = (high, wide)
+        self._append(Pool(self.shape, "mean", kernel, kernel, (0, 0), high * wide))
 
     def activation(self, name: str, layer: Any) -> None:
         if getattr(layer, "approximate", "none") != "none":

@@ -9,8 +9,9 @@ import torch
 from bayesieve import __version__
 from bayesieve.assess.diagnostics import effective_sample_size, moves, split_rhat
 from bayesieve.core.posterior import Samples, posterior_of
+from bayesieve.errors import UnsupportedModelError
 from bayesieve.report import curve, inputs, quality
-from bayesieve.report.curve import Times, processor
+from bayesieve.report.curve import processor
 from bayesieve.report.embed import embed
 from bayesieve.report.packing import Json, rounded, short
 from bayesieve.report.source import Limits, Source
@@ -48,7 +49,11 @@ def collect_run(source: Source, limits: Limits) -> Json:
         sieved = curve.sieve_further(source, limits)
         before = curve.sieve_before(source, limits)
         slopes = inputs.importance(source)
-        embedded = embed(source, sieved.levels, limits)
+        network = refusal = None
+        try:
+            network = embed(source, sieved.levels, limits)
+        except UnsupportedModelError as error:
+            refusal = str(error).removeprefix("report: ")
     best = evaluations.get("sampled", evaluations["after"])
     return {
         "name": source.name,
@@ -74,8 +79,8 @@ def collect_run(source: Source, limits: Limits) -> Json:
         "training": history_columns(source.history),
         "chains": chains(source),
         "inputs": inputs.describe_inputs(source.data),
-        "network": embedded.network,
-        "not_embedded": embedded.refusal,
+        "network": network,
+        "not_embedded": refusal,
         "provenance": {
             "command": source.command,
             "config": dict(source.config),
@@ -113,25 +118,19 @@ def _headline(
         "name": source.before_name,
         "parameters": layout.size,
         "bytes": 4 * layout.size,
-        "macs": sieved.dense_macs,
-        "latency_ms": {str(n): short(ms, 4) for n, ms in sieved.dense_ms.items()},
-        "runtime_ms": _times(sieved.runtime_ms, 0),
+        **sieved.dense,
         "quality": quality.numbers(evaluations["before"]) if "before" in evaluations else None,
     }
     now = sieved.points[0]
     after: Json = {key: now.get(key) for key in ("weights", "zeros", "bytes", "macs", "latency_ms")}
     after["parameters"] = now.get("parameters", now["weights"])
-    after["runtime_ms"] = _times(sieved.runtime_ms, 1)
+    after["runtime_ms"] = sieved.runtime_ms
     after["quality"] = quality.numbers(evaluations["after"])
     sampled = None
     if "sampled" in evaluations:
         sampled = quality.numbers(evaluations["sampled"])
         sampled["draws"] = quality.n_draws(source, limits)
     return {"before": before, "after": after, "sampled": sampled}
-
-
-def _times(pair: tuple[Times, Times] | None, which: int) -> Json | None:
-    return None if pair is None else {str(n): short(ms, 4) for n, ms in pair[which].items()}
 
 
 def history_columns(history: Sequence[Mapping[str, Any]]) -> Json | None:

@@ -6,8 +6,8 @@ weights is left. Positions are evenly spaced in the logarithm of what is kept.
 
 import math
 import platform
-import statistics
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesieve.assess.costs import count_macs, evaluating, interleaved, resized
+from bayesieve.assess.costs import count_macs, evaluating, median_times
 from bayesieve.assess.evaluate import evaluate
 from bayesieve.core.layout import Role
 from bayesieve.core.network import materialise
@@ -24,16 +24,13 @@ from bayesieve.data import Examples
 from bayesieve.deliver.bundle import stored_bytes
 from bayesieve.deliver.runtime import as_runtime
 from bayesieve.errors import UnsupportedModelError
-from bayesieve.report.packing import Json, Packed, pack, rounded, short
+from bayesieve.report.packing import Json, pack, rounded, short
 from bayesieve.report.source import Limits, Source
 from bayesieve.sieve.compact import compact, report_of
 from bayesieve.sieve.prune import sparsity_curve
 from bayesieve.sieve.rules import keep_zeros
 from bayesieve.sieve.scores import ScoreName, score_of
 
-Times = dict[int, float]  # median milliseconds by batch size
-
-BATCHES = (1, 64)
 _EXAMPLES = 64
 _ROUNDS = 5
 _QUALITY = ("error", "rmse", "nll", "ece", "coverage_90")
@@ -46,19 +43,17 @@ class Sieved:
     Args:
         points: one row per position, see docs/report.md.
         levels: (d,), at how many positions each weight is kept; position i keeps level > i.
-        dense_ms: milliseconds of the network with all its weights in torch, by batch size.
-        runtime_ms: milliseconds of the network with all its weights, and of the one at position 0,
-            as the runtime that skips zeros; None where that was not measured.
-        dense_macs: its multiply-adds.
+        dense: multiply-adds and times of the network with all its weights.
+        runtime_ms: milliseconds at position 0 of the runtime that skips zeros, by batch size; None
+            where that was not measured.
         compaction: what compacting the model at position 0 did; None if it cannot be compacted.
         refusal: why not.
     """
 
     points: list[Json]
     levels: Tensor
-    dense_ms: Times
-    runtime_ms: tuple[Times, Times] | None
-    dense_macs: int
+    dense: Json
+    runtime_ms: Json | None
     compaction: Json | None
     refusal: str | None
 
@@ -80,15 +75,49 @@ def sieve_further(source: Source, limits: Limits) -> Sieved:
         refusal = str(error)
     dense = posterior.to_module().cpu()
     example = example.cpu()
-    full = _without_zeros(posterior)
-    fast = runtimes_of([full, compacted[0]], example) if compacted and sizes > 1 else None
-    times, fast_times = milliseconds([dense, *compacted], fast or [], example)
-    for point, module, median in zip(points, compacted, times[1:], strict=False):
-        point |= _cost(module, example, median)
-    macs, _ = count_macs(dense.eval(), example[:1])
-    report = report_of(compacted[0]).to_dict() if compacted else None
-    pair = (fast_times[0], fast_times[1]) if fast else None
-    return Sieved(points, masks.sum(0), times[0], pair, macs, report, refusal)
+    full = _without_zeros(posterior) if compacted and sizes > 1 else None
+    times = _milliseconds(dense, compacted, full, example)
+    for i, (point, module) in enumerate(zip(points, compacted, strict=False)):
+        point |= _cost(module, example) | {"latency_ms": times[f"compacted {i}"]}
+    return Sieved(
+        points,
+        masks.sum(0),
+        {
+            "macs": count_macs(dense.eval(), example[:1])[0],
+            "latency_ms": times["dense"],
+            "runtime_ms": times.get("full runtime"),
+        },
+        times.get("runtime"),
+        report_of(compacted[0]).to_dict() if compacted else None,
+        refusal,
+    )
+
+
+def _milliseconds(
+    dense: nn.Module, compacted: Sequence[nn.Module], full: nn.Module | None, example: Tensor
+) -> dict[str, Json]:
+    """Median milliseconds of the networks by batch size, all in one interleaved run.
+
+    Processor time on one thread: what else the machine does is not counted. With `full`, which has
+    a weight in every place, it and the first compacted network also run as `as_runtime` makes them.
+    """
+    candidates: dict[str, Callable[[Tensor], object]] = {"dense": dense}
+    candidates |= {f"compacted {i}": module for i, module in enumerate(compacted)}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with evaluating(dense, *compacted), torch.no_grad():
+            if full is not None and example.dtype == torch.float32 and example.dim() > 1:
+                with suppress(UnsupportedModelError):
+                    runtime = as_runtime(compacted[0], example)
+                    candidates |= {"full runtime": as_runtime(full, example), "runtime": runtime}
+            times = median_times(candidates, example, rounds=_ROUNDS, clock="cpu")
+    finally:
+        torch.set_num_threads(threads)
+    return {
+        name: {str(n): short(ms, 4) for n, ms in by_batch.items()}
+        for name, by_batch in times.items()
+    }
 
 
 def _without_zeros(posterior: Posterior) -> nn.Module:
@@ -161,8 +190,8 @@ def _point(model: SparseModel, scores: Tensor, test: Examples) -> Json:
     return row
 
 
-def _cost(module: nn.Module, example: Tensor, times: dict[int, float]) -> Json:
-    """Bytes, multiply-adds and times of a compacted network."""
+def _cost(module: nn.Module, example: Tensor) -> Json:
+    """Bytes and multiply-adds of a compacted network."""
     report = report_of(module)
     macs, nonzero = count_macs(module.eval(), example[:1])
     return {
@@ -170,7 +199,6 @@ def _cost(module: nn.Module, example: Tensor, times: dict[int, float]) -> Json:
         "parameters": report.parameters[1],
         "macs": macs,
         "nonzero_macs": nonzero,
-        "latency_ms": {str(n): short(ms, 4) for n, ms in times.items()},
         "units": {layer.name: layer.units[1] for layer in report.layers},
         "inputs": report.n_inputs if report.input_features is None else len(report.input_features),
     }
@@ -203,15 +231,11 @@ def layer_pictures(source: Source, sieved: Sieved, limits: Limits) -> list[Json]
         shape = shapes[name]
         matrix = sieved.levels[place].reshape(shape[0], -1)
         row: Json = {"name": name, "shape": list(shape), "weights": matrix.numel()}
-        row["levels"] = _thinned(matrix, stride)
+        row["levels"] = pack(matrix[::stride, ::stride], "u1")
         row["stride"] = stride
         row["inclusion_cdf"] = _cdf(posterior, place)
         rows.append(row)
     return rows
-
-
-def _thinned(matrix: Tensor, stride: int) -> Packed:
-    return pack(matrix[::stride, ::stride], "u1")
 
 
 def _cdf(posterior: Posterior, place: slice) -> list[float] | None:
@@ -223,67 +247,9 @@ def _cdf(posterior: Posterior, place: slice) -> list[float] | None:
     return rounded(torch.searchsorted(inclusion, at, right=True) / len(inclusion), 4)
 
 
-def milliseconds(
-    modules: Sequence[nn.Module], runtimes: Sequence[Callable[[Tensor], object]], example: Tensor
-) -> tuple[list[Times], list[Times]]:
-    """Median milliseconds of modules and of runtimes by batch size, all in one interleaved run.
-
-    Processor time on one thread: what else the machine does is not counted.
-
-    Args:
-        modules: on the CPU; run in eval mode.
-        runtimes: functions of the same inputs.
-        example: inputs, (n, ...); repeated or cut to each batch size.
-
-    Example:
-        >>> (times,), none = milliseconds([nn.Linear(2, 1)], [], torch.zeros(1, 2))
-        >>> sorted(times), none
-        ([1, 64], [])
-    """
-    candidates: list[Callable[[Tensor], object]] = [*modules, *runtimes]
-    times: list[Times] = [{} for _ in candidates]
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with evaluating(*modules), torch.no_grad():
-            for n in BATCHES:
-                x = resized(example, n)
-                cases = {str(i): _case(candidate, x) for i, candidate in enumerate(candidates)}
-                for name, rounds in interleaved(cases, rounds=_ROUNDS, clock="cpu").items():
-                    times[int(name)][n] = statistics.median(rounds)
-    finally:
-        torch.set_num_threads(threads)
-    return times[: len(modules)], times[len(modules) :]
-
-
-def runtimes_of(
-    modules: Sequence[nn.Module], example: Tensor
-) -> list[Callable[[Tensor], object]] | None:
-    """Each module as the fastest function we know on this machine; None if one has no such form.
-
-    Example:
-        >>> runtimes_of([nn.Linear(2, 1).double()], torch.zeros(3, 2).double()) is None
-        True
-    """
-    if example.dtype != torch.float32 or example.dim() < 2:
-        return None
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        return [as_runtime(module, example) for module in modules]
-    except UnsupportedModelError:
-        return None
-    finally:
-        torch.set_num_threads(threads)
-
-
 def processor() -> str:
     """The name of the machine's processor, as far as it tells."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return next(iter(names), "") or platform.processor() or platform.machine()
-
-
-def _case(candidate: Callable[[Tensor], object], x: Tensor) -> Callable[[], object]:
-    return lambda: candidate(x)

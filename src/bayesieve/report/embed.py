@@ -9,7 +9,6 @@ it opens.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -30,8 +29,7 @@ from bayesieve.deliver.layers import (
     read_layers,
 )
 from bayesieve.errors import UnsupportedModelError, VerificationError
-from bayesieve.report.packing import Json, Packed, index_kind, pack, rounded, short, unpack
-from bayesieve.report.quality import factor_90
+from bayesieve.report.packing import Json, index_kind, pack, rounded, short, unpack
 from bayesieve.report.source import DRAWN_BYTES, MOST_DRAWS, WEIGHT_BYTES, Limits, Source
 
 TOLERANCE = 1e-3  # of probabilities, or of the standard deviation of the targets
@@ -39,46 +37,46 @@ _CHECKED = 500  # test examples compared in torch when the page is built
 _SHOWN = 8  # test examples whose answers the page compares itself with
 _DRAWN = 2  # of them with the average over the embedded draws
 _FEWEST_DRAWS = 4
-_LAYERS = (Linear, Conv, Pad, Pool, Activation, Scale)
+_KINDS: dict[str, type[Layer]] = {
+    "linear": Linear, "conv": Conv, "pad": Pad, "pool": Pool, "activation": Activation,
+    "affine": Scale,
+}  # fmt: skip
+_OPS = {kind: op for op, kind in _KINDS.items()}
+_FIELDS = {  # of a layer, besides its weights
+    "linear": (),
+    "conv": ("source", "stride", "dilation", "groups"),
+    "pad": ("source", "margins"),
+    "pool": ("kind", "source", "kernel", "stride", "padding", "divisor"),
+    "activation": ("kind",),
+    "affine": (),
+}
 
 
-@dataclass(frozen=True, eq=False)
-class Embedded:
-    """A network as JSON, or the reason why there is none."""
-
-    network: Json | None
-    refusal: str | None = None
-
-
-def embed(source: Source, levels: Tensor, limits: Limits) -> Embedded:
-    """Embed the mean weights, and draws where there is room.
+def embed(source: Source, levels: Tensor, limits: Limits) -> Json:
+    """Embed the mean weights, and draws where there is room; see docs/report.md.
 
     Args:
         source: the run.
         levels: (d,), at how many positions of the slider each weight is kept.
         limits: how large it may get.
+
+    Raises:
+        UnsupportedModelError: the page does not know a layer, or the network is too large for it.
     """
     posterior = source.posterior
     shape = source.data.input_shape
-    try:
-        page = posterior.network.likelihood.page()
-        module = posterior.to_module().cpu().float()
-        layers = read_layers("report", module, shape)
-        for layer in layers:
-            if not isinstance(layer, _LAYERS):
-                raise UnsupportedModelError(
-                    f"the page does not know the layer {type(layer).__name__}"
-                )
-    except UnsupportedModelError as error:
-        return Embedded(None, str(error).removeprefix("report: "))
+    page = posterior.network.likelihood.page()
+    layers = read_layers("report", posterior.to_module().cpu().float(), shape)
+    for layer in layers:
+        if type(layer) not in _OPS:
+            raise UnsupportedModelError(f"the page does not know the layer {type(layer).__name__}")
     stored = sum(
         int(layer.weight.count_nonzero()) for layer in layers if isinstance(layer, Weighted)
     )
     taken = WEIGHT_BYTES * stored
     if taken > limits.model_bytes:
-        return Embedded(
-            None,
-            f"its {stored:,} weights would take {taken / 1e6:.1f} MB of the page: prune it first",
+        raise UnsupportedModelError(
+            f"its {stored:,} weights would take {taken / 1e6:.1f} MB of the page: prune it first"
         )
     # Pruned chains keep weights in different places: use only the draws of this one.
     pool = posterior if isinstance(source.model, SparseModel) else posterior_of(source.averaged)
@@ -88,26 +86,25 @@ def embed(source: Source, levels: Tensor, limits: Limits) -> Embedded:
         draws, modules = drawn_modules(pool, n_draws, seed=0)
         drawn = [read_layers("report", module.cpu().float(), shape) for module in modules]
     level_of = dict(posterior.layout.pieces(levels))
-    steps = [
-        _step(layer, [other[i] for other in drawn], level_of) for i, layer in enumerate(layers)
-    ]
     network: Json = {
         "input_shape": list(shape),
         "output": page["output"],
         "n_draws": n_draws,
-        "steps": steps,
+        "steps": [_step(each, level_of) for each in zip(layers, *drawn, strict=True)],
         "noise_std": None,
         "noise": page.get("noise"),
         "df": page.get("df"),
         "factor_90": None,
     }
     likelihood = posterior.network.likelihood
-    if likelihood.task == "regression":
-        network["factor_90"] = factor_90(cast(RealLikelihood, likelihood))
-        if network["noise"] is None:
-            network["noise_std"] = _noise(posterior, draws)
+    if isinstance(likelihood, RealLikelihood):
+        network["factor_90"] = round(likelihood.half_width(0.9), 5)
+        if network["noise"] is None:  # of the mean weights, then of every draw
+            w = torch.cat([posterior.mean[None], draws])
+            _, noise = likelihood.moments(w.new_zeros(len(w), 1, 1), posterior.network.numbers(w))
+            network["noise_std"] = rounded(noise.expand(len(w), 1, 1).flatten(), 6)
     network["check"] = _check(network, source)
-    return Embedded(network)
+    return network
 
 
 def _room_for_draws(posterior: Posterior, n_weights: int, limits: Limits) -> int:
@@ -120,75 +117,45 @@ def _room_for_draws(posterior: Posterior, n_weights: int, limits: Limits) -> int
     return min(fitting, len(posterior.draws)) if isinstance(posterior, Samples) else fitting
 
 
-def _step(layer: Layer, drawn: Sequence[Layer], levels: dict[str, Tensor]) -> Json:
-    """One layer as JSON; see docs/report.md."""
+def _step(layers: Sequence[Layer], levels: dict[str, Tensor]) -> Json:
+    """One layer as JSON, of the mean first and then of every draw."""
+    layer = layers[0]
+    op = _OPS[type(layer)]
+    row: Json = {"op": op}
+    for name in _FIELDS[op]:
+        value = getattr(layer, name)
+        row[name] = list(value) if isinstance(value, tuple) else value
     if isinstance(layer, Weighted):
-        others = [other for other in drawn if isinstance(other, Weighted)]
-        row = _rows(layer, others, levels.get(f"{layer.name}.weight"))
-        row["name"] = layer.name
-        if not isinstance(layer, Conv):
-            return {"op": "linear", **row}
-        return {
-            "op": "conv",
-            "source": list(layer.source),
-            "kernel": list(layer.weight.shape[1:]),
-            "stride": list(layer.stride),
-            "dilation": list(layer.dilation),
-            "groups": layer.groups,
-            **row,
-        }
-    if isinstance(layer, Pad):
-        return {"op": "pad", "source": list(layer.source), "margins": list(layer.margins)}
-    if isinstance(layer, Pool):
-        return {
-            "op": "pool",
-            "kind": layer.kind,
-            "source": list(layer.source),
-            "kernel": list(layer.kernel),
-            "stride": list(layer.stride),
-            "padding": list(layer.padding),
-            "divisor": layer.divided_by,
-        }
-    if isinstance(layer, Activation):
-        return {"op": "activation", "kind": layer.kind}
-    assert isinstance(layer, Scale)
-    pairs = [(each.factor, each.shift) for each in (layer, *drawn) if isinstance(each, Scale)]
-    return {
-        "op": "affine",
-        "block": math.prod(layer.shape[1:]),
-        "factor": pack(torch.stack([factor for factor, _ in pairs]), "f4"),
-        "shift": pack(torch.stack([shift for _, shift in pairs]), "f4"),
-    }
+        weighted = cast(Sequence[Weighted], layers)
+        row |= _rows(weighted, levels.get(f"{layer.name}.weight")) | {"name": layer.name}
+        if op == "conv":
+            row["kernel"] = list(layer.weight.shape[1:])
+    if isinstance(layer, Scale):
+        scales = cast(Sequence[Scale], layers)
+        row["block"] = math.prod(layer.shape[1:])
+        row["factor"] = pack(torch.stack([each.factor for each in scales]), "f4")
+        row["shift"] = pack(torch.stack([each.shift for each in scales]), "f4")
+    return row
 
 
-def _rows(layer: Weighted, drawn: Sequence[Weighted], levels: Tensor | None) -> Json:
-    """Kept weights of a layer, of the mean first and then of every draw."""
-    values = layer.weight.flatten(1)
-    everywhere = torch.stack([values, *(other.weight.flatten(1) for other in drawn)])
-    kept = (everywhere != 0).any(0)
+def _rows(layers: Sequence[Weighted], levels: Tensor | None) -> Json:
+    """Weights of a layer that are kept in the mean or in a draw."""
+    values = torch.stack([each.weight.flatten(1) for each in layers])
+    _, n_rows, n_columns = values.shape
+    kept = (values != 0).any(0)
     index = kept.flatten().nonzero().flatten()
-    scale = everywhere.abs().amax(2).clamp(min=1e-30) / 32767
-    whole = (everywhere / scale[..., None]).round()
-    kinds = index_kind(max(kept.numel() - 1, 0))
+    scale = values.abs().amax(2).clamp(min=1e-30) / 32767
+    whole = (values / scale[..., None]).round()
     level = torch.full_like(index, 255) if levels is None else levels.cpu().flatten()[index]
-    bias = torch.stack([each.bias for each in (layer, *drawn)])
     return {
-        "rows": len(values),
-        "columns": values.shape[1],
-        "index": pack(index, kinds),
+        "rows": n_rows,
+        "columns": n_columns,
+        "index": pack(index, index_kind(max(kept.numel() - 1, 0))),
         "value": pack(whole[:, kept], "i2"),
         "scale": pack(scale, "f4"),
-        "bias": pack(bias, "f4"),
+        "bias": pack(torch.stack([each.bias for each in layers]), "f4"),
         "level": pack(level, "u1"),
     }
-
-
-def _noise(posterior: Posterior, draws: Tensor) -> list[float]:
-    """Standard deviation of the noise under the mean weights and under every draw."""
-    likelihood = cast(RealLikelihood, posterior.network.likelihood)
-    w = torch.cat([posterior.mean[None], draws])
-    _, noise = likelihood.moments(w.new_zeros(len(w), 1, 1), posterior.network.numbers(w))
-    return rounded(noise.expand(len(w), 1, 1).flatten(), 6)
 
 
 def _check(network: Json, source: Source) -> Json:
@@ -256,34 +223,18 @@ def run_embedded(network: Json, x: Tensor, member: int = 0) -> Tensor:
 
 
 def _read(row: Json, member: int) -> Layer:
-    op = row["op"]
-    if op == "linear":
-        columns = (row["columns"],)
-        return Linear(columns, "", *_dense(row, member, columns))
-    if op == "conv":
-        weight, bias = _dense(row, member, tuple(row["kernel"]))
-        stride, dilation = tuple(row["stride"]), tuple(row["dilation"])
-        return Conv(tuple(row["source"]), "", weight, bias, stride, dilation, row["groups"])
-    if op == "pad":
-        return Pad(tuple(row["source"]), tuple(row["margins"]))
-    if op == "pool":
-        kernel, stride, padding = (tuple(row[key]) for key in ("kernel", "stride", "padding"))
-        return Pool(tuple(row["source"]), row["kind"], kernel, stride, padding, row["divisor"])
-    if op == "activation":
-        return Activation((), row["kind"])
-    factor, shift = (_of_member(row[key], member) for key in ("factor", "shift"))
-    return Scale((len(factor),), factor, shift)
+    """The layer of one step, with the weights of one member."""
 
+    def own(name: str) -> Tensor:
+        return unpack(row[name])[member]
 
-def _dense(row: Json, member: int, columns: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Weight, (rows, *columns), and bias, (rows,)."""
-    n_rows, n_columns = row["rows"], row["columns"]
-    flat = torch.zeros(n_rows * n_columns)
-    index = unpack(row["index"])
-    scale = _of_member(row["scale"], member)[index // n_columns]
-    flat[index] = _of_member(row["value"], member).float() * scale
-    return flat.view(n_rows, *columns), _of_member(row["bias"], member)
-
-
-def _of_member(packed: Packed, member: int) -> Tensor:
-    return unpack(packed)[member]
+    op, fields = row["op"], {name: row[name] for name in _FIELDS[row["op"]]}
+    if op in ("linear", "conv"):
+        n_rows, n_columns = row["rows"], row["columns"]
+        index, flat = unpack(row["index"]), torch.zeros(n_rows * n_columns)
+        flat[index] = own("value").float() * own("scale")[index // n_columns]
+        kernel = row.get("kernel", (n_columns,))
+        fields |= {"name": "", "weight": flat.view(n_rows, *kernel), "bias": own("bias")}
+    if op == "affine":
+        fields |= {"factor": own("factor"), "shift": own("shift")}
+    return _KINDS[op](**{"source": (row.get("columns", 0),), **fields})

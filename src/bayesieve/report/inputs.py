@@ -17,6 +17,8 @@ from bayesieve.select import feature_importance
 _MOST_COLUMNS = 200
 _INK = 0.25  # of the full range, from which a pixel counts as drawn
 _TYPICAL = 500  # training pictures that say how large drawings are
+_EXAMPLES = 256  # whose slopes are averaged
+_MOST_UNITS = 24
 
 
 def describe_inputs(data: DataSet) -> Json:
@@ -96,10 +98,6 @@ def _range(values: Tensor, mean: float, std: float) -> Json:
     return {"mean": mean, "std": std, "low": low, "high": high, "start": start, "whole": whole}
 
 
-_EXAMPLES = 256
-_MOST_UNITS = 24
-
-
 def importance(source: Source) -> Tensor:
     """Mean absolute slope of the answer along each input, over test examples, shape (C, ...).
 
@@ -158,17 +156,12 @@ def attention_maps(source: Source, slopes: Tensor) -> Json | None:
 
 def first_layer(source: Source) -> Json | None:
     """Weights of the strongest units of the first layer as small pictures, int16 of their top."""
-    posterior, data = source.posterior, source.data
-    places = prunable(posterior)
-    if not places:
-        return None
-    name, place = places[0]
-    shape = dict(zip(posterior.layout.names, posterior.layout.shapes, strict=True))[name]
-    weight = posterior.mean[place].view(shape).cpu()
-    if len(shape) == 4:
+    data = source.data
+    name, weight = _first_weight(source)
+    if weight.dim() == 4:
         frames = weight.mean(1)
-    elif is_image(data) and shape[1] == math.prod(data.input_shape):
-        frames = weight.view(shape[0], *data.input_shape).mean(1)
+    elif is_image(data) and weight.shape[1:] == (math.prod(data.input_shape),):
+        frames = weight.view(len(weight), *data.input_shape).mean(1)
     else:
         return None
     size = frames.flatten(1).abs().sum(1)
@@ -179,22 +172,15 @@ def first_layer(source: Source) -> Json | None:
     top = float(frames[best].abs().max())
     values = (frames[best] / top * 32767).round()
     alive = int((size > 0).sum())
-    return {"name": name, "units": best.tolist(), "alive": alive, "n_units": int(shape[0]),
+    return {"name": name, "units": best.tolist(), "alive": alive, "n_units": len(weight),
             "top": short(top, 4), "weights": pack(values, "i2")}  # fmt: skip
 
 
-def reads(source: Source) -> Tensor:
-    """How many kept first-layer weights read each input, shape (n_features,); -1 unknown."""
+def _first_weight(source: Source) -> tuple[str, Tensor]:
+    """Name and values of the first tensor that can be pruned; an empty one if none can be."""
     posterior = source.posterior
-    n = math.prod(source.data.input_shape)
-    places = prunable(posterior)
-    if not places:
-        return torch.full((n,), -1)
-    name, place = places[0]
-    shape = dict(zip(posterior.layout.names, posterior.layout.shapes, strict=True))[name]
-    if len(shape) != 2 or shape[1] != n:
-        return torch.full((n,), -1)
-    return (posterior.mean[place].view(shape) != 0).sum(0).cpu()
+    weights = dict(posterior.layout.pieces(posterior.mean.cpu()))
+    return next(((name, weights[name]) for name, _ in prunable(posterior)), ("", torch.zeros(0, 0)))
 
 
 def feature_ranking(source: Source, slopes: Tensor) -> list[Json] | None:
@@ -204,7 +190,11 @@ def feature_ranking(source: Source, slopes: Tensor) -> list[Json] | None:
         return None
     strength = slopes.mean(0).flatten()
     names = feature_names(data)
-    counts, phi = reads(source), needed(source)
+    _, weight = _first_weight(source)
+    counts = torch.full_like(strength, -1)  # unknown
+    if weight.shape[1:] == (len(names),):
+        counts = (weight != 0).sum(0)
+    phi = needed(source)
     order = strength.argsort(descending=True, stable=True).tolist()
     return [
         {

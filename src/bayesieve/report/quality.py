@@ -6,7 +6,6 @@ from torch import Tensor
 from bayesieve.assess.evaluate import Evaluation, evaluate, labels_of
 from bayesieve.assess.metrics import interval_coverage, reliability_bins, risk_coverage
 from bayesieve.assess.predict import ClassPrediction, RealPrediction
-from bayesieve.core.likelihoods import RealLikelihood
 from bayesieve.core.posterior import Samples, has_spread, posterior_of
 from bayesieve.data import DataSet
 from bayesieve.report.inputs import shown
@@ -59,8 +58,6 @@ def _of_classes(prediction: ClassPrediction, labels: Tensor) -> Json:
     probs = prediction.probs.cpu()
     bins = reliability_bins(probs, labels)
     wrong = (probs.argmax(-1) != labels).double()
-    coverage, risk = risk_coverage(prediction.entropy.cpu(), wrong)
-    some = _spread_out(len(coverage), _MOST_POINTS)
     return {
         "reliability": {
             "confidence": rounded(torch.tensor(bins.confidence), 5),
@@ -68,7 +65,7 @@ def _of_classes(prediction: ClassPrediction, labels: Tensor) -> Json:
             "count": list(bins.count),
             "ece": short(bins.ece, 5),
         },
-        "risk_coverage": {"coverage": rounded(coverage[some], 5), "risk": rounded(risk[some], 5)},
+        "risk_coverage": _risk_coverage(prediction.entropy.cpu(), wrong),
     }
 
 
@@ -78,32 +75,26 @@ def _of_numbers(prediction: RealPrediction, data: DataSet) -> Json:
     ends = [prediction.interval(level) for level in _LEVELS]
     coverages = [interval_coverage(low.cpu(), high.cpu(), targets) for low, high in ends]
     gap = (mean - targets).abs().mean(-1) * float(data.test.target_std.double().mean())
-    coverage, risk = risk_coverage(std.mean(-1), gap)
-    some = _spread_out(len(coverage), _MOST_POINTS)
     dots = _spread_out(len(mean), _MOST_DOTS)
     unit = data.test.in_target_unit
     spread = std[:, 0] * data.test.target_std.reshape(-1)[0]
     return {
         "intervals": {"level": list(_LEVELS), "coverage": rounded(torch.tensor(coverages), 5)},
-        "risk_coverage": {"coverage": rounded(coverage[some], 5), "risk": rounded(risk[some], 5)},
+        "risk_coverage": _risk_coverage(std.mean(-1), gap),
         "fit": {
             "target": rounded(unit(targets)[dots, 0], 5),
             "mean": rounded(unit(mean)[dots, 0], 5),
             "std": rounded(spread[dots], 4),
-            "factor_90": factor_90(prediction.likelihood),
+            "factor_90": round(prediction.likelihood.half_width(0.9), 5),
         },
     }
 
 
-def factor_90(likelihood: RealLikelihood) -> float:
-    """Half-width of the central 90 % interval in standard deviations.
-
-    Example:
-        >>> from bayesieve.core.likelihoods import Gaussian, StudentT
-        >>> factor_90(Gaussian()), factor_90(StudentT(df=4.0))
-        (1.64485, 1.50744)
-    """
-    return round(likelihood.half_width(0.9), 5)
+def _risk_coverage(doubt: Tensor, loss: Tensor) -> Json:
+    """Mean loss of the least doubtful examples, by their share, thinned out."""
+    coverage, risk = risk_coverage(doubt, loss)
+    some = _spread_out(len(coverage), _MOST_POINTS)
+    return {"coverage": rounded(coverage[some], 5), "risk": rounded(risk[some], 5)}
 
 
 def confusion(evaluation: Evaluation) -> list[list[int]] | None:
@@ -118,28 +109,28 @@ def examples(evaluation: Evaluation, data: DataSet, limits: Limits) -> Json:
     The worst are confident mistakes, or targets furthest from the mean in standard deviations.
     """
     prediction, n = evaluation.prediction, limits.examples
+    rows: Json = {}
     if isinstance(prediction, ClassPrediction):
-        return _of_labels(prediction, data, n)
-    return _of_targets(prediction, data, n)
-
-
-def _of_labels(prediction: ClassPrediction, data: DataSet, n: int) -> Json:
-    labels = labels_of(data.test.y).cpu()
-    order = prediction.entropy.cpu().argsort(stable=True)
-    wrong = order[(prediction.label.cpu() != labels)[order]]  # the most confident first
-    chosen = {"most": order[:n], "least": order.flip(0)[:n], "wrong": wrong[:n]}
-    columns = {"probs": prediction.probs, "entropy": prediction.entropy,
-             "epistemic": prediction.epistemic}  # fmt: skip
-    rows: Json = {"n_wrong": len(wrong)}
-    for name, index in chosen.items():
-        rows[name] = {"index": index.tolist(), "label": labels[index].tolist()}
-        rows[name] |= {key: rounded(values.cpu()[index], 4) for key, values in columns.items()}
-        rows[name]["inputs"] = shown(data.test.x[index], data)
+        labels, digits = labels_of(data.test.y).cpu(), 4
+        order = prediction.entropy.cpu().argsort(stable=True)
+        worst = order[(prediction.label.cpu() != labels)[order]]  # the most confident first
+        rows["n_wrong"] = len(worst)
+        columns = {"label": labels, "probs": prediction.probs, "entropy": prediction.entropy,
+                   "epistemic": prediction.epistemic}  # fmt: skip
+    else:
+        digits, columns = 5, _columns_of_targets(prediction, data)
+        order = columns["std"].argsort(stable=True)
+        worst = columns["surprise"].argsort(descending=True, stable=True)
+    for name, index in {"most": order[:n], "least": order.flip(0)[:n], "wrong": worst[:n]}.items():
+        row = rows[name] = {"index": index.tolist(), "inputs": shown(data.test.x[index], data)}
+        for key, values in columns.items():
+            some = values.cpu()[index]
+            row[key] = rounded(some, digits) if some.is_floating_point() else some.tolist()
     return rows
 
 
-def _of_targets(prediction: RealPrediction, data: DataSet, n: int) -> Json:
-    """The first target's mean and standard deviations, in its own unit."""
+def _columns_of_targets(prediction: RealPrediction, data: DataSet) -> dict[str, Tensor]:
+    """The first target, its mean and standard deviations, in its own unit."""
     scale, shift = (
         unit.double().reshape(-1)[0] for unit in (data.test.target_std, data.test.target_mean)
     )
@@ -148,18 +139,8 @@ def _of_targets(prediction: RealPrediction, data: DataSet, n: int) -> Json:
         for values in (prediction.mean, prediction.std, prediction.epistemic_std)
     )
     target = data.test.y.reshape(len(mean), -1)[:, 0].cpu().double()
-    surprise = ((target - mean) / std).abs()
-    order = std.argsort(stable=True)
-    worst = surprise.argsort(descending=True, stable=True)
-    chosen = {"most": order[:n], "least": order.flip(0)[:n], "wrong": worst[:n]}
-    columns = {"target": target * scale + shift, "mean": mean * scale + shift, "std": std * scale,
-             "epistemic": doubt * scale, "surprise": surprise}  # fmt: skip
-    rows: Json = {}
-    for name, index in chosen.items():
-        rows[name] = {"index": index.tolist()}
-        rows[name] |= {key: rounded(values[index], 5) for key, values in columns.items()}
-        rows[name]["inputs"] = shown(data.test.x[index], data)
-    return rows
+    return {"target": target * scale + shift, "mean": mean * scale + shift, "std": std * scale,
+            "epistemic": doubt * scale, "surprise": ((target - mean) / std).abs()}  # fmt: skip
 
 
 def _spread_out(n: int, most: int) -> Tensor:

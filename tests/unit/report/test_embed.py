@@ -16,7 +16,7 @@ from bayesieve.core.likelihoods import (
 from bayesieve.core.network import materialise
 from bayesieve.core.posterior import Samples
 from bayesieve.data import DataSet, Examples
-from bayesieve.errors import VerificationError
+from bayesieve.errors import UnsupportedModelError, VerificationError
 from bayesieve.nets import lenet5, mlp
 from bayesieve.report import embed as embedding
 from bayesieve.report.embed import embed, run_embedded
@@ -84,7 +84,7 @@ def levels_of(posterior):
 def test_stored_networks_give_the_outputs_of_the_module(name):
     module, shape = NETS[name]()
     source = source_of(module, shape)
-    network = embed(source, levels_of(source.posterior), Limits()).network
+    network = embed(source, levels_of(source.posterior), Limits())
     x = source.data.test.x
     expected = materialise(source.posterior.network, source.posterior.mean,
                            source.posterior.buffers)(x)  # fmt: skip
@@ -98,7 +98,7 @@ def test_javascript_gives_the_outputs_of_torch(name):
     module, shape = NETS[name]()
     source = source_of(module, shape)
     limits = Limits(draw_bytes=4 * 2 * source.posterior.layout.size)
-    network = embed(source, levels_of(source.posterior), limits).network
+    network = embed(source, levels_of(source.posterior), limits)
     x = source.data.test.x[:6]
     for member in (0, 3):
         actual = node(FORWARD, network=network, x=x.flatten(1).tolist(), member=member)
@@ -109,7 +109,7 @@ def test_javascript_gives_the_outputs_of_torch(name):
 def test_draws_are_those_of_the_posterior():
     module, shape = plain()
     source = source_of(module, shape)
-    network = embed(source, levels_of(source.posterior), Limits()).network
+    network = embed(source, levels_of(source.posterior), Limits())
     n = network["n_draws"]
     assert n == 16
     x = source.data.test.x
@@ -123,7 +123,7 @@ def test_javascript_averages_and_splits_uncertainty_like_predict():
     posterior, _ = untrained(module, Categorical(), shape, std=0.3)
     draws = posterior.draw(6, torch.Generator().manual_seed(3))
     source = source_of(module, shape, posterior=Samples(posterior.network, draws))
-    network = embed(source, levels_of(source.posterior), Limits()).network
+    network = embed(source, levels_of(source.posterior), Limits())
     assert network["n_draws"] == 6  # every draw once
     x = source.data.test.x
     code = """
@@ -143,7 +143,7 @@ def test_a_regression_and_its_noise():
     module, shape = mlp((5,), 1, (6,)), (5,)
     likelihood = Gaussian(0.5, learned=True)
     source = source_of(module, shape, likelihood)
-    network = embed(source, levels_of(source.posterior), Limits()).network
+    network = embed(source, levels_of(source.posterior), Limits())
     assert network["output"] == "normal"
     assert network["noise_std"] == pytest.approx([0.5] * 17)
     code = "const n = loadNetwork(given.network); return given.x.map((x) => regress(n, x));"
@@ -158,7 +158,7 @@ def test_a_regression_and_its_noise():
 def test_noise_that_depends_on_the_input():
     module, shape = mlp((5,), 2, (6,)), (5,)
     source = source_of(module, shape, Heteroscedastic(0.4))
-    network = embed(source, levels_of(source.posterior), Limits()).network
+    network = embed(source, levels_of(source.posterior), Limits())
     x = source.data.test.x
     code = "const n = loadNetwork(given.network); return given.x.map((x) => regress(n, x));"
     actual = node(code, network=network, x=x.tolist())
@@ -177,7 +177,7 @@ def test_batchnorm_statistics_of_each_draw():
     statistics = {"2.running_mean": torch.randn(5, 4, generator=torch.Generator().manual_seed(4))}
     samples = Samples(posterior.network, draws, buffers=posterior.buffers, draw_buffers=statistics)
     source = source_of(module, shape, posterior=samples)
-    network = embed(source, levels_of(source.posterior), Limits()).network
+    network = embed(source, levels_of(source.posterior), Limits())
     x = source.data.test.x
     actual = torch.stack([run_embedded(network, x, i + 1).softmax(1) for i in range(5)]).mean(0)
     exact = predict(samples, x, n_samples=5).probs.float()
@@ -187,7 +187,7 @@ def test_batchnorm_statistics_of_each_draw():
 def test_one_logit_gives_two_classes():
     module, shape = mlp((5,), 1, (6,)), (5,)
     source = source_of(module, shape, Bernoulli())
-    network = embed(source, levels_of(source.posterior), Limits()).network
+    network = embed(source, levels_of(source.posterior), Limits())
     code = "const n = loadNetwork(given.network); return given.x.map((x) => classify(n, x).mean);"
     actual = node(code, network=network, x=source.data.test.x.tolist())
     expected = predict(source.model, source.data.test.x).probs
@@ -201,7 +201,7 @@ def test_the_slider_prunes_the_network_in_the_page():
     first = levels_of(source.posterior)
     first[layout.sparse] *= torch.randint(1, 4, (layout.n_sparse,),
                                           generator=torch.Generator().manual_seed(0))  # fmt: skip
-    network = embed(source, first, Limits()).network
+    network = embed(source, first, Limits())
     keep = first > 1
     keep[layout.n_sparse :] = True  # without outgoing weights a bias has no effect
     x = source.data.test.x
@@ -218,7 +218,7 @@ def test_the_slider_prunes_the_network_in_the_page():
 def test_the_page_checks_itself():
     module, shape = plain()
     source = source_of(module, shape)
-    network = embed(source, levels_of(source.posterior), Limits()).network
+    network = embed(source, levels_of(source.posterior), Limits())
     code = "return selfCheck(loadNetwork(given.network));"
     honest = node(code, network=network)
     assert honest["ok"]
@@ -240,24 +240,22 @@ class Branching(nn.Module):
 
 def test_networks_that_are_no_chain_are_left_out_with_the_reason():
     source = source_of(Branching(), (4,))
-    actual = embed(source, levels_of(source.posterior), Limits())
-    assert actual.network is None
-    assert "branches at" in actual.refusal
-    assert "export_c" not in actual.refusal
+    with pytest.raises(UnsupportedModelError, match="branches at") as caught:
+        embed(source, levels_of(source.posterior), Limits())
+    assert "export_c" not in str(caught.value)
 
 
 def test_large_networks_are_left_out_with_advice():
     module, shape = plain()
     source = source_of(module, shape)
-    actual = embed(source, levels_of(source.posterior), Limits(model_bytes=100))
-    assert actual.network is None
-    assert actual.refusal.endswith("prune it first")
+    with pytest.raises(UnsupportedModelError, match=r"prune it first$"):
+        embed(source, levels_of(source.posterior), Limits(model_bytes=100))
 
 
 def test_draws_are_left_out_before_the_network():
     module, shape = plain()
     source = source_of(module, shape)
-    network = embed(source, levels_of(source.posterior), Limits(draw_bytes=100)).network
+    network = embed(source, levels_of(source.posterior), Limits(draw_bytes=100))
     assert network["n_draws"] == 0
     actual = node("return classify(loadNetwork(given.network), given.x);", network=network,
                  x=source.data.test.x[0].tolist())  # fmt: skip
@@ -277,7 +275,7 @@ def test_student_t_noise_keeps_its_tails():
     """Density and interval in the page against scipy's Student-t of the same standard deviation."""
     module = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
     source = source_of(module, (3,), StudentT(scale=0.5, df=5.0))
-    network = embed(source, torch.ones_like(source.posterior.mean).long(), Limits()).network
+    network = embed(source, torch.ones_like(source.posterior.mean).long(), Limits())
     std = 0.5 * (5 / 3) ** 0.5
     assert network["df"] == 5
     assert network["noise_std"][0] == pytest.approx(std, rel=1e-5)
