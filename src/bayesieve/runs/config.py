@@ -10,7 +10,7 @@ and types, and errors say where the wrong value is. Nothing here imports torch.
 
 import json
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields, replace
 from functools import cache, partial
 from pathlib import Path
@@ -457,6 +457,19 @@ def _as_scalar(value: Any, kind: type) -> Any:
     if isinstance(value, bool) and kind is not bool:
         return None
     return value if isinstance(value, kind) else None
+
+
+def comma_list(flag: str, value: str | Sequence[float]) -> tuple[float, ...]:
+    """Numbers, which the command line takes as text with commas between.
+
+    Example:
+        >>> comma_list("--zeros", "0.9,0.98")
+        (0.9, 0.98)
+    """
+    try:
+        return tuple(float(v) for v in (value.split(",") if isinstance(value, str) else value))
+    except ValueError:
+        raise UsageError(f"{flag} must be numbers with commas between, got {value!r}.") from None
 
 
 def plain_value(text: str) -> bool | int | float | str:

@@ -15,6 +15,7 @@ from bayesieve.core.likelihoods import likelihood_class
 from bayesieve.data.preprocessing import PixelScale
 from bayesieve.errors import UsageError
 from bayesieve.files import write_atomically
+from bayesieve.runs.config import comma_list
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.options import Attack
 from bayesieve.runs.run import Run, draws_of, load
@@ -106,10 +107,7 @@ def _pixels(flag: str, text: str | Sequence[float]) -> Strengths:
 
 
 def _numbers(flag: str, text: str | Sequence[float]) -> Strengths:
-    try:
-        values = tuple(float(v) for v in (text.split(",") if isinstance(text, str) else text))
-    except ValueError:
-        raise UsageError(f"{flag} must be numbers with commas between, got {text!r}.") from None
+    values = comma_list(flag, text)
     if not all(0 <= value < float("inf") for value in values):
         raise UsageError(f"{flag}: strengths must be >= 0, got {text!r}.")
     return values

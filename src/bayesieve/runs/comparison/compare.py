@@ -10,11 +10,15 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
+from bayesieve.checks import check_fraction, check_positive
 from bayesieve.core.network import Network
 from bayesieve.core.problem import Problem
 from bayesieve.data import DataSet, Examples, load_data
+from bayesieve.data.augment import Augment
 from bayesieve.data.preprocessing import PixelScale, centred
+from bayesieve.engines.recipes import ENGINES
 from bayesieve.errors import DivergedError, UnsupportedModelError, UsageError
+from bayesieve.files import write_atomically
 from bayesieve.runs.build import (
     build_augment,
     build_likelihood,
@@ -26,14 +30,13 @@ from bayesieve.runs.comparison.measure import measure, reachable
 from bayesieve.runs.comparison.methods import (
     METHODS,
     Budget,
-    Scoring,
     Section,
     build_method,
     check_name,
     read_changes,
 )
-from bayesieve.runs.comparison.page import PARTIAL, RECORD, Record, finish, write_partial
-from bayesieve.runs.config import NetConfig, TrainingConfig
+from bayesieve.runs.comparison.page import PARTIAL, RECORD, Record, finish
+from bayesieve.runs.config import NetConfig, TrainingConfig, comma_list
 from bayesieve.runs.options import Compare
 from bayesieve.runs.text import note
 
@@ -51,33 +54,16 @@ _WANTED = (
 def compare(asked: Compare) -> dict[str, Any]:
     """Measure every method, or join parts; writes compare.json, .csv, .md and a picture."""
     out = Path(asked.out)
-    if (out / "compare.json").exists() and not asked.force:
+    if (out / RECORD).exists() and not asked.force:
         raise UsageError(f"{out} holds a comparison already; give --force or another --out.")
     if (asked.data is None) == (not asked.parts):
         raise UsageError("give --data to train, or the folders of comparisons to join.")
     if asked.data is None:
         return join([Path(part) for part in asked.parts or []], out, figures=asked.figures)
-    return _compare(asked, out)
-
-
-def _fractions(zeros: str | Sequence[float]) -> tuple[float, ...]:
-    texts = [text for text in zeros.split(",") if text.strip()] if isinstance(zeros, str) else zeros
-    try:
-        return tuple(float(fraction) for fraction in texts)
-    except ValueError as error:
-        raise UsageError(f"--zeros must be numbers such as 0.9,0.98; got {zeros!r}.") from error
-
-
-def _compare(asked: Compare, out: Path) -> dict[str, Any]:
-    budget = Budget(
-        epochs=asked.epochs,
-        batch_size=asked.batch_size,
-        seeds=asked.seeds,
-        zeros=_fractions(asked.zeros),
-        finetune=asked.finetune,
-        draws=asked.samples,
-        attack=asked.attack or None,
-    )
+    zeros = comma_list("--zeros", asked.zeros) if asked.zeros else ()
+    if zeros:
+        check_fraction("compare", open_ends=True, **{"--zeros": zeros})
+        check_positive("compare", **{"--finetune": asked.finetune})
     chosen = asked.methods
     if isinstance(chosen, str):
         chosen = [name.strip() for name in chosen.split(",")]
@@ -95,11 +81,18 @@ def _compare(asked: Compare, out: Path) -> dict[str, Any]:
     asked = replace(asked, net=full_name(asked.net, data))
     net = NetConfig(name=asked.net)
     model = build_module(net, data, asked.seed)  # complains before any training
-    network = Network.of(model, build_likelihood(net, data))
-    zeros, unreachable = reachable(network, budget.zeros)
-    budget = replace(budget, zeros=zeros)
+    zeros, unreachable = reachable(Network.of(model, build_likelihood(net, data)), zeros)
+    budget = Budget(
+        epochs=asked.epochs,
+        batch_size=asked.batch_size,
+        seeds=asked.seeds,
+        zeros=zeros,
+        finetune=asked.finetune,
+        draws=asked.samples,
+        attack=asked.attack or None,
+    )
     outside = _outside(asked, data)
-    build_augment(_changed(asked), data)
+    _augment(asked, data)
     out.mkdir(parents=True, exist_ok=True)
     result: dict[str, Any] = {
         "study": "compare",
@@ -123,7 +116,7 @@ def _compare(asked: Compare, out: Path) -> dict[str, Any]:
             result["methods"].append({**measured, "device": result["machine"]["device"]})
         except (UnsupportedModelError, DivergedError) as error:
             result["left_out"].append({"name": name, "reason": " ".join(str(error).split())})
-        write_partial(result, out)
+        write_atomically(out / PARTIAL, result)  # in case the next method is the last
     if not result["methods"]:
         raise UsageError(f"no method could be measured: {result['left_out'][-1]['reason']}")
     return finish(result, out, figures=asked.figures)
@@ -134,23 +127,29 @@ def _measure(
     outside: Tensor | None, budget: Budget,
 ) -> dict[str, Any]:  # fmt: skip
     """Train and score one method; `outside` are pixels of foreign images."""
-    if METHODS[name].on_centred:
+    if ENGINES[METHODS[name]["engine"]["name"]].passes:
         data = centred(data)
     scale = PixelScale.of(data.preprocessing) if _has_classes_of_images(data) else None
     foreign = None if outside is None or scale is None else scale.inputs(outside)
     net = NetConfig(name=asked.net)
     model = build_module(net, data, asked.seed)
-    likelihood, augment = build_likelihood(net, data), build_augment(_changed(asked), data)
-    problem = Problem(model, likelihood, data.train, precision=asked.precision, augment=augment)
-    problem = problem.to(choose_device(asked.device))
+    problem = Problem(
+        model,
+        build_likelihood(net, data),
+        data.train,
+        precision=asked.precision,
+        augment=_augment(asked, data),
+    ).to(choose_device(asked.device))
     table = len(data.input_shape) == 1
     method = build_method(name, data.task, problem.n_data, budget, changes, table=table)
-    tests = Scoring(data.test, foreign, scale)
-    return measure(method, model, problem, tests, budget, asked.seed, asked.compile)
+    return measure(
+        method, model, problem, data.test, budget, asked.seed, asked.compile,
+        outside=foreign, scale=scale,
+    )  # fmt: skip
 
 
-def _changed(asked: Compare) -> TrainingConfig:
-    return TrainingConfig(shift=asked.shift, flip=asked.flip)
+def _augment(asked: Compare, data: DataSet) -> Augment | None:
+    return build_augment(TrainingConfig(shift=asked.shift, flip=asked.flip), data)
 
 
 def _has_classes_of_images(data: DataSet) -> bool:
@@ -217,19 +216,22 @@ def join(parts: Sequence[Path], out: Path, *, figures: bool) -> Record:
     """
     records = [_read(part) for part in parts]
     first = records[0]
+    methods: dict[str, dict[str, Any]] = {}
     for part, record in zip(parts, records, strict=True):
         _check_same(first, record, parts[0], part)
+        for method in record["methods"]:
+            name = method["name"]
+            methods[name] = _together(methods[name], method, part) if name in methods else method
+    if not methods:
+        raise UsageError("no part has measured a method.")
+    left = {row["name"]: row for record in records for row in record["left_out"]}
     joined: Record = {
         key: first[key] for key in ("study", "format", "wanted", "budget", "data", "machine")
     } | {
         "commands": list(dict.fromkeys(line for record in records for line in record["commands"])),
-        "methods": _methods(records, parts),
+        "methods": [methods[name] for name in METHODS if name in methods],
+        "left_out": [row for name, row in left.items() if name not in methods],
     }
-    names = {method["name"] for method in joined["methods"]}
-    left = {row["name"]: row for record in records for row in record["left_out"]}
-    joined["left_out"] = [row for name, row in left.items() if name not in names]
-    if not names:
-        raise UsageError("no part has measured a method.")
     out.mkdir(parents=True, exist_ok=True)
     return finish(joined, out, figures=figures)
 
@@ -261,15 +263,6 @@ def _check_same(first: Record, other: Record, a: Path, b: Path) -> None:
             theirs = other[section].get(name)
             if value != theirs and name not in _MAY_DIFFER:
                 raise UsageError(f"{a} and {b} differ in {name}: {value!r} and {theirs!r}.")
-
-
-def _methods(records: Sequence[Record], parts: Sequence[Path]) -> list[dict[str, Any]]:
-    joined: dict[str, dict[str, Any]] = {}
-    for part, record in zip(parts, records, strict=True):
-        for method in record["methods"]:
-            name = method["name"]
-            joined[name] = _together(joined[name], method, part) if name in joined else method
-    return [joined[name] for name in METHODS if name in joined]
 
 
 def _together(a: Mapping[str, Any], b: Mapping[str, Any], part: Path) -> dict[str, Any]:

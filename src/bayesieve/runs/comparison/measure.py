@@ -10,7 +10,7 @@ import gc
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,18 +20,19 @@ from bayesieve.assess.evaluate import evaluate
 from bayesieve.assess.metrics import auroc
 from bayesieve.assess.predict import ClassPrediction, predict
 from bayesieve.assess.robustness import Attacked, fgsm_curve
+from bayesieve.core.batch import ExamplesLike
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import named_tensors
+from bayesieve.data.preprocessing import PixelScale
 from bayesieve.errors import UnsupportedModelError
-from bayesieve.runs.comparison.methods import Budget, Method, Scoring, dropout_draws, with_dropout
+from bayesieve.runs.comparison.methods import DROPOUT, Budget, Method, dropout_draws, with_dropout
 from bayesieve.sieve.prune import prune
 from bayesieve.sieve.rules import Rule, fewest_kept, keep_zeros
-from bayesieve.training.fit import Fit, fit
+from bayesieve.training.fit import fit
 from bayesieve.training.stepper import CompileMode
 
-Numbers = dict[str, float]  # what one seed scored, by the name of the metric
 _ATTACKED_AT_ONCE = 4096  # inputs times draws whose activations are held for a gradient
 _WEIGHTS_AT_ONCE = 32_000_000  # of models that train together
 _FEW_CONVOLUTIONS = 4  # layers that a GPU runs for many models at once
@@ -42,10 +43,13 @@ def measure(
     method: Method,
     model: nn.Module,
     problem: Problem,
-    tests: Scoring,
+    test: ExamplesLike,
     budget: Budget,
     seed: int = 0,
     compile: CompileMode = "auto",
+    *,
+    outside: Tensor | None = None,
+    scale: PixelScale | None = None,
 ) -> dict[str, Any]:
     """Train and score one method.
 
@@ -53,10 +57,12 @@ def measure(
         method: what to train.
         model: the network as it was given to the problem.
         problem: network, likelihood, data and roles; on the device to train on.
-        tests: what to score on.
+        test: examples to score on.
         budget: what may be spent.
         seed: of all repetitions.
         compile: whether to compile the elementwise part of a step.
+        outside: inputs of another kind, which should look uncertain; None for none.
+        scale: how inputs come from pixels; None if they are not images.
 
     Returns:
         Plain values. `seeds` holds the numbers of each repetition and `repetitions` its name,
@@ -65,57 +71,65 @@ def measure(
         the state of one, `peak_bytes` the most that a device allocated at any time besides the data
         (None on a CPU).
     """
-    trained, plain = model, problem.network  # with dropout, and without
-    _check_reachable(method, plain, budget)
+    plain = problem.network  # without dropout
+    for zeros, reason in reachable(plain, budget.zeros)[1].items():
+        raise UnsupportedModelError(
+            f"{method.name}: its network cannot have {100 * zeros:g} % zeros: {reason} Ask for "
+            "fewer zeros."
+        )
     if method.kind == "dropout":
-        trained = with_dropout(model, method.dropout)
+        model = with_dropout(model, DROPOUT)
         data = problem.x.to("cpu"), problem.y.to("cpu")  # where the module is
         problem = Problem(
-            trained,
+            model,
             problem.likelihood,
             data,
             precision=problem.execution.precision,
             augment=problem.augment,
         ).to(problem.device)
-    members = method.members if method.kind == "ensemble" else 1
-    whole = learn(method, problem, budget, members, seed, compile)
-    learned = whole.posteriors
-    pruned = sieved(method, problem, learned, budget, members, plain, compile)
+    learned, costs = learn(method, problem, budget, seed, compile)
+    pruned = sieved(method, problem, learned, budget, plain, compile)
     seeds, reached = [], []
-    for first in range(0, len(learned), members):
-        group = slice(first, first + members)
-        scores = _scores(
-            _predictor(method, trained, learned[group], budget, seed), tests, budget, method, seed
-        )
+    for first in range(0, len(learned), method.members):
+        group = slice(first, first + method.members)
+        predictor = _predictor(method, model, learned[group], budget, seed)
+        n = _n_samples(method, predictor, budget)
+        evaluation = evaluate(predictor, test, n_samples=n, seed=seed)
+        numbers, inside = evaluation.to_dict(), evaluation.prediction
+        if isinstance(inside, ClassPrediction):
+            name, key = "error", "error"
+            scores = {"error": numbers["error"], "NLL": numbers["nll"], "ECE": numbers["ece"]}
+            if outside is not None:
+                foreign = predict(predictor, outside, n_samples=n, seed=seed)
+                assert isinstance(foreign, ClassPrediction)
+                scores["out-of-distribution AUROC"] = auroc(inside.entropy, foreign.entropy)
+            if scale is not None and budget.attack is not None:
+                error = _attacked_error(predictor, test, budget, scale, n, seed)
+                scores[f"error under FGSM {budget.attack:g}"] = error
+        else:
+            name, key = "RMSE", "rmse"
+            scores = {"RMSE": numbers["rmse"], "NLL": -numbers["log_lik"]}
         for zeros, sparse in zip(budget.zeros, pruned, strict=True):
             thin = [one.posterior for one in sparse[group]]
-            predictor = _predictor(method, trained, thin, budget, seed)
-            scores |= _pruned_score(predictor, zeros, tests, budget, method, seed)
+            predictor = _predictor(method, model, thin, budget, seed)
+            n = _n_samples(method, predictor, budget)
+            numbers = evaluate(predictor, test, n_samples=n, seed=seed).to_dict()
+            scores[f"{name} at {100 * zeros:g} % zeros"] = float(numbers[key])
         seeds.append(scores)
-        reached.append([sum(one.zeros for one in sparse[group]) / members for sparse in pruned])
+        reached.append(
+            [sum(one.zeros for one in sparse[group]) / method.members for sparse in pruned]
+        )
     return {
         "name": method.name,
         "engine": repr(method.engine),
         "kind": method.kind,
         "score": method.score,
-        "members": members,
-        "epochs": whole.epochs,
-        "seconds": whole.seconds,
-        "bytes": whole.state_bytes / budget.seeds,
-        "peak_bytes": whole.peak_bytes,
+        "members": method.members,
+        **costs,
         "repetitions": [[seed, place] for place in range(budget.seeds)],
         "zeros_reached": reached,
         "seeds": seeds,
     }
-
-
-def _check_reachable(method: Method, network: Network, budget: Budget) -> None:
-    """Raise before training where pruning would fail."""
-    for zeros, reason in reachable(network, budget.zeros)[1].items():
-        raise UnsupportedModelError(
-            f"{method.name}: its network cannot have {100 * zeros:g} % zeros: {reason} Ask for "
-            "fewer zeros."
-        )
 
 
 def _predictor(
@@ -139,80 +153,40 @@ def _n_samples(method: Method, learned: Posterior, budget: Budget) -> int:
     return len(learned.draws) if isinstance(learned, Samples) else budget.draws
 
 
-def _scores(
-    learned: Posterior, tests: Scoring, budget: Budget, method: Method, seed: int
-) -> Numbers:
-    n = _n_samples(method, learned, budget)
-    evaluation = evaluate(learned, tests.inside, n_samples=n, seed=seed)
-    numbers, inside = evaluation.to_dict(), evaluation.prediction
-    if not isinstance(inside, ClassPrediction):
-        return {"RMSE": numbers["rmse"], "NLL": -numbers["log_lik"]}
-    scores = {"error": numbers["error"], "NLL": numbers["nll"], "ECE": numbers["ece"]}
-    if tests.outside is not None:
-        outside = predict(learned, tests.outside, n_samples=n, seed=seed)
-        assert isinstance(outside, ClassPrediction)
-        scores["out-of-distribution AUROC"] = auroc(inside.entropy, outside.entropy)
-    if tests.scale is not None and budget.attack is not None:
-        at_once = max(1, _ATTACKED_AT_ONCE // max(n, 1))
-        attacked = Attacked(learned, n_samples=n, seed=seed, scale=tests.scale, batch_size=at_once)
-        device, n_test = learned.network.device, len(tests.inside.x)
-        # Evenly spaced: some sets stand in the order of their classes.
-        some = torch.linspace(0, n_test - 1, min(budget.n_attacked, n_test)).round().long()
-        x, y = tests.inside.x[some].to(device), tests.inside.y[some].to(device)
-        (point,) = fgsm_curve(attacked, x, y, [budget.attack])
-        scores[f"error under FGSM {budget.attack:g}"] = 1 - point.accuracy
-    return scores
-
-
-def _pruned_score(
-    learned: Posterior, zeros: float, tests: Scoring, budget: Budget, method: Method, seed: int
-) -> Numbers:
-    n = _n_samples(method, learned, budget)
-    numbers = evaluate(learned, tests.inside, n_samples=n, seed=seed).to_dict()
-    name = "error" if "error" in numbers else "RMSE"
-    value = numbers[name.lower()]
-    return {f"{name} at {100 * zeros:g} % zeros": float(value)}
-
-
-@dataclass(frozen=True, eq=False)
-class Learned:
-    """The posteriors of a method, and the cost of training them.
-
-    Args:
-        posteriors: of all members of all repetitions, repetition by repetition.
-        epochs: passes that each of them was given.
-        seconds: of all of them.
-        state_bytes: what must survive a step, of all of them.
-        peak_bytes: the most that a device allocated besides what was there; None on a CPU.
-    """
-
-    posteriors: list[Posterior]
-    epochs: int
-    seconds: float
-    state_bytes: int
-    peak_bytes: int | None
+def _attacked_error(
+    learned: Posterior, test: ExamplesLike, budget: Budget, scale: PixelScale, n: int, seed: int
+) -> float:
+    """Error under the fast gradient sign attack, of predictions with n draws."""
+    at_once = max(1, _ATTACKED_AT_ONCE // max(n, 1))
+    attacked = Attacked(learned, n_samples=n, seed=seed, scale=scale, batch_size=at_once)
+    device, n_test = learned.network.device, len(test.x)
+    # Evenly spaced: some sets stand in the order of their classes.
+    some = torch.linspace(0, n_test - 1, min(budget.n_attacked, n_test)).round().long()
+    x, y = test.x[some].to(device), test.y[some].to(device)
+    assert budget.attack is not None
+    (point,) = fgsm_curve(attacked, x, y, [budget.attack])
+    return 1 - point.accuracy
 
 
 def learn(
-    method: Method,
-    problem: Problem,
-    budget: Budget,
-    members: int,
-    seed: int,
-    compile: CompileMode,
-) -> Learned:
+    method: Method, problem: Problem, budget: Budget, seed: int, compile: CompileMode
+) -> tuple[list[Posterior], dict[str, Any]]:
     """Train all models of a method; a run that ends in weights that are not finite raises.
 
     Args:
-        method: what to train.
+        method: what to train; its members share the passes.
         problem: on the device to train on.
         budget: passes and repetitions.
-        members: networks that share the passes.
         seed: of everything.
         compile: whether to compile the elementwise part of a step.
+
+    Returns:
+        The posteriors of all members of all repetitions, repetition by repetition, and what they
+        cost: `epochs` that each was given, `seconds` and `peak_bytes` of all, `bytes` that must
+        survive a step of one repetition.
     """
-    epochs = max(1, math.ceil(budget.epochs / members))
-    n_models, at_once = budget.seeds * members, models_at_once(problem)
+    epochs = max(1, math.ceil(budget.epochs / method.members))
+    n_models, at_once = budget.seeds * method.members, models_at_once(problem)
     before, start = _allocated(problem.device), time.perf_counter()
     starts = None
     if at_once < n_models:  # separate runs would all begin at the module's weights
@@ -233,11 +207,17 @@ def learn(
             schedule=replace(method.schedule, compile=compile),
         )
         posteriors += run.posteriors
-        state_bytes += _state_bytes(run)
+        state_bytes += sum(value.nbytes for _, value in named_tensors(run.state))
     seconds = time.perf_counter() - start
     on_cuda = problem.device.type == "cuda"
     peak = torch.cuda.max_memory_allocated(problem.device) - before if on_cuda else None
-    return Learned(posteriors, epochs, seconds, state_bytes, peak)
+    costs = {
+        "epochs": epochs,
+        "seconds": seconds,
+        "bytes": state_bytes / budget.seeds,
+        "peak_bytes": peak,
+    }
+    return posteriors, costs
 
 
 def models_at_once(problem: Problem) -> int:
@@ -258,27 +238,21 @@ def _allocated(device: torch.device) -> int:
     return torch.cuda.memory_allocated(device)
 
 
-def _state_bytes(run: Fit) -> int:
-    return sum(value.numel() * value.element_size() for _, value in named_tensors(run.state))
-
-
 def sieved(
     method: Method,
     problem: Problem,
     learned: Sequence[Posterior],
     budget: Budget,
-    members: int,
     units: Network,
     compile: CompileMode,
 ) -> list[list[SparseModel]]:
     """Every model pruned in one shot to each fraction of zeros, then trained on with its mask.
 
     Args:
-        method: what they were trained with.
+        method: what they were trained with; its members share the passes.
         problem: what they were trained on.
         learned: posteriors of all members of all repetitions.
         budget: fractions of zeros and passes.
-        members: networks that share the passes.
         units: the network without dropout, whose units are removed; it has the same weights.
         compile: whether to compile the elementwise part of a step.
 
@@ -296,7 +270,7 @@ def sieved(
         run = fit(
             problem,
             [method.finetune_engine or method.engine] * len(group),
-            epochs=max(1, math.ceil(budget.finetune / members)),
+            epochs=max(1, math.ceil(budget.finetune / method.members)),
             batch_size=budget.batch_size,
             schedule=replace(method.finetune, compile=compile),
             start_from=group,

@@ -12,19 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, nn
 
 from bayesieve.checks import check_fraction, check_positive, did_you_mean
-from bayesieve.core.batch import ExamplesLike
 from bayesieve.core.posterior import Posterior, Samples
-from bayesieve.data.preprocessing import PixelScale
 from bayesieve.engines import Engine
-from bayesieve.engines.recipes import (
-    ENGINES,
-    RunSize,
-    build_engine,
-    resolve_engine,
-)
+from bayesieve.engines.recipes import ENGINES, RunSize, build_engine, resolve_engine
 from bayesieve.errors import UsageError
 from bayesieve.runs.build import resolve_schedule
 from bayesieve.runs.config import RunConfig, from_dict, plain_value
@@ -33,6 +26,9 @@ from bayesieve.training.schedule import Length, Schedule
 
 Section = Mapping[str, Any]  # setting -> value
 Changes = Mapping[str, Mapping[str, Section]]  # method -> section -> settings
+Kind = Literal["posterior", "point", "ensemble", "dropout"]
+DROPOUT = 0.1  # probability of an input to be dropped
+_MEMBERS = 5  # networks of an ensemble
 _SECTIONS = ("engine", "schedule", "pruning")
 _SAMPLER = {"prior": "normal", "adapt": "none"}
 
@@ -61,19 +57,6 @@ class Budget:
     attack: float | None = 0.1
     n_attacked: int = 1000
 
-    def __post_init__(self) -> None:
-        check_positive(
-            "Budget",
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            seeds=self.seeds,
-            draws=self.draws,
-            n_attacked=self.n_attacked,
-        )
-        if self.zeros:
-            check_fraction("Budget", open_ends=True, zeros=self.zeros)
-            check_positive("Budget", finetune=self.finetune)
-
 
 @dataclass(frozen=True)
 class Method:
@@ -86,8 +69,7 @@ class Method:
         score: which weights go first.
         kind: "posterior" predicts with draws of the engine's posterior, "point" with its mean,
             "ensemble" with several networks, "dropout" with masks.
-        members: networks of an ensemble.
-        dropout: probability of an input to be dropped.
+        members: networks that share the passes; more than one of an ensemble only.
         finetune: schedule while what is left of a pruned network trains.
         finetune_engine: the engine then, where it depends on the length of the run.
     """
@@ -96,68 +78,30 @@ class Method:
     engine: Engine[Any]
     schedule: Schedule
     score: ScoreName = "snr"
-    kind: Literal["posterior", "point", "ensemble", "dropout"] = "posterior"
+    kind: Kind = "posterior"
     members: int = 1
-    dropout: float = 0.1
     finetune: Schedule = field(default_factory=lambda: Schedule(lr="cosine"))
     finetune_engine: Engine[Any] | None = None
 
 
-@dataclass(frozen=True)
-class Scoring:
-    """The data a trained method is scored on.
-
-    Args:
-        inside: the test split.
-        outside: inputs of another kind, which should look uncertain; None for none.
-        scale: how inputs come from pixels; None if they are not images.
-    """
-
-    inside: ExamplesLike
-    outside: Tensor | None = None
-    scale: PixelScale | None = None
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A method by name.
-
-    Args:
-        engine: settings of the engine that trains.
-        predicts: how, if not with draws of the engine's posterior (see `Method`).
-        pruning: what its engine itself removes, where that would leave less than is asked for.
-    """
-
-    engine: Section
-    predicts: Section = field(default_factory=dict)
-    pruning: Section = field(default_factory=dict)
-
-    @property
-    def on_centred(self) -> bool:
-        """Whether it expects centred inputs."""
-        return ENGINES[self.engine["name"]].passes
-
-
 # Every engine is a method; these are several, or have settings of their own in a comparison.
-_VARIANTS: dict[str, dict[str, Entry]] = {
-    "map": {
-        "map": Entry({"name": "map"}, {"kind": "point"}),
-        "dropout": Entry({"name": "map"}, {"kind": "dropout"}),
-        "ensemble": Entry({"name": "map"}, {"kind": "ensemble", "members": 5}),
-    },
-    "sgld": {"sgld": Entry({"name": "sgld", **_SAMPLER})},
+_VARIANTS: dict[str, dict[str, Mapping[str, Section]]] = {
+    "map": {name: {"engine": {"name": "map"}} for name in ("map", "dropout", "ensemble")},
+    "sgld": {"sgld": {"engine": {"name": "sgld", **_SAMPLER}}},
     "sghmc": {
-        "sghmc": Entry({"name": "sghmc", **_SAMPLER}),
-        "sghmc-sa": Entry({"name": "sghmc", "prior": "gaussian-laplace"}),
+        "sghmc": {"engine": {"name": "sghmc", **_SAMPLER}},
+        "sghmc-sa": {"engine": {"name": "sghmc", "prior": "gaussian-laplace"}},
     },
     # All units stay in training: by joint evidence few passes leave hardly any.
-    "tdamp": {"tdamp": Entry({"name": "tdamp"}, pruning={"keep_units": 1.0})},
+    "tdamp": {"tdamp": {"engine": {"name": "tdamp"}, "pruning": {"keep_units": 1.0}}},
 }
-METHODS: dict[str, Entry] = {
-    method: entry
+# method -> section -> settings
+METHODS: dict[str, Mapping[str, Section]] = {
+    method: sections
     for name in ENGINES
-    for method, entry in _VARIANTS.get(name, {name: Entry({"name": name})}).items()
+    for method, sections in _VARIANTS.get(name, {name: {"engine": {"name": name}}}).items()
 }
+_KINDS: dict[str, Kind] = {"map": "point", "dropout": "dropout", "ensemble": "ensemble"}
 
 
 def check_name(flag: str, name: str) -> None:
@@ -187,7 +131,7 @@ def read_changes(texts: Sequence[str]) -> Changes:
         check_name("--set", method)
         changes.setdefault(method, {}).setdefault(section, {})[name] = plain_value(value)
     for method, sections in changes.items():
-        _config(METHODS[method], sections)  # complains before any training
+        _config(method, sections)  # complains before any training
     return changes
 
 
@@ -210,32 +154,30 @@ def build_method(
         changes: section -> settings that differ from the recommended ones.
         table: whether the inputs are the columns of a table.
     """
-    entry = METHODS[name]
-    config = _config(entry, changes)
+    config = _config(name, changes)
     engine = resolve_engine(config.engine, own_start=False, task=task, n_data=n_data, table=table)
     course: Any = resolve_schedule(
         config.schedule, engine, task=task, n_epochs=budget.epochs, n_data=n_data, table=table
     )
     size = _size(n_data, budget.epochs, budget, task)
     after = _size(n_data, budget.finetune, budget, task)
-    steady = ENGINES[engine.name].course == "steady"
-    score = "snr" if ENGINES[engine.name].spread else "magnitude"
+    entry, kind = ENGINES[engine.name], _KINDS.get(name, "posterior")
     return Method(
         name=name,
         engine=build_engine(engine, replace(size, keep_units=config.pruning.keep_units)),
         schedule=Schedule(
             course.lr, warmup=course.warmup, kl=course.kl, kl_warmup_epochs=course.kl_warmup_epochs
         ),
-        score=config.pruning.score or score,  # type: ignore[arg-type]
-        finetune=Schedule("constant" if steady else "cosine", kl=course.kl),
+        score=config.pruning.score or ("snr" if entry.spread else "magnitude"),
+        kind=kind,
+        members=_MEMBERS if kind == "ensemble" else 1,
+        finetune=Schedule("constant" if entry.course == "steady" else "cosine", kl=course.kl),
         finetune_engine=build_engine(engine, replace(after, may_prune=False)),
-        **({"kind": "posterior"} | dict(entry.predicts)),
     )
 
 
-def _config(entry: Entry, changes: Mapping[str, Section]) -> RunConfig:
-    base = from_dict({"engine": entry.engine, "pruning": entry.pruning}, "compare")
-    return from_dict(changes, "--set", base)
+def _config(name: str, changes: Mapping[str, Section]) -> RunConfig:
+    return from_dict(changes, "--set", from_dict(METHODS[name], "compare"))
 
 
 def _size(n_data: int, epochs: int, budget: Budget, task: str) -> RunSize:

@@ -273,11 +273,6 @@ def _draw(panel: Axes, standing: Standing, names: Sequence[str]) -> None:
     panel.set_ylim(len(names) - 0.5, -0.5)
 
 
-def write_partial(result: Mapping[str, Any], out: Path) -> None:
-    """Keep what has been measured so far."""
-    write_atomically(out / PARTIAL, result)
-
-
 def finish(result: Record, out: Path, *, figures: bool) -> Record:
     """Rank the methods, put the ranks into words and write every file.
 

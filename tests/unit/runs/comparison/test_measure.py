@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from bayesieve import runs
 from bayesieve.core.likelihoods import Categorical, Gaussian
 from bayesieve.core.priors import LayerScaled
 from bayesieve.core.problem import Problem
@@ -18,7 +19,7 @@ from bayesieve.engines.sbnn import SBNN
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.runs.comparison import measure as measuring
 from bayesieve.runs.comparison.measure import measure
-from bayesieve.runs.comparison.methods import Budget, Method, Scoring
+from bayesieve.runs.comparison.methods import Budget, Method
 from bayesieve.training.fit import fit
 from bayesieve.training.schedule import Schedule
 
@@ -42,9 +43,9 @@ def images() -> tuple[nn.Module, Examples]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_is_scored_in_every_way(kind):
     model, data = images()
-    tests = Scoring(data, 5 * torch.randn(32, 1, 2, 2), PixelScale())
+    outside = 5 * torch.randn(32, 1, 2, 2)
     problem = Problem(model, Categorical(), data)
-    found = measure(KINDS[kind], model, problem, tests, BUDGET)
+    found = measure(KINDS[kind], model, problem, data, BUDGET, outside=outside, scale=PixelScale())
     assert len(found["seeds"]) == 2
     assert found["epochs"] == (2 if kind == "ensemble" else 4)  # the same number of gradients
     for numbers in found["seeds"]:
@@ -68,9 +69,7 @@ def test_regression_has_rmse():
     x = torch.randn(64, 2)
     data = Examples(x, x[:, :1] * 2)
     model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1))
-    found = measure(
-        KINDS["point"], model, Problem(model, Gaussian(0.3), data), Scoring(data), BUDGET
-    )
+    found = measure(KINDS["point"], model, Problem(model, Gaussian(0.3), data), data, BUDGET)
     assert set(found["seeds"][0]) == {"RMSE", "NLL", "RMSE at 50 % zeros"}
 
 
@@ -79,7 +78,7 @@ def test_an_engine_that_removes_weights_itself_is_pruned_no_further_than_asked()
     reduction = Reduction(start=0.1, end=0.9)
     method = Method("bmr", BMR(LayerScaled(std=0.01), reduction, lr=0.02), Schedule())
     budget = Budget(epochs=6, batch_size=16, seeds=1, zeros=(0.05, 0.9), finetune=1, attack=None)
-    found = measure(method, model, Problem(model, Categorical(), data), Scoring(data), budget)
+    found = measure(method, model, Problem(model, Categorical(), data), data, budget)
     ((few, many),) = found["zeros_reached"]
     assert 0.05 < few < many
     assert many == pytest.approx(0.9, abs=0.05)
@@ -90,7 +89,7 @@ def test_pruned_convolutions_train_one_by_one_to_the_same_masks():
     y = torch.arange(32) % 2
     data = Examples(torch.rand(32, 1, 4, 4) + y[:, None, None, None], y)
     model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 2))
-    found = measure(KINDS["posterior"], model, Problem(model, Categorical(), data), Scoring(data),
+    found = measure(KINDS["posterior"], model, Problem(model, Categorical(), data), data,
                     BUDGET)  # fmt: skip
     assert [len(reached) for reached in found["zeros_reached"]] == [1, 1]
     assert all(0.5 <= reached[0] < 0.6 for reached in found["zeros_reached"])
@@ -108,19 +107,19 @@ def test_networks_with_convolutions_train_one_after_another_from_different_weigh
 
     monkeypatch.setattr(measuring, "fit", noted)
     method = KINDS["ensemble"]
-    found = measuring.learn(method, problem, BUDGET, method.members, 5, "off")
+    posteriors, _ = measuring.learn(method, problem, BUDGET, 5, "off")
     assert [n for n, _, _ in calls] == [1] * 4  # two members of two repetitions
     assert len({seed for _, seed, _ in calls}) == len({start.sum() for _, _, start in calls}) == 4
     assert torch.equal(calls[0][2], problem.initial)
-    assert len(found.posteriors) == 4
+    assert len(posteriors) == 4
 
 
 def test_training_images_are_changed_when_asked():
     model, data = images()
     budget = Budget(epochs=1, batch_size=16, seeds=1, zeros=(0.5,), finetune=1, attack=None)
-    method, tests = KINDS["point"], Scoring(data)
+    method = KINDS["point"]
     plain, moved = (
-        measure(method, model, Problem(model, Categorical(), data, augment=augment), tests, budget)
+        measure(method, model, Problem(model, Categorical(), data, augment=augment), data, budget)
         for augment in (None, Augment(shift=1, flip=True))
     )
     assert plain["seeds"][0]["NLL"] != moved["seeds"][0]["NLL"]
@@ -130,27 +129,29 @@ def test_a_method_whose_network_cannot_have_so_many_zeros_is_refused_before_it_t
     model, data = images()
     budget = Budget(epochs=1, batch_size=16, seeds=1, zeros=(0.5, 0.85), finetune=1, attack=None)
     problem = Problem(model, Categorical(), data)
-    (few,) = measure(KINDS["point"], model, problem, Scoring(data), budget)["zeros_reached"]
+    (few,) = measure(KINDS["point"], model, problem, data, budget)["zeros_reached"]
     assert few[1] >= 0.85 - 1 / 58
     words = (
         r"^dropout: its network cannot have 95 % zeros: 3 of 58 parameters may stay, but 5 "
         r"always do: at most 91.37 % can be 0. Ask for fewer zeros.$"
     )
     with pytest.raises(UnsupportedModelError, match=words):
-        measure(KINDS["dropout"], model, problem, Scoring(data), replace(budget, zeros=(0.95,)))
+        measure(KINDS["dropout"], model, problem, data, replace(budget, zeros=(0.95,)))
 
 
 def test_the_same_seed_measures_the_same():
     model, data = images()
     budget = Budget(epochs=1, batch_size=16, seeds=1, zeros=())
     runs = [
-        measure(KINDS["dropout"], model, Problem(model, Categorical(), data), Scoring(data), budget)
+        measure(KINDS["dropout"], model, Problem(model, Categorical(), data), data, budget)
         for _ in range(2)
     ]
     assert runs[0]["seeds"] == runs[1]["seeds"]
 
 
-@pytest.mark.parametrize("wrong", [{"epochs": 0}, {"zeros": (1.0,)}, {"draws": 0}, {"seeds": -1}])
-def test_a_budget_must_make_sense(wrong):
-    with pytest.raises(ValueError, match=f"Budget: {next(iter(wrong))}"):
-        Budget(**wrong)
+@pytest.mark.parametrize(
+    "wrong", [{"epochs": 0}, {"zeros": (1.0,)}, {"samples": 0}, {"seeds": -1}, {"finetune": 0}]
+)
+def test_a_budget_must_make_sense(wrong, tmp_path):
+    with pytest.raises(ValueError, match=f"compare: --{next(iter(wrong))}"):
+        runs.compare(tmp_path, data="digits", **wrong)

@@ -73,7 +73,7 @@ def trained_on(monkeypatch, kind, compile="off"):
     budget = Budget(epochs=1, batch_size=16, seeds=1, zeros=(0.8,), finetune=1)
     learned = [fit(problem, MAP(), epochs=1, seed=0).posterior]
     units = Network.of(plain, Categorical())
-    ((one,),) = measure.sieved(method, problem, learned, budget, 1, units, compile)
+    ((one,),) = measure.sieved(method, problem, learned, budget, units, compile)
     return one, given
 
 
