@@ -80,7 +80,8 @@ def make_plan(config: RunConfig) -> Plan:
     train, held_out = split_off(config, data.train)
     check_varied(data, train)
     model = build_module(config.net, data, config.training.seed)
-    _warm_start(model, config.net.warm_start)
+    if config.net.warm_start is not None:
+        load_weights(model, Path(config.net.warm_start))
     config = _resolve(config, data, len(train), device)  # the engine has a say in the likelihood
     problem = Problem(
         model,
@@ -274,18 +275,32 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def _warm_start(model: nn.Module, file: str | None) -> None:
-    if file is None:
-        return
+def load_weights(model: nn.Module, file: Path) -> None:
+    """Load trained weights; raises where the file does not hold exactly those of the network."""
+    if not file.is_file():
+        raise UsageError(f"trained weights cannot be read: there is no file {file}.")
     try:
         weights = load_file(file)
     except (SafetensorError, OSError) as error:
-        raise UsageError(f"--warm-start: {file} cannot be read as safetensors: {error}.") from error
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        raise UsageError(f"--warm-start: {file} does not fit the network: {reason}") from error
+        raise UsageError(
+            f"{file} cannot be read as safetensors ({error}). Write it with "
+            "safetensors.torch.save_file(model.state_dict(), path)."
+        ) from error
+    expected = model.state_dict()
+    for name in (*expected, *weights):
+        if name not in weights:
+            reason = f"it lacks {name!r} of --net; it has {', '.join(sorted(weights)[:4])}, ..."
+        elif name not in expected:
+            reason = f"it has {name!r}, which --net has not."
+        elif weights[name].shape != expected[name].shape:
+            reason = (
+                f"{name!r} has shape {list(weights[name].shape)}, but {list(expected[name].shape)} "
+                "in --net. Give the network it was trained as."
+            )
+        else:
+            continue
+        raise UsageError(f"{file} does not fit the network: {reason}")
+    model.load_state_dict(weights)
 
 
 def absolute_paths(config: RunConfig) -> RunConfig:

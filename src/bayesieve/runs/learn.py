@@ -35,7 +35,7 @@ from bayesieve.runs.config import (
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.options import Config, Train
 from bayesieve.runs.run import curve_of, draws_of, numbers, pool
-from bayesieve.runs.summary import draw_run, write_report
+from bayesieve.runs.summary import write_summary
 from bayesieve.runs.text import draws_label, note
 from bayesieve.training.checkpoint import has_checkpoint
 from bayesieve.training.distill import soften
@@ -199,17 +199,22 @@ def write_results(
         result["models"] = [numbers(evaluate(m, data.test), m) for m in models]
         rows |= {f"model {i}": row for i, row in enumerate(result["models"])}
     score = config.pruning.score or ("snr" if has_spread(first) else "magnitude")
-    curve = curve_of(first, data.test, score)
-    folder.write("curve.json", {"score": score, "points": curve})
-    pictures = []
-    if figures:
-        pictures = draw_run(folder.path, first, data, history=history, curve=curve)
-    title = f"{config.engine.name} on {data.name}"
     remarks = _remarks(config, len(history), seconds, result)
-    report = write_report(title, data, config, rows, pictures, remarks)
-    folder.write_text("report.md", report)
     result |= {"seconds": round(seconds, 3), "epochs": len(history)}
-    folder.write("metrics.json", result)
+    write_summary(
+        folder,
+        config,
+        data,
+        first,
+        rows,
+        result,
+        title=f"{config.engine.name} on {data.name}",
+        score=score,
+        curve=curve_of(first, data.test, score),
+        history=history,
+        figures=figures,
+        remarks=remarks,
+    )
     return result
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 
 from bayesieve.core.posterior import Model, Samples, SparseModel, has_spread, posterior_of
 from bayesieve.core.storage import save
@@ -21,6 +20,7 @@ from bayesieve.report.collect import collect
 from bayesieve.report.packing import Json
 from bayesieve.report.page import page
 from bayesieve.report.source import Limits, Source
+from bayesieve.runs.build import load_weights
 from bayesieve.runs.bundle import provenance
 from bayesieve.runs.config import RECORD, RunConfig
 from bayesieve.runs.folder import RunFolder
@@ -182,7 +182,7 @@ def _trained(file: Path, model: Model) -> Samples:
     posterior = posterior_of(model)
     network = posterior.network
     module = posterior.to_module()
-    module.load_state_dict(load_file(file, device=str(network.device)))
+    load_weights(module, file)
     weights = network.weights_of(module).to(network.device)
     return Samples(network, weights[None], buffers=dict(module.named_buffers()))
 

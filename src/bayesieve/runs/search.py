@@ -14,8 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import Generator
-
 from bayesieve.assess.evaluate import evaluate
 from bayesieve.engines.recipes import ENGINES
 from bayesieve.errors import DivergedError, UsageError
@@ -33,7 +31,7 @@ from bayesieve.runs.config import (
 from bayesieve.runs.learn import as_config, fit_plan
 from bayesieve.runs.options import Sweep
 from bayesieve.runs.text import note
-from bayesieve.sieve.rules import keep_zeros
+from bayesieve.sieve.rules import fewest_kept
 
 if TYPE_CHECKING:
     import optuna
@@ -41,6 +39,7 @@ if TYPE_CHECKING:
 
 _VALIDATION = 0.1  # part of the training data unless --val-fraction says otherwise
 _ATTEMPTS, _PAUSE = 6, 0.25  # to open a database, and the least time between two, in seconds
+_STRIDE = 100_003  # trials of one seed and those of the next share no seed below this number
 _PER_MACHINE = ("device", "threads")  # settings of training that each machine may choose
 
 
@@ -70,7 +69,9 @@ def sweep(asked: Sweep) -> dict[str, Any]:
         _write(_summary(study, metric), fixed, out, figures=False)  # in case the next is the last
     result = _summary(study, metric)
     if not result["trials"]:
-        _complain(study)
+        if any(trial.state.is_finished() for trial in study.trials):
+            raise DivergedError("sweep: every trial diverged; search smaller learning rates.")
+        raise UsageError("the search has no finished trial yet; give --trials 1 or more.")
     _write(result, fixed, out, figures=asked.figures)
     return result
 
@@ -87,19 +88,11 @@ def _space(config: RunConfig, plan: Plan) -> "list[Dimension]":
     if entry.prunes == "units" and config.pruning.keep_units is None:
         dimensions.append(Dimension("pruning.keep_units", 0.1, 1.0))
     elif config.pruning.zeros is None and config.pruning.keep_units is None:
-        dimensions.append(Dimension("pruning.zeros", 0.5, min(0.995, _most_zeros(plan))))
+        most = 1 - (fewest_kept(plan.problem.network) + 1) / plan.problem.layout.size
+        dimensions.append(Dimension("pruning.zeros", 0.5, min(0.995, most)))
     if not dimensions:
         raise UsageError("nothing is left to search: leave some settings out, or give --search.")
     return dimensions
-
-
-def _most_zeros(plan: Plan) -> float:
-    """The largest fraction of zeros this network can reach: biases and a path through it stay."""
-    state = plan.engine.init(plan.problem, Generator().manual_seed(0), 1)
-    posterior = plan.engine.posterior(plan.problem, state, 0)
-    priorities = keep_zeros(0.0, "magnitude").priorities(posterior)
-    always = int((priorities > posterior.layout.n_sparse).sum())
-    return 1 - (always + 1) / posterior.layout.size
 
 
 def _with(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
@@ -128,13 +121,6 @@ def _objective(
         return score, float(scores["weights"])
 
     return objective
-
-
-def _complain(study: Any) -> None:
-    """Say why a search has no finished trial."""
-    if any(trial.state.is_finished() for trial in study.trials):
-        raise DivergedError("sweep: every trial diverged; search smaller learning rates.")
-    raise UsageError("the search has no finished trial yet; give --trials 1 or more.")
 
 
 def _summary(study: Any, metric: str) -> dict[str, Any]:
@@ -276,21 +262,36 @@ def open_study(out: Path, storage: str | None, name: str, seed: int) -> "optuna.
     """
     try:
         import optuna
+        from optuna.storages import JournalStorage
+        from optuna.storages.journal import JournalFileBackend
         from sqlalchemy.exc import ArgumentError, DatabaseError
-
-        from bayesieve.runs.trial_sampler import TrialSampler
     except ImportError as error:
         raise ImportError(
             "sweep needs optuna: install it with `pip install 'bayesieve[sweep]'`."
         ) from error
+
+    class TrialSampler(optuna.samplers.TPESampler):
+        """Optuna's estimator of Pareto fronts, seeded by the number of the trial.
+
+        Trials have their numbers from the storage, so workers that share one never try the same
+        settings for want of different seeds, and a search that was stopped and continued tries
+        what the unbroken one would have tried.
+        """
+
+        def before_trial(self, study: "optuna.Study", trial: "optuna.trial.FrozenTrial") -> None:
+            trial_seed = (seed * _STRIDE + trial.number) % 2**32
+            self.__init__(seed=trial_seed, multivariate=True, constant_liar=True)  # type: ignore[misc]
+            super().before_trial(study, trial)
+
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    journal = str(out / "journal.log")
     for attempt in range(_ATTEMPTS):
         try:
             return optuna.create_study(
                 study_name=name,
-                storage=storage or _journal(out),
+                storage=storage or JournalStorage(JournalFileBackend(journal)),
                 directions=["minimize", "minimize"],
-                sampler=TrialSampler(seed),
+                sampler=TrialSampler(),
                 load_if_exists=True,
             )
         except (ArgumentError, DatabaseError) as error:
@@ -304,13 +305,6 @@ def open_study(out: Path, storage: str | None, name: str, seed: int) -> "optuna.
                 "sqlite:////shared/sweep.db or postgresql://user@host/sweeps."
             ) from error
     raise AssertionError("the last attempt returns or raises")
-
-
-def _journal(out: Path) -> "optuna.storages.BaseStorage":
-    from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend
-
-    return JournalStorage(JournalFileBackend(str(out / "journal.log")))
 
 
 def check_same(study: "optuna.Study", config: RunConfig, space: "Sequence[Dimension]") -> None:

@@ -24,8 +24,8 @@ from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.learn import fit_plan, learn, save_models
 from bayesieve.runs.options import Compact, Demo, Report
 from bayesieve.runs.page import keep_before
-from bayesieve.runs.run import DRAWS, curve_of, curve_points, numbers
-from bayesieve.runs.summary import Picture, draw_run, first_layer, write_report
+from bayesieve.runs.run import DRAWS, Curve, curve_of, curve_points, numbers
+from bayesieve.runs.summary import Picture, write_summary
 from bayesieve.runs.text import note
 from bayesieve.sieve.prune import kept_per_layer
 
@@ -54,12 +54,19 @@ def demo(asked: Demo) -> dict[str, Any]:
         f"sparse, {DRAWS} draws": numbers(evaluate(sieved, test, n_samples=DRAWS), sieved),
     }
     curve = curve_of(sieved, test, "snr")
-    folder.write("curve.json", {"score": "snr", "points": curve})
-    pictures = _compared(folder, plain, sieved, sparse.data, curve_points(curve), rows)
-    pictures += draw_run(folder.path, sieved, sparse.data, history=run.history)
-    title = "Demo: a dense network and a sparse Bayesian one"
-    folder.write_text("report.md", write_report(title, sparse.data, sparse.config, rows, pictures))
-    folder.write("metrics.json", {**rows["sparse"], "compared": rows})
+    write_summary(
+        folder,
+        sparse.config,
+        sparse.data,
+        sieved,
+        rows,
+        {**rows["sparse"], "compared": rows},
+        title="Demo: a dense network and a sparse Bayesian one",
+        score="snr",
+        curve=curve,
+        history=run.history,
+        pictures=_compared(folder, plain, sieved, sparse.data, curve, rows),
+    )
     keep_before(folder, plain)
     page = Report([folder.path])()
     note("4/4 cutting out what has no effect")
@@ -110,7 +117,7 @@ def _compared(
     plain: Model,
     sieved: Model,
     data: DataSet,
-    points: list[tuple[float, float, float]],
+    curve: Curve,
     rows: dict[str, Any],
 ) -> list[Picture]:
     assert isinstance(sieved, SparseModel)
@@ -127,16 +134,16 @@ def _compared(
     }
     figures.sieve_overview(
         folder.figures / "overview.png",
-        curve=[point[:2] for point in points],
+        curve=[point[:2] for point in curve_points(curve)],
         chosen=0,
         dense_error=rows["dense"]["error"],
         layers=layers,
         reliability=bins,
     )
-    figures.first_layer_map(
-        first_layer(sieved).numpy(), data.input_shape, folder.figures / "pixels.png"
-    )
+    layout = sieved.layout
+    first = sieved.posterior.mean[layout.slices[layout.names[0]]].view(layout.shapes[0])
+    figures.first_layer_map(first.cpu().numpy(), data.input_shape, folder.figures / "pixels.png")
     return [
-        Picture("figures/overview.png", "What is kept, and what it costs."),
-        Picture("figures/pixels.png", "The pixels the sparse network still looks at."),
+        ("figures/overview.png", "What is kept, and what it costs."),
+        ("figures/pixels.png", "The pixels the sparse network still looks at."),
     ]

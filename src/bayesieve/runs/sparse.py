@@ -6,11 +6,10 @@ at 0; it trains nothing.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from bayesieve.assess.evaluate import evaluate
@@ -24,7 +23,6 @@ from bayesieve.engines.laplace_units import laplace_units
 from bayesieve.engines.recipes import RunSize, build_engine
 from bayesieve.errors import UsageError
 from bayesieve.runs.build import (
-    build_data,
     build_likelihood,
     build_module,
     build_roles,
@@ -35,12 +33,13 @@ from bayesieve.runs.config import (
     EngineConfig,
     NetConfig,
     RunConfig,
+    Score,
     TrainingConfig,
 )
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.options import Prune, Sieve
 from bayesieve.runs.run import Curve, Run, curve_of, load, numbers
-from bayesieve.runs.summary import draw_run, write_report
+from bayesieve.runs.summary import write_summary
 from bayesieve.runs.text import warn
 from bayesieve.sieve.evidence import (
     evidence_report,
@@ -60,7 +59,6 @@ SCORE: Final = "snr"  # which weights go first when `sieve` is asked for a numbe
 LOST = 0.05  # nats per example: what a user should hear about
 _BATCH = 1024
 _LEAST_NOISE = 1e-4  # of standardised targets; a network that repeats its data has a residual of 0
-Shapes = Mapping[str, tuple[int, ...]]
 _CHOICE = (
     "zeros", "threshold", "n_of_m", "keep_units", "target_macs", "target_latency", "score", "scope",
     "allow_empty_layers", "reestimate_batchnorm",
@@ -78,9 +76,8 @@ def prune(asked: Prune) -> dict[str, Any]:
     target.check_free(force=asked.force)
     _check(asked)
     run = load(asked.run, device=asked.device)
-    default: Any = "snr" if has_spread(run.model) else "magnitude"
-    score: Any = asked.score or default
-    sparse = prune_model(run.model, _rule(asked, default, run.data.test.x[:1]))
+    score = asked.score or ("snr" if has_spread(run.model) else "magnitude")
+    sparse = prune_model(run.model, _rule(asked, score, run.data.test.x[:1]))
     curve = curve_of(run.model, run.data.test, score)
     history: list[dict[str, Any]] = []
     if asked.reestimate_batchnorm:
@@ -90,9 +87,16 @@ def prune(asked: Prune) -> dict[str, Any]:
     rule = _used(asked, (*_CHOICE, *(["finetune"] if asked.finetune else [])))
     if asked.n_of_m is not None:
         rule["n_of_m"] = _pair(asked.n_of_m)
-    record = {"source": str(source.path.absolute()), "rule": rule}
-    pruned = Pruned(sparse, curve, score, history)
-    return _write(asked, run, pruned, record, name=run.config.engine.name)
+    return _write(
+        asked,
+        run,
+        sparse,
+        {"source": str(source.path.absolute()), "rule": rule},
+        name=run.config.engine.name,
+        score=score,
+        curve=curve,
+        history=history,
+    )
 
 
 def sieve(asked: Sieve) -> dict[str, Any]:
@@ -100,14 +104,16 @@ def sieve(asked: Sieve) -> dict[str, Any]:
     if asked.zeros is not None and asked.threshold is not None:
         raise UsageError("give either --zeros or --threshold, not both.")
     RunFolder(Path(asked.out)).check_free(force=asked.force)
-    run, pruned = _sieved(asked)
+    run, sparse = _sieved(asked)
     file = run.config.net.warm_start
     result = _write(
         asked,
         run,
-        pruned,
+        sparse,
         {"source": file, "rule": _used(asked, _EVIDENCE)},
         name=run.config.net.name,
+        score=SCORE,
+        curve=curve_of(run.model, run.data.test, SCORE),
         remarks=_remarks(asked, run.model),
         origin=f"trained weights of {Path(file or '').name}, not trained again",
     )
@@ -150,77 +156,57 @@ def _check(asked: Prune) -> None:
         raise UsageError("--scope needs --zeros or --keep-units.")
 
 
-def _rule(asked: Prune, default_score: str, example: Tensor) -> Rule:
-    """The rule; library names are checked where it is made.
-
-    Args:
-        asked: the options, with one rule.
-        default_score: for single weights; units have theirs.
-        example: one input, (1, ...), to count or time.
-    """
+def _rule(asked: Prune, score: Score, example: Tensor) -> Rule:
+    """The rule asked for; `score` is of single weights, `example` one input to count or time."""
     unit_score: Any = asked.score
     if asked.keep_units is not None:
-        per: Any = asked.scope or "layer"
-        return keep_units(asked.keep_units, unit_score, per)
+        return keep_units(asked.keep_units, unit_score, asked.scope or "layer")
     if asked.target_macs is not None:
         return keep_macs(asked.target_macs, example, unit_score)
     if asked.target_latency is not None:
         return keep_latency(asked.target_latency, example, unit_score)
-    score: Any = asked.score or default_score
     if asked.threshold is not None:
         return keep_probable(asked.threshold, asked.allow_empty_layers)
     if asked.n_of_m is not None:
         return keep_n_of_m(*_pair(asked.n_of_m), score)
     assert asked.zeros is not None
-    scope: Any = asked.scope or "global"
-    return keep_zeros(
-        asked.zeros, score=score, scope=scope, allow_empty_layers=asked.allow_empty_layers
-    )
-
-
-@dataclass(frozen=True)
-class Pruned:
-    """A pruned run before it is written."""
-
-    model: SparseModel
-    curve: Curve
-    score: str
-    history: list[dict[str, Any]]
+    return keep_zeros(asked.zeros, score, asked.scope or "global", asked.allow_empty_layers)
 
 
 def _write(
     asked: Prune | Sieve,
     run: Run,
-    pruned: Pruned,
+    sparse: SparseModel,
     record: Mapping[str, Any],
     *,
     name: str | None,
-    remarks: Sequence[str] = (),
-    origin: str | None = None,
+    curve: Curve,
+    **about: Any,
 ) -> dict[str, Any]:
     """Write the folder of a pruned run; returns its metrics, with those before under "dense".
 
-    `name` is the headline of its report and `remarks` go into it; `origin` says where weights come
-    from that the run did not train.
+    `name` is in the headline of its report; `about` are arguments of `write_summary`.
     """
-    folder, command = RunFolder(Path(asked.out)), asked.work.rpartition(".")[2]
-    data, model = run.data, pruned.model
+    folder, data = RunFolder(Path(asked.out)), run.data
     before = numbers(evaluate(run.model, data.test), run.model)
-    result = numbers(evaluate(model, data.test), model)
+    result = numbers(evaluate(sparse, data.test), sparse)
+    metrics = {**result, "dense": before, "curve": curve}
     folder.clear()
-    folder.create(run.config, command, asked.arguments, **record)
-    save(model, folder.posterior, extra={"pruned": True})
-    folder.write("curve.json", {"score": pruned.score, "points": pruned.curve})
-    pictures = []
-    if asked.figures:
-        pictures = draw_run(folder.path, model, data, history=pruned.history, curve=pruned.curve)
-    rows = {"before": before, "sparse": result}
-    title = f"{name} on {data.name}, pruned"
-    text = write_report(title, data, run.config, rows, pictures, remarks, origin)
-    folder.write_text("report.md", text)
-    result = {**result, "dense": before, "curve": pruned.curve}
-    folder.write("metrics.json", result)
-    return result
+    folder.create(run.config, asked.command_name(), asked.arguments, **record)
+    save(sparse, folder.posterior, extra={"pruned": True})
+    write_summary(
+        folder,
+        run.config,
+        data,
+        sparse,
+        {"before": before, "sparse": result},
+        metrics,
+        title=f"{name} on {data.name}, pruned",
+        curve=curve,
+        figures=asked.figures,
+        **about,
+    )
+    return metrics
 
 
 def _finetune(
@@ -266,17 +252,17 @@ def _least(asked: Sieve) -> float:
 
 def _reduced(asked: Sieve, problem: Problem) -> tuple[Factorised, SparseModel]:
     """The posterior around the trained weights, and the same without what goes."""
-    labels: Any = asked.labels
-    rule: Any = asked.rule
     units = None
     if asked.curvature == "unit":
-        units = laplace_units(problem, labels=labels, seed=asked.seed)
-    posterior = units.posterior if units else laplace(problem, labels=labels, seed=asked.seed)
+        units = laplace_units(problem, labels=asked.labels, seed=asked.seed)
+        posterior = units.posterior
+    else:
+        posterior = laplace(problem, labels=asked.labels, seed=asked.seed)
     if asked.zeros is not None:
         if units is not None:
             return posterior, prune_units_by_evidence(units, asked.zeros)
         return posterior, prune_model(posterior, keep_zeros(asked.zeros, score=SCORE))
-    sparse = prune_by_evidence(posterior, weight_evidence(rule), threshold=_least(asked))
+    sparse = prune_by_evidence(posterior, weight_evidence(asked.rule), threshold=_least(asked))
     return posterior, units.reduced(sparse.keep) if units else sparse
 
 
@@ -284,8 +270,7 @@ def _remarks(asked: Sieve, posterior: Posterior | SparseModel) -> list[str]:
     """A paragraph on what the evidence removes in each tensor; none where --zeros decides."""
     if asked.zeros is not None:
         return []
-    rule: Any = asked.rule
-    tensors = evidence_report(posterior, weight_evidence(rule), threshold=_least(asked))
+    tensors = evidence_report(posterior, weight_evidence(asked.rule), threshold=_least(asked))
     rows = [
         (name, f"{kept:,}", f"{total:,}", f"{log_odds:.2f}", f"{gained:.1f}")
         for name, kept, total, log_odds, gained in tensors
@@ -298,11 +283,10 @@ def _remarks(asked: Sieve, posterior: Posterior | SparseModel) -> list[str]:
     return [words, markdown_table(header, rows)]
 
 
-def _sieved(asked: Sieve) -> tuple[Run, Pruned]:
-    """Load trained weights, find their posterior and reduce it."""
+def _sieved(asked: Sieve) -> tuple[Run, SparseModel]:
+    """Load trained weights, find their posterior and reduce it: a run that is dense, and sparse."""
     data = DataConfig(name=asked.data, target=asked.target)
     net = NetConfig(name=asked.net, warm_start=str(asked.model))
-    check_fits(Path(asked.model), shapes_of(data, net))
     # What `prune --finetune` would go on with: the same family of posteriors around these weights.
     engine = EngineConfig(name="flat-vi", start="module")
     training = TrainingConfig(seed=asked.seed, device=asked.device)
@@ -318,9 +302,7 @@ def _sieved(asked: Sieve) -> tuple[Run, Pruned]:
     assert isinstance(posterior.prior, Normal)
     width = posterior.prior.std
     config = replace(plan.config, engine=replace(plan.config.engine, prior_std=width))
-    run = Run(config, plan.data, plan.data.train, None, posterior)
-    curve = curve_of(posterior, plan.data.test, SCORE)
-    return run, Pruned(sparse, curve, SCORE, [])
+    return Run(config, plan.data, plan.data.train, None, posterior), sparse
 
 
 def residual(problem: Problem) -> float:
@@ -331,38 +313,6 @@ def residual(problem: Problem) -> float:
         left = network.outputs(w, x, buffers)[0].reshape(y.shape) - y
         total += left.double().square().sum().item()
     return max((total / problem.y.numel()) ** 0.5, _LEAST_NOISE)
-
-
-def shapes_of(data: DataConfig, net: NetConfig) -> Shapes:
-    """Name and shape of every tensor in the state dict of a network."""
-    state = build_module(net, build_data(data, net), seed=0).state_dict()
-    return {name: tuple(value.shape) for name, value in state.items()}
-
-
-def check_fits(file: Path, expected: Shapes) -> None:
-    """Raise unless a safetensors file holds exactly these tensors; names the first that differs."""
-    if not file.is_file():
-        raise UsageError(f"sieve: there is no file {file}.")
-    try:
-        with safe_open(file, framework="pt") as stream:
-            shapes = {name: tuple(stream.get_slice(name).get_shape()) for name in stream.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise UsageError(
-            f"sieve: {file} cannot be read as safetensors ({error}). Write it with "
-            "safetensors.torch.save_file(model.state_dict(), path)."
-        ) from error
-    for name, shape in expected.items():
-        if name not in shapes:
-            near = ", ".join(sorted(shapes)[:4])
-            raise UsageError(f"sieve: {file} lacks {name!r} of --net; it has {near}, ...")
-        if shapes[name] != shape:
-            raise UsageError(
-                f"sieve: {name!r} has shape {list(shapes[name])} in {file} but {list(shape)} in "
-                "--net. Give the network it was trained as."
-            )
-    for name in shapes:
-        if name not in expected:
-            raise UsageError(f"sieve: {file} has {name!r}, which --net has not.")
 
 
 def loss_warning(lost: float, zeros: float, *, old_statistics: bool) -> str:

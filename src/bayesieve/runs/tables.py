@@ -39,6 +39,7 @@ from bayesieve.runs.folder import RunFolder, check_out
 from bayesieve.runs.learn import write_results
 from bayesieve.runs.options import Compact, FitTable, Select
 from bayesieve.runs.run import load
+from bayesieve.runs.summary import Picture, embedded
 from bayesieve.select import feature_importance, importance_draws, normalised_among
 from bayesieve.text import markdown_table
 
@@ -202,8 +203,8 @@ def _importance(
     if figures:
         at = folder.figures / "importance.png"
         importance_bars(names, psi, at, low=low, high=high, xlabel="importance ψ")
-        caption = "Importance of the inputs with 90 % intervals."
-        text += f"\n![{caption}](figures/importance.png)\n\n{caption}\n"
+        picture = ("figures/importance.png", "Importance of the inputs with 90 % intervals.")
+        text += "\n".join(["", *embedded([picture]), ""])
     folder.write_text("report.md", text)
     return by_name
 
@@ -304,9 +305,7 @@ def _known_classes(data: DataSet) -> Examples:
     return data.test.subset(torch.isin(data.test.y, data.train.y).nonzero()[:, 0])
 
 
-def _draw_selection(
-    selector: SieveSelector, names: Sequence[str], folder: Path
-) -> list[tuple[str, str]]:
+def _draw_selection(selector: SieveSelector, names: Sequence[str], folder: Path) -> list[Picture]:
     """Draw the pictures; returns files and captions."""
     importance_bars(
         names, torch.as_tensor(selector.inclusion_), folder / "probability.png",
@@ -327,7 +326,7 @@ def _selection_report(
     file: Path,
     result: dict[str, Any],
     bootstrap: int,
-    pictures: Sequence[tuple[str, str]],
+    pictures: Sequence[Picture],
 ) -> str:
     rows = sorted(result["inputs"], key=lambda row: -row["probability"])
     lines = [
@@ -356,5 +355,4 @@ def _selection_report(
         "rows are drawn anew. An input that acts only together with others is not seen by an "
         "additive network.",
     ]
-    paragraphs += [f"![{caption}]({file})\n\n{caption}" for file, caption in pictures]
-    return "\n\n".join(paragraphs) + "\n"
+    return "\n\n".join([*paragraphs, *embedded(pictures)]) + "\n"
