@@ -1,1 +1,1 @@
-"""The command line: one file per command."""
+"""The command line: flags and what is printed; `commands` has one function per command."""

@@ -23,8 +23,11 @@ _PANELS = {
 _O = TypeVar("_O", bound=Options)
 
 
+COMMANDS: list[tuple[Callable[..., None], str]] = []  # with an example of each, in order of help
+
+
 def command(
-    options: type[_O],
+    options: type[_O], example: str
 ) -> Callable[[Callable[[_O, dict[str, Any]], None]], Callable[..., None]]:
     """Make a command of its options and of a function that shows the result to people."""
 
@@ -52,6 +55,7 @@ def command(
         parameters += [_keyword("json", JsonFlag, False), *settings.values()]
         wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         wrapper.__doc__, wrapper.__name__ = options.__doc__, show.__name__
+        COMMANDS.append((wrapper, example))
         return wrapper
 
     return made

@@ -15,29 +15,11 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from bayesieve.cli import (
-    attack,
-    compact,
-    compare,
-    demo,
-    doctor,
-    evaluate,
-    export,
-    fit_table,
-    predict,
-    profile,
-    prune,
-    report,
-    reproduce,
-    select,
-    sieve,
-    sweep,
-    train,
-    verify,
-    version,
-)
+from bayesieve.cli import commands as commands  # makes them
+from bayesieve.cli import doctor, reproduce, version
 from bayesieve.cli.console import remarks_shown
 from bayesieve.cli.data import data_app
+from bayesieve.cli.flags import COMMANDS
 from bayesieve.cli.scratch import scratch_app
 from bayesieve.cli.version import VersionFlag
 from bayesieve.errors import BayesieveError, UsageError
@@ -129,11 +111,9 @@ def _options(version: VersionFlag = False) -> None:
     pass
 
 
-for _module in (
-    demo, train, prune, sieve, evaluate, attack, compact, verify, export, predict, fit_table,
-    select, profile, report, compare, sweep, reproduce,
-):  # fmt: skip
-    app.command(epilog=_module.EXAMPLE)(getattr(_module, _module.__name__.rpartition(".")[2]))
+for _command, _example in COMMANDS:
+    app.command(epilog=f"Example: bayesieve {_example}")(_command)
+app.command(epilog=reproduce.EXAMPLE)(reproduce.reproduce)
 app.add_typer(data_app, name="data")
 app.add_typer(scratch_app, name="scratch")
 app.command(epilog=doctor.EXAMPLE)(doctor.doctor)

@@ -10,7 +10,7 @@ import torch
 
 import bayesieve.runs
 from bayesieve import runs
-from bayesieve.cli import main
+from bayesieve.cli import commands
 from bayesieve.runs.config import keywords
 from commands import as_json
 
@@ -59,7 +59,7 @@ def test_no_function_has_the_name_of_a_module():
 
 @pytest.mark.parametrize("name", ALIKE)
 def test_a_function_takes_what_its_command_takes(name):
-    command = getattr(getattr(main, name), name)
+    command = getattr(commands, name)
     flags = parameters(command, "json", *(keywords() if name in ("train", "sweep") else ()))
     assert flags == parameters(getattr(runs, name), "arguments")
 
@@ -72,7 +72,7 @@ def test_a_function_documents_its_arguments():
 
 
 def test_settings_have_the_names_of_their_flags():
-    flags = inspect.signature(main.train.train).parameters
+    flags = inspect.signature(commands.train).parameters
     aliases = {"chains", "em_iters"}
     assert {*keywords()} - aliases <= {*flags}
 

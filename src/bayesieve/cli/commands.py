@@ -1,0 +1,330 @@
+"""The commands of `bayesieve.runs`: each function here shows one result to people.
+
+Flags come from the options of a command, in `runs.options`; the work is done in `runs`.
+"""
+
+import csv
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from bayesieve.cli.console import note, print_quality, print_table
+from bayesieve.cli.flags import command
+from bayesieve.runs import options
+from bayesieve.runs.config import plain_value
+from bayesieve.runs.folder import RunFolder
+from bayesieve.runs.text import with_draws
+from bayesieve.text import as_bytes, as_percent
+
+_PREDICTED, _INPUTS = 5, 20  # rows shown
+
+
+def _figures(value: Any, n: int) -> str:
+    """A number with n figures; whole numbers and words as they are.
+
+    Example:
+        >>> _figures(0.123456, 3), _figures(1234567, 3), _figures("he", 3)
+        ('0.123', '1234567', 'he')
+    """
+    return f"{value:.{n}g}" if isinstance(value, float) else str(value)
+
+
+@command(options.Demo, "demo --out runs/demo")
+def demo(asked: options.Demo, result: dict[str, Any]) -> None:
+    """Print both networks side by side, and what is delivered."""
+    out = Path(asked.out)
+    delivered = result.pop("delivered")
+    print_quality("digits, test images", result)
+    n_images = result["dense"]["n_examples"]
+    print(
+        "error: wrong answers. NLL: how surprised it is by the truth. ECE: gap between its "
+        "confidence\nand its accuracy. Lower is better for all three; one image of "
+        f"{n_images} is {100 / n_images:.2f} %."
+    )
+    print(_in_words(delivered))
+    print(f"open in a browser: {out / 'report.html'} (as text: {out / 'report.md'})")
+
+
+def _in_words(delivered: dict[str, Any]) -> str:
+    """The delivered model, in two lines."""
+    before, after = ("-".join(str(pair[i]) for pair in delivered["units"]) for i in (0, 1))
+    parameters = "{:,} parameters {:,}".format(*delivered["parameters"])
+    was, now = delivered["ms_of_64"]
+    faster = ""
+    if now is not None:
+        faster = f"64 images take {1000 * now:.0f} µs, not {1000 * was:.0f}, on one core. "
+    changed = delivered["changed_predictions"] or "no"
+    return (
+        f"compacted: {before} hidden units are {after}, {parameters}; {changed} answer changed.\n"
+        f"{faster}The model to deliver: {delivered['model']}"
+    )
+
+
+@command(options.Train, "train --data digits --epochs 60 --zeros 0.9 --out runs/a")
+def train(asked: options.Train, result: dict[str, Any]) -> None:
+    """Print the numbers, or what the run would take."""
+    if asked.dry_run:
+        rows = [
+            ("parameters", f"{result['parameters']:,}"),
+            ("of them prunable", f"{result['prunable']:,}"),
+            ("training examples", f"{result['examples']:,}"),
+            ("steps", f"{result['steps']:,} ({result['steps_per_epoch']:,} per epoch)"),
+            ("device", result["device"]),
+            ("memory for data", as_bytes(result["data_bytes"])),
+            ("memory for models", f"{as_bytes(result['model_bytes'])} and activations"),
+            ("disk per checkpoint", as_bytes(result["checkpoint_bytes"])),
+        ]
+        print_table("This run would take", ("", ""), rows)
+        print(json.dumps(result["config"], indent=2))
+    else:
+        print_quality("Test set", with_draws(result))
+        folder = RunFolder(Path(asked.out or ""))
+        print(folder.to_read)
+        print(f"next: bayesieve report {folder.path} (a page to try it), bayesieve prune --help")
+
+
+@command(options.Prune, "prune runs/a --zeros 0.95 --finetune 10 --out runs/b")
+def prune(asked: options.Prune, result: dict[str, Any]) -> None:
+    """Print the numbers before and after."""
+    before = "dense" if result["dense"]["zeros"] == 0 else "before"
+    _show_pruned({before: result["dense"], "sparse": result}, RunFolder(Path(asked.out)))
+
+
+def _show_pruned(rows: dict[str, dict[str, Any]], folder: RunFolder) -> None:
+    """Print the numbers before and after pruning, and where the files are."""
+    print_quality("Test set, mean weights", rows)
+    note(f"error against sparsity: {folder.path / 'curve.json'}")
+    print(folder.to_read)
+    print(f"next: bayesieve report {folder.path} (a page to try it), bayesieve compact --help")
+
+
+@command(options.Sieve, "sieve own.safetensors --net mlp:24 --data digits --out s")
+def sieve(asked: options.Sieve, result: dict[str, Any]) -> None:
+    """Print the numbers of the trained network and of the sparse one."""
+    _show_pruned({"trained": result["dense"], "sieved": result}, RunFolder(Path(asked.out)))
+
+
+@command(options.Evaluate, "evaluate runs/b --samples 100 --json")
+def evaluate(asked: options.Evaluate, result: dict[str, Any]) -> None:
+    """Print every number."""
+    rows = [(name, _figures(value, 5)) for name, value in result.items()]
+    print_table(f"{asked.run} on the {asked.split} split", ("", ""), rows)
+
+
+@command(options.Attack, "attack runs/a --fgsm 0.1,0.2 --shift rotation:15 --json")
+def attack(asked: options.Attack, result: dict[str, Any]) -> None:
+    """Print every point of every curve."""
+    rows = [
+        (name, f"{point['strength']:g}", as_percent(point["accuracy"]), f"{point['entropy']:.4f}",
+         as_percent(point["ece"]), f"{point['nll']:.4f}")
+        for name, points in result["curves"].items() for point in points
+    ]  # fmt: skip
+    title = f"{asked.run}: {result['n_examples']} test images, {result['samples'] or 'no'} draws"
+    print_table(title, ("", "strength", "accuracy", "entropy", "ECE", "NLL"), rows)
+    folder = Path(asked.out or asked.run)
+    picture = f", {folder / 'figures' / 'attack.png'}" if asked.figures else ""
+    note(f"written: {folder / 'attack.json'}{picture}")
+
+
+@command(options.Compact, "compact runs/b --out runs/c")
+def compact(asked: options.Compact, result: dict[str, Any]) -> None:
+    """Print the numbers of every stage, and every layer before and after."""
+    report = result["compaction"]
+    stages = [name for name in ("dense", "masked", "compacted") if name in result]
+    print_quality("Test set, mean weights", {name: result[name] for name in stages})
+    layers = [
+        (row["name"], row["kind"], *(_pair(row[key]) for key in ("units", "inputs", "parameters")))
+        for row in report["layers"]
+    ]
+    layers.append(("all", "", "", "", _pair(report["parameters"])))
+    print_table("Layers, before -> after", ("", "", "units", "inputs", "parameters"), layers)
+    if report["input_features"] is not None:
+        read = len(report["input_features"])
+        print(f"reads {read} of {report['n_inputs']} input features")
+    for line in report["kept"]:
+        print(f"not removed: {line}")
+    changed = result["changed_predictions"]
+    labels = "" if changed is None else f"changed labels: {changed} of {result['n_test']}; "
+    note(f"compaction: {labels}largest difference of outputs {report['max_difference']:.2g}")
+    print(f"bundle: {result['bundle']} ({as_bytes(result['bundle_bytes'])})")
+
+
+def _pair(pair: list[int]) -> str:
+    before, after = pair
+    return f"{after:,}" if before == after else f"{before:,} -> {after:,}"
+
+
+@command(options.Verify, "verify runs/c --against runs/b")
+def verify(asked: options.Verify, result: dict[str, Any]) -> None:
+    """Print what was checked."""
+    words = {
+        "files": "files, checksums right",
+        "recorded_outputs": "difference to recorded outputs",
+        "max_difference": "difference of outputs",
+        "n_inputs": "inputs compared",
+        "changed_predictions": "changed predictions",
+    }
+    rows = [(words.get(k, k), _figures(v, 3)) for k, v in result.items() if v is not None]
+    print_table(f"{asked.bundle} is intact", ("", ""), rows)
+
+
+@command(options.Export, "export runs/c --to onnx --out model.onnx")
+def export(asked: options.Export, result: dict[str, Any]) -> None:
+    """Print the file and its size."""
+    print(f"{asked.to}: {asked.out} ({as_bytes(result['bytes'])})")
+
+
+@command(options.Predict, "predict runs/c data.npz --out predictions.csv")
+def predict(asked: options.Predict, result: dict[str, Any]) -> None:
+    """Print the first predictions."""
+    with Path(asked.out).open(newline="", encoding="utf-8") as stream:
+        rows = list(islice(csv.reader(stream), 1, 1 + _PREDICTED))
+    shown = [tuple(map(_short_cell, row)) for row in rows]
+    print_table("", tuple(result["columns"]), shown)
+    if result["n"] > _PREDICTED:
+        note(f"and {result['n'] - _PREDICTED} more")
+    print(f"predictions: {asked.out}")
+
+
+def _short_cell(text: str) -> str:
+    """A cell with four figures where it is a number with a point."""
+    value = plain_value(text)
+    return _figures(value, 4) if isinstance(value, float) else text
+
+
+@command(options.FitTable, "fit-table house.csv --target price --report runs/price")
+def fit_table(asked: options.FitTable, result: dict[str, Any]) -> None:
+    """Print the quality on the test rows and the most important inputs."""
+    print_quality("Test rows", with_draws(result["metrics"]))
+    best = sorted(result["importance"].items(), key=lambda item: -item[1])[:8]
+    print_table("Importance φ", ("", ""), [(name, f"{value:.2f}") for name, value in best])
+    note(f"report: {Path(result['report']) / 'report.md'}")
+    print(f"predict new rows: bayesieve predict {result['bundle']} NEW.csv --out predictions.csv "
+          "--samples 50")  # fmt: skip
+
+
+@command(options.Select, "select data.csv --target y --fdr 0.1 --report runs/which")
+def select(asked: options.Select, result: dict[str, Any]) -> None:
+    """Print the inputs by probability, and the test error with and without those dropped."""
+    rows = sorted(result["inputs"], key=lambda row: -row["probability"])
+    shown = [
+        (row["name"], f"{row['probability']:.3f}", f"{row['phi']:.2f}",
+         "" if row["frequency"] is None else f"{row['frequency']:.2f}",
+         "kept" if row["kept"] else "")
+        for row in rows[:_INPUTS]
+    ]  # fmt: skip
+    header = ("input", "probability", "φ", "in samples", "")
+    print_table(f"{len(result['kept'])} of {len(rows)} inputs kept", header, shown)
+    if len(rows) > _INPUTS:
+        note(f"and {len(rows) - _INPUTS} more")
+    print(
+        f"expected share of false discoveries {result['expected_fdr']:.3f}; test "
+        f"{result['error_name']} with all inputs {result['error_all']:.4g}, with those kept "
+        f"{result['error_kept']:.4g}"
+    )
+    print(f"report: {Path(result['report']) / 'report.md'}")
+
+
+@command(options.Profile, "profile runs/a runs/c --json")
+def profile(asked: options.Profile, result: dict[str, Any]) -> None:
+    """Print one table per folder, a column for each form of its network."""
+    by_folder: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in result["rows"]:
+        folder, _, form = row["name"].rpartition(" ")
+        by_folder.setdefault(folder, {})[form] = row
+    for folder, forms in by_folder.items():
+        columns = [_column(row) for row in forms.values()]
+        table = [(name, *(column[name] for column in columns)) for name in columns[0]]
+        print_table(folder, ("", *forms), table)
+    plural = "thread" if asked.threads == 1 else "threads"
+    print(f"milliseconds: median, all forms of all folders in turns, {asked.clock} time, "
+          f"{asked.threads} {plural}")  # fmt: skip
+
+
+def _column(row: dict[str, Any]) -> dict[str, str]:
+    counts = {
+        "parameters": row["parameters"],
+        "zeros": row["zeros"],
+        "units": row["units"],
+        "removed units": row["removed_units"],
+        "MACs": row["macs"],
+        "non-zero MACs": row["nonzero_macs"],
+    }
+    sizes = {"bytes": row["bytes"], "gzip": row["gzip_bytes"], "peak memory": row["peak_bytes"]}
+    batch = "latency_ms_batch_"
+    times = {
+        f"ms, batch {name.removeprefix(batch)}": f"{ms:.4f}"
+        for name, ms in row.items()
+        if name.startswith(batch)
+    }
+    shown = {name: "" if n is None else f"{n:,}" for name, n in counts.items()}
+    return shown | {name: "" if n is None else as_bytes(n) for name, n in sizes.items()} | times
+
+
+@command(options.Report, "report runs/a runs/b -o report.html")
+def report(asked: options.Report, result: dict[str, Any]) -> None:
+    """Print the files, and which networks are not inside the page."""
+    for run in result["runs"]:
+        if not run["embedded"]:
+            why = run["not_embedded"].rstrip(".")
+            note(f"{run['name']}: the network is not inside the page: {why}.")
+    for path in (asked.card, asked.data):
+        if path is not None:
+            print(path)
+    size = as_bytes(result["bytes"])
+    print(f"{result['report']} ({size}): open it in a browser, it needs no network")
+
+
+@command(options.Compare, "compare --data digits --epochs 20 --out runs/compare")
+def compare(asked: options.Compare, result: dict[str, Any]) -> None:
+    """Print two tables that fit a terminal: how good each method is, what it loses and costs."""
+    header, *rows = result["table"]
+    zeros = [i for i, name in enumerate(header) if name.endswith("zeros")]
+    costs = range(header.index("seconds"), len(header))
+    quality = [i for i in range(1, len(header)) if i not in zeros and i not in costs]
+    metric = header[zeros[0]].partition(" at ")[0] if zeros else ""
+    title = f"{metric} after pruning, and cost" if zeros else "Cost"
+    for words, columns in (("Mean over seeds", quality), (title, [*zeros, *costs])):
+        print_table(
+            words,
+            ("method", *(_short(header[i]) for i in columns)),
+            [(row[0], *(row[i].partition(" ±")[0] for i in columns)) for row in rows],
+        )
+    for sentence in result["reading"]:
+        print(f"- {sentence}")
+    for left_out in result["left_out"]:
+        print(f"- {left_out['name']} left out: {left_out['reason']}")
+    print(f"table, picture and numbers: {Path(asked.out) / 'compare.md'}")
+
+
+def _short(metric: str) -> str:
+    """A name that fits a terminal, such as 98 % for the error at 98 % zeros.
+
+    Example:
+        >>> _short("error at 98 % zeros"), _short("error under FGSM 0.1")
+        ('98 %', 'FGSM 0.1')
+    """
+    for words in ("error at ", "RMSE at ", " zeros", "error under ", "out-of-distribution "):
+        metric = metric.replace(words, "")
+    return metric
+
+
+@command(options.Sweep, "sweep --data digits --epochs 20 --trials 9 --out runs/s")
+def sweep(asked: options.Sweep, result: dict[str, Any]) -> None:
+    """Print the front, and how to train one of it."""
+    rows = [
+        (
+            str(trial["number"]),
+            f"{trial['score']:.4g}",
+            f"{trial['weights']:,}",
+            " ".join(
+                f"{name.partition('.')[2]}={_figures(value, 3)}"
+                for name, value in trial["settings"].items()
+            ),
+        )
+        for trial in result["front"]
+    ]
+    print_table("Pareto front", ("trial", result["metric"], "weights kept", "settings"), rows)
+    front = Path(asked.out) / "front"
+    print(f"train one of them: bayesieve train --config {front}/NUMBER.json --out runs/a")
