@@ -115,7 +115,7 @@ def main(arguments: list[str] | None = None) -> int:
                 errors, included = score(fitted, sets)
                 row = make_row(
                     f"{name}/{method}", setting, [{"rmse": error} for error in errors],
-                    seeds=list(range(n_splits)), seconds=round(fitted.seconds, 1), spread="rmse",
+                    seeds=list(range(n_splits)), seconds=round(fitted.seconds, 1), spread=["rmse"],
                     metrics={"included": included},
                 )  # fmt: skip
                 run.add({**row, "data": name}, ("rmse", "rmse_standard_error"))

@@ -157,7 +157,7 @@ def n_seeds(row: Mapping[str, Any]) -> int | None:
 def make_row(
     name: str, setting: Mapping[str, Any], each: Sequence[Mapping[str, Any]], *,
     seeds: Sequence[int] | int | None, seconds: float | None = None,
-    metrics: Mapping[str, float | None] | None = None, spread: str | None = None, **detail: Any,
+    metrics: Mapping[str, float | None] | None = None, spread: Sequence[str] = (), **detail: Any,
 ) -> Row:  # fmt: skip
     """A row whose metrics are the means of `each`, and `metrics` besides.
 
@@ -168,23 +168,23 @@ def make_row(
         seeds: their seeds, or how many there are.
         seconds: that the row took.
         metrics: further numbers.
-        spread: the number of `each` whose standard error is wanted.
+        spread: the numbers of `each` whose standard errors are wanted.
         detail: what is no plain number, by name.
 
     Example:
-        >>> row = make_row("a", {}, [{"error": 1.0}, {"error": 2.0}], seeds=[0, 1], spread="error")
+        >>> row = make_row("a", {}, [{"error": 1.0}, {"error": 2.0}], seeds=2, spread=["error"])
         >>> row["metrics"]
         {'error': 1.5, 'error_standard_error': 0.5}
     """
-    error: dict[str, float | None] = {}
-    if spread is not None:
-        values = [one[spread] for one in each]
+    errors: dict[str, float | None] = {}
+    for number in spread:
+        values = [one[number] for one in each]
         known = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
-        error = {f"{spread}_standard_error": known}
+        errors[f"{number}_standard_error"] = known
     return {
         "name": name, "setting": dict(setting), "seeds": seeds,
-        "metrics": {**means(each), **error, **(metrics or {})}, "each": [dict(one) for one in each],
-        "seconds": seconds, "detail": detail,
+        "metrics": {**means(each), **errors, **(metrics or {})},
+        "each": [dict(one) for one in each], "seconds": seconds, "detail": detail,
     }  # fmt: skip
 
 

@@ -107,7 +107,7 @@ def run_setting(
     each = [_scores(run, member, score_on) for member in range(run.n_models)]
     return make_row(
         name, asdict(setting), each, seeds=seeds, seconds=time.perf_counter() - started,
-        metrics={"fit_seconds": run.seconds}, spread="error", engine=repr(run.engine),
+        metrics={"fit_seconds": run.seconds}, spread=["error"], engine=repr(run.engine),
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from bayesieve.core.posterior import Posterior
 from bayesieve.data.synthetic import Simulation, additive, two_inputs
 from bayesieve.engines import Engine
 from bayesieve.estimators.population import AdditiveFits, PopulationFits, Training
+from bayesieve.nets import mlp
 from bayesieve.select import (
     PROPORTIONS,
     additive_network,
@@ -33,7 +34,8 @@ from bayesieve.select import (
     select_fraction,
 )
 from bayesieve.select.proportion import RULES
-from studies.uci_networks import seeded_mlp, without_least
+from studies.harness import seeded
+from studies.uci_networks import without_least
 
 NetName = Literal["20-10", "additive"]
 _WIDTHS = (20, 10)
@@ -111,7 +113,7 @@ def fits_of(
     inputs = tables.x if x is None else x
     model: nn.Module
     if net == "20-10":
-        model = seeded_mlp(inputs.shape[1], 1, _WIDTHS)
+        model = seeded(0, mlp, inputs.shape[1:], 1, _WIDTHS)
         likelihood = likelihoods.Gaussian(1.0, learned=learned_noise)
     else:
         model, likelihood = additive_network(inputs), likelihoods.Gaussian(0.5, learned=True)
@@ -224,13 +226,13 @@ def cross_validated_accuracy(scale: Scale, share: float, d: int) -> dict[str, An
 def refit_errors(tables: Tables, keep: Tensor, scale: Scale) -> dict[str, float]:
     """Test error, in units of the target's variance, of the networks the paper compares."""
     fits = fits_of(tables, "20-10", scale, learned_noise=True)
-    every, d = torch.ones_like(keep), keep.shape[1]
+    every, shape = torch.ones_like(keep), keep.shape[1:]
     rows: dict[str, list[Posterior]] = {
         "refit": [q for (q,) in fits.posteriors(tables.rows, keep)],
         "full BNN": [q for (q,) in fits.posteriors(tables.rows)],
     }
-    plain = seeded_mlp(d, 1, _WIDTHS), seeded_mlp(d, 1, _WIDTHS, dropout=0.2)
-    for name, model in zip(("NN", "NN + dropout"), plain, strict=True):
+    for name, dropout in (("NN", 0.0), ("NN + dropout", 0.2)):
+        model = seeded(0, mlp, shape, 1, _WIDTHS, dropout=dropout)
         points = PopulationFits(
             tables.x, tables.y, model, likelihoods.Gaussian(1.0), MAP(lr=3e-3), fits.training
         )

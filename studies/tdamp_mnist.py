@@ -177,7 +177,7 @@ def main(arguments: list[str] | None = None) -> int:
             each.append(record(fitted, history, data))
             first = fitted if first is None and name == "tdamp-64-of-128" else first
         passes = len(each[0]["history"])
-        row = make_row(row_name, setting, each, seeds=seeds, spread="accuracy",
+        row = make_row(row_name, setting, each, seeds=seeds, spread=["accuracy"],
                        metrics={"passes": passes})  # fmt: skip
         row["seconds"] = passes * row["metrics"]["seconds_per_pass"]
         run.add(row, ("accuracy", "nll", "ece", "draws_accuracy", "units", "seconds_per_pass"))

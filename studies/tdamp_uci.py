@@ -97,7 +97,7 @@ def row_of(name: str, setting: dict[str, Any], each: list[dict[str, Any]]) -> Ro
     }
     seconds = sum(one["seconds"] for one in each)
     return make_row(name, setting, each, seeds=list(range(len(each))), seconds=seconds,
-                    metrics=metrics, spread="rmse")  # fmt: skip
+                    metrics=metrics, spread=["rmse"])  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -28,34 +28,30 @@ import argparse
 import math
 import multiprocessing
 import os
-import statistics
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from bayesieve.data.examples import DataSet
 from bayesieve.data.files import data_root
 from bayesieve.data.uci import load_uci
 from bayesieve.files import write_atomically
 from bayesieve.text import markdown_table
 from studies.harness import Row, Run, chosen, joined, make_row, study_parser, table
 from studies.record import Record, means, read
-from studies.uci_baselines import BASELINES, run_baseline
-from studies.uci_networks import (
-    Setting,
-    Task,
-    budget_for,
-    pruning_table,
-    run_engine,
-)
+from studies.uci_networks import Setting, Task, budget_for, pruning_table, run_engine
 
 
 @dataclass(frozen=True)
 class Published:
-    """What others report for one set, and what this study aims at."""
+    """Numbers that others report for one set, and the aim of this study."""
 
     sbnn: float  # RMSE of [Saha], table 3
     sbnn_half: float  # the same with 50 % of the weights removed
@@ -77,34 +73,36 @@ PUBLISHED = {
     "wine": Published(0.62, 0.62, -0.93, 0.62),
     "yacht": Published(0.94, 0.94, -1.25, 0.65),
 }
+BASELINES = ("linear", "boosting", "process")
 OUR_ROWS = ("sbnn", "sbnn-het", "sbnn-dropout", "flat-vi")
 SETS = tuple(PUBLISHED)
 N_SPLITS = {"protein": 5}  # 20 of the others
 ROWS = ("sbnn", "sbnn-het", "sbnn-dropout", "flat-vi", "deep-ensemble", "bnn", "dropout",
         "sbnn-paper", *BASELINES)  # fmt: skip
 _SINGLE = ("bnn", "dropout", "sbnn-paper", *BASELINES)  # one network or model predicts
+_MOST_ROWS = 2000  # of an exact Gaussian process, and of gradient boosting without bins
+_HELD_OUT = 0.15  # share of the training rows that say how wide the noise of a baseline is
 _Work = tuple[str, str, int, int]  # set, row, first split, number of splits
+Array = NDArray[np.float64]
 
 
 def candidates(row: str, *, large: bool) -> list[Setting]:
     """The settings among which each split of a row chooses."""
     deep = (100, 100) if large else (50, 50)
-    if row == "sbnn":
-        return [Setting(widths=(50,), kl=0.1), Setting(widths=deep, kl=0.1),
-                Setting(widths=deep, kl=0.3)]  # fmt: skip
-    if row == "sbnn-het":
-        return [Setting(widths=deep, kl=kl, noise="heteroscedastic") for kl in (0.1, 0.3)]
-    if row == "sbnn-dropout":
-        return [Setting(widths=(width, width), kl=0.03, dropout=0.1) for width in (100, 200)]
-    if row == "flat-vi":
-        return [Setting("flat-vi", deep, kl, 0.5) for kl in (0.03, 0.1, 0.3)]
-    if row == "deep-ensemble":
-        return [Setting("map", deep, lr=5e-3, weight_decay=decay) for decay in (0.01, 0.1)]
-    if row == "bnn":
-        return [Setting("flat-vi", (50,), 1.0, 1.0), Setting("flat-vi", (50,), 1.0, 0.3)]
-    if row == "sbnn-paper":
-        return [Setting(slab_std=math.exp(1), spike_std=math.exp(-6), init_std=0.0015)]
-    return [Setting("map", (50,), lr=5e-3, dropout=p) for p in (0.01, 0.05)]
+    paper = Setting(slab_std=math.exp(1), spike_std=math.exp(-6), init_std=0.0015)
+    return {
+        "sbnn": [Setting(widths=(50,), kl=0.1), Setting(widths=deep, kl=0.1),
+                 Setting(widths=deep, kl=0.3)],
+        "sbnn-het": [Setting(widths=deep, kl=kl, noise="heteroscedastic") for kl in (0.1, 0.3)],
+        "sbnn-dropout": [Setting(widths=(width, width), kl=0.03, dropout=0.1)
+                         for width in (100, 200)],
+        "flat-vi": [Setting("flat-vi", deep, kl, 0.5) for kl in (0.03, 0.1, 0.3)],
+        "deep-ensemble": [Setting("map", deep, lr=5e-3, weight_decay=decay)
+                          for decay in (0.01, 0.1)],
+        "bnn": [Setting("flat-vi", (50,), 1.0, 1.0), Setting("flat-vi", (50,), 1.0, 0.3)],
+        "sbnn-paper": [paper],
+        "dropout": [Setting("map", (50,), lr=5e-3, dropout=p) for p in (0.01, 0.05)],
+    }[row]  # fmt: skip
 
 
 def run_row(
@@ -127,7 +125,7 @@ def run_row(
         budget = replace(budget, steps=2 * budget.steps)
     settings = candidates(row, large=n_rows > 20_000)
     settings = settings[:2] if quick else settings
-    task = Task(name, splits, device, first)
+    task = Task(splits, device, first)
     if row == "sbnn-paper":
         each, totals = pruning_table(task, settings[0], budget)
     else:
@@ -137,19 +135,89 @@ def run_row(
     return row_of(name, row, each, seeds, totals, detail)
 
 
+def run_baseline(
+    row: str, splits: Sequence[DataSet]
+) -> tuple[list[dict[str, float]], dict[str, float], dict[str, str]]:
+    """Scores of every split, seconds, and why there are none where the method is not feasible."""
+    if row == "process" and len(splits[0].train) > _MOST_ROWS:
+        return [], {"seconds": 0.0}, {"skipped": f"more than {_MOST_ROWS} rows"}
+    started = time.perf_counter()
+    each = []
+    for number, data in enumerate(splits):
+        x, y = data.train.x.numpy().astype(float), data.train.y.numpy().astype(float)
+        at, truth = data.test.x.numpy().astype(float), data.test.y.numpy().astype(float)
+        mean, std = _fit_baseline(row, x, y, at, number)
+        unit = float(data.test.target_std)
+        rmse = float(np.sqrt(np.mean((mean - truth) ** 2))) * unit
+        density = -0.5 * ((truth - mean) / std) ** 2 - np.log(std) - 0.5 * math.log(2 * math.pi)
+        each.append({"rmse": rmse, "log_lik": float(density.mean()) - math.log(unit)})
+    return each, {"seconds": round(time.perf_counter() - started, 2)}, {}
+
+
+def _fit_baseline(row: str, x: Array, y: Array, at: Array, seed: int) -> tuple[Array, Array]:
+    """Mean and std of the prediction at new inputs.
+
+    The noise of ridge and boosting is the root mean squared error on held-out training rows, since
+    neither has a density of its own; the Gaussian process has one.
+    """
+    if row == "process":
+        return _process(x, y, at, seed)
+    from sklearn.ensemble import GradientBoostingRegressor, HistGradientBoostingRegressor
+    from sklearn.linear_model import RidgeCV
+
+    model: Any
+    if row == "linear":
+        model = RidgeCV(np.logspace(-3, 3, 13))
+    elif len(x) > _MOST_ROWS:
+        model = HistGradientBoostingRegressor(
+            max_iter=500, learning_rate=0.08, early_stopping=True, random_state=seed
+        )
+    else:
+        model = GradientBoostingRegressor(
+            n_estimators=500, learning_rate=0.05, max_depth=4, subsample=0.7, random_state=seed
+        )
+    order = np.random.default_rng(seed).permutation(len(x))
+    n_test = max(1, round(_HELD_OUT * len(x)))
+    inner = model.fit(x[order[n_test:]], y[order[n_test:]])
+    residual = y[order[:n_test]] - inner.predict(x[order[:n_test]])
+    mean: Array = model.fit(x, y).predict(at)
+    return mean, np.full_like(mean, float(np.sqrt(np.mean(residual**2))))
+
+
+def _short_search(objective: Any, start: Array, bounds: Array) -> tuple[Array, float]:
+    """L-BFGS as scikit-learn calls it, but for 40 steps at most: each is cubic in the rows."""
+    from scipy.optimize import minimize
+
+    numbers = minimize(
+        objective, start, method="L-BFGS-B", jac=True, bounds=bounds, options={"maxiter": 40}
+    )
+    return numbers.x, numbers.fun
+
+
+def _process(x: Array, y: Array, at: Array, seed: int) -> tuple[Array, Array]:
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+
+    kernel = ConstantKernel(1.0) * RBF(np.ones(x.shape[1]), (1e-2, 1e3)) + WhiteKernel(0.1)
+    model = GaussianProcessRegressor(kernel, optimizer=_short_search, random_state=seed)
+    with warnings.catch_warnings():
+        # A length scale at its bound is an input that does not matter: nothing to act on.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(x, y)
+    mean, std = model.predict(at, return_std=True)
+    return mean, std
+
+
 def row_of(
     name: str, row: str, each: Sequence[Mapping[str, Any]], seeds: list[int],
     totals: Mapping[str, float], detail: Mapping[str, Any],
 ) -> Row:  # fmt: skip
     """A row with means and standard errors over its splits, and numbers of all of them."""
-    metrics: dict[str, float | None] = {}
-    for number in means(each):
-        values = [one[number] for one in each]
-        known = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
-        metrics[f"{number}_standard_error"] = known
     more = {number: value for number, value in totals.items() if number != "seconds"}
     made = make_row(f"{name}/{row}", {"set": name, "row": row}, each, seeds=seeds,
-                    seconds=totals["seconds"], metrics={**metrics, **more}, **detail)  # fmt: skip
+                    seconds=totals["seconds"], metrics=more, spread=list(means(each)),
+                    **detail)  # fmt: skip
     return {**made, "data": name, "kind": "single" if row in _SINGLE else "ensemble"}
 
 
@@ -201,29 +269,32 @@ def main(arguments: list[str] | None = None) -> int:
     settings = {"splits": options.splits, "effort": options.effort, "in_blocks": options.in_blocks}
     run = Run("uci", arguments, options, kind=None, settings=settings, test_reads="once per split")
     earlier = run.notes.get("calls", [])
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     for row in _results(_todo(sets, rows, run, options), options, run):
         _keep(run, row)
         if options.in_blocks:  # otherwise the seconds of the rows say how long it took
-            run.notes["calls"] = [*earlier, _call(run, options.jobs)]
+            call = {"command": run.record["command"], "jobs": options.jobs, "cores": cores,
+                    "seconds": round(run.seconds, 1)}  # fmt: skip
+            run.notes["calls"] = [*earlier, call]
         run.derive(derived(run.record))
         run.write()
     _show(run.record, options)
     return 0
 
 
-def _splits_of(name: str, options: argparse.Namespace) -> int:
+def _splits_of(name: str, splits: int | None) -> int:
     n_splits = N_SPLITS.get(name, 20)
-    return min(options.splits or n_splits, n_splits)
+    return min(splits or n_splits, n_splits)
 
 
 def _todo(sets: list[str], rows: list[str], run: Run, options: argparse.Namespace) -> list[_Work]:
-    """What is asked for and not stored, the longest first: the others fill the gaps."""
+    """Work that is asked for and not stored, the longest first: the others fill the gaps."""
     pairs = [(name, row) for name in sets for row in rows]
     pairs.sort(key=lambda pair: (SETS.index(pair[0]) not in (6, 4, 5, 3), ROWS.index(pair[1])))
     work = []
     for name, row in pairs:
         known = run.find(f"{name}/{row}", {"set": name, "row": row}, name)
-        n_splits = _splits_of(name, options)
+        n_splits = _splits_of(name, options.splits)
         todo = [(0, n_splits)]
         if options.in_blocks and row not in BASELINES:
             todo = blocks(n_splits, len(load_uci(name, data_root(), split=0).train))
@@ -246,18 +317,12 @@ def _keep(run: Run, row: Row) -> None:
 def _refuse_unfinished(record: Record) -> None:
     for row in record["rows"]:
         if not row.get("derived") and "skipped" not in row["detail"]:
-            n_splits = N_SPLITS.get(row["setting"]["set"], 20)
-            if len(row["seeds"]) < min(record["settings"]["splits"] or n_splits, n_splits):
+            wanted = _splits_of(row["setting"]["set"], record["settings"]["splits"])
+            if len(row["seeds"]) < wanted:
                 raise ValueError(
                     f"join: some splits of {row['name']} are missing; repeat "
                     f"`{record['command']}` until it has nothing left to do."
                 )
-
-
-def _call(run: Run, jobs: int) -> dict[str, Any]:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {"command": run.record["command"], "jobs": jobs, "cores": cores,
-            "seconds": round(run.seconds, 1)}  # fmt: skip
 
 
 def _results(todo: list[_Work], options: argparse.Namespace, run: Run) -> Iterator[Row]:

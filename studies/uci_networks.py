@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bayesieve import MAP, SBNN, FlatVI, GradualPruning, Schedule, likelihoods, priors
 from bayesieve.assess.metrics import log_likelihood_mixture
@@ -28,31 +28,17 @@ from bayesieve.estimators.population import Table, Training, predict_members, tr
 from bayesieve.nets import mlp
 from bayesieve.sieve.scores import inclusion_score
 from bayesieve.training.fit import Fit
+from studies.harness import seeded
 
 EngineName = Literal["sbnn", "flat-vi", "map"]
-NoiseName = Literal["gaussian", "heteroscedastic", "student-t"]
+NoiseName = Literal["gaussian", "heteroscedastic"]
 CUTS = (0.0, 0.1, 0.2, 0.25, 0.5, 0.75, 0.8, 0.9, 0.95)  # shares of weights removed in one shot
 _NOISE_FACTORS = tuple(0.5 * 1.08**i for i in range(22))  # 0.5 to 2.5
 
 
-def seeded_mlp(
-    n_inputs: int, n_outputs: int, widths: Sequence[int], *, dropout: float = 0.0, seed: int = 0
-) -> nn.Sequential:
-    """`nets.mlp` whose weights depend on `seed` alone; the global generator is left as it was.
-
-    Example:
-        >>> first, second = (seeded_mlp(2, 1, (3,)).fc1.weight for _ in range(2))
-        >>> bool((first == second).all())
-        True
-    """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return mlp((n_inputs,), n_outputs, widths=widths, dropout=dropout)
-
-
 @dataclass(frozen=True)
 class Tails:
-    """How the noise of a prediction is corrected, as held-out rows found it most probable."""
+    """Correction of the noise of a prediction under which held-out rows are most probable."""
 
     factor: float = 1.0  # on every noise std
     # degrees of freedom of a Student-t with the prediction's mean and variance; None keeps the
@@ -78,7 +64,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Budget:
-    """How much work goes into one set."""
+    """Amount of work for one set."""
 
     steps: int  # gradient steps of one fit
     batch_size: int  # rows per step
@@ -90,7 +76,7 @@ class Budget:
 
 
 def budget_for(n_rows: int, *, quick: bool = False, effort: float = 1.0) -> Budget:
-    """What a set of this many training rows gets; `effort` multiplies the steps."""
+    """Budget of a set of this many training rows; `effort` multiplies the steps."""
     if quick:
         return Budget(300, 32, 1, n_members=2, n_draws=4)
     if n_rows < 2000:
@@ -109,20 +95,10 @@ def build_engine(setting: Setting) -> Engine[Any]:
     return MAP(lr=setting.lr, weight_decay=setting.weight_decay)
 
 
-def build_likelihood(setting: Setting) -> likelihoods.Likelihood:
-    """The noise of a setting; learned, in units of the standardised target."""
-    if setting.noise == "heteroscedastic":
-        return likelihoods.Heteroscedastic(0.3, 0.01)
-    if setting.noise == "student-t":
-        return likelihoods.StudentT(0.3, 5.0, learned=True)
-    return likelihoods.Gaussian(0.3, learned=True)
-
-
 @dataclass(frozen=True, eq=False)
 class Task:
     """One set with its splits."""
 
-    name: str  # of the set
     splits: Sequence[DataSet]  # the data sets, each standardised on its own training part
     device: str  # where to train
     first: int = 0  # number of the first split; seeds depend on it
@@ -143,13 +119,17 @@ class Task:
         self, setting: Setting, rows: Sequence[tuple[int, Tensor]], budget: Budget, seed: int,
         removed: float,
     ) -> Fit:  # fmt: skip
+        """Train networks that fit into one population."""
         used = sorted({split for split, _ in rows})
         tables = [(self.splits[i].train.x, self.splits[i].train.y) for i in used]
         x, y, places = stacked(tables)
         members = Rows.of([places.index[used.index(split)][index] for split, index in rows])
-        likelihood = build_likelihood(setting)
-        outputs = 2 if setting.noise == "heteroscedastic" else 1
-        model = seeded_mlp(x.shape[1], outputs, setting.widths, dropout=setting.dropout, seed=seed)
+        # the noise is learned, in units of the standardised target
+        likelihood: likelihoods.Likelihood = likelihoods.Gaussian(0.3, learned=True)
+        n_outputs = 1
+        if setting.noise == "heteroscedastic":
+            likelihood, n_outputs = likelihoods.Heteroscedastic(0.3, 0.01), 2
+        model = seeded(seed, mlp, x.shape[1:], n_outputs, setting.widths, dropout=setting.dropout)
         layout = Network.of(model, likelihood).layout
         pruning = None
         if removed:
@@ -164,17 +144,8 @@ class Task:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Choice:
-    """What was chosen inside one split's training part."""
-
-    setting: int  # index among the candidates
-    tails: Tails  # how the noise of its predictions is corrected
-    scores: tuple[float, ...]  # of the candidates on inner held-out rows, lower is better
-
-
-def choose(task: Task, settings: Sequence[Setting], budget: Budget) -> list[Choice]:
-    """Compare the candidates inside every split.
+def choose(task: Task, settings: Sequence[Setting], budget: Budget) -> list[tuple[int, Tails]]:
+    """The best of the candidates, by number, and the correction of its noise, inside every split.
 
     Those with one noise for all rows by squared error, those whose noise depends on the inputs by
     log-likelihood: there the squared error is not what they maximise.
@@ -183,12 +154,9 @@ def choose(task: Task, settings: Sequence[Setting], budget: Budget) -> list[Choi
         inner_rows(len(data.train), budget, i) for i, data in enumerate(task.splits, task.first)
     ]
     rows = [(i, train) for i, splits in enumerate(inner) for train, _ in splits]
-    errors: list[list[float]] = []
-    corrections: list[list[Tails]] = []
+    tried: list[list[tuple[float, int, Tails]]] = [[] for _ in task.splits]
     for number, setting in enumerate(settings):
         posteriors = task.train(setting, rows, budget, 1000 * (number + 1))
-        errors.append([])
-        corrections.append([])
         for i, data in enumerate(task.splits):
             members = posteriors[i * budget.inner : (i + 1) * budget.inner]
             tests = [data.train.subset(test) for _, test in inner[i]]
@@ -200,18 +168,12 @@ def choose(task: Task, settings: Sequence[Setting], budget: Budget) -> list[Choi
                 error = float(torch.cat(square).mean())
             else:
                 error = -sum(mean_log_lik(p, y, tails) for p, y in pairs) / len(pairs)
-            errors[-1].append(error)
-            corrections[-1].append(tails)
-    choices = []
-    for i in range(len(task.splits)):
-        column = tuple(row[i] for row in errors)
-        best = min(range(len(column)), key=column.__getitem__)
-        choices.append(Choice(best, corrections[best][i], column))
-    return choices
+            tried[i].append((error, number, tails))
+    return [min(one, key=lambda scored: scored[:2])[1:] for one in tried]
 
 
 def score(
-    task: Task, settings: Sequence[Setting], choices: Sequence[Choice], budget: Budget,
+    task: Task, settings: Sequence[Setting], choices: Sequence[tuple[int, Tails]], budget: Budget,
     removed: float = 0.0,
 ) -> tuple[list[dict[str, float]], dict[str, float]]:  # fmt: skip
     """Train with the chosen settings on whole training parts and score the test parts.
@@ -224,15 +186,15 @@ def score(
     scores: list[dict[str, float]] = [{} for _ in task.splits]
     zeros: list[float] = []
     for number, setting in enumerate(settings):
-        splits = [i for i, choice in enumerate(choices) if choice.setting == number]
+        splits = [i for i, (best, _) in enumerate(choices) if best == number]
         if not splits:
             continue
         rows = [(i, rows_of[i]) for i in splits for _ in range(n)]
         posteriors = task.train(setting, rows, budget, 7, removed)
         for place, i in enumerate(splits):
             members, test = posteriors[place * n : (place + 1) * n], task.splits[i].test
-            scores[i] = scored(members, test, budget.n_draws, choices[i].tails)
-            zeros += [removed_share(q) for q in members]
+            scores[i] = scored(members, test, budget.n_draws, choices[i][1])
+            zeros += [float((q.mean[q.layout.sparse] == 0).double().mean()) for q in members]
     seconds = round(time.perf_counter() - started, 2)
     return scores, {"removed": min(zeros), "members": n, "seconds": seconds}
 
@@ -280,9 +242,9 @@ def run_engine(
     choices = choose(task, settings, budget)
     totals = {"choice_seconds": round(time.perf_counter() - started, 2)}
     each: list[dict[str, Any]] = [
-        {"choice": {"setting": choice.setting, "noise_factor": round(choice.tails.factor, 3),
-                    "degrees_of_freedom": choice.tails.df}}
-        for choice in choices
+        {"choice": {"setting": number, "noise_factor": round(tails.factor, 3),
+                    "degrees_of_freedom": tails.df}}
+        for number, tails in choices
     ]  # fmt: skip
     for prefix, removed in (("", 0.0), ("half/", 0.5))[: 2 if halve else 1]:
         scores, about = score(task, settings, choices, budget, removed)
@@ -318,12 +280,6 @@ def best_tails(pairs: Sequence[tuple[RealPrediction, Tensor]]) -> Tails:
     candidates = [Tails(factor, df) for df in (None, 3, 5, 8) for factor in _NOISE_FACTORS]
     totals = [sum(mean_log_lik(p, y, tails) * len(y) for p, y in pairs) for tails in candidates]
     return candidates[max(range(len(totals)), key=totals.__getitem__)]
-
-
-def removed_share(posterior: Posterior) -> float:
-    """Share of the prunable weights that are exactly 0."""
-    sparse = posterior.mean[posterior.layout.sparse]
-    return float((sparse == 0).double().mean())
 
 
 def without_least(posterior: Posterior, removed: float) -> Posterior:

@@ -45,7 +45,7 @@ def test_inner_rows_split_the_training_part():
 
 
 def test_an_engine_is_chosen_scored_and_halved():
-    task = Task("toy", [toy(0), toy(1)], "cpu")
+    task = Task([toy(0), toy(1)], "cpu")
     settings = [Setting(widths=(4,)), Setting(widths=(4,), noise="heteroscedastic")]
     each, totals = run_engine(task, settings, TINY, halve=True)
     assert len(each) == 2
@@ -60,9 +60,7 @@ def test_an_engine_is_chosen_scored_and_halved():
 
 
 def test_the_droprate_counts_weights_alone():
-    (q,) = Task("toy", [toy(0)], "cpu").train(
-        Setting(widths=(4,)), [(0, torch.arange(50))], TINY, 0
-    )
+    (q,) = Task([toy(0)], "cpu").train(Setting(widths=(4,)), [(0, torch.arange(50))], TINY, 0)
     for removed, zeros in ((0.0, 0), (0.25, 4), (0.95, 15)):
         entry = without_least(q, removed)
         assert int((entry.mean[entry.layout.sparse] == 0).sum()) == zeros
@@ -72,7 +70,7 @@ def test_the_droprate_counts_weights_alone():
 
 
 def test_one_shot_table_has_the_papers_columns():
-    (one,), _ = pruning_table(Task("toy", [toy(0)], "cpu"), Setting(widths=(4,)), TINY)
+    (one,), _ = pruning_table(Task([toy(0)], "cpu"), Setting(widths=(4,)), TINY)
     assert {f"cut-{rate}/rmse" for rate in (0, 25, 50, 75, 90, 95)} <= one.keys()
     assert one["rmse"] == one["cut-0/rmse"]
 
@@ -107,7 +105,7 @@ def test_density_with_tails_by_hand():
 
 def test_members_are_one_mixture():
     record = toy(3)
-    task = Task("toy", [record], "cpu")
+    task = Task([record], "cpu")
     members = task.train(Setting(widths=(4,)), [(0, torch.arange(50))] * 2, TINY, seed=0)
     numbers = mixture(members, record.test.x, 3)
     assert numbers.sample_means.shape == (6, 10, 1)
@@ -200,13 +198,11 @@ def test_blocks_cover_every_split_once():
 
 
 def test_blocks_of_a_row_are_joined_split_by_split():
-    task = Task("toy", [toy(0), toy(1), toy(2)], "cpu")
+    task = Task([toy(0), toy(1), toy(2)], "cpu")
     settings = [Setting(widths=(4,)), Setting(widths=(3,))]
     pieces = []
     for i, n in ((2, 1), (0, 2)):
-        numbers = run_engine(
-            Task("toy", task.splits[i : i + n], "cpu", i), settings, TINY, halve=True
-        )
+        numbers = run_engine(Task(task.splits[i : i + n], "cpu", i), settings, TINY, halve=True)
         pieces.append(row_of("yacht", "sbnn", numbers[0], list(range(i, i + n)), numbers[1], {}))
     joint = join_blocks(pieces)
     splits = [*pieces[1]["each"], *pieces[0]["each"]]
@@ -229,10 +225,10 @@ def test_a_block_holds_out_the_rows_its_splits_always_do():
             seeds.append([entry.tolist() for _, entry in rows])
             return super().train(setting, rows, budget, seed, removed)
 
-    run_engine(Spy("toy", [toy(0), toy(1)], "cpu"), [Setting(widths=(4,))], TINY, halve=False)
+    run_engine(Spy([toy(0), toy(1)], "cpu"), [Setting(widths=(4,))], TINY, halve=False)
     both = seeds[0]
     seeds.clear()
-    run_engine(Spy("toy", [toy(1)], "cpu", 1), [Setting(widths=(4,))], TINY, halve=False)
+    run_engine(Spy([toy(1)], "cpu", 1), [Setting(widths=(4,))], TINY, halve=False)
     assert seeds[0] == both[TINY.inner :]
 
 
