@@ -8,8 +8,8 @@ Protocol: images standardised per channel, shifted by up to 4 pixels and mirrore
 of 500; step size lr / N. One dense SGHMC chain is the baseline and the start of all others. Those
 prune by magnitude, layer by layer, all 3x3 convolutions but the first, along S (1 - D^(k/U)); zeros
 are counted over all parameters. "single" is the last draw, "average" the averaged probabilities of
-draws kept after the mask is final. `--held-out` scores 5,000 training images, for choosing
-settings.
+draws kept after the mask is final: evenly spaced, or one at the end of each cosine cycle of the
+step size (`--cycles`). `--held-out` scores 5,000 training images, for choosing settings.
 
 Methods: "a-sghmc" (normal prior, annealed), "a-sghmc-em" and "a-sghmc-sa" (Gaussian-Laplace prior
 learned), "sghmc-sa" (the last without annealing).
@@ -35,6 +35,7 @@ from bayesieve.core.storage import load_posterior, read_header, save
 from bayesieve.data.examples import DataSet
 from bayesieve.engines.sampling import Adapt, Averaging, Chain
 from bayesieve.nets import resnet20
+from bayesieve.sieve.ranking import Scope
 from bayesieve.sieve.schedule import AnnealedPruning
 from bayesieve.training.fit import Fit, fit
 from bayesieve.training.stepper import CompileMode
@@ -75,6 +76,7 @@ _DENSE_TEMPERATURE, _TEMPERATURE = 1 / 20_000, 1e-3
 _LAST_TEMPERATURE = 1.005**-1000
 _PAPER_PULL = 1e-4 * (35_000 + 0.1 * 10_000 + 0.01 * 5_000)  # Σ lr over the paper's sparse phase
 _MASK_END, _HOLD, _BURN_IN = 0.6, 0.3, 0.8  # fractions of a sparse run
+_CYCLES_MASK_END = 0.36  # of a sparse run in cycles, within its second cycle of five
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,8 @@ class Setting:
     precision: Precision = "float32"  # of the network in training
     compile: CompileMode = "off"  # whether elementwise kernels are compiled
     pull: float = 1.0  # factor on the weight of the prior of sparse runs
+    cycles: int = 0  # cosine cycles of the step, a draw at the end of each; 0 for one decay
+    scope: Scope = "layer"  # "layer" prunes every layer alike, as the paper does
 
     @property
     def name(self) -> str:
@@ -120,8 +124,26 @@ def pull(setting: Setting, n_steps: int) -> float:
         >>> round(pull(Setting("a-sghmc-sa", 90, 0.02, 100), 10_000), 4)
         0.0277
     """
-    mean_factor = _HOLD + (1 - _HOLD) / 2  # of a constant, then cosine, learning rate
+    hold = 0.0 if setting.cycles else _HOLD
+    mean_factor = hold + (1 - hold) / 2  # of a constant, then cosine, learning rate
     return min(1.0, setting.pull * _PAPER_PULL / (setting.lr * mean_factor * n_steps))
+
+
+def path(setting: Setting, n_steps: int, burn_in: float, last_temperature: float = 1.0) -> Chain:
+    """The draws a chain keeps: evenly spaced after `burn_in`, or every cycle's end after it.
+
+    Example:
+        >>> chain = path(Setting("dense", 0, 0.2, 100, cycles=4), 1000, burn_in=0.9)
+        >>> chain.burn_in, chain.thin, chain.cycle, chain.n_kept
+        (250, 250, 250, 3)
+    """
+    chain = Chain.over(
+        n_steps, n_kept=setting.n_kept, burn_in=burn_in, last_temperature=last_temperature
+    )
+    if not setting.cycles:
+        return chain
+    cycle = math.ceil(n_steps / setting.cycles)
+    return replace(chain, burn_in=cycle, thin=cycle, n_kept=setting.cycles - 1, cycle=cycle)
 
 
 def engine(setting: Setting, n_data: int, n_steps: int) -> SGHMC:
@@ -129,11 +151,11 @@ def engine(setting: Setting, n_data: int, n_steps: int) -> SGHMC:
     std = (_DECAY * n_data) ** -0.5
     step_size = setting.lr / n_data
     if setting.method == "dense":
-        chain = Chain.over(n_steps, n_kept=setting.n_kept, burn_in=0.9)
+        chain = path(setting, n_steps, burn_in=0.9)
         return SGHMC(priors.Normal(std), step_size, _DENSE_TEMPERATURE, chain=chain)
     adapt = METHODS[setting.method]
     last = 1.0 if setting.method == "sghmc-sa" else _LAST_TEMPERATURE
-    chain = Chain.over(n_steps, n_kept=setting.n_kept, burn_in=_BURN_IN, last_temperature=last)
+    chain = path(setting, n_steps, _BURN_IN, last)
     if adapt == "none":
         return SGHMC(priors.Normal(std), step_size, _TEMPERATURE, chain=chain)
     prior = priors.GaussianLaplace(
@@ -162,10 +184,11 @@ def train(
     schedule, pruning = Schedule(lr="cosine", warmup=0.05, compile=setting.compile), None
     if not dense:
         weight = pull(setting, n_steps)
-        schedule = Schedule(
-            lr="cosine", hold=_HOLD, warmup=0.02, kl=weight, compile=setting.compile
-        )
-        pruning = AnnealedPruning(setting.zeros / 100, end=_MASK_END)
+        schedule = replace(schedule, hold=_HOLD, warmup=0.02, kl=weight)
+        end = _CYCLES_MASK_END if setting.cycles else _MASK_END
+        pruning = AnnealedPruning(setting.zeros / 100, end=end, scope=setting.scope)
+    if setting.cycles:
+        schedule = replace(schedule, lr="constant", hold=None, warmup=0.01)
     run = fit(
         problem.to(device), engine(setting, len(train_on), n_steps), epochs=setting.epochs,
         batch_size=setting.batch_size, seed=seed, schedule=schedule, pruning=pruning,
@@ -223,17 +246,18 @@ def settings(options: argparse.Namespace) -> tuple[Setting, list[Setting]]:
     """The dense run, and the sparse runs asked for."""
     dense = Setting("dense", 0, options.dense_lr, options.dense_epochs, options.batch_size,
                     n_kept=options.draws, precision=options.precision,
-                    compile=options.compile)  # fmt: skip
+                    compile=options.compile, cycles=options.dense_cycles)  # fmt: skip
     sparse: list[Setting] = []
     chosen("aeb_resnet", "zeros", ",".join(map(str, options.zeros)), [str(z) for z in PRIORS])
-    for zeros, method, lr, omega, prior, factor in product(
+    for zeros, method, lr, omega, prior, factor, scope in product(
         options.zeros, chosen("aeb_resnet", "method", options.methods, METHODS), options.lr,
-        options.omega, options.prior, options.pull,
+        options.omega, options.prior, options.pull, options.scope.split(","),
     ):  # fmt: skip
         spike_scale, slab_var = prior or PRIORS[zeros]
         setting = Setting(
             method, zeros, lr, options.epochs, options.batch_size, spike_scale, slab_var, omega,
             options.draws, options.precision, options.compile, factor,
+            options.cycles, scope,
         )  # fmt: skip
         if METHODS[method] == "none":  # it has no such prior
             setting = replace(setting, spike_scale=0.0, slab_var=0.0, omega=0.0)
@@ -262,6 +286,9 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--prior", type=prior_pairs, default=(None,), help="comma list of v0:v1")
     parser.add_argument("--pull", type=numbers, default=(1.0,),
                      help="factors on the prior's weight; comma list")  # fmt: skip
+    parser.add_argument("--cycles", type=int, default=0, help="of the step size of a sparse run")
+    parser.add_argument("--dense-cycles", type=int, default=0)
+    parser.add_argument("--scope", default="layer", help="comma list of layer, global")
     parser.add_argument("--draws", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     return parser
