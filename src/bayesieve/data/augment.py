@@ -2,8 +2,8 @@
 
 Images have shape (n, channels, height, width). Every function draws from the generator it is given,
 waits for nothing on the host and returns new tensors of the same shape, so it may run inside a
-captured step. What leaves the image is lost and what enters is `fill` (0 unless said).
-`PixelScale.black` is the fill that is a black pixel after a data set's scaling.
+captured step. What leaves the image is lost and what enters is 0; `Augment` has a `fill` in its
+place. `PixelScale.black` is the fill that is a black pixel after a data set's scaling.
 """
 
 import math
@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from bayesieve.checks import check_fraction, check_not_negative
 
 
-def random_shift(x: Tensor, pixels: int, generator: Generator, fill: float = 0.0) -> Tensor:
+def random_shift(x: Tensor, pixels: int, generator: Generator) -> Tensor:
     """Move each image by up to `pixels` up or down and left or right: a crop of the padded image.
 
     Example:
@@ -25,7 +25,7 @@ def random_shift(x: Tensor, pixels: int, generator: Generator, fill: float = 0.0
         torch.Size([1, 1, 4, 4])
     """
     n, channels, height, width = _checked("random_shift", x)
-    padded = F.pad(x, (pixels,) * 4, value=fill)
+    padded = F.pad(x, (pixels,) * 4)
     offset = torch.randint(0, 2 * pixels + 1, (2, n, 1), generator=generator, device=x.device)
     rows = (offset[0] + torch.arange(height, device=x.device))[:, None, :, None]
     columns = (offset[1] + torch.arange(width, device=x.device))[:, None, None, :]
@@ -69,31 +69,16 @@ def random_rotation(x: Tensor, degrees: float, generator: Generator) -> Tensor:
     return rotate(x, degrees * (2 * draw - 1))
 
 
-def random_erasing(
-    x: Tensor,
-    probability: float,
-    generator: Generator,
-    *,
-    area: tuple[float, float] = (0.02, 0.4),
-    aspect: float = 0.3,
-    fill: float = 0.0,
-) -> Tensor:
+def random_erasing(x: Tensor, probability: float, generator: Generator) -> Tensor:
     """Blank a random rectangle of each image with the given probability ([Zhong], algorithm 1).
 
-    Args:
-        x: (n, channels, height, width).
-        probability: that an image loses a rectangle.
-        generator: source of the rectangles.
-        area: smallest and largest share of the image.
-        aspect: smallest ratio of height to width; the largest is its inverse.
-        fill: what the rectangle holds afterwards.
-
-    A rectangle that would not fit is cut to the image instead of drawn again.
+    Its share of the image is 0.02 to 0.4 and its ratio of height to width 0.3 to 1 / 0.3. A
+    rectangle that would not fit is cut to the image instead of drawn again.
     """
     n, _, height, width = _checked("random_erasing", x)
     draw = torch.rand(5, n, 1, 1, 1, generator=generator, device=x.device)
-    size = (area[0] + (area[1] - area[0]) * draw[0]) * (height * width)
-    ratio = torch.exp(math.log(aspect) * (1 - 2 * draw[1]))
+    size = (0.02 + (0.4 - 0.02) * draw[0]) * (height * width)
+    ratio = torch.exp(math.log(0.3) * (1 - 2 * draw[1]))
     tall = (size * ratio).sqrt().round().clamp(1, height)
     wide = (size / ratio).sqrt().round().clamp(1, width)
     top = (draw[2] * (height - tall + 1)).floor()
@@ -101,7 +86,7 @@ def random_erasing(
     row = torch.arange(height, device=x.device)[:, None]
     column = torch.arange(width, device=x.device)
     inside = (row >= top) & (row < top + tall) & (column >= left) & (column < left + wide)
-    return x.masked_fill(inside & (draw[4] < probability), fill)
+    return x.masked_fill(inside & (draw[4] < probability), 0)
 
 
 @dataclass(frozen=True)

@@ -123,16 +123,6 @@ def read_up_to(file: BinaryIO | IO[bytes], n_bytes: int) -> bytes:
     return b"".join(pieces)
 
 
-def is_tar(path: Path) -> bool:
-    """Tell by its name whether a path is a tar archive.
-
-    Example:
-        >>> is_tar(Path("images.tar.xz")), is_tar(Path("images"))
-        (True, False)
-    """
-    return path.name.endswith((".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2"))
-
-
 def iterate_files(
     path: Path, wanted: Callable[[str], bool], max_file_bytes: int
 ) -> Iterator[tuple[str, bytes]]:

@@ -13,15 +13,14 @@ import struct
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from bayesieve.data.examples import DataSet, Examples
+from bayesieve.data.examples import DataSet
 from bayesieve.data.files import MAX_BYTES, iterate_files, missing_set, read_up_to
-from bayesieve.data.preprocessing import channel_statistics, image_recipe, prepare_images
+from bayesieve.data.preprocessing import Labelled, image_recipe, image_set
 from bayesieve.errors import DataError
 
 PIXEL_STD = 126 / 255  # pixels 0..255 are divided by 126, as in [Blundell] and [Saha]
@@ -39,7 +38,7 @@ GARMENTS = (
     "ankle boot",
 )
 TITLES = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}
-_PARTS = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+PARTS = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
 _DEFLATE_LIMIT = 1032  # no deflate stream unpacks to more than this many times its size
 
 
@@ -61,27 +60,24 @@ def read_idx(path: Path, n_axes: int) -> NDArray[np.uint8]:
         with path.open("rb") as raw:
             packed = raw.read(2) == b"\x1f\x8b"
             raw.seek(0)
-            if packed:
-                with gzip.GzipFile(fileobj=raw) as file:
-                    return _parse(path, file, n_axes, packed=True)  # type: ignore[arg-type]
-            return _parse(path, raw, n_axes, packed=False)
+            file: Any = gzip.GzipFile(fileobj=raw) if packed else raw
+            return _parse(path, file, n_axes, packed=packed)
     except OSError as error:
         raise DataError(f"idx: {path} must be readable: {error}. Fetch it again.") from error
 
 
 def _parse(path: Path, file: BinaryIO, n_axes: int, *, packed: bool) -> NDArray[np.uint8]:
-    start = _read(path, file, 4, at=0)
-    if start[:3] != b"\x00\x00\x08" or start[3:4] != bytes([n_axes]):
+    first = 4 + 4 * n_axes
+    header = _read(path, file, first, at=0)
+    if header[:3] != b"\x00\x00\x08" or header[3:4] != bytes([n_axes]):
         raise DataError(
             f"idx: {path} must begin with 00 00 08 {n_axes:02x} (unsigned bytes, {n_axes} axes), "
-            f"got {start.hex(' ') or 'nothing'} at byte offset 0. Is it the right file?"
+            f"got {header[:4].hex(' ') or 'nothing'} at byte offset 0. Is it the right file?"
         )
-    header = _read(path, file, 4 * n_axes, at=4)
-    if len(header) < 4 * n_axes:
-        raise _truncated(path, 4 + len(header), 4 + 4 * n_axes)
-    sizes = struct.unpack(f">{n_axes}I", header)
-    first, wanted = 4 + 4 * n_axes, math.prod(sizes)
-    file_size = path.stat().st_size
+    if len(header) < first:
+        raise _truncated(path, len(header), first)
+    sizes = struct.unpack(f">{n_axes}I", header[4:])
+    wanted, file_size = math.prod(sizes), path.stat().st_size
     possible = file_size * _DEFLATE_LIMIT if packed else file_size - first
     if wanted > min(possible, MAX_BYTES):
         raise DataError(
@@ -123,12 +119,12 @@ def find_idx(folder: Path) -> tuple[Path, Path, Path, Path] | None:
         >>> find_idx(Path("no-such-folder")) is None
         True
     """
-    found = []
-    for part in _PARTS:
+    files = []
+    for part in PARTS:
         names = [f"{part}-ubyte", f"{part.replace('-idx', '.idx')}-ubyte"]
         options = [folder / f"{name}{end}" for name in names for end in ("", ".gz")]
-        found.extend([path for path in options if path.is_file()][:1])
-    return (found[0], found[1], found[2], found[3]) if len(found) == 4 else None
+        files.extend([path for path in options if path.is_file()][:1])
+    return (files[0], files[1], files[2], files[3]) if len(files) == 4 else None
 
 
 def load_idx(name: str, root: Path) -> DataSet:
@@ -143,22 +139,19 @@ def load_idx(name: str, root: Path) -> DataSet:
     if paths is None:
         raise missing_set(name, root / name)
     classes = GARMENTS if name == "fashion-mnist" else DIGITS
-    train_pixels, train_labels = _read_pair(paths[0], paths[1], len(classes))
-    test_pixels, test_labels = _read_pair(paths[2], paths[3], len(classes))
-    if train_pixels.shape[1:] != test_pixels.shape[1:]:
+    train, test = (_read_pair(*pair, len(classes)) for pair in (paths[:2], paths[2:]))
+    shape = train[0].shape[1:]
+    if shape != test[0].shape[1:]:
         raise DataError(
-            f"{name}: images of {paths[2]} must be {train_pixels.shape[1:]} pixels like those of "
-            f"{paths[0]}, got {test_pixels.shape[1:]}. Fetch the set again."
+            f"{name}: images of {paths[2]} must be {shape} pixels like those of {paths[0]}, got "
+            f"{test[0].shape[1:]}. Fetch the set again."
         )
-    recipe = image_recipe((1, *train_pixels.shape[1:]), [0.0], [PIXEL_STD])
-    train = Examples(prepare_images(train_pixels, recipe), torch.from_numpy(train_labels))
-    test = Examples(prepare_images(test_pixels, recipe), torch.from_numpy(test_labels))
-    return DataSet(TITLES[name], train, test, "classification", classes, preprocessing=recipe)
+    return image_set(
+        TITLES[name], train, test, classes, image_recipe((1, *shape), [0], [PIXEL_STD])
+    )
 
 
-def _read_pair(
-    image_path: Path, label_path: Path, n_classes: int
-) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def _read_pair(image_path: Path, label_path: Path, n_classes: int) -> Labelled:
     images, labels = read_idx(image_path, n_axes=3), read_idx(label_path, n_axes=1)
     if len(labels) != len(images) or not len(labels):
         raise DataError(
@@ -276,20 +269,12 @@ def load_cifar(name: str, root: Path) -> DataSet:
             f"{layout.title}: training batches of {source} must be equally long, got "
             f"{sorted(sizes)} records. One is truncated: fetch the set again."
         )
-    train_pixels = np.concatenate([pixels for pixels, _ in batches[:-1]])
-    train_labels = np.concatenate([labels for _, labels in batches[:-1]])
-    mean, std = channel_statistics(train_pixels)
-    recipe = image_recipe((3, 32, 32), mean, std)
-    test_pixels, test_labels = batches[-1]
-    train = Examples(prepare_images(train_pixels, recipe), torch.from_numpy(train_labels))
-    test = Examples(prepare_images(test_pixels, recipe), torch.from_numpy(test_labels))
+    pixels, labels = (np.concatenate(arrays) for arrays in zip(*batches[:-1], strict=True))
     classes = _class_names(source, files.get(layout.class_file), layout)
-    return DataSet(layout.title, train, test, "classification", classes, preprocessing=recipe)
+    return image_set(layout.title, (pixels, labels), batches[-1], classes)
 
 
-def _records(
-    source: Path, name: str, content: bytes, layout: CifarLayout
-) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def _records(source: Path, name: str, content: bytes, layout: CifarLayout) -> Labelled:
     size = layout.n_label_bytes + _PIXELS
     n_records, left_over = divmod(len(content), size)
     if left_over or not n_records:
@@ -342,8 +327,5 @@ def load_digits() -> DataSet:
     for_test = np.zeros(len(labels), dtype=bool)
     for label in range(10):
         for_test[np.flatnonzero(labels == label)[::5]] = True
-    recipe = image_recipe((1, 8, 8), [0.0], [1.0], scale=16.0)
-    x, y = prepare_images(np.asarray(bundle.images), recipe), torch.from_numpy(labels)
-    train, test = (Examples(x[mask], y[mask]) for mask in (~for_test, for_test))
-    classes = tuple(str(digit) for digit in range(10))
-    return DataSet("digits", train, test, "classification", classes, preprocessing=recipe)
+    train, test = ((bundle.images[mask], labels[mask]) for mask in (~for_test, for_test))
+    return image_set("digits", train, test, DIGITS, image_recipe((1, 8, 8), [0], [1], scale=16))

@@ -8,16 +8,14 @@ import hashlib
 import io
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from bayesieve.checks import check_positive
-from bayesieve.data.examples import DataSet, Examples, split_index
-from bayesieve.data.files import cache_dir, is_tar, iterate_files, read_npz
-from bayesieve.data.preprocessing import channel_statistics, image_recipe, prepare_images
+from bayesieve.data.examples import DataSet, split_index
+from bayesieve.data.files import cache_dir, iterate_files, read_npz
+from bayesieve.data.preprocessing import image_set
 from bayesieve.errors import DataError
 from bayesieve.files import write_atomically
 
@@ -74,16 +72,8 @@ def load_images(
         for_test[held_out.numpy()] = True
     if for_test.all():
         raise DataError(f"images: {path} must hold training images, got only a test folder.")
-    train_pixels = decoded.pixels[~for_test]
-    mean, std = channel_statistics(train_pixels)
-    height, width, channels = decoded.pixels.shape[1:]
-    recipe = image_recipe((channels, height, width), mean, std)
-    labels = torch.from_numpy(decoded.labels)
-    train = Examples(prepare_images(train_pixels, recipe), labels[torch.from_numpy(~for_test)])
-    test_x = prepare_images(decoded.pixels[for_test], recipe)
-    test = Examples(test_x, labels[torch.from_numpy(for_test)])
-    name = path.name.split(".")[0]
-    return DataSet(name, train, test, "classification", decoded.classes, preprocessing=recipe)
+    train, test = ((decoded.pixels[mask], decoded.labels[mask]) for mask in (~for_test, for_test))
+    return image_set(path.name.split(".")[0], train, test, decoded.classes)
 
 
 def decode_images(path: Path, image_size: int | None = None) -> DecodedImages:
@@ -95,16 +85,16 @@ def decode_images(path: Path, image_size: int | None = None) -> DecodedImages:
     """
     if image_size is not None:
         check_positive("images", image_size=image_size)
-    cache = _cache_path(path, image_size) if path.is_file() and is_tar(path) else None
+    cache = _cache_path(path, image_size) if path.is_file() else None
     cached = _read_cache(cache) if cache else None
     if cached is not None:
         return cached
-    found: list[tuple[str, str, str, NDArray[np.uint8]]] = []
+    images: list[tuple[str, str, str, NDArray[np.uint8]]] = []
     for name, content in iterate_files(path, _is_wanted, MAX_FILE_BYTES):
         part, label = _place(path, name)
-        found.append((name, part, label, decode_image(path, name, content, image_size)))
-    decoded = _collect(path, found)
-    if cache and len(found) >= CACHE_FROM:
+        images.append((name, part, label, decode_image(path, name, content, image_size)))
+    decoded = _collect(path, images)
+    if cache and len(images) >= CACHE_FROM:
         _write_cache(cache, decoded)
     return decoded
 
@@ -166,40 +156,32 @@ def decode_image(
     return pixels[..., None] if pixels.ndim == 2 else pixels
 
 
-def _collect(path: Path, found: list[tuple[str, str, str, NDArray[np.uint8]]]) -> DecodedImages:
-    if not found:
+def _collect(path: Path, images: list[tuple[str, str, str, NDArray[np.uint8]]]) -> DecodedImages:
+    """Names, parts (train, test or none), labels and pixels as one; raises where they disagree."""
+    if not images:
         raise DataError(f"images: {path} must hold train/<class>/ with images, found none.")
-    found.sort(key=lambda item: item[0])
-    first_name, first_part, _, first = found[0]
-    for name, part, _, pixels in found:
-        if pixels.shape[:2] != first.shape[:2]:
+    images.sort(key=lambda image: image[0])
+    names, parts, labels, pixels = zip(*images, strict=True)
+    sizes = [f"{image.shape[1]}x{image.shape[0]}" for image in pixels]
+    for name, part, size in zip(names, parts, sizes, strict=True):
+        if size != sizes[0]:
             raise DataError(
-                f"images: all images must share a size; {name} is {_size(pixels)}, but "
-                f"{first_name} is {_size(first)}. Give image_size to resize them."
+                f"images: all images must share a size; {name} is {size}, but "
+                f"{names[0]} is {sizes[0]}. Give image_size to resize them."
             )
-        if bool(part) != bool(first_part):
+        if bool(part) != bool(parts[0]):
             raise DataError(
                 f"images: {path} must use train/ and test/ for all files or for none, got "
-                f"{first_name} and {name}. Move one."
+                f"{names[0]} and {name}. Move one."
             )
-    channels = max(pixels.shape[2] for _, _, _, pixels in found)
-    stacked = np.stack([_with_channels(pixels, channels) for _, _, _, pixels in found])
-    classes = tuple(sorted({label for _, _, label, _ in found}))
-    number = {label: index for index, label in enumerate(classes)}
+    channels = max(image.shape[2] for image in pixels)
+    classes, numbers = np.unique(labels, return_inverse=True)
     return DecodedImages(
-        stacked,
-        np.array([number[label] for _, _, label, _ in found], dtype=np.int64),
-        np.array([part == "test" for _, part, _, _ in found], dtype=bool),
-        classes,
+        np.stack([np.repeat(image, channels // image.shape[2], axis=2) for image in pixels]),
+        numbers.astype(np.int64),
+        np.array([part == "test" for part in parts], dtype=bool),
+        tuple(str(label) for label in classes),
     )
-
-
-def _with_channels(pixels: NDArray[np.uint8], channels: int) -> NDArray[np.uint8]:
-    return pixels if pixels.shape[2] == channels else np.repeat(pixels, channels, axis=2)
-
-
-def _size(pixels: NDArray[np.uint8]) -> str:
-    return f"{pixels.shape[1]}x{pixels.shape[0]}"
 
 
 def _cache_path(path: Path, image_size: int | None) -> Path:
@@ -213,22 +195,15 @@ def _read_cache(cache: Path) -> DecodedImages | None:
         return None
     try:
         arrays = read_npz(cache)
-        classes = tuple(str(name) for name in arrays["classes"])
-        pixels, labels, for_test = arrays["pixels"], arrays["labels"], arrays["for_test"]
-        return DecodedImages(pixels, labels, for_test, classes)
-    except (DataError, KeyError):
+        classes = tuple(str(name) for name in arrays.pop("classes"))
+        return DecodedImages(**arrays, classes=classes)
+    except (DataError, KeyError, TypeError):
         return None  # a damaged cache is made again
 
 
 def _write_cache(cache: Path, decoded: DecodedImages) -> None:
-    arrays: dict[str, Any] = {
-        "pixels": decoded.pixels,
-        "labels": decoded.labels,
-        "for_test": decoded.for_test,
-        "classes": np.array(decoded.classes),
-    }
     try:
         cache.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(cache, lambda stream: np.savez(stream, **arrays))
+        write_atomically(cache, lambda stream: np.savez(stream, **vars(decoded)))
     except OSError:
         return  # read-only or full: the next load decodes again

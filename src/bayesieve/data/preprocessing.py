@@ -6,7 +6,7 @@ x = (raw / scale - mean) / std, channel by channel. Table recipes are in `tables
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bayesieve.checks import check_positive
-from bayesieve.data.examples import DataSet, Preprocessing
+from bayesieve.data.examples import DataSet, Examples, Preprocessing
+
+Labelled: TypeAlias = tuple[NDArray[Any], NDArray[np.int64]]  # pixels (N, H, W[, C]), classes (N,)
 
 
 def image_recipe(
@@ -77,6 +79,30 @@ def prepare_images(pixels: NDArray[Any], recipe: Mapping[str, Any]) -> Tensor:
     spread = torch.tensor([s * scale for s in recipe["std"]], dtype=torch.float32)
     x = torch.from_numpy(np.moveaxis(pixels, -1, 1).astype(np.float32, order="C"))
     return x.sub_(center[:, None, None]).div_(spread[:, None, None])
+
+
+def image_set(
+    name: str,
+    train: Labelled,
+    test: Labelled,
+    classes: tuple[str, ...],
+    recipe: Preprocessing | None = None,
+) -> DataSet:
+    """A data set of labelled pixels; without a recipe each channel is standardised.
+
+    Example:
+        >>> pixels, labels = np.zeros((4, 2, 2, 1), dtype=np.uint8), np.array([0, 1, 1, 0])
+        >>> image_set("toy", (pixels, labels), (pixels, labels), ("no", "yes")).input_shape
+        (1, 2, 2)
+    """
+    if recipe is None:
+        height, width, channels = train[0].shape[1:]
+        recipe = image_recipe((channels, height, width), *channel_statistics(train[0]))
+    first, second = (
+        Examples(prepare_images(pixels, recipe), torch.from_numpy(labels))
+        for pixels, labels in (train, test)
+    )
+    return DataSet(name, first, second, "classification", classes, preprocessing=recipe)
 
 
 def centred(data: DataSet) -> DataSet:

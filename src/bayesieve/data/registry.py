@@ -13,6 +13,7 @@ from bayesieve.data.examples import DataSet, Task
 from bayesieve.data.files import data_root
 from bayesieve.data.image_sets import (
     LAYOUTS,
+    PARTS,
     find_cifar,
     find_idx,
     load_cifar,
@@ -21,7 +22,7 @@ from bayesieve.data.image_sets import (
 )
 from bayesieve.data.images import load_images
 from bayesieve.data.tables import Missing, load_table
-from bayesieve.data.uci import YEAR_FILE, find_uci, load_uci
+from bayesieve.data.uci import SPLIT_SETS, YEAR_FILE, find_uci, load_uci
 
 _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 _FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
@@ -31,7 +32,7 @@ _YEAR = "https://archive.ics.uci.edu/ml/machine-learning-databases/00203/"
 _TABLES = ("csv", "parquet", "npz")
 # which options each kind of spec takes; any other must keep its default
 _OPTIONS: dict[str, tuple[str, ...]] = {
-    "table": ("target", "task", "missing", "test_fraction"),
+    **dict.fromkeys(_TABLES, ("target", "task", "missing", "test_fraction")),
     "images": ("image_size", "test_fraction"),
     "uci": ("split",),
     "named": (),
@@ -85,8 +86,7 @@ class DataInfo:
 def _idx_info(
     name: str, description: str, source: str, base: str, sums: tuple[str, ...]
 ) -> DataInfo:
-    kinds = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
-    files = [f"{kind}-ubyte.gz" for kind in kinds]
+    files = [f"{part}-ubyte.gz" for part in PARTS]
     remote = tuple(
         RemoteFile(f"{name}/{file}", base + file, f"sha256:{digest}", unpacked=True)
         for file, digest in zip(files, sums, strict=True)
@@ -101,8 +101,8 @@ def _idx_info(
     )
 
 
-def _cifar_info(name: str, n_classes: int, md5: str) -> DataInfo:
-    file = LAYOUTS[name].archive
+def _cifar_info(name: str, md5: str) -> DataInfo:
+    file, n_classes = LAYOUTS[name].archive, LAYOUTS[name].n_classes
     return DataInfo(
         name,
         f"50,000 + 10,000 colour images of 32x32 pixels, {n_classes} classes",
@@ -158,17 +158,9 @@ REGISTRY: dict[str, DataInfo] = {
                 "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
             ),
         ),
-        _cifar_info("cifar10", 10, "c32a1d4ab5d03f1284b67883e8d87530"),
-        _cifar_info("cifar100", 100, "03b5dce01913d631647c71ecec9e9cb8"),
-        _uci_info("boston", "bostonHousing", 506, 13, 20),
-        _uci_info("concrete", "concrete", 1030, 8, 20),
-        _uci_info("energy", "energy", 768, 8, 20),
-        _uci_info("kin8nm", "kin8nm", 8192, 8, 20),
-        _uci_info("naval", "naval-propulsion-plant", 11934, 16, 20),
-        _uci_info("power", "power-plant", 9568, 4, 20),
-        _uci_info("protein", "protein-tertiary-structure", 45730, 9, 5),
-        _uci_info("wine", "wine-quality-red", 1599, 11, 20),
-        _uci_info("yacht", "yacht", 308, 6, 20),
+        _cifar_info("cifar10", "c32a1d4ab5d03f1284b67883e8d87530"),
+        _cifar_info("cifar100", "03b5dce01913d631647c71ecec9e9cb8"),
+        *(_uci_info(name, *row) for name, row in SPLIT_SETS.items()),
         DataInfo(
             "uci/year",
             "regression, 515,345 rows, 90 inputs, 1 split",
@@ -245,7 +237,9 @@ def load_data(
         "missing": missing != "refuse",
         "test_fraction": test_fraction != 0.2,
     }
-    _check_options(spec, kind, [name for name, is_set in changed.items() if is_set])
+    unused = [name for name, is_set in changed.items() if is_set and name not in _OPTIONS[kind]]
+    if unused:
+        raise ValueError(f"load_data: {', '.join(unused)} cannot be used with {spec!r}. Remove it.")
     root = data_root() if root is None else Path(root)
     if kind == "images":
         return load_images(
@@ -264,13 +258,6 @@ def load_data(
         test_fraction=test_fraction,
         seed=seed,
     )
-
-
-def _check_options(spec: str, kind: str, changed: list[str]) -> None:
-    allowed = _OPTIONS["table" if kind in _TABLES else kind]
-    unused = [name for name in changed if name not in allowed]
-    if unused:
-        raise ValueError(f"load_data: {', '.join(unused)} cannot be used with {spec!r}. Remove it.")
 
 
 def _parse(spec: str) -> tuple[str, str]:

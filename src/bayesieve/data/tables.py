@@ -101,7 +101,7 @@ def read_csv(path: Path) -> dict[str, Column]:
     if not rows:
         raise DataError(f"csv: {path} must have rows below the column names, got none.")
     return {
-        name: _parse_words(words)
+        name: _column("csv", path, name, _parse_words(words))
         for name, words in zip(header, zip(*rows, strict=True), strict=True)
     }
 
@@ -113,17 +113,15 @@ def _check_names(kind: str, path: Path, names: list[str]) -> None:
         raise DataError(f"{kind}: columns of {path} must have distinct names, got {what}.")
 
 
-def _parse_words(words: tuple[str, ...]) -> Column:
+def _parse_words(words: Sequence[str]) -> list[Any]:
+    """Bools, numbers or text from the words of a column; None where a word says missing."""
     stripped = [word.strip() for word in words]
-    known = [word for word in stripped if word not in MISSING_WORDS]
-    if known and _BOOL_WORDS.issuperset(known):
-        bools = [np.nan if w in MISSING_WORDS else float(w.lower() == "true") for w in stripped]
-        values = np.array(bools)
-        return values if len(known) < len(stripped) else values.astype(bool)
+    known = {word for word in stripped if word not in MISSING_WORDS}
+    if known and known <= _BOOL_WORDS:
+        return [None if word in MISSING_WORDS else word.lower() == "true" for word in stripped]
     if all(_is_number(word) for word in known):
-        return np.array([np.nan if word in MISSING_WORDS else float(word) for word in stripped])
-    texts = [None if word in MISSING_WORDS else word for word in stripped]
-    return np.array(texts, dtype=object)
+        return [None if word in MISSING_WORDS else float(word) for word in stripped]
+    return [None if word in MISSING_WORDS else word for word in stripped]
 
 
 def _is_number(word: str) -> bool:
@@ -151,22 +149,23 @@ def read_parquet(path: Path) -> dict[str, Column]:
         raise DataError(f"parquet: {path} must have rows, got none.")
     _check_names("parquet", path, list(table.column_names))
     return {
-        name: _from_python(path, name, table.column(name).to_pylist())
+        name: _column("parquet", path, name, table.column(name).to_pylist())
         for name in table.column_names
     }
 
 
-def _from_python(path: Path, name: str, values: list[Any]) -> Column:
+def _column(kind: str, path: Path, name: str, values: list[Any]) -> Column:
+    """A column of Python values, with None for missing."""
     known = [value for value in values if value is not None]
-    if known and all(isinstance(value, bool) for value in known) and len(known) == len(values):
+    if known and len(known) == len(values) and all(isinstance(value, bool) for value in known):
         return np.array(values, dtype=bool)
     if all(isinstance(value, bool | int | float) for value in known):
         return np.array([np.nan if value is None else float(value) for value in values])
     if all(isinstance(value, str) for value in known):
         return np.array(values, dtype=object)
-    kinds = ", ".join(sorted({type(value).__name__ for value in known}))
+    types = ", ".join(sorted({type(value).__name__ for value in known}))
     raise DataError(
-        f"parquet: column {name!r} of {path} must hold numbers, bools or text, got {kinds}. "
+        f"{kind}: column {name!r} of {path} must hold numbers, bools or text, got {types}. "
         "Convert or drop it."
     )
 
@@ -206,29 +205,19 @@ def _plain(values: NDArray[Any]) -> Column:
     raise DataError(f"npz: arrays must hold numbers, bools or text, got type {values.dtype}.")
 
 
-def is_text(values: Column) -> bool:
-    """Tell whether a column holds text, so that it is one-hot encoded.
-
-    Example:
-        >>> is_text(np.array(["a", None], dtype=object)), is_text(np.array([1.0, 2.0]))
-        (True, False)
-    """
+def _is_text(values: Column) -> bool:
+    """Whether a column holds text, so that it is one-hot encoded."""
     return values.dtype.kind not in "buif"
 
 
-def missing_mask(values: Column) -> NDArray[np.bool_]:
-    """Return True where a value is missing: None in text, NaN in numbers.
-
-    Example:
-        >>> missing_mask(np.array([1.0, float("nan")])).tolist()
-        [False, True]
-    """
-    if is_text(values):
+def _missing_mask(values: Column) -> NDArray[np.bool_]:
+    """True where a value is missing: None in text, NaN in numbers."""
+    if _is_text(values):
         return np.array([value is None for value in values], dtype=bool)
     return np.isnan(values.astype(np.float64))
 
 
-def check_column(
+def _check_column(
     who: str,
     name: str,
     values: Column,
@@ -236,21 +225,15 @@ def check_column(
     allow_missing: bool,
     advice: str = 'Fill them, drop the rows, or use missing="impute" (--missing impute).',
 ) -> None:
-    """Raise if a value is infinite, or missing where it must not be; rows count from 1.
-
-    Example:
-        >>> check_column("t.csv", "age", np.array([1.0, float("nan")]), allow_missing=False)
-        Traceback (most recent call last):
-        bayesieve.errors.DataError: t.csv: column 'age' must have no missing value, but row 2 (of \
-data, from 1) does. Fill them, drop the rows, or use missing="impute" (--missing impute).
-    """
-    missing = np.flatnonzero(missing_mask(values))
+    """Raise if a value is infinite, or missing where it must not be; rows count from 1."""
+    missing = np.flatnonzero(_missing_mask(values))
     if len(missing) and not allow_missing:
+        others = f"and {len(missing) - 1} more do" if len(missing) > 1 else "does"
         raise DataError(
             f"{who}: column {name!r} must have no missing value, but row {missing[0] + 1} (of "
-            f"data, from 1) {_and_more(len(missing) - 1)}. {advice}"
+            f"data, from 1) {others}. {advice}"
         )
-    if not is_text(values):
+    if not _is_text(values):
         infinite = np.flatnonzero(np.isinf(values.astype(np.float64)))
         if len(infinite):
             raise DataError(
@@ -259,33 +242,23 @@ data, from 1) does. Fill them, drop the rows, or use missing="impute" (--missing
             )
 
 
-def _and_more(n: int) -> str:
-    return f"and {n} more do" if n else "does"
-
-
-def fit_column(
+def _fit_column(
     who: str, name: str, values: Column, train: NDArray[np.int64], missing: Missing
 ) -> dict[str, Any]:
-    """Work out the recipe of one column from the rows `train`.
-
-    Example:
-        >>> column = np.array([1.0, 3.0, 100.0])
-        >>> fit_column("t.csv", "age", column, np.array([0, 1]), "refuse")
-        {'name': 'age', 'kind': 'numeric', 'mean': 2.0, 'std': 1.0, 'fill': None}
-    """
-    check_column(who, name, values, allow_missing=missing == "impute")
-    absent = missing_mask(values)
+    """The recipe of one column, from the rows `train`."""
+    _check_column(who, name, values, allow_missing=missing == "impute")
+    absent = _missing_mask(values)
     seen = values[train][~absent[train]]
     if not len(seen):
         raise DataError(
             f"{who}: column {name!r} must have a value in the training part, but all are missing. "
             "Drop the column."
         )
-    if not is_text(values):
+    if not _is_text(values):
+        fill = float(np.median(seen.astype(np.float64))) if missing == "impute" else None
         numbers = values.astype(np.float64)
-        fill = float(np.median(numbers[train][~absent[train]])) if missing == "impute" else None
-        filled = np.where(absent, 0.0 if fill is None else fill, numbers)[train]
-        mean, std = standardisation(filled)
+        filled = numbers if fill is None else np.where(absent, fill, numbers)
+        mean, std = standardisation(filled[train])
         return {"name": name, "kind": "numeric", "mean": mean, "std": std, "fill": fill}
     levels = sorted({str(value) for value in values[~absent]})
     if len(levels) > MAX_LEVELS:
@@ -364,13 +337,13 @@ def _apply_column(column: Mapping[str, Any], raw: Any) -> NDArray[np.float64]:
             raise DataError(
                 f"prepare_table: column {name!r} must hold numbers: {error}."
             ) from error
-        check_column(_WHO, name, values, allow_missing=fill is not None, advice=_NEW_ROWS)
+        _check_column(_WHO, name, values, allow_missing=fill is not None, advice=_NEW_ROWS)
         values = np.where(np.isnan(values), 0.0 if fill is None else fill, values)
         standardised: NDArray[np.float64] = (values - column["mean"]) / column["std"]
         return standardised[:, None]
     texts = np.array([None if _is_missing(value) else str(value) for value in raw], dtype=object)
-    check_column(_WHO, name, texts, allow_missing=fill is not None, advice=_NEW_ROWS)
-    texts[missing_mask(texts)] = fill
+    _check_column(_WHO, name, texts, allow_missing=fill is not None, advice=_NEW_ROWS)
+    texts[_missing_mask(texts)] = fill
     levels = np.array(column["levels"], dtype=object)
     one_hot: NDArray[np.bool_] = texts[:, None] == levels[None, :]
     unknown = np.flatnonzero(~one_hot.any(axis=1))
@@ -426,55 +399,56 @@ def load_table(
     columns, y, target_name = read_columns(kind, path, target)
     if not columns:
         raise DataError(f"{kind}: {path} must have a column besides the target, got none.")
-    return _encode(path, columns, y, target_name, task, missing, test_fraction, seed)
-
-
-def _encode(
-    path: Path,
-    columns: dict[str, Column],
-    y: Column,
-    target_name: str,
-    task: Task | None,
-    missing: Missing,
-    test_fraction: float,
-    seed: int,
-) -> DataSet:
-    who = str(path)
     for column in (y,) if y.ndim == 1 else tuple(y.T):
         advice = "Targets are never imputed: drop these rows."
-        check_column(who, target_name, column, allow_missing=False, advice=advice)
-    if task is None:
-        task = _guess_task(y)
-    rest, held_out = split_index(len(y), test_fraction, seed, who=who)
-    train = rest.numpy()
-    fitted = [fit_column(who, name, column, train, missing) for name, column in columns.items()]
+        _check_column(str(path), target_name, column, allow_missing=False, advice=advice)
+    rest, held_out = split_index(len(y), test_fraction, seed, who=str(path))
+    return encode_table(
+        path.stem,
+        str(path),
+        columns,
+        (target_name, y),
+        task or _guess_task(y),
+        (rest.numpy(), held_out.numpy()),
+        missing=missing,
+    )
+
+
+def encode_table(
+    name: str,
+    who: str,
+    columns: Mapping[str, Column],
+    target: tuple[str, Column],
+    task: Task,
+    rows: tuple[NDArray[np.int64], NDArray[np.int64]],
+    *,
+    missing: Missing = "refuse",
+    n_splits: int = 1,
+) -> DataSet:
+    """The data set of raw columns; all statistics are of the first of two sets of rows."""
+    train, test = rows
+    target_name, y = target
+    fitted = [_fit_column(who, key, column, train, missing) for key, column in columns.items()]
     recipe: dict[str, Any] = {"kind": "table", "columns": fitted}
     x = prepare_table(columns, recipe)
-    classes: tuple[str, ...] | None
+    classes: tuple[str, ...] | None = None
     if task == "classification":
         classes, labels = _class_labels(who, target_name, y)
         recipe["target"] = {"name": target_name, "classes": list(classes)}
         examples = Examples(x, torch.from_numpy(labels))
     else:
-        classes = None
-        targets, mean, std = standardised_target(who, target_name, y, train)
+        targets, mean, std = _standardised_target(who, target_name, y, train)
         recipe["target"] = {"name": target_name, "mean": mean.tolist(), "std": std.tolist()}
         examples = Examples(x, targets, mean, std)
-    parts = examples.subset(rest), examples.subset(held_out)
-    return DataSet(path.stem, *parts, task, classes, feature_names(fitted), recipe)
+    first, second = (examples.subset(torch.from_numpy(index)) for index in (train, test))
+    return DataSet(name, first, second, task, classes, feature_names(fitted), recipe, n_splits)
 
 
-def standardised_target(
+def _standardised_target(
     who: str, name: str, y: Column, train: NDArray[np.int64]
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return targets standardised on the rows `train`, with mean and std of shape () or (m,).
-
-    Example:
-        >>> y, mean, std = standardised_target("t", "y", np.array([1.0, 3.0]), np.array([0, 1]))
-        >>> y.tolist(), mean.item(), std.item()
-        ([-1.0, 1.0], 2.0, 1.0)
-    """
-    if is_text(y):
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Targets standardised on the rows `train`, with mean and std of shape () or (m,)."""
+    if _is_text(y):
         raise DataError(
             f"{who}: target {name!r} must be numbers for regression, got text such as {y[0]!r}. "
             'Use task="classification" or another target.'
@@ -491,7 +465,7 @@ def standardised_target(
 def _guess_task(y: Column) -> Task:
     if y.ndim == 2:
         return "regression"
-    if is_text(y) or y.dtype.kind == "b":
+    if _is_text(y) or y.dtype.kind == "b":
         return "classification"
     n_distinct = len(np.unique(y))
     few = n_distinct <= min(MAX_GUESSED_CLASSES, len(y) // 2)
@@ -508,7 +482,7 @@ def _class_labels(who: str, name: str, y: Column) -> tuple[tuple[str, ...], NDAr
                 'got fractions. Use task="regression".'
             )
         y = y.astype(np.int64)
-    distinct, labels = np.unique(y.astype(str) if is_text(y) else y, return_inverse=True)
+    distinct, labels = np.unique(y.astype(str) if _is_text(y) else y, return_inverse=True)
     if len(distinct) < 2:
         raise DataError(
             f"{who}: target {name!r} must have two classes or more, got one: {str(distinct[0])!r}."

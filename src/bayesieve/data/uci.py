@@ -8,29 +8,30 @@ the UCI repository; its only split is the published one: the last 51,630 rows ar
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bayesieve.checks import check_choice
-from bayesieve.data.examples import DataSet, Examples
+from bayesieve.data.examples import DataSet
 from bayesieve.data.files import missing_set, read_npz
-from bayesieve.data.tables import fit_column, prepare_table, standardised_target
+from bayesieve.data.tables import encode_table
 from bayesieve.errors import DataError
 
-UCI_SETS = (
-    "boston",
-    "concrete",
-    "energy",
-    "kin8nm",
-    "naval",
-    "power",
-    "protein",
-    "wine",
-    "yacht",
-    "year",
-)
+# folder of the published text files, rows, inputs, splits
+SPLIT_SETS = {
+    "boston": ("bostonHousing", 506, 13, 20),
+    "concrete": ("concrete", 1030, 8, 20),
+    "energy": ("energy", 768, 8, 20),
+    "kin8nm": ("kin8nm", 8192, 8, 20),
+    "naval": ("naval-propulsion-plant", 11934, 16, 20),
+    "power": ("power-plant", 9568, 4, 20),
+    "protein": ("protein-tertiary-structure", 45730, 9, 5),
+    "wine": ("wine-quality-red", 1599, 11, 20),
+    "yacht": ("yacht", 308, 6, 20),
+}
+Splits: TypeAlias = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]
 YEAR_ROWS, YEAR_TEST_ROWS, YEAR_COLUMNS = 515_345, 51_630, 91
 YEAR_FILE = "YearPredictionMSD.txt"
 
@@ -63,37 +64,23 @@ def load_uci(name: str, root: Path, split: int = 0) -> DataSet:
     """
     path = find_uci(name, root)
     if path is None:
-        check_choice("uci", "name", name, UCI_SETS)
+        check_choice("uci", "name", name, (*SPLIT_SETS, "year"))
         raise missing_set(f"uci/{name}", root / "uci")
     x, y, masks = read_uci(path)
     if not 0 <= split < len(masks):
         raise ValueError(f"uci/{name}: split must be 0 to {len(masks) - 1}, got {split}.")
-    test = np.flatnonzero(masks[split])
-    train = np.flatnonzero(~masks[split])
-    columns = {f"x{j}": column for j, column in enumerate(x.T, start=1)}
-    fitted = [
-        fit_column(str(path), key, values, train, "refuse") for key, values in columns.items()
-    ]
-    recipe: dict[str, Any] = {"kind": "table", "columns": fitted}
-    inputs = prepare_table(columns, recipe)
-    targets, mean, std = standardised_target(str(path), "y", y, train)
-    recipe["target"] = {"name": "y", "mean": mean.tolist(), "std": std.tolist()}
-    first, second = (Examples(inputs[i], targets[i], mean, std) for i in (train, test))
-    return DataSet(
+    return encode_table(
         f"uci/{name}",
-        first,
-        second,
+        str(path),
+        {f"x{j}": column for j, column in enumerate(x.T, start=1)},
+        ("y", y),
         "regression",
-        None,
-        tuple(columns),
-        recipe,
+        (np.flatnonzero(~masks[split]), np.flatnonzero(masks[split])),
         n_splits=len(masks),
     )
 
 
-def read_uci(
-    path: Path,
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
+def read_uci(path: Path) -> Splits:
     """Return x (n, p), y (n,) and the test masks (n_splits, n) of a file.
 
     Example:
@@ -132,9 +119,7 @@ def _check_finite(path: Path, x: NDArray[Any], y: NDArray[Any]) -> None:
         raise DataError(f"uci: {path} must be finite, but row {row + 1} of {where} is not.")
 
 
-def _read_year(
-    path: Path,
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
+def _read_year(path: Path) -> Splits:
     try:
         if path.suffix == ".zip":
             with zipfile.ZipFile(path) as archive, archive.open(YEAR_FILE) as file:

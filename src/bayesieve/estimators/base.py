@@ -17,12 +17,15 @@ from bayesieve.assess.predict import Prediction
 from bayesieve.checks import check_positive
 from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.posterior import Posterior, SparseModel
+from bayesieve.deliver.bundle import save_bundle
+from bayesieve.deliver.c import export_c
+from bayesieve.deliver.onnx import export_onnx
+from bayesieve.deliver.pt2 import export_pt2
 from bayesieve.engines import Engine
 from bayesieve.estimators.defaults import TableSettings, table_settings
 from bayesieve.estimators.delivery import (
     FloatArray,
     Scale,
-    export_module,
     raw_likelihood,
     raw_module,
 )
@@ -236,7 +239,7 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         self.sparse_models_, self.history_, self.settings_ = models, group.history, settings
         self.n_epochs_, self.kl_, self.n_seen_ = group.n_epochs, group.kl, len(table)
         predictions = [
-            self._predictions([posterior], table.x[rows])
+            predict_members([posterior], table.x[rows], self.n_samples)
             for posterior, rows in zip(group.folds, table.held_out, strict=True)
         ]
         if self.conformal and not predictions:
@@ -249,8 +252,10 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return self.x_scale_.apply(validate_data(self, X, dtype=np.float64, reset=False))
 
-    def _predictions(self, models: Sequence[Posterior | SparseModel], x: Tensor) -> Prediction:
-        return predict_members(models, x, self.n_samples)
+    def _prediction(self, X: ArrayLike) -> Any:
+        """The mixture over members and draws: a `ClassPrediction` or a `RealPrediction`."""
+        x = self._inputs(X)  # first: it raises unless the estimator is fitted
+        return predict_members(self.sparse_models_, x, self.n_samples)
 
     # Results of training.
 
@@ -320,15 +325,25 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         before the softmax for a classifier). Bundles and ONNX files also contain the noise of a
         single target, for intervals; of a heteroscedastic network only the mean is delivered.
         """
+        path, example, module = Path(path), self._example(), self.compact_
+        if path.suffix == ".pt2":
+            return export_pt2(module, path, example)
+        if path.suffix == ".h":
+            return export_c(module, path, example)
+        likelihood = raw_likelihood(self.sparse_, self.y_scale_)
+        classes = [str(label) for label in self.classes_] if hasattr(self, "classes_") else None
+        if path.suffix == ".onnx":
+            return export_onnx(module, path, example, classes=classes, likelihood=likelihood)
+        if path.suffix:
+            raise ValueError(
+                "export: the file must end in .onnx, .pt2 or .h, or be a folder, got "
+                f"{path.name!r}."
+            )
         names = getattr(self, "feature_names_in_", None)
-        return export_module(
-            self.compact_,
-            Path(path),
-            self._example(),
-            likelihood=raw_likelihood(self.sparse_, self.y_scale_),
-            classes=None if not hasattr(self, "classes_") else [str(c) for c in self.classes_],
+        return save_bundle(
+            module, path, example=example, classes=classes, likelihood=likelihood,
             feature_names=None if names is None else [str(name) for name in names],
-        )
+        )  # fmt: skip
 
     def _example(self) -> Tensor:
         mean = torch.as_tensor(self.x_scale_.mean).to(DTYPE)
@@ -395,7 +410,17 @@ def fit_many(
         [(3,), (3,)]
     """
     X, y, sample_weight = indexable(X, y, sample_weight)
-    clones = _clones(estimator, rows)
+    if isinstance(estimator, Sequence):
+        if not estimator or (rows is not None and len(rows) != len(estimator)):
+            raise ValueError(
+                f"fit_many: give one estimator, or one for each set of rows; got {len(estimator)} "
+                f"for {None if rows is None else len(rows)}."
+            )
+        clones = [clone(each) for each in estimator]
+    elif rows is None or not len(rows):
+        raise ValueError("fit_many: give the rows of each fit, or several estimators.")
+    else:
+        clones = [clone(estimator) for _ in rows]
     tables = []
     for i, model in enumerate(clones):
         columns: list[Any] = [X, y, sample_weight]
@@ -410,19 +435,6 @@ def fit_many(
         block = slice(start, start + size)
         fit_tables(clones[block], tables[block], n_rows)
     return clones
-
-
-def _clones(estimator: E | Sequence[E], rows: RowSets | None) -> list[E]:
-    if isinstance(estimator, Sequence):
-        if not estimator or (rows is not None and len(rows) != len(estimator)):
-            raise ValueError(
-                f"fit_many: give one estimator, or one for each set of rows; got {len(estimator)} "
-                f"for {None if rows is None else len(rows)}."
-            )
-        return [clone(each) for each in estimator]
-    if rows is None or not len(rows):
-        raise ValueError("fit_many: give the rows of each fit, or several estimators.")
-    return [clone(estimator) for _ in rows]
 
 
 def _check_alike(clones: Sequence[SieveEstimator], tables: Sequence[Table]) -> None:

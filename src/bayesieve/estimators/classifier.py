@@ -88,16 +88,16 @@ class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Class probabilities, (n, C), averaged over the posterior."""
-        probs: NDArray[np.float64] = self._classes(self._inputs(X)).probs.numpy()
+        probs: NDArray[np.float64] = self._prediction(X).probs.numpy()
         return probs / probs.sum(1, keepdims=True)
 
     def predict_log_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Logs of the class probabilities, (n, C)."""
-        return np.asarray(self._classes(self._inputs(X)).log_probs.numpy())
+        return np.asarray(self._prediction(X).log_probs.numpy())
 
     def predict_uncertainty(self, X: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Entropy that stays whatever is learned, and what more rows could resolve; (n,), nats."""
-        prediction = self._classes(self._inputs(X))
+        prediction = self._prediction(X)
         return prediction.aleatoric.numpy(), prediction.epistemic.numpy()
 
     def predict_set(self, X: ArrayLike, alpha: float = 0.1) -> NDArray[np.bool_]:
@@ -124,9 +124,6 @@ class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
         logs = torch.as_tensor(self.predict_log_proba(X))
         labels = self._labels(column_or_1d(y))
         return float(logs.gather(1, labels[:, None]).mean())
-
-    def _classes(self, x: Tensor) -> ClassPrediction:
-        return cast(ClassPrediction, self._predictions(self.sparse_models_, x))
 
     def _labels(self, y: NDArray[Any]) -> Tensor:
         places = np.searchsorted(self.classes_, y).clip(max=len(self.classes_) - 1)

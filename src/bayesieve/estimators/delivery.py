@@ -1,8 +1,6 @@
 """Units of columns and targets, and a fitted network in those units: as a module, as files."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +10,6 @@ from torch import Tensor, nn
 
 from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.posterior import SparseModel
-from bayesieve.deliver.bundle import save_bundle
-from bayesieve.deliver.c import export_c
-from bayesieve.deliver.onnx import export_onnx
-from bayesieve.deliver.pt2 import export_pt2
 from bayesieve.estimators.population import DTYPE
 
 FloatArray = NDArray[np.float64]
@@ -91,29 +85,3 @@ def raw_likelihood(sparse: SparseModel, y_scale: Scale | None) -> Likelihood | N
     if y_scale is None or (y_scale.std != y_scale.std[0]).any():
         return None
     return sparse.network.likelihood_at(sparse.posterior.mean).scaled(float(y_scale.std[0]))
-
-
-def export_module(
-    module: nn.Module,
-    path: Path,
-    example: Tensor,
-    *,
-    likelihood: Likelihood | None,
-    classes: Sequence[str] | None,
-    feature_names: Sequence[str] | None,
-) -> Path:
-    """Write a module in the format its path's ending names; bundles and ONNX state the noise."""
-    if path.suffix == ".onnx":
-        return export_onnx(module, path, example, classes=classes, likelihood=likelihood)
-    if path.suffix == ".pt2":
-        return export_pt2(module, path, example)
-    if path.suffix == ".h":
-        return export_c(module, path, example)
-    if path.suffix:
-        raise ValueError(
-            f"export: the file must end in .onnx, .pt2 or .h, or be a folder, got {path.name!r}."
-        )
-    return save_bundle(
-        module, path, example=example, classes=classes, feature_names=feature_names,
-        likelihood=likelihood,
-    )  # fmt: skip

@@ -177,7 +177,7 @@ def train_networks(
         >>> from bayesieve import MAP
         >>> x = torch.linspace(-1, 1, 40)[:, None]
         >>> rows = Rows.of([torch.arange(20), torch.arange(20, 40)])  # y = |x|, one side each
-        >>> table, training = Table(x, x[:, 0].abs()), Training(epochs=60, batch_size=20)
+        >>> table, training = Table(x, x[:, 0].abs()), Training(epochs=200, batch_size=20)
         >>> run = train_networks(nn.Linear(1, 1), Gaussian(), table, rows, MAP(lr=0.1), training)
         >>> [round(q.mean[0].item()) for q in run.posteriors]
         [-1, 1]

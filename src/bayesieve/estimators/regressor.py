@@ -92,8 +92,7 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         check_fraction(self._who, open_ends=True, alpha=alpha)
         mean, aleatoric, epistemic = self._moments(X)
         half = self._half_width(alpha) * np.hypot(aleatoric, epistemic)
-        ends = np.stack([mean - half, mean + half], -1)
-        return ends[:, 0] if self._one_target else ends
+        return self._shaped(np.stack([mean - half, mean + half], -1))
 
     def sample_y(
         self, X: ArrayLike, n_samples: int = 1, random_state: Any = 0
@@ -102,9 +101,8 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         check_positive(self._who, n_samples=n_samples)
         source = check_random_state(random_state)
         generator = torch.Generator().manual_seed(int(source.randint(2**31)))
-        targets = self._real(self._inputs(X)).sample(n_samples, generator)
-        drawn = np.moveaxis(self.y_scale_.undo(targets), 0, -1)
-        return drawn[:, 0] if self._one_target else drawn
+        targets = self._prediction(X).sample(n_samples, generator)
+        return self._shaped(np.moveaxis(self.y_scale_.undo(targets), 0, -1))
 
     def log_likelihood(self, X: ArrayLike, y: ArrayLike) -> float:
         """Mean log density of the targets under the predictive mixture, nats per row."""
@@ -115,31 +113,24 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
 
     def _moments(self, X: ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Mean, aleatoric and epistemic standard deviation in the targets' units, each (n, m)."""
-        prediction = self._real(self._inputs(X))
+        prediction = self._prediction(X)
         std = self.y_scale_.std
         aleatoric, epistemic = prediction.aleatoric_std.numpy(), prediction.epistemic_std.numpy()
         return self.y_scale_.undo(prediction.mean), aleatoric * std, epistemic * std
 
-    def _real(self, x: Tensor) -> RealPrediction:
-        return cast(RealPrediction, self._predictions(self.sparse_models_, x))
-
-    def _half_width(self, alpha: float) -> FloatArray:
-        """Half of the interval in standard deviations, (m,)."""
-        m = len(self.y_scale_.std)
+    def _half_width(self, alpha: float) -> FloatArray | float:
+        """Half of the interval in standard deviations, one number or (m,)."""
         if self.conformal:
             targets = self.conformity_.unbind(1)
             return np.array([conformal_quantile(scores, alpha) for scores in targets])
-        return np.full(m, self._gaussian_half_width(1 - alpha))
+        return self._gaussian_half_width(1 - alpha)
 
     def _gaussian_half_width(self, level: float) -> float:
         return cast(RealLikelihood, self._likelihood(learned_noise=True)).half_width(level)
 
-    @property
-    def _one_target(self) -> bool:
-        return bool(self._y_ndim == 1)
-
     def _shaped(self, values: FloatArray) -> FloatArray:
-        return values[:, 0] if self._one_target else values
+        """Values (n, m, ...) without the axis of targets where y has none."""
+        return values[:, 0] if self._y_ndim == 1 else values
 
     def _likelihood(self, *, learned_noise: bool) -> Likelihood:
         noise = self.likelihood

@@ -111,10 +111,12 @@ class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self.n_features_in_ = model.n_features_in_
         if hasattr(model, "feature_names_in_"):
             self.feature_names_in_ = model.feature_names_in_
+        probability: Tensor | None
         if additive:
             fits = _fits(model, table, additive=True)
             ((posterior,),) = fits.posteriors([torch.arange(len(table))])
-            phi, probability = (values.double() for values in _evidence(posterior))
+            phi, evidence = _evidence(posterior)
+            phi, probability = phi.double(), evidence.double()
         else:
             fit_tables([model], [table], len(table))
             self.estimator_ = model

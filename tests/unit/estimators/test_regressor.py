@@ -76,7 +76,7 @@ def test_the_log_likelihood_is_that_of_the_mixture(fitted):
     whole = fitted.log_likelihood(X, y)
     shifted = SieveRegressor.log_likelihood(fitted, X, y + 1000)
     assert shifted < whole < 0
-    prediction = fitted._real(fitted._inputs(X))
+    prediction = fitted._prediction(X)
     std = float(fitted.y_scale_.std[0])
     centre = prediction.sample_means[..., 0] * std + float(fitted.y_scale_.mean[0])
     density = torch.distributions.Normal(centre, prediction.noise_std[..., 0] * std)
@@ -288,7 +288,7 @@ def test_members_are_averaged():
     assert len(three.sparse_models_) == 3
     means = [p.mean for p in (model.posterior for model in three.sparse_models_)]
     assert not torch.equal(means[0], means[1])
-    assert len(three._real(three._inputs(X)).sample_means) == 3 * 4
+    assert len(three._prediction(X).sample_means) == 3 * 4
     assert len(one.sparse_models_) == 1
 
 
