@@ -33,7 +33,7 @@ from bayesieve.select import (
     select_fdr,
     select_fraction,
 )
-from bayesieve.select.proportion import RULES
+from bayesieve.select.selection import RULES
 from studies.harness import seeded
 from studies.uci_networks import without_least
 

@@ -27,7 +27,7 @@ import torch
 from bayesieve.assess.figures.features import error_path
 from bayesieve.checks import check_choice
 from bayesieve.files import write_atomically
-from bayesieve.select.proportion import RULES
+from bayesieve.select.selection import RULES
 from studies.figures import Series, lines, series_of
 from studies.harness import Row, Run, chosen, joined, make_row, say, study_parser, table
 from studies.record import Record, flat

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from bayesieve.select.proportion import RULES
+from bayesieve.select.selection import RULES
 from records import record_of
 from studies import sbnn_simulations as sims
 from studies import sbnn_tables as study

@@ -49,7 +49,7 @@ class Posterior(Protocol):
         """The same posterior with the entries where `keep`, (d,), is False fixed at 0."""
         ...
 
-    def to(self, device: torch.device | str) -> "Posterior":
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Posterior":
         """The same posterior on another device."""
         ...
 
@@ -84,16 +84,22 @@ class _Weights:
         }
         return replace(self, **masked)  # type: ignore[type-var]
 
-    def to(self, device: torch.device | str) -> Self:
-        """The same posterior on another device."""
-        moved: dict[str, Any] = {}
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Self:
+        """The same posterior on another device; `dtype` is that of its floating-point tensors."""
+
+        def moved(value: Tensor) -> Tensor:
+            return value.to(device, dtype if value.is_floating_point() else None)
+
+        changed: dict[str, Any] = {}
         for field_ in fields(self):  # type: ignore[arg-type]
             value = getattr(self, field_.name)
-            if isinstance(value, Tensor | Network):
-                moved[field_.name] = value.to(device)
+            if isinstance(value, Network):
+                changed[field_.name] = value.to(device)
+            elif isinstance(value, Tensor):
+                changed[field_.name] = moved(value)
             elif isinstance(value, Mapping):
-                moved[field_.name] = {name: buffer.to(device) for name, buffer in value.items()}
-        return replace(self, **moved)  # type: ignore[type-var]
+                changed[field_.name] = {name: moved(buffer) for name, buffer in value.items()}
+        return replace(self, **changed)  # type: ignore[type-var]
 
     def to_module(self: Posterior) -> nn.Module:
         """A plain module in eval mode with the mean as its weights."""

@@ -141,20 +141,15 @@ def iterate_files(
         [('a.bin', b'abc')]
     """
     if path.is_dir():
-        return _folder_files(path, wanted, max_file_bytes)
+        for file in sorted(path.rglob("*")):
+            name = file.relative_to(path).as_posix()
+            if file.is_file() and wanted(name):
+                _check_size(path, name, file.stat().st_size, max_file_bytes)
+                yield name, file.read_bytes()
+        return
     if not path.is_file():
         raise DataError(f"data: {path} must be a folder or a tar archive, but does not exist.")
-    return _tar_files(path, wanted, max_file_bytes)
-
-
-def _folder_files(
-    path: Path, wanted: Callable[[str], bool], max_file_bytes: int
-) -> Iterator[tuple[str, bytes]]:
-    for file in sorted(path.rglob("*")):
-        name = file.relative_to(path).as_posix()
-        if file.is_file() and wanted(name):
-            _check_size(path, name, file.stat().st_size, max_file_bytes)
-            yield name, file.read_bytes()
+    yield from _tar_files(path, wanted, max_file_bytes)
 
 
 def _tar_files(

@@ -121,20 +121,12 @@ def centred(data: DataSet) -> DataSet:
         return data
     x = data.train.x
     mean, std = x.mean((0, 2, 3)), x.std((0, 2, 3), correction=0)
-    std = torch.where(std > 0, std, 1.0)
-
-    def moved(values: Tensor) -> Tensor:
-        return (values - mean[:, None, None]) / std[:, None, None]
-
-    new = {
-        **recipe,
-        "mean": [
-            m + s * float(value)
-            for m, s, value in zip(recipe["mean"], recipe["std"], mean, strict=True)
-        ],
-        "std": [s * float(value) for s, value in zip(recipe["std"], std, strict=True)],
-    }
-    train, test = (replace(part, x=moved(part.x)) for part in (data.train, data.test))
+    scale = PixelScale(tuple(mean.tolist()), tuple(torch.where(std > 0, std, 1.0).tolist()))
+    old = PixelScale.of(recipe)
+    means = [m + s * by for m, s, by in zip(old.mean, old.std, scale.mean, strict=True)]
+    stds = [s * by for s, by in zip(old.std, scale.std, strict=True)]
+    train, test = (replace(split, x=scale.inputs(split.x)) for split in (data.train, data.test))
+    new = {**recipe, "mean": means, "std": stds}
     return replace(data, train=train, test=test, preprocessing=new)
 
 

@@ -37,6 +37,7 @@ from bayesieve.estimators.population import (
     Training,
     predict_members,
     train_groups,
+    train_networks,
 )
 from bayesieve.nets import mlp
 from bayesieve.nets.mlp import Activation
@@ -165,15 +166,12 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         renewed = []
         for model in self.sparse_models_:
             engine = Online.after(self._who, model, lr=self.lr or 5e-3)
-            (group,) = train_groups(
-                [table],
-                [engine],
-                self._module(table, settings),
-                self._likelihood(learned_noise=settings.learned_noise),
-                training,
-                start_from=model,
+            module = self._module(table, settings)
+            likelihood = self._likelihood(learned_noise=settings.learned_noise)
+            run = train_networks(
+                module, likelihood, table, None, engine, training, start_from=model
             )
-            renewed.append(SparseModel(engine.named(group.members[0].posterior), model.keep))
+            renewed.append(SparseModel(engine.named(run.posterior), model.keep))
         self.sparse_models_, self.n_seen_ = renewed, self.n_seen_ + len(table)
 
     @property

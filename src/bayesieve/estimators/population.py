@@ -21,7 +21,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -56,8 +56,6 @@ from bayesieve.training.schedule import Schedule
 DTYPE = torch.float32
 _CHECKS = 40  # how often a run scores the rows its folds hold out
 _SCORE_DRAWS = 16  # posterior draws by which candidates are compared
-
-P = TypeVar("P", bound=Posterior)
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,7 +234,6 @@ def train_groups(
     model: nn.Module,
     likelihood: Likelihood,
     training: Training,
-    start_from: SparseModel | None = None,
 ) -> list[Group]:
     """Fit every table with its engine; the engines may differ in numbers only."""
     x, y, _ = stacked([(table.x, table.y) for table in tables])
@@ -266,7 +263,6 @@ def train_groups(
         [engines[net.table] for net in nets],
         training,
         validation=watched,
-        start_from=start_from,
     )
     groups = [_group(run, nets, i, watched, training) for i in range(nets[-1].group + 1)]
     n = len(training.kls)
@@ -512,11 +508,11 @@ def predict_members(
         x: standardised inputs.
         n_samples: posterior draws of each; a set of samples is used whole, a point once.
     """
-    posteriors = [posterior_of(model) for model in models]
-    predictions = [
-        predict(in_double(q), x.double(), n_samples=_n_draws(q, n_samples), seed=i)
-        for i, q in enumerate(posteriors)
-    ]
+    predictions = []
+    for i, model in enumerate(models):
+        posterior = posterior_of(model).to("cpu", torch.float64)
+        n = _n_draws(posterior, n_samples)
+        predictions.append(predict(posterior, x.double(), n_samples=n, seed=i))
     return pooled(predictions)
 
 
@@ -526,27 +522,13 @@ def log_density(
     """Log of the mixture's density of standardised targets, (n, m), or of labels, (n,); (n,)."""
     densities = []
     for i, model in enumerate(models):
-        posterior = in_double(posterior_of(model))
+        posterior = posterior_of(model).to("cpu", torch.float64)
         network = posterior.network
         draws = weight_vectors(posterior, _n_draws(posterior, n_samples), seed=i)
         for w in torch.cat([block for block, _ in draws]).split(1):
             output = network.outputs(w, x.double(), posterior.buffers)[0]
             densities.append(network.likelihood.log_prob(output, targets, network.split(w[0])[1]))
     return torch.logsumexp(torch.stack(densities), 0) - math.log(len(densities))
-
-
-def in_double(posterior: P) -> P:
-    """The same posterior in double precision."""
-    changed: dict[str, object] = {}
-    for spec in dataclasses.fields(posterior):  # type: ignore[arg-type]
-        value = getattr(posterior, spec.name)
-        if isinstance(value, Tensor) and value.is_floating_point():
-            changed[spec.name] = value.double()
-    buffers = {
-        name: value.double() if value.is_floating_point() else value
-        for name, value in posterior.buffers.items()
-    }
-    return dataclasses.replace(posterior, buffers=buffers, **changed)  # type: ignore[type-var]
 
 
 def _n_draws(posterior: Posterior, n_samples: int) -> int:

@@ -107,7 +107,8 @@ class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         additive = self._check() == "additive"
         model = self._model(y)
         table = model._prepare(X, y, sample_weight)
-        self._forget()
+        for name in [name for name in vars(self) if name.endswith("_")]:
+            delattr(self, name)  # what an earlier fit has set, and this one may not
         self.n_features_in_ = model.n_features_in_
         if hasattr(model, "feature_names_in_"):
             self.feature_names_in_ = model.feature_names_in_
@@ -188,13 +189,6 @@ class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
                 )
             return self.network
         return "additive" if self.estimator is None or self.rule == "fdr" else "hidden"
-
-    def _forget(self) -> None:
-        """Remove attributes of an earlier fit that this one may not set."""
-        for name in ("feature_names_in_", "estimator_", "inclusion_", "expected_fdr_", "path_",
-                     "frequency_", "stability_"):  # fmt: skip
-            if hasattr(self, name):
-                delattr(self, name)
 
     def _model(self, y: ArrayLike) -> SieveEstimator:
         if self.estimator is not None:

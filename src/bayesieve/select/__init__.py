@@ -4,9 +4,9 @@ Everything here reads posteriors, or asks a `TableFits` for the networks it need
 trains them as a population is `estimators.population.PopulationFits`.
 
 Modules: `importance` (how probable it is that a weight matters, ψ and φ of the inputs, probability
-that an input matters), `selection` (fraction, threshold, posterior false-discovery
-rate, stability over samples of the rows), `proportion` (cross-validated number of inputs),
-`knockoffs` (model-X check for Gaussian inputs), `additive` (additive networks).
+that an input matters), `selection` (fraction, threshold, posterior false-discovery rate,
+cross-validated number of inputs, stability over samples of the rows), `knockoffs` (model-X check
+for Gaussian inputs), `additive` (additive networks).
 """
 
 from bayesieve.select.additive import HingeBasis, additive_network
@@ -30,19 +30,17 @@ from bayesieve.select.knockoffs import (
     knockoff_select,
     knockoff_statistic,
 )
-from bayesieve.select.proportion import (
+from bayesieve.select.selection import (
     PROPORTIONS,
     ProportionPath,
     ProportionRule,
+    Stability,
     TableFits,
+    bootstrap_rows,
     choose_proportion,
     cross_validate_proportion,
-    folds,
-)
-from bayesieve.select.selection import (
-    Stability,
-    bootstrap_rows,
     expected_fdr,
+    folds,
     select_fdr,
     select_fraction,
     select_threshold,

@@ -48,7 +48,17 @@ def gaussian_knockoffs(
         raise ValueError(f"gaussian_knockoffs: x must be (n > 1, D), got {tuple(x.shape)}.")
     check_fraction("gaussian_knockoffs", ridge=ridge)
     exact = x.double()
-    mean, sigma = exact.mean(0), _covariance(exact, covariance, ridge)
+    mean, shape = exact.mean(0), (x.shape[1], x.shape[1])
+    if covariance is None:
+        sigma = torch.cov(exact.T).reshape(shape)
+        sigma = (1 - ridge) * sigma + ridge * sigma.diagonal().diag()
+    elif covariance.shape != shape:
+        raise ValueError(
+            f"gaussian_knockoffs: covariance must have shape {shape}, got "
+            f"{tuple(covariance.shape)}."
+        )
+    else:
+        sigma = covariance.double()
     scale = sigma.diagonal().sqrt()
     if not bool((scale > 0).all()):
         column = int((scale == 0).nonzero()[0])
@@ -101,15 +111,3 @@ def knockoff_select(statistic: Tensor, level: float) -> Tensor:
         if (1 + n_below) / max(n_kept, 1) <= level:
             return statistic >= threshold
     return torch.zeros_like(statistic, dtype=torch.bool)
-
-
-def _covariance(x: Tensor, known: Tensor | None, ridge: float) -> Tensor:
-    if known is not None:
-        if known.shape != (x.shape[1], x.shape[1]):
-            raise ValueError(
-                f"gaussian_knockoffs: covariance must have shape {(x.shape[1],) * 2}, got "
-                f"{tuple(known.shape)}."
-            )
-        return known.double()
-    sigma = torch.cov(x.T).reshape(x.shape[1], x.shape[1])
-    return (1 - ridge) * sigma + ridge * sigma.diagonal().diag()
