@@ -18,7 +18,7 @@ from bayesieve.files import write_atomically
 from bayesieve.runs.config import comma_list
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.options import Attack
-from bayesieve.runs.run import Run, draws_of, load
+from bayesieve.runs.run import draws_of, load
 
 _UNITS = {
     "fgsm": "largest change of a pixel",
@@ -35,7 +35,7 @@ Strengths = tuple[float, ...]
 def attack(asked: Attack) -> dict[str, Any]:
     """Measure every curve; returns what attack.json holds."""
     samples, seed = asked.samples, asked.seed
-    wanted = _wanted(asked.fgsm, asked.pgd, asked.shift or [])
+    wanted = _wanted(asked)
     folder, place = RunFolder(Path(asked.run)), Path(asked.out or asked.run)
     if place.exists() and not place.is_dir():
         raise UsageError(f"--out {place} is a file; give a folder.")
@@ -43,22 +43,25 @@ def attack(asked: Attack) -> dict[str, Any]:
     if likelihood is None or likelihood_class(likelihood).task == "regression":
         raise UsageError(f"attack needs class labels; {folder.path} is a regression.")
     opened = load(asked.run, member=asked.member, device=asked.device)
-    scale = _scale_of(opened, folder.path)
+    data = opened.data
+    if data.preprocessing.get("kind") != "image" or data.test.x.dim() != 4:
+        raise UsageError(
+            f"attack needs images, whose strengths are in pixels; {data.name} in {folder.path} is "
+            "a table."
+        )
     # Chains are at different modes: the mean of their weights is no network that any of them found.
     model = opened.model if asked.member is not None or samples == 0 else opened.pooled()
     n_samples = draws_of(model) if samples is None else samples
-    attacked = Attacked(model, n_samples, seed, scale=scale)
-    x, labels = (values[: asked.examples] for values in (opened.data.test.x, opened.data.test.y))
+    attacked = Attacked(model, n_samples, seed, scale=PixelScale.of(data.preprocessing))
+    x, labels = data.test.x[: asked.examples], data.test.y[: asked.examples]
     started = time.perf_counter()
     curves = {
-        name: [
-            asdict(point) for point in _curve(name, attacked, x, labels, strengths, asked.pgd_steps)
-        ]
+        name: [asdict(point) for point in _curve(name, attacked, x, labels, strengths, asked)]
         for name, strengths in wanted.items()
     }
     result = {
         "run": str(folder.path),
-        "data": opened.data.name,
+        "data": data.name,
         "n_examples": len(x),
         "samples": n_samples,
         "seed": seed,
@@ -70,19 +73,31 @@ def attack(asked: Attack) -> dict[str, Any]:
     place.mkdir(parents=True, exist_ok=True)
     write_atomically(place / "attack.json", json.dumps(result, indent=2) + "\n")
     if asked.figures:
-        _draw(curves, place)
+        panels: dict[str, dict[str, Any]] = {}
+        for name, points in curves.items():
+            panels.setdefault(_UNITS[name], {})[_LABELS[name]] = points
+        (place / "figures").mkdir(exist_ok=True)
+        robustness_curves(panels, place / "figures" / "attack.png")
     return result
 
 
-def _wanted(
-    fgsm: str | Sequence[float] | None, pgd: str | Sequence[float] | None, shifts: Sequence[str]
-) -> dict[str, Strengths]:
+def _wanted(asked: Attack) -> dict[str, Strengths]:
     """Strengths by the name of each attack or shift; the paper's attack if none is named."""
-    if fgsm is None and pgd is None and not shifts:
-        fgsm = _FGSM
-    attacks = {"fgsm": fgsm, "pgd": pgd}
-    wanted = {name: _pixels(f"--{name}", v) for name, v in attacks.items() if v is not None}
-    for text in shifts:
+    attacks = {"fgsm": asked.fgsm, "pgd": asked.pgd}
+    if asked.fgsm is None and asked.pgd is None and not asked.shift:
+        attacks["fgsm"] = _FGSM
+    wanted: dict[str, Strengths] = {}
+    for name, pixels in attacks.items():
+        if pixels is None:
+            continue
+        wanted[name] = _strengths(f"--{name}", pixels)
+        most = max(wanted[name])
+        if most > 1:  # taken for the 0 to 255 of a file's pixels
+            raise UsageError(
+                f"--{name}: pixels run from 0 to 1, so no strength is above 1, got {pixels!r}. "
+                f"Write {most:g} of 255 as {most / 255:.4f}."
+            )
+    for text in asked.shift or ():
         name, _, strengths = text.partition(":")
         if name not in _SHIFTS:
             raise UsageError(
@@ -91,22 +106,11 @@ def _wanted(
             )
         if name in wanted:
             raise UsageError(f"--shift {name} is given twice; list its strengths after one colon.")
-        wanted[name] = _numbers(f"--shift {name}", strengths or _SHIFTS[name])
+        wanted[name] = _strengths(f"--shift {name}", strengths or _SHIFTS[name])
     return wanted
 
 
-def _pixels(flag: str, text: str | Sequence[float]) -> Strengths:
-    """Strengths of an attack; beyond 1 they are taken for the 0 to 255 of a file's pixels."""
-    values = _numbers(flag, text)
-    if max(values) > 1:
-        raise UsageError(
-            f"{flag}: pixels run from 0 to 1, so no strength is above 1, got {text!r}. Write "
-            f"{max(values):g} of 255 as {max(values) / 255:.4f}."
-        )
-    return values
-
-
-def _numbers(flag: str, text: str | Sequence[float]) -> Strengths:
+def _strengths(flag: str, text: str | Sequence[float]) -> Strengths:
     values = comma_list(flag, text)
     if not all(0 <= value < float("inf") for value in values):
         raise UsageError(f"{flag}: strengths must be >= 0, got {text!r}.")
@@ -114,34 +118,14 @@ def _numbers(flag: str, text: str | Sequence[float]) -> Strengths:
 
 
 def _curve(
-    name: str, attacked: Attacked, x: Tensor, labels: Tensor, strengths: Strengths, pgd_steps: int
+    name: str, attacked: Attacked, x: Tensor, labels: Tensor, strengths: Strengths, asked: Attack
 ) -> list[Point]:
     with_none = sorted({0.0, *strengths})  # the untouched images come first
     if name == "fgsm":
         return fgsm_curve(attacked, x, labels, with_none)
 
     def pgd(inputs: Tensor, strength: float) -> Tensor:
-        return attacked.pgd(inputs, labels, strength, pgd_steps)
+        return attacked.pgd(inputs, labels, strength, asked.pgd_steps)
 
     change = {"pgd": pgd, "rotation": attacked.rotated, "noise": attacked.noisy}[name]
     return curve(attacked, x, labels, with_none, change)
-
-
-def _scale_of(run: Run, path: Path) -> PixelScale:
-    """The scale from pixels to the run's inputs; raises where there are no pixels."""
-    data = run.data
-    if data.task != "classification":
-        raise UsageError(f"attack needs class labels; {path} is a regression.")
-    if data.preprocessing.get("kind") != "image" or data.test.x.dim() != 4:
-        raise UsageError(
-            f"attack needs images, whose strengths are in pixels; {data.name} in {path} is a table."
-        )
-    return PixelScale.of(data.preprocessing)
-
-
-def _draw(curves: dict[str, list[dict[str, Any]]], out: Path) -> None:
-    panels: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for name, points in curves.items():
-        panels.setdefault(_UNITS[name], {})[_LABELS[name]] = points
-    (out / "figures").mkdir(exist_ok=True)
-    robustness_curves(panels, out / "figures" / "attack.png")

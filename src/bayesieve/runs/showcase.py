@@ -1,6 +1,5 @@
 """`demo`: two trainings on small digits, the pictures that compare them, and a small model."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +10,7 @@ from bayesieve.assess.predict import ClassPrediction, predict
 from bayesieve.core.posterior import Model, SparseModel
 from bayesieve.data import DataSet
 from bayesieve.runs.build import make_plan
-from bayesieve.runs.config import (
-    DataConfig,
-    EngineConfig,
-    NetConfig,
-    PruningConfig,
-    RunConfig,
-    ScheduleConfig,
-    TrainingConfig,
-)
+from bayesieve.runs.config import from_keywords
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.learn import fit_plan, learn, save_models
 from bayesieve.runs.options import Compact, Demo, Report
@@ -30,6 +21,10 @@ from bayesieve.runs.text import note
 from bayesieve.sieve.prune import kept_per_layer
 
 MODEL = "model"  # the bundle inside the run folder
+_COURSE = {"batch_size": 64, "device": "cpu", "threads": 1, "checkpoint_every": 1000}
+# The numbers of the sparse Bayesian network were chosen on held-out training data.
+_SPARSE = {"engine": "sbnn", "lr": 1e-2, "kl": 0.1, "zeros": 0.9}
+_DENSE = {"engine": "map", "lr": 1e-3}
 
 
 def demo(asked: Demo) -> dict[str, Any]:
@@ -37,7 +32,8 @@ def demo(asked: Demo) -> dict[str, Any]:
     folder, epochs, seed = RunFolder(Path(asked.out)), asked.epochs, asked.seed
     folder.check_free(force=asked.force or folder.made_by("demo"))
     note("digits: 1,797 handwritten digits of 8x8 pixels, network 64-100-50-10")
-    dense, sparse = make_plan(_dense_config(epochs, seed)), make_plan(_sparse_config(epochs, seed))
+    shared = {"data": "digits", "net": "mlp:100,50", "epochs": epochs, "seed": seed, **_COURSE}
+    dense, sparse = (make_plan(from_keywords(shared | engine)) for engine in (_DENSE, _SPARSE))
     note(f"1/4 dense network, {epochs} epochs")
     plain = fit_plan(dense, dense.problem).posterior
     note(f"2/4 sparse Bayesian network, {epochs} epochs, pruned on the way")
@@ -71,31 +67,6 @@ def demo(asked: Demo) -> dict[str, Any]:
     page = Report([folder.path])()
     note("4/4 cutting out what has no effect")
     return {**rows, "delivered": _delivered(folder, page["runs"][0])}
-
-
-def _sparse_config(epochs: int, seed: int) -> RunConfig:
-    """The sparse Bayesian network; its numbers were chosen on held-out training data."""
-    return RunConfig(
-        data=DataConfig(name="digits"),
-        net=NetConfig(name="mlp:100,50"),
-        engine=EngineConfig(name="sbnn", lr=1e-2),
-        schedule=ScheduleConfig(kl=0.1),
-        pruning=PruningConfig(zeros=0.9),
-        training=TrainingConfig(
-            epochs=epochs, batch_size=64, seed=seed, device="cpu", threads=1, checkpoint_every=1000
-        ),
-    )
-
-
-def _dense_config(epochs: int, seed: int) -> RunConfig:
-    """The same network trained the usual way."""
-    sparse = _sparse_config(epochs, seed)
-    return replace(
-        sparse,
-        engine=EngineConfig(name="map", lr=1e-3),
-        schedule=ScheduleConfig(),
-        pruning=PruningConfig(),
-    )
 
 
 def _delivered(folder: RunFolder, measured: dict[str, Any]) -> dict[str, Any]:
