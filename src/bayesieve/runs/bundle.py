@@ -1,15 +1,14 @@
 """`compact`, `verify` and `export`: from a run to a bundle, its checks, and its other forms."""
 
-import hashlib
 import importlib.metadata
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from bayesieve import __version__
-from bayesieve.assess.evaluate import Evaluation, evaluate
+from bayesieve.assess.evaluate import evaluate
 from bayesieve.assess.predict import ClassPrediction
 from bayesieve.core.posterior import SparseModel
 from bayesieve.deliver.bundle import (
@@ -26,7 +25,7 @@ from bayesieve.deliver.bundle.posterior import likelihood_from_json
 from bayesieve.deliver.serving import as_point
 from bayesieve.errors import UsageError, VerificationError
 from bayesieve.runs.config import RECORD, to_dict
-from bayesieve.runs.folder import RunFolder, check_out, check_out_file, is_bundle_folder
+from bayesieve.runs.folder import RunFolder, check_out, check_out_file, is_bundle_folder, sha256
 from bayesieve.runs.options import Compact, Export, Verify
 from bayesieve.runs.run import Run, load, numbers, read_folder
 from bayesieve.runs.text import warn
@@ -56,13 +55,20 @@ def compact(asked: Compact) -> dict[str, Any]:
     result: dict[str, Any] = {}
     if source.finished and isinstance(source.read("metrics.json").get("dense"), dict):
         result["dense"] = source.read("metrics.json")["dense"]
+    a, b = masked.prediction, compacted.prediction
+    changed = None  # of a regression
+    if isinstance(a, ClassPrediction) and isinstance(b, ClassPrediction):
+        changed = int((a.label.cpu() != b.label.cpu()).sum())
+    report = small.compaction.to_dict()
     result |= {
         "masked": numbers(masked, sparse),
         "compacted": {**compacted.to_dict(), "bytes": stored_bytes(small)},
-        "compaction": small.compaction.to_dict(),
-        "changed_predictions": _changed(masked, compacted),
+        "compaction": report,
+        "changed_predictions": changed,
         "n_test": len(test),
     }
+    read = report["input_features"]  # which ones stands in the weights already
+    short = {**report, "input_features": None if read is None else len(read)}
     save_bundle(
         small,
         out,
@@ -70,7 +76,7 @@ def compact(asked: Compact) -> dict[str, Any]:
         posterior=sparse.posterior if asked.posterior else None,
         sparse=sparse,
         thresholds=source.read("config.json").get(RECORD, {}).get("rule"),
-        metrics={**result, "compaction": _short(result["compaction"])},
+        metrics={**result, "compaction": short},
         **_origin(opened),
         force=asked.force,
     )
@@ -105,20 +111,6 @@ def provenance(run: Run) -> dict[str, Any]:
     return {"source": source, "run": used, "versions": versions}
 
 
-def _short(report: dict[str, Any]) -> dict[str, Any]:
-    """The report with the number of features read: which ones stands in the weights already."""
-    read = report["input_features"]
-    return {**report, "input_features": None if read is None else len(read)}
-
-
-def _changed(before: Evaluation, after: Evaluation) -> int | None:
-    """How many labels differ; None for a regression."""
-    a, b = before.prediction, after.prediction
-    if isinstance(a, ClassPrediction) and isinstance(b, ClassPrediction):
-        return int((a.label.cpu() != b.label.cpu()).sum())
-    return None
-
-
 def verify(asked: Verify) -> dict[str, Any]:
     """Check files and recorded outputs, then compare with another model if one is given."""
     path, against = Path(asked.bundle), asked.against
@@ -142,11 +134,10 @@ def _check_files(bundle: Bundle) -> int:
     for name, expected in recorded.items():
         if name != Path(name).name or not (bundle.path / name).is_file():
             raise VerificationError(f"verify: {bundle.path} lacks the file {name!r}.")
-        with (bundle.path / name).open("rb") as stream:
-            if hashlib.file_digest(stream, "sha256").hexdigest() != expected:
-                raise VerificationError(
-                    f"verify: {bundle.path / name} was changed after the bundle was written."
-                )
+        if sha256(bundle.path / name) != expected:
+            raise VerificationError(
+                f"verify: {bundle.path / name} was changed after the bundle was written."
+            )
     source = bundle.path / "architecture.py"
     expected = architecture_source(bundle.config["graph"]).encode()
     if source.is_file() and source.read_bytes() != expected:
@@ -174,7 +165,12 @@ def _check_recorded(bundle: Bundle) -> float | None:
 
 
 def _compare(bundle: Bundle, against: Path) -> dict[str, Any]:
-    reference, x = _reference(against)
+    other = read_folder(against)
+    if isinstance(other, Bundle):
+        reference: nn.Module = other.module
+        x = example_input(other.input_shape, other.dtype, 256)
+    else:
+        reference, x = other.posterior.to_module(), other.data.test.x
     if tuple(x.shape[1:]) != bundle.input_shape:
         raise VerificationError(
             f"verify: {bundle.path} takes inputs of shape {bundle.input_shape}, {against} "
@@ -187,23 +183,15 @@ def _compare(bundle: Bundle, against: Path) -> dict[str, Any]:
         raise VerificationError(f"verify: {bundle.path} is not {against}: {reason}") from error
     with torch.no_grad():
         rows = [(bundle.module(batch), reference(batch)) for batch in x.split(1024)]
-    outputs, other = (torch.cat(column) for column in zip(*rows, strict=True))
-    scale = max(1.0, float(other.abs().max()))
+    outputs, expected = (torch.cat(column) for column in zip(*rows, strict=True))
+    scale = max(1.0, float(expected.abs().max()))
     result = {
-        "max_difference": max(difference, float((outputs - other).abs().max()) / scale),
+        "max_difference": max(difference, float((outputs - expected).abs().max()) / scale),
         "n_inputs": len(x),
     }
     if bundle.classes is not None and outputs.shape[-1] > 1:
-        result["changed_predictions"] = int((outputs.argmax(-1) != other.argmax(-1)).sum())
+        result["changed_predictions"] = int((outputs.argmax(-1) != expected.argmax(-1)).sum())
     return result
-
-
-def _reference(against: Path) -> tuple[nn.Module, Tensor]:
-    """The other model, and inputs to compare on."""
-    other = read_folder(against)
-    if isinstance(other, Bundle):
-        return other.module, example_input(other.input_shape, other.dtype, 256)
-    return other.posterior.to_module(), other.data.test.x
 
 
 def export(asked: Export) -> dict[str, Any]:
@@ -254,10 +242,28 @@ def write_form(
     module: nn.Module
     if isinstance(model, Bundle):
         module, example = model.module, example_input(model.input_shape, model.dtype, 8)
+        preprocessing, classes = model.config.get("preprocessing"), model.classes
     else:
         module, example = model.posterior.to_module(), model.data.test.x[:64]
+        preprocessing, classes = model.data.preprocessing or None, model.data.classes
     if to == "onnx":
-        _write_onnx(model, module, example, out, n_samples, seed)
+        from bayesieve.deliver.onnx import export_onnx
+
+        if isinstance(model, Bundle):
+            likelihood = likelihood_from_json(model.config.get("likelihood"), classes)
+        else:
+            likelihood = model.model.network.likelihood_at(model.posterior.mean)
+        export_onnx(
+            module,
+            out,
+            example,
+            posterior=model.posterior if n_samples else None,
+            n_samples=n_samples,
+            seed=seed,
+            classes=classes,
+            preprocessing=preprocessing,
+            likelihood=likelihood,
+        )
     elif to == "pt2":
         from bayesieve.deliver.pt2 import export_pt2
 
@@ -279,27 +285,3 @@ def write_form(
             **_origin(model),
             force=force,
         )
-
-
-def _write_onnx(
-    model: Run | Bundle, module: nn.Module, example: Tensor, out: Path, n_samples: int, seed: int
-) -> None:
-    from bayesieve.deliver.onnx import export_onnx
-
-    if isinstance(model, Bundle):
-        preprocessing, classes = model.config.get("preprocessing"), model.classes
-        likelihood = likelihood_from_json(model.config.get("likelihood"), classes)
-    else:
-        preprocessing, classes = model.data.preprocessing or None, model.data.classes
-        likelihood = model.model.network.likelihood_at(model.posterior.mean)
-    export_onnx(
-        module,
-        out,
-        example,
-        posterior=model.posterior if n_samples else None,
-        n_samples=n_samples,
-        seed=seed,
-        classes=classes,
-        preprocessing=preprocessing,
-        likelihood=likelihood,
-    )

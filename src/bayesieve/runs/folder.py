@@ -1,5 +1,6 @@
 """A run folder: its files, and the checks before something is written to or read from a path."""
 
+import hashlib
 import importlib.metadata
 import json
 import platform
@@ -171,3 +172,9 @@ def is_bundle_folder(path: Path) -> bool:
     if not (path / "config.json").is_file():
         raise UsageError(f"{path} is neither a bundle nor a run folder: it has no config.json.")
     return is_bundle(path)
+
+
+def sha256(path: Path) -> str:
+    """The checksum of a file."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

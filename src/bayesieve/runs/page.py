@@ -1,6 +1,5 @@
 """`report`: run folders in, one page out."""
 
-import hashlib
 import json
 import time
 from collections.abc import Sequence
@@ -10,9 +9,8 @@ from typing import Any
 
 import torch
 
-from bayesieve.core.posterior import Model, Samples, SparseModel, has_spread, posterior_of
+from bayesieve.core.posterior import Model, Samples, SparseModel, has_spread
 from bayesieve.core.storage import save
-from bayesieve.data import DataSet
 from bayesieve.deliver.card import report_card
 from bayesieve.errors import DamagedFileError, UsageError
 from bayesieve.files import write_atomically
@@ -23,7 +21,7 @@ from bayesieve.report.source import Limits, Source
 from bayesieve.runs.build import load_weights
 from bayesieve.runs.bundle import provenance
 from bayesieve.runs.config import RECORD, RunConfig
-from bayesieve.runs.folder import RunFolder
+from bayesieve.runs.folder import RunFolder, sha256
 from bayesieve.runs.options import Report
 from bayesieve.runs.run import Run, load, load_model
 from bayesieve.sieve.scores import SCORES, ScoreName
@@ -110,39 +108,31 @@ def read_source(
     run = _finished(folder, device)
     record = folder.read("config.json").get(RECORD, {})
     metrics = folder.read("metrics.json")
-    if compared is None:
-        before, name = _before(folder, run, record)
-    else:
-        before = _given_before(compared, run, folder, device)
-        name = f"run {compared.path.resolve().name}"
-    config = run.config
+    before, name = _before(folder, run, record, compared, device)
+    config, data, members = run.config, run.data, run.models(_MOST_MEMBERS)
+    if n_test is not None and n_test < len(data.test):
+        data = replace(data, test=data.test.subset(torch.arange(n_test)))
     seconds = metrics.get("seconds")
     settings = provenance(run)["run"]
     return Source(
         name=folder.path.resolve().name,
-        title=f"{config.engine.name} on {run.data.name}, {config.net.name}",
+        title=f"{config.engine.name} on {data.name}, {config.net.name}",
         model=run.model,
-        data=_with_test(run.data, n_test),
+        data=data,
         before=before,
         before_name=name,
-        members=_members(run),
+        members=tuple(members) if len(members) > 1 else (),
         drawn=run.pooled(),
         score=_score(folder, run.model),
         history=_history(folder),
         config={**settings, "schedule": vars(config.schedule), "pruning": vars(config.pruning)},
         versions=record.get("versions", {}),
-        hashes={name: _sha256(folder.path / name) for name in _HASHED
+        hashes={name: sha256(folder.path / name) for name in _HASHED
                 if (folder.path / name).is_file()},
         command=_command(record, config),
         seconds=seconds if isinstance(seconds, int | float) else None,
         folder=folder.path.name if folder.path.is_absolute() else folder.path.as_posix(),
     )  # fmt: skip
-
-
-def _with_test(data: DataSet, n: int | None) -> DataSet:
-    if n is None or n >= len(data.test):
-        return data
-    return replace(data, test=data.test.subset(torch.arange(n)))
 
 
 def _finished(folder: RunFolder, device: str) -> Run:
@@ -151,45 +141,31 @@ def _finished(folder: RunFolder, device: str) -> Run:
     return load(folder.path, device=device)
 
 
-def _given_before(compared: RunFolder, run: Run, folder: RunFolder, device: str) -> Model:
-    """The model of another run, which must have been tested on the same examples."""
-    other = _finished(compared, device)
-    mine, theirs = run.data.test, other.data.test
-    if mine.x.shape != theirs.x.shape or not torch.equal(mine.y, theirs.y):
-        raise UsageError(
-            f"--before {compared.path} is tested on other examples ({other.data.name}) than "
-            f"{folder.path} ({run.data.name}); both need the same --data and --data-seed."
-        )
-    return other.model
-
-
-def _before(folder: RunFolder, run: Run, record: dict[str, Any]) -> tuple[Model | None, str]:
-    """The network a run is compared with: kept beside it, or what it was pruned from."""
-    kept = folder.path / BEFORE
+def _before(
+    folder: RunFolder, run: Run, record: dict[str, Any], compared: RunFolder | None, device: str
+) -> tuple[Model | None, str]:
+    """The network a run is compared with: of a run, kept beside it, or what it was pruned from."""
     network = run.model.network
-    if kept.is_file():
-        return load_model(kept, network), "dense"
+    if compared is not None:
+        other = _finished(compared, device)
+        mine, theirs = run.data.test, other.data.test
+        if mine.x.shape != theirs.x.shape or not torch.equal(mine.y, theirs.y):
+            raise UsageError(
+                f"--before {compared.path} is tested on other examples ({other.data.name}) than "
+                f"{folder.path} ({run.data.name}); both need the same --data and --data-seed."
+            )
+        return other.model, f"run {compared.path.resolve().name}"
+    if (folder.path / BEFORE).is_file():
+        return load_model(folder.path / BEFORE, network), "dense"
     source = Path(str(record.get("source", "")))
     if record.get("command") == "prune" and (source / "posterior.safetensors").is_file():
         return load_model(source / "posterior.safetensors", network), "before pruning"
     if record.get("command") == "sieve" and source.is_file():
-        return _trained(source, run.model), "as trained"
+        module = run.posterior.to_module()
+        load_weights(module, source)
+        weights = network.weights_of(module).to(network.device)
+        return Samples(network, weights[None], buffers=dict(module.named_buffers())), "as trained"
     return None, "dense"
-
-
-def _trained(file: Path, model: Model) -> Samples:
-    """The weights that `sieve` was given, a state dict, on the network of its run."""
-    posterior = posterior_of(model)
-    network = posterior.network
-    module = posterior.to_module()
-    load_weights(module, file)
-    weights = network.weights_of(module).to(network.device)
-    return Samples(network, weights[None], buffers=dict(module.named_buffers()))
-
-
-def _members(run: Run) -> tuple[Model, ...]:
-    models = run.models(_MOST_MEMBERS)
-    return tuple(models) if len(models) > 1 else ()
 
 
 def _score(folder: RunFolder, model: Model) -> ScoreName:
@@ -218,11 +194,6 @@ def _command(record: dict[str, Any], config: RunConfig) -> str | None:
     if record.get("command") == "demo":
         return f"bayesieve demo --epochs {config.training.epochs} --seed {config.training.seed}"
     return f"bayesieve {record['command']}" if record.get("command") else None
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _distinct(sources: Sequence[Source]) -> list[Source]:
