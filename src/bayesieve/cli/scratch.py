@@ -1,17 +1,21 @@
 """`bayesieve scratch train | study`: the NumPy perceptron."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from bayesieve.checks import check_choice
 from bayesieve.cli.console import JsonFlag, note, print_json
 from bayesieve.cli.reproduce import require_studies
 from bayesieve.errors import UsageError
 
-if TYPE_CHECKING:
-    from bayesieve.scratch import FeedForwardNet, History, Plan
-
+_CLASSES = {
+    "activation": {"relu": "ReLU", "sigmoid": "Sigmoid", "tanh": "Tanh", "linear": "Linear"},
+    "loss": {"cross-entropy": "CrossEntropy", "squared-error": "SquaredError"},
+    "initialiser": {"glorot": "Glorot", "random": "Random", "gaussian": "Gaussian"},
+    "optimiser": {"gd": "GradientDescent", "adam": "Adam"},
+}
 scratch_app = typer.Typer(
     help="Train a perceptron written in NumPy alone, and compare it with its source.",
     epilog="Example: bayesieve scratch train --data mnist --optimiser adam --decay",
@@ -43,18 +47,41 @@ def train(
     json: JsonFlag = False,
 ) -> None:
     """Train, and print precision, recall and F1 of each class on the test data."""
-    from bayesieve.scratch import classification_report
+    from bayesieve import scratch
 
-    net_options = {"activation": activation, "loss": loss, "initialiser": initialiser}
-    plan = _make_plan(optimiser, lr, decay, epochs, batch_size, seed)
+    rule, rate = _named("optimiser", optimiser), 1e-3 if optimiser == "adam" else 0.1
+    schedule = scratch.linear_decay if decay else scratch.constant
+    plan = scratch.Plan(rule(rate if lr is None else lr), epochs, batch_size, seed, schedule)
+    hidden, start = _named("activation", activation), _named("initialiser", initialiser)
+    if l1 and l2:
+        raise UsageError("--l1 and --l2 cannot be used together. Choose one.")
+    penalty = scratch.L1(l1) if l1 else scratch.L2(l2) if l2 else None
+    objective = _named("loss", loss)(penalty)
     splits, n_classes = _load(data)
-    sizes = (splits["train"][0].shape[1], _units(units), n_classes)
-    net = _make_net(sizes, net_options, (l1, l2), dtype, seed)
+    net = scratch.FeedForwardNet(
+        splits["train"][0].shape[1],
+        _units(units),
+        n_classes,
+        hidden=hidden(),
+        loss=objective,
+        initialiser=start(),
+        dtype=dtype,  # type: ignore[arg-type]
+        seed=seed,
+    )
     note(f"{net}")
     history = net.train(*splits["train"], plan, splits["val"])
     if figure is not None:
-        _draw(history, figure)
-    report = classification_report(splits["test"][1], net.predict(splits["test"][0]), n_classes)
+        from bayesieve.assess.figures import training_curves
+
+        losses = [
+            {"epoch": row.epoch, "train_loss": row.train_loss, "val_loss": row.val_loss}
+            for row in history.records
+            if row.val_loss is not None
+        ]
+        training_curves(losses, figure)
+    report = scratch.classification_report(
+        splits["test"][1], net.predict(splits["test"][0]), n_classes
+    )
     if json:
         accuracies = {name: net.evaluate(*part).accuracy for name, part in splits.items()}
         print_json({"net": repr(net), "accuracy": accuracies, "train_loss": history.train_loss,
@@ -92,50 +119,12 @@ def _units(text: str) -> tuple[int, ...]:
         raise UsageError(f"--units must be whole numbers A,B,..., got {text!r}.") from None
 
 
-def _make_plan(
-    optimiser: str, lr: float | None, decay: bool, epochs: int, batch_size: int, seed: int
-) -> "Plan":
-    from bayesieve.checks import check_choice
-    from bayesieve.scratch import Adam, GradientDescent, Plan, constant, linear_decay
-
-    check_choice("scratch", "optimiser", optimiser, ("gd", "adam"))
-    kind, usual = (Adam, 1e-3) if optimiser == "adam" else (GradientDescent, 0.1)
-    rule = kind(usual if lr is None else lr)
-    schedule = linear_decay if decay else constant
-    return Plan(rule, epochs=epochs, batch_size=batch_size, seed=seed, schedule=schedule)
-
-
-def _make_net(
-    sizes: tuple[int, tuple[int, ...], int],
-    names: dict[str, str],
-    strengths: tuple[float, float],
-    dtype: Any,
-    seed: int,
-) -> "FeedForwardNet":
+def _named(option: str, name: str) -> Any:
+    """The class of the room `scratch` that an option names."""
     from bayesieve import scratch
-    from bayesieve.checks import check_choice
 
-    choices: dict[str, dict[str, Any]] = {
-        "activation": {"relu": scratch.ReLU, "sigmoid": scratch.Sigmoid, "tanh": scratch.Tanh,
-                       "linear": scratch.Linear},
-        "loss": {"cross-entropy": scratch.CrossEntropy, "squared-error": scratch.SquaredError},
-        "initialiser": {"glorot": scratch.Glorot, "random": scratch.Random,
-                        "gaussian": scratch.Gaussian},
-    }  # fmt: skip
-    for name, value in names.items():
-        check_choice("scratch", name, value, choices[name])
-    l1, l2 = strengths
-    if l1 and l2:
-        raise UsageError("--l1 and --l2 cannot be used together. Choose one.")
-    penalty = scratch.L1(l1) if l1 else scratch.L2(l2) if l2 else None
-    return scratch.FeedForwardNet(
-        *sizes,
-        hidden=choices["activation"][names["activation"]](),
-        loss=choices["loss"][names["loss"]](penalty),
-        initialiser=choices["initialiser"][names["initialiser"]](),
-        dtype=dtype,
-        seed=seed,
-    )
+    check_choice("scratch", option, name, _CLASSES[option])
+    return getattr(scratch, _CLASSES[option][name])
 
 
 def _load(name: str) -> tuple[dict[str, tuple[Any, Any]], int]:
@@ -153,14 +142,3 @@ def _load(name: str) -> tuple[dict[str, tuple[Any, Any]], int]:
         for split, examples in splits.items()
     }
     return rows, data.n_outputs
-
-
-def _draw(history: "History", path: Path) -> None:
-    from bayesieve.assess.figures import training_curves
-
-    rows = [
-        {"epoch": row.epoch, "train_loss": row.train_loss, "val_loss": row.val_loss}
-        for row in history.records
-        if row.val_loss is not None
-    ]
-    training_curves(rows, path)

@@ -18,14 +18,14 @@ import torch
 from bayesieve.assess.figures.features import error_path, importance_bars
 from bayesieve.core.posterior import Posterior
 from bayesieve.core.priors import Normal
-from bayesieve.data import DataSet, Examples, load_data
+from bayesieve.data import DataSet, load_data
 from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.recipes import EngineConfig
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.errors import DataError, UsageError
 from bayesieve.estimators import SieveClassifier, SieveRegressor, SieveSelector
 from bayesieve.files import write_atomically
-from bayesieve.runs.build import absolute_paths, described_net
+from bayesieve.runs.build import absolute_paths, check_varied, described_net
 from bayesieve.runs.bundle import write_form
 from bayesieve.runs.config import (
     DataConfig,
@@ -49,18 +49,9 @@ _FOLDS = 10
 _TEST_FRACTION = 0.2
 
 
-def _check(asked: FitTable | Select) -> Path:
-    """Raise unless the file is there and the options have values they may have."""
-    file = Path(asked.data)
-    if not file.is_file():
-        raise UsageError(f"there is no file {file}.")
-    if file.suffix.lower() not in (".csv", ".parquet", ".npz"):
-        raise UsageError(f"{file} must be a .csv, .parquet or .npz file.")
-    return file
-
-
-def _load(file: Path, asked: FitTable | Select, test_fraction: float) -> DataSet:
+def _load(asked: FitTable | Select, test_fraction: float) -> DataSet:
     """The standardised table, or one line on why nothing can be learned from it."""
+    file = Path(asked.data)
     data = load_data(
         _name(file),
         target=asked.target,
@@ -69,20 +60,19 @@ def _load(file: Path, asked: FitTable | Select, test_fraction: float) -> DataSet
         test_fraction=test_fraction,
         seed=asked.seed,
     )
-    n, y = len(data.train) + len(data.test), data.train.y
+    n = len(data.train) + len(data.test)
     if n < LEAST_ROWS:
         raise DataError(f"{file}: at least {LEAST_ROWS} rows are needed, got {n}. Add some.")
-    if bool((y == y[:1]).all()):
-        what = "one class" if data.task == "classification" else "one value"
-        raise DataError(
-            f"{file}: target {asked.target!r} has {what} only in the rows to learn from; there is "
-            "nothing to predict. Choose another target."
-        )
+    check_varied(data, data.train)
     return data
 
 
 def _name(file: Path) -> str:
     """The name under which `load_data` reads a table."""
+    if not file.is_file():
+        raise UsageError(f"there is no file {file}.")
+    if file.suffix.lower() not in (".csv", ".parquet", ".npz"):
+        raise UsageError(f"{file} must be a .csv, .parquet or .npz file.")
     return f"{file.suffix.lower().lstrip('.')}:{file}"
 
 
@@ -92,13 +82,13 @@ def fit_table(asked: FitTable) -> dict[str, Any]:
     Returns:
         Where things are, the rows, the metrics of the test rows and the importance φ by column.
     """
-    file = _check(asked)
+    file = Path(asked.data)
     widths = _widths(asked.hidden)
     bundle = Path(asked.out or f"{file.stem}-model")
     folder = RunFolder(Path(asked.report or f"{file.stem}-report"))
     if bundle.resolve() == folder.path.resolve():
         raise UsageError("--out and --report must be different folders.")
-    data = _load(file, asked, asked.test_fraction)
+    data = _load(asked, asked.test_fraction)
     folder.check_free(force=asked.force)
     check_out(bundle, force=asked.force)
     torch.set_num_threads(1)  # the fastest for networks of this size
@@ -215,7 +205,7 @@ def select(asked: Select) -> dict[str, Any]:
     Returns:
         The content of selection.json, and where the report is.
     """
-    file = _check(asked)
+    file = Path(asked.data)
     rule, words = _rule(asked)
     if asked.bootstrap < 0 or asked.bootstrap == 1:
         raise UsageError(f"--bootstrap must be 0, or 2 or more, got {asked.bootstrap}.")
@@ -224,7 +214,7 @@ def select(asked: Select) -> dict[str, Any]:
         raise UsageError(f"{folder} holds a selection; use --force, or another --report.")
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"--report {folder} is a file; give a folder.")
-    data = _load(file, asked, _TEST_FRACTION)
+    data = _load(asked, _TEST_FRACTION)
     if data.train.x.shape[1] < 2:
         raise DataError(f"{file}: one input leaves nothing to select. Add columns.")
     torch.set_num_threads(1)  # the fastest for networks of this size
@@ -279,11 +269,12 @@ def _selection(data: DataSet, selector: SieveSelector) -> dict[str, Any]:
          "frequency": None if frequency is None else float(frequency[j])}
         for j, name in enumerate(data.feature_names or ())
     ]  # fmt: skip
-    test = _known_classes(data)
+    test, regression = data.test, data.task == "regression"
+    if not regression:  # without rows of a class that no training row has
+        test = test.subset(torch.isin(test.y, data.train.y).nonzero()[:, 0])
     errors = selector.held_out_errors(
         data.train.x.numpy(), data.train.y.numpy(), test.x.numpy(), test.y.numpy()
     )
-    regression = data.task == "regression"
     unit = float(data.test.target_std.float().mean()) if regression else 1.0
     return {
         "kept": [row["name"] for row in inputs if row["kept"]],
@@ -296,13 +287,6 @@ def _selection(data: DataSet, selector: SieveSelector) -> dict[str, Any]:
             "standard_error": path.standard_error.tolist(), "chosen": path.proportion,
         },
     }  # fmt: skip
-
-
-def _known_classes(data: DataSet) -> Examples:
-    """The test rows, without those of a class that no training row has."""
-    if data.task == "regression":
-        return data.test
-    return data.test.subset(torch.isin(data.test.y, data.train.y).nonzero()[:, 0])
 
 
 def _draw_selection(selector: SieveSelector, names: Sequence[str], folder: Path) -> list[Picture]:
