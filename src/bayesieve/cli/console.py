@@ -25,7 +25,7 @@ def note(text: str) -> None:
 def remarks_shown() -> Iterator[None]:
     """Print what `bayesieve.runs` logs as remarks while a command runs."""
     logger = logging.getLogger("bayesieve.runs")
-    level, handler = logger.level, _Remarks(logging.INFO)
+    level, handler = logger.level, logging.StreamHandler(sys.stderr)
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     try:
@@ -33,11 +33,6 @@ def remarks_shown() -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
-
-
-class _Remarks(logging.Handler):
-    def emit(self, record: logging.LogRecord) -> None:
-        note(record.getMessage())
 
 
 def given_arguments() -> str:

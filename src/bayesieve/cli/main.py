@@ -10,18 +10,18 @@ keeps its traceback. Nothing here imports torch.
 import os
 import re
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from bayesieve import __version__
 from bayesieve.cli import commands as commands  # makes them
-from bayesieve.cli import doctor, reproduce, version
-from bayesieve.cli.console import remarks_shown
+from bayesieve.cli import doctor, reproduce
+from bayesieve.cli.console import JsonFlag, print_json, remarks_shown
 from bayesieve.cli.data import data_app
 from bayesieve.cli.flags import COMMANDS
 from bayesieve.cli.scratch import scratch_app
-from bayesieve.cli.version import VersionFlag
 from bayesieve.errors import BayesieveError, UsageError
 
 TRACEBACK_VARIABLE = "BAYESIEVE_TRACEBACK"
@@ -106,8 +106,30 @@ app = typer.Typer(
 )
 
 
+def version(json: JsonFlag = False) -> None:
+    """Print the version."""
+    if json:
+        print_json({"version": __version__})
+    else:
+        print(__version__)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        version()
+        raise typer.Exit
+
+
+_VersionFlag = Annotated[
+    bool,
+    typer.Option(
+        "--version", help="Print the version and exit.", callback=_print_version, is_eager=True
+    ),
+]
+
+
 @app.callback()
-def _options(version: VersionFlag = False) -> None:
+def _options(version: _VersionFlag = False) -> None:
     pass
 
 
@@ -117,7 +139,7 @@ app.command(epilog=reproduce.EXAMPLE)(reproduce.reproduce)
 app.add_typer(data_app, name="data")
 app.add_typer(scratch_app, name="scratch")
 app.command(epilog=doctor.EXAMPLE)(doctor.doctor)
-app.command(epilog=version.EXAMPLE)(version.version)
+app.command(epilog="Example: bayesieve version")(version)
 
 
 def run() -> None:

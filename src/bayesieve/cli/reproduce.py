@@ -16,7 +16,6 @@ from bayesieve.cli.console import JsonFlag, note, print_json, print_table
 from bayesieve.errors import UsageError
 
 EXAMPLE = "Example: bayesieve reproduce sbnn-mnist --quick --out runs/again"
-Results = Annotated[Path, typer.Option(help="Folder of the committed records.")]
 
 
 def reproduce(
@@ -29,7 +28,9 @@ def reproduce(
     seeds: Annotated[int | None, typer.Option(help="Repetitions.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write.")] = None,
-    results: Results = Path("results"),
+    results: Annotated[Path, typer.Option(help="Folder of the committed records.")] = Path(
+        "results"
+    ),
     json: JsonFlag = False,
 ) -> None:
     """List every table and figure of the papers with our numbers, run a study again, or verify."""
@@ -40,10 +41,39 @@ def reproduce(
         raise UsageError(f"reproduce {name} runs no study: leave out {unused}, or name one.")
     if name == "list":
         _list(results, json=json)
-    elif name == "verify":
+        return
+    if name == "verify":
         _verify(results, json=json)
-    else:
-        _run(name, quick=quick, full=full, seeds=seeds, device=device, out=out, json=json)
+        return
+    from studies.reproduce.catalogue import STUDIES
+    from studies.reproduce.running import RECORD, arguments_of, run_study, study_of
+    from studies.reproduce.table import compared_with
+
+    study = study_of(name)
+    if study is None or study not in STUDIES:
+        names = ("list", "verify", *STUDIES)
+        hint = did_you_mean(name, names)
+        raise UsageError(f"reproduce: NAME is one of {', '.join(names)}; got {name!r}.{hint}")
+    if quick == full:
+        raise UsageError("say how long it may take: --quick or --full.")
+    if out is None:
+        raise UsageError("give a folder for the record: --out runs/again.")
+    mode: Any = "quick" if quick else "full"
+    arguments = arguments_of(STUDIES[study], mode, out / RECORD, seeds, device)
+    out.mkdir(parents=True, exist_ok=True)
+    note(f"python -m studies.{STUDIES[study].module} {' '.join(arguments)}")
+    rows = run_study(study, arguments, out)
+    if json:
+        print_json(rows)
+        return
+    shown = [row for row in rows if row["ours"] is not None]
+    title = f"{study}, quick: shows that it runs, no evidence" if quick else study
+    print_table(title, ("", "paper", "ours", "status"), [
+        (_folded(f"{row['item']}, {row['what']}: {row['metric']}"), compared_with(row),
+         _number(row["ours"]), row["status"]) for row in shown
+    ])  # fmt: skip
+    files = ", ".join(sorted(path.name for path in out.iterdir()))
+    print(f"written to {out}: {files}")
 
 
 def require_studies(command: str) -> None:
@@ -111,47 +141,6 @@ def _folded(text: str, indent: str = "", width: int = 40) -> str:
     return textwrap.fill(
         unbroken, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
     )
-
-
-def _run(
-    name: str,
-    *,
-    quick: bool,
-    full: bool,
-    seeds: int | None,
-    device: str | None,
-    out: Path | None,
-    json: bool,
-) -> None:
-    from studies.reproduce.catalogue import STUDIES
-    from studies.reproduce.running import RECORD, arguments_of, run_study, study_of
-    from studies.reproduce.table import compared_with
-
-    study = study_of(name)
-    if study is None or study not in STUDIES:
-        names = ("list", "verify", *STUDIES)
-        hint = did_you_mean(name, names)
-        raise UsageError(f"reproduce: NAME is one of {', '.join(names)}; got {name!r}.{hint}")
-    if quick == full:
-        raise UsageError("say how long it may take: --quick or --full.")
-    if out is None:
-        raise UsageError("give a folder for the record: --out runs/again.")
-    mode: Any = "quick" if quick else "full"
-    arguments = arguments_of(STUDIES[study], mode, out / RECORD, seeds, device)
-    out.mkdir(parents=True, exist_ok=True)
-    note(f"python -m studies.{STUDIES[study].module} {' '.join(arguments)}")
-    rows = run_study(study, arguments, out)
-    if json:
-        print_json(rows)
-        return
-    shown = [row for row in rows if row["ours"] is not None]
-    title = f"{study}, quick: shows that it runs, no evidence" if quick else study
-    print_table(title, ("", "paper", "ours", "status"), [
-        (_folded(f"{row['item']}, {row['what']}: {row['metric']}"), compared_with(row),
-         _number(row["ours"]), row["status"]) for row in shown
-    ])  # fmt: skip
-    files = ", ".join(sorted(path.name for path in out.iterdir()))
-    print(f"written to {out}: {files}")
 
 
 def _verify(results: Path, *, json: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import nn
 
 from bayesieve import nets
 from bayesieve.checks import did_you_mean
@@ -72,7 +72,10 @@ class Plan:
 def make_plan(config: RunConfig) -> Plan:
     """Check every setting, build every object and fill every gap."""
     check_settings(config)
-    config = absolute_paths(_with_centring(config))
+    if config.data.center is None:  # message passing expects centred inputs
+        center = ENGINES[config.engine.name].passes
+        config = replace(config, data=replace(config.data, center=center))
+    config = absolute_paths(config)
     if config.training.threads is not None:
         torch.set_num_threads(config.training.threads)
     device = choose_device(config.training.device)
@@ -98,7 +101,13 @@ def make_plan(config: RunConfig) -> Plan:
     validation = None
     if held_out is not None:
         validation = Validation(held_out, config.training.patience, config.training.min_delta)
-    schedule = build_schedule(config)
+    course, training = vars(config.schedule), config.training
+    schedule = Schedule(
+        **course,
+        clip_norm=training.clip_norm,
+        checkpoint_every=training.checkpoint_every,
+        compile=training.compile,
+    )
     plan = Plan(config, data, problem, engine, schedule, pruning, validation, device, length)
     check_plan(plan)
     return plan
@@ -176,16 +185,6 @@ def build_network(config: RunConfig, data: DataSet) -> Network:
     return Network.of(model, build_likelihood(config.net, data), build_roles(config.net))
 
 
-def build_schedule(config: RunConfig) -> Schedule:
-    """The course of a run, from resolved settings."""
-    c: Any = config.schedule  # resolved: lr, kl and kl_warmup_epochs are not None
-    training = config.training
-    return Schedule(
-        c.lr, c.hold, c.warmup, c.kl, c.kl_after, c.kl_warmup_epochs, c.minibatch,
-        training.clip_norm, training.checkpoint_every, training.compile,
-    )  # fmt: skip
-
-
 def build_pruning(config: RunConfig) -> Pruning | None:
     """The pruning schedule, if one is asked for and the engine does not prune by itself."""
     pruning = config.pruning
@@ -242,14 +241,6 @@ def _length(config: RunConfig, n_data: int) -> Length:
     training = config.training
     assert training.batch_size is not None
     return Length.of(n_data, training.epochs, training.steps, training.batch_size)
-
-
-def _with_centring(config: RunConfig) -> RunConfig:
-    """Message passing expects centred inputs; other engines take the scaling of the data set."""
-    if config.data.center is not None:
-        return config
-    center = ENGINES[config.engine.name].passes
-    return replace(config, data=replace(config.data, center=center))
 
 
 def described_net(config: NetConfig, likelihood: Likelihood) -> NetConfig:
@@ -331,7 +322,12 @@ def build_net(name: str | None, data: DataSet, n_outputs: int) -> nn.Module:
     if kind == "module":
         return nets.from_path(name, shape, n_outputs)
     if kind == "mlp":
-        return _mlp(name, rest, shape, n_outputs)
+        widths, _, activation = rest.partition(":")
+        numbers = [number.strip() for number in widths.split(",")]
+        if not all(number.isdecimal() for number in numbers):
+            raise UsageError(f"--net mlp must read mlp:400,400 or mlp:50:tanh, got {name!r}.")
+        chosen: Any = activation or "relu"
+        return nets.mlp(shape, n_outputs, [int(number) for number in numbers], chosen)
     if name == "linear":
         return nets.mlp(shape, n_outputs, widths=())
     if name not in NETS:
@@ -342,15 +338,6 @@ def build_net(name: str | None, data: DataSet, n_outputs: int) -> nn.Module:
     factory: Callable[[tuple[int, ...], int], nn.Module]
     factory = getattr(nets, name.replace("-", "_"))
     return factory(shape, n_outputs)
-
-
-def _mlp(name: str, rest: str, shape: tuple[int, ...], n_outputs: int) -> nn.Module:
-    widths, _, activation = rest.partition(":")
-    numbers = [number.strip() for number in widths.split(",")]
-    if not all(number.isdecimal() for number in numbers):
-        raise UsageError(f"--net mlp must read mlp:400,400 or mlp:50:tanh, got {name!r}.")
-    chosen: nets.Activation = activation or "relu"  # type: ignore[assignment]
-    return nets.mlp(shape, n_outputs, widths=[int(number) for number in numbers], activation=chosen)
 
 
 def resolve_schedule(
@@ -452,7 +439,7 @@ def what_it_takes(plan: Plan) -> dict[str, Any]:
     problem, training = plan.problem, plan.config.training
     layout = problem.layout
     state = plan.engine.init(problem, torch.Generator().manual_seed(0), training.n_models)
-    state_bytes = sum(_size(value) for _, value in named_tensors(state))
+    state_bytes = sum(value.nbytes for _, value in named_tensors(state))
     width = problem.initial.element_size()
     buffers = 4 if getattr(plan.engine, "local", False) else 2  # weights and gradients, stds too
     work_bytes = buffers * training.n_models * layout.size * width
@@ -465,11 +452,7 @@ def what_it_takes(plan: Plan) -> dict[str, Any]:
         "steps": plan.length.n_steps,
         "steps_per_epoch": plan.length.per_epoch,
         "device": str(plan.device),
-        "data_bytes": _size(problem.x) + _size(problem.y),
+        "data_bytes": problem.x.nbytes + problem.y.nbytes,
         "model_bytes": state_bytes + work_bytes,
         "checkpoint_bytes": state_bytes,
     }
-
-
-def _size(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()

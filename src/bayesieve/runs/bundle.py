@@ -1,13 +1,11 @@
 """`compact`, `verify` and `export`: from a run to a bundle, its checks, and its other forms."""
 
-import importlib.metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from bayesieve import __version__
 from bayesieve.assess.evaluate import evaluate
 from bayesieve.assess.predict import ClassPrediction
 from bayesieve.core.posterior import SparseModel
@@ -25,7 +23,14 @@ from bayesieve.deliver.bundle.posterior import likelihood_from_json
 from bayesieve.deliver.serving import as_point
 from bayesieve.errors import UsageError, VerificationError
 from bayesieve.runs.config import RECORD, to_dict
-from bayesieve.runs.folder import RunFolder, check_out, check_out_file, is_bundle_folder, sha256
+from bayesieve.runs.folder import (
+    RunFolder,
+    check_out,
+    check_out_file,
+    is_bundle_folder,
+    sha256,
+    versions,
+)
 from bayesieve.runs.options import Compact, Export, Verify
 from bayesieve.runs.run import Run, load, numbers, read_folder
 from bayesieve.runs.text import warn
@@ -105,10 +110,8 @@ def provenance(run: Run) -> dict[str, Any]:
         name: {key: value for key, value in section.items() if value not in (None, [])}
         for name, section in settings.items()
     }
-    versions = {"bayesieve": __version__}
-    versions |= {name: importlib.metadata.version(name) for name in ("torch", "safetensors")}
     source = None if run.folder is None else run.folder.path.name
-    return {"source": source, "run": used, "versions": versions}
+    return {"source": source, "run": used, "versions": versions("torch", "safetensors")}
 
 
 def verify(asked: Verify) -> dict[str, Any]:

@@ -19,7 +19,6 @@ _FILES = (
     "config.json", "metrics.jsonl", "metrics.json", "curve.json", "chains.json", "attack.json",
     "report.md", "report.html",
 )  # fmt: skip
-_PACKAGES = ("torch", "numpy", "safetensors")
 
 
 @dataclass(frozen=True)
@@ -103,19 +102,14 @@ class RunFolder:
             record: more that belongs to the record.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        versions = {"bayesieve": __version__, "python": platform.python_version()}
-        versions |= {name: importlib.metadata.version(name) for name in _PACKAGES}
         called = {} if arguments is None else {"arguments": arguments}
-        about = {"command": command, **called, **record, "versions": versions}
+        made_with = versions("python", "torch", "numpy", "safetensors")
+        about = {"command": command, **called, **record, "versions": made_with}
         self.write("config.json", {**to_dict(config), RECORD: about})
 
-    def write(self, name: str, values: Mapping[str, Any]) -> None:
-        """Write a JSON file, all or nothing."""
-        self.write_text(name, json.dumps(values, indent=2) + "\n")
-
-    def write_text(self, name: str, text: str) -> None:
-        """Write a text file, all or nothing."""
-        write_atomically(self.path / name, text)
+    def write(self, name: str, content: Mapping[str, Any] | str) -> None:
+        """Write a JSON file or a text file, all or nothing."""
+        write_atomically(self.path / name, content)
 
     def read(self, name: str) -> dict[str, Any]:
         """Read a JSON file of the folder."""
@@ -136,6 +130,18 @@ class RunFolder:
         if "format" in values:
             raise UsageError(f"{self.path} is a bundle; give the run folder it was made from.")
         return from_dict(without_record(values), str(self.path / "config.json"))
+
+
+def versions(*names: str) -> dict[str, str]:
+    """Versions of Bayesieve and of the packages named; python and system are names too."""
+    known = {"python": platform.python_version, "system": platform.platform}
+    numbers = {"bayesieve": __version__}
+    for name in names:
+        try:
+            numbers[name] = known[name]() if name in known else importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            numbers[name] = "not installed"
+    return numbers
 
 
 def check_out(out: Path, *, force: bool) -> None:

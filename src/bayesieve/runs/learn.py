@@ -36,7 +36,7 @@ from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.options import Config, Train
 from bayesieve.runs.run import curve_of, draws_of, numbers, pool
 from bayesieve.runs.summary import write_summary
-from bayesieve.runs.text import draws_label, note
+from bayesieve.runs.text import note, with_draws
 from bayesieve.training.checkpoint import has_checkpoint
 from bayesieve.training.distill import soften
 from bayesieve.training.fit import Fit, fit
@@ -185,13 +185,12 @@ def write_results(
     save_models(models, folder)
     first = models[0]
     result = numbers(evaluate(first, data.test), first)
-    rows = {"mean weights": dict(result)}
     if has_spread(first):
         whole = pool(models)
         n_draws, n_chains = draws_of(whole), 1 if whole is first else len(models)
         sampled = numbers(evaluate(whole, data.test, n_samples=n_draws), first)
         result["sampled"] = {**sampled, "draws": n_draws, "chains": n_chains}
-        rows[draws_label(result["sampled"])] = sampled
+    rows = with_draws(dict(result))
     if len(models) > 1 and (chains := _chains(models)) is not None:
         folder.write("chains.json", chains)
         result["chains"] = chains

@@ -1,6 +1,5 @@
 """`attack`: accuracy, entropy and calibration of a run under attacks and shifts of its images."""
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -14,7 +13,6 @@ from bayesieve.assess.robustness import Attacked, Point, curve, fgsm_curve
 from bayesieve.core.likelihoods import likelihood_class
 from bayesieve.data.preprocessing import PixelScale
 from bayesieve.errors import UsageError
-from bayesieve.files import write_atomically
 from bayesieve.runs.config import comma_list
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.options import Attack
@@ -71,7 +69,7 @@ def attack(asked: Attack) -> dict[str, Any]:
         "curves": curves,
     }
     place.mkdir(parents=True, exist_ok=True)
-    write_atomically(place / "attack.json", json.dumps(result, indent=2) + "\n")
+    RunFolder(place).write("attack.json", result)
     if asked.figures:
         panels: dict[str, dict[str, Any]] = {}
         for name, points in curves.items():

@@ -168,20 +168,16 @@ def evaluate(asked: Evaluate) -> dict[str, Any]:
         raise UsageError("--split val: this run held nothing out; train with --val-fraction.")
     extra: dict[str, Any] = {"split": split, "samples": samples}
     if asked.temperature:
-        extra["temperature"] = _temperature(opened, model, samples, seed)
+        if opened.held_out is None:
+            raise UsageError("--temperature needs held-out examples; train with --val-fraction.")
+        prediction = predict(model, opened.held_out.x, n_samples=samples, seed=seed)
+        if not isinstance(prediction, ClassPrediction):
+            raise UsageError("--temperature is for classification.")
+        extra["temperature"] = fit_temperature(prediction.log_probs.cpu(), opened.held_out.y)
     scored = score_model(
         model, examples, n_samples=samples, seed=seed, temperature=extra.get("temperature", 1.0)
     )
     return {**numbers(scored, model), **extra}
-
-
-def _temperature(run: Run, model: Model, samples: int, seed: int) -> float:
-    if run.held_out is None:
-        raise UsageError("--temperature needs held-out examples; train with --val-fraction.")
-    prediction = predict(model, run.held_out.x, n_samples=samples, seed=seed)
-    if not isinstance(prediction, ClassPrediction):
-        raise UsageError("--temperature is for classification.")
-    return fit_temperature(prediction.log_probs.cpu(), run.held_out.y)
 
 
 def storage_bytes(model: Model) -> int:

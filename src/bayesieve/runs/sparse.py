@@ -5,7 +5,7 @@ weights, finds a posterior around them by Laplace, and removes what the evidence
 at 0; it trains nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -59,13 +59,10 @@ SCORE: Final = "snr"  # which weights go first when `sieve` is asked for a numbe
 LOST = 0.05  # nats per example: what a user should hear about
 _BATCH = 1024
 _LEAST_NOISE = 1e-4  # of standardised targets; a network that repeats its data has a residual of 0
-_CHOICE = (
-    "zeros", "threshold", "n_of_m", "keep_units", "target_macs", "target_latency", "score", "scope",
-    "allow_empty_layers", "reestimate_batchnorm",
-)  # fmt: skip
-_EVIDENCE = (
-    "zeros", "threshold", "rule", "curvature", "labels", "seed", "reestimate_batchnorm",
-)  # fmt: skip
+# Options of prune and sieve that are not the rule of pruning.
+_NOT_RULE = {
+    "run", "out", "model", "net", "data", "target", "force", "device", "figures", "arguments",
+}  # fmt: skip
 
 
 def prune(asked: Prune) -> dict[str, Any]:
@@ -84,7 +81,9 @@ def prune(asked: Prune) -> dict[str, Any]:
         sparse = reestimate_batchnorm(sparse, run.train.x)
     if asked.finetune:
         sparse, history = _finetune(run, sparse, asked.finetune)
-    rule = _used(asked, (*_CHOICE, *(["finetune"] if asked.finetune else [])))
+    rule = _rule_record(asked)
+    if not asked.finetune:
+        del rule["finetune"]
     if asked.n_of_m is not None:
         rule["n_of_m"] = _pair(asked.n_of_m)
     return _write(
@@ -110,7 +109,7 @@ def sieve(asked: Sieve) -> dict[str, Any]:
         asked,
         run,
         sparse,
-        {"source": file, "rule": _used(asked, _EVIDENCE)},
+        {"source": file, "rule": _rule_record(asked)},
         name=run.config.net.name,
         score=SCORE,
         curve=curve_of(run.model, run.data.test, SCORE),
@@ -119,15 +118,24 @@ def sieve(asked: Sieve) -> dict[str, Any]:
     )
     lost = result["nll"] - result["dense"]["nll"]
     if lost > LOST:
-        old = not asked.reestimate_batchnorm and bool(statistics_names(run.model.network))
-        warn(loss_warning(lost, result["zeros"], old_statistics=old))
+        # The evidence is that of each weight, or unit, with all others in place. Where many lean on
+        # each other, as before a BatchNorm, they are missed together though none is alone.
+        renew = ""
+        if not asked.reestimate_batchnorm and statistics_names(run.model.network):
+            renew = "Renew its BatchNorm statistics (--reestimate-batchnorm). "
+        zeros = result["zeros"]
+        warn(
+            f"sieve: the network lost {lost:.3f} nats per example with {zeros:.1%} zeros. {renew}"
+            "Take fewer (--zeros; curve.json has the cost of each), or train what is left: "
+            f"`bayesieve prune RUN --zeros {zeros:.3f} --finetune 5`."
+        )
     return result
 
 
-def _used(asked: Prune | Sieve, names: Sequence[str]) -> dict[str, Any]:
-    """The options in use among those named, ready for JSON."""
-    values = {name: getattr(asked, name) for name in names}
-    return {k: value for k, value in values.items() if value is not None and value is not False}
+def _rule_record(asked: Prune | Sieve) -> dict[str, Any]:
+    """The options of the rule that are in use, ready for JSON."""
+    values = {name: value for name, value in vars(asked).items() if name not in _NOT_RULE}
+    return {name: v for name, v in values.items() if v is not None and v is not False}
 
 
 def _pair(text: str) -> tuple[int, int]:
@@ -313,26 +321,3 @@ def residual(problem: Problem) -> float:
         left = network.outputs(w, x, buffers)[0].reshape(y.shape) - y
         total += left.double().square().sum().item()
     return max((total / problem.y.numel()) ** 0.5, _LEAST_NOISE)
-
-
-def loss_warning(lost: float, zeros: float, *, old_statistics: bool) -> str:
-    """The remark on a sieve that took too much.
-
-    The evidence is that of each weight, or unit, with all others in place; where many lean on each
-    other, as before a BatchNorm, they are missed together though none is alone.
-
-    Args:
-        lost: nats per example.
-        zeros: fraction of all parameters.
-        old_statistics: whether BatchNorm statistics are still those of the dense network.
-
-    Example:
-        >>> loss_warning(0.3, 0.9, old_statistics=False)[:46]
-        'sieve: the network lost 0.300 nats per example'
-    """
-    renew = "Renew its BatchNorm statistics (--reestimate-batchnorm). " if old_statistics else ""
-    return (
-        f"sieve: the network lost {lost:.3f} nats per example with {zeros:.1%} zeros. {renew}"
-        "Take fewer (--zeros; curve.json has the cost of each), or train what is left: "
-        f"`bayesieve prune RUN --zeros {zeros:.3f} --finetune 5`."
-    )

@@ -86,7 +86,7 @@ def write_summary(
     words = _WORDS[data.task] + _SIZE
     last = "Every setting is in `config.json`; evaluate again with `bayesieve evaluate`."
     paragraphs = [f"# {title}", _summary(data, config, origin), table, words, *remarks]
-    folder.write_text("report.md", "\n\n".join([*paragraphs, *embedded(shown), last]) + "\n")
+    folder.write("report.md", "\n\n".join([*paragraphs, *embedded(shown), last]) + "\n")
     folder.write("metrics.json", metrics)
 
 

@@ -101,7 +101,7 @@ def fit_table(asked: FitTable) -> dict[str, Any]:
     config = _run_config(file, asked, model)
     folder.create(config, "fit-table", file=file.name)
     lines = [json.dumps(row) + "\n" for row in model.history_]
-    folder.write_text("metrics.jsonl", "".join(lines))
+    folder.write("metrics.jsonl", "".join(lines))
     learned = model.posterior_ if asked.zeros is None else model.sparse_
     metrics = write_results(
         folder, config, data, [learned], model.history_, seconds, figures=asked.figures
@@ -195,7 +195,7 @@ def _importance(
         importance_bars(names, psi, at, low=low, high=high, xlabel="importance ψ")
         picture = ("figures/importance.png", "Importance of the inputs with 90 % intervals.")
         text += "\n".join(["", *embedded([picture]), ""])
-    folder.write_text("report.md", text)
+    folder.write("report.md", text)
     return by_name
 
 

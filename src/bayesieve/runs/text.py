@@ -38,19 +38,15 @@ def quality_row(label: str, result: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def with_draws(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The results of a run by name: those of the mean weights and, if any, those of draws."""
-    rows = {"mean weights": result}
-    if "sampled" in result:
-        rows[draws_label(result["sampled"])] = result["sampled"]
-    return rows
-
-
-def draws_label(sampled: Mapping[str, Any]) -> str:
-    """The name of the results of draws in tables.
+    """The results of a run by name: those of the mean weights and, if any, those of draws.
 
     Example:
-        >>> draws_label({"draws": 80, "chains": 4})
-        '80 draws of 4 chains'
+        >>> list(with_draws({"sampled": {"draws": 80, "chains": 4}}))
+        ['mean weights', '80 draws of 4 chains']
     """
-    chains = sampled.get("chains", 1)
-    return f"{sampled['draws']} draws" + (f" of {chains} chains" if chains > 1 else "")
+    rows = {"mean weights": result}
+    if "sampled" in result:
+        sampled = result["sampled"]
+        chains = f" of {sampled['chains']} chains" if sampled.get("chains", 1) > 1 else ""
+        rows[f"{sampled['draws']} draws{chains}"] = sampled
+    return rows

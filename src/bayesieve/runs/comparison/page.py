@@ -110,21 +110,22 @@ def standings(scores: Mapping[str, Sequence[Mapping[str, float]]]) -> list[Stand
     if not each:
         return []
     metrics = [metric for metric in each[0] if all(metric in numbers for numbers in each)]
-    columns = {
-        metric: {name: [numbers[metric] for numbers in seeds] for name, seeds in scores.items()}
+    return [
+        _standing(
+            metric, list(scores), [[row[metric] for row in seeds] for seeds in scores.values()]
+        )
         for metric in metrics
-    }
-    return [_standing(metric, values) for metric, values in columns.items()]
+    ]
 
 
-def _standing(metric: str, values: Mapping[str, Sequence[float]]) -> Standing:
+def _standing(metric: str, names: Sequence[str], columns: Sequence[Sequence[float]]) -> Standing:
     sign = -1.0 if metric in HIGHER_IS_BETTER else 1.0
-    names, columns = list(values), list(values.values())
     n_seeds = min(len(column) for column in columns)
     by_seed = [rankdata([sign * column[i] for column in columns]) for i in range(n_seeds)]
     ranks = [fmean(float(ranked[j]) for ranked in by_seed) for j in range(len(names))]
     means = [fmean(column) for column in columns]
-    errors = [_standard_error(column) for column in columns]
+    errors = [stdev(column) / math.sqrt(len(column)) if len(column) > 1 else None
+              for column in columns]  # fmt: skip
     order = sorted(range(len(names)), key=lambda j: sign * means[j])
     return Standing(
         metric,
@@ -134,10 +135,6 @@ def _standing(metric: str, values: Mapping[str, Sequence[float]]) -> Standing:
         tuple(ranks[j] for j in order),
         critical_difference(len(names), n_seeds) if n_seeds > 1 and len(names) > 1 else None,
     )
-
-
-def _standard_error(values: Sequence[float]) -> float | None:
-    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
 
 
 def reading(standings: Sequence[Standing]) -> list[str]:
@@ -304,17 +301,15 @@ def _notes(result: Mapping[str, Any]) -> list[str]:
     one_seed = all(len(method["seeds"]) == 1 for method in methods)
     removed = (removed_already(m["name"], asked, m["zeros_reached"]) for m in methods)
     notes = [
-        *(_sharing(method) for method in methods if method.get("members", 1) > 1),
+        *(
+            f"{method['name']} shares its passes among {method['members']} networks: each had "
+            f"{method['epochs']}, so it is compared at an equal cost, not at its best."
+            for method in methods
+            if method.get("members", 1) > 1
+        ),
         *(note for note in removed if note is not None),
     ]
     return ["One seed: how much of this is chance is not known.", *notes] if one_seed else notes
-
-
-def _sharing(method: Mapping[str, Any]) -> str:
-    return (
-        f"{method['name']} shares its passes among {method['members']} networks: each had "
-        f"{method['epochs']}, so it is compared at an equal cost, not at its best."
-    )
 
 
 def _table(methods: Sequence[Mapping[str, Any]], ranked: Sequence[Standing]) -> list[list[str]]:
@@ -328,16 +323,15 @@ def _table(methods: Sequence[Mapping[str, Any]], ranked: Sequence[Standing]) -> 
     rows = []
     for method in methods:
         cells = [method["name"], *([str(len(method["seeds"]))] if uneven else [])]
-        cells += [_cell(one, one.names.index(method["name"])) for one in ranked]
+        for standing in ranked:
+            place = standing.names.index(method["name"])
+            error = standing.errors[place]
+            spread = "" if error is None else f" ± {error:.4f}"
+            cells.append(f"{standing.means[place]:.4f}{spread}")
         cells += [f"{method['seconds']:.1f}", f"{method['bytes'] / 1e6:.3g}"]
         cells += [f"{method['peak_bytes'] / 1e6:.0f}"] if on_device else []
         rows.append([*cells, *([method["device"]] if mixed else [])])
     return [header, *rows]
-
-
-def _cell(standing: Standing, i: int) -> str:
-    error = standing.errors[i]
-    return f"{standing.means[i]:.4f}" + ("" if error is None else f" ± {error:.4f}")
 
 
 def page(result: Mapping[str, Any], *, picture: str | None, level: int = 1) -> str:
@@ -351,12 +345,18 @@ def page(result: Mapping[str, Any], *, picture: str | None, level: int = 1) -> s
     header, *rows = result["table"]
     left = [f"- {row['name']} left out: {row['reason']}" for row in result["left_out"]]
     below = "#" * (level + 1)
+    legend = (
+        "Mean ± standard error over seeds. Seconds: training of all seeds, without pruning. State: "
+        "what must survive a step, for one seed."
+    )
+    if all(method["peak_bytes"] is not None for method in result["methods"]):
+        legend += " Device: the most that training allocated at any time, besides the data."
     sentences = [*(f"- {sentence}" for sentence in result["reading"]), *left]
     paragraphs = [
         f"{'#' * level} {result['wanted']['net']} on {result['data']['name']}: {len(rows)} methods",
         _conditions(result),
         markdown_table(tuple(header), [tuple(row) for row in rows]),
-        _legend(result),
+        legend,
         *([] if picture is None else [f"![every method in every metric]({picture})"]),
         *([f"{below} Reading", "\n".join(sentences)] if sentences else []),
         *_ranks(result["standings"], below),
@@ -402,16 +402,6 @@ def _scores_used(methods: Sequence[Mapping[str, Any]]) -> str:
 
 def _count(n: int, what: str) -> str:
     return f"{n} {what}" + ("" if n == 1 else "es")
-
-
-def _legend(result: Mapping[str, Any]) -> str:
-    text = (
-        "Mean ± standard error over seeds. Seconds: training of all seeds, without pruning. State: "
-        "what must survive a step, for one seed."
-    )
-    if all(method["peak_bytes"] is not None for method in result["methods"]):
-        text += " Device: the most that training allocated at any time, besides the data."
-    return text
 
 
 def _ranks(standings: Sequence[Mapping[str, Any]], heading: str) -> list[str]:
