@@ -85,7 +85,7 @@ def make_plan(config: RunConfig) -> Plan:
     model = build_module(config.net, data, config.training.seed)
     if config.net.warm_start is not None:
         load_weights(model, Path(config.net.warm_start))
-    config = _resolve(config, data, len(train), device)  # the engine has a say in the likelihood
+    config, length = _resolve(config, data, len(train), device)
     problem = Problem(
         model,
         build_likelihood(config.net, data),
@@ -93,7 +93,6 @@ def make_plan(config: RunConfig) -> Plan:
         roles=build_roles(config.net),
         augment=build_augment(config.training, data),
     )
-    length = _length(config, problem.n_data)
     units = config.pruning.keep_units if ENGINES[config.engine.name].prunes == "units" else None
     size = RunSize(problem.n_data, length.n_steps, length.per_epoch, units, data.task)
     engine = build_engine(config.engine, size)
@@ -187,19 +186,13 @@ def build_network(config: RunConfig, data: DataSet) -> Network:
 
 def build_pruning(config: RunConfig) -> Pruning | None:
     """The pruning schedule, if one is asked for and the engine does not prune by itself."""
-    pruning = config.pruning
-    if pruning.keep_units is not None:
-        if pruning.score is not None or pruning.soft:
-            raise UsageError("--score and --soft are for --zeros; units go by their evidence.")
-        if ENGINES[config.engine.name].prunes == "units":
-            return None
-        return GradualUnits(pruning.keep_units, pruning.start, pruning.end)
-    if pruning.zeros is None:
-        if pruning.score is not None or pruning.soft:
-            raise UsageError("--score and --soft need --zeros, the fraction to prune.")
+    p = config.pruning
+    if p.zeros is not None:
+        assert p.score is not None
+        return GradualPruning(p.zeros, p.start, p.end, p.score, p.soft)
+    if p.keep_units is None or ENGINES[config.engine.name].prunes == "units":
         return None
-    assert pruning.score is not None
-    return GradualPruning(pruning.zeros, pruning.start, pruning.end, pruning.score, pruning.soft)
+    return GradualUnits(p.keep_units, p.start, p.end)
 
 
 def build_augment(config: TrainingConfig, data: DataSet) -> Augment | None:
@@ -212,13 +205,23 @@ def build_augment(config: TrainingConfig, data: DataSet) -> Augment | None:
     return Augment(shift=config.shift, flip=config.flip, rotation=config.rotate, fill=fill)
 
 
-def _resolve(config: RunConfig, data: DataSet, n_data: int, device: torch.device) -> RunConfig:
+def _resolve(
+    config: RunConfig, data: DataSet, n_data: int, device: torch.device
+) -> tuple[RunConfig, Length]:
+    """The settings without gaps, and the length of the run."""
     table = len(data.input_shape) == 1
-    training = resolve_length(config.training, config.engine, n_data, table=table)
+    training, name = config.training, config.engine.name
+    if training.epochs is not None and training.steps is not None:
+        raise UsageError("give either --epochs or --steps, not both.")
+    batch_size, epochs = training.batch_size, training.epochs
+    if batch_size is None:
+        batch_size = recommended_batch_size(name, n_data, table=table)
+    if epochs is None and training.steps is None:
+        epochs = recommended_epochs(name, n_data, batch_size, table=table)
+    training = replace(training, batch_size=batch_size, epochs=epochs, device=str(device))
     if training.distill is not None and training.distill_epochs is None and training.epochs:
         training = replace(training, distill_epochs=training.epochs)
-    training = replace(training, device=str(device))
-    length = _length(replace(config, training=training), n_data)
+    length = Length.of(n_data, epochs, training.steps, batch_size)
     own_start = config.net.warm_start is not None or (config.net.name or "").startswith("module:")
     engine = resolve_engine(
         config.engine, own_start=own_start, task=data.task, n_data=n_data, table=table
@@ -234,13 +237,7 @@ def _resolve(config: RunConfig, data: DataSet, n_data: int, device: torch.device
     )
     net = replace(config.net, name=full_name(config.net.name, data))
     net = described_net(net, build_likelihood(net, data))
-    return RunConfig(config.data, net, engine, schedule, pruning, training)
-
-
-def _length(config: RunConfig, n_data: int) -> Length:
-    training = config.training
-    assert training.batch_size is not None
-    return Length.of(n_data, training.epochs, training.steps, training.batch_size)
+    return RunConfig(config.data, net, engine, schedule, pruning, training), length
 
 
 def described_net(config: NetConfig, likelihood: Likelihood) -> NetConfig:
@@ -364,24 +361,13 @@ def resolve_pruning(config: PruningConfig, engine: EngineConfig) -> PruningConfi
         raise UsageError("give either --zeros or --keep-units, not both.")
     if entry.prunes == "units" and config.zeros is not None:
         raise UsageError(f"engine {engine.name} removes whole units: give --keep-units.")
+    if config.zeros is None and (config.score is not None or config.soft):
+        if config.keep_units is None:
+            raise UsageError("--score and --soft need --zeros, the fraction to prune.")
+        raise UsageError("--score and --soft are for --zeros; units go by their evidence.")
     if config.zeros is None or config.score is not None:
         return config
     return replace(config, score="snr" if entry.spread else "magnitude")
-
-
-def resolve_length(
-    config: TrainingConfig, engine: EngineConfig, n_data: int, *, table: bool = False
-) -> TrainingConfig:
-    """Fill in the length of the run and the size of a batch."""
-    if config.epochs is not None and config.steps is not None:
-        raise UsageError("give either --epochs or --steps, not both.")
-    size = config.batch_size
-    if size is None:
-        size = recommended_batch_size(engine.name, n_data, table=table)
-    epochs = config.epochs
-    if epochs is None and config.steps is None:
-        epochs = recommended_epochs(engine.name, n_data, size, table=table)
-    return replace(config, batch_size=size, epochs=epochs)
 
 
 def check_settings(config: RunConfig) -> None:

@@ -28,14 +28,7 @@ from bayesieve.runs.build import (
     build_roles,
     make_plan,
 )
-from bayesieve.runs.config import (
-    DataConfig,
-    EngineConfig,
-    NetConfig,
-    RunConfig,
-    Score,
-    TrainingConfig,
-)
+from bayesieve.runs.config import Score, from_keywords
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.options import Prune, Sieve
 from bayesieve.runs.run import Curve, Run, curve_of, load, numbers
@@ -293,16 +286,22 @@ def _remarks(asked: Sieve, posterior: Posterior | SparseModel) -> list[str]:
 
 def _sieved(asked: Sieve) -> tuple[Run, SparseModel]:
     """Load trained weights, find their posterior and reduce it: a run that is dense, and sparse."""
-    data = DataConfig(name=asked.data, target=asked.target)
-    net = NetConfig(name=asked.net, warm_start=str(asked.model))
-    # What `prune --finetune` would go on with: the same family of posteriors around these weights.
-    engine = EngineConfig(name="flat-vi", start="module")
-    training = TrainingConfig(seed=asked.seed, device=asked.device)
-    plan = make_plan(RunConfig(data=data, net=net, engine=engine, training=training))
+    settings: dict[str, Any] = {
+        "data": asked.data,
+        "target": asked.target,
+        "net": asked.net,
+        "warm_start": str(asked.model),
+        # What `prune --finetune` would go on with: such posteriors around these weights.
+        "engine": "flat-vi",
+        "start": "module",
+        "seed": asked.seed,
+        "device": asked.device,
+    }
+    plan = make_plan(from_keywords(settings))
     if plan.problem.likelihood.normal_noise is not None:
         # Trained weights come without a noise level, and curvature is in its units.
-        known = replace(net, noise_std=residual(plan.problem), learn_noise=True)
-        plan = make_plan(RunConfig(data=data, net=known, engine=engine, training=training))
+        settings |= {"noise_std": residual(plan.problem), "learn_noise": True}
+        plan = make_plan(from_keywords(settings))
     problem = plan.problem.to(plan.device)
     posterior, sparse = _reduced(asked, problem)
     if asked.reestimate_batchnorm:

@@ -9,6 +9,7 @@ import json
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +18,14 @@ import torch
 
 from bayesieve.assess.figures.features import error_path, importance_bars
 from bayesieve.core.posterior import Posterior
-from bayesieve.core.priors import Normal
+from bayesieve.core.priors import SpikeSlab
 from bayesieve.data import DataSet, load_data
-from bayesieve.engines.flat_vi import FlatVI
-from bayesieve.engines.recipes import EngineConfig
-from bayesieve.engines.sbnn import SBNN
 from bayesieve.errors import DataError, UsageError
 from bayesieve.estimators import SieveClassifier, SieveRegressor, SieveSelector
 from bayesieve.files import write_atomically
 from bayesieve.runs.build import absolute_paths, check_varied, described_net
 from bayesieve.runs.bundle import write_form
-from bayesieve.runs.config import (
-    DataConfig,
-    NetConfig,
-    PruningConfig,
-    RunConfig,
-    ScheduleConfig,
-    TrainingConfig,
-)
+from bayesieve.runs.config import RunConfig, from_keywords
 from bayesieve.runs.folder import RunFolder, check_out
 from bayesieve.runs.learn import write_results
 from bayesieve.runs.options import Compact, FitTable, Select
@@ -140,32 +131,42 @@ def fit_estimator(data: DataSet, seed: int, **settings: Any) -> SieveRegressor |
 def _run_config(file: Path, asked: FitTable, model: SieveRegressor | SieveClassifier) -> RunConfig:
     """The settings an estimator was fitted with, in the words of config.json."""
     fitted = model.settings_
-    widths = ",".join(str(width) for width in fitted.widths)
+    engine: Any = fitted.engine
     schedule, pruning = fitted.schedule, fitted.pruning
-    config = RunConfig(
-        DataConfig(_name(file), asked.target, asked.task, missing=asked.missing,
-                   test_fraction=asked.test_fraction, seed=asked.seed, center=False),
-        described_net(NetConfig(name=f"mlp:{widths}"), model.posterior_.network.likelihood),
-        _engine_config(fitted.engine),
-        ScheduleConfig(lr=schedule.lr, warmup=schedule.warmup, kl=model.kl_,
-                       kl_warmup_epochs=schedule.kl_warmup_epochs),
-        PruningConfig() if pruning is None else PruningConfig(
-            zeros=pruning.zeros, start=pruning.start, end=pruning.end, score=fitted.score),
-        TrainingConfig(epochs=fitted.epochs, batch_size=fitted.batch_size, seed=asked.seed,
-                       device="cpu", threads=1),
-    )  # fmt: skip
-    return absolute_paths(config)
-
-
-def _engine_config(engine: Any) -> EngineConfig:
-    numbers = {"lr": engine.lr, "init_std": engine.init_std, "start": engine.start}
-    if isinstance(engine, SBNN):
-        prior = engine.prior
-        numbers |= {"slab_std": prior.slab_std, "spike_std": prior.spike_std}
-        return EngineConfig(name="sbnn", prior="spike-slab", slab_prob=prior.slab_prob, **numbers)
-    assert isinstance(engine, FlatVI)
-    assert isinstance(engine.prior, Normal)
-    return EngineConfig(name="flat-vi", prior="normal", prior_std=engine.prior.std, **numbers)
+    values = {
+        "data": _name(file),
+        "target": asked.target,
+        "task": asked.task,
+        "missing": asked.missing,
+        "test_fraction": asked.test_fraction,
+        "data_seed": asked.seed,
+        "center": False,
+        "net": f"mlp:{','.join(str(width) for width in fitted.widths)}",
+        "engine": asked.engine,
+        "lr": engine.lr,
+        "init_std": engine.init_std,
+        "start": engine.start,
+        "lr_schedule": schedule.lr,
+        "warmup": schedule.warmup,
+        "kl": model.kl_,
+        "kl_warmup_epochs": schedule.kl_warmup_epochs,
+        "epochs": fitted.epochs,
+        "batch_size": fitted.batch_size,
+        "seed": asked.seed,
+        "device": "cpu",
+        "threads": 1,
+    }
+    prior = engine.prior
+    if isinstance(prior, SpikeSlab):
+        values |= {"prior": "spike-slab", **asdict(prior)}
+    else:
+        values |= {"prior": "normal", "prior_std": prior.std}
+    if pruning is not None:
+        values |= {"zeros": pruning.zeros, "score": fitted.score}
+        values |= {"prune_start": pruning.start, "prune_end": pruning.end}
+    config = from_keywords(values)
+    net = described_net(config.net, model.posterior_.network.likelihood)
+    return absolute_paths(replace(config, net=net))
 
 
 def _importance(

@@ -8,15 +8,22 @@ from typing import get_args
 import pytest
 
 from bayesieve.engines.bmr import BMR, Reduction
-from bayesieve.engines.recipes import ENGINES, EngineName, RunSize, build_engine, resolve_engine
+from bayesieve.engines.recipes import (
+    ENGINES,
+    EngineName,
+    RunSize,
+    build_engine,
+    recommended_batch_size,
+    recommended_epochs,
+    resolve_engine,
+)
 from bayesieve.errors import UsageError
-from bayesieve.runs.build import resolve_length, resolve_pruning, resolve_schedule
+from bayesieve.runs.build import resolve_pruning, resolve_schedule
 from bayesieve.runs.config import (
     EngineConfig,
     PruningConfig,
     RunConfig,
     ScheduleConfig,
-    TrainingConfig,
     flag_of,
     from_dict,
     read_config,
@@ -171,9 +178,8 @@ def test_message_passing_counts_passes_and_units():
     size = RunSize(1000, n_steps=100, per_epoch=10, keep_units=0.25)
     engine = build_engine(resolved, size)
     assert (engine.keep, engine.prune_passes) == (0.25, (2, 6))
-    length = resolve_length(TrainingConfig(), resolved, n_data=500)
-    assert (length.epochs, length.batch_size) == (10, 10)
-    assert resolve_length(TrainingConfig(steps=7), resolved, n_data=5000).batch_size == 100
+    assert recommended_epochs("tdamp", 500, 10) == recommended_batch_size("tdamp", 500) == 10
+    assert recommended_batch_size("tdamp", 5000) == 100
 
 
 @pytest.mark.parametrize(
