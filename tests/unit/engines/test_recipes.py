@@ -23,8 +23,9 @@ from bayesieve.engines.tdamp import TDAMP
 from bayesieve.estimators.defaults import table_settings
 from bayesieve.nets import mlp
 from bayesieve.runs.build import make_plan
-from bayesieve.runs.comparison.methods import Budget, build_method
+from bayesieve.runs.comparison.methods import build_method
 from bayesieve.runs.config import DataConfig, NetConfig, RunConfig
+from bayesieve.runs.options import Compare
 from bayesieve.training.fit import fit
 from bayesieve.training.schedule import Schedule
 
@@ -119,7 +120,7 @@ def test_python_command_line_and_compare_have_the_same_settings_for_images(name)
     )  # fmt: skip
     plan = make_plan(config)
     epochs, n_data = plan.config.training.epochs, plan.problem.n_data
-    budget = Budget(epochs=epochs, batch_size=plan.config.training.batch_size)
+    budget = Compare("unused", epochs=epochs, batch_size=plan.config.training.batch_size)
     changes = {"engine": prior} if prior else {}
     method = build_method(name, "classification", n_data, budget, changes)
     assert numbers(method.engine) == numbers(plan.engine)

@@ -3,7 +3,7 @@
 import json
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +26,21 @@ from bayesieve.runs.build import (
     choose_device,
     full_name,
 )
-from bayesieve.runs.comparison.measure import measure, reachable
+from bayesieve.runs.comparison.measure import (
+    N_ATTACKED,
+    fractions_of_zeros,
+    measure,
+    reachable,
+)
 from bayesieve.runs.comparison.methods import (
     METHODS,
-    Budget,
     Section,
     build_method,
     check_name,
     read_changes,
 )
 from bayesieve.runs.comparison.page import PARTIAL, RECORD, Record, finish
-from bayesieve.runs.config import NetConfig, TrainingConfig, comma_list
+from bayesieve.runs.config import NetConfig, TrainingConfig
 from bayesieve.runs.options import Compare
 from bayesieve.runs.text import note
 
@@ -60,7 +64,7 @@ def compare(asked: Compare) -> dict[str, Any]:
         raise UsageError("give --data to train, or the folders of comparisons to join.")
     if asked.data is None:
         return join([Path(part) for part in asked.parts or []], out, figures=asked.figures)
-    zeros = comma_list("--zeros", asked.zeros) if asked.zeros else ()
+    zeros = fractions_of_zeros(asked)
     if zeros:
         check_fraction("compare", open_ends=True, **{"--zeros": zeros})
         check_positive("compare", **{"--finetune": asked.finetune})
@@ -82,15 +86,7 @@ def compare(asked: Compare) -> dict[str, Any]:
     net = NetConfig(name=asked.net)
     model = build_module(net, data, asked.seed)  # complains before any training
     zeros, unreachable = reachable(Network.of(model, build_likelihood(net, data)), zeros)
-    budget = Budget(
-        epochs=asked.epochs,
-        batch_size=asked.batch_size,
-        seeds=asked.seeds,
-        zeros=zeros,
-        finetune=asked.finetune,
-        draws=asked.samples,
-        attack=asked.attack or None,
-    )
+    asked = replace(asked, zeros=zeros)
     outside = _outside(asked, data)
     _augment(asked, data)
     out.mkdir(parents=True, exist_ok=True)
@@ -99,7 +95,16 @@ def compare(asked: Compare) -> dict[str, Any]:
         "format": 1,
         "wanted": {name: getattr(asked, name) for name in _WANTED}
         | {"methods": None if chosen is None else names, "changes": tuple(asked.changes or ())},
-        "budget": asdict(budget),
+        "budget": {
+            "epochs": asked.epochs,
+            "batch_size": asked.batch_size,
+            "seeds": asked.seeds,
+            "zeros": zeros,
+            "finetune": asked.finetune,
+            "draws": asked.samples,
+            "attack": asked.attack or None,
+            "n_attacked": N_ATTACKED,
+        },
         "data": {"name": data.name, "n_train": len(data.train), "n_scored": len(data.test)},
         "machine": _machine(device),
         "commands": [f"bayesieve {asked.arguments or 'compare'}"],
@@ -112,7 +117,7 @@ def compare(asked: Compare) -> dict[str, Any]:
     for i, name in enumerate(names):
         note(f"{i + 1}/{len(names)} {name}")
         try:
-            measured = _measure(name, changes.get(name, {}), asked, data, outside, budget)
+            measured = _measure(name, changes.get(name, {}), asked, data, outside)
             result["methods"].append({**measured, "device": result["machine"]["device"]})
         except (UnsupportedModelError, DivergedError) as error:
             result["left_out"].append({"name": name, "reason": " ".join(str(error).split())})
@@ -123,9 +128,12 @@ def compare(asked: Compare) -> dict[str, Any]:
 
 
 def _measure(
-    name: str, changes: Mapping[str, Section], asked: Compare, data: DataSet,
-    outside: Tensor | None, budget: Budget,
-) -> dict[str, Any]:  # fmt: skip
+    name: str,
+    changes: Mapping[str, Section],
+    asked: Compare,
+    data: DataSet,
+    outside: Tensor | None,
+) -> dict[str, Any]:
     """Train and score one method; `outside` are pixels of foreign images."""
     if ENGINES[METHODS[name]["engine"]["name"]].passes:
         data = centred(data)
@@ -141,11 +149,8 @@ def _measure(
         augment=_augment(asked, data),
     ).to(choose_device(asked.device))
     table = len(data.input_shape) == 1
-    method = build_method(name, data.task, problem.n_data, budget, changes, table=table)
-    return measure(
-        method, model, problem, data.test, budget, asked.seed, asked.compile,
-        outside=foreign, scale=scale,
-    )  # fmt: skip
+    method = build_method(name, data.task, problem.n_data, asked, changes, table=table)
+    return measure(method, model, problem, data.test, asked, outside=foreign, scale=scale)
 
 
 def _augment(asked: Compare, data: DataSet) -> Augment | None:

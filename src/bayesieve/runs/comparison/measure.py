@@ -27,12 +27,14 @@ from bayesieve.core.problem import Problem
 from bayesieve.core.state import named_tensors
 from bayesieve.data.preprocessing import PixelScale
 from bayesieve.errors import UnsupportedModelError
-from bayesieve.runs.comparison.methods import DROPOUT, Budget, Method, dropout_draws, with_dropout
+from bayesieve.runs.comparison.methods import DROPOUT, Method, dropout_draws, with_dropout
+from bayesieve.runs.config import comma_list
+from bayesieve.runs.options import Compare
 from bayesieve.sieve.prune import prune
 from bayesieve.sieve.rules import Rule, fewest_kept, keep_zeros
 from bayesieve.training.fit import fit
-from bayesieve.training.stepper import CompileMode
 
+N_ATTACKED = 1000  # test inputs attacked, evenly spaced
 _ATTACKED_AT_ONCE = 4096  # inputs times draws whose activations are held for a gradient
 _WEIGHTS_AT_ONCE = 32_000_000  # of models that train together
 _FEW_CONVOLUTIONS = 4  # layers that a GPU runs for many models at once
@@ -44,9 +46,7 @@ def measure(
     model: nn.Module,
     problem: Problem,
     test: ExamplesLike,
-    budget: Budget,
-    seed: int = 0,
-    compile: CompileMode = "auto",
+    asked: Compare,
     *,
     outside: Tensor | None = None,
     scale: PixelScale | None = None,
@@ -58,9 +58,7 @@ def measure(
         model: the network as it was given to the problem.
         problem: network, likelihood, data and roles; on the device to train on.
         test: examples to score on.
-        budget: what may be spent.
-        seed: of all repetitions.
-        compile: whether to compile the elementwise part of a step.
+        asked: options of the comparison: what may be spent, and what is asked.
         outside: inputs of another kind, which should look uncertain; None for none.
         scale: how inputs come from pixels; None if they are not images.
 
@@ -72,7 +70,8 @@ def measure(
         (None on a CPU).
     """
     plain = problem.network  # without dropout
-    for zeros, reason in reachable(plain, budget.zeros)[1].items():
+    levels, seed = fractions_of_zeros(asked), asked.seed
+    for zeros, reason in reachable(plain, levels)[1].items():
         raise UnsupportedModelError(
             f"{method.name}: its network cannot have {100 * zeros:g} % zeros: {reason} Ask for "
             "fewer zeros."
@@ -87,13 +86,13 @@ def measure(
             precision=problem.execution.precision,
             augment=problem.augment,
         ).to(problem.device)
-    learned, costs = learn(method, problem, budget, seed, compile)
-    pruned = sieved(method, problem, learned, budget, plain, compile)
+    learned, costs = learn(method, problem, asked)
+    pruned = sieved(method, problem, learned, asked, plain)
     seeds, reached = [], []
     for first in range(0, len(learned), method.members):
         group = slice(first, first + method.members)
-        predictor = _predictor(method, model, learned[group], budget, seed)
-        n = _n_samples(method, predictor, budget)
+        predictor = _predictor(method, model, learned[group], asked)
+        n = _n_samples(method, predictor, asked)
         evaluation = evaluate(predictor, test, n_samples=n, seed=seed)
         numbers, inside = evaluation.to_dict(), evaluation.prediction
         if isinstance(inside, ClassPrediction):
@@ -103,16 +102,16 @@ def measure(
                 foreign = predict(predictor, outside, n_samples=n, seed=seed)
                 assert isinstance(foreign, ClassPrediction)
                 scores["out-of-distribution AUROC"] = auroc(inside.entropy, foreign.entropy)
-            if scale is not None and budget.attack is not None:
-                error = _attacked_error(predictor, test, budget, scale, n, seed)
-                scores[f"error under FGSM {budget.attack:g}"] = error
+            if scale is not None and asked.attack:
+                error = _attacked_error(predictor, test, asked, scale, n)
+                scores[f"error under FGSM {asked.attack:g}"] = error
         else:
             name, key = "RMSE", "rmse"
             scores = {"RMSE": numbers["rmse"], "NLL": -numbers["log_lik"]}
-        for zeros, sparse in zip(budget.zeros, pruned, strict=True):
+        for zeros, sparse in zip(levels, pruned, strict=True):
             thin = [one.posterior for one in sparse[group]]
-            predictor = _predictor(method, model, thin, budget, seed)
-            n = _n_samples(method, predictor, budget)
+            predictor = _predictor(method, model, thin, asked)
+            n = _n_samples(method, predictor, asked)
             numbers = evaluate(predictor, test, n_samples=n, seed=seed).to_dict()
             scores[f"{name} at {100 * zeros:g} % zeros"] = float(numbers[key])
         seeds.append(scores)
@@ -126,20 +125,20 @@ def measure(
         "score": method.score,
         "members": method.members,
         **costs,
-        "repetitions": [[seed, place] for place in range(budget.seeds)],
+        "repetitions": [[seed, place] for place in range(asked.seeds)],
         "zeros_reached": reached,
         "seeds": seeds,
     }
 
 
 def _predictor(
-    method: Method, model: nn.Module, group: Sequence[Posterior], budget: Budget, seed: int
+    method: Method, model: nn.Module, group: Sequence[Posterior], asked: Compare
 ) -> Posterior:
     """The posterior that predicts: of the engine, of dropout masks, or of an ensemble."""
     first = group[0]
     if method.kind == "dropout":
-        generator = Generator(first.mean.device).manual_seed(seed)
-        return dropout_draws(first, model, budget.draws, generator)
+        generator = Generator(first.mean.device).manual_seed(asked.seed)
+        return dropout_draws(first, model, asked.samples, generator)
     if method.kind == "ensemble":
         buffers = {name: torch.stack([q.buffers[name] for q in group]) for name in first.buffers}
         draws = torch.stack([q.mean for q in group])
@@ -147,50 +146,47 @@ def _predictor(
     return first
 
 
-def _n_samples(method: Method, learned: Posterior, budget: Budget) -> int:
+def _n_samples(method: Method, learned: Posterior, asked: Compare) -> int:
     if method.kind == "point":
         return 0
-    return len(learned.draws) if isinstance(learned, Samples) else budget.draws
+    return len(learned.draws) if isinstance(learned, Samples) else asked.samples
 
 
 def _attacked_error(
-    learned: Posterior, test: ExamplesLike, budget: Budget, scale: PixelScale, n: int, seed: int
+    learned: Posterior, test: ExamplesLike, asked: Compare, scale: PixelScale, n: int
 ) -> float:
     """Error under the fast gradient sign attack, of predictions with n draws."""
     at_once = max(1, _ATTACKED_AT_ONCE // max(n, 1))
-    attacked = Attacked(learned, n_samples=n, seed=seed, scale=scale, batch_size=at_once)
+    attacked = Attacked(learned, n_samples=n, seed=asked.seed, scale=scale, batch_size=at_once)
     device, n_test = learned.network.device, len(test.x)
     # Evenly spaced: some sets stand in the order of their classes.
-    some = torch.linspace(0, n_test - 1, min(budget.n_attacked, n_test)).round().long()
+    some = torch.linspace(0, n_test - 1, min(N_ATTACKED, n_test)).round().long()
     x, y = test.x[some].to(device), test.y[some].to(device)
-    assert budget.attack is not None
-    (point,) = fgsm_curve(attacked, x, y, [budget.attack])
+    (point,) = fgsm_curve(attacked, x, y, [asked.attack])
     return 1 - point.accuracy
 
 
 def learn(
-    method: Method, problem: Problem, budget: Budget, seed: int, compile: CompileMode
+    method: Method, problem: Problem, asked: Compare
 ) -> tuple[list[Posterior], dict[str, Any]]:
     """Train all models of a method; a run that ends in weights that are not finite raises.
 
     Args:
         method: what to train; its members share the passes.
         problem: on the device to train on.
-        budget: passes and repetitions.
-        seed: of everything.
-        compile: whether to compile the elementwise part of a step.
+        asked: options of the comparison: passes, repetitions, seed.
 
     Returns:
         The posteriors of all members of all repetitions, repetition by repetition, and what they
         cost: `epochs` that each was given, `seconds` and `peak_bytes` of all, `bytes` that must
         survive a step of one repetition.
     """
-    epochs = max(1, math.ceil(budget.epochs / method.members))
-    n_models, at_once = budget.seeds * method.members, models_at_once(problem)
+    epochs = max(1, math.ceil(asked.epochs / method.members))
+    n_models, at_once = asked.seeds * method.members, models_at_once(problem)
     before, start = _allocated(problem.device), time.perf_counter()
     starts = None
     if at_once < n_models:  # separate runs would all begin at the module's weights
-        generator = Generator(problem.device).manual_seed(seed)
+        generator = Generator(problem.device).manual_seed(asked.seed)
         starts = problem.starting_points(n_models, generator, "module")
     posteriors, state_bytes = [], 0
     for first in range(0, n_models, at_once):
@@ -202,9 +198,9 @@ def learn(
             begun,
             [method.engine] * min(at_once, n_models - first),
             epochs=epochs,
-            batch_size=budget.batch_size,
-            seed=seed + first * _SEED_STRIDE,
-            schedule=replace(method.schedule, compile=compile),
+            batch_size=asked.batch_size,
+            seed=asked.seed + first * _SEED_STRIDE,
+            schedule=replace(method.schedule, compile=asked.compile),
         )
         posteriors += run.posteriors
         state_bytes += sum(value.nbytes for _, value in named_tensors(run.state))
@@ -214,7 +210,7 @@ def learn(
     costs = {
         "epochs": epochs,
         "seconds": seconds,
-        "bytes": state_bytes / budget.seeds,
+        "bytes": state_bytes / asked.seeds,
         "peak_bytes": peak,
     }
     return posteriors, costs
@@ -242,9 +238,8 @@ def sieved(
     method: Method,
     problem: Problem,
     learned: Sequence[Posterior],
-    budget: Budget,
+    asked: Compare,
     units: Network,
-    compile: CompileMode,
 ) -> list[list[SparseModel]]:
     """Every model pruned in one shot to each fraction of zeros, then trained on with its mask.
 
@@ -252,14 +247,15 @@ def sieved(
         method: what they were trained with; its members share the passes.
         problem: what they were trained on.
         learned: posteriors of all members of all repetitions.
-        budget: fractions of zeros and passes.
+        asked: options of the comparison: fractions of zeros and passes.
         units: the network without dropout, whose units are removed; it has the same weights.
-        compile: whether to compile the elementwise part of a step.
 
     Returns:
         One list per fraction, of as many models as were learned.
     """
-    rules: list[Rule] = [keep_zeros(zeros, score=method.score) for zeros in budget.zeros]
+    rules: list[Rule] = [
+        keep_zeros(zeros, score=method.score) for zeros in fractions_of_zeros(asked)
+    ]
     if method.kind == "dropout":
         rules = [_on(units, rule) for rule in rules]
     masked = [prune(one, rule) for rule in rules for one in learned]
@@ -270,9 +266,9 @@ def sieved(
         run = fit(
             problem,
             [method.finetune_engine or method.engine] * len(group),
-            epochs=max(1, math.ceil(budget.finetune / method.members)),
-            batch_size=budget.batch_size,
-            schedule=replace(method.finetune, compile=compile),
+            epochs=max(1, math.ceil(asked.finetune / method.members)),
+            batch_size=asked.batch_size,
+            schedule=replace(method.finetune, compile=asked.compile),
             start_from=group,
         )
         pairs = zip(run.posteriors, group, strict=True)
@@ -288,6 +284,11 @@ def _on(units: Network, rule: Rule) -> Rule:
         return rule(replace(posterior, network=units), within)
 
     return on_units
+
+
+def fractions_of_zeros(asked: Compare) -> tuple[float, ...]:
+    """The fractions of zeros that a comparison prunes to."""
+    return comma_list("--zeros", asked.zeros) if asked.zeros else ()
 
 
 def reachable(

@@ -21,6 +21,7 @@ from bayesieve.engines.recipes import ENGINES, RunSize, build_engine, resolve_en
 from bayesieve.errors import UsageError
 from bayesieve.runs.build import resolve_schedule
 from bayesieve.runs.config import RunConfig, from_dict, plain_value
+from bayesieve.runs.options import Compare
 from bayesieve.sieve.scores import ScoreName
 from bayesieve.training.schedule import Length, Schedule
 
@@ -31,31 +32,6 @@ DROPOUT = 0.1  # probability of an input to be dropped
 _MEMBERS = 5  # networks of an ensemble
 _SECTIONS = ("engine", "schedule", "pruning")
 _SAMPLER = {"prior": "normal", "adapt": "none"}
-
-
-@dataclass(frozen=True)
-class Budget:
-    """The budget of every method, and the questions asked of it.
-
-    Args:
-        epochs: passes over the data of one model.
-        batch_size: examples per gradient.
-        seeds: independent repetitions.
-        zeros: fractions of zeros to prune to.
-        finetune: passes of masked training after pruning.
-        draws: weight vectors averaged in a prediction.
-        attack: strength of the fast gradient sign attack in pixels from 0 to 1; None for none.
-        n_attacked: test inputs attacked, evenly spaced.
-    """
-
-    epochs: int = 20
-    batch_size: int = 128
-    seeds: int = 3
-    zeros: tuple[float, ...] = (0.9, 0.95, 0.98, 0.99)
-    finetune: int = 5
-    draws: int = 32
-    attack: float | None = 0.1
-    n_attacked: int = 1000
 
 
 @dataclass(frozen=True)
@@ -139,7 +115,7 @@ def build_method(
     name: str,
     task: str,
     n_data: int,
-    budget: Budget,
+    asked: Compare,
     changes: Mapping[str, Section],
     *,
     table: bool = False,
@@ -150,17 +126,17 @@ def build_method(
         name: one of `METHODS`.
         task: "classification" or "regression".
         n_data: training examples.
-        budget: what it may spend.
+        asked: options of the comparison: the passes it may spend.
         changes: section -> settings that differ from the recommended ones.
         table: whether the inputs are the columns of a table.
     """
     config = _config(name, changes)
     engine = resolve_engine(config.engine, own_start=False, task=task, n_data=n_data, table=table)
     course: Any = resolve_schedule(
-        config.schedule, engine, task=task, n_epochs=budget.epochs, n_data=n_data, table=table
+        config.schedule, engine, task=task, n_epochs=asked.epochs, n_data=n_data, table=table
     )
-    size = _size(n_data, budget.epochs, budget, task)
-    after = _size(n_data, budget.finetune, budget, task)
+    size = _size(n_data, asked.epochs, asked, task)
+    after = _size(n_data, asked.finetune, asked, task)
     entry, kind = ENGINES[engine.name], _KINDS.get(name, "posterior")
     return Method(
         name=name,
@@ -180,8 +156,8 @@ def _config(name: str, changes: Mapping[str, Section]) -> RunConfig:
     return from_dict(changes, "--set", from_dict(METHODS[name], "compare"))
 
 
-def _size(n_data: int, epochs: int, budget: Budget, task: str) -> RunSize:
-    length = Length.of(n_data, epochs, None, budget.batch_size)
+def _size(n_data: int, epochs: int, asked: Compare, task: str) -> RunSize:
+    length = Length.of(n_data, epochs, None, asked.batch_size)
     return RunSize(n_data, length.n_steps, length.per_epoch, task=task)
 
 

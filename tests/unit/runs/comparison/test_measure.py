@@ -19,11 +19,12 @@ from bayesieve.engines.sbnn import SBNN
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.runs.comparison import measure as measuring
 from bayesieve.runs.comparison.measure import measure
-from bayesieve.runs.comparison.methods import Budget, Method
+from bayesieve.runs.comparison.methods import Method
+from bayesieve.runs.options import Compare
 from bayesieve.training.fit import fit
 from bayesieve.training.schedule import Schedule
 
-BUDGET = Budget(epochs=4, batch_size=16, seeds=2, zeros=(0.5,), finetune=2, draws=4)
+BUDGET = Compare("unused", epochs=4, batch_size=16, seeds=2, zeros=(0.5,), finetune=2, samples=4)
 KINDS = {
     "point": Method("map", MAP(lr=0.02), Schedule(), "magnitude", "point"),
     "posterior": Method("sbnn", SBNN(lr=0.02), Schedule()),
@@ -77,7 +78,9 @@ def test_an_engine_that_removes_weights_itself_is_pruned_no_further_than_asked()
     model, data = images()
     reduction = Reduction(start=0.1, end=0.9)
     method = Method("bmr", BMR(LayerScaled(std=0.01), reduction, lr=0.02), Schedule())
-    budget = Budget(epochs=6, batch_size=16, seeds=1, zeros=(0.05, 0.9), finetune=1, attack=None)
+    budget = Compare(
+        "unused", epochs=6, batch_size=16, seeds=1, zeros=(0.05, 0.9), finetune=1, attack=0
+    )
     found = measure(method, model, Problem(model, Categorical(), data), data, budget)
     ((few, many),) = found["zeros_reached"]
     assert 0.05 < few < many
@@ -107,7 +110,7 @@ def test_networks_with_convolutions_train_one_after_another_from_different_weigh
 
     monkeypatch.setattr(measuring, "fit", noted)
     method = KINDS["ensemble"]
-    posteriors, _ = measuring.learn(method, problem, BUDGET, 5, "off")
+    posteriors, _ = measuring.learn(method, problem, replace(BUDGET, seed=5, compile="off"))
     assert [n for n, _, _ in calls] == [1] * 4  # two members of two repetitions
     assert len({seed for _, seed, _ in calls}) == len({start.sum() for _, _, start in calls}) == 4
     assert torch.equal(calls[0][2], problem.initial)
@@ -116,7 +119,7 @@ def test_networks_with_convolutions_train_one_after_another_from_different_weigh
 
 def test_training_images_are_changed_when_asked():
     model, data = images()
-    budget = Budget(epochs=1, batch_size=16, seeds=1, zeros=(0.5,), finetune=1, attack=None)
+    budget = Compare("unused", epochs=1, batch_size=16, seeds=1, zeros=(0.5,), finetune=1, attack=0)
     method = KINDS["point"]
     plain, moved = (
         measure(method, model, Problem(model, Categorical(), data, augment=augment), data, budget)
@@ -127,7 +130,9 @@ def test_training_images_are_changed_when_asked():
 
 def test_a_method_whose_network_cannot_have_so_many_zeros_is_refused_before_it_trains():
     model, data = images()
-    budget = Budget(epochs=1, batch_size=16, seeds=1, zeros=(0.5, 0.85), finetune=1, attack=None)
+    budget = Compare(
+        "unused", epochs=1, batch_size=16, seeds=1, zeros=(0.5, 0.85), finetune=1, attack=0
+    )
     problem = Problem(model, Categorical(), data)
     (few,) = measure(KINDS["point"], model, problem, data, budget)["zeros_reached"]
     assert few[1] >= 0.85 - 1 / 58
@@ -141,7 +146,7 @@ def test_a_method_whose_network_cannot_have_so_many_zeros_is_refused_before_it_t
 
 def test_the_same_seed_measures_the_same():
     model, data = images()
-    budget = Budget(epochs=1, batch_size=16, seeds=1, zeros=())
+    budget = Compare("unused", epochs=1, batch_size=16, seeds=1, zeros=())
     runs = [
         measure(KINDS["dropout"], model, Problem(model, Categorical(), data), data, budget)
         for _ in range(2)

@@ -11,7 +11,8 @@ from bayesieve.core.problem import Problem
 from bayesieve.engines.map import MAP
 from bayesieve.runs.comparison import measure
 from bayesieve.runs.comparison.measure import reachable
-from bayesieve.runs.comparison.methods import Budget, DroppedLinear, Method, with_dropout
+from bayesieve.runs.comparison.methods import DroppedLinear, Method, with_dropout
+from bayesieve.runs.options import Compare
 from bayesieve.sieve.rules import fewest_kept, keep_zeros
 from bayesieve.training.fit import fit
 from bayesieve.training.schedule import Schedule
@@ -70,10 +71,12 @@ def trained_on(monkeypatch, kind, compile="off"):
     model = with_dropout(plain, 0.1) if kind == "dropout" else plain
     problem = Problem(model, Categorical(), (torch.randn(32, 6), torch.arange(32) % 3))
     method = Method("it", MAP(), Schedule(), "magnitude", kind)
-    budget = Budget(epochs=1, batch_size=16, seeds=1, zeros=(0.8,), finetune=1)
+    budget = Compare(
+        "unused", epochs=1, batch_size=16, seeds=1, zeros=(0.8,), finetune=1, compile=compile
+    )
     learned = [fit(problem, MAP(), epochs=1, seed=0).posterior]
     units = Network.of(plain, Categorical())
-    ((one,),) = measure.sieved(method, problem, learned, budget, units, compile)
+    ((one,),) = measure.sieved(method, problem, learned, budget, units)
     return one, given
 
 
