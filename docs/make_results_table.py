@@ -33,7 +33,7 @@ from pages.studies import (
     vgg_table,
 )
 from studies.record import read
-from studies.reproduce import read_findings
+from studies.reproduce.table import read_findings
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"

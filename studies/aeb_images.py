@@ -37,6 +37,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesieve import MAP, SGHMC, SGLD, Roles, Schedule, load_data, priors
+from bayesieve.assess.diagnostics import pooled
 from bayesieve.assess.robustness import Attacked, fgsm_curve
 from bayesieve.core.execution import Precision
 from bayesieve.core.posterior import Samples
@@ -50,10 +51,9 @@ from bayesieve.training.fit import Fit, fit
 from bayesieve.training.stepper import CompileMode
 from studies.figures import method_curves
 from studies.harness import (
-    Row,
     Run,
+    asked,
     chosen,
-    make_row,
     numbers,
     only_draws,
     prior_pairs,
@@ -61,6 +61,7 @@ from studies.harness import (
     study_parser,
 )
 from studies.images import draw_log_probs, draw_scores, image_problem
+from studies.record import Row, make_row
 
 METHODS = ("vanilla", "dropout", "sgd", "sghmc", "sghmc-em", "sghmc-sa",
            "sgld", "sgld-em", "sgld-sa")  # fmt: skip
@@ -202,11 +203,9 @@ def train(setting: Setting, data: DataSet, augment: Augment | None, seed: int, d
     n_steps = setting.epochs * math.ceil(len(data.train) / setting.batch_size)
     sampler = engine(setting, len(data.train), n_steps)
     # Point estimates end at a minimum; chains keep moving while they are averaged.
-    schedule = (
-        Schedule(lr="cosine", warmup=0.02, compile=setting.compile)
-        if isinstance(sampler, MAP)
-        else Schedule(lr=setting.decay, hold=0.5, warmup=0.02, compile=setting.compile)
-    )
+    schedule = Schedule(lr=setting.decay, hold=0.5, warmup=0.02, compile=setting.compile)
+    if isinstance(sampler, MAP):
+        schedule = Schedule(lr="cosine", warmup=0.02, compile=setting.compile)
     return fit(
         problem.to(device), sampler, epochs=setting.epochs, batch_size=setting.batch_size,
         seed=seed, schedule=schedule,
@@ -229,27 +228,19 @@ def run_setting(
         scores = draw_scores(log_probs[-1], data.test)
         each.append({"average": scores["accuracy"], "single": scores["single"],
                      "fit_seconds": round(chain.seconds, 2)})  # fmt: skip
-    pooled = torch.cat(log_probs)
-    scores = draw_scores(pooled, data.test)
-    metrics = {name: scores[name] for name in ("accuracy", "nll", "ece")} | {"draws": len(pooled)}
+    scores = draw_scores(torch.cat(log_probs), data.test)
+    metrics = {name: scores[name] for name in ("accuracy", "nll", "ece")}
+    metrics["draws"] = sum(len(chain.draws) for chain in posteriors)
     used = decisive(replace(setting, chains=len(each)), augment)
     row = make_row(f"{task}/{setting.method}", used, each, seeds=list(range(len(each))),
                    seconds=round(time.perf_counter() - began, 2), metrics=metrics)  # fmt: skip
     row |= {"data": data.name, "kind": "single" if len(each) == 1 else "ensemble"}
-    return row, together(posteriors)
+    return row, pooled(posteriors)
 
 
 def decisive(setting: Setting, augment: Augment | None) -> dict[str, Any]:
     """Everything that decides the numbers of a row."""
     return {**asdict(setting), "augment": None if augment is None else asdict(augment)}
-
-
-def together(chains: Sequence[Samples]) -> Samples:
-    """The draws of several chains as one posterior; what they share is the first's."""
-    buffers = {name: torch.cat([chain.draw_buffers[name] for chain in chains])
-               for name in chains[0].draw_buffers}  # fmt: skip
-    draws = torch.cat([chain.draws for chain in chains])
-    return replace(chains[0], draws=draws, draw_buffers=buffers)
 
 
 def attack(
@@ -273,20 +264,14 @@ def prepared(
     if augment is None:
         return data, None
     black = PixelScale.of(data.preprocessing).black
-    return data, replace(augment, fill=black, **_asked(options, "shift", "erase"))
-
-
-def _asked(options: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """The options that were not left out."""
-    values = {name: getattr(options, name) for name in names}
-    return {name: value for name, value in values.items() if value is not None}
+    return data, replace(augment, fill=black, **asked(options, "shift", "erase"))
 
 
 def settings(options: argparse.Namespace, task: Task) -> list[Setting]:
     """Every combination asked for; the comma lists concern chains only."""
-    asked: list[Setting] = []
+    wanted: list[Setting] = []
     base = task.theirs if options.paper else task.ours
-    base = replace(base, **_asked(options, *_SINGLE))
+    base = replace(base, **asked(options, *_SINGLE))
     for method, lr, temperature, prior in product(
         chosen("aeb_images", "method", options.methods, METHODS), options.lr or (base.lr,),
         options.temperature or (base.temperature,),
@@ -298,16 +283,16 @@ def settings(options: argparse.Namespace, task: Task) -> list[Setting]:
                           spike_scale=prior[0], slab_var=prior[1])  # fmt: skip
         if method in _POINTS:
             setting = replace(setting, temperature=0.0, chains=1, cycles=0, dropout=0.0)
-        if setting not in asked:
-            asked.append(setting)
-    return asked
+        if setting not in wanted:
+            wanted.append(setting)
+    return wanted
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line of the study."""
     parser = study_parser(
-        __doc__, quick="2,000 images, 2 epochs", held_out=True, budget=True,
-        figures="pictures of attacks", training=True,
+        __doc__, "--held-out", "--budget", "--precision", quick="2,000 images, 2 epochs",
+        figures="pictures of attacks",
     )  # fmt: skip
     parser.add_argument("--tasks", default="mnist", help=f"of {', '.join(TASKS)}, or 'all'")
     parser.add_argument("--methods", default="sgd,dropout,sghmc,sghmc-em,sghmc-sa",

@@ -27,7 +27,7 @@ stands beside it.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -66,7 +66,7 @@ _NARROW_SPIKE = 0.01  # v₀ of the search
 
 @dataclass(frozen=True)
 class Method:
-    """How the prior follows the chain: ω = min(1, weight (k + 1000)^-0.7), or as above."""
+    """The way the prior follows the chain: ω = min(1, weight (k + 1000)^-0.7), or as above."""
 
     weight: float  # factor of ω; 0 leaves the prior alone, infinity is EM
     penalty: float = 1.0  # starting κ₀ and κ₁; the authors' code starts from 1
@@ -91,70 +91,56 @@ METHODS = {
 }
 
 
-@dataclass(frozen=True)
-class Score:
-    """One chain: its setting and how its posterior mean does."""
-
-    data_seed: int
-    method: str
-    spike_scale: float
-    init_scale: float
-    mse: float
-    mae: float
-    mse_50: float
-    selected: int
-    true_selected: int
-    average_selected: int
-    average_true_selected: int
-    scale: float
-    slab_prob: float
+Cell = tuple[str, float, float]  # method, v₀, σ
 
 
-@dataclass(frozen=True)
-class Data:
-    """D data sets: x (D, n, p), y (D, n), test points, and the true coefficients (D, p)."""
+def make_data(
+    seeds: Sequence[int], n: int, respond: Callable[[Tensor, Generator], Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One data set per seed: x (D, n, p), responses (D, n) and coefficients (D, p).
 
-    x: Tensor
-    y: Tensor
-    x_test: Tensor
-    y_test: Tensor
-    truth: Tensor
+    Training and test points of a data set share one draw of the coefficients.
 
-
-def regressors(seed: int, n: int) -> tuple[Tensor, Tensor, Generator]:
-    """Inputs (n, p), coefficients (p,), and the generator that goes on to draw the responses."""
+    Args:
+        seeds: of the data sets.
+        n: points of each, those for testing included.
+        respond: draws the responses to x β.
+    """
     lag = torch.arange(P, dtype=torch.float64)
     chol = torch.linalg.cholesky(0.6 ** (lag[:, None] - lag).abs()).float()
-    g = Generator().manual_seed(seed)
-    truth = torch.zeros(P)
-    truth[:3] = torch.tensor([3.0, 2.0, 1.0]) + 0.2 * torch.randn(3, generator=g)
-    return torch.randn(n, P, generator=g) @ chol.T, truth, g
-
-
-def make_data(seeds: tuple[int, ...]) -> Data:
-    """Draw one data set per seed; training and test points share one draw of the coefficients."""
-    rows: list[tuple[Tensor, ...]] = []
+    sets: list[tuple[Tensor, ...]] = []
     for seed in seeds:
-        x, truth, g = regressors(seed, N + N_TEST)
-        y = x @ truth + NOISE_VAR**0.5 * torch.randn(N + N_TEST, generator=g)
-        rows.append((x[:N], y[:N], x[N:], y[N:], truth))
-    return Data(*(torch.stack(column) for column in zip(*rows, strict=True)))
+        g = Generator().manual_seed(seed)
+        truth = torch.zeros(P)
+        truth[:3] = torch.tensor([3.0, 2.0, 1.0]) + 0.2 * torch.randn(3, generator=g)
+        x = torch.randn(n, P, generator=g) @ chol.T
+        sets.append((x, respond(x @ truth, g), truth))
+    x, y, truth = (torch.stack(column) for column in zip(*sets, strict=True))
+    return x, y, truth
+
+
+def linear_data(seeds: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """The data sets of the study; the first N points are for training."""
+    return make_data(
+        seeds, N + N_TEST,
+        lambda mean, g: mean + NOISE_VAR**0.5 * torch.randn(len(mean), generator=g),
+    )  # fmt: skip
 
 
 def run(
-    seeds: tuple[int, ...], methods: tuple[str, ...], n_steps: int, *, compiled: bool = True
-) -> tuple[list[Score], dict[str, float]]:
+    seeds: Sequence[int], methods: Sequence[str], n_steps: int, *, compiled: bool = True
+) -> tuple[dict[Cell, list[dict[str, Any]]], dict[str, float]]:
     """Sample every method and setting on every data set.
 
     Returns:
-        The scores, and the seconds that sampling took: "wall", and "cpu" of this process, which
-        other work on the machine does not lengthen. Compiling is not counted.
+        The scores of every cell, and the seconds that sampling took: "wall", and "cpu" of this
+        process, which other work on the machine does not lengthen. Compiling is not counted.
     """
     for method in methods:
         check_choice("aeb_linear", "method", method, METHODS)
-    data = make_data(seeds)
+    x, y, _ = linear_data(seeds)
     cells = [(method, *setting) for method in methods for setting in SETTINGS]
-    chains = _Chains(data, cells, n_steps)
+    chains = _Chains(x, y, cells, n_steps)
     step = torch.compile(_step_, dynamic=False) if compiled else _step_
     chains.block(step, 0, 1)  # compiles
     began, began_cpu = time.perf_counter(), time.process_time()
@@ -171,9 +157,11 @@ def run(
 class _Chains:
     """The state of D times C chains: C cells (method and setting) on each of D data sets."""
 
-    def __init__(self, data: Data, cells: list[tuple[str, float, float]], n_steps: int) -> None:
-        self.data, self.cells, self.n_steps = data, cells, n_steps
-        n_sets = len(data.x)
+    def __init__(self, x: Tensor, y: Tensor, cells: Sequence[Cell], n_steps: int) -> None:
+        self.cells, self.n_steps = cells, n_steps
+        self.x, self.y = x[:, :N].contiguous(), y[:, :N].contiguous()
+        self.x_test, self.y_test = x[:, N:], y[:, N:]
+        n_sets = len(x)
         self.generator = Generator().manual_seed(0)
         self.w = 0.1 * torch.randn(n_sets * len(cells), P, generator=self.generator)
         methods = [METHODS[name] for name, _, _ in cells] * n_sets
@@ -184,7 +172,7 @@ class _Chains:
         )
         # The formulas' own bookkeeping wants a problem; its data are not used.
         problem = Problem(
-            nn.Linear(P, 1, bias=False), likelihoods.Gaussian(), (data.x[0], data.y[0])
+            nn.Linear(P, 1, bias=False), likelihoods.Gaussian(), (self.x[0], self.y[0])
         )
         self.latents: Latents = latents_of(prior, problem, self.w)
         self.methods = methods
@@ -217,7 +205,7 @@ class _Chains:
         heats = torch.where(searching, rising, torch.ones_like(rising))
         for i in range(size):
             step(
-                self.w, self.latents, self.data.x, self.data.y, picks[i], keys[i], lengths[i],
+                self.w, self.latents, self.x, self.y, picks[i], keys[i], lengths[i],
                 omegas[i, :, None], heats[i], searching[i],
             )  # fmt: skip
         if done >= _BURN_IN * self.n_steps:
@@ -225,25 +213,25 @@ class _Chains:
             self.average += (self.w - self.average) / self.n_kept
             self.average_rho += (self.latents.rho - self.average_rho) / self.n_kept
 
-    def scores(self, seeds: tuple[int, ...]) -> list[Score]:
-        """Score the posterior means."""
-        numbers = []
+    def scores(self, seeds: Sequence[int]) -> dict[Cell, list[dict[str, Any]]]:
+        """Scores of the posterior means of every cell, data set by data set."""
+        numbers: dict[Cell, list[dict[str, Any]]] = {cell: [] for cell in self.cells}
         for i, mean in enumerate(self.average):
-            which, cell = divmod(i, len(self.cells))
-            error = self.data.y_test[which] - self.data.x_test[which] @ mean
-            method, spike, scale = self.cells[cell]
-            adapts = METHODS[method].weight > 0
+            which, place = divmod(i, len(self.cells))
+            cell = self.cells[place]
+            error = self.y_test[which] - self.x_test[which] @ mean
+            adapts = METHODS[cell[0]].weight > 0
             last, average = (rho[i] > 0.5 if adapts else torch.zeros(P) > 0
                              for rho in (self.latents.rho, self.average_rho))  # fmt: skip
-            numbers.append(
-                Score(
-                    seeds[which], method, spike, scale, error.square().mean().item(),
-                    error.abs().mean().item(), error[:50].square().mean().item(),
-                    int(last.sum()), int(last[:3].sum()), int(average.sum()),
-                    int(average[:3].sum()), self.latents.scale[i].item(),
-                    self.latents.slab_prob[i].item(),
-                )
-            )  # fmt: skip
+            numbers[cell].append({
+                "data_seed": seeds[which], "mse": error.square().mean().item(),
+                "mae": error.abs().mean().item(), "mse_50": error[:50].square().mean().item(),
+                "selected": int(last.sum()), "true_selected": int(last[:3].sum()),
+                "average_selected": int(average.sum()),
+                "average_true_selected": int(average[:3].sum()),
+                "scale": self.latents.scale[i].item(),
+                "slab_prob": self.latents.slab_prob[i].item(),
+            })  # fmt: skip
         return numbers
 
 
@@ -262,35 +250,33 @@ def _step_(
     update_latents_(latents, w, None, omega, Averaging(), Residuals(square_sum, N), searching)
 
 
-def rows_of(scores: Sequence[Score]) -> list[Row]:
+def rows_of(scores: Mapping[Cell, Sequence[Mapping[str, Any]]]) -> list[Row]:
     """One row per method and setting: means over its data sets, and in how many all is found.
 
     Rows of other data sets than the table's, which begin with seed 1, say so in their name.
     """
     rows = []
-    first = scores[0].data_seed
-    other = "" if first == 1 else f"/data-from-{first}"
-    for method, spike, scale in dict.fromkeys(
-        (one.method, one.spike_scale, one.init_scale) for one in scores
-    ):
-        cell = [
-            one for one in scores if (one.method, one.spike_scale, one.init_scale)
-            == (method, spike, scale)
-        ]  # fmt: skip
-        setting = {"method": method, "spike_scale": spike, "init_scale": scale}
-        each = [{name: value for name, value in asdict(one).items() if name not in setting}
-                for one in cell]  # fmt: skip
+    for (method, spike, scale), each in scores.items():
+        seeds = [one["data_seed"] for one in each]
+        other = "" if seeds[0] == 1 else f"/data-from-{seeds[0]}"
         metrics = {
-            "mse_worst": max(one.mse for one in cell),
-            "all_three_selected": sum(one.true_selected == 3 for one in cell),
-            "exact_support": sum(one.true_selected == one.selected == 3 for one in cell),
+            "mse_worst": max(one["mse"] for one in each),
+            **support_counts(each),
             "exact_support_by_average": sum(
-                one.average_true_selected == one.average_selected == 3 for one in cell
+                one["average_true_selected"] == one["average_selected"] == 3 for one in each
             ),
         }
-        rows.append(make_row(f"{method}/{spike:g}/{scale:g}{other}", setting, each,
-                             seeds=[one.data_seed for one in cell], metrics=metrics))  # fmt: skip
+        setting = {"method": method, "spike_scale": spike, "init_scale": scale}
+        rows.append(make_row(f"{method}/{spike:g}/{scale:g}{other}", setting, each, seeds=seeds,
+                             metrics=metrics))  # fmt: skip
     return rows
+
+
+def support_counts(each: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """Number of data sets with all three coefficients selected, and with no other beside them."""
+    return {"all_three_selected": sum(one["true_selected"] == 3 for one in each),
+            "exact_support": sum(one["true_selected"] == one["selected"] == 3
+                                 for one in each)}  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -319,7 +305,7 @@ def main(arguments: list[str] | None = None) -> int:
     for row in rows_of(scores):
         if record.wants(row["name"], row["setting"]):
             record.add(row)
-    print(f"{len(scores)} chains, {n_steps:,} steps: {seconds['wall']} s on one core, "
+    print(f"{settings['chains']} chains, {n_steps:,} steps: {seconds['wall']} s on one core, "
           f"{seconds['cpu']} s of it at work")  # fmt: skip
     return record.finish(("mse", "mse_worst", "mse_50", "mae", "all_three_selected",
                           "exact_support", "exact_support_by_average"))  # fmt: skip

@@ -20,6 +20,7 @@ variance of a label.
 the true coefficients. The table of the paper's appendix is not at hand: nothing stands beside ours.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -28,10 +29,10 @@ from torch import Tensor, nn
 
 from bayesieve import SGLD, Problem, likelihoods, priors
 from bayesieve.assess.predict import ClassPrediction, predict
-from bayesieve.core.batch import Rows
+from bayesieve.core.batch import stacked
 from bayesieve.engines.sampling import Adapt, Averaging, Chain
 from bayesieve.training.fit import Fit, fit
-from studies.aeb_linear import P, regressors
+from studies.aeb_linear import P, make_data, support_counts
 from studies.harness import Run, chosen, count, make_row, study_parser
 
 N, N_TEST = 300, 2000
@@ -40,7 +41,7 @@ _SEARCH = 0.1  # share of a run over which a search warms up
 
 @dataclass(frozen=True)
 class Method:
-    """How the prior follows the chain."""
+    """The way the prior follows the chain."""
 
     adapt: Adapt  # as of the engine
     weight: float = 1.0  # factor of ω
@@ -69,18 +70,12 @@ METHODS = {
 }
 
 
-def make_data(seeds: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
-    """One data set per seed: x (D, n, p), labels (D, n) and coefficients (D, p); test points last.
-
-    Training and test points of a data set share one draw of the coefficients.
-    """
-    xs, ys, truths = [], [], []
-    for seed in seeds:
-        x, truth, g = regressors(seed, N + N_TEST)
-        ys.append((torch.rand(N + N_TEST, generator=g) < torch.sigmoid(x @ truth)).float())
-        xs.append(x)
-        truths.append(truth)
-    return torch.stack(xs), torch.stack(ys), torch.stack(truths)
+def logistic_data(seeds: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """The data sets of the study; the first N points are for training."""
+    return make_data(
+        seeds, N + N_TEST,
+        lambda mean, g: (torch.rand(len(mean), generator=g) < torch.sigmoid(mean)).float(),
+    )  # fmt: skip
 
 
 def run_method(
@@ -88,7 +83,6 @@ def run_method(
 ) -> Fit:
     """One chain on the first n points of every data set, all advanced together."""
     rule = METHODS[method]
-    n_sets = len(x)
     # the penalties stay where they begin if nothing adapts
     prior = priors.GaussianLaplace(spike_scale=spike_scale, penalty=rule.penalty)
     chain = Chain(burn_in=n_steps // 2, thin=max(1, n_steps // 100), n_kept=50, power=1 / 3,
@@ -96,9 +90,8 @@ def run_method(
     engine = SGLD(prior, 1e-3, adapt=rule.adapt, averaging=rule.averaging(n_steps), chain=chain)
     model = nn.Linear(P, 1, bias=False)
     nn.init.zeros_(model.weight)
-    rows = Rows(torch.arange(n_sets * N).view(n_sets, N))
-    data = (x[:, :N].reshape(-1, P), y[:, :N].reshape(-1))
-    problem = Problem(model, likelihoods.Bernoulli(), data, rows=rows).to(device)
+    inputs, labels, rows = stacked(list(zip(x[:, :N], y[:, :N], strict=True)))
+    problem = Problem(model, likelihoods.Bernoulli(), (inputs, labels), rows=rows).to(device)
     return fit(problem, engine, steps=n_steps, batch_size=N, seed=0)
 
 
@@ -172,16 +165,13 @@ def main(arguments: list[str] | None = None) -> int:
                 "spike_scale": options.spike_scale}  # fmt: skip
     run = Run("aeb_logistic", arguments, options, settings=settings)
     seeds = tuple(range(options.first, options.first + n_sets))
-    x, y, truth = make_data(seeds)
+    x, y, truth = logistic_data(seeds)
     for method in methods:
         if run.wants(method, asdict(METHODS[method])):
             fitted = run_method(method, x, y, options.spike_scale, n_steps, options.device)
             each = score(fitted, x, y, truth)
-            counts = {
-                "all_three_selected": sum(one["true_selected"] == 3 for one in each),
-                "exact_support": sum(one["true_selected"] == one["selected"] == 3 for one in each),
-            }
-            row = make_row(method, asdict(METHODS[method]), each, seeds=seeds, metrics=counts)
+            row = make_row(method, asdict(METHODS[method]), each, seeds=seeds,
+                           metrics=support_counts(each))  # fmt: skip
             run.add(row, ("accuracy", "best_possible", "nll"))
     return run.finish(("accuracy", "best_possible", "nll", "all_three_selected", "exact_support"))
 

@@ -39,26 +39,10 @@ from bayesieve.sieve.ranking import Scope
 from bayesieve.sieve.schedule import AnnealedPruning
 from bayesieve.training.fit import Fit, fit
 from bayesieve.training.stepper import CompileMode
+from studies import images
 from studies.figures import lines, series_of
-from studies.harness import (
-    Row,
-    Run,
-    chosen,
-    make_row,
-    numbers,
-    only_draws,
-    prior_pairs,
-    splits,
-    study_parser,
-)
-from studies.images import (
-    draw_log_probs,
-    draw_scores,
-    fit_times,
-    image_problem,
-    moved,
-    prune_dense,
-)
+from studies.harness import Run, chosen, numbers, only_draws, prior_pairs, splits
+from studies.record import Row, make_row
 
 # The paper's accuracies in % by zeros in %: the best on test images after the target sparsity.
 PAPER = {
@@ -169,8 +153,8 @@ def engine(setting: Setting, n_data: int, n_steps: int) -> SGHMC:
 
 def posed(data: DataSet, precision: Precision, seed: int) -> Problem:
     """The network and the training images."""
-    return image_problem(partial(resnet20, n_outputs=10), data, seed, roles=roles(),
-                         precision=precision, augment=moved(data))  # fmt: skip
+    return images.image_problem(partial(resnet20, n_outputs=10), data, seed, roles=roles(),
+                                precision=precision, augment=images.moved(data))  # fmt: skip
 
 
 def train(
@@ -218,9 +202,9 @@ def run_setting(
         "prior_weight": round(weight, 5),
         "draws": len(posterior.draws),
         "steps": run.history[-1]["step"],
-        **fit_times(run),
+        **images.fit_times(run),
     }
-    scores = draw_scores(draw_log_probs(posterior, data.test), data.test)
+    scores = images.draw_scores(images.draw_log_probs(posterior, data.test), data.test)
     seconds = round(time.perf_counter() - began, 2)
     row = make_row(setting.name, asdict(setting), [scores], seeds=[seed], seconds=seconds,
                    metrics=metrics)  # fmt: skip
@@ -268,20 +252,15 @@ def settings(options: argparse.Namespace) -> tuple[Setting, list[Setting]]:
 
 def parser() -> argparse.ArgumentParser:
     """The command line of the study."""
-    parser = study_parser(
-        __doc__, quick="500 images, one epoch, 90 %% zeros", held_out=True, budget=True,
-        figures="aeb_resnet.png", precision="bf16", training=True,
+    parser = images.pruning_parser(
+        __doc__, quick="500 images, one epoch, 90 %% zeros", figures="aeb_resnet.png", lr=0.1,
+        epochs=70, dense_lr=0.2, dense_epochs=100, batch_size=500,
     )  # fmt: skip
     parser.add_argument("--methods", default="a-sghmc,a-sghmc-em,a-sghmc-sa")
     parser.add_argument("--zeros", type=lambda text: tuple(int(p) for p in text.split(",")),
                      default=(50, 90), help=f"of {', '.join(map(str, PRIORS))}")  # fmt: skip
     parser.add_argument("--dense", type=Path,
                      help="file of the dense network: read if it exists, else written")  # fmt: skip
-    parser.add_argument("--dense-epochs", type=int, default=100)
-    parser.add_argument("--epochs", type=int, default=70, help="of a sparse run")
-    parser.add_argument("--batch-size", type=int, default=500)
-    parser.add_argument("--dense-lr", type=float, default=0.2)
-    parser.add_argument("--lr", type=numbers, default=(0.1,), help="of sparse runs; comma list")
     parser.add_argument("--omega", type=numbers, default=(1.0,), help="comma list")
     parser.add_argument("--prior", type=prior_pairs, default=(None,), help="comma list of v0:v1")
     parser.add_argument("--pull", type=numbers, default=(1.0,),
@@ -290,7 +269,6 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--dense-cycles", type=int, default=0)
     parser.add_argument("--scope", default="layer", help="comma list of layer, global")
     parser.add_argument("--draws", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
     return parser
 
 
@@ -318,7 +296,7 @@ def main(arguments: list[str] | None = None) -> int:
             save(last, options.dense, extra={"row": row, "common": common})
         return row, last
 
-    prune_dense(run, dense, sparse, measure, ("single", "accuracy", "zeros"))
+    images.prune_dense(run, dense, sparse, measure, ("single", "accuracy", "zeros"))
     return run.finish(("zeros", "single", "accuracy", "nll", "ece"), draw)
 
 

@@ -19,11 +19,9 @@ import math
 import statistics
 from dataclasses import replace
 
-import torch
-
 from bayesieve import MAP, SGHMC, Problem, Schedule, likelihoods, load_data, priors
 from bayesieve.assess.predict import RealPrediction, predict
-from bayesieve.core.batch import Rows
+from bayesieve.core.batch import stacked
 from bayesieve.core.posterior import Samples
 from bayesieve.data.examples import DataSet
 from bayesieve.engines.sampling import Adapt, Averaging, Chain
@@ -54,21 +52,13 @@ def engine(method: str, n_data: int, n_steps: int) -> MAP | SGHMC:
 def run_method(method: str, sets: list[DataSet], n_steps: int, device: str = "cpu") -> Fit:
     """One chain per split, all advanced together."""
     n = min(len(data.train) for data in sets)  # splits differ by a row at most
-    x = torch.cat([data.train.x[:n] for data in sets])
-    y = torch.cat([data.train.y[:n] for data in sets])
-    rows = Rows(torch.arange(len(sets) * n).view(len(sets), n))
+    x, y, rows = stacked([(data.train.x[:n], data.train.y[:n]) for data in sets])
     model = mlp((x.shape[1],), 1, widths=(50,))
-    likelihood = (
-        likelihoods.Gaussian()
-        if method.startswith("sghmc-")
-        else likelihoods.Gaussian(learned=True)
-    )
+    likelihood = likelihoods.Gaussian(learned=not method.startswith("sghmc-"))
     problem = Problem(model, likelihood, (x, y), rows=rows).to(device)
-    schedule = (
-        Schedule(lr="cosine", clip_norm=20.0)
-        if method == "map"
-        else Schedule(warmup=0.02, clip_norm=20.0)
-    )
+    schedule = Schedule(warmup=0.02, clip_norm=20.0)
+    if method == "map":
+        schedule = Schedule(lr="cosine", clip_norm=20.0)
     return fit(
         problem, engine(method, n, n_steps), steps=n_steps, batch_size=max(50, math.ceil(n / 10)),
         seed=0, schedule=schedule,

@@ -25,7 +25,7 @@ import gc
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -293,52 +293,33 @@ def build(
     return vit(shape, n_outputs, dropout=dropout, **sizes)
 
 
-def standardised(train: Examples, other: Examples, net: Net) -> tuple[Examples, Examples]:
+def standardised(data: DataSet, net: Net) -> DataSet:
     """Zero mean and unit variance per channel of the training images; 28x28 padded for patches."""
     axes = (0, 2, 3)
-    mean = train.x.mean(axes, keepdim=True)
-    std = train.x.std(axes, correction=0, keepdim=True)
-
-    def moved(examples: Examples) -> Examples:
+    mean = data.train.x.mean(axes, keepdim=True)
+    std = data.train.x.std(axes, correction=0, keepdim=True)
+    splits = []
+    for examples in (data.train, data.test):
         x = (examples.x - mean) / std
         if net in ("mixer", "vit") and x.shape[-1] == 28:
             x = nn.functional.pad(x, (2, 2, 2, 2))
-        return Examples(x, examples.y)
+        splits.append(Examples(x, examples.y))
+    return replace(data, train=splits[0], test=splits[1])
 
-    return moved(train), moved(other)
 
-
-def train_row(
-    row: Cell, sizes: Sizes, train: Examples, score_on: Examples, n_outputs: int, device: str,
-    say: Callable[[str], None],
-) -> harness.Row:  # fmt: skip
-    """Train all seeds of a row, score each with many draws and describe its weights.
-
-    Args:
-        row: what.
-        sizes: how long.
-        train: training images, standardised.
-        score_on: images for curves and scores.
-        n_outputs: number of classes.
-        device: where.
-        say: receives one line when the time of the run is known.
-    """
+def train_row(row: Cell, sizes: Sizes, data: DataSet, device: str) -> harness.Row:
+    """Train all seeds of a row, score each with many draws and describe its weights."""
     used, started = setting(row), time.perf_counter()
+    data = standardised(data, row.net)
+    train, score_on = data.train, data.test.to(device)
     torch.manual_seed(0)
     shape = tuple(train.x.shape[1:])
-    model = build(row.net, shape, n_outputs, dropout=used.dropout, small=sizes.small)
+    model = build(row.net, shape, data.n_outputs, dropout=used.dropout, small=sizes.small)
     augment = used.augment
     if augment is not None:  # what enters is black
         augment = replace(augment, fill=tuple(train.x.amin((0, 2, 3)).tolist()))
-    problem = Problem(
-        model,
-        likelihoods.Categorical(),
-        train,
-        roles=used.roles,
-        precision=sizes.precision,
-        augment=augment,
-    ).to(device)
-    score_on = score_on.to(device)
+    problem = Problem(model, likelihoods.Categorical(), train, roles=used.roles,
+                      precision=sizes.precision, augment=augment).to(device)  # fmt: skip
     curve: list[dict[str, float]] = []
     n_steps, block = sizes.epochs * sizes.steps, sizes.every * sizes.steps
 
@@ -384,7 +365,7 @@ def _scores(posterior: Posterior, data: Examples, draws: int, row: Cell) -> dict
     with fast_kernels(data.x.device):
         numbers = predict(posterior, data.x, n_samples=n_samples, batch_size=at_once)
     assert isinstance(numbers, ClassPrediction)
-    keep = _kept(posterior)
+    keep = (posterior.mean != 0) | (getattr(posterior, "std", posterior.mean) != 0)  # in some draw
     return {
         "accuracy": accuracy(numbers.probs, data.y),
         "confidence": float(numbers.probs.max(1).values.double().mean()),
@@ -418,12 +399,6 @@ def pruned_fraction(sparse: SparseModel) -> float:
             outgoing = units.outgoing(gone, link)
             zeros += int(silent[None, :, None].expand_as(outgoing).sum())
     return zeros / total
-
-
-def _kept(posterior: Posterior) -> Tensor:
-    """What is not 0 in every draw, (d,) bool."""
-    std = getattr(posterior, "std", posterior.mean)
-    return (posterior.mean != 0) | (std != 0)
 
 
 def _weights(run: Fit, net: Net) -> dict[str, Any]:
@@ -519,9 +494,8 @@ def _split(name: str, options: argparse.Namespace) -> DataSet:
 
 def _train(run: Run, row: Cell, sizes: Sizes, data: DataSet, device: str) -> bool:
     """Train one row and keep it; a failure is noted, ends only this row and returns False."""
-    train, score_on = standardised(data.train, data.test, row.net)
     try:
-        numbers = train_row(row, sizes, train, score_on, data.n_outputs, device, say)
+        numbers = train_row(row, sizes, data, device)
     except (RuntimeError, ValueError) as error:  # diverged, out of memory, ...
         run.notes.setdefault("failures", {})[row.name] = f"{type(error).__name__}: {error}"
         print(f"{row.name}: failed: {error}", file=sys.stderr, flush=True)
@@ -537,8 +511,8 @@ def _train(run: Run, row: Cell, sizes: Sizes, data: DataSet, device: str) -> boo
 
 def _parser() -> argparse.ArgumentParser:
     parser = study_parser(
-        __doc__, quick="all rows, small, on few images", full="all rows that are not narrowed down",
-        seeds=1, held_out=True, budget=True, figures="pictures of all rows of the record",
+        __doc__, "--held-out", "--budget", quick="all rows, small, on few images", seeds=1,
+        full="all rows that are not narrowed down", figures="pictures of all rows of the record",
     )  # fmt: skip
     for key, choices in _CHOICES.items():
         parser.add_argument(f"--{key}", help=f"comma list of {', '.join(choices)}")

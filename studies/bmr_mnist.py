@@ -21,9 +21,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from bayesieve import SBNN, Problem, Schedule, evaluate, likelihoods, load_data, priors
+from bayesieve import SBNN, Problem, Schedule, likelihoods, load_data, priors
 from bayesieve.checks import check_choice
-from bayesieve.core.posterior import SparseModel
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.engines import Engine
 from bayesieve.engines.bmr import BMR, Reduction
@@ -33,14 +32,13 @@ from bayesieve.sieve.scores import Score, ScoreName
 from bayesieve.training.fit import Fit, fit
 from studies import harness
 from studies.harness import Run, chosen, make_row, study_parser
+from studies.images import mean_and_draws
 from studies.sbnn_mnist import build
-
-_N_DRAWS = 20
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """What may differ between the models of one population."""
+    """Numbers that may differ between the models of one population."""
 
     lr: float = 1e-2  # learning rate; of layers with learned widths in units of the width
     init_std: float = 0.18  # starting std of the weights, in the same units
@@ -80,7 +78,7 @@ class Candidate:
 
     @property
     def reduction(self) -> Reduction | None:
-        """What the engine is told; None where it does not prune. Fractions are set by the row."""
+        """Pruning by the engine; None where it does not prune. Fractions are set by the row."""
         if self.prunes == "none":
             return None
         if self.prunes == "savage-dickey":
@@ -89,7 +87,7 @@ class Candidate:
 
     @property
     def shared(self) -> "Candidate":
-        """What candidates must agree in to be trained as one population."""
+        """The rest, which is equal for all candidates that are trained as one population."""
         return replace(self, numbers=Numbers())
 
     def engine(self, epochs: int) -> Engine[Any]:
@@ -112,7 +110,7 @@ class Candidate:
         return Schedule(lr="cosine", kl=self.kl, kl_after=self.kl_after, kl_warmup_epochs=10)
 
     def pruning(self, zeros: float, epochs: int) -> GradualPruning | None:
-        """What prunes beside the engine."""
+        """Pruning beside the engine."""
         if self.top_up == "none":
             return None
         score: Score | ScoreName = self.top_up  # under the prior of the posterior, if it has one
@@ -204,24 +202,13 @@ def train(
     )  # fmt: skip
 
 
-def kept(sparse: SparseModel) -> dict[str, int]:
-    """Weights left in each prunable tensor."""
-    layout = sparse.layout
-    return {
-        name: int(sparse.keep[layout.slices[name]].sum())
-        for name in layout.names
-        if layout.slices[name].start < layout.n_sparse
-    }
-
-
 def scores(run: Fit, data: Examples, member: int) -> dict[str, Any]:
     """Errors of one member, at the mean and with draws, and the weights left in each layer."""
     sparse = run.sparse(member)
-    at_mean = evaluate(sparse, data).to_dict()
-    sampled = evaluate(sparse, data, n_samples=_N_DRAWS).to_dict()
-    result: dict[str, Any] = {name: at_mean[name] for name in ("error", "nll", "ece", "zeros")}
-    result |= {f"mc_{name}": sampled[name] for name in ("error", "nll", "ece")}
-    return result | {"kept": kept(sparse)}
+    layout, names = sparse.layout, ("error", "nll", "ece", "zeros")
+    kept = {name: int(sparse.keep[layout.slices[name]].sum()) for name in layout.names
+            if layout.slices[name].start < layout.n_sparse}  # fmt: skip
+    return {**mean_and_draws(sparse, data, names, names[:3]), "kept": kept}
 
 
 def scored(
@@ -236,7 +223,7 @@ def scored(
 
 
 def setting_of(goal: Goal, label: str) -> dict[str, Any]:
-    """What decides the numbers of one candidate."""
+    """Everything that decides the numbers of one candidate."""
     return {"net": goal.net, "zeros": goal.zeros, "target": goal.target, "epochs": goal.epochs,
             "label": label, "candidate": asdict(goal.candidates[label])}  # fmt: skip
 

@@ -61,7 +61,7 @@ def draw_rows(rows: Sequence[Shown], path: Path) -> Path:
 
 def _column(axes: Any, metric: str, rows: Sequence[Shown], names: Sequence[str]) -> None:
     """One metric: a dot for each of our numbers, a cross for what it is compared with."""
-    aims = [_aim(row) for row in rows]
+    aims = [row["target"] if row["paper"] is None else row["paper"] for row in rows]
     heights = [names.index(_label(row)) for row in rows]
     known = [(aim, y) for aim, y in zip(aims, heights, strict=True) if aim is not None]
     if known:
@@ -72,11 +72,6 @@ def _column(axes: Any, metric: str, rows: Sequence[Shown], names: Sequence[str])
         axes.set_xscale("log")
     marks = "\u25cf ours, \u00d7 paper or target" if known else "\u25cf ours"
     dress(axes, title=metric, xlabel=marks, ylabel="")
-
-
-def _aim(row: Shown) -> float | None:
-    aim: float | None = row["target"] if row["paper"] is None else row["paper"]
-    return aim
 
 
 def _label(row: Shown) -> str:

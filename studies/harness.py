@@ -41,26 +41,22 @@ _SPLIT_SEED = 0
 
 
 def study_parser(
-    doc: str | None, *, quick: str, full: str = "all examples and the stated length",
-    required: bool = False, seeds: int | None = None, device: bool = True, held_out: bool = False,
-    budget: bool = False, figures: str | None = None, precision: str | None = None,
-    training: bool = False, join: bool = False,
+    doc: str | None, *flags: str, quick: str, full: str = "all examples and the stated length",
+    required: bool = False, seeds: int | None = None, device: bool = True,
+    figures: str | None = None, precision: str | None = None,
 ) -> argparse.ArgumentParser:  # fmt: skip
     """A parser with --quick, --full and --out, and the common flags that a study asks for.
 
     Args:
         doc: docstring of the study; its first line is the description.
+        flags: any of --held-out, --budget, --precision (with --compile) and --join.
         quick: what --quick does.
         full: what --full does.
         required: whether one of the two must be given.
         seeds: default of --seeds; None for studies without it.
         device: whether there is --device.
-        held_out: whether there is --held-out.
-        budget: whether there is --budget.
         figures: help of --figures, which comes with --draw; None for neither.
         precision: default of --precision on a GPU.
-        training: whether there are --precision and --compile.
-        join: whether there is --join.
     """
     cuda = torch.cuda.is_available()
     parser = argparse.ArgumentParser(description=(doc or "").split("\n")[0])
@@ -71,22 +67,22 @@ def study_parser(
         parser.add_argument("--seeds", type=count, default=seeds, help="repetitions")
     if device:
         parser.add_argument("--device", default="cuda" if cuda else "cpu")
-    if held_out:
-        parser.add_argument("--held-out", action="store_true",
-                            help=f"score {HELD_OUT:,} training examples instead")  # fmt: skip
-    if budget:
-        parser.add_argument("--budget", type=float, help="seconds after which no row begins")
-    if training:
-        usual = precision if cuda else "float32"
-        parser.add_argument("--precision", choices=PRECISIONS, default=usual)
+    options: dict[str, dict[str, Any]] = {
+        "--held-out": {"action": "store_true",
+                       "help": f"score {HELD_OUT:,} training examples instead"},
+        "--budget": {"type": float, "help": "seconds after which no row begins"},
+        "--precision": {"choices": PRECISIONS, "default": precision if cuda else "float32"},
+        "--join": {"type": Path, "nargs": "+", "help": "make one record of these parts"},
+    }  # fmt: skip
+    for flag in flags:
+        parser.add_argument(flag, **options[flag])
+    if "--precision" in flags:
         parser.add_argument("--compile", choices=("auto", "on", "off"), default="off",
                             help="elementwise kernels; worth it for many minutes")  # fmt: skip
     if figures is not None:
         parser.add_argument("--figures", type=Path, help=f"folder for {figures}")
         parser.add_argument("--draw", type=Path, nargs="+",
                             help="train nothing: draw these records into --figures")  # fmt: skip
-    if join:
-        parser.add_argument("--join", type=Path, nargs="+", help="make one record of these parts")
     parser.add_argument("--out", type=Path, help="JSON file; rows that it has are not run again")
     return parser
 
@@ -139,6 +135,12 @@ def chosen(study: str, what: str, text: str, known: Collection[str]) -> list[str
     return names
 
 
+def asked(options: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """The options that were given, by name."""
+    values = {name: getattr(options, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
+
+
 def splits(
     data: DataSet, *, held_out: bool = False, few: int | None = None, few_test: int | None = None
 ) -> DataSet:
@@ -154,15 +156,13 @@ def splits(
         train, rest = data.train.split(HELD_OUT / len(data.train), seed=_SPLIT_SEED)
         data = replace(data, train=train, test=rest)
     source = Generator().manual_seed(0)
-    return replace(
-        data, train=_few(data.train, few, source), test=_few(data.test, few_test, source)
-    )
 
+    def some(examples: Examples, n: int | None) -> Examples:
+        if n is None:
+            return examples
+        return examples.subset(torch.randperm(len(examples), generator=source)[:n])
 
-def _few(examples: Examples, n: int | None, source: Generator) -> Examples:
-    if n is None:
-        return examples
-    return examples.subset(torch.randperm(len(examples), generator=source)[:n])
+    return replace(data, train=some(data.train, few), test=some(data.test, few_test))
 
 
 def seeded(seed: int, build: Callable[..., N], *arguments: Any, **options: Any) -> N:
@@ -253,7 +253,7 @@ class Run:
 
     @property
     def rows(self) -> list[Row]:
-        """What has been measured so far, computed rows left out."""
+        """The rows that have been measured so far, computed ones left out."""
         return [row for row in self.record["rows"] if not row.get("derived")]
 
     @property
@@ -295,23 +295,20 @@ class Run:
         if self.find(name, setting, data) is not None:
             say(f"{name}: already in {self.out}")
             return False
-        if self._one_per_name:
-            self._refuse_other(name, plain(setting))
+        for row in self.rows if self._one_per_name else ():
+            if row["name"] == name:
+                decisive = plain(setting)
+                other = [key for key in decisive if row["setting"].get(key) != decisive[key]]
+                raise SystemExit(
+                    f"{self.study}: {self.out} has {name} with another {', '.join(other) or 'data'}"
+                    ". Give another --out, or remove that row."
+                )
         if self.fits(self._lengths.get(kind, 0.0)):
             return True
         self.record["skipped"].append(name)
         say(f"{name}: left out, the budget of {self._budget:g} s is spent")
         self.write()
         return False
-
-    def _refuse_other(self, name: str, setting: dict[str, Any]) -> None:
-        for row in self.rows:
-            if row["name"] == name:
-                other = [key for key in setting if row["setting"].get(key) != setting[key]]
-                raise SystemExit(
-                    f"{self.study}: {self.out} has {name} with another {', '.join(other) or 'data'}"
-                    ". Give another --out, or remove that row."
-                )
 
     def add(self, row: Row, show: Sequence[str] = (), kind: str = "") -> Row:
         """Keep a row, say what it shows, and put the record on disk."""
@@ -348,12 +345,11 @@ class Run:
 
 def joined(
     paths: Sequence[Path], study: str, out: Path | None, dropped_flags: Sequence[str],
-    derive: Callable[[Record], Sequence[Row]] | None = None,
+    derive: Callable[[Record], Sequence[Row]],
 ) -> Record:  # fmt: skip
     """Read parts of a study, join them, compute derived rows again, and write the whole."""
     record = join([read(path, study) for path in paths], dropped_flags)
-    if derive is not None:
-        record["rows"] += [{**row, "derived": True} for row in derive(record)]
+    record["rows"] += [{**row, "derived": True} for row in derive(record)]
     write(out, record)
     return record
 

@@ -1,22 +1,25 @@
 """Common parts of the image studies: the problem, scores of draws, pruning of a dense network."""
 
+import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from torch import Tensor, nn
 
-from bayesieve import Problem, likelihoods
+from bayesieve import Problem, evaluate, likelihoods
 from bayesieve.assess.metrics import classification_report
 from bayesieve.assess.predict import ClassPrediction, predict
 from bayesieve.core.execution import Precision
 from bayesieve.core.layout import RoleRule, default_role
-from bayesieve.core.posterior import Samples
+from bayesieve.core.posterior import Posterior, Samples, SparseModel
 from bayesieve.data.augment import Augment
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.data.preprocessing import PixelScale
 from bayesieve.training.fit import Fit
-from studies.harness import Row, Run, seeded
+from studies.harness import Row, Run, numbers, seeded, study_parser
+
+N_DRAWS = 20  # of a prediction that is averaged over the posterior
 
 
 def moved(data: DataSet) -> Augment:
@@ -32,6 +35,26 @@ def image_problem(
     model = seeded(seed, build, tuple(data.train.x.shape[1:]))
     return Problem(model, likelihoods.Categorical(), data.train, roles=roles,
                    precision=precision, augment=augment)  # fmt: skip
+
+
+def of_unit_energy(train: Examples, *others: Examples) -> list[Examples]:
+    """Images centred by the mean of the training images and scaled to their average energy."""
+    mean = train.x.mean(0)
+    scale = (train.x - mean).square().mean().sqrt()
+    return [Examples((images.x - mean) / scale, images.y) for images in (train, *others)]
+
+
+def mean_and_draws(
+    model: Posterior | SparseModel, test: Examples, names: Sequence[str], drawn: Sequence[str],
+    prefix: str = "mc_",
+) -> dict[str, float]:  # fmt: skip
+    """Scores at the mean weights, and with a prefix those of the average over 20 draws."""
+    at_mean = evaluate(model, test).to_dict()
+    scores = {name: at_mean[name] for name in names}
+    if drawn:
+        sampled = evaluate(model, test, n_samples=N_DRAWS).to_dict()
+        scores |= {f"{prefix}{name}": sampled[name] for name in drawn}
+    return scores
 
 
 def draw_log_probs(posterior: Samples, test: Examples) -> Tensor:
@@ -54,6 +77,22 @@ def fit_times(run: Fit) -> dict[str, float]:
     """Seconds of a training and of its fastest epoch."""
     return {"fit_seconds": round(run.seconds, 2),
             "epoch_seconds": min(line["seconds"] for line in run.history)}  # fmt: skip
+
+
+def pruning_parser(
+    doc: str | None, *, quick: str, figures: str, lr: float, epochs: int, dense_lr: float,
+    dense_epochs: int, batch_size: int,
+) -> argparse.ArgumentParser:  # fmt: skip
+    """The command line of a study that prunes a dense network; numbers are defaults of flags."""
+    parser = study_parser(doc, "--held-out", "--budget", "--precision", quick=quick,
+                          figures=figures, precision="bf16")  # fmt: skip
+    parser.add_argument("--dense-epochs", type=int, default=dense_epochs)
+    parser.add_argument("--epochs", type=int, default=epochs, help="of a sparse run")
+    parser.add_argument("--batch-size", type=int, default=batch_size)
+    parser.add_argument("--dense-lr", type=float, default=dense_lr)
+    parser.add_argument("--lr", type=numbers, default=(lr,), help="of sparse runs; comma list")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser
 
 
 def prune_dense(

@@ -20,7 +20,7 @@ import torch
 
 from bayesieve import MAP, Problem, Schedule, evaluate, fit, likelihoods, load_data, prune
 from bayesieve.core.posterior import Posterior, SparseModel
-from bayesieve.data.examples import DataSet, Examples
+from bayesieve.data.examples import DataSet
 from bayesieve.engines.laplace_units import laplace_units
 from bayesieve.nets import lenet_300_100
 from bayesieve.sieve.evidence import prune_units_by_evidence
@@ -28,18 +28,6 @@ from bayesieve.sieve.rules import keep_zeros
 from studies.harness import Row, Run, make_row, splits, study_parser
 
 ZEROS: tuple[float, ...] = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.98)
-
-
-def trained(
-    data: Examples, epochs: int, seeds: int, device: str
-) -> tuple[Problem, list[Posterior]]:
-    """Plain networks of several seeds, trained together."""
-    torch.manual_seed(0)
-    problem = Problem(lenet_300_100((1, 28, 28), 10), likelihoods.Categorical(), data).to(device)
-    run = fit(
-        problem, [MAP(lr=1e-3)] * seeds, epochs=epochs, seed=1, schedule=Schedule(lr="cosine")
-    )
-    return run.problem, run.posteriors
 
 
 def sieved(
@@ -58,12 +46,16 @@ def sieved(
 def run_study(data: DataSet, zeros: tuple[float, ...], epochs: int, seeds: int,
               device: str) -> list[Row]:  # fmt: skip
     """One row per method and sparsity with the errors of every seed, and one of the networks."""
-    problem, points = trained(data.train, epochs, seeds, device)
+    torch.manual_seed(0)
+    dense = lenet_300_100((1, 28, 28), 10)
+    run = fit(Problem(dense, likelihoods.Categorical(), data.train).to(device),
+              [MAP(lr=1e-3)] * seeds, epochs=epochs, seed=1,
+              schedule=Schedule(lr="cosine"))  # fmt: skip
     scores: dict[str, list[dict[str, float]]] = {}
     settings: dict[str, dict[str, float | str]] = {"dense": {"method": "none", "zeros": 0.0}}
-    for point in points:
+    for point in run.posteriors:
         scores.setdefault("dense", []).append({"error": evaluate(point, data.test)["error"]})
-        for method, models in sieved(problem, point, zeros).items():
+        for method, models in sieved(run.problem, point, zeros).items():
             for share, model in zip(zeros, models, strict=True):
                 name, result = f"{method}/{share:g}", evaluate(model, data.test).to_dict()
                 settings[name] = {"method": method, "zeros": share}
@@ -74,8 +66,8 @@ def run_study(data: DataSet, zeros: tuple[float, ...], epochs: int, seeds: int,
 
 def main(arguments: list[str] | None = None) -> int:
     """Train, sieve, print the curve and write one record."""
-    parser = study_parser(__doc__, quick="one seed, 3 epochs, 12,000 images", seeds=3,
-                          held_out=True)  # fmt: skip
+    parser = study_parser(__doc__, "--held-out", quick="one seed, 3 epochs, 12,000 images",
+                          seeds=3)  # fmt: skip
     parser.add_argument("--epochs", type=int, default=10)
     options = parser.parse_args(arguments)
     zeros, few = ZEROS, None

@@ -41,6 +41,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bayesieve.checks import check_choice
 from bayesieve.files import write_atomically
 
 Record = dict[str, Any]
@@ -48,7 +49,7 @@ Row = dict[str, Any]
 
 SCHEMA = 1
 SCORED_ON = ("test", "held-out")
-KINDS = ("single", "ensemble", None)
+KINDS = ("single", "ensemble")
 _HEAD = ("schema", "study", "command", "date", "machine", "data", "scored_on", "test_reads", "kind",
          "settings", "seconds", "skipped", "rows", "notes")  # fmt: skip
 _ROW = ("name", "setting", "seeds", "metrics", "each", "seconds", "detail")
@@ -92,14 +93,20 @@ def check(record: Mapping[str, Any], who: str) -> None:
     if record.get("schema") != SCHEMA:
         raise ValueError(f"{who}: schema must be {SCHEMA}, got {record.get('schema')}.")
     _check_keys(record, (*_HEAD, "parts"), set(_HEAD), who)
-    _check_choice(record["scored_on"], SCORED_ON, f"{who}: scored_on")
-    _check_choice(record["kind"], KINDS, f"{who}: kind")
+    check_choice(who, "scored_on", record["scored_on"], SCORED_ON)
+    if record["kind"] is not None:
+        check_choice(who, "kind", record["kind"], KINDS)
     seen: set[str] = set()
     for row in record["rows"]:
         place = f"{who}, row {row.get('name')}"
         _check_keys(row, (*_ROW, *_SHARED, "derived"), set(_ROW), place)
-        _check_choice(field(record, row, "scored_on"), SCORED_ON, f"{place}: scored_on")
-        _check_numbers(row, place)
+        check_choice(place, "scored_on", field(record, row, "scored_on"), SCORED_ON)
+        for name, value in row["metrics"].items():
+            if value is not None and not _is_number(value):
+                raise ValueError(f"{place}: {name} must be a finite number or null, got {value!r}.")
+        count = n_seeds(row)
+        if row["each"] and count is not None and len(row["each"]) != count:
+            raise ValueError(f"{place}: {count} seeds, but numbers of {len(row['each'])}.")
         key = identity(record, row)
         if key in seen:
             raise ValueError(f"{place}: the same name and setting stand in it twice.")
@@ -125,7 +132,7 @@ def check_one_copy(records: Iterable[Mapping[str, Any]], who: str) -> None:
 
 
 def field(record: Mapping[str, Any], row: Mapping[str, Any], name: str) -> Any:
-    """What a row has of a field that it may share with its record.
+    """The value of a field that a row may share with its record.
 
     Example:
         >>> field({"data": "MNIST"}, {"name": "a"}, "data")
@@ -135,7 +142,7 @@ def field(record: Mapping[str, Any], row: Mapping[str, Any], name: str) -> Any:
 
 
 def identity(record: Mapping[str, Any], row: Mapping[str, Any]) -> str:
-    """What tells a row from every other: its name, setting, data and what it was scored on."""
+    """A key that no other row has: name, setting, data and the images it was scored on."""
     pieces = [row["name"], row["setting"], field(record, row, "data"),
              field(record, row, "scored_on"), row["seeds"] if row["setting"] else None]  # fmt: skip
     return json.dumps(pieces, sort_keys=True, default=str)
@@ -267,20 +274,6 @@ def _check_keys(
     missing, unknown = needed - numbers.keys(), numbers.keys() - set(allowed)
     if missing or unknown:
         raise ValueError(f"{who}: missing {sorted(missing)}, unknown {sorted(unknown)}.")
-
-
-def _check_choice(value: Any, choices: Sequence[Any], who: str) -> None:
-    if value not in choices:
-        raise ValueError(f"{who} must be one of {choices}, got {value!r}.")
-
-
-def _check_numbers(row: Mapping[str, Any], who: str) -> None:
-    for name, value in row["metrics"].items():
-        if value is not None and not _is_number(value):
-            raise ValueError(f"{who}: {name} must be a finite number or null, got {value!r}.")
-    count = n_seeds(row)
-    if row["each"] and count is not None and len(row["each"]) != count:
-        raise ValueError(f"{who}: {count} seeds, but numbers of {len(row['each'])}.")
 
 
 def _is_number(value: Any) -> bool:

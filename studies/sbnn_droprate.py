@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bayesieve import SBNN, FlatVI, Problem, Schedule, fit, likelihoods, load_data, priors
-from bayesieve.assess.evaluate import error_curve, evaluate
+from bayesieve.assess.evaluate import error_curve
 from bayesieve.assess.figures.style import (
     BLUE,
     GREEN,
@@ -32,7 +32,7 @@ from bayesieve.assess.figures.style import (
     Corner,
     dress,
     legend,
-    new_figure,
+    panel_grid,
     save,
 )
 from bayesieve.core.posterior import Factorised, Posterior
@@ -41,6 +41,7 @@ from bayesieve.engines import Engine
 from bayesieve.sieve.prune import sparsity_curve
 from bayesieve.sieve.scores import ScoreName
 from studies.harness import Row, Run, chosen, make_row, numbers, only_draws, splits, study_parser
+from studies.images import mean_and_draws
 from studies.sbnn_mnist import build
 
 DROPRATES = (
@@ -125,9 +126,12 @@ def run_setting(
     scores: tuple[ScoreName, ...] = ("snr",) if setting.method == "bbb" else ("inclusion", "snr")
     score_on = score_on.to(device)  # once, not for every mask
     each = [_scores(posterior, score_on, scores) for posterior in run.posteriors]
+    below: float | None = None  # share of prunable weights of small inclusion (figure 11)
+    if isinstance(run.posterior, Factorised) and run.posterior.inclusion is not None:
+        below = float((run.posterior.inclusion[run.posterior.layout.sparse] < 0.25).float().mean())
     return make_row(
         name, asdict(setting), each, seeds=seeds, seconds=time.perf_counter() - started,
-        metrics={"below_a_quarter": _below_a_quarter(run.posterior)}, engine=repr(run.engine),
+        metrics={"below_a_quarter": below}, engine=repr(run.engine),
     )  # fmt: skip
 
 
@@ -135,10 +139,7 @@ def _scores(
     posterior: Posterior, score_on: Examples, scores: tuple[ScoreName, ...]
 ) -> dict[str, float]:
     """Errors of one posterior: dense, with draws, and at each droprate under each ranking."""
-    dense = evaluate(posterior, score_on).to_dict()
-    sampled = evaluate(posterior, score_on, n_samples=20).to_dict()
-    result = {name: dense[name] for name in ("error", "nll", "ece")}
-    result |= {"mc_error": sampled["error"], "mc_nll": sampled["nll"]}
+    result = mean_and_draws(posterior, score_on, ("error", "nll", "ece"), ("error", "nll"))
     for score in scores:
         masks = sparsity_curve(posterior, DROPRATES, score=score)
         for rate, cut in zip(DROPRATES, error_curve(posterior, masks, score_on), strict=True):
@@ -168,17 +169,10 @@ def curve(row: Row, score: str) -> dict[float, float]:
     return {rate: row["metrics"][name] for rate, name in names.items() if name in row["metrics"]}
 
 
-def _below_a_quarter(posterior: Posterior) -> float | None:
-    """Share of prunable weights with an inclusion probability below 1/4 (figure 11)."""
-    if not isinstance(posterior, Factorised) or posterior.inclusion is None:
-        return None
-    return float((posterior.inclusion[posterior.layout.sparse] < 0.25).float().mean())
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Run the chosen settings and write one record."""
     parser = study_parser(
-        __doc__, quick="one seed, 2 epochs, 12,000 images", seeds=3, held_out=True, budget=True,
+        __doc__, "--held-out", "--budget", quick="one seed, 2 epochs, 12,000 images", seeds=3,
         figures="sbnn_droprate.png",
     )  # fmt: skip
     parser.add_argument("--settings", help=f"comma list of {list(SETTINGS)}; all unless given")
@@ -218,14 +212,13 @@ def published(name: str) -> dict[float, float]:
     return {0: WIDTHS[int(width)]} if width.isdigit() else {}
 
 
-_TITLES = {
-    "m1200": "MNIST, 2 x 1200 units", "cifar10": "CIFAR-10 flattened, 2 x 1200 units",
-    "l5-set1": "LeNet-5-Caffe, prior set 1", "l5-set2": "LeNet-5-Caffe, prior set 2",
-}  # fmt: skip
-# where a panel has room for a legend; the curves of prior set 1 fill theirs
-_LEGENDS: Mapping[str, Corner] = {
-    "m1200": "upper left", "cifar10": "lower right", "l5-set2": "upper left",
-}  # fmt: skip
+# Titles, and where a panel has room for a legend; the curves of prior set 1 fill theirs.
+_PANELS: Mapping[str, tuple[str, Corner | None]] = {
+    "m1200": ("MNIST, 2 x 1200 units", "upper left"),
+    "cifar10": ("CIFAR-10 flattened, 2 x 1200 units", "lower right"),
+    "l5-set1": ("LeNet-5-Caffe, prior set 1", None),
+    "l5-set2": ("LeNet-5-Caffe, prior set 2", "upper left"),
+}
 _TICKS = (0.5, 0.9, 0.98, 0.995, 0.999)
 _ERRORS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
@@ -233,17 +226,16 @@ _ERRORS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 def draw(rows: Sequence[Row], folder: Path) -> Path:
     """One panel per row that the paper has points for; Bayes by backprop joins its network's."""
     by_name = {row["name"]: row for row in rows}
-    known = [name for name in _TITLES if name in by_name]
+    known = [name for name in _PANELS if name in by_name]
     if not known:
-        raise ValueError(f"sbnn_droprate: no record of {', '.join(_TITLES)} to draw.")
-    columns = 2 if len(known) == 4 else min(3, len(known))
-    figure = new_figure(4.4 * columns, 3.6 * math.ceil(len(known) / columns))
-    for i, name in enumerate(known, start=1):
-        axes = figure.add_subplot(math.ceil(len(known) / columns), columns, i)
+        raise ValueError(f"sbnn_droprate: no record of {', '.join(_PANELS)} to draw.")
+    figure, grid = panel_grid(len(known), 2 if len(known) == 4 else min(3, len(known)), 4.4, 3.6)
+    for axes, name in zip(grid, known, strict=True):
+        title, corner = _PANELS[name]
         _panel(axes, by_name[name], by_name.get(f"{name}-bbb"))
-        dress(axes, title=_TITLES[name], xlabel="dropped", ylabel="test error")
-        if name in _LEGENDS:
-            legend(axes, _LEGENDS[name])
+        dress(axes, title=title, xlabel="dropped", ylabel="test error")
+        if corner is not None:
+            legend(axes, corner)
     return save(figure, folder / "sbnn_droprate.png")
 
 

@@ -23,15 +23,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from bayesieve import SBNN, Problem, Schedule, evaluate, likelihoods, load_data, priors
-from bayesieve.core.posterior import Posterior
+from bayesieve import SBNN, Problem, Schedule, likelihoods, load_data, priors
 from bayesieve.data.examples import Examples
 from bayesieve.nets import lenet5_caffe, lenet_300_100, mlp
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.sieve.scores import ScoreName
 from bayesieve.training.distill import soften
-from bayesieve.training.fit import Fit, fit
+from bayesieve.training.fit import fit
 from studies.harness import Row, Run, chosen, make_row, splits, study_parser
+from studies.images import mean_and_draws
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,11 @@ def run_setting(
     problem = Problem(build(setting.net), likelihoods.Categorical(), train).to(device)
     started = time.perf_counter()
     if setting.teachers:
-        problem = soften(problem, _teachers(problem, setting))
+        dense = fit(
+            problem, [engine()] * setting.teachers, epochs=setting.teacher_epochs, seed=1001,
+            schedule=Schedule(lr="cosine", kl=0.1, kl_warmup_epochs=10),
+        )  # fmt: skip
+        problem = soften(problem, dense.posteriors)
     schedule = Schedule(lr="cosine", kl=setting.kl, kl_after=setting.kl_after, kl_warmup_epochs=10)
     first, last = (epoch / setting.epochs for epoch in setting.prune_epochs)
     pruning = GradualPruning(
@@ -104,28 +108,13 @@ def run_setting(
         problem, [engine()] * seeds, epochs=setting.epochs, seed=1, schedule=schedule,
         pruning=pruning,
     )  # fmt: skip
-    each = [_scores(run, member, score_on) for member in range(run.n_models)]
+    names = ("error", "nll", "ece", "zeros", "weights")
+    each = [mean_and_draws(run.sparse(member), score_on, names, names[:3])
+            for member in range(run.n_models)]  # fmt: skip
     return make_row(
         name, asdict(setting), each, seeds=seeds, seconds=time.perf_counter() - started,
         metrics={"fit_seconds": run.seconds}, spread=["error"], engine=repr(run.engine),
     )  # fmt: skip
-
-
-def _teachers(problem: Problem, setting: Setting) -> list[Posterior]:
-    schedule = Schedule(lr="cosine", kl=0.1, kl_warmup_epochs=10)
-    run = fit(
-        problem, [engine()] * setting.teachers, epochs=setting.teacher_epochs, seed=1001,
-        schedule=schedule,
-    )  # fmt: skip
-    return run.posteriors
-
-
-def _scores(run: Fit, member: int, score_on: Examples) -> dict[str, float]:
-    sparse = run.sparse(member)
-    at_mean = evaluate(sparse, score_on).to_dict()
-    sampled = evaluate(sparse, score_on, n_samples=20).to_dict()
-    numbers = {name: at_mean[name] for name in ("error", "nll", "ece", "zeros", "weights")}
-    return numbers | {f"mc_{name}": sampled[name] for name in ("error", "nll", "ece")}
 
 
 def timing(train: Examples, device: str, epochs: int, population: int) -> dict[str, Any]:
@@ -141,8 +130,8 @@ def timing(train: Examples, device: str, epochs: int, population: int) -> dict[s
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the chosen settings and write one record."""
-    parser = study_parser(__doc__, quick="one seed, 6 epochs, 12,000 images", seeds=4,
-                          held_out=True)  # fmt: skip
+    parser = study_parser(__doc__, "--held-out", quick="one seed, 6 epochs, 12,000 images",
+                          seeds=4)  # fmt: skip
     parser.add_argument("--settings", default="l300-98.5", help=f"comma list of {list(SETTINGS)}")
     parser.add_argument("--timing", type=int, metavar="K", help="time one run against K together")
     options = parser.parse_args(arguments)

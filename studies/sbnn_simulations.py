@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from bayesieve import MAP, SBNN, likelihoods, priors
 from bayesieve.assess.predict import RealPrediction, predict
+from bayesieve.core.batch import stacked
 from bayesieve.core.posterior import Posterior
 from bayesieve.data.synthetic import Simulation, additive, two_inputs
 from bayesieve.engines import Engine
@@ -44,7 +45,7 @@ _MOST_COMPARED = 0.5
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is computed."""
+    """Amount of work."""
 
     n_sets: int = 20  # simulated data sets per cell of a table
     alphas: tuple[int, ...] = tuple(range(1, 11))  # effect sizes are j / alpha
@@ -67,30 +68,19 @@ QUICK = Scale(2, (2,), (50,), (0.2, 0.5), 4, 3, 40, 40, 30, at_once=64)
 
 @dataclass(frozen=True, eq=False)
 class Tables:
-    """Simulations of one width in one table, (n_sets · n, D), and the rows of each."""
+    """Simulations of one width in one table, and the rows of each."""
 
     sims: Sequence[Simulation]
+    x: Tensor  # training inputs of all simulations, one below the other, (n_sets · n, D)
+    y: Tensor  # their standardised targets
+    rows: list[Tensor]  # of each simulation
+    active: Tensor  # inputs that enter, (n_sets, D)
 
-    @property
-    def x(self) -> Tensor:
-        """Training inputs of all simulations, one below the other."""
-        return torch.cat([sim.data.train.x for sim in self.sims])
-
-    @property
-    def y(self) -> Tensor:
-        """Their standardised targets."""
-        return torch.cat([sim.data.train.y for sim in self.sims])
-
-    @property
-    def rows(self) -> list[Tensor]:
-        """Rows of each simulation."""
-        n = len(self.sims[0].data.train)
-        return [torch.arange(i * n, (i + 1) * n) for i in range(len(self.sims))]
-
-    @property
-    def active(self) -> Tensor:
-        """Which inputs enter, (n_sets, D)."""
-        return torch.stack([sim.active for sim in self.sims])
+    @classmethod
+    def of(cls, sims: Sequence[Simulation]) -> "Tables":
+        """Simulations that all have the same number of rows."""
+        x, y, rows = stacked([(sim.data.train.x, sim.data.train.y) for sim in sims])
+        return cls(sims, x, y, list(rows.index), torch.stack([sim.active for sim in sims]))
 
 
 def engine_of(net: NetName) -> Engine[Any]:
@@ -104,7 +94,7 @@ def fits_of(
     tables: Tables, net: NetName, scale: Scale, x: Tensor | None = None, *,
     learned_noise: bool = False,
 ) -> PopulationFits:  # fmt: skip
-    """What trains the simulations of a table as one population.
+    """Fits of the simulations of a table, as one population.
 
     Where few inputs matter, the 20-10 network tells them best when it takes all of the target's
     variance for noise; where all do, and to predict, it must learn how much of it is
@@ -133,7 +123,7 @@ def additive_fits(tables: Tables, scale: Scale, epochs: int | None = None) -> Ad
 def two_input_importance(scale: Scale) -> list[dict[str, float]]:
     """Experiment 1: ψ of two inputs against the share of variance the second explains."""
     mixes = [round(0.05 * i, 2) for i in range(21)]
-    tables = Tables([two_inputs(mix=mix, seed=i) for i, mix in enumerate(mixes)])
+    tables = Tables.of([two_inputs(mix=mix, seed=i) for i, mix in enumerate(mixes)])
     numbers = fits_of(tables, "20-10", scale).posteriors(tables.rows)
     rows = []
     for mix, (q,) in zip(mixes, numbers, strict=True):
@@ -150,7 +140,7 @@ def importance_against_effects(scale: Scale, net: NetName) -> list[dict[str, Any
         for nonlinear in (False, True):
             sims = [additive(2000, d, 1.0, a, nonlinear, seed=50 + i)
                     for a in scale.alphas for i in range(min(scale.n_sets, 5))]  # fmt: skip
-            tables = Tables(sims)
+            tables = Tables.of(sims)
             phi = fits_of(tables, net, scale, learned_noise=True).importance(tables.rows)
             pairs = zip(phi, sims, strict=True)
             numbers = [float(torch.corrcoef(torch.stack([p, s.coefficients]))[0, 1])
@@ -168,18 +158,17 @@ def fixed_fraction_accuracy(scale: Scale, net: NetName, d: int) -> list[dict[str
     """Experiment 3: share of inputs told rightly when the best 20 % are kept, π = 0.2."""
     sims = [additive(2000, d, 0.2, a, seed=100 * a + i)
             for a in scale.alphas for i in range(scale.n_sets)]  # fmt: skip
-    tables = Tables(sims)
+    tables = Tables.of(sims)
     fits = fits_of(tables, net, scale) if net == "20-10" else additive_fits(tables, scale)
     keep = select_fraction(fits.importance(tables.rows), 0.2)
     right = (keep == tables.active).double().mean(1)
     effects = torch.stack([sim.coefficients * sim.active for sim in sims])
     oracle = (select_fraction(effects, 0.2) == tables.active).double().mean(1)
-    n = scale.n_sets
+    by_alpha = (scores.view(-1, scale.n_sets) for scores in (right, oracle))
     return [
-        {"d": d, "alpha": alpha, "net": net, "accuracy": float(right[i * n : (i + 1) * n].mean()),
-         "lowest": float(right[i * n : (i + 1) * n].min()),
-         "oracle": float(oracle[i * n : (i + 1) * n].mean())}
-        for i, alpha in enumerate(scale.alphas)
+        {"d": d, "alpha": alpha, "net": net, "accuracy": float(ours.mean()),
+         "lowest": float(ours.min()), "oracle": float(best.mean())}
+        for alpha, ours, best in zip(scale.alphas, *by_alpha, strict=True)
     ]  # fmt: skip
 
 
@@ -190,7 +179,7 @@ def cross_validated_accuracy(scale: Scale, share: float, d: int) -> dict[str, An
     closed form (`AdditiveFits`). The networks that are compared are the paper's 20-10, up to
     π = 0.5: beyond, 20 units are too few for any of them.
     """
-    tables = Tables([additive(2000, d, share, 2.0, seed=5000 + i) for i in range(scale.n_sets)])
+    tables = Tables.of([additive(2000, d, share, 2.0, seed=5000 + i) for i in range(scale.n_sets)])
     fits = additive_fits(tables, scale, scale.fold_epochs)
     pieces = [folds(len(rows), scale.n_folds, torch.Generator().manual_seed(i))
              for i, rows in enumerate(tables.rows)]  # fmt: skip
@@ -248,7 +237,7 @@ def refit_errors(tables: Tables, keep: Tensor, scale: Scale) -> dict[str, float]
 
 def pruning_curve(scale: Scale, share: float, d: int) -> list[dict[str, float]]:
     """Experiment 4: test error against the share of weights removed from 20-10 in one shot."""
-    tables = Tables([additive(2000, d, share, 2.0, seed=8000 + i) for i in range(scale.n_sets)])
+    tables = Tables.of([additive(2000, d, share, 2.0, seed=8000 + i) for i in range(scale.n_sets)])
     numbers = [q for (q,) in fits_of(tables, "20-10", scale).posteriors(tables.rows)]
     every, rows = torch.ones_like(tables.active), []
     for removed in (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95):
@@ -263,7 +252,7 @@ def false_discoveries(
 ) -> dict[str, Any]:
     """Realised false-discovery rate and power at a level, by the posterior and by knockoffs."""
     n = scale.fdr_sets
-    tables = Tables([additive(2000, d, 0.2, 2.0, seed=first_seed + i) for i in range(n)])
+    tables = Tables.of([additive(2000, d, 0.2, 2.0, seed=first_seed + i) for i in range(n)])
     kept: dict[str, list[Tensor]] = {"posterior": [], "posterior 20-10": [], "knockoffs": []}
     for net, label in (("additive", "posterior"), ("20-10", "posterior 20-10")):
         for (q,) in fits_of(tables, net, scale).posteriors(tables.rows):  # type: ignore[arg-type]

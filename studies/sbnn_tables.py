@@ -19,6 +19,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,8 @@ from bayesieve.checks import check_choice
 from bayesieve.files import write_atomically
 from bayesieve.select.selection import RULES
 from studies.figures import Series, lines, series_of
-from studies.harness import Row, Run, chosen, joined, make_row, say, study_parser, table
-from studies.record import Record, flat
+from studies.harness import Run, asked, chosen, joined, numbers, say, study_parser, table
+from studies.record import Record, Row, flat, make_row
 from studies.sbnn_simulations import (
     QUICK,
     Scale,
@@ -46,11 +47,6 @@ Line = dict[str, Any]
 Found = Mapping[str, Sequence[Line]]  # lines by experiment
 
 
-def _accuracy(scale: Scale) -> list[Line]:
-    return [line for net in scale.nets for d in scale.dims
-            for line in fixed_fraction_accuracy(scale, net, d)]  # fmt: skip
-
-
 def _d(scale: Scale) -> int:
     """The paper's 100 inputs, unless so many are not asked for."""
     return 100 if 100 in scale.dims else scale.dims[0]
@@ -59,11 +55,12 @@ def _d(scale: Scale) -> int:
 EXPERIMENTS: Mapping[str, Callable[[Scale], list[Line]]] = {
     "e1": lambda scale: list(two_input_importance(scale)),
     "e2": lambda scale: [r for net in scale.nets for r in importance_against_effects(scale, net)],
-    "e3": _accuracy,
+    "e3": lambda scale: [r for net, d in product(scale.nets, scale.dims)
+                         for r in fixed_fraction_accuracy(scale, net, d)],
     "e3-cv": lambda scale: [cross_validated_accuracy(scale, s, _d(scale)) for s in scale.shares],
     "e4": lambda scale: [r for s in (0.2, 0.5, 0.9) for r in pruning_curve(scale, s, _d(scale))],
     "fdr": lambda scale: [false_discoveries(scale, _d(scale))],
-}
+}  # fmt: skip
 # What tells the lines of an experiment apart.
 KEYS = {"e1": ("mix",), "e2": ("net", "d", "nonlinear", "alpha"), "e3": ("net", "d", "alpha"),
         "e3-cv": ("share",), "e4": ("share", "removed"), "fdr": ("level",)}  # fmt: skip
@@ -109,13 +106,13 @@ def derived(record: Record) -> list[Row]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the chosen experiments; write the record, and figures to --folder."""
-    parser = study_parser(__doc__, quick="two data sets a cell, short runs",
-                          full="20 (fdr: 100) data sets a cell", join=True)  # fmt: skip
+    parser = study_parser(__doc__, "--join", quick="two data sets a cell, short runs",
+                          full="20 (fdr: 100) data sets a cell")  # fmt: skip
     parser.add_argument("--only", default=",".join(EXPERIMENTS), help="comma list of experiments")
     parser.add_argument("--sets", type=int, help="data sets a cell, in place of 5 (full: 20)")
     parser.add_argument("--dims", help="comma list of numbers of inputs for e3, in place of all")
     parser.add_argument("--nets", help="20-10 or additive for e2 and e3, in place of both")
-    parser.add_argument("--shares", help="comma list of π for e3-cv, in place of all")
+    parser.add_argument("--shares", type=numbers, help="comma list of π for e3-cv, in place of all")
     parser.add_argument("--at-once", type=int, help="networks per population; memory grows with it")
     parser.add_argument("--folder", type=Path, help="where figures go")
     options = parser.parse_args(arguments)
@@ -125,15 +122,15 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     names = chosen("sbnn_tables", "experiment", options.only, EXPERIMENTS)
     scale = _scale(options)
-    numbers = asdict(scale)
-    settings = {key: value for key, value in numbers.items() if key not in (*_PART, *_OF_FOLDS)}
+    sizes = asdict(scale)
+    settings = {key: value for key, value in sizes.items() if key not in (*_PART, *_OF_FOLDS)}
     run = Run("sbnn_tables", arguments, options, settings=settings, test_reads=None)
     for name in names:
         if any(row["setting"].get("experiment") == name for row in run.rows):
             continue
         started = time.perf_counter()
         for line in EXPERIMENTS[name](scale):
-            run.add(row_of(name, line, numbers))
+            run.add(row_of(name, line, sizes))
         run.derive(derived(run.record))
         run.write()
         say(f"{name:<6} {time.perf_counter() - started:.0f} s")
@@ -150,19 +147,16 @@ def _show(record: Record, folder: Path | None) -> None:
 
 def _scale(options: argparse.Namespace) -> Scale:
     base = QUICK if options.quick else Scale() if options.full else Scale(5, fdr_sets=20)
-    base = replace(base, device=options.device)
     if options.device == "cuda":
         base = replace(base, at_once=1024)
     if options.sets is not None:
         base = replace(base, n_sets=options.sets, fdr_sets=options.sets)
-    if options.shares is not None:
-        base = replace(base, shares=tuple(float(share) for share in options.shares.split(",")))
-    if options.dims is not None:
-        base = replace(base, dims=tuple(int(d) for d in options.dims.split(",")))
     if options.nets is not None:
         check_choice("sbnn_tables", "net", options.nets, base.nets)
         base = replace(base, nets=(options.nets,))
-    return base if options.at_once is None else replace(base, at_once=options.at_once)
+    if options.dims is not None:
+        base = replace(base, dims=tuple(int(d) for d in options.dims.split(",")))
+    return replace(base, **asked(options, "device", "shares", "at_once"))
 
 
 def page(record: Record) -> str:
@@ -174,13 +168,6 @@ def page(record: Record) -> str:
         names = dict.fromkeys(name for row in rows for name in row["metrics"])
         pieces += [f"## {experiment or 'Answers'}", table(rows, list(names))]
     return "\n\n".join(pieces) + "\n"
-
-
-def _compared(lines: Sequence[Line]) -> tuple[list[str], list[Line]]:
-    """Names of the networks compared after selection, and the lines that have their errors."""
-    compared = [line for line in lines if "mse/refit" in line]
-    names = [key.removeprefix("mse/") for key in (compared or [{}])[0] if key.startswith("mse/")]
-    return names, compared
 
 
 def _rules(line: Line) -> list[str]:
@@ -260,11 +247,10 @@ def _draw_proportions(rows: Sequence[Line], folder: Path) -> None:
     kept = {str(rule): (shares, [r[f"{rule}/proportion"] for r in rows]) for rule in RULES}
     lines({**kept, "truth": (shares, shares)}, folder / "figure_7.png",
           title="Share of inputs kept", xlabel="π", ylabel="share kept")  # fmt: skip
-    names, compared = _compared(rows)
-    at = [r["share"] for r in compared]
-    lines({name: (at, [r[f"mse/{name}"] for r in compared]) for name in names},
-          folder / "figure_8.png", title="Test error after selection", xlabel="π",
-          ylabel="test error / variance")  # fmt: skip
+    compared = [(key.removeprefix("mse/"), r["share"], error) for r in rows
+                for key, error in r.items() if key.startswith("mse/")]  # fmt: skip
+    lines(series_of(compared), folder / "figure_8.png", title="Test error after selection",
+          xlabel="π", ylabel="test error / variance")  # fmt: skip
     middle = rows[len(rows) // 2]
     title = f"One data set, π = {middle['share']}"
     error_path(middle["proportions"], middle["path"], folder / "path.png", title=title,

@@ -40,9 +40,9 @@ from bayesieve.sieve.prune import reestimate_batchnorm
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.training.fit import Fit, fit
 from bayesieve.training.stepper import CompileMode
+from studies import images
 from studies.figures import lines
-from studies.harness import Row, Run, make_row, numbers, only_draws, splits, study_parser
-from studies.images import fit_times, image_problem, moved, prune_dense
+from studies.harness import Row, Run, make_row, numbers, only_draws, splits
 
 PUBLISHED = {0.0: 7.6, 98.5: 8.7}  # the paper's test errors in % by zeros in %
 STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
@@ -107,8 +107,9 @@ def engine(setting: Setting) -> Engine[Any]:
 
 def train(setting: Setting, data: DataSet, start: Posterior | None, seed: int, device: str) -> Fit:
     """Run one setting, from the dense network if there is one."""
-    problem = image_problem(partial(vgg_like, n_outputs=10, stages=setting.stages), data, seed,
-                            precision=setting.precision, augment=moved(data))  # fmt: skip
+    build = partial(vgg_like, n_outputs=10, stages=setting.stages)
+    problem = images.image_problem(build, data, seed, precision=setting.precision,
+                                   augment=images.moved(data))  # fmt: skip
     schedule, pruning = Schedule(lr="cosine", warmup=0.1, compile=setting.compile), None
     if setting.zeros:
         schedule = Schedule(
@@ -132,7 +133,7 @@ def run_setting(
     metrics = {
         "parameters": sparse.layout.size,
         "log_lik": run.history[-1]["log_lik"],
-        **fit_times(run),
+        **images.fit_times(run),
     }
     seconds = round(time.perf_counter() - began, 2)
     row = make_row(setting.name, asdict(setting), [scores], seeds=[seed], seconds=seconds,
@@ -157,24 +158,18 @@ def _scores(sparse: SparseModel, data: DataSet) -> dict[str, float]:
 
 def parser() -> argparse.ArgumentParser:
     """The command line of the study."""
-    parser = study_parser(
-        __doc__, quick="narrow network, 3,000 images, 98.5 %% zeros", held_out=True, budget=True,
-        figures="sbnn_vgg.png", precision="bf16", training=True,
+    parser = images.pruning_parser(
+        __doc__, quick="narrow network, 3,000 images, 98.5 %% zeros", figures="sbnn_vgg.png",
+        lr=1e-3, epochs=40, dense_lr=0.1, dense_epochs=40, batch_size=250,
     )  # fmt: skip
     parser.add_argument(
         "--zeros", type=numbers, default=(98.5, 95.0, 90.0, 99.0), help="comma list"
     )
     parser.add_argument("--kl", type=numbers, default=(0.01,), help="comma list")
-    parser.add_argument("--lr", type=numbers, default=(1e-3,), help="of sparse runs; comma list")
-    parser.add_argument("--dense-lr", type=float, default=0.1)
-    parser.add_argument("--dense-epochs", type=int, default=40)
-    parser.add_argument("--epochs", type=int, default=40, help="of a sparse run")
     parser.add_argument(
         "--limit", type=float, help="seconds: sparse runs are made short enough to end by then"
     )
-    parser.add_argument("--batch-size", type=int, default=250)
     parser.add_argument("--noise", choices=("activations", "weights"), default="activations")
-    parser.add_argument("--seed", type=int, default=0)
     return parser
 
 
@@ -227,7 +222,7 @@ def main(arguments: list[str] | None = None) -> int:
             setting = shortened(setting, options.limit - run.seconds, epoch)
         return run_setting(setting, data, start, options.seed, options.device)
 
-    prune_dense(run, dense, sparse, measure, ("error", "renewed_error", "zeros"))
+    images.prune_dense(run, dense, sparse, measure, ("error", "renewed_error", "zeros"))
     return run.finish(("error", "renewed_error", "nll", "zeros", "weights"), draw)
 
 

@@ -27,7 +27,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -36,6 +36,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from torch import nn
 
+from bayesieve import scratch
 from bayesieve.assess.figures.style import (
     INK,
     PALETTE,
@@ -48,32 +49,16 @@ from bayesieve.assess.figures.style import (
 )
 from bayesieve.data import load_data
 from bayesieve.data.examples import DataSet, Examples
-from bayesieve.scratch import (
-    L2,
-    Activation,
-    Adam,
-    CrossEntropy,
-    FeedForwardNet,
-    GradientDescent,
-    History,
-    Linear,
-    Plan,
-    ReLU,
-    Sigmoid,
-    Tanh,
-    classification_report,
-    constant,
-    linear_decay,
-)
+from bayesieve.scratch import FeedForwardNet, Plan, classification_report
 from studies.harness import Row, Run, make_row, study_parser, table
 from studies.record import Record, flat, read
 
 ActivationName = Literal["sigmoid", "tanh", "relu"]
 Group = Literal["source", "account", "better"]
-ACTIVATIONS: dict[ActivationName, Activation] = {
-    "sigmoid": Sigmoid(),
-    "tanh": Tanh(),
-    "relu": ReLU(),
+ACTIVATIONS: dict[ActivationName, scratch.Activation] = {
+    "sigmoid": scratch.Sigmoid(),
+    "tanh": scratch.Tanh(),
+    "relu": scratch.ReLU(),
 }
 
 # Accuracies on training and test images, losses at the end, F1 of the digits on test images (of
@@ -133,20 +118,23 @@ _QUICK_IMAGES = 6000
 _SHOWN = ("train/accuracy", "val/accuracy", "test/accuracy", "seconds")
 Images = NDArray[np.float32]
 Labels = NDArray[np.int64]
-_LAYERS = {Sigmoid: nn.Sigmoid, Tanh: nn.Tanh, ReLU: nn.ReLU, Linear: nn.Identity}
+_LAYERS = {
+    scratch.Sigmoid: nn.Sigmoid,
+    scratch.Tanh: nn.Tanh,
+    scratch.ReLU: nn.ReLU,
+    scratch.Linear: nn.Identity,
+}
 
 
-@dataclass(frozen=True, eq=False)
-class Split:
+class Split(NamedTuple):
     """Standardised images as rows, and their labels."""
 
-    x: NDArray[np.float32]
-    y: NDArray[np.int64]
+    x: Images
+    y: Labels
 
 
-@dataclass(frozen=True, eq=False)
-class Splits:
-    """What a run trains on, is watched on and is tested on."""
+class Splits(NamedTuple):
+    """Images to train on, to watch and to test on."""
 
     train: Split
     val: Split
@@ -169,15 +157,15 @@ def prepare(data: DataSet, n_train: int | None = None) -> Splits:
 
 def build(setting: Setting, seed: int, n_inputs: int = 784) -> FeedForwardNet:
     """The untrained NumPy network of a setting."""
-    loss = CrossEntropy(L2(setting.l2) if setting.l2 else None)
+    loss = scratch.CrossEntropy(scratch.L2(setting.l2) if setting.l2 else None)
     hidden = ACTIVATIONS[setting.activation]
     return FeedForwardNet(n_inputs, HIDDEN_UNITS, 10, hidden=hidden, loss=loss, seed=seed)
 
 
 def make_plan(setting: Setting, epochs: int, seed: int) -> Plan:
-    """How a setting is trained."""
-    rule = GradientDescent if setting.optimiser == "gd" else Adam
-    schedule = linear_decay if setting.decay else constant
+    """The training of a setting."""
+    rule = scratch.GradientDescent if setting.optimiser == "gd" else scratch.Adam
+    schedule = scratch.linear_decay if setting.decay else scratch.constant
     return Plan(rule(lr=setting.lr), epochs=epochs, seed=seed, schedule=schedule)
 
 
@@ -228,14 +216,14 @@ class Twin:
         )
 
     def epochs(
-        self, x: Images, y: Labels, plan: Plan, validation: tuple[Images, Labels]
+        self, train: Split, plan: Plan, validation: Split
     ) -> Iterator[list[tuple[float, float]]]:
         """Train on the batches of `plan`; hand out (train, validation) losses after each epoch."""
-        inputs, labels = torch.from_numpy(x), torch.from_numpy(y)
+        inputs, labels = map(torch.from_numpy, train)
         held_out = [torch.from_numpy(array) for array in validation]
         rng, losses = np.random.default_rng(plan.seed), list[tuple[float, float]]()
         for _ in range(plan.epochs):
-            order = torch.from_numpy(rng.permutation(len(x)))
+            order = torch.from_numpy(rng.permutation(len(inputs)))
             total, batches = torch.zeros((), dtype=inputs.dtype), order.split(plan.batch_size)
             for rows in batches:
                 self.optimiser.zero_grad()
@@ -262,16 +250,12 @@ def run_setting(
     plan = make_plan(setting, epochs, seed)
     twin = Twin(net, setting.lr, setting.l2) if setting.twin else None
     ours, theirs = Clock([], []), Clock([], [])
-    validation = (splits.val.x, splits.val.y)
-    steps = net.epochs(splits.train.x, splits.train.y, plan, validation)
-    twin_steps = (
-        iter(()) if twin is None else twin.epochs(splits.train.x, splits.train.y, plan, validation)
-    )
-    history, twin_losses = History(), list[tuple[float, float]]()
+    steps = net.epochs(*splits.train, plan, splits.val)
+    twin_steps = None if twin is None else twin.epochs(splits.train, plan, splits.val)
     load = os.getloadavg()[0]
     for _ in range(epochs):
         history = ours.run(steps)
-        if twin is not None:
+        if twin_steps is not None:
             twin_losses = theirs.run(twin_steps)
     numbers = {"net": repr(net), "load_before": load, "load_after": os.getloadavg()[0],
              **ours.to_dict(), "history": [asdict(line) for line in history.records],
@@ -293,7 +277,7 @@ def run_setting(
 
 def measure(net: FeedForwardNet, part: Split) -> dict[str, Any]:
     """Accuracy, loss without the penalty, and F1 of each class."""
-    evaluation = net.evaluate(part.x, part.y)
+    evaluation = net.evaluate(*part)
     report = classification_report(part.y, net.predict(part.x), 10)
     return {"accuracy": evaluation.accuracy, "loss": evaluation.loss,
             "f1": [round(one.f1, 4) for one in report.classes]}  # fmt: skip

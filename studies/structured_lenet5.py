@@ -13,7 +13,6 @@ read once.
 
 import argparse
 import importlib.util
-import math
 import statistics
 import tempfile
 import time
@@ -25,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesieve import SBNN, Problem, Schedule, compact, evaluate, fit, load_data, priors
+from bayesieve import Problem, Schedule, compact, evaluate, fit, load_data
 from bayesieve.assess.costs import count_macs, interleaved, ratio
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.posterior import SparseModel
@@ -33,7 +32,8 @@ from bayesieve.data.examples import Examples
 from bayesieve.nets import lenet5_caffe
 from bayesieve.sieve.schedule import GradualUnits
 from bayesieve.sieve.unit_rules import GroupScore
-from studies.harness import Row, Run, make_row, splits, study_parser
+from studies.harness import Row, Run, make_row, seeded, splits, study_parser
+from studies.sbnn_mnist import engine
 
 _BATCHES = (1, 64)
 ERROR, SPEEDUP, SHRINKAGE = 0.010, 4.0, 20.0  # the targets
@@ -41,7 +41,7 @@ ERROR, SPEEDUP, SHRINKAGE = 0.010, 4.0, 20.0  # the targets
 
 @dataclass(frozen=True)
 class Setting:
-    """How the network is trained and narrowed."""
+    """Numbers with which the network is trained and narrowed."""
 
     # channels of conv1 and conv2 and units of fc1 that stay
     units: tuple[int, int, int] = (8, 16, 50)
@@ -52,9 +52,9 @@ class Setting:
     score: GroupScore = None  # which units go first; None is the evidence
 
     @property
-    def named(self) -> dict[str, int]:
-        """Units by layer."""
-        return dict(zip(("conv1", "conv2", "fc1"), self.units, strict=True))
+    def name(self) -> str:
+        """Units of the row."""
+        return "-".join(str(n) for n in self.units)
 
 
 def run_setting(
@@ -62,25 +62,22 @@ def run_setting(
 ) -> tuple[Row, SparseModel]:
     """Train all seeds as one population; returns the row and the first seed's network."""
     started = time.perf_counter()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
-        model = lenet5_caffe((1, 28, 28), 10)
-    prior = priors.SpikeSlab(slab_std=math.exp(-1), spike_std=math.exp(-3), slab_prob=0.5)
+    model = seeded(1, lenet5_caffe, (1, 28, 28), 10)
+    units = dict(zip(("conv1", "conv2", "fc1"), setting.units, strict=True))
     first, last = (epoch / setting.epochs for epoch in setting.prune_epochs)
     run = fit(
         Problem(model, Categorical(), train).to(device),
-        [SBNN(prior=prior, lr=1e-3, init_std=math.exp(-4), start="he", local=True)] * seeds,
+        [engine()] * seeds,
         epochs=setting.epochs,
         seed=1,
         schedule=Schedule(
             lr="cosine", kl=setting.kl, kl_after=setting.kl_after, kl_warmup_epochs=5
         ),
-        pruning=GradualUnits(setting.named, start=first, end=last, score=setting.score),
+        pruning=GradualUnits(units, start=first, end=last, score=setting.score),
     )
     models = [SparseModel(posterior, posterior.mean != 0) for posterior in run.posteriors]
     each = [{"error": evaluate(model, score_on)["error"]} for model in models]
-    name = "-".join(str(n) for n in setting.units)
-    row = make_row(name, asdict(setting), each, seeds=seeds, engine=repr(run.engine),
+    row = make_row(setting.name, asdict(setting), each, seeds=seeds, engine=repr(run.engine),
                    seconds=time.perf_counter() - started)  # fmt: skip
     return row, models[0].to("cpu")
 
@@ -135,9 +132,8 @@ def _onnx(dense: nn.Module, small: nn.Module, x: Tensor, rounds: int) -> dict[st
 
 def parser() -> argparse.ArgumentParser:
     """The command line of the study."""
-    parser = study_parser(__doc__, quick="one seed, 6 epochs, 12,000 images",
-                          full="80 epochs, all images", required=True, seeds=4,
-                          held_out=True)  # fmt: skip
+    parser = study_parser(__doc__, "--held-out", quick="one seed, 6 epochs, 12,000 images",
+                          full="80 epochs, all images", required=True, seeds=4)  # fmt: skip
     parser.add_argument("--units", default="8,16,50", help="of conv1, conv2 and fc1")
     parser.add_argument("--kl", type=float, default=Setting.kl)
     parser.add_argument("--epochs", type=int, default=Setting.epochs)
@@ -161,7 +157,7 @@ def main(arguments: list[str] | None = None) -> int:
     data = splits(load_data("mnist"), held_out=options.held_out, few=few)
     setting = setting_of(options)
     run = Run("structured_lenet5", arguments, options, data=data.name)
-    if run.wants("-".join(str(n) for n in setting.units), asdict(setting)):
+    if run.wants(setting.name, asdict(setting)):
         row, sparse = run_setting(setting, data.train, data.test, seeds, options.device)
         metrics, detail = delivery(sparse, data.test.x[:1000].cpu())
         row["metrics"] |= metrics

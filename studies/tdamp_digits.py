@@ -9,27 +9,20 @@ Conv 3x3 (16) - ReLU - Conv 3x3, stride 2 (16) - ReLU - Linear; its pruned row e
 of each. Prior variances and power were chosen in the MNIST study.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from bayesieve import MAP, TDAMP, Problem, evaluate, fit, likelihoods, load_data, priors
+from bayesieve import MAP, TDAMP, Problem, fit, likelihoods, load_data, priors
 from bayesieve.data.examples import Examples
 from bayesieve.engines import Engine
 from bayesieve.nets import mlp
-from studies.harness import Run, make_row, study_parser
+from studies.harness import Run, make_row, seeded, study_parser
+from studies.images import mean_and_draws, of_unit_energy
 
-_PASSES, _BATCH, _DRAWS = 20, 50, 20
-
-
-@dataclass(frozen=True)
-class Case:
-    """One line of the table."""
-
-    engine: Engine[Any]
-    convolutional: bool
+_PASSES, _BATCH = 20, 50
+Case = tuple[Engine[Any], bool]  # and whether the network is convolutional
 
 
 def _tdamp(keep: float) -> TDAMP:
@@ -37,12 +30,12 @@ def _tdamp(keep: float) -> TDAMP:
     return TDAMP(prior, keep=keep, prune_passes=(4, 12), power=12.0, cool_passes=(15, 20))
 
 
-ROWS = {
-    "tdamp-conv": Case(_tdamp(1.0), True),
-    "tdamp-conv-half": Case(_tdamp(0.5), True),
-    "tdamp-mlp": Case(_tdamp(1.0), False),
-    "adam-conv": Case(MAP(optimizer="adam", lr=1e-3), True),
-    "adam-mlp": Case(MAP(optimizer="adam", lr=1e-3), False),
+ROWS: dict[str, Case] = {
+    "tdamp-conv": (_tdamp(1.0), True),
+    "tdamp-conv-half": (_tdamp(0.5), True),
+    "tdamp-mlp": (_tdamp(1.0), False),
+    "adam-conv": (MAP(optimizer="adam", lr=1e-3), True),
+    "adam-mlp": (MAP(optimizer="adam", lr=1e-3), False),
 }
 
 
@@ -64,23 +57,19 @@ def splits(*, held_out: bool) -> tuple[Examples, Examples]:
         order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
         n = len(train) // 5
         train, test = train.subset(order[n:]), train.subset(order[:n])
-    mean = train.x.mean(0)
-    scale = (train.x - mean).square().mean().sqrt()
-    return Examples((train.x - mean) / scale, train.y), Examples((test.x - mean) / scale, test.y)
+    train, test = of_unit_energy(train, test)
+    return train, test
 
 
 def run_once(case: Case, train: Examples, test: Examples, seed: int, passes: int) -> dict[str, Any]:
     """Scores of one seed, at the mean and over draws."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)  # Adam starts from the module's own weights
-        model = network(convolutional=case.convolutional)
+    engine, convolutional = case
+    model = seeded(seed, network, convolutional=convolutional)  # Adam starts from its weights
     problem = Problem(model, likelihoods.Categorical(), train)
-    run = fit(problem, case.engine, epochs=passes, batch_size=_BATCH, seed=seed)
-    mean = evaluate(run.posterior, test).to_dict()
-    scores = {name: mean[name] for name in ("accuracy", "nll", "ece", "zeros")}
-    if isinstance(case.engine, TDAMP):
-        drawn = evaluate(run.posterior, test, n_samples=_DRAWS).to_dict()
-        scores |= {f"draws_{name}": drawn[name] for name in ("accuracy", "nll", "ece")}
+    run = fit(problem, engine, epochs=passes, batch_size=_BATCH, seed=seed)
+    names = ("accuracy", "nll", "ece", "zeros")
+    drawn = names[:3] if isinstance(engine, TDAMP) else ()
+    scores = mean_and_draws(run.posterior, test, names, drawn, "draws_")
     return scores | {"seconds_per_pass": run.seconds / passes}
 
 
@@ -96,7 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
     settings = {"n_train": len(train), "n_scored": len(test), "passes": options.passes}
     run = Run("tdamp_digits", arguments, options, data="digits", settings=settings)
     for name, case in ROWS.items():
-        setting = {"engine": repr(case.engine), "convolutional": case.convolutional}
+        setting = {"engine": repr(case[0]), "convolutional": case[1]}
         if run.wants(name, setting):
             seeds = list(range(options.seeds))
             each = [run_once(case, train, test, seed, options.passes) for seed in seeds]

@@ -26,7 +26,7 @@ import torch
 from bayesieve import MAP, TDAMP, Problem, likelihoods, load_data, priors
 from bayesieve.assess import figures
 from bayesieve.assess.calibration import fit_temperature
-from bayesieve.assess.evaluate import Evaluation, evaluate
+from bayesieve.assess.evaluate import evaluate
 from bayesieve.assess.metrics import ClassificationReport
 from bayesieve.assess.predict import ClassPrediction, predict
 from bayesieve.core.posterior import Posterior, SparseModel
@@ -37,14 +37,14 @@ from bayesieve.nets import mlp
 from bayesieve.training.fit import Fit, fit
 from bayesieve.training.options import Progress
 from studies.figures import lines
-from studies.harness import Row, Run, chosen, make_row, study_parser
+from studies.harness import Row, Run, chosen, make_row, seeded, study_parser
+from studies.images import N_DRAWS, mean_and_draws, of_unit_energy
 
 # What the report prints.
 PAPER = {"accuracy": 0.9277, "precision": 0.9294, "recall": 0.9263, "f1": 0.9268,
          "entropy": 0.0070, "units": 64}  # fmt: skip
 _N_TRAIN = 10_000
 _PRIOR = priors.GroupSparse(hidden_variance=0.25, output_variance=2.0)
-DRAWS = 20
 
 
 @dataclass(frozen=True)
@@ -83,18 +83,12 @@ class Splits:
 def splits(n_train: int | None) -> Splits:
     """Centred and scaled by the training images; None trains on all and watches the test images."""
     data = load_data("mnist")
-    n = len(data.train) if n_train is None else min(n_train, len(data.train) // 2)
-    mean = data.train.x[:n].mean(0)
-    scale = (data.train.x[:n] - mean).square().mean().sqrt()
-
-    def scaled(examples: Examples) -> Examples:
-        return Examples((examples.x - mean) / scale, examples.y)
-
-    test = scaled(data.test)
     if n_train is None:
-        return Splits(scaled(data.train), test, test)
-    watch = data.train.subset(torch.arange(n, 2 * n))
-    return Splits(scaled(data.train.subset(torch.arange(n))), scaled(watch), test)
+        train, test = of_unit_energy(data.train, data.test)
+        return Splits(train, test, test)
+    n = min(n_train, len(data.train) // 2)
+    first, second = (data.train.subset(torch.arange(i, i + n)) for i in (0, n))
+    return Splits(*of_unit_energy(first, second, data.test))
 
 
 def n_units(posterior: Posterior) -> int:
@@ -120,9 +114,7 @@ def run_once(
         return False
 
     shape = tuple(data.train.x.shape[1:])
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)  # Adam starts from the module's own weights
-        model = mlp(shape, 10, widths=case.widths)
+    model = seeded(seed, mlp, shape, 10, widths=case.widths)  # Adam starts from its weights
     problem = Problem(model, likelihoods.Categorical(), data.train).to(device)
     run = fit(problem, case.engine, epochs=passes, batch_size=100, seed=seed, callbacks=[note])
     return run, history
@@ -134,13 +126,11 @@ def record(run: Fit, history: Sequence[Mapping[str, Any]], data: Splits) -> dict
     watched = predict(posterior, data.watch.x)
     assert isinstance(watched, ClassPrediction)
     temperature = fit_temperature(watched.log_probs.cpu(), data.watch.y)
-    at_mean = evaluate(posterior, data.test).to_dict()
-    drawn = evaluate(posterior, data.test, n_samples=DRAWS).to_dict()
     tempered = evaluate(posterior, data.test, temperature=temperature).to_dict()
     names = ("accuracy", "precision", "recall", "f1", "nll", "ece", "entropy", "zeros", "weights")
+    drawn = ("accuracy", "nll", "ece", "entropy")
     return {
-        **{name: at_mean[name] for name in names},
-        **{f"draws_{name}": drawn[name] for name in ("accuracy", "nll", "ece", "entropy")},
+        **mean_and_draws(posterior, data.test, names, drawn, "draws_"),
         "temperature": temperature,
         **{f"tempered_{name}": tempered[name] for name in ("nll", "ece")},
         "units": n_units(posterior),
@@ -194,14 +184,6 @@ def write_folder(folder: Path, run: Fit, test: Examples, rows: Sequence[Row]) ->
     assert inclusion is not None
     save(SparseModel(posterior, inclusion > 0.5), folder / "posterior.safetensors")
     histories = {row["name"]: row["each"][0]["history"] for row in rows}
-    result = evaluate(posterior, test, n_samples=DRAWS)
-    _pictures(folder, run, test, result, histories)
-
-
-def _pictures(
-    folder: Path, run: Fit, test: Examples, result: Evaluation,
-    histories: Mapping[str, list[dict[str, Any]]],
-) -> None:  # fmt: skip
     main = histories["tdamp-64-of-128"]
     passes = range(1, len(main) + 1)
     lines({name: (passes, [line["accuracy"] for line in history])
@@ -213,13 +195,12 @@ def _pictures(
     lines({"tdamp-64-of-128": (passes, [line["units"] for line in main])}, folder / "units.png",
           title="Active hidden units", xlabel="pass", ylabel="units")  # fmt: skip
     names = [str(digit) for digit in range(10)]
+    result = evaluate(posterior, test, n_samples=N_DRAWS)
     report, prediction = result.report, result.prediction
     assert isinstance(report, ClassificationReport)
     assert isinstance(prediction, ClassPrediction)
     figures.confusion_matrix(report.confusion, names, folder / "confusion.png")
-    inclusion = run.posterior.inclusion
-    assert inclusion is not None
-    units = run.posterior.layout.unflatten(inclusion)["fc1.weight"][:, 0]
+    units = posterior.layout.unflatten(inclusion)["fc1.weight"][:, 0]
     figures.inclusion_cdf({"hidden units": units.cpu().numpy()}, folder / "activity.png")
     points = [(line["zeros"], 1 - line["accuracy"]) for line in main]
     figures.error_vs_sparsity(points, folder / "sparsity.png")

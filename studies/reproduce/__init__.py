@@ -3,16 +3,3 @@
 `catalogue` lists the papers' numbers and the study that answers each, `table` reads the committed
 records and puts the two side by side, `running` makes a record again or checks it.
 """
-
-from studies.reproduce.catalogue import ROWS, STUDIES, Row, Study
-from studies.reproduce.table import Finding, listing, read_findings
-
-__all__ = [
-    "ROWS",
-    "STUDIES",
-    "Finding",
-    "Row",
-    "Study",
-    "listing",
-    "read_findings",
-]

@@ -126,25 +126,19 @@ def verify(results: Path, scratch: Path, tell: Callable[[str], None]) -> list[Ch
             tell(f"{path.name}: {len(again)} numbers counted, averaged or solved again")
     recorded = read_findings(results)
     for name, study in STUDIES.items():
-        if study.check is not None:
-            tell(f"{name}: running {' '.join(study.check.arguments)}")
-            checked += _again(name, study, recorded, scratch / name)
-    return checked
-
-
-def _again(name: str, study: Study, recorded: Findings, folder: Path) -> list[Checked]:
-    """The cheap run of one study beside its record."""
-    assert study.check is not None
-    folder.mkdir(parents=True, exist_ok=True)
-    _call(study, [*study.check.arguments, "--out", str(folder / RECORD)])
-    again = read_findings(folder)
-    checked = []
-    for key, field in study.check.numbers:
-        place = (name, key, field)
-        if place not in recorded:
-            raise ValueError(f"verify: the records have no {'/'.join(place)}.")
-        pair = (recorded[place].value, again[place].value)
-        checked.append(Checked(*place, *pair, study.check.tolerance))
+        if study.check is None:
+            continue
+        tell(f"{name}: running {' '.join(study.check.arguments)}")
+        folder = scratch / name
+        folder.mkdir(parents=True, exist_ok=True)
+        _call(study, [*study.check.arguments, "--out", str(folder / RECORD)])
+        measured = read_findings(folder)
+        for key, field in study.check.numbers:
+            place = (name, key, field)
+            if place not in recorded:
+                raise ValueError(f"verify: the records have no {'/'.join(place)}.")
+            pair = (recorded[place].value, measured[place].value)
+            checked.append(Checked(*place, *pair, study.check.tolerance))
     return checked
 
 

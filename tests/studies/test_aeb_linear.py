@@ -20,16 +20,15 @@ from studies import aeb_linear
 
 
 def test_the_data_have_the_stated_distribution():
-    data = aeb_linear.make_data((1, 2))
-    assert data.x.shape == (2, 100, 1000)
-    assert data.x_test.shape == (2, 2000, 1000)
-    x = data.x_test[0]
+    every, y, truth = aeb_linear.linear_data((1, 2))
+    assert every.shape == (2, 2100, 1000)
+    x = every[0, 100:]
     assert (x[:, :-1] * x[:, 1:]).mean().item() == pytest.approx(0.6, abs=0.01)
     assert (x[:, :-2] * x[:, 2:]).mean().item() == pytest.approx(0.36, abs=0.01)
-    noise = data.y_test[0] - x @ data.truth[0]
+    noise = y[0, 100:] - x @ truth[0]
     assert noise.var().item() == pytest.approx(3, rel=0.13)  # 4 standard errors
-    assert (data.truth[:, 3:] == 0).all()
-    assert not torch.equal(data.x[0], data.x[1])
+    assert (truth[:, 3:] == 0).all()
+    assert not torch.equal(every[0], every[1])
 
 
 def engine_of(method, n_steps):
@@ -51,9 +50,10 @@ def engine_of(method, n_steps):
 def test_the_path_is_that_of_the_engine(method, monkeypatch):
     # Same batches, same normals: the study's closed form is the library's SGLD-SA, search and all.
     n_steps = 100
-    data = aeb_linear.make_data((1,))
-    chains = aeb_linear._Chains(data, [(method, 0.01, 2.0), (method, 0.01, 1.0)], n_steps)
-    problem = Problem(nn.Linear(1000, 1, bias=False), Gaussian(1.5), (data.x[0], data.y[0]))
+    x, y, _ = aeb_linear.linear_data((1,))
+    chains = aeb_linear._Chains(x, y, [(method, 0.01, 2.0), (method, 0.01, 1.0)], n_steps)
+    x, y = x[0, :100], y[0, :100]
+    problem = Problem(nn.Linear(1000, 1, bias=False), Gaussian(1.5), (x, y))
     monkeypatch.setattr(problem, "kernel", lambda function: function)
     problem.execution.compiled = True  # normals by counter
     engine = engine_of(method, n_steps)
@@ -69,7 +69,7 @@ def test_the_path_is_that_of_the_engine(method, monkeypatch):
 
     chains.block(step, 0, 10)
     for pick in picks:
-        engine.step(problem, state, Batch(data.x[0, pick], data.y[0, pick]))
+        engine.step(problem, state, Batch(x[pick], y[pick]))
     torch.testing.assert_close(chains.w, state.w, rtol=1e-3, atol=1e-4)
     for name in ("rho", "laplace", "gauss", "slab_prob", "scale"):
         one, other = getattr(chains.latents, name), getattr(state.latents, name)
@@ -77,9 +77,8 @@ def test_the_path_is_that_of_the_engine(method, monkeypatch):
 
 
 def test_the_search_is_cold_and_reads_the_noise_from_the_residuals():
-    chains = aeb_linear._Chains(
-        aeb_linear.make_data((1,)), [("sa", 0.1, 2.0), ("em", 0.1, 2.0)], 1000
-    )
+    x, y, _ = aeb_linear.linear_data((1,))
+    chains = aeb_linear._Chains(x, y, [("sa", 0.1, 2.0), ("em", 0.1, 2.0)], 1000)
     seen = []
 
     def step(*options):
@@ -98,8 +97,8 @@ def test_the_search_is_cold_and_reads_the_noise_from_the_residuals():
 
 
 def test_the_spike_widens_without_changing_the_variance_of_a_response():
-    data = aeb_linear.make_data((1,))
-    chains = aeb_linear._Chains(data, [("sa", 0.1, 2.0), ("paper", 0.1, 2.0)], 1000)
+    x, y, _ = aeb_linear.linear_data((1,))
+    chains = aeb_linear._Chains(x, y, [("sa", 0.1, 2.0), ("paper", 0.1, 2.0)], 1000)
 
     def variance():
         one = chains.latents
@@ -134,12 +133,13 @@ def test_the_command_line_writes_a_record(tmp_path, monkeypatch, capsys):
 
 def test_the_table_counts_data_sets():
     def score(seed, selected, true_selected, mse):
-        return aeb_linear.Score(
-            seed, "sa", 0.1, 1.0, mse, 1.0, mse + 1, selected, true_selected, 3, 3, 0.5, 0.01
-        )
+        return {"data_seed": seed, "mse": mse, "mse_50": mse + 1, "selected": selected,
+                "true_selected": true_selected, "average_selected": 3,
+                "average_true_selected": 3}  # fmt: skip
 
+    cell = ("sa", 0.1, 1.0)
     scores = [score(1, 3, 3, 3.0), score(2, 4, 3, 4.0), score(3, 2, 2, 8.0)]
-    (row,) = aeb_linear.rows_of(scores)
+    (row,) = aeb_linear.rows_of({cell: scores})
     result = row["metrics"]
     assert (result["mse"], result["mse_worst"], result["mse_50"]) == (5.0, 8.0, 6.0)
     assert (result["all_three_selected"], result["exact_support"], row["seeds"]) == (
@@ -149,7 +149,7 @@ def test_the_table_counts_data_sets():
     )
     assert result["exact_support_by_average"] == 3
     assert row["name"] == "sa/0.1/1"
-    (fresh,) = aeb_linear.rows_of([score(11, 3, 3, 3.0)])
+    (fresh,) = aeb_linear.rows_of({cell: [score(11, 3, 3, 3.0)]})
     assert fresh["name"] == "sa/0.1/1/data-from-11"  # not the data sets of the table
     assert len(aeb_linear.SETTINGS) == 4
 
@@ -157,10 +157,9 @@ def test_the_table_counts_data_sets():
 @pytest.mark.slow
 def test_ten_thousand_steps_select_the_true_coefficients_and_no_other(monkeypatch):
     monkeypatch.setattr(aeb_linear, "SETTINGS", ((0.1, 2.0), (0.1, 1.0)))
-    rows, _ = aeb_linear.run((1,), ("sa", "sgld"), 10_000, compiled=False)
-    by_cell = {(row.method, row.spike_scale, row.init_scale): row for row in rows}
+    scores, _ = aeb_linear.run((1,), ("sa", "sgld"), 10_000, compiled=False)
     for scale in (1.0, 2.0):
-        adaptive, fixed = (by_cell[method, 0.1, scale] for method in ("sa", "sgld"))
-        assert adaptive.mse < 4.2
-        assert adaptive.true_selected == adaptive.selected == 3
-        assert fixed.mse > 10 * adaptive.mse
+        (adaptive,), (fixed,) = (scores[method, 0.1, scale] for method in ("sa", "sgld"))
+        assert adaptive["mse"] < 4.2
+        assert adaptive["true_selected"] == adaptive["selected"] == 3
+        assert fixed["mse"] > 10 * adaptive["mse"]

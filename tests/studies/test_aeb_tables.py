@@ -34,7 +34,7 @@ def test_nothing_to_do_is_refused(study, flag, value, capsys):
 
 
 def test_logistic_data_have_the_stated_distribution():
-    x, y, truth = aeb_logistic.make_data((1, 2))
+    x, y, truth = aeb_logistic.logistic_data((1, 2))
     assert x.shape == (2, 2300, 1000)
     assert y.unique().tolist() == [0.0, 1.0]
     score = x[0] @ truth[0]
@@ -94,7 +94,7 @@ def test_logistic_search_is_cold_and_its_omega_counts_in_runs(monkeypatch):
         engines[len(engines)] = engine
 
     monkeypatch.setattr(aeb_logistic, "fit", keep)
-    x, y, _ = aeb_logistic.make_data((1,))
+    x, y, _ = aeb_logistic.logistic_data((1,))
     for method in ("sa", "paper"):
         aeb_logistic.run_method(method, x, y, 0.03, 4000)
     ours, paper = engines[0], engines[1]
@@ -109,7 +109,7 @@ def test_logistic_search_is_cold_and_its_omega_counts_in_runs(monkeypatch):
 
 @pytest.mark.slow
 def test_logistic_sa_beats_fixed_penalties():
-    x, y, truth = aeb_logistic.make_data((1,))
+    x, y, truth = aeb_logistic.logistic_data((1,))
     scores = {
         method: aeb_logistic.score(aeb_logistic.run_method(method, x, y, 0.1, 1000), x, y, truth)[0]
         for method in ("paper", "sgld")

@@ -1,5 +1,7 @@
 """The model-reduction study on images few in number: its rows, its file, its figures."""
 
+import contextlib
+import io
 import json
 from argparse import Namespace
 from dataclasses import replace
@@ -66,18 +68,17 @@ DATA_SET = DataSet("small", examples(64, 1), examples(40, 2), "classification", 
 
 @pytest.fixture(scope="module")
 def record():
-    train, test = standardised(DATA_SET.train, DATA_SET.test, ROW.net)
-    said = []
-    entry = train_row(ROW, SIZES, train, test, 10, "cpu", said.append)
-    assert len(said) == 1
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        entry = train_row(ROW, SIZES, DATA_SET, "cpu")
+    assert said.getvalue().count("\n") == 1
     return entry
 
 
-def pretend(row, sizes, train, score_on, n_outputs, device, say):
+def pretend(row, sizes, data, device):
     """In place of `train_row`."""
     numbers = {"accuracy": 0.5, "ece": 0.1, "nll": 1.0, "pruned": 0.2, "zeros": 0.1}
     return make_row(
-        row.name, resolved(row, sizes), [numbers], seeds=1, seconds=3.0, n_train=len(train),
+        row.name, resolved(row, sizes), [numbers], seeds=1, seconds=3.0, n_train=len(data.train),
         curve=[{"epoch": 1.0, **numbers}], quantiles={"fc1": [0.0, 0.1]},
         first_layer=pack(torch.ones(2, 4), 1),
     )  # fmt: skip
@@ -153,12 +154,13 @@ def test_pictures_survive_packing():
 
 
 def test_images_are_standardised_by_the_training_images_and_padded_for_patches():
-    train, test = standardised(DATA_SET.train, DATA_SET.test, "mlp")
+    data = standardised(DATA_SET, "mlp")
+    train, test = data.train, data.test
     assert train.x.shape[1:] == (1, 28, 28)
     assert train.x.mean().item() == pytest.approx(0, abs=1e-5)
     assert train.x.std(correction=0).item() == pytest.approx(1, abs=1e-5)
     assert test.x.mean().item() != pytest.approx(0, abs=1e-5)
-    padded, _ = standardised(DATA_SET.train, DATA_SET.test, "vit")
+    padded = standardised(DATA_SET, "vit").train
     assert padded.x.shape[1:] == (1, 32, 32)
     assert torch.equal(padded.x[..., 2:-2, 2:-2], train.x)
     assert padded.x[..., :2, :].abs().max() == 0
@@ -227,22 +229,21 @@ def test_trials_are_named_by_what_they_change():
 def test_a_share_of_zeros_can_be_topped_up():
     sizes = replace(SIZES, seeds=1)
     row = replace(ROW, preset="top-.1")
-    train, test = standardised(DATA_SET.train, DATA_SET.test, row.net)
-    entry = train_row(row, sizes, train, test, 10, "cpu", lambda text: None)
+    entry = train_row(row, sizes, DATA_SET, "cpu")
     assert entry["metrics"]["zeros"] >= 0.909
     assert setting(replace(row, method="flat")).pruning is None
 
 
 def test_changed_images_are_filled_with_black_and_recorded(monkeypatch):
     row, seen = Cell("fashion-mnist", "lenet", "bmr", "moved90-.1-.6"), []
-    train, test = standardised(DATA_SET.train, DATA_SET.test, row.net)
+    train = standardised(DATA_SET, row.net).train
 
     def watch(self, x, generator):
         seen.append(self)
         return x
 
     monkeypatch.setattr(Augment, "__call__", watch)
-    train_row(row, replace(SIZES, epochs=1, seeds=1), train, test, 10, "cpu", lambda text: None)
+    train_row(row, replace(SIZES, epochs=1, seeds=1), DATA_SET, "cpu")
     assert {entry.flip for entry in seen} == {True}
     assert {entry.shift for entry in seen} == {1}
     assert {entry.fill for entry in seen} == {(train.x.min().item(),)}
@@ -383,11 +384,10 @@ def test_the_table_of_the_page_has_ours_beside_theirs(tmp_path, instant):
 
 
 def test_a_network_that_trains_in_bfloat16_says_so_and_is_another_one():
-    train, test = standardised(DATA_SET.train, DATA_SET.test, "mlp")
     row = Cell("fashion-mnist", "mlp", "map", "paper")
     sizes = replace(SIZES, seeds=1)
     exact, rough = (
-        train_row(row, replace(sizes, precision=name), train, test, 10, "cpu", print)["metrics"]
+        train_row(row, replace(sizes, precision=name), DATA_SET, "cpu")["metrics"]
         for name in ("float32", "bf16")
     )
     assert resolved(row, replace(sizes, precision="bf16"))["precision"] == "bf16"

@@ -10,9 +10,9 @@ import pytest
 from pages.papers import results_page
 from records import record_of
 from studies.record import check, make_row, read_folder, write
-from studies.reproduce import ROWS, STUDIES, Finding, Row, listing, read_findings
+from studies.reproduce.catalogue import ROWS, STUDIES, Row
 from studies.reproduce.running import arguments_of, study_of
-from studies.reproduce.table import counts, missing
+from studies.reproduce.table import Finding, counts, listing, missing, read_findings
 
 RESULTS = Path(__file__).parents[2] / "results"
 

@@ -10,7 +10,8 @@ from pages.engines import (
     named,
     wants_table,
 )
-from studies.reproduce import ROWS, listing, read_findings
+from studies.reproduce.catalogue import ROWS
+from studies.reproduce.table import listing, read_findings
 
 RESULTS = Path(__file__).parents[2] / "results"
 

@@ -10,7 +10,7 @@ from pages.studies import one_shot_table
 from records import record_of
 from studies import sbnn_droprate
 from studies.record import make_row, write
-from studies.reproduce import read_findings
+from studies.reproduce.table import read_findings
 from studies.sbnn_droprate import SETTINGS, Setting, curve, engine, run_setting
 
 

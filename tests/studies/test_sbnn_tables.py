@@ -15,14 +15,14 @@ TINY = sims.Scale(2, (2,), (10,), (0.3,), 2, 2, 4, 4, 2, at_once=64)
 
 
 def test_tables_stack_the_simulations():
-    tables = sims.Tables([sims.additive(50, 4, 0.5, seed=i) for i in range(3)])
+    tables = sims.Tables.of([sims.additive(50, 4, 0.5, seed=i) for i in range(3)])
     assert tables.x.shape == (120, 4)
     assert [rows.tolist()[0] for rows in tables.rows] == [0, 40, 80]
     torch.testing.assert_close(tables.x[tables.rows[1]], tables.sims[1].data.train.x)
 
 
 def test_linear_error_is_that_of_least_squares():
-    tables = sims.Tables([sims.additive(500, 3, 1.0, nonlinear=False, seed=0)])
+    tables = sims.Tables.of([sims.additive(500, 3, 1.0, nonlinear=False, seed=0)])
     # y = Σ j/2 x_j + ε: the noise is all a linear model leaves, 1 of 1 + (1 + 4 + 9) / 4
     assert sims._linear_error(tables) == pytest.approx(1 / 4.5, rel=0.3)
 
@@ -107,7 +107,7 @@ def test_figures_and_page_of_a_whole_record(tmp_path):
 
 
 def test_what_predicts_learns_its_noise_and_what_ranks_does_not():
-    tables = sims.Tables([sims.additive(60, 5, 0.4, seed=1)])
+    tables = sims.Tables.of([sims.additive(60, 5, 0.4, seed=1)])
     ranks = sims.fits_of(tables, "20-10", TINY)
     predicts = sims.fits_of(tables, "20-10", TINY, learned_noise=True)
     assert list(ranks.likelihood.parameters()) == []

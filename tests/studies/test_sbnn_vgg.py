@@ -12,7 +12,7 @@ from problems import normal, seeded
 from records import record_of
 from studies import sbnn_vgg
 from studies.record import make_row, write
-from studies.reproduce import read_findings
+from studies.reproduce.table import read_findings
 from studies.sbnn_vgg import Setting, engine, run_setting, vgg_like
 
 STAGES = ((4, 4), (8,))

@@ -80,9 +80,8 @@ def test_the_twin_takes_the_same_steps(hidden):
     plan = make_plan(setting, epochs=3, seed=4)
     twin = Twin(net, setting.lr, setting.l2)
     np.testing.assert_allclose(net.outputs(splits.test.x), twin.outputs(splits.test.x), atol=1e-6)
-    validation = (splits.val.x, splits.val.y)
-    history = net.train(splits.train.x, splits.train.y, plan, validation)
-    losses = list(twin.epochs(splits.train.x, splits.train.y, plan, validation))[-1]
+    history = net.train(*splits.train, plan, splits.val)
+    losses = list(twin.epochs(splits.train, plan, splits.val))[-1]
     np.testing.assert_allclose(net.outputs(splits.test.x), twin.outputs(splits.test.x), atol=1e-4)
     np.testing.assert_allclose([entry[0] for entry in losses], history.train_loss, rtol=1e-4)
     np.testing.assert_allclose([entry[1] for entry in losses], history.val_loss, rtol=1e-4)

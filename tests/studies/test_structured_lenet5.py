@@ -29,6 +29,6 @@ def test_the_network_ends_with_the_units_asked_for():
 
 def test_options_become_a_setting():
     full = setting_of(parser().parse_args(["--full", "--units", "10,20,80", "--epochs", "40"]))
-    assert full.named == {"conv1": 10, "conv2": 20, "fc1": 80}
+    assert (full.units, full.name) == ((10, 20, 80), "10-20-80")
     assert (full.epochs, full.prune_epochs) == (40, (4, 20))
     assert setting_of(parser().parse_args(["--quick"])).epochs == 6

@@ -96,7 +96,7 @@ def require_studies(command: str) -> None:
 
 
 def _list(results: Path, *, json: bool) -> None:
-    from studies.reproduce import listing, read_findings
+    from studies.reproduce.table import listing, read_findings
 
     if not results.is_dir():
         note(f"there is no folder {results}: only the papers' numbers are shown (--results).")

@@ -9,7 +9,8 @@ import pytest
 from bayesieve.cli.reproduce import require_studies
 from commands import as_json, call, ok, refused
 from studies import tdamp_uci
-from studies.reproduce import ROWS, running
+from studies.reproduce import running
+from studies.reproduce.catalogue import ROWS
 from studies.reproduce.running import Checked
 
 RESULTS = Path(__file__).parents[3] / "results"
