@@ -158,6 +158,12 @@ class Layout:
         return self._count(Role.PRUNE) + self._count(Role.KEEP)
 
     @property
+    def prunable(self) -> list[str]:
+        """Names of the tensors whose entries may be removed, in the order of w."""
+        pairs = zip(self.names, self.roles, strict=True)
+        return [name for name, role in pairs if role == Role.PRUNE]
+
+    @property
     def sparse(self) -> slice:
         """The prunable entries of w."""
         return slice(0, self.n_sparse)

@@ -450,12 +450,7 @@ _WRITERS: dict[type, Callable[[Any, str, str, str], _Piece]] = {
 
 
 def _loop(variable: str, stop: int | str, start: int | str = 0) -> str:
-    """The head of a C loop.
-
-    Example:
-        >>> _loop("i", 3)
-        'for (int32_t i = 0; i < 3; i++)'
-    """
+    """The head of a C loop."""
     return f"for (int32_t {variable} = {start}; {variable} < {stop}; {variable}++)"
 
 
@@ -465,24 +460,14 @@ def _indent(lines: Sequence[str]) -> Lines:
 
 
 def _number(value: float) -> str:
-    """A C literal that reads back as the same float32.
-
-    Example:
-        >>> _number(0.1), _number(-2.0), _number(1e-10)
-        ('0.1f', '-2.0f', '1e-10f')
-    """
+    """A C literal that reads back as the same float32."""
     single = torch.tensor(value, dtype=torch.float32).numpy()[()]
     text = str(single)
     return f"{text}f" if "." in text or "e" in text else f"{text}.0f"
 
 
 def _array(name: str, values: Tensor) -> Lines:
-    """A constant array; integers in the narrowest type that holds them.
-
-    Example:
-        >>> _array("a", torch.tensor([0, 7]))
-        ['static const uint8_t a[2] = {', '    0, 7', '};']
-    """
+    """A constant array; integers in the narrowest type that holds them."""
     if values.numel() == 0:  # no array is empty in C; this entry is never read
         values = values.new_zeros(1)
     if values.is_floating_point():

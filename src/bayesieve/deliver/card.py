@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from bayesieve.core.likelihoods import RealLikelihood, from_dict
+from bayesieve.core.likelihoods import from_dict
 from bayesieve.text import as_percent, markdown_table, one_line
 
 _WORDS = {
@@ -70,7 +70,9 @@ def _noise(config: Mapping[str, Any]) -> str | None:
     """The noise of a regression in words; None for any other network."""
     row = config.get("likelihood")
     likelihood = None if row is None else from_dict(row)
-    return likelihood.describe() if isinstance(likelihood, RealLikelihood) else None
+    if likelihood is None or likelihood.task != "regression":
+        return None
+    return likelihood.describe()
 
 
 def _data(config: Mapping[str, Any], noise: str | None) -> list[str]:

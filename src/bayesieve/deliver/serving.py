@@ -10,10 +10,9 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from bayesieve.assess.predict import ClassPrediction, Prediction, predict
-from bayesieve.core.likelihoods import Gaussian, Likelihood, RealLikelihood
+from bayesieve.core.likelihoods import Bernoulli, Gaussian, Likelihood, RealLikelihood
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Samples
 from bayesieve.deliver.bundle import Bundle
@@ -77,17 +76,11 @@ def onnx_columns(model: OnnxModel, x: Tensor) -> Columns:
     if len(outputs) > 1:  # draws are baked in
         return _columns(outputs, classes, recipe, cast(RealLikelihood | None, likelihood))
     output = next(iter(outputs.values())).reshape(len(x), -1)
-    if likelihood is not None and likelihood.task == "regression":
-        return bundle_columns(likelihood.predictive(output[None], {}), None, recipe)
-    if classes is None:  # a file that does not say what its outputs mean
+    if likelihood is None:  # a file that does not say what its outputs mean
         return _in_unit({"mean": output}, recipe)
-    if output.shape[1] == 1 and len(classes) == 2:
-        output = torch.cat([torch.zeros_like(output), output], 1)
-    if output.shape[1] != len(classes):
-        raise ValueError(
-            f"predict: {model.path} has {output.shape[1]} outputs but names {len(classes)} classes."
-        )
-    return bundle_columns(ClassPrediction(F.log_softmax(output, -1)[None]), classes, recipe)
+    if output.shape[1] == 1 and classes is not None and len(classes) == 2:
+        likelihood = Bernoulli()
+    return bundle_columns(likelihood.predictive(output[None], {}), classes, recipe)
 
 
 def _columns(
@@ -100,8 +93,17 @@ def _columns(
     if "probability" in outputs:
         entropy, epistemic = outputs["entropy"], outputs["mutual_information"]
         split = {"entropy": entropy, "aleatoric": entropy - epistemic, "epistemic": epistemic}
+        best, label = outputs["probability"].max(-1)
+        n_classes, names = outputs["probability"].shape[-1], label.tolist()
+        if classes is not None and len(classes) != n_classes:
+            raise ValueError(
+                f"predict: the model gives {n_classes} probabilities but names {len(classes)} "
+                "classes."
+            )
+        if classes is not None:
+            names = [str(classes[i]) for i in names]
         uncertainty = {name: values.tolist() for name, values in split.items()}
-        return _class_columns(outputs["probability"], classes) | uncertainty
+        return {"class": names, "probability": best.tolist(), **uncertainty}
     mean, noise, spread = (
         outputs[name].reshape(len(outputs["mean"]), -1)
         for name in ("mean", "aleatoric_std", "epistemic_std")
@@ -110,17 +112,6 @@ def _columns(
     half = (likelihood or Gaussian()).half_width(0.9) * std
     values = {"mean": mean, "std": std, "aleatoric": noise, "epistemic": spread}
     return _in_unit(values | {"lower_90": mean - half, "upper_90": mean + half}, recipe)
-
-
-def _class_columns(probs: Tensor, classes: Sequence[str] | None) -> Columns:
-    if classes is not None and len(classes) != probs.shape[-1]:
-        raise ValueError(
-            f"predict: the model gives {probs.shape[-1]} probabilities but names {len(classes)} "
-            "classes."
-        )
-    best, label = probs.max(-1)
-    names = label.tolist() if classes is None else [str(classes[i]) for i in label.tolist()]
-    return {"class": names, "probability": best.tolist()}
 
 
 def _in_unit(values: Mapping[str, Tensor], recipe: Mapping[str, Any] | None) -> Columns:

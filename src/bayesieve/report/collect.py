@@ -30,8 +30,7 @@ def collect(sources: Sequence[Source], *, limits: Limits | None = None) -> Json:
     """
     if not sources:
         raise ValueError("report: give at least one run.")
-    weights = [sum(place.stop - place.start for _, place in curve.prunable(source.posterior))
-               for source in sources]  # fmt: skip
+    weights = [source.posterior.layout.n_sparse for source in sources]
     kept = [int(source.posterior.mean.count_nonzero()) for source in sources]
     shares = (limits or Limits()).shared(weights, kept)
     return {
@@ -63,7 +62,7 @@ def collect_run(source: Source, limits: Limits) -> Json:
         "headline": _headline(source, evaluations, sieved, limits),
         "curve": {
             "score": source.score,
-            "layers": [name for name, _ in curve.prunable(source.posterior)],
+            "layers": source.posterior.layout.prunable,
             "points": sieved.points,
             "before": before,
         },

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from bayesieve.assess.costs import count_macs, evaluating, median_times
 from bayesieve.assess.evaluate import evaluate
-from bayesieve.core.layout import Role
 from bayesieve.core.network import materialise
 from bayesieve.core.posterior import Model, Posterior, SparseModel, has_spread, posterior_of
 from bayesieve.data import Examples
@@ -186,7 +185,7 @@ def _point(model: SparseModel, scores: Tensor, test: Examples) -> Json:
     left = scores[layout.sparse][model.keep[layout.sparse]]
     finite = left[left.isfinite()]
     row["threshold"] = short(float(finite.min()), 4) if len(finite) else None
-    row["kept"] = [int(model.keep[place].sum()) for _, place in prunable(model.posterior)]
+    row["kept"] = [int(model.keep[layout.slices[name]].sum()) for name in layout.prunable]
     return row
 
 
@@ -204,38 +203,22 @@ def _cost(module: nn.Module, example: Tensor) -> Json:
     }
 
 
-def prunable(posterior: Posterior) -> list[tuple[str, slice]]:
-    """Name and place in w of every tensor whose weights may be removed.
-
-    Example:
-        >>> from bayesieve.core.likelihoods import Gaussian
-        >>> from bayesieve.core.network import Network
-        >>> from bayesieve.core.posterior import Samples
-        >>> prunable(Samples(Network.of(nn.Linear(2, 1), Gaussian()), torch.ones(1, 3)))
-        [('weight', slice(0, 2, None))]
-    """
-    layout = posterior.layout
-    pairs = zip(layout.names, layout.roles, strict=True)
-    return [(name, layout.slices[name]) for name, role in pairs if role == Role.PRUNE]
-
-
 def layer_pictures(source: Source, sieved: Sieved, limits: Limits) -> list[Json]:
     """One row per prunable tensor: its sizes, inclusion, and the level of each weight."""
-    posterior = source.posterior
-    places = prunable(posterior)
-    total = sum(place.stop - place.start for _, place in places)
-    stride = max(1, math.ceil(math.sqrt(total / max(limits.shown_weights, 1))))
-    shapes = dict(zip(posterior.layout.names, posterior.layout.shapes, strict=True))
-    rows = []
-    for name, place in places:
-        shape = shapes[name]
-        matrix = sieved.levels[place].reshape(shape[0], -1)
-        row: Json = {"name": name, "shape": list(shape), "weights": matrix.numel()}
-        row["levels"] = pack(matrix[::stride, ::stride], "u1")
-        row["stride"] = stride
-        row["inclusion_cdf"] = _cdf(posterior, place)
-        rows.append(row)
-    return rows
+    posterior, layout = source.posterior, source.posterior.layout
+    stride = max(1, math.ceil(math.sqrt(layout.n_sparse / max(limits.shown_weights, 1))))
+    levels = layout.unflatten(sieved.levels)
+    return [
+        {
+            "name": name,
+            "shape": list(levels[name].shape),
+            "weights": levels[name].numel(),
+            "levels": pack(levels[name].flatten(1)[::stride, ::stride], "u1"),
+            "stride": stride,
+            "inclusion_cdf": _cdf(posterior, layout.slices[name]),
+        }
+        for name in layout.prunable
+    ]
 
 
 def _cdf(posterior: Posterior, place: slice) -> list[float] | None:

@@ -96,8 +96,8 @@ def embed(source: Source, levels: Tensor, limits: Limits) -> Json:
         "df": page.get("df"),
         "factor_90": None,
     }
-    likelihood = posterior.network.likelihood
-    if isinstance(likelihood, RealLikelihood):
+    if posterior.network.likelihood.task == "regression":
+        likelihood = cast(RealLikelihood, posterior.network.likelihood)
         network["factor_90"] = round(likelihood.half_width(0.9), 5)
         if network["noise"] is None:  # of the mean weights, then of every draw
             w = torch.cat([posterior.mean[None], draws])

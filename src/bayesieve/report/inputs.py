@@ -9,7 +9,6 @@ from torch import Tensor
 from bayesieve.data import DataSet
 from bayesieve.data.preprocessing import PixelScale
 from bayesieve.errors import UnsupportedModelError
-from bayesieve.report.curve import prunable
 from bayesieve.report.packing import Json, pack, rounded, short
 from bayesieve.report.source import Source
 from bayesieve.select import feature_importance
@@ -178,9 +177,9 @@ def first_layer(source: Source) -> Json | None:
 
 def _first_weight(source: Source) -> tuple[str, Tensor]:
     """Name and values of the first tensor that can be pruned; an empty one if none can be."""
-    posterior = source.posterior
-    weights = dict(posterior.layout.pieces(posterior.mean.cpu()))
-    return next(((name, weights[name]) for name, _ in prunable(posterior)), ("", torch.zeros(0, 0)))
+    weights = source.posterior.layout.unflatten(source.posterior.mean.cpu())
+    name = next(iter(source.posterior.layout.prunable), "")
+    return name, weights.get(name, torch.zeros(0, 0))
 
 
 def feature_ranking(source: Source, slopes: Tensor) -> list[Json] | None:

@@ -10,7 +10,6 @@ from typing import Any
 from bayesieve.assess import figures
 from bayesieve.assess.metrics import confusion_matrix, reliability_bins
 from bayesieve.assess.predict import ClassPrediction, RealPrediction, predict
-from bayesieve.core.layout import Role
 from bayesieve.core.posterior import Model, SparseModel, has_spread, posterior_of
 from bayesieve.data import DataSet
 from bayesieve.runs.config import RunConfig
@@ -148,16 +147,13 @@ def draw_run(
             columns[0], columns[1], columns[2], place("fit", "Predictions against targets.")
         )
     layout = model.layout
-    prunable = [
-        name for name, role in zip(layout.names, layout.roles, strict=True) if role == Role.PRUNE
-    ]
     inclusion = posterior_of(model).inclusion
     if inclusion is not None:
-        layers = {name: inclusion[layout.slices[name]].cpu().numpy() for name in prunable}
+        layers = {name: inclusion[layout.slices[name]].cpu().numpy() for name in layout.prunable}
         text = "How many weights of each layer the data call for."
         figures.inclusion_cdf(layers, place("inclusion", text))
     if isinstance(model, SparseModel):
-        counts = [row for row in kept_per_layer(model) if row.name in prunable]
+        counts = [row for row in kept_per_layer(model) if row.name in layout.prunable]
         names, kept, total = zip(*counts, strict=True)
         path = place("layers", "Weights kept in each layer.")
         figures.kept_per_layer(names, kept, total, path)

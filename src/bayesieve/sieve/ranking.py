@@ -109,8 +109,7 @@ def protected_path(units: Units, priorities: Tensor) -> Tensor:
     worth = torch.where(fed, priorities + layout.n_sparse + 1, priorities)
     path = priorities > layout.n_sparse
     links = {link.producer: link for link in units.links}
-    names = [n for n, role in zip(layout.names, layout.roles, strict=True) if role == Role.PRUNE]
-    for name in [*(n for n in names if n not in links), *links]:
+    for name in [*(n for n in layout.prunable if n not in links), *links]:
         layer = worth[layout.slices[name]]
         if name in links:
             alive = units.outgoing(path, links[name]).amax((-3, -1))

@@ -6,7 +6,7 @@ import torch
 from bayesieve.assess.costs import count_macs
 from bayesieve.assess.evaluate import evaluate
 from bayesieve.core.posterior import SparseModel
-from bayesieve.report.curve import further_masks, layer_pictures, prunable, sieve_further
+from bayesieve.report.curve import further_masks, layer_pictures, sieve_further
 from bayesieve.report.packing import unpack
 from bayesieve.report.source import Limits
 from bayesieve.sieve.compact import compact, report_of
@@ -54,7 +54,8 @@ def test_points_hold_what_evaluating_and_compacting_give(source, sieved):
     assert point["error"] == pytest.approx(actual["error"], rel=1e-5)
     assert point["nll"] == pytest.approx(actual["nll"], rel=1e-5)
     assert point["ece"] == pytest.approx(actual["ece"], rel=1e-5)
-    assert point["kept"] == [int(keep[part].sum()) for _, part in prunable(source.posterior)]
+    layout = source.posterior.layout
+    assert point["kept"] == [int(keep[layout.slices[name]].sum()) for name in layout.prunable]
     assert (point["macs"], point["nonzero_macs"]) == count_macs(small, source.data.test.x[:1])
     assert point["units"] == {layer.name: layer.units[1] for layer in report_of(small).layers}
 
@@ -91,8 +92,9 @@ def test_pictures_are_thinned_to_their_budget(source, sieved):
 
 def test_inclusion_is_a_distribution(source, sieved):
     inclusion = source.posterior.inclusion
-    for row, (_, part) in zip(layer_pictures(source, sieved, QUICK), prunable(source.posterior),
-                              strict=True):  # fmt: skip
+    layout = source.posterior.layout
+    for row, name in zip(layer_pictures(source, sieved, QUICK), layout.prunable, strict=True):
+        part = layout.slices[name]
         cdf = row["inclusion_cdf"]
         assert cdf == sorted(cdf)
         assert cdf[-1] == 1

@@ -47,17 +47,19 @@ def pack(name: str, tensor: Tensor) -> tuple[dict[str, Tensor], dict[str, Any] |
     dense = tensor.numel() * tensor.element_size()
     if dense < _SMALL or dense > MAX_BYTES:
         return {name: tensor.clone()}, None
-    is_index = tensor.dim() == 1 and tensor.dtype == torch.int64 and _is_ascending(tensor)
-    places = tensor.numpy() if is_index else _nonzero(flat)
+    is_index = tensor.dim() == 1 and tensor.dtype == torch.int64
+    is_index = is_index and bool(tensor[0] >= 0) and bool((tensor.diff() > 0).all())
+    bits = flat.view(_INTEGERS[flat.element_size()])  # -0.0 has one
+    places = tensor.numpy() if is_index else bits.nonzero().reshape(-1).numpy()
     n = int(places[-1]) + 1 if is_index else len(flat)
     has_values = not is_index and tensor.dtype != torch.bool
-    n_codes, n_bits = _count_codes(places, n), -(-n // 8)
+    forms = {"gaps": _gap_codes(places, n), "bits": _bits(places, n)}
+    kind = min(forms, key=lambda form: len(forms[form]))
     value_bytes = len(places) * tensor.element_size() if has_values else 0
-    if value_bytes + min(n_codes, n_bits) > _WORTH * dense:
+    if value_bytes + len(forms[kind]) > _WORTH * dense:
         return {name: tensor.clone()}, None
-    how: dict[str, Any] = {"as": "gaps" if n_codes <= n_bits else "bits", "shape": [n]}
-    codes = _gap_codes(places, n) if how["as"] == "gaps" else _bits(places, n)
-    tensors = {f"{name}#{how['as']}": torch.from_numpy(codes)}
+    how: dict[str, Any] = {"as": kind, "shape": [n]}
+    tensors = {f"{name}#{kind}": torch.from_numpy(forms[kind])}
     if has_values:
         tensors[name + VALUES] = flat[torch.from_numpy(places)].clone()
     return tensors, how | ({"index": True} if is_index else {"shape": list(tensor.shape)})
@@ -113,34 +115,15 @@ def unpack(name: str, tensors: Mapping[str, Tensor], how: Mapping[str, Any] | No
     return flat.reshape(shape)
 
 
-def _is_ascending(tensor: Tensor) -> bool:
-    return bool(tensor[0] >= 0) and bool((tensor.diff() > 0).all())
-
-
-def _nonzero(flat: Tensor) -> NDArray[np.int64]:
-    bits = flat.view(_INTEGERS[flat.element_size()])
-    return np.asarray(bits.nonzero().reshape(-1).numpy(), dtype=np.int64)
-
-
 def _bits(places: NDArray[np.int64], n: int) -> NDArray[np.uint8]:
     present = np.zeros(n, dtype=bool)
     present[places] = True
     return np.packbits(present, bitorder="little")
 
 
-def _steps(places: NDArray[np.int64], n: int) -> tuple[NDArray[np.int64], int]:
-    """Zeros before each entry, and after the last one."""
-    gaps = np.diff(places, prepend=-1) - 1
-    return gaps, n - (int(places[-1]) + 1 if len(places) else 0)
-
-
-def _count_codes(places: NDArray[np.int64], n: int) -> int:
-    gaps, rest = _steps(places, n)
-    return len(gaps) + int((gaps // _SKIP).sum()) + rest // _SKIP
-
-
 def _gap_codes(places: NDArray[np.int64], n: int) -> NDArray[np.uint8]:
-    gaps, rest = _steps(places, n)
+    gaps = np.diff(places, prepend=-1) - 1  # zeros before each entry
+    rest = n - (int(places[-1]) + 1 if len(places) else 0)  # and after the last one
     ends = np.cumsum(gaps // _SKIP + 1)  # the skips of an entry come before its code
     codes = np.full(int(ends[-1]) if len(ends) else 0, _SKIP, dtype=np.uint8)
     codes[ends - 1] = gaps % _SKIP

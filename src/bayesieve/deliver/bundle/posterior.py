@@ -165,7 +165,7 @@ def read_posterior(
     description = config["posterior"]
     try:
         layout = _layout(description.get("layout"))
-        network = _network(config, description, layout, tensors)
+        network, buffers = _network(config, description, layout, tensors)
         whole = torch.ones(layout.size, dtype=torch.bool) if keep is None else keep
         if whole.shape != (layout.size,):
             raise ValueError(f"its masks have {len(whole)} entries, its layout {layout.size}")
@@ -177,7 +177,7 @@ def read_posterior(
             for name in _VECTORS[kind]
             if name != "logit_inclusion" or name in tensors
         }
-        return posterior_from(kind, full | _buffers(network, tensors), network)
+        return posterior_from(kind, full | buffers, network)
     except ValueError as error:
         raise damaged(path, str(error).rstrip(".")) from error
 
@@ -203,7 +203,8 @@ def _network(
     description: Mapping[str, Any],
     layout: Layout,
     tensors: Mapping[str, Tensor],
-) -> Network:
+) -> tuple[Network, dict[str, Tensor]]:
+    """The network before compaction, and its buffers: for the mean, and for each draw."""
     skeleton = graph_from_json(description.get("graph"))
     dtype = DTYPES.get(str(description.get("dtype")))
     if dtype is None or not dtype.is_floating_point:
@@ -219,29 +220,21 @@ def _network(
             raise ValueError(
                 f"parameter {name!r} of shape {tuple(slot.shape)} does not fit its layout"
             )
+    buffers = {}
     for name, place in list(skeleton.named_buffers()):
-        value = tensors.get(BUFFERS + name)
+        value, rows = tensors.get(BUFFERS + name), tensors.get(DRAW_BUFFERS + name)
         if value is None or value.shape != place.shape:
             raise ValueError(f"buffer {name!r} of shape {tuple(place.shape)} is missing")
         replace_tensor(skeleton, name, value)
+        buffers[BUFFERS + name] = value
+        if rows is not None:
+            if rows.shape[1:] != value.shape or rows.dtype != value.dtype:
+                raise ValueError(f"buffer {name!r} of the draws does not fit that of the mean")
+            buffers[DRAW_BUFFERS + name] = rows
     likelihood = likelihood_from_json(config.get("likelihood"), config.get("classes"), learned=True)
     if likelihood is None:
         raise ValueError("it has no likelihood")
-    return Network(skeleton, likelihood, layout, torch.device("cpu"), dtype)
-
-
-def _buffers(network: Network, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The buffers of the network, and those that each draw has of its own, one row per draw."""
-    buffers = {}
-    for name, _ in network.skeleton.named_buffers():
-        value = buffers[BUFFERS + name] = tensors[BUFFERS + name]
-        rows = tensors.get(DRAW_BUFFERS + name)
-        if rows is None:
-            continue
-        if rows.shape[1:] != value.shape or rows.dtype != value.dtype:
-            raise ValueError(f"buffer {name!r} of the draws does not fit that of the mean")
-        buffers[DRAW_BUFFERS + name] = rows
-    return buffers
+    return Network(skeleton, likelihood, layout, torch.device("cpu"), dtype), buffers
 
 
 def _retie(module: nn.Module, tied: object) -> None:
