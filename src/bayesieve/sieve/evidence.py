@@ -7,6 +7,7 @@ docs/theory/bmr.md.
 References: [Friston]; Marković, Friston and Kiebel (2024).
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
@@ -14,15 +15,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from bayesieve.checks import (
-    check_choice,
-    check_fraction,
-    check_kind,
-    check_not_negative,
-    check_positive,
-)
-from bayesieve.core.evidence import N_UPDATES, evidence_at_zero, mask_log_odds
-from bayesieve.core.layout import Layout
+from bayesieve.checks import check_choice, check_fraction, check_kind, check_positive
+from bayesieve.core.evidence import evidence_at_zero
 from bayesieve.core.posterior import (
     Factorised,
     Posterior,
@@ -30,10 +24,11 @@ from bayesieve.core.posterior import (
     posterior_of,
     present_entries,
 )
+from bayesieve.engines.bmr import Reduction, layers_of
 from bayesieve.engines.laplace_units import UnitLaplace
 from bayesieve.sieve.prune import prune
-from bayesieve.sieve.rules import keep_scored, keep_zeros
-from bayesieve.sieve.scores import Score, ScoreName, evidence_score
+from bayesieve.sieve.rules import keep_probable, keep_zeros
+from bayesieve.sieve.scores import Score, ScoreName, evidence_score, second_moment_score
 
 PriorStd = float | Literal["empirical"] | Mapping[str, float] | None
 
@@ -60,7 +55,6 @@ class weight_evidence:
         prior_std: width of the prior: a number, one number per tensor name, or "empirical" (each
             tensor's root mean second moment). None takes the posterior's own prior, and
             "empirical" where the engine learned its prior (BMR, TDAMP).
-        n_updates: coordinate updates of ζ.
         scope: "layer" learns one ζ per layer (weight and bias of a module share it), "global" one
             for all that may be pruned.
 
@@ -74,7 +68,6 @@ class weight_evidence:
     count_pruned: Literal["reference", "as_zero"] = "reference"
     spare_last: bool = False
     prior_std: PriorStd = None
-    n_updates: int = N_UPDATES
     scope: Literal["layer", "global"] = "layer"
 
     def __post_init__(self) -> None:
@@ -83,7 +76,6 @@ class weight_evidence:
         check_choice(
             "prune_by_evidence", "count_pruned", self.count_pruned, ("reference", "as_zero")
         )
-        check_not_negative("prune_by_evidence", n_updates=self.n_updates)
         if isinstance(self.prior_std, str):
             check_choice("prune_by_evidence", "prior_std", self.prior_std, ("empirical",))
         elif isinstance(self.prior_std, float | int):
@@ -95,8 +87,6 @@ class weight_evidence:
         logit = torch.full_like(delta, torch.inf)
         for name, zeta in self.log_odds(posterior).items():
             logit[layout.slices[name]] = zeta - delta[layout.slices[name]]
-        for name in _last_layer(layout) if self.spare_last else ():
-            logit[layout.slices[name]] = torch.inf
         return logit.masked_fill(_pruned(posterior), -torch.inf)
 
     def evidence(self, posterior: Posterior) -> Tensor:
@@ -109,49 +99,39 @@ class weight_evidence:
         return delta.masked_fill(pruned, 0)
 
     def log_odds(self, posterior: Posterior) -> dict[str, float]:
-        """ζ of every prunable tensor."""
+        """ζ of every prunable tensor, found as the engine `BMR` does; +inf for what is spared."""
         layout, delta, pruned = posterior.layout, self.evidence(posterior), _pruned(posterior)
-        layers = _prunable_layers(layout)
-        names = [name for tensors in layers.values() for name in tensors]
-        if self.rule == "savage-dickey":
-            return dict.fromkeys(names, 0.0)
-        if self.scope == "global":
-            spared = _last_layer(layout) if self.spare_last else ()
-            entries = [layout.slices[name] for name in names if name not in spared]
-            return dict.fromkeys(names, self._zeta(delta, pruned, entries))
-        zetas: dict[str, float] = {}
-        for tensors in layers.values():
-            zeta = self._zeta(delta, pruned, [layout.slices[name] for name in tensors])
-            zetas |= dict.fromkeys(tensors, zeta)
+        names = {layout.slices[name].start: name for name in layout.names}
+        zetas = {name: math.inf for start, name in names.items() if start < layout.n_sparse}
+        if not zetas:
+            return {}
+        reduction = Reduction(
+            self.rule, self.count_pruned, spare_last=self.spare_last, scope=self.scope
+        )
+        for parts in reduction.sharing(layers_of(layout, torch.device("cpu"))):
+            layer, gone = (torch.cat([x[part] for part in parts])[None] for x in (delta, pruned))
+            zeta = reduction.log_odds(layer.double(), gone).item()
+            zetas |= {names[part.start]: zeta for part in parts}
         return zetas
-
-    def _zeta(self, delta: Tensor, pruned: Tensor, entries: list[slice]) -> float:
-        """ζ of the weights in some slices of w."""
-        if not entries:
-            return 0.0
-        layer, gone = (torch.cat([x[part] for part in entries]) for x in (delta, pruned))
-        counted = gone if self.count_pruned == "as_zero" else None
-        return mask_log_odds(layer.double(), counted, self.n_updates).item()
 
     def _widths(self, posterior: Factorised) -> Tensor:
         """Prior std of every entry, (d,)."""
-        layout = posterior.layout
-        prior_std = "empirical" if self.prior_std is None else self.prior_std
+        layout, prior_std = posterior.layout, self.prior_std
+        if isinstance(prior_std, float | int):
+            return torch.full_like(posterior.mean, prior_std)
+        square, alive = second_moment_score(posterior), ~_pruned(posterior)
         widths = torch.ones_like(posterior.mean)
         for name in layout.names:
             part = layout.slices[name]
             if part.start >= layout.n_bayesian:
                 break
-            if isinstance(prior_std, Mapping):
-                if name not in prior_std:
-                    raise ValueError(f"prune_by_evidence: prior_std has no number for {name!r}.")
+            if not isinstance(prior_std, Mapping):
+                present = square[part][alive[part]]
+                widths[part] = present.mean().sqrt() if len(present) else 1.0
+            elif name in prior_std:
                 widths[part] = prior_std[name]
-            elif isinstance(prior_std, str):
-                alive = ~_pruned(posterior)[part]
-                square = (posterior.mean[part].square() + posterior.std[part].square())[alive]
-                widths[part] = square.mean().sqrt() if len(square) else 1.0
             else:
-                widths[part] = prior_std
+                raise ValueError(f"prune_by_evidence: prior_std has no number for {name!r}.")
         return widths
 
 
@@ -183,13 +163,11 @@ def prune_by_evidence(
     """
     scoring = weight_evidence() if scoring is None else scoring
     check_kind("prune_by_evidence", "scoring", scoring, weight_evidence)
-    whole = posterior_of(posterior)
-    if isinstance(whole, Factorised):
-        whole = replace(whole, logit_inclusion=scoring(whole))
-    start = SparseModel(whole, posterior.keep) if isinstance(posterior, SparseModel) else whole
     check_fraction("prune_by_evidence", threshold=threshold)
-    logit = torch.tensor(threshold, dtype=torch.float64).logit().item()
-    return prune(start, keep_scored(logit, scoring, allow_empty_layers))
+    whole = _factorised(posterior_of(posterior))
+    whole = replace(whole, logit_inclusion=scoring(whole))
+    start = SparseModel(whole, posterior.keep) if isinstance(posterior, SparseModel) else whole
+    return prune(start, keep_probable(threshold, allow_empty_layers))
 
 
 def prune_units_by_evidence(
@@ -274,26 +252,3 @@ def _pruned(posterior: Posterior) -> Tensor:
     pruned = ~present_entries(_factorised(posterior))
     pruned[posterior.layout.n_bayesian :] = False
     return pruned
-
-
-def _prunable_layers(layout: Layout) -> dict[str, list[str]]:
-    """Names of the prunable tensors of each module, in the order of w."""
-    layers: dict[str, list[str]] = {}
-    for name in layout.names:
-        if layout.slices[name].start < layout.n_sparse:
-            layers.setdefault(name.rpartition(".")[0], []).append(name)
-    return layers
-
-
-def _last_layer(layout: Layout) -> list[str]:
-    """Names of the prunable tensors of the last layer."""
-    return _prunable_layers(layout)[_last(layout).rpartition(".")[0]]
-
-
-def _last(layout: Layout) -> str:
-    """Name of the last prunable tensor that is a matrix, or of the last prunable one."""
-    names = [n for n in layout.names if layout.slices[n].start < layout.n_sparse]
-    if not names:
-        raise ValueError("prune_by_evidence: this network has no prunable weights.")
-    wide = [n for n in names if len(layout.shapes[layout.names.index(n)]) > 1]
-    return (wide or names)[-1]

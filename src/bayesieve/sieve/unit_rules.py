@@ -12,7 +12,7 @@ By default it is evidence where the posterior is normal and has its prior, else 
 """
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,7 +22,6 @@ from torch.nn import functional as F
 
 from bayesieve.assess.costs import interleaved, live_macs, weight_uses
 from bayesieve.checks import check_choice, check_fraction, check_positive
-from bayesieve.core.layout import Layout
 from bayesieve.core.posterior import Factorised, Posterior, SparseModel, present_entries
 from bayesieve.sieve.groups import INSIDE, GroupSet, Kind, groups_of, units_of
 from bayesieve.sieve.ranking import Scope, allowed_entries
@@ -109,7 +108,7 @@ class keep_units:
 
     def __call__(self, posterior: Posterior, within: Tensor | None = None) -> Tensor:
         """The entries to keep, (d,) bool, among `within`, (d,) bool, or those not yet pruned."""
-        order = _removal_order("keep_units", posterior, within, self.score, self.kinds)
+        order = RemovalOrder(self, posterior, within)
         if isinstance(self.units, Mapping):
             return order.keep_counts(self.units)
         if self.scope == "layer":
@@ -144,7 +143,7 @@ class keep_macs:
     def __call__(self, posterior: Posterior, within: Tensor | None = None) -> Tensor:
         """The entries to keep, (d,) bool, among `within`, (d,) bool, or those not yet pruned."""
         positions = layer_positions(posterior, self.example)
-        order = _removal_order("keep_macs", posterior, within, self.score, self.kinds, positions)
+        order = RemovalOrder(self, posterior, within, positions)
         whole = live_macs(posterior.layout, torch.ones_like(order.allowed), positions)
 
         def share(keep: Tensor) -> float:
@@ -180,70 +179,86 @@ class keep_latency:
 
     def __call__(self, posterior: Posterior, within: Tensor | None = None) -> Tensor:
         """The entries to keep, (d,) bool, among `within`, (d,) bool, or those not yet pruned."""
-        positions = layer_positions(posterior, self.example)
-        order = _removal_order("keep_latency", posterior, within, self.score, self.kinds, positions)
-
-        def milliseconds(keep: Tensor) -> float:
-            return self._milliseconds(SparseModel(posterior.masked(keep), keep))
-
-        return order.keep_most("keep_latency: milliseconds", milliseconds, self.target_ms)
-
-    def _milliseconds(self, sparse: SparseModel) -> float:
         from bayesieve.sieve.compact import compact
 
-        return median_ms(compact(sparse, self.example), self.example, self.rounds)
+        positions = layer_positions(posterior, self.example)
+        order = RemovalOrder(self, posterior, within, positions)
+
+        def milliseconds(keep: Tensor) -> float:
+            small = compact(SparseModel(posterior.masked(keep), keep), self.example)
+            return median_ms(small, self.example, self.rounds)
+
+        return order.keep_most("keep_latency: milliseconds", milliseconds, self.target_ms)
 
 
 # ----------------------------------------------------------------------------------------- order
 
 
-@dataclass(frozen=True, eq=False)
 class RemovalOrder:
     """The order in which the groups of a posterior go, and the masks that leaves.
 
     Args:
-        who: the rule, for messages.
+        rule: with the score and the kinds of groups.
         posterior: that has the groups.
-        allowed: (d,) bool, what is not gone yet.
-        sets: the groups, by layer.
-        scores: of each set, (n,); -inf for groups that are gone.
-        costs: of each set, what one group costs.
+        within: (d,) bool, what is not gone yet; None asks the posterior.
+        positions: how often each layer is applied; if given, groups go by score per multiply-add.
     """
 
-    who: str
-    posterior: Posterior
-    allowed: Tensor
-    sets: list[GroupSet]
-    scores: list[Tensor]
-    costs: list[float]
+    def __init__(
+        self,
+        rule: keep_units | keep_macs | keep_latency,
+        posterior: Posterior,
+        within: Tensor | None,
+        positions: Mapping[str, int] | None = None,
+    ) -> None:
+        layout = posterior.layout
+        self.who, self.network = type(rule).__name__, posterior.network
+        self.allowed = allowed_entries(posterior, within)
+        self.sets = groups_of(posterior.network, rule.kinds)
+        if not self.sets:
+            raise ValueError(
+                f"{self.who}: this network has no {', '.join(rule.kinds)} that can go alone (its "
+                "layers are not linked one to one, or it cannot be traced). Use keep_zeros."
+            )
+        self.sizes = [groups.n for groups in self.sets]
+        masked = posterior.masked(self.allowed)
+        prunable = self.allowed.double()
+        prunable[layout.n_sparse :] = 0
+        macs = torch.zeros_like(prunable)  # of one example, by each entry
+        for name, n in (positions or {}).items():
+            macs[layout.slices[name]] = n
+        scores, costs = [], []
+        for groups in self.sets:
+            worth = group_scores(masked, groups, rule.score).double()
+            scores.append(torch.where(groups.total(prunable) > 0, worth, -torch.inf))
+            cost = float(macs[groups.entries].sum()) / groups.n
+            costs.append(torch.full_like(worth, max(cost, 1.0)))
+        self.scores = torch.cat(scores)  # of all groups, set by set; -inf for those that are gone
+        self.costs = torch.cat(costs)
 
     def keep_counts(self, counts: Mapping[str, int]) -> Tensor:
         """The best groups of each layer, as many as named; layers not named stay whole."""
-        known = {groups.layer for groups in self.sets}
         for layer in counts:
-            check_choice(self.who, "layer", layer, sorted(known))
-        keep = self.allowed
-        for groups, scores in zip(self.sets, self.scores, strict=True):
+            check_choice(self.who, "layer", layer, sorted({groups.layer for groups in self.sets}))
+        kept = torch.ones_like(self.scores, dtype=torch.bool)
+        for groups, scores, part in self._by_set(kept):
             if groups.layer in counts:
-                least = 0 if groups.kind == "block" else 1
-                n = min(max(counts[groups.layer], least), groups.n)
-                kept = torch.zeros(groups.n, dtype=torch.bool, device=scores.device)
-                kept[scores.argsort(descending=True, stable=True)[:n]] = True
-                keep = groups.without(keep, kept & (scores > -torch.inf))
-        return self._closed(keep)
+                n = max(counts[groups.layer], 0 if groups.kind == "block" else 1)
+                part.copy_(scores > -torch.inf)
+                part[scores.argsort(descending=True, stable=True)[n:]] = False
+        return self._mask(kept)
 
     def keep_best(self, n: int) -> Tensor:
         """The n best groups of all layers, and the best of each layer."""
-        order = self._removable()
-        n_alive = sum(int((scores > -torch.inf).sum()) for scores in self.scores)
-        return self._without(order[: max(n_alive - n, 0)])
+        n_alive = int((self.scores > -torch.inf).sum())
+        return self._without(self._removable()[: max(n_alive - n, 0)])
 
     def keep_most(self, what: str, measure: Callable[[Tensor], float], target: float) -> Tensor:
         """As many groups as a measure allows; assumes that it falls as groups go."""
         order = self._removable()
         low, high = 0, len(order)
-        if measure(self._without([])) <= target:
-            return self._without([])
+        if measure(self._without(order[:0])) <= target:
+            return self._without(order[:0])
         least = measure(self._without(order))
         if least > target:
             raise ValueError(
@@ -258,50 +273,32 @@ class RemovalOrder:
                 low = middle
         return self._without(order[:high])
 
-    def _removable(self) -> list[tuple[int, int]]:
-        """(set, group) pairs that may go, worst first; the best of each layer is not among them."""
-        pairs: list[tuple[float, int, int]] = []
-        for i, (groups, scores) in enumerate(zip(self.sets, self.scores, strict=True)):
-            order = scores.argsort(stable=True).tolist()
-            going = order if groups.kind == "block" else order[:-1]
-            values = scores.tolist()
-            pairs += [(values[g] / self.costs[i], i, g) for g in going if values[g] > -torch.inf]
-        return [(i, g) for _, i, g in sorted(pairs)]
+    def _removable(self) -> Tensor:
+        """Numbers of the groups that may go, worst first; the best of each layer does not."""
+        going = self.scores > -torch.inf
+        for groups, scores, part in self._by_set(going):
+            if groups.kind != "block":
+                part[scores.argsort(stable=True)[-1]] = False
+        order = (self.scores / self.costs).argsort(stable=True)
+        return order[going[order]]
 
-    def _without(self, gone: Sequence[tuple[int, int]]) -> Tensor:
+    def _without(self, gone: Tensor) -> Tensor:
+        """The mask without some groups, by number."""
+        kept = self.scores > -torch.inf
+        kept[gone] = False
+        return self._mask(kept)
+
+    def _mask(self, kept: Tensor) -> Tensor:
+        """The entries that stay with the groups that are kept, (n,) bool."""
         keep = self.allowed
-        for i, (groups, scores) in enumerate(zip(self.sets, self.scores, strict=True)):
-            kept = scores > -torch.inf
-            kept[[g for j, g in gone if j == i]] = False
-            keep = groups.without(keep, kept)
-        return self._closed(keep)
+        for groups, _, part in self._by_set(kept):
+            keep = groups.without(keep, part)
+        return units_of(self.network).clean(keep)
 
-    def _closed(self, keep: Tensor) -> Tensor:
-        return units_of(self.posterior.network).clean(keep)
-
-
-def _removal_order(
-    who: str, posterior: Posterior, within: Tensor | None, score: GroupScore,
-    kinds: Sequence[Kind], positions: Mapping[str, int] | None = None,
-) -> RemovalOrder:  # fmt: skip
-    """Score the groups, per multiply-add if `positions` says how often each layer is applied."""
-    layout, allowed = posterior.layout, allowed_entries(posterior, within)
-    sets = groups_of(posterior.network, kinds)
-    if not sets:
-        raise ValueError(
-            f"{who}: this network has no {', '.join(kinds)} that can go alone (its layers are "
-            "not linked one to one, or it cannot be traced). Use keep_zeros."
-        )
-    masked = posterior.masked(allowed)
-    prunable = torch.zeros_like(allowed)
-    prunable[layout.sparse] = allowed[layout.sparse]
-    scores, costs = [], []
-    for groups in sets:
-        alive = groups.total(prunable.double()) > 0
-        worth = group_scores(masked, groups, score).double()
-        scores.append(torch.where(alive, worth, -torch.inf))
-        costs.append(1.0 if positions is None else _group_cost(groups, layout, positions))
-    return RemovalOrder(who, posterior, allowed, sets, scores, costs)
+    def _by_set(self, values: Tensor) -> Iterator[tuple[GroupSet, Tensor, Tensor]]:
+        """Each set with the scores of its groups and a view of some values, (n,)."""
+        scores, views = self.scores.split(self.sizes), values.split(self.sizes)
+        return zip(self.sets, scores, views, strict=True)
 
 
 # ------------------------------------------------------------------------------------------ cost
@@ -315,14 +312,6 @@ def layer_positions(posterior: Posterior, example: Tensor) -> dict[str, int]:
     for use in uses:
         macs[use.name] = macs.get(use.name, 0) + use.positions * use.weight.numel()
     return {name: round(n / module.get_parameter(name).numel()) for name, n in macs.items()}
-
-
-def _group_cost(groups: GroupSet, layout: Layout, positions: Mapping[str, int]) -> float:
-    """Multiply-adds that one group of a set costs in the whole network, at least 1."""
-    per_entry = torch.zeros(layout.size, dtype=torch.float64, device=groups.entries.device)
-    for name, part in layout.slices.items():
-        per_entry[part] = positions.get(name, 0)
-    return max(float(per_entry[groups.entries].sum()) / groups.n, 1.0)
 
 
 def median_ms(module: nn.Module, example: Tensor, rounds: int) -> float:
