@@ -253,8 +253,7 @@ def _draw_proportions(rows: Sequence[Line], folder: Path) -> None:
           xlabel="π", ylabel="test error / variance")  # fmt: skip
     middle = rows[len(rows) // 2]
     title = f"One data set, π = {middle['share']}"
-    error_path(middle["proportions"], middle["path"], folder / "path.png", title=title,
-               xlabel="share of inputs kept")  # fmt: skip
+    error_path(middle["proportions"], middle["path"], folder / "path.png", title=title)
 
 
 def _by(rows: Sequence[Line], keys: tuple[str, ...], x: str, y: str) -> Series:

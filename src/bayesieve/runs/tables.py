@@ -301,8 +301,7 @@ def _draw_selection(selector: SieveSelector, names: Sequence[str], folder: Path)
     if hasattr(selector, "path_"):
         path = selector.path_
         error_path(path.proportions, path.mean, folder / "path.png",
-                   standard_error=path.standard_error, chosen=path.chosen,
-                   xlabel="share of inputs kept")  # fmt: skip
+                   standard_error=path.standard_error, chosen=path.chosen)  # fmt: skip
         pictures.append(("path.png", "Cross-validated error against the share kept."))
     return pictures
 

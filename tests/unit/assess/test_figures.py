@@ -55,7 +55,7 @@ DRAWINGS: dict[str, Draw] = {
     "examples few": lambda p: figures.certain_examples(
         RNG.random((3, 3, 5, 5)), LABELS[:3], LABELS[:3], [0.1, 0.2, 0.3], ["a", "b"], p
     ),
-    "fit": lambda p: figures.regression_fit([1.0, 2.0], [0.1, 0.1], [1.1, 9.0], p, unit="MPa"),
+    "fit": lambda p: figures.regression_fit([1.0, 2.0], [0.1, 0.1], [1.1, 9.0], p),
     "pixels": lambda p: figures.first_layer_map(np.eye(4, 12), (3, 2, 2), p),
     "pixels all cut": lambda p: figures.first_layer_map(np.zeros((2, 4)), (2, 2), p),
     "overview": lambda p: figures.sieve_overview(

@@ -8,18 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from bayesieve.assess.figures.style import (
-    Dash,
-    dress,
-    legend,
-    new_figure,
-    panel_grid,
-    percent_ticks,
-    plain_ticks,
-    save,
-    series_colors,
-    series_dashes,
-)
+from bayesieve.assess.figures import style
 
 Line = tuple[Sequence[float], Sequence[float]]
 
@@ -45,7 +34,7 @@ _ROBUSTNESS = (
     _Panel("Predictive entropy", "nats", ("entropy",), False),
     _Panel("Calibration error", "share", ("ece",), True),
 )
-_PREFIXES = ("", "train_", "val_", "test_")
+_PREFIXES = {"": "", "train_": "training ", "val_": "validation ", "test_": "test "}
 _WORDS = {
     "elbo": "ELBO",
     "kl": "KL",
@@ -71,12 +60,17 @@ def training_curves(history: Sequence[Mapping[str, float]], path: str | Path) ->
         >>> training_curves(history, "training.png").name
         'training.png'
     """
-    panels = [(panel, names) for panel in _TRAINING if (names := _present(history, panel.names))]
+    seen = {key for row in history for key in row}
+    panels = []
+    for panel in _TRAINING:
+        names = [p + stem for stem in panel.names for p in _PREFIXES if p + stem in seen]
+        if names:
+            panels.append((panel, names))
     if not panels:
         raise ValueError("training_curves: history holds none of loss, elbo, kl, error, zeros.")
     epochs = np.array([float(row.get("epoch", i)) for i, row in enumerate(history, start=1)])
     n_columns = 2 if len(panels) in (2, 4) else min(len(panels), 3)
-    figure, grid = panel_grid(len(panels), n_columns, 4.0, 3.2)
+    figure, grid = style.panel_grid(len(panels), n_columns, 4.0, 3.2)
     for axes, (panel, names) in zip(grid, panels, strict=True):
         lines = {}
         for name in names:
@@ -86,13 +80,13 @@ def training_curves(history: Sequence[Mapping[str, float]], path: str | Path) ->
         alone = len(names) == 1
         title = _words(names[0]) if alone else panel.title
         panel = panel._replace(title=title[0].upper() + title[1:])
-        plain_ticks(axes.yaxis)
-        _draw(axes, panel, lines, "epoch", series_dashes(len(lines)))
+        style.plain_ticks(axes.yaxis)
+        _draw(axes, panel, lines, "epoch", style.series_dashes(len(lines)))
         if panel.fraction:
             axes.set_ylim(bottom=0)
         if not alone:
-            legend(axes)
-    return save(figure, path)
+            style.legend(axes)
+    return style.save(figure, path)
 
 
 def robustness_curves(
@@ -113,17 +107,20 @@ def robustness_curves(
     """
     if not any(curves.values()):
         raise ValueError("robustness_curves: at least one curve is needed, got none.")
-    figure = new_figure(3.4 * len(_ROBUSTNESS) + 0.4, 3.0 * len(curves))
+    figure = style.new_figure(3.4 * len(_ROBUSTNESS) + 0.4, 3.0 * len(curves))
     grid = figure.subplots(len(curves), len(_ROBUSTNESS), squeeze=False)
     for row, (unit, attacks) in zip(grid, curves.items(), strict=True):
         for axes, panel in zip(row, _ROBUSTNESS, strict=True):
             key = panel.names[0]
-            lines = {name: _points(points, "strength", key) for name, points in attacks.items()}
+            lines = {
+                name: ([p["strength"] for p in points], [p[key] for p in points])
+                for name, points in attacks.items()
+            }
             _draw(axes, panel, lines, unit)
             highest = max(value for _, values in lines.values() for value in values)
             axes.set_ylim(0, 1.05 * max(highest, 1.0 if key == "accuracy" else 1e-3))
-        legend(row[0])
-    return save(figure, path)
+        style.legend(row[0])
+    return style.save(figure, path)
 
 
 def _draw(
@@ -131,33 +128,23 @@ def _draw(
     panel: _Panel,
     lines: Mapping[str, Line],
     xlabel: str,
-    dashes: Sequence[Dash] | None = None,
+    dashes: Sequence[style.Dash] | None = None,
 ) -> None:
     """Draw labelled lines over an axis; few points get markers, an empty line is left out."""
-    styles = zip(series_colors(len(lines)), dashes or ["-"] * len(lines), strict=True)
+    styles = zip(style.series_colors(len(lines)), dashes or ["-"] * len(lines), strict=True)
     for (label, (x, y)), (color, dash) in zip(lines.items(), styles, strict=True):
         if x:
             marker = "o" if len(x) <= 15 else ""
             axes.plot(x, y, color=color, ls=dash, lw=2, marker=marker, ms=4, label=label)
-    dress(axes, title=panel.title, xlabel=xlabel, ylabel=panel.label, grid="y")
+    style.dress(axes, title=panel.title, xlabel=xlabel, ylabel=panel.label, grid="y")
     if xlabel == "epoch":
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, steps=[1, 2, 5, 10]))
     if panel.fraction:
-        percent_ticks(axes.yaxis)
-
-
-def _points(rows: Sequence[Mapping[str, float]], x: str, y: str) -> Line:
-    pairs = [(row[x], row[y]) for row in rows if y in row]
-    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-
-
-def _present(history: Sequence[Mapping[str, float]], stems: Sequence[str]) -> list[str]:
-    seen = {key for row in history for key in row}
-    return [prefix + stem for stem in stems for prefix in _PREFIXES if prefix + stem in seen]
+        style.percent_ticks(axes.yaxis)
 
 
 def _words(name: str) -> str:
-    for prefix, word in (("train_", "training "), ("val_", "validation "), ("test_", "test ")):
-        if name.startswith(prefix):
+    for prefix, word in _PREFIXES.items():
+        if prefix and name.startswith(prefix):
             return word + _words(name.removeprefix(prefix))
     return _WORDS.get(name, name)

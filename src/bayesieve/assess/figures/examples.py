@@ -11,23 +11,7 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
-from bayesieve.assess.figures.style import (
-    BLUE,
-    HEAT,
-    INK,
-    LABEL_SIZE,
-    MUTED,
-    NOTE_SIZE,
-    RULE,
-    TICK_SIZE,
-    TITLE_SIZE,
-    VERMILION,
-    dress,
-    legend,
-    new_figure,
-    percent,
-    save,
-)
+from bayesieve.assess.figures import style
 
 
 def certain_examples(
@@ -37,8 +21,6 @@ def certain_examples(
     entropy: ArrayLike,
     class_names: Sequence[str],
     path: str | Path,
-    *,
-    n_columns: int = 8,
 ) -> Path:
     """Draw the most certain examples in the upper row, the least certain below.
 
@@ -49,7 +31,6 @@ def certain_examples(
         entropy: predictive entropy in nats, N numbers.
         class_names: names of all classes.
         path: PNG file to write.
-        n_columns: examples in a row.
 
     Example:
         >>> images = np.eye(4).reshape(2, 2, 4)
@@ -61,17 +42,15 @@ def certain_examples(
     if not len(pictures) == len(labels) == len(predicted) == doubt.size >= 2:
         raise ValueError("certain_examples: the four arrays must have one length >= 2.")
     captions = [(class_names[p], class_names[t]) for p, t in zip(predicted, labels, strict=True)]
-    groups = _extremes(doubt, n_columns)
+    groups = _extremes(doubt)
     figure, panels = _lay_out(groups)
     members = np.concatenate([group.ravel() for group in groups]).tolist()
     for axes, i in zip(panels, members, strict=True):
         _draw_example(axes, pictures[i], captions[i], float(doubt[i]))
-    return save(figure, path)
+    return style.save(figure, path)
 
 
-def regression_fit(
-    mean: ArrayLike, std: ArrayLike, targets: ArrayLike, path: str | Path, *, unit: str = ""
-) -> Path:
+def regression_fit(mean: ArrayLike, std: ArrayLike, targets: ArrayLike, path: str | Path) -> Path:
     """Draw predictions against targets with bars of one predictive standard deviation.
 
     Args:
@@ -79,24 +58,21 @@ def regression_fit(
         std: predictive standard deviation, shape (N,).
         targets: shape (N,).
         path: PNG file to write.
-        unit: unit of the target, for the axes.
 
     Example:
-        >>> regression_fit([1.0, 2.0], [0.1, 0.1], [1.1, 1.9], "fit.png", unit="MPa").name
+        >>> regression_fit([1.0, 2.0], [0.1, 0.1], [1.1, 1.9], "fit.png").name
         'fit.png'
     """
     y, bar, x = (np.asarray(a, dtype=float) for a in (mean, std, targets))
     if not (y.shape == bar.shape == x.shape and y.ndim == 1 and y.size):
         raise ValueError("regression_fit: mean, std and targets must all have one shape (N,).")
-    figure = new_figure(5.2, 4.8)
+    figure = style.new_figure(5.2, 4.8)
     axes = figure.subplots()
     _draw_fit(axes, x, y, bar)
-    spaced = f" {unit}" if unit else ""
-    title = f"Fit: RMSE {np.sqrt(np.mean((x - y) ** 2)):.3g}{spaced}"
-    suffix = f" ({unit})" if unit else ""
-    dress(axes, title=title, xlabel=f"target{suffix}", ylabel=f"prediction ± 1 std{suffix}")
-    legend(axes, "upper left")
-    return save(figure, path)
+    title = f"Fit: RMSE {np.sqrt(np.mean((x - y) ** 2)):.3g}"
+    style.dress(axes, title=title, xlabel="target", ylabel="prediction ± 1 std")
+    style.legend(axes, "upper left")
+    return style.save(figure, path)
 
 
 def first_layer_map(weights: ArrayLike, image_shape: tuple[int, ...], path: str | Path) -> Path:
@@ -120,12 +96,12 @@ def first_layer_map(weights: ArrayLike, image_shape: tuple[int, ...], path: str 
     height, width = image_shape[-2:]
     count = (matrix > 0).sum(0).reshape(-1, height, width).sum(0)
     size = matrix.sum(0).reshape(-1, height, width).sum(0)
-    figure = new_figure(8.6, 3.9)
+    figure = style.new_figure(8.6, 3.9)
     left, right = figure.subplots(1, 2)
-    dead = f"beige: {percent(float((count == 0).mean()))} of pixels, no weight left"
+    dead = f"beige: {style.percent(float((count == 0).mean()))} of pixels, no weight left"
     _draw_map(left, count, count == 0, "Weights kept per pixel", "weights", dead)
     _draw_map(right, size, count == 0, "Total weight per pixel", "sum of |weight|", dead)
-    return save(figure, path)
+    return style.save(figure, path)
 
 
 def _draw_fit(
@@ -134,12 +110,12 @@ def _draw_fit(
     low, high = min(x.min(), y.min()), max(x.max(), y.max())
     pad = 0.05 * (high - low) + 1e-12
     ends = (low - pad, high + pad)
-    axes.plot(ends, ends, color=MUTED, lw=1, ls=(0, (4, 3)), zorder=1)
+    axes.plot(ends, ends, color=style.MUTED, lw=1, ls=(0, (4, 3)), zorder=1)
     inside = np.abs(x - y) <= NormalDist().inv_cdf(0.95) * bar
     alpha = float(np.clip(30 / np.sqrt(y.size), 0.25, 0.9))
-    kinds = ((inside, BLUE, "o", "inside"), (~inside, VERMILION, "D", "outside"))
+    kinds = ((inside, style.BLUE, "o", "inside"), (~inside, style.VERMILION, "D", "outside"))
     for members, color, marker, word in kinds:
-        label = f"{word} the 90% interval ({percent(members.mean())})"
+        label = f"{word} the 90% interval ({style.percent(members.mean())})"
         axes.vlines(x[members], (y - bar)[members], (y + bar)[members], color, lw=1, alpha=0.4)
         (dots,) = axes.plot(x[members], y[members], marker, ms=4, mew=0, color=color, label=label)
         dots.set_alpha(alpha)
@@ -155,23 +131,20 @@ def _draw_map(
     unit: str,
     note: str,
 ) -> None:
-    ramp = ListedColormap(colormaps[HEAT](np.linspace(0.12, 1, 256)))
+    ramp = ListedColormap(colormaps[style.HEAT](np.linspace(0.12, 1, 256)))
     shades = ramp.with_extremes(bad="#F3EFE6")
     image = axes.imshow(np.ma.masked_array(values, unused), cmap=shades, vmin=0)
-    dress(axes, title=title, xlabel=note, ylabel="", grid="none")
+    style.dress(axes, title=title, xlabel=note, ylabel="", grid="none")
     axes.set_xticks([])
     axes.set_yticks([])
-    axes.spines[["left", "bottom", "top", "right"]].set(visible=True, color=RULE)
-    bar = axes.figure.colorbar(image, ax=axes, fraction=0.046, pad=0.03)
-    bar.ax.tick_params(labelsize=TICK_SIZE, length=0)
-    bar.set_label(unit, fontsize=LABEL_SIZE, color=INK)
-    bar.outline.set_visible(False)
+    axes.spines[["left", "bottom", "top", "right"]].set(visible=True, color=style.RULE)
+    style.color_bar(axes, image, unit)
 
 
-def _extremes(doubt: NDArray[np.float64], n_columns: int) -> list[NDArray[np.intp]]:
+def _extremes(doubt: NDArray[np.float64]) -> list[NDArray[np.intp]]:
     # indices by rows: one row of the most certain, up to two of the least, none in both
     order = np.argsort(doubt, kind="stable")
-    n_columns = max(1, min(n_columns, len(order) // 2))
+    n_columns = max(1, min(8, len(order) // 2))
     n_worst = 2 if len(order) >= 3 * n_columns else 1
     best, worst = order[:n_columns], order[::-1][: n_worst * n_columns]
     return [best.reshape(1, n_columns), worst.reshape(n_worst, n_columns)]
@@ -179,11 +152,11 @@ def _extremes(doubt: NDArray[np.float64], n_columns: int) -> list[NDArray[np.int
 
 def _lay_out(groups: Sequence[NDArray[np.intp]]) -> tuple[Figure, list[Axes]]:
     n_rows = [len(group) for group in groups]
-    figure = new_figure(1.15 * groups[0].shape[1] + 0.2, 1.72 * sum(n_rows) + 0.7)
+    figure = style.new_figure(1.15 * groups[0].shape[1] + 0.2, 1.72 * sum(n_rows) + 0.7)
     halves = figure.subfigures(2, 1, height_ratios=n_rows, squeeze=False).flat
     panels: list[Axes] = []
     for half, group, title in zip(halves, groups, ("Most certain", "Least certain"), strict=True):
-        half.suptitle(title, x=0.01, ha="left", fontsize=TITLE_SIZE, fontweight="bold", color=INK)
+        half.suptitle(title, x=0.01, ha="left", **style.TITLE)
         panels.extend(half.subplots(*group.shape, squeeze=False).flat)
     return figure, panels
 
@@ -192,14 +165,14 @@ def _draw_example(
     axes: Axes, picture: NDArray[np.float64], names: tuple[str, str], doubt: float
 ) -> None:
     predicted, true = names
-    right = predicted == true
+    text, color, rule, width = predicted, style.INK, style.RULE, 0.8
+    if predicted != true:
+        text, color, rule, width = f"{predicted}\nnot {true}", style.VERMILION, style.VERMILION, 1.8
     axes.imshow(picture, cmap="gray_r", vmin=0, vmax=1, interpolation="nearest")
-    color = INK if right else VERMILION
-    text = predicted if right else f"{predicted}\nnot {true}"
     axes.set_xticks([])
     axes.set_yticks([])
-    axes.spines[:].set(color=RULE if right else VERMILION, linewidth=0.8 if right else 1.8)
-    axes.set_xlabel(f"{text}\n{doubt:.2g} nats", fontsize=NOTE_SIZE - 1.5, color=color)
+    axes.spines[:].set(color=rule, linewidth=width)
+    axes.set_xlabel(f"{text}\n{doubt:.2g} nats", fontsize=style.NOTE_SIZE - 1.5, color=color)
 
 
 def _pictures(images: ArrayLike) -> NDArray[np.float64]:

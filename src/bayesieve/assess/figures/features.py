@@ -6,20 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bayesieve.assess.figures.style import (
-    BLUE,
-    GREEN,
-    INK,
-    MUTED,
-    NOTE_SIZE,
-    RULE,
-    VERMILION,
-    check_same_length,
-    dress,
-    legend,
-    new_figure,
-    save,
-)
+from bayesieve.assess.figures import style
 
 _MOST_BARS = 40
 
@@ -53,76 +40,71 @@ def importance_bars(
     """
     values = np.asarray(importance, dtype=float)
     chosen = [True] * len(names) if kept is None else list(kept)
-    check_same_length("importance_bars", names=names, importance=list(values), kept=chosen)
+    style.check_same_length("importance_bars", names=names, importance=list(values), kept=chosen)
     if (low is None) != (high is None):
         raise ValueError("importance_bars: low and high must be given together.")
     order = np.argsort(-values, kind="stable")[:_MOST_BARS]
-    figure = new_figure(6.4, 1.4 + 0.24 * len(order))
+    figure = style.new_figure(6.4, 1.4 + 0.24 * len(order))
     axes = figure.add_subplot()
     places = np.arange(len(order))
-    colors = [BLUE if chosen[j] else RULE for j in order]
+    colors = [style.BLUE if chosen[j] else style.RULE for j in order]
     axes.barh(places, values[order], color=colors, height=0.72)
     if low is not None and high is not None:
         ends = np.asarray([low, high], dtype=float)[:, order]
         gaps = np.clip([values[order] - ends[0], ends[1] - values[order]], 0, None)
-        axes.errorbar(
-            values[order], places, xerr=gaps, fmt="none", ecolor=INK, elinewidth=0.9, capsize=2
-        )
+        axes.errorbar(values[order], places, xerr=gaps, fmt="none", ecolor=style.INK,
+                      elinewidth=0.9, capsize=2)  # fmt: skip
     axes.set_yticks(places, [str(names[j]) for j in order])
     axes.invert_yaxis()
     axes.set_xlim(left=0)
     shown = f" (first {_MOST_BARS} of {len(names)})" if len(names) > _MOST_BARS else ""
-    dress(axes, title=title + shown, xlabel=xlabel, ylabel="", grid="x")
+    style.dress(axes, title=title + shown, xlabel=xlabel, ylabel="", grid="x")
     if kept is not None:
         note = f"{sum(chosen)} of {len(names)} kept"
         axes.text(0.98, 0.02, note, transform=axes.transAxes, ha="right", va="bottom",
-                  fontsize=NOTE_SIZE, color=MUTED)  # fmt: skip
-    return save(figure, path)
+                  fontsize=style.NOTE_SIZE, color=style.MUTED)  # fmt: skip
+    return style.save(figure, path)
 
 
 def error_path(
-    counts: Sequence[float],
+    shares: Sequence[float],
     mean: ArrayLike,
     path: str | Path,
     *,
     standard_error: ArrayLike | None = None,
     chosen: int | None = None,
     title: str = "Error against the inputs kept",
-    xlabel: str = "inputs kept",
-    ylabel: str = "cross-validated error",
 ) -> Path:
-    """Draw error against the number of inputs kept, with the number that was chosen.
+    """Draw cross-validated error against the share of inputs kept, with the chosen share.
 
     Args:
-        counts: numbers (or shares) of inputs, ascending, P of them.
+        shares: of the inputs, ascending, P of them.
         mean: (P,), mean error over the folds.
         path: PNG file to write.
         standard_error: (P,), of the mean: drawn as a band.
         chosen: index of the choice.
         title: headline.
-        xlabel: what `counts` are.
-        ylabel: what the error is.
 
     Example:
-        >>> error_path([1, 2, 3], [0.9, 0.4, 0.5], "path.png", chosen=1).name
+        >>> error_path([0.1, 0.2, 0.5], [0.9, 0.4, 0.5], "path.png", chosen=1).name
         'path.png'
     """
     values = np.asarray(mean, dtype=float)
-    check_same_length("error_path", counts=counts, mean=list(values))
-    figure = new_figure(6.4, 4.0)
+    style.check_same_length("error_path", shares=shares, mean=list(values))
+    figure = style.new_figure(6.4, 4.0)
     axes = figure.add_subplot()
     if standard_error is not None:
         half = np.asarray(standard_error, dtype=float)
         axes.fill_between(
-            counts, values - half, values + half, color=BLUE, alpha=0.18, linewidth=0,
+            shares, values - half, values + half, color=style.BLUE, alpha=0.18, linewidth=0,
             label="± one standard error",
         )  # fmt: skip
-    axes.plot(counts, values, color=BLUE, marker="o", markersize=4, label="mean over folds")
+    axes.plot(shares, values, color=style.BLUE, marker="o", markersize=4, label="mean over folds")
     best = int(values.argmin())
-    axes.plot(counts[best], values[best], "D", color=GREEN, label="lowest error")
+    axes.plot(shares[best], values[best], "D", color=style.GREEN, label="lowest error")
     if chosen is not None:
-        axes.axvline(counts[chosen], color=VERMILION, linestyle="--", linewidth=1.2,
-                     label=f"chosen: {counts[chosen]:g}")  # fmt: skip
-    dress(axes, title=title, xlabel=xlabel, ylabel=ylabel)
-    legend(axes)
-    return save(figure, path)
+        axes.axvline(shares[chosen], color=style.VERMILION, linestyle="--", linewidth=1.2,
+                     label=f"chosen: {shares[chosen]:g}")  # fmt: skip
+    style.dress(axes, title=title, xlabel="share of inputs kept", ylabel="cross-validated error")
+    style.legend(axes)
+    return style.save(figure, path)

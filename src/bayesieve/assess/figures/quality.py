@@ -11,25 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.image import AxesImage
 from numpy.typing import ArrayLike, NDArray
 
-from bayesieve.assess.figures.style import (
-    BLUE,
-    HEAT,
-    INK,
-    MARKERS,
-    MUTED,
-    NOTE_SIZE,
-    ORANGE,
-    RULE,
-    TICK_SIZE,
-    check_same_length,
-    dress,
-    legend,
-    new_figure,
-    percent,
-    percent_ticks,
-    save,
-    series_colors,
-)
+from bayesieve.assess.figures import style
 from bayesieve.assess.metrics import ReliabilityBins
 
 _Column: TypeAlias = NDArray[np.float64]
@@ -50,12 +32,12 @@ def reliability_diagram(runs: Mapping[str, ReliabilityBins], path: str | Path) -
     """
     if not runs:
         raise ValueError("reliability_diagram: at least one run is needed, got none.")
-    figure = new_figure(4.8, 5.6)
+    figure = style.new_figure(4.8, 5.6)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3.2, 1))
     draw_reliability(top, runs)
     top.set_xlabel("")
     _draw_histogram(bottom, runs)
-    return save(figure, path)
+    return style.save(figure, path)
 
 
 def draw_reliability(axes: Axes, runs: Mapping[str, ReliabilityBins]) -> None:
@@ -66,22 +48,22 @@ def draw_reliability(axes: Axes, runs: Mapping[str, ReliabilityBins]) -> None:
     Wilson's interval of 90%. The axes begin at the fifth below all of it.
 
     Example:
-        >>> axes = new_figure(3, 3).add_subplot()
+        >>> axes = style.new_figure(3, 3).add_subplot()
         >>> bins = ReliabilityBins((0.3, 0.8), (0.2, 0.7), (40, 60), (0.0, 0.5, 1.0))
         >>> draw_reliability(axes, {"before": bins})
         >>> axes.get_legend().get_texts()[0].get_text()
         'before (ECE 10%)'
     """
-    axes.plot([0, 1], [0, 1], color=MUTED, lw=1, ls=(0, (4, 3)), zorder=1)
+    axes.plot([0, 1], [0, 1], color=style.MUTED, lw=1, ls=(0, (4, 3)), zorder=1)
     floor = 1.0
-    styles = zip(series_colors(len(runs)), cycle(MARKERS), strict=False)
+    styles = zip(style.series_colors(len(runs)), cycle(style.MARKERS), strict=False)
     for (label, bins), (color, marker) in zip(runs.items(), styles, strict=False):
         if sum(bins.count) == 0:
             raise ValueError(f"reliability_diagram: the bins of '{label}' are empty.")
         x, y, count = _taken_together(bins)
         low, high = _plausible(y, count)
         area = 14 + 70 * np.sqrt(count / count.sum())
-        text = f"{label} (ECE {percent(bins.ece)})"
+        text = f"{label} (ECE {style.percent(bins.ece)})"
         # lines, since the legend avoids lines but not markers
         axes.plot(np.stack([x, x]), np.stack([low, high]), color=color, lw=1.4, alpha=0.55)
         axes.plot(x, y, color=color, marker=marker, lw=2, ms=4, zorder=2, label=text)
@@ -89,13 +71,13 @@ def draw_reliability(axes: Axes, runs: Mapping[str, ReliabilityBins]) -> None:
         least_sure = min(c for c, n in zip(bins.confidence, bins.count, strict=True) if n)
         floor = min(floor, least_sure, float(low.min()))
     ylabel = "accuracy, with its 90% interval"
-    dress(axes, title="Reliability", xlabel="confidence", ylabel=ylabel)
+    style.dress(axes, title="Reliability", xlabel="confidence", ylabel=ylabel)
     start = math.floor(5 * floor) / 5  # nothing is sure by less, nor right less often
     axes.set_xlim(start, 1.015)
     axes.set_ylim(start - 0.015, 1.015)
-    percent_ticks(axes.xaxis)
-    percent_ticks(axes.yaxis)
-    legend(axes)
+    style.percent_ticks(axes.xaxis)
+    style.percent_ticks(axes.yaxis)
+    style.legend(axes)
 
 
 def confusion_matrix(matrix: ArrayLike, class_names: Sequence[str], path: str | Path) -> Path:
@@ -118,19 +100,16 @@ def confusion_matrix(matrix: ArrayLike, class_names: Sequence[str], path: str | 
             f"got {counts.shape}."
         )
     size = 2.2 + 0.46 * n
-    figure = new_figure(size + 0.5, size)
+    figure = style.new_figure(size + 0.5, size)
     axes = figure.subplots()
     image = _draw_cells(axes, counts)
     wrong = 1 - counts.trace() / max(counts.sum(), 1)
     title = f"Confusion: {100 * wrong:.2f}% of {counts.sum():,.0f} wrong"
-    dress(axes, title=title, xlabel="predicted class", ylabel="true class", grid="none")
+    style.dress(axes, title=title, xlabel="predicted class", ylabel="true class", grid="none")
     _name_classes(axes, class_names)
-    bar = figure.colorbar(image, ax=axes, fraction=0.045, pad=0.02, ticks=_SHARES**0.5)
-    bar.ax.set_yticklabels([percent(share, 1) for share in _SHARES])
-    bar.ax.tick_params(labelsize=TICK_SIZE, length=0)
-    bar.set_label("share of the true class", fontsize=NOTE_SIZE, color=INK)
-    bar.outline.set_visible(False)
-    return save(figure, path)
+    bar = style.color_bar(axes, image, "share of the true class")
+    bar.set_ticks(_SHARES**0.5, labels=[style.percent(share, 1) for share in _SHARES])
+    return style.save(figure, path)
 
 
 def uncertainty_per_class(
@@ -152,23 +131,20 @@ def uncertainty_per_class(
         'classes.png'
     """
     columns = {"aleatoric": aleatoric, "epistemic": epistemic, "class_names": class_names}
-    check_same_length("uncertainty_per_class", **columns)
+    style.check_same_length("uncertainty_per_class", **columns)
     noise, doubt = np.asarray(aleatoric, dtype=float), np.asarray(epistemic, dtype=float)
     order = np.argsort(-(noise + doubt), kind="stable")
     noise, doubt = noise[order], doubt[order]
     rows = np.arange(len(order))
-    figure = new_figure(6.4, 1.5 + 0.3 * len(order))
+    figure = style.new_figure(6.4, 1.5 + 0.3 * len(order))
     axes = figure.subplots()
-    axes.barh(rows, noise, height=0.66, color=BLUE, label="aleatoric (the data)")
-    axes.barh(rows, doubt, left=noise, height=0.66, color=ORANGE, label="epistemic (the model)")
+    axes.barh(rows, noise, 0.66, color=style.BLUE, label="aleatoric (the data)")
+    axes.barh(rows, doubt, 0.66, noise, color=style.ORANGE, label="epistemic (the model)")
     title = "Uncertainty per true class"
-    dress(axes, title=title, xlabel="mean entropy (nats)", ylabel="", grid="x")
-    axes.set_yticks(rows, labels=[class_names[i] for i in order])
-    axes.set_ylim(len(order) - 0.4, -0.6)
-    axes.spines["left"].set_color(RULE)
-    axes.tick_params(axis="y", length=0)
-    legend(axes, "lower right")
-    return save(figure, path)
+    style.dress(axes, title=title, xlabel="mean entropy (nats)", ylabel="", grid="x")
+    style.name_rows(axes, [class_names[i] for i in order])
+    style.legend(axes, "lower right")
+    return style.save(figure, path)
 
 
 def _taken_together(bins: ReliabilityBins) -> tuple[_Column, _Column, _Column]:
@@ -208,7 +184,8 @@ def _plausible(share: _Column, count: _Column) -> tuple[_Column, _Column]:
 def _draw_histogram(axes: Axes, runs: Mapping[str, ReliabilityBins]) -> None:
     widths = [np.diff(bins.edges) for bins in runs.values()]
     equal = all(np.allclose(width, width[0]) for width in widths)
-    for bins, width, color in zip(runs.values(), widths, series_colors(len(runs)), strict=True):
+    colors = style.series_colors(len(runs))
+    for bins, width, color in zip(runs.values(), widths, colors, strict=True):
         share = np.array(bins.count) / sum(bins.count)
         wide = width > 0  # bins of equal mass may share an edge
         height = share if equal else share[wide] / width[wide]
@@ -216,20 +193,20 @@ def _draw_histogram(axes: Axes, runs: Mapping[str, ReliabilityBins]) -> None:
         axes.stairs(height, edges, color=color, lw=1.6)
         axes.stairs(height, edges, color=color, alpha=0.15, fill=True)
     label = "share of examples" if equal else "density"
-    dress(axes, title="", xlabel="confidence", ylabel=label, grid="y")
+    style.dress(axes, title="", xlabel="confidence", ylabel=label, grid="y")
     axes.set_ylim(bottom=0)
-    percent_ticks(axes.xaxis)
+    style.percent_ticks(axes.xaxis)
     if equal:
-        percent_ticks(axes.yaxis)
+        style.percent_ticks(axes.yaxis)
 
 
 def _draw_cells(axes: Axes, counts: NDArray[np.float64]) -> AxesImage:
     share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     # the square root lets a confusion of 1% be seen beside a diagonal of 98%
-    image = axes.imshow(np.sqrt(share), cmap=HEAT, vmin=0, vmax=1)
+    image = axes.imshow(np.sqrt(share), cmap=style.HEAT, vmin=0, vmax=1)
     for row, column in np.ndindex(counts.shape):
         if counts[row, column] and len(counts) <= 25:
-            color = "white" if share[row, column] > 0.36 else INK
+            color = "white" if share[row, column] > 0.36 else style.INK
             text = f"{counts[row, column]:.0f}"
             axes.text(column, row, text, ha="center", va="center", fontsize=8, color=color)
     return image

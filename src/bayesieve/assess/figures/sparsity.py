@@ -5,27 +5,11 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.text import Annotation
 from numpy.typing import ArrayLike
 
+from bayesieve.assess.figures import style
 from bayesieve.assess.figures.quality import draw_reliability
-from bayesieve.assess.figures.style import (
-    BLUE,
-    GRID,
-    INK,
-    MUTED,
-    NOTE_SIZE,
-    check_same_length,
-    dress,
-    legend,
-    log_ticks,
-    new_figure,
-    percent,
-    percent_ticks,
-    plain_ticks,
-    save,
-    series_colors,
-    series_dashes,
-)
 from bayesieve.assess.metrics import ReliabilityBins
 
 
@@ -43,12 +27,12 @@ def error_vs_sparsity(points: Sequence[Sequence[float]], path: str | Path) -> Pa
     """
     _check_points("error_vs_sparsity", points)
     with_nll = all(len(point) > 2 for point in points)
-    figure = new_figure(9.6 if with_nll else 6.4, 4.0)
+    figure = style.new_figure(9.6 if with_nll else 6.4, 4.0)
     panels = figure.subplots(1, 2 if with_nll else 1, squeeze=False)[0]
     draw_curve(panels[0], points)
     if with_nll:
         draw_curve(panels[1], [(zeros, nll) for zeros, _, nll in points], likelihood=True)
-    return save(figure, path)
+    return style.save(figure, path)
 
 
 def sieve_overview(
@@ -85,14 +69,14 @@ def sieve_overview(
         )
     if not (layers and reliability):
         raise ValueError("sieve_overview: layers and reliability must not be empty.")
-    figure = new_figure(10.6, 3.6)
+    figure = style.new_figure(10.6, 3.6)
     left, middle, right = figure.subplots(1, 3, width_ratios=(1.15, 1, 1))
     draw_curve(left, curve, dense=dense_error)
     _mark(left, curve, chosen)
     kept, total = zip(*layers.values(), strict=True)
     draw_layers(middle, list(layers), kept, total, counts=False)
     draw_reliability(right, reliability)
-    return save(figure, path)
+    return style.save(figure, path)
 
 
 def draw_curve(
@@ -107,22 +91,28 @@ def draw_curve(
     With `dense`, the error of the whole network is drawn as a level and a diamond.
 
     Example:
-        >>> axes = new_figure(3, 3).add_subplot()
+        >>> axes = style.new_figure(3, 3).add_subplot()
         >>> draw_curve(axes, [(0.0, 0.02), (0.9, 0.03)])
         >>> axes.get_xlabel()
         'weights kept'
     """
     table = np.array([(1 - point[0], point[1]) for point in points if point[0] < 1], dtype=float)
     kept, value = table[np.argsort(-table[:, 0], kind="stable")].T
-    axes.plot(kept, value, color=BLUE, lw=2, marker="o", ms=4)
-    _scale_kept(axes, float(kept[-1]))
+    axes.plot(kept, value, color=style.BLUE, lw=2, marker="o", ms=4)
+    least = float(kept[-1]) / 1.3
+    axes.set_xscale("log")
+    axes.set_xlim(1.15, least)  # all weights on the left, sparser to the right
+    style.log_ticks(axes.xaxis, least, 1.0)
+    style.percent_ticks(axes.xaxis)
     if dense is not None:
-        _draw_dense(axes, dense)
+        axes.axhline(dense, color=style.MUTED, lw=1, ls=(0, (4, 3)), zorder=1)
+        axes.plot(1.0, dense, "D", ms=7, color=style.INK, zorder=5)
+        _annotate(axes, f"dense, {style.percent(dense, 3)}", (1.0, dense), (6, -15))
         value = np.append(value, dense)
     _scale_values(axes, value, fractions=not likelihood)
     what = "Likelihood" if likelihood else "Error"
     ylabel = "negative log-likelihood (nats)" if likelihood else "error"
-    dress(axes, title=f"{what} against weights kept", xlabel="weights kept", ylabel=ylabel)
+    style.dress(axes, title=f"{what} against weights kept", xlabel="weights kept", ylabel=ylabel)
 
 
 def _check_points(who: str, points: Sequence[Sequence[float]]) -> None:
@@ -146,10 +136,10 @@ def kept_per_layer(
         >>> kept_per_layer(["fc1", "fc2"], [120, 40], [1000, 100], "layers.png").name
         'layers.png'
     """
-    check_same_length("kept_per_layer", names=names, kept=kept, total=total)
-    figure = new_figure(6.4, 1.3 + 0.34 * len(names))
+    style.check_same_length("kept_per_layer", names=names, kept=kept, total=total)
+    figure = style.new_figure(6.4, 1.3 + 0.34 * len(names))
     draw_layers(figure.subplots(), names, kept, total)
-    return save(figure, path)
+    return style.save(figure, path)
 
 
 def draw_layers(
@@ -163,7 +153,7 @@ def draw_layers(
     """Draw one bar per layer on `axes`; `counts` adds the numbers of weights to the percentages.
 
     Example:
-        >>> axes = new_figure(3, 3).add_subplot()
+        >>> axes = style.new_figure(3, 3).add_subplot()
         >>> draw_layers(axes, ["fc1"], [1], [4])
         >>> axes.texts[0].get_text()
         '25%  (1 of 4)'
@@ -173,20 +163,20 @@ def draw_layers(
     share = np.array(kept, dtype=float) / np.array(total, dtype=float)
     rows = np.arange(len(names))
     top = max(float(share.max()), 1e-9)
-    axes.barh(rows, share, height=0.56, color=BLUE)
+    axes.barh(rows, share, height=0.56, color=style.BLUE)
     for row, (k, n) in enumerate(zip(kept, total, strict=True)):
-        text = percent(k / n) + (f"  ({k:,} of {n:,})" if counts else "")
+        text = style.percent(k / n) + (f"  ({k:,} of {n:,})" if counts else "")
         at = (share[row] + 0.015 * top, row)
-        axes.text(*at, text, va="center", fontsize=NOTE_SIZE, color=INK)
-    whole = f"{percent(sum(kept) / sum(total))} of {_count(sum(total))} weights kept"
+        axes.text(*at, text, va="center", fontsize=style.NOTE_SIZE, color=style.INK)
+    n = sum(total)
+    size = f"{n / 1e6:.1f} million" if n >= 1_000_000 else f"{n:,}"
+    whole = f"{style.percent(sum(kept) / n)} of {size} weights kept"
     title = f"Kept per layer: {whole}" if counts else whole
-    dress(axes, title=title, xlabel="share of the layer's weights kept", ylabel="", grid="x")
-    axes.set_yticks(rows, labels=list(names))
-    axes.set_ylim(len(names) - 0.4, -0.6)
+    style.dress(axes, title=title, xlabel="share of the layer's weights kept", ylabel="", grid="x")
+    style.name_rows(axes, names)
     axes.set_xlim(0, top * (1.62 if counts else 1.25))
     axes.spines["left"].set_visible(False)
-    axes.tick_params(axis="y", length=0)
-    percent_ticks(axes.xaxis)
+    style.percent_ticks(axes.xaxis)
 
 
 def inclusion_cdf(values: Mapping[str, ArrayLike], path: str | Path) -> Path:
@@ -203,67 +193,45 @@ def inclusion_cdf(values: Mapping[str, ArrayLike], path: str | Path) -> Path:
     if not values:
         raise ValueError("inclusion_cdf: at least one layer is needed, got none.")
     few = len(values) <= 6
-    figure = new_figure(6.4 if few else 7.8, 4.0)
+    figure = style.new_figure(6.4 if few else 7.8, 4.0)
     axes = figure.subplots()
     grid = np.linspace(0, 1, 801)
-    styles = zip(series_colors(len(values)), series_dashes(len(values)), strict=True)
+    styles = zip(style.series_colors(len(values)), style.series_dashes(len(values)), strict=True)
     for (name, layer), (color, dash) in zip(values.items(), styles, strict=True):
         inclusion = np.sort(np.asarray(layer, dtype=float).ravel())
         if inclusion.size == 0 or not (inclusion[0] >= 0 and inclusion[-1] <= 1):
             raise ValueError(f"inclusion_cdf: layer '{name}' must hold numbers between 0 and 1.")
         share = np.searchsorted(inclusion, grid, side="right") / inclusion.size
         axes.step(grid, share, where="post", color=color, ls=dash, lw=2, label=name)
-    axes.axvline(0.5, color=GRID, lw=1.5, zorder=0)
-    title = "Inclusion probabilities per layer"
-    dress(axes, title=title, xlabel="inclusion probability p", ylabel="share of weights at most p")
+    axes.axvline(0.5, color=style.GRID, lw=1.5, zorder=0)
+    labels = {"xlabel": "inclusion probability p", "ylabel": "share of weights at most p"}
+    style.dress(axes, title="Inclusion probabilities per layer", **labels)
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1.02)
-    percent_ticks(axes.yaxis)
-    legend(axes, "lower right" if few else "upper left", outside=not few)
-    return save(figure, path)
+    style.percent_ticks(axes.yaxis)
+    style.legend(axes, "lower right" if few else "upper left", outside=not few)
+    return style.save(figure, path)
 
 
 def _mark(axes: Axes, points: Sequence[Sequence[float]], chosen: int) -> None:
     """Draw a ring around one of the points (zeros, error), and label it."""
     kept, error = 1 - points[chosen][0], float(points[chosen][1])
-    axes.plot(kept, error, "o", ms=11, mfc="white", mec=BLUE, mew=2.2, zorder=4)
-    axes.plot(kept, error, "o", ms=4, color=BLUE, zorder=5)
+    axes.plot(kept, error, "o", ms=11, mfc="white", mec=style.BLUE, mew=2.2, zorder=4)
+    axes.plot(kept, error, "o", ms=4, color=style.BLUE, zorder=5)
     least_kept = min(1 - point[0] for point in points if point[0] < 1)
     on_left = kept > least_kept**0.4
-    axes.annotate(
-        f"keep {percent(kept)}\n{percent(error, 3)} error",
-        (kept, error),
-        xytext=(-4 if on_left else -8, 12),
-        textcoords="offset points",
-        ha="left" if on_left else "right",
-        fontsize=NOTE_SIZE,
-        color=BLUE,
-        fontweight="bold",
-    )
+    text = f"keep {style.percent(kept)}\n{style.percent(error, 3)} error"
+    offset, side = ((-4, 12), "left") if on_left else ((-8, 12), "right")
+    note = _annotate(axes, text, (kept, error), offset)
+    note.set(ha=side, color=style.BLUE, fontweight="bold")
 
 
-def _draw_dense(axes: Axes, error: float) -> None:
-    axes.axhline(error, color=MUTED, lw=1, ls=(0, (4, 3)), zorder=1)
-    axes.plot(1.0, error, "D", ms=7, color=INK, zorder=5)
-    axes.annotate(
-        f"dense, {percent(error, 3)}",
-        (1.0, error),
-        xytext=(6, -15),
-        textcoords="offset points",
-        fontsize=NOTE_SIZE,
-        color=INK,
-    )
-
-
-def _count(n: int) -> str:
-    return f"{n / 1e6:.1f} million" if n >= 1_000_000 else f"{n:,}"
-
-
-def _scale_kept(axes: Axes, least: float) -> None:
-    axes.set_xscale("log")
-    axes.set_xlim(1.15, least / 1.3)  # all weights on the left, sparser to the right
-    log_ticks(axes.xaxis, least / 1.3, 1.0)
-    percent_ticks(axes.xaxis)
+def _annotate(
+    axes: Axes, text: str, point: tuple[float, float], offset: tuple[int, int]
+) -> Annotation:
+    """Write beside a point, with an offset in points."""
+    options = {"textcoords": "offset points", "fontsize": style.NOTE_SIZE, "color": style.INK}
+    return axes.annotate(text, point, offset, **options)
 
 
 def _scale_values(axes: Axes, value: np.ndarray, *, fractions: bool) -> None:
@@ -271,11 +239,11 @@ def _scale_values(axes: Axes, value: np.ndarray, *, fractions: bool) -> None:
     if low > 0 and high / low > 6:
         axes.set_yscale("log")
         low, high = low / 1.7, high * 1.3
-        log_ticks(axes.yaxis, low, high)
+        style.log_ticks(axes.yaxis, low, high)
     else:
         low, high = low - 0.3 * (high - low) - 1e-4, high + 0.35 * (high - low) + 1e-4
     axes.set_ylim(low, high)
     if fractions:
-        percent_ticks(axes.yaxis)
+        style.percent_ticks(axes.yaxis)
     else:
-        plain_ticks(axes.yaxis)
+        style.plain_ticks(axes.yaxis)

@@ -7,14 +7,16 @@ import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colorbar import Colorbar
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
@@ -47,7 +49,7 @@ DASHES: tuple[Dash, ...] = (
 Corner = Literal["best", "upper left", "lower right"]
 
 DPI = 150
-TITLE_SIZE = 12.0
+TITLE: dict[str, Any] = {"fontsize": 12.0, "fontweight": "bold", "color": INK}
 LABEL_SIZE = 10.5
 TICK_SIZE = 9.5
 NOTE_SIZE = 9.5
@@ -91,7 +93,7 @@ def dress(axes: Axes, *, title: str, xlabel: str, ylabel: str, grid: str = "both
         >>> axes.get_title(loc="left")
         'Error'
     """
-    axes.set_title(title, loc="left", fontsize=TITLE_SIZE, fontweight="bold", color=INK, pad=9)
+    axes.set_title(title, loc="left", pad=9, **TITLE)
     axes.set_xlabel(xlabel, fontsize=LABEL_SIZE, color=INK)
     axes.set_ylabel(ylabel, fontsize=LABEL_SIZE, color=INK)
     axes.tick_params(which="major", labelsize=TICK_SIZE, colors=MUTED, labelcolor=INK, length=3)
@@ -127,6 +129,35 @@ def legend(axes: Axes, loc: Corner = "best", *, outside: bool = False) -> None:
         facecolor="white",
     )
     box.set_in_layout(outside)
+
+
+def name_rows(axes: Axes, names: Sequence[str]) -> None:
+    """Name the horizontal bars 0, 1, ..., the first on top.
+
+    Example:
+        >>> axes = new_figure(2, 2).add_subplot()
+        >>> name_rows(axes, ["fc1", "fc2"])
+        >>> [label.get_text() for label in axes.get_yticklabels()]
+        ['fc1', 'fc2']
+    """
+    axes.set_yticks(range(len(names)), labels=list(names))
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+
+
+def color_bar(axes: Axes, image: AxesImage, label: str) -> Colorbar:
+    """Add the scale of an image's colours to the right of its axes.
+
+    Example:
+        >>> axes = new_figure(2, 2).add_subplot()
+        >>> color_bar(axes, axes.imshow([[0.0, 1.0]]), "weights").ax.get_ylabel()
+        'weights'
+    """
+    bar = axes.figure.colorbar(image, ax=axes, fraction=0.046, pad=0.03)
+    bar.ax.tick_params(labelsize=TICK_SIZE, length=0)
+    bar.set_label(label, fontsize=NOTE_SIZE, color=INK)
+    bar.outline.set_visible(False)
+    return bar
 
 
 def series_colors(n: int) -> list[str]:
