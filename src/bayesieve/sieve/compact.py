@@ -6,6 +6,7 @@ that no layer reads are not computed, and layers shrink to the rest: see docs/th
 Nothing is approximated; `verify` checks the result each time.
 """
 
+import json
 import math
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -22,6 +23,7 @@ from bayesieve.sieve.compaction.prepare import measured, plain_copy, prepare
 from bayesieve.sieve.verify import TOLERANCE, verify
 
 _Sizes = tuple[str, int, int, int]  # kind, units, inputs, parameters
+_GONE: _Sizes = ("", 0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -66,15 +68,14 @@ class CompactionReport:
     max_difference: float
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as dicts, lists and numbers, ready for JSON."""
-        return _plain(asdict(self))
+        """The same as dicts, lists and numbers, as JSON gives it back."""
+        return json.loads(json.dumps(asdict(self)))
 
     def __str__(self) -> str:
         rows = [("layer", "kind", "units", "inputs", "parameters")]
-        rows += [
-            (c.name, c.kind, _arrow(c.units), _arrow(c.inputs), _arrow(c.parameters))
-            for c in self.layers
-        ]
+        for layer in self.layers:
+            sizes = map(_arrow, (layer.units, layer.inputs, layer.parameters))
+            rows.append((layer.name, layer.kind, *sizes))
         rows.append(("all", "", "", "", _arrow(self.parameters)))
         widths = [max(len(row[i]) for row in rows) for i in range(5)]
         lines = [
@@ -89,12 +90,6 @@ class CompactionReport:
 def _arrow(pair: tuple[int, int]) -> str:
     before, after = pair
     return str(after) if before == after else f"{before} -> {after}"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, tuple | list) else value
 
 
 def compact(sparse: SparseModel | nn.Module, example: Tensor) -> fx.GraphModule:
@@ -133,29 +128,35 @@ def compact(sparse: SparseModel | nn.Module, example: Tensor) -> fx.GraphModule:
     """
     _check_arguments(sparse, example)
     reference = plain_copy(sparse.to_module() if isinstance(sparse, SparseModel) else sparse)
-    device = _device_of(reference, example)
+    device = next(reference.parameters(), example).device
     reference = reference.cpu().eval()
     example = example.detach().cpu().clone()  # a network may write to its input
     graph = prepare(reference, example[:2])
     before = _sizes(graph.module)
     while True:  # the second pass finds little: a sum may shed a term once both are narrow
-        extent = _extent(graph.module)
+        extent = _n_parameters(graph.module), len(graph.nodes)
         flow = analyse(graph)
         small = Rewriter(flow).run().eval()
-        if _extent(small) >= extent:
+        if (_n_parameters(small), len(small.graph.nodes)) >= extent:
             break
         graph = measured(small, example[:2])
     difference = verify(small, reference, example, tolerance=_tolerance(reference))
     read, n_inputs = read_features(flow)
+    after = _sizes(small)
+    changes = [
+        LayerChange(name, kind, *zip(old, after.get(name, _GONE)[1:], strict=True))
+        for name, (kind, *old) in before.items()
+    ]
     report = CompactionReport(
-        layers=_changes(before, _sizes(small)),
+        layers=tuple(changes),
         parameters=(_n_parameters(reference), _n_parameters(small)),
         n_inputs=n_inputs,
         input_features=None if len(read) == n_inputs else tuple(read.tolist()),
         kept=tuple(flow.notes),
         max_difference=difference,
     )
-    _attach(small, report)
+    vars(small)["compaction"] = report
+    small.meta[_USER_PRESERVED_ATTRIBUTES_KEY] = {"compaction": report}  # deepcopy keeps no more
     return small.to(device)
 
 
@@ -189,11 +190,6 @@ def _tolerance(module: nn.Module) -> float:
     return max([TOLERANCE, *(16 * torch.finfo(d).eps for d in kinds if d.itemsize < 4)])
 
 
-def _device_of(module: nn.Module, example: Tensor) -> torch.device:
-    parameter = next(module.parameters(), None)
-    return example.device if parameter is None else parameter.device
-
-
 def _sizes(module: fx.GraphModule) -> dict[str, _Sizes]:
     """Kind, units, inputs and parameters of every layer a graph calls."""
     sizes: dict[str, _Sizes] = {}
@@ -220,24 +216,5 @@ def _width(layer: nn.Module, names: tuple[str, ...]) -> int:
     return next((getattr(layer, name) for name in names if hasattr(layer, name)), 0)
 
 
-def _changes(before: dict[str, _Sizes], after: dict[str, _Sizes]) -> tuple[LayerChange, ...]:
-    rows = []
-    for name, (kind, *old) in before.items():
-        _, *new = after.get(name, (kind, 0, 0, 0))
-        rows.append(LayerChange(name, kind, *zip(old, new, strict=True)))
-    return tuple(rows)
-
-
-def _extent(module: fx.GraphModule) -> tuple[int, int]:
-    """Parameters and operations: what must not grow."""
-    return _n_parameters(module), len(module.graph.nodes)
-
-
 def _n_parameters(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
-
-
-def _attach(module: fx.GraphModule, report: CompactionReport) -> None:
-    """Set the attribute so that it survives `copy.deepcopy`, which keeps only what meta names."""
-    vars(module)["compaction"] = report
-    module.meta[_USER_PRESERVED_ATTRIBUTES_KEY] = {"compaction": report}
