@@ -1,11 +1,10 @@
-"""Structure of a network: its traced graph, links between layers, residual blocks.
+"""Structure of a network: its traced graph and the links between layers.
 
 `trace` turns any `nn.Module` into a `Graph` of operations; `core.operations` says what each
 operation does. Everything that needs to know how a network is wired reads it from here:
 
     Graph               every operation and what it reads: compaction, delivery
     links               pairs of layers where one reads only the other: pruning of units
-    blocks              branches that are added to their input: pruning of blocks
     sequential_layers   the layers of an `nn.Sequential` in order, without tracing
 """
 
@@ -428,76 +427,3 @@ def _treats_units_separately(operation: Operation, n_positions: int) -> bool:
     if operation.kind not in (Kind.POINTWISE, Kind.CHANNELWISE):
         return False
     return not operation.positions or n_positions in operation.positions
-
-
-# ---------------------------------------------------------------------------------------- blocks
-
-
-def blocks(network: Network) -> list[tuple[str, list[str]]]:
-    """Name and parameters of each branch x -> f(x) in x + f(x), from the input to the output.
-
-    Only the addition reads f(x), and f(x) is 0 when the parameters of f are 0: its last call is
-    a layer or a BatchNorm.
-    """
-    try:
-        graph = trace("blocks", network.skeleton)
-    except UnsupportedModelError:
-        return []
-    branches = []
-    for node in graph.nodes:
-        if graph.operation(node).name != "add" or len(node.args) != 2 or node.kwargs:
-            continue
-        for skip, end in (node.args, node.args[::-1]):
-            inside = _between(skip, end)
-            if inside and _can_be_zero(inside[0], graph):
-                names = [str(n.target) for n in inside if n.op == "call_module"]
-                layers = {name: graph.module.get_submodule(name) for name in names}
-                parameters = [
-                    f"{n}.{leaf}" for n in names for leaf, _ in layers[n].named_parameters()
-                ]
-                if parameters and not any(n.op == "get_attr" for n in inside):
-                    branches.append((_common_path(names), parameters))
-                break
-    return branches
-
-
-def _between(skip: object, end: object) -> list[fx.Node]:
-    """The nodes from the end of a branch back to the skipped value; empty if others read them."""
-    if not isinstance(skip, fx.Node) or not isinstance(end, fx.Node) or skip is end:
-        return []
-    inside: list[fx.Node] = []
-    waiting = [end]
-    while waiting:
-        node = waiting.pop()
-        if node is skip or node in inside:
-            continue
-        if node.op in ("placeholder", "output"):
-            return []
-        inside.append(node)
-        waiting += node.all_input_nodes
-    outside = [user for node in inside if node is not end for user in node.users]
-    if len(end.users) != 1 or any(user not in inside for user in outside):
-        return []
-    return inside
-
-
-def _can_be_zero(node: fx.Node, graph: Graph) -> bool:
-    """Whether a node returns 0 when its parameters are 0."""
-    if node.op != "call_module":
-        return False
-    last = graph.layer(node)
-    if isinstance(last, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
-        return last.affine
-    return isinstance(last, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d)
-
-
-def _common_path(names: list[str]) -> str:
-    """The longest module path that all names share, or the names joined."""
-    shared = []
-    for atoms in zip(*(name.split(".") for name in names), strict=False):
-        if len(set(atoms)) > 1:
-            break
-        shared.append(atoms[0])
-    if len(names) > 1 and shared:
-        return ".".join(shared)
-    return "+".join(reversed(names))

@@ -1,13 +1,10 @@
-"""Entries of w that stay or go together: units, channels, heads and blocks.
+"""Entries of w that stay or go together: units, channels and heads.
 
     unit      a row of a Linear layer, its bias, and the columns of the layer that reads it
     channel   the same for a convolution
     head      rows of query, key and value, their biases, and columns of the output projection
-    block     all parameters of a branch that is added to its own input; without them the block
-              passes its input on
 
-Units and channels come from the links of the network's graph, heads from `nn.MultiheadAttention`,
-blocks from additions in the graph.
+Units and channels come from the links of the network's graph, heads from `nn.MultiheadAttention`.
 
 A hidden unit with no kept outgoing weight loses its bias and incoming weights; while it has one,
 its bias counts as kept. The network's function does not change. Removal travels backwards only,
@@ -16,15 +13,13 @@ nothing is removed, and biases simply count as kept.
 """
 
 import weakref
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from bayesieve.checks import check_choice
-from bayesieve.core.graph import Link, blocks, links
+from bayesieve.core.graph import Link, links
 from bayesieve.core.layout import Layout
 from bayesieve.core.network import Network
 
@@ -109,9 +104,7 @@ def units_of(network: Network) -> Units:
 
 # ---------------------------------------------------------------------------------------- groups
 
-Kind = Literal["unit", "channel", "head", "block"]
-KINDS: tuple[Kind, ...] = ("unit", "channel", "head", "block")
-INSIDE: tuple[Kind, ...] = ("unit", "channel", "head")  # what narrows a layer
+Kind = Literal["unit", "channel", "head"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,8 +137,8 @@ class GroupSet:
         return keep
 
 
-def groups_of(network: Network, kinds: Sequence[Kind] = KINDS) -> list[GroupSet]:
-    """The groups of a network, from the input to the output.
+def groups_of(network: Network) -> list[GroupSet]:
+    """The groups of a network: units and channels from the input to the output, then heads.
 
     Example:
         >>> from bayesieve.core.likelihoods import Gaussian
@@ -153,10 +146,7 @@ def groups_of(network: Network, kinds: Sequence[Kind] = KINDS) -> list[GroupSet]
         >>> [(g.layer, g.kind, g.n) for g in groups_of(Network.of(model, Gaussian()))]
         [('0', 'unit', 4)]
     """
-    for kind in kinds:
-        check_choice("groups_of", "kinds", kind, KINDS)
-    everything = [*_units(network), *_heads(network), *_blocks(network)]
-    return [groups for groups in everything if groups.kind in kinds]
+    return [*_units(network), *_heads(network)]
 
 
 def _units(network: Network) -> list[GroupSet]:
@@ -195,17 +185,6 @@ def _heads(network: Network) -> list[GroupSet]:
         if bias is not None:
             members.append((bias.view(3, n, -1), number))
         sets.append(_set(name, "head", n, members))
-    return sets
-
-
-def _blocks(network: Network) -> list[GroupSet]:
-    """Branches that are added to their own input, each a layer of one group."""
-    layout, sets = network.layout, []
-    place = layout.unflatten(torch.arange(layout.size, device=network.device))
-    for name, parameters in blocks(network):
-        tensors = [place[parameter] for parameter in parameters if parameter in place]
-        if tensors and len(tensors) == len(parameters):
-            sets.append(_set(name, "block", 1, [(t, torch.zeros_like(t)) for t in tensors]))
     return sets
 
 

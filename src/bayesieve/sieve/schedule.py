@@ -14,7 +14,7 @@ from torch import Tensor
 from bayesieve.checks import check_choice, check_fraction, check_positive
 from bayesieve.core.posterior import Posterior
 from bayesieve.sieve import unit_rules
-from bayesieve.sieve.groups import INSIDE, Kind, groups_of
+from bayesieve.sieve.groups import groups_of
 from bayesieve.sieve.ranking import Scope
 from bayesieve.sieve.rules import keep_zeros
 from bayesieve.sieve.scores import Score, ScoreName, check_score
@@ -144,7 +144,6 @@ class GradualUnits:
         start: fraction of the run after which pruning begins.
         end: fraction of the run after which no more goes.
         score: see `keep_units`.
-        kinds: see `keep_units`.
 
     Example:
         >>> GradualUnits(keep_units={"fc1": 80}, start=0.0, end=0.5).kept_at(0.25, "fc1", 500)
@@ -155,7 +154,6 @@ class GradualUnits:
     start: float = 0.125
     end: float = 0.5625
     score: GroupScore = None
-    kinds: tuple[Kind, ...] = INSIDE
 
     def __post_init__(self) -> None:
         self._rule(self.keep_units)  # checks what is to be kept
@@ -178,7 +176,7 @@ class GradualUnits:
 
     def keep(self, posterior: Posterior, progress: float, within: Tensor | None) -> Tensor:
         """The weights to keep at a fraction `progress` of the run, (d,) bool, inside `within`."""
-        sets = groups_of(posterior.network, self.kinds)
+        sets = groups_of(posterior.network)
         counts = {g.layer: self.kept_at(progress, g.layer, g.n) for g in sets}
         return self._rule(counts)(posterior, within)
 
@@ -187,7 +185,7 @@ class GradualUnits:
         self._rule(self.keep_units)(posterior)
 
     def _rule(self, units: float | Mapping[str, int]) -> unit_rules.keep_units:
-        return unit_rules.keep_units(units, self.score, "layer", self.kinds)
+        return unit_rules.keep_units(units, self.score, "layer")
 
 
 def _cubic(progress: float, start: float, end: float) -> float:

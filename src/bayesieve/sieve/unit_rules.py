@@ -1,4 +1,4 @@
-"""Structured sieving: rules by which whole units, channels, heads and blocks stay or go.
+"""Structured sieving: rules by which whole units, channels and heads stay or go.
 
 Removing a group (see `groups`) changes the shape of the `compact`ed network, and so its time. The
 score of a group comes from the posterior, larger = keep:
@@ -14,7 +14,7 @@ By default it is evidence where the posterior is normal and has its prior, else 
 import statistics
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from bayesieve.assess.costs import interleaved, live_macs, weight_uses
 from bayesieve.checks import check_choice, check_fraction, check_positive
 from bayesieve.core.posterior import Factorised, Posterior, SparseModel, present_entries
-from bayesieve.sieve.groups import INSIDE, GroupSet, Kind, groups_of, units_of
+from bayesieve.sieve.groups import GroupSet, groups_of, units_of
 from bayesieve.sieve.ranking import Scope, allowed_entries
 from bayesieve.sieve.scores import (
     Score,
@@ -35,7 +35,6 @@ from bayesieve.sieve.scores import (
 
 GroupScoreName = Literal["evidence", "inclusion", "magnitude"]
 GroupScore = GroupScoreName | Score | None
-_SCORES = ("evidence", "inclusion", "magnitude")
 
 
 def group_scores(posterior: Posterior, groups: GroupSet, score: GroupScore = None) -> Tensor:
@@ -67,7 +66,7 @@ def _entry_scores(posterior: Posterior, score: GroupScore) -> Tensor:
 
 def _check_score(who: str, score: GroupScore) -> None:
     if isinstance(score, str):
-        check_choice(who, "score", score, _SCORES)
+        check_choice(who, "score", score, get_args(GroupScoreName))
 
 
 # ----------------------------------------------------------------------------------------- rules
@@ -78,13 +77,12 @@ def _check_score(who: str, score: GroupScore) -> None:
 class keep_units:
     """Keep the best groups and drop the others whole: what leads in, the bias, what leads out.
 
-    At least one group of each layer stays, except blocks, of which all may go.
+    At least one group of each layer stays.
 
     Args:
         units: the fraction of groups to keep, or the number for each layer named.
         score: a name of the table above, or a function of the posterior, summed over each group.
         scope: "layer" keeps the fraction in every layer; "global" over all layers together.
-        kinds: which groups take part.
 
     Example:
         >>> from bayesieve.sieve.scores import small_posterior
@@ -96,7 +94,6 @@ class keep_units:
     units: float | Mapping[str, int]
     score: GroupScore = None
     scope: Scope = "layer"
-    kinds: tuple[Kind, ...] = INSIDE
 
     def __post_init__(self) -> None:
         if isinstance(self.units, Mapping):
@@ -128,13 +125,11 @@ class keep_macs:
         fraction: of the multiply-adds of the whole network.
         example: an input, (n, ...), to see how often each layer is applied.
         score: see `keep_units`.
-        kinds: see `keep_units`.
     """
 
     fraction: float
     example: Tensor
     score: GroupScore = None
-    kinds: tuple[Kind, ...] = INSIDE
 
     def __post_init__(self) -> None:
         check_fraction("keep_macs", fraction=self.fraction)
@@ -163,14 +158,12 @@ class keep_latency:
         target_ms: median milliseconds for the example as one batch.
         example: the batch, (n, ...).
         score: see `keep_units`.
-        kinds: see `keep_units`.
         rounds: timings of each trial.
     """
 
     target_ms: float
     example: Tensor
     score: GroupScore = None
-    kinds: tuple[Kind, ...] = INSIDE
     rounds: int = 15
 
     def __post_init__(self) -> None:
@@ -198,7 +191,7 @@ class RemovalOrder:
     """The order in which the groups of a posterior go, and the masks that leaves.
 
     Args:
-        rule: with the score and the kinds of groups.
+        rule: with the score of groups.
         posterior: that has the groups.
         within: (d,) bool, what is not gone yet; None asks the posterior.
         positions: how often each layer is applied; if given, groups go by score per multiply-add.
@@ -214,10 +207,10 @@ class RemovalOrder:
         layout = posterior.layout
         self.who, self.network = type(rule).__name__, posterior.network
         self.allowed = allowed_entries(posterior, within)
-        self.sets = groups_of(posterior.network, rule.kinds)
+        self.sets = groups_of(posterior.network)
         if not self.sets:
             raise ValueError(
-                f"{self.who}: this network has no {', '.join(rule.kinds)} that can go alone (its "
+                f"{self.who}: this network has no unit, channel, head that can go alone (its "
                 "layers are not linked one to one, or it cannot be traced). Use keep_zeros."
             )
         self.sizes = [groups.n for groups in self.sets]
@@ -243,9 +236,9 @@ class RemovalOrder:
         kept = torch.ones_like(self.scores, dtype=torch.bool)
         for groups, scores, part in self._by_set(kept):
             if groups.layer in counts:
-                n = max(counts[groups.layer], 0 if groups.kind == "block" else 1)
                 part.copy_(scores > -torch.inf)
-                part[scores.argsort(descending=True, stable=True)[n:]] = False
+                best = scores.argsort(descending=True, stable=True)
+                part[best[max(counts[groups.layer], 1) :]] = False
         return self._mask(kept)
 
     def keep_best(self, n: int) -> Tensor:
@@ -276,9 +269,8 @@ class RemovalOrder:
     def _removable(self) -> Tensor:
         """Numbers of the groups that may go, worst first; the best of each layer does not."""
         going = self.scores > -torch.inf
-        for groups, scores, part in self._by_set(going):
-            if groups.kind != "block":
-                part[scores.argsort(stable=True)[-1]] = False
+        for _, scores, part in self._by_set(going):
+            part[scores.argsort(stable=True)[-1]] = False
         order = (self.scores / self.costs).argsort(stable=True)
         return order[going[order]]
 

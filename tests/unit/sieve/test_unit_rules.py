@@ -1,4 +1,4 @@
-"""Whole units, channels, heads and blocks: what belongs to them, their scores, what stays."""
+"""Whole units, channels and heads: what belongs to them, their scores, what stays."""
 
 import itertools
 
@@ -59,21 +59,6 @@ class Transformer(nn.Module):
         return self.out(self.attention(x, x, x, need_weights=False)[0].mean(1))
 
 
-class Residual(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.stem = nn.Conv2d(1, 4, 3, padding=1)
-        self.first = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 1))
-        self.second = nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4))
-        self.head = nn.Linear(4, 2)
-
-    def forward(self, x):
-        x = self.stem(x)
-        x = x + self.first(x)
-        x = self.second(x) + x
-        return self.head(x.mean((2, 3)))
-
-
 def alive(sparse, name):
     """Rows of a weight with a kept entry."""
     mask = dict(sparse.layout.pieces(sparse.keep))[name]
@@ -123,20 +108,6 @@ def test_a_head_gone_is_as_if_it_were_not_there():
     assert torch.equal(heads.any(-1).any(-1).any(0), by_head)
     values = dict(sparse.layout.pieces(sparse.keep))["attention.out_proj.weight"].view(6, 3, 2)
     assert torch.equal(values.any(0).any(-1), by_head)
-
-
-def test_a_block_gone_passes_its_input_on():
-    posterior = gaussian(Residual())
-    blocks = groups_of(posterior.network, ("block",))
-    assert [(groups.layer, groups.kind) for groups in blocks] == [
-        ("first", "block"),
-        ("second", "block"),
-    ]
-    sparse = prune(posterior, keep_units(0.0, kinds=("block",)))
-    module = sparse.to_module()
-    x = normal(3, 1, 5, 5, seed=1, dtype=torch.float32)
-    wanted = module.head(module.stem(x).mean((2, 3)))
-    assert torch.equal(module(x), wanted)
 
 
 def test_networks_without_groups_say_so():

@@ -15,7 +15,7 @@ from bayesieve.assess.figures import style
 from bayesieve.assess.metrics import ReliabilityBins
 
 _Column: TypeAlias = NDArray[np.float64]
-_SHARES = np.array([0.0, 0.01, 0.1, 0.5, 1.0])  # ticks of the colour bar of a confusion matrix
+_SHARES = (0.0, 0.01, 0.1, 0.5, 1.0)  # ticks of the colour bar of a confusion matrix
 
 
 def reliability_diagram(runs: Mapping[str, ReliabilityBins], path: str | Path) -> Path:
@@ -108,7 +108,9 @@ def confusion_matrix(matrix: ArrayLike, class_names: Sequence[str], path: str | 
     style.dress(axes, title=title, xlabel="predicted class", ylabel="true class", grid="none")
     _name_classes(axes, class_names)
     bar = style.color_bar(axes, image, "share of the true class")
-    bar.set_ticks(_SHARES**0.5, labels=[style.percent(share, 1) for share in _SHARES])
+    bar.set_ticks(
+        [share**0.5 for share in _SHARES], labels=[style.percent(share, 1) for share in _SHARES]
+    )
     return style.save(figure, path)
 
 

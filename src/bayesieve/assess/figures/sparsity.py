@@ -230,8 +230,9 @@ def _annotate(
     axes: Axes, text: str, point: tuple[float, float], offset: tuple[int, int]
 ) -> Annotation:
     """Write beside a point, with an offset in points."""
-    options = {"textcoords": "offset points", "fontsize": style.NOTE_SIZE, "color": style.INK}
-    return axes.annotate(text, point, offset, **options)
+    note = axes.annotate(text, point, offset, textcoords="offset points", color=style.INK)
+    note.set_fontsize(style.NOTE_SIZE)
+    return note
 
 
 def _scale_values(axes: Axes, value: np.ndarray, *, fractions: bool) -> None:
