@@ -249,8 +249,7 @@ def attack(
     """Accuracy, entropy, calibration error and nll of the average over all draws, per strength."""
     device = posterior.network.device
     attacked = Attacked(posterior, n_samples=len(posterior.draws), scale=scale)
-    points = fgsm_curve(attacked, test.x.to(device), test.y.to(device), strengths)
-    return [asdict(point) for point in points]
+    return fgsm_curve(attacked, test.x.to(device), test.y.to(device), strengths)
 
 
 def prepared(

@@ -69,8 +69,9 @@ def draw_scores(log_probs: Tensor, test: Examples) -> dict[str, float]:
     labels = test.y.to(log_probs.device)
     average = classification_report(log_probs, labels)
     single = classification_report(log_probs[-1:], labels)
-    return {"accuracy": round(100 * average.accuracy, 3), "single": round(100 * single.accuracy, 3),
-            "nll": average.nll, "ece": average.ece}  # fmt: skip
+    return {"accuracy": round(100 * average["accuracy"], 3),
+            "single": round(100 * single["accuracy"], 3),
+            "nll": average["nll"], "ece": average["ece"]}  # fmt: skip
 
 
 def fit_times(run: Fit) -> dict[str, float]:

@@ -27,7 +27,7 @@ from bayesieve import MAP, TDAMP, Problem, likelihoods, load_data, priors
 from bayesieve.assess import figures
 from bayesieve.assess.calibration import fit_temperature
 from bayesieve.assess.evaluate import evaluate
-from bayesieve.assess.metrics import ClassificationReport
+from bayesieve.assess.metrics import confusion_matrix
 from bayesieve.assess.predict import ClassPrediction, predict
 from bayesieve.core.posterior import Posterior, SparseModel
 from bayesieve.core.storage import save
@@ -196,10 +196,10 @@ def write_folder(folder: Path, run: Fit, test: Examples, rows: Sequence[Row]) ->
           title="Active hidden units", xlabel="pass", ylabel="units")  # fmt: skip
     names = [str(digit) for digit in range(10)]
     result = evaluate(posterior, test, n_samples=N_DRAWS)
-    report, prediction = result.report, result.prediction
-    assert isinstance(report, ClassificationReport)
+    prediction = result.prediction
     assert isinstance(prediction, ClassPrediction)
-    figures.confusion_matrix(report.confusion, names, folder / "confusion.png")
+    counts = confusion_matrix(prediction.probs, test.y.to(prediction.probs.device))
+    figures.confusion_matrix(counts.tolist(), names, folder / "confusion.png")
     units = posterior.layout.unflatten(inclusion)["fc1.weight"][:, 0]
     figures.inclusion_cdf({"hidden units": units.cpu().numpy()}, folder / "activity.png")
     points = [(line["zeros"], 1 - line["accuracy"]) for line in main]

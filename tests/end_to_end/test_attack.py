@@ -57,7 +57,7 @@ def test_numbers_are_those_of_the_library_in_pixels(run):
     points = fgsm_curve(attacked, x, y, (0.0, 0.2))
     assert result["samples"] == 32
     assert result["n_examples"] == 50
-    assert [p["accuracy"] for p in result["curves"]["fgsm"]] == [p.accuracy for p in points]
+    assert [p["accuracy"] for p in result["curves"]["fgsm"]] == [p["accuracy"] for p in points]
     moved = scale.pixels(attacked.fgsm(x, 0.2))
     change = (moved - scale.pixels(x)).abs()
     torch.testing.assert_close(change.max(), torch.tensor(0.2))

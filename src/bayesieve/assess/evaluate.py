@@ -8,12 +8,7 @@ import torch
 from torch import Tensor
 
 from bayesieve.assess.calibration import apply_temperature
-from bayesieve.assess.metrics import (
-    ClassificationReport,
-    RegressionReport,
-    classification_report,
-    regression_report,
-)
+from bayesieve.assess.metrics import classification_report, regression_report
 from bayesieve.assess.predict import predict
 from bayesieve.core.batch import ExamplesLike, pair_of
 from bayesieve.core.likelihoods import ClassPrediction, Prediction
@@ -25,32 +20,30 @@ class Evaluation(Mapping[str, Any]):
     """Metrics on one split together with the size of the model, a mapping of numbers by name.
 
     Args:
-        report: the metrics.
-        size: zeros and removed (fractions), weights (non-zero parameters), parameters.
+        numbers: the metrics, then zeros and removed (fractions), weights (non-zero parameters) and
+            parameters of the model.
         prediction: what the metrics were computed from.
     """
 
-    report: ClassificationReport | RegressionReport
-    size: Mapping[str, float]
+    numbers: Mapping[str, Any]
     prediction: Prediction = field(repr=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers by name, ready for JSON."""
-        return {**self.report.to_dict(), **self.size}
+        return dict(self.numbers)
 
     def __getitem__(self, name: str) -> Any:
-        return self.to_dict()[name]
+        return self.numbers[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.to_dict())
+        return iter(self.numbers)
 
     def __len__(self) -> int:
-        return len(self.to_dict())
+        return len(self.numbers)
 
     def __str__(self) -> str:
-        rows = self.to_dict()
-        width = max(len(name) for name in rows)
-        shown = {n: f"{v:.4f}" if isinstance(v, float) else str(v) for n, v in rows.items()}
+        width = max(len(name) for name in self)
+        shown = {n: f"{v:.4f}" if isinstance(v, float) else str(v) for n, v in self.items()}
         return "\n".join(f"{name:<{width}}  {value}" for name, value in shown.items())
 
 
@@ -86,12 +79,11 @@ def evaluate(
     prediction = predict(model, x, n_samples=n_samples, seed=seed)
     device = model.network.device
     targets = y.to(device)
-    report: ClassificationReport | RegressionReport
     if isinstance(prediction, ClassPrediction):
         if temperature != 1.0:
             scaled = apply_temperature(prediction.log_probs, temperature)
             prediction = ClassPrediction(scaled[None])
-        report = classification_report(prediction.sample_log_probs, labels_of(targets))
+        numbers = classification_report(prediction.sample_log_probs, labels_of(targets))
     else:
         if temperature != 1.0:
             raise ValueError("evaluate: temperature is for class probabilities, not regression.")
@@ -101,14 +93,14 @@ def evaluate(
             raise ValueError(
                 f"evaluate: predictions have shape {tuple(shape)}, targets {tuple(targets.shape)}."
             )
-        report = regression_report(
+        numbers = regression_report(
             prediction.sample_means,
             prediction.noise_std,
             targets.reshape(shape),
             target_std=std.to(device),
             likelihood=prediction.likelihood,
         )
-    return Evaluation(report, model_size(model), prediction)
+    return Evaluation({**numbers, **model_size(model)}, prediction)
 
 
 def labels_of(targets: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ the examples.
 """
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
@@ -203,11 +203,16 @@ def _inner_edges(confidence: Tensor, n_bins: int, binning: Binning) -> Tensor:
     return confidence.sort().values[last]
 
 
-@dataclass(frozen=True)
-class ClassificationReport:
+def classification_report(sample_log_probs: Tensor, labels: Tensor) -> dict[str, float]:
     """Quality of a classifier's posterior predictive; information in nats per example.
 
     Args:
+        sample_log_probs: draws, normalised over classes, shape (S, N, C).
+        labels: whole numbers, shape (N,).
+
+    Returns:
+        Numbers by name, ready for JSON:
+
         error: share of wrong predictions.
         accuracy: share of right predictions.
         nll: negative log-likelihood.
@@ -221,43 +226,12 @@ class ClassificationReport:
         aleatoric: mean expected entropy.
         epistemic: mean mutual information.
         n_examples: N.
-        confusion: counts, rows true and columns predicted, C by C; not part of `to_dict`.
-    """
-
-    error: float
-    accuracy: float
-    nll: float
-    brier: float
-    ece: float
-    ece_equal_mass: float
-    precision: float
-    recall: float
-    f1: float
-    entropy: float
-    aleatoric: float
-    epistemic: float
-    n_examples: int
-    confusion: tuple[tuple[int, ...], ...]
-
-    def to_dict(self) -> dict[str, float]:
-        """Return the scalar fields by name, ready for JSON."""
-        numbers = asdict(self)
-        del numbers["confusion"]
-        return numbers
-
-
-def classification_report(sample_log_probs: Tensor, labels: Tensor) -> ClassificationReport:
-    """Summarise posterior draws of class log-probabilities against labels.
-
-    Args:
-        sample_log_probs: normalised over classes, shape (S, N, C).
-        labels: whole numbers, shape (N,).
 
     Example:
         >>> draws = torch.tensor([[[0.9, 0.1], [0.2, 0.8]], [[0.7, 0.3], [0.6, 0.4]]]).log()
         >>> report = classification_report(draws, torch.tensor([0, 0]))
-        >>> report.error, round(report.brier, 4), report.confusion
-        (0.5, 0.4, ((1, 1), (0, 0)))
+        >>> report["error"], round(report["brier"], 4)
+        (0.5, 0.4)
     """
     shape = tuple(sample_log_probs.shape)
     if len(shape) != 3 or 0 in shape:
@@ -269,7 +243,7 @@ def classification_report(sample_log_probs: Tensor, labels: Tensor) -> Classific
     prediction = ClassPrediction(sample_log_probs)
     probs = prediction.probs
     precision, recall, f1 = precision_recall_f1(probs, labels)
-    return ClassificationReport(
+    return dict(
         error=error(probs, labels),
         accuracy=accuracy(probs, labels),
         nll=negative_log_likelihood(prediction.log_probs, labels),
@@ -283,7 +257,6 @@ def classification_report(sample_log_probs: Tensor, labels: Tensor) -> Classific
         aleatoric=float(prediction.aleatoric.mean()),
         epistemic=float(prediction.epistemic.mean()),
         n_examples=len(labels),
-        confusion=tuple(map(tuple, confusion_matrix(probs, labels).tolist())),
     )
 
 
@@ -355,11 +328,25 @@ def interval_coverage(lower: Tensor, upper: Tensor, targets: Tensor) -> float:
     return float(((lower <= targets) & (targets <= upper)).double().mean())
 
 
-@dataclass(frozen=True)
-class RegressionReport:
+def regression_report(
+    sample_means: Tensor,
+    noise_std: float | Tensor,
+    targets: Tensor,
+    target_std: float | Tensor = 1.0,
+    likelihood: RealLikelihood = _NORMAL,
+) -> dict[str, float]:
     """Quality of a regressor's posterior predictive, in the original unit of the targets.
 
     Args:
+        sample_means: standardised, shape (S, N, m), or (S, N) for one output.
+        noise_std: standardised; see `log_likelihood_mixture`.
+        targets: standardised in the same way, shape (N, m) or (N,).
+        target_std: what the targets were divided by: a number, or one per output, shape (m,).
+        likelihood: the family of the noise.
+
+    Returns:
+        Numbers by name, ready for JSON:
+
         rmse: root mean squared error of the predictive mean.
         mae: mean absolute error of the predictive mean.
         log_lik: mean log predictive density, nats per example.
@@ -369,44 +356,12 @@ class RegressionReport:
         aleatoric_std: mean noise std.
         epistemic_std: mean std of the posterior draws' means.
         n_examples: N.
-    """
-
-    rmse: float
-    mae: float
-    log_lik: float
-    nll: float
-    coverage_90: float
-    interval_width_90: float
-    aleatoric_std: float
-    epistemic_std: float
-    n_examples: int
-
-    def to_dict(self) -> dict[str, float]:
-        """Return every field by name, ready for JSON."""
-        return asdict(self)
-
-
-def regression_report(
-    sample_means: Tensor,
-    noise_std: float | Tensor,
-    targets: Tensor,
-    target_std: float | Tensor = 1.0,
-    likelihood: RealLikelihood = _NORMAL,
-) -> RegressionReport:
-    """Summarise posterior draws of the mean against targets, in original units.
-
-    Args:
-        sample_means: standardised, shape (S, N, m), or (S, N) for one output.
-        noise_std: standardised; see `log_likelihood_mixture`.
-        targets: standardised in the same way, shape (N, m) or (N,).
-        target_std: what the targets were divided by: a number, or one per output, shape (m,).
-        likelihood: the family of the noise.
 
     Example:
         >>> draws = torch.tensor([[[0.0], [1.0]], [[2.0], [1.0]]])
         >>> targets = torch.tensor([[1.0], [3.0]])
         >>> report = regression_report(draws, 1.0, targets, target_std=10.0)
-        >>> report.mae, report.aleatoric_std, report.epistemic_std
+        >>> report["mae"], report["aleatoric_std"], report["epistemic_std"]
         (10.0, 10.0, 5.0)
     """
     scale = _check_scale(sample_means, target_std)
@@ -419,7 +374,7 @@ def regression_report(
     log_lik = log_likelihood_mixture(sample_means, noise_std, targets, likelihood)
     log_lik -= float(scale.log().sum())
     targets = targets.detach().double() * scale
-    return RegressionReport(
+    return dict(
         rmse=rmse(mean, targets),
         mae=mae(mean, targets),
         log_lik=log_lik,

@@ -147,43 +147,32 @@ class Attacked:
         return log_probs
 
 
-@dataclass(frozen=True)
-class Point:
-    """Scores at one strength of an attack or shift.
+def curve(
+    attacked: Attacked, x: Tensor, labels: Tensor, strengths: Sequence[float], change: Change
+) -> list[dict[str, float]]:
+    """Scores at each strength of any change of the inputs, such as `attacked.rotated`.
 
     `entropy` is the mean predictive entropy in nats, `nll` nats per example.
     """
-
-    strength: float
-    accuracy: float
-    entropy: float
-    ece: float
-    nll: float
-
-
-def curve(
-    attacked: Attacked, x: Tensor, labels: Tensor, strengths: Sequence[float], change: Change
-) -> list[Point]:
-    """Scores against strength for any change of the inputs, such as `attacked.rotated`."""
     points = []
     for strength in strengths:
         prediction = attacked.predict(change(x, strength))
         probs, truth = prediction.probs, labels.to(prediction.probs.device)
         points.append(
-            Point(
-                strength=strength,
-                accuracy=accuracy(probs, truth),
-                entropy=prediction.entropy.mean().item(),
-                ece=ece(probs, truth),
-                nll=negative_log_likelihood(prediction.log_probs, truth),
-            )
+            {
+                "strength": strength,
+                "accuracy": accuracy(probs, truth),
+                "entropy": prediction.entropy.mean().item(),
+                "ece": ece(probs, truth),
+                "nll": negative_log_likelihood(prediction.log_probs, truth),
+            }
         )
     return points
 
 
 def fgsm_curve(
     attacked: Attacked, x: Tensor, labels: Tensor, strengths: Sequence[float]
-) -> list[Point]:
+) -> list[dict[str, float]]:
     """Scores under the fast gradient sign attack ([Deng], figure 2: 0.1 to 0.5)."""
     check_not_negative("fgsm", strength=tuple(strengths))
     uphill = attacked.uphill(x)  # the same for every strength

@@ -4,7 +4,12 @@ import torch
 from torch import Tensor
 
 from bayesieve.assess.evaluate import Evaluation, evaluate, labels_of
-from bayesieve.assess.metrics import interval_coverage, reliability_bins, risk_coverage
+from bayesieve.assess.metrics import (
+    confusion_matrix,
+    interval_coverage,
+    reliability_bins,
+    risk_coverage,
+)
 from bayesieve.assess.predict import ClassPrediction, RealPrediction
 from bayesieve.core.posterior import Samples, has_spread, posterior_of
 from bayesieve.data import DataSet
@@ -97,10 +102,13 @@ def _risk_coverage(doubt: Tensor, loss: Tensor) -> Json:
     return {"coverage": rounded(coverage[some], 5), "risk": rounded(risk[some], 5)}
 
 
-def confusion(evaluation: Evaluation) -> list[list[int]] | None:
-    """Counts, rows true and columns predicted; None for a regression."""
-    matrix = getattr(evaluation.report, "confusion", None)
-    return None if matrix is None else [list(row) for row in matrix]
+def confusion(evaluation: Evaluation, data: DataSet) -> list[list[int]] | None:
+    """Counts on the test set, rows true and columns predicted; None for a regression."""
+    prediction = evaluation.prediction
+    if not isinstance(prediction, ClassPrediction):
+        return None
+    labels = labels_of(data.test.y).to(prediction.probs.device)
+    return confusion_matrix(prediction.probs, labels).tolist()
 
 
 def examples(evaluation: Evaluation, data: DataSet, limits: Limits) -> Json:

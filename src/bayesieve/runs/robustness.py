@@ -2,14 +2,13 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from bayesieve.assess.figures.curves import robustness_curves
-from bayesieve.assess.robustness import Attacked, Point, curve, fgsm_curve
+from bayesieve.assess.robustness import Attacked, curve, fgsm_curve
 from bayesieve.core.likelihoods import likelihood_class
 from bayesieve.data.preprocessing import PixelScale
 from bayesieve.errors import UsageError
@@ -54,7 +53,7 @@ def attack(asked: Attack) -> dict[str, Any]:
     x, labels = data.test.x[: asked.examples], data.test.y[: asked.examples]
     started = time.perf_counter()
     curves = {
-        name: [asdict(point) for point in _curve(name, attacked, x, labels, strengths, asked)]
+        name: _curve(name, attacked, x, labels, strengths, asked)
         for name, strengths in wanted.items()
     }
     result = {
@@ -117,7 +116,7 @@ def _strengths(flag: str, text: str | Sequence[float]) -> Strengths:
 
 def _curve(
     name: str, attacked: Attacked, x: Tensor, labels: Tensor, strengths: Strengths, asked: Attack
-) -> list[Point]:
+) -> list[dict[str, float]]:
     with_none = sorted({0.0, *strengths})  # the untouched images come first
     if name == "fgsm":
         return fgsm_curve(attacked, x, labels, with_none)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bayesieve.assess.evaluate import error_curve, evaluate, model_size
+from bayesieve.assess.metrics import confusion_matrix
 from bayesieve.assess.predict import predict
 from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian, StudentT
 from bayesieve.core.network import Network
@@ -71,7 +72,7 @@ def test_yes_or_no(dtype, shape):
     yes = predict(posterior, X).probs[:, 1]
     assert result["error"] == pytest.approx(((yes > 0.5) != y.bool()).double().mean().item())
     assert result["nll"] == pytest.approx(F.binary_cross_entropy(yes, y.double()).item())
-    assert len(result.report.confusion) == 2
+    assert confusion_matrix(result.prediction.probs, y.long()).shape == (2, 2)
 
 
 def test_temperature_rescales_the_averaged_probabilities():

@@ -47,9 +47,8 @@ def _normal(seed: int, *shape: int) -> Tensor:
 def test_classification_report_reads_the_mean_probabilities() -> None:
     draws = (2 * _normal(0, 6, 50, 4)).log_softmax(-1)
     labels = torch.arange(50) % 4
-    report = metrics.classification_report(draws, labels)
+    row = metrics.classification_report(draws, labels)
     probs = draws.exp().mean(0)
-    row = report.to_dict()
     assert list(row) == CLASSIFICATION_KEYS
     assert json.loads(json.dumps(row)) == row
     precision, recall, f1 = metrics.precision_recall_f1(probs, labels)
@@ -72,8 +71,6 @@ def test_classification_report_reads_the_mean_probabilities() -> None:
         rel=1e-9,
     )
     assert row["entropy"] == pytest.approx(row["aleatoric"] + row["epistemic"])
-    confusion = metrics.confusion_matrix(probs, labels).tolist()
-    assert [list(counts) for counts in report.confusion] == confusion
 
 
 @pytest.mark.parametrize("target_std", [1.0, 10.0, (0.5, 20.0)])
@@ -83,7 +80,7 @@ def test_regression_report_equals_the_metrics_in_original_units(
     draws, targets = _normal(1, 5, 40, 2), _normal(2, 40, 2)
     scale = torch.tensor(target_std, dtype=torch.float64)
     per_output = scale.expand(2)
-    row = metrics.regression_report(draws, 0.7, targets, scale).to_dict()
+    row = metrics.regression_report(draws, 0.7, targets, scale)
     assert list(row) == REGRESSION_KEYS
     assert json.loads(json.dumps(row)) == row
     mean = draws.mean(0) * per_output
@@ -119,7 +116,7 @@ def test_one_output_needs_no_output_axis() -> None:
 
 def test_reports_leave_no_graph_and_refuse_wrong_shapes() -> None:
     draws = _normal(5, 3, 4, 1).requires_grad_()
-    assert isinstance(metrics.regression_report(draws, 1.0, torch.zeros(4, 1)).rmse, float)
+    assert isinstance(metrics.regression_report(draws, 1.0, torch.zeros(4, 1))["rmse"], float)
     with pytest.raises(ValueError, match="draw and targets must have one"):
         metrics.regression_report(draws, 1.0, torch.zeros(4))
     with pytest.raises(ValueError, match=r"target_std must be a number or have shape \(1,\)"):

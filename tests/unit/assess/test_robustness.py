@@ -131,7 +131,7 @@ def test_curves_fall_with_strength():
         assert points[0].accuracy >= points[1].accuracy >= points[2].accuracy
         assert points[2].accuracy < 1
         assert points[2].nll > points[0].nll
-        assert all(point.entropy >= 0 and 0 <= point.ece <= 1 for point in points)
+        assert all(point["entropy"] >= 0 and 0 <= point["ece"] <= 1 for point in points)
 
 
 def test_strengths_and_bounds_are_in_pixels_whatever_the_scaling():
@@ -151,7 +151,7 @@ def test_strengths_and_bounds_are_in_pixels_whatever_the_scaling():
     inside = (pixels > 0.3) & (pixels < 0.7)
     change = (scale.pixels(attacked.fgsm(x, 0.3)) - pixels).abs()
     torch.testing.assert_close(change[inside], torch.full_like(change[inside], 0.3))
-    before, after = (p.nll for p in curve(attacked, x, labels, (0.0, 0.5), attacked.noisy))
+    before, after = (p["nll"] for p in curve(attacked, x, labels, (0.0, 0.5), attacked.noisy))
     assert after > before
 
 
@@ -173,8 +173,8 @@ def test_a_curve_of_fgsm_has_the_points_of_single_attacks():
     labels = attacked.predict(X).label
     points = fgsm_curve(attacked, X, labels, (0.1, 0.3))
     for point in points:
-        probs = attacked.predict(attacked.fgsm(X, point.strength)).probs
-        assert point.accuracy == (probs.argmax(-1) == labels).double().mean().item()
+        probs = attacked.predict(attacked.fgsm(X, point["strength"])).probs
+        assert point["accuracy"] == (probs.argmax(-1) == labels).double().mean().item()
 
 
 def test_rotations_keep_the_upright_image():
@@ -183,9 +183,9 @@ def test_rotations_keep_the_upright_image():
     labels = attacked.predict(x).label
     angles = (0.0, 90.0, 360.0)
     upright, turned, round_trip = curve(attacked, x, labels, angles, attacked.rotated)
-    assert upright.accuracy == 1
-    assert turned.nll > upright.nll
-    assert round_trip.nll == pytest.approx(upright.nll, abs=1e-4)
+    assert upright["accuracy"] == 1
+    assert turned["nll"] > upright["nll"]
+    assert round_trip["nll"] == pytest.approx(upright["nll"], abs=1e-4)
 
 
 def test_noise_has_the_stated_std_and_bounds():

@@ -163,7 +163,7 @@ def _attacked_error(
     some = torch.linspace(0, n_test - 1, min(N_ATTACKED, n_test)).round().long()
     x, y = test.x[some].to(device), test.y[some].to(device)
     (point,) = fgsm_curve(attacked, x, y, [asked.attack])
-    return 1 - point.accuracy
+    return 1 - point["accuracy"]
 
 
 def learn(
