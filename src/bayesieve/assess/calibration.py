@@ -53,7 +53,14 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     check_labels("fit_temperature", "logits", logits, labels)
     logits = logits.detach().double()
     labels = labels.to(logits.device)
-    _check_scores(logits, labels)
+    of_label = logits.gather(1, labels.long().unsqueeze(1))
+    if bool(logits.isnan().any()) or bool((logits == math.inf).any()):
+        raise ValueError("fit_temperature: logits must not be NaN or +inf.")
+    if bool((of_label == -math.inf).any()):
+        raise ValueError(
+            "fit_temperature: a label has probability zero (-inf), so that no temperature has a "
+            "finite likelihood. Use float64 log-probabilities, or drop the example."
+        )
     logits = logits - logits.amax(-1, keepdim=True)
     finite = logits.clamp_min(torch.finfo(logits.dtype).min)  # 0 * lowest is 0, 0 * inf is NaN
     of_label = finite.gather(1, labels.long().unsqueeze(1)).squeeze(1)
@@ -88,16 +95,6 @@ def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
     """
     check_positive("apply_temperature", temperature=temperature)
     return torch.log_softmax(logits / temperature, -1)
-
-
-def _check_scores(logits: Tensor, labels: Tensor) -> None:
-    if bool(logits.isnan().any()) or bool((logits == math.inf).any()):
-        raise ValueError("fit_temperature: logits must not be NaN or +inf.")
-    if bool((logits.gather(1, labels.long().unsqueeze(1)) == -math.inf).any()):
-        raise ValueError(
-            "fit_temperature: a label has probability zero (-inf), so that no temperature has a "
-            "finite likelihood. Use float64 log-probabilities, or drop the example."
-        )
 
 
 def conformal_quantile(scores: Tensor, alpha: float) -> float:

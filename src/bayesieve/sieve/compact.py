@@ -72,7 +72,7 @@ class CompactionReport:
         return json.loads(json.dumps(asdict(self)))
 
     def __str__(self) -> str:
-        rows = [("layer", "kind", "units", "inputs", "parameters")]
+        rows: list[tuple[str, ...]] = [("layer", "kind", "units", "inputs", "parameters")]
         for layer in self.layers:
             sizes = map(_arrow, (layer.units, layer.inputs, layer.parameters))
             rows.append((layer.name, layer.kind, *sizes))

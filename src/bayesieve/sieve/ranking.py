@@ -77,7 +77,14 @@ def keep_at_most(priorities: Tensor, target: int, units: Units) -> Tensor:
         cut = int(torch.searchsorted(up_to, leaving))  # the lowest that removes enough
         if cut == top:
             if keep is None:
-                raise _unreachable(target, int((cleaned == top).sum()), layout)
+                least = int((cleaned == top).sum())
+                share = least / layout.size
+                raise ValueError(
+                    f"keep_zeros: {target} of {layout.size} parameters may stay, but {least} "
+                    "always do (biases of live units, point parameters and, unless "
+                    "allow_empty_layers, a path of weights). The smallest fraction that can be "
+                    f"reached is {share:.6g} (zeros {1 - share:.6g})."
+                )
             return keep
         keep = cleaned > cut
         if cut == 0 or layout.size - int(up_to[cut]) == target:
@@ -86,16 +93,6 @@ def keep_at_most(priorities: Tensor, target: int, units: Units) -> Tensor:
         priorities = torch.where(keep, top, group)
     assert keep is not None
     return keep
-
-
-def _unreachable(target: int, least: int, layout: Layout) -> ValueError:
-    share = least / layout.size
-    return ValueError(
-        f"keep_zeros: {target} of {layout.size} parameters may stay, but {least} always do "
-        "(biases of live units, point parameters and, unless allow_empty_layers, a path of "
-        f"weights). The smallest fraction that can be reached is {share:.6g} (zeros "
-        f"{1 - share:.6g})."
-    )
 
 
 def protected_path(units: Units, priorities: Tensor) -> Tensor:

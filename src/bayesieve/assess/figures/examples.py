@@ -8,7 +8,6 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
-from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
 from bayesieve.assess.figures import style
@@ -42,11 +41,20 @@ def certain_examples(
     if not len(pictures) == len(labels) == len(predicted) == doubt.size >= 2:
         raise ValueError("certain_examples: the four arrays must have one length >= 2.")
     captions = [(class_names[p], class_names[t]) for p, t in zip(predicted, labels, strict=True)]
-    groups = _extremes(doubt)
-    figure, panels = _lay_out(groups)
-    members = np.concatenate([group.ravel() for group in groups]).tolist()
-    for axes, i in zip(panels, members, strict=True):
-        _draw_example(axes, pictures[i], captions[i], float(doubt[i]))
+    order = np.argsort(doubt, kind="stable")
+    n = max(1, min(8, len(order) // 2))  # in a row
+    n_worst = 2 if len(order) >= 3 * n else 1  # rows, none of whose examples is above
+    figure = style.new_figure(1.15 * n + 0.2, 1.72 * (1 + n_worst) + 0.7)
+    upper, lower = figure.subfigures(2, 1, height_ratios=(1, n_worst))
+    parts = (
+        (upper, "Most certain", order[:n].reshape(1, n)),
+        (lower, "Least certain", order[::-1][: n_worst * n].reshape(n_worst, n)),
+    )
+    for half, title, members in parts:
+        half.suptitle(title, x=0.01, ha="left", **style.TITLE)
+        panels = half.subplots(*members.shape, squeeze=False).flat
+        for axes, i in zip(panels, members.flat, strict=True):
+            _draw_example(axes, pictures[i], captions[i], float(doubt[i]))
     return style.save(figure, path)
 
 
@@ -139,26 +147,6 @@ def _draw_map(
     axes.set_yticks([])
     axes.spines[["left", "bottom", "top", "right"]].set(visible=True, color=style.RULE)
     style.color_bar(axes, image, unit)
-
-
-def _extremes(doubt: NDArray[np.float64]) -> list[NDArray[np.intp]]:
-    # indices by rows: one row of the most certain, up to two of the least, none in both
-    order = np.argsort(doubt, kind="stable")
-    n_columns = max(1, min(8, len(order) // 2))
-    n_worst = 2 if len(order) >= 3 * n_columns else 1
-    best, worst = order[:n_columns], order[::-1][: n_worst * n_columns]
-    return [best.reshape(1, n_columns), worst.reshape(n_worst, n_columns)]
-
-
-def _lay_out(groups: Sequence[NDArray[np.intp]]) -> tuple[Figure, list[Axes]]:
-    n_rows = [len(group) for group in groups]
-    figure = style.new_figure(1.15 * groups[0].shape[1] + 0.2, 1.72 * sum(n_rows) + 0.7)
-    halves = figure.subfigures(2, 1, height_ratios=n_rows, squeeze=False).flat
-    panels: list[Axes] = []
-    for half, group, title in zip(halves, groups, ("Most certain", "Least certain"), strict=True):
-        half.suptitle(title, x=0.01, ha="left", **style.TITLE)
-        panels.extend(half.subplots(*group.shape, squeeze=False).flat)
-    return figure, panels
 
 
 def _draw_example(

@@ -109,7 +109,15 @@ def draw_curve(
         axes.plot(1.0, dense, "D", ms=7, color=style.INK, zorder=5)
         _annotate(axes, f"dense, {style.percent(dense, 3)}", (1.0, dense), (6, -15))
         value = np.append(value, dense)
-    _scale_values(axes, value, fractions=not likelihood)
+    low, high = float(value.min()), float(value.max())
+    if low > 0 and high / low > 6:
+        axes.set_yscale("log")
+        low, high = low / 1.7, high * 1.3
+        style.log_ticks(axes.yaxis, low, high)
+    else:
+        low, high = low - 0.3 * (high - low) - 1e-4, high + 0.35 * (high - low) + 1e-4
+    axes.set_ylim(low, high)
+    (style.plain_ticks if likelihood else style.percent_ticks)(axes.yaxis)
     what = "Likelihood" if likelihood else "Error"
     ylabel = "negative log-likelihood (nats)" if likelihood else "error"
     style.dress(axes, title=f"{what} against weights kept", xlabel="weights kept", ylabel=ylabel)
@@ -233,18 +241,3 @@ def _annotate(
     note = axes.annotate(text, point, offset, textcoords="offset points", color=style.INK)
     note.set_fontsize(style.NOTE_SIZE)
     return note
-
-
-def _scale_values(axes: Axes, value: np.ndarray, *, fractions: bool) -> None:
-    low, high = float(value.min()), float(value.max())
-    if low > 0 and high / low > 6:
-        axes.set_yscale("log")
-        low, high = low / 1.7, high * 1.3
-        style.log_ticks(axes.yaxis, low, high)
-    else:
-        low, high = low - 0.3 * (high - low) - 1e-4, high + 0.35 * (high - low) + 1e-4
-    axes.set_ylim(low, high)
-    if fractions:
-        style.percent_ticks(axes.yaxis)
-    else:
-        style.plain_ticks(axes.yaxis)

@@ -12,24 +12,19 @@ from torch import Tensor, fx
 
 from bayesieve.core.operations import operation_of
 from bayesieve.sieve.compaction.flow import Channels, Flow, Rewriter, Rewritten, Rule, indices
-from bayesieve.sieve.compaction.separate import Separate
-
-_SCALAR = Separate()
 
 
 class Arithmetic(Rule):
-    """Sum, difference or product of two tensors, or of a tensor and a number."""
+    """Sum, difference or product of two tensors."""
 
     def forward(self, node: fx.Node, flow: Flow) -> Channels | str:
         """The operation on the constants; a product with 0 is 0."""
-        if _is_scalar(node, flow):
-            return _SCALAR.forward(node, flow)
         if node.kwargs or len(node.args) != 2:
             return "has options that are not known"
         axis = _axis(node, flow)
         if axis is None:
             return "joins tensors whose channels are on different axes"
-        a, b = (_aligned(x, axis, node, flow) for x in _summands(node))
+        a, b = (_aligned(x, axis, node, flow) for x in terms(node))
         if _is_product(node):
             value = torch.where((a == 0) | (b == 0), 0.0, a * b)
         else:
@@ -38,10 +33,8 @@ class Arithmetic(Rule):
 
     def backward(self, node: fx.Node, flow: Flow) -> None:
         """The same channels of every term that does not vanish."""
-        if _is_scalar(node, flow):
-            return _SCALAR.backward(node, flow)
         need, axis, gone = flow.need[node], flow.channels[node].axis, _vanishing(node, flow)
-        for x in _summands(node):
+        for x in terms(node):
             if x is gone:
                 continue
             if _is_matched(x, axis, node, flow):
@@ -49,19 +42,16 @@ class Arithmetic(Rule):
             else:
                 flow.request_all(x)
         if gone is None and not _is_product(node) and not _has_table(node):
-            dead = [~_aligned(x, axis, node, flow).isnan() for x in _summands(node)]
+            dead = [~_aligned(x, axis, node, flow).isnan() for x in terms(node)]
             why = "constant in one term, not in the other"
             stuck = need & (dead[0] | dead[1])
             flow.note_useless(node, stuck, "channel", why, keeps="residual sum keeps")
-        return None
 
     def rewrite(self, node: fx.Node, to: Rewriter) -> Rewritten:
         """Bring all terms to the same channels."""
         flow = to.flow
-        if _is_scalar(node, flow):
-            return _SCALAR.rewrite(node, to)
         axis, gone = flow.channels[node].axis, _vanishing(node, flow)
-        matched = [x for x in _summands(node) if x is not gone and _is_matched(x, axis, node, flow)]
+        matched = [x for x in terms(node) if x is not gone and _is_matched(x, axis, node, flow)]
         axes = [(x, _axis_of(x, axis, node, flow)) for x in matched]
         held = [to.held(x, x_axis) for x, x_axis in axes]
         agreed = all(torch.equal(held[0], other) for other in held[1:]) and gone is None
@@ -121,7 +111,8 @@ class Concatenation(Rule):
         return new, torch.cat(held)
 
 
-def _summands(node: fx.Node) -> list[fx.Node]:
+def terms(node: fx.Node) -> list[fx.Node]:
+    """The nodes that an operation joins."""
     return [x for x in node.args if isinstance(x, fx.Node)]
 
 
@@ -133,13 +124,9 @@ def _is_difference(node: fx.Node) -> bool:
     return operation_of(node).name == "sub"
 
 
-def _is_scalar(node: fx.Node, flow: Flow) -> bool:
-    return sum(flow.graph.shape(x) is not None for x in _summands(node)) == 1
-
-
 def _has_table(node: fx.Node) -> bool:
     """Whether a term is a tensor of the network itself, perhaps what another term has become."""
-    return any(x.op == "get_attr" for x in _summands(node))
+    return any(x.op == "get_attr" for x in terms(node))
 
 
 def _axis_of(x: fx.Node, axis: int, node: fx.Node, flow: Flow) -> int:
@@ -156,13 +143,13 @@ def _is_matched(x: fx.Node, axis: int, node: fx.Node, flow: Flow) -> bool:
 def _axis(node: fx.Node, flow: Flow) -> int | None:
     """The output axis on which some term has its channels and the others agree or broadcast."""
     n_axes = len(flow.shape(node))
-    for main in _summands(node):
+    for main in terms(node):
         axis = n_axes - len(flow.shape(main)) + flow.channels[main].axis
         if all(
             _is_matched(x, axis, node, flow)
             or (x_axis := _axis_of(x, axis, node, flow)) < 0
             or flow.shape(x)[x_axis] == 1
-            for x in _summands(node)
+            for x in terms(node)
         ) and _is_matched(main, axis, node, flow):
             return axis
     return None
@@ -178,10 +165,10 @@ def _aligned(x: fx.Node, axis: int, node: fx.Node, flow: Flow) -> Tensor:
 
 def _vanishing(node: fx.Node, flow: Flow) -> fx.Node | None:
     """A term of a sum that is constant wherever it is needed, and whose partner stays whole."""
-    if _is_product(node) or len({*_summands(node)}) < 2 or _has_table(node):
+    if _is_product(node) or len({*terms(node)}) < 2 or _has_table(node):
         return None
     axis, need = flow.channels[node].axis, flow.need[node]
-    a, b = _summands(node)
+    a, b = terms(node)
     for gone, rest in ((b, a), (a, b)):
         if gone is a and _is_difference(node):
             return None

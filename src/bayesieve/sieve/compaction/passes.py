@@ -11,7 +11,7 @@ from bayesieve.core.graph import Graph
 from bayesieve.core.operations import Kind, reads_size
 from bayesieve.sieve.compaction.attention import Attending, HeadAttention
 from bayesieve.sieve.compaction.flow import Channels, Flow, Rule
-from bayesieve.sieve.compaction.joins import Arithmetic, Concatenation
+from bayesieve.sieve.compaction.joins import Arithmetic, Concatenation, terms
 from bayesieve.sieve.compaction.mixing import Mixing
 from bayesieve.sieve.compaction.separate import (
     Embedded,
@@ -50,11 +50,12 @@ def rule_of(node: fx.Node, graph: Graph) -> Rule:
         return Rule("must keep its shape", known=True)
     if graph.shape(node) is None:
         return SizeReader() if reads_size(node) else _UNKNOWN
-    if any(graph.shape(x) is None and _is_opaque(x) for x in node.all_input_nodes):
-        return _UNKNOWN  # one of several results of an unknown operation
-    if not graph.tensor_inputs(node):
+    if not graph.tensor_inputs(node) or any(map(_is_opaque, node.all_input_nodes)):
         return _UNKNOWN
-    rule = _RULES[graph.operation(node).kind]
+    kind = graph.operation(node).kind
+    if kind == Kind.ARITHMETIC and sum(graph.shape(x) is not None for x in terms(node)) == 1:
+        kind = Kind.POINTWISE  # with a number
+    rule = _RULES[kind]
     if node.op == "call_module":
         if type(graph.layer(node)) is HeadAttention:
             rule = Attending()
@@ -64,34 +65,29 @@ def rule_of(node: fx.Node, graph: Graph) -> Rule:
 
 
 def _is_opaque(node: fx.Node) -> bool:
+    """Whether a node returns several results of an unknown operation."""
     return isinstance(node.meta.get("value"), tuple | list | dict) and not reads_size(node)
 
 
 def analyse(graph: Graph) -> Flow:
     """Find constants and needs of every activation."""
     flow = Flow(graph)
-    nodes = graph.nodes
-    for node in nodes:
-        _forward(node, flow)
-    for node in reversed(nodes):
+    for node in graph.nodes:
+        rule = flow.rules[node] = rule_of(node, graph)
+        if graph.shape(node) is None or node.op == "output":
+            continue
+        channels = rule.forward(node, flow)
+        if isinstance(channels, str):
+            rule = flow.rules[node] = Rule(channels)
+            channels = rule.forward(node, flow)
+        assert isinstance(channels, Channels)
+        flow.channels[node] = channels
+        flow.need[node] = torch.zeros(len(channels), dtype=torch.bool)
+    for node in reversed(graph.nodes):
         if node not in flow.channels or flow.settle(node):
             flow.rules[node].backward(node, flow)
     flow.notes[:] = dict.fromkeys(reversed(flow.notes))  # each once, from the input on
     return flow
-
-
-def _forward(node: fx.Node, flow: Flow) -> None:
-    rule = rule_of(node, flow.graph)
-    flow.rules[node] = rule
-    if flow.graph.shape(node) is None or node.op == "output":
-        return
-    channels = rule.forward(node, flow)
-    if isinstance(channels, str):
-        rule = flow.rules[node] = Rule(channels)
-        channels = rule.forward(node, flow)
-    assert isinstance(channels, Channels)
-    flow.channels[node] = channels
-    flow.need[node] = torch.zeros(len(channels), dtype=torch.bool)
 
 
 def read_features(flow: Flow) -> tuple[Tensor, int]:
