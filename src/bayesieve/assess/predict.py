@@ -10,19 +10,11 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bayesieve.checks import check_not_negative, check_positive
-from bayesieve.core.likelihoods import ClassPrediction, Prediction, RealPrediction
+from bayesieve.core.likelihoods import ClassPrediction as ClassPrediction
+from bayesieve.core.likelihoods import Prediction as Prediction
+from bayesieve.core.likelihoods import RealPrediction as RealPrediction
 from bayesieve.core.network import Buffers, materialise
 from bayesieve.core.posterior import Posterior, Samples, SparseModel, posterior_of
-
-__all__ = [
-    "ClassPrediction",
-    "Prediction",
-    "RealPrediction",
-    "drawn_modules",
-    "predict",
-    "single_draws",
-    "weight_vectors",
-]
 
 _DRAWS_AT_ONCE = 64_000_000  # weights held at a time: 256 MB in float32
 

@@ -3,7 +3,7 @@
 With p(y | x) averaged over the posterior, the fast gradient sign attack of strength ζ lowers the
 log-probability of the class that the model itself predicts:
 
-    x' = clip(x - ζ sign ∇_x max_y log p(y | x), low, high).           [Deng], section 4.2
+    x' = clip(x - ζ sign ∇_x max_y log p(y | x), 0, 1).                [Deng], section 4.2
 
 `pgd` repeats smaller steps inside the same box around x and attacks the true label [Madry]. Shifts
 are rotations and Gaussian noise. Each is scored by accuracy, predictive entropy and calibration.
@@ -32,21 +32,19 @@ from bayesieve.data.augment import rotate
 from bayesieve.data.preprocessing import PixelScale
 
 Change = Callable[[Tensor, float], Tensor]  # inputs and a strength to changed inputs
-Bounds = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Attacked:
     """A model whose inputs are differentiated: the posterior mean, or an average over draws.
 
-    Attack and prediction use the same draws. Strengths and bounds are in pixels from 0 to 1.
+    Attack and prediction use the same draws. Strengths are in pixels, which stay between 0 and 1.
 
     Args:
         model: a posterior or sparse model of class labels.
         n_samples: draws averaged; 0 uses the mean of the weights.
         seed: of the draws.
         batch_size: inputs differentiated at a time.
-        bounds: lowest and highest value a pixel may take.
         scale: how inputs come from pixels; the default says that they are pixels.
     """
 
@@ -54,14 +52,11 @@ class Attacked:
     n_samples: int = 0
     seed: int = 0
     batch_size: int = 512
-    bounds: Bounds = (0.0, 1.0)
     scale: PixelScale = field(default_factory=PixelScale)
 
     def __post_init__(self) -> None:
         check_not_negative("Attacked", n_samples=self.n_samples)
         check_positive("Attacked", batch_size=self.batch_size)
-        if self.bounds[0] >= self.bounds[1]:
-            raise ValueError(f"Attacked: bounds must be (low, high), got {self.bounds}.")
         if self.posterior.network.likelihood.task != "classification":
             raise ValueError("Attacked: attacks need class labels; this likelihood is regression.")
 
@@ -80,9 +75,9 @@ class Attacked:
         return torch.cat([self._slope(part, None).sign() for part in x.split(self.batch_size)])
 
     def moved(self, x: Tensor, uphill: Tensor, strength: float) -> Tensor:
-        """Inputs `strength` pixels further down, inside the bounds."""
+        """Inputs `strength` pixels further down, between 0 and 1."""
         pixels = self.scale.pixels(x) - strength * uphill
-        return self.scale.inputs(pixels.clamp(*self.bounds))
+        return self.scale.inputs(pixels.clamp(0, 1))
 
     def pgd(self, x: Tensor, labels: Tensor, strength: float, n_steps: int = 10) -> Tensor:
         """Steps of 2.5 strength / n_steps against the true labels, kept within ±strength of x."""
@@ -97,7 +92,7 @@ class Attacked:
             moved = start
             for _ in range(n_steps):
                 moved = moved - length * self._slope(scale.inputs(moved), truth).sign()
-                moved = torch.clamp(moved, start - strength, start + strength).clamp(*self.bounds)
+                moved = torch.clamp(moved, start - strength, start + strength).clamp(0, 1)
             done.append(scale.inputs(moved))
         return torch.cat(done)
 
@@ -106,12 +101,12 @@ class Attacked:
         return self.scale.inputs(rotate(self.scale.pixels(x), degrees))
 
     def noisy(self, x: Tensor, std: float) -> Tensor:
-        """Inputs plus N(0, std²) in pixels, inside the bounds; the same normals for every std."""
+        """Inputs plus N(0, std²) in pixels, between 0 and 1; the same normals for every std."""
         check_not_negative("noise", std=std)
         pixels = self.scale.pixels(x)
         generator = Generator(pixels.device).manual_seed(self.seed)
         noise = torch.empty_like(pixels).normal_(generator=generator)
-        return self.scale.inputs((pixels + std * noise).clamp(*self.bounds))
+        return self.scale.inputs((pixels + std * noise).clamp(0, 1))
 
     def predict(self, x: Tensor) -> ClassPrediction:
         """Predictions by the same average over draws."""

@@ -30,20 +30,9 @@ from bayesieve.sieve.ranking import (
     rank,
 )
 from bayesieve.sieve.scores import Score, ScoreName, check_score, inclusion_score, score_of
-from bayesieve.sieve.unit_rules import keep_latency, keep_macs, keep_units
-
-__all__ = [
-    "Rule",
-    "fewest_kept",
-    "keep_fraction",
-    "keep_latency",
-    "keep_macs",
-    "keep_n_of_m",
-    "keep_probable",
-    "keep_scored",
-    "keep_units",
-    "keep_zeros",
-]
+from bayesieve.sieve.unit_rules import keep_latency as keep_latency
+from bayesieve.sieve.unit_rules import keep_macs as keep_macs
+from bayesieve.sieve.unit_rules import keep_units as keep_units
 
 Rule = Callable[[Posterior, Tensor | None], Tensor]
 

@@ -8,6 +8,7 @@ S · (1 - D^(k/U)) after k steps instead, the schedule that accompanies annealed
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -154,15 +155,11 @@ class GradualUnits:
     start: float = 0.125
     end: float = 0.5625
     score: GroupScore = None
+    soft: ClassVar[bool] = False  # a group that is gone does not come back
 
     def __post_init__(self) -> None:
         self._rule(self.keep_units)  # checks what is to be kept
         _check_span("GradualUnits", self.start, self.end)
-
-    @property
-    def soft(self) -> bool:
-        """Never: a group that is gone does not come back."""
-        return False
 
     def is_active(self, progress: float) -> bool:
         """Whether a mask is in force; true to the end of the run, also after `end`."""

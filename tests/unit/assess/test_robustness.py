@@ -201,7 +201,6 @@ def test_noise_has_the_stated_std_and_bounds():
     ("make", "message"),
     [
         (lambda: Attacked(posterior(), n_samples=-1), "n_samples must be >= 0"),
-        (lambda: Attacked(posterior(), bounds=(1.0, 0.0)), r"bounds must be \(low, high\)"),
         (lambda: Attacked(posterior()).fgsm(X, -1.0), "fgsm: strength must be >= 0"),
     ],
 )

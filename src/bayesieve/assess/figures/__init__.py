@@ -8,30 +8,14 @@ Modules: `curves` (over epochs or strengths), `sparsity` (what is kept and what 
 (importance of inputs), `style` (palette, axes, saving).
 """
 
-from bayesieve.assess.figures.curves import training_curves
-from bayesieve.assess.figures.examples import certain_examples, first_layer_map, regression_fit
-from bayesieve.assess.figures.quality import (
-    confusion_matrix,
-    reliability_diagram,
-    uncertainty_per_class,
-)
-from bayesieve.assess.figures.sparsity import (
-    error_vs_sparsity,
-    inclusion_cdf,
-    kept_per_layer,
-    sieve_overview,
-)
-
-__all__ = [
-    "certain_examples",
-    "confusion_matrix",
-    "error_vs_sparsity",
-    "first_layer_map",
-    "inclusion_cdf",
-    "kept_per_layer",
-    "regression_fit",
-    "reliability_diagram",
-    "sieve_overview",
-    "training_curves",
-    "uncertainty_per_class",
-]
+from bayesieve.assess.figures.curves import training_curves as training_curves
+from bayesieve.assess.figures.examples import certain_examples as certain_examples
+from bayesieve.assess.figures.examples import first_layer_map as first_layer_map
+from bayesieve.assess.figures.examples import regression_fit as regression_fit
+from bayesieve.assess.figures.quality import confusion_matrix as confusion_matrix
+from bayesieve.assess.figures.quality import reliability_diagram as reliability_diagram
+from bayesieve.assess.figures.quality import uncertainty_per_class as uncertainty_per_class
+from bayesieve.assess.figures.sparsity import error_vs_sparsity as error_vs_sparsity
+from bayesieve.assess.figures.sparsity import inclusion_cdf as inclusion_cdf
+from bayesieve.assess.figures.sparsity import kept_per_layer as kept_per_layer
+from bayesieve.assess.figures.sparsity import sieve_overview as sieve_overview

@@ -45,12 +45,10 @@ def certain_examples(
     n = max(1, min(8, len(order) // 2))  # in a row
     n_worst = 2 if len(order) >= 3 * n else 1  # rows, none of whose examples is above
     figure = style.new_figure(1.15 * n + 0.2, 1.72 * (1 + n_worst) + 0.7)
-    upper, lower = figure.subfigures(2, 1, height_ratios=(1, n_worst))
-    parts = (
-        (upper, "Most certain", order[:n].reshape(1, n)),
-        (lower, "Least certain", order[::-1][: n_worst * n].reshape(n_worst, n)),
-    )
-    for half, title, members in parts:
+    halves = figure.subfigures(2, 1, height_ratios=(1, n_worst), squeeze=False).flat
+    best, worst = order[:n].reshape(1, n), order[::-1][: n_worst * n].reshape(n_worst, n)
+    groups = (("Most certain", best), ("Least certain", worst))
+    for half, (title, members) in zip(halves, groups, strict=True):
         half.suptitle(title, x=0.01, ha="left", **style.TITLE)
         panels = half.subplots(*members.shape, squeeze=False).flat
         for axes, i in zip(panels, members.flat, strict=True):
