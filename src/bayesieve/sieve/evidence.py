@@ -17,6 +17,7 @@ from torch import Tensor
 
 from bayesieve.checks import check_choice, check_fraction, check_kind, check_positive
 from bayesieve.core.evidence import evidence_at_zero
+from bayesieve.core.layout import EntryGroups
 from bayesieve.core.posterior import (
     Factorised,
     Posterior,
@@ -24,7 +25,7 @@ from bayesieve.core.posterior import (
     posterior_of,
     present_entries,
 )
-from bayesieve.engines.bmr import Layers, Reduction
+from bayesieve.engines.bmr import Reduction
 from bayesieve.engines.laplace_units import UnitLaplace
 from bayesieve.sieve.prune import prune
 from bayesieve.sieve.rules import keep_probable, keep_zeros
@@ -108,7 +109,7 @@ class weight_evidence:
         reduction = Reduction(
             self.rule, self.count_pruned, spare_last=self.spare_last, scope=self.scope
         )
-        for parts in reduction.sharing(Layers(layout, torch.device("cpu"))):
+        for parts in reduction.sharing(EntryGroups(layout, torch.device("cpu"))):
             layer, gone = (torch.cat([x[part] for part in parts])[None] for x in (delta, pruned))
             zeta = reduction.log_odds(layer.double(), gone).item()
             zetas |= {names[part.start]: zeta for part in parts}
