@@ -14,7 +14,6 @@ nothing is removed, and biases simply count as kept.
 
 import weakref
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -104,92 +103,41 @@ def units_of(network: Network) -> Units:
 
 # ---------------------------------------------------------------------------------------- groups
 
-Kind = Literal["unit", "channel", "head"]
 
+def groups_of(network: Network) -> dict[str, Tensor]:
+    """Entries of w of each group, (groups, entries), by the layer that makes the groups.
 
-@dataclass(frozen=True, eq=False)
-class GroupSet:
-    """The groups of one layer.
-
-    Args:
-        layer: name of the module that makes them.
-        kind: of the groups.
-        n: number of groups.
-        entries: (m,) int64, the entries of w that belong to them.
-        group: (m,) int64, the group of each of these.
-    """
-
-    layer: str
-    kind: Kind
-    n: int
-    entries: Tensor
-    group: Tensor
-
-    def total(self, values: Tensor) -> Tensor:
-        """Sum of values, (d,), over each group, (n,)."""
-        sums = values.new_zeros(self.n)
-        return sums.index_add_(0, self.group.to(values.device), values[self.entries])
-
-    def without(self, keep: Tensor, kept: Tensor) -> Tensor:
-        """A mask, (d,) bool, less the groups that are not kept, (n,) bool."""
-        keep = keep.clone()
-        keep[self.entries[~kept[self.group]]] = False
-        return keep
-
-
-def groups_of(network: Network) -> list[GroupSet]:
-    """The groups of a network: units and channels from the input to the output, then heads.
+    Units and channels come from the input to the output, then heads.
 
     Example:
         >>> from bayesieve.core.likelihoods import Gaussian
         >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-        >>> [(g.layer, g.kind, g.n) for g in groups_of(Network.of(model, Gaussian()))]
-        [('0', 'unit', 4)]
+        >>> groups = groups_of(Network.of(model, Gaussian()))
+        >>> groups["0"][1]  # the second unit: row, column and bias
+        tensor([ 3,  4,  5, 13, 17, 21])
     """
-    return [*_units(network), *_heads(network)]
-
-
-def _units(network: Network) -> list[GroupSet]:
-    """Units and channels of linked layers, from the input to the output."""
     layout, units = network.layout, units_of(network)
     place = torch.arange(layout.size, device=network.device)
-    sets = []
+    groups = {}
     for link in reversed(units.links):
-        number = torch.arange(link.n_units, device=network.device)
-        incoming, outgoing = units.incoming(place, link), units.outgoing(place, link)
-        members = [(incoming, number[:, None]), (outgoing, number[None, :, None])]
+        outgoing = units.outgoing(place, link).transpose(0, 1).flatten(1)
+        members = [units.incoming(place, link), outgoing]
         if link.bias is not None:
-            members.append((place[layout.slices[link.bias]], number))
-        layer = link.producer.rpartition(".")[0]
-        is_linear = len(layout.shapes[layout.names.index(link.producer)]) == 2
-        sets.append(_set(layer, "unit" if is_linear else "channel", link.n_units, members))
-    return sets
-
-
-def _heads(network: Network) -> list[GroupSet]:
-    """Heads of the attention modules whose projections are prunable."""
-    layout = network.layout
-    place = layout.unflatten(torch.arange(layout.size, device=network.device))
-    sets = []
+            members.append(place[layout.slices[link.bias]][:, None])
+        groups[link.producer.rpartition(".")[0]] = torch.cat(members, 1)
+    named = layout.unflatten(place)
     for name, module in network.skeleton.named_modules():
         if not isinstance(module, nn.MultiheadAttention) or not module._qkv_same_embed_dim:
             continue
         prefix, n = f"{name}." if name else "", module.num_heads
-        rows, columns = place.get(f"{prefix}in_proj_weight"), place.get(f"{prefix}out_proj.weight")
+        rows, columns, bias = (named.get(f"{prefix}{leaf}") for leaf in _OF_HEADS)
         if rows is None or columns is None or module.bias_k is not None:
             continue
-        number = torch.arange(n, device=network.device)[None, :, None]
-        # query, key, value; heads; rows of each
-        members = [(rows.view(3, n, -1), number), (columns.view(len(columns), n, -1), number)]
-        bias = place.get(f"{prefix}in_proj_bias")
+        members = [rows.view(3, n, -1), columns.view(len(columns), n, -1)]
         if bias is not None:
-            members.append((bias.view(3, n, -1), number))
-        sets.append(_set(name, "head", n, members))
-    return sets
+            members.append(bias.view(3, n, -1))
+        groups[name] = torch.cat([member.transpose(0, 1).flatten(1) for member in members], 1)
+    return groups
 
 
-def _set(layer: str, kind: Kind, n: int, members: list[tuple[Tensor, Tensor]]) -> GroupSet:
-    """A set of groups from entries of w and the group of each, which broadcasts to them."""
-    entries = torch.cat([entries.flatten() for entries, _ in members])
-    group = torch.cat([number.expand_as(entries).flatten() for entries, number in members])
-    return GroupSet(layer, kind, n, entries, group)
+_OF_HEADS = ("in_proj_weight", "out_proj.weight", "in_proj_bias")  # query, key, value together

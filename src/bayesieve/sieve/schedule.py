@@ -173,8 +173,8 @@ class GradualUnits:
 
     def keep(self, posterior: Posterior, progress: float, within: Tensor | None) -> Tensor:
         """The weights to keep at a fraction `progress` of the run, (d,) bool, inside `within`."""
-        sets = groups_of(posterior.network)
-        counts = {g.layer: self.kept_at(progress, g.layer, g.n) for g in sets}
+        groups = groups_of(posterior.network)
+        counts = {name: self.kept_at(progress, name, len(e)) for name, e in groups.items()}
         return self._rule(counts)(posterior, within)
 
     def check(self, posterior: Posterior) -> None:

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from bayesieve.assess.costs import interleaved, live_macs, weight_uses
 from bayesieve.checks import check_choice, check_fraction, check_positive
 from bayesieve.core.posterior import Factorised, Posterior, SparseModel, present_entries
-from bayesieve.sieve.groups import GroupSet, groups_of, units_of
+from bayesieve.sieve.groups import groups_of, units_of
 from bayesieve.sieve.ranking import Scope, allowed_entries
 from bayesieve.sieve.scores import (
     Score,
@@ -37,17 +37,20 @@ GroupScoreName = Literal["evidence", "inclusion", "magnitude"]
 GroupScore = GroupScoreName | Score | None
 
 
-def group_scores(posterior: Posterior, groups: GroupSet, score: GroupScore = None) -> Tensor:
-    """Score of each group, (n,), larger = keep; entries that are pruned already add nothing.
+def group_scores(posterior: Posterior, entries: Tensor, score: GroupScore = None) -> Tensor:
+    """Score of groups of entries of w, (n, m) -> (n,), larger = keep.
+
+    Entries that are pruned already add nothing.
 
     Example:
         >>> from bayesieve.sieve.scores import small_posterior  # incoming, then outgoing weights
-        >>> group_scores(small_posterior(), groups_of(small_posterior().network)[0], "magnitude")
+        >>> units = groups_of(small_posterior().network)["0"]
+        >>> group_scores(small_posterior(), units, "magnitude")
         tensor([1.1400, 1.9800, 3.3800])
     """
     values = torch.where(present_entries(posterior), _entry_scores(posterior, score), 0.0)
     values[posterior.layout.n_bayesian :] = 0  # points have no prior to compare with
-    return groups.total(values)
+    return values[entries].sum(1)
 
 
 def _entry_scores(posterior: Posterior, score: GroupScore) -> Tensor:
@@ -109,8 +112,9 @@ class keep_units:
         if isinstance(self.units, Mapping):
             return order.keep_counts(self.units)
         if self.scope == "layer":
-            return order.keep_counts({g.layer: round(self.units * g.n) for g in order.sets})
-        return order.keep_best(round(self.units * sum(g.n for g in order.sets)))
+            counts = {name: round(self.units * len(e)) for name, e in order.groups.items()}
+            return order.keep_counts(counts)
+        return order.keep_best(round(self.units * len(order.scores)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,38 +211,36 @@ class RemovalOrder:
         layout = posterior.layout
         self.who, self.network = type(rule).__name__, posterior.network
         self.allowed = allowed_entries(posterior, within)
-        self.sets = groups_of(posterior.network)
-        if not self.sets:
+        self.groups = groups_of(posterior.network)
+        if not self.groups:
             raise ValueError(
                 f"{self.who}: this network has no unit, channel, head that can go alone (its "
                 "layers are not linked one to one, or it cannot be traced). Use keep_zeros."
             )
-        self.sizes = [groups.n for groups in self.sets]
         masked = posterior.masked(self.allowed)
-        prunable = self.allowed.double()
-        prunable[layout.n_sparse :] = 0
-        macs = torch.zeros_like(prunable)  # of one example, by each entry
-        for name, n in (positions or {}).items():
-            macs[layout.slices[name]] = n
+        prunable = self.allowed.clone()
+        prunable[layout.n_sparse :] = False
+        macs = torch.zeros_like(prunable, dtype=torch.float64)  # of one example, by each entry
+        for name, part in layout.slices.items():
+            macs[part] = (positions or {}).get(name, 0)
         scores, costs = [], []
-        for groups in self.sets:
-            worth = group_scores(masked, groups, rule.score).double()
-            scores.append(torch.where(groups.total(prunable) > 0, worth, -torch.inf))
-            cost = float(macs[groups.entries].sum()) / groups.n
-            costs.append(torch.full_like(worth, max(cost, 1.0)))
-        self.scores = torch.cat(scores)  # of all groups, set by set; -inf for those that are gone
+        for entries in self.groups.values():
+            worth = group_scores(masked, entries, rule.score).double()
+            scores.append(torch.where(prunable[entries].any(1), worth, -torch.inf))
+            costs.append(macs[entries].sum(1).clamp_min(1))
+        self.scores = torch.cat(scores)  # of all groups, by layer; -inf for those that are gone
         self.costs = torch.cat(costs)
 
     def keep_counts(self, counts: Mapping[str, int]) -> Tensor:
         """The best groups of each layer, as many as named; layers not named stay whole."""
         for layer in counts:
-            check_choice(self.who, "layer", layer, sorted({groups.layer for groups in self.sets}))
+            check_choice(self.who, "layer", layer, sorted(self.groups))
         kept = torch.ones_like(self.scores, dtype=torch.bool)
-        for groups, scores, part in self._by_set(kept):
-            if groups.layer in counts:
+        for layer, scores, part in self._by_layer(kept):
+            if layer in counts:
                 part.copy_(scores > -torch.inf)
                 best = scores.argsort(descending=True, stable=True)
-                part[best[max(counts[groups.layer], 1) :]] = False
+                part[best[max(counts[layer], 1) :]] = False
         return self._mask(kept)
 
     def keep_best(self, n: int) -> Tensor:
@@ -269,7 +271,7 @@ class RemovalOrder:
     def _removable(self) -> Tensor:
         """Numbers of the groups that may go, worst first; the best of each layer does not."""
         going = self.scores > -torch.inf
-        for _, scores, part in self._by_set(going):
+        for _, scores, part in self._by_layer(going):
             part[scores.argsort(stable=True)[-1]] = False
         order = (self.scores / self.costs).argsort(stable=True)
         return order[going[order]]
@@ -282,15 +284,15 @@ class RemovalOrder:
 
     def _mask(self, kept: Tensor) -> Tensor:
         """The entries that stay with the groups that are kept, (n,) bool."""
-        keep = self.allowed
-        for groups, _, part in self._by_set(kept):
-            keep = groups.without(keep, part)
+        keep = self.allowed.clone()
+        for layer, _, part in self._by_layer(kept):
+            keep[self.groups[layer][~part]] = False
         return units_of(self.network).clean(keep)
 
-    def _by_set(self, values: Tensor) -> Iterator[tuple[GroupSet, Tensor, Tensor]]:
-        """Each set with the scores of its groups and a view of some values, (n,)."""
-        scores, views = self.scores.split(self.sizes), values.split(self.sizes)
-        return zip(self.sets, scores, views, strict=True)
+    def _by_layer(self, values: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """Each layer with the scores of its groups and a view of some values, (n,)."""
+        sizes = [len(entries) for entries in self.groups.values()]
+        return zip(self.groups, self.scores.split(sizes), values.split(sizes), strict=True)
 
 
 # ------------------------------------------------------------------------------------------ cost
