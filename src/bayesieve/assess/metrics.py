@@ -364,7 +364,16 @@ def regression_report(
         >>> report["mae"], report["aleatoric_std"], report["epistemic_std"]
         (10.0, 10.0, 5.0)
     """
-    scale = _check_scale(sample_means, target_std)
+    # one number per output, so that the sum of logs counts each output once
+    n_outputs = sample_means.shape[2] if sample_means.ndim == 3 else 1
+    scale = torch.as_tensor(target_std, dtype=torch.float64, device=sample_means.device).detach()
+    if tuple(scale.shape) not in ((), (n_outputs,)):
+        raise ValueError(
+            f"regression_report: target_std must be a number or have shape ({n_outputs},), "
+            f"got {tuple(scale.shape)}."
+        )
+    scale = scale.expand(n_outputs)
+    check_positive("regression_report", target_std=tuple(scale.tolist()))
     prediction = RealPrediction(
         *_check_draws("regression_report", sample_means, noise_std), likelihood
     )
@@ -408,21 +417,6 @@ def _check_draws(
     return sample_means, noise
 
 
-def _check_scale(sample_means: Tensor, target_std: float | Tensor) -> Tensor:
-    # one number per output, so that the sum of logs counts each output once
-    n_outputs = sample_means.shape[2] if sample_means.ndim == 3 else 1
-    scale = torch.as_tensor(target_std, dtype=torch.float64, device=sample_means.device).detach()
-    if scale.ndim == 0:
-        scale = scale.expand(n_outputs)
-    if tuple(scale.shape) != (n_outputs,):
-        raise ValueError(
-            f"regression_report: target_std must be a number or have shape ({n_outputs},), "
-            f"got {tuple(scale.shape)}."
-        )
-    check_positive("regression_report", target_std=tuple(scale.tolist()))
-    return scale
-
-
 # --------------------------------------------------------------------------------------- rankings
 
 
@@ -439,7 +433,7 @@ def risk_coverage(uncertainty: Tensor, losses: Tensor) -> tuple[Tensor, Tensor]:
         ([0.5, 1.0], [0.0, 0.5])
     """
     uncertainty, losses = check_same_shape("risk_coverage", uncertainty=uncertainty, losses=losses)
-    _check_vector("risk_coverage", "uncertainty", uncertainty)
+    _check_vector("risk_coverage", uncertainty=uncertainty)
     _, group, size = torch.unique(uncertainty, return_inverse=True, return_counts=True)
     mean_loss = torch.bincount(group, losses, len(size)) / size
     in_order = mean_loss.repeat_interleave(size)  # each tied example carries its group's mean
@@ -458,10 +452,10 @@ def auroc(inside: Tensor, outside: Tensor) -> float:
         >>> auroc(torch.tensor([0.1, 0.4]), torch.tensor([0.4, 0.9]))  # (1 + 1 + 1 + ½) / 4
         0.875
     """
-    for name, scores in (("inside", inside), ("outside", outside)):
-        check_same_shape("auroc", **{name: scores})
-        _check_vector("auroc", name, scores)
-    scores = torch.cat([inside, outside]).detach().double()
+    (first,) = check_same_shape("auroc", inside=inside)
+    (second,) = check_same_shape("auroc", outside=outside)
+    _check_vector("auroc", inside=inside, outside=outside)
+    scores = torch.cat([first, second])
     _, group, size = torch.unique(scores, return_inverse=True, return_counts=True)
     # ranks from 1; ties share their mean
     mid_rank = size.cumsum(0).double() - (size.double() - 1) / 2
@@ -470,9 +464,10 @@ def auroc(inside: Tensor, outside: Tensor) -> float:
     return (rank_sum - n_outside * (n_outside + 1) / 2) / (n_inside * n_outside)
 
 
-def _check_vector(who: str, name: str, scores: Tensor) -> None:
-    if scores.ndim != 1:
-        raise ValueError(f"{who}: {name} must have one axis, got shape {tuple(scores.shape)}.")
+def _check_vector(who: str, **tensors: Tensor) -> None:
+    for name, tensor in tensors.items():
+        if tensor.ndim != 1:
+            raise ValueError(f"{who}: {name} must have one axis, got shape {tuple(tensor.shape)}.")
 
 
 # ----------------------------------------------------------------------------------------- checks

@@ -14,7 +14,7 @@ By default it is evidence where the posterior is normal and has its prior, else 
 import statistics
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,11 @@ from bayesieve.sieve.scores import (
 
 GroupScoreName = Literal["evidence", "inclusion", "magnitude"]
 GroupScore = GroupScoreName | Score | None
+_SCORES: dict[str, Score] = {
+    "evidence": evidence_score,
+    "inclusion": lambda posterior: F.softplus(inclusion_score(posterior)),  # -log(1 - p)
+    "magnitude": lambda posterior: magnitude_score(posterior).square(),
+}
 
 
 def group_scores(posterior: Posterior, entries: Tensor, score: GroupScore = None) -> Tensor:
@@ -48,28 +53,18 @@ def group_scores(posterior: Posterior, entries: Tensor, score: GroupScore = None
         >>> group_scores(small_posterior(), units, "magnitude")
         tensor([1.1400, 1.9800, 3.3800])
     """
-    values = torch.where(present_entries(posterior), _entry_scores(posterior, score), 0.0)
+    if score is None:
+        normal = isinstance(posterior, Factorised) and posterior.prior is not None
+        score = "evidence" if normal else "magnitude"
+    values = score_of(posterior, _SCORES[score] if isinstance(score, str) else score)
+    values = torch.where(present_entries(posterior), values, 0.0)
     values[posterior.layout.n_bayesian :] = 0  # points have no prior to compare with
     return values[entries].sum(1)
 
 
-def _entry_scores(posterior: Posterior, score: GroupScore) -> Tensor:
-    """Score that each entry adds to its group, (d,)."""
-    if score is None:
-        normal = isinstance(posterior, Factorised) and posterior.prior is not None
-        score = "evidence" if normal else "magnitude"
-    if score == "evidence":
-        return score_of(posterior, evidence_score)
-    if score == "inclusion":
-        return F.softplus(score_of(posterior, inclusion_score))  # -log(1 - p)
-    if score == "magnitude":
-        return score_of(posterior, magnitude_score).square()
-    return score_of(posterior, score)
-
-
 def _check_score(who: str, score: GroupScore) -> None:
     if isinstance(score, str):
-        check_choice(who, "score", score, get_args(GroupScoreName))
+        check_choice(who, "score", score, _SCORES)
 
 
 # ----------------------------------------------------------------------------------------- rules

@@ -106,7 +106,14 @@ def confusion_matrix(matrix: ArrayLike, class_names: Sequence[str], path: str | 
     wrong = 1 - counts.trace() / max(counts.sum(), 1)
     title = f"Confusion: {100 * wrong:.2f}% of {counts.sum():,.0f} wrong"
     style.dress(axes, title=title, xlabel="predicted class", ylabel="true class", grid="none")
-    _name_classes(axes, class_names)
+    upright = max(map(len, class_names)) <= 3
+    axes.set_xticks(range(n), labels=list(class_names))
+    if not upright:
+        for tick in axes.get_xticklabels():
+            tick.set(rotation=45, ha="right", rotation_mode="anchor")
+    axes.set_yticks(range(n), labels=list(class_names))
+    axes.tick_params(length=0)
+    axes.spines[["left", "bottom"]].set_visible(False)
     bar = style.color_bar(axes, image, "share of the true class")
     bar.set_ticks(
         [share**0.5 for share in _SHARES], labels=[style.percent(share, 1) for share in _SHARES]
@@ -212,14 +219,3 @@ def _draw_cells(axes: Axes, counts: NDArray[np.float64]) -> AxesImage:
             text = f"{counts[row, column]:.0f}"
             axes.text(column, row, text, ha="center", va="center", fontsize=8, color=color)
     return image
-
-
-def _name_classes(axes: Axes, class_names: Sequence[str]) -> None:
-    long = max(map(len, class_names)) > 3
-    axes.set_xticks(range(len(class_names)), labels=list(class_names), rotation=45 if long else 0)
-    if long:
-        for tick in axes.get_xticklabels():
-            tick.set(ha="right", rotation_mode="anchor")
-    axes.set_yticks(range(len(class_names)), labels=list(class_names))
-    axes.tick_params(length=0)
-    axes.spines[["left", "bottom"]].set_visible(False)

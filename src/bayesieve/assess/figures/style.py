@@ -221,7 +221,12 @@ def plain_ticks(axis: Axis) -> None:
         >>> axes.yaxis.get_major_formatter()(-40000.0)
         '−40,000'
     """
-    axis.set_major_formatter(FuncFormatter(lambda value, _: _plain(value)))
+
+    def plain(value: float, _: object) -> str:
+        text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+        return text.replace("-", "\N{MINUS SIGN}")
+
+    axis.set_major_formatter(FuncFormatter(plain))
 
 
 def log_ticks(axis: Axis, low: float, high: float) -> None:
@@ -277,8 +282,3 @@ def _log_steps(span: float) -> tuple[float, ...]:
         if span < limit:
             return steps
     return (1,)
-
-
-def _plain(value: float) -> str:
-    text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return text.replace("-", "\N{MINUS SIGN}")
