@@ -162,22 +162,16 @@ def _taken_together(bins: ReliabilityBins) -> tuple[_Column, _Column, _Column]:
     From the surest bin down, where most examples are; what is left over at the end joins the last.
     """
     least = max(10, 0.002 * sum(bins.count))
-    groups: list[list[float]] = []
-    full = True
-    for confidence, accuracy, n in zip(
-        bins.confidence[::-1], bins.accuracy[::-1], bins.count[::-1], strict=True
-    ):
-        if n == 0:
-            continue
-        if full:
-            groups.append([0.0, 0.0, 0.0])
-        groups[-1] = [
-            a + b for a, b in zip(groups[-1], (n * confidence, n * accuracy, n), strict=True)
-        ]
-        full = groups[-1][2] >= least
-    if not full and len(groups) > 1:
+    count = np.array(bins.count, dtype=float)
+    sums = np.stack([count * bins.confidence, count * bins.accuracy, count], axis=1)
+    groups = [np.zeros(3)]
+    for row in sums[count > 0][::-1]:
+        if groups[-1][2] >= least:
+            groups.append(np.zeros(3))
+        groups[-1] = groups[-1] + row
+    if groups[-1][2] < least and len(groups) > 1:
         rest = groups.pop()
-        groups[-1] = [a + b for a, b in zip(groups[-1], rest, strict=True)]
+        groups[-1] = groups[-1] + rest
     confidence, accuracy, count = np.array(groups[::-1]).T
     return confidence / count, accuracy / count, count
 

@@ -239,7 +239,9 @@ def log_ticks(axis: Axis, low: float, high: float) -> None:
         [0.01, 0.02, 0.05, 0.1, 0.2]
     """
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ticks = [step * 10.0**power for power in powers for step in _log_steps(high / low)]
+    per_decade = ((6, (1, 1.5, 2, 3, 5, 7)), (50, (1, 2, 5)), (1000, (1, 3)), (math.inf, (1,)))
+    steps = next(steps for limit, steps in per_decade if high / low < limit)
+    ticks = [step * 10.0**power for power in powers for step in steps]
     inside = [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]
     axis.set_major_locator(FixedLocator(inside))
     axis.set_minor_locator(NullLocator())
@@ -274,11 +276,3 @@ def save(figure: Figure, path: str | Path) -> Path:
     # no software tag: the same figure gives the same bytes
     draw = partial(figure.savefig, format="png", dpi=DPI, metadata={"Software": None})
     return write_atomically(path, draw)
-
-
-def _log_steps(span: float) -> tuple[float, ...]:
-    # ticks per decade: about five on the whole axis
-    for limit, steps in ((6, (1, 1.5, 2, 3, 5, 7)), (50, (1, 2, 5)), (1000, (1, 3))):
-        if span < limit:
-            return steps
-    return (1,)

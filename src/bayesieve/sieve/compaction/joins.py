@@ -25,10 +25,10 @@ class Arithmetic(Rule):
         if axis is None:
             return "joins tensors whose channels are on different axes"
         a, b = (_aligned(x, axis, node, flow) for x in terms(node))
-        if _is_product(node):
+        if _does(node, "mul"):
             value = torch.where((a == 0) | (b == 0), 0.0, a * b)
         else:
-            value = a - b if _is_difference(node) else a + b
+            value = a - b if _does(node, "sub") else a + b
         return Channels(axis, value.expand(flow.shape(node)[axis]).clone())
 
     def backward(self, node: fx.Node, flow: Flow) -> None:
@@ -41,7 +41,7 @@ class Arithmetic(Rule):
                 flow.request(x, _axis_of(x, axis, node, flow), need)
             else:
                 flow.request_all(x)
-        if gone is None and not _is_product(node) and not _has_table(node):
+        if gone is None and not _does(node, "mul") and not _has_table(node):
             dead = [~_aligned(x, axis, node, flow).isnan() for x in terms(node)]
             why = "constant in one term, not in the other"
             stuck = need & (dead[0] | dead[1])
@@ -64,7 +64,7 @@ class Arithmetic(Rule):
         value = value[kept] if _is_matched(gone, axis, node, flow) else value
         if not bool(value.any()):
             return rest, kept
-        value = -value if _is_difference(node) else value
+        value = -value if _does(node, "sub") else value
         value = value.view(-1, *[1] * (len(flow.shape(node)) - axis - 1))
         shift = to.parameter(f"{node.name}_shift", value.to(node.meta["dtype"]))
         return to.call(torch.add, rest, shift), kept
@@ -116,12 +116,9 @@ def terms(node: fx.Node) -> list[fx.Node]:
     return [x for x in node.args if isinstance(x, fx.Node)]
 
 
-def _is_product(node: fx.Node) -> bool:
-    return operation_of(node).name == "mul"
-
-
-def _is_difference(node: fx.Node) -> bool:
-    return operation_of(node).name == "sub"
+def _does(node: fx.Node, name: str) -> bool:
+    """Whether an operation is "add", "sub" or "mul"."""
+    return operation_of(node).name == name
 
 
 def _has_table(node: fx.Node) -> bool:
@@ -165,12 +162,12 @@ def _aligned(x: fx.Node, axis: int, node: fx.Node, flow: Flow) -> Tensor:
 
 def _vanishing(node: fx.Node, flow: Flow) -> fx.Node | None:
     """A term of a sum that is constant wherever it is needed, and whose partner stays whole."""
-    if _is_product(node) or len({*terms(node)}) < 2 or _has_table(node):
+    if _does(node, "mul") or len({*terms(node)}) < 2 or _has_table(node):
         return None
     axis, need = flow.channels[node].axis, flow.need[node]
     a, b = terms(node)
     for gone, rest in ((b, a), (a, b)):
-        if gone is a and _is_difference(node):
+        if gone is a and _does(node, "sub"):
             return None
         value = _aligned(gone, axis, node, flow).expand(len(need))
         is_whole = flow.shape(rest) == flow.shape(node) and _is_matched(rest, axis, node, flow)
