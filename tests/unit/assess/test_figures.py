@@ -114,7 +114,7 @@ def test_pyplot_is_never_imported_and_matplotlib_only_with_figures() -> None:
 
 def test_curve_marks_the_chosen_point_and_drops_the_empty_network() -> None:
     axes = style.new_figure(4, 3).add_subplot()
-    sparsity.draw_curve(axes, SHORT, dense=0.01)
+    sparsity._draw_curve(axes, SHORT, dense=0.01)
     sparsity._mark(axes, SHORT, 2)
     line, ring = axes.lines[0], axes.lines[-2]
     assert np.allclose(ring.get_xydata(), [[0.01, 0.04]])
@@ -124,7 +124,7 @@ def test_curve_marks_the_chosen_point_and_drops_the_empty_network() -> None:
 
 def test_layers_show_counts_and_shares() -> None:
     axes = style.new_figure(4, 3).add_subplot()
-    sparsity.draw_layers(axes, ["a", "b"], [5, 0], [1000, 40])
+    sparsity._draw_layers(axes, ["a", "b"], [5, 0], [1000, 40])
     assert [text.get_text() for text in axes.texts] == ["0.50%  (5 of 1,000)", "0%  (0 of 40)"]
     assert axes.get_title(loc="left") == "Kept per layer: 0.48% of 1,040 weights kept"
 

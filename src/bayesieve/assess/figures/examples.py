@@ -103,10 +103,20 @@ def first_layer_map(weights: ArrayLike, image_shape: tuple[int, ...], path: str 
     count = (matrix > 0).sum(0).reshape(-1, height, width).sum(0)
     size = matrix.sum(0).reshape(-1, height, width).sum(0)
     figure = style.new_figure(8.6, 3.9)
-    left, right = figure.subplots(1, 2)
     dead = f"beige: {style.percent(float((count == 0).mean()))} of pixels, no weight left"
-    _draw_map(left, count, count == 0, "Weights kept per pixel", "weights", dead)
-    _draw_map(right, size, count == 0, "Total weight per pixel", "sum of |weight|", dead)
+    ramp = ListedColormap(colormaps[style.HEAT](np.linspace(0.12, 1, 256)))
+    shades = ramp.with_extremes(bad="#F3EFE6")
+    maps = (
+        (count, "Weights kept per pixel", "weights"),
+        (size, "Total weight per pixel", "sum of |weight|"),
+    )
+    for axes, (values, title, unit) in zip(figure.subplots(1, 2), maps, strict=True):
+        image = axes.imshow(np.ma.masked_array(values, count == 0), cmap=shades, vmin=0)
+        style.dress(axes, title=title, xlabel=dead, ylabel="", grid="none")
+        axes.set_xticks([])
+        axes.set_yticks([])
+        axes.spines[:].set(visible=True, color=style.RULE)
+        style.color_bar(axes, image, unit)
     return style.save(figure, path)
 
 
@@ -127,24 +137,6 @@ def _draw_fit(
         dots.set_alpha(alpha)
     axes.set_xlim(*ends)
     axes.set_ylim(*ends)
-
-
-def _draw_map(
-    axes: Axes,
-    values: NDArray[np.float64],
-    unused: NDArray[np.bool_],
-    title: str,
-    unit: str,
-    note: str,
-) -> None:
-    ramp = ListedColormap(colormaps[style.HEAT](np.linspace(0.12, 1, 256)))
-    shades = ramp.with_extremes(bad="#F3EFE6")
-    image = axes.imshow(np.ma.masked_array(values, unused), cmap=shades, vmin=0)
-    style.dress(axes, title=title, xlabel=note, ylabel="", grid="none")
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.spines[["left", "bottom", "top", "right"]].set(visible=True, color=style.RULE)
-    style.color_bar(axes, image, unit)
 
 
 def _draw_example(

@@ -29,9 +29,9 @@ def error_vs_sparsity(points: Sequence[Sequence[float]], path: str | Path) -> Pa
     with_nll = all(len(point) > 2 for point in points)
     figure = style.new_figure(9.6 if with_nll else 6.4, 4.0)
     panels = figure.subplots(1, 2 if with_nll else 1, squeeze=False)[0]
-    draw_curve(panels[0], points)
+    _draw_curve(panels[0], points)
     if with_nll:
-        draw_curve(panels[1], [(zeros, nll) for zeros, _, nll in points], likelihood=True)
+        _draw_curve(panels[1], [(zeros, nll) for zeros, _, nll in points], likelihood=True)
     return style.save(figure, path)
 
 
@@ -71,15 +71,15 @@ def sieve_overview(
         raise ValueError("sieve_overview: layers and reliability must not be empty.")
     figure = style.new_figure(10.6, 3.6)
     left, middle, right = figure.subplots(1, 3, width_ratios=(1.15, 1, 1))
-    draw_curve(left, curve, dense=dense_error)
+    _draw_curve(left, curve, dense=dense_error)
     _mark(left, curve, chosen)
     kept, total = zip(*layers.values(), strict=True)
-    draw_layers(middle, list(layers), kept, total, counts=False)
+    _draw_layers(middle, list(layers), kept, total, counts=False)
     draw_reliability(right, reliability)
     return style.save(figure, path)
 
 
-def draw_curve(
+def _draw_curve(
     axes: Axes,
     points: Sequence[Sequence[float]],
     *,
@@ -89,12 +89,6 @@ def draw_curve(
     """Draw points (zeros, error), or (zeros, nll) for the likelihood, on `axes`.
 
     With `dense`, the error of the whole network is drawn as a level and a diamond.
-
-    Example:
-        >>> axes = style.new_figure(3, 3).add_subplot()
-        >>> draw_curve(axes, [(0.0, 0.02), (0.9, 0.03)])
-        >>> axes.get_xlabel()
-        'weights kept'
     """
     table = np.array([(1 - point[0], point[1]) for point in points if point[0] < 1], dtype=float)
     kept, value = table[np.argsort(-table[:, 0], kind="stable")].T
@@ -146,11 +140,11 @@ def kept_per_layer(
     """
     style.check_same_length("kept_per_layer", names=names, kept=kept, total=total)
     figure = style.new_figure(6.4, 1.3 + 0.34 * len(names))
-    draw_layers(figure.subplots(), names, kept, total)
+    _draw_layers(figure.subplots(), names, kept, total)
     return style.save(figure, path)
 
 
-def draw_layers(
+def _draw_layers(
     axes: Axes,
     names: Sequence[str],
     kept: Sequence[int],
@@ -158,14 +152,7 @@ def draw_layers(
     *,
     counts: bool = True,
 ) -> None:
-    """Draw one bar per layer on `axes`; `counts` adds the numbers of weights to the percentages.
-
-    Example:
-        >>> axes = style.new_figure(3, 3).add_subplot()
-        >>> draw_layers(axes, ["fc1"], [1], [4])
-        >>> axes.texts[0].get_text()
-        '25%  (1 of 4)'
-    """
+    """Draw one bar per layer on `axes`; `counts` adds the numbers of weights to the percentages."""
     if any(not 0 <= k <= n or n < 1 for k, n in zip(kept, total, strict=True)):
         raise ValueError("kept_per_layer: kept must lie between 0 and total, and total be >= 1.")
     share = np.array(kept, dtype=float) / np.array(total, dtype=float)
