@@ -127,10 +127,10 @@ def test_curves_fall_with_strength():
         curve(attacked, X, labels, (0.0, 0.1, 0.5), pgd),
         curve(attacked, X, labels, (0.0, 0.3, 1.0), attacked.noisy),
     ):
-        assert points[0].accuracy == 1
-        assert points[0].accuracy >= points[1].accuracy >= points[2].accuracy
-        assert points[2].accuracy < 1
-        assert points[2].nll > points[0].nll
+        assert points[0]["accuracy"] == 1
+        assert points[0]["accuracy"] >= points[1]["accuracy"] >= points[2]["accuracy"]
+        assert points[2]["accuracy"] < 1
+        assert points[2]["nll"] > points[0]["nll"]
         assert all(point["entropy"] >= 0 and 0 <= point["ece"] <= 1 for point in points)
 
 
