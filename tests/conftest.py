@@ -1,5 +1,9 @@
 """One torch thread, and hypothesis with fixed examples: a test that passes once passes again."""
 
+import functools
+import importlib
+import sys
+
 import hypothesis
 import pytest
 import torch
@@ -16,3 +20,15 @@ def _one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_table_of_onnx_operators():
+    """Keep the table of operators which torch.onnx rebuilds for every export, in over a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "onnxscript" in sys.modules:  # otherwise this run has few exports, or none
+            exporter = importlib.import_module("torch.onnx._internal.exporter._registration")
+            table = exporter.ONNXRegistry
+            once = functools.cache(table.from_torchlib)
+            patch.setattr(table, "from_torchlib", staticmethod(once))
+        yield

@@ -319,7 +319,7 @@ def test_training_helps(engine):
     state = engine.init(problem, seeded(0))
     state.controls.kl_scale.fill_(0.01)  # little data: let them speak
     before = problem.log_likelihood(engine.posterior(problem, state).mean[None], whole)
-    for _ in range(200):
+    for _ in range(100):
         engine.step(problem, state, whole)
     after = problem.log_likelihood(engine.posterior(problem, state).mean[None], whole)
     assert after > before + 0.2

@@ -366,12 +366,19 @@ def test_predict_refuses(runs, table, images, tmp_path):
 # --- hostile ONNX files
 
 
-def onnx_with(tmp_path, change, runs):
-    onnx = pytest.importorskip("onnx")
+@pytest.fixture(scope="module")
+def exported(runs, tmp_path_factory):
+    """The compacted classifier as an ONNX file."""
     pytest.importorskip("onnxruntime")
+    path = tmp_path_factory.mktemp("onnx") / "m.onnx"
+    ok("export", runs / "c", "--to", "onnx", "--out", path)
+    return path
+
+
+def onnx_with(tmp_path, change, exported):
+    onnx = pytest.importorskip("onnx")
     path = tmp_path / "m.onnx"
-    ok("export", runs / "c", "--to", "onnx", "--out", path, "--force")
-    model = onnx.load(path, load_external_data=False)
+    model = onnx.load(exported, load_external_data=False)
     change(onnx, model)
     path.write_bytes(model.SerializeToString())
     return path
@@ -402,15 +409,14 @@ def hidden(onnx, model):
     "change", [outside("../../secret"), outside("/etc/hostname"), outside("weights.bin"), hidden],
     ids=["parent", "absolute", "beside", "hidden"],
 )  # fmt: skip
-def test_external_data_are_refused(runs, images, tmp_path, change):
-    path = onnx_with(tmp_path, change, runs)
+def test_external_data_are_refused(exported, images, tmp_path, change):
+    path = onnx_with(tmp_path, change, exported)
     message = refused(1, "predict", path, images / "raw.npz", "--out", tmp_path / "p.csv")
     assert "External data are refused" in message
     assert "m.onnx" in message
 
 
-def test_damaged_onnx_files_are_refused(runs, images, tmp_path):
-    pytest.importorskip("onnxruntime")
+def test_damaged_onnx_files_are_refused(exported, images, tmp_path):
     path = tmp_path / "m.onnx"
     for data in (b"", b"hello", b"\x80\x04pickle", b"\0" * 1000):
         path.write_bytes(data)
@@ -422,7 +428,7 @@ def test_damaged_onnx_files_are_refused(runs, images, tmp_path):
             if entry.key == "classes":
                 entry.value = "[" * 100_000
 
-    path = onnx_with(tmp_path, deep, runs)
+    path = onnx_with(tmp_path, deep, exported)
     message = refused(1, "predict", path, images / "raw.npz", "--out", tmp_path / "p.csv")
     assert "nested too deeply" in message
 

@@ -29,6 +29,7 @@ ADDED = {
     "sieve": ("--no-figures",),
     "profile": ("--rounds", "1"),
     "attack": ("--examples", "10"),
+    "report": ("--points", "3"),
 }
 # Shown by tests of their own: the network is needed, or the smallest call still takes seconds.
 ELSEWHERE = (

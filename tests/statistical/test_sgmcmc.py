@@ -222,10 +222,10 @@ def test_a_small_network_agrees_with_hamiltonian_monte_carlo(engine, n_steps, bi
 @pytest.mark.parametrize(("kind", "step_size"), [(SGLD, 1e-4), (SGHMC, 1e-5)])
 def test_inclusion_finds_the_inputs_that_matter(kind, step_size, adapt):
     known = known_support()
-    chain = Chain(burn_in=1000, thin=50, n_kept=20)
+    chain = Chain(burn_in=500, thin=25, n_kept=20)
     prior, averaging = GaussianLaplace(0.1, scale=0.5), Averaging(10.0)
     engine = kind(prior, step_size, adapt=adapt, averaging=averaging, chain=chain)
-    state = run(engine, known.problem, 2000)
+    state = run(engine, known.problem, 1000)
     posterior = engine.posterior(known.problem, state)
     assert (posterior.inclusion[known.active] > 0.9).all()
     assert (posterior.inclusion[~known.active] < 0.5).all()

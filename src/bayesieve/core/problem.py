@@ -389,7 +389,7 @@ def reset_weights(model: nn.Module, network: Network, seed: int) -> Tensor:
     """
     model = copy.deepcopy(model).to("cpu")
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         for module in model.modules():
             reset = getattr(module, "reset_parameters", None) or getattr(
                 module, "_reset_parameters", None

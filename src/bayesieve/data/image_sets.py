@@ -7,6 +7,7 @@ A CIFAR record is the label byte (CIFAR-100: coarse, then fine label) and 3072 b
 red plane first. Pixels are standardised channel by channel on the training images.
 """
 
+import functools
 import gzip
 import math
 import struct
@@ -312,6 +313,15 @@ def _class_names(source: Path, content: bytes | None, layout: CifarLayout) -> tu
     return names
 
 
+@functools.cache
+def _bundled_digits() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Images and labels of scikit-learn's digits; its text file is parsed once per process."""
+    from sklearn.datasets import load_digits as load_bundled
+
+    bundle = load_bundled()
+    return np.asarray(bundle.images), np.asarray(bundle.target, dtype=np.int64)
+
+
 def load_digits() -> DataSet:
     """Load the digits as (N, 1, 8, 8) inputs in [0, 1]; every fifth one of a class is for testing.
 
@@ -320,12 +330,9 @@ def load_digits() -> DataSet:
         >>> len(data.train), len(data.test), data.input_shape
         (1433, 364, (1, 8, 8))
     """
-    from sklearn.datasets import load_digits as load_bundled
-
-    bundle = load_bundled()
-    labels = np.asarray(bundle.target, dtype=np.int64)
+    images, labels = _bundled_digits()
     for_test = np.zeros(len(labels), dtype=bool)
     for label in range(10):
         for_test[np.flatnonzero(labels == label)[::5]] = True
-    train, test = ((bundle.images[mask], labels[mask]) for mask in (~for_test, for_test))
+    train, test = ((images[mask], labels[mask]) for mask in (~for_test, for_test))
     return image_set("digits", train, test, DIGITS, image_recipe((1, 8, 8), [0], [1], scale=16))
