@@ -1,4 +1,4 @@
-"""Links of layers, residual blocks and the table of operations, read from traced networks."""
+"""Links of layers and the table of operations, read from traced networks."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
 from bayesieve.core import operations
-from bayesieve.core.graph import blocks, links, sequential_layers, trace
+from bayesieve.core.graph import links, sequential_layers, trace
 from bayesieve.core.layout import Roles, default_role
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.network import Network
@@ -193,22 +193,6 @@ def test_tracing_runs_on_a_copy():
     links(network)
     assert network.skeleton[0].calls == 0
     assert network.skeleton.training == before
-
-
-def test_blocks_are_branches_that_can_be_zero():
-    class Block(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 4))
-
-        def forward(self, x):
-            return x + self.body(x)
-
-    assert blocks(network_of(nn.Sequential(Block(), nn.Linear(4, 1)))) == [
-        ("0.body", ["0.body.2.weight", "0.body.2.bias", "0.body.0.weight", "0.body.0.bias"])
-    ]
-    assert blocks(network_of(Branching())) == []
-    assert blocks(network_of(Untraceable())) == []
 
 
 def test_no_spelling_has_two_rows():
