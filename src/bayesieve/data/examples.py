@@ -87,9 +87,8 @@ class Examples:
             >>> moved.x.dtype, moved.y.dtype
             (torch.float64, torch.int64)
         """
-        parts = (self.x, self.y, self.target_mean, self.target_std)
-        moved = [t.to(device=device, dtype=dtype if t.is_floating_point() else None) for t in parts]
-        return Examples(*moved)
+        tensors = (self.x, self.y, self.target_mean, self.target_std)
+        return Examples(*(t.to(device, dtype if t.is_floating_point() else None) for t in tensors))
 
     def in_target_unit(self, values: Tensor) -> Tensor:
         """Turn standardised targets or predictions, shape (..., ) or (..., m), into their own unit.
@@ -211,13 +210,13 @@ def gather(source: Dataset[Any] | DataLoader[Any], *, limit: int | None = None) 
             break
     if n == 0:
         raise DataError("gather: there is no example to read.")
-    x, y = (torch.cat(parts)[:limit] for parts in zip(*pairs, strict=True))
+    x, y = (torch.cat(tensors)[:limit] for tensors in zip(*pairs, strict=True))
     return Examples(x, y)
 
 
 def _pair(batch: Any) -> tuple[Tensor, Tensor]:
-    parts = batch if isinstance(batch, tuple | list) else [batch]
-    if len(parts) == 2 and all(isinstance(part, Tensor) for part in parts):
-        return parts[0], parts[1]
-    found = ", ".join(type(part).__name__ for part in parts)
-    raise TypeError(f"gather: each batch must be a pair of tensors (x, y), got {found}.")
+    items = batch if isinstance(batch, tuple | list) else [batch]
+    if len(items) == 2 and all(isinstance(item, Tensor) for item in items):
+        return items[0], items[1]
+    kinds = ", ".join(type(item).__name__ for item in items)
+    raise TypeError(f"gather: each batch must be a pair of tensors (x, y), got {kinds}.")

@@ -26,9 +26,9 @@ def cache_dir() -> Path:
         >>> cache_dir().name
         'bayesieve'
     """
-    if given := os.environ.get(CACHE_VARIABLE):
-        return Path(given).expanduser()
-    import platformdirs  # only where no folder is given
+    if chosen := os.environ.get(CACHE_VARIABLE):
+        return Path(chosen).expanduser()
+    import platformdirs  # only where no folder is chosen
 
     return Path(platformdirs.user_cache_dir("bayesieve", appauthor=False))
 

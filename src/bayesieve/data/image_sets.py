@@ -38,7 +38,7 @@ GARMENTS = (
     "bag",
     "ankle boot",
 )
-TITLES = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}
+IDX_SETS = {"mnist": ("MNIST", DIGITS), "fashion-mnist": ("Fashion-MNIST", GARMENTS)}
 PARTS = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
 _DEFLATE_LIMIT = 1032  # no deflate stream unpacks to more than this many times its size
 
@@ -139,7 +139,7 @@ def load_idx(name: str, root: Path) -> DataSet:
     paths = find_idx(root / name)
     if paths is None:
         raise missing_set(name, root / name)
-    classes = GARMENTS if name == "fashion-mnist" else DIGITS
+    title, classes = IDX_SETS[name]
     train, test = (_read_pair(*pair, len(classes)) for pair in (paths[:2], paths[2:]))
     shape = train[0].shape[1:]
     if shape != test[0].shape[1:]:
@@ -147,9 +147,8 @@ def load_idx(name: str, root: Path) -> DataSet:
             f"{name}: images of {paths[2]} must be {shape} pixels like those of {paths[0]}, got "
             f"{test[0].shape[1:]}. Fetch the set again."
         )
-    return image_set(
-        TITLES[name], train, test, classes, image_recipe((1, *shape), [0], [PIXEL_STD])
-    )
+    recipe = image_recipe((1, *shape), [0], [PIXEL_STD])
+    return image_set(title, train, test, classes, recipe)
 
 
 def _read_pair(image_path: Path, label_path: Path, n_classes: int) -> Labelled:
@@ -183,31 +182,9 @@ class CifarLayout:
     test: str
     class_file: str
     n_label_bytes: int
-    n_classes: int
+    classes: tuple[str, ...]  # unless the class file names them
 
 
-LAYOUTS = {
-    "cifar10": CifarLayout(
-        "CIFAR-10",
-        "cifar-10-batches-bin",
-        "cifar-10-binary.tar.gz",
-        tuple(f"data_batch_{k}.bin" for k in range(1, 6)),
-        "test_batch.bin",
-        "batches.meta.txt",
-        1,
-        10,
-    ),
-    "cifar100": CifarLayout(
-        "CIFAR-100",
-        "cifar-100-binary",
-        "cifar-100-binary.tar.gz",
-        ("train.bin",),
-        "test.bin",
-        "fine_label_names.txt",
-        2,
-        100,
-    ),
-}
 CIFAR10_CLASSES = (
     "airplane",
     "automobile",
@@ -220,6 +197,28 @@ CIFAR10_CLASSES = (
     "ship",
     "truck",
 )
+LAYOUTS = {
+    "cifar10": CifarLayout(
+        "CIFAR-10",
+        "cifar-10-batches-bin",
+        "cifar-10-binary.tar.gz",
+        tuple(f"data_batch_{k}.bin" for k in range(1, 6)),
+        "test_batch.bin",
+        "batches.meta.txt",
+        1,
+        CIFAR10_CLASSES,
+    ),
+    "cifar100": CifarLayout(
+        "CIFAR-100",
+        "cifar-100-binary",
+        "cifar-100-binary.tar.gz",
+        ("train.bin",),
+        "test.bin",
+        "fine_label_names.txt",
+        2,
+        tuple(str(label) for label in range(100)),
+    ),
+}
 
 
 def find_cifar(name: str, root: Path) -> Path | None:
@@ -285,12 +284,12 @@ def _records(source: Path, name: str, content: bytes, layout: CifarLayout) -> La
             "truncated: fetch the set again."
         )
     records = np.frombuffer(content, dtype=np.uint8).reshape(n_records, size)
-    labels = records[:, layout.n_label_bytes - 1]
-    wrong = np.flatnonzero(labels >= layout.n_classes)
+    labels, n_classes = records[:, layout.n_label_bytes - 1], len(layout.classes)
+    wrong = np.flatnonzero(labels >= n_classes)
     if len(wrong):
         offset = wrong[0] * size + layout.n_label_bytes - 1
         raise DataError(
-            f"{layout.title}: labels must be 0 to {layout.n_classes - 1}, got "
+            f"{layout.title}: labels must be 0 to {n_classes - 1}, got "
             f"{labels[wrong[0]]} at byte offset {offset} of {name} in {source}. The file is "
             "damaged: fetch the set again."
         )
@@ -299,15 +298,12 @@ def _records(source: Path, name: str, content: bytes, layout: CifarLayout) -> La
 
 
 def _class_names(source: Path, content: bytes | None, layout: CifarLayout) -> tuple[str, ...]:
-    if content is not None:
-        names = tuple(content.decode("utf-8", errors="replace").split())
-    elif layout.n_classes == 10:
-        names = CIFAR10_CLASSES
-    else:
-        names = tuple(str(label) for label in range(layout.n_classes))
-    if len(names) != layout.n_classes:
+    if content is None:
+        return layout.classes
+    names = tuple(content.decode("utf-8", errors="replace").split())
+    if len(names) != len(layout.classes):
         raise DataError(
-            f"{layout.title}: {layout.class_file} in {source} must name {layout.n_classes} "
+            f"{layout.title}: {layout.class_file} in {source} must name {len(layout.classes)} "
             f"classes, got {len(names)}. Fetch the set again, or remove the file."
         )
     return names

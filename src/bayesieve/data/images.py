@@ -107,15 +107,15 @@ def _is_wanted(name: str) -> bool:
 
 
 def _place(path: Path, name: str) -> tuple[str, str]:
-    parts = name.split("/")
-    if len(parts) == 4 and parts[1] in _PARTS:
-        parts = parts[1:]  # the archive wraps everything in one folder
+    folders = name.split("/")[:-1]
+    if len(folders) == 3 and folders[1] in _PARTS:
+        folders = folders[1:]  # the archive wraps everything in one folder
     if not name.lower().endswith(SUFFIXES):
         raise DataError(f"images: {name} in {path} must be an image ({', '.join(SUFFIXES)}).")
-    if len(parts) == 3 and parts[0] in _PARTS:
-        return parts[0], parts[1]
-    if len(parts) == 2 and parts[0] not in _PARTS:
-        return "", parts[0]
+    if len(folders) == 2 and folders[0] in _PARTS:
+        return folders[0], folders[1]
+    if len(folders) == 1 and folders[0] not in _PARTS:
+        return "", folders[0]
     raise DataError(
         f"images: files must lie in train/<class>/, test/<class>/ or <class>/, got {name} in "
         f"{path}. Move it."
@@ -191,14 +191,12 @@ def _cache_path(path: Path, image_size: int | None) -> Path:
 
 
 def _read_cache(cache: Path) -> DecodedImages | None:
-    if not cache.is_file():
-        return None
     try:
         arrays = read_npz(cache)
         classes = tuple(str(name) for name in arrays.pop("classes"))
         return DecodedImages(**arrays, classes=classes)
     except (DataError, KeyError, TypeError):
-        return None  # a damaged cache is made again
+        return None  # there is none, or a damaged one, which is made again
 
 
 def _write_cache(cache: Path, decoded: DecodedImages) -> None:

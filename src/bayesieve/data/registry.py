@@ -102,7 +102,7 @@ def _idx_info(
 
 
 def _cifar_info(name: str, md5: str) -> DataInfo:
-    file, n_classes = LAYOUTS[name].archive, LAYOUTS[name].n_classes
+    file, n_classes = LAYOUTS[name].archive, len(LAYOUTS[name].classes)
     return DataInfo(
         name,
         f"50,000 + 10,000 colour images of 32x32 pixels, {n_classes} classes",

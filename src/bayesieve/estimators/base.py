@@ -1,4 +1,4 @@
-"""Base of classifier and regressor: parameters, training, prediction, importance, delivery."""
+"""Base of classifier and regressor: parameters, units, training, prediction, delivery."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -23,12 +23,6 @@ from bayesieve.deliver.onnx import export_onnx
 from bayesieve.deliver.pt2 import export_pt2
 from bayesieve.engines import Engine
 from bayesieve.estimators.defaults import TableSettings, table_settings
-from bayesieve.estimators.delivery import (
-    FloatArray,
-    Scale,
-    raw_likelihood,
-    raw_module,
-)
 from bayesieve.estimators.online import Online
 from bayesieve.estimators.population import (
     DTYPE,
@@ -52,8 +46,47 @@ from bayesieve.sieve.prune import prune
 from bayesieve.sieve.rules import keep_zeros
 from bayesieve.training.schedule import Schedule
 
+FloatArray = NDArray[np.float64]
 RowSets = Sequence[NDArray[np.int64]]  # the row numbers of each fit
 _CHOICES = ("hidden", "epochs", "batch_size", "lr", "schedule", "kl", "folds", "patience", "zeros")
+
+
+@dataclass(frozen=True, eq=False)
+class Scale:
+    """Mean and standard deviation of columns, (p,); those that never vary have std 1.
+
+    Example:
+        >>> scale = Scale.of(np.array([[0.0, 5.0], [2.0, 5.0]]))
+        >>> scale.mean.tolist(), scale.std.tolist(), scale.varies.tolist()
+        ([1.0, 5.0], [1.0, 1.0], [True, False])
+    """
+
+    mean: FloatArray
+    std: FloatArray
+    varies: NDArray[np.bool_]
+
+    @classmethod
+    def of(
+        cls, values: NDArray[Any], weight: FloatArray | None = None, *, neutral: bool = False
+    ) -> "Scale":
+        """Of the rows of (n, p), each counting as its weight says; a neutral one does nothing."""
+        values = values.astype(np.float64)
+        mean = np.average(values, axis=0, weights=weight)
+        std = np.sqrt(np.average((values - mean) ** 2, axis=0, weights=weight))
+        varies = std > 1e-12 * np.abs(mean)  # else constant up to rounding
+        if neutral:
+            return cls(np.zeros_like(mean), np.ones_like(std), varies)
+        # The value itself for a constant: of a huge one the mean's rounding would be an input.
+        return cls(np.where(varies, mean, values[0]), np.where(varies, std, 1.0), varies)
+
+    def apply(self, values: NDArray[Any]) -> Tensor:
+        """(n, p) in units of the standard deviation."""
+        return torch.as_tensor((values.astype(np.float64) - self.mean) / self.std).to(DTYPE)
+
+    def undo(self, values: Tensor) -> FloatArray:
+        """(..., p) back in the unit of the column."""
+        raw: FloatArray = values.double().cpu().numpy() * self.std + self.mean
+        return raw
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -203,7 +236,7 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
             if not np.any(weight > 0):
                 raise ValueError(f"{self._who}: at least one sample weight must be > 0.")
         if reset:
-            self.x_scale_ = self._scale(columns, weight)
+            self.x_scale_ = Scale.of(columns, weight, neutral=not self.standardise)
         targets = self._targets(y, weight, reset=reset)
         counts = self._row_weights(targets, weight)
         row_weight = None if counts is None else torch.as_tensor(counts).to(DTYPE)
@@ -214,10 +247,6 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         if row_weight is not None and not settings.takes_weights:
             raise ValueError(f"{self._who}: this engine counts every row once; remove the weights.")
         return table.with_folds(settings.folds, self._seed())
-
-    def _scale(self, values: NDArray[Any], weight: FloatArray | None) -> Scale:
-        scale = Scale.of(values, weight)
-        return scale if self.standardise else scale.neutral()
 
     def _validated(self, X: ArrayLike, y: ArrayLike, *, reset: bool) -> tuple[Any, Any]:
         raise NotImplementedError
@@ -441,13 +470,11 @@ def _check_alike(clones: Sequence[SieveEstimator], tables: Sequence[Table]) -> N
     if any(type(model) is not type(first) for model in clones):
         raise ValueError("fit_many: all estimators must be of one class.")
     free = ("engine", "lr", "random_state")
-    shared = {k: v for k, v in first.get_params(deep=False).items() if k not in free}
-    for model in clones:
-        for name, value in shared.items():
-            if model.get_params(deep=False)[name] != value:
-                raise ValueError(
-                    f"fit_many: estimators may differ in {', '.join(free)}, not in {name}."
-                )
+    for name, value in first.get_params(deep=False).items():
+        if name not in free and any(getattr(model, name) != value for model in clones):
+            raise ValueError(
+                f"fit_many: estimators may differ in {', '.join(free)}, not in {name}."
+            )
     outputs = {model._n_outputs(table.y) for model, table in zip(clones, tables, strict=True)}
     if len(outputs) > 1:
         raise ValueError(
@@ -464,3 +491,37 @@ def column_importance(posterior: Posterior, varies: Tensor) -> tuple[Tensor, Ten
     if source == "magnitude":
         return phi, None
     return phi, feature_inclusion(posterior, source=source) * varies
+
+
+def raw_module(sparse: SparseModel, x_scale: Scale, y_scale: Scale | None) -> nn.Module:
+    """The posterior mean's network with standardisation folded into its first and last layer.
+
+    W (x - μ) / s + b is (W / s) x + (b - W μ / s); zeros stay zeros. The second half of a
+    heteroscedastic network's outputs (log standard deviations) is left out.
+    """
+    module = sparse.to_module()
+    linear = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
+    first, last = linear[0], linear[-1]
+    with torch.no_grad():
+        weight = first.weight.double() / torch.as_tensor(x_scale.std)
+        first.bias.copy_(first.bias.double() - weight @ torch.as_tensor(x_scale.mean))
+        first.weight.copy_(weight)
+        if y_scale is not None:
+            m = len(y_scale.std)
+            mean, std = torch.as_tensor(y_scale.mean), torch.as_tensor(y_scale.std)
+            weight, bias = last.weight[:m].double(), last.bias[:m].double()
+            last.weight = nn.Parameter((weight * std[:, None]).to(last.weight.dtype))
+            last.bias = nn.Parameter((bias * std + mean).to(last.weight.dtype))
+            last.out_features = m
+    return module
+
+
+def raw_likelihood(sparse: SparseModel, y_scale: Scale | None) -> Likelihood | None:
+    """The noise in the units of the target; None for classes, and where one number cannot say it.
+
+    Targets of different spread share a noise level only once standardised, and the log standard
+    deviations of a heteroscedastic network are not among the outputs of `raw_module`.
+    """
+    if y_scale is None or (y_scale.std != y_scale.std[0]).any():
+        return None
+    return sparse.network.likelihood_at(sparse.posterior.mean).scaled(float(y_scale.std[0]))

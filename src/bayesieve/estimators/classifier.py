@@ -18,8 +18,7 @@ from bayesieve.assess.calibration import conformal_quantile, label_scores, label
 from bayesieve.assess.predict import ClassPrediction, Prediction
 from bayesieve.checks import check_fraction, check_positive
 from bayesieve.core.likelihoods import Categorical, Likelihood
-from bayesieve.estimators.base import SieveEstimator
-from bayesieve.estimators.delivery import FloatArray
+from bayesieve.estimators.base import FloatArray, SieveEstimator
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -66,20 +65,17 @@ class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
         The first call is `fit` and fixes how columns are standardised. Later calls need a
         posterior of means and standard deviations (engines sbnn, flat-vi, bmr, tdamp).
         """
-        first = not hasattr(self, "sparse_models_")
-        if classes is not None:
-            known = np.unique(np.asarray(classes))
-            if not first and not np.array_equal(known, self.classes_):
+        known = None if classes is None else np.unique(np.asarray(classes))
+        if hasattr(self, "sparse_models_"):
+            if known is not None and not np.array_equal(known, self.classes_):
                 raise ValueError(f"{self._who}: classes must be those of the first call.")
-            self._all_classes = known
-        if first:
-            try:
-                return cast(SieveClassifier, self.fit(X, y, sample_weight))
-            finally:
-                self.__dict__.pop("_all_classes", None)
-        self.__dict__.pop("_all_classes", None)
-        self._fit_more(X, y, sample_weight)
-        return self
+            self._fit_more(X, y, sample_weight)
+            return self
+        self._all_classes = known
+        try:
+            return cast(SieveClassifier, self.fit(X, y, sample_weight))
+        finally:
+            del self._all_classes
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The likeliest label of each row, (n,)."""
@@ -145,7 +141,8 @@ class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
 
     def _targets(self, y: Any, weight: FloatArray | None, *, reset: bool) -> Tensor:
         if reset:
-            self.classes_ = getattr(self, "_all_classes", np.unique(y))
+            known = getattr(self, "_all_classes", None)
+            self.classes_ = np.unique(y) if known is None else known
             self.y_scale_ = None
         return self._labels(y)
 

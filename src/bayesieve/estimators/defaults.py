@@ -7,18 +7,17 @@ they were measured.
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from bayesieve.checks import check_choice, check_fraction, check_positive
 from bayesieve.core.priors import GaussianLaplace
+from bayesieve.data.examples import Task
 from bayesieve.engines import Engine, recipes
 from bayesieve.engines.recipes import EngineConfig, EngineName, RunSize
 from bayesieve.estimators.population import Training
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.sieve.scores import ScoreName
 from bayesieve.training.schedule import Schedule
-
-Task = Literal["regression", "classification"]
 
 _LARGE = 10_000  # rows from which the network has two layers of 100
 _FOLDED_ROWS = 3000  # tables of at most so many rows have five folds, others one

@@ -29,7 +29,6 @@ from torch import Tensor, nn
 from bayesieve.assess.predict import (
     ClassPrediction,
     Prediction,
-    RealPrediction,
     predict,
     weight_vectors,
 )
@@ -426,14 +425,11 @@ class PopulationFits:
         ).posteriors
 
     def _error(self, posteriors: Sequence[Posterior], x: Tensor, y: Tensor) -> Tensor:
-        predictions = [predict(q, x) for q in posteriors]
-        classes = [p.probs for p in predictions if isinstance(p, ClassPrediction)]
-        if classes:
-            probs = torch.stack(classes).mean(0)
+        prediction = pooled([predict(q, x) for q in posteriors])
+        if isinstance(prediction, ClassPrediction):
+            probs = prediction.probs
             return -probs[torch.arange(len(y)), y.to(probs.device)].log().mean().cpu()
-        means = [p.mean for p in predictions if isinstance(p, RealPrediction)]
-        mean = torch.stack(means).mean(0).cpu()
-        return (mean - y.reshape(len(y), -1)).square().mean()
+        return (prediction.mean.cpu() - y.reshape(len(y), -1)).square().mean()
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,8 +22,7 @@ from bayesieve.core.likelihoods import (
     RealLikelihood,
     likelihood_class,
 )
-from bayesieve.estimators.base import SieveEstimator
-from bayesieve.estimators.delivery import FloatArray, Scale
+from bayesieve.estimators.base import FloatArray, Scale, SieveEstimator
 from bayesieve.estimators.population import log_density
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
@@ -157,7 +156,7 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         columns = y.reshape(len(y), -1)
         if reset:
             self._y_ndim = y.ndim
-            self.y_scale_ = self._scale(columns, weight)
+            self.y_scale_ = Scale.of(columns, weight, neutral=not self.standardise)
         elif columns.shape[1] != len(self.y_scale_.std):
             raise ValueError(
                 f"{self._who}: y must have {len(self.y_scale_.std)} columns as before, got "

@@ -216,12 +216,10 @@ def log_bayes_factor(evidence: Tensor, present: Tensor | None = None) -> Tensor:
         present = torch.ones_like(log_b, dtype=torch.bool)
     k = present.sum(-1)
     many = k.clamp_min(2).double()  # one weight needs no formula, see the last line
-    none = many * torch.log1p(-1 / many)
-    keep = torch.log1p(-1 / many)[..., None]
-    each = torch.logaddexp(keep.expand_as(log_b), log_b - many.log()[..., None])
-    gain = torch.where(present, each, keep.expand_as(log_b)).sum(-1)
-    # The absent weights add nothing to either side.
-    gain = gain - (log_b.shape[-1] - many) * keep.squeeze(-1) - none  # >= 0
+    without = torch.log1p(-1 / many)  # log (1 - q)
+    each = torch.logaddexp(without[..., None].expand_as(log_b), log_b - many.log()[..., None])
+    none = many * without
+    gain = torch.where(present, each, 0.0).sum(-1) - none  # >= 0
     # log(e^gain - 1) without overflow
     growth = torch.where(gain > 30, gain, gain.clamp(max=30).expm1().log())
     combined = growth + none - (-none.expm1()).log()

@@ -87,7 +87,7 @@ def test_cifar_binary(tmp_path: Path, name: str, form: str) -> None:
     assert data.preprocessing["mean"] == pytest.approx(mean.tolist())
     offset = 0 if name == "cifar10" else 90
     assert data.test.y.tolist() == [offset + k for k in range(4)]
-    assert (data.name, data.n_outputs) == (layout.title, layout.n_classes)
+    assert (data.name, data.n_outputs) == (layout.title, len(layout.classes))
 
 
 def test_cifar_class_names_come_from_the_file(tmp_path: Path) -> None:
