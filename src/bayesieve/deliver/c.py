@@ -7,7 +7,8 @@ of the nonzeros, row by row, where that takes fewer bytes than all of them.
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+import textwrap
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import cycle
@@ -47,6 +48,7 @@ Lines = list[str]
 _WHO = "export_c"
 _LIMIT = 20_000_000  # weights written out as text: about 200 MB of C
 _WIDTH = 100
+_BYTES = {"float": 4, "int32_t": 4, "uint16_t": 2, "uint8_t": 1, "int8_t": 1}
 _LEVELS = 127  # of an 8-bit integer, each side of 0
 _ACTIVATIONS = {
     "ReLU": "v < 0.0f ? 0.0f : v",
@@ -144,11 +146,12 @@ def _header(
         buffers[target] = max(buffers.get(target, 0), math.prod(layer.shape))
     arrays = [line for piece in pieces for line in piece.arrays]
     body = [line for piece in pieces for line in piece.body]
+    declared = re.findall(r"^static const (\w+) \w+\[(\d+)\]", "\n".join(arrays), re.MULTILINE)
     macros = {
         "N_INPUTS": math.prod(shape),
         "N_OUTPUTS": math.prod(layers[-1].shape),
         "MACS": sum(piece.macs for piece in pieces),
-        "WEIGHT_BYTES": _n_bytes(arrays),
+        "WEIGHT_BYTES": sum(_BYTES[kind] * int(count) for kind, count in declared),
         "STACK_BYTES": 4 * sum(buffers.values()),
     }
     code = "\n".join(body)
@@ -177,12 +180,6 @@ def _header(
         f"#endif /* {capitals}_H */",
         "",
     ]
-
-
-def _n_bytes(arrays: Sequence[str]) -> int:
-    declared = re.findall(r"^static const (\w+) \w+\[(\d+)\]", "\n".join(arrays), re.MULTILINE)
-    sizes = {"float": 4, "int32_t": 4, "uint16_t": 2, "uint8_t": 1, "int8_t": 1}
-    return sum(sizes[kind] * int(count) for kind, count in declared)
 
 
 # ---------------------------------------------------------------------------------------- layers
@@ -310,35 +307,26 @@ def _conv(layer: Conv, rows: _Rows, name: str, source: str, target: str) -> _Pie
     _, out_high, out_wide = layer.shape
     area = out_high * out_wide
     read = f"row * {layer.stride[0] * width} + col * {layer.stride[1]}"
-    add = [
-        f"{_loop('row', out_high)} {{",
-        f"    {_loop('col', out_wide)} out[row * {out_wide} + col] += v * in[{read}];",
-        "}",
-    ]
     if rows.is_sparse:
-        planes = [
-            f"{_loop('k', f'{name}_start[i + 1]', f'{name}_start[i]')} {{",
-            f"    const float v = {name}_weight[k];",
-            f"    const float *in = {source} + {name}_index[k];",
-            *_indent(add),
-            "}",
-        ]
+        head = _loop("k", f"{name}_start[i + 1]", f"{name}_start[i]")
+        weight, start = f"{name}_weight[k]", f"{name}_index[k]"
     else:
+        head = f"{_loop('c', n_in)} {_loop('p', n_high)} {_loop('q', n_wide)}"
+        weight = f"{name}_weight[((i * {n_in} + c) * {n_high} + p) * {n_wide} + q]"
         first = f"(i / {n_out // layer.groups} * {n_in} + c)" if layer.groups > 1 else "c"
         steps = layer.dilation[0] * width, layer.dilation[1]
         start = f"{first} * {height * width} + p * {steps[0]} + q * {steps[1]}"
-        planes = [
-            f"{_loop('c', n_in)} {_loop('p', n_high)} {_loop('q', n_wide)} {{",
-            f"    const float v = {name}_weight[((i * {n_in} + c) * {n_high} + p) * {n_wide} + q];",
-            f"    const float *in = {source} + {start};",
-            *_indent(add),
-            "}",
-        ]
     body = [
         f"{_loop('i', n_out)} {{",
         f"    float *out = {target} + i * {area};",
         f"    {_loop('p', area)} out[p] = 0.0f;",
-        *_indent(planes),
+        f"    {head} {{",
+        f"        const float v = {weight};",
+        f"        const float *in = {source} + {start};",
+        f"        {_loop('row', out_high)} {{",
+        f"            {_loop('col', out_wide)} out[row * {out_wide} + col] += v * in[{read}];",
+        "        }",
+        "    }",
         f"    {_loop('p', area)} out[p] = {rows.finish(name, 'i', 'out[p]')};",
         "}",
     ]
@@ -477,19 +465,8 @@ def _array(name: str, values: Tensor) -> Lines:
         size = _index_bytes(int(values.max()))
         kind = {1: "uint8_t", 2: "uint16_t", 4: "int32_t"}[size]
         kind = "int8_t" if values.dtype == torch.int8 else kind
-    return [f"static const {kind} {name}[{len(items)}] = {{", *_wrapped(items), "};"]
-
-
-def _wrapped(items: Iterable[str]) -> Lines:
-    lines: Lines = []
-    current = ""
-    for item in items:
-        if len(current) + len(item) + 6 > _WIDTH:
-            lines.append(f"    {current},")
-            current = item
-        else:
-            current = f"{current}, {item}" if current else item
-    return [*lines, f"    {current}"]
+    rows = textwrap.wrap(", ".join(items), _WIDTH - 4, break_on_hyphens=False)
+    return [f"static const {kind} {name}[{len(items)}] = {{", *_indent(rows), "};"]
 
 
 def _index_bytes(largest: int) -> int:

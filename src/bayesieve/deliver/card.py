@@ -283,16 +283,12 @@ def _limits(run: Mapping[str, Any]) -> list[str]:
 def _layer_table(report: Mapping[str, Any]) -> str:
     """Units, inputs and parameters of each layer before and after compaction."""
     keys = ("units", "inputs", "parameters")
-    rows = [
-        [f"{one_line(row['name'])} ({one_line(row['kind'])})", *(_arrow(row[key]) for key in keys)]
-        for row in report["layers"]
-    ]
+    rows = []
+    for layer in report["layers"]:
+        pairs = [layer[key] for key in keys]
+        sizes = [f"{b:,}" if a == b else f"{a:,} → {b:,}" for a, b in pairs]
+        rows.append([f"{one_line(layer['name'])} ({one_line(layer['kind'])})", *sizes])
     return markdown_table(["layer", *keys], rows)
-
-
-def _arrow(pair: Sequence[int]) -> str:
-    before, after = pair
-    return f"{after:,}" if before == after else f"{before:,} → {after:,}"
 
 
 def _metric_rows(keys: Iterable[str], columns: Collection[Mapping[str, Any]]) -> list[list[str]]:

@@ -118,27 +118,25 @@ def check_same(
         sizes = [float(value.abs().max()) for value in wanted.values()]
         scale = 1.0 if "probability" in wanted else max(sizes)
         for name, value in wanted.items():
-            _check_output(who, name, value, actual[name], scale)
-
-
-def _check_output(who: str, name: str, expected: Tensor, exported: Tensor, scale: float) -> None:
-    if expected.shape != exported.shape:
-        raise VerificationError(
-            f"{who}: the exported {name!r} has shape {tuple(exported.shape)} where torch gives "
-            f"{tuple(expected.shape)}. Nothing was written."
-        )
-    if not bool(expected.isfinite().all()):
-        raise VerificationError(
-            f"{who}: the module's own {name!r} is not finite on the inputs it was checked on. "
-            "Nothing was written; give an example like the data the model was trained on."
-        )
-    difference = float((expected.double() - exported.double()).abs().max())
-    if not difference <= TOLERANCE * scale:  # a NaN is no agreement either
-        relative = difference / scale if scale > 0 else math.inf
-        raise VerificationError(
-            f"{who}: the exported {name!r} differs from torch by {difference:.2e}, {relative:.1e} "
-            f"of its scale; allowed is {TOLERANCE:g}. Nothing was written."
-        )
+            exact, other = value.double(), actual[name].double()
+            if exact.shape != other.shape:
+                raise VerificationError(
+                    f"{who}: the exported {name!r} has shape {tuple(other.shape)} where torch "
+                    f"gives {tuple(exact.shape)}. Nothing was written."
+                )
+            if not bool(exact.isfinite().all()):
+                raise VerificationError(
+                    f"{who}: the module's own {name!r} is not finite on the inputs it was checked "
+                    "on. Nothing was written; give an example like the data the model was trained "
+                    "on."
+                )
+            difference = float((exact - other).abs().max())
+            if not difference <= TOLERANCE * scale:  # a NaN is no agreement either
+                relative = difference / scale if scale > 0 else math.inf
+                raise VerificationError(
+                    f"{who}: the exported {name!r} differs from torch by {difference:.2e}, "
+                    f"{relative:.1e} of its scale; allowed is {TOLERANCE:g}. Nothing was written."
+                )
 
 
 def trace(who: str, module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:

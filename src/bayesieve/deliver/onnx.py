@@ -32,6 +32,7 @@ from torch import Tensor, nn
 
 from bayesieve import __version__
 from bayesieve.assess.predict import drawn_modules, predict
+from bayesieve.checks import check_not_negative
 from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.posterior import Posterior
 from bayesieve.deliver.bundle.posterior import likelihood_to_json
@@ -105,8 +106,7 @@ def export_onnx(
         >>> export_onnx(nn.Linear(3, 2), path, torch.zeros(1, 3)).name
         'net.onnx'
     """
-    if n_samples < 0:
-        raise ValueError(f"{_WHO}: n_samples must be >= 0, got {n_samples}.")
+    check_not_negative(_WHO, n_samples=n_samples)
     if n_samples > 0 and posterior is None:
         raise ValueError(f"{_WHO}: n_samples = {n_samples} needs a posterior to draw from.")
     path, example = check_arguments(_WHO, path, example)
@@ -124,11 +124,17 @@ def export_onnx(
     compute = outputs_of(module)
     if posterior is not None and n_samples > 0:
         posterior = posterior.to("cpu")
-        metadata |= {"seed": str(seed), "task": posterior.network.likelihood.task}
-        _check_point(posterior, point, example)
+        network = posterior.network
+        metadata |= {"seed": str(seed), "task": network.likelihood.task}
+        shape = network.outputs(posterior.mean[None], example, posterior.buffers).shape[1:]
+        if shape != point.shape:
+            raise ValueError(
+                f"{_WHO}: the posterior's network returns {tuple(shape[1:])} per input where the "
+                f"module returns {tuple(point.shape[1:])}; they must be the same model."
+            )
         module = bake(posterior, n_samples, seed)
         compute = _predicted(posterior, n_samples, seed)
-    data = _convert(onnx, module, example, tuple(compute(example)), metadata)
+    data = _convert(onnx, module, example, list(compute(example)), metadata)
     _verify(onnx, data, compute, example)
     return write_atomically(path, data)
 
@@ -196,11 +202,7 @@ def _convert(
         program = trace(_WHO, module, example)
         try:
             converted = torch.onnx.export(
-                program,
-                dynamo=True,
-                input_names=["input"],
-                output_names=list(names),
-                verbose=False,
+                program, dynamo=True, input_names=["input"], output_names=names, verbose=False
             )
         except torch.onnx.OnnxExporterError as error:
             raise UnsupportedModelError(
@@ -212,8 +214,7 @@ def _convert(
     proto = converted.model_proto
     _tidy(proto)
     onnx.helper.set_model_props(proto, metadata)
-    data: bytes = proto.SerializeToString(deterministic=True)
-    return data
+    return bytes(proto.SerializeToString(deterministic=True))
 
 
 def _tidy(proto: Any) -> None:
@@ -224,12 +225,10 @@ def _tidy(proto: Any) -> None:
             if size.dim_param == symbol:
                 size.dim_param = "batch"
     del proto.graph.value_info[:]  # intermediate shapes, which any runtime infers
-    for message in (proto.graph, *proto.graph.node, *proto.graph.input, *proto.graph.output):
+    graph = proto.graph
+    for message in (graph, *graph.node, *graph.input, *graph.output, *graph.initializer):
         del message.metadata_props[:]
         message.doc_string = ""
-    for tensor in proto.graph.initializer:
-        del tensor.metadata_props[:]
-        tensor.doc_string = ""
 
 
 def _verify(onnx: Any, data: bytes, compute: Callable[[Tensor], Outputs], example: Tensor) -> None:
@@ -245,17 +244,6 @@ def _verify(onnx: Any, data: bytes, compute: Callable[[Tensor], Outputs], exampl
         raise VerificationError(
             f"{_WHO}: the exported graph does not run: {reason} Nothing was written."
         ) from error
-
-
-def _check_point(posterior: Posterior, output: Tensor, x: Tensor) -> None:
-    """The posterior's network must return what the module returns."""
-    network = posterior.network
-    shape = network.outputs(posterior.mean[None], x, posterior.buffers).shape[1:]
-    if shape != output.shape:
-        raise ValueError(
-            f"{_WHO}: the posterior's network returns {tuple(shape[1:])} per input where the "
-            f"module returns {tuple(output.shape[1:])}; they must be the same model."
-        )
 
 
 def _check_classes(classes: Sequence[str] | None, output: Tensor) -> None:

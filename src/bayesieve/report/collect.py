@@ -166,7 +166,7 @@ def chains(source: Source) -> Json | None:
     moving = moves(draws).nonzero().flatten()
     if not len(moving):
         return None
-    some = moving[torch.linspace(0, len(moving) - 1, min(_WATCHED, len(moving))).round().long()]
+    some = moving[quality.spread_out(len(moving), _WATCHED)]
     rhat = split_rhat(draws[..., some]).double()
     ess = effective_sample_size(draws[..., some]).double()
     return {

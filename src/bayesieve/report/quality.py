@@ -80,7 +80,7 @@ def _of_numbers(prediction: RealPrediction, data: DataSet) -> Json:
     ends = [prediction.interval(level) for level in _LEVELS]
     coverages = [interval_coverage(low.cpu(), high.cpu(), targets) for low, high in ends]
     gap = (mean - targets).abs().mean(-1) * float(data.test.target_std.double().mean())
-    dots = _spread_out(len(mean), _MOST_DOTS)
+    dots = spread_out(len(mean), _MOST_DOTS)
     unit = data.test.in_target_unit
     spread = std[:, 0] * data.test.target_std.reshape(-1)[0]
     return {
@@ -98,7 +98,7 @@ def _of_numbers(prediction: RealPrediction, data: DataSet) -> Json:
 def _risk_coverage(doubt: Tensor, loss: Tensor) -> Json:
     """Mean loss of the least doubtful examples, by their share, thinned out."""
     coverage, risk = risk_coverage(doubt, loss)
-    some = _spread_out(len(coverage), _MOST_POINTS)
+    some = spread_out(len(coverage), _MOST_POINTS)
     return {"coverage": rounded(coverage[some], 5), "risk": rounded(risk[some], 5)}
 
 
@@ -151,6 +151,6 @@ def _columns_of_targets(prediction: RealPrediction, data: DataSet) -> dict[str, 
             "epistemic": doubt * scale, "surprise": ((target - mean) / std).abs()}  # fmt: skip
 
 
-def _spread_out(n: int, most: int) -> Tensor:
+def spread_out(n: int, most: int) -> Tensor:
     """At most so many places of n, first and last among them."""
     return torch.linspace(0, n - 1, min(n, most)).round().long()

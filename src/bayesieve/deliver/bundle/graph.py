@@ -278,15 +278,14 @@ def _rows(values: Mapping[str, Any], name: str, kinds: tuple[type, ...]) -> list
 
 
 def _build_tensor(path: str, kind: str, shape: list[int], dtype: str) -> Tensor:
-    sizes = all(type(size) is int and 0 <= size < _LIMIT for size in shape)
-    if kind not in ("parameter", "buffer") or dtype not in allowed.DTYPES or not sizes:
+    fits = all(type(size) is int and 0 <= size < _LIMIT for size in shape)
+    fits = fits and kind in ("parameter", "buffer") and dtype in allowed.DTYPES
+    if not fits or (kind == "parameter" and not allowed.DTYPES[dtype].is_floating_point):
         raise ValueError(f"tensor {path!r} of the graph is wrongly described")
     try:
         value = torch.empty(shape, dtype=allowed.DTYPES[dtype], device="meta")
     except RuntimeError as error:
         raise ValueError(f"tensor {path!r} of the graph is too large") from error
-    if kind == "parameter" and not value.is_floating_point():
-        raise ValueError(f"tensor {path!r} of the graph is wrongly described")
     return nn.Parameter(value) if kind == "parameter" else value
 
 
@@ -386,9 +385,8 @@ def _is_scalar(value: object) -> bool:
 
 def _check_path(path: object, who: str) -> None:
     atoms = path.split(".") if isinstance(path, str) else []
-    if not atoms or len(atoms) > 50 or not all(_ATOM.fullmatch(atom) for atom in atoms):
-        raise ValueError(f"{who}: {str(path)[:80]!r} is no name of a layer")
-    if any(atom.startswith("__") or hasattr(fx.GraphModule, atom) for atom in atoms):
+    plain = 0 < len(atoms) <= 50 and all(_ATOM.fullmatch(atom) for atom in atoms)
+    if not plain or any(atom.startswith("__") or hasattr(fx.GraphModule, atom) for atom in atoms):
         raise ValueError(f"{who}: {str(path)[:80]!r} is no name of a layer")
 
 

@@ -53,13 +53,14 @@ def pack(name: str, tensor: Tensor) -> tuple[dict[str, Tensor], dict[str, Any] |
     places = tensor.numpy() if is_index else bits.nonzero().reshape(-1).numpy()
     n = int(places[-1]) + 1 if is_index else len(flat)
     has_values = not is_index and tensor.dtype != torch.bool
-    forms = {"gaps": _gap_codes(places, n), "bits": _bits(places, n)}
-    kind = min(forms, key=lambda form: len(forms[form]))
+    gaps = np.diff(places, prepend=-1, append=n) - 1  # zeros before each entry, and after the last
+    n_codes, n_bits = len(places) + int((gaps // _SKIP).sum()), -(-n // 8)
     value_bytes = len(places) * tensor.element_size() if has_values else 0
-    if value_bytes + len(forms[kind]) > _WORTH * dense:
+    if value_bytes + min(n_codes, n_bits) > _WORTH * dense:
         return {name: tensor.clone()}, None
-    how: dict[str, Any] = {"as": kind, "shape": [n]}
-    tensors = {f"{name}#{kind}": torch.from_numpy(forms[kind])}
+    how: dict[str, Any] = {"as": "gaps" if n_codes <= n_bits else "bits", "shape": [n]}
+    codes = _gap_codes(gaps) if how["as"] == "gaps" else _bits(places, n)
+    tensors = {f"{name}#{how['as']}": torch.from_numpy(codes)}
     if has_values:
         tensors[name + VALUES] = flat[torch.from_numpy(places)].clone()
     return tensors, how | ({"index": True} if is_index else {"shape": list(tensor.shape)})
@@ -121,13 +122,11 @@ def _bits(places: NDArray[np.int64], n: int) -> NDArray[np.uint8]:
     return np.packbits(present, bitorder="little")
 
 
-def _gap_codes(places: NDArray[np.int64], n: int) -> NDArray[np.uint8]:
-    gaps = np.diff(places, prepend=-1) - 1  # zeros before each entry
-    rest = n - (int(places[-1]) + 1 if len(places) else 0)  # and after the last one
-    ends = np.cumsum(gaps // _SKIP + 1)  # the skips of an entry come before its code
+def _gap_codes(gaps: NDArray[np.int64]) -> NDArray[np.uint8]:
+    ends = np.cumsum(gaps[:-1] // _SKIP + 1)  # the skips of an entry come before its code
     codes = np.full(int(ends[-1]) if len(ends) else 0, _SKIP, dtype=np.uint8)
-    codes[ends - 1] = gaps % _SKIP
-    return np.concatenate([codes, np.full(rest // _SKIP, _SKIP, dtype=np.uint8)])
+    codes[ends - 1] = gaps[:-1] % _SKIP
+    return np.concatenate([codes, np.full(gaps[-1] // _SKIP, _SKIP, dtype=np.uint8)])
 
 
 def _places(name: str, codes: NDArray[np.uint8], n: int) -> NDArray[np.int64]:
@@ -165,8 +164,7 @@ def _part(tensors: Mapping[str, Tensor], name: str) -> Tensor:
 
 
 def _shape(name: str, shape: object) -> tuple[int, ...]:
-    if not isinstance(shape, list) or len(shape) > 8:
+    sizes = shape if isinstance(shape, list) and len(shape) <= 8 else [None]
+    if not all(type(size) is int and 0 <= size < 1 << 40 for size in sizes):
         raise ValueError(f"tensor {name!r} has no valid shape")
-    if not all(type(size) is int and 0 <= size < 1 << 40 for size in shape):
-        raise ValueError(f"tensor {name!r} has no valid shape")
-    return tuple(shape)
+    return tuple(sizes)

@@ -59,31 +59,27 @@ class Plan:
     reason: str
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Runtime:
     """A network as a function on float32 batches; made by `as_runtime`.
 
     Called with a NumPy array or a CPU tensor of shape (n, ...), it returns the outputs as the same
     kind. Threads may call it at the same time.
 
-    Attributes:
+    Args:
         module: the module it stands for.
         plan: a row for each batch size.
         zeros: fraction of weights that are 0, by name of each Linear layer that may be sparse.
         kernel: "compiled", or why there is no compiled kernel.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        shape: tuple[int, ...],
-        networks: tuple["_Network", "_Network"],
-        plan: tuple[Plan, ...],
-        zeros: dict[str, float],
-        kernel: str,
-    ) -> None:
-        self.module, self.plan, self.zeros, self.kernel = module, plan, zeros, kernel
-        self._shape = shape
-        self._few, self._many = networks
+    module: nn.Module
+    plan: tuple[Plan, ...]
+    zeros: dict[str, float]
+    kernel: str
+    _shape: tuple[int, ...]
+    _few: "_Network"
+    _many: "_Network"
 
     @overload
     def __call__(self, x: Tensor) -> Tensor: ...
@@ -184,7 +180,7 @@ def as_runtime(module: nn.Module, example: Tensor | Floats, *, threads: int = 1)
         for layer in layers
         if isinstance(layer, Linear)
     }
-    made = Runtime(module, shape, (few, many), tuple(plan), zeros, kernel)
+    made = Runtime(module, tuple(plan), zeros, kernel, shape, few, many)
     _verify(made, module, example)
     return made
 

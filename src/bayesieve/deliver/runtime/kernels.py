@@ -171,19 +171,14 @@ class CompiledLayers:
 
     def _described(self, layer: Affine) -> _Layer:
         by_output, by_input = layer.weight, layer.weight.tocsc()
-        arrays: list[NDArray[np.generic]] = [
-            np.ascontiguousarray(by_output.indptr, np.int32),
-            np.ascontiguousarray(by_output.indices, np.int32),
-            np.ascontiguousarray(by_output.data, np.float32),
-            np.ascontiguousarray(layer.bias, np.float32),
-            np.ascontiguousarray(by_input.indptr, np.int32),
-            np.ascontiguousarray(by_input.indices, np.int32),
-            np.ascontiguousarray(by_input.data, np.float32),
-        ]
+        arrays = [by_output.indptr, by_output.indices, by_output.data, layer.bias]
+        arrays += [by_input.indptr, by_input.indices, by_input.data]
         kind = ACTIVATIONS.index(layer.activation)
         n_out, n_in = by_output.shape
         if by_output.nnz >= _DENSE * n_out * n_in:
-            arrays.append(np.ascontiguousarray(by_output.toarray(), np.float32))
+            arrays.append(by_output.toarray())
+        types = {"i": np.int32, "f": np.float32}
+        arrays = [np.ascontiguousarray(array, types[array.dtype.kind]) for array in arrays]
         self._kept += arrays
         return _Layer(n_in, n_out, kind, layer.slope, *(a.ctypes.data for a in arrays))
 
