@@ -58,6 +58,15 @@ class Engine(Protocol[S]):
 
 
 @runtime_checkable
+class Settling(Protocol):
+    """A further method of an engine that removes weights by itself."""
+
+    def settled(self, n_epochs: int) -> float | None:
+        """Fraction of a run of so many epochs after which masks are final; None for no masks."""
+        ...
+
+
+@runtime_checkable
 class Renewing(Protocol):
     """Further methods of an engine that changes its state between steps, such as its masks.
 
@@ -65,25 +74,10 @@ class Renewing(Protocol):
     `renew_every`. Tensors must be changed in place.
     """
 
-    @property
-    def settled(self) -> float | None:
-        """Fraction of the run from which masks are final; None where they never change."""
-        ...
-
     def renew_every(self, n_steps: int) -> int:
         """Steps between two calls in a run of `n_steps`; 0 for none."""
         ...
 
     def renew_(self, problem: Problem, state: Any, step: int, n_steps: int) -> None:
         """Change the state before step number `step` of `n_steps`."""
-        ...
-
-
-@runtime_checkable
-class Settling(Protocol):
-    """A further property of an engine that removes weights within its steps."""
-
-    @property
-    def settled_after(self) -> int:
-        """Epochs after which nothing is removed any more."""
         ...

@@ -262,8 +262,7 @@ class BMR:
             for name, (layer, _) in zip(problem.layout.names, state.groups.tensors, strict=False)
         }
 
-    @property
-    def settled(self) -> float | None:
+    def settled(self, n_epochs: int) -> float | None:
         """Fraction of the run from which masks are final; None without a reduction."""
         return None if self.reduction is None else self.reduction.end
 

@@ -18,10 +18,9 @@ from types import FrameType
 from typing import Any
 
 import torch
-from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from bayesieve.core.storage import file_bytes, read_tensors
 from bayesieve.files import write_atomically
 from bayesieve.training.options import Row
 from bayesieve.training.population import Population
@@ -34,21 +33,19 @@ Settings = dict[str, Any]  # what must not change between a run and its continua
 _BEST = "best."
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """Everything a run needs to go on: tensors by name, and plain data about where it stands."""
+def write_checkpoint(
+    folder: Path, step: int, tensors: dict[str, Tensor], meta: dict[str, Any]
+) -> Path:
+    """Write `checkpoint-<step>.safetensors` and its SHA-256; drop all but the last two.
 
-    tensors: dict[str, Tensor]
-    meta: dict[str, Any]
-
-
-def write_checkpoint(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
-    """Write `checkpoint-<step>.safetensors` and its SHA-256; drop all but the last two."""
+    Args:
+        folder: made where it does not exist.
+        step: number of steps taken.
+        tensors: everything a run needs to go on, by name.
+        meta: plain data about where it stands.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {
-        name: value.detach().cpu().contiguous() for name, value in checkpoint.tensors.items()
-    }
-    data = save_tensors(tensors, {"bayesieve": json.dumps(checkpoint.meta)})
+    data = file_bytes(tensors, {"bayesieve": json.dumps(meta)})
     path = folder / f"checkpoint-{step:09d}.safetensors"
     write_atomically(path, data)
     write_atomically(_sum_path(path), hashlib.sha256(data).hexdigest())
@@ -63,19 +60,17 @@ def has_checkpoint(run_folder: Path) -> bool:
     return bool(_checkpoints(run_folder / "checkpoints"))
 
 
-def read_checkpoint(folder: Path) -> Checkpoint:
-    """The newest undamaged checkpoint of a folder; a damaged newer one is named in a warning."""
+def read_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and plain data of the newest undamaged checkpoint; damaged ones get a warning."""
     paths = _checkpoints(folder)
     if not paths:
         raise ValueError(f"resume: no checkpoint in {folder}; start without --resume.")
     for path in reversed(paths):
-        data = path.read_bytes()
         sum_path = _sum_path(path)
         expected = sum_path.read_text() if sum_path.exists() else "missing"
-        if hashlib.sha256(data).hexdigest() == expected:
-            header = int.from_bytes(data[:8], "little")
-            meta = json.loads(data[8 : 8 + header])["__metadata__"]["bayesieve"]
-            return Checkpoint(load_tensors(data), json.loads(meta))
+        if hashlib.sha256(path.read_bytes()).hexdigest() == expected:
+            tensors, metadata = read_tensors(path)
+            return tensors, json.loads(metadata["bayesieve"])
         _log.warning("resume: %s fails its checksum; trying the one before it", path.name)
     raise ValueError(
         f"resume: every checkpoint in {folder} fails its checksum; start without --resume."
@@ -169,13 +164,12 @@ def save_run(folder: Path, record: Record, population: Population, settings: Set
         "best_nll": record.best_nll,
         "best_epoch": record.best_epoch,
     }
-    write_checkpoint(folder / "checkpoints", record.step, Checkpoint(tensors, meta))
+    write_checkpoint(folder / "checkpoints", record.step, tensors, meta)
 
 
 def resume_run(folder: Path, record: Record, population: Population, settings: Settings) -> None:
     """Put record, population and global random states back to the newest checkpoint, in place."""
-    checkpoint = read_checkpoint(folder / "checkpoints")
-    meta, tensors = checkpoint.meta, checkpoint.tensors
+    tensors, meta = read_checkpoint(folder / "checkpoints")
     for name, value in settings.items():
         if meta["settings"].get(name) != value:
             raise ValueError(
@@ -223,41 +217,25 @@ class Interrupted(KeyboardInterrupt):
         self.exit_code = 128 + number
 
 
-class Flag:
-    """Raised by a signal, read between steps."""
-
-    def __init__(self) -> None:
-        self.number: int | None = None
-
-    @property
-    def raised(self) -> bool:
-        """Whether a signal has arrived."""
-        return self.number is not None
-
-    def leave(self) -> None:
-        """Leave the run with the signal's exit code."""
-        assert self.number is not None
-        raise Interrupted(self.number)
-
-
 @contextmanager
-def interruptible(folder: Path | None) -> Iterator[Flag]:
+def interruptible(folder: Path | None) -> Iterator[list[int]]:
     """Catch SIGINT and SIGTERM inside the block; only where there is something to save.
 
-    Signal handlers can be set in the main thread alone; elsewhere the flag is never raised.
+    Yields a list, to which the numbers of the signals that arrive are added. Signal handlers can be
+    set in the main thread alone; elsewhere the list stays empty.
     """
-    flag = Flag()
+    arrived: list[int] = []
     if folder is None or threading.current_thread() is not threading.main_thread():
-        yield flag
+        yield arrived
         return
 
     def catch(number: int, _: FrameType | None) -> None:
-        flag.number = number
+        arrived.append(number)
 
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, catch) for number in numbers]
     try:
-        yield flag
+        yield arrived
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)

@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 from bayesieve.engines import Renewing, Settling
 from bayesieve.errors import DivergedError
 from bayesieve.training.checkpoint import (
-    Flag,
+    Interrupted,
     Record,
     Settings,
     interruptible,
@@ -78,29 +78,29 @@ class Loop:
     def run(self, callbacks: Sequence[Callback]) -> None:
         """Run the remaining steps; an interrupt writes a checkpoint before it propagates."""
         record, length, stop = self.record, self.length, False
-        with progress_bar(length.n_steps, record.step) as bar, interruptible(self.folder) as flag:
+        with (
+            progress_bar(length.n_steps, record.step) as bar,
+            interruptible(self.folder) as signals,
+        ):
             while record.step < length.n_steps and not stop and not self._out_of_patience():
                 epoch = record.step // length.per_epoch
                 began = time.perf_counter()
-                if self._epoch(epoch, bar, flag):
+                if self._epoch(epoch, bar, signals):
                     row = self._close_epoch(epoch, time.perf_counter() - began)
                     bar.describe(row, length.n_epochs, self.population.problem.n_data)
-                    stop = self._tell(callbacks, row)
-                if flag.raised:
+                    seen = Progress(
+                        epoch + 1, record.step, length.n_steps, row, self.population.posterior
+                    )
+                    stop = any([callback(seen) for callback in callbacks])
+                if signals:
                     self._save()
-                    flag.leave()
+                    raise Interrupted(signals[-1])
         if record.best:
             self.population.restore_(record.best)
         for member in range(self.population.n):  # the last step's result, which no row has seen
             self._check_finite("the posterior mean", self.population.posterior(member).mean)
 
-    def _tell(self, callbacks: Sequence[Callback], row: Row) -> bool:
-        """Call every callback; whether one of them ends the run."""
-        step, n_steps = self.record.step, self.length.n_steps
-        progress = Progress(row["epoch"], step, n_steps, row, self.population.posterior)
-        return any([callback(progress) for callback in callbacks])
-
-    def _epoch(self, epoch: int, bar: Bar, flag: Flag) -> bool:
+    def _epoch(self, epoch: int, bar: Bar, signals: list[int]) -> bool:
         """The remaining steps of one epoch; False when interrupted before its end."""
         record, length, problem = self.record, self.length, self.population.problem
         self.order.set_state(record.order)
@@ -117,11 +117,12 @@ class Loop:
             index = permutation[..., first : first + length.batch_size]
             record.log_lik_sum += self.stepper(index)["log_lik"]
             record.step = step + 1
-            self._prune(record.step)
+            if self.pruning is not None and record.step in self.renewals:
+                self.population.prune_(self.pruning, record.step / length.n_steps)
             bar.advance()
             if record.step == end:
                 break  # the epoch is closed before anything is saved
-            if flag.raised:
+            if signals:
                 return False
             if every and record.step % every == 0:
                 self._save()
@@ -130,9 +131,8 @@ class Loop:
     @property
     def _prune_end(self) -> float | None:
         """Fraction of the run after which masks are final; None where they never change."""
-        settled = None if self.renewing is None else self.renewing.settled
-        if isinstance(self.population.engine, Settling):
-            settled = min(self.population.engine.settled_after / self.length.n_epochs, 1.0)
+        engine = self.population.engine
+        settled = engine.settled(self.length.n_epochs) if isinstance(engine, Settling) else None
         return settled if self.pruning is None else max(self.pruning.end, settled or 0.0)
 
     def _renew(self, step: int) -> None:
@@ -163,8 +163,9 @@ class Loop:
         keep = population.state.controls.keep
         if keep is not None:
             row["zeros"] = plain(1 - keep.double().mean(1))
-        if self.validation is not None and self._is_due(self.validation, epoch):
-            row |= self._validate(self.validation, epoch)
+        watch, ended = self.validation, record.step >= self.length.n_steps
+        if watch is not None and (ended or (epoch + 1) % watch.every == 0):
+            row |= self._validate(watch, epoch)
         record.log_lik_sum.zero_()
         record.order = self.order.get_state()
         record.history.append(row)
@@ -185,11 +186,6 @@ class Loop:
             f"{history[-1]['log_lik'] if history else 'none'}. {_advice(engine)}"
         )
 
-    def _prune(self, step: int) -> None:
-        """Renew the masks if they are due after so many steps; the last ones are final."""
-        if self.pruning is not None and step in self.renewals:
-            self.population.prune_(self.pruning, step / self.length.n_steps)
-
     def _validate(self, validation: Validation, epoch: int) -> Row:
         """Score held-out data; while masks still change, no epoch counts as the best."""
         record, population = self.record, self.population
@@ -204,9 +200,6 @@ class Loop:
                 population.copy_into_(record.best, [group in better for group in groups])
         regression = population.problem.likelihood.task == "regression"
         return {"val_nll": plain(nll), "val_rmse" if regression else "val_error": plain(error)}
-
-    def _is_due(self, validation: Validation, epoch: int) -> bool:
-        return (epoch + 1) % validation.every == 0 or self.record.step >= self.length.n_steps
 
     def _out_of_patience(self) -> bool:
         patience = None if self.validation is None else self.validation.patience

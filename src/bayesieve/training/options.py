@@ -152,55 +152,32 @@ class Validation:
 
         A member that holds out no row scores 0. `assess` has all scores.
         """
-        if self.rows is not None:
-            return member_scores(problem, members, self.data, self.rows)
-        pairs = [mean_scores(problem, member, self.data.x, self.data.y) for member in members]
-        return [nll for nll, _ in pairs], [error for _, error in pairs]
-
-
-def mean_scores(
-    problem: Problem, posterior: Posterior, x: Tensor, y: Tensor
-) -> tuple[float, float]:
-    """Negative log-likelihood per example, and error or root-mean-square error, at the mean."""
-    w = posterior.mean
-    numbers = problem.network.numbers(w)
-    total, wrong = 0.0, 0.0
-    for start in range(0, len(x), 4096):
-        part = slice(start, start + 4096)
-        inputs, targets = x[part].to(problem.device), y[part].to(problem.device)
-        output = problem.network.outputs(w[None], inputs, posterior.buffers)[0]
-        total -= problem.likelihood.log_prob(output, targets, numbers).sum().item()
-        wrong += problem.likelihood.mistakes(output, targets, numbers).sum().item()
-    mean = wrong / len(x)
-    return total / len(x), mean if problem.likelihood.task == "classification" else mean**0.5
-
-
-def member_scores(
-    problem: Problem, members: Sequence[Posterior], data: ExamplesLike, rows: Rows
-) -> tuple[list[float], list[float]]:
-    """The same scores of k posteriors, each on its rows of the data; 0 for one without rows."""
-    network, device = problem.network, problem.device
-    w = torch.stack([member.mean for member in members])
-    names = members[0].buffers
-    buffers = {name: torch.stack([member.buffers[name] for member in members]) for name in names}
-    numbers = network.numbers(w)
-    rows = rows.to(data.x.device)
-    weights = torch.ones(rows.index.shape) if rows.weight is None else rows.weight
-    total = w.new_zeros(len(w), dtype=torch.float64)
-    wrong, count = torch.zeros_like(total), torch.zeros_like(total)
-    for index, weight in zip(rows.index.split(4096, 1), weights.split(4096, 1), strict=True):
-        y, weight = data.y[index].to(device), weight.to(device)
-        output = network.member_outputs(w, data.x[index].to(device), buffers)
-        for i in range(len(w)):
-            learned = {name: value[i] for name, value in numbers.items()}
-            log_prob = problem.likelihood.log_prob(output[i], y[i], learned)
-            total[i] -= (log_prob * weight[i]).sum()
-            wrong[i] += (problem.likelihood.mistakes(output[i], y[i], learned) * weight[i]).sum()
-        count += weight.sum(1)
-    count = count.clamp(min=1e-12)
-    nll, mean = total / count, wrong / count
-    error = mean if problem.likelihood.task == "classification" else mean.sqrt()
-    return nll.tolist(), error.tolist()
+        network, likelihood = problem.network, problem.likelihood
+        w = torch.stack([member.mean for member in members])
+        names, numbers = members[0].buffers, network.numbers(w)
+        buffers = {n: torch.stack([member.buffers[n] for member in members]) for n in names}
+        rows = Rows(torch.arange(len(self.data.x))[None]) if self.rows is None else self.rows
+        rows = rows.to(self.data.x.device)
+        weights = torch.ones(rows.index.shape) if rows.weight is None else rows.weight
+        total = w.new_zeros(len(w), dtype=torch.float64)
+        wrong, count = torch.zeros_like(total), torch.zeros_like(total)
+        for index, part in zip(rows.index.split(4096, 1), weights.split(4096, 1), strict=True):
+            x, y, weight = (
+                values.to(problem.device).expand(len(w), *values.shape[1:])
+                for values in (self.data.x[index], self.data.y[index], part)
+            )
+            if self.rows is None:  # one by one: equal members score the same, however many
+                each = [network.outputs(q.mean[None], x[0], q.buffers)[0] for q in members]
+            else:
+                each = list(network.member_outputs(w, x, buffers))
+            for i, output in enumerate(each):
+                learned = {name: value[i] for name, value in numbers.items()}
+                total[i] -= (likelihood.log_prob(output, y[i], learned) * weight[i]).sum()
+                wrong[i] += (likelihood.mistakes(output, y[i], learned) * weight[i]).sum()
+            count += weight.sum(1)
+        mean = wrong / count.clamp(min=1e-12)
+        error = mean if likelihood.task == "classification" else mean.sqrt()
+        return (total / count.clamp(min=1e-12)).tolist(), error.tolist()
 
 
 @dataclass(frozen=True)

@@ -256,7 +256,7 @@ def test_short_runs_have_short_epochs():
     assert state.controls.keep.all()
     engine.renew_(deep(), state, 500, 5_000)
     assert not state.controls.keep.all()
-    assert BMR(reduction=None).settled is None
+    assert BMR(reduction=None).settled(10) is None
 
 
 def test_the_last_layer_is_spared_and_layers_have_their_own_thresholds():

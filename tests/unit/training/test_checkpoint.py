@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from bayesieve.training.checkpoint import (
-    Checkpoint,
     has_checkpoint,
     read_checkpoint,
     rng_states,
@@ -18,22 +17,22 @@ from bayesieve.training.checkpoint import (
 
 def at(step):
     tensors = {"a": torch.full((2, 3), float(step)), "rng": torch.arange(4, dtype=torch.uint8)}
-    return Checkpoint(tensors, {"step": step, "history": [{"log_lik": -1.5}], "best": None})
+    return tensors, {"step": step, "history": [{"log_lik": -1.5}], "best": None}
 
 
 def write(folder, *steps):
-    return [write_checkpoint(folder, step, at(step)) for step in steps]
+    return [write_checkpoint(folder, step, *at(step)) for step in steps]
 
 
 def test_what_is_written_comes_back(tmp_path):
     (path,) = write(tmp_path / "new" / "checkpoints", 7)
     assert path.name == "checkpoint-000000007.safetensors"
-    back = read_checkpoint(path.parent)
-    assert back.meta == at(7).meta
-    assert back.tensors.keys() == at(7).tensors.keys()
-    for name, value in at(7).tensors.items():
-        assert torch.equal(back.tensors[name], value)
-        assert back.tensors[name].dtype == value.dtype
+    (tensors, meta), (expected, expected_meta) = read_checkpoint(path.parent), at(7)
+    assert meta == expected_meta
+    assert tensors.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.equal(tensors[name], value)
+        assert tensors[name].dtype == value.dtype
 
 
 def test_the_last_two_are_kept_and_the_newest_is_read(tmp_path):
@@ -44,7 +43,7 @@ def test_the_last_two_are_kept_and_the_newest_is_read(tmp_path):
         "checkpoint-000000030.safetensors",
         "checkpoint-000000030.sha256",
     ]
-    assert read_checkpoint(tmp_path).meta["step"] == 30
+    assert read_checkpoint(tmp_path)[1]["step"] == 30
 
 
 def test_other_files_are_not_touched(tmp_path):
@@ -81,7 +80,7 @@ DAMAGE = pytest.mark.parametrize("damage", [flip, cut, empty, forget_the_sum])
 def test_a_damaged_file_falls_back_to_the_one_before(tmp_path, caplog, damage):
     damage(write(tmp_path, 1, 2)[1])
     with caplog.at_level(logging.WARNING):
-        assert read_checkpoint(tmp_path).meta["step"] == 1
+        assert read_checkpoint(tmp_path)[1]["step"] == 1
     assert "checkpoint-000000002.safetensors fails its checksum" in caplog.text
 
 
@@ -111,9 +110,9 @@ def test_a_failed_write_leaves_the_old_files_whole(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "replace", full_disk)
     for step in (1, 2):
         with pytest.raises(OSError, match="no space left"):
-            write_checkpoint(tmp_path, step, at(step))
+            write_checkpoint(tmp_path, step, *at(step))
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
-    assert read_checkpoint(tmp_path).meta["step"] == 1
+    assert read_checkpoint(tmp_path)[1]["step"] == 1
 
 
 def test_the_header_is_plain_json(tmp_path):

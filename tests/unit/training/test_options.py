@@ -62,12 +62,12 @@ def test_held_out_examples_may_be_a_pair():
 
 def test_signals_raise_a_flag_inside_the_block_only(tmp_path):
     before = signal.getsignal(signal.SIGTERM)
-    with interruptible(tmp_path) as flag:
-        assert not flag.raised
+    with interruptible(tmp_path) as signals:
+        assert not signals
         signal.raise_signal(signal.SIGTERM)
-        assert flag.raised
+        assert signals == [signal.SIGTERM]
         with pytest.raises(Interrupted, match="stopped by SIGTERM; continue with --resume"):
-            flag.leave()
+            raise Interrupted(signals[-1])
     assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -80,9 +80,9 @@ def test_handlers_come_back_after_an_error(tmp_path):
 
 def test_without_a_folder_or_outside_the_main_thread_signals_are_left_alone(tmp_path):
     before = signal.getsignal(signal.SIGINT)
-    with interruptible(None) as flag:
+    with interruptible(None) as signals:
         assert signal.getsignal(signal.SIGINT) is before
-        assert not flag.raised
+        assert not signals
     seen = []
 
     def elsewhere():

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian
 from bayesieve.core.posterior import Samples
 from bayesieve.core.problem import Problem
-from bayesieve.training.options import mean_scores
+from bayesieve.training.options import Validation
 from problems import normal
 
 X = normal(5000, 3, seed=1, dtype=torch.float32)  # more than one part of 4096
@@ -16,7 +16,8 @@ def scored(likelihood, n_outputs, y, x=X):
     problem = Problem(nn.Linear(3, n_outputs), likelihood, (x, y))
     posterior = Samples(problem.network, problem.initial[None])
     output = problem.network.outputs(problem.initial[None], x, {})[0]
-    return mean_scores(problem, posterior, x, y), output
+    (nll,), (error,) = Validation((x, y)).scores(problem, [posterior])
+    return (nll, error), output
 
 
 def test_classes():

@@ -250,10 +250,9 @@ class TDAMP:
         for total in (state.residual, state.seen, state.gram):
             set_(total, torch.zeros_like(total), now)
 
-    @property
-    def settled_after(self) -> int:
-        """Passes after which nothing is removed any more; earlier states are larger networks."""
-        return 0 if self.keep == 1.0 else self.prune_passes[1]
+    def settled(self, n_epochs: int) -> float:
+        """Fraction of the run after which nothing is removed; networks before it are larger."""
+        return 0.0 if self.keep == 1.0 else min(self.prune_passes[1] / n_epochs, 1.0)
 
     @property
     def _joint(self) -> bool:
