@@ -25,9 +25,9 @@ from itertools import count
 
 from torch import nn
 
-from bayesieve.nets.mlp import check_counts, check_sizes, mlp
+from bayesieve.nets.mlp import check_counts, check_image, mlp
 
-_KERNEL = 5  # every convolution of both networks
+_KERNEL = 5  # side of a convolution unless another is given
 _POOL = 2
 _Stage = tuple[int, bool]  # padding of a convolution, and whether pooling follows it
 
@@ -136,30 +136,25 @@ def lenet5_caffe(input_shape: tuple[int, ...], n_outputs: int) -> nn.Sequential:
 
 
 def _final_size(
-    who: str, input_shape: tuple[int, ...], n_outputs: int, stages: tuple[_Stage, ...]
-) -> tuple[int, int]:
+    who: str, input_shape: tuple[int, ...], n_outputs: int, stages: tuple[_Stage, ...],
+    kernel: int = _KERNEL,
+) -> tuple[int, int]:  # fmt: skip
     """Check the sizes; return height and width after the last convolution or pooling."""
-    check_sizes(who, input_shape, n_outputs)
-    if len(input_shape) != 3:
-        raise ValueError(
-            f"{who}: input_shape must be (channels, height, width), got {input_shape}. "
-            "Reshape the data to images, or use mlp."
-        )
-    height, width = (_side_after(side, stages) for side in input_shape[1:])
+
+    def after(side: int) -> int:
+        for padding, pooled in stages:
+            side = max(0, side + 2 * padding - kernel + 1)
+            side = side // _POOL if pooled else side
+        return side
+
+    height, width = map(after, check_image(who, input_shape, n_outputs)[1:])
     if height < 1 or width < 1:
-        least = next(side for side in count(1) if _side_after(side, stages) >= 1)
+        least = next(side for side in count(1) if after(side) >= 1)
         raise ValueError(
             f"{who}: images must be at least {least}x{least}, "
             f"got {input_shape[1]}x{input_shape[2]}. Pad or enlarge them, or use mlp."
         )
     return height, width
-
-
-def _side_after(side: int, stages: tuple[_Stage, ...]) -> int:
-    for padding, pooled in stages:
-        side = max(0, side + 2 * padding - _KERNEL + 1)
-        side = side // _POOL if pooled else side
-    return side
 
 
 def conv2_fc2(input_shape: tuple[int, ...], n_outputs: int, dropout: float = 0.0) -> nn.Sequential:
@@ -175,14 +170,13 @@ def conv2_fc2(input_shape: tuple[int, ...], n_outputs: int, dropout: float = 0.0
         >>> sum(p.numel() for p in net.parameters())
         681506
     """
-    channels, height, width = _image("conv2_fc2", input_shape, n_outputs)
-    height, width = height // _POOL // _POOL, width // _POOL // _POOL
-    _check_left("conv2_fc2", input_shape, height, width)
+    stages = ((2, True), (2, True))
+    height, width = _final_size("conv2_fc2", input_shape, n_outputs, stages)
     layers: OrderedDict[str, nn.Module] = OrderedDict(
-        conv1=nn.Conv2d(channels, 32, 5, padding=2),
+        conv1=nn.Conv2d(input_shape[0], 32, _KERNEL, padding=2),
         act1=nn.ReLU(),
         pool1=nn.MaxPool2d(_POOL),
-        conv2=nn.Conv2d(32, 64, 5, padding=2),
+        conv2=nn.Conv2d(32, 64, _KERNEL, padding=2),
         act2=nn.ReLU(),
         pool2=nn.MaxPool2d(_POOL),
         flatten=nn.Flatten(),
@@ -206,9 +200,8 @@ def conv2_bn_fc3(input_shape: tuple[int, ...], n_outputs: int) -> nn.Sequential:
         >>> sum(p.numel() for p in net.parameters())
         493772
     """
-    channels, height, width = _image("conv2_bn_fc3", input_shape, n_outputs)
-    height, width = (((side + 1) // _POOL - 3) // _POOL for side in (height, width))
-    _check_left("conv2_bn_fc3", input_shape, height, width)
+    channels, stages = input_shape[0], ((2, True), (0, True))
+    height, width = _final_size("conv2_bn_fc3", input_shape, n_outputs, stages, kernel=4)
     return nn.Sequential(
         OrderedDict(
             norm0=nn.BatchNorm2d(channels),
@@ -231,21 +224,6 @@ def conv2_bn_fc3(input_shape: tuple[int, ...], n_outputs: int) -> nn.Sequential:
     )
 
 
-def _image(who: str, input_shape: tuple[int, ...], n_outputs: int) -> tuple[int, int, int]:
-    check_sizes(who, input_shape, n_outputs)
-    if len(input_shape) != 3:
-        raise ValueError(
-            f"{who}: input_shape must be (channels, height, width), got {input_shape}."
-        )
-    channels, height, width = input_shape
-    return channels, height, width
-
-
-def _check_left(who: str, input_shape: tuple[int, ...], height: int, width: int) -> None:
-    if height < 1 or width < 1:
-        raise ValueError(f"{who}: nothing is left of images of {input_shape} after pooling.")
-
-
 _VGG16 = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 
 
@@ -264,11 +242,8 @@ def vgg(
         >>> sum(p.numel() for p in net.parameters())
         14724042
     """
-    check_sizes("vgg", input_shape, n_outputs)
-    if len(input_shape) != 3:
-        raise ValueError(f"vgg: input_shape must be (channels, height, width), got {input_shape}.")
     layers: OrderedDict[str, nn.Module] = OrderedDict()
-    n_inputs, height, width = input_shape
+    n_inputs, height, width = check_image("vgg", input_shape, n_outputs)
     for i, stage in enumerate(stages, start=1):
         check_counts("vgg", stages=tuple(stage))
         for j, n_maps in enumerate(stage, start=1):

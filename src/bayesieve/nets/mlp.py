@@ -20,6 +20,18 @@ def check_sizes(who: str, input_shape: tuple[int, ...], n_outputs: int) -> None:
     check_counts(who, input_shape=input_shape, n_outputs=(n_outputs,))
 
 
+def check_image(who: str, input_shape: tuple[int, ...], n_outputs: int) -> tuple[int, int, int]:
+    """Channels, height and width of an input; raises if it is no image."""
+    check_sizes(who, input_shape, n_outputs)
+    if len(input_shape) != 3:
+        raise ValueError(
+            f"{who}: input_shape must be (channels, height, width), got {input_shape}. "
+            "Reshape the data to images, or use mlp."
+        )
+    channels, height, width = input_shape
+    return channels, height, width
+
+
 def check_counts(who: str, **values: tuple[int, ...]) -> None:
     """Raise unless every entry of every tuple is a whole number > 0.
 

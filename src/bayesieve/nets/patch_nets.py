@@ -9,7 +9,7 @@ features, 512 hidden units; the transformer is pre-norm with 8 heads.
 import torch
 from torch import Tensor, nn
 
-from bayesieve.nets.mlp import check_counts, check_sizes
+from bayesieve.nets.mlp import check_counts, check_image
 
 
 class Patches(nn.Module):
@@ -37,14 +37,8 @@ def check_patches(
     who: str, input_shape: tuple[int, ...], n_outputs: int, patch: int, **counts: int
 ) -> tuple[int, int]:
     """Check sizes; return the number of patches of an image and of numbers in each."""
-    check_sizes(who, input_shape, n_outputs)
+    channels, height, width = check_image(who, input_shape, n_outputs)
     check_counts(who, patch=(patch,), **{name: (value,) for name, value in counts.items()})
-    if len(input_shape) != 3:
-        raise ValueError(
-            f"{who}: input_shape must be (channels, height, width), got {input_shape}. "
-            "Reshape the data to images, or use mlp."
-        )
-    channels, height, width = input_shape
     if height % patch or width % patch:
         raise ValueError(
             f"{who}: height and width must be multiples of patch={patch}, got {height}x{width}. "

@@ -8,7 +8,7 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
-from bayesieve.nets.mlp import check_counts, check_sizes
+from bayesieve.nets.mlp import check_counts, check_image
 
 _WIDTHS = (16, 32, 64)
 
@@ -54,12 +54,8 @@ def resnet(input_shape: tuple[int, ...], n_outputs: int, n_blocks: int = 3) -> n
         >>> sum(p.numel() for p in net.parameters())
         272474
     """
-    check_sizes("resnet", input_shape, n_outputs)
+    check_image("resnet", input_shape, n_outputs)
     check_counts("resnet", n_blocks=(n_blocks,))
-    if len(input_shape) != 3:
-        raise ValueError(
-            f"resnet: input_shape must be (channels, height, width), got {input_shape}."
-        )
     layers: OrderedDict[str, nn.Module] = OrderedDict(
         conv1=nn.Conv2d(input_shape[0], _WIDTHS[0], 3, padding=1, bias=False),
         norm1=nn.BatchNorm2d(_WIDTHS[0]),

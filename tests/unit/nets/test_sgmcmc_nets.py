@@ -87,9 +87,9 @@ def test_chains_train_them(net, k):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: conv2_fc2((1, 3, 28), 10), "nothing is left"),
+        (lambda: conv2_fc2((1, 3, 28), 10), "at least 4x4, got 3x28"),
         (lambda: conv2_fc2((28, 28), 10), r"must be \(channels, height, width\)"),
-        (lambda: conv2_bn_fc3((1, 8, 8), 10), "nothing is left"),
+        (lambda: conv2_bn_fc3((1, 8, 8), 10), "at least 9x9, got 8x8"),
         (lambda: resnet((3, 8), 10), r"must be \(channels, height, width\)"),
         (lambda: resnet((3, 8, 8), 10, 0), "n_blocks must be > 0"),
         (lambda: vgg((3, 16, 16), 10), "too small for 5 stages"),
