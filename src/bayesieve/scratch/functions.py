@@ -11,9 +11,6 @@ terms of the output a, so that z need not be kept:
     linear   z                    1
     softmax  exp(z) / Σ exp(z)    diag(a) - a aᵀ           (a matrix for each row)
 
-Every activation takes an `out` array and then allocates nothing of the layer's size. `out` may be z
-itself in a call; in `backward` it must be neither a nor upstream.
-
 Penalties on the weights, never on the biases, added once per batch and not divided by its size:
 
     L1   c Σ |W|       gradient c sign(W)
@@ -57,11 +54,11 @@ Labels: TypeAlias = NDArray[np.integer[Any]]  # class numbers, shape (N,)
 class Activation(Protocol):
     """Protocol of an activation."""
 
-    def __call__(self, z: Array, out: Array | None = None) -> Array:
+    def __call__(self, z: Array) -> Array:
         """Return a = g(z), shape (B, n)."""
         ...
 
-    def backward(self, a: Array, upstream: Array, out: Array | None = None) -> Array:
+    def backward(self, a: Array, upstream: Array) -> Array:
         """Return dL/dz from the output a and dL/da, shape (B, n)."""
         ...
 
@@ -75,13 +72,13 @@ class ReLU:
         [[0.0, 0.0, 2.0]]
     """
 
-    def __call__(self, z: Array, out: Array | None = None) -> Array:
+    def __call__(self, z: Array) -> Array:
         """Return max(0, z)."""
-        return np.maximum(z, 0, out=out)
+        return np.maximum(z, 0)
 
-    def backward(self, a: Array, upstream: Array, out: Array | None = None) -> Array:
+    def backward(self, a: Array, upstream: Array) -> Array:
         """Return dL/da where a > 0, else 0."""
-        return np.multiply(upstream, a > 0, out=out)
+        return upstream * (a > 0)
 
 
 @dataclass(frozen=True)
@@ -93,20 +90,13 @@ class Sigmoid:
         [[0.0, 0.5, 1.0]]
     """
 
-    def __call__(self, z: Array, out: Array | None = None) -> Array:
+    def __call__(self, z: Array) -> Array:
         """Return (1 + tanh(z / 2)) / 2."""
-        out = np.multiply(z, 0.5, out=out)
-        np.tanh(out, out=out)
-        out += 1
-        out *= 0.5
-        return out
+        return 0.5 * (1 + np.tanh(0.5 * z))
 
-    def backward(self, a: Array, upstream: Array, out: Array | None = None) -> Array:
+    def backward(self, a: Array, upstream: Array) -> Array:
         """Return dL/da · a (1 - a)."""
-        out = np.subtract(1, a, out=out)
-        out *= a
-        out *= upstream
-        return out
+        return (1 - a) * a * upstream
 
 
 @dataclass(frozen=True)
@@ -118,16 +108,13 @@ class Tanh:
         [[0.0, 1.0]]
     """
 
-    def __call__(self, z: Array, out: Array | None = None) -> Array:
+    def __call__(self, z: Array) -> Array:
         """Return tanh(z)."""
-        return np.tanh(z, out=out)
+        return np.tanh(z)
 
-    def backward(self, a: Array, upstream: Array, out: Array | None = None) -> Array:
+    def backward(self, a: Array, upstream: Array) -> Array:
         """Return dL/da · (1 - a²)."""
-        out = np.multiply(a, a, out=out)
-        np.subtract(1, out, out=out)
-        out *= upstream
-        return out
+        return (1 - a * a) * upstream
 
 
 @dataclass(frozen=True)
@@ -139,13 +126,13 @@ class Linear:
         [[-3.0]]
     """
 
-    def __call__(self, z: Array, out: Array | None = None) -> Array:
+    def __call__(self, z: Array) -> Array:
         """Return z."""
-        return np.positive(z, out=out)
+        return z
 
-    def backward(self, a: Array, upstream: Array, out: Array | None = None) -> Array:
+    def backward(self, a: Array, upstream: Array) -> Array:
         """Return dL/da."""
-        return np.positive(upstream, out=out)
+        return upstream
 
 
 @dataclass(frozen=True)
@@ -157,29 +144,15 @@ class Softmax:
         [[0.5, 0.5]]
     """
 
-    def __call__(self, z: Array, out: Array | None = None) -> Array:
+    def __call__(self, z: Array) -> Array:
         """Return exp(z - max z) / Σ exp(z - max z)."""
-        out = np.subtract(z, z.max(axis=1, keepdims=True), out=out)
-        np.exp(out, out=out)
-        out /= out.sum(axis=1, keepdims=True)
-        return out
+        powers: Array = np.exp(z - z.max(axis=1, keepdims=True))
+        return powers / powers.sum(axis=1, keepdims=True)
 
-    def backward(self, a: Array, upstream: Array, out: Array | None = None) -> Array:
+    def backward(self, a: Array, upstream: Array) -> Array:
         """Return a (dL/da - <dL/da, a>): the Jacobian's product without the Jacobian."""
         inner = np.einsum("ij,ij->i", upstream, a)[:, None]
-        out = np.subtract(upstream, inner, out=out)
-        out *= a
-        return out
-
-    def jacobian(self, a: Array) -> Array:
-        """The whole Jacobian diag(a) - a aᵀ of each row, shape (B, n, n); training never forms it.
-
-        Example:
-            >>> Softmax().jacobian(np.array([[0.25, 0.75]])).tolist()
-            [[[0.1875, -0.1875], [-0.1875, 0.1875]]]
-        """
-        identity = np.eye(a.shape[1], dtype=a.dtype)
-        return a[:, :, None] * identity - a[:, :, None] * a[:, None, :]
+        return (upstream - inner) * a
 
 
 class Penalty(Protocol):
@@ -189,8 +162,8 @@ class Penalty(Protocol):
         """The penalty of a flat vector of weights."""
         ...
 
-    def add_gradient(self, weights: Array, gradient: Array, spare: Array) -> None:
-        """Add the penalty's gradient to `gradient`; `spare` is overwritten. All have one shape."""
+    def gradient(self, weights: Array) -> Array:
+        """The gradient of the penalty, of the shape of the weights."""
         ...
 
 
@@ -215,11 +188,9 @@ class L1:
         """Return c Σ |W|."""
         return self.strength * float(np.abs(weights).sum())
 
-    def add_gradient(self, weights: Array, gradient: Array, spare: Array) -> None:
-        """Add c sign(W)."""
-        np.sign(weights, out=spare)
-        spare *= self.strength
-        gradient += spare
+    def gradient(self, weights: Array) -> Array:
+        """Return c sign(W)."""
+        return self.strength * np.sign(weights)
 
 
 @dataclass(frozen=True)
@@ -244,10 +215,9 @@ class L2:
         """Return c/2 Σ W²."""
         return self.strength / 2 * float(np.dot(weights, weights))
 
-    def add_gradient(self, weights: Array, gradient: Array, spare: Array) -> None:
-        """Add c W."""
-        np.multiply(weights, self.strength, out=spare)
-        gradient += spare
+    def gradient(self, weights: Array) -> Array:
+        """Return c W."""
+        return self.strength * weights
 
 
 class Loss(Protocol):
@@ -262,7 +232,7 @@ class Loss(Protocol):
         """Return the mean loss of a batch."""
         ...
 
-    def gradient(self, predicted: Array, target: Array, out: Array | None = None) -> Array:
+    def gradient(self, predicted: Array, target: Array) -> Array:
         """Return d loss / d predicted, shape (B, K)."""
         ...
 
@@ -285,11 +255,9 @@ class SquaredError:
         """Return 1/(BK) Σ (p - y)²."""
         return float(np.square(predicted - target).mean(dtype=np.float64))
 
-    def gradient(self, predicted: Array, target: Array, out: Array | None = None) -> Array:
+    def gradient(self, predicted: Array, target: Array) -> Array:
         """Return 2 (p - y) / (BK)."""
-        out = np.subtract(predicted, target, out=out)
-        out *= 2 / predicted.size
-        return out
+        return (predicted - target) * (2 / predicted.size)
 
 
 @dataclass(frozen=True)
@@ -312,16 +280,11 @@ class CrossEntropy:
         log_p = np.log(np.maximum(predicted, _least(predicted)))
         return -float((target * log_p).sum(dtype=np.float64)) / len(predicted)
 
-    def gradient(self, predicted: Array, target: Array, out: Array | None = None) -> Array:
+    def gradient(self, predicted: Array, target: Array) -> Array:
         """Return -y / (p B), the gradient with respect to probabilities."""
-        out = np.maximum(predicted, _least(predicted), out=out)
-        np.divide(target, out, out=out)
-        out *= -1 / len(predicted)
-        return out
+        return target / np.maximum(predicted, _least(predicted)) * (-1 / len(predicted))
 
-    def gradient_before_softmax(
-        self, predicted: Array, target: Array, out: Array | None = None
-    ) -> Array:
+    def gradient_before_softmax(self, predicted: Array, target: Array) -> Array:
         """Return (p - y) / B: `gradient` passed back through a softmax, fused into one formula.
 
         The row sum of y, which is 1, has been used; the division by p, which may be tiny, is gone.
@@ -335,9 +298,7 @@ class CrossEntropy:
             >>> Softmax().backward(p, loss.gradient(p, y)).tolist()
             [[-0.8, 0.8]]
         """
-        out = np.subtract(predicted, target, out=out)
-        out *= 1 / len(predicted)
-        return out
+        return (predicted - target) * (1 / len(predicted))
 
 
 def _least(predicted: Array) -> float:

@@ -34,7 +34,7 @@ from bayesieve.scratch.functions import (
     Sigmoid,
     Softmax,
 )
-from bayesieve.scratch.training import Buffers, History, Plan, check_counts, train_epochs
+from bayesieve.scratch.training import History, Plan, check_counts, train_epochs
 
 
 def check_inputs(who: str, x: ArrayLike, n_inputs: int, dtype: DTypeLike) -> Array:
@@ -205,7 +205,6 @@ class FeedForwardNet:
         self.weights, self.biases = self._views(self.params)
         self.weight_gradients, self.bias_gradients = self._views(self.gradient)
         self._n_weights = sum(weight.size for weight in self.weights)
-        self._spare = np.empty(self._n_weights if self.loss.penalty else 0, self.dtype)
         rng = np.random.default_rng(seed)
         for weight, bias in zip(self.weights, self.biases, strict=True):
             (Glorot() if initialiser is None else initialiser).fill(weight, bias, rng)
@@ -219,40 +218,31 @@ class FeedForwardNet:
         """Units of each layer, the outputs included."""
         return self.sizes[1:]
 
-    def forward(self, x: Array, buffers: Buffers) -> Array:
-        """Outputs of a batch, shape (B, n_outputs); every layer's output stays in `buffers`."""
-        below = x
-        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            out = buffers.outputs[layer]
-            np.matmul(below, weight, out=out)
-            out += bias
-            last = layer == len(self.weights) - 1
-            below = (self.output if last else self.hidden)(out, out=out)
-        return below
+    def forward(self, x: Array) -> list[Array]:
+        """Outputs of every layer, shape (B, units) each; the last one is the output of the net."""
+        layers: list[Array] = []
+        for weight, bias in zip(self.weights, self.biases, strict=True):
+            z = (layers[-1] if layers else x) @ weight + bias
+            last = len(layers) == len(self.weights) - 1
+            layers.append((self.output if last else self.hidden)(z))
+        return layers
 
-    def backward(self, x: Array, target: Array, buffers: Buffers) -> None:
-        """Write the gradient of loss and penalty into `self.gradient`; `forward` came before."""
-        self._output_delta(target, buffers)
+    def backward(self, x: Array, target: Array, layers: list[Array]) -> None:
+        """Write the gradient of loss and penalty into `self.gradient`; `forward` made `layers`."""
+        predicted = layers[-1]
+        if isinstance(self.loss, CrossEntropy):  # its output is a softmax: see __init__
+            delta = self.loss.gradient_before_softmax(predicted, target)
+        else:
+            delta = self.output.backward(predicted, self.loss.gradient(predicted, target))
         for layer in reversed(range(len(self.weights))):
-            below = buffers.outputs[layer - 1] if layer else x
-            delta = buffers.deltas[layer]
+            below = layers[layer - 1] if layer else x
             np.matmul(below.T, delta, out=self.weight_gradients[layer])
             np.sum(delta, axis=0, out=self.bias_gradients[layer])
             if layer:
-                upstream = buffers.upstream[layer - 1]
-                np.matmul(delta, self.weights[layer].T, out=upstream)
-                self.hidden.backward(below, upstream, out=buffers.deltas[layer - 1])
+                delta = self.hidden.backward(below, delta @ self.weights[layer].T)
         if self.loss.penalty is not None:
             weights, gradient = self.params[: self._n_weights], self.gradient[: self._n_weights]
-            self.loss.penalty.add_gradient(weights, gradient, self._spare)
-
-    def _output_delta(self, target: Array, buffers: Buffers) -> None:
-        predicted, delta = buffers.outputs[-1], buffers.deltas[-1]
-        if isinstance(self.loss, CrossEntropy):  # its output is a softmax: see __init__
-            self.loss.gradient_before_softmax(predicted, target, out=delta)
-        else:
-            upstream = self.loss.gradient(predicted, target, out=buffers.upstream[-1])
-            self.output.backward(predicted, upstream, out=delta)
+            gradient += self.loss.penalty.gradient(weights)
 
     def value_and_grad(self, x: ArrayLike, y: ArrayLike) -> tuple[float, Array]:
         """Loss plus penalty of all rows as one batch, and a copy of its flat gradient.
@@ -265,9 +255,9 @@ class FeedForwardNet:
             (0.6931, [-0.5, 0.5, -0.5, 0.5])
         """
         x, target = self._checked("value_and_grad", x, y)
-        buffers = Buffers.allocate(len(x), self.units, self.dtype)
-        loss = self.loss(self.forward(x, buffers), target)
-        self.backward(x, target, buffers)
+        layers = self.forward(x)
+        loss = self.loss(layers[-1], target)
+        self.backward(x, target, layers)
         return loss + self._penalty(), self.gradient.copy()
 
     def train(
@@ -343,12 +333,8 @@ class FeedForwardNet:
         return self._outputs(check_inputs("predict", x, self.sizes[0], self.dtype)).argmax(axis=1)
 
     def _outputs(self, x: Array) -> Array:
-        buffers = Buffers.allocate(min(len(x), _ROWS), self.units, self.dtype)
-        result: Array = np.empty((len(x), self.sizes[-1]), self.dtype)
-        for start in range(0, len(x), _ROWS):
-            rows = x[start : start + _ROWS]
-            result[start : start + _ROWS] = self.forward(rows, buffers.first(len(rows)))
-        return result
+        starts = range(0, len(x), _ROWS)
+        return np.concatenate([self.forward(x[start : start + _ROWS])[-1] for start in starts])
 
     def _penalty(self) -> float:
         penalty = self.loss.penalty

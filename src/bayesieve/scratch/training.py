@@ -9,12 +9,11 @@ Symbols: θ params, g gradient, η lr, β₁ mean_decay, β₂ square_decay, ε 
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from bayesieve.checks import check_fraction, check_positive
 from bayesieve.errors import DivergedError
@@ -58,13 +57,6 @@ class Optimiser(Protocol[State]):
         ...
 
 
-@dataclass
-class GradientDescentState:
-    """One spare vector."""
-
-    change: Array
-
-
 @dataclass(frozen=True)
 class GradientDescent:
     """Plain gradient descent.
@@ -84,14 +76,12 @@ class GradientDescent:
     def __post_init__(self) -> None:
         check_positive("GradientDescent", lr=self.lr)
 
-    def init(self, params: Array) -> GradientDescentState:
-        """Set aside the spare vector."""
-        return GradientDescentState(np.empty_like(params))
+    def init(self, params: Array) -> None:
+        """There is nothing to remember."""
 
-    def step(self, params: Array, gradient: Array, state: GradientDescentState, lr: float) -> None:
+    def step(self, params: Array, gradient: Array, state: None, lr: float) -> None:
         """θ ← θ - η g."""
-        np.multiply(gradient, lr, out=state.change)
-        params -= state.change
+        params -= lr * gradient
 
 
 @dataclass
@@ -226,44 +216,6 @@ class History:
         return [record.val_loss for record in self.records]
 
 
-@dataclass(frozen=True, eq=False)
-class Buffers:
-    """One entry per layer, each of shape (rows, units).
-
-    Args:
-        outputs: a = g(z); z itself is overwritten by it.
-        upstream: dL/da.
-        deltas: dL/dz.
-    """
-
-    outputs: list[Array]
-    upstream: list[Array]
-    deltas: list[Array]
-
-    @classmethod
-    def allocate(cls, n_rows: int, units: Sequence[int], dtype: DTypeLike) -> "Buffers":
-        """Uninitialised arrays for `n_rows` examples and layers of these sizes.
-
-        Example:
-            >>> Buffers.allocate(64, (500, 10), np.float32).outputs[0].shape
-            (64, 500)
-        """
-        kinds = [[np.empty((n_rows, n), dtype) for n in units] for _ in range(3)]
-        return cls(*kinds)
-
-    def first(self, n_rows: int) -> "Buffers":
-        """Views of the first rows, for a short last batch.
-
-        Example:
-            >>> Buffers.allocate(64, (500, 10), np.float32).first(16).deltas[1].shape
-            (16, 10)
-        """
-        if n_rows == len(self.outputs[0]):
-            return self
-        kinds = (self.outputs, self.upstream, self.deltas)
-        return Buffers(*([array[:n_rows] for array in kind] for kind in kinds))
-
-
 def constant(done: float) -> float:
     """Learning rate factor 1, whatever share of the run is done.
 
@@ -319,18 +271,18 @@ def train_epochs(
     """Train, and hand out the growing history after each epoch; the caller has checked the data."""
     rng = np.random.default_rng(plan.seed)
     state = plan.optimiser.init(net.params)
-    batches = _Batches(x, target, min(plan.batch_size, len(x)))
-    buffers = Buffers.allocate(batches.size, net.units, net.dtype)
-    n_steps = plan.epochs * len(batches)
-    every = plan.record_every or len(batches)
+    n_batches = -(-len(x) // plan.batch_size)
+    n_steps, every = plan.epochs * n_batches, plan.record_every or n_batches
     history, losses, step = History(), list[float](), 0
     for _ in range(plan.epochs):
-        for batch_x, batch_target in batches.shuffled(rng):
+        order = rng.permutation(len(x))
+        for rows in np.split(order, range(plan.batch_size, len(x), plan.batch_size)):
+            batch, wanted = x[rows], target[rows]
             # an overflow shows in the loss, and is reported there
             with np.errstate(over="ignore", invalid="ignore"):
-                rows = buffers.first(len(batch_x))
-                loss = net.loss(net.forward(batch_x, rows), batch_target)
-                net.backward(batch_x, batch_target, rows)
+                layers = net.forward(batch)
+                loss = net.loss(layers[-1], wanted)
+                net.backward(batch, wanted, layers)
                 lr = plan.optimiser.lr * plan.schedule(step / n_steps)
                 plan.optimiser.step(net.params, net.gradient, state, lr)
             step += 1
@@ -340,31 +292,9 @@ def train_epochs(
                 _check_params(net.params, step, plan.optimiser)
                 val_loss = None if validation is None else net.evaluate(*validation).loss
                 mean = sum(losses) / len(losses)
-                history.records.append(Record(step, step / len(batches), mean, val_loss))
+                history.records.append(Record(step, step / n_batches, mean, val_loss))
                 losses.clear()
         yield history
-
-
-class _Batches:
-    """Rows in random order, copied batch by batch into one pair of arrays."""
-
-    def __init__(self, x: Array, target: Array, size: int) -> None:
-        self.x, self.target, self.size = x, target, size
-        self._x = np.empty((size, x.shape[1]), x.dtype)
-        self._target = np.empty((size, target.shape[1]), target.dtype)
-
-    def __len__(self) -> int:
-        return -(-len(self.x) // self.size)
-
-    def shuffled(self, rng: np.random.Generator) -> Iterator[tuple[Array, Array]]:
-        order = rng.permutation(len(self.x))
-        for start in range(0, len(order), self.size):
-            rows = order[start : start + self.size]
-            x, target = self._x[: len(rows)], self._target[: len(rows)]
-            # mode="clip" lets numpy write straight into `out`; rows are in range
-            np.take(self.x, rows, axis=0, out=x, mode="clip")
-            np.take(self.target, rows, axis=0, out=target, mode="clip")
-            yield x, target
 
 
 def _check_params(params: Array, step: int, optimiser: Optimiser[Any]) -> None:
