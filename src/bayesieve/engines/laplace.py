@@ -57,27 +57,28 @@ def laplace(
         >>> round(std**-2, 3)  # 4 · 2² / ¼ + 1
         65.0
     """
+    w, buffers, generator = expansion(problem, posterior, labels, batch_size, seed)
+    information = torch.zeros_like(w[: problem.layout.n_bayesian], dtype=torch.float64)
+    for squares in _squares(problem, w, buffers, batch_size, generator):
+        information += squares[: len(information)]
+    fitted = prior or Normal(fitted_width(w[: len(information)].double(), information))
+    std = (information + fitted.std**-2).rsqrt().to(w.dtype)  # type: ignore[operator]
+    return Factorised(problem.network, w, problem.layout.padded(std, 0.0), fitted, None, buffers)
+
+
+def expansion(
+    problem: Problem, posterior: Posterior | None, labels: str, batch_size: int, seed: int
+) -> tuple[Tensor, dict[str, Tensor], Generator | None]:
+    """Copies of the weights and buffers to expand around, and the source of sampled labels."""
     check_choice("laplace", "labels", labels, ("exact", "sampled"))
     check_positive("laplace", batch_size=batch_size)
-    check_counted_once(problem)
-    n = problem.layout.n_bayesian
-    w = problem.initial if posterior is None else posterior.mean
-    buffers = problem.network.buffers() if posterior is None else dict(posterior.buffers)
-    generator = Generator(problem.device).manual_seed(seed) if labels == "sampled" else None
-    information = torch.zeros_like(w[:n], dtype=torch.float64)
-    for squares in _squares(problem, w, buffers, batch_size, generator):
-        information += squares[:n]
-    mean = w.detach().clone()
-    fitted = prior or Normal(fitted_width(mean[:n].double(), information))
-    std = (information + fitted.std**-2).rsqrt().to(mean.dtype)  # type: ignore[operator]
-    copies = {name: value.detach().clone() for name, value in buffers.items()}
-    return Factorised(problem.network, mean, problem.layout.padded(std, 0.0), fitted, None, copies)
-
-
-def check_counted_once(problem: Problem) -> None:
-    """Raise if examples have weights, which the curvature leaves out."""
-    if problem.weighted or problem.rows is not None:
+    if problem.weighted or problem.rows is not None:  # the curvature would leave them out
         raise ValueError("laplace: every example counts once; take a problem without weights.")
+    w = problem.initial if posterior is None else posterior.mean
+    buffers = problem.network.buffers() if posterior is None else posterior.buffers
+    copies = {name: value.detach().clone() for name, value in buffers.items()}
+    generator = Generator(problem.device).manual_seed(seed) if labels == "sampled" else None
+    return w.detach().clone(), copies, generator
 
 
 def _squares(

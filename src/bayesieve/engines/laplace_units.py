@@ -12,6 +12,7 @@ fixed at 0, those that stay follow: with S kept and R removed
 which is (B5) for a row of a layer; nothing is trained again.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -20,11 +21,10 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from bayesieve.checks import check_choice, check_positive
 from bayesieve.core.posterior import Factorised, Posterior, SparseModel
 from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
-from bayesieve.engines.laplace import check_counted_once, fitted_width
+from bayesieve.engines.laplace import expansion, fitted_width
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.nets.importing import modes_kept
 
@@ -71,10 +71,8 @@ class UnitLaplace:
         layout = self.posterior.layout
         mean, std = self.posterior.mean.clone(), self.posterior.std.clone()
         for block in self.blocks:
-            slices = [layout.slices[block.weight]]
-            if block.bias is not None:
-                slices.append(layout.slices[block.bias])
-            rows = len(block.gain)
+            names = [block.weight] if block.bias is None else [block.weight, block.bias]
+            slices, rows = [layout.slices[name] for name in names], len(block.gain)
             kept, before = (
                 torch.cat([x[part].view(rows, -1) for part in slices], 1)
                 for x in (keep, self.posterior.mean)
@@ -133,40 +131,39 @@ def laplace_units(
         >>> units.posterior.std.square().reciprocal().round(decimals=3)  # 2 / 0.25 + 1
         tensor([9., 9.])
     """
-    check_choice("laplace", "labels", labels, ("exact", "sampled"))
-    check_positive("laplace", batch_size=batch_size)
-    check_counted_once(problem)
-    w = (problem.initial if posterior is None else posterior.mean).detach()
-    buffers = problem.network.buffers() if posterior is None else dict(posterior.buffers)
-    generator = Generator(problem.device).manual_seed(seed) if labels == "sampled" else None
-    layers = _layers(problem)
-    sums = {name: _Sums() for name in layers}
-    module = problem.network.skeleton
+    w, buffers, generator = expansion(problem, posterior, labels, batch_size, seed)
+    blocks, n_rows = _empty_blocks(problem), Counter[str]()
+    module, n = problem.network.skeleton, problem.layout.n_bayesian
     with modes_kept(module):
         module.eval()
         for x in problem.x.split(batch_size):
-            _add(problem, w, buffers, x, layers, sums, generator)
-    return _finished(problem, w, buffers, layers, sums, prior)
+            _add_(problem, w, buffers, x, blocks, n_rows, generator)
+    information = torch.zeros_like(w[:n], dtype=torch.float64)
+    for name, block in blocks.items():
+        block.gram.div_(n_rows[name])
+        for part, piece in _entries(problem, block, block.gain[:, None] * block.gram.diagonal()):
+            information[part] = piece.flatten()
+    width = prior or Normal(fitted_width(w[:n].double(), information))
+    precision = float(width.std) ** -2  # type: ignore[arg-type]
+    std = problem.layout.padded((information + precision).rsqrt().to(w.dtype), 0.0)
+    for block in blocks.values():
+        values, vectors = torch.linalg.eigh(block.gram)
+        inverse = 1 / (block.gain[:, None] * values.clamp_min(0) + precision)
+        variance = inverse @ vectors.square().T  # diagonal of P⁻¹, (rows, p)
+        for part, piece in _entries(problem, block, variance):
+            std[part] = piece.flatten().sqrt().to(w.dtype)
+    whole = Factorised(problem.network, w, std, width, None, buffers)
+    return UnitLaplace(whole, tuple(blocks.values()), precision)
 
 
-class _Sums:
-    """Σ x xᵀ, Σ δ² and the number of x of one layer."""
-
-    def __init__(self) -> None:
-        self.gram: Tensor | float = 0.0
-        self.gain: Tensor | float = 0.0
-        self.n = 0
-
-
-def _layers(problem: Problem) -> dict[str, nn.Linear | nn.Conv2d]:
-    """The layers of the prunable tensors, by name."""
-    layout, module = problem.layout, problem.network.skeleton
-    layers: dict[str, nn.Linear | nn.Conv2d] = {}
-    for name in layout.names:
+def _empty_blocks(problem: Problem) -> dict[str, Block]:
+    """Zeros for the layers of the prunable tensors, by the names of the layers."""
+    layout, blocks = problem.layout, dict[str, Block]()
+    for name, shape in zip(layout.names, layout.shapes, strict=True):
         if layout.slices[name].start >= layout.n_sparse:
             break
         path, _, leaf = name.rpartition(".")
-        layer = module.get_submodule(path)
+        layer = problem.network.skeleton.get_submodule(path)
         plain = isinstance(layer, nn.Linear) or (
             isinstance(layer, nn.Conv2d) and layer.groups == 1 and layer.padding_mode == "zeros"
         )
@@ -175,25 +172,27 @@ def _layers(problem: Problem) -> dict[str, nn.Linear | nn.Conv2d]:
                 f"laplace: {name!r} belongs to no Linear or plain Conv2d layer, which curvature by "
                 f"unit needs. {_DIAGONAL}"
             )
-        assert isinstance(layer, nn.Linear | nn.Conv2d)
-        layers[path] = layer
-    return layers
+        bias = f"{path}.bias" if path else "bias"  # the model itself may be the layer
+        trained = bias in layout.slices
+        p = layout.fan_in(name) + trained
+        zeros = torch.zeros(p, p, dtype=torch.float64, device=problem.device)
+        blocks[path] = Block(name, bias if trained else None, zeros, zeros.new_zeros(shape[0]))
+    return blocks
 
 
-def _add(
+def _add_(
     problem: Problem, w: Tensor, buffers: dict[str, Tensor], x: Tensor,
-    layers: dict[str, nn.Linear | nn.Conv2d], sums: dict[str, _Sums], generator: Generator | None,
+    blocks: dict[str, Block], n_rows: Counter[str], generator: Generator | None,
 ) -> None:  # fmt: skip
-    """Add one batch to the sums of every layer."""
+    """Add Σ x xᵀ, Σ δ² and the number of x of one batch to those of every layer, in place."""
     network = problem.network
-    inputs: dict[str, list[Tensor]] = {name: [] for name in layers}
-    outputs: dict[str, list[Tensor]] = {name: [] for name in layers}
+    layers = {name: network.skeleton.get_submodule(name) for name in blocks}
+    calls: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in layers}
     handles = []
     for name, layer in layers.items():
 
         def note(_: nn.Module, args: tuple[Tensor, ...], out: Tensor, name: str = name) -> None:
-            inputs[name].append(args[0].detach())
-            outputs[name].append(out)
+            calls[name].append((args[0].detach(), out))
 
         handles.append(layer.register_forward_hook(note))
     try:
@@ -203,31 +202,30 @@ def _add(
     finally:
         for handle in handles:
             handle.remove()
-    calls = [name for name, outs in outputs.items() if len(outs) != 1]
-    if calls:
-        raise UnsupportedModelError(
-            f"laplace: layer {calls[0]!r} is called {len(outputs[calls[0]])} times, curvature by "
-            f"unit needs one call. {_DIAGONAL}"
-        )
-    for name, layer in layers.items():
-        rows = _patches(layer, inputs[name][0]).double()
-        if _trained(problem, name, "bias") is not None:
+    for name, pairs in calls.items():
+        if len(pairs) != 1:
+            raise UnsupportedModelError(
+                f"laplace: layer {name!r} is called {len(pairs)} times, curvature by unit needs "
+                f"one call. {_DIAGONAL}"
+            )
+        rows = _patches(layers[name], pairs[0][0]).double()
+        if blocks[name].bias is not None:
             rows = torch.cat([rows, torch.ones_like(rows[:, :1])], 1)
-        sums[name].gram = sums[name].gram + rows.T @ rows
-        sums[name].n += len(rows)
-    ends = [outputs[name][0] for name in layers]
+        blocks[name].gram.add_(rows.T @ rows)
+        n_rows[name] += len(rows)
+    ends = [pairs[0][1] for pairs in calls.values()]
     vectors = list(problem.likelihood.curvature(result.detach(), extra, generator))
     for i, v in enumerate(vectors):
         with torch.enable_grad():
             total = (result * v).sum()
         grads = torch.autograd.grad(total, ends, retain_graph=i + 1 < len(vectors))
-        for name, layer, grad in zip(layers, layers.values(), grads, strict=True):
-            units = grad.movedim(1, -1) if isinstance(layer, nn.Conv2d) else grad
-            squares = units.reshape(-1, units.shape[-1]).double().square().sum(0)
-            sums[name].gain = sums[name].gain + squares
+        for name, grad in zip(layers, grads, strict=True):
+            units = grad.movedim(1, -1) if isinstance(layers[name], nn.Conv2d) else grad
+            squares = units.reshape(-1, units.shape[-1]).double().square()
+            blocks[name].gain.add_(squares.sum(0))
 
 
-def _patches(layer: nn.Linear | nn.Conv2d, x: Tensor) -> Tensor:
+def _patches(layer: nn.Module, x: Tensor) -> Tensor:
     """The inputs that one unit reads at a time, one row each."""
     if isinstance(layer, nn.Conv2d):
         padding = layer.padding
@@ -235,44 +233,6 @@ def _patches(layer: nn.Linear | nn.Conv2d, x: Tensor) -> Tensor:
         columns = F.unfold(x, layer.kernel_size, layer.dilation, padding, layer.stride)
         return columns.transpose(1, 2).reshape(-1, columns.shape[1])
     return x.reshape(-1, x.shape[-1])
-
-
-def _trained(problem: Problem, path: str, leaf: str) -> str | None:
-    """The full name of a layer's tensor, or None where it is frozen or does not exist."""
-    name = f"{path}.{leaf}" if path else leaf  # the model itself may be the layer
-    return name if name in problem.layout.slices else None
-
-
-def _finished(
-    problem: Problem, w: Tensor, buffers: dict[str, Tensor],
-    layers: dict[str, nn.Linear | nn.Conv2d], sums: dict[str, _Sums], prior: Normal | None,
-) -> UnitLaplace:  # fmt: skip
-    layout, n = problem.layout, problem.layout.n_bayesian
-    blocks = []
-    information = torch.zeros_like(w[:n], dtype=torch.float64)
-    for name in layers:
-        total, weight = sums[name], _trained(problem, name, "weight")
-        assert isinstance(total.gram, Tensor)
-        assert isinstance(total.gain, Tensor)
-        assert weight is not None
-        block = Block(weight, _trained(problem, name, "bias"), total.gram / total.n, total.gain)
-        blocks.append(block)
-        for part, piece in _entries(problem, block, block.gain[:, None] * block.gram.diagonal()):
-            information[part] = piece.flatten()
-    width = prior or Normal(fitted_width(w[:n].double(), information))
-    precision = float(width.std) ** -2  # type: ignore[arg-type]
-    std = torch.zeros_like(w)
-    std[:n] = (information + precision).rsqrt().to(w.dtype)
-    for block in blocks:
-        values, vectors = torch.linalg.eigh(block.gram)
-        inverse = 1 / (block.gain[:, None] * values.clamp_min(0) + precision)
-        variance = inverse @ vectors.square().T  # diagonal of P⁻¹, (rows, p)
-        for part, piece in _entries(problem, block, variance):
-            std[part] = piece.flatten().sqrt().to(w.dtype)
-    copies = {name: value.detach().clone() for name, value in buffers.items()}
-    posterior = Factorised(problem.network, w.clone(), std, width, None, copies)
-    assert layout.n_sparse <= n
-    return UnitLaplace(posterior, tuple(blocks), precision)
 
 
 def _entries(problem: Problem, block: Block, values: Tensor) -> Iterator[tuple[slice, Tensor]]:

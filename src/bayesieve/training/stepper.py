@@ -8,7 +8,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -26,12 +26,9 @@ COMPILE_MODES = ("auto", "on", "off")
 _WORTHWHILE_UPDATES = 3e9
 
 
-class Stepper(Protocol):
-    """Takes the places of a batch, (n,) or (k, n) on the problem's device: one step."""
-
-    def __call__(self, index: Tensor) -> Metrics:
-        """The step's metrics, each of shape (k,), valid until the next call."""
-        ...
+# One step on a batch, given by its places, (n,) or (k, n) on the problem's device. The metrics, of
+# shape (k,) each, are valid until the next call.
+Stepper = Callable[[Tensor], Metrics]
 
 
 def make_stepper(problem: Problem, engine: Engine[Any], state: Any) -> Stepper:
