@@ -119,7 +119,7 @@ def test_the_header_is_plain_json(tmp_path):
     (path,) = write(tmp_path, 5)
     data = path.read_bytes()
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-    assert json.loads(header["__metadata__"]["bayesieve"]) == at(5).meta
+    assert json.loads(header["__metadata__"]["bayesieve"]) == at(5)[1]
 
 
 def test_has_checkpoint_looks_into_the_run_folder(tmp_path):
