@@ -1,8 +1,9 @@
 """Posteriors, the narrow waist: every engine ends in one, everything downstream starts from one."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Generator, Tensor, nn
@@ -12,58 +13,29 @@ from bayesieve.core.network import Network, materialise
 from bayesieve.core.priors import Prior
 
 
-@runtime_checkable
-class Posterior(Protocol):
-    """A distribution over the flat weight vector of one network."""
+class Posterior(ABC):
+    """A distribution over the flat weight vector of one network.
 
-    @property
-    def network(self) -> Network:
-        """The function these weights belong to."""
-        ...
-
-    @property
-    def layout(self) -> Layout:
-        """Where each tensor sits in w."""
-        ...
-
-    @property
-    def mean(self) -> Tensor:
-        """Posterior mean, shape (d,)."""
-        ...
-
-    @property
-    def inclusion(self) -> Tensor | None:
-        """Probability that each weight matters, shape (d,), or None if the prior has none."""
-        ...
-
-    @property
-    def buffers(self) -> Mapping[str, Tensor]:
-        """Module buffers (BatchNorm statistics) that go with these weights."""
-        ...
-
-    def draw(self, n: int, generator: Generator) -> Tensor:
-        """Independent draws, shape (n, d)."""
-        ...
-
-    def masked(self, keep: Tensor) -> Self:
-        """The same posterior with the entries where `keep`, (d,), is False fixed at 0."""
-        ...
-
-    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Posterior":
-        """The same posterior on another device."""
-        ...
-
-    def to_module(self) -> nn.Module:
-        """A plain module in eval mode with the mean as its weights."""
-        ...
-
-
-class _Weights:
-    """Methods that posteriors share."""
+    Attributes:
+        network: the function these weights belong to.
+        buffers: module buffers (BatchNorm statistics) that go with these weights.
+        logit_inclusion: log-odds that each weight matters, (d,), or None if the prior has none.
+    """
 
     network: Network
+    buffers: Mapping[str, Tensor]
     logit_inclusion: Tensor | None = None
     _masked: ClassVar[tuple[str, ...]]  # tensors (..., d) that are 0 where a weight is pruned
+
+    if TYPE_CHECKING:  # a field of some, a property of others
+
+        @property
+        def mean(self) -> Tensor:
+            """Posterior mean, shape (d,)."""
+
+    @abstractmethod
+    def draw(self, n: int, generator: Generator) -> Tensor:
+        """Independent draws, shape (n, d)."""
 
     @property
     def layout(self) -> Layout:
@@ -72,11 +44,11 @@ class _Weights:
 
     @property
     def inclusion(self) -> Tensor | None:
-        """Probability that each weight matters, shape (d,), where the prior defines one."""
+        """Probability that each weight matters, shape (d,), or None if the prior has none."""
         return None if self.logit_inclusion is None else torch.sigmoid(self.logit_inclusion)
 
     def masked(self, keep: Tensor) -> Self:
-        """The same posterior with 0 where `keep`, (d,), is False, certain of it."""
+        """The same posterior with the entries where `keep`, (d,), is False fixed at 0."""
         masked = {
             name: value.masked_fill(~keep, -torch.inf if name == "logit_inclusion" else 0)
             for name in (*self._masked, "logit_inclusion")
@@ -101,7 +73,7 @@ class _Weights:
                 changed[field_.name] = {name: moved(buffer) for name, buffer in value.items()}
         return replace(self, **changed)  # type: ignore[type-var]
 
-    def to_module(self: Posterior) -> nn.Module:
+    def to_module(self) -> nn.Module:
         """A plain module in eval mode with the mean as its weights."""
         return materialise(self.network, self.mean, self.buffers)
 
@@ -113,7 +85,7 @@ class _Weights:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Factorised(_Weights):
+class Factorised(Posterior):
     """Independent normals, N(mean, std²) for each weight; std is 0 for point parameters.
 
     Args:
@@ -159,7 +131,7 @@ class Factorised(_Weights):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Samples(_Weights):
+class Samples(Posterior):
     """A finite set of weight vectors, each equally likely; a point estimate is one of them.
 
     Args:

@@ -21,7 +21,7 @@ from torch.nn.functional import softplus
 
 from bayesieve.core.layout import EntryGroups, Layout
 from bayesieve.core.network import Network
-from bayesieve.core.posterior import Factorised, _Weights
+from bayesieve.core.posterior import Factorised, Posterior
 
 _N_NODES = 12  # of the quadrature in each of two directions
 
@@ -102,7 +102,7 @@ class UnitScales(EntryGroups):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class UnitScaled(_Weights):
+class UnitScaled(Posterior):
     """w = r (m + s ε), with r = γ / E[γ] one random number per unit, shared layer scales in it.
 
     A horseshoe has no inclusion probabilities; `unit_score` ranks its units.

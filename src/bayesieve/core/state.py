@@ -56,6 +56,12 @@ class Controls:
             None if trained is None else trained.view(torch.uint8),
         )
 
+    def total(self, values: Tensor) -> Tensor:
+        """Sum over the weights still trained of values of the first n, (k, n) -> (k,), float64."""
+        if self.trained is not None:
+            values = values * self.trained[:, : values.shape[1]]
+        return values.sum(1, dtype=torch.float64)
+
     def masked(self, posterior: P, member: int) -> P:
         """The posterior of one model, exactly 0 where it is pruned."""
         return posterior if self.keep is None else posterior.masked(self.keep[member])

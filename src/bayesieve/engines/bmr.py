@@ -201,9 +201,9 @@ class BMR:
         if self.start == "uniform":
             mean[:, :n] = spread * torch.empty_like(spread).uniform_(-2, 2, generator=generator)
         kl = 1.0 if self.reduction is None else self.reduction.kl
-        state = scaled.scaled_state(
-            mean, (spread * init_std).log(), (scale_mean, scale_log_std),
-            per_model(self.lr, mean), kl, numbers, layers, generator,
+        state = ScaledState(
+            mean, (spread * init_std).log(), scale_mean, scale_log_std, per_model(self.lr, mean),
+            mean.new_full((), kl), numbers, generator, layers,
         )  # fmt: skip
         if self.reduction is not None:
             state.controls.allow_masks_(mean)
@@ -227,9 +227,9 @@ class BMR:
         log_lik = problem.gradient_(draw, batch, state.generator)
         pulls, rates = scaled.weights_step_(problem, state, draw, scales)
         if self.coordinates == "weights":
-            problem.kernel(_move_scales_beside_)(state, noise, pulls, rates)
+            problem.kernel(_move_scales_)(state, noise, pulls, rates, follow=False)
         else:
-            follow = problem.kernel(_move_scales_with_)(state, noise, pulls, rates)
+            follow = problem.kernel(_move_scales_)(state, noise, pulls, rates, follow=True)
             factor = state.groups.to_entries(follow)
             state.mean[:, : factor.shape[1]].mul_(factor)
             state.log_std.add_(factor.log())
@@ -306,26 +306,25 @@ class BMR:
         return ScaleNumbers(torch.where(is_last, last, std), shape, rate)
 
 
-def _move_scales_beside_(state: BMRState, noise: Tensor, pulls: Tensor, rates: Rates) -> None:
-    """AdaBelief on (KL - log_lik) / N for μ_c and log σ_c, each (k, L), with (m, s) held."""
+def _move_scales_(
+    state: BMRState, noise: Tensor, pulls: Tensor, rates: Rates, *, follow: bool
+) -> Tensor:
+    """AdaBelief on (KL - log_lik) / N for μ_c and log σ_c, each (k, L).
+
+    Returns the factor of τ, which m and s must `follow` where (μ, σ) are held, not (m, s), (k, L).
+    """
     mean, log_std, prior, kl = state.scale_mean, state.scale_log_std, state.prior, rates.kl
     pull, excess, std = pulls[0] / rates.n_data, kl * pulls[1], log_std.exp()
     expected = prior.rate * (mean + 0.5 * std.square()).exp()  # of rate c⁻²
-    grad_mean = kl * (expected - prior.shape) - 0.5 * excess
-    grad_std = kl * (expected * std - 1 / std) + 0.25 * std * excess
-    grad_std = grad_std + pull * (0.5 * noise + 0.25 * std)
-    adabelief_(mean, grad_mean, state.scale_mean_moments, rates.pace)
-    adabelief_(log_std, grad_std * std, state.scale_log_std_moments, rates.pace)
-
-
-def _move_scales_with_(state: BMRState, noise: Tensor, pulls: Tensor, rates: Rates) -> Tensor:
-    """The same with (μ, σ) held; returns the factor of τ, which m and s must follow, (k, L)."""
-    mean, log_std, prior, kl = state.scale_mean, state.scale_log_std, state.prior, rates.kl
-    pull, std = pulls[0] / rates.n_data, log_std.exp()
-    expected = prior.rate * (mean + 0.5 * std.square()).exp()
     before = -0.5 * mean + std.square() / 8
-    grad_mean = kl * (expected - prior.shape) + 0.5 * pull
-    grad_std = kl * (expected * std - 1 / std) + 0.5 * noise * pull
+    grad_mean = kl * (expected - prior.shape)
+    grad_std = kl * (expected * std - 1 / std)
+    if follow:
+        grad_mean = grad_mean + 0.5 * pull
+        grad_std = grad_std + 0.5 * noise * pull
+    else:
+        grad_mean = grad_mean - 0.5 * excess
+        grad_std = grad_std + 0.25 * std * excess + pull * (0.5 * noise + 0.25 * std)
     adabelief_(mean, grad_mean, state.scale_mean_moments, rates.pace)
     adabelief_(log_std, grad_std * std, state.scale_log_std_moments, rates.pace)
     return (-0.5 * mean + (2 * log_std).exp() / 8 - before).exp()

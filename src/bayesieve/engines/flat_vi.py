@@ -98,8 +98,7 @@ class FlatVI:
 
     def kl(self, state: MeanField) -> Tensor:
         """KL from prior to posterior in nats, (k,); one-draw estimate under a SpikeSlab prior."""
-        n = state.log_std.shape[1]
-        mean = state.mean[:, :n]
+        mean = state.mean[:, : state.log_std.shape[1]]
         if isinstance(self.prior, Normal):
             kl = normal_kl(mean, state.log_std, per_model(self.prior.std, mean))
         else:
@@ -109,9 +108,7 @@ class FlatVI:
             w = torch.addcmul(mean, state.log_std.exp(), noise)
             log_q = Normal(1.0).log_prob(noise) - state.log_std
             kl = log_q - self.prior.log_prob(w)
-        if state.controls.trained is not None:
-            kl = kl * state.controls.trained[:, :n]
-        return kl.sum(1, dtype=torch.float64)
+        return state.controls.total(kl)
 
     def posterior(self, problem: Problem, state: MeanField, member: int = 0) -> Factorised:
         """q(w) of one member; a SpikeSlab prior gives the responsibility at its mean."""

@@ -102,9 +102,9 @@ class HorseshoeVI:
         scale_mean = _matching_scales(mean[:, layout.bayesian], scales, numbers.log_std)
         width = scales.log_expected_power(scale_mean, scale_log_std.exp(), numbers.log_std)
         log_std = scales.to_entries(width) + init_std.log()
-        return scaled.scaled_state(
-            mean, log_std, (scale_mean, scale_log_std), per_model(self.lr, mean), 1.0, numbers,
-            scales, generator,
+        return ScaledState(
+            mean, log_std, scale_mean, scale_log_std, per_model(self.lr, mean),
+            mean.new_ones(()), numbers, generator, scales,
         )  # fmt: skip
 
     def warm_start_(self, state: HorseshoeState, posterior: Posterior) -> None:

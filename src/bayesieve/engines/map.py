@@ -127,11 +127,7 @@ class MAP:
         """-log p(w) of the Bayesian weights in nats, (k,); 0 without a prior."""
         if self.prior is None:
             return state.w.new_zeros(len(state.w), dtype=torch.float64)
-        n = state.n_bayesian
-        energy = -self.prior.log_prob(state.w[:, :n])
-        if state.controls.trained is not None:
-            energy = energy * state.controls.trained[:, :n]
-        return energy.sum(1, dtype=torch.float64)
+        return state.controls.total(-self.prior.log_prob(state.w[:, : state.n_bayesian]))
 
     def posterior(self, problem: Problem, state: MAPState, member: int = 0) -> Samples:
         """One weight vector; inclusion is the slab's responsibility at it, if the prior has one."""

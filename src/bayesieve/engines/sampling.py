@@ -313,16 +313,14 @@ class Sampler:
 
         Constants are left out: under an adaptive prior they would change with the latents.
         """
-        n, keep, trained = state.n_bayesian, state.controls.keep, state.controls.trained
+        n, keep = state.n_bayesian, state.controls.keep
         w = state.w[:, :n] if keep is None else state.w[:, :n] * keep[:, :n]
         value = 0.5 * state.precision * w.square()
         if state.latents is not None:
             penalty = state.latents.laplace, state.latents.gauss, state.latents.scale
             start = state.latents.rho.shape[1]
             value[:, :start] = priors.penalty_energy(w[:, :start], *penalty)
-        if trained is not None:
-            value = value * trained[:, :n]
-        return value.sum(1, dtype=torch.float64)
+        return state.controls.total(value)
 
     def posterior(self, problem: Problem, state: ChainState, member: int = 0) -> Samples:
         """The draws of one chain as copies, oldest first, 0 where pruned; inclusion as of now."""

@@ -149,11 +149,8 @@ class SBNN:
 
     def kl(self, state: MeanField) -> Tensor:
         """KL from prior to posterior over the weights still trained, in nats, (k,)."""
-        n = state.log_std.shape[1]
-        kl = profiled_kl(state.mean[:, :n], state.log_std, self.prior)
-        if state.controls.trained is not None:
-            kl = kl * state.controls.trained[:, :n]
-        return kl.sum(1, dtype=torch.float64)
+        mean = state.mean[:, : state.log_std.shape[1]]
+        return state.controls.total(profiled_kl(mean, state.log_std, self.prior))
 
     def posterior(self, problem: Problem, state: MeanField, member: int = 0) -> Factorised:
         """q(w) and the closed-form inclusion of one member."""

@@ -10,7 +10,7 @@ A step draws the scales, then calls `draw_weights`, `Problem.gradient_` and `wei
 last moves the scales along the gradients that `weights_step_` returns.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 import torch
@@ -39,17 +39,22 @@ class ScaledState(Generic[N, G]):
     log_std: Tensor  # log s, (k, n_bayesian)
     scale_mean: Tensor  # means of the logs of all scales, (k, S)
     scale_log_std: Tensor  # logs of their stds, (k, S)
-    mean_moments: Moments
-    log_std_moments: Moments
-    scale_mean_moments: Moments
-    scale_log_std_moments: Moments
-    step: Tensor  # scalar, number of steps taken
     lr: Tensor  # scalar or (k, 1)
     kl: Tensor  # scalar, the engine's own weight of the KL
     prior: N
-    controls: Controls
     generator: Generator
     groups: G
+    mean_moments: Moments = field(init=False)
+    log_std_moments: Moments = field(init=False)
+    scale_mean_moments: Moments = field(init=False)
+    scale_log_std_moments: Moments = field(init=False)
+    step: Tensor = field(init=False)  # scalar, number of steps taken
+    controls: Controls = field(init=False)
+
+    def __post_init__(self) -> None:
+        for name in ("mean", "log_std", "scale_mean", "scale_log_std"):
+            setattr(self, f"{name}_moments", Moments.zeros_like(getattr(self, name)))
+        self.step, self.controls = self.mean.new_zeros(()), Controls.neutral(self.mean)
 
 
 class Scales(NamedTuple):
@@ -65,30 +70,6 @@ class Rates(NamedTuple):
     pace: Pace
     kl: Tensor  # per example
     n_data: int
-
-
-def scaled_state(
-    mean: Tensor, log_std: Tensor, scales: tuple[Tensor, Tensor], lr: Tensor, kl: float, prior: N,
-    groups: G, generator: Generator,
-) -> ScaledState[N, G]:  # fmt: skip
-    """A fresh state around initial means, with `scales` the means and log-stds of the scales."""
-    return ScaledState(
-        mean=mean,
-        log_std=log_std,
-        scale_mean=scales[0],
-        scale_log_std=scales[1],
-        mean_moments=Moments.zeros_like(mean),
-        log_std_moments=Moments.zeros_like(log_std),
-        scale_mean_moments=Moments.zeros_like(scales[0]),
-        scale_log_std_moments=Moments.zeros_like(scales[1]),
-        step=mean.new_zeros(()),
-        lr=lr,
-        kl=mean.new_full((), kl),
-        prior=prior,
-        controls=Controls.neutral(mean),
-        generator=generator,
-        groups=groups,
-    )
 
 
 def warm_start_(state: ScaledState[N, G], posterior: Posterior) -> None:
