@@ -2,7 +2,7 @@
 
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from numbers import Integral
 
 
@@ -15,31 +15,28 @@ def check_positive(who: str, **values: float | tuple[float, ...]) -> None:
         Traceback (most recent call last):
         ValueError: SBNN: lr must be > 0, got -1.0.
     """
-    for name, value in values.items():
-        for number in _numbers(who, name, value):
-            if not (math.isfinite(number) and number > 0):
-                raise ValueError(f"{who}: {name} must be > 0, got {number}.")
+    for name, number in _numbers(who, values):
+        if not (math.isfinite(number) and number > 0):
+            raise ValueError(f"{who}: {name} must be > 0, got {number}.")
 
 
 def check_not_negative(who: str, **values: float | tuple[float, ...]) -> None:
     """Raise unless every value is a finite number >= 0."""
-    for name, value in values.items():
-        for number in _numbers(who, name, value):
-            if not (math.isfinite(number) and number >= 0):
-                raise ValueError(f"{who}: {name} must be >= 0, got {number}.")
+    for name, number in _numbers(who, values):
+        if not (math.isfinite(number) and number >= 0):
+            raise ValueError(f"{who}: {name} must be >= 0, got {number}.")
 
 
 def check_fraction(
     who: str, *, open_ends: bool = False, **values: float | tuple[float, ...]
 ) -> None:
     """Raise unless every value lies in [0, 1], or strictly inside with `open_ends`."""
-    for name, value in values.items():
-        for number in _numbers(who, name, value):
-            inside = 0 < number < 1 if open_ends else 0 <= number <= 1
-            if not inside:
-                bounds = "strictly between 0 and 1" if open_ends else "between 0 and 1"
-                percent = f" Write {number:g} % as {number / 100:g}." if 1 < number <= 100 else ""
-                raise ValueError(f"{who}: {name} must be {bounds}, got {number}.{percent}")
+    for name, number in _numbers(who, values):
+        inside = 0 < number < 1 if open_ends else 0 <= number <= 1
+        if not inside:
+            bounds = "strictly between 0 and 1" if open_ends else "between 0 and 1"
+            percent = f" Write {number:g} % as {number / 100:g}." if 1 < number <= 100 else ""
+            raise ValueError(f"{who}: {name} must be {bounds}, got {number}.{percent}")
 
 
 def check_choice(who: str, name: str, value: str, choices: Iterable[str]) -> None:
@@ -91,9 +88,12 @@ def check_seed(who: str, **values: int) -> None:
             raise ValueError(f"{who}: {name} must be {bounds}, got {value}.")
 
 
-def _numbers(who: str, name: str, value: float | tuple[float, ...]) -> tuple[float, ...]:
-    numbers = value if isinstance(value, tuple) else (value,)
-    for number in numbers:
-        if isinstance(number, str) or not hasattr(number, "__float__"):
-            raise TypeError(f"{who}: {name} must be a number, got {number!r}.")
-    return numbers
+def _numbers(
+    who: str, values: Mapping[str, float | tuple[float, ...]]
+) -> Iterator[tuple[str, float]]:
+    """Every number with the name of its argument; raises for what is none."""
+    for name, value in values.items():
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, str) or not hasattr(number, "__float__"):
+                raise TypeError(f"{who}: {name} must be a number, got {number!r}.")
+            yield name, number

@@ -25,7 +25,12 @@ def evidence_change(mean: Tensor, std: Tensor, prior_std: Tensor, reduced_std: T
     """
     variance = (std / prior_std).square()
     reduced = (reduced_std / prior_std).square()
-    rho = _rho(variance, reduced)
+    rho = reduced + variance - reduced * variance
+    if not bool((rho > 0).all()):
+        raise ValueError(
+            "evidence_change: the reduced prior is wider than this posterior allows: std² < θ²s² / "
+            "(θ² - s²) must hold (θ reduced, s original prior std). Take a narrower one."
+        )
     pull = (mean / std).square() * (1 - reduced / rho)
     return -0.5 * rho.log() - 0.5 * pull
 
@@ -69,16 +74,3 @@ def mask_log_odds(
         kept = keep.sum(-1, keepdim=True, dtype=torch.float64)
         zeta = (torch.digamma(1 + kept) - torch.digamma(1 + n - kept)).to(delta.dtype)
     return zeta
-
-
-_TOO_WIDE = (
-    "evidence_change: the reduced prior is wider than this posterior allows: std² < θ²s² / "
-    "(θ² - s²) must hold (θ reduced, s original prior std). Take a narrower one."
-)
-
-
-def _rho(variance: Tensor, reduced: Tensor) -> Tensor:
-    rho = reduced + variance - reduced * variance
-    if not bool((rho > 0).all()):
-        raise ValueError(_TOO_WIDE)
-    return rho

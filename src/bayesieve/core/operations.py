@@ -52,71 +52,51 @@ class Operation:
 
 Spellings = tuple[Any, ...]  # module classes, functions, and names of tensor methods
 
-_POINTWISE: dict[str, Spellings] = {
-    "identity": (nn.Identity, "contiguous", "clone", "detach"),
-    "dropout": (nn.Dropout, nn.AlphaDropout, F.dropout, F.alpha_dropout),
-    "relu": (nn.ReLU, F.relu, F.relu_, torch.relu, torch.relu_, "relu", "relu_"),
-    "relu6": (nn.ReLU6, F.relu6),
-    "leaky_relu": (nn.LeakyReLU, F.leaky_relu),
-    "rrelu": (nn.RReLU,),
-    "elu": (nn.ELU, F.elu),
-    "celu": (nn.CELU, F.celu),
-    "selu": (nn.SELU, F.selu),
-    "gelu": (nn.GELU, F.gelu),
-    "silu": (nn.SiLU, F.silu),
-    "mish": (nn.Mish, F.mish),
-    "tanh": (nn.Tanh, F.tanh, torch.tanh, "tanh", "tanh_"),
-    "tanhshrink": (nn.Tanhshrink, F.tanhshrink),
-    "sigmoid": (nn.Sigmoid, F.sigmoid, torch.sigmoid, "sigmoid", "sigmoid_"),
-    "logsigmoid": (nn.LogSigmoid, F.logsigmoid),
-    "hardtanh": (nn.Hardtanh, F.hardtanh),
-    "hardsigmoid": (nn.Hardsigmoid, F.hardsigmoid),
-    "hardswish": (nn.Hardswish, F.hardswish),
-    "hardshrink": (nn.Hardshrink, F.hardshrink),
-    "softplus": (nn.Softplus, F.softplus),
-    "softshrink": (nn.Softshrink, F.softshrink),
-    "softsign": (nn.Softsign, F.softsign),
-    "threshold": (nn.Threshold, F.threshold),
-    "sin": (torch.sin, "sin"),
-    "cos": (torch.cos, "cos"),
-    "exp": (torch.exp, "exp"),
-    "erf": (torch.erf,),
-    "abs": (torch.abs, "abs"),
-    "square": (torch.square, "square"),
-    "sqrt": (torch.sqrt, "sqrt"),
-    "pow": (operator.pow,),
-    "neg": (torch.neg, operator.neg, "neg"),
-    "div": (operator.truediv,),
-    "clamp": (torch.clamp, "clamp"),
-}
-_CHANNELWISE: dict[str, Spellings] = {
-    "prelu": (nn.PReLU,),
-    "dropout": (
-        nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.FeatureAlphaDropout, F.dropout2d,
-    ),
-    "batch_norm": (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d),
-}  # fmt: skip
-_OVER_POSITIONS: dict[str, dict[tuple[int, ...], Spellings]] = {
-    "instance_norm": {(1,): (nn.InstanceNorm1d,), (2,): (nn.InstanceNorm2d,),
-                      (3,): (nn.InstanceNorm3d,)},
-    "max_pool": {(1,): (nn.MaxPool1d, F.max_pool1d, torch.max_pool1d),
-                 (2,): (nn.MaxPool2d, F.max_pool2d, torch.max_pool2d),
-                 (3,): (nn.MaxPool3d, F.max_pool3d, torch.max_pool3d)},
-    "avg_pool": {(1,): (nn.AvgPool1d, F.avg_pool1d, torch.avg_pool1d),
-                 (2,): (nn.AvgPool2d, F.avg_pool2d), (3,): (nn.AvgPool3d, F.avg_pool3d)},
-    "adaptive_avg_pool": {(1,): (nn.AdaptiveAvgPool1d, F.adaptive_avg_pool1d),
-                          (2,): (nn.AdaptiveAvgPool2d, F.adaptive_avg_pool2d),
-                          (3,): (nn.AdaptiveAvgPool3d, F.adaptive_avg_pool3d)},
-    "adaptive_max_pool": {(1,): (nn.AdaptiveMaxPool1d,),
-                          (2,): (nn.AdaptiveMaxPool2d, F.adaptive_max_pool2d),
-                          (3,): (nn.AdaptiveMaxPool3d,)},
-    "lp_pool": {(1,): (nn.LPPool1d,), (2,): (nn.LPPool2d,)},
-    "upsample": {(1, 2, 3): (nn.Upsample,),
-                 (2,): (nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d)},
-    "pad": {(1,): (nn.ZeroPad1d, nn.ReflectionPad1d, nn.ReplicationPad1d),
-            (2,): (nn.ZeroPad2d, nn.ReflectionPad2d, nn.ReplicationPad2d), (3,): (nn.ZeroPad3d,)},
-}  # fmt: skip
-_OTHERS: dict[Kind, dict[str, Spellings]] = {
+_PLAIN: dict[Kind, dict[str, Spellings]] = {
+    Kind.POINTWISE: {
+        "identity": (nn.Identity, "contiguous", "clone", "detach"),
+        "dropout": (nn.Dropout, nn.AlphaDropout, F.dropout, F.alpha_dropout),
+        "relu": (nn.ReLU, F.relu, F.relu_, torch.relu, torch.relu_, "relu", "relu_"),
+        "relu6": (nn.ReLU6, F.relu6),
+        "leaky_relu": (nn.LeakyReLU, F.leaky_relu),
+        "rrelu": (nn.RReLU,),
+        "elu": (nn.ELU, F.elu),
+        "celu": (nn.CELU, F.celu),
+        "selu": (nn.SELU, F.selu),
+        "gelu": (nn.GELU, F.gelu),
+        "silu": (nn.SiLU, F.silu),
+        "mish": (nn.Mish, F.mish),
+        "tanh": (nn.Tanh, F.tanh, torch.tanh, "tanh", "tanh_"),
+        "tanhshrink": (nn.Tanhshrink, F.tanhshrink),
+        "sigmoid": (nn.Sigmoid, F.sigmoid, torch.sigmoid, "sigmoid", "sigmoid_"),
+        "logsigmoid": (nn.LogSigmoid, F.logsigmoid),
+        "hardtanh": (nn.Hardtanh, F.hardtanh),
+        "hardsigmoid": (nn.Hardsigmoid, F.hardsigmoid),
+        "hardswish": (nn.Hardswish, F.hardswish),
+        "hardshrink": (nn.Hardshrink, F.hardshrink),
+        "softplus": (nn.Softplus, F.softplus),
+        "softshrink": (nn.Softshrink, F.softshrink),
+        "softsign": (nn.Softsign, F.softsign),
+        "threshold": (nn.Threshold, F.threshold),
+        "sin": (torch.sin, "sin"),
+        "cos": (torch.cos, "cos"),
+        "exp": (torch.exp, "exp"),
+        "erf": (torch.erf,),
+        "abs": (torch.abs, "abs"),
+        "square": (torch.square, "square"),
+        "sqrt": (torch.sqrt, "sqrt"),
+        "pow": (operator.pow,),
+        "neg": (torch.neg, operator.neg, "neg"),
+        "div": (operator.truediv,),
+        "clamp": (torch.clamp, "clamp"),
+    },
+    Kind.CHANNELWISE: {
+        "prelu": (nn.PReLU,),
+        "dropout": (
+            nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.FeatureAlphaDropout, F.dropout2d,
+        ),
+        "batch_norm": (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d),
+    },
     Kind.MIXING: {
         "linear": (nn.Linear,),
         "conv": (nn.Conv1d, nn.Conv2d, nn.Conv3d),
@@ -156,16 +136,35 @@ _OTHERS: dict[Kind, dict[str, Spellings]] = {
         "softmin": (nn.Softmin,),
         "log_softmax": (nn.LogSoftmax, F.log_softmax, "log_softmax"),
     },
-}
+}  # fmt: skip
+_OVER_POSITIONS: dict[str, dict[tuple[int, ...], Spellings]] = {
+    "instance_norm": {(1,): (nn.InstanceNorm1d,), (2,): (nn.InstanceNorm2d,),
+                      (3,): (nn.InstanceNorm3d,)},
+    "max_pool": {(1,): (nn.MaxPool1d, F.max_pool1d, torch.max_pool1d),
+                 (2,): (nn.MaxPool2d, F.max_pool2d, torch.max_pool2d),
+                 (3,): (nn.MaxPool3d, F.max_pool3d, torch.max_pool3d)},
+    "avg_pool": {(1,): (nn.AvgPool1d, F.avg_pool1d, torch.avg_pool1d),
+                 (2,): (nn.AvgPool2d, F.avg_pool2d), (3,): (nn.AvgPool3d, F.avg_pool3d)},
+    "adaptive_avg_pool": {(1,): (nn.AdaptiveAvgPool1d, F.adaptive_avg_pool1d),
+                          (2,): (nn.AdaptiveAvgPool2d, F.adaptive_avg_pool2d),
+                          (3,): (nn.AdaptiveAvgPool3d, F.adaptive_avg_pool3d)},
+    "adaptive_max_pool": {(1,): (nn.AdaptiveMaxPool1d,),
+                          (2,): (nn.AdaptiveMaxPool2d, F.adaptive_max_pool2d),
+                          (3,): (nn.AdaptiveMaxPool3d,)},
+    "lp_pool": {(1,): (nn.LPPool1d,), (2,): (nn.LPPool2d,)},
+    "upsample": {(1, 2, 3): (nn.Upsample,),
+                 (2,): (nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d)},
+    "pad": {(1,): (nn.ZeroPad1d, nn.ReflectionPad1d, nn.ReplicationPad1d),
+            (2,): (nn.ZeroPad2d, nn.ReflectionPad2d, nn.ReplicationPad2d), (3,): (nn.ZeroPad3d,)},
+}  # fmt: skip
 UNKNOWN = Operation("unknown", Kind.UNKNOWN)
 
 
 def _rows() -> dict[Any, Operation]:
     """The whole table by spelling."""
-    plain = {Kind.POINTWISE: _POINTWISE, Kind.CHANNELWISE: _CHANNELWISE, **_OTHERS}
     rows = {
         spelling: Operation(name, kind)
-        for kind, names in plain.items()
+        for kind, names in _PLAIN.items()
         for name, spellings in names.items()
         for spelling in spellings
     }

@@ -124,7 +124,16 @@ class Problem:
 
     def to(self, device: torch.device | str) -> "Problem":
         """The same problem with network and data on another device."""
-        device = _usable(device)
+        try:
+            device = torch.device(device)
+        except RuntimeError as error:
+            raise ValueError(
+                f"Problem: device must be cpu, cuda or cuda:N, got {device!r}."
+            ) from error
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(
+                f"Problem: device {str(device)!r}: torch finds no CUDA device. Use cpu."
+            )
         clone = self._copy()
         clone.network = self.network.to(device)
         clone.initial = self.initial.to(device)
@@ -223,21 +232,35 @@ class Problem:
                 sets biases to 0, leaving point parameters as they are in the model.
         """
         self._workspace = None  # a new run starts from the buffers of the module
-        if scheme == "he":
-            return he_uniform(self.network, self.initial, n_models, generator)
+        if scheme not in ("module", "he"):
+            raise ValueError(f"Problem: scheme must be 'module' or 'he', got {scheme!r}.")
         if scheme == "module":
             if n_models == 1:
                 return self.initial[None].clone()
             seeds = torch.randint(2**31, (n_models - 1,), generator=generator, device=self.device)
             rows = [reset_weights(self._model, self.network, seed) for seed in seeds.tolist()]
             return torch.stack([self.initial, *rows])
-        raise ValueError(f"Problem: scheme must be 'module' or 'he', got {scheme!r}.")
+        w, layout = self.initial.repeat(n_models, 1), self.layout
+        for name, shape in zip(layout.names, layout.shapes, strict=True):
+            part = layout.slices[name]
+            if part.start < layout.n_bayesian and len(shape) > 1:
+                bound = (6 / layout.fan_in(name)) ** 0.5
+                w[:, part] = w[:, part].uniform_(-bound, bound, generator=generator)
+            elif part.start < layout.n_bayesian:
+                w[:, part] = 0.0
+        return w
 
     def _check(self) -> None:
         if self.rows is not None:
             self.rows.check(len(self.x))
-        if self.weight is not None:
-            check_weight(self.weight, len(self.x), self.network.dtype)
+        weight, n, dtype = self.weight, len(self.x), self.network.dtype
+        if weight is not None and (weight.shape != (n,) or weight.dtype != dtype):
+            raise ValueError(
+                f"Problem: weight must be {dtype} of shape ({n},), got {weight.dtype} of shape "
+                f"{tuple(weight.shape)}."
+            )
+        if weight is not None and not (weight.isfinite() & (weight >= 0)).all() & weight.any():
+            raise ValueError("Problem: weights must be finite and >= 0, and at least one > 0.")
         check_examples(self.x, self.y, self.network.dtype)
         if self.augment is not None:
             self.augment.check(self.x)
@@ -252,17 +275,6 @@ class Problem:
             self.likelihood.check(output, y)
         except ValueError as error:
             raise ValueError(f"{who}: {error}") from error
-
-
-def _usable(device: torch.device | str) -> torch.device:
-    """The device of that name, if it can be used here."""
-    try:
-        usable = torch.device(device)
-    except RuntimeError as error:
-        raise ValueError(f"Problem: device must be cpu, cuda or cuda:N, got {device!r}.") from error
-    if usable.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"Problem: device {str(usable)!r}: torch finds no CUDA device. Use cpu.")
-    return usable
 
 
 def check_model(model: nn.Module) -> None:
@@ -297,27 +309,6 @@ def check_model(model: nn.Module) -> None:
             )
 
 
-def check_finite_weights(network: Network, w: Tensor) -> None:
-    """Raise if a tensor of one weight vector, (d,), holds a NaN or an infinity."""
-    if bool(w.isfinite().all()):
-        return
-    name = next(name for name, view in network.layout.pieces(w) if not view.isfinite().all())
-    raise ValueError(
-        f"Problem: parameter {name!r} of the model holds NaN or infinity. Initialise it again."
-    )
-
-
-def check_weight(weight: Tensor, n: int, dtype: torch.dtype) -> None:
-    """Raise unless the weights of n examples, (n,), are usable."""
-    if weight.shape != (n,) or weight.dtype != dtype:
-        raise ValueError(
-            f"Problem: weight must be {dtype} of shape ({n},), got {weight.dtype} of shape "
-            f"{tuple(weight.shape)}."
-        )
-    if not bool((weight.isfinite() & (weight >= 0)).all()) or not bool((weight > 0).any()):
-        raise ValueError("Problem: weights must be finite and >= 0, and at least one > 0.")
-
-
 def check_examples(x: Tensor, y: Tensor, dtype: torch.dtype, who: str = "Problem") -> None:
     """Raise unless inputs, (N, ...), and targets, (N, ...), are finite and of the model's dtype."""
     if x.is_floating_point():
@@ -346,7 +337,12 @@ def first_outputs(network: Network, w: Tensor, x: Tensor, who: str = "Problem") 
         x: the examples, (n, ...).
         who: asks.
     """
-    check_finite_weights(network, w)
+    for name, view in network.layout.pieces(w):
+        if not bool(view.isfinite().all()):
+            raise ValueError(
+                f"Problem: parameter {name!r} of the model holds NaN or infinity. Initialise it "
+                "again."
+            )
     x = x.to(network.device)
     try:
         output = network.outputs(w[None], x, network.buffers())[0]
@@ -374,9 +370,6 @@ def first_outputs(network: Network, w: Tensor, x: Tensor, who: str = "Problem") 
     return output
 
 
-# Where weights start: drawn by the rules of a module, or by fan-in.
-
-
 def reset_weights(model: nn.Module, network: Network, seed: int) -> Tensor:
     """The weights that `reset_parameters` of each layer gives for a seed, (d,); a copy is reset.
 
@@ -397,27 +390,3 @@ def reset_weights(model: nn.Module, network: Network, seed: int) -> Tensor:
             if callable(reset):
                 reset()
     return network.weights_of(model.to(network.device))
-
-
-def he_uniform(network: Network, initial: Tensor, k: int, generator: Generator) -> Tensor:
-    """Weights from U(±√(6 / fan_in)), biases 0, point parameters as in `initial`; (k, d).
-
-    Args:
-        network: which tensors there are.
-        initial: weights of the model, (d,).
-        k: number of models.
-        generator: source of the draws.
-    """
-    layout = network.layout
-    w = initial.repeat(k, 1)
-    for name in layout.names:
-        part = layout.slices[name]
-        if part.start >= layout.n_bayesian:
-            break
-        fan_in = layout.fan_in(name)
-        if fan_in > 1 or len(layout.shapes[layout.names.index(name)]) > 1:
-            bound = (6 / fan_in) ** 0.5
-            w[:, part] = w[:, part].uniform_(-bound, bound, generator=generator)
-        else:
-            w[:, part] = 0.0
-    return w

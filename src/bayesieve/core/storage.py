@@ -85,11 +85,12 @@ def save(
         tensors |= _packed(posterior.draws)
     if isinstance(thing, SparseModel):
         tensors["keep"] = thing.keep
+    prior = getattr(posterior, "prior", None)
     header = {
         "format": FORMAT,
         "class": type(posterior).__name__,
         "layout": posterior.layout.to_json(),
-        "prior": _prior_to_json(getattr(posterior, "prior", None)),
+        "prior": prior and {"class": type(prior).__name__, **asdict(prior)},
         "dtype": dtype_name(posterior.mean.dtype),
         "extra": dict(extra or {}),
     }
@@ -272,19 +273,13 @@ def _check_layout(path: Path, rows: object, layout: Layout) -> None:
         return
     if not isinstance(rows, list) or not all(isinstance(r, list) and len(r) == 3 for r in rows):
         raise damaged(path, "its layout is not a list of tensors")
-    for wanted, row in zip(expected, rows, strict=False):
-        if wanted != row:
-            raise ValueError(
-                f"load: {path} is of another network: expected {_row(wanted)}, found {_row(row)}."
-            )
-    raise ValueError(
-        f"load: {path} is of another network: expected {len(expected)} tensors, found {len(rows)}."
-    )
-
-
-def _row(row: list[object]) -> str:
-    name, shape, role = row
-    return f"{name!r} of shape {shape} ({role})"
+    differing = [pair for pair in zip(expected, rows, strict=False) if pair[0] != pair[1]]
+    wanted, got = f"{len(expected)} tensors", str(len(rows))
+    if differing:
+        wanted, got = (
+            f"{name!r} of shape {shape} ({role})" for name, shape, role in differing[0]
+        )
+    raise ValueError(f"load: {path} is of another network: expected {wanted}, found {got}.")
 
 
 def _network_of(network: Network | Problem) -> Network:
@@ -294,10 +289,6 @@ def _network_of(network: Network | Problem) -> Network:
         f"load: network must be a Network or a Problem, got {type(network).__name__}. "
         "Use Network.of(model, likelihood)."
     )
-
-
-def _prior_to_json(prior: Prior | None) -> dict[str, Any] | None:
-    return None if prior is None else {"class": type(prior).__name__, **asdict(prior)}
 
 
 def _prior_from_json(row: dict[str, Any] | None) -> Prior | None:
