@@ -276,9 +276,7 @@ def _check_layout(path: Path, rows: object, layout: Layout) -> None:
     differing = [pair for pair in zip(expected, rows, strict=False) if pair[0] != pair[1]]
     wanted, got = f"{len(expected)} tensors", str(len(rows))
     if differing:
-        wanted, got = (
-            f"{name!r} of shape {shape} ({role})" for name, shape, role in differing[0]
-        )
+        wanted, got = (f"{name!r} of shape {shape} ({role})" for name, shape, role in differing[0])
     raise ValueError(f"load: {path} is of another network: expected {wanted}, found {got}.")
 
 

@@ -40,7 +40,7 @@ from bayesieve.core.priors import Default, LayerScaled, Number, log_normal_gamma
 from bayesieve.core.problem import Problem
 from bayesieve.engines import scaled
 from bayesieve.engines.optimisers import adabelief_
-from bayesieve.engines.scaled import Rates, ScaledState, Scales
+from bayesieve.engines.scaled import Rates, ScaledState
 
 # What the reference prunes: biases and norms too. For Problem(..., roles=PAPER_ROLES).
 PAPER_ROLES = Roles(
@@ -219,13 +219,13 @@ class BMR:
         Masks are those of the last renewal.
         """
         noise = torch.empty_like(state.scale_mean).normal_(generator=state.generator)
-        scales = Scales(*problem.kernel(factors)(
+        ratio, width = problem.kernel(factors)(
             state.scale_mean, state.scale_log_std, state.prior.base, noise
-        ))  # fmt: skip
+        )
         # w = r (m + s ε), 0 where pruned
-        draw = draw_weights(problem, state, local=bool(self.local), ratio=scales.ratio)
+        draw = draw_weights(problem, state, local=bool(self.local), ratio=ratio)
         log_lik = problem.gradient_(draw, batch, state.generator)
-        pulls, rates = scaled.weights_step_(problem, state, draw, scales)
+        pulls, rates = scaled.weights_step_(problem, state, draw, ratio, width)
         if self.coordinates == "weights":
             problem.kernel(_move_scales_)(state, noise, pulls, rates, follow=False)
         else:

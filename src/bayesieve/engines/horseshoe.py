@@ -38,7 +38,7 @@ from bayesieve.core.problem import Problem
 from bayesieve.core.workspace import statistics_names
 from bayesieve.engines import scaled
 from bayesieve.engines.optimisers import adabelief_
-from bayesieve.engines.scaled import Rates, ScaledState, Scales
+from bayesieve.engines.scaled import Rates, ScaledState
 
 
 @dataclass
@@ -114,10 +114,10 @@ class HorseshoeVI:
     def step(self, problem: Problem, state: HorseshoeState, batch: Batch) -> Metrics:
         """Draw scales and weights, take the gradient, move weights and scales; in place."""
         noise = torch.empty_like(state.scale_mean).normal_(generator=state.generator)
-        scales = Scales(*problem.kernel(_factors)(state, noise))
-        draw = draw_weights(problem, state, local=self.local, ratio=scales.ratio)  # w = r (m + s ε)
+        ratio, width = problem.kernel(_factors)(state, noise)
+        draw = draw_weights(problem, state, local=self.local, ratio=ratio)  # w = r (m + s ε)
         log_lik = problem.gradient_(draw, batch, state.generator)
-        pulls, rates = scaled.weights_step_(problem, state, draw, scales)
+        pulls, rates = scaled.weights_step_(problem, state, draw, ratio, width)
         problem.kernel(_move_scales_)(state, noise, pulls, rates)
         return {"log_lik": log_lik}
 

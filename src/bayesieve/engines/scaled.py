@@ -18,6 +18,7 @@ from torch import Generator, Tensor
 
 from bayesieve.core.layout import EntryGroups
 from bayesieve.core.posterior import Factorised, Posterior
+from bayesieve.core.priors import normal_kl
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import Controls
 from bayesieve.core.workspace import Draw
@@ -57,13 +58,6 @@ class ScaledState(Generic[N, G]):
         self.step, self.controls = self.mean.new_zeros(()), Controls.neutral(self.mean)
 
 
-class Scales(NamedTuple):
-    """The scales of one step, each (k, G)."""
-
-    ratio: Tensor  # r
-    width: Tensor  # τ
-
-
 class Rates(NamedTuple):
     """Numbers of one step: the pace of AdaBelief, and the weights of KL and log-likelihood."""
 
@@ -84,17 +78,13 @@ def warm_start_(state: ScaledState[N, G], posterior: Posterior) -> None:
 
 def weights_kl(state: ScaledState[N, G], width: Tensor) -> Tensor:
     """KL of the trained weights under a prior of widths τ, (k, G), in nats, (k,)."""
-    n = state.log_std.shape[1]
-    spread = state.groups.to_entries(width)
-    second_moment = (state.mean[:, :n].square() + (2 * state.log_std).exp()) / spread.square()
-    kl = 0.5 * (second_moment - 1) + spread.log() - state.log_std
-    if state.controls.trained is not None:
-        kl = torch.where(state.controls.trained[:, :n], kl, 0.0)
-    return kl.sum(1, dtype=torch.float64)
+    mean = state.mean[:, : state.log_std.shape[1]]
+    kl = normal_kl(mean, state.log_std, state.groups.to_entries(width))
+    return state.controls.total(kl)
 
 
 def weights_step_(
-    problem: Problem, state: ScaledState[N, G], drawn: Draw, scales: Scales
+    problem: Problem, state: ScaledState[N, G], drawn: Draw, ratio: Tensor, width: Tensor
 ) -> tuple[Tensor, Rates]:
     """Count a step and take it for (m, log s): AdaBelief on (KL - log_lik) / N, in place.
 
@@ -102,7 +92,8 @@ def weights_step_(
         problem: network and data.
         state: of k models.
         drawn: a draw, and the gradient of the log-likelihood at it.
-        scales: r and τ of the draw.
+        ratio: r of the draw, (k, G).
+        width: τ of the draw, (k, G).
 
     Returns:
         ∂ log_lik / ∂ log r and ∂ KL / ∂ log τ of each group, (2, k, G), and the rates of the step.
@@ -112,7 +103,7 @@ def weights_step_(
     pace, kl = problem.kernel(_advance_)(state.step, state.lr * controls.lr_scale, kl, n_data)
     rates = Rates(pace, kl, n_data)
     totals: Tensor = problem.kernel(_move_)(
-        state, drawn, torch.stack([scales.ratio, scales.width]), rates, controls.factors
+        state, drawn, torch.stack([ratio, width]), rates, controls.factors
     )
     return totals, rates
 
@@ -126,19 +117,6 @@ def _move_(
     state: ScaledState[N, G], drawn: Draw, scales: Tensor, rates: Rates, masks: Masks
 ) -> Tensor:
     """Move (m, log s) in place; return the gradients for log r and log τ, (2, k, G)."""
-    pace, trained, n = rates.pace, masks[1], state.log_std.shape[1]
-    grads, units, pulls = _gradients(state, drawn, scales, rates, masks)
-    in_units = Pace(pace.length * units, pace.second_factor)
-    adabelief_(state.mean, grads[0], state.mean_moments, in_units, trained)
-    bayesian = None if trained is None else trained[:, :n]
-    adabelief_(state.log_std, grads[1], state.log_std_moments, pace, bayesian)
-    return pulls
-
-
-def _gradients(
-    state: ScaledState[N, G], drawn: Draw, scales: Tensor, rates: Rates, masks: Masks
-) -> tuple[tuple[Tensor, Tensor], Tensor, Tensor]:
-    """Gradients of (KL - log_lik) / N for m and log s; the units of m; gradients for r and τ."""
     (keep, trained), groups, n = masks, state.groups, state.log_std.shape[1]
     mean, data = state.mean[:, :n], drawn.grads[:, :n]
     kept = data if keep is None else data * keep[:, :n]
@@ -156,11 +134,16 @@ def _gradients(
     excess = 1 - precision * (mean.square() + variance)
     if trained is not None:
         excess = excess * trained[:, :n]
-    (_, kl, n_data), units = rates, width
+    (pace, kl, n_data), units = rates, width
     grad_mean = (kl * precision * mean - 1 / n_data * data_mean) * width
     grad_log_std = kl * (precision * variance - 1) - 1 / n_data * data_log_std
     if n < state.mean.shape[1]:
         unit = POINT_UNIT * torch.ones_like(state.mean[:, n:])
         units = torch.cat([width, unit], 1)
         grad_mean = torch.cat([grad_mean, -1 / n_data * unit * drawn.grads[:, n:]], 1)
-    return (grad_mean, grad_log_std), units, torch.stack([pull, groups.total(excess)])
+    pulls = torch.stack([pull, groups.total(excess)])
+    in_units = Pace(pace.length * units, pace.second_factor)
+    adabelief_(state.mean, grad_mean, state.mean_moments, in_units, trained)
+    bayesian = None if trained is None else trained[:, :n]
+    adabelief_(state.log_std, grad_log_std, state.log_std_moments, pace, bayesian)
+    return pulls

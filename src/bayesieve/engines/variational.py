@@ -110,22 +110,10 @@ def move_(
     state: MeanField, drawn: Draw, pace: Pace, kl: Tensor, n_data: int, precision: Precision,
     at_draw: bool, masks: Masks,
 ) -> None:  # fmt: skip
-    """The Adam step along the gradients, in place."""
+    """The Adam step along the gradients of (KL - log_lik) / N, in place."""
     assert state.mean_moments is not None
     assert state.log_std_moments is not None
-    keep, trained = masks
-    grad_mean, grad_log_std = _gradients(state, drawn, kl, n_data, precision, at_draw, keep)
-    adam_(state.mean, grad_mean, state.mean_moments, pace, trained)
-    bayesian = None if trained is None else trained[:, : state.log_std.shape[1]]
-    adam_(state.log_std, grad_log_std, state.log_std_moments, pace, bayesian)
-
-
-def _gradients(
-    state: MeanField, drawn: Draw, kl: Tensor, n_data: int, precision: Precision, at_draw: bool,
-    keep: Tensor | None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Gradients of (KL - log_lik) / N for mean, (k, d), and log_std, (k, n_bayesian)."""
-    numbers, n = state.prior.all(), state.log_std.shape[1]
+    (keep, trained), numbers, n = masks, state.prior.all(), state.log_std.shape[1]
     mean, shift = state.mean[:, :n], None
     if drawn.stds is None:
         shift = drawn.weights[:, :n] - mean
@@ -147,7 +135,10 @@ def _gradients(
         pull_log_std = variance * kappa - 1
     grad_mean = -1 / n_data * drawn.grads
     grad_mean[:, :n] += kl * pull
-    return grad_mean, kl * pull_log_std - 1 / n_data * data_log_std
+    grad_log_std = kl * pull_log_std - 1 / n_data * data_log_std
+    adam_(state.mean, grad_mean, state.mean_moments, pace, trained)
+    bayesian = None if trained is None else trained[:, :n]
+    adam_(state.log_std, grad_log_std, state.log_std_moments, pace, bayesian)
 
 
 def factorised(

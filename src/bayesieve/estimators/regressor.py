@@ -18,7 +18,6 @@ from bayesieve.checks import check_choice, check_fraction, check_positive
 from bayesieve.core.likelihoods import (
     NAMES,
     Likelihood,
-    LikelihoodName,
     RealLikelihood,
     likelihood_class,
 )
@@ -141,7 +140,7 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
                 )
             return noise
         check_choice(self._who, "likelihood", noise, NOISES)
-        kind = likelihood_class(cast(LikelihoodName, noise))
+        kind = likelihood_class(noise)
         if "learned" not in kind.noise:
             return kind()
         return kind.configured(_NOISE_STD, learned_noise)

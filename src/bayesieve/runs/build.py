@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
@@ -13,7 +13,7 @@ from torch import nn
 from bayesieve import nets
 from bayesieve.checks import did_you_mean
 from bayesieve.core.layout import Roles
-from bayesieve.core.likelihoods import Likelihood, LikelihoodName, likelihood_class, name_of
+from bayesieve.core.likelihoods import Likelihood, likelihood_class, name_of
 from bayesieve.core.network import Network
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import named_tensors
@@ -24,6 +24,7 @@ from bayesieve.engines import Engine
 from bayesieve.engines.recipes import (
     ENGINES,
     EngineConfig,
+    LikelihoodName,
     RunSize,
     build_engine,
     recommended_batch_size,
@@ -244,7 +245,7 @@ def described_net(config: NetConfig, likelihood: Likelihood) -> NetConfig:
     """The settings of a network with those of its likelihood filled in."""
     settings = likelihood.settings()
     noise, learned = settings.get("noise_std"), settings.get("learned")
-    name = name_of(likelihood)
+    name = cast(LikelihoodName, name_of(likelihood))
     return replace(config, likelihood=name, noise_std=noise, learn_noise=learned)
 
 

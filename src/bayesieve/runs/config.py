@@ -18,9 +18,8 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from bayesieve.checks import check_fraction, check_positive, check_seed, did_you_mean
-from bayesieve.core.likelihoods import LikelihoodName
 from bayesieve.engines.recipes import EngineConfig as EngineConfig
-from bayesieve.engines.recipes import setting
+from bayesieve.engines.recipes import LikelihoodName, setting
 from bayesieve.errors import UsageError
 
 RECORD = "record"  # what config.json of a run folder holds besides settings

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from bayesieve.data import DataSet, Examples
 from bayesieve.deliver.bundle import read_bundle
 from bayesieve.deliver.onnx import read_onnx
 from bayesieve.deliver.serving import bundle_columns, onnx_columns, predict_bundle
+from bayesieve.engines.recipes import LikelihoodName
 from bayesieve.report.page import write_report
 
 ROOT = Path(__file__).parents[3]
@@ -140,7 +142,12 @@ def test_an_unknown_likelihood_says_what_to_import(monkeypatch):
         likelihoods.from_dict(json.loads(json.dumps(Poisson().to_dict())))
 
 
-NAMES = {*likelihoods._CLASSES.values(), "ClassLikelihood", "RealLikelihood"}
+KINDS = [likelihoods.likelihood_class(name) for name in likelihoods.NAMES]
+NAMES = {*(kind.__name__ for kind in KINDS), "ClassLikelihood", "RealLikelihood"}
+
+
+def test_the_command_line_knows_every_likelihood():
+    assert get_args(LikelihoodName) == likelihoods.NAMES
 
 
 @pytest.mark.slow
