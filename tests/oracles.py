@@ -8,7 +8,6 @@ from scipy.special import gammaincinv
 from torch import Generator, Tensor
 from torch.nn.functional import softplus
 
-from bayesieve.core.evidence import _TOO_WIDE, _rho
 from bayesieve.core.priors import (
     Horseshoe,
     SpikeSlab,
@@ -16,6 +15,9 @@ from bayesieve.core.priors import (
     log_odds_at_zero,
     log_odds_from,
 )
+
+
+TOO_WIDE = "the reduced prior is wider than this posterior allows"
 
 
 def spike_slab_kl(mean: Tensor, std: Tensor, p: Tensor, prior: SpikeSlab) -> Tensor:
@@ -53,7 +55,10 @@ def reduced_moments(
     """
     variance = (std / prior_std).square()
     reduced = (reduced_std / prior_std).square()
-    share = reduced / _rho(variance, reduced)
+    rho = reduced + variance - reduced * variance
+    if not bool((rho > 0).all()):
+        raise ValueError(TOO_WIDE)
+    share = reduced / rho
     return share * mean, share.sqrt() * std
 
 
@@ -79,7 +84,7 @@ def reduce_jointly(
     mixed = ratio[:, None] * scaled + torch.diag(1 - ratio)  # GP + I - G
     sign, log_det = torch.linalg.slogdet(mixed)
     if not bool(sign > 0):
-        raise ValueError(_TOO_WIDE)
+        raise ValueError(TOO_WIDE)
     covariance = torch.linalg.solve(mixed, torch.diag(ratio)) * (ratio > 0)[:, None]
     force = scaled @ location
     reduced = covariance @ force
