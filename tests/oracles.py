@@ -16,7 +16,6 @@ from bayesieve.core.priors import (
     log_odds_from,
 )
 
-
 TOO_WIDE = "the reduced prior is wider than this posterior allows"
 
 
