@@ -124,8 +124,8 @@ class SpikeSlab(_Numbers):
 
     Example:
         >>> prior = SpikeSlab(slab_std=1.0, spike_std=0.1)
-        >>> round(prior.half_radius(), 3)  # root-mean-square weight at which inclusion is 1/2
-        0.216
+        >>> [round(std, 3) for std in prior.stationary_stds()]  # spike, unstable point, slab
+        [0.108, 0.301, 1.0]
     """
 
     slab_std: Number = Default(_WIDE_STD)
@@ -155,15 +155,6 @@ class SpikeSlab(_Numbers):
         slab = Normal(self.slab_std).log_prob(w) + slab_prob.log()
         spike = Normal(self.spike_std).log_prob(w) + (-slab_prob).log1p()
         return torch.logaddexp(slab, spike)
-
-    def half_radius(self, member: int = 0) -> float:
-        """√e*, the root-mean-square weight at which inclusion is 1/2 (0 if it is always above)."""
-        numbers = (self.slab_std, self.spike_std, self.slab_prob)
-        slab, spike, prob = (member_number(n, member) for n in numbers)
-        if spike == slab:
-            return 0.0 if prob >= 0.5 else math.inf
-        energy = 2 * math.log(slab / spike) - 2 * math.log(prob / (1 - prob))
-        return math.sqrt(max(energy, 0.0) / (spike**-2 - slab**-2))
 
     def stationary_stds(self, member: int = 0) -> tuple[float, ...]:
         """The stds at which a weight with mean 0 and no data rests, ascending: one or three.

@@ -7,12 +7,13 @@ from bayesieve.nets.convnets import (
     lenet5_caffe,
     lenet5_wide,
     lenet_300_100,
+    resnet20,
+    resnet32,
     vgg,
 )
 from bayesieve.nets.importing import from_path
 from bayesieve.nets.mlp import Activation, mlp
 from bayesieve.nets.patch_nets import mixer, vit
-from bayesieve.nets.resnet import resnet20, resnet32
 
 __all__ = [
     "Activation",

@@ -70,11 +70,25 @@ class MixerBlock(nn.Module):
 
 
 class Mixer(nn.Module):
-    """The network of `mixer`."""
+    """An MLP-Mixer.
+
+    Args:
+        input_shape: (channels, height, width), multiples of `patch`; pad 28x28 images to 32x32.
+        n_outputs: number of outputs.
+        patch: side of a patch.
+        n_blocks: number of blocks.
+        width: features of a patch.
+        token_hidden: hidden units of the networks over patches.
+        hidden: hidden units of the networks over features.
+
+    Example:
+        >>> sum(p.numel() for p in mixer((1, 32, 32), 10).parameters())
+        1987722
+    """
 
     def __init__(
-        self, input_shape: tuple[int, ...], n_outputs: int, patch: int, n_blocks: int,
-        width: int, token_hidden: int, hidden: int,
+        self, input_shape: tuple[int, ...], n_outputs: int, *, patch: int = 4, n_blocks: int = 6,
+        width: int = 256, token_hidden: int = 512, hidden: int = 512,
     ) -> None:  # fmt: skip
         super().__init__()
         n_tokens, n_numbers = check_patches(
@@ -92,28 +106,6 @@ class Mixer(nn.Module):
         """(n, channels, height, width) to (n, n_outputs)."""
         x = self.blocks(self.embed(self.patches(images)))
         return self.out(self.norm(x).mean(1))
-
-
-def mixer(
-    input_shape: tuple[int, ...], n_outputs: int, *, patch: int = 4, n_blocks: int = 6,
-    width: int = 256, token_hidden: int = 512, hidden: int = 512,
-) -> Mixer:  # fmt: skip
-    """Build an MLP-Mixer.
-
-    Args:
-        input_shape: (channels, height, width), multiples of `patch`; pad 28x28 images to 32x32.
-        n_outputs: number of outputs.
-        patch: side of a patch.
-        n_blocks: number of blocks.
-        width: features of a patch.
-        token_hidden: hidden units of the networks over patches.
-        hidden: hidden units of the networks over features.
-
-    Example:
-        >>> sum(p.numel() for p in mixer((1, 32, 32), 10).parameters())
-        1987722
-    """
-    return Mixer(input_shape, n_outputs, patch, n_blocks, width, token_hidden, hidden)
 
 
 class ViTBlock(nn.Module):
@@ -138,11 +130,26 @@ class ViTBlock(nn.Module):
 
 
 class ViT(nn.Module):
-    """The network of `vit`; row 0 of `positions` is the class token, the others are positions."""
+    """A vision transformer; row 0 of `positions` is the class token, the others are positions.
+
+    Args:
+        input_shape: (channels, height, width), multiples of `patch`; pad 28x28 images to 32x32.
+        n_outputs: number of outputs.
+        patch: side of a patch.
+        n_blocks: number of blocks.
+        width: features of a token.
+        n_heads: attention heads.
+        hidden: hidden units of the networks over features.
+        dropout: for point estimates; Bayesian engines bring their own noise.
+
+    Example:
+        >>> sum(p.numel() for p in vit((1, 32, 32), 10).parameters())
+        3186954
+    """
 
     def __init__(
-        self, input_shape: tuple[int, ...], n_outputs: int, patch: int, n_blocks: int,
-        width: int, n_heads: int, hidden: int, dropout: float,
+        self, input_shape: tuple[int, ...], n_outputs: int, *, patch: int = 4, n_blocks: int = 6,
+        width: int = 256, n_heads: int = 8, hidden: int = 512, dropout: float = 0.0,
     ) -> None:  # fmt: skip
         super().__init__()
         n_tokens, n_numbers = check_patches(
@@ -167,24 +174,4 @@ class ViT(nn.Module):
         return self.out(self.norm(self.blocks(x)[:, 0]))
 
 
-def vit(
-    input_shape: tuple[int, ...], n_outputs: int, *, patch: int = 4, n_blocks: int = 6,
-    width: int = 256, n_heads: int = 8, hidden: int = 512, dropout: float = 0.0,
-) -> ViT:  # fmt: skip
-    """Build a vision transformer.
-
-    Args:
-        input_shape: (channels, height, width), multiples of `patch`; pad 28x28 images to 32x32.
-        n_outputs: number of outputs.
-        patch: side of a patch.
-        n_blocks: number of blocks.
-        width: features of a token.
-        n_heads: attention heads.
-        hidden: hidden units of the networks over features.
-        dropout: for point estimates; Bayesian engines bring their own noise.
-
-    Example:
-        >>> sum(p.numel() for p in vit((1, 32, 32), 10).parameters())
-        3186954
-    """
-    return ViT(input_shape, n_outputs, patch, n_blocks, width, n_heads, hidden, dropout)
+mixer, vit = Mixer, ViT  # the names that the other factories go with

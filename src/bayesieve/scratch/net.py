@@ -187,7 +187,8 @@ class FeedForwardNet:
         dtype: Literal["float32", "float64"] = "float32",
         seed: int = 0,
     ) -> None:
-        _check_sizes(n_inputs, hidden_units, n_outputs)
+        hidden_counts = {f"hidden_units[{index}]": n for index, n in enumerate(hidden_units)}
+        check_counts("FeedForwardNet", n_inputs=n_inputs, n_outputs=n_outputs, **hidden_counts)
         check_choice("FeedForwardNet", "dtype", dtype, ("float32", "float64"))
         self.sizes = (n_inputs, *hidden_units, n_outputs)
         self.hidden: Activation = Sigmoid() if hidden is None else hidden
@@ -356,8 +357,3 @@ class FeedForwardNet:
             biases.append(flat[start : start + n_out])
             start += n_out
         return weights, biases
-
-
-def _check_sizes(n_inputs: int, hidden_units: Sequence[int], n_outputs: int) -> None:
-    hidden = {f"hidden_units[{index}]": n for index, n in enumerate(hidden_units)}
-    check_counts("FeedForwardNet", n_inputs=n_inputs, n_outputs=n_outputs, **hidden)

@@ -286,30 +286,22 @@ def train_epochs(
                 lr = plan.optimiser.lr * plan.schedule(step / n_steps)
                 plan.optimiser.step(net.params, net.gradient, state, lr)
             step += 1
-            _check_loss(loss, step, losses or history.train_loss, plan.optimiser)
+            if not math.isfinite(loss):
+                before = losses or history.train_loss
+                last = f"{before[-1]:.4g}" if before else "none"
+                raise DivergedError(
+                    f"FeedForwardNet: loss is not finite at step {step}; last finite value {last}. "
+                    f"Lower lr ({plan.optimiser.lr:g})."
+                )
             losses.append(loss)
             if step % every == 0 or step == n_steps:
-                _check_params(net.params, step, plan.optimiser)
+                if not np.isfinite(net.params).all():
+                    raise DivergedError(
+                        f"FeedForwardNet: weights are not finite after step {step}. Lower lr "
+                        f"({plan.optimiser.lr:g})."
+                    )
                 val_loss = None if validation is None else net.evaluate(*validation).loss
                 mean = sum(losses) / len(losses)
                 history.records.append(Record(step, step / n_batches, mean, val_loss))
                 losses.clear()
         yield history
-
-
-def _check_params(params: Array, step: int, optimiser: Optimiser[Any]) -> None:
-    if not np.isfinite(params).all():
-        raise DivergedError(
-            f"FeedForwardNet: weights are not finite after step {step}. Lower lr "
-            f"({optimiser.lr:g})."
-        )
-
-
-def _check_loss(loss: float, step: int, before: list[float], optimiser: Optimiser[Any]) -> None:
-    if math.isfinite(loss):
-        return
-    last = f"{before[-1]:.4g}" if before else "none"
-    raise DivergedError(
-        f"FeedForwardNet: loss is not finite at step {step}; last finite value {last}. "
-        f"Lower lr ({optimiser.lr:g})."
-    )

@@ -9,8 +9,7 @@ from bayesieve.core.layout import Role
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.problem import Problem
 from bayesieve.engines.sgmcmc import SGHMC
-from bayesieve.nets.convnets import conv2_bn_fc3, conv2_fc2, vgg
-from bayesieve.nets.resnet import resnet, resnet20, resnet32
+from bayesieve.nets.convnets import conv2_bn_fc3, conv2_fc2, resnet, resnet20, resnet32, vgg
 
 SMALL_VGG = ((8, 8), (16,))
 
