@@ -39,8 +39,8 @@ from torch import Tensor, nn
 from bayesieve import MAP, SGHMC, SGLD, Roles, Schedule, load_data, priors
 from bayesieve.assess.diagnostics import pooled
 from bayesieve.assess.robustness import Attacked, fgsm_curve
-from bayesieve.core.execution import Precision
 from bayesieve.core.posterior import Samples
+from bayesieve.core.workspace import Precision
 from bayesieve.data.augment import Augment
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.data.preprocessing import PixelScale, centred

@@ -29,9 +29,9 @@ from pathlib import Path
 from typing import Any
 
 from bayesieve import SGHMC, Problem, Roles, Schedule, load_data, priors
-from bayesieve.core.execution import Precision
 from bayesieve.core.posterior import Samples
 from bayesieve.core.storage import load_posterior, read_header, save
+from bayesieve.core.workspace import Precision
 from bayesieve.data.examples import DataSet
 from bayesieve.engines.sampling import Adapt, Averaging, Chain
 from bayesieve.nets import resnet20

@@ -39,9 +39,9 @@ from torch import Tensor, nn
 from bayesieve import MAP, GradualPruning, HorseshoeVI, Problem, Schedule, likelihoods
 from bayesieve.assess.metrics import accuracy, ece, negative_log_likelihood
 from bayesieve.assess.predict import ClassPrediction, predict
-from bayesieve.core.execution import PRECISIONS, Precision
 from bayesieve.core.layout import RoleRule, default_role
 from bayesieve.core.posterior import Posterior, SparseModel
+from bayesieve.core.workspace import PRECISIONS, Precision
 from bayesieve.data import DataSet, data_info, load_data
 from bayesieve.data.augment import Augment
 from bayesieve.data.examples import Examples

@@ -28,7 +28,7 @@ import torch
 from torch import Generator, nn
 
 from bayesieve.checks import check_choice
-from bayesieve.core.execution import PRECISIONS
+from bayesieve.core.workspace import PRECISIONS
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.text import markdown_table
 from studies.record import SCHEMA, Record, Row, check_one_copy, field, join, make_row, read, write

@@ -31,8 +31,8 @@ from typing import Any
 from torch import nn
 
 from bayesieve import MAP, SBNN, Schedule, evaluate, load_data, priors
-from bayesieve.core.execution import Precision
 from bayesieve.core.posterior import Posterior, SparseModel
+from bayesieve.core.workspace import Precision
 from bayesieve.data.examples import DataSet
 from bayesieve.engines import Engine
 from bayesieve.nets import vgg

@@ -10,11 +10,10 @@ from torch import Generator, Tensor, nn
 
 from bayesieve.checks import check_choice
 from bayesieve.core.batch import Batch, ExamplesLike, Rows, pair_of, weighted_sum
-from bayesieve.core.execution import PRECISIONS, Execution, Precision
 from bayesieve.core.layout import Layout, RoleRule, default_role
 from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.network import Network, plain_model
-from bayesieve.core.workspace import Draw, Workspace
+from bayesieve.core.workspace import PRECISIONS, Draw, Execution, Precision, Workspace
 from bayesieve.data.augment import Augment
 from bayesieve.errors import UnsupportedModelError
 
@@ -34,7 +33,7 @@ class Problem:
         roles: which parameters are pruned, kept or point estimates (see `Roles`).
         weight: (N,), what each example counts in the log-likelihood; None counts all once.
         rows: the rows that each model of a population learns from; None gives all to all.
-        precision: "bf16" runs the network of a training step in bfloat16 (core/execution.py).
+        precision: "bf16" runs the network of a training step in bfloat16 (core/workspace.py).
         augment: random changes of the images of each training batch.
 
     Example:

@@ -113,7 +113,7 @@ def load_posterior(path: Path | str, network: Network | Problem) -> Posterior:
         >>> load_posterior(path, network).mean
         tensor([1., 2.])
     """
-    return _load(Path(path), _network_of(network))[0]
+    return _load(Path(path), network)[0]
 
 
 def load_sparse(path: Path | str, network: Network | Problem) -> SparseModel:
@@ -134,7 +134,7 @@ def load_sparse(path: Path | str, network: Network | Problem) -> SparseModel:
         tensor([ True, False])
     """
     path = Path(path)
-    posterior, tensors = _load(path, _network_of(network))
+    posterior, tensors = _load(path, network)
     if "keep" not in tensors:
         raise ValueError(f"load: {path} holds a posterior without a mask; use load_posterior.")
     keep = tensors["keep"]
@@ -150,7 +150,13 @@ def read_header(path: Path | str) -> dict[str, Any]:
     return _read(Path(path))[0]
 
 
-def _load(path: Path, network: Network) -> tuple[Posterior, dict[str, Tensor]]:
+def _load(path: Path, owner: Network | Problem) -> tuple[Posterior, dict[str, Tensor]]:
+    if not isinstance(owner, Network | Problem):
+        raise TypeError(
+            f"load: network must be a Network or a Problem, got {type(owner).__name__}. "
+            "Use Network.of(model, likelihood)."
+        )
+    network = owner.network if isinstance(owner, Problem) else owner
     header, tensors = _read(path)
     _check_layout(path, header["layout"], network.layout)
     if header["dtype"] != dtype_name(network.dtype):
@@ -278,15 +284,6 @@ def _check_layout(path: Path, rows: object, layout: Layout) -> None:
     if differing:
         wanted, got = (f"{name!r} of shape {shape} ({role})" for name, shape, role in differing[0])
     raise ValueError(f"load: {path} is of another network: expected {wanted}, found {got}.")
-
-
-def _network_of(network: Network | Problem) -> Network:
-    if isinstance(network, Network | Problem):
-        return network.network if isinstance(network, Problem) else network
-    raise TypeError(
-        f"load: network must be a Network or a Problem, got {type(network).__name__}. "
-        "Use Network.of(model, likelihood)."
-    )
 
 
 def _prior_from_json(row: dict[str, Any] | None) -> Prior | None:

@@ -6,25 +6,96 @@ axis; with k > 1 it runs once under `vmap`, or, where the module cannot be batch
 Where every model has its own examples and the network is a plain sequence of linear layers, each
 layer is one batched product instead: `vmap` costs twice as much for small networks, where most of
 the time goes into dispatch.
+
+`Execution` says how steps are computed. In bfloat16 only the network of a training step runs.
+Weights, gradients, likelihoods and the arithmetic of the engine stay in the dtype of the model, and
+predictions are made in it.
 """
 
 import copy
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from bayesieve.core.batch import Batch, weighted_sum
-from bayesieve.core.execution import Precision, evaluate_in
 from bayesieve.core.graph import is_hooked, sequential_layers
 from bayesieve.core.network import Network, call_with, parameters_and_numbers, tied_names
 from bayesieve.core.noise import LocalLayer, localise, perturbed
 from bayesieve.core.operations import OPERATIONS, UNKNOWN, Kind
 
+Precision = Literal["float32", "bf16"]
+PRECISIONS: tuple[Precision, ...] = ("float32", "bf16")
 Layers = Sequence[tuple[str, nn.Module]]
 _STATISTICS = ("running_mean", "running_var")
+
+
+@dataclass(eq=False)
+class Execution:
+    """How the steps of a run are computed.
+
+    Args:
+        precision: of the network in a training step.
+        compiled: whether elementwise functions of flat tensors are compiled.
+        clip_norm: bound on the norm of the log-likelihood gradient per example; None has no bound.
+
+    Example:
+        >>> grad = torch.tensor([[3.0, 4.0]])
+        >>> Execution(clip_norm=0.5).clip_(2, grad)  # the norm is 5, the bound 2 · 0.5
+        >>> grad
+        tensor([[0.6000, 0.8000]])
+    """
+
+    precision: Precision = "float32"
+    compiled: bool = False
+    clip_norm: float | None = None
+    _kernels: dict[Any, Callable[..., Any]] = field(default_factory=dict, init=False, repr=False)
+
+    def kernel(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The elementwise function, compiled when `compiled` is set."""
+        if not self.compiled:
+            return function
+        if function not in self._kernels:
+            self._kernels[function] = torch.compile(function, dynamic=False)
+        return self._kernels[function]
+
+    def clip_(self, n_data: int, *grads: Tensor) -> None:
+        """Scale gradients, each (k, d), so that their joint norm per example is <= clip_norm."""
+        if self.clip_norm is None:
+            return
+        square = torch.stack([grad.square().sum(1) for grad in grads]).sum(0)
+        factor = (self.clip_norm * n_data / square.sqrt()).clamp(max=1)[:, None]
+        for grad in grads:
+            grad.mul_(factor)
+
+
+def evaluate_in(
+    precision: Precision, call: Callable[[Tensor], Tensor], x: Tensor, *, images_last: bool
+) -> Tensor:
+    """Run a network, its matrix products and convolutions in bfloat16 if asked.
+
+    Args:
+        precision: "float32" changes nothing, whatever the dtype of the model.
+        call: the network.
+        x: its input, (n, ...).
+        images_last: whether to lay images (n, c, h, w) out with their channels last, which is what
+            bfloat16 convolutions on a GPU are fastest with.
+
+    Example:
+        >>> half = evaluate_in("bf16", torch.nn.Linear(2, 1), torch.ones(3, 2), images_last=False)
+        >>> half.dtype
+        torch.float32
+    """
+    if precision == "float32":
+        return call(x)
+    if images_last and x.dim() == 4:
+        x = x.contiguous(memory_format=torch.channels_last)
+    with torch.autocast(x.device.type, torch.bfloat16):
+        output = call(x)
+    return output.to(x.dtype)
 
 
 @dataclass
@@ -89,10 +160,6 @@ class Workspace:
         plain = n_models > 1 and scalar and not (local and precision != "float32")
         self._layers = plain_layers(skeleton) if plain else None
 
-    def bind(self, generator: Generator) -> None:
-        """Draw activation noise from this generator from now on."""
-        self._noise_source = generator
-
     @property
     def draw(self) -> Draw:
         """The weight and gradient buffers."""
@@ -130,7 +197,7 @@ class Workspace:
         """
         assert self.stds is not None
         assert self.std_grads is not None
-        self.bind(generator)
+        self._noise_source = generator
         layout, noise = self.network.layout, {}
         for name in layout.names:
             part = layout.slices[name]
