@@ -21,7 +21,7 @@ import torch
 from bayesieve import MAP, Problem, Schedule, evaluate, fit, likelihoods, load_data, prune
 from bayesieve.core.posterior import Posterior, SparseModel
 from bayesieve.data.examples import DataSet
-from bayesieve.engines.laplace_units import laplace_units
+from bayesieve.engines.laplace import laplace_units
 from bayesieve.nets import lenet_300_100
 from bayesieve.sieve.evidence import prune_units_by_evidence
 from bayesieve.sieve.rules import keep_zeros

@@ -16,7 +16,7 @@ from bayesieve.core.priors import (
     log_odds_from,
 )
 
-TOO_WIDE = "the reduced prior is wider than this posterior allows"
+TOO_WIDE = "evidence_change: the reduced prior is wider than this posterior allows"
 
 
 def spike_slab_kl(mean: Tensor, std: Tensor, p: Tensor, prior: SpikeSlab) -> Tensor:

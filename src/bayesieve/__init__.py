@@ -121,7 +121,7 @@ _MOVED = {
     "keep_n_of_m": "rules.keep_n_of_m",
     "keep_probable": "rules.keep_probable",
     "keep_units": "rules.keep_units",
-    "laplace_units": "engines.laplace_units.laplace_units",
+    "laplace_units": "engines.laplace.laplace_units",
     "load_posterior": "core.storage.load_posterior",
     "load_sparse": "core.storage.load_sparse",
     "reduce": "prune_by_evidence",

@@ -1,4 +1,4 @@
-"""A diagonal Laplace approximation around trained weights: one extra pass over the data.
+"""Laplace approximations around trained weights, diagonal or by unit: one pass over the data.
 
     q(w) = N(ŵ, (F + 1/τ²)⁻¹),   F = Σ_n Σ_r (Jₙᵀ v_{nr})²                               (L1, L2)
 
@@ -8,24 +8,40 @@ e / noise_std for normal noise. For these likelihoods F is the diagonal of the g
 Gauss-Newton matrix. With sampled labels one random v per example, of mean square vvᵀ, takes the
 place of the sum.
 
+`laplace_units` is Gaussian jointly over the inputs of each unit. For unit i of a layer with inputs
+x (a 1 appended for the bias) and output gradients δ
+
+    q(w_i) = N(ŵ_i, P_i⁻¹),   P_i = (Σ_n δ²_ni) · mean(x xᵀ) + 1/τ²                            (L4)
+
+the Gauss-Newton matrix of the unit with δ² and x xᵀ averaged apart [Martens]. When some weights are
+fixed at 0, those that stay follow: with S kept and R removed
+
+    E[w_S | w_R = 0] = ŵ_S + P_SS⁻¹ P_SR ŵ_R,   Var = P_SS⁻¹                                   (L5)
+
+which is (B5) for a row of a layer; nothing is trained again.
+
 Reference: MacKay (1992), also for τ from the data. Equations: docs/theory/bmr.md.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
+from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bayesieve.checks import check_choice, check_positive
-from bayesieve.core.posterior import Factorised, Posterior
+from bayesieve.core.posterior import Factorised, Posterior, SparseModel
 from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.nets.importing import modes_kept
 
+_DIAGONAL = "Use the diagonal one: `laplace`, or `sieve --curvature diagonal`."
 _N_UPDATES = 100  # of τ; each is one pass over the weights, not over the data
 
 
@@ -57,7 +73,7 @@ def laplace(
         >>> round(std**-2, 3)  # 4 · 2² / ¼ + 1
         65.0
     """
-    w, buffers, generator = expansion(problem, posterior, labels, batch_size, seed)
+    w, buffers, generator = _expansion(problem, posterior, labels, batch_size, seed)
     information = torch.zeros_like(w[: problem.layout.n_bayesian], dtype=torch.float64)
     for squares in _squares(problem, w, buffers, batch_size, generator):
         information += squares[: len(information)]
@@ -66,7 +82,7 @@ def laplace(
     return Factorised(problem.network, w, problem.layout.padded(std, 0.0), fitted, None, buffers)
 
 
-def expansion(
+def _expansion(
     problem: Problem, posterior: Posterior | None, labels: str, batch_size: int, seed: int
 ) -> tuple[Tensor, dict[str, Tensor], Generator | None]:
     """Copies of the weights and buffers to expand around, and the source of sampled labels."""
@@ -141,3 +157,216 @@ def fitted_width(mean: Tensor, information: Tensor) -> float:
     for _ in range(_N_UPDATES):
         variance = (mean.square() + 1 / (information + 1 / variance)).mean()
     return max(variance.sqrt().item(), 1e-8)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Curvature of one layer of `rows` units with p inputs each, the bias's 1 included.
+
+    Args:
+        weight: name of the matrix; its first axis are the units.
+        bias: name of the trainable bias, or None.
+        gram: mean of x xᵀ, (p, p), float64.
+        gain: Σ δ² of each unit, (rows,), float64.
+    """
+
+    weight: str
+    bias: str | None
+    gram: Tensor
+    gain: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class UnitLaplace:
+    """Trained weights, their precision unit by unit, and the prior.
+
+    Args:
+        posterior: means, and the marginal std of each weight.
+        blocks: curvature of every layer.
+        precision: 1/τ² of the prior.
+    """
+
+    posterior: Factorised
+    blocks: tuple[Block, ...]
+    precision: float
+
+    def reduced(self, keep: Tensor) -> SparseModel:
+        """Fix what is not kept at 0 and let the rest of each unit follow (L5).
+
+        Args:
+            keep: (d,) bool; entries outside the blocks stay as they are.
+        """
+        layout = self.posterior.layout
+        mean, std = self.posterior.mean.clone(), self.posterior.std.clone()
+        for block in self.blocks:
+            names = [block.weight] if block.bias is None else [block.weight, block.bias]
+            slices, rows = [layout.slices[name] for name in names], len(block.gain)
+            kept, before = (
+                torch.cat([x[part].view(rows, -1) for part in slices], 1)
+                for x in (keep, self.posterior.mean)
+            )
+            after, spread = self._conditioned(block, before.double(), kept)
+            for values, renewed in ((mean, after), (std, spread)):
+                pieces = renewed.split([(part.stop - part.start) // rows for part in slices], 1)
+                for part, piece in zip(slices, pieces, strict=True):
+                    values[part] = piece.flatten().to(values.dtype)
+        whole = replace(self.posterior, mean=mean, std=std)
+        return SparseModel(whole.masked(keep), keep)
+
+    def _conditioned(self, block: Block, mean: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
+        """Means and stds of a layer's units, (rows, p), given that the rest is 0."""
+        after, std = torch.zeros_like(mean), torch.zeros_like(mean)
+        for i, row in enumerate(keep):
+            stays, goes = row.nonzero()[:, 0], (~row).nonzero()[:, 0]
+            if not len(stays):
+                continue
+            square = block.gain[i] * block.gram[stays][:, stays]
+            square.diagonal().add_(self.precision)
+            pull = block.gain[i] * (block.gram[stays][:, goes] @ mean[i, goes])
+            factor = torch.linalg.cholesky(square)
+            after[i, stays] = mean[i, stays] + torch.cholesky_solve(pull[:, None], factor)[:, 0]
+            std[i, stays] = torch.cholesky_inverse(factor).diagonal().sqrt()
+        return after, std
+
+
+def laplace_units(
+    problem: Problem,
+    posterior: Posterior | None = None,
+    *,
+    prior: Normal | None = None,
+    labels: Literal["exact", "sampled"] = "sampled",
+    batch_size: int = 512,
+    seed: int = 0,
+) -> UnitLaplace:
+    """Surround trained weights by one Gaussian per unit; one pass over the data.
+
+    Args:
+        problem: network, likelihood and the data it was trained on. All that may be pruned must
+            belong to Linear or Conv2d layers that are called once.
+        posterior: where to expand: its mean; None takes the weights of the problem's model.
+        prior: of the Bayesian weights; None finds the width that suits the weights best.
+        labels: "sampled" takes one label per example from the network's prediction, "exact"
+            sums over all outputs.
+        batch_size: examples per pass.
+        seed: of the sampled labels.
+
+    Example:
+        >>> from bayesieve.core.likelihoods import Gaussian
+        >>> x = torch.tensor([[1.0, 1.0], [1.0, -1.0]])
+        >>> model = nn.Sequential(nn.Linear(2, 1, bias=False))
+        >>> problem = Problem(model, Gaussian(noise_std=0.5), (x, torch.zeros(2)))
+        >>> units = laplace_units(problem, prior=Normal(1.0), labels="exact")
+        >>> units.posterior.std.square().reciprocal().round(decimals=3)  # 2 / 0.25 + 1
+        tensor([9., 9.])
+    """
+    w, buffers, generator = _expansion(problem, posterior, labels, batch_size, seed)
+    blocks, n_rows = _empty_blocks(problem), Counter[str]()
+    module, n = problem.network.skeleton, problem.layout.n_bayesian
+    with modes_kept(module):
+        module.eval()
+        for x in problem.x.split(batch_size):
+            _add_(problem, w, buffers, x, blocks, n_rows, generator)
+    information = torch.zeros_like(w[:n], dtype=torch.float64)
+    for name, block in blocks.items():
+        block.gram.div_(n_rows[name])
+        for part, piece in _entries(problem, block, block.gain[:, None] * block.gram.diagonal()):
+            information[part] = piece.flatten()
+    width = prior or Normal(fitted_width(w[:n].double(), information))
+    precision = float(width.std) ** -2  # type: ignore[arg-type]
+    std = problem.layout.padded((information + precision).rsqrt().to(w.dtype), 0.0)
+    for block in blocks.values():
+        values, vectors = torch.linalg.eigh(block.gram)
+        inverse = 1 / (block.gain[:, None] * values.clamp_min(0) + precision)
+        variance = inverse @ vectors.square().T  # diagonal of P⁻¹, (rows, p)
+        for part, piece in _entries(problem, block, variance):
+            std[part] = piece.flatten().sqrt().to(w.dtype)
+    whole = Factorised(problem.network, w, std, width, None, buffers)
+    return UnitLaplace(whole, tuple(blocks.values()), precision)
+
+
+def _empty_blocks(problem: Problem) -> dict[str, Block]:
+    """Zeros for the layers of the prunable tensors, by the names of the layers."""
+    layout, blocks = problem.layout, dict[str, Block]()
+    for name, shape in zip(layout.names, layout.shapes, strict=True):
+        if layout.slices[name].start >= layout.n_sparse:
+            break
+        path, _, leaf = name.rpartition(".")
+        layer = problem.network.skeleton.get_submodule(path)
+        plain = isinstance(layer, nn.Linear) or (
+            isinstance(layer, nn.Conv2d) and layer.groups == 1 and layer.padding_mode == "zeros"
+        )
+        if not plain or leaf != "weight" or isinstance(getattr(layer, "padding", 0), str):
+            raise UnsupportedModelError(
+                f"laplace: {name!r} belongs to no Linear or plain Conv2d layer, which curvature by "
+                f"unit needs. {_DIAGONAL}"
+            )
+        bias = f"{path}.bias" if path else "bias"  # the model itself may be the layer
+        trained = bias in layout.slices
+        p = layout.fan_in(name) + trained
+        zeros = torch.zeros(p, p, dtype=torch.float64, device=problem.device)
+        blocks[path] = Block(name, bias if trained else None, zeros, zeros.new_zeros(shape[0]))
+    return blocks
+
+
+def _add_(
+    problem: Problem, w: Tensor, buffers: dict[str, Tensor], x: Tensor,
+    blocks: dict[str, Block], n_rows: Counter[str], generator: Generator | None,
+) -> None:  # fmt: skip
+    """Add Σ x xᵀ, Σ δ² and the number of x of one batch to those of every layer, in place."""
+    network = problem.network
+    layers = {name: network.skeleton.get_submodule(name) for name in blocks}
+    calls: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in layers}
+    handles = []
+    for name, layer in layers.items():
+
+        def note(_: nn.Module, args: tuple[Tensor, ...], out: Tensor, name: str = name) -> None:
+            calls[name].append((args[0].detach(), out))
+
+        handles.append(layer.register_forward_hook(note))
+    try:
+        with torch.enable_grad():
+            parameters, extra = network.split(w.clone().requires_grad_())
+            result = network.call(parameters, buffers, x).flatten(1)
+    finally:
+        for handle in handles:
+            handle.remove()
+    for name, pairs in calls.items():
+        if len(pairs) != 1:
+            raise UnsupportedModelError(
+                f"laplace: layer {name!r} is called {len(pairs)} times, curvature by unit needs "
+                f"one call. {_DIAGONAL}"
+            )
+        rows = _patches(layers[name], pairs[0][0]).double()
+        if blocks[name].bias is not None:
+            rows = torch.cat([rows, torch.ones_like(rows[:, :1])], 1)
+        blocks[name].gram.add_(rows.T @ rows)
+        n_rows[name] += len(rows)
+    ends = [pairs[0][1] for pairs in calls.values()]
+    vectors = list(problem.likelihood.curvature(result.detach(), extra, generator))
+    for i, v in enumerate(vectors):
+        with torch.enable_grad():
+            total = (result * v).sum()
+        grads = torch.autograd.grad(total, ends, retain_graph=i + 1 < len(vectors))
+        for name, grad in zip(layers, grads, strict=True):
+            units = grad.movedim(1, -1) if isinstance(layers[name], nn.Conv2d) else grad
+            squares = units.reshape(-1, units.shape[-1]).double().square()
+            blocks[name].gain.add_(squares.sum(0))
+
+
+def _patches(layer: nn.Module, x: Tensor) -> Tensor:
+    """The inputs that one unit reads at a time, one row each."""
+    if isinstance(layer, nn.Conv2d):
+        padding = layer.padding
+        assert not isinstance(padding, str)
+        columns = F.unfold(x, layer.kernel_size, layer.dilation, padding, layer.stride)
+        return columns.transpose(1, 2).reshape(-1, columns.shape[1])
+    return x.reshape(-1, x.shape[-1])
+
+
+def _entries(problem: Problem, block: Block, values: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Parts of w and what belongs there, of numbers of each unit and input, (rows, p)."""
+    layout = problem.layout
+    p = values.shape[1] - (block.bias is not None)
+    yield layout.slices[block.weight], values[:, :p]
+    if block.bias is not None and layout.slices[block.bias].start < layout.n_bayesian:
+        yield layout.slices[block.bias], values[:, p:]

@@ -18,8 +18,7 @@ from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
 from bayesieve.core.storage import save
 from bayesieve.core.workspace import statistics_names
-from bayesieve.engines.laplace import laplace
-from bayesieve.engines.laplace_units import laplace_units
+from bayesieve.engines.laplace import laplace, laplace_units
 from bayesieve.engines.recipes import RunSize, build_engine
 from bayesieve.errors import UsageError
 from bayesieve.runs.build import (

@@ -26,7 +26,7 @@ from bayesieve.core.posterior import (
     present_entries,
 )
 from bayesieve.engines.bmr import Reduction
-from bayesieve.engines.laplace_units import UnitLaplace
+from bayesieve.engines.laplace import UnitLaplace
 from bayesieve.sieve.prune import prune
 from bayesieve.sieve.rules import keep_probable, keep_zeros
 from bayesieve.sieve.scores import Score, ScoreName, evidence_score, second_moment_score
@@ -189,7 +189,7 @@ def prune_units_by_evidence(
         >>> import torch.nn as nn
         >>> from bayesieve.core.likelihoods import Gaussian
         >>> from bayesieve.core.problem import Problem
-        >>> from bayesieve.engines.laplace_units import laplace_units
+        >>> from bayesieve.engines.laplace import laplace_units
         >>> x = torch.eye(4)
         >>> problem = Problem(nn.Linear(4, 1), Gaussian(), (x, x[:, :1]))
         >>> prune_units_by_evidence(laplace_units(problem), zeros=0.4).zeros

@@ -10,8 +10,7 @@ from torch.func import functional_call
 from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian
 from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
-from bayesieve.engines.laplace import laplace
-from bayesieve.engines.laplace_units import laplace_units
+from bayesieve.engines.laplace import laplace, laplace_units
 from bayesieve.engines.map import MAP
 from bayesieve.errors import UnsupportedModelError
 from problems import conjugate, normal, run, seeded

@@ -8,8 +8,7 @@ from bayesieve.core.likelihoods import Categorical, Gaussian
 from bayesieve.core.posterior import Factorised
 from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
-from bayesieve.engines.laplace import laplace
-from bayesieve.engines.laplace_units import laplace_units
+from bayesieve.engines.laplace import laplace, laplace_units
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.sieve.evidence import prune_units_by_evidence
 from oracles import reduce_jointly
