@@ -35,7 +35,7 @@ from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.evidence import evidence_at_zero, mask_log_odds
 from bayesieve.core.layout import EntryGroups, Roles
 from bayesieve.core.noise import draw_weights
-from bayesieve.core.posterior import Factorised, Posterior
+from bayesieve.core.posterior import Factorised
 from bayesieve.core.priors import Default, LayerScaled, Number, log_normal_gamma_kl, per_model
 from bayesieve.core.problem import Problem
 from bayesieve.engines import scaled
@@ -169,6 +169,8 @@ class BMR:
     local: bool | None = None
     coordinates: Literal["weights", "standard"] = "weights"
 
+    warm_start_ = staticmethod(scaled.warm_start_)
+
     def __post_init__(self) -> None:
         check_choice("BMR", "coordinates", self.coordinates, ("weights", "standard"))
         check_kind("BMR", "prior", self.prior, LayerScaled)
@@ -208,10 +210,6 @@ class BMR:
         if self.reduction is not None:
             state.controls.allow_masks_(mean)
         return state
-
-    def warm_start_(self, state: BMRState, posterior: Posterior) -> None:
-        """Continue from another posterior's means, and stds where it has them."""
-        scaled.warm_start_(state, posterior)
 
     def step(self, problem: Problem, state: BMRState, batch: Batch) -> Metrics:
         """Draw scales and weights, take the gradient, move weights and scales; in place.

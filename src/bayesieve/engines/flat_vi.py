@@ -18,7 +18,7 @@ from torch import Generator, Tensor
 from bayesieve.checks import check_choice, check_kind, check_positive
 from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.noise import draw_weights
-from bayesieve.core.posterior import Factorised, Posterior
+from bayesieve.core.posterior import Factorised
 from bayesieve.core.priors import (
     Default,
     Normal,
@@ -65,6 +65,8 @@ class FlatVI:
     start: Literal["module", "he"] = "module"
     local: bool | None = None
 
+    warm_start_ = staticmethod(variational.warm_start_)
+
     def __post_init__(self) -> None:
         check_kind("FlatVI", "prior", self.prior, Normal, SpikeSlab)
         check_positive("FlatVI", lr=self.lr, init_std=self.init_std)
@@ -81,10 +83,6 @@ class FlatVI:
         mean = problem.starting_points(n_models, generator, self.start)
         numbers = self._numbers(mean)
         return variational.mean_field(problem, mean, self.init_std, self.lr, numbers, generator)
-
-    def warm_start_(self, state: MeanField, posterior: Posterior) -> None:
-        """Continue from another posterior's means and stds."""
-        variational.warm_start_(state, posterior)
 
     def step(self, problem: Problem, state: MeanField, batch: Batch) -> Metrics:
         """Draw w, take the gradient of log p(D | w), move (m, log s); in place."""

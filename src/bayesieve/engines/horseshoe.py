@@ -24,7 +24,6 @@ from torch import Generator, Tensor
 from bayesieve.checks import check_choice, check_kind, check_positive
 from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.noise import draw_weights
-from bayesieve.core.posterior import Posterior
 from bayesieve.core.posterior_horseshoe import UnitScaled, UnitScales
 from bayesieve.core.priors import (
     Default,
@@ -85,6 +84,8 @@ class HorseshoeVI:
     start: Literal["module", "he"] = "module"
     local: bool = False
 
+    warm_start_ = staticmethod(scaled.warm_start_)
+
     def __post_init__(self) -> None:
         check_kind("HorseshoeVI", "prior", self.prior, Horseshoe)
         check_positive("HorseshoeVI", lr=self.lr, init_std=self.init_std)
@@ -106,10 +107,6 @@ class HorseshoeVI:
             mean, log_std, scale_mean, scale_log_std, per_model(self.lr, mean),
             mean.new_ones(()), numbers, generator, scales,
         )  # fmt: skip
-
-    def warm_start_(self, state: HorseshoeState, posterior: Posterior) -> None:
-        """Continue from another posterior's means, and spreads where it has them."""
-        scaled.warm_start_(state, posterior)
 
     def step(self, problem: Problem, state: HorseshoeState, batch: Batch) -> Metrics:
         """Draw scales and weights, take the gradient, move weights and scales; in place."""

@@ -25,7 +25,7 @@ from torch import Generator, Tensor
 from bayesieve.checks import check_choice, check_positive
 from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.noise import draw_weights, draw_weights_
-from bayesieve.core.posterior import Factorised, Posterior
+from bayesieve.core.posterior import Factorised
 from bayesieve.core.priors import (
     Default,
     Number,
@@ -94,6 +94,8 @@ class SBNN:
     optimizer: Literal["adam", "sgd"] = "adam"
     local: bool | None = None
 
+    warm_start_ = staticmethod(variational.warm_start_)
+
     def __post_init__(self) -> None:
         if not isinstance(self.prior, SpikeSlab):
             raise TypeError(
@@ -118,10 +120,6 @@ class SBNN:
             problem, mean, init_std, self.lr, PriorNumbers(*mixture_numbers(self.prior, mean)),
             generator, moments=self.optimizer == "adam",
         )  # fmt: skip
-
-    def warm_start_(self, state: MeanField, posterior: Posterior) -> None:
-        """Continue from another posterior's means and stds."""
-        variational.warm_start_(state, posterior)
 
     def step(self, problem: Problem, state: MeanField, batch: Batch) -> Metrics:
         """One step on J (eq. 3.6): draw w, take the gradient, move (m, log s); in place.
