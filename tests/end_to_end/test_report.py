@@ -16,7 +16,8 @@ from bayesieve.report.embed import embed
 from bayesieve.report.source import Limits, Source
 from bayesieve.runs import load, report
 from bayesieve.runs.folder import RunFolder
-from bayesieve.runs.page import BEFORE, keep_before, read_source
+from bayesieve.runs.page import BEFORE, read_source
+from bayesieve.runs.run import save_model
 from commands import as_json, ok, refused
 from reports import node
 
@@ -168,7 +169,7 @@ def test_the_cut_that_the_page_names_is_the_one_it_shows(dense, tmp_path):
 
 def test_a_network_to_compare_with_is_kept_beside_the_run(pruned):
     run = load(pruned, device="cpu")
-    keep_before(RunFolder(pruned), run.model.posterior)
+    save_model(run.model.posterior, RunFolder(pruned).path / BEFORE)
     page = report([pruned])
     assert page["report"] == str(pruned / "report.html")
     source = read_source(RunFolder(pruned), "cpu")

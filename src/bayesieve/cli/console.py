@@ -2,7 +2,6 @@
 
 import json
 import logging
-import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,11 +32,6 @@ def remarks_shown() -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
-
-
-def given_arguments() -> str:
-    """The command line after the program's name, quoted for a shell; for records."""
-    return shlex.join(sys.argv[1:])
 
 
 def print_json(result: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:

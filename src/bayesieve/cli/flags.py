@@ -1,6 +1,8 @@
 """One command-line flag per setting of a run or argument of a command, made from its field."""
 
 import inspect
+import shlex
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
@@ -8,7 +10,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 
-from bayesieve.cli.console import JsonFlag, given_arguments, print_json
+from bayesieve.cli.console import JsonFlag, print_json
 from bayesieve.runs.config import all_settings, choices_of, hints_of, keyword_of, kinds_of
 from bayesieve.runs.options import Options, flag_name
 
@@ -37,12 +39,8 @@ def command(
         settings = _settings() if "settings" in specs else {}
 
         def wrapper(*, json: bool, **values: Any) -> None:
-            values |= {name: given_arguments() for name in recorded}
-            if settings:
-                chosen = {name: values.pop(name) for name in settings}
-                set_ones = {name: v for name, v in chosen.items() if v is not None and v != []}
-                values["settings"] = set_ones
-            asked = options(**values)
+            values |= {name: shlex.join(sys.argv[1:]) for name in recorded}
+            asked = options.of(**{k: v for k, v in values.items() if v is not None and v != []})
             result = asked()
             if json:
                 print_json(result)

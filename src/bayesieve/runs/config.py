@@ -419,12 +419,10 @@ def convert(value: Any, hint: Any, who: str) -> Any:
     if choices:
         return _choice(value, choices, who)
     for kind in kinds:
-        if get_origin(kind) is tuple:
-            converted = _as_tuple(value, get_args(kind)[0])
-        else:
-            converted = _as_scalar(value, kind)
-        if converted is not None:
-            return converted
+        try:
+            return _as(kind, value)
+        except (TypeError, ValueError):
+            continue
     raise UsageError(f"{who} must be {_WORDS.get(kinds[0], 'a list')}, got {value!r}.")
 
 
@@ -437,25 +435,22 @@ def _choice(value: Any, choices: tuple[str, ...], who: str) -> str:
     raise UsageError(f"{who} must be one of {', '.join(choices)}; got {value!r}.{hint}")
 
 
-def _as_tuple(value: Any, kind: type) -> tuple[Any, ...] | None:
-    values = value.split(",") if isinstance(value, str) and kind is float else value
-    if isinstance(values, str):
-        return (values,) if kind is str else None
-    if not isinstance(values, list | tuple):
-        return None
-    converted = tuple(_as_scalar(one, kind) for one in values)
-    return None if any(one is None for one in converted) else converted
-
-
-def _as_scalar(value: Any, kind: type) -> Any:
-    if kind is float and isinstance(value, int | float | str) and not isinstance(value, bool):
-        try:  # YAML reads 1e-3 as text
-            return float(value)
-        except ValueError:
-            return None
-    if isinstance(value, bool) and kind is not bool:
-        return None
-    return value if isinstance(value, kind) else None
+def _as(kind: Any, value: Any) -> Any:
+    """The value as one type; raises TypeError or ValueError where it is none."""
+    if get_origin(kind) is tuple:
+        item = get_args(kind)[0]
+        if isinstance(value, str):
+            value = value.split(",") if item is float else [value]
+        if not isinstance(value, list | tuple):
+            raise TypeError
+        return tuple(_as(item, one) for one in value)
+    if kind is float and isinstance(value, str):
+        return float(value)  # YAML reads 1e-3 as text
+    if isinstance(value, bool) != (kind is bool):
+        raise TypeError
+    if not isinstance(value, int | float if kind is float else kind):
+        raise TypeError
+    return float(value) if kind is float else value
 
 
 def comma_list(flag: str, value: str | Sequence[float]) -> tuple[float, ...]:

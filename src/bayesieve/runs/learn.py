@@ -15,7 +15,6 @@ from bayesieve.core.posterior import (
     Model,
     Posterior,
     Samples,
-    SparseModel,
     has_spread,
     posterior_of,
 )
@@ -34,7 +33,7 @@ from bayesieve.runs.config import (
 )
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.options import Config, Train
-from bayesieve.runs.run import curve_of, draws_of, numbers, pool
+from bayesieve.runs.run import curve_of, draws_of, numbers, pool, save_model, usual_score
 from bayesieve.runs.summary import write_summary
 from bayesieve.runs.text import note, with_draws
 from bayesieve.training.checkpoint import has_checkpoint
@@ -197,7 +196,7 @@ def write_results(
     if len(models) > 1:
         result["models"] = [numbers(evaluate(m, data.test), m) for m in models]
         rows |= {f"model {i}": row for i, row in enumerate(result["models"])}
-    score = config.pruning.score or ("snr" if has_spread(first) else "magnitude")
+    score = config.pruning.score or usual_score(first)
     remarks = _remarks(config, len(history), seconds, result)
     result |= {"seconds": round(seconds, 3), "epochs": len(history)}
     write_summary(
@@ -234,11 +233,10 @@ def _chains(models: Sequence[Model]) -> dict[str, Any] | None:
 def save_models(models: Sequence[Model], folder: RunFolder) -> None:
     """Write posterior.safetensors, and one file per model for a population."""
     for index, model in enumerate(models):
-        extra = {"pruned": isinstance(model, SparseModel)}
         if len(models) > 1:
-            save(model, folder.member(index), extra=extra)
+            save_model(model, folder.member(index))
         if index == 0:
-            save(model, folder.posterior, extra=extra)
+            save_model(model, folder.posterior)
 
 
 def _remarks(config: RunConfig, n_epochs: int, seconds: float, result: dict[str, Any]) -> list[str]:

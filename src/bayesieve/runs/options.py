@@ -13,7 +13,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, Literal, ParamSpec, get_type_hints
+from typing import Any, ClassVar, Literal, ParamSpec, Self, get_type_hints
 
 from bayesieve.checks import check_choice, check_fraction, check_not_negative, check_positive
 from bayesieve.runs.config import RunConfig, Score, choices_of
@@ -29,7 +29,6 @@ _DEVICE = "auto, cpu, cuda or cuda:N."
 _FIGURES = "Whether to draw pictures."
 _TARGET = "Tables: the column to predict."
 _REPLACE = "Replace the run in --out."
-_BATCHNORM = "Renew BatchNorm statistics afterwards."
 _check_share = partial(check_fraction, open_ends=True)
 
 
@@ -101,6 +100,14 @@ class Options:
         """The command as it is written on the command line."""
         return cls.work.rpartition(".")[2].replace("_", "-")
 
+    @classmethod
+    def of(cls, *args: Any, **values: Any) -> Self:
+        """Options by name, among them settings of a run where the command takes them."""
+        names = {spec.name for spec in fields(cls)}
+        if "settings" in names:
+            values["settings"] = {name: values.pop(name) for name in [*values] if name not in names}
+        return cls(*args, **values)
+
     def __call__(self) -> dict[str, Any]:
         """Do the work; returns what the command prints with --json."""
         module, _, name = self.work.rpartition(".")
@@ -119,17 +126,12 @@ def as_function(options: Callable[P, Options]) -> Callable[P, dict[str, Any]]:
     """
     kind: Any = options
     parameters = dict(inspect.signature(kind).parameters)
-    names = {*parameters}
-    takes_settings = "settings" in names
 
     def function(*args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
-        values: dict[str, Any] = dict(kwargs)
-        if takes_settings:
-            values["settings"] = {name: values.pop(name) for name in kwargs if name not in names}
-        result: dict[str, Any] = kind(*args, **values)()
+        result: dict[str, Any] = kind.of(*args, **kwargs)()
         return result
 
-    if takes_settings:
+    if "settings" in parameters:
         rest = inspect.Parameter.VAR_KEYWORD
         parameters["settings"] = inspect.Parameter("settings", rest, annotation=Any)
     specs = "\n".join(f"    {spec.name}: {spec.metadata['help']}" for spec in fields(kind))
@@ -189,7 +191,18 @@ class Sweep(Options):
 
 
 @dataclass(frozen=True)
-class Prune(Options):
+class _PruningOptions(Options):
+    """What the commands that write a pruned run share."""
+
+    reestimate_batchnorm: bool = option("Renew BatchNorm statistics afterwards.", False)
+    force: bool = option(_REPLACE, False)
+    device: str = option(_DEVICE, "auto")
+    figures: bool = option(_FIGURES, True)
+    arguments: str | None = command_line()
+
+
+@dataclass(frozen=True)
+class Prune(_PruningOptions):
     """Remove weights or whole units from a run, and show what every sparsity would cost."""
 
     work: ClassVar[str] = "sparse.prune"
@@ -221,15 +234,10 @@ class Prune(Options):
     finetune: int = option(
         "Epochs of further training with the mask fixed.", 0, check=check_not_negative
     )
-    reestimate_batchnorm: bool = option(_BATCHNORM, False)
-    force: bool = option(_REPLACE, False)
-    device: str = option(_DEVICE, "auto")
-    figures: bool = option(_FIGURES, True)
-    arguments: str | None = command_line()
 
 
 @dataclass(frozen=True)
-class Sieve(Options):
+class Sieve(_PruningOptions):
     """Remove from a trained network what the data do not support; nothing is trained again.
 
     One pass over the data gives every weight a standard deviation (Laplace); Bayesian model
@@ -263,11 +271,6 @@ class Sieve(Options):
         "Curvature from one label sampled per example, or from all of them.", "sampled"
     )
     seed: int = option("Seed of the sampled labels.", 0)
-    reestimate_batchnorm: bool = option(_BATCHNORM, False)
-    force: bool = option(_REPLACE, False)
-    device: str = option(_DEVICE, "auto")
-    figures: bool = option(_FIGURES, True)
-    arguments: str | None = command_line()
 
 
 @dataclass(frozen=True)
@@ -488,42 +491,42 @@ class Demo(Options):
     force: bool = option(_REPLACE, False)
 
 
-_TABLE = "CSV, parquet or NPZ file."
-_TASK = "Guessed from the target unless given."
-_MISSING = "What to do with missing values."
-_EPOCHS = "Passes over the rows; about 2,500 steps unless given."
-
-
 @dataclass(frozen=True)
-class FitTable(Options):
-    """Fit a Bayesian network to a table; write a bundle for `predict` and a report."""
+class _TableOptions(Options):
+    """What the commands on tables share."""
 
-    work: ClassVar[str] = "tables.fit_table"
-    data: Place = argument(_TABLE, metavar="DATA")
+    data: Place = argument("CSV, parquet or NPZ file.", metavar="DATA")
     target: str = option("The column to predict.", place=True, metavar="COLUMN")
-    task: Task | None = option(_TASK, None)
-    missing: Missing = option(_MISSING, "refuse")
-    engine: Literal["sbnn", "flat-vi"] = option("Algorithm.", "sbnn")
-    hidden: str | None = option("Hidden layers; 50 (from 10,000 rows 100,100).", None)
-    epochs: int | None = option(_EPOCHS, None, check=check_positive)
-    zeros: float | None = option(
-        "Fraction of the parameters to remove while training.", None, check=_check_share
+    task: Task | None = option("Guessed from the target unless given.", None)
+    missing: Missing = option("What to do with missing values.", "refuse")
+    epochs: int | None = option(
+        "Passes over the rows; about 2,500 steps unless given.", None, check=check_positive
     )
-    test_fraction: float = option("Part set aside for testing.", 0.2, check=_check_share)
     seed: int = option("Of splits, starts, noise and batches.", 0)
-    out: Place | None = option("Bundle folder to write; DATA's name and -model unless given.", None)
-    report: Place | None = option("Report folder; DATA's name and -report unless given.", None)
     force: bool = option("Replace what an earlier call wrote.", False)
     figures: bool = option(_FIGURES, True)
 
 
 @dataclass(frozen=True)
-class Select(Options):
+class FitTable(_TableOptions):
+    """Fit a Bayesian network to a table; write a bundle for `predict` and a report."""
+
+    work: ClassVar[str] = "tables.fit_table"
+    engine: Literal["sbnn", "flat-vi"] = option("Algorithm.", "sbnn")
+    hidden: str | None = option("Hidden layers; 50 (from 10,000 rows 100,100).", None)
+    zeros: float | None = option(
+        "Fraction of the parameters to remove while training.", None, check=_check_share
+    )
+    test_fraction: float = option("Part set aside for testing.", 0.2, check=_check_share)
+    out: Place | None = option("Bundle folder to write; DATA's name and -model unless given.", None)
+    report: Place | None = option("Report folder; DATA's name and -report unless given.", None)
+
+
+@dataclass(frozen=True)
+class Select(_TableOptions):
     """Say which inputs of a table matter, how sure that is, and what dropping the others costs."""
 
     work: ClassVar[str] = "tables.select"
-    data: Place = argument(_TABLE, metavar="DATA")
-    target: str = option("The column to predict.", place=True, metavar="COLUMN")
     fdr: float | None = option(
         "Expected share of false discoveries among what is kept (0.1).", None, check=_check_share
     )
@@ -532,10 +535,4 @@ class Select(Options):
     )
     cross_validate: bool = option("Choose the share by 10 folds instead.", False)
     bootstrap: int = option("Samples of the rows on which the choice is repeated; 0 for none.", 20)
-    epochs: int | None = option(_EPOCHS, None, check=check_positive)
-    task: Task | None = option(_TASK, None)
-    missing: Missing = option(_MISSING, "refuse")
-    seed: int = option("Of splits, noise and batches.", 0)
     report: Place | None = option("Report folder; DATA's name and -selection unless given.", None)
-    force: bool = option("Replace an earlier report.", False)
-    figures: bool = option(_FIGURES, True)

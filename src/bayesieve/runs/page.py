@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from bayesieve.core.posterior import Model, Samples, SparseModel, has_spread
-from bayesieve.core.storage import save
+from bayesieve.core.posterior import Model, Samples
 from bayesieve.deliver.card import report_card
 from bayesieve.errors import DamagedFileError, UsageError
 from bayesieve.files import write_atomically
@@ -23,7 +22,7 @@ from bayesieve.runs.bundle import provenance
 from bayesieve.runs.config import RECORD, RunConfig
 from bayesieve.runs.folder import RunFolder, sha256
 from bayesieve.runs.options import Report
-from bayesieve.runs.run import Run, load, load_model
+from bayesieve.runs.run import Run, load, load_model, usual_score
 from bayesieve.sieve.scores import SCORES, ScoreName
 
 BEFORE = "posterior-before.safetensors"  # the network a run is compared with
@@ -68,11 +67,6 @@ def report(asked: Report) -> dict[str, Any]:
         "data": None if data is None else str(data),
         "runs": [_summary(run) for run in collected["runs"]],
     }
-
-
-def keep_before(folder: RunFolder, before: Model) -> None:
-    """Store the network that a run is compared with, such as a dense one, beside the run."""
-    save(before, folder.path / BEFORE, extra={"pruned": isinstance(before, SparseModel)})
 
 
 def _summary(run: Json) -> Json:
@@ -173,7 +167,7 @@ def _score(folder: RunFolder, model: Model) -> ScoreName:
     known: dict[str, ScoreName] = {name: name for name in SCORES}  # type: ignore[misc]
     ranked = (folder.path / "curve.json").is_file()
     named = folder.read("curve.json").get("score") if ranked else None
-    return known.get(str(named), "snr" if has_spread(model) else "magnitude")
+    return known.get(str(named), usual_score(model))
 
 
 def _history(folder: RunFolder) -> list[dict[str, Any]]:

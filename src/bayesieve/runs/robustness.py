@@ -17,13 +17,12 @@ from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.options import Attack
 from bayesieve.runs.run import draws_of, load
 
-_UNITS = {
-    "fgsm": "largest change of a pixel",
-    "pgd": "largest change of a pixel",
-    "rotation": "rotation in degrees",
-    "noise": "noise, std in pixels",
+_WORDS = {  # panel and label of a curve
+    "fgsm": ("largest change of a pixel", "FGSM"),
+    "pgd": ("largest change of a pixel", "PGD"),
+    "rotation": ("rotation in degrees", "rotated"),
+    "noise": ("noise, std in pixels", "noise"),
 }
-_LABELS = {"fgsm": "FGSM", "pgd": "PGD", "rotation": "rotated", "noise": "noise"}
 _FGSM = "0.1,0.2,0.3,0.4,0.5"  # the strengths of [Deng], figure 2
 _SHIFTS = {"rotation": "15,30,45,60", "noise": "0.1,0.2,0.3"}
 Strengths = tuple[float, ...]
@@ -72,7 +71,8 @@ def attack(asked: Attack) -> dict[str, Any]:
     if asked.figures:
         panels: dict[str, dict[str, Any]] = {}
         for name, points in curves.items():
-            panels.setdefault(_UNITS[name], {})[_LABELS[name]] = points
+            panel, label = _WORDS[name]
+            panels.setdefault(panel, {})[label] = points
         (place / "figures").mkdir(exist_ok=True)
         robustness_curves(panels, place / "figures" / "attack.png")
     return result

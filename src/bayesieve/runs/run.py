@@ -6,7 +6,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -25,7 +25,7 @@ from bayesieve.core.posterior import (
     has_spread,
     posterior_of,
 )
-from bayesieve.core.storage import load_posterior, load_sparse, read_header
+from bayesieve.core.storage import load_posterior, load_sparse, read_header, save
 from bayesieve.data import DataSet, Examples
 from bayesieve.deliver.bundle import Bundle, read_bundle
 from bayesieve.engines.sbnn import stuck_in_slab
@@ -131,6 +131,16 @@ def load_model(path: Path, network: Network) -> Model:
     """A sparse model if the file holds a mask, else a posterior."""
     pruned = read_header(path)["extra"].get("pruned", False)
     return load_sparse(path, network) if pruned else load_posterior(path, network)
+
+
+def save_model(model: Model, path: Path) -> None:
+    """Write a posterior, or a sparse model with its mask; `load_model` reads it."""
+    save(model, path, extra={"pruned": isinstance(model, SparseModel)})
+
+
+def usual_score(model: Model) -> Literal["snr", "magnitude"]:
+    """The score to rank the weights of a model by: signal to noise where there is noise."""
+    return "snr" if has_spread(model) else "magnitude"
 
 
 def pool(models: Sequence[Model]) -> Model:

@@ -14,8 +14,8 @@ from bayesieve.runs.config import from_keywords
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.learn import fit_plan, learn, save_models
 from bayesieve.runs.options import Compact, Demo, Report
-from bayesieve.runs.page import keep_before
-from bayesieve.runs.run import DRAWS, Curve, curve_of, curve_points, numbers
+from bayesieve.runs.page import BEFORE
+from bayesieve.runs.run import DRAWS, Curve, curve_of, curve_points, numbers, save_model
 from bayesieve.runs.summary import Picture, write_summary
 from bayesieve.runs.text import note
 from bayesieve.sieve.prune import kept_per_layer
@@ -63,7 +63,7 @@ def demo(asked: Demo) -> dict[str, Any]:
         history=run.history,
         pictures=_compared(folder, plain, sieved, sparse.data, curve, rows),
     )
-    keep_before(folder, plain)
+    save_model(plain, folder.path / BEFORE)
     page = Report([folder.path])()
     note("4/4 cutting out what has no effect")
     return {**rows, "delivered": _delivered(folder, page["runs"][0])}

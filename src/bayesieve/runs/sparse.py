@@ -13,10 +13,9 @@ from typing import Any, Final
 from torch import Tensor
 
 from bayesieve.assess.evaluate import evaluate
-from bayesieve.core.posterior import Factorised, Posterior, SparseModel, has_spread
+from bayesieve.core.posterior import Factorised, Posterior, SparseModel
 from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
-from bayesieve.core.storage import save
 from bayesieve.core.workspace import statistics_names
 from bayesieve.engines.laplace import laplace, laplace_units
 from bayesieve.engines.recipes import RunSize, build_engine
@@ -30,7 +29,7 @@ from bayesieve.runs.build import (
 from bayesieve.runs.config import Score, from_keywords
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.options import Prune, Sieve
-from bayesieve.runs.run import Curve, Run, curve_of, load, numbers
+from bayesieve.runs.run import Curve, Run, curve_of, load, numbers, save_model, usual_score
 from bayesieve.runs.summary import write_summary
 from bayesieve.runs.text import warn
 from bayesieve.sieve.evidence import (
@@ -65,7 +64,7 @@ def prune(asked: Prune) -> dict[str, Any]:
     target.check_free(force=asked.force)
     _check(asked)
     run = load(asked.run, device=asked.device)
-    score = asked.score or ("snr" if has_spread(run.model) else "magnitude")
+    score = asked.score or usual_score(run.model)
     sparse = prune_model(run.model, _rule(asked, score, run.data.test.x[:1]))
     curve = curve_of(run.model, run.data.test, score)
     history: list[dict[str, Any]] = []
@@ -193,7 +192,7 @@ def _write(
     metrics = {**result, "dense": before, "curve": curve}
     folder.clear()
     folder.create(run.config, asked.command_name(), asked.arguments, **record)
-    save(sparse, folder.posterior, extra={"pruned": True})
+    save_model(sparse, folder.posterior)
     write_summary(
         folder,
         run.config,

@@ -80,7 +80,9 @@ def compare(asked: Compare) -> dict[str, Any]:
     for name in changes:
         if name not in names:
             raise UsageError(f"--set changes {name}, which --methods leaves out.")
-    device = choose_device(asked.device)
+    device, machine = choose_device(asked.device), platform.machine()
+    if device.type == "cuda":
+        machine = torch.cuda.get_device_name(device)
     data = _data(asked)
     asked = replace(asked, net=full_name(asked.net, data))
     net = NetConfig(name=asked.net)
@@ -106,7 +108,11 @@ def compare(asked: Compare) -> dict[str, Any]:
             "n_attacked": N_ATTACKED,
         },
         "data": {"name": data.name, "n_train": len(data.train), "n_scored": len(data.test)},
-        "machine": _machine(device),
+        "machine": {
+            "device": machine,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
         "commands": [f"bayesieve {asked.arguments or 'compare'}"],
         "methods": [],
         "left_out": [
@@ -201,11 +207,6 @@ def _some(flag: str, n: int | None, examples: Examples) -> Examples:
         raise UsageError(f"{flag} must be 1 to {len(examples)}, got {n}.")
     order = torch.randperm(len(examples), generator=Generator().manual_seed(0))
     return examples.subset(order[:n].sort().values)
-
-
-def _machine(device: torch.device) -> dict[str, str]:
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
-    return {"device": name, "torch": torch.__version__, "python": platform.python_version()}
 
 
 def join(parts: Sequence[Path], out: Path, *, figures: bool) -> Record:

@@ -21,16 +21,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from scipy.stats import rankdata, studentized_range
 
-from bayesieve.assess.figures.style import (
-    BLUE,
-    INK,
-    MUTED,
-    NOTE_SIZE,
-    VERMILION,
-    dress,
-    new_figure,
-    save,
-)
+from bayesieve.assess.figures import style
+from bayesieve.assess.figures.style import BLUE, INK, MUTED, NOTE_SIZE, VERMILION
 from bayesieve.files import write_atomically
 from bayesieve.text import markdown_table
 
@@ -213,18 +205,13 @@ def comparison_figure(standings: Sequence[Standing], names: Sequence[str]) -> Fi
         standings: one panel each.
         names: methods from top to bottom, the same in every panel.
     """
-    n_rows = -(-len(standings) // _COLUMNS)
     columns = min(_COLUMNS, len(standings))
-    figure = new_figure(4.3 * columns, (1.2 + 0.32 * len(names)) * n_rows + 0.3)
-    panels = figure.subplots(n_rows, columns, squeeze=False)
-    for index, panel in enumerate(panels.flat):
-        if index < len(standings):
-            _draw(panel, standings[index], names)
-            panel.set_yticks(
-                range(len(names)), names if index % columns == 0 else [""] * len(names)
-            )
-        else:
-            panel.set_visible(False)
+    height = 1.4 + 0.32 * len(names)
+    figure, panels = style.panel_grid(len(standings), columns, 4.3, height)
+    for index, (panel, standing) in enumerate(zip(panels, standings, strict=True)):
+        _draw(panel, standing, names)
+        labels = names if index % columns == 0 else [""] * len(names)
+        panel.set_yticks(range(len(names)), labels)
     marks = [Line2D([], [], color=color, marker="o", linestyle="") for color, _ in _KEY]
     figure.legend(
         marks,
@@ -243,7 +230,7 @@ def _draw(panel: Axes, standing: Standing, names: Sequence[str]) -> None:
     percent = standing.metric.startswith(("error", "ECE"))
     unit = 100.0 if percent else 1.0
     xlabel = f"{'%, ' if percent else ''}{better} is better"
-    dress(panel, title=standing.metric, xlabel=xlabel, ylabel="", grid="x")
+    style.dress(panel, title=standing.metric, xlabel=xlabel, ylabel="", grid="x")
     low, high = unit * min(standing.means), unit * max(standing.means)
     wide = low > 0 and high > _LOG_RANGE * low
     if wide:
@@ -287,7 +274,7 @@ def finish(result: Record, out: Path, *, figures: bool) -> Record:
     result["table"] = _table(result["methods"], ranked)
     if figures:
         names = [method["name"] for method in result["methods"]]
-        save(comparison_figure(ranked, names), out / "compare.png")
+        style.save(comparison_figure(ranked, names), out / "compare.png")
     text = page(result, picture="compare.png" if figures else None)
     write_atomically(out / "compare.md", text)
     write_atomically(out / "compare.csv", _csv(result["methods"]))

@@ -45,4 +45,4 @@ def test_panels_without_a_metric_stay_empty():
         Standing(str(i), NAMES, (1.0, 2.0, 3.0), (0.1,) * 3, (1, 2, 3), None) for i in range(4)
     ]
     figure = comparison_figure(standings, ["a", "b", "c"])
-    assert [panel.get_visible() for panel in figure.axes] == [True] * 4 + [False] * 2
+    assert [panel.axison for panel in figure.axes] == [True] * 4 + [False] * 2
