@@ -9,8 +9,9 @@ import json
 import math
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +66,7 @@ def sweep(asked: Sweep) -> dict[str, Any]:
     if done:
         note(f"continuing a search with {done} finished trials")
     for _ in range(trials):
-        study.optimize(_objective(fixed, space), n_trials=1, catch=(DivergedError,))
+        study.optimize(partial(_try, fixed, space), n_trials=1, catch=(DivergedError,))
         _write(_summary(study, metric), fixed, out, figures=False)  # in case the next is the last
     result = _summary(study, metric)
     if not result["trials"]:
@@ -104,23 +105,21 @@ def _with(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
     return from_dict(nested, "--search", config)
 
 
-def _objective(
-    config: RunConfig, space: "Sequence[Dimension]"
-) -> Callable[["optuna.Trial"], tuple[float, float]]:
-    def objective(trial: "optuna.Trial") -> tuple[float, float]:
-        chosen = {dimension.name: dimension.suggest(trial) for dimension in space}
-        plan = make_plan(_with(config, chosen))
-        assert plan.validation is not None
-        run = fit_plan(plan, plan.problem.to(plan.device))
-        scores = evaluate(run.sparse(), plan.validation.data).to_dict()
-        score = float(scores["error"] if "error" in scores else scores["rmse"])
-        trial.set_user_attr("nll", scores.get("nll", -scores.get("log_lik", 0.0)))
-        trial.set_user_attr("seconds", run.seconds)
-        trial.set_user_attr("parameters", scores["parameters"])
-        note(f"trial {trial.number}: {score:.4g} with {scores['weights']:,} weights")
-        return score, float(scores["weights"])
-
-    return objective
+def _try(
+    config: RunConfig, space: "Sequence[Dimension]", trial: "optuna.Trial"
+) -> tuple[float, float]:
+    """Train with the settings of a trial; returns its validation score and the weights it keeps."""
+    chosen = {dimension.name: dimension.suggest(trial) for dimension in space}
+    plan = make_plan(_with(config, chosen))
+    assert plan.validation is not None
+    run = fit_plan(plan, plan.problem.to(plan.device))
+    scores = evaluate(run.sparse(), plan.validation.data).to_dict()
+    score = float(scores["error"] if "error" in scores else scores["rmse"])
+    trial.set_user_attr("nll", scores.get("nll", -scores.get("log_lik", 0.0)))
+    trial.set_user_attr("seconds", run.seconds)
+    trial.set_user_attr("parameters", scores["parameters"])
+    note(f"trial {trial.number}: {score:.4g} with {scores['weights']:,} weights")
+    return score, float(scores["weights"])
 
 
 def _summary(study: Any, metric: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from torch import Tensor
 
 from bayesieve.assess.evaluate import evaluate
-from bayesieve.core.posterior import Factorised, Posterior, SparseModel
+from bayesieve.core.posterior import Posterior, SparseModel
 from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
 from bayesieve.core.workspace import statistics_names
@@ -249,22 +249,6 @@ def _least(asked: Sieve) -> float:
     return 0.5 if asked.threshold is None else asked.threshold
 
 
-def _reduced(asked: Sieve, problem: Problem) -> tuple[Factorised, SparseModel]:
-    """The posterior around the trained weights, and the same without what goes."""
-    units = None
-    if asked.curvature == "unit":
-        units = laplace_units(problem, labels=asked.labels, seed=asked.seed)
-        posterior = units.posterior
-    else:
-        posterior = laplace(problem, labels=asked.labels, seed=asked.seed)
-    if asked.zeros is not None:
-        if units is not None:
-            return posterior, prune_units_by_evidence(units, asked.zeros)
-        return posterior, prune_model(posterior, keep_zeros(asked.zeros, score=SCORE))
-    sparse = prune_by_evidence(posterior, weight_evidence(asked.rule), threshold=_least(asked))
-    return posterior, units.reduced(sparse.keep) if units else sparse
-
-
 def _remarks(asked: Sieve, posterior: Posterior | SparseModel) -> list[str]:
     """A paragraph on what the evidence removes in each tensor; none where --zeros decides."""
     if asked.zeros is not None:
@@ -301,7 +285,20 @@ def _sieved(asked: Sieve) -> tuple[Run, SparseModel]:
         settings |= {"noise_std": residual(plan.problem), "learn_noise": True}
         plan = make_plan(from_keywords(settings))
     problem = plan.problem.to(plan.device)
-    posterior, sparse = _reduced(asked, problem)
+    units = None
+    if asked.curvature == "unit":
+        units = laplace_units(problem, labels=asked.labels, seed=asked.seed)
+        posterior = units.posterior
+    else:
+        posterior = laplace(problem, labels=asked.labels, seed=asked.seed)
+    if asked.zeros is None:
+        evidence = weight_evidence(asked.rule)
+        sparse = prune_by_evidence(posterior, evidence, threshold=_least(asked))
+        sparse = units.reduced(sparse.keep) if units else sparse
+    elif units is not None:
+        sparse = prune_units_by_evidence(units, asked.zeros)
+    else:
+        sparse = prune_model(posterior, keep_zeros(asked.zeros, score=SCORE))
     if asked.reestimate_batchnorm:
         sparse = reestimate_batchnorm(sparse, problem.x)
     assert isinstance(posterior.prior, Normal)
