@@ -15,7 +15,7 @@ from dataclasses import Field, asdict, dataclass, field, fields, replace
 from functools import cache, partial
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from bayesieve.checks import check_fraction, check_positive, check_seed, did_you_mean
 from bayesieve.engines.recipes import EngineConfig as EngineConfig
@@ -24,7 +24,6 @@ from bayesieve.errors import UsageError
 
 RECORD = "record"  # what config.json of a run folder holds besides settings
 _FLAGS = "flags"  # where settings come from that messages name by their flags
-_C = TypeVar("_C")
 _WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 Score = Literal["snr", "inclusion", "evidence", "magnitude", "second-moment"]
 
@@ -327,8 +326,17 @@ def from_dict(values: Mapping[str, Any], where: str, base: RunConfig | None = No
             )
         if not isinstance(section, Mapping):
             raise UsageError(f"{where}: {name} must hold keys and values, got {section!r}.")
-        changed = _section(getattr(config, name), name, section, where)
-        config = replace(config, **{name: changed})
+        hints, changes = hints_of(name), {}
+        for key, value in section.items():
+            if key not in hints:
+                full = f"{name}.{key}"
+                everywhere = {f"{section}.{spec.name}" for section, spec in all_settings()}
+                hint = did_you_mean(full, {f"{name}.{hint}" for hint in hints})
+                hint = hint or did_you_mean(full, everywhere)
+                raise UsageError(f"{where}: unknown key {full!r}.{hint}")
+            who = flag_of(name, key) if where == _FLAGS else f"{where}: {name}.{key}"
+            changes[key] = convert(value, hints[key], who)
+        config = replace(config, **{name: replace(getattr(config, name), **changes)})
     return config
 
 
@@ -345,19 +353,23 @@ def to_dict(config: RunConfig) -> dict[str, dict[str, Any]]:
     }
 
 
-def read_config(path: Path, base: RunConfig | None = None) -> RunConfig:
+def read_config(path: Path) -> RunConfig:
     """Settings of a YAML, TOML or JSON file, by its ending."""
     if not path.is_file():
         raise UsageError(f"{path}: no such configuration file.")
-    text = path.read_text(encoding="utf-8")
+    if path.suffix not in (".yaml", ".yml", ".toml", ".json"):
+        raise UsageError(f"{path}: a configuration file must end in .yaml, .yml, .toml or .json.")
+    import yaml
+
+    read = {".toml": tomllib.loads, ".json": json.loads}.get(path.suffix, yaml.safe_load)
     try:
-        values = _parse(text, path)
-    except ValueError as error:
+        values = read(path.read_text(encoding="utf-8")) or {}
+    except (ValueError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise UsageError(f"{path}: not a valid {path.suffix[1:]} file: {reason}.") from error
     if not isinstance(values, Mapping):
         raise UsageError(f"{path}: must hold sections such as data and engine.")
-    return from_dict(without_record(values), str(path), base)
+    return from_dict(without_record(values), str(path))
 
 
 def without_record(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -377,35 +389,6 @@ def without_record(values: Mapping[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def _parse(text: str, path: Path) -> Any:
-    if path.suffix in (".yaml", ".yml"):
-        import yaml
-
-        try:
-            return yaml.safe_load(text) or {}
-        except yaml.YAMLError as error:
-            raise ValueError(error) from error
-    if path.suffix == ".toml":
-        return tomllib.loads(text)
-    if path.suffix == ".json":
-        return json.loads(text)
-    raise UsageError(f"{path}: a configuration file must end in .yaml, .yml, .toml or .json.")
-
-
-def _section(current: _C, name: str, values: Mapping[str, Any], where: str) -> _C:
-    hints, changes = hints_of(name), {}
-    for key, value in values.items():
-        if key not in hints:
-            full = f"{name}.{key}"
-            everywhere = {f"{section}.{spec.name}" for section, spec in all_settings()}
-            hint = did_you_mean(full, {f"{name}.{hint}" for hint in hints})
-            hint = hint or did_you_mean(full, everywhere)
-            raise UsageError(f"{where}: unknown key {full!r}.{hint}")
-        who = flag_of(name, key) if where == _FLAGS else f"{where}: {name}.{key}"
-        changes[key] = convert(value, hints[key], who)
-    return replace(current, **changes)  # type: ignore[type-var]
-
-
 def convert(value: Any, hint: Any, who: str) -> Any:
     """The value as the type of its field; raises a message that names the field.
 
@@ -417,22 +400,18 @@ def convert(value: Any, hint: Any, who: str) -> Any:
     if value is None and NoneType in get_args(hint):
         return None
     if choices:
-        return _choice(value, choices, who)
+        if isinstance(value, bool) and "on" in choices:  # YAML reads on and off as true and false
+            value = "on" if value else "off"
+        if value in choices:
+            return value
+        hint = did_you_mean(str(value), choices)
+        raise UsageError(f"{who} must be one of {', '.join(choices)}; got {value!r}.{hint}")
     for kind in kinds:
         try:
             return _as(kind, value)
         except (TypeError, ValueError):
             continue
     raise UsageError(f"{who} must be {_WORDS.get(kinds[0], 'a list')}, got {value!r}.")
-
-
-def _choice(value: Any, choices: tuple[str, ...], who: str) -> str:
-    if isinstance(value, bool) and "on" in choices:  # YAML reads on and off as true and false
-        value = "on" if value else "off"
-    if value in choices:
-        return str(value)
-    hint = did_you_mean(str(value), choices)
-    raise UsageError(f"{who} must be one of {', '.join(choices)}; got {value!r}.{hint}")
 
 
 def _as(kind: Any, value: Any) -> Any:

@@ -60,8 +60,8 @@ def sweep(asked: Sweep) -> dict[str, Any]:
     metric = "validation error" if plan.data.task == "classification" else "validation RMSE"
     out = Path(asked.out)
     out.mkdir(parents=True, exist_ok=True)
-    study = open_study(out, asked.storage, asked.name, fixed.training.seed)
-    check_same(study, fixed, space)
+    study = _open_study(out, asked.storage, asked.name, fixed.training.seed)
+    _check_same(study, fixed, space)
     done = sum(trial.state.is_finished() for trial in study.trials)
     if done:
         note(f"continuing a search with {done} finished trials")
@@ -250,15 +250,8 @@ class Dimension:
         return round(value) if self.whole else value
 
 
-def open_study(out: Path, storage: str | None, name: str, seed: int) -> "optuna.Study":
-    """The search of that name, begun now or earlier, here or by another worker.
-
-    Args:
-        out: folder of the journal, if there is no database.
-        storage: database URL, or None.
-        name: of the search, which may share its database with others.
-        seed: of the settings tried.
-    """
+def _open_study(out: Path, storage: str | None, name: str, seed: int) -> "optuna.Study":
+    """The search of that name, in a database or in a journal, begun now or earlier."""
     try:
         import optuna
         from optuna.storages import JournalStorage
@@ -306,7 +299,7 @@ def open_study(out: Path, storage: str | None, name: str, seed: int) -> "optuna.
     raise AssertionError("the last attempt returns or raises")
 
 
-def check_same(study: "optuna.Study", config: RunConfig, space: "Sequence[Dimension]") -> None:
+def _check_same(study: "optuna.Study", config: RunConfig, space: "Sequence[Dimension]") -> None:
     """Raise unless a search is continued with what it was begun with."""
     settings = to_dict(config)
     settings["training"] = {k: v for k, v in settings["training"].items() if k not in _PER_MACHINE}

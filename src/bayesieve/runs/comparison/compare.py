@@ -63,7 +63,7 @@ def compare(asked: Compare) -> dict[str, Any]:
     if (asked.data is None) == (not asked.parts):
         raise UsageError("give --data to train, or the folders of comparisons to join.")
     if asked.data is None:
-        return join([Path(part) for part in asked.parts or []], out, figures=asked.figures)
+        return _join([Path(part) for part in asked.parts or []], out, figures=asked.figures)
     zeros = fractions_of_zeros(asked)
     if zeros:
         check_fraction("compare", open_ends=True, **{"--zeros": zeros})
@@ -209,16 +209,10 @@ def _some(flag: str, n: int | None, examples: Examples) -> Examples:
     return examples.subset(order[:n].sort().values)
 
 
-def join(parts: Sequence[Path], out: Path, *, figures: bool) -> Record:
-    """Join comparisons of the same network and data under the same budget.
+def _join(parts: Sequence[Path], out: Path, *, figures: bool) -> Record:
+    """Join comparisons of the same network and data, finished or not, under the same budget.
 
-    Methods of the parts stand side by side; a method that several parts measured with different
-    seeds gets all of them.
-
-    Args:
-        parts: folders of comparisons, finished or not, or their JSON files.
-        out: folder to write.
-        figures: whether to draw the picture.
+    A method that several parts measured with different seeds gets all of them.
     """
     records = [_read(part) for part in parts]
     first = records[0]
