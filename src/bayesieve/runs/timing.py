@@ -1,8 +1,8 @@
 """`profile`: size, work, memory and time of runs and bundles, in every form worth timing."""
 
-import importlib.util
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from bayesieve.runs.text import note
 from bayesieve.sieve.compact import compact
 
 _EXAMPLES = 64
-_ONNX = ("onnx", "onnxscript", "onnxruntime")
 
 
 def profile(asked: Profile) -> dict[str, Any]:
@@ -64,7 +63,11 @@ def profile(asked: Profile) -> dict[str, Any]:
             path = Path(scratch) / f"{index}.onnx"
             for kind, module in modules.items():
                 candidates[f"{folder} {kind}"] = module
-            for kind, make in _forms(module, example, path, threads).items():
+            forms: dict[str, Callable[[], Candidate]] = {
+                "runtime": partial(as_runtime, module, example, threads=threads),
+                "onnxruntime": partial(OnnxSession, module, path, example, threads=threads),
+            }
+            for kind, make in forms.items():
                 try:
                     candidates[f"{folder} {kind}"] = make()
                 except (UnsupportedModelError, ImportError) as error:
@@ -79,17 +82,3 @@ def profile(asked: Profile) -> dict[str, Any]:
         "left_out": left_out,
         "rows": rows,
     }
-
-
-def _forms(
-    module: nn.Module, example: Tensor, path: Path, threads: int
-) -> dict[str, Callable[[], Candidate]]:
-    """Ways to run the module that are not the module itself."""
-
-    def onnx() -> Candidate:
-        missing = [name for name in _ONNX if importlib.util.find_spec(name) is None]
-        if missing:
-            raise ImportError(f"{', '.join(missing)} not installed: pip install 'bayesieve[onnx]'")
-        return OnnxSession(module, path, example, threads=threads)
-
-    return {"runtime": lambda: as_runtime(module, example, threads=threads), "onnxruntime": onnx}
