@@ -20,11 +20,11 @@ from bayesieve.text import as_bytes, as_percent
 _PREDICTED, _INPUTS = 5, 20  # rows shown
 
 
-def _figures(value: Any, n: int) -> str:
+def _rounded(value: Any, n: int) -> str:
     """A number with n figures; whole numbers and words as they are.
 
     Example:
-        >>> _figures(0.123456, 3), _figures(1234567, 3), _figures("he", 3)
+        >>> _rounded(0.123456, 3), _rounded(1234567, 3), _rounded("he", 3)
         ('0.123', '1234567', 'he')
     """
     return f"{value:.{n}g}" if isinstance(value, float) else str(value)
@@ -108,7 +108,7 @@ def sieve(asked: options.Sieve, result: dict[str, Any]) -> None:
 @command(options.Evaluate, "evaluate runs/b --samples 100 --json")
 def evaluate(asked: options.Evaluate, result: dict[str, Any]) -> None:
     """Print every number."""
-    rows = [(name, _figures(value, 5)) for name, value in result.items()]
+    rows = [(name, _rounded(value, 5)) for name, value in result.items()]
     print_table(f"{asked.run} on the {asked.split} split", ("", ""), rows)
 
 
@@ -165,7 +165,7 @@ def verify(asked: options.Verify, result: dict[str, Any]) -> None:
         "n_inputs": "inputs compared",
         "changed_predictions": "changed predictions",
     }
-    rows = [(words.get(k, k), _figures(v, 3)) for k, v in result.items() if v is not None]
+    rows = [(words.get(k, k), _rounded(v, 3)) for k, v in result.items() if v is not None]
     print_table(f"{asked.bundle} is intact", ("", ""), rows)
 
 
@@ -190,7 +190,7 @@ def predict(asked: options.Predict, result: dict[str, Any]) -> None:
 def _short_cell(text: str) -> str:
     """A cell with four figures where it is a number with a point."""
     value = plain_value(text)
-    return _figures(value, 4) if isinstance(value, float) else text
+    return _rounded(value, 4) if isinstance(value, float) else text
 
 
 @command(options.FitTable, "fit-table house.csv --target price --report runs/price")
@@ -319,7 +319,7 @@ def sweep(asked: options.Sweep, result: dict[str, Any]) -> None:
             f"{trial['score']:.4g}",
             f"{trial['weights']:,}",
             " ".join(
-                f"{name.partition('.')[2]}={_figures(value, 3)}"
+                f"{name.partition('.')[2]}={_rounded(value, 3)}"
                 for name, value in trial["settings"].items()
             ),
         )
