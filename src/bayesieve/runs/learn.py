@@ -181,8 +181,11 @@ def write_results(
     Returns:
         The content of metrics.json.
     """
-    save_models(models, folder)
     first = models[0]
+    save_model(first, folder.posterior)
+    if len(models) > 1:
+        for index, model in enumerate(models):
+            save_model(model, folder.member(index))
     result = numbers(evaluate(first, data.test), first)
     if has_spread(first):
         whole = pool(models)
@@ -228,15 +231,6 @@ def _chains(models: Sequence[Model]) -> dict[str, Any] | None:
     for warning in caught:
         note(str(warning.message))
     return asdict(report)
-
-
-def save_models(models: Sequence[Model], folder: RunFolder) -> None:
-    """Write posterior.safetensors, and one file per model for a population."""
-    for index, model in enumerate(models):
-        if len(models) > 1:
-            save_model(model, folder.member(index))
-        if index == 0:
-            save_model(model, folder.posterior)
 
 
 def _remarks(config: RunConfig, n_epochs: int, seconds: float, result: dict[str, Any]) -> list[str]:

@@ -12,7 +12,7 @@ from bayesieve.data import DataSet
 from bayesieve.runs.build import make_plan
 from bayesieve.runs.config import from_keywords
 from bayesieve.runs.folder import RunFolder
-from bayesieve.runs.learn import fit_plan, learn, save_models
+from bayesieve.runs.learn import fit_plan, learn
 from bayesieve.runs.options import Compact, Demo, Report
 from bayesieve.runs.page import BEFORE
 from bayesieve.runs.run import DRAWS, Curve, curve_of, curve_points, numbers, save_model
@@ -40,10 +40,9 @@ def demo(asked: Demo) -> dict[str, Any]:
     folder.clear()
     folder.create(sparse.config, "demo")
     run = learn(sparse, folder, resume=False)
-    models = run.models
-    save_models(models, folder)
+    sieved, test = run.models[0], sparse.data.test
+    save_model(sieved, folder.posterior)
     note("3/4 testing and drawing")
-    sieved, test = models[0], sparse.data.test
     rows = {
         "dense": numbers(evaluate(plain, test), plain),
         "sparse": numbers(evaluate(sieved, test), sieved),
