@@ -33,7 +33,7 @@ from bayesieve.core.posterior import Samples
 from bayesieve.core.storage import load_posterior, read_header, save
 from bayesieve.core.workspace import Precision
 from bayesieve.data.examples import DataSet
-from bayesieve.engines.sampling import Adapt, Averaging, Chain
+from bayesieve.engines.sampling import Adapt, Averaging
 from bayesieve.nets import resnet20
 from bayesieve.sieve.ranking import Scope
 from bayesieve.sieve.schedule import AnnealedPruning
@@ -113,33 +113,17 @@ def pull(setting: Setting, n_steps: int) -> float:
     return min(1.0, setting.pull * _PAPER_PULL / (setting.lr * mean_factor * n_steps))
 
 
-def path(setting: Setting, n_steps: int, burn_in: float, last_temperature: float = 1.0) -> Chain:
-    """The draws a chain keeps: evenly spaced after `burn_in`, or every cycle's end after it.
-
-    Example:
-        >>> chain = path(Setting("dense", 0, 0.2, 100, cycles=4), 1000, burn_in=0.9)
-        >>> chain.burn_in, chain.thin, chain.cycle, chain.n_kept
-        (250, 250, 250, 3)
-    """
-    chain = Chain.over(
-        n_steps, n_kept=setting.n_kept, burn_in=burn_in, last_temperature=last_temperature
-    )
-    if not setting.cycles:
-        return chain
-    cycle = math.ceil(n_steps / setting.cycles)
-    return replace(chain, burn_in=cycle, thin=cycle, n_kept=setting.cycles - 1, cycle=cycle)
-
-
 def engine(setting: Setting, n_data: int, n_steps: int) -> SGHMC:
     """The sampler of one run."""
     std = (_DECAY * n_data) ** -0.5
     step_size = setting.lr / n_data
     if setting.method == "dense":
-        chain = path(setting, n_steps, burn_in=0.9)
+        chain = images.chain_of(n_steps, setting.n_kept, 0.9, cycles=setting.cycles)
         return SGHMC(priors.Normal(std), step_size, _DENSE_TEMPERATURE, chain=chain)
     adapt = METHODS[setting.method]
     last = 1.0 if setting.method == "sghmc-sa" else _LAST_TEMPERATURE
-    chain = path(setting, n_steps, _BURN_IN, last)
+    chain = images.chain_of(n_steps, setting.n_kept, _BURN_IN, cycles=setting.cycles,
+                            last_temperature=last)  # fmt: skip
     if adapt == "none":
         return SGHMC(priors.Normal(std), step_size, _TEMPERATURE, chain=chain)
     prior = priors.GaussianLaplace(
@@ -245,13 +229,12 @@ def settings(options: argparse.Namespace) -> tuple[Setting, list[Setting]]:
         )  # fmt: skip
         if METHODS[method] == "none":  # it has no such prior
             setting = replace(setting, spike_scale=0.0, slab_var=0.0, omega=0.0)
-        if setting not in sparse:
-            sparse.append(setting)
-    return dense, sparse
+        sparse.append(setting)
+    return dense, list(dict.fromkeys(sparse))
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line of the study."""
+def main(arguments: list[str] | None = None) -> int:
+    """Train the dense network, then every sparse setting from it, writing the record after each."""
     parser = images.pruning_parser(
         __doc__, quick="500 images, one epoch, 90 %% zeros", figures="aeb_resnet.png", lr=0.1,
         epochs=70, dense_lr=0.2, dense_epochs=100, batch_size=500,
@@ -269,12 +252,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--dense-cycles", type=int, default=0)
     parser.add_argument("--scope", default="layer", help="comma list of layer, global")
     parser.add_argument("--draws", type=int, default=20)
-    return parser
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Train the dense network, then every sparse setting from it, writing the record after each."""
-    options = parser().parse_args(arguments)
+    options = parser.parse_args(arguments)
     if only_draws(options, "aeb_resnet", draw):
         return 0
     few, few_test = (None, None) if options.full else (500, 200)
@@ -305,10 +283,10 @@ def draw(rows: Sequence[Row], folder: Path) -> Path:
     ordered = sorted(rows, key=lambda row: float(row["metrics"]["zeros"]))
     series = series_of((row["setting"]["method"], row["metrics"]["zeros"],
                         row["metrics"]["accuracy"] / 100) for row in ordered)  # fmt: skip
-    _, (level,) = series.pop("dense")
+    _, dense = series.pop("dense", ([], []))
     return lines(series, folder / "aeb_resnet.png", title="ResNet-20, CIFAR-10", xlabel="zeros",
-                 ylabel="accuracy of the average", level=level, percent_x=True,
-                 percent_y=True)  # fmt: skip
+                 ylabel="accuracy of the average", level=dense[0] if dense else None,
+                 percent_x=True, percent_y=True)  # fmt: skip
 
 
 if __name__ == "__main__":

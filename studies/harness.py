@@ -30,6 +30,7 @@ from torch import Generator, nn
 from bayesieve.checks import check_choice
 from bayesieve.core.workspace import PRECISIONS
 from bayesieve.data.examples import DataSet, Examples
+from bayesieve.files import write_atomically
 from bayesieve.text import markdown_table
 from studies.record import SCHEMA, Record, Row, check_one_copy, field, join, make_row, read, write
 
@@ -364,6 +365,13 @@ def only_draws(
         raise ValueError(f"{study}: give a folder for the picture, --figures FOLDER.")
     draw([row for path in options.draw for row in read(path, study)["rows"]], options.figures)
     return True
+
+
+def show_page(text: str, path: Path | None) -> None:
+    """Print a page, and put it on disk unless there is no path."""
+    print(text)
+    if path is not None:
+        write_atomically(path, text)
 
 
 def plain(value: Any) -> Any:

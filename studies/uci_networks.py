@@ -215,14 +215,11 @@ def scored(
     return {"rmse": rmse, "log_lik": mean_log_lik(prediction, test.y, tails) - math.log(std)}
 
 
-def pruning_table(
-    task: Task, setting: Setting, budget: Budget
-) -> tuple[list[dict[str, Any]], dict[str, float]]:
+def pruning_table(task: Task, setting: Setting, budget: Budget) -> list[dict[str, Any]]:
     """Scores of one network per split with weights removed by inclusion in one shot, untuned.
 
-    Experiment 5 of [Saha], table 2. Returns the numbers of every split, and of all together.
+    Experiment 5 of [Saha], table 2. Returns the numbers of every split.
     """
-    started = time.perf_counter()
     rows = [(i, torch.arange(len(data.train))) for i, data in enumerate(task.splits)]
     each: list[dict[str, Any]] = []
     for q, data in zip(task.train(setting, rows, budget, 11), task.splits, strict=True):
@@ -231,7 +228,7 @@ def pruning_table(
             cut = scored([without_least(q, removed)], data.test, budget.n_draws, Tails())
             numbers |= {f"cut-{100 * removed:g}/{name}": value for name, value in cut.items()}
         each.append({name: numbers[f"cut-0/{name}"] for name in ("rmse", "log_lik")} | numbers)
-    return each, {"seconds": round(time.perf_counter() - started, 2)}
+    return each
 
 
 def run_engine(
@@ -251,7 +248,7 @@ def run_engine(
         for numbers, split in zip(each, scores, strict=True):
             numbers |= {f"{prefix}{name}": value for name, value in split.items()}
         totals |= {f"{prefix or 'full/'}{name}": value for name, value in about.items()}
-    return each, {**totals, "seconds": round(time.perf_counter() - started, 2)}
+    return each, totals
 
 
 def inner_rows(n: int, budget: Budget, seed: int) -> list[tuple[Tensor, Tensor]]:

@@ -153,9 +153,10 @@ def _call(study: Study, arguments: Sequence[str]) -> None:
 def _csv(findings: Findings) -> str:
     text = io.StringIO()
     writer = csv.writer(text)
-    columns = ("study", "key", "field", "value", "seeds", "device", "seconds", "command")
-    writer.writerow(columns)
-    writer.writerows([getattr(one, name) for name in columns] for one in findings.values())
+    columns = ("value", "seeds", "device", "seconds", "command")
+    writer.writerow(("study", "key", "field", *columns))
+    writer.writerows([*place, *(getattr(one, name) for name in columns)]
+                     for place, one in findings.items())  # fmt: skip
     return text.getvalue()
 
 
