@@ -61,6 +61,11 @@ _LAST_TEMPERATURE = 1.005**-1000
 _PAPER_PULL = 1e-4 * (35_000 + 0.1 * 10_000 + 0.01 * 5_000)  # Σ lr over the paper's sparse phase
 _MASK_END, _HOLD, _BURN_IN = 0.6, 0.3, 0.8  # fractions of a sparse run
 _CYCLES_MASK_END = 0.36  # of a sparse run in cycles, within its second cycle of five
+# The paper's sparse layers: every 3x3 convolution but the first.
+ROLES = Roles(
+    prune=("stage*.conv1.weight", "stage*.conv2.weight"),
+    keep=("conv1.weight", "*.shortcut.conv.weight", "out.weight"),
+)
 
 
 @dataclass(frozen=True)
@@ -91,14 +96,6 @@ class Setting:
             'a-sghmc-sa/90'
         """
         return f"{self.method}/{self.zeros}"
-
-
-def roles() -> Roles:
-    """The paper's sparse layers: every 3x3 convolution but the first."""
-    return Roles(
-        prune=("stage*.conv1.weight", "stage*.conv2.weight"),
-        keep=("conv1.weight", "*.shortcut.conv.weight", "out.weight"),
-    )
 
 
 def pull(setting: Setting, n_steps: int) -> float:
@@ -137,7 +134,7 @@ def engine(setting: Setting, n_data: int, n_steps: int) -> SGHMC:
 
 def posed(data: DataSet, precision: Precision, seed: int) -> Problem:
     """The network and the training images."""
-    return images.image_problem(partial(resnet20, n_outputs=10), data, seed, roles=roles(),
+    return images.image_problem(partial(resnet20, n_outputs=10), data, seed, roles=ROLES,
                                 precision=precision, augment=images.moved(data))  # fmt: skip
 
 

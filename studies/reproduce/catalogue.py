@@ -22,7 +22,7 @@ from studies import (
 from studies import structured_lenet5 as structured
 from studies.aeb_images import TASKS
 from studies.bmr_images import DATA, NETS, published
-from studies.sbnn_droprate import WIDTHS
+from studies.sbnn_droprate import RANKED, WIDTHS
 from studies.sbnn_droprate import published as published_errors
 
 Better = Literal["lower", "higher", "neither"]
@@ -129,7 +129,6 @@ _ONE_SHOT = {
     95: (7.18, 15.03, 10.08, 0.26, 0.03, 17.08, 7.69, 0.79, 7.94, 11.33),
 }
 _ERROR = "test error in %"
-_RANKED = {"inclusion": "inclusion", "snr": "signal to noise"}
 _BOTH = ("95", "98", "99", "99.5")  # droprates at which both rankings are shown, in %
 
 
@@ -214,7 +213,7 @@ def _dropped(place: str, what: str, key: str, how: str) -> Iterator[Row]:
         if not rate:
             rankings = {} if place == "5" else {"": ""}  # table 4 has the whole network of table 5
         else:
-            rankings = _RANKED if share in _BOTH else {"snr": _RANKED["snr"]}
+            rankings = RANKED if share in _BOTH else {"snr": RANKED["snr"]}
         for score, by in rankings.items():
             cut = f"{share} % {how}, by {by}" if rate else "nothing dropped"
             yield Row(f"sbnn-table-{place}-{share}" + (f"-{score}" if rate else ""), SBNN,
