@@ -37,7 +37,7 @@ from bayesieve.engines.sampling import Adapt, Averaging
 from bayesieve.nets import resnet20
 from bayesieve.sieve.ranking import Scope
 from bayesieve.sieve.schedule import AnnealedPruning
-from bayesieve.training.fit import Fit, fit
+from bayesieve.training.fit import fit
 from bayesieve.training.stepper import CompileMode
 from studies import images
 from studies.figures import lines, series_of
@@ -138,30 +138,6 @@ def posed(data: DataSet, precision: Precision, seed: int) -> Problem:
                                 precision=precision, augment=images.moved(data))  # fmt: skip
 
 
-def train(
-    setting: Setting, data: DataSet, start: Samples | None, seed: int, device: str
-) -> tuple[Fit, float]:
-    """Run one chain; also the weight of its prior."""
-    train_on = data.train
-    problem = posed(data, setting.precision, seed)
-    n_steps = setting.epochs * math.ceil(len(train_on) / setting.batch_size)
-    dense, weight = setting.method == "dense", 1.0
-    schedule, pruning = Schedule(lr="cosine", warmup=0.05, compile=setting.compile), None
-    if not dense:
-        weight = pull(setting, n_steps)
-        schedule = replace(schedule, hold=_HOLD, warmup=0.02, kl=weight)
-        end = _CYCLES_MASK_END if setting.cycles else _MASK_END
-        pruning = AnnealedPruning(setting.zeros / 100, end=end, scope=setting.scope)
-    if setting.cycles:
-        schedule = replace(schedule, lr="constant", hold=None, warmup=0.01)
-    run = fit(
-        problem.to(device), engine(setting, len(train_on), n_steps), epochs=setting.epochs,
-        batch_size=setting.batch_size, seed=seed, schedule=schedule, pruning=pruning,
-        start_from=start,
-    )  # fmt: skip
-    return run, weight
-
-
 def last_draw(posterior: Samples) -> Samples:
     """The newest draw alone, with the normalisation statistics that belong to it."""
     last = posterior.split(1)[-1]
@@ -174,7 +150,21 @@ def run_setting(
 ) -> tuple[Row, Samples]:
     """Train and score one setting; its row and the last draw."""
     began = time.perf_counter()
-    run, weight = train(setting, data, start, seed, device)
+    n_steps = setting.epochs * math.ceil(len(data.train) / setting.batch_size)
+    schedule, pruning = Schedule(lr="cosine", warmup=0.05, compile=setting.compile), None
+    weight = 1.0  # of the prior
+    if setting.method != "dense":
+        weight = pull(setting, n_steps)
+        schedule = replace(schedule, hold=_HOLD, warmup=0.02, kl=weight)
+        end = _CYCLES_MASK_END if setting.cycles else _MASK_END
+        pruning = AnnealedPruning(setting.zeros / 100, end=end, scope=setting.scope)
+    if setting.cycles:
+        schedule = replace(schedule, lr="constant", hold=None, warmup=0.01)
+    run = fit(
+        posed(data, setting.precision, seed).to(device), engine(setting, len(data.train), n_steps),
+        epochs=setting.epochs, batch_size=setting.batch_size, seed=seed, schedule=schedule,
+        pruning=pruning, start_from=start,
+    )  # fmt: skip
     sparse = run.sparse()
     posterior = sparse.posterior
     assert isinstance(posterior, Samples)

@@ -263,12 +263,6 @@ def final(name: str, goal: Goal, label: str, data: DataSet, seeds: int, device: 
     return {**row, "seconds": time.perf_counter() - started}
 
 
-def _shortened(goal: Goal) -> Goal:
-    """Six epochs of one candidate, for a look on a CPU."""
-    label, first = next(pair for pair in goal.candidates.items() if pair[1].top_up != "none")
-    return replace(goal, epochs=6, candidates={label: replace(first, prune_epochs=(1, 4))})
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Run the chosen rows and write one record."""
     parser = study_parser(__doc__, quick="one seed, 6 epochs, 12,000 images", full="all rows",
@@ -286,7 +280,10 @@ def main(arguments: list[str] | None = None) -> int:
     run = Run("bmr_mnist", arguments, options, data=data.name)
     show = ("error", "mc_error", "mc_nll", "zeros_min")
     for name in names:
-        goal = _shortened(ROWS[name]) if options.quick else ROWS[name]
+        goal = ROWS[name]
+        if options.quick:  # one candidate
+            label, one = next(pair for pair in goal.candidates.items() if pair[1].top_up != "none")
+            goal = replace(goal, epochs=6, candidates={label: replace(one, prune_epochs=(1, 4))})
         only = options.chosen or options.only
         if only:
             labels = [label.strip() for label in only.split(";")]

@@ -38,7 +38,6 @@ __all__ = ["Row", "Run", "make_row", "splits", "study_parser"]
 
 N = TypeVar("N", bound=nn.Module)
 HELD_OUT = 5000
-_SPLIT_SEED = 0
 
 
 def study_parser(
@@ -154,7 +153,7 @@ def splits(
         few_test: size of a random part of the test examples; None for all of them.
     """
     if held_out:
-        train, rest = data.train.split(HELD_OUT / len(data.train), seed=_SPLIT_SEED)
+        train, rest = data.train.split(HELD_OUT / len(data.train), seed=0)
         data = replace(data, train=train, test=rest)
     source = Generator().manual_seed(0)
 

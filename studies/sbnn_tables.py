@@ -1,4 +1,4 @@
-"""Which inputs matter: the simulated experiments 1 to 4 of [Saha], with figures.
+"""Selection of the inputs that matter: the simulated experiments 1 to 4 of [Saha], with figures.
 
     python -m studies.sbnn_tables --full --out results/sbnn_tables.json --folder figs
     python -m studies.sbnn_tables --quick           # minutes on one CPU core

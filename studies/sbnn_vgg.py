@@ -38,7 +38,7 @@ from bayesieve.engines import Engine
 from bayesieve.nets import vgg
 from bayesieve.sieve.prune import reestimate_batchnorm
 from bayesieve.sieve.schedule import GradualPruning
-from bayesieve.training.fit import Fit, fit
+from bayesieve.training.fit import fit
 from bayesieve.training.stepper import CompileMode
 from studies import images
 from studies.figures import lines
@@ -105,8 +105,11 @@ def engine(setting: Setting) -> Engine[Any]:
     return SBNN(prior, lr=setting.lr, init_std=math.exp(-6), local=setting.local)
 
 
-def train(setting: Setting, data: DataSet, start: Posterior | None, seed: int, device: str) -> Fit:
-    """Run one setting, from the dense network if there is one."""
+def run_setting(
+    setting: Setting, data: DataSet, start: Posterior | None, seed: int, device: str
+) -> tuple[Row, Posterior]:
+    """Train and score one setting; its row and the posterior."""
+    began = time.perf_counter()
     build = partial(vgg_like, n_outputs=10, stages=setting.stages)
     problem = images.image_problem(build, data, seed, precision=setting.precision,
                                    augment=images.moved(data))  # fmt: skip
@@ -116,18 +119,10 @@ def train(setting: Setting, data: DataSet, start: Posterior | None, seed: int, d
             lr="cosine", warmup=0.02, kl=setting.kl, kl_warmup_epochs=1, compile=setting.compile
         )
         pruning = GradualPruning(setting.zeros / 100, start=_PRUNE[0], end=_PRUNE[1])
-    return fit(
+    run = fit(
         problem.to(device), engine(setting), epochs=setting.epochs, batch_size=setting.batch_size,
         seed=seed, schedule=schedule, pruning=pruning, start_from=start,
     )  # fmt: skip
-
-
-def run_setting(
-    setting: Setting, data: DataSet, start: Posterior | None, seed: int, device: str
-) -> tuple[Row, Posterior]:
-    """Train and score one setting; its row and the posterior."""
-    began = time.perf_counter()
-    run = train(setting, data, start, seed, device)
     sparse = run.sparse()
     at_mean = evaluate(sparse, data.test).to_dict()
     renewed = reestimate_batchnorm(sparse, data.train.x[:: -(-len(data.train) // _RENEW)])

@@ -329,7 +329,6 @@ def scratch_rows() -> Iterator[Row]:
 
 
 _NETS = {"l300": "LeNet-300-100", "l5": "LeNet-5-Caffe", "m1200": "784-1200-1200-10"}
-_SHARES = ("0.5", "0.9", "0.95")
 _DIGITS = {
     "tdamp-conv": "two convolutions", "tdamp-conv-half": "two convolutions, half the channels",
     "tdamp-mlp": "fully connected", "adam-conv": "two convolutions, Adam",
@@ -350,7 +349,7 @@ def beyond_rows() -> Iterator[Row]:
                   f"{_NETS[goal.net]}, BMR, {100 * goal.zeros:g} % zeros", _ERROR, None,
                   "bmr-mnist", name, "error", target=_percent(goal.target), factor=100)  # fmt: skip
     yield from _units()
-    for share in _SHARES:
+    for share in ("0.5", "0.9", "0.95"):
         for method in ("unit", "magnitude"):
             yield Row(f"own-laplace-{method}-{share}", BEYOND, "reduction of a trained network",
                       f"784-300-100-10, MNIST, {100 * float(share):g} % zeros, by {method}",
