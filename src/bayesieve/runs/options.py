@@ -192,7 +192,7 @@ class Sweep(Options):
 
 @dataclass(frozen=True)
 class _PruningOptions(Options):
-    """What the commands that write a pruned run share."""
+    """Options of all commands that write a pruned run."""
 
     reestimate_batchnorm: bool = option("Renew BatchNorm statistics afterwards.", False)
     force: bool = option(_REPLACE, False)
@@ -493,7 +493,7 @@ class Demo(Options):
 
 @dataclass(frozen=True)
 class _TableOptions(Options):
-    """What the commands on tables share."""
+    """Options of all commands on tables."""
 
     data: Place = argument("CSV, parquet or NPZ file.", metavar="DATA")
     target: str = option("The column to predict.", place=True, metavar="COLUMN")
