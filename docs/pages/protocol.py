@@ -1,4 +1,4 @@
-"""The table of docs/protocol.md: each record scored on test examples, and how often they were read."""
+"""The table of docs/protocol.md: records scored on test examples, and how often these were read."""
 
 from collections.abc import Mapping
 from pathlib import Path
