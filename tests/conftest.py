@@ -1,6 +1,7 @@
 """One torch thread, and hypothesis with fixed examples: a test that passes once passes again."""
 
 import functools
+import gc
 import importlib
 import sys
 
@@ -12,6 +13,17 @@ hypothesis.settings.register_profile(
     "bayesieve", deadline=None, derandomize=True, max_examples=50, database=None
 )
 hypothesis.settings.load_profile("bayesieve")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Look for no garbage while tests are collected, nor among them later: they live to the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")
