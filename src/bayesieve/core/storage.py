@@ -28,13 +28,7 @@ from torch import Tensor
 
 from bayesieve.core.layout import Layout
 from bayesieve.core.network import Network
-from bayesieve.core.posterior import (
-    Factorised,
-    Posterior,
-    Samples,
-    SparseModel,
-    posterior_of,
-)
+from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel, posterior_of
 from bayesieve.core.posterior_horseshoe import UnitScaled
 from bayesieve.core.priors import Normal, Prior, SpikeSlab
 from bayesieve.core.problem import Problem

@@ -11,26 +11,13 @@ from typing import Any
 
 from bayesieve.assess.diagnostics import diagnose
 from bayesieve.assess.evaluate import evaluate
-from bayesieve.core.posterior import (
-    Model,
-    Posterior,
-    Samples,
-    has_spread,
-    posterior_of,
-)
+from bayesieve.core.posterior import Model, Posterior, Samples, has_spread, posterior_of
 from bayesieve.core.problem import Problem
 from bayesieve.core.storage import load_posterior, save
 from bayesieve.data import DataSet
 from bayesieve.errors import UsageError
 from bayesieve.runs.build import Plan, make_plan, what_it_takes
-from bayesieve.runs.config import (
-    RunConfig,
-    flag_of,
-    from_dict,
-    from_keywords,
-    read_config,
-    to_dict,
-)
+from bayesieve.runs.config import RunConfig, flag_of, from_dict, from_keywords, read_config, to_dict
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.options import Config, Train
 from bayesieve.runs.run import curve_of, draws_of, numbers, pool, save_model, usual_score

@@ -25,14 +25,7 @@ from bayesieve.training.checkpoint import (
     save_run,
     write_metrics,
 )
-from bayesieve.training.options import (
-    Callback,
-    Progress,
-    Pruning,
-    Row,
-    Validation,
-    renewal_steps,
-)
+from bayesieve.training.options import Callback, Progress, Pruning, Row, Validation, renewal_steps
 from bayesieve.training.population import Population, Start, epoch_order
 from bayesieve.training.progress import Bar, progress_bar
 from bayesieve.training.schedule import Length, Schedule, minibatch_weight

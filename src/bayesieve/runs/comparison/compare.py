@@ -26,12 +26,7 @@ from bayesieve.runs.build import (
     choose_device,
     full_name,
 )
-from bayesieve.runs.comparison.measure import (
-    N_ATTACKED,
-    fractions_of_zeros,
-    measure,
-    reachable,
-)
+from bayesieve.runs.comparison.measure import N_ATTACKED, fractions_of_zeros, measure, reachable
 from bayesieve.runs.comparison.methods import (
     METHODS,
     Section,
