@@ -180,17 +180,13 @@ def predict(asked: options.Predict, result: dict[str, Any]) -> None:
     """Print the first predictions."""
     with Path(asked.out).open(newline="", encoding="utf-8") as stream:
         rows = list(islice(csv.reader(stream), 1, 1 + _PREDICTED))
-    shown = [tuple(map(_short_cell, row)) for row in rows]
+    # four figures where a cell is a number with a point
+    cells = [[(text, plain_value(text)) for text in row] for row in rows]
+    shown = [[_rounded(v, 4) if isinstance(v, float) else text for text, v in row] for row in cells]
     print_table("", tuple(result["columns"]), shown)
     if result["n"] > _PREDICTED:
         note(f"and {result['n'] - _PREDICTED} more")
     print(f"predictions: {asked.out}")
-
-
-def _short_cell(text: str) -> str:
-    """A cell with four figures where it is a number with a point."""
-    value = plain_value(text)
-    return _rounded(value, 4) if isinstance(value, float) else text
 
 
 @command(options.FitTable, "fit-table house.csv --target price --report runs/price")

@@ -11,8 +11,9 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 import typer
 
 from bayesieve.cli.console import JsonFlag, print_json
+from bayesieve.engines.recipes import flag_name
 from bayesieve.runs.config import all_settings, choices_of, hints_of, keyword_of, kinds_of
-from bayesieve.runs.options import Options, flag_name
+from bayesieve.runs.options import Options
 
 _PANELS = {
     "data": "Data",
@@ -115,6 +116,6 @@ def _settings() -> dict[str, inspect.Parameter]:
     """One flag per setting of a run, by keyword."""
     flags = {}
     for section, spec in all_settings():
-        keyword, hint = keyword_of(spec.metadata["flag"]), hints_of(section)[spec.name]
+        keyword, hint = keyword_of(flag_name(spec)), hints_of(section)[spec.name]
         flags[keyword] = _parameter(spec, hint, keyword, _PANELS[section])
     return flags

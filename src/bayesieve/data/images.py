@@ -99,11 +99,18 @@ def decode_images(path: Path, image_size: int | None = None) -> DecodedImages:
     return decoded
 
 
+def is_image(name: str) -> bool:
+    """Whether a file is an image by its name, and not hidden."""
+    return name.lower().endswith(SUFFIXES) and not _is_hidden(name)
+
+
+def _is_hidden(name: str) -> bool:
+    return any(word.startswith((".", "__MACOSX")) for word in name.split("/"))
+
+
 def _is_wanted(name: str) -> bool:
-    *folders, last = name.split("/")
-    hidden = any(part.startswith((".", "__MACOSX")) for part in (*folders, last))
-    loose_note = not folders and not last.lower().endswith(SUFFIXES)  # such as a README
-    return not (hidden or loose_note or last in _LITTER)
+    loose_note = "/" not in name and not name.lower().endswith(SUFFIXES)  # such as a README
+    return not (_is_hidden(name) or loose_note or name.split("/")[-1] in _LITTER)
 
 
 def _place(path: Path, name: str) -> tuple[str, str]:

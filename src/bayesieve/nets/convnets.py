@@ -28,7 +28,8 @@ from itertools import count
 
 from torch import Tensor, nn
 
-from bayesieve.nets.mlp import check_counts, check_image, mlp
+from bayesieve.checks import check_counts
+from bayesieve.nets.mlp import check_image, mlp
 
 _KERNEL = 5  # side of a convolution unless another is given
 _POOL = 2
@@ -310,7 +311,7 @@ def resnet(input_shape: tuple[int, ...], n_outputs: int, n_blocks: int = 3) -> n
         272474
     """
     check_image("resnet", input_shape, n_outputs)
-    check_counts("resnet", n_blocks=(n_blocks,))
+    check_counts("resnet", n_blocks=n_blocks)
     layers: OrderedDict[str, nn.Module] = OrderedDict(
         conv1=nn.Conv2d(input_shape[0], _RESNET_WIDTHS[0], 3, padding=1, bias=False),
         norm1=nn.BatchNorm2d(_RESNET_WIDTHS[0]),

@@ -8,7 +8,7 @@ import torch
 
 from bayesieve import __version__
 from bayesieve.assess.diagnostics import effective_sample_size, moves, split_rhat
-from bayesieve.core.posterior import Samples, posterior_of
+from bayesieve.core.posterior import Samples, draws_of, posterior_of
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.report import curve, inputs, quality
 from bayesieve.report.curve import processor
@@ -128,7 +128,7 @@ def _headline(
     sampled = None
     if "sampled" in evaluations:
         sampled = quality.numbers(evaluations["sampled"])
-        sampled["draws"] = quality.n_draws(source, limits)
+        sampled["draws"] = draws_of(source.averaged, limits.draws)
     return {"before": before, "after": after, "sampled": sampled}
 
 

@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from bayesieve.checks import check_choice
+from bayesieve.checks import check_choice, check_counts
 from bayesieve.scratch.functions import (
     Activation,
     Array,
@@ -34,7 +34,7 @@ from bayesieve.scratch.functions import (
     Sigmoid,
     Softmax,
 )
-from bayesieve.scratch.training import History, Plan, check_counts, train_epochs
+from bayesieve.scratch.training import History, Plan, train_epochs
 
 
 def check_inputs(who: str, x: ArrayLike, n_inputs: int, dtype: DTypeLike) -> Array:

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Generator, Tensor, nn
@@ -22,16 +22,15 @@ from bayesieve.assess.predict import ClassPrediction, predict
 from bayesieve.assess.robustness import Attacked, fgsm_curve
 from bayesieve.core.batch import ExamplesLike
 from bayesieve.core.network import Network
-from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel
+from bayesieve.core.posterior import Posterior, Samples, SparseModel
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import named_tensors
 from bayesieve.data.preprocessing import PixelScale
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.runs.comparison.methods import DROPOUT, Method, dropout_draws, with_dropout
-from bayesieve.runs.config import comma_list
+from bayesieve.runs.config import Floats, convert
 from bayesieve.runs.options import Compare
-from bayesieve.sieve.prune import prune
-from bayesieve.sieve.rules import Rule, fewest_kept, keep_zeros
+from bayesieve.sieve.rules import fewest_kept, keep_zeros
 from bayesieve.training.fit import fit
 
 N_ATTACKED = 1000  # test inputs attacked, evenly spaced
@@ -253,12 +252,12 @@ def sieved(
     Returns:
         One list per fraction, of as many models as were learned.
     """
-    rules: list[Rule] = [
-        keep_zeros(zeros, score=method.score) for zeros in fractions_of_zeros(asked)
-    ]
-    if method.kind == "dropout":
-        rules = [_on(units, rule) for rule in rules]
-    masked = [prune(one, rule) for rule in rules for one in learned]
+    masked = []
+    for zeros in fractions_of_zeros(asked):
+        rule = keep_zeros(zeros, score=method.score)
+        for one in learned:
+            keep = rule(replace(cast(Any, one), network=units))  # whose layers a rule knows
+            masked.append(SparseModel(one.masked(keep), keep))
     done: list[SparseModel] = []
     at_once = models_at_once(problem)
     for first in range(0, len(masked), at_once):
@@ -276,19 +275,9 @@ def sieved(
     return [done[first : first + len(learned)] for first in range(0, len(done), len(learned))]
 
 
-def _on(units: Network, rule: Rule) -> Rule:
-    """The rule on the network without dropout, whose layers it knows."""
-
-    def on_units(posterior: Posterior, within: Tensor | None) -> Tensor:
-        assert isinstance(posterior, Factorised | Samples)
-        return rule(replace(posterior, network=units), within)
-
-    return on_units
-
-
 def fractions_of_zeros(asked: Compare) -> tuple[float, ...]:
     """The fractions of zeros that a comparison prunes to."""
-    return comma_list("--zeros", asked.zeros) if asked.zeros else ()
+    return convert(asked.zeros, Floats, "--zeros") if asked.zeros else ()
 
 
 def reachable(
