@@ -42,12 +42,6 @@ def demo(asked: options.Demo, result: dict[str, Any]) -> None:
         "confidence\nand its accuracy. Lower is better for all three; one image of "
         f"{n_images} is {100 / n_images:.2f} %."
     )
-    print(_in_words(delivered))
-    print(f"open in a browser: {out / 'report.html'} (as text: {out / 'report.md'})")
-
-
-def _in_words(delivered: dict[str, Any]) -> str:
-    """The delivered model, in two lines."""
     before, after = ("-".join(str(pair[i]) for pair in delivered["units"]) for i in (0, 1))
     parameters = "{:,} parameters {:,}".format(*delivered["parameters"])
     was, now = delivered["ms_of_64"]
@@ -55,10 +49,11 @@ def _in_words(delivered: dict[str, Any]) -> str:
     if now is not None:
         faster = f"64 images take {1000 * now:.0f} µs, not {1000 * was:.0f}, on one core. "
     changed = delivered["changed_predictions"] or "no"
-    return (
+    print(
         f"compacted: {before} hidden units are {after}, {parameters}; {changed} answer changed.\n"
         f"{faster}The model to deliver: {delivered['model']}"
     )
+    print(f"open in a browser: {out / 'report.html'} (as text: {out / 'report.md'})")
 
 
 @command(options.Train, "train --data digits --epochs 60 --zeros 0.9 --out runs/a")

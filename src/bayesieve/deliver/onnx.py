@@ -132,8 +132,12 @@ def export_onnx(
                 f"{_WHO}: the posterior's network returns {tuple(shape[1:])} per input where the "
                 f"module returns {tuple(point.shape[1:])}; they must be the same model."
             )
-        module = bake(posterior, n_samples, seed)
-        compute = _predicted(posterior, n_samples, seed)
+        module, whole = bake(posterior, n_samples, seed), posterior
+
+        def predicted(x: Tensor) -> Outputs:  # what the mixture must equal
+            return predict(whole, x, n_samples=n_samples, seed=seed).delivered
+
+        compute = predicted
     data = _convert(onnx, module, example, list(compute(example)), metadata)
     _verify(onnx, data, compute, example)
     return write_atomically(path, data)
@@ -170,11 +174,6 @@ def bake(posterior: Posterior, n_samples: int, seed: int) -> Mixture:
     w, draws = drawn_modules(posterior, n_samples, seed)
     network = posterior.network
     return Mixture(draws, network.likelihood, network.numbers(w)).eval()
-
-
-def _predicted(posterior: Posterior, n_samples: int, seed: int) -> Callable[[Tensor], Outputs]:
-    """The function that the mixture must equal, by `predict`."""
-    return lambda x: predict(posterior, x, n_samples=n_samples, seed=seed).delivered
 
 
 def _culprit(error: BaseException) -> str:
@@ -319,17 +318,6 @@ def read_onnx(path: Path | str) -> OnnxModel:
         model = onnx.load_model_from_string(data)
     except Exception as error:  # protobuf's DecodeError has no stable home
         raise damaged(path, "it is no ONNX file", "predict") from error
-    _refuse_external_data(path, onnx, model)
-    try:
-        session = _open(data)
-    except Exception as error:  # onnxruntime has a class of error for each of its codes
-        reason = " ".join(str(error).split())[:160]
-        raise damaged(path, f"onnxruntime refuses it ({reason})", "predict") from error
-    shape, dtype = _input_of(path, session)
-    return OnnxModel(path, session, shape, dtype, _metadata(path, model))
-
-
-def _refuse_external_data(path: Path, onnx: Any, model: Any) -> None:
     for tensor in _tensors(model):
         if tensor.data_location == onnx.TensorProto.EXTERNAL or len(tensor.external_data):
             where = {entry.key: entry.value for entry in tensor.external_data}.get("location", "")
@@ -337,6 +325,13 @@ def _refuse_external_data(path: Path, onnx: Any, model: Any) -> None:
                 f"predict: {path} keeps tensor {tensor.name[:80]!r} in another file "
                 f"({where[:80]!r}). External data are refused: export the model to one file."
             )
+    try:
+        session = _open(data)
+    except Exception as error:  # onnxruntime has a class of error for each of its codes
+        reason = " ".join(str(error).split())[:160]
+        raise damaged(path, f"onnxruntime refuses it ({reason})", "predict") from error
+    shape, dtype = _input_of(path, session)
+    return OnnxModel(path, session, shape, dtype, _metadata(path, model))
 
 
 def _tensors(message: Any) -> Iterator[Any]:

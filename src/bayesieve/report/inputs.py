@@ -30,29 +30,20 @@ def describe_inputs(data: DataSet) -> Json:
         ('image', True, 8)
     """
     if is_image(data):
-        return _image(data)
+        row: Json = {key: data.preprocessing[key] for key in ("shape", "mean", "std")}
+        pixels = PixelScale.of(data.preprocessing).pixels(data.train.x[:_TYPICAL].cpu().float())
+        edge = torch.cat([pixels[..., 0, :].flatten(), pixels[..., -1, :].flatten()])
+        drawable = data.input_shape[0] == 1 and float(edge.median()) < _INK
+        row |= {"kind": "image", "drawable": drawable, "box": None}
+        if drawable:  # the median, in pixels, of the longer side of what is drawn
+            shades = pixels[:, 0]
+            inked = shades > _INK * shades.amax((1, 2), keepdim=True).clamp(min=1e-6)
+            sides = torch.stack([_extent(inked.any(2)), _extent(inked.any(1))]).amax(0)
+            row["box"] = int(sides.median())
+        return row
     if len(data.input_shape) == 1 and data.input_shape[0] <= _MOST_COLUMNS:
         return {"kind": "table", "columns": _columns(data)}
     return {"kind": "none"}
-
-
-def _image(data: DataSet) -> Json:
-    recipe = data.preprocessing
-    row: Json = {key: recipe[key] for key in ("shape", "mean", "std")}
-    row["kind"] = "image"
-    channels = data.input_shape[0]
-    pixels = PixelScale.of(recipe).pixels(data.train.x[:_TYPICAL].cpu().float())
-    edge = torch.cat([pixels[..., 0, :].flatten(), pixels[..., -1, :].flatten()])
-    row["drawable"] = channels == 1 and float(edge.median()) < _INK
-    row["box"] = _typical_box(pixels[:, 0]) if row["drawable"] else None
-    return row
-
-
-def _typical_box(pixels: Tensor) -> int:
-    """Median over pictures, (n, H, W), of the longer side of what is drawn, in pixels."""
-    inked = pixels > _INK * pixels.amax((1, 2), keepdim=True).clamp(min=1e-6)
-    sides = torch.stack([_extent(inked.any(2)), _extent(inked.any(1))]).amax(0)
-    return int(sides.median())
 
 
 def _extent(line: Tensor) -> Tensor:

@@ -52,10 +52,18 @@ def attack(asked: Attack) -> dict[str, Any]:
     attacked = Attacked(model, n_samples, seed, scale=PixelScale.of(data.preprocessing))
     x, labels = data.test.x[: asked.examples], data.test.y[: asked.examples]
     started = time.perf_counter()
-    curves = {
-        name: _curve(name, attacked, x, labels, strengths, asked)
-        for name, strengths in wanted.items()
-    }
+
+    def pgd(inputs: Tensor, strength: float) -> Tensor:
+        return attacked.pgd(inputs, labels, strength, asked.pgd_steps)
+
+    changes = {"pgd": pgd, "rotation": attacked.rotated, "noise": attacked.noisy}
+    curves = {}
+    for name, strengths in wanted.items():
+        with_none = sorted({0.0, *strengths})  # the untouched images come first
+        if name == "fgsm":
+            curves[name] = fgsm_curve(attacked, x, labels, with_none)
+        else:
+            curves[name] = curve(attacked, x, labels, with_none, changes[name])
     result = {
         "run": str(folder.path),
         "data": data.name,
@@ -113,17 +121,3 @@ def _strengths(flag: str, text: str | Sequence[float]) -> Strengths:
     if not all(0 <= value < float("inf") for value in values):
         raise UsageError(f"{flag}: strengths must be >= 0, got {text!r}.")
     return values
-
-
-def _curve(
-    name: str, attacked: Attacked, x: Tensor, labels: Tensor, strengths: Strengths, asked: Attack
-) -> list[dict[str, float]]:
-    with_none = sorted({0.0, *strengths})  # the untouched images come first
-    if name == "fgsm":
-        return fgsm_curve(attacked, x, labels, with_none)
-
-    def pgd(inputs: Tensor, strength: float) -> Tensor:
-        return attacked.pgd(inputs, labels, strength, asked.pgd_steps)
-
-    change = {"pgd": pgd, "rotation": attacked.rotated, "noise": attacked.noisy}[name]
-    return curve(attacked, x, labels, with_none, change)

@@ -33,15 +33,12 @@ class Optimiser(Protocol[State]):
     @property
     def lr(self) -> float:
         """The learning rate before any schedule."""
-        ...
 
     def init(self, params: Array) -> State:
         """The state before the first step."""
-        ...
 
     def step(self, params: Array, gradient: Array, state: State, lr: float) -> None:
         """Change `params` and `state` in place."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,9 @@ def compact(sparse: SparseModel | nn.Module, example: Tensor) -> fx.GraphModule:
         if (_n_parameters(small), len(small.graph.nodes)) >= extent:
             break
         graph = measured(small, example[:2])
-    difference = verify(small, reference, example, tolerance=_tolerance(reference))
+    kinds = {p.dtype for p in reference.parameters() if p.is_floating_point()}
+    rounding = [16 * torch.finfo(kind).eps for kind in kinds if kind.itemsize < 4]  # half precision
+    difference = verify(small, reference, example, tolerance=max([TOLERANCE, *rounding]))
     read, n_inputs = read_features(flow)
     after = _sizes(small)
     changes = [
@@ -182,12 +184,6 @@ def report_of(module: nn.Module) -> CompactionReport:
             f"compact: {type(module).__name__} was not made by compact, so it has no report."
         )
     return report
-
-
-def _tolerance(module: nn.Module) -> float:
-    """1e-5 of the output scale; for half precision a few of its rounding errors."""
-    kinds = {p.dtype for p in module.parameters() if p.is_floating_point()}
-    return max([TOLERANCE, *(16 * torch.finfo(d).eps for d in kinds if d.itemsize < 4)])
 
 
 def _sizes(module: fx.GraphModule) -> dict[str, _Sizes]:

@@ -8,7 +8,6 @@ from typing import TypeAlias
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.image import AxesImage
 from numpy.typing import ArrayLike, NDArray
 
 from bayesieve.assess.figures import style
@@ -102,7 +101,14 @@ def confusion_matrix(matrix: ArrayLike, class_names: Sequence[str], path: str | 
     size = 2.2 + 0.46 * n
     figure = style.new_figure(size + 0.5, size)
     axes = figure.subplots()
-    image = _draw_cells(axes, counts)
+    share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    # the square root lets a confusion of 1% be seen beside a diagonal of 98%
+    image = axes.imshow(np.sqrt(share), cmap=style.HEAT, vmin=0, vmax=1)
+    for row, column in np.ndindex(counts.shape):
+        if counts[row, column] and len(counts) <= 25:
+            color = "white" if share[row, column] > 0.36 else style.INK
+            text = f"{counts[row, column]:.0f}"
+            axes.text(column, row, text, ha="center", va="center", fontsize=8, color=color)
     wrong = 1 - counts.trace() / max(counts.sum(), 1)
     title = f"Confusion: {100 * wrong:.2f}% of {counts.sum():,.0f} wrong"
     style.dress(axes, title=title, xlabel="predicted class", ylabel="true class", grid="none")
@@ -201,15 +207,3 @@ def _draw_histogram(axes: Axes, runs: Mapping[str, ReliabilityBins]) -> None:
     style.percent_ticks(axes.xaxis)
     if equal:
         style.percent_ticks(axes.yaxis)
-
-
-def _draw_cells(axes: Axes, counts: NDArray[np.float64]) -> AxesImage:
-    share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    # the square root lets a confusion of 1% be seen beside a diagonal of 98%
-    image = axes.imshow(np.sqrt(share), cmap=style.HEAT, vmin=0, vmax=1)
-    for row, column in np.ndindex(counts.shape):
-        if counts[row, column] and len(counts) <= 25:
-            color = "white" if share[row, column] > 0.36 else style.INK
-            text = f"{counts[row, column]:.0f}"
-            axes.text(column, row, text, ha="center", va="center", fontsize=8, color=color)
-    return image

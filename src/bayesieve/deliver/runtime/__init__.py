@@ -173,7 +173,14 @@ def as_runtime(module: nn.Module, example: Tensor | Floats, *, threads: int = 1)
     for batch in BATCHES:
         times = {name: by_batch[batch] for name, by_batch in measured.items()}
         choice = min(times, key=times.__getitem__)
-        plan.append(Plan(batch, choice, times, _reason(choice, list(times), refusal, kernel)))
+        reason = "faster as plain torch" if choice == "torch" else "skipping zeros is faster"
+        if refusal:
+            reason = f"the module runs as it is: {refusal}"
+        elif len(times) == 1:
+            reason = "the module has no Linear layer on flat inputs"
+        elif kernel != "compiled":
+            reason += f"; no compiled kernel: {kernel}"
+        plan.append(Plan(batch, choice, times, reason))
     few, many = (candidates[row.choice] for row in plan)
     zeros = {
         layer.name: 1 - int(layer.weight.count_nonzero()) / layer.weight.numel()
@@ -183,15 +190,6 @@ def as_runtime(module: nn.Module, example: Tensor | Floats, *, threads: int = 1)
     made = Runtime(module, tuple(plan), zeros, kernel, shape, few, many)
     _verify(made, module, example)
     return made
-
-
-def _reason(choice: str, names: list[str], refusal: str, kernel: str) -> str:
-    if refusal:
-        return f"the module runs as it is: {refusal}"
-    if len(names) == 1:
-        return "the module has no Linear layer on flat inputs"
-    reason = "faster as plain torch" if choice == "torch" else "skipping zeros is faster"
-    return reason if kernel == "compiled" else f"{reason}; no compiled kernel: {kernel}"
 
 
 # ---------------------------------------------------------------------------------- candidates

@@ -226,7 +226,14 @@ def library() -> ctypes.CDLL:
     compiler = next((path for name in _COMPILERS if (path := shutil.which(name))), None)
     if os.name != "posix" or compiler is None:
         raise KernelUnavailableError("no C compiler (cc, gcc or clang) on the path")
-    folder = _private_folder(cache_dir() / "kernels")
+    folder = cache_dir() / "kernels"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.stat()
+    except OSError as error:
+        raise KernelUnavailableError(f"the cache folder cannot be made: {error}") from error
+    if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise KernelUnavailableError(f"others may write to the cache folder {folder}")
     file = folder / f"kernel-{_fingerprint(compiler)}.so"
     if not file.is_file():
         _compile(compiler, file)
@@ -242,17 +249,6 @@ def library() -> ctypes.CDLL:
 
 def _source() -> str:
     return (resources.files("bayesieve.deliver.runtime") / "kernel.c").read_text(encoding="utf-8")
-
-
-def _private_folder(folder: Path) -> Path:
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = folder.stat()
-    except OSError as error:
-        raise KernelUnavailableError(f"the cache folder cannot be made: {error}") from error
-    if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise KernelUnavailableError(f"others may write to the cache folder {folder}")
-    return folder
 
 
 def _fingerprint(compiler: str) -> str:

@@ -182,7 +182,12 @@ def learn(
     """
     epochs = max(1, math.ceil(asked.epochs / method.members))
     n_models, at_once = asked.seeds * method.members, models_at_once(problem)
-    before, start = _allocated(problem.device), time.perf_counter()
+    before, on_cuda = 0, problem.device.type == "cuda"
+    if on_cuda:  # its peak is counted anew from here
+        gc.collect()  # graphs of earlier methods hold memory until their cycles are found
+        torch.cuda.reset_peak_memory_stats(problem.device)
+        before = torch.cuda.memory_allocated(problem.device)
+    start = time.perf_counter()
     starts = None
     if at_once < n_models:  # separate runs would all begin at the module's weights
         generator = Generator(problem.device).manual_seed(asked.seed)
@@ -204,7 +209,6 @@ def learn(
         posteriors += run.posteriors
         state_bytes += sum(value.nbytes for _, value in named_tensors(run.state))
     seconds = time.perf_counter() - start
-    on_cuda = problem.device.type == "cuda"
     peak = torch.cuda.max_memory_allocated(problem.device) - before if on_cuda else None
     costs = {
         "epochs": epochs,
@@ -222,15 +226,6 @@ def models_at_once(problem: Problem) -> int:
     if n_convolutions > (_FEW_CONVOLUTIONS if problem.device.type == "cuda" else 0):
         return 1
     return max(1, _WEIGHTS_AT_ONCE // problem.layout.size)
-
-
-def _allocated(device: torch.device) -> int:
-    """Bytes in use on a CUDA device, from where its peak is counted anew; 0 elsewhere."""
-    if device.type != "cuda":
-        return 0
-    gc.collect()  # graphs of earlier methods hold memory until their cycles are found
-    torch.cuda.reset_peak_memory_stats(device)
-    return torch.cuda.memory_allocated(device)
 
 
 def sieved(
