@@ -211,23 +211,18 @@ def _convert(
     if converted is None:  # only the older exporter writes straight to a file
         raise UnsupportedModelError(f"{_WHO}: torch.onnx returned no graph.")
     proto = converted.model_proto
-    _tidy(proto)
-    onnx.helper.set_model_props(proto, metadata)
-    return bytes(proto.SerializeToString(deterministic=True))
-
-
-def _tidy(proto: Any) -> None:
-    """Name the free axis and drop what only the exporter's authors read."""
-    symbol = proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param
-    for value in (*proto.graph.input, *proto.graph.output):
+    graph = proto.graph  # name the free axis, and drop what only the exporter's authors read
+    symbol = graph.input[0].type.tensor_type.shape.dim[0].dim_param
+    for value in (*graph.input, *graph.output):
         for size in value.type.tensor_type.shape.dim:
             if size.dim_param == symbol:
                 size.dim_param = "batch"
-    del proto.graph.value_info[:]  # intermediate shapes, which any runtime infers
-    graph = proto.graph
+    del graph.value_info[:]  # intermediate shapes, which any runtime infers
     for message in (graph, *graph.node, *graph.input, *graph.output, *graph.initializer):
         del message.metadata_props[:]
         message.doc_string = ""
+    onnx.helper.set_model_props(proto, metadata)
+    return bytes(proto.SerializeToString(deterministic=True))
 
 
 def _verify(onnx: Any, data: bytes, compute: Callable[[Tensor], Outputs], example: Tensor) -> None:

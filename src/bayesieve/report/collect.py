@@ -53,12 +53,22 @@ def collect_run(source: Source, limits: Limits) -> Json:
             network = embed(source, sieved.levels, limits)
         except UnsupportedModelError as error:
             refusal = str(error).removeprefix("report: ")
-    best = evaluations.get("sampled", evaluations["after"])
+    best, data = evaluations.get("sampled", evaluations["after"]), source.data
     return {
         "name": source.name,
         "title": source.title,
         "task": source.data.task,
-        "data": _data(source),
+        "data": {
+            "name": data.name,
+            "n_train": len(data.train),
+            "n_test": len(data.test),
+            "input_shape": list(data.input_shape),
+            "classes": None if data.classes is None else list(data.classes),
+            "features": None if data.feature_names is None else list(data.feature_names),
+            "target": data.preprocessing.get("target", {}).get("name"),
+            "target_mean": data.test.target_mean.double().reshape(-1).tolist(),
+            "target_std": data.test.target_std.double().reshape(-1).tolist(),
+        },
         "headline": _headline(source, evaluations, sieved, limits),
         "curve": {
             "score": source.score,
@@ -89,22 +99,6 @@ def collect_run(source: Source, limits: Limits) -> Json:
             "folder": source.folder,
             "timed_on": processor(),
         },
-    }
-
-
-def _data(source: Source) -> Json:
-    data = source.data
-    unit = data.preprocessing.get("target", {}).get("name") if data.preprocessing else None
-    return {
-        "name": data.name,
-        "n_train": len(data.train),
-        "n_test": len(data.test),
-        "input_shape": list(data.input_shape),
-        "classes": None if data.classes is None else list(data.classes),
-        "features": None if data.feature_names is None else list(data.feature_names),
-        "target": unit,
-        "target_mean": data.test.target_mean.double().reshape(-1).tolist(),
-        "target_std": data.test.target_std.double().reshape(-1).tolist(),
     }
 
 

@@ -65,7 +65,13 @@ def _columns(data: DataSet) -> list[Json]:
     for recipe in recipes:
         row: Json = {"name": recipe["name"], "kind": recipe["kind"], "at": place}
         if recipe["kind"] == "numeric":
-            row |= _range(data.train.x[:, place].double(), recipe["mean"], recipe["std"])
+            mean, std = recipe["mean"], recipe["std"]
+            numbers = data.train.x[:, place].double().cpu() * std + mean
+            middle = torch.stack([numbers.amin(), numbers.median(), numbers.amax()])
+            low, start, high = rounded(middle, 6)
+            whole = bool((numbers - numbers.round()).abs().max() < 1e-4 * max(1.0, abs(high)))
+            row |= {"mean": mean, "std": std, "low": low, "high": high, "start": start}
+            row["whole"] = whole
             place += 1
         else:
             levels = recipe["levels"]
@@ -79,13 +85,6 @@ def _columns(data: DataSet) -> list[Json]:
             f"{math.prod(data.input_shape)}."
         )
     return rows
-
-
-def _range(values: Tensor, mean: float, std: float) -> Json:
-    numbers = values.cpu() * std + mean
-    low, start, high = rounded(torch.stack([numbers.amin(), numbers.median(), numbers.amax()]), 6)
-    whole = bool((numbers - numbers.round()).abs().max() < 1e-4 * max(1.0, abs(high)))
-    return {"mean": mean, "std": std, "low": low, "high": high, "start": start, "whole": whole}
 
 
 def importance(source: Source) -> Tensor:

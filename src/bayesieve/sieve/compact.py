@@ -126,7 +126,17 @@ def compact(sparse: SparseModel | nn.Module, example: Tensor) -> fx.GraphModule:
         >>> small.get_submodule("2").bias.item(), small(torch.ones(1, 3)).item()
         (5.0, 17.0)
     """
-    _check_arguments(sparse, example)
+    if not isinstance(sparse, SparseModel | nn.Module):
+        raise TypeError(
+            f"compact: sparse must be a SparseModel or a module, got {type(sparse).__name__}. "
+            "Use prune on a posterior first."
+        )
+    if not isinstance(example, Tensor):
+        raise TypeError(f"compact: example must be a tensor, got {type(example).__name__}.")
+    if example.dim() < 1 or len(example) == 0:
+        raise ValueError(
+            f"compact: example must hold at least one input, got shape {tuple(example.shape)}."
+        )
     reference = plain_copy(sparse.to_module() if isinstance(sparse, SparseModel) else sparse)
     device = next(reference.parameters(), example).device
     reference = reference.cpu().eval()
@@ -160,20 +170,6 @@ def compact(sparse: SparseModel | nn.Module, example: Tensor) -> fx.GraphModule:
     vars(small)["compaction"] = report
     small.meta[_USER_PRESERVED_ATTRIBUTES_KEY] = {"compaction": report}  # deepcopy keeps no more
     return small.to(device)
-
-
-def _check_arguments(sparse: object, example: object) -> None:
-    if not isinstance(sparse, SparseModel | nn.Module):
-        raise TypeError(
-            f"compact: sparse must be a SparseModel or a module, got {type(sparse).__name__}. "
-            "Use prune on a posterior first."
-        )
-    if not isinstance(example, Tensor):
-        raise TypeError(f"compact: example must be a tensor, got {type(example).__name__}.")
-    if example.dim() < 1 or len(example) == 0:
-        raise ValueError(
-            f"compact: example must hold at least one input, got shape {tuple(example.shape)}."
-        )
 
 
 def report_of(module: nn.Module) -> CompactionReport:

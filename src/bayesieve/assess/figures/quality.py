@@ -35,7 +35,22 @@ def reliability_diagram(runs: Mapping[str, ReliabilityBins], path: str | Path) -
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3.2, 1))
     draw_reliability(top, runs)
     top.set_xlabel("")
-    _draw_histogram(bottom, runs)
+    widths = [np.diff(bins.edges) for bins in runs.values()]
+    equal = all(np.allclose(width, width[0]) for width in widths)
+    colors = style.series_colors(len(runs))
+    for bins, width, color in zip(runs.values(), widths, colors, strict=True):
+        share = np.array(bins.count) / sum(bins.count)
+        wide = width > 0  # bins of equal mass may share an edge
+        height = share if equal else share[wide] / width[wide]
+        edges = np.array(bins.edges)[np.append(True, wide)]
+        bottom.stairs(height, edges, color=color, lw=1.6)
+        bottom.stairs(height, edges, color=color, alpha=0.15, fill=True)
+    label = "share of examples" if equal else "density"
+    style.dress(bottom, title="", xlabel="confidence", ylabel=label, grid="y")
+    bottom.set_ylim(bottom=0)
+    style.percent_ticks(bottom.xaxis)
+    if equal:
+        style.percent_ticks(bottom.yaxis)
     return style.save(figure, path)
 
 
@@ -188,22 +203,3 @@ def _plausible(share: _Column, count: _Column) -> tuple[_Column, _Column]:
     middle = (share + z2 / 2) / (1 + z2)
     half = np.sqrt(z2 * (share * (1 - share) + z2 / 4)) / (1 + z2)
     return middle - half, middle + half
-
-
-def _draw_histogram(axes: Axes, runs: Mapping[str, ReliabilityBins]) -> None:
-    widths = [np.diff(bins.edges) for bins in runs.values()]
-    equal = all(np.allclose(width, width[0]) for width in widths)
-    colors = style.series_colors(len(runs))
-    for bins, width, color in zip(runs.values(), widths, colors, strict=True):
-        share = np.array(bins.count) / sum(bins.count)
-        wide = width > 0  # bins of equal mass may share an edge
-        height = share if equal else share[wide] / width[wide]
-        edges = np.array(bins.edges)[np.append(True, wide)]
-        axes.stairs(height, edges, color=color, lw=1.6)
-        axes.stairs(height, edges, color=color, alpha=0.15, fill=True)
-    label = "share of examples" if equal else "density"
-    style.dress(axes, title="", xlabel="confidence", ylabel=label, grid="y")
-    axes.set_ylim(bottom=0)
-    style.percent_ticks(axes.xaxis)
-    if equal:
-        style.percent_ticks(axes.yaxis)

@@ -166,7 +166,10 @@ def as_runtime(module: nn.Module, example: Tensor | Floats, *, threads: int = 1)
         if kernel == "compiled":
             candidates["kernel"] = _compiled(layers, threads)
         else:
-            candidates["scipy"] = _with_scipy(layers)
+            stages = [_product(layer) if isinstance(layer, Linear) else layer for layer in layers]
+            linear = (layer for layer in layers if isinstance(layer, Linear))
+            stored = sum(8 * int(layer.weight.count_nonzero()) for layer in linear)
+            candidates["scipy"] = _Network(stages, stored)
     functions = {name: network.on_tensor for name, network in candidates.items()}
     measured = median_times(functions, example, rounds=_ROUNDS, clock="cpu")
     plan = []
@@ -257,14 +260,8 @@ def _fuse(layers: Sequence[Layer], threads: int) -> CompiledLayers:
     return CompiledLayers(affine, first.source[0], selected, threads)
 
 
-def _with_scipy(layers: Sequence[Layer]) -> _Network:
-    """Linear layers as SciPy's sparse products, everything else in torch."""
-    linear = [layer for layer in layers if isinstance(layer, Linear)]
-    stages = [_product(layer) if isinstance(layer, Linear) else layer for layer in layers]
-    return _Network(stages, sum(8 * int(layer.weight.count_nonzero()) for layer in linear))
-
-
 def _product(layer: Linear) -> Stage:
+    """A Linear layer as SciPy's sparse product."""
     weight, bias = csr_array(layer.weight.numpy()), layer.bias.numpy()
 
     def run(x: Tensor) -> Tensor:

@@ -236,7 +236,14 @@ def library() -> ctypes.CDLL:
         raise KernelUnavailableError(f"others may write to the cache folder {folder}")
     file = folder / f"kernel-{_fingerprint(compiler)}.so"
     if not file.is_file():
-        _compile(compiler, file)
+        try:
+            with tempfile.TemporaryDirectory(dir=folder) as place:
+                text, made = Path(place) / "kernel.c", Path(place) / "kernel.so"
+                text.write_text(_source(), encoding="utf-8")
+                _output([compiler, *_FLAGS, *_QUIET, str(text), "-o", str(made), "-lm"])
+                write_atomically(file, made.read_bytes())
+        except OSError as error:
+            raise KernelUnavailableError(f"the kernel cannot be written: {error}") from error
     try:
         loaded = ctypes.CDLL(str(file))
     except OSError as error:
@@ -261,17 +268,6 @@ def _fingerprint(compiler: str) -> str:
         processor += sorted({line for line in lines if line.startswith(known)})
     texts = [_source(), " ".join(_FLAGS), compiler, version, *processor]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:20]
-
-
-def _compile(compiler: str, path: Path) -> None:
-    try:
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            text, made = Path(folder) / "kernel.c", Path(folder) / "kernel.so"
-            text.write_text(_source(), encoding="utf-8")
-            _output([compiler, *_FLAGS, *_QUIET, str(text), "-o", str(made), "-lm"])
-            write_atomically(path, made.read_bytes())
-    except OSError as error:
-        raise KernelUnavailableError(f"the kernel cannot be written: {error}") from error
 
 
 def _output(command: list[str]) -> str:
