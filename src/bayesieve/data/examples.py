@@ -208,7 +208,7 @@ def gather(source: Dataset[Any] | DataLoader[Any], *, limit: int | None = None) 
         if len(items) != 2 or not all(isinstance(item, Tensor) for item in items):
             kinds = ", ".join(type(item).__name__ for item in items)
             raise TypeError(f"gather: each batch must be a pair of tensors (x, y), got {kinds}.")
-        pairs.append(items)
+        pairs.append((items[0], items[1]))
         n += len(pairs[-1][0])
         if limit is not None and n >= limit:
             break
