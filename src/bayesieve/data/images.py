@@ -86,8 +86,11 @@ def decode_images(path: Path, image_size: int | None = None) -> DecodedImages:
     """
     if image_size is not None:
         check_positive("images", image_size=image_size)
-    cache = _cache_path(path, image_size) if path.is_file() else None
-    if cache:
+    cache = None
+    if path.is_file():
+        stat = path.stat()
+        key = f"{path.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{image_size}"
+        cache = cache_dir() / "decoded" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"
         with suppress(DataError, KeyError, TypeError):  # none, or a damaged one: made again
             arrays = read_npz(cache)
             classes = tuple(str(name) for name in arrays.pop("classes"))
@@ -194,9 +197,3 @@ def _collect(path: Path, images: list[tuple[str, str, str, NDArray[np.uint8]]]) 
         np.array([part == "test" for part in parts], dtype=bool),
         tuple(str(label) for label in classes),
     )
-
-
-def _cache_path(path: Path, image_size: int | None) -> Path:
-    stat = path.stat()
-    key = f"{path.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{image_size}"
-    return cache_dir() / "decoded" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"

@@ -325,7 +325,10 @@ class _Reader:
         elif name in ("view", "reshape") and self._merges_all(node.args[1:]):
             self.shape = (math.prod(self.shape),)
         else:
-            return name == "identity" or (name == "dropout" and _is_off(node))
+            on = node.kwargs.get("training", node.args[2] if len(node.args) > 2 else True)
+            dropouts = (F.dropout, F.dropout2d, F.alpha_dropout)
+            off = name == "dropout" and node.target in dropouts and on is False
+            return name == "identity" or off
         return True
 
     def _layer(self, name: str, layer: nn.Module) -> None:
@@ -514,9 +517,3 @@ def _is_size(node: fx.Node) -> bool:
     """Whether a node is a size of a value, or one entry of it."""
     is_item = node.target is operator.getitem and isinstance(node.args[0], fx.Node)
     return reads_size(node) or (is_item and _is_size(node.args[0]))  # type: ignore[arg-type]
-
-
-def _is_off(node: fx.Node) -> bool:
-    """Whether a call of dropout is switched off."""
-    training = node.kwargs.get("training", node.args[2] if len(node.args) > 2 else True)
-    return node.target in (F.dropout, F.dropout2d, F.alpha_dropout) and training is False

@@ -113,7 +113,15 @@ def export_onnx(
     onnx, _, _ = _import_extra(_WHO, "onnx", "onnxruntime", "onnxscript")  # torch needs the last
     module = on_cpu(module)
     point = first_output(_WHO, module, example)
-    _check_classes(classes, point)
+    if classes is not None:
+        n_outputs = point.shape[-1]
+        if isinstance(classes, str) or not all(isinstance(name, str) for name in classes):
+            raise TypeError(f"{_WHO}: classes must be a sequence of names, got {classes!r}.")
+        if len(classes) != (2 if n_outputs == 1 else n_outputs):
+            raise ValueError(
+                f"{_WHO}: classes must name every output: the module returns {n_outputs} outputs, "
+                f"got {len(classes)} names."
+            )
     metadata = {"bayesieve_version": __version__, "n_samples": str(n_samples)}
     if classes is not None:
         metadata["classes"] = json.dumps(list(classes))
@@ -238,19 +246,6 @@ def _verify(onnx: Any, data: bytes, compute: Callable[[Tensor], Outputs], exampl
         raise VerificationError(
             f"{_WHO}: the exported graph does not run: {reason} Nothing was written."
         ) from error
-
-
-def _check_classes(classes: Sequence[str] | None, output: Tensor) -> None:
-    if classes is None:
-        return
-    n_outputs = output.shape[-1]
-    if isinstance(classes, str) or not all(isinstance(name, str) for name in classes):
-        raise TypeError(f"{_WHO}: classes must be a sequence of names, got {classes!r}.")
-    if len(classes) != (2 if n_outputs == 1 else n_outputs):
-        raise ValueError(
-            f"{_WHO}: classes must name every output: the module returns {n_outputs} outputs, "
-            f"got {len(classes)} names."
-        )
 
 
 @contextlib.contextmanager

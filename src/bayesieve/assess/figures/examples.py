@@ -82,20 +82,7 @@ def regression_fit(mean: ArrayLike, std: ArrayLike, targets: ArrayLike, path: st
         raise ValueError("regression_fit: mean, std and targets must all have one shape (N,).")
     figure = style.new_figure(5.2, 4.8)
     axes = figure.subplots()
-    low, high = min(x.min(), y.min()), max(x.max(), y.max())
-    pad = 0.05 * (high - low) + 1e-12
-    ends = (low - pad, high + pad)
-    axes.plot(ends, ends, color=style.MUTED, lw=1, ls=(0, (4, 3)), zorder=1)
-    inside = np.abs(x - y) <= NormalDist().inv_cdf(0.95) * bar
-    alpha = float(np.clip(30 / np.sqrt(y.size), 0.25, 0.9))
-    kinds = ((inside, style.BLUE, "o", "inside"), (~inside, style.VERMILION, "D", "outside"))
-    for members, color, marker, word in kinds:
-        label = f"{word} the 90% interval ({style.percent(members.mean())})"
-        axes.vlines(x[members], (y - bar)[members], (y + bar)[members], color, lw=1, alpha=0.4)
-        (dots,) = axes.plot(x[members], y[members], marker, ms=4, mew=0, color=color, label=label)
-        dots.set_alpha(alpha)
-    axes.set_xlim(*ends)
-    axes.set_ylim(*ends)
+    _draw_fit(axes, x, y, bar)
     title = f"Fit: RMSE {np.sqrt(np.mean((x - y) ** 2)):.3g}"
     style.dress(axes, title=title, xlabel="target", ylabel="prediction ± 1 std")
     style.legend(axes, "upper left")
@@ -139,6 +126,25 @@ def first_layer_map(weights: ArrayLike, image_shape: tuple[int, ...], path: str 
         axes.spines[:].set(visible=True, color=style.RULE)
         style.color_bar(axes, image, unit)
     return style.save(figure, path)
+
+
+def _draw_fit(
+    axes: Axes, x: NDArray[np.float64], y: NDArray[np.float64], bar: NDArray[np.float64]
+) -> None:
+    low, high = min(x.min(), y.min()), max(x.max(), y.max())
+    pad = 0.05 * (high - low) + 1e-12
+    ends = (low - pad, high + pad)
+    axes.plot(ends, ends, color=style.MUTED, lw=1, ls=(0, (4, 3)), zorder=1)
+    inside = np.abs(x - y) <= NormalDist().inv_cdf(0.95) * bar
+    alpha = float(np.clip(30 / np.sqrt(y.size), 0.25, 0.9))
+    kinds = ((inside, style.BLUE, "o", "inside"), (~inside, style.VERMILION, "D", "outside"))
+    for members, color, marker, word in kinds:
+        label = f"{word} the 90% interval ({style.percent(members.mean())})"
+        axes.vlines(x[members], (y - bar)[members], (y + bar)[members], color, lw=1, alpha=0.4)
+        (dots,) = axes.plot(x[members], y[members], marker, ms=4, mew=0, color=color, label=label)
+        dots.set_alpha(alpha)
+    axes.set_xlim(*ends)
+    axes.set_ylim(*ends)
 
 
 def _draw_example(

@@ -72,14 +72,7 @@ def sieve_overview(
     figure = style.new_figure(10.6, 3.6)
     left, middle, right = figure.subplots(1, 3, width_ratios=(1.15, 1, 1))
     _draw_curve(left, curve, dense=dense_error)
-    kept, error = 1 - curve[chosen][0], float(curve[chosen][1])
-    left.plot(kept, error, "o", ms=11, mfc="white", mec=style.BLUE, mew=2.2, zorder=4)
-    left.plot(kept, error, "o", ms=4, color=style.BLUE, zorder=5)
-    least_kept = min(1 - point[0] for point in curve if point[0] < 1)
-    text = f"keep {style.percent(kept)}\n{style.percent(error, 3)} error"
-    offset, side = ((-4, 12), "left") if kept > least_kept**0.4 else ((-8, 12), "right")
-    note = _annotate(left, text, (kept, error), offset)
-    note.set(ha=side, color=style.BLUE, fontweight="bold")
+    _mark(left, curve, chosen)
     _draw_layers(middle, list(layers), *zip(*layers.values(), strict=True), counts=False)
     draw_reliability(right, reliability)
     return style.save(figure, path)
@@ -212,6 +205,19 @@ def inclusion_cdf(values: Mapping[str, ArrayLike], path: str | Path) -> Path:
     style.percent_ticks(axes.yaxis)
     style.legend(axes, "lower right" if few else "upper left", outside=not few)
     return style.save(figure, path)
+
+
+def _mark(axes: Axes, points: Sequence[Sequence[float]], chosen: int) -> None:
+    """Draw a ring around one of the points (zeros, error), and label it."""
+    kept, error = 1 - points[chosen][0], float(points[chosen][1])
+    axes.plot(kept, error, "o", ms=11, mfc="white", mec=style.BLUE, mew=2.2, zorder=4)
+    axes.plot(kept, error, "o", ms=4, color=style.BLUE, zorder=5)
+    least_kept = min(1 - point[0] for point in points if point[0] < 1)
+    on_left = kept > least_kept**0.4
+    text = f"keep {style.percent(kept)}\n{style.percent(error, 3)} error"
+    offset, side = ((-4, 12), "left") if on_left else ((-8, 12), "right")
+    note = _annotate(axes, text, (kept, error), offset)
+    note.set(ha=side, color=style.BLUE, fontweight="bold")
 
 
 def _annotate(

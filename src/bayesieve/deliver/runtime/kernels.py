@@ -226,24 +226,10 @@ def library() -> ctypes.CDLL:
     compiler = next((path for name in _COMPILERS if (path := shutil.which(name))), None)
     if os.name != "posix" or compiler is None:
         raise KernelUnavailableError("no C compiler (cc, gcc or clang) on the path")
-    folder = cache_dir() / "kernels"
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = folder.stat()
-    except OSError as error:
-        raise KernelUnavailableError(f"the cache folder cannot be made: {error}") from error
-    if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise KernelUnavailableError(f"others may write to the cache folder {folder}")
+    folder = _private_folder(cache_dir() / "kernels")
     file = folder / f"kernel-{_fingerprint(compiler)}.so"
     if not file.is_file():
-        try:
-            with tempfile.TemporaryDirectory(dir=folder) as place:
-                text, made = Path(place) / "kernel.c", Path(place) / "kernel.so"
-                text.write_text(_source(), encoding="utf-8")
-                _output([compiler, *_FLAGS, *_QUIET, str(text), "-o", str(made), "-lm"])
-                write_atomically(file, made.read_bytes())
-        except OSError as error:
-            raise KernelUnavailableError(f"the kernel cannot be written: {error}") from error
+        _compile(compiler, file)
     try:
         loaded = ctypes.CDLL(str(file))
     except OSError as error:
@@ -258,6 +244,17 @@ def _source() -> str:
     return (resources.files("bayesieve.deliver.runtime") / "kernel.c").read_text(encoding="utf-8")
 
 
+def _private_folder(folder: Path) -> Path:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.stat()
+    except OSError as error:
+        raise KernelUnavailableError(f"the cache folder cannot be made: {error}") from error
+    if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise KernelUnavailableError(f"others may write to the cache folder {folder}")
+    return folder
+
+
 def _fingerprint(compiler: str) -> str:
     version = _output([compiler, "--version"])
     processor = [platform.system(), platform.machine(), platform.processor()]
@@ -268,6 +265,17 @@ def _fingerprint(compiler: str) -> str:
         processor += sorted({line for line in lines if line.startswith(known)})
     texts = [_source(), " ".join(_FLAGS), compiler, version, *processor]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:20]
+
+
+def _compile(compiler: str, path: Path) -> None:
+    try:
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            text, made = Path(folder) / "kernel.c", Path(folder) / "kernel.so"
+            text.write_text(_source(), encoding="utf-8")
+            _output([compiler, *_FLAGS, *_QUIET, str(text), "-o", str(made), "-lm"])
+            write_atomically(path, made.read_bytes())
+    except OSError as error:
+        raise KernelUnavailableError(f"the kernel cannot be written: {error}") from error
 
 
 def _output(command: list[str]) -> str:
