@@ -26,7 +26,6 @@ cross-conformal: coverage near 1 - α in practice, at least 1 - 2α in theory [B
 import math
 
 import torch
-from scipy.optimize import brentq
 from torch import Tensor
 
 from bayesieve.assess.metrics import check_labels, check_same_shape
@@ -77,6 +76,8 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
         return MIN_TEMPERATURE
     if hottest >= 0:
         return MAX_TEMPERATURE
+    from scipy.optimize import brentq  # here: it takes a third of a second to load
+
     return math.exp(brentq(slope, low, high, xtol=1e-10, rtol=1e-10))
 
 

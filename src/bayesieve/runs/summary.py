@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bayesieve.assess import figures
 from bayesieve.assess.metrics import confusion_matrix, reliability_bins
 from bayesieve.assess.predict import ClassPrediction, RealPrediction, predict
 from bayesieve.core.posterior import Model, SparseModel, has_spread, posterior_of
@@ -120,6 +119,8 @@ def draw_run(
     curve: Sequence[Mapping[str, float]],
 ) -> list[Picture]:
     """Draw everything that fits the model and the data into `folder`/figures."""
+    from bayesieve.assess import figures  # here: without pictures nobody waits for matplotlib
+
     pictures: list[Picture] = []
 
     def place(name: str, caption: str) -> Path:
@@ -142,10 +143,8 @@ def draw_run(
         scale, shift = test.target_std.double(), test.target_mean.double()
         mean, std = prediction.mean.cpu(), prediction.std.cpu()
         values = (mean * scale + shift, std * scale, test.y.reshape(len(test), -1) * scale + shift)
-        columns = [value.double()[:, 0].numpy() for value in values]
-        figures.regression_fit(
-            columns[0], columns[1], columns[2], place("fit", "Predictions against targets.")
-        )
+        at, spread, y = (value.double()[:, 0].numpy() for value in values)
+        figures.regression_fit(at, spread, y, place("fit", "Predictions against targets."))
     layout = model.layout
     inclusion = posterior_of(model).inclusion
     if inclusion is not None:
@@ -155,8 +154,7 @@ def draw_run(
     if isinstance(model, SparseModel):
         counts = [row for row in kept_per_layer(model) if row.name in layout.prunable]
         names, kept, total = zip(*counts, strict=True)
-        path = place("layers", "Weights kept in each layer.")
-        figures.kept_per_layer(names, kept, total, path)
+        figures.kept_per_layer(names, kept, total, place("layers", "Weights kept in each layer."))
     points = curve_points(curve)
     if len(points) > 1:
         path = place("sparsity", "What pruning further in one shot, without training, costs.")
@@ -172,6 +170,8 @@ def _draw_classes(
     place: Callable[[str, str], Path],
 ) -> None:
     """Reliability, confusion, doubt per class and the images of most and least doubt."""
+    from bayesieve.assess import figures
+
     names, test = data.classes or (), data.test
     shown = {"weights": prediction}
     if n_samples:
@@ -180,9 +180,8 @@ def _draw_classes(
     text = "How often the network is right when it says it is this sure."
     figures.reliability_diagram(bins, place("reliability", text))
     matrix = confusion_matrix(at_mean.probs.cpu(), test.y)
-    figures.confusion_matrix(
-        matrix, names, place("confusion", "True classes against predicted ones.")
-    )
+    text = "True classes against predicted ones."
+    figures.confusion_matrix(matrix, names, place("confusion", text))
     means = [
         [float(values.cpu()[test.y == c].mean()) if bool((test.y == c).any()) else 0.0
          for c in range(len(names))]

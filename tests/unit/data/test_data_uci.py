@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sklearn import datasets
 
 from bayesieve.data import load_data, uci
+from bayesieve.data.image_sets import _bundled_digits
 from bayesieve.errors import DataError
 
 
@@ -111,6 +113,13 @@ def test_digits_are_stratified_and_fixed() -> None:
         torch.bincount(first.test.y) + torch.bincount(first.train.y)
     )
     assert (share - 0.2).abs().max() < 0.005
+
+
+def test_digits_are_those_of_scikit_learn() -> None:
+    images, labels = _bundled_digits()
+    theirs = datasets.load_digits()
+    assert np.array_equal(images, theirs.images)
+    assert np.array_equal(labels, theirs.target)
 
 
 _REAL = os.environ.get("BAYESIEVE_DATA")
