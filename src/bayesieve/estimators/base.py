@@ -284,6 +284,12 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         x = self._inputs(X)  # first: it raises unless the estimator is fitted
         return predict_members(self.sparse_models_, x, self.n_samples)
 
+    def _samples(self, X: ArrayLike, n: int, random_state: Any) -> Tensor:
+        """Targets drawn from the mixture, as the network sees them, (n, rows, ...)."""
+        check_positive(self._who, n_samples=n)
+        seed = int(check_random_state(random_state).randint(2**31))
+        return self._prediction(X).sample(n, torch.Generator().manual_seed(seed))
+
     # Results of training.
 
     @property

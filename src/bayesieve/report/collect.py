@@ -45,12 +45,12 @@ def collect_run(source: Source, limits: Limits) -> Json:
     """The data of one run."""
     with torch.random.fork_rng(devices=[]):
         evaluations = quality.evaluations(source, limits)
-        sieved = curve.sieve_further(source, limits)
+        sieved, levels = curve.sieve_further(source, limits)
         before = curve.sieve_before(source, limits)
         slopes = inputs.importance(source)
         network = refusal = None
         try:
-            network = embed(source, sieved.levels, limits)
+            network = embed(source, levels, limits)
         except UnsupportedModelError as error:
             refusal = str(error).removeprefix("report: ")
     best, data = evaluations.get("sampled", evaluations["after"]), source.data
@@ -73,12 +73,12 @@ def collect_run(source: Source, limits: Limits) -> Json:
         "curve": {
             "score": source.score,
             "layers": source.posterior.layout.prunable,
-            "points": sieved.points,
+            "points": sieved["points"],
             "before": before,
         },
-        "layers": curve.layer_pictures(source, sieved, limits),
-        "compaction": sieved.compaction,
-        "not_compacted": sieved.refusal,
+        "layers": curve.layer_pictures(source, levels, limits),
+        "compaction": sieved["compaction"],
+        "not_compacted": sieved["not_compacted"],
         "quality": quality.calibration(evaluations, source.data),
         "confusion": quality.confusion(evaluations["after"], source.data),
         "examples": quality.examples(best, source.data, limits),
@@ -102,22 +102,20 @@ def collect_run(source: Source, limits: Limits) -> Json:
     }
 
 
-def _headline(
-    source: Source, evaluations: Mapping[str, Any], sieved: curve.Sieved, limits: Limits
-) -> Json:
+def _headline(source: Source, evaluations: Mapping[str, Any], sieved: Json, limits: Limits) -> Json:
     """Numbers before and after; sizes and times of the dense network are always known."""
     layout = source.posterior.layout
     before: Json = {
         "name": source.before_name,
         "parameters": layout.size,
         "bytes": 4 * layout.size,
-        **sieved.dense,
+        **sieved["dense"],
         "quality": quality.numbers(evaluations["before"]) if "before" in evaluations else None,
     }
-    now = sieved.points[0]
+    now = sieved["points"][0]
     after: Json = {key: now.get(key) for key in ("weights", "zeros", "bytes", "macs", "latency_ms")}
     after["parameters"] = now.get("parameters", now["weights"])
-    after["runtime_ms"] = sieved.runtime_ms
+    after["runtime_ms"] = sieved["runtime_ms"]
     after["quality"] = quality.numbers(evaluations["after"])
     sampled = None
     if "sampled" in evaluations:

@@ -138,13 +138,11 @@ class Evaluation:
         loss: mean loss without the penalty.
         penalty: the penalty of the weights; 0 without one.
         accuracy: share of rows whose largest output is at their largest target.
-        n_examples: N.
     """
 
     loss: float
     penalty: float
     accuracy: float
-    n_examples: int
 
 
 class FeedForwardNet:
@@ -304,7 +302,7 @@ class FeedForwardNet:
         predicted = self._outputs(x)
         right = predicted.argmax(axis=1) == target.argmax(axis=1)
         loss = self.loss(predicted, target)
-        return Evaluation(loss, self._penalty(), float(right.mean()), len(x))
+        return Evaluation(loss, self._penalty(), float(right.mean()))
 
     def outputs(self, x: ArrayLike) -> Array:
         """Outputs of all rows, shape (N, n_outputs): probabilities after a softmax.

@@ -1,6 +1,5 @@
 """Joining posteriors that clients learned from disjoint data under one prior."""
 
-import torch
 from torch import Tensor
 
 from bayesieve.engines.tdamp.channels import Message
@@ -34,19 +33,3 @@ def average_clients(clients: Message, n_examples: Tensor) -> Message:
     """
     share = (n_examples / n_examples.sum()).to(clients.linear.dtype)[:, None]
     return Message((share * clients.linear).sum(0), (share * clients.precision).sum(0))
-
-
-def natural(mean: Tensor, std: Tensor) -> Message:
-    """Natural parameters of N(mean, std²).
-
-    Example:
-        >>> natural(torch.tensor(3.0), torch.tensor(0.5))
-        Message(linear=tensor(12.), precision=tensor(4.))
-    """
-    precision = std.square().reciprocal()
-    return Message(mean * precision, precision)
-
-
-def moments(message: Message) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of a message with positive precision."""
-    return message.linear / message.precision, torch.rsqrt(message.precision)
