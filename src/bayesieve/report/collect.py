@@ -18,6 +18,9 @@ from bayesieve.report.source import Limits, Source
 
 FORMAT, VERSION = "bayesieve-report", 1
 _MOST_EPOCHS = 400
+_UNKNOWN: Json = {  # of a model that is only in memory
+    "command": None, "config": {}, "versions": {}, "hashes": {}, "seconds": None, "folder": None,
+}  # fmt: skip
 _WATCHED = 200  # weights whose chains are compared
 
 
@@ -90,15 +93,7 @@ def collect_run(source: Source, limits: Limits) -> Json:
         "inputs": inputs.describe_inputs(source.data),
         "network": network,
         "not_embedded": refusal,
-        "provenance": {
-            "command": source.command,
-            "config": dict(source.config),
-            "versions": dict(source.versions),
-            "hashes": dict(source.hashes),
-            "seconds": source.seconds,
-            "folder": source.folder,
-            "timed_on": processor(),
-        },
+        "provenance": {**_UNKNOWN, **source.provenance, "timed_on": processor()},
     }
 
 

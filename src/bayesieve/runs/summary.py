@@ -11,6 +11,7 @@ from bayesieve.assess.metrics import confusion_matrix, reliability_bins
 from bayesieve.assess.predict import ClassPrediction, RealPrediction, predict
 from bayesieve.core.posterior import Model, SparseModel, has_spread, posterior_of
 from bayesieve.data import DataSet
+from bayesieve.report.quality import target_columns
 from bayesieve.runs.config import RunConfig
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.run import DRAWS, Curve, curve_points
@@ -139,12 +140,9 @@ def draw_run(
     if isinstance(prediction, ClassPrediction) and isinstance(at_mean, ClassPrediction):
         _draw_classes(prediction, at_mean, n_samples, data, place)
     elif isinstance(prediction, RealPrediction):
-        test = data.test
-        scale, shift = test.target_std.double(), test.target_mean.double()
-        mean, std = prediction.mean.cpu(), prediction.std.cpu()
-        values = (mean * scale + shift, std * scale, test.y.reshape(len(test), -1) * scale + shift)
-        at, spread, y = (value.double()[:, 0].numpy() for value in values)
-        figures.regression_fit(at, spread, y, place("fit", "Predictions against targets."))
+        columns = target_columns(prediction, data)
+        mean, std, target = (columns[name].numpy() for name in ("mean", "std", "target"))
+        figures.regression_fit(mean, std, target, place("fit", "Predictions against targets."))
     layout = model.layout
     inclusion = posterior_of(model).inclusion
     if inclusion is not None:
