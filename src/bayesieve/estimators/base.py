@@ -39,7 +39,7 @@ from bayesieve.select import (
     best_source,
     feature_importance,
     feature_inclusion,
-    normalised_among,
+    normalised,
 )
 from bayesieve.sieve.compact import compact
 from bayesieve.sieve.prune import prune
@@ -493,7 +493,7 @@ def column_importance(posterior: Posterior, varies: Tensor) -> tuple[Tensor, Ten
     """φ of the columns, and the probability that each matters where the posterior has one."""
     posterior = posterior.to("cpu")
     source = best_source(posterior)
-    phi = normalised_among(feature_importance(posterior, source=source).psi, varies)
+    phi = normalised(feature_importance(posterior, source=source).psi, varies)
     if source == "magnitude":
         return phi, None
     return phi, feature_inclusion(posterior, source=source) * varies

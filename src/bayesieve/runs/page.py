@@ -172,10 +172,10 @@ def _before(
 
 def _score(folder: RunFolder, model: Model) -> ScoreName:
     """The score the run was ranked by, else the one that suits its posterior."""
-    known: dict[str, ScoreName] = {name: name for name in SCORES}  # type: ignore[misc]
     ranked = (folder.path / "curve.json").is_file()
-    named = folder.read("curve.json").get("score") if ranked else None
-    return known.get(str(named), usual_score(model))
+    named: Any = folder.read("curve.json").get("score") if ranked else None
+    score: ScoreName = named if named in [*SCORES] else usual_score(model)
+    return score
 
 
 def _history(folder: RunFolder) -> list[dict[str, Any]]:

@@ -19,7 +19,6 @@ from bayesieve.select.importance import feature_inclusion as feature_inclusion
 from bayesieve.select.importance import importance_draws as importance_draws
 from bayesieve.select.importance import log_bayes_factor as log_bayes_factor
 from bayesieve.select.importance import normalised as normalised
-from bayesieve.select.importance import normalised_among as normalised_among
 from bayesieve.select.importance import path_importance as path_importance
 from bayesieve.select.importance import probability_from_evidence as probability_from_evidence
 from bayesieve.select.importance import weight_log_bayes_factors as weight_log_bayes_factors
@@ -30,7 +29,6 @@ from bayesieve.select.knockoffs import knockoff_statistic as knockoff_statistic
 from bayesieve.select.selection import PROPORTIONS as PROPORTIONS
 from bayesieve.select.selection import ProportionPath as ProportionPath
 from bayesieve.select.selection import ProportionRule as ProportionRule
-from bayesieve.select.selection import Stability as Stability
 from bayesieve.select.selection import TableFits as TableFits
 from bayesieve.select.selection import bootstrap_rows as bootstrap_rows
 from bayesieve.select.selection import choose_proportion as choose_proportion
