@@ -207,11 +207,6 @@ class FeedForwardNet:
         sizes = "-".join(map(str, self.sizes))
         return f"FeedForwardNet({sizes}, {self.hidden}, {self.output}, {self.loss}, {self.dtype})"
 
-    @property
-    def units(self) -> tuple[int, ...]:
-        """Units of each layer, the outputs included."""
-        return self.sizes[1:]
-
     def forward(self, x: Array) -> list[Array]:
         """Outputs of every layer, shape (B, units) each; the last one is the output of the net."""
         layers: list[Array] = []
@@ -346,7 +341,7 @@ class FeedForwardNet:
         for n_in, n_out in self._shapes():
             weights.append(flat[start : start + n_in * n_out].reshape(n_in, n_out))
             start += n_in * n_out
-        for n_out in self.units:
+        for n_out in self.sizes[1:]:
             biases.append(flat[start : start + n_out])
             start += n_out
         return weights, biases
