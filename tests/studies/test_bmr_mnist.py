@@ -66,7 +66,7 @@ def test_spikes_are_ranked_by_the_evidence_under_their_own_prior():
 def test_candidates_that_differ_in_numbers_are_one_population_with_their_own_numbers():
     choices = {"a": Candidate(), "b": Candidate(kl=0.3), "c": Candidate(numbers=Numbers(1e-4))}
     assert together(choices) == [["a", "c"], ["b"]]
-    row = replace(ROWS["l300-98.5"], zeros=0.9, epochs=8)
+    row = replace(ROWS["l300-98.5"], zeros=0.9, epochs=3)
     run = train(row, [replace(choices[n], prune_epochs=(1, 2)) for n in "ac"], DATA.train, 2, "cpu")
     assert run.n_models == 4
     assert run.engine.lr == (1e-2, 1e-2, 1e-4, 1e-4)

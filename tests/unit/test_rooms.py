@@ -1,9 +1,9 @@
 """Imports point one way through the rooms, in the order in which data walks through them."""
 
 import ast
+import functools
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -47,9 +47,10 @@ FILES = [
 ]
 
 
-def imported_modules(path: Path) -> Iterator[tuple[str, ...]]:
+@functools.cache
+def imported_modules(path: Path) -> list[tuple[str, ...]]:
     """The parts after `bayesieve` of every module of ours a file imports, at any depth."""
-    package = ("bayesieve", *path.parent.parts)
+    package, found = ("bayesieve", *path.parent.parts), []
     for node in ast.walk(ast.parse((PACKAGE / path).read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names = [tuple(alias.name.split(".")) for alias in node.names]
@@ -59,7 +60,8 @@ def imported_modules(path: Path) -> Iterator[tuple[str, ...]]:
             names = [(*base, alias.name) for alias in node.names]
         else:
             continue
-        yield from (name[1:] for name in names if name[0] == "bayesieve")
+        found += [name[1:] for name in names if name[0] == "bayesieve"]
+    return found
 
 
 @pytest.mark.slow

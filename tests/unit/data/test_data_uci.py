@@ -126,6 +126,7 @@ _REAL = os.environ.get("BAYESIEVE_DATA")
 needs_data = pytest.mark.skipif(not _REAL, reason="BAYESIEVE_DATA is not set: no real data here")
 
 
+@pytest.mark.slow
 @needs_data
 def test_real_mnist() -> None:
     if not (Path(_REAL or "") / "mnist").is_dir():
