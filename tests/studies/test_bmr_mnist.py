@@ -126,7 +126,7 @@ def test_the_command_writes_what_it_did(monkeypatch, tmp_path):
 
 def test_the_sieve_of_trained_networks(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(laplace_bmr, "load_data", lambda name: DATA)
-    monkeypatch.setattr(laplace_bmr, "lenet_300_100", partial(mlp, widths=(60, 20)))
+    monkeypatch.setattr(laplace_bmr, "lenet_300_100", partial(mlp, widths=(30, 20)))
     out = tmp_path / "x.json"
     assert laplace_bmr.main(["--quick", "--device", "cpu", "--out", str(out)]) == 0
     result = json.loads(out.read_text())
