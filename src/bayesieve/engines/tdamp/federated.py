@@ -15,6 +15,7 @@ def combine_clients(prior: Message, clients: Message) -> Message:
         clients: natural parameters of their posteriors, (clients, d).
 
     Example:
+        >>> import torch
         >>> prior = Message(torch.zeros(1), torch.ones(1))
         >>> clients = Message(torch.tensor([[2.0], [4.0]]), torch.tensor([[3.0], [5.0]]))
         >>> combine_clients(prior, clients)
