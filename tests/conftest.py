@@ -3,6 +3,8 @@
 import functools
 import gc
 import importlib
+import io
+import logging
 import sys
 
 import hypothesis
@@ -27,6 +29,17 @@ def pytest_collection():
         gc.enable()
         gc.freeze()
         gc.set_threshold(20_000, 10, 10)
+
+
+@pytest.fixture
+def logged():
+    """What the package logs in a test, from warnings up."""
+    text, logger = io.StringIO(), logging.getLogger("bayesieve")
+    handler = logging.StreamHandler(text)
+    handler.setLevel(logging.WARNING)
+    logger.addHandler(handler)
+    yield text
+    logger.removeHandler(handler)
 
 
 @pytest.fixture(autouse=True, scope="session")

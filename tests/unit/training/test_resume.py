@@ -132,12 +132,12 @@ def test_a_run_that_died_goes_on_from_its_last_checkpoint(tmp_path):
         assert_equal_runs(fit_toy(toy(), SBNN_, **resumed), unbroken)
 
 
-def test_a_damaged_newest_checkpoint_costs_time_only(tmp_path, caplog):
+def test_a_damaged_newest_checkpoint_costs_time_only(tmp_path, logged):
     unbroken = fit_toy(toy(), SBNN_, folder=tmp_path)
     newest = max((tmp_path / "checkpoints").glob("*.safetensors"))
     newest.write_bytes(newest.read_bytes()[:-1])
     assert_equal_runs(fit_toy(toy(), SBNN_, folder=tmp_path, resume=True), unbroken)
-    assert "fails its checksum" in caplog.text
+    assert "fails its checksum" in logged.getvalue()
 
 
 def test_a_finished_run_resumes_to_itself(tmp_path):
