@@ -12,10 +12,10 @@ CORE := $(VENV)/.core
 STAMP := $(VENV)/.installed
 JOBS ?= 2
 
-# Compiled modules are kept whatever the shell says: without them every worker, and every process
-# that a test starts, compiles torch anew, which adds a fifth to the time.
+# Compiled modules are kept whatever the shell says: without them every worker rewrites all tests, and
+# every process that a test starts compiles the package anew.
 export PYTHONDONTWRITEBYTECODE :=
-# Files of tests are kept in memory where it has room for a gigabyte: a disk takes a tenth of the time.
+# Files of tests are kept in memory where it has a gigabyte free: a disk makes replaced files wait.
 MEMORY := $(shell [ -w /dev/shm ] && df -Pm /dev/shm | awk 'NR == 2 && $$4 > 1000 {print "/dev/shm"}')
 TESTED := OMP_NUM_THREADS=1 $(addprefix TMPDIR=,$(MEMORY)) $(BIN)/python -m pytest -n $(JOBS)
 

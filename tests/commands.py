@@ -37,10 +37,10 @@ def refused(code, *arguments):
 
 
 class Forked:
-    """A copy of this process that runs a function: its imports are done, its death is its own.
+    """A copy of this process, with its imports done, that runs a function and may be killed.
 
     Args:
-        errors: file that takes what it writes to stderr.
+        errors: file for its standard output and errors.
         function: what it runs; SystemExit gives the exit code.
         arguments: of the function.
     """
@@ -61,7 +61,7 @@ class Forked:
 
     @property
     def errors(self):
-        """What it wrote so far."""
+        """Its standard output and errors so far."""
         return self._errors.read_text(encoding="utf-8")
 
     @property

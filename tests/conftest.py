@@ -11,7 +11,7 @@ import hypothesis
 import pytest
 
 hypothesis.settings.register_profile(
-    "bayesieve", deadline=None, derandomize=True, max_examples=30, database=None
+    "bayesieve", deadline=None, derandomize=True, max_examples=50, database=None
 )
 hypothesis.settings.load_profile("bayesieve")
 
@@ -20,7 +20,7 @@ hypothesis.settings.load_profile("bayesieve")
 def pytest_collection():
     """Look for no garbage while tests are collected, nor among them later: they live to the end.
 
-    What tests leave is looked through more rarely than usual, since most of what exists is kept.
+    Garbage of running tests is looked for more rarely than usual: most objects are kept anyway.
     """
     gc.disable()
     try:
@@ -33,7 +33,7 @@ def pytest_collection():
 
 @pytest.fixture
 def logged():
-    """What the package logs in a test, from warnings up."""
+    """Text of all warnings that the package logs during a test."""
     text, logger = io.StringIO(), logging.getLogger("bayesieve")
     handler = logging.StreamHandler(text)
     handler.setLevel(logging.WARNING)

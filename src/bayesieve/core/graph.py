@@ -52,7 +52,7 @@ class Graph:
         return operation_of(node, self.layer(node) if node.op == "call_module" else None)
 
     def spelling(self, node: fx.Node) -> str:
-        """What a node calls, for people: the class of a layer, or the name of a function."""
+        """The class of the layer or the name of the function that a node calls, for people."""
         if node.op == "call_module":
             return type(self.layer(node)).__name__
         return str(getattr(node.target, "__name__", node.target))

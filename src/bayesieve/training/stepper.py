@@ -22,8 +22,8 @@ from bayesieve.engines import Engine
 
 CompileMode = Literal["auto", "on", "off"]
 COMPILE_MODES = ("auto", "on", "off")
-# On a CPU one weight update costs about 2e-8 s more eagerly; compiling costs some 15 s once. A GPU
-# moves the bytes of an update in about 5e-11 s, and compiling for it took 30 to 100 s on an H200.
+# On a CPU one weight update costs about 2e-8 s more eagerly; compiling costs some 15 s once. On a
+# GPU it saves at most the time its bytes take, some 5e-11 s, and compiling takes up to 100 s.
 _WORTHWHILE_UPDATES = {"cpu": 3e9, "cuda": 1e12}
 
 
