@@ -267,8 +267,10 @@ class Sieve(_PruningOptions):
         "each weight alone (any network).",
         "unit",
     )
-    labels: Literal["sampled", "exact"] = option(
-        "Curvature from one label sampled per example, or from all of them.", "sampled"
+    labels: Literal["exact", "sampled"] | None = option(
+        "Curvature from ten labels sampled per example, or from all outputs (the choice for up to "
+        "ten).",
+        None,
     )
     seed: int = option("Seed of the sampled labels.", 0)
 
