@@ -103,7 +103,7 @@ def comparisons(results: list[dict[str, Any]]) -> str:
 
 
 def page_table(results: list[dict[str, Any]]) -> str:
-    """What the page of a run takes, from the record of `benchmarks/report.py`."""
+    """Time and size of the page of a run, from the record of `benchmarks/report.py`."""
     result = [one for one in results if one.get("benchmark") == "report"]
     if not result:
         return EMPTY

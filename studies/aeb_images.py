@@ -45,7 +45,7 @@ from bayesieve.data.augment import Augment
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.data.preprocessing import PixelScale, centred
 from bayesieve.engines import Engine
-from bayesieve.engines.sampling import Adapt, Averaging, Chain
+from bayesieve.engines.sampling import Adapt, Averaging
 from bayesieve.nets import conv2_bn_fc3, conv2_fc2
 from bayesieve.training.fit import Fit, fit
 from bayesieve.training.stepper import CompileMode
@@ -60,7 +60,7 @@ from studies.harness import (
     splits,
     study_parser,
 )
-from studies.images import draw_log_probs, draw_scores, image_problem
+from studies.images import chain_of, draw_log_probs, draw_scores, image_problem
 from studies.record import Row, make_row
 
 METHODS = ("vanilla", "dropout", "sgd", "sghmc", "sghmc-em", "sghmc-sa",
@@ -153,22 +153,6 @@ def network(setting: Setting, shape: tuple[int, ...], *, augmented: bool) -> nn.
     return conv2_fc2(shape, 10, dropout=0.5 if setting.method == "dropout" else setting.dropout)
 
 
-def path(setting: Setting, n_steps: int) -> Chain:
-    """Draws that a chain keeps of its second half: evenly spaced, or at the end of every cycle.
-
-    Example:
-        >>> chain = path(Setting(cycles=8), 1000)
-        >>> chain.burn_in, chain.thin, chain.cycle, chain.n_kept
-        (500, 125, 125, 4)
-    """
-    if not setting.cycles:
-        return Chain.over(n_steps, n_kept=setting.n_kept, burn_in=0.5)
-    cycle = math.ceil(n_steps / setting.cycles)
-    first = setting.cycles // 2
-    n_kept = setting.cycles - first
-    return Chain(burn_in=first * cycle, thin=cycle, n_kept=n_kept, cycle=cycle)
-
-
 def engine(setting: Setting, n_data: int, n_steps: int) -> Engine[Any]:
     """The engine of a method for N examples."""
     method, _, variant = setting.method.partition("-")
@@ -185,7 +169,8 @@ def engine(setting: Setting, n_data: int, n_steps: int) -> Engine[Any]:
             scale_count=1000.0, scale_square=1000.0, other_std=other_std,
         )  # fmt: skip
     adapt: Adapt = "sa" if variant == "sa" else "em" if variant == "em" else "none"
-    chain = path(setting, n_steps)
+    chain = chain_of(n_steps, setting.n_kept, 0.5, cycles=setting.cycles,
+                     first_cycle=setting.cycles // 2)  # fmt: skip
     averaging = Averaging(weight=1.0, delay=1000.0, power=0.75)
     step_size = setting.lr / n_data
     common = (adapt, averaging, chain)
@@ -243,13 +228,11 @@ def decisive(setting: Setting, augment: Augment | None) -> dict[str, Any]:
     return {**asdict(setting), "augment": None if augment is None else asdict(augment)}
 
 
-def attack(
-    posterior: Samples, test: Examples, scale: PixelScale, strengths: Sequence[float] = STRENGTHS
-) -> list[dict[str, float]]:
+def attack(posterior: Samples, test: Examples, scale: PixelScale) -> list[dict[str, float]]:
     """Accuracy, entropy, calibration error and nll of the average over all draws, per strength."""
     device = posterior.network.device
     attacked = Attacked(posterior, n_samples=len(posterior.draws), scale=scale)
-    return fgsm_curve(attacked, test.x.to(device), test.y.to(device), strengths)
+    return fgsm_curve(attacked, test.x.to(device), test.y.to(device), STRENGTHS)
 
 
 def prepared(
@@ -282,9 +265,8 @@ def settings(options: argparse.Namespace, task: Task) -> list[Setting]:
                           spike_scale=prior[0], slab_var=prior[1])  # fmt: skip
         if method in _POINTS:
             setting = replace(setting, temperature=0.0, chains=1, cycles=0, dropout=0.0)
-        if setting not in wanted:
-            wanted.append(setting)
-    return wanted
+        wanted.append(setting)
+    return list(dict.fromkeys(wanted))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -298,26 +280,26 @@ def parser() -> argparse.ArgumentParser:
                         help=f"of {', '.join(METHODS)}")  # fmt: skip
     parser.add_argument("--paper", action="store_true",
                      help="the paper's settings instead of ours where none are given")  # fmt: skip
-    parser.add_argument("--epochs", type=int)
-    parser.add_argument("--batch-size", type=int)
-    parser.add_argument("--lr", type=numbers, help="comma list")
-    parser.add_argument("--temperature", type=numbers, help="comma list")
-    parser.add_argument("--prior", type=prior_pairs, help="comma list of v0:v1")
-    parser.add_argument("--weight-decay", type=float, help="per example")
     parser.add_argument("--decay", choices=("constant", "cosine", "linear"),
                      help="of the step size of chains, over the second half")  # fmt: skip
-    parser.add_argument("--cycles", type=int,
-                     help="cosine cycles of the step size, a draw at the end of each")  # fmt: skip
-    parser.add_argument("--dropout", type=float, help="before fc1, without augmentation")
-    parser.add_argument("--shift", type=int, help="pixels, of augmented tasks")
-    parser.add_argument("--erase", type=float, help="probability, of augmented tasks")
-    parser.add_argument("--chains", type=int, help="chains of a sampler, one after another")
-    parser.add_argument(
-        "--draws", type=int, dest="n_kept", help="kept of each chain without cycles"
-    )
-    parser.add_argument(
-        "--attack", action="store_true", help="fast gradient sign curves (figure 2)"
-    )
+    parser.add_argument("--draws", type=int, dest="n_kept",
+                        help="kept of each chain without cycles")  # fmt: skip
+    parser.add_argument("--attack", action="store_true",
+                        help="fast gradient sign curves (figure 2)")  # fmt: skip
+    for flag, kind, words in (
+        ("--epochs", int, None),
+        ("--batch-size", int, None),
+        ("--lr", numbers, "comma list"),
+        ("--temperature", numbers, "comma list"),
+        ("--prior", prior_pairs, "comma list of v0:v1"),
+        ("--weight-decay", float, "per example"),
+        ("--cycles", int, "cosine cycles of the step size, a draw at the end of each"),
+        ("--dropout", float, "before fc1, without augmentation"),
+        ("--shift", int, "pixels, of augmented tasks"),
+        ("--erase", float, "probability, of augmented tasks"),
+        ("--chains", int, "chains of a sampler, one after another"),
+    ):
+        parser.add_argument(flag, type=kind, help=words)
     return parser
 
 

@@ -33,11 +33,11 @@ from bayesieve.core.posterior import Samples
 from bayesieve.core.storage import load_posterior, read_header, save
 from bayesieve.core.workspace import Precision
 from bayesieve.data.examples import DataSet
-from bayesieve.engines.sampling import Adapt, Averaging, Chain
+from bayesieve.engines.sampling import Adapt, Averaging
 from bayesieve.nets import resnet20
 from bayesieve.sieve.ranking import Scope
 from bayesieve.sieve.schedule import AnnealedPruning
-from bayesieve.training.fit import Fit, fit
+from bayesieve.training.fit import fit
 from bayesieve.training.stepper import CompileMode
 from studies import images
 from studies.figures import lines, series_of
@@ -61,6 +61,11 @@ _LAST_TEMPERATURE = 1.005**-1000
 _PAPER_PULL = 1e-4 * (35_000 + 0.1 * 10_000 + 0.01 * 5_000)  # Σ lr over the paper's sparse phase
 _MASK_END, _HOLD, _BURN_IN = 0.6, 0.3, 0.8  # fractions of a sparse run
 _CYCLES_MASK_END = 0.36  # of a sparse run in cycles, within its second cycle of five
+# The paper's sparse layers: every 3x3 convolution but the first.
+ROLES = Roles(
+    prune=("stage*.conv1.weight", "stage*.conv2.weight"),
+    keep=("conv1.weight", "*.shortcut.conv.weight", "out.weight"),
+)
 
 
 @dataclass(frozen=True)
@@ -93,14 +98,6 @@ class Setting:
         return f"{self.method}/{self.zeros}"
 
 
-def roles() -> Roles:
-    """The paper's sparse layers: every 3x3 convolution but the first."""
-    return Roles(
-        prune=("stage*.conv1.weight", "stage*.conv2.weight"),
-        keep=("conv1.weight", "*.shortcut.conv.weight", "out.weight"),
-    )
-
-
 def pull(setting: Setting, n_steps: int) -> float:
     """Weight of the prior with which its total pull over a sparse run is the paper's, or more.
 
@@ -113,33 +110,17 @@ def pull(setting: Setting, n_steps: int) -> float:
     return min(1.0, setting.pull * _PAPER_PULL / (setting.lr * mean_factor * n_steps))
 
 
-def path(setting: Setting, n_steps: int, burn_in: float, last_temperature: float = 1.0) -> Chain:
-    """The draws a chain keeps: evenly spaced after `burn_in`, or every cycle's end after it.
-
-    Example:
-        >>> chain = path(Setting("dense", 0, 0.2, 100, cycles=4), 1000, burn_in=0.9)
-        >>> chain.burn_in, chain.thin, chain.cycle, chain.n_kept
-        (250, 250, 250, 3)
-    """
-    chain = Chain.over(
-        n_steps, n_kept=setting.n_kept, burn_in=burn_in, last_temperature=last_temperature
-    )
-    if not setting.cycles:
-        return chain
-    cycle = math.ceil(n_steps / setting.cycles)
-    return replace(chain, burn_in=cycle, thin=cycle, n_kept=setting.cycles - 1, cycle=cycle)
-
-
 def engine(setting: Setting, n_data: int, n_steps: int) -> SGHMC:
     """The sampler of one run."""
     std = (_DECAY * n_data) ** -0.5
     step_size = setting.lr / n_data
     if setting.method == "dense":
-        chain = path(setting, n_steps, burn_in=0.9)
+        chain = images.chain_of(n_steps, setting.n_kept, 0.9, cycles=setting.cycles)
         return SGHMC(priors.Normal(std), step_size, _DENSE_TEMPERATURE, chain=chain)
     adapt = METHODS[setting.method]
     last = 1.0 if setting.method == "sghmc-sa" else _LAST_TEMPERATURE
-    chain = path(setting, n_steps, _BURN_IN, last)
+    chain = images.chain_of(n_steps, setting.n_kept, _BURN_IN, cycles=setting.cycles,
+                            last_temperature=last)  # fmt: skip
     if adapt == "none":
         return SGHMC(priors.Normal(std), step_size, _TEMPERATURE, chain=chain)
     prior = priors.GaussianLaplace(
@@ -153,32 +134,8 @@ def engine(setting: Setting, n_data: int, n_steps: int) -> SGHMC:
 
 def posed(data: DataSet, precision: Precision, seed: int) -> Problem:
     """The network and the training images."""
-    return images.image_problem(partial(resnet20, n_outputs=10), data, seed, roles=roles(),
+    return images.image_problem(partial(resnet20, n_outputs=10), data, seed, roles=ROLES,
                                 precision=precision, augment=images.moved(data))  # fmt: skip
-
-
-def train(
-    setting: Setting, data: DataSet, start: Samples | None, seed: int, device: str
-) -> tuple[Fit, float]:
-    """Run one chain; also the weight of its prior."""
-    train_on = data.train
-    problem = posed(data, setting.precision, seed)
-    n_steps = setting.epochs * math.ceil(len(train_on) / setting.batch_size)
-    dense, weight = setting.method == "dense", 1.0
-    schedule, pruning = Schedule(lr="cosine", warmup=0.05, compile=setting.compile), None
-    if not dense:
-        weight = pull(setting, n_steps)
-        schedule = replace(schedule, hold=_HOLD, warmup=0.02, kl=weight)
-        end = _CYCLES_MASK_END if setting.cycles else _MASK_END
-        pruning = AnnealedPruning(setting.zeros / 100, end=end, scope=setting.scope)
-    if setting.cycles:
-        schedule = replace(schedule, lr="constant", hold=None, warmup=0.01)
-    run = fit(
-        problem.to(device), engine(setting, len(train_on), n_steps), epochs=setting.epochs,
-        batch_size=setting.batch_size, seed=seed, schedule=schedule, pruning=pruning,
-        start_from=start,
-    )  # fmt: skip
-    return run, weight
 
 
 def last_draw(posterior: Samples) -> Samples:
@@ -193,7 +150,21 @@ def run_setting(
 ) -> tuple[Row, Samples]:
     """Train and score one setting; its row and the last draw."""
     began = time.perf_counter()
-    run, weight = train(setting, data, start, seed, device)
+    n_steps = setting.epochs * math.ceil(len(data.train) / setting.batch_size)
+    schedule, pruning = Schedule(lr="cosine", warmup=0.05, compile=setting.compile), None
+    weight = 1.0  # of the prior
+    if setting.method != "dense":
+        weight = pull(setting, n_steps)
+        schedule = replace(schedule, hold=_HOLD, warmup=0.02, kl=weight)
+        end = _CYCLES_MASK_END if setting.cycles else _MASK_END
+        pruning = AnnealedPruning(setting.zeros / 100, end=end, scope=setting.scope)
+    if setting.cycles:
+        schedule = replace(schedule, lr="constant", hold=None, warmup=0.01)
+    run = fit(
+        posed(data, setting.precision, seed).to(device), engine(setting, len(data.train), n_steps),
+        epochs=setting.epochs, batch_size=setting.batch_size, seed=seed, schedule=schedule,
+        pruning=pruning, start_from=start,
+    )  # fmt: skip
     sparse = run.sparse()
     posterior = sparse.posterior
     assert isinstance(posterior, Samples)
@@ -245,13 +216,12 @@ def settings(options: argparse.Namespace) -> tuple[Setting, list[Setting]]:
         )  # fmt: skip
         if METHODS[method] == "none":  # it has no such prior
             setting = replace(setting, spike_scale=0.0, slab_var=0.0, omega=0.0)
-        if setting not in sparse:
-            sparse.append(setting)
-    return dense, sparse
+        sparse.append(setting)
+    return dense, list(dict.fromkeys(sparse))
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line of the study."""
+def main(arguments: list[str] | None = None) -> int:
+    """Train the dense network, then every sparse setting from it, writing the record after each."""
     parser = images.pruning_parser(
         __doc__, quick="500 images, one epoch, 90 %% zeros", figures="aeb_resnet.png", lr=0.1,
         epochs=70, dense_lr=0.2, dense_epochs=100, batch_size=500,
@@ -269,12 +239,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--dense-cycles", type=int, default=0)
     parser.add_argument("--scope", default="layer", help="comma list of layer, global")
     parser.add_argument("--draws", type=int, default=20)
-    return parser
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Train the dense network, then every sparse setting from it, writing the record after each."""
-    options = parser().parse_args(arguments)
+    options = parser.parse_args(arguments)
     if only_draws(options, "aeb_resnet", draw):
         return 0
     few, few_test = (None, None) if options.full else (500, 200)
@@ -305,10 +270,10 @@ def draw(rows: Sequence[Row], folder: Path) -> Path:
     ordered = sorted(rows, key=lambda row: float(row["metrics"]["zeros"]))
     series = series_of((row["setting"]["method"], row["metrics"]["zeros"],
                         row["metrics"]["accuracy"] / 100) for row in ordered)  # fmt: skip
-    _, (level,) = series.pop("dense")
+    _, dense = series.pop("dense", ([], []))
     return lines(series, folder / "aeb_resnet.png", title="ResNet-20, CIFAR-10", xlabel="zeros",
-                 ylabel="accuracy of the average", level=level, percent_x=True,
-                 percent_y=True)  # fmt: skip
+                 ylabel="accuracy of the average", level=dense[0] if dense else None,
+                 percent_x=True, percent_y=True)  # fmt: skip
 
 
 if __name__ == "__main__":

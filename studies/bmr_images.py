@@ -461,7 +461,16 @@ _SHOWN = ("accuracy", "ece", "nll", "pruned", "zeros")
 
 def main(arguments: list[str] | None = None) -> int:
     """Train the chosen rows, write them after each, and draw them."""
-    options = _parser().parse_args(arguments)
+    parser = study_parser(
+        __doc__, "--held-out", "--budget", quick="all rows, small, on few images", seeds=1,
+        full="all rows that are not narrowed down", figures="pictures of all rows of the record",
+    )  # fmt: skip
+    for key, choices in _CHOICES.items():
+        parser.add_argument(f"--{key}", help=f"comma list of {', '.join(choices)}")
+    parser.add_argument("--epochs", type=int, help="of 500 steps; the paper has 51")
+    parser.add_argument("--precision", choices=PRECISIONS, default="float32",
+                        help="of the network while it trains")  # fmt: skip
+    options = parser.parse_args(arguments)
     if only_draws(options, "bmr_images", draw):
         return 0
     usual = _GRID if options.full or options.quick else _USUAL
@@ -507,19 +516,6 @@ def _train(run: Run, row: Cell, sizes: Sizes, data: DataSet, device: str) -> boo
             torch.cuda.empty_cache()
     run.add({**numbers, "data": data.name}, _SHOWN, f"{row.data}/{row.net}")
     return True
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = study_parser(
-        __doc__, "--held-out", "--budget", quick="all rows, small, on few images", seeds=1,
-        full="all rows that are not narrowed down", figures="pictures of all rows of the record",
-    )  # fmt: skip
-    for key, choices in _CHOICES.items():
-        parser.add_argument(f"--{key}", help=f"comma list of {', '.join(choices)}")
-    parser.add_argument("--epochs", type=int, help="of 500 steps; the paper has 51")
-    parser.add_argument("--precision", choices=PRECISIONS, default="float32",
-                        help="of the network while it trains")  # fmt: skip
-    return parser
 
 
 def draw(rows: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:

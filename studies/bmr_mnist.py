@@ -85,11 +85,6 @@ class Candidate:
             return Reduction("savage-dickey")
         return Reduction("hierarchical", scope=self.prunes, spare_last=self.prunes == "layer")
 
-    @property
-    def shared(self) -> "Candidate":
-        """The rest, which is equal for all candidates that are trained as one population."""
-        return replace(self, numbers=Numbers())
-
     def engine(self, epochs: int) -> Engine[Any]:
         """The engine in a run of some epochs."""
         n = self.numbers
@@ -145,7 +140,7 @@ def together(candidates: Mapping[str, Candidate]) -> list[list[str]]:
     """
     groups: dict[Candidate, list[str]] = {}
     for label, candidate in candidates.items():
-        groups.setdefault(candidate.shared, []).append(label)
+        groups.setdefault(replace(candidate, numbers=Numbers()), []).append(label)
     return list(groups.values())
 
 
@@ -202,20 +197,17 @@ def train(
     )  # fmt: skip
 
 
-def scores(run: Fit, data: Examples, member: int) -> dict[str, Any]:
-    """Errors of one member, at the mean and with draws, and the weights left in each layer."""
-    sparse = run.sparse(member)
-    layout, names = sparse.layout, ("error", "nll", "ece", "zeros")
-    kept = {name: int(sparse.keep[layout.slices[name]].sum()) for name in layout.names
-            if layout.slices[name].start < layout.n_sparse}  # fmt: skip
-    return {**mean_and_draws(sparse, data, names, names[:3]), "kept": kept}
-
-
 def scored(
     name: str, goal: Goal, label: str, run: Fit, data: Examples, members: Sequence[int]
 ) -> harness.Row:
-    """The row of one candidate."""
-    each = [scores(run, data, member) for member in members]
+    """The row of one candidate: errors, and the weights left in each layer."""
+    layout, names = run.problem.layout, ("error", "nll", "ece", "zeros")
+    each: list[dict[str, Any]] = []
+    for member in members:
+        sparse = run.sparse(member)
+        kept = {name: int(sparse.keep[layout.slices[name]].sum()) for name in layout.names
+                if layout.slices[name].start < layout.n_sparse}  # fmt: skip
+        each.append({**mean_and_draws(sparse, data, names, names[:3]), "kept": kept})
     metrics = {"zeros_min": min(one["zeros"] for one in each), "fit_seconds": run.seconds,
                "trained_together": run.n_models}  # fmt: skip
     return make_row(name, setting_of(goal, label), each, seeds=len(each), seconds=run.seconds,
@@ -271,12 +263,6 @@ def final(name: str, goal: Goal, label: str, data: DataSet, seeds: int, device: 
     return {**row, "seconds": time.perf_counter() - started}
 
 
-def _shortened(goal: Goal) -> Goal:
-    """Six epochs of one candidate, for a look on a CPU."""
-    label, first = next(pair for pair in goal.candidates.items() if pair[1].top_up != "none")
-    return replace(goal, epochs=6, candidates={label: replace(first, prune_epochs=(1, 4))})
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Run the chosen rows and write one record."""
     parser = study_parser(__doc__, quick="one seed, 6 epochs, 12,000 images", full="all rows",
@@ -294,7 +280,10 @@ def main(arguments: list[str] | None = None) -> int:
     run = Run("bmr_mnist", arguments, options, data=data.name)
     show = ("error", "mc_error", "mc_nll", "zeros_min")
     for name in names:
-        goal = _shortened(ROWS[name]) if options.quick else ROWS[name]
+        goal = ROWS[name]
+        if options.quick:  # one candidate
+            label, one = next(pair for pair in goal.candidates.items() if pair[1].top_up != "none")
+            goal = replace(goal, epochs=6, candidates={label: replace(one, prune_epochs=(1, 4))})
         only = options.chosen or options.only
         if only:
             labels = [label.strip() for label in only.split(";")]

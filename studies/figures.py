@@ -49,29 +49,24 @@ def draw_rows(rows: Sequence[Shown], path: Path) -> Path:
     names = list(dict.fromkeys(_label(row) for row in measured))
     metrics = list(dict.fromkeys(row["metric"] for row in measured))
     figure = new_figure(4.2 + 2.6 * len(metrics), 1.3 + 0.26 * len(names))
-    for axes, metric in zip(
-        figure.subplots(1, len(metrics), sharey=True, squeeze=False)[0], metrics, strict=True
-    ):
-        _column(axes, metric, [row for row in measured if row["metric"] == metric], names)
+    panels = figure.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
+    for axes, metric in zip(panels, metrics, strict=True):
+        shown = [row for row in measured if row["metric"] == metric]
+        heights = [names.index(_label(row)) for row in shown]
+        aims = [row["target"] if row["paper"] is None else row["paper"] for row in shown]
+        known = [(aim, y) for aim, y in zip(aims, heights, strict=True) if aim is not None]
+        if known:
+            axes.plot(*zip(*known, strict=True), "x", color=VERMILION)
+        axes.plot([row["ours"] for row in shown], heights, "o", color=BLUE, markersize=5)
+        values = [*(row["ours"] for row in shown), *(aim for aim, _ in known)]
+        if min(values) > 0 and max(values) > _WIDE * min(values):
+            axes.set_xscale("log")
+        marks = "\u25cf ours, \u00d7 paper or target" if known else "\u25cf ours"
+        dress(axes, title=metric, xlabel=marks, ylabel="")
     first = figure.axes[0]
     first.set_yticks(range(len(names)), names)
     first.set_ylim(len(names) - 0.5, -0.5)
     return save(figure, path)
-
-
-def _column(axes: Any, metric: str, rows: Sequence[Shown], names: Sequence[str]) -> None:
-    """One metric: a dot for each of our numbers, a cross for what it is compared with."""
-    aims = [row["target"] if row["paper"] is None else row["paper"] for row in rows]
-    heights = [names.index(_label(row)) for row in rows]
-    known = [(aim, y) for aim, y in zip(aims, heights, strict=True) if aim is not None]
-    if known:
-        axes.plot(*zip(*known, strict=True), "x", color=VERMILION)
-    axes.plot([row["ours"] for row in rows], heights, "o", color=BLUE, markersize=5)
-    values = [*(row["ours"] for row in rows), *(aim for aim, _ in known)]
-    if min(values) > 0 and max(values) > _WIDE * min(values):
-        axes.set_xscale("log")
-    marks = "\u25cf ours, \u00d7 paper or target" if known else "\u25cf ours"
-    dress(axes, title=metric, xlabel=marks, ylabel="")
 
 
 def _label(row: Shown) -> str:

@@ -30,6 +30,7 @@ from torch import Generator, nn
 from bayesieve.checks import check_choice
 from bayesieve.core.workspace import PRECISIONS
 from bayesieve.data.examples import DataSet, Examples
+from bayesieve.files import write_atomically
 from bayesieve.text import markdown_table
 from studies.record import SCHEMA, Record, Row, check_one_copy, field, join, make_row, read, write
 
@@ -37,7 +38,6 @@ __all__ = ["Row", "Run", "make_row", "splits", "study_parser"]
 
 N = TypeVar("N", bound=nn.Module)
 HELD_OUT = 5000
-_SPLIT_SEED = 0
 
 
 def study_parser(
@@ -153,7 +153,7 @@ def splits(
         few_test: size of a random part of the test examples; None for all of them.
     """
     if held_out:
-        train, rest = data.train.split(HELD_OUT / len(data.train), seed=_SPLIT_SEED)
+        train, rest = data.train.split(HELD_OUT / len(data.train), seed=0)
         data = replace(data, train=train, test=rest)
     source = Generator().manual_seed(0)
 
@@ -364,6 +364,13 @@ def only_draws(
         raise ValueError(f"{study}: give a folder for the picture, --figures FOLDER.")
     draw([row for path in options.draw for row in read(path, study)["rows"]], options.figures)
     return True
+
+
+def show_page(text: str, path: Path | None) -> None:
+    """Print a page, and put it on disk unless there is no path."""
+    print(text)
+    if path is not None:
+        write_atomically(path, text)
 
 
 def plain(value: Any) -> Any:

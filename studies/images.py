@@ -1,8 +1,9 @@
 """Common parts of the image studies: the problem, scores of draws, pruning of a dense network."""
 
 import argparse
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from bayesieve.core.workspace import Precision
 from bayesieve.data.augment import Augment
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.data.preprocessing import PixelScale
+from bayesieve.engines.sampling import Chain
 from bayesieve.training.fit import Fit
 from studies.harness import Row, Run, numbers, seeded, study_parser
 
@@ -55,6 +57,25 @@ def mean_and_draws(
         sampled = evaluate(model, test, n_samples=N_DRAWS).to_dict()
         scores |= {f"{prefix}{name}": sampled[name] for name in drawn}
     return scores
+
+
+def chain_of(
+    n_steps: int, n_kept: int, burn_in: float, *, cycles: int = 0, first_cycle: int = 1,
+    last_temperature: float = 1.0,
+) -> Chain:  # fmt: skip
+    """Draws that a chain keeps: evenly spaced after `burn_in`, or at the end of every cycle.
+
+    Example:
+        >>> chain = chain_of(1000, 30, 0.5, cycles=8, first_cycle=4)
+        >>> chain.burn_in, chain.thin, chain.cycle, chain.n_kept
+        (500, 125, 125, 4)
+    """
+    chain = Chain.over(n_steps, n_kept=n_kept, burn_in=burn_in, last_temperature=last_temperature)
+    if not cycles:
+        return chain
+    cycle = math.ceil(n_steps / cycles)
+    return replace(chain, burn_in=first_cycle * cycle, thin=cycle, n_kept=cycles - first_cycle,
+                   cycle=cycle)  # fmt: skip
 
 
 def draw_log_probs(posterior: Samples, test: Examples) -> Tensor:

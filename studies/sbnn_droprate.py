@@ -48,7 +48,7 @@ DROPRATES = (
     0.5, 0.75, 0.9, 0.95, 0.96, 0.97, 0.98, 0.982, 0.985, 0.987, 0.99, 0.992, 0.995, 0.997, 0.999,
 )  # fmt: skip
 PRIORS = {1: (0.0, -5.0), 2: (-1.0, -3.0)}
-RANKED = {"snr": "signal to noise", "inclusion": "inclusion"}
+RANKED = {"inclusion": "inclusion", "snr": "signal to noise"}
 
 # Test errors in % that the paper prints. Table 4: units of both hidden layers, MNIST.
 WIDTHS = {400: 1.45, 800: 1.47, 1200: 1.58}

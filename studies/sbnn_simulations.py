@@ -8,6 +8,7 @@ data sets with seeds from 10,000; the experiments use seeds from 0.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Literal
 
 import torch
@@ -136,21 +137,18 @@ def two_input_importance(scale: Scale) -> list[dict[str, float]]:
 def importance_against_effects(scale: Scale, net: NetName) -> list[dict[str, Any]]:
     """Experiment 2: correlation of φ with the effect sizes when every input enters."""
     rows = []
-    for d in (20, 100):
-        for nonlinear in (False, True):
-            sims = [additive(2000, d, 1.0, a, nonlinear, seed=50 + i)
-                    for a in scale.alphas for i in range(min(scale.n_sets, 5))]  # fmt: skip
-            tables = Tables.of(sims)
-            phi = fits_of(tables, net, scale, learned_noise=True).importance(tables.rows)
-            pairs = zip(phi, sims, strict=True)
-            numbers = [float(torch.corrcoef(torch.stack([p, s.coefficients]))[0, 1])
-                     for p, s in pairs]  # fmt: skip
-            per = len(numbers) // len(scale.alphas)
-            rows += [
-                {"d": d, "nonlinear": nonlinear, "alpha": alpha, "net": net,
-                 "correlation": sum(numbers[i * per : (i + 1) * per]) / per}
-                for i, alpha in enumerate(scale.alphas)
-            ]  # fmt: skip
+    for d, nonlinear in product((20, 100), (False, True)):
+        sims = [additive(2000, d, 1.0, a, nonlinear, seed=50 + i)
+                for a in scale.alphas for i in range(min(scale.n_sets, 5))]  # fmt: skip
+        tables = Tables.of(sims)
+        phi = fits_of(tables, net, scale, learned_noise=True).importance(tables.rows)
+        numbers = [float(torch.corrcoef(torch.stack([p, sim.coefficients]))[0, 1])
+                   for p, sim in zip(phi, sims, strict=True)]  # fmt: skip
+        per = len(numbers) // len(scale.alphas)
+        for i, alpha in enumerate(scale.alphas):
+            correlation = sum(numbers[i * per : (i + 1) * per]) / per
+            rows.append({"d": d, "nonlinear": nonlinear, "alpha": alpha, "net": net,
+                         "correlation": correlation})  # fmt: skip
     return rows
 
 
@@ -183,12 +181,10 @@ def cross_validated_accuracy(scale: Scale, share: float, d: int) -> dict[str, An
     fits = additive_fits(tables, scale, scale.fold_epochs)
     pieces = [folds(len(rows), scale.n_folds, torch.Generator().manual_seed(i))
              for i, rows in enumerate(tables.rows)]  # fmt: skip
-    train = [
-        rows[fold] for rows, (kept, _) in zip(tables.rows, pieces, strict=True) for fold in kept
-    ]
-    test = [
-        rows[fold] for rows, (_, left) in zip(tables.rows, pieces, strict=True) for fold in left
-    ]
+    train, test = [], []
+    for rows, (kept_folds, left_folds) in zip(tables.rows, pieces, strict=True):
+        train += [rows[fold] for fold in kept_folds]
+        test += [rows[fold] for fold in left_folds]
     importance = fits.importance(train)
     keep = torch.stack([select_fraction(importance, s) for s in PROPORTIONS], 1)
     n = len(PROPORTIONS)

@@ -1,4 +1,4 @@
-"""Which inputs matter: the simulated experiments 1 to 4 of [Saha], with figures.
+"""Selection of the inputs that matter: the simulated experiments 1 to 4 of [Saha], with figures.
 
     python -m studies.sbnn_tables --full --out results/sbnn_tables.json --folder figs
     python -m studies.sbnn_tables --quick           # minutes on one CPU core
@@ -27,10 +27,9 @@ import torch
 
 from bayesieve.assess.figures.features import error_path
 from bayesieve.checks import check_choice
-from bayesieve.files import write_atomically
 from bayesieve.select.selection import RULES
 from studies.figures import Series, lines, series_of
-from studies.harness import Run, asked, chosen, joined, numbers, say, study_parser, table
+from studies.harness import Run, asked, chosen, joined, numbers, say, show_page, study_parser, table
 from studies.record import Record, Row, flat, make_row
 from studies.sbnn_simulations import (
     QUICK,
@@ -139,10 +138,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _show(record: Record, folder: Path | None) -> None:
-    print(page(record))
     if folder is not None:
         draw(found_in(record), folder)
-        write_atomically(folder / "sbnn_tables.md", page(record))
+    show_page(page(record), None if folder is None else folder / "sbnn_tables.md")
 
 
 def _scale(options: argparse.Namespace) -> Scale:

@@ -31,14 +31,14 @@ from typing import Any
 from torch import nn
 
 from bayesieve import MAP, SBNN, Schedule, evaluate, load_data, priors
-from bayesieve.core.posterior import Posterior, SparseModel
+from bayesieve.core.posterior import Posterior
 from bayesieve.core.workspace import Precision
 from bayesieve.data.examples import DataSet
 from bayesieve.engines import Engine
 from bayesieve.nets import vgg
 from bayesieve.sieve.prune import reestimate_batchnorm
 from bayesieve.sieve.schedule import GradualPruning
-from bayesieve.training.fit import Fit, fit
+from bayesieve.training.fit import fit
 from bayesieve.training.stepper import CompileMode
 from studies import images
 from studies.figures import lines
@@ -105,8 +105,11 @@ def engine(setting: Setting) -> Engine[Any]:
     return SBNN(prior, lr=setting.lr, init_std=math.exp(-6), local=setting.local)
 
 
-def train(setting: Setting, data: DataSet, start: Posterior | None, seed: int, device: str) -> Fit:
-    """Run one setting, from the dense network if there is one."""
+def run_setting(
+    setting: Setting, data: DataSet, start: Posterior | None, seed: int, device: str
+) -> tuple[Row, Posterior]:
+    """Train and score one setting; its row and the posterior."""
+    began = time.perf_counter()
     build = partial(vgg_like, n_outputs=10, stages=setting.stages)
     problem = images.image_problem(build, data, seed, precision=setting.precision,
                                    augment=images.moved(data))  # fmt: skip
@@ -116,20 +119,19 @@ def train(setting: Setting, data: DataSet, start: Posterior | None, seed: int, d
             lr="cosine", warmup=0.02, kl=setting.kl, kl_warmup_epochs=1, compile=setting.compile
         )
         pruning = GradualPruning(setting.zeros / 100, start=_PRUNE[0], end=_PRUNE[1])
-    return fit(
+    run = fit(
         problem.to(device), engine(setting), epochs=setting.epochs, batch_size=setting.batch_size,
         seed=seed, schedule=schedule, pruning=pruning, start_from=start,
     )  # fmt: skip
-
-
-def run_setting(
-    setting: Setting, data: DataSet, start: Posterior | None, seed: int, device: str
-) -> tuple[Row, Posterior]:
-    """Train and score one setting; its row and the posterior."""
-    began = time.perf_counter()
-    run = train(setting, data, start, seed, device)
     sparse = run.sparse()
-    scores = _scores(sparse, data)
+    at_mean = evaluate(sparse, data.test).to_dict()
+    renewed = reestimate_batchnorm(sparse, data.train.x[:: -(-len(data.train) // _RENEW)])
+    again = evaluate(renewed, data.test).to_dict()
+    scores = {
+        "error": round(100 * at_mean["error"], 3), "nll": at_mean["nll"], "ece": at_mean["ece"],
+        "renewed_error": round(100 * again["error"], 3), "renewed_nll": again["nll"],
+        "zeros": at_mean["zeros"], "weights": at_mean["weights"],
+    }  # fmt: skip
     metrics = {
         "parameters": sparse.layout.size,
         "log_lik": run.history[-1]["log_lik"],
@@ -139,38 +141,6 @@ def run_setting(
     row = make_row(setting.name, asdict(setting), [scores], seeds=[seed], seconds=seconds,
                    metrics=metrics, engine=repr(run.engine))  # fmt: skip
     return row, sparse.posterior
-
-
-def _scores(sparse: SparseModel, data: DataSet) -> dict[str, float]:
-    at_mean = evaluate(sparse, data.test).to_dict()
-    renewed = reestimate_batchnorm(sparse, data.train.x[:: -(-len(data.train) // _RENEW)])
-    again = evaluate(renewed, data.test).to_dict()
-    return {
-        "error": round(100 * at_mean["error"], 3),
-        "nll": at_mean["nll"],
-        "ece": at_mean["ece"],
-        "renewed_error": round(100 * again["error"], 3),
-        "renewed_nll": again["nll"],
-        "zeros": at_mean["zeros"],
-        "weights": at_mean["weights"],
-    }
-
-
-def parser() -> argparse.ArgumentParser:
-    """The command line of the study."""
-    parser = images.pruning_parser(
-        __doc__, quick="narrow network, 3,000 images, 98.5 %% zeros", figures="sbnn_vgg.png",
-        lr=1e-3, epochs=40, dense_lr=0.1, dense_epochs=40, batch_size=250,
-    )  # fmt: skip
-    parser.add_argument(
-        "--zeros", type=numbers, default=(98.5, 95.0, 90.0, 99.0), help="comma list"
-    )
-    parser.add_argument("--kl", type=numbers, default=(0.01,), help="comma list")
-    parser.add_argument(
-        "--limit", type=float, help="seconds: sparse runs are made short enough to end by then"
-    )
-    parser.add_argument("--noise", choices=("activations", "weights"), default="activations")
-    return parser
 
 
 def settings(options: argparse.Namespace) -> tuple[Setting, list[Setting]]:
@@ -207,7 +177,19 @@ def shortened(setting: Setting, seconds: float, dense_epoch: float) -> Setting:
 
 def main(arguments: list[str] | None = None) -> int:
     """Train the dense network, then every sparse setting from it, writing the record after each."""
-    options = parser().parse_args(arguments)
+    parser = images.pruning_parser(
+        __doc__, quick="narrow network, 3,000 images, 98.5 %% zeros", figures="sbnn_vgg.png",
+        lr=1e-3, epochs=40, dense_lr=0.1, dense_epochs=40, batch_size=250,
+    )  # fmt: skip
+    parser.add_argument(
+        "--zeros", type=numbers, default=(98.5, 95.0, 90.0, 99.0), help="comma list"
+    )
+    parser.add_argument("--kl", type=numbers, default=(0.01,), help="comma list")
+    parser.add_argument(
+        "--limit", type=float, help="seconds: sparse runs are made short enough to end by then"
+    )
+    parser.add_argument("--noise", choices=("activations", "weights"), default="activations")
+    options = parser.parse_args(arguments)
     if only_draws(options, "sbnn_vgg", draw):
         return 0
     dense, sparse = settings(options)

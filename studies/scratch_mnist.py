@@ -113,7 +113,6 @@ SETTINGS = {
 
 HIDDEN_UNITS = (500, 250, 100)
 SEEDS = (0, 1, 2)  # of the chosen setting
-_SPLIT_SEED = 0
 _QUICK_IMAGES = 6000
 _SHOWN = ("train/accuracy", "val/accuracy", "test/accuracy", "seconds")
 Images = NDArray[np.float32]
@@ -143,7 +142,7 @@ class Splits(NamedTuple):
 
 def prepare(data: DataSet, n_train: int | None = None) -> Splits:
     """Hold a sixth out, standardise with the training part's mean and std, and flatten."""
-    rest, held_out = data.train.split(1 / 6, seed=_SPLIT_SEED)
+    rest, held_out = data.train.split(1 / 6, seed=0)
     if n_train is not None:
         rest = rest.subset(torch.arange(min(n_train, len(rest))))
     mean, std = rest.x.mean(), rest.x.std()
@@ -169,25 +168,19 @@ def make_plan(setting: Setting, epochs: int, seed: int) -> Plan:
     return Plan(rule(lr=setting.lr), epochs=epochs, seed=seed, schedule=schedule)
 
 
-@dataclass
-class Clock:
-    """Wall and CPU seconds of each epoch."""
+def timed(epochs: Iterator[Any], spent: list[tuple[float, float]]) -> Any:
+    """Do one epoch and add its seconds by the clock and of the processor to those spent."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    result = next(epochs)
+    spent.append((time.perf_counter() - wall, time.process_time() - cpu))
+    return result
 
-    wall: list[float]
-    cpu: list[float]
 
-    def run(self, epochs: Iterator[Any]) -> Any:
-        """Do one epoch and note how long it took."""
-        wall, cpu = time.perf_counter(), time.process_time()
-        result = next(epochs)
-        self.wall.append(time.perf_counter() - wall)
-        self.cpu.append(time.process_time() - cpu)
-        return result
-
-    def to_dict(self) -> dict[str, float]:
-        """Sums over the run, and the median epoch."""
-        return {"seconds": sum(self.wall), "cpu_seconds": sum(self.cpu),
-                "median_epoch_seconds": statistics.median(self.wall)}  # fmt: skip
+def times(spent: Sequence[tuple[float, float]]) -> dict[str, float]:
+    """Sums over the run, and the median epoch."""
+    wall, cpu = zip(*spent, strict=True)
+    return {"seconds": sum(wall), "cpu_seconds": sum(cpu),
+            "median_epoch_seconds": statistics.median(wall)}  # fmt: skip
 
 
 class Twin:
@@ -249,26 +242,25 @@ def run_setting(
     net = build(setting, seed, splits.train.x.shape[1])
     plan = make_plan(setting, epochs, seed)
     twin = Twin(net, setting.lr, setting.l2) if setting.twin else None
-    ours, theirs = Clock([], []), Clock([], [])
+    ours, theirs = list[tuple[float, float]](), list[tuple[float, float]]()
     steps = net.epochs(*splits.train, plan, splits.val)
     twin_steps = None if twin is None else twin.epochs(splits.train, plan, splits.val)
     load = os.getloadavg()[0]
     for _ in range(epochs):
-        history = ours.run(steps)
+        history = timed(steps, ours)
         if twin_steps is not None:
-            twin_losses = theirs.run(twin_steps)
+            twin_losses = timed(twin_steps, theirs)
     numbers = {"net": repr(net), "load_before": load, "load_after": os.getloadavg()[0],
-             **ours.to_dict(), "history": [asdict(line) for line in history.records],
+             **times(ours), "history": [asdict(line) for line in history.records],
              "train": measure(net, splits.train), "val": measure(net, splits.val)}  # fmt: skip
     if twin is not None:
-        ratios = [a / b for a, b in zip(ours.wall, theirs.wall, strict=True)]
-        cpu_ratios = [a / b for a, b in zip(ours.cpu, theirs.cpu, strict=True)]
+        pairs = list(zip(ours, theirs, strict=True))
+        ratio, cpu_ratio = (statistics.median(a[i] / b[i] for a, b in pairs) for i in (0, 1))
         probs = twin.outputs(splits.test.x)
         accuracy = float((probs.argmax(axis=1) == splits.test.y).mean())
         gap = float(np.abs(net.outputs(splits.test.x) - probs).max())
-        numbers["twin"] = {**theirs.to_dict(), "test_accuracy": accuracy,
-                         "epoch_time_ratio": statistics.median(ratios),
-                         "epoch_cpu_ratio": statistics.median(cpu_ratios),
+        numbers["twin"] = {**times(theirs), "test_accuracy": accuracy,
+                         "epoch_time_ratio": ratio, "epoch_cpu_ratio": cpu_ratio,
                          "greatest_difference": gap, "losses": twin_losses}  # fmt: skip
     if setting.group != "better":
         numbers["test"] = measure(net, splits.test)

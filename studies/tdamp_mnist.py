@@ -17,9 +17,9 @@ The report that this study answers imitated the algorithm with Adam: accuracy 92
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -44,15 +44,8 @@ from studies.images import N_DRAWS, mean_and_draws, of_unit_energy
 PAPER = {"accuracy": 0.9277, "precision": 0.9294, "recall": 0.9263, "f1": 0.9268,
          "entropy": 0.0070, "units": 64}  # fmt: skip
 _N_TRAIN = 10_000
+Case = tuple[Engine[Any], tuple[int, ...]]  # and the widths it starts from
 _PRIOR = priors.GroupSparse(hidden_variance=0.25, output_variance=2.0)
-
-
-@dataclass(frozen=True)
-class Case:
-    """One line of the table: an engine and the widths it starts from."""
-
-    engine: Engine[Any]
-    widths: tuple[int, ...]
 
 
 def cases(passes: int) -> dict[str, Case]:
@@ -62,17 +55,16 @@ def cases(passes: int) -> dict[str, Case]:
     base = replace(learned, prior=_PRIOR, power=12.0, cool_memory=10.0)
     adam = MAP(optimizer="adam", lr=1e-3)
     return {
-        "tdamp-64-of-128": Case(replace(base, keep=0.5), (128,)),
-        "tdamp-128": Case(replace(base, keep=1.0), (128,)),
-        "tdamp-learned": Case(learned, (128,)),
-        "tdamp-256-128": Case(replace(base, keep=1.0), (256, 128)),
-        "adam-64": Case(adam, (64,)),
-        "adam-128": Case(adam, (128,)),
+        "tdamp-64-of-128": (replace(base, keep=0.5), (128,)),
+        "tdamp-128": (replace(base, keep=1.0), (128,)),
+        "tdamp-learned": (learned, (128,)),
+        "tdamp-256-128": (replace(base, keep=1.0), (256, 128)),
+        "adam-64": (adam, (64,)),
+        "adam-128": (adam, (128,)),
     }
 
 
-@dataclass(frozen=True, eq=False)
-class Splits:
+class Splits(NamedTuple):
     """Training images, the images curves are drawn over, and those read once."""
 
     train: Examples
@@ -114,9 +106,10 @@ def run_once(
         return False
 
     shape = tuple(data.train.x.shape[1:])
-    model = seeded(seed, mlp, shape, 10, widths=case.widths)  # Adam starts from its weights
+    engine, widths = case
+    model = seeded(seed, mlp, shape, 10, widths=widths)  # Adam starts from its weights
     problem = Problem(model, likelihoods.Categorical(), data.train).to(device)
-    run = fit(problem, case.engine, epochs=passes, batch_size=100, seed=seed, callbacks=[note])
+    run = fit(problem, engine, epochs=passes, batch_size=100, seed=seed, callbacks=[note])
     return run, history
 
 
@@ -158,7 +151,7 @@ def main(arguments: list[str] | None = None) -> int:
     usual = options.quick or len(data.train) == _N_TRAIN
     for name in chosen("tdamp_mnist", "--rows", options.rows, names):
         case, each = cases(options.passes)[name], []
-        setting = {"engine": repr(case.engine), "widths": case.widths}
+        setting = {"engine": repr(case[0]), "widths": case[1]}
         row_name = name if usual else f"{name}/{len(data.train)}"  # the table has 10,000 images
         if not run.wants(row_name, setting):
             continue

@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 
-from bayesieve import TDAMP, Problem, evaluate, likelihoods, load_data, priors
+from bayesieve import TDAMP, Problem, evaluate, fit, likelihoods, load_data, priors
+from bayesieve.core.posterior import Posterior
 from bayesieve.data.examples import Examples
 from bayesieve.nets import mlp
-from bayesieve.training.fit import Fit, fit
-from studies.harness import Row, Run, chosen, count, make_row, study_parser
+from studies.harness import Run, chosen, count, make_row, study_parser
 
 SETS = ("boston", "concrete", "energy", "yacht")
 _WIDTH, _BATCH, _DRAWS, _START_NOISE = 50, 10, 50, 0.7
@@ -32,7 +32,7 @@ _SCORES = ("rmse", "log_lik", "coverage_90", "interval_width_90")
 
 @dataclass(frozen=True)
 class Candidate:
-    """What is chosen inside the training part."""
+    """Numbers that are chosen inside the training part."""
 
     variance: float  # of hidden and output weights, times the layer's inputs
     passes: int  # EM iterations; the last quarter cools
@@ -49,11 +49,12 @@ class Candidate:
 CANDIDATES = (Candidate(0.3, 40), Candidate(1.0, 40))
 
 
-def learn(candidate: Candidate, data: Examples, seed: int) -> Fit:
+def learn(candidate: Candidate, data: Examples, seed: int) -> Posterior:
     """One run on standardised examples."""
     model = mlp(tuple(data.x.shape[1:]), 1, widths=(_WIDTH,))
     problem = Problem(model, likelihoods.Gaussian(_START_NOISE, learned=True), data)
-    return fit(problem, candidate.engine, epochs=candidate.passes, batch_size=_BATCH, seed=seed)
+    run = fit(problem, candidate.engine, epochs=candidate.passes, batch_size=_BATCH, seed=seed)
+    return run.posterior
 
 
 def choose(data: Examples, seed: int) -> Candidate:
@@ -61,9 +62,8 @@ def choose(data: Examples, seed: int) -> Candidate:
     train, held_out = data.split(0.2, seed)
 
     def density(candidate: Candidate) -> float:
-        run = learn(candidate, train, seed)
-        value = evaluate(run.posterior, held_out, n_samples=_DRAWS, seed=seed)["log_lik"]
-        return float(value)
+        posterior = learn(candidate, train, seed)
+        return float(evaluate(posterior, held_out, n_samples=_DRAWS, seed=seed)["log_lik"])
 
     return max(CANDIDATES, key=density)
 
@@ -74,7 +74,7 @@ def run_split(name: str, split: int) -> dict[str, Any]:
     train, test = (part.to(dtype=torch.float32) for part in (data.train, data.test))
     began = time.perf_counter()
     candidate = choose(train, split)
-    posterior = learn(candidate, train, split).posterior
+    posterior = learn(candidate, train, split)
     scores = evaluate(posterior, test, n_samples=_DRAWS, seed=split).to_dict()
     return {
         **{key: scores[key] for key in _SCORES},
@@ -84,20 +84,6 @@ def run_split(name: str, split: int) -> dict[str, Any]:
         "n_test": len(test),
         "seconds": round(time.perf_counter() - began, 2),
     }
-
-
-def row_of(name: str, setting: dict[str, Any], each: list[dict[str, Any]]) -> Row:
-    """Means over splits, the RMSE's standard error and median; coverage over all test rows."""
-    rmse = [one["rmse"] for one in each]
-    n_test = sum(one["n_test"] for one in each)
-    metrics = {
-        "rmse_median": statistics.median(rmse),
-        "coverage_90_pooled": sum(one["coverage_90"] * one["n_test"] for one in each) / n_test,
-        "first_split_rmse": rmse[0],
-    }
-    seconds = sum(one["seconds"] for one in each)
-    return make_row(name, setting, each, seeds=list(range(len(each))), seconds=seconds,
-                    metrics=metrics, spread=["rmse"])  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -117,7 +103,14 @@ def main(arguments: list[str] | None = None) -> int:
         n = 1 if options.quick else n_splits if options.full else min(options.splits, n_splits)
         setting = {"data": name, "n_splits": n}
         if run.wants(name, setting):
-            row = row_of(name, setting, [run_split(name, split) for split in range(n)])
+            each = [run_split(name, split) for split in range(n)]
+            rmse, n_test = [one["rmse"] for one in each], sum(one["n_test"] for one in each)
+            covered = sum(one["coverage_90"] * one["n_test"] for one in each)
+            metrics = {"rmse_median": statistics.median(rmse), "first_split_rmse": rmse[0],
+                       "coverage_90_pooled": covered / n_test}  # fmt: skip
+            seconds = sum(one["seconds"] for one in each)
+            row = make_row(name, setting, each, seeds=list(range(n)), seconds=seconds,
+                           metrics=metrics, spread=["rmse"])  # fmt: skip
             run.add({**row, "data": name}, ("rmse", "rmse_median", "log_lik", "coverage_90_pooled"))
     return run.finish()
 

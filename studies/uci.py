@@ -42,10 +42,9 @@ from numpy.typing import NDArray
 from bayesieve.data.examples import DataSet
 from bayesieve.data.files import data_root
 from bayesieve.data.uci import load_uci
-from bayesieve.files import write_atomically
 from bayesieve.text import markdown_table
-from studies.harness import Row, Run, chosen, joined, make_row, study_parser, table
-from studies.record import Record, means, read
+from studies.harness import Run, chosen, joined, show_page, study_parser, table
+from studies.record import Record, Row, make_row, means, read
 from studies.uci_networks import Setting, Task, budget_for, pruning_table, run_engine
 
 
@@ -109,13 +108,14 @@ def run_row(
 ) -> Row:  # fmt: skip
     """One row of the table for one set, on `n_splits` splits from `first` on."""
     torch.set_num_threads(1)  # rows side by side use the other cores
-    began = time.process_time()
     splits = [load_uci(name, data_root(), split=i) for i in range(first, first + n_splits)]
     n_rows = len(splits[0].train)
     seeds, each = list(range(first, first + n_splits)), list[dict[str, Any]]()
+    began, began_work = time.perf_counter(), time.process_time()
     if row in BASELINES:
-        scores, totals, reason = run_baseline(row, splits)
-        return row_of(name, row, scores, seeds if scores else [], totals, reason)
+        each, detail = run_baseline(row, splits)
+        totals = {"seconds": round(time.perf_counter() - began, 2)}
+        return row_of(name, row, each, seeds if each else [], totals, detail)
     budget = budget_for(n_rows, quick=quick, effort=effort)
     if row in _SINGLE:
         budget = replace(budget, n_members=1)
@@ -125,21 +125,21 @@ def run_row(
     settings = settings[:2] if quick else settings
     task = Task(splits, device, first)
     if row == "sbnn-paper":
-        each, totals = pruning_table(task, settings[0], budget)
+        each, totals = pruning_table(task, settings[0], budget), {}
     else:
         each, totals = run_engine(task, settings, budget, halve=row in OUR_ROWS)
-    totals["processor_seconds"] = round(time.process_time() - began, 2)
+    totals["seconds"] = round(time.perf_counter() - began, 2)
+    totals["processor_seconds"] = round(time.process_time() - began_work, 2)
     detail = {"candidates": [asdict(one) for one in settings], "budget": asdict(budget)}
     return row_of(name, row, each, seeds, totals, detail)
 
 
 def run_baseline(
     row: str, splits: Sequence[DataSet]
-) -> tuple[list[dict[str, float]], dict[str, float], dict[str, str]]:
-    """Scores of every split, seconds, and why there are none where the method is not feasible."""
+) -> tuple[list[dict[str, float]], dict[str, Any]]:
+    """Scores of every split, and why there are none where the method is not feasible."""
     if row == "process" and len(splits[0].train) > _MOST_ROWS:
-        return [], {"seconds": 0.0}, {"skipped": f"more than {_MOST_ROWS} rows"}
-    started = time.perf_counter()
+        return [], {"skipped": f"more than {_MOST_ROWS} rows"}
     each = []
     for number, data in enumerate(splits):
         x, y = data.train.x.numpy().astype(float), data.train.y.numpy().astype(float)
@@ -149,7 +149,7 @@ def run_baseline(
         rmse = float(np.sqrt(np.mean((mean - truth) ** 2))) * unit
         density = -0.5 * ((truth - mean) / std) ** 2 - np.log(std) - 0.5 * math.log(2 * math.pi)
         each.append({"rmse": rmse, "log_lik": float(density.mean()) - math.log(unit)})
-    return each, {"seconds": round(time.perf_counter() - started, 2)}, {}
+    return each, {}
 
 
 def _fit_baseline(row: str, x: Array, y: Array, at: Array, seed: int) -> tuple[Array, Array]:
@@ -254,12 +254,24 @@ def join_blocks(pieces: Sequence[Row]) -> Row:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run what is asked for and missing; write the record and a page."""
-    options = _parser().parse_args(arguments)
+    parser = study_parser(__doc__, "--join", quick="300 steps, 2 members, 2 candidates",
+                          full="everything: what is done anyway")  # fmt: skip
+    parser.add_argument("--sets", default=",".join(SETS), help=f"comma list of {', '.join(SETS)}")
+    parser.add_argument("--rows", default=",".join(ROWS), help=f"comma list of {', '.join(ROWS)}")
+    parser.add_argument("--splits", type=int, help="the first so many splits; all unless given")
+    parser.add_argument("--jobs", type=int, default=1, help="rows computed side by side")
+    parser.add_argument("--effort", type=float, default=1.0, help="factor on the training steps")
+    parser.add_argument(
+        "--in-blocks", action="store_true", help="compute and store a few splits of a row at a time"
+    )
+    parser.add_argument("--stop-after", type=float, help="seconds after which nothing new begins")
+    options = parser.parse_args(arguments)
     flags = ("sets", "rows", "device", "out", "jobs", "stop-after")
+    page_path = None if options.out is None else options.out.with_suffix(".md")
     if options.join is not None:
         for path in options.join:
             _refuse_unfinished(read(path, "uci"))
-        _show(joined(options.join, "uci", options.out, flags, derived), options)
+        show_page(page(joined(options.join, "uci", options.out, flags, derived)), page_path)
         return 0
     sets = chosen("uci", "set", options.sets, SETS)
     rows = chosen("uci", "row", options.rows, ROWS)
@@ -280,7 +292,7 @@ def main(arguments: list[str] | None = None) -> int:
             run.notes["calls"] = [*earlier, call]
         run.derive(derived(run.record))
         run.write()
-    _show(run.record, options)
+    show_page(page(run.record), page_path)
     return 0
 
 
@@ -337,28 +349,6 @@ def _results(todo: list[_Work], options: argparse.Namespace, run: Run) -> Iterat
                                         **common))  # fmt: skip
             done, running = wait(running, return_when=FIRST_COMPLETED)
             yield from (future.result() for future in done)
-
-
-def _show(record: Record, options: argparse.Namespace) -> None:
-    text = page(record)
-    print(text)
-    if options.out is not None:
-        write_atomically(options.out.with_suffix(".md"), text)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = study_parser(__doc__, "--join", quick="300 steps, 2 members, 2 candidates",
-                          full="everything: what is done anyway")  # fmt: skip
-    parser.add_argument("--sets", default=",".join(SETS), help=f"comma list of {', '.join(SETS)}")
-    parser.add_argument("--rows", default=",".join(ROWS), help=f"comma list of {', '.join(ROWS)}")
-    parser.add_argument("--splits", type=int, help="the first so many splits; all unless given")
-    parser.add_argument("--jobs", type=int, default=1, help="rows computed side by side")
-    parser.add_argument("--effort", type=float, default=1.0, help="factor on the training steps")
-    parser.add_argument(
-        "--in-blocks", action="store_true", help="compute and store a few splits of a row at a time"
-    )
-    parser.add_argument("--stop-after", type=float, help="seconds after which nothing new begins")
-    return parser
 
 
 def verdicts(name: str, rows: Mapping[str, Row]) -> dict[str, Any] | None:

@@ -85,16 +85,6 @@ def budget_for(n_rows: int, *, quick: bool = False, effort: float = 1.0) -> Budg
     return Budget(round(steps * effort), 256, 1, held_out=0.1)
 
 
-def build_engine(setting: Setting) -> Engine[Any]:
-    """The engine of a setting."""
-    if setting.engine == "sbnn":
-        prior = priors.SpikeSlab(setting.slab_std, setting.spike_std)
-        return SBNN(prior, setting.lr, setting.init_std, local=True)
-    if setting.engine == "flat-vi":
-        return FlatVI(priors.Normal(setting.slab_std), setting.lr, setting.init_std, local=True)
-    return MAP(lr=setting.lr, weight_decay=setting.weight_decay)
-
-
 @dataclass(frozen=True, eq=False)
 class Task:
     """One set with its splits."""
@@ -124,6 +114,13 @@ class Task:
         tables = [(self.splits[i].train.x, self.splits[i].train.y) for i in used]
         x, y, places = stacked(tables)
         members = Rows.of([places.index[used.index(split)][index] for split, index in rows])
+        engine: Engine[Any] = MAP(lr=setting.lr, weight_decay=setting.weight_decay)
+        if setting.engine == "sbnn":
+            prior = priors.SpikeSlab(setting.slab_std, setting.spike_std)
+            engine = SBNN(prior, setting.lr, setting.init_std, local=True)
+        elif setting.engine == "flat-vi":
+            normal = priors.Normal(setting.slab_std)
+            engine = FlatVI(normal, setting.lr, setting.init_std, local=True)
         # the noise is learned, in units of the standardised target
         likelihood: likelihoods.Likelihood = likelihoods.Gaussian(0.3, learned=True)
         n_outputs = 1
@@ -139,9 +136,7 @@ class Task:
         schedule = Schedule(lr="cosine", hold=0.3, kl=setting.kl, kl_warmup_epochs=1.0)
         training = Training(batch_size=budget.batch_size, schedule=schedule, pruning=pruning,
                             seed=seed, device=self.device, steps=budget.steps)  # fmt: skip
-        return train_networks(
-            model, likelihood, Table(x, y), members, build_engine(setting), training
-        )
+        return train_networks(model, likelihood, Table(x, y), members, engine, training)
 
 
 def choose(task: Task, settings: Sequence[Setting], budget: Budget) -> list[tuple[int, Tails]]:
@@ -215,14 +210,11 @@ def scored(
     return {"rmse": rmse, "log_lik": mean_log_lik(prediction, test.y, tails) - math.log(std)}
 
 
-def pruning_table(
-    task: Task, setting: Setting, budget: Budget
-) -> tuple[list[dict[str, Any]], dict[str, float]]:
+def pruning_table(task: Task, setting: Setting, budget: Budget) -> list[dict[str, Any]]:
     """Scores of one network per split with weights removed by inclusion in one shot, untuned.
 
-    Experiment 5 of [Saha], table 2. Returns the numbers of every split, and of all together.
+    Experiment 5 of [Saha], table 2. Returns the numbers of every split.
     """
-    started = time.perf_counter()
     rows = [(i, torch.arange(len(data.train))) for i, data in enumerate(task.splits)]
     each: list[dict[str, Any]] = []
     for q, data in zip(task.train(setting, rows, budget, 11), task.splits, strict=True):
@@ -231,7 +223,7 @@ def pruning_table(
             cut = scored([without_least(q, removed)], data.test, budget.n_draws, Tails())
             numbers |= {f"cut-{100 * removed:g}/{name}": value for name, value in cut.items()}
         each.append({name: numbers[f"cut-0/{name}"] for name in ("rmse", "log_lik")} | numbers)
-    return each, {"seconds": round(time.perf_counter() - started, 2)}
+    return each
 
 
 def run_engine(
@@ -251,7 +243,7 @@ def run_engine(
         for numbers, split in zip(each, scores, strict=True):
             numbers |= {f"{prefix}{name}": value for name, value in split.items()}
         totals |= {f"{prefix or 'full/'}{name}": value for name, value in about.items()}
-    return each, {**totals, "seconds": round(time.perf_counter() - started, 2)}
+    return each, totals
 
 
 def inner_rows(n: int, budget: Budget, seed: int) -> list[tuple[Tensor, Tensor]]:

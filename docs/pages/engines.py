@@ -117,7 +117,7 @@ def wants_table(findings: Findings) -> str:
 
 
 def headline_table(findings: Findings) -> str:
-    """What each engine reached beside its paper, as Markdown; rows without records are left out.
+    """Numbers of each engine beside its paper, as Markdown; rows without records are left out.
 
     Example:
         >>> headline_table({}).splitlines()

@@ -22,7 +22,7 @@ from studies import (
 from studies import structured_lenet5 as structured
 from studies.aeb_images import TASKS
 from studies.bmr_images import DATA, NETS, published
-from studies.sbnn_droprate import WIDTHS
+from studies.sbnn_droprate import RANKED, WIDTHS
 from studies.sbnn_droprate import published as published_errors
 
 Better = Literal["lower", "higher", "neither"]
@@ -129,7 +129,6 @@ _ONE_SHOT = {
     95: (7.18, 15.03, 10.08, 0.26, 0.03, 17.08, 7.69, 0.79, 7.94, 11.33),
 }
 _ERROR = "test error in %"
-_RANKED = {"inclusion": "inclusion", "snr": "signal to noise"}
 _BOTH = ("95", "98", "99", "99.5")  # droprates at which both rankings are shown, in %
 
 
@@ -147,24 +146,23 @@ def sbnn_rows() -> Iterator[Row]:
 
 
 def _simulations() -> Iterator[Row]:
-    for name, item, what, metric, paper, key, field, better in (
-        ("figure-1", "figure 1", "importance against true importance, two features", "correlation",
-         None, "figure-1", "correlation", "higher"),
-        ("figure-2", "figure 2", "importance against coefficients, linear", "correlation", None,
-         "figure-2", "correlation", "higher"),
-        ("figure-3", "figure 3", "importance against coefficients, non-linear", "correlation", None,
-         "figure-3", "correlation", "higher"),
-        ("figure-4", "figures 4 to 6", "selection accuracy, D = 100, π = 0.2", "accuracy", 0.90,
-         "selection", "accuracy", "higher"),
-        ("figure-7", "figures 7 to 9", "selection with a validated threshold, lowest over π",
-         "accuracy", 0.80, "validated", "accuracy", "higher"),
-        ("figure-10", "figure 10", "test MSE against weights dropped", "points of the curve", None,
-         "droprate", "points", "neither"),
-        ("table-1", "table 1", "test MSE after selection against the full model", "ratio of MSE",
-         None, "refit", "ratio", "lower"),
-    ):  # fmt: skip
-        yield Row(f"sbnn-{name}", SBNN, item, what, metric, paper, "sbnn-tables", key, field,
-                  better)  # type: ignore[arg-type]  # fmt: skip
+    for number, what in (
+        ("1", "importance against true importance, two features"),
+        ("2", "importance against coefficients, linear"),
+        ("3", "importance against coefficients, non-linear"),
+    ):
+        yield Row(f"sbnn-figure-{number}", SBNN, f"figure {number}", what, "correlation", None,
+                  "sbnn-tables", f"figure-{number}", "correlation", "higher")  # fmt: skip
+    yield Row("sbnn-figure-4", SBNN, "figures 4 to 6", "selection accuracy, D = 100, π = 0.2",
+              "accuracy", 0.90, "sbnn-tables", "selection", "accuracy", "higher")  # fmt: skip
+    yield Row("sbnn-figure-7", SBNN, "figures 7 to 9",
+              "selection with a validated threshold, lowest over π", "accuracy", 0.80,
+              "sbnn-tables", "validated", "accuracy", "higher")  # fmt: skip
+    yield Row("sbnn-figure-10", SBNN, "figure 10", "test MSE against weights dropped",
+              "points of the curve", None, "sbnn-tables", "droprate", "points",
+              "neither")  # fmt: skip
+    yield Row("sbnn-table-1", SBNN, "table 1", "test MSE after selection against the full model",
+              "ratio of MSE", None, "sbnn-tables", "refit", "ratio")  # fmt: skip
 
 
 def _uci() -> Iterator[Row]:
@@ -215,7 +213,7 @@ def _dropped(place: str, what: str, key: str, how: str) -> Iterator[Row]:
         if not rate:
             rankings = {} if place == "5" else {"": ""}  # table 4 has the whole network of table 5
         else:
-            rankings = _RANKED if share in _BOTH else {"snr": _RANKED["snr"]}
+            rankings = RANKED if share in _BOTH else {"snr": RANKED["snr"]}
         for score, by in rankings.items():
             cut = f"{share} % {how}, by {by}" if rate else "nothing dropped"
             yield Row(f"sbnn-table-{place}-{share}" + (f"-{score}" if rate else ""), SBNN,
@@ -303,25 +301,20 @@ def aeb_rows() -> Iterator[Row]:
               "linear regression, v0 = 0.1, σ = 1, SGLD-SA: all three coefficients found",
               "data sets", None, "aeb-linear", "sa/0.1/1", "all_three_selected",
               "neither")  # fmt: skip
-    yield Row("aeb-figure-2", AEB, "figure 2", "MNIST under attack (FGSM), strength 0.5, sghmc-sa",
-              "accuracy in %", None, "aeb-images", "mnist/sghmc-sa", "attacked", "higher",
-              factor=100)  # fmt: skip
-    yield Row("aeb-figure-2-vanilla", AEB, "figure 2",
-              "MNIST under attack (FGSM), strength 0.5, vanilla", "accuracy in %", None,
-              "aeb-images", "mnist/vanilla", "attacked", "neither", factor=100)  # fmt: skip
+    for name, method in (("figure-2", "sghmc-sa"), ("figure-2-vanilla", "vanilla")):
+        better = "higher" if method == "sghmc-sa" else "neither"
+        yield Row(f"aeb-{name}", AEB, "figure 2",
+                  f"MNIST under attack (FGSM), strength 0.5, {method}", "accuracy in %", None,
+                  "aeb-images", f"mnist/{method}", "attacked", better, factor=100)  # fmt: skip
 
 
 def tdamp_rows() -> Iterator[Row]:
     """Table 4.1, and the pictures of a run."""
-    for metric in ("accuracy", "precision", "recall", "f1", "entropy"):
-        better: Better = "neither" if metric == "entropy" else "higher"
-        yield Row(f"tdamp-table-4.1-{metric}", TDAMP, "table 4.1",
-                  "784-128-10, 10,000 MNIST images, 64 units left", metric,
-                  tdamp_mnist.PAPER[metric], "tdamp-mnist", "tdamp-64-of-128", metric,
-                  better)  # fmt: skip
-    yield Row("tdamp-table-4.1-units", TDAMP, "table 4.1", "784-128-10, units left", "units",
-              tdamp_mnist.PAPER["units"],
-              "tdamp-mnist", "tdamp-64-of-128", "units", "neither")  # fmt: skip
+    for metric, number in tdamp_mnist.PAPER.items():
+        better: Better = "neither" if metric in ("entropy", "units") else "higher"
+        what = "units left" if metric == "units" else "10,000 MNIST images, 64 units left"
+        yield Row(f"tdamp-table-4.1-{metric}", TDAMP, "table 4.1", f"784-128-10, {what}", metric,
+                  number, "tdamp-mnist", "tdamp-64-of-128", metric, better)  # fmt: skip
     yield Row("tdamp-figures", TDAMP, "figures", "784-128-10: accuracy, scores and units by pass",
               "passes drawn", None, "tdamp-mnist", "tdamp-64-of-128", "passes",
               "neither")  # fmt: skip
@@ -336,7 +329,6 @@ def scratch_rows() -> Iterator[Row]:
 
 
 _NETS = {"l300": "LeNet-300-100", "l5": "LeNet-5-Caffe", "m1200": "784-1200-1200-10"}
-_SHARES = ("0.5", "0.9", "0.95")
 _DIGITS = {
     "tdamp-conv": "two convolutions", "tdamp-conv-half": "two convolutions, half the channels",
     "tdamp-mlp": "fully connected", "adam-conv": "two convolutions, Adam",
@@ -357,7 +349,7 @@ def beyond_rows() -> Iterator[Row]:
                   f"{_NETS[goal.net]}, BMR, {100 * goal.zeros:g} % zeros", _ERROR, None,
                   "bmr-mnist", name, "error", target=_percent(goal.target), factor=100)  # fmt: skip
     yield from _units()
-    for share in _SHARES:
+    for share in ("0.5", "0.9", "0.95"):
         for method in ("unit", "magnitude"):
             yield Row(f"own-laplace-{method}-{share}", BEYOND, "reduction of a trained network",
                       f"784-300-100-10, MNIST, {100 * float(share):g} % zeros, by {method}",
@@ -386,13 +378,13 @@ def _units() -> Iterator[Row]:
     yield Row("own-units-error", BEYOND, item, "error on MNIST", _ERROR, None,
               "structured-lenet5", "8-16-50", "error", target=100 * structured.ERROR,
               factor=100)  # fmt: skip
-    for batch in (1, 64):
-        yield Row(f"own-units-speed-{batch}", BEYOND, item, f"ONNX Runtime, batch {batch}",
-                  "times faster", None, "structured-lenet5", "8-16-50", f"speedup-{batch}",
-                  "higher", target=structured.SPEEDUP)  # fmt: skip
-    yield Row("own-units-file", BEYOND, item, "ONNX file", "times smaller", None,
-              "structured-lenet5", "8-16-50", "shrinkage", "higher",
-              target=structured.SHRINKAGE)  # fmt: skip
+    for name, what, metric, field, target in (
+        ("speed-1", "ONNX Runtime, batch 1", "times faster", "speedup-1", structured.SPEEDUP),
+        ("speed-64", "ONNX Runtime, batch 64", "times faster", "speedup-64", structured.SPEEDUP),
+        ("file", "ONNX file", "times smaller", "shrinkage", structured.SHRINKAGE),
+    ):
+        yield Row(f"own-units-{name}", BEYOND, item, what, metric, None, "structured-lenet5",
+                  "8-16-50", field, "higher", target=target)  # fmt: skip
 
 
 def _percent(share: float | None) -> float | None:

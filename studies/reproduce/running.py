@@ -26,7 +26,7 @@ from bayesieve.nets import lenet5_caffe
 from studies import sbnn_tables, uci
 from studies.record import Record, Row, means, read_folder
 from studies.reproduce.catalogue import ROWS, STUDIES, Study
-from studies.reproduce.table import Findings, listing, markdown_rows, read_findings
+from studies.reproduce.table import listing, markdown_rows, read_findings
 from studies.sbnn_mnist import build
 from studies.sbnn_vgg import vgg_like
 from studies.scratch_mnist import SETTINGS as NUMPY
@@ -100,7 +100,13 @@ def run_study(name: str, arguments: Sequence[str], out: Path) -> list[dict[str, 
     findings = read_findings(out, quick=True)
     rows = [row for row in listing(findings) if row["study"] == name]
     measured = [row for row in rows if row["ours"] is not None]
-    write_atomically(out / "findings.csv", _csv(findings))
+    text = io.StringIO()
+    writer = csv.writer(text)
+    columns = ("value", "seeds", "device", "seconds", "command")
+    writer.writerow(("study", "key", "field", *columns))
+    writer.writerows([*place, *(getattr(one, name) for name in columns)]
+                     for place, one in findings.items())  # fmt: skip
+    write_atomically(out / "findings.csv", text.getvalue())
     write_atomically(out / "rows.md", markdown_rows(measured))
     if measured:
         # Drawing needs matplotlib; the other commands do not.
@@ -148,15 +154,6 @@ def _call(study: Study, arguments: Sequence[str]) -> None:
     assert inspect.isfunction(module.main)
     with contextlib.redirect_stdout(sys.stderr):
         module.main(list(arguments))
-
-
-def _csv(findings: Findings) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text)
-    columns = ("study", "key", "field", "value", "seeds", "device", "seconds", "command")
-    writer.writerow(columns)
-    writer.writerows([getattr(one, name) for name in columns] for one in findings.values())
-    return text.getvalue()
 
 
 def recounted(record: Record) -> Iterator[Checked]:

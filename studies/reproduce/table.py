@@ -21,9 +21,6 @@ Place = tuple[str, str, str]  # study, row, metric
 class Finding:
     """One number of ours with where it comes from."""
 
-    study: str
-    key: str
-    field: str
     value: float
     seeds: int | None
     device: str
@@ -48,17 +45,17 @@ def read_findings(folder: Path, *, quick: bool = False) -> dict[Place, Finding]:
     for path, record in read_folder(folder):
         if is_quick(record) and not quick:
             continue
-        for finding in findings_of(record):
-            place = (finding.study, finding.key, finding.field)
+        for place, finding in findings_of(record).items():
             if place in numbers:
                 raise ValueError(f"{path}: {'/'.join(place)} is in the records twice; keep one.")
             numbers[place] = finding
     return numbers
 
 
-def findings_of(record: Record) -> list[Finding]:
+def findings_of(record: Record) -> dict[Place, Finding]:
     """The numbers of one record that were scored on test data."""
-    study, numbers = record["study"].replace("_", "-"), []
+    study = record["study"].replace("_", "-")
+    numbers: dict[Place, Finding] = {}
     for row in record["rows"]:
         if field(record, row, "scored_on") != "test":
             continue
@@ -68,8 +65,8 @@ def findings_of(record: Record) -> list[Finding]:
         device = str(machine.get("device", "unknown"))
         about = (n_seeds(row), device, seconds, record["date"], record["command"],
                  is_quick(record), field(record, row, "data"))  # fmt: skip
-        numbers += [Finding(study, row["name"], name, float(value), *about)
-                  for name, value in row["metrics"].items() if value is not None]  # fmt: skip
+        numbers |= {(study, row["name"], name): Finding(float(value), *about)
+                    for name, value in row["metrics"].items() if value is not None}  # fmt: skip
     return numbers
 
 
@@ -98,7 +95,19 @@ def listing(findings: Findings, rows: Sequence[Row] = ROWS) -> list[dict[str, An
         >>> first["name"], first["ours"], first["status"]
         ('sbnn-figure-1', None, 'to be measured')
     """
-    return [_object(row, findings) for row in rows]
+    listed = []
+    for row in rows:
+        finding = findings.get((row.study, row.key, row.field))
+        names = ("name", "source", "item", "what", "metric", "paper", "target", "decimals")
+        numbers = {name: getattr(row, name) for name in names} | {"ours": None}
+        about = ("seeds", "device", "seconds", "date")
+        numbers |= {name: getattr(finding, name, None) for name in about} | {"study": row.study}
+        numbers["command"] = f"bayesieve reproduce {row.study} --full --out runs/{row.study}"
+        if finding is not None:
+            numbers |= {"what": with_copy(row.what, finding.data), "command": finding.command,
+                        "ours": row.factor * finding.value}  # fmt: skip
+        listed.append(numbers | {"status": _status(row, finding, numbers["ours"])})
+    return listed
 
 
 def counts(rows: Sequence[Shown]) -> dict[str, int]:
@@ -150,19 +159,6 @@ def compared_with(row: Shown) -> str:
         decimals = row.get("decimals")
         return f"{row['paper']:g}" if decimals is None else f"{row['paper']:.{decimals}f}"
     return "" if row["target"] is None else f"target {row['target']:g}"
-
-
-def _object(row: Row, findings: Findings) -> dict[str, Any]:
-    finding = findings.get((row.study, row.key, row.field))
-    names = ("name", "source", "item", "what", "metric", "paper", "target", "decimals")
-    numbers = {name: getattr(row, name) for name in names} | {"ours": None}
-    about = ("seeds", "device", "seconds", "date")
-    numbers |= {name: getattr(finding, name, None) for name in about} | {"study": row.study}
-    numbers["command"] = f"bayesieve reproduce {row.study} --full --out runs/{row.study}"
-    if finding is not None:
-        numbers |= {"what": with_copy(row.what, finding.data), "command": finding.command,
-                    "ours": row.factor * finding.value}  # fmt: skip
-    return numbers | {"status": _status(row, finding, numbers["ours"])}
 
 
 def with_copy(what: str, data: str | None) -> str:

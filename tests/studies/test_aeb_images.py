@@ -184,7 +184,7 @@ def test_a_stored_dense_network_is_begun_from(pictures, tmp_path):
 def test_the_sparse_layers_are_the_papers():
     data = few_images((3, 32, 32)).train
     problem = Problem(aeb_resnet.resnet20((3, 32, 32), 10), Categorical(), data,
-                      roles=aeb_resnet.roles())  # fmt: skip
+                      roles=aeb_resnet.ROLES)  # fmt: skip
     layout = problem.layout
     assert layout.n_sparse == 267_264
     rest = {name for name in layout.names if layout.slices[name].start >= layout.n_sparse}

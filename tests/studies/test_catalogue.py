@@ -18,8 +18,8 @@ RESULTS = Path(__file__).parents[2] / "results"
 
 
 def finding(value, **change):
-    options = {"study": "s", "key": "k", "field": "f", "value": value, "seeds": 2, "device": "cpu",
-             "seconds": 1.0, "date": None, "command": "c"}  # fmt: skip
+    options = {"value": value, "seeds": 2, "device": "cpu", "seconds": 1.0, "date": None,
+               "command": "c"}  # fmt: skip
     return {("s", "k", "f"): Finding(**options | change)}
 
 
@@ -167,9 +167,7 @@ def test_counts_and_gaps_in_words():
 
 def test_the_page_tells_what_falls_short():
     entry = next(r for r in ROWS if r.name == "sbnn-table-7-l5")
-    bad = Finding(
-        entry.study, entry.key, entry.field, 0.099, 1, "cpu", 1.0, "2026-01-02", "the command"
-    )
+    bad = Finding(0.099, 1, "cpu", 1.0, "2026-01-02", "the command")
     page = results_page({(entry.study, entry.key, entry.field): bad})
     assert "| 1.06 | 9.9 | **worse** | 1 | 1 | cpu |" in page
     short = page[page.index("## Where we fall short") : page.index("## sBNN")]

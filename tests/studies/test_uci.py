@@ -70,7 +70,7 @@ def test_the_droprate_counts_weights_alone():
 
 
 def test_one_shot_table_has_the_papers_columns():
-    (one,), _ = pruning_table(Task([toy(0)], "cpu"), Setting(widths=(4,)), TINY)
+    (one,) = pruning_table(Task([toy(0)], "cpu"), Setting(widths=(4,)), TINY)
     assert {f"cut-{rate}/rmse" for rate in (0, 25, 50, 75, 90, 95)} <= one.keys()
     assert one["rmse"] == one["cut-0/rmse"]
 
@@ -203,7 +203,8 @@ def test_blocks_of_a_row_are_joined_split_by_split():
     pieces = []
     for i, n in ((2, 1), (0, 2)):
         numbers = run_engine(Task(task.splits[i : i + n], "cpu", i), settings, TINY, halve=True)
-        pieces.append(row_of("yacht", "sbnn", numbers[0], list(range(i, i + n)), numbers[1], {}))
+        totals = {**numbers[1], "seconds": 1.0 + i}
+        pieces.append(row_of("yacht", "sbnn", numbers[0], list(range(i, i + n)), totals, {}))
     joint = join_blocks(pieces)
     splits = [*pieces[1]["each"], *pieces[0]["each"]]
     assert (joint["each"], joint["seeds"]) == (splits, [0, 1, 2])

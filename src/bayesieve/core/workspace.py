@@ -160,6 +160,10 @@ class Workspace:
         plain = n_models > 1 and scalar and not (local and precision != "float32")
         self._layers = plain_layers(skeleton) if plain else None
 
+    def bind(self, generator: Generator) -> None:
+        """Draw activation noise from this generator from now on."""
+        self._noise_source = generator
+
     @property
     def draw(self) -> Draw:
         """The weight and gradient buffers."""
@@ -197,7 +201,7 @@ class Workspace:
         """
         assert self.stds is not None
         assert self.std_grads is not None
-        self._noise_source = generator
+        self.bind(generator)
         layout, noise = self.network.layout, {}
         for name in layout.names:
             part = layout.slices[name]

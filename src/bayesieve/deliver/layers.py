@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, NoReturn, Self
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch import Tensor, fx, nn
@@ -66,11 +66,6 @@ class Weighted(Layer):
     name: str
     weight: Tensor
     bias: Tensor
-
-    def scaled(self, factor: Tensor, shift: Tensor) -> Self:
-        """The layer followed by a factor and a shift per row: a BatchNorm folded in."""
-        weight = self.weight * per_row(factor, self.weight)
-        return replace(self, weight=weight, bias=self.bias * factor + shift)
 
 
 @dataclass(frozen=True, eq=False)
@@ -442,7 +437,8 @@ class _Reader:
         """A factor and a shift per channel, folded into the layer before where there is one."""
         last = self.layers[-1] if self.layers else None
         if isinstance(last, Weighted) and last.shape == self.shape:
-            self.layers[-1] = last.scaled(factor, shift)
+            weight, bias = last.weight * per_row(factor, last.weight), last.bias * factor + shift
+            self.layers[-1] = replace(last, weight=weight, bias=bias)
         else:
             self._append(Scale(self.shape, factor, shift))
 

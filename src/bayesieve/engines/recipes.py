@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 Numbers = float | tuple[float, ...]  # one number, or one per model of a population
 EngineName = Literal["map", "flat-vi", "sbnn", "bmr", "horseshoe", "sgld", "sghmc", "tdamp"]
-LikelihoodName = Literal["categorical", "bernoulli", "gaussian", "student-t", "heteroscedastic"]
 PriorName = Literal[
     "none", "normal", "spike-slab", "layer-scaled", "horseshoe", "gaussian-laplace", "group-sparse"
 ]

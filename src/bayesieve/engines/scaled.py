@@ -17,7 +17,7 @@ import torch
 from torch import Generator, Tensor
 
 from bayesieve.core.layout import EntryGroups
-from bayesieve.core.posterior import Factorised, Posterior
+from bayesieve.core.posterior import Posterior
 from bayesieve.core.priors import normal_kl
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import Controls
@@ -69,9 +69,7 @@ class Rates(NamedTuple):
 def warm_start_(state: ScaledState[N, G], posterior: Posterior) -> None:
     """Continue from another posterior's means, and stds where it has them; in place."""
     state.mean.copy_(posterior.mean)
-    spread = getattr(posterior, "spread", None)
-    std = posterior.std if isinstance(posterior, Factorised) else spread
-    if isinstance(std, Tensor):
+    if isinstance(std := getattr(posterior, "std", None), Tensor):
         std = std[: state.log_std.shape[1]]
         state.log_std.copy_(torch.where(std > 0, std.log(), state.log_std))
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -24,7 +24,6 @@ from bayesieve.engines import Engine
 from bayesieve.engines.recipes import (
     ENGINES,
     EngineConfig,
-    LikelihoodName,
     RunSize,
     build_engine,
     recommended_batch_size,
@@ -170,7 +169,7 @@ def build_likelihood(config: NetConfig, data: DataSet) -> Likelihood:
     return kind.configured(config.noise_std, config.learn_noise)
 
 
-def _usual_likelihood(data: DataSet) -> LikelihoodName:
+def _usual_likelihood(data: DataSet) -> str:
     return "gaussian" if data.task == "regression" else "categorical"
 
 
@@ -245,8 +244,7 @@ def described_net(config: NetConfig, likelihood: Likelihood) -> NetConfig:
     """The settings of a network with those of its likelihood filled in."""
     settings = likelihood.settings()
     noise, learned = settings.get("noise_std"), settings.get("learned")
-    name = cast(LikelihoodName, name_of(likelihood))
-    return replace(config, likelihood=name, noise_std=noise, learn_noise=learned)
+    return replace(config, likelihood=name_of(likelihood), noise_std=noise, learn_noise=learned)
 
 
 def choose_device(name: str) -> torch.device:

@@ -19,7 +19,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from bayesieve.checks import check_fraction, check_positive, check_seed, did_you_mean
 from bayesieve.engines.recipes import EngineConfig as EngineConfig
-from bayesieve.engines.recipes import LikelihoodName, setting
+from bayesieve.engines.recipes import setting
 from bayesieve.errors import UsageError
 
 RECORD = "record"  # what config.json of a run folder holds besides settings
@@ -66,11 +66,11 @@ class NetConfig:
         "resnet32, vgg, linear, mlp[:WIDTHS[:relu|tanh|swish]], or module:package.file.factory; "
         "mlp alone is the default: mlp:400,400 for images and mlp:50 for tables.",
     )
-    likelihood: LikelihoodName | None = setting(
+    likelihood: str | None = setting(
         None,
         "--likelihood",
-        "From the task unless given. For regression also student-t (wild targets) and "
-        "heteroscedastic (the network gives the noise too).",
+        "categorical or bernoulli, gaussian, student-t (wild targets) or heteroscedastic (the "
+        "network gives the noise too); from the task unless given.",
     )
     noise_std: float | None = setting(
         None, "--noise-std", "Noise in units of the standardised target; fixed when given."

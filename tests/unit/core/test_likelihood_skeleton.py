@@ -5,7 +5,7 @@ import importlib.util
 import json
 import sys
 from pathlib import Path
-from typing import get_args
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,8 +18,9 @@ from bayesieve.data import DataSet, Examples
 from bayesieve.deliver.bundle import read_bundle
 from bayesieve.deliver.onnx import read_onnx
 from bayesieve.deliver.serving import bundle_columns, onnx_columns, predict_bundle
-from bayesieve.engines.recipes import LikelihoodName
 from bayesieve.report.page import write_report
+from bayesieve.runs.build import build_likelihood
+from bayesieve.runs.config import NetConfig
 
 ROOT = Path(__file__).parents[3]
 
@@ -146,8 +147,16 @@ KINDS = [likelihoods.likelihood_class(name) for name in likelihoods.NAMES]
 NAMES = {*(kind.__name__ for kind in KINDS), "ClassLikelihood", "RealLikelihood"}
 
 
-def test_the_command_line_knows_every_likelihood():
-    assert get_args(LikelihoodName) == likelihoods.NAMES
+@pytest.mark.parametrize("name", likelihoods.NAMES)
+def test_the_command_line_knows_every_likelihood(name):
+    kind = likelihoods.likelihood_class(name)
+    data = SimpleNamespace(name="some data", task=kind.task)
+    assert isinstance(build_likelihood(NetConfig(likelihood=name), data), kind)
+
+
+def test_a_likelihood_that_is_none_is_refused_with_the_names():
+    with pytest.raises(ValueError, match=r"must be one of categorical.*Did you mean 'gaussian'"):
+        likelihoods.likelihood_class("gausian")
 
 
 @pytest.mark.slow

@@ -1,14 +1,14 @@
 """Likelihoods p(target | network output): one class each, with everything that is true of it.
 
-To add one, write its class beside the others and add it to `_KINDS` here; `LikelihoodName` in
-engines/recipes.py makes it known to the command line, where "student-t" is `StudentT`.
-docs/adding-a-likelihood.md shows how.
+To add one, write its class beside the others and add it to `_KINDS` here; on the command line
+"student-t" is `StudentT`. docs/adding-a-likelihood.md shows how.
 """
 
 import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from bayesieve.checks import check_choice
 from bayesieve.core.likelihoods.base import (
     ClassLikelihood,
     Likelihood,
@@ -67,6 +67,7 @@ def likelihood_class(name: str) -> type[Likelihood]:
         >>> likelihood_class("student-t").__name__
         'StudentT'
     """
+    check_choice("likelihood", "name", name, NAMES)
     return _KINDS[name]
 
 

@@ -102,18 +102,17 @@ def graph_to_json(module: fx.GraphModule) -> dict[str, Any]:
     ]
     for path in used:
         _check_path(path, "save")
-    read = {str(node.target): None for node in nodes if node.op == "get_attr"}
-    loose = [path for path in read if path.rpartition(".")[0] not in used]
-    return {"modules": layers, "tensors": [_tensor_row(module, p) for p in loose], "nodes": rows}
-
-
-def _tensor_row(module: nn.Module, path: str) -> list[Any]:
-    folder, _, leaf = path.rpartition(".")
-    value = getattr(module.get_submodule(folder), leaf)
-    if not isinstance(value, Tensor):
-        raise UnsupportedModelError(f"save: {path!r} must be a tensor, got {type(value).__name__}.")
-    kind = "parameter" if isinstance(value, nn.Parameter) else "buffer"
-    return [path, kind, list(value.shape), dtype_name(value.dtype)]
+    loose = []
+    for path in dict.fromkeys(str(node.target) for node in nodes if node.op == "get_attr"):
+        folder, _, leaf = path.rpartition(".")
+        value = getattr(module.get_submodule(folder), leaf)
+        if not isinstance(value, Tensor):
+            kind = type(value).__name__
+            raise UnsupportedModelError(f"save: {path!r} must be a tensor, got {kind}.")
+        kind = "parameter" if isinstance(value, nn.Parameter) else "buffer"
+        if folder not in used:
+            loose.append([path, kind, list(value.shape), dtype_name(value.dtype)])
+    return {"modules": layers, "tensors": loose, "nodes": rows}
 
 
 def _layer_row(path: str, layer: nn.Module) -> tuple[str, dict[str, Any]]:
