@@ -112,6 +112,34 @@ def evaluate(asked: options.Evaluate, result: dict[str, Any]) -> None:
     print_table(f"{asked.run} on the {asked.split} split", ("", ""), rows)
 
 
+@command(options.Certify, "certify runs/b --against runs/a --json")
+def certify(asked: options.Certify, result: dict[str, Any]) -> None:
+    """Print every check, and whether all passed."""
+    rows = []
+    for check in result["checks"]:
+        numbers = (check["dense"], check["sieved"], check["worse_by"], *check["interval"])
+        dense, sieved, worse, low, high = ("" if v is None else f"{v:.4f}" for v in numbers)
+        limit = f"{check['tolerance']:g}"
+        rows.append(
+            (check["name"], dense, sieved, worse, f"{low} to {high}", limit, check["verdict"])
+        )
+    interval = f"{result['level']:.0%} interval"
+    header = ("", "dense", "sieved", "worse by", interval, "at most", "")
+    title = f"{asked.run} against {result['against']}, {result['n_examples']} examples"
+    print_table(title, header, rows)
+    for check in result["checks"]:
+        if check["note"]:
+            note(f"{check['name']}: {check['note']}")
+    verdicts = [check["verdict"] for check in result["checks"]]
+    if "unsure" in verdicts:
+        note("unsure: the interval holds the tolerance; more test examples would decide.")
+    print(
+        "certified"
+        if result["certified"]
+        else f"not certified: {verdicts.count('fail')} failed, {verdicts.count('unsure')} unsure"
+    )
+
+
 @command(options.Attack, "attack runs/a --fgsm 0.1,0.2 --shift rotation:15 --json")
 def attack(asked: options.Attack, result: dict[str, Any]) -> None:
     """Print every point of every curve."""

@@ -17,7 +17,7 @@ from bayesieve.runs.config import RECORD, RunConfig, from_dict, to_dict, without
 
 _FILES = (
     "config.json", "metrics.jsonl", "metrics.json", "curve.json", "chains.json", "attack.json",
-    "report.md", "report.html",
+    "certificate.json",    "report.md", "report.html",
 )  # fmt: skip
 
 

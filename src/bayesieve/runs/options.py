@@ -108,6 +108,10 @@ class Options:
             values["settings"] = {name: values.pop(name) for name in [*values] if name not in names}
         return cls(*args, **values)
 
+    def exit_code(self, result: Mapping[str, Any]) -> int:
+        """What the command ends with after it has printed its result."""
+        return 0
+
     def __call__(self) -> dict[str, Any]:
         """Do the work; returns what the command prints with --json."""
         module, _, name = self.work.rpartition(".")
@@ -289,6 +293,64 @@ class Evaluate(Options):
     split: Literal["test", "train", "val"] = option("What to test on.", "test")
     member: int | None = option("Which model of a run with --n-models, from 0.", None)
     device: str = option(_DEVICE, "auto")
+
+
+@dataclass(frozen=True)
+class Certify(Options):
+    """Compare a sieved run with its dense parent; exit code 1 unless every check passes.
+
+    A check passes when the interval of what the sieved model loses is within the tolerance, fails
+    when it is beyond, and is unsure, for want of test examples, when it holds the tolerance.
+    """
+
+    work: ClassVar[str] = "certificate.certify"
+    run: Place = argument("Run folder of `prune`, `sieve` or `demo`.", metavar="RUN")
+    against: Place | None = option(
+        "Dense run; the one it was pruned from unless given.", None, place=True
+    )
+    accuracy: float = option("Accuracy may fall by this.", 0.01, check=check_not_negative)
+    worst_class: float = option(
+        "Accuracy of any class may fall by this.", 0.05, check=check_not_negative
+    )
+    nll: float = option(
+        "Negative log-likelihood may rise by this, nats per example.",
+        0.05,
+        check=check_not_negative,
+    )
+    ece: float = option("Calibration error may rise by this.", 0.02, check=check_not_negative)
+    risk: float = option(
+        "Error of the 80 % most certain may rise by this.", 0.01, check=check_not_negative
+    )
+    agreement: float = option(
+        "Share of examples whose class may change.", 0.05, check=check_not_negative
+    )
+    rmse: float = option(
+        "Regression: RMSE may rise by this fraction, of all and of the 80 % most certain.",
+        0.05,
+        check=check_not_negative,
+    )
+    coverage: float = option(
+        "Regression: coverage at 50, 90 and 95 % may be this much farther from its level.",
+        0.05,
+        check=check_not_negative,
+    )
+    apart: float = option(
+        "Regression: distance of the two predictions, in units of the dense RMSE.",
+        0.5,
+        check=check_not_negative,
+    )
+    level: float = option("Of the intervals.", 0.95, check=_check_share)
+    allow_unsure: bool = option("Checks without enough data to say do not fail.", False)
+    samples: int = option(
+        "Posterior draws to average over; 0 uses the mean weights.", 0, check=check_not_negative
+    )
+    resamples: int = option("Bootstrap samples of the examples.", 1000, check=check_positive)
+    seed: int = option("Seed of draws and resamples.", 0)
+    device: str = option(_DEVICE, "auto")
+
+    def exit_code(self, result: Mapping[str, Any]) -> int:
+        """0 for a certificate, 1 for none."""
+        return 0 if result["certified"] else 1
 
 
 @dataclass(frozen=True)

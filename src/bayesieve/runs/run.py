@@ -30,14 +30,21 @@ from bayesieve.data import DataSet, Examples
 from bayesieve.deliver.bundle import Bundle, read_bundle
 from bayesieve.engines.sbnn import stuck_in_slab
 from bayesieve.errors import DamagedFileError, UsageError
-from bayesieve.runs.build import build_data, build_network, choose_device, split_off
-from bayesieve.runs.config import RunConfig
+from bayesieve.runs.build import (
+    build_data,
+    build_network,
+    choose_device,
+    load_weights,
+    split_off,
+)
+from bayesieve.runs.config import RECORD, RunConfig
 from bayesieve.runs.folder import RunFolder, is_bundle_folder
 from bayesieve.runs.options import Evaluate
 from bayesieve.sieve.prune import sparsity_curve
 from bayesieve.sieve.rules import keep_zeros
 from bayesieve.sieve.scores import ScoreName
 
+BEFORE = "posterior-before.safetensors"  # the network a run is compared with
 DRAWS = 32  # posterior draws behind uncertainties, next to predictions with the mean weights
 Curve = list[dict[str, float]]
 _ZEROS = (
@@ -120,6 +127,45 @@ def load(run: Path | str, *, member: int | None = None, device: str = "auto") ->
     train, held_out = split_off(config, data.train)
     network = build_network(config, data).to(choose_device(device))
     return Run(config, data, train, held_out, load_model(path, network), folder)
+
+
+def load_finished(folder: RunFolder, device: str = "auto") -> Run:
+    """Reopen a run that came to its end."""
+    if not folder.finished:
+        raise UsageError(f"{folder.path} is not a finished run: it has no metrics.json.")
+    return load(folder.path, device=device)
+
+
+def parent_of(
+    run: Run, compared: RunFolder | None = None, *, device: str = "auto", flag: str = "--before"
+) -> tuple[Model | None, str]:
+    """The network a run is compared with, and what to call it; None where none is known.
+
+    It is that of a run that is named, the one kept beside the run, or the one it was pruned from.
+    """
+    folder, network = run.folder, run.model.network
+    assert folder is not None
+    if compared is not None:
+        other = load_finished(compared, device)
+        mine, theirs = run.data.test, other.data.test
+        if mine.x.shape != theirs.x.shape or not torch.equal(mine.y, theirs.y):
+            raise UsageError(
+                f"{flag} {compared.path} is tested on other examples ({other.data.name}) than "
+                f"{folder.path} ({run.data.name}); both need the same --data and --data-seed."
+            )
+        return other.model, f"run {compared.path.resolve().name}"
+    if (folder.path / BEFORE).is_file():
+        return load_model(folder.path / BEFORE, network), "dense"
+    record = folder.read("config.json").get(RECORD, {})
+    source = Path(str(record.get("source", "")))
+    if record.get("command") == "prune" and (source / "posterior.safetensors").is_file():
+        return load_model(source / "posterior.safetensors", network), "before pruning"
+    if record.get("command") == "sieve" and source.is_file():
+        module = run.posterior.to_module()
+        load_weights(module, source)
+        weights = network.weights_of(module).to(network.device)
+        return Samples(network, weights[None], buffers=dict(module.named_buffers())), "as trained"
+    return None, "dense"
 
 
 def read_folder(path: Path) -> Run | Bundle:

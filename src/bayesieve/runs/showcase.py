@@ -14,8 +14,7 @@ from bayesieve.runs.config import from_keywords
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.learn import fit_plan, learn
 from bayesieve.runs.options import Compact, Demo, Report
-from bayesieve.runs.page import BEFORE
-from bayesieve.runs.run import DRAWS, Curve, curve_of, curve_points, numbers, save_model
+from bayesieve.runs.run import BEFORE, DRAWS, Curve, curve_of, curve_points, numbers, save_model
 from bayesieve.runs.summary import Picture, write_summary
 from bayesieve.runs.text import note
 from bayesieve.sieve.prune import kept_per_layer
