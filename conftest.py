@@ -1,4 +1,6 @@
-"""Examples in docstrings run in an empty folder, so that they may write files."""
+"""Examples in docstrings run in an empty folder; workers share out tests by neighbourhood."""
+
+import importlib
 
 import pytest
 from _pytest.doctest import DoctestItem
@@ -8,3 +10,11 @@ from _pytest.doctest import DoctestItem
 def _empty_folder(request, tmp_path_factory, monkeypatch):
     if isinstance(request.node, DoctestItem):
         monkeypatch.chdir(tmp_path_factory.mktemp("example"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Give workers neighbouring tests, which share fixtures; who is done early helps others."""
+    if config.option.dist == "load":
+        return importlib.import_module("xdist.scheduler").WorkStealingScheduling(config, log)
+    return None

@@ -21,6 +21,7 @@ from bayesieve.runs.comparison.page import page as comparison_page
 from pages import scratch
 from pages.engines import headline_table, wants_table
 from pages.papers import results_page
+from pages.protocol import protocol_table
 from pages.speed import full_table, short_table
 from pages.studies import (
     EMPTY,
@@ -46,6 +47,7 @@ BLOCKS = {
     "sbnn_one_shot": "docs/studies/sbnn.md",
     "sbnn_vgg": "docs/studies/sbnn.md",
     "papers": "docs/results.md",
+    "protocol": "docs/protocol.md",
     "compared": "docs/comparison.md",
     "page": "docs/report.md",
     "wants": "docs/choosing-an-engine.md",
@@ -157,6 +159,7 @@ def main() -> int:
         or EMPTY,
         "sbnn_vgg": vgg_table(list(rows_of(results, "sbnn_vgg", "test").values())) or EMPTY,
         "papers": results_page(read_findings(RESULTS)),
+        "protocol": protocol_table(RESULTS),
         "compared": comparisons(results),
         "page": page_table(results),
         "wants": wants_table(read_findings(RESULTS)),

@@ -1,6 +1,7 @@
 """One torch thread, and hypothesis with fixed examples: a test that passes once passes again."""
 
 import functools
+import gc
 import importlib
 import sys
 
@@ -14,6 +15,17 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("bayesieve")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Look for no garbage while tests are collected, nor among them later: they live to the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread():
     before = torch.get_num_threads()
@@ -23,12 +35,30 @@ def _one_thread():
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _no_power_cuts():
+    """Files are written as ever, but nobody waits for the disk."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda _: None)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _one_table_of_onnx_operators():
-    """Keep the table of operators which torch.onnx rebuilds for every export, in over a second."""
+    """Keep the tables which torch.onnx makes anew for every export, in over a second."""
     with pytest.MonkeyPatch.context() as patch:
         if "onnxscript" in sys.modules:  # otherwise this run has few exports, or none
             exporter = importlib.import_module("torch.onnx._internal.exporter._registration")
             table = exporter.ONNXRegistry
             once = functools.cache(table.from_torchlib)
             patch.setattr(table, "from_torchlib", staticmethod(once))
+            decompositions = importlib.import_module("torch.onnx._internal.exporter._decomp")
+            for_all = functools.cache(decompositions.create_onnx_friendly_decomposition_table)
+            patch.setattr(
+                decompositions,
+                "create_onnx_friendly_decomposition_table",
+                lambda operators: dict(for_all(frozenset(operators))),
+            )
+            utils = importlib.import_module("torch._export.utils")
+            listed = functools.cache(utils._materialize_cpp_cia_ops)  # nobody here adds operators
+            patch.setattr(utils, "_materialize_cpp_cia_ops", listed)
         yield

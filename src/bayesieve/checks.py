@@ -20,6 +20,21 @@ def check_positive(who: str, **values: float | tuple[float, ...]) -> None:
             raise ValueError(f"{who}: {name} must be > 0, got {number}.")
 
 
+def check_counts(who: str, **values: int | tuple[int, ...]) -> None:
+    """Raise unless every value (each entry of a tuple) is a whole number > 0.
+
+    Example:
+        >>> check_counts("mlp", widths=(400, 0))
+        Traceback (most recent call last):
+        ValueError: mlp: widths must be > 0, got 0.
+    """
+    for name, value in values.items():
+        for count in value if isinstance(value, tuple) else (value,):
+            if isinstance(count, bool) or not isinstance(count, Integral):
+                raise TypeError(f"{who}: {name} must be a whole number, got {count!r}.")
+    check_positive(who, **values)
+
+
 def check_not_negative(who: str, **values: float | tuple[float, ...]) -> None:
     """Raise unless every value is a finite number >= 0."""
     for name, number in _numbers(who, values):

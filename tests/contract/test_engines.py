@@ -58,7 +58,7 @@ def batches_of(problem, size=4):
     return [Batch(x, y) for x, y in zip(problem.x.split(size), problem.y.split(size), strict=True)]
 
 
-def trained(engine, problem, *, n_steps=6, seed=0, k=1):
+def trained(engine, problem, *, n_steps=4, seed=0, k=1):
     batches = batches_of(problem)
     return run(engine, problem, n_steps, seed=seed, n_models=k, batches=batches, renewing=False)
 

@@ -15,7 +15,7 @@ from bayesieve.sieve.groups import units_of
 from bayesieve.sieve.rules import keep_n_of_m, keep_probable, keep_scored, keep_zeros
 from bayesieve.sieve.schedule import GradualPruning
 
-MANY = settings(max_examples=50, deadline=None, derandomize=True)
+MANY = settings(max_examples=25, deadline=None, derandomize=True)
 seeds = st.integers(0, 2**31 - 1)
 fractions = st.floats(0.0, 1.0)
 

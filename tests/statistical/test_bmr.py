@@ -33,7 +33,7 @@ def test_with_a_known_scale_bmr_has_the_exact_posterior():
     known = conjugate()
     prior = LayerScaled(last_std=known.prior_std, shape=1e6, rate=1e6)
     engine = BMR(prior, Reduction(kl=1.0), lr=0.1, init_std=1e-3)
-    state = run(engine, known.problem, 1500, n_models=K, decay=True)
+    state = run(engine, known.problem, 700, n_models=K, decay=True)
     assert_agrees(state.mean, known.mean, known.std, 0.05)
     assert_agrees(state.log_std.exp(), known.std, known.std, 0.05)
 
@@ -42,7 +42,7 @@ def test_the_layer_scale_finds_the_size_of_the_weights():
     # Exact: with many weights c² is near their mean square; they are ten times the base width.
     known = conjugate(n=200, d=40)
     engine = BMR(LayerScaled(last_std=0.1), Reduction(kl=1.0), lr=0.05)
-    state = run(engine, known.problem, 2000, n_models=2, decay=True)
+    state = run(engine, known.problem, 700, n_models=2, decay=True)
     second = known.mean.square() + known.std.square()
     # u = c⁻² ~ Gamma(2 + d/2, 2 + Σ e / 2γ₀²) at the fixed point of mean-field inference
     expected_u = (2 + 20) / (2 + second.sum() / (2 * 0.01))
@@ -57,7 +57,7 @@ def test_masks_agree_with_the_exact_evidence_in_an_orthogonal_design():
     prior = LayerScaled(last_std=known.prior_std, shape=1e6, rate=1e6)
     reduction = Reduction("savage-dickey", kl=1.0, spare_last=False)
     engine = BMR(prior, reduction, lr=0.05, init_std=1e-3)
-    state = run(replace(engine, reduction=None), known.problem, 1500, decay=True)
+    state = run(replace(engine, reduction=None), known.problem, 700, decay=True)
     state.controls.allow_masks_(state.mean)
     ratio = (known.prior_std / known.std).log() - 0.5 * (known.mean / known.std).square()
     clear = ratio.abs() > 0.3
@@ -67,8 +67,8 @@ def test_masks_agree_with_the_exact_evidence_in_an_orthogonal_design():
 def test_the_horseshoe_shrinks_noise_and_spares_signals():
     known = known_support()
     problem = known.problem
-    engine = HorseshoeVI(Horseshoe(0.1), lr=0.02)
-    state = run(engine, problem, 1000, decay=True, n_models=2)
+    engine = HorseshoeVI(Horseshoe(0.1), lr=0.1)
+    state = run(engine, problem, 400, decay=True, n_models=2)
     exact = torch.linalg.lstsq(problem.x, problem.y).solution[:, 0]
     active = known.active
     torch.testing.assert_close(state.mean[:, active], exact[active].expand(2, -1), rtol=0, atol=0.1)
@@ -94,8 +94,8 @@ def test_pruning_grows_and_accuracy_stays(rule):
     engine = BMR(reduction=reduction, lr=1e-2, start="he")
     state = engine.init(problem, seeded(0))
     order, zeros = seeded(1), []
-    for step in range(1200):
-        renew(engine, problem, state, step, 1200)
+    for step in range(800):
+        renew(engine, problem, state, step, 800)
         index = torch.randint(2000, (128,), generator=order)
         engine.step(problem, state, Batch(problem.x[index], problem.y[index]))
         if step % 100 == 99:

@@ -209,7 +209,7 @@ def test_the_command_takes_every_choice(options):
     [
         (("--activation", "rel"), 2, "activation must be one of relu"),
         (("--units", "a,b"), 2, "--units must be whole numbers"),
-        (("--units", "10,0"), 2, "hidden_units[1] must be a whole number >= 1, got 0"),
+        (("--units", "10,0"), 2, "hidden_units[1] must be > 0, got 0"),
         (("--l1", 1, "--l2", 1), 2, "--l1 and --l2 cannot be used together"),
         (("--lr", 0), 2, "lr must be > 0, got 0"),
         (("--optimiser", "sgd"), 2, "optimiser must be one of gd, adam"),

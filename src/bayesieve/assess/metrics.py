@@ -173,7 +173,12 @@ def reliability_bins(
     check_positive("reliability_bins", n_bins=n_bins)
     probs = check_probs("reliability_bins", probs, labels)
     confidence, predicted = probs.max(-1)
-    inner = _inner_edges(confidence, n_bins, binning)
+    # float64 edges k / n_bins, not a cumulative sum: a confidence of 0.2 then meets edge 0.2
+    inner = torch.arange(1, n_bins, device=confidence.device).double() / n_bins
+    if binning == "equal-mass":
+        ranks = torch.arange(1, n_bins, device=confidence.device) * confidence.numel()
+        last = (ranks // n_bins - 1).clamp_min(0)  # index of the last example of each bin
+        inner = confidence.sort().values[last]
     index = torch.bucketize(confidence, inner)  # edge[i-1] < confidence <= edge[i]
     count = torch.bincount(index, minlength=n_bins)
     right = (predicted == labels).double()
@@ -192,15 +197,6 @@ def ece(probs: Tensor, labels: Tensor, n_bins: int = 15, binning: Binning = "equ
         0.3
     """
     return reliability_bins(probs, labels, n_bins, binning).ece
-
-
-def _inner_edges(confidence: Tensor, n_bins: int, binning: Binning) -> Tensor:
-    if binning == "equal-width":
-        # float64 edges k / n_bins, not a cumulative sum: a confidence of 0.2 then meets edge 0.2
-        return torch.arange(1, n_bins, device=confidence.device).double() / n_bins
-    ranks = torch.arange(1, n_bins, device=confidence.device) * confidence.numel()
-    last = (ranks // n_bins - 1).clamp_min(0)  # index of the last example of each bin
-    return confidence.sort().values[last]
 
 
 def classification_report(sample_log_probs: Tensor, labels: Tensor) -> dict[str, float]:

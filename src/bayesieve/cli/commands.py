@@ -42,12 +42,6 @@ def demo(asked: options.Demo, result: dict[str, Any]) -> None:
         "confidence\nand its accuracy. Lower is better for all three; one image of "
         f"{n_images} is {100 / n_images:.2f} %."
     )
-    print(_in_words(delivered))
-    print(f"open in a browser: {out / 'report.html'} (as text: {out / 'report.md'})")
-
-
-def _in_words(delivered: dict[str, Any]) -> str:
-    """The delivered model, in two lines."""
     before, after = ("-".join(str(pair[i]) for pair in delivered["units"]) for i in (0, 1))
     parameters = "{:,} parameters {:,}".format(*delivered["parameters"])
     was, now = delivered["ms_of_64"]
@@ -55,10 +49,11 @@ def _in_words(delivered: dict[str, Any]) -> str:
     if now is not None:
         faster = f"64 images take {1000 * now:.0f} µs, not {1000 * was:.0f}, on one core. "
     changed = delivered["changed_predictions"] or "no"
-    return (
+    print(
         f"compacted: {before} hidden units are {after}, {parameters}; {changed} answer changed.\n"
         f"{faster}The model to deliver: {delivered['model']}"
     )
+    print(f"open in a browser: {out / 'report.html'} (as text: {out / 'report.md'})")
 
 
 @command(options.Train, "train --data digits --epochs 60 --zeros 0.9 --out runs/a")
@@ -208,17 +203,13 @@ def predict(asked: options.Predict, result: dict[str, Any]) -> None:
     """Print the first predictions."""
     with Path(asked.out).open(newline="", encoding="utf-8") as stream:
         rows = list(islice(csv.reader(stream), 1, 1 + _PREDICTED))
-    shown = [tuple(map(_short_cell, row)) for row in rows]
+    # four figures where a cell is a number with a point
+    cells = [[(text, plain_value(text)) for text in row] for row in rows]
+    shown = [[_rounded(v, 4) if isinstance(v, float) else text for text, v in row] for row in cells]
     print_table("", tuple(result["columns"]), shown)
     if result["n"] > _PREDICTED:
         note(f"and {result['n'] - _PREDICTED} more")
     print(f"predictions: {asked.out}")
-
-
-def _short_cell(text: str) -> str:
-    """A cell with four figures where it is a number with a point."""
-    value = plain_value(text)
-    return _rounded(value, 4) if isinstance(value, float) else text
 
 
 @command(options.FitTable, "fit-table house.csv --target price --report runs/price")

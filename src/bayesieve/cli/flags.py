@@ -11,8 +11,9 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 import typer
 
 from bayesieve.cli.console import JsonFlag, print_json
+from bayesieve.engines.recipes import flag_name
 from bayesieve.runs.config import all_settings, choices_of, hints_of, keyword_of, kinds_of
-from bayesieve.runs.options import Options, flag_name
+from bayesieve.runs.options import Options
 
 _PANELS = {
     "data": "Data",
@@ -36,7 +37,6 @@ def command(
     def made(show: Callable[[_O, dict[str, Any]], None]) -> Callable[..., None]:
         specs = {spec.name: spec for spec in fields(options)}
         recorded = {"arguments"} & {*specs}
-        settings = _settings() if "settings" in specs else {}
 
         def wrapper(*, json: bool, **values: Any) -> None:
             values |= {name: shlex.join(sys.argv[1:]) for name in recorded}
@@ -52,7 +52,10 @@ def command(
         hints = get_type_hints(options)
         shown = [spec for name, spec in specs.items() if name not in (*recorded, "settings")]
         parameters = [_parameter(spec, hints[spec.name]) for spec in shown]
-        parameters += [_keyword("json", JsonFlag, False), *settings.values()]
+        parameters.append(_keyword("json", JsonFlag, False))
+        for section, spec in all_settings() if "settings" in specs else ():
+            keyword, hint = keyword_of(flag_name(spec)), hints_of(section)[spec.name]
+            parameters.append(_parameter(spec, hint, keyword, _PANELS[section]))
         wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         wrapper.__doc__, wrapper.__name__ = options.__doc__, show.__name__
         COMMANDS.append((wrapper, example))
@@ -111,12 +114,3 @@ def _value_type(hint: Any) -> Any:
 def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     kind = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(name, kind, default=default, annotation=annotation)
-
-
-def _settings() -> dict[str, inspect.Parameter]:
-    """One flag per setting of a run, by keyword."""
-    flags = {}
-    for section, spec in all_settings():
-        keyword, hint = keyword_of(spec.metadata["flag"]), hints_of(section)[spec.name]
-        flags[keyword] = _parameter(spec, hint, keyword, _PANELS[section])
-    return flags

@@ -154,26 +154,20 @@ def _verify(results: Path, *, json: bool) -> None:
     rows = [{**asdict(row), "agrees": row.agrees} for row in checked]
     if json:
         print_json(rows)
-    else:
-        _print_checked(rows)
+    else:  # every number that was run, solved or counted, and every mean that disagrees
+        shown = [row for row in rows if row["how"] != "averaged" or not row["agrees"]]
+        print_table("Computed again", ("what", "record", "again", "within", "agrees"), [
+            (_folded(f"{row['study']} {row['key']}: {row['field']} ({row['how']})", width=32),
+             _number(row["recorded"]), _number(row["again"]), f"{row['tolerance']:.1g}",
+             "yes" if row["agrees"] else "NO") for row in shown
+        ])  # fmt: skip
+        means = [row for row in rows if row["how"] == "averaged" and row["agrees"]]
+        told = ", ".join(f"{name} {n}" for name, n in Counter(r["study"] for r in means).items())
+        print(textwrap.fill(f"means over seeds or splits that agree: {told}", 80))
     wrong = sum(not row.agrees for row in checked)
     if wrong:
         note(f"{wrong} of {len(checked)} numbers do not agree with the records.")
         raise typer.Exit(1)
-
-
-def _print_checked(rows: list[dict[str, Any]]) -> None:
-    """Every number that was run, solved or counted, and every mean that disagrees."""
-    means = [row for row in rows if row["how"] == "averaged"]
-    shown = [row for row in rows if row["how"] != "averaged" or not row["agrees"]]
-    print_table("Computed again", ("what", "record", "again", "within", "agrees"), [
-        (_folded(f"{row['study']} {row['key']}: {row['field']} ({row['how']})", width=32),
-         _number(row["recorded"]), _number(row["again"]), f"{row['tolerance']:.1g}",
-         "yes" if row["agrees"] else "NO") for row in shown
-    ])  # fmt: skip
-    by_study = Counter(row["study"] for row in means if row["agrees"])
-    told = ", ".join(f"{study} {n}" for study, n in by_study.items())
-    print(textwrap.fill(f"means over seeds or splits that agree: {told}", 80))
 
 
 def _status(row: Mapping[str, Any]) -> str:

@@ -57,10 +57,14 @@ def train(
         raise UsageError("--l1 and --l2 cannot be used together. Choose one.")
     penalty = scratch.L1(l1) if l1 else scratch.L2(l2) if l2 else None
     objective = _named("loss", loss)(penalty)
+    try:
+        layers = tuple(int(word) for word in units.split(",") if word)
+    except ValueError:
+        raise UsageError(f"--units must be whole numbers A,B,..., got {units!r}.") from None
     splits, n_classes = _load(data)
     net = scratch.FeedForwardNet(
         splits["train"][0].shape[1],
-        _units(units),
+        layers,
         n_classes,
         hidden=hidden(),
         loss=objective,
@@ -110,13 +114,6 @@ def study(
         draw_losses(result, figure)
     if json:
         print_json(result)
-
-
-def _units(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(word) for word in text.split(",") if word)
-    except ValueError:
-        raise UsageError(f"--units must be whole numbers A,B,..., got {text!r}.") from None
 
 
 def _named(option: str, name: str) -> Any:

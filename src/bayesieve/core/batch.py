@@ -52,12 +52,10 @@ class ExamplesLike(Protocol):
     @property
     def x(self) -> Tensor:
         """Inputs."""
-        ...
 
     @property
     def y(self) -> Tensor:
         """Targets."""
-        ...
 
 
 def pair_of(who: str, data: ExamplesLike | tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:

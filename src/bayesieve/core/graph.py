@@ -51,6 +51,12 @@ class Graph:
         """The row of the table of operations that describes a node."""
         return operation_of(node, self.layer(node) if node.op == "call_module" else None)
 
+    def spelling(self, node: fx.Node) -> str:
+        """What a node calls, for people: the class of a layer, or the name of a function."""
+        if node.op == "call_module":
+            return type(self.layer(node)).__name__
+        return str(getattr(node.target, "__name__", node.target))
+
     def flattens(self, node: fx.Node) -> bool:
         """Whether a node merges all axes after the first."""
         return flattens(node, self.layer(node) if node.op == "call_module" else None)
@@ -176,7 +182,8 @@ def trace(
         graph = tracer.trace(_OneInput(network).train(training))
     except Exception as error:  # the user's forward meets a symbolic input and may raise anything
         raise _untraceable(who, network, tracer, error) from error
-    return Graph(fx.GraphModule(network, _without_prefix(graph, _input_name(network))))
+    first = next(iter(inspect.signature(network.forward).parameters), "x")
+    return Graph(fx.GraphModule(network, _without_prefix(graph, first)))
 
 
 class _Tracer(fx.Tracer):
@@ -202,11 +209,6 @@ class _OneInput(nn.Module):
 
 
 _PREFIX = "network."  # of every module inside
-
-
-def _input_name(network: nn.Module) -> str:
-    """The name of the first argument of a network's `forward`."""
-    return next(iter(inspect.signature(network.forward).parameters), "x")
 
 
 def _without_prefix(graph: fx.Graph, input_name: str) -> fx.Graph:
@@ -381,11 +383,8 @@ def _link(
     weight, bias, read = f"{node.target}.weight", f"{node.target}.bias", f"{reader.target}.weight"
     if roles.get(weight) != Role.PRUNE or read not in roles:
         return None
-    n_units, n_outputs = (
-        len(producer.get_parameter("weight")),
-        len(consumer.get_parameter("weight")),
-    )
-    n_inputs = consumer.get_parameter("weight").shape[1]
+    n_units = len(producer.get_parameter("weight"))
+    n_outputs, n_inputs = consumer.get_parameter("weight").shape[:2]
     if isinstance(producer, nn.Linear):
         fits = isinstance(consumer, nn.Linear) and n_inputs == n_units
     elif flat:

@@ -87,7 +87,12 @@ class Roles:
         role = default_role(name, owner)
         choices = ((Role.POINT, self.point), (Role.KEEP, self.keep), (Role.PRUNE, self.prune))
         for candidate, patterns in choices:
-            if any(_matches(pattern, name, owner) for pattern in patterns):
+            if any(
+                fnmatch.fnmatchcase(name, pattern)
+                if isinstance(pattern, str)
+                else isinstance(owner, pattern)
+                for pattern in patterns
+            ):
                 role = candidate
         return role
 
@@ -105,12 +110,6 @@ class Roles:
                     f"Roles: pattern {pattern!r} matches no parameter of the model; they are "
                     f"{shown}.{did_you_mean(pattern, names)}"
                 )
-
-
-def _matches(pattern: str | type[nn.Module], name: str, owner: nn.Module) -> bool:
-    if isinstance(pattern, str):
-        return fnmatch.fnmatchcase(name, pattern)
-    return isinstance(owner, pattern)
 
 
 @dataclass(frozen=True)

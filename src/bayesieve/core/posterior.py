@@ -292,6 +292,13 @@ def has_spread(model: Model) -> bool:
     return not isinstance(posterior, Samples) or len(posterior.draws) > 1
 
 
+def draws_of(model: Model, n: int) -> int:
+    """How many draws to average: all of a chain, n of a variational posterior, none of a point."""
+    posterior = posterior_of(model)
+    n = len(posterior.draws) if isinstance(posterior, Samples) else n
+    return n if has_spread(model) else 0
+
+
 def present_entries(posterior: Posterior) -> Tensor:
     """Entries that are not exactly 0 without any spread, (d,) bool.
 

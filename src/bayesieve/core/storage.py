@@ -28,13 +28,7 @@ from torch import Tensor
 
 from bayesieve.core.layout import Layout
 from bayesieve.core.network import Network
-from bayesieve.core.posterior import (
-    Factorised,
-    Posterior,
-    Samples,
-    SparseModel,
-    posterior_of,
-)
+from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel, posterior_of
 from bayesieve.core.posterior_horseshoe import UnitScaled
 from bayesieve.core.priors import Normal, Prior, SpikeSlab
 from bayesieve.core.problem import Problem
@@ -82,7 +76,10 @@ def save(
     posterior = posterior_of(thing)
     tensors = posterior_tensors(posterior)
     if isinstance(posterior, Samples):
-        tensors |= _packed(posterior.draws)
+        n, d = posterior.draws.shape
+        index = (posterior.draws != 0).any(0).nonzero()[:, 0]
+        if n > 1 and len(index) * (n + 1) < n * d:  # values and places are shorter
+            tensors |= {"draws": posterior.draws[:, index], _INDEX: index.to(torch.int32)}
     if isinstance(thing, SparseModel):
         tensors["keep"] = thing.keep
     prior = getattr(posterior, "prior", None)
@@ -168,7 +165,11 @@ def _load(path: Path, owner: Network | Problem) -> tuple[Posterior, dict[str, Te
     try:
         if _INDEX in tensors:
             tensors["draws"] = _unpacked(tensors, network.layout.size)
-        prior = _prior_from_json(header["prior"])
+        prior, row = None, header["prior"]
+        if row is not None:
+            numbers = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
+            del numbers["class"]
+            prior = _PRIORS[row["class"]](**numbers)
         posterior = posterior_from(header["class"], tensors, network, prior)
         if posterior.mean.dtype != network.dtype:
             raise ValueError(f"its weights are {posterior.mean.dtype}")
@@ -246,15 +247,6 @@ def file_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> by
     return tensors_to_bytes(plain, dict(metadata))
 
 
-def _packed(draws: Tensor) -> dict[str, Tensor]:
-    """Draws (n, d), or their values and places where they are 0 in common."""
-    index = (draws != 0).any(0).nonzero()[:, 0]
-    n, d = draws.shape
-    if n == 1 or len(index) * (n + 1) >= n * d:
-        return {"draws": draws}
-    return {"draws": draws[:, index], _INDEX: index.to(torch.int32)}
-
-
 def _unpacked(tensors: Mapping[str, Tensor], d: int) -> Tensor:
     """Draws (n, d) of their values and places."""
     draws, index = tensors["draws"], tensors[_INDEX]
@@ -284,17 +276,6 @@ def _check_layout(path: Path, rows: object, layout: Layout) -> None:
     if differing:
         wanted, got = (f"{name!r} of shape {shape} ({role})" for name, shape, role in differing[0])
     raise ValueError(f"load: {path} is of another network: expected {wanted}, found {got}.")
-
-
-def _prior_from_json(row: dict[str, Any] | None) -> Prior | None:
-    if row is None:
-        return None
-    numbers = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in row.items()
-        if name != "class"
-    }
-    return _PRIORS[row["class"]](**numbers)
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -309,13 +309,7 @@ def _is_plain(layer: nn.Module) -> bool:
 
 
 def _run_layers(layers: Layers, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    """Outputs of k models on their own inputs, (k, n, ...) -> (k, n, outputs).
-
-    Args:
-        layers: from `plain_layers`.
-        parameters: by name, each with a leading axis of k.
-        x: inputs.
-    """
+    """Outputs of `plain_layers` of k models on their own inputs, (k, n, ...) -> (k, n, outputs)."""
     for name, layer in layers:
         if isinstance(layer, nn.Flatten):
             x = x.flatten(2)

@@ -1,27 +1,17 @@
 """Data sets: named ones, your tables and images, and simulations."""
 
-from bayesieve.data.examples import DataSet, Examples, gather
-from bayesieve.data.fetch import fetch_data
-from bayesieve.data.files import data_root
-from bayesieve.data.preprocessing import prepare_images
-from bayesieve.data.registry import DataInfo, RemoteFile, data_info, list_data, load_data
-from bayesieve.data.synthetic import Simulation, additive, two_inputs
-from bayesieve.data.tables import prepare_table
-
-__all__ = [
-    "DataInfo",
-    "DataSet",
-    "Examples",
-    "RemoteFile",
-    "Simulation",
-    "additive",
-    "data_info",
-    "data_root",
-    "fetch_data",
-    "gather",
-    "list_data",
-    "load_data",
-    "prepare_images",
-    "prepare_table",
-    "two_inputs",
-]
+from bayesieve.data.examples import DataSet as DataSet
+from bayesieve.data.examples import Examples as Examples
+from bayesieve.data.examples import gather as gather
+from bayesieve.data.fetch import fetch_data as fetch_data
+from bayesieve.data.files import data_root as data_root
+from bayesieve.data.preprocessing import prepare_images as prepare_images
+from bayesieve.data.registry import DataInfo as DataInfo
+from bayesieve.data.registry import RemoteFile as RemoteFile
+from bayesieve.data.registry import data_info as data_info
+from bayesieve.data.registry import list_data as list_data
+from bayesieve.data.registry import load_data as load_data
+from bayesieve.data.synthetic import Simulation as Simulation
+from bayesieve.data.synthetic import additive as additive
+from bayesieve.data.synthetic import two_inputs as two_inputs
+from bayesieve.data.tables import prepare_table as prepare_table

@@ -204,7 +204,11 @@ def gather(source: Dataset[Any] | DataLoader[Any], *, limit: int | None = None) 
     pairs: list[tuple[Tensor, Tensor]] = []
     n = 0
     for batch in loader:
-        pairs.append(_pair(batch))
+        items = batch if isinstance(batch, tuple | list) else [batch]
+        if len(items) != 2 or not all(isinstance(item, Tensor) for item in items):
+            kinds = ", ".join(type(item).__name__ for item in items)
+            raise TypeError(f"gather: each batch must be a pair of tensors (x, y), got {kinds}.")
+        pairs.append((items[0], items[1]))
         n += len(pairs[-1][0])
         if limit is not None and n >= limit:
             break
@@ -212,11 +216,3 @@ def gather(source: Dataset[Any] | DataLoader[Any], *, limit: int | None = None) 
         raise DataError("gather: there is no example to read.")
     x, y = (torch.cat(tensors)[:limit] for tensors in zip(*pairs, strict=True))
     return Examples(x, y)
-
-
-def _pair(batch: Any) -> tuple[Tensor, Tensor]:
-    items = batch if isinstance(batch, tuple | list) else [batch]
-    if len(items) == 2 and all(isinstance(item, Tensor) for item in items):
-        return items[0], items[1]
-    kinds = ", ".join(type(item).__name__ for item in items)
-    raise TypeError(f"gather: each batch must be a pair of tensors (x, y), got {kinds}.")

@@ -27,17 +27,9 @@ from bayesieve.errors import DataError
 PIXEL_STD = 126 / 255  # pixels 0..255 are divided by 126, as in [Blundell] and [Saha]
 DIGITS = tuple(str(digit) for digit in range(10))
 GARMENTS = (
-    "T-shirt/top",
-    "trouser",
-    "pullover",
-    "dress",
-    "coat",
-    "sandal",
-    "shirt",
-    "sneaker",
-    "bag",
+    "T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag",
     "ankle boot",
-)
+)  # fmt: skip
 IDX_SETS = {"mnist": ("MNIST", DIGITS), "fashion-mnist": ("Fashion-MNIST", GARMENTS)}
 PARTS = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
 _DEFLATE_LIMIT = 1032  # no deflate stream unpacks to more than this many times its size
@@ -186,17 +178,8 @@ class CifarLayout:
 
 
 CIFAR10_CLASSES = (
-    "airplane",
-    "automobile",
-    "bird",
-    "cat",
-    "deer",
-    "dog",
-    "frog",
-    "horse",
-    "ship",
-    "truck",
-)
+    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
+)  # fmt: skip
 LAYOUTS = {
     "cifar10": CifarLayout(
         "CIFAR-10",
@@ -270,7 +253,15 @@ def load_cifar(name: str, root: Path) -> DataSet:
             f"{sorted(sizes)} records. One is truncated: fetch the set again."
         )
     pixels, labels = (np.concatenate(arrays) for arrays in zip(*batches[:-1], strict=True))
-    classes = _class_names(source, files.get(layout.class_file), layout)
+    classes = layout.classes
+    if layout.class_file in files:
+        words = files[layout.class_file].decode("utf-8", errors="replace")
+        if len(words.split()) != len(classes):
+            raise DataError(
+                f"{layout.title}: {layout.class_file} in {source} must name {len(classes)} "
+                f"classes, got {len(words.split())}. Fetch the set again, or remove the file."
+            )
+        classes = tuple(words.split())
     return image_set(layout.title, (pixels, labels), batches[-1], classes)
 
 
@@ -295,18 +286,6 @@ def _records(source: Path, name: str, content: bytes, layout: CifarLayout) -> La
         )
     planes = records[:, layout.n_label_bytes :].reshape(n_records, 3, 32, 32)
     return np.moveaxis(planes, 1, -1), labels.astype(np.int64)
-
-
-def _class_names(source: Path, content: bytes | None, layout: CifarLayout) -> tuple[str, ...]:
-    if content is None:
-        return layout.classes
-    names = tuple(content.decode("utf-8", errors="replace").split())
-    if len(names) != len(layout.classes):
-        raise DataError(
-            f"{layout.title}: {layout.class_file} in {source} must name {len(layout.classes)} "
-            f"classes, got {len(names)}. Fetch the set again, or remove the file."
-        )
-    return names
 
 
 @functools.cache

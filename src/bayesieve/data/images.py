@@ -6,6 +6,7 @@ give one channel, all others three; pixels are standardised channel by channel o
 
 import hashlib
 import io
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,25 +86,39 @@ def decode_images(path: Path, image_size: int | None = None) -> DecodedImages:
     """
     if image_size is not None:
         check_positive("images", image_size=image_size)
-    cache = _cache_path(path, image_size) if path.is_file() else None
-    cached = _read_cache(cache) if cache else None
-    if cached is not None:
-        return cached
+    cache = None
+    if path.is_file():
+        stat = path.stat()
+        key = f"{path.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{image_size}"
+        cache = cache_dir() / "decoded" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"
+        with suppress(DataError, KeyError, TypeError):  # none, or a damaged one: made again
+            arrays = read_npz(cache)
+            classes = tuple(str(name) for name in arrays.pop("classes"))
+            return DecodedImages(**arrays, classes=classes)
     images: list[tuple[str, str, str, NDArray[np.uint8]]] = []
     for name, content in iterate_files(path, _is_wanted, MAX_FILE_BYTES):
         part, label = _place(path, name)
         images.append((name, part, label, decode_image(path, name, content, image_size)))
     decoded = _collect(path, images)
     if cache and len(images) >= CACHE_FROM:
-        _write_cache(cache, decoded)
+        with suppress(OSError):  # read-only or full: the next load decodes again
+            cache.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(cache, lambda stream: np.savez(stream, **vars(decoded)))
     return decoded
 
 
+def is_image(name: str) -> bool:
+    """Whether a file is an image by its name, and not hidden."""
+    return name.lower().endswith(SUFFIXES) and not _is_hidden(name)
+
+
+def _is_hidden(name: str) -> bool:
+    return any(word.startswith((".", "__MACOSX")) for word in name.split("/"))
+
+
 def _is_wanted(name: str) -> bool:
-    *folders, last = name.split("/")
-    hidden = any(part.startswith((".", "__MACOSX")) for part in (*folders, last))
-    loose_note = not folders and not last.lower().endswith(SUFFIXES)  # such as a README
-    return not (hidden or loose_note or last in _LITTER)
+    loose_note = "/" not in name and not name.lower().endswith(SUFFIXES)  # such as a README
+    return not (_is_hidden(name) or loose_note or name.split("/")[-1] in _LITTER)
 
 
 def _place(path: Path, name: str) -> tuple[str, str]:
@@ -182,26 +197,3 @@ def _collect(path: Path, images: list[tuple[str, str, str, NDArray[np.uint8]]]) 
         np.array([part == "test" for part in parts], dtype=bool),
         tuple(str(label) for label in classes),
     )
-
-
-def _cache_path(path: Path, image_size: int | None) -> Path:
-    stat = path.stat()
-    key = f"{path.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{image_size}"
-    return cache_dir() / "decoded" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"
-
-
-def _read_cache(cache: Path) -> DecodedImages | None:
-    try:
-        arrays = read_npz(cache)
-        classes = tuple(str(name) for name in arrays.pop("classes"))
-        return DecodedImages(**arrays, classes=classes)
-    except (DataError, KeyError, TypeError):
-        return None  # there is none, or a damaged one, which is made again
-
-
-def _write_cache(cache: Path, decoded: DecodedImages) -> None:
-    try:
-        cache.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(cache, lambda stream: np.savez(stream, **vars(decoded)))
-    except OSError:
-        return  # read-only or full: the next load decodes again

@@ -341,7 +341,9 @@ def _apply_column(column: Mapping[str, Any], raw: Any) -> NDArray[np.float64]:
         values = np.where(np.isnan(values), 0.0 if fill is None else fill, values)
         standardised: NDArray[np.float64] = (values - column["mean"]) / column["std"]
         return standardised[:, None]
-    texts = np.array([None if _is_missing(value) else str(value) for value in raw], dtype=object)
+    gone = [v is None or (isinstance(v, float) and math.isnan(v)) for v in raw]
+    words = (None if missing else str(v) for v, missing in zip(raw, gone, strict=True))
+    texts = np.array(list(words), dtype=object)
     _check_column(_WHO, name, texts, allow_missing=fill is not None, advice=_NEW_ROWS)
     texts[_missing_mask(texts)] = fill
     levels = np.array(column["levels"], dtype=object)
@@ -353,10 +355,6 @@ def _apply_column(column: Mapping[str, Any], raw: Any) -> NDArray[np.float64]:
             f"{unknown[0] + 1} (of data, from 1) is {texts[unknown[0]]!r}."
         )
     return one_hot.astype(np.float64)
-
-
-def _is_missing(value: object) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def load_table(

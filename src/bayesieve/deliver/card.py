@@ -175,26 +175,41 @@ def _settings(values: Mapping[str, Any]) -> str:
 # --------------------------------------------------------------------------- of runs in a report
 
 
-def report_card(data: dict[str, Any]) -> str:
+def report_card(collected: dict[str, Any]) -> str:
     """Write the model card of every run of a report.
 
     Args:
-        data: as `report.collect` returns it.
+        collected: as `report.collect` returns it.
     """
     sections = ["---\nlibrary_name: bayesieve\ntags: [bayesian, sparse]\n---"]
-    for run in data["runs"]:
+    for run in collected["runs"]:
         provenance = run["provenance"]
         lines = [f"- {one_line(name)} {one_line(v)}" for name, v in provenance["versions"].items()]
         lines += [f"- `{one_line(name)}`: SHA-256 {v}" for name, v in provenance["hashes"].items()]
         if provenance["command"]:
             lines += ["", "```sh", one_line(provenance["command"]), "```"]
+        data = run["data"]
+        shape = "×".join(str(size) for size in data["input_shape"])
+        what = "a regression" if run["task"] == "regression" else f"{len(data['classes'])} classes"
+        summary = (
+            f"{one_line(run['title'])}: {what} on {data['name']}, inputs of shape {shape}, "
+            f"{data['n_train']:,} training and {data['n_test']:,} test examples. "
+            f"{100 * run['headline']['after']['zeros']:.1f} % of the parameters are exactly 0."
+        )
         header, *rows = headline_rows(run)
+        limits = [
+            f"- Tested on the test split of {data['name']} alone; other data need their own test.",
+            "- Pruning was judged on averages; rare kinds of inputs may suffer more than the "
+            "average.",
+        ]
+        if run["headline"]["sampled"] is None:
+            limits.append("- A point estimate: it states no doubt about its own weights.")
         sections += [
-            f"# {one_line(run['name'])}\n\n{_run_summary(run)}",
+            f"# {one_line(run['name'])}\n\n{summary}",
             _section("Before and after", [markdown_table(header, rows)]),
             _curve(run),
             _section("Layers", _layers(run)),
-            _section("Limits", _limits(run)),
+            _section("Limits", limits),
             _section("Provenance", lines),
         ]
     return _joined(*sections)
@@ -232,17 +247,6 @@ def headline_rows(run: Mapping[str, Any]) -> list[list[str]]:
     return rows
 
 
-def _run_summary(run: Mapping[str, Any]) -> str:
-    data, after = run["data"], run["headline"]["after"]
-    shape = "×".join(str(size) for size in data["input_shape"])
-    what = "a regression" if run["task"] == "regression" else f"{len(data['classes'])} classes"
-    return (
-        f"{one_line(run['title'])}: {what} on {data['name']}, inputs of shape {shape}, "
-        f"{data['n_train']:,} training and {data['n_test']:,} test examples. "
-        f"{100 * after['zeros']:.1f} % of the parameters are exactly 0."
-    )
-
-
 def _curve(run: Mapping[str, Any]) -> str:
     points = run["curve"]["points"]
     key = "rmse" if run["task"] == "regression" else "error"
@@ -264,17 +268,6 @@ def _layers(run: Mapping[str, Any]) -> list[str]:
     kept = [f"- {one_line(line)}" for line in report["kept"]]
     why = ["", "Not removed, and why:", "", *kept] if kept else []
     return [_layer_table(report), *why]
-
-
-def _limits(run: Mapping[str, Any]) -> list[str]:
-    lines = [
-        f"- Tested on the test split of {run['data']['name']} alone; other data need their own "
-        "test.",
-        "- Pruning was judged on averages; rare kinds of inputs may suffer more than the average.",
-    ]
-    if run["headline"]["sampled"] is None:
-        lines.append("- A point estimate: it states no doubt about its own weights.")
-    return lines
 
 
 # --------------------------------------------------------------------------------------- of both

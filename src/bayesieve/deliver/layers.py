@@ -302,7 +302,8 @@ class _Reader:
         layer = self.graph.layer(node) if node.op == "call_module" else None
         try:
             if name not in self.operations or not self._translated(node, name, layer):
-                self._refuse(node.name if layer is None else str(node.target), _kind(node, layer))
+                where = node.name if layer is None else str(node.target)
+                self._refuse(where, self.graph.spelling(node))
         except UnsupportedModelError:
             if not self.calls:
                 raise
@@ -313,7 +314,10 @@ class _Reader:
         if layer is not None:
             self._layer(str(node.target), layer)
         elif name in _FUNCTIONS:
-            self._layer(node.name, _as_layer(node, *_FUNCTIONS[name]))
+            kind, names = _FUNCTIONS[name]
+            arguments = dict(zip(names, node.args[1:], strict=False))
+            arguments |= {k: v for k, v in node.kwargs.items() if k in names and v is not None}
+            self._layer(node.name, kind(**arguments))
         elif name in ("index_select", "getitem"):
             return self._select(node, name)
         elif name == "add":
@@ -321,7 +325,10 @@ class _Reader:
         elif name in ("view", "reshape") and self._merges_all(node.args[1:]):
             self.shape = (math.prod(self.shape),)
         else:
-            return name == "identity" or (name == "dropout" and _is_off(node))
+            on = node.kwargs.get("training", node.args[2] if len(node.args) > 2 else True)
+            dropouts = (F.dropout, F.dropout2d, F.alpha_dropout)
+            off = name == "dropout" and node.target in dropouts and on is False
+            return name == "identity" or off
         return True
 
     def _layer(self, name: str, layer: nn.Module) -> None:
@@ -451,7 +458,7 @@ class _Reader:
     def _call(self, node: fx.Node, layer: nn.Module | None) -> Call:
         """The node as a function of its first argument."""
         if any(_is_size(n) for n in node.all_input_nodes):
-            self._refuse(node.name, _kind(node, layer), "with sizes of its input")
+            self._refuse(node.name, self.graph.spelling(node), "with sizes of its input")
         args, kwargs = fx.map_arg((node.args[1:], dict(node.kwargs)), self.graph.tensor)
 
         def run(x: Tensor) -> Tensor:
@@ -487,19 +494,6 @@ _LAYERS: dict[type[nn.Module], Callable[[_Reader, str, Any], None]] = {
 }
 
 
-def _as_layer(node: fx.Node, kind: type[nn.Module], names: tuple[str, ...]) -> nn.Module:
-    """The layer that computes what a function call computes."""
-    arguments = dict(zip(names, node.args[1:], strict=False))
-    arguments |= {k: v for k, v in node.kwargs.items() if k in names and v is not None}
-    return kind(**arguments)
-
-
-def _kind(node: fx.Node, layer: nn.Module | None) -> str:
-    if layer is not None:
-        return type(layer).__name__
-    return node.target if isinstance(node.target, str) else node.target.__name__
-
-
 def _bias(layer: Any) -> Tensor:
     return torch.zeros(len(layer.weight)) if layer.bias is None else layer.bias.detach()
 
@@ -523,9 +517,3 @@ def _is_size(node: fx.Node) -> bool:
     """Whether a node is a size of a value, or one entry of it."""
     is_item = node.target is operator.getitem and isinstance(node.args[0], fx.Node)
     return reads_size(node) or (is_item and _is_size(node.args[0]))  # type: ignore[arg-type]
-
-
-def _is_off(node: fx.Node) -> bool:
-    """Whether a call of dropout is switched off."""
-    training = node.kwargs.get("training", node.args[2] if len(node.args) > 2 else True)
-    return node.target in (F.dropout, F.dropout2d, F.alpha_dropout) and training is False

@@ -113,7 +113,15 @@ def export_onnx(
     onnx, _, _ = _import_extra(_WHO, "onnx", "onnxruntime", "onnxscript")  # torch needs the last
     module = on_cpu(module)
     point = first_output(_WHO, module, example)
-    _check_classes(classes, point)
+    if classes is not None:
+        n_outputs = point.shape[-1]
+        if isinstance(classes, str) or not all(isinstance(name, str) for name in classes):
+            raise TypeError(f"{_WHO}: classes must be a sequence of names, got {classes!r}.")
+        if len(classes) != (2 if n_outputs == 1 else n_outputs):
+            raise ValueError(
+                f"{_WHO}: classes must name every output: the module returns {n_outputs} outputs, "
+                f"got {len(classes)} names."
+            )
     metadata = {"bayesieve_version": __version__, "n_samples": str(n_samples)}
     if classes is not None:
         metadata["classes"] = json.dumps(list(classes))
@@ -132,8 +140,12 @@ def export_onnx(
                 f"{_WHO}: the posterior's network returns {tuple(shape[1:])} per input where the "
                 f"module returns {tuple(point.shape[1:])}; they must be the same model."
             )
-        module = bake(posterior, n_samples, seed)
-        compute = _predicted(posterior, n_samples, seed)
+        module, whole = bake(posterior, n_samples, seed), posterior
+
+        def predicted(x: Tensor) -> Outputs:  # what the mixture must equal
+            return predict(whole, x, n_samples=n_samples, seed=seed).delivered
+
+        compute = predicted
     data = _convert(onnx, module, example, list(compute(example)), metadata)
     _verify(onnx, data, compute, example)
     return write_atomically(path, data)
@@ -172,11 +184,6 @@ def bake(posterior: Posterior, n_samples: int, seed: int) -> Mixture:
     return Mixture(draws, network.likelihood, network.numbers(w)).eval()
 
 
-def _predicted(posterior: Posterior, n_samples: int, seed: int) -> Callable[[Tensor], Outputs]:
-    """The function that the mixture must equal, by `predict`."""
-    return lambda x: predict(posterior, x, n_samples=n_samples, seed=seed).delivered
-
-
 def _culprit(error: BaseException) -> str:
     """The call that has no ONNX form and the innermost reason, from a chain of torch's errors."""
     node = ""
@@ -212,23 +219,18 @@ def _convert(
     if converted is None:  # only the older exporter writes straight to a file
         raise UnsupportedModelError(f"{_WHO}: torch.onnx returned no graph.")
     proto = converted.model_proto
-    _tidy(proto)
-    onnx.helper.set_model_props(proto, metadata)
-    return bytes(proto.SerializeToString(deterministic=True))
-
-
-def _tidy(proto: Any) -> None:
-    """Name the free axis and drop what only the exporter's authors read."""
-    symbol = proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param
-    for value in (*proto.graph.input, *proto.graph.output):
+    graph = proto.graph  # name the free axis, and drop what only the exporter's authors read
+    symbol = graph.input[0].type.tensor_type.shape.dim[0].dim_param
+    for value in (*graph.input, *graph.output):
         for size in value.type.tensor_type.shape.dim:
             if size.dim_param == symbol:
                 size.dim_param = "batch"
-    del proto.graph.value_info[:]  # intermediate shapes, which any runtime infers
-    graph = proto.graph
+    del graph.value_info[:]  # intermediate shapes, which any runtime infers
     for message in (graph, *graph.node, *graph.input, *graph.output, *graph.initializer):
         del message.metadata_props[:]
         message.doc_string = ""
+    onnx.helper.set_model_props(proto, metadata)
+    return bytes(proto.SerializeToString(deterministic=True))
 
 
 def _verify(onnx: Any, data: bytes, compute: Callable[[Tensor], Outputs], example: Tensor) -> None:
@@ -244,19 +246,6 @@ def _verify(onnx: Any, data: bytes, compute: Callable[[Tensor], Outputs], exampl
         raise VerificationError(
             f"{_WHO}: the exported graph does not run: {reason} Nothing was written."
         ) from error
-
-
-def _check_classes(classes: Sequence[str] | None, output: Tensor) -> None:
-    if classes is None:
-        return
-    n_outputs = output.shape[-1]
-    if isinstance(classes, str) or not all(isinstance(name, str) for name in classes):
-        raise TypeError(f"{_WHO}: classes must be a sequence of names, got {classes!r}.")
-    if len(classes) != (2 if n_outputs == 1 else n_outputs):
-        raise ValueError(
-            f"{_WHO}: classes must name every output: the module returns {n_outputs} outputs, "
-            f"got {len(classes)} names."
-        )
 
 
 @contextlib.contextmanager
@@ -319,17 +308,6 @@ def read_onnx(path: Path | str) -> OnnxModel:
         model = onnx.load_model_from_string(data)
     except Exception as error:  # protobuf's DecodeError has no stable home
         raise damaged(path, "it is no ONNX file", "predict") from error
-    _refuse_external_data(path, onnx, model)
-    try:
-        session = _open(data)
-    except Exception as error:  # onnxruntime has a class of error for each of its codes
-        reason = " ".join(str(error).split())[:160]
-        raise damaged(path, f"onnxruntime refuses it ({reason})", "predict") from error
-    shape, dtype = _input_of(path, session)
-    return OnnxModel(path, session, shape, dtype, _metadata(path, model))
-
-
-def _refuse_external_data(path: Path, onnx: Any, model: Any) -> None:
     for tensor in _tensors(model):
         if tensor.data_location == onnx.TensorProto.EXTERNAL or len(tensor.external_data):
             where = {entry.key: entry.value for entry in tensor.external_data}.get("location", "")
@@ -337,6 +315,13 @@ def _refuse_external_data(path: Path, onnx: Any, model: Any) -> None:
                 f"predict: {path} keeps tensor {tensor.name[:80]!r} in another file "
                 f"({where[:80]!r}). External data are refused: export the model to one file."
             )
+    try:
+        session = _open(data)
+    except Exception as error:  # onnxruntime has a class of error for each of its codes
+        reason = " ".join(str(error).split())[:160]
+        raise damaged(path, f"onnxruntime refuses it ({reason})", "predict") from error
+    shape, dtype = _input_of(path, session)
+    return OnnxModel(path, session, shape, dtype, _metadata(path, model))
 
 
 def _tensors(message: Any) -> Iterator[Any]:

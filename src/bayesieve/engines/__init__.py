@@ -22,12 +22,10 @@ class EngineState(Protocol):
     @property
     def controls(self) -> Controls:
         """Scales and masks, set from outside."""
-        ...
 
     @property
     def generator(self) -> Generator:
         """Source of every random number the engine draws."""
-        ...
 
 
 S = TypeVar("S", bound=EngineState)
@@ -38,23 +36,18 @@ class Engine(Protocol[S]):
 
     def init(self, problem: Problem, generator: Generator, n_models: int = 1) -> S:
         """A fresh state of k models."""
-        ...
 
     def warm_start_(self, state: S, posterior: Posterior) -> None:
         """Move a fresh state to another posterior, in place."""
-        ...
 
     def step(self, problem: Problem, state: S, batch: Batch) -> Metrics:
         """Consume one batch, updating the state in place; metrics are detached, shape (k,)."""
-        ...
 
     def kl(self, state: S) -> Tensor:
         """The prior's part of the objective in nats, (k,): elbo = log_lik - kl."""
-        ...
 
     def posterior(self, problem: Problem, state: S, member: int = 0) -> Posterior:
         """The posterior of one member, as copies."""
-        ...
 
 
 @runtime_checkable
@@ -63,7 +56,6 @@ class Settling(Protocol):
 
     def settled(self, n_epochs: int) -> float | None:
         """Fraction of a run of so many epochs after which masks are final; None for no masks."""
-        ...
 
 
 @runtime_checkable
@@ -76,8 +68,6 @@ class Renewing(Protocol):
 
     def renew_every(self, n_steps: int) -> int:
         """Steps between two calls in a run of `n_steps`; 0 for none."""
-        ...
 
     def renew_(self, problem: Problem, state: Any, step: int, n_steps: int) -> None:
         """Change the state before step number `step` of `n_steps`."""
-        ...

@@ -192,7 +192,10 @@ class BMR:
         layers = EntryGroups(problem.layout, problem.device)
         scheme = "module" if self.start == "uniform" else self.start
         mean = problem.starting_points(n_models, generator, scheme)
-        numbers = self._numbers(mean, layers)
+        std, last = (per_model(x, mean) for x in (self.prior.std, self.prior.last_std))
+        is_last = torch.arange(layers.n_layers, device=mean.device)[None] == layers.last
+        shape, rate = (per_model(x, mean) for x in (self.prior.shape, self.prior.rate))
+        numbers = ScaleNumbers(torch.where(is_last, last, std), shape, rate)
         scale_mean = mean.new_zeros((n_models, layers.n_layers))
         init_std = per_model(self.init_std, mean)
         if self.start == "uniform":
@@ -296,12 +299,6 @@ class BMR:
             for part in slices:
                 new[:, part] &= delta[:, part] <= zeta
         return new
-
-    def _numbers(self, like: Tensor, layers: EntryGroups) -> ScaleNumbers:
-        std, last = (per_model(x, like) for x in (self.prior.std, self.prior.last_std))
-        is_last = torch.arange(layers.n_layers, device=like.device)[None] == layers.last
-        shape, rate = (per_model(x, like) for x in (self.prior.shape, self.prior.rate))
-        return ScaleNumbers(torch.where(is_last, last, std), shape, rate)
 
 
 def _move_scales_(

@@ -12,7 +12,7 @@ Reference: Marković, Friston and Kiebel (2024), eq. 6 and appendix B. Equations
 docs/theory/horseshoe.md. Symbols: m = γ̄μ mean, s = γ̄σ = exp(log_std), γ̄ = E[γ], r = γ / γ̄.
 Departures: the same family in the coordinates (m, s) of the weight itself, so that a step of a
 scale leaves the weights where they are; exact KL; layer scales start at the size of the weights;
-scales stay at their centres where a network has running statistics (BatchNorm), see `_held`.
+scales stay at their centres where a network has running statistics (BatchNorm), see `init`.
 """
 
 from dataclasses import dataclass, field
@@ -97,7 +97,9 @@ class HorseshoeVI:
         layout = problem.layout
         scales = UnitScales(layout, problem.device, problem.network.dtype)
         mean = problem.starting_points(n_models, generator, self.start)
-        numbers = self._numbers(mean, scales, held=_held(problem))
+        # A BatchNorm divides the scale of a unit out again. Nothing then determines it, its
+        # posterior is as wide as the prior, and statistics averaged over draws of it fit no draw.
+        numbers = self._numbers(mean, scales, held=bool(statistics_names(problem.network)))
         init_std = per_model(self.init_std, mean)
         scale_log_std = init_std.log().expand(n_models, scales.size).contiguous()
         scale_mean = _matching_scales(mean[:, layout.bayesian], scales, numbers.log_std)
@@ -153,15 +155,6 @@ class HorseshoeVI:
             joined(2 * half, rate * slab),
             held,
         )
-
-
-def _held(problem: Problem) -> bool:
-    """Whether draws of the scales would spoil running statistics.
-
-    A BatchNorm divides the scale of a unit out again. Nothing then determines it, its posterior
-    is as wide as the prior, and statistics averaged over draws of it fit no draw and no mean.
-    """
-    return bool(statistics_names(problem.network))
 
 
 def _factors(state: HorseshoeState, noise: Tensor) -> tuple[Tensor, Tensor]:

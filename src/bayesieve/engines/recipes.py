@@ -18,7 +18,7 @@ model-reduction paper (but for its dropout, which is a layer).
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -51,88 +51,95 @@ _PRIOR_NUMBERS: dict[str, dict[str, Any]] = {
 
 
 def setting(
-    default: Any,
-    flag: str,
     help: str,
-    metavar: str | None = None,
+    default: Any = None,
+    *,
+    flag: str | None = None,
     alias: str | None = None,
+    metavar: str | None = None,
     check: Callable[..., None] | None = None,
+    kw_only: bool = False,
 ) -> Any:
-    """A dataclass field with its flag, the flag's other name, one line of help and a check."""
-    about = {"flag": flag, "help": help, "metavar": metavar, "alias": alias, "check": check}
-    return field(default=default, metadata=about)
+    """A dataclass field that is a flag.
+
+    Args:
+        help: one line for the command line and for the docstring.
+        default: its value unless given; MISSING where it must be.
+        flag: name on the command line, if it is not the field's.
+        alias: second name on the command line.
+        metavar: stands for the value in the help.
+        check: function of `bayesieve.checks` that a value must pass.
+        kw_only: whether Python takes it by keyword only.
+    """
+    about = {"help": help, "flag": flag, "alias": alias, "metavar": metavar, "check": check}
+    return field(default=default, kw_only=kw_only, metadata=about)
+
+
+def flag_name(spec: Field[Any]) -> str:
+    """The flag of a field."""
+    return spec.metadata.get("flag") or "--" + spec.name.replace("_", "-")
+
+
+def check_values(who: str, settings: Any) -> None:
+    """Raise where a value does not pass the check of its field."""
+    for spec in fields(settings):
+        value, check = getattr(settings, spec.name), spec.metadata.get("check")
+        if check is not None and value is not None:
+            check(who, **{flag_name(spec): value})
 
 
 @dataclass(frozen=True)
 class EngineConfig:
     """The algorithm and its numbers; an engine refuses those it has no use for."""
 
-    name: EngineName = setting("sbnn", "--engine", "Algorithm.")
+    name: EngineName = setting("Algorithm.", "sbnn", flag="--engine")
     preset: Literal["default", "paper"] | None = setting(
-        None, "--preset", "Recommended numbers, or those of the engine's paper."
+        "Recommended numbers, or those of the engine's paper."
     )
-    prior: PriorName | None = setting(
-        None, "--prior", "Prior on the weights: the engine's own unless given."
-    )
-    prior_std: Numbers | None = setting(
-        None, "--prior-std", "Standard deviation of a normal prior.", "FLOAT"
-    )
+    prior: PriorName | None = setting("Prior on the weights: the engine's own unless given.")
+    prior_std: Numbers | None = setting("Standard deviation of a normal prior.", metavar="FLOAT")
     slab_std: Numbers | None = setting(
-        None, "--slab-std", "Spike and slab: standard deviation of weights that matter.", "FLOAT"
+        "Spike and slab: standard deviation of weights that matter.", metavar="FLOAT"
     )
     spike_std: Numbers | None = setting(
-        None, "--spike-std", "Spike and slab: standard deviation of those that do not.", "FLOAT"
+        "Spike and slab: standard deviation of those that do not.", metavar="FLOAT"
     )
     slab_prob: Numbers | None = setting(
-        None, "--slab-prob", "Spike and slab: prior probability that a weight matters.", "FLOAT"
+        "Spike and slab: prior probability that a weight matters.", metavar="FLOAT"
     )
     lr: Numbers | None = setting(
-        None, "--lr", "Learning rate; A,B,... gives each of --n-models its own.", "FLOAT"
+        "Learning rate; A,B,... gives each of --n-models its own.", metavar="FLOAT"
     )
-    init_std: Numbers | None = setting(
-        None, "--init-std", "Starting posterior standard deviation.", "FLOAT"
-    )
+    init_std: Numbers | None = setting("Starting posterior standard deviation.", metavar="FLOAT")
     start: Literal["module", "he", "uniform"] | None = setting(
-        None, "--start", "Starting means: the network's own, uniform by fan-in, or (bmr) by width."
+        "Starting means: the network's own, uniform by fan-in, or (bmr) by width."
     )
-    optimizer: Literal["adam", "adamw", "sgd"] | None = setting(
-        None, "--optimizer", "Optimiser of the engine."
-    )
-    local: bool | None = setting(
-        None, "--local", "Noise on activations instead of weights (flat-vi, sbnn)."
-    )
-    weight_decay: float | None = setting(None, "--weight-decay", "Weight decay (map).")
-    momentum: float | None = setting(None, "--momentum", "Momentum of sgd (map).")
+    optimizer: Literal["adam", "adamw", "sgd"] | None = setting("Optimiser of the engine.")
+    local: bool | None = setting("Noise on activations instead of weights (flat-vi, sbnn).")
+    weight_decay: float | None = setting("Weight decay (map).")
+    momentum: float | None = setting("Momentum of sgd (map).")
     rule: Literal["hierarchical", "savage-dickey", "none"] | None = setting(
-        None, "--rule", "How evidence decides on a weight; none removes nothing (bmr)."
+        "How evidence decides on a weight; none removes nothing (bmr)."
     )
     adapt: Literal["sa", "em", "none"] | None = setting(
-        None, "--adapt", "How the prior is learned while sampling (sgld, sghmc)."
+        "How the prior is learned while sampling (sgld, sghmc)."
     )
     temperature: Numbers | None = setting(
-        None, "--temperature", "1 samples the posterior, less is colder (sgld, sghmc).", "FLOAT"
+        "1 samples the posterior, less is colder (sgld, sghmc).", metavar="FLOAT"
     )
-    anneal: float | None = setting(
-        None, "--anneal", "Factor on 1 / temperature after each epoch (sgld, sghmc)."
-    )
-    friction: float | None = setting(None, "--friction", "1 - momentum (sghmc).")
+    anneal: float | None = setting("Factor on 1 / temperature after each epoch (sgld, sghmc).")
+    friction: float | None = setting("1 - momentum (sghmc).")
     spike_scale: Numbers | None = setting(
-        None, "--spike-scale", "Laplace scale of weights that do not matter (sgld, sghmc).", "FLOAT"
+        "Laplace scale of weights that do not matter (sgld, sghmc).", metavar="FLOAT"
     )
     burn_in: float | None = setting(
-        None, "--burn-in", "Fraction of the run before the first draw is kept (sgld, sghmc)."
+        "Fraction of the run before the first draw is kept (sgld, sghmc)."
     )
-    draws: int | None = setting(None, "--draws", "Draws kept of a chain (sgld, sghmc).")
-    cycles: int | None = setting(
-        None, "--cycles", "Cosine cycles of the step size over the run (sgld, sghmc)."
-    )
-    group: Literal["units", "inputs", "weights"] | None = setting(
-        None, "--group", "What goes as one (tdamp)."
-    )
-    power: float | None = setting(None, "--power", "Times a datum counts when it is read (tdamp).")
-    memory: float | None = setting(
-        None, "--memory", "Passes until what was read has faded to 1/e (tdamp)."
-    )
+    draws: int | None = setting("Draws kept of a chain (sgld, sghmc).")
+    cycles: int | None = setting("Cosine cycles of the step size over the run (sgld, sghmc).")
+    group: Literal["units", "inputs", "weights"] | None = setting("What goes as one (tdamp).")
+    power: float | None = setting("Times a datum counts when it is read (tdamp).")
+    memory: float | None = setting("Passes until what was read has faded to 1/e (tdamp).")
 
 
 @dataclass(frozen=True)
@@ -169,7 +176,6 @@ class EngineEntry:
     """An engine by name.
 
     Args:
-        home: file of the engine's class.
         kind: name of the engine's class.
         priors: the priors it takes, the usual one first.
         defaults: recommended values of the settings it takes.
@@ -190,7 +196,6 @@ class EngineEntry:
         further: arguments of the class that follow from resolved settings and the size of a run.
     """
 
-    home: str
     kind: str
     priors: tuple[str, ...]
     defaults: Mapping[str, Any]
@@ -235,22 +240,18 @@ def complete(engine: "Engine[Any]", size: RunSize) -> "Engine[Any]":
     name = name_of(engine)
     if name is None:
         return engine
+    its: Any = engine  # its choices on which other settings depend, as text
+    priors = {_prior_class(prior): prior for prior in ENGINES[name].priors}
+    choices = {key: getattr(its, key) for key in ("optimizer", "adapt") if hasattr(its, key)}
+    choices["prior"] = "none" if its.prior is None else priors.get(type(its.prior).__name__)
     config = resolve_engine(
-        EngineConfig(name, **_choices(name, engine)), own_start=True,
+        EngineConfig(name, **choices), own_start=True,
         task=size.task, n_data=size.n_data, table=size.table,
     )  # fmt: skip
     best: Any = build_engine(config, size)
-    if name == "map" and not _is_open(engine.lr):  # type: ignore[attr-defined]
+    if name == "map" and not _is_open(its.lr):
         best = replace(best, weight_decay=0.0)  # the recommended one is for the recommended lr
     return _filled(engine, best) if type(best) is type(engine) else engine
-
-
-def _choices(name: EngineName, engine: Any) -> dict[str, Any]:
-    """Settings of an engine object on which others depend, as text."""
-    names = {_prior_class(prior): prior for prior in ENGINES[name].priors}
-    prior = "none" if engine.prior is None else names.get(type(engine.prior).__name__)
-    others = {key: getattr(engine, key) for key in ("optimizer", "adapt") if hasattr(engine, key)}
-    return {"prior": prior, **others}
 
 
 def _filled(thing: Any, best: Any) -> Any:
@@ -307,7 +308,12 @@ def resolve_engine(
         raise UsageError(
             f"engine {config.name} takes --prior {' or '.join(entry.priors)}, got {prior!r}."
         )
-    defaults = _defaults(config, entry, prior) | paper
+    if config.anneal is not None and not 1 <= config.anneal < math.inf:
+        raise UsageError(
+            f"--anneal multiplies 1 / temperature: give 1 or more, got {config.anneal}."
+        )
+    defaults = {**entry.defaults, **_PRIOR_NUMBERS[prior], **entry.of_prior.get(prior, {})}
+    defaults |= {"prior": prior, "name": config.name, "preset": config.preset or "default"} | paper
     if config.preset != "paper":
         usual = special.get("prior", entry.priors[0])
         few = entry.few if _is_few(n_data) else {}
@@ -321,7 +327,7 @@ def resolve_engine(
         defaults["local"] = False
     for spec in fields(config):
         if getattr(config, spec.name) is not None and spec.name not in defaults:
-            flag = spec.metadata["flag"]
+            flag = flag_name(spec)
             raise UsageError(f"engine {config.name} with prior {prior} has no {flag}; remove it.")
     gaps = {key: value for key, value in defaults.items() if getattr(config, key) is None}
     return replace(config, **gaps)
@@ -395,16 +401,6 @@ def _is_few(n_data: int | None) -> bool:
     return n_data is not None and n_data < _FEW_DATA
 
 
-def _defaults(config: EngineConfig, entry: EngineEntry, prior: str) -> dict[str, Any]:
-    defaults = {**entry.defaults, **_PRIOR_NUMBERS[prior], **entry.of_prior.get(prior, {})}
-    if config.anneal is not None and not 1 <= config.anneal < math.inf:
-        raise UsageError(
-            f"--anneal multiplies 1 / temperature: give 1 or more, got {config.anneal}."
-        )
-    names = {"prior": prior, "name": config.name, "preset": config.preset or "default"}
-    return defaults | names
-
-
 def _paper(config: EngineConfig, entry: EngineEntry) -> dict[str, Any]:
     """Values that the paper's preset changes, if it is asked for."""
     if config.preset != "paper":
@@ -428,7 +424,7 @@ def build_engine(config: EngineConfig, size: RunSize) -> "Engine[Any]":
     if not size.may_prune and config.prior == "gaussian-laplace":  # what is left was included
         config = replace(config, prior="normal", prior_std=config.slab_std, adapt="none")
     entry = ENGINES[name]
-    kind = getattr(import_module(f"bayesieve.engines.{entry.home}"), entry.kind)
+    kind = getattr(import_module("bayesieve"), entry.kind)
     shared = {spec.name for spec in fields(kind)} & {spec.name for spec in fields(config)}
     settings = {key: value for key in shared if (value := getattr(config, key)) is not None}
     settings |= {"prior": _prior(config)}
@@ -531,7 +527,6 @@ _FLAT_FF = {
 }
 ENGINES: dict[EngineName, EngineEntry] = {
     "map": EngineEntry(
-        "map",
         "MAP",
         ("none", "normal", "spike-slab"),
         {"optimizer": "adamw", "lr": 1e-3, "weight_decay": 0.0, "momentum": 0.9, "start": "module"},
@@ -542,7 +537,6 @@ ENGINES: dict[EngineName, EngineEntry] = {
         table={"lr": 5e-3, "weight_decay": 0.3},
     ),
     "flat-vi": EngineEntry(
-        "flat_vi",
         "FlatVI",
         ("normal", "spike-slab", "layer-scaled"),
         _VI,
@@ -554,7 +548,6 @@ ENGINES: dict[EngineName, EngineEntry] = {
         table={**_VI_TABLE, "prior_std": 1.0},
     ),
     "sbnn": EngineEntry(
-        "sbnn",
         "SBNN",
         ("spike-slab",),
         {**_VI, "optimizer": "adam"},
@@ -564,7 +557,6 @@ ENGINES: dict[EngineName, EngineEntry] = {
         table={**_VI_TABLE, **_CLOSE},
     ),
     "bmr": EngineEntry(
-        "bmr",
         "BMR",
         ("layer-scaled",),
         {"lr": 1e-2, "init_std": 0.18, "start": "he", "local": True, "rule": "savage-dickey"},
@@ -575,7 +567,6 @@ ENGINES: dict[EngineName, EngineEntry] = {
         further=_of_reduction,
     ),
     "horseshoe": EngineEntry(
-        "horseshoe",
         "HorseshoeVI",
         ("horseshoe",),
         {"lr": 5e-3, "init_std": 0.02, "start": "he"},
@@ -586,7 +577,6 @@ ENGINES: dict[EngineName, EngineEntry] = {
         table={"lr": 2e-2, "init_std": 0.1},
     ),
     "sgld": EngineEntry(  # without momentum a step moves a tenth as far
-        "sgmcmc",
         "SGLD",
         _CHAIN_PRIORS,
         {**_CHAIN, "lr": 0.3},
@@ -597,7 +587,6 @@ ENGINES: dict[EngineName, EngineEntry] = {
         further=_of_chain,
     ),
     "sghmc": EngineEntry(
-        "sgmcmc",
         "SGHMC",
         _CHAIN_PRIORS,
         {**_CHAIN, "friction": 0.1},
@@ -608,7 +597,6 @@ ENGINES: dict[EngineName, EngineEntry] = {
         further=_of_chain,
     ),
     "tdamp": EngineEntry(
-        "tdamp",
         "TDAMP",
         ("group-sparse",),
         {"power": 5.0, "memory": 10.0},

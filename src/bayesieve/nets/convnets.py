@@ -28,7 +28,8 @@ from itertools import count
 
 from torch import Tensor, nn
 
-from bayesieve.nets.mlp import check_counts, check_image, mlp
+from bayesieve.checks import check_counts
+from bayesieve.nets.mlp import check_image, mlp
 
 _KERNEL = 5  # side of a convolution unless another is given
 _POOL = 2
@@ -120,22 +121,7 @@ def lenet5_caffe(input_shape: tuple[int, ...], n_outputs: int) -> nn.Sequential:
         >>> sum(p.numel() for p in net.parameters())
         431080
     """
-    stages = ((0, True), (0, True))
-    height, width = _final_size("lenet5_caffe", input_shape, n_outputs, stages)
-    return nn.Sequential(
-        OrderedDict(
-            conv1=nn.Conv2d(input_shape[0], 20, _KERNEL),
-            act1=nn.ReLU(),
-            pool1=nn.MaxPool2d(_POOL),
-            conv2=nn.Conv2d(20, 50, _KERNEL),
-            act2=nn.ReLU(),
-            pool2=nn.MaxPool2d(_POOL),
-            flatten=nn.Flatten(),
-            fc1=nn.Linear(50 * height * width, 500),
-            act3=nn.ReLU(),
-            out=nn.Linear(500, n_outputs),
-        )
-    )
+    return _conv2_fc2("lenet5_caffe", input_shape, n_outputs, (20, 50, 500), 0)
 
 
 def _final_size(
@@ -173,22 +159,29 @@ def conv2_fc2(input_shape: tuple[int, ...], n_outputs: int, dropout: float = 0.0
         >>> sum(p.numel() for p in net.parameters())
         681506
     """
-    stages = ((2, True), (2, True))
-    height, width = _final_size("conv2_fc2", input_shape, n_outputs, stages)
+    return _conv2_fc2("conv2_fc2", input_shape, n_outputs, (32, 64, 200), 2, dropout)
+
+
+def _conv2_fc2(
+    who: str, input_shape: tuple[int, ...], n_outputs: int, sizes: tuple[int, int, int],
+    padding: int, dropout: float = 0.0,
+) -> nn.Sequential:  # fmt: skip
+    height, width = _final_size(who, input_shape, n_outputs, ((padding, True), (padding, True)))
+    first, second, hidden = sizes
     layers: OrderedDict[str, nn.Module] = OrderedDict(
-        conv1=nn.Conv2d(input_shape[0], 32, _KERNEL, padding=2),
+        conv1=nn.Conv2d(input_shape[0], first, _KERNEL, padding=padding),
         act1=nn.ReLU(),
         pool1=nn.MaxPool2d(_POOL),
-        conv2=nn.Conv2d(32, 64, _KERNEL, padding=2),
+        conv2=nn.Conv2d(first, second, _KERNEL, padding=padding),
         act2=nn.ReLU(),
         pool2=nn.MaxPool2d(_POOL),
         flatten=nn.Flatten(),
     )
     if dropout:
         layers["drop"] = nn.Dropout(dropout)
-    layers["fc1"] = nn.Linear(64 * height * width, 200)
+    layers["fc1"] = nn.Linear(second * height * width, hidden)
     layers["act3"] = nn.ReLU()
-    layers["out"] = nn.Linear(200, n_outputs)
+    layers["out"] = nn.Linear(hidden, n_outputs)
     return nn.Sequential(layers)
 
 
@@ -310,7 +303,7 @@ def resnet(input_shape: tuple[int, ...], n_outputs: int, n_blocks: int = 3) -> n
         272474
     """
     check_image("resnet", input_shape, n_outputs)
-    check_counts("resnet", n_blocks=(n_blocks,))
+    check_counts("resnet", n_blocks=n_blocks)
     layers: OrderedDict[str, nn.Module] = OrderedDict(
         conv1=nn.Conv2d(input_shape[0], _RESNET_WIDTHS[0], 3, padding=1, bias=False),
         norm1=nn.BatchNorm2d(_RESNET_WIDTHS[0]),

@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import nn
 
-from bayesieve.checks import check_choice, check_positive
+from bayesieve.checks import check_choice, check_counts
 
 
 def check_sizes(who: str, input_shape: tuple[int, ...], n_outputs: int) -> None:
@@ -17,7 +17,7 @@ def check_sizes(who: str, input_shape: tuple[int, ...], n_outputs: int) -> None:
             f"{who}: input_shape must be a non-empty tuple such as (1, 28, 28), "
             f"got {input_shape!r}. Leave the batch size out."
         )
-    check_counts(who, input_shape=input_shape, n_outputs=(n_outputs,))
+    check_counts(who, input_shape=input_shape, n_outputs=n_outputs)
 
 
 def check_image(who: str, input_shape: tuple[int, ...], n_outputs: int) -> tuple[int, int, int]:
@@ -30,21 +30,6 @@ def check_image(who: str, input_shape: tuple[int, ...], n_outputs: int) -> tuple
         )
     channels, height, width = input_shape
     return channels, height, width
-
-
-def check_counts(who: str, **values: tuple[int, ...]) -> None:
-    """Raise unless every entry of every tuple is a whole number > 0.
-
-    Example:
-        >>> check_counts("mlp", widths=(400, 0))
-        Traceback (most recent call last):
-        ValueError: mlp: widths must be > 0, got 0.
-    """
-    for name, counts in values.items():
-        for count in counts:
-            if isinstance(count, bool) or not isinstance(count, int):
-                raise TypeError(f"{who}: {name} must hold whole numbers, got {count!r}.")
-        check_positive(who, **{name: counts})
 
 
 Activation = Literal["relu", "tanh", "swish"]

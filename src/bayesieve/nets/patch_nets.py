@@ -9,7 +9,8 @@ features, 512 hidden units; the transformer is pre-norm with 8 heads.
 import torch
 from torch import Tensor, nn
 
-from bayesieve.nets.mlp import check_counts, check_image
+from bayesieve.checks import check_counts
+from bayesieve.nets.mlp import check_image
 
 
 class Patches(nn.Module):
@@ -38,7 +39,7 @@ def check_patches(
 ) -> tuple[int, int]:
     """Check sizes; return the number of patches of an image and of numbers in each."""
     channels, height, width = check_image(who, input_shape, n_outputs)
-    check_counts(who, patch=(patch,), **{name: (value,) for name, value in counts.items()})
+    check_counts(who, patch=patch, **counts)
     if height % patch or width % patch:
         raise ValueError(
             f"{who}: height and width must be multiples of patch={patch}, got {height}x{width}. "

@@ -8,7 +8,7 @@ import torch
 
 from bayesieve import __version__
 from bayesieve.assess.diagnostics import effective_sample_size, moves, split_rhat
-from bayesieve.core.posterior import Samples, posterior_of
+from bayesieve.core.posterior import Samples, draws_of, posterior_of
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.report import curve, inputs, quality
 from bayesieve.report.curve import processor
@@ -53,12 +53,22 @@ def collect_run(source: Source, limits: Limits) -> Json:
             network = embed(source, sieved.levels, limits)
         except UnsupportedModelError as error:
             refusal = str(error).removeprefix("report: ")
-    best = evaluations.get("sampled", evaluations["after"])
+    best, data = evaluations.get("sampled", evaluations["after"]), source.data
     return {
         "name": source.name,
         "title": source.title,
         "task": source.data.task,
-        "data": _data(source),
+        "data": {
+            "name": data.name,
+            "n_train": len(data.train),
+            "n_test": len(data.test),
+            "input_shape": list(data.input_shape),
+            "classes": None if data.classes is None else list(data.classes),
+            "features": None if data.feature_names is None else list(data.feature_names),
+            "target": data.preprocessing.get("target", {}).get("name"),
+            "target_mean": data.test.target_mean.double().reshape(-1).tolist(),
+            "target_std": data.test.target_std.double().reshape(-1).tolist(),
+        },
         "headline": _headline(source, evaluations, sieved, limits),
         "curve": {
             "score": source.score,
@@ -92,22 +102,6 @@ def collect_run(source: Source, limits: Limits) -> Json:
     }
 
 
-def _data(source: Source) -> Json:
-    data = source.data
-    unit = data.preprocessing.get("target", {}).get("name") if data.preprocessing else None
-    return {
-        "name": data.name,
-        "n_train": len(data.train),
-        "n_test": len(data.test),
-        "input_shape": list(data.input_shape),
-        "classes": None if data.classes is None else list(data.classes),
-        "features": None if data.feature_names is None else list(data.feature_names),
-        "target": unit,
-        "target_mean": data.test.target_mean.double().reshape(-1).tolist(),
-        "target_std": data.test.target_std.double().reshape(-1).tolist(),
-    }
-
-
 def _headline(
     source: Source, evaluations: Mapping[str, Any], sieved: curve.Sieved, limits: Limits
 ) -> Json:
@@ -128,7 +122,7 @@ def _headline(
     sampled = None
     if "sampled" in evaluations:
         sampled = quality.numbers(evaluations["sampled"])
-        sampled["draws"] = quality.n_draws(source, limits)
+        sampled["draws"] = draws_of(source.averaged, limits.draws)
     return {"before": before, "after": after, "sampled": sampled}
 
 

@@ -28,7 +28,7 @@ from bayesieve.report.source import Limits, Source
 from bayesieve.sieve.compact import compact, report_of
 from bayesieve.sieve.prune import sparsity_curve
 from bayesieve.sieve.rules import keep_zeros
-from bayesieve.sieve.scores import ScoreName, score_of
+from bayesieve.sieve.scores import score_of
 
 _EXAMPLES = 64
 _ROUNDS = 5
@@ -131,8 +131,11 @@ def sieve_before(source: Source, limits: Limits) -> Json | None:
     """The network to compare with, pruned in one shot from where it is; None without one."""
     if source.before is None:
         return None
-    before = posterior_of(source.before)
-    score = _ranking(source.before, source.score)
+    before, score = posterior_of(source.before), source.score  # or the nearest that it has
+    if not has_spread(before):
+        score = "magnitude"
+    elif score == "inclusion" and before.inclusion is None:
+        score = "snr"
     masks = further_masks(source.before, score, max(2, limits.points // 2 + 1))
     scores = score_of(before, score)
     points = []
@@ -140,13 +143,6 @@ def sieve_before(source: Source, limits: Limits) -> Json | None:
         row = _point(SparseModel(before.masked(keep), keep), scores, source.data.test)
         points.append({key: row[key] for key in ("zeros", "weights", *_QUALITY) if key in row})
     return {"score": score, "points": points}
-
-
-def _ranking(model: Model, wanted: ScoreName) -> ScoreName:
-    """The score a model can be ranked by that is nearest to the wanted one."""
-    if wanted == "magnitude" or not has_spread(model):
-        return "magnitude"
-    return "snr" if wanted == "inclusion" and posterior_of(model).inclusion is None else wanted
 
 
 def further_masks(model: Model, score: Any, n: int) -> Tensor:

@@ -30,29 +30,20 @@ def describe_inputs(data: DataSet) -> Json:
         ('image', True, 8)
     """
     if is_image(data):
-        return _image(data)
+        row: Json = {key: data.preprocessing[key] for key in ("shape", "mean", "std")}
+        pixels = PixelScale.of(data.preprocessing).pixels(data.train.x[:_TYPICAL].cpu().float())
+        edge = torch.cat([pixels[..., 0, :].flatten(), pixels[..., -1, :].flatten()])
+        drawable = data.input_shape[0] == 1 and float(edge.median()) < _INK
+        row |= {"kind": "image", "drawable": drawable, "box": None}
+        if drawable:  # the median, in pixels, of the longer side of what is drawn
+            shades = pixels[:, 0]
+            inked = shades > _INK * shades.amax((1, 2), keepdim=True).clamp(min=1e-6)
+            sides = torch.stack([_extent(inked.any(2)), _extent(inked.any(1))]).amax(0)
+            row["box"] = int(sides.median())
+        return row
     if len(data.input_shape) == 1 and data.input_shape[0] <= _MOST_COLUMNS:
         return {"kind": "table", "columns": _columns(data)}
     return {"kind": "none"}
-
-
-def _image(data: DataSet) -> Json:
-    recipe = data.preprocessing
-    row: Json = {key: recipe[key] for key in ("shape", "mean", "std")}
-    row["kind"] = "image"
-    channels = data.input_shape[0]
-    pixels = PixelScale.of(recipe).pixels(data.train.x[:_TYPICAL].cpu().float())
-    edge = torch.cat([pixels[..., 0, :].flatten(), pixels[..., -1, :].flatten()])
-    row["drawable"] = channels == 1 and float(edge.median()) < _INK
-    row["box"] = _typical_box(pixels[:, 0]) if row["drawable"] else None
-    return row
-
-
-def _typical_box(pixels: Tensor) -> int:
-    """Median over pictures, (n, H, W), of the longer side of what is drawn, in pixels."""
-    inked = pixels > _INK * pixels.amax((1, 2), keepdim=True).clamp(min=1e-6)
-    sides = torch.stack([_extent(inked.any(2)), _extent(inked.any(1))]).amax(0)
-    return int(sides.median())
 
 
 def _extent(line: Tensor) -> Tensor:
@@ -74,7 +65,13 @@ def _columns(data: DataSet) -> list[Json]:
     for recipe in recipes:
         row: Json = {"name": recipe["name"], "kind": recipe["kind"], "at": place}
         if recipe["kind"] == "numeric":
-            row |= _range(data.train.x[:, place].double(), recipe["mean"], recipe["std"])
+            mean, std = recipe["mean"], recipe["std"]
+            numbers = data.train.x[:, place].double().cpu() * std + mean
+            middle = torch.stack([numbers.amin(), numbers.median(), numbers.amax()])
+            low, start, high = rounded(middle, 6)
+            whole = bool((numbers - numbers.round()).abs().max() < 1e-4 * max(1.0, abs(high)))
+            row |= {"mean": mean, "std": std, "low": low, "high": high, "start": start}
+            row["whole"] = whole
             place += 1
         else:
             levels = recipe["levels"]
@@ -88,13 +85,6 @@ def _columns(data: DataSet) -> list[Json]:
             f"{math.prod(data.input_shape)}."
         )
     return rows
-
-
-def _range(values: Tensor, mean: float, std: float) -> Json:
-    numbers = values.cpu() * std + mean
-    low, start, high = rounded(torch.stack([numbers.amin(), numbers.median(), numbers.amax()]), 6)
-    whole = bool((numbers - numbers.round()).abs().max() < 1e-4 * max(1.0, abs(high)))
-    return {"mean": mean, "std": std, "low": low, "high": high, "start": start, "whole": whole}
 
 
 def importance(source: Source) -> Tensor:

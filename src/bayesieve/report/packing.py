@@ -7,7 +7,7 @@
 
 import base64
 import math
-from typing import Any, Literal, TypedDict, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -18,15 +18,7 @@ Json = dict[str, Any]  # plain data: strings, numbers, booleans, None, lists and
 Kind = Literal["u1", "u2", "u4", "i2", "f4"]
 
 
-class Packed(TypedDict):
-    """An array as JSON."""
-
-    type: Kind
-    shape: list[int]
-    data: str
-
-
-def pack(values: Tensor | NDArray[Any], kind: Kind) -> Packed:
+def pack(values: Tensor | NDArray[Any], kind: Kind) -> Json:
     """Encode an array; integers must fit their type.
 
     Example:
@@ -41,7 +33,7 @@ def pack(values: Tensor | NDArray[Any], kind: Kind) -> Packed:
     return {"type": kind, "shape": list(array.shape), "data": data}
 
 
-def unpack(packed: Packed) -> Tensor:
+def unpack(packed: Json) -> Tensor:
     """The array of a packed one, as float32 or int64.
 
     Example:

@@ -8,6 +8,7 @@ import base64
 import hashlib
 import html
 import json
+import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -38,17 +39,16 @@ def page(data: Json) -> str:
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
     title = " · ".join(run["name"] for run in data["runs"])
-    text = _fill(
-        asset("page.html"),
-        {
-            "policy": html.escape(policy, quote=True).replace("&#x27;", "'"),
-            "title": html.escape(f"{title} — bayesieve report"),
-            "static": _static(data),
-            "style": style,
-            "data": body,
-            "script": script,
-        },
-    )
+    parts = {
+        "policy": html.escape(policy, quote=True).replace("&#x27;", "'"),
+        "title": html.escape(f"{title} — bayesieve report"),
+        "static": _static(data),
+        "style": style,
+        "data": body,
+        "script": script,
+    }
+    # in one pass, so that no part is searched for marks
+    text = re.sub(r"\{\{(\w+)\}\}", lambda mark: parts[mark[1]], asset("page.html"))
     size = len(text.encode())
     if size > MAX_BYTES:
         raise ValueError(
@@ -72,16 +72,6 @@ def script_text() -> str:
     """All of the page's JavaScript, in one scope of its own."""
     scripts = [asset(name) for name in _SCRIPTS]
     return '(function () {\n"use strict";\n' + "\n".join(scripts) + "\n})();\n"
-
-
-def _fill(template: str, texts: dict[str, str]) -> str:
-    """Replace {{name}} marks in one pass, so that no part is searched for marks."""
-    pieces = template.split("{{")
-    text = pieces[0]
-    for piece in pieces[1:]:
-        name, _, rest = piece.partition("}}")
-        text += texts[name] + rest
-    return text
 
 
 def _digest(text: str) -> str:

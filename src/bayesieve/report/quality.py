@@ -11,7 +11,7 @@ from bayesieve.assess.metrics import (
     risk_coverage,
 )
 from bayesieve.assess.predict import ClassPrediction, RealPrediction
-from bayesieve.core.posterior import Samples, has_spread, posterior_of
+from bayesieve.core.posterior import draws_of
 from bayesieve.data import DataSet
 from bayesieve.report.inputs import shown
 from bayesieve.report.packing import Json, rounded, short
@@ -29,16 +29,9 @@ def evaluations(source: Source, limits: Limits) -> dict[str, Evaluation]:
     if source.before is not None:
         results["before"] = evaluate(source.before, test)
     results["after"] = evaluate(source.model, test)
-    if has_spread(source.averaged):
-        n = n_draws(source, limits)
+    if n := draws_of(source.averaged, limits.draws):
         results["sampled"] = evaluate(source.averaged, test, n_samples=n)
     return results
-
-
-def n_draws(source: Source, limits: Limits) -> int:
-    """How many draws predictions are averaged over: all that a sampler kept, or the limit."""
-    posterior = posterior_of(source.averaged)
-    return len(posterior.draws) if isinstance(posterior, Samples) else limits.draws
 
 
 def numbers(evaluation: Evaluation) -> Json:

@@ -26,6 +26,7 @@ from bayesieve.engines.recipes import (
     EngineConfig,
     RunSize,
     build_engine,
+    check_values,
     recommended_batch_size,
     recommended_epochs,
     recommended_schedule,
@@ -39,7 +40,6 @@ from bayesieve.runs.config import (
     RunConfig,
     ScheduleConfig,
     TrainingConfig,
-    all_settings,
     flag_of,
 )
 from bayesieve.sieve.schedule import GradualPruning, GradualUnits
@@ -371,10 +371,8 @@ def resolve_pruning(config: PruningConfig, engine: EngineConfig) -> PruningConfi
 
 def check_settings(config: RunConfig) -> None:
     """Raise for numbers that no data or network could make right."""
-    for section, spec in all_settings():
-        value, check = getattr(getattr(config, section), spec.name), spec.metadata["check"]
-        if check is not None and value is not None:
-            check("train", **{spec.metadata["flag"]: value})
+    for section in vars(config).values():
+        check_values("train", section)
     if config.training.distill is None and config.training.distill_epochs is not None:
         raise UsageError("--distill-epochs needs --distill, the number of teachers.")
 

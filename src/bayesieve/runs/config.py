@@ -10,7 +10,7 @@ and types, and errors say where the wrong value is. Nothing here imports torch.
 
 import json
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import Field, asdict, dataclass, field, fields, replace
 from functools import cache, partial
 from pathlib import Path
@@ -19,12 +19,19 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from bayesieve.checks import check_fraction, check_positive, check_seed, did_you_mean
 from bayesieve.engines.recipes import EngineConfig as EngineConfig
-from bayesieve.engines.recipes import setting
+from bayesieve.engines.recipes import flag_name, setting
 from bayesieve.errors import UsageError
 
 RECORD = "record"  # what config.json of a run folder holds besides settings
 _FLAGS = "flags"  # where settings come from that messages name by their flags
-_WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+Floats = tuple[float, ...]
+_WORDS = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    Floats: "numbers with commas between",
+}
 Score = Literal["snr", "inclusion", "evidence", "magnitude", "second-moment"]
 
 
@@ -33,25 +40,23 @@ class DataConfig:
     """The data set to learn from."""
 
     name: str | None = setting(
-        None, "--data", "Data set: a name of `bayesieve data list`, csv:PATH, images:FOLDER, ..."
+        "Data set: a name of `bayesieve data list`, csv:PATH, images:FOLDER, ...", flag="--data"
     )
-    target: str | None = setting(None, "--target", "Tables: the column to predict.", "COLUMN")
+    target: str | None = setting("Tables: the column to predict.", metavar="COLUMN")
     task: Literal["classification", "regression"] | None = setting(
-        None, "--task", "Tables: guessed from the target unless given."
+        "Tables: guessed from the target unless given."
     )
-    split: int = setting(0, "--split", "UCI sets: which of the published splits, from 0.")
+    split: int = setting("UCI sets: which of the published splits, from 0.", 0)
     missing: Literal["refuse", "impute"] = setting(
-        "refuse", "--missing", "Tables: what to do with missing values."
+        "Tables: what to do with missing values.", "refuse"
     )
-    test_fraction: float = setting(0.2, "--test-fraction", "Own data: part set aside for testing.")
-    image_size: int | None = setting(
-        None, "--image-size", "Image folders: resize to this many pixels each way."
-    )
+    test_fraction: float = setting("Own data: part set aside for testing.", 0.2)
+    image_size: int | None = setting("Image folders: resize to this many pixels each way.")
     seed: int = setting(
-        0, "--data-seed", "Seed of the test and validation splits.", check=check_seed
+        "Seed of the test and validation splits.", 0, flag="--data-seed", check=check_seed
     )
     center: bool | None = setting(
-        None, "--center", "Images: bring each channel to mean 0 and variance 1 (default: tdamp)."
+        "Images: bring each channel to mean 0 and variance 1 (default: tdamp)."
     )
 
 
@@ -60,37 +65,32 @@ class NetConfig:
     """The network, what its outputs mean, and the part each parameter plays."""
 
     name: str | None = setting(
-        None,
-        "--net",
         "lenet-300-100, lenet5[-wide|-caffe], mixer, vit, conv2-fc2, conv2-bn-fc3, resnet20, "
         "resnet32, vgg, linear, mlp[:WIDTHS[:relu|tanh|swish]], or module:package.file.factory; "
         "mlp alone is the default: mlp:400,400 for images and mlp:50 for tables.",
+        flag="--net",
     )
     likelihood: str | None = setting(
-        None,
-        "--likelihood",
         "categorical or bernoulli, gaussian, student-t (wild targets) or heteroscedastic (the "
-        "network gives the noise too); from the task unless given.",
+        "network gives the noise too); from the task unless given."
     )
     noise_std: float | None = setting(
-        None, "--noise-std", "Noise in units of the standardised target; fixed when given."
+        "Noise in units of the standardised target; fixed when given."
     )
-    learn_noise: bool | None = setting(
-        None, "--learn-noise", "Learn the noise, starting at --noise-std or 1."
-    )
+    learn_noise: bool | None = setting("Learn the noise, starting at --noise-std or 1.")
     prune_params: tuple[str, ...] = setting(
-        (), "--prune-params", "Parameters that may be pruned, for example 'fc*.weight'.", "PATTERN"
+        "Parameters that may be pruned, for example 'fc*.weight'.", (), metavar="PATTERN"
     )
     keep_params: tuple[str, ...] = setting(
-        (), "--keep-params", "Parameters with a posterior that are never pruned.", "PATTERN"
+        "Parameters with a posterior that are never pruned.", (), metavar="PATTERN"
     )
     point_params: tuple[str, ...] = setting(
-        (), "--point-params", "Parameters trained as plain numbers, without a prior.", "PATTERN"
+        "Parameters trained as plain numbers, without a prior.", (), metavar="PATTERN"
     )
     warm_start: str | None = setting(
-        None, "--warm-start", "Trained weights to start from: a state dict as .safetensors.", "FILE"
+        "Trained weights to start from: a state dict as .safetensors.", metavar="FILE"
     )
-    dtype: Literal["float32", "float64"] = setting("float32", "--dtype", "Number format.")
+    dtype: Literal["float32", "float64"] = setting("Number format.", "float32")
 
 
 @dataclass(frozen=True)
@@ -98,21 +98,19 @@ class ScheduleConfig:
     """How the learning rate and the weight of the prior move during the run."""
 
     lr: Literal["constant", "cosine", "linear", "step"] | None = setting(
-        None, "--lr-schedule", "Course of the learning rate."
+        "Course of the learning rate.", flag="--lr-schedule"
     )
     hold: float | None = setting(
-        None, "--hold", "Fraction of the run before it decays; until pruning ends unless given."
+        "Fraction of the run before it decays; until pruning ends unless given."
     )
-    warmup: float | None = setting(
-        None, "--warmup", "Fraction of the run in which it rises from 0."
-    )
-    kl: float | None = setting(None, "--kl", "Weight of the prior; 1 is Bayes.")
-    kl_after: float | None = setting(None, "--kl-after", "Its weight once pruning has ended.")
+    warmup: float | None = setting("Fraction of the run in which it rises from 0.")
+    kl: float | None = setting("Weight of the prior; 1 is Bayes.")
+    kl_after: float | None = setting("Its weight once pruning has ended.")
     kl_warmup_epochs: float | None = setting(
-        None, "--kl-warmup-epochs", "Epochs over which the weight of the prior rises from 0."
+        "Epochs over which the weight of the prior rises from 0."
     )
     minibatch: Literal["uniform", "geometric"] = setting(
-        "uniform", "--minibatch", "How the batches of an epoch share the prior."
+        "How the batches of an epoch share the prior.", "uniform"
     )
 
 
@@ -121,18 +119,17 @@ class PruningConfig:
     """Gradual pruning during training; off unless zeros is given."""
 
     zeros: float | None = setting(
-        None, "--zeros", "Final fraction of zeros over all parameters; no pruning unless given."
+        "Final fraction of zeros over all parameters; no pruning unless given."
     )
-    start: float = setting(0.125, "--prune-start", "Fraction of the run at which pruning begins.")
-    end: float = setting(0.5625, "--prune-end", "Fraction of the run at which it has ended.")
+    start: float = setting(
+        "Fraction of the run at which pruning begins.", 0.125, flag="--prune-start"
+    )
+    end: float = setting("Fraction of the run at which it has ended.", 0.5625, flag="--prune-end")
     keep_units: float | None = setting(
-        None,
-        "--keep-units",
-        "Final fraction of hidden units, channels, heads: whole units go.",
-        check=check_fraction,
+        "Final fraction of hidden units, channels, heads: whole units go.", check=check_fraction
     )
-    score: Score | None = setting(None, "--score", "Which weights go first.")
-    soft: bool = setting(False, "--soft", "Let pruned weights come back until pruning ends.")
+    score: Score | None = setting("Which weights go first.")
+    soft: bool = setting("Let pruned weights come back until pruning ends.", False)
 
 
 @dataclass(frozen=True)
@@ -140,76 +137,50 @@ class TrainingConfig:
     """The loop: how long, how many, on what device."""
 
     epochs: int | None = setting(
-        None,
-        "--epochs",
         "Passes over the data (60; tables 2,500 steps; tdamp 10), unless --steps is given.",
         alias="--em-iters",
     )
-    steps: int | None = setting(None, "--steps", "Gradient steps, in place of epochs.")
+    steps: int | None = setting("Gradient steps, in place of epochs.")
     batch_size: int | None = setting(
-        None,
-        "--batch-size",
-        "Examples per step (128; tables 32 to 256; tdamp 100, or 10 of few examples).",
+        "Examples per step (128; tables 32 to 256; tdamp 100, or 10 of few examples)."
     )
-    seed: int = setting(
-        0, "--seed", "Seed of initial weights, noise and batch order.", check=check_seed
-    )
+    seed: int = setting("Seed of initial weights, noise and batch order.", 0, check=check_seed)
     n_models: int = setting(
-        1,
-        "--n-models",
         "Models, or chains, side by side from different seeds.",
+        1,
         alias="--chains",
         check=check_positive,
     )
     clip_norm: float | None = setting(
-        None, "--clip-norm", "Bound on the norm of the gradient per example.", check=check_positive
+        "Bound on the norm of the gradient per example.", check=check_positive
     )
-    shift: int = setting(
-        0, "--shift", "Images: move each by up to so many pixels at random, in every batch."
-    )
-    flip: bool = setting(False, "--flip", "Images: mirror half of them left to right.")
-    rotate: float = setting(0.0, "--rotate", "Images: turn each by up to so many degrees.")
+    shift: int = setting("Images: move each by up to so many pixels at random, in every batch.", 0)
+    flip: bool = setting("Images: mirror half of them left to right.", False)
+    rotate: float = setting("Images: turn each by up to so many degrees.", 0.0)
     val_fraction: float | None = setting(
-        None,
-        "--val-fraction",
         "Part of the training data held out and watched.",
         check=partial(check_fraction, open_ends=True),
     )
     patience: int | None = setting(
-        None,
-        "--patience",
-        "Epochs without a better validation likelihood before stopping.",
-        check=check_positive,
+        "Epochs without a better validation likelihood before stopping.", check=check_positive
     )
-    min_delta: float = setting(0.0, "--min-delta", "How much lower (nats) counts as better.")
-    device: str = setting("auto", "--device", "auto, cpu, cuda or cuda:N.", "DEVICE")
+    min_delta: float = setting("How much lower (nats) counts as better.", 0.0)
+    device: str = setting("auto, cpu, cuda or cuda:N.", "auto", metavar="DEVICE")
     threads: int | None = setting(
-        None,
-        "--threads",
         "CPU threads; 1 is fastest for small networks. Torch chooses unless given.",
         check=check_positive,
     )
     compile: Literal["auto", "on", "off"] = setting(
-        "auto", "--compile", "Compile the elementwise part of a step."
+        "Compile the elementwise part of a step.", "auto"
     )
     checkpoint_every: int | None = setting(
-        None,
-        "--checkpoint-every",
-        "Steps between checkpoints; at each epoch's end unless given.",
-        check=check_positive,
+        "Steps between checkpoints; at each epoch's end unless given.", check=check_positive
     )
     distill: int | None = setting(
-        None,
-        "--distill",
-        "Self-distillation: number of dense teachers trained first.",
-        check=check_positive,
+        "Self-distillation: number of dense teachers trained first.", check=check_positive
     )
-    distill_epochs: int | None = setting(
-        None, "--distill-epochs", "Their epochs; as many as the run unless given."
-    )
-    distill_weight: float = setting(
-        0.5, "--distill-weight", "Share of the teachers in a label.", check=check_fraction
-    )
+    distill_epochs: int | None = setting("Their epochs; as many as the run unless given.")
+    distill_weight: float = setting("Share of the teachers in a label.", 0.5, check=check_fraction)
 
 
 @dataclass(frozen=True)
@@ -238,8 +209,7 @@ def all_settings() -> Iterator[tuple[str, Field[Any]]]:
 
 def flag_of(section: str, name: str) -> str:
     """The flag that sets `section.name`."""
-    spec: Field[Any] = sections()[section].__dataclass_fields__[name]  # type: ignore[attr-defined]
-    return str(spec.metadata["flag"])
+    return flag_name(sections()[section].__dataclass_fields__[name])  # type: ignore[attr-defined]
 
 
 @cache
@@ -280,7 +250,7 @@ def keywords() -> dict[str, tuple[str, str]]:
     return {
         keyword_of(flag): (section, spec.name)
         for section, spec in all_settings()
-        for flag in (spec.metadata["flag"], spec.metadata["alias"])
+        for flag in (flag_name(spec), spec.metadata["alias"])
         if flag is not None
     }
 
@@ -430,19 +400,6 @@ def _as(kind: Any, value: Any) -> Any:
     if not isinstance(value, int | float if kind is float else kind):
         raise TypeError
     return float(value) if kind is float else value
-
-
-def comma_list(flag: str, value: str | Sequence[float]) -> tuple[float, ...]:
-    """Numbers, which the command line takes as text with commas between.
-
-    Example:
-        >>> comma_list("--zeros", "0.9,0.98")
-        (0.9, 0.98)
-    """
-    try:
-        return tuple(float(v) for v in (value.split(",") if isinstance(value, str) else value))
-    except ValueError:
-        raise UsageError(f"{flag} must be numbers with commas between, got {value!r}.") from None
 
 
 def plain_value(text: str) -> bool | int | float | str:

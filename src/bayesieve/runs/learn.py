@@ -15,6 +15,7 @@ from bayesieve.core.posterior import (
     Model,
     Posterior,
     Samples,
+    draws_of,
     has_spread,
     posterior_of,
 )
@@ -23,17 +24,10 @@ from bayesieve.core.storage import load_posterior, save
 from bayesieve.data import DataSet
 from bayesieve.errors import UsageError
 from bayesieve.runs.build import Plan, make_plan, what_it_takes
-from bayesieve.runs.config import (
-    RunConfig,
-    flag_of,
-    from_dict,
-    from_keywords,
-    read_config,
-    to_dict,
-)
+from bayesieve.runs.config import RunConfig, flag_of, from_dict, from_keywords, read_config, to_dict
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.options import Config, Train
-from bayesieve.runs.run import curve_of, draws_of, numbers, pool, save_model, usual_score
+from bayesieve.runs.run import DRAWS, curve_of, numbers, pool, save_model, usual_score
 from bayesieve.runs.summary import write_summary
 from bayesieve.runs.text import note, with_draws
 from bayesieve.training.checkpoint import has_checkpoint
@@ -189,7 +183,7 @@ def write_results(
     result = numbers(evaluate(first, data.test), first)
     if has_spread(first):
         whole = pool(models)
-        n_draws, n_chains = draws_of(whole), 1 if whole is first else len(models)
+        n_draws, n_chains = draws_of(whole, DRAWS), 1 if whole is first else len(models)
         sampled = numbers(evaluate(whole, data.test, n_samples=n_draws), first)
         result["sampled"] = {**sampled, "draws": n_draws, "chains": n_chains}
     rows = with_draws(dict(result))

@@ -9,13 +9,14 @@ take them all, by the names of their flags. Nothing here imports torch.
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Literal, ParamSpec, Self, get_type_hints
 
 from bayesieve.checks import check_choice, check_fraction, check_not_negative, check_positive
+from bayesieve.engines.recipes import check_values, flag_name, setting
 from bayesieve.runs.config import RunConfig, Score, choices_of
 
 P = ParamSpec("P")
@@ -30,31 +31,7 @@ _FIGURES = "Whether to draw pictures."
 _TARGET = "Tables: the column to predict."
 _REPLACE = "Replace the run in --out."
 _check_share = partial(check_fraction, open_ends=True)
-
-
-def option(
-    help: str,
-    default: Any = MISSING,
-    *,
-    flag: str | None = None,
-    alias: str | None = None,
-    metavar: str | None = None,
-    place: bool = False,
-    check: Callable[..., None] | None = None,
-) -> Any:
-    """A dataclass field that is a flag.
-
-    Args:
-        help: one line for the command line and for the docstring.
-        default: its value unless given.
-        flag: name on the command line, if it is not the field's.
-        alias: second name on the command line.
-        metavar: stands for the value in the help.
-        place: whether Python takes it by position too.
-        check: function of `bayesieve.checks` that a value must pass.
-    """
-    about = {"help": help, "flag": flag, "alias": alias, "metavar": metavar, "check": check}
-    return field(default=default, kw_only=not place, metadata=about)
+option: Any = partial(setting, kw_only=True)  # a `setting` may be given by position too
 
 
 def argument(help: str, default: Any = MISSING, *, metavar: str | None = None) -> Any:
@@ -73,11 +50,6 @@ def run_settings() -> Any:
     return field(default_factory=dict, kw_only=True, metadata=about)
 
 
-def flag_name(spec: Field[Any]) -> str:
-    """The flag of an option."""
-    return spec.metadata.get("flag") or "--" + spec.name.replace("_", "-")
-
-
 @dataclass(frozen=True)
 class Options:
     """The arguments of one command, checked."""
@@ -87,13 +59,10 @@ class Options:
     def __post_init__(self) -> None:
         command, hints = self.command_name(), get_type_hints(type(self))
         for spec in fields(self):
-            value, check = getattr(self, spec.name), spec.metadata.get("check")
-            if value is None:
-                continue
-            if choices := choices_of(hints[spec.name]):
+            value, choices = getattr(self, spec.name), choices_of(hints[spec.name])
+            if choices and value is not None:
                 check_choice(command, flag_name(spec), value, choices)
-            if check is not None:
-                check(command, **{flag_name(spec): value})
+        check_values(command, self)
 
     @classmethod
     def command_name(cls) -> str:
@@ -151,9 +120,9 @@ class Train(Options):
     """Learn a posterior over the weights of a network and write a run folder."""
 
     work: ClassVar[str] = "learn.train"
-    out: Place | None = option("Run folder to write (needed unless --dry-run).", None)
-    config: Config | None = option(
-        "YAML, TOML or JSON file with these settings; flags override it.", None, place=True
+    out: Place | None = option("Run folder to write (needed unless --dry-run).")
+    config: Config | None = setting(
+        "YAML, TOML or JSON file with these settings; flags override it."
     )
     dry_run: bool = option("Print parameters, memory and steps; write nothing.", False)
     force: bool = option(_REPLACE, False)
@@ -169,24 +138,20 @@ class Sweep(Options):
     """Search for settings: validation error against size, as a Pareto front."""
 
     work: ClassVar[str] = "search.sweep"
-    out: Place = option("Folder of the search; an old one is continued.")
+    out: Place = option("Folder of the search; an old one is continued.", MISSING)
     trials: int = option(
         "Settings to try in this call; 0 only gathers what workers found.",
         20,
         check=check_not_negative,
     )
-    config: Config | None = option(
-        "YAML, TOML or JSON file with what stays fixed.", None, place=True
-    )
+    config: Config | None = setting("YAML, TOML or JSON file with what stays fixed.")
     search: Sequence[str] | None = option(
         "What varies: section.name=LOW:HIGH[:log] or section.name=A|B|C, repeated. Learning rate, "
-        "KL weight and zeros unless given.",
-        None,
+        "KL weight and zeros unless given."
     )
     storage: str | None = option(
         "Database URL shared by workers on several machines; a journal file in --out unless given, "
         "which workers on one machine share.",
-        None,
         metavar="URL",
     )
     name: str = option("Name of the search in the database, which may hold several.", "bayesieve")
@@ -196,7 +161,7 @@ class Sweep(Options):
 
 @dataclass(frozen=True)
 class _PruningOptions(Options):
-    """What the commands that write a pruned run share."""
+    """Options of all commands that write a pruned run."""
 
     reestimate_batchnorm: bool = option("Renew BatchNorm statistics afterwards.", False)
     force: bool = option(_REPLACE, False)
@@ -211,28 +176,24 @@ class Prune(_PruningOptions):
 
     work: ClassVar[str] = "sparse.prune"
     run: Place = argument(_RUN, metavar="RUN")
-    out: Place = option("Run folder to write.", place=True)
-    zeros: float | None = option("Fraction of all parameters to set to 0.", None)
-    threshold: float | None = option("Keep weights whose inclusion probability is this high.", None)
-    n_of_m: str | None = option("Keep N of every M weights, such as 2:4.", None, metavar="N:M")
-    keep_units: float | None = option(
-        "Keep this fraction of units, channels and heads, whole.", None
-    )
+    out: Place = setting("Run folder to write.", MISSING)
+    zeros: float | None = option("Fraction of all parameters to set to 0.")
+    threshold: float | None = option("Keep weights whose inclusion probability is this high.")
+    n_of_m: str | None = option("Keep N of every M weights, such as 2:4.", metavar="N:M")
+    keep_units: float | None = option("Keep this fraction of units, channels and heads, whole.")
     target_macs: float | None = option(
-        "Remove whole units until this fraction of multiply-adds is left.", None
+        "Remove whole units until this fraction of multiply-adds is left."
     )
     target_latency: float | None = option(
         "Remove whole units until one example takes this long here, compacted, in torch.",
-        None,
         metavar="MS",
     )
     score: Score | None = option(
         "What stays; unless given, snr for weights and evidence for units, or magnitude for map. "
-        "Units take inclusion, evidence or magnitude.",
-        None,
+        "Units take inclusion, evidence or magnitude."
     )
     scope: Literal["global", "layer"] | None = option(
-        "Compare all, or within layers; global for weights, layer for units, unless given.", None
+        "Compare all, or within layers; global for weights, layer for units, unless given."
     )
     allow_empty_layers: bool = option("A layer may lose its last weight.", False)
     finetune: int = option(
@@ -250,17 +211,16 @@ class Sieve(_PruningOptions):
 
     work: ClassVar[str] = "sparse.sieve"
     model: Place = argument("State dict of the trained network, as .safetensors.")
-    net: str = option("Its network, as `train --net` takes it.", place=True)
-    data: str = option("The data it was trained on, as `train --data` takes it.", place=True)
-    out: Place = option("Run folder to write.", place=True)
-    target: str | None = option(_TARGET, None)
+    net: str = setting("Its network, as `train --net` takes it.", MISSING)
+    data: str = setting("The data it was trained on, as `train --data` takes it.", MISSING)
+    out: Place = setting("Run folder to write.", MISSING)
+    target: str | None = option(_TARGET)
     zeros: float | None = option(
         "Fraction of all parameters to set to 0; what the evidence says unless given.",
-        None,
         check=check_fraction,
     )
     threshold: float | None = option(
-        "Keep weights needed with at least this probability [0.5].", None, check=check_fraction
+        "Keep weights needed with at least this probability [0.5].", check=check_fraction
     )
     rule: Literal["hierarchical", "savage-dickey"] = option(
         "Whether each layer's share of needed weights is learned, or even odds are taken.",
@@ -291,7 +251,7 @@ class Evaluate(Options):
     seed: int = option("Seed of the draws.", 0)
     temperature: bool = option("Calibrate on the validation split first.", False)
     split: Literal["test", "train", "val"] = option("What to test on.", "test")
-    member: int | None = option("Which model of a run with --n-models, from 0.", None)
+    member: int | None = option("Which model of a run with --n-models, from 0.")
     device: str = option(_DEVICE, "auto")
 
 
@@ -362,29 +322,25 @@ class Attack(Options):
     fgsm: str | Sequence[float] | None = option(
         "Fast gradient sign attacks of these strengths, in pixels from 0 to 1 "
         "(0.1,0.2,0.3,0.4,0.5 if nothing is chosen).",
-        None,
         metavar="LIST",
     )
     pgd: str | Sequence[float] | None = option(
-        "Projected gradient attacks on the true labels.", None, metavar="LIST"
+        "Projected gradient attacks on the true labels.", metavar="LIST"
     )
     pgd_steps: int = option("Steps of --pgd.", 10, check=check_positive)
     shift: Sequence[str] | None = option(
-        "rotation[:DEGREES,...] or noise[:STD,...]; may be given twice.", None, metavar="SHIFT"
+        "rotation[:DEGREES,...] or noise[:STD,...]; may be given twice.", metavar="SHIFT"
     )
     samples: int | None = option(
         "Posterior draws averaged: all that are kept (32 of a variational run); 0 uses the mean "
         "weights, of several chains the first one's.",
-        None,
         check=check_not_negative,
     )
-    examples: int | None = option("Only the first so many test images.", None, check=check_positive)
+    examples: int | None = option("Only the first so many test images.", check=check_positive)
     seed: int = option("Seed of draws and noise.", 0)
-    member: int | None = option(
-        "Which model of a run with --n-models, from 0; chains go together.", None
-    )
+    member: int | None = option("Which model of a run with --n-models, from 0; chains go together.")
     device: str = option(_DEVICE, "auto")
-    out: Place | None = option("Folder for attack.json and the picture: the run's own.", None)
+    out: Place | None = option("Folder for attack.json and the picture: the run's own.")
     figures: bool = option(_FIGURES, True)
 
 
@@ -394,7 +350,7 @@ class Compact(Options):
 
     work: ClassVar[str] = "bundle.compact"
     run: Place = argument("Run folder of `prune`.", metavar="RUN")
-    out: Place = option("Bundle folder to write.", place=True)
+    out: Place = setting("Bundle folder to write.", MISSING)
     posterior: bool = option("Store the posterior too, for predictions with draws.", False)
     force: bool = option("Replace the bundle in --out.", False)
 
@@ -405,9 +361,7 @@ class Verify(Options):
 
     work: ClassVar[str] = "bundle.verify"
     bundle: Place = argument("Bundle folder.", metavar="BUNDLE")
-    against: Place | None = option(
-        "Run or bundle that must give the same outputs.", None, place=True
-    )
+    against: Place | None = setting("Run or bundle that must give the same outputs.")
 
 
 @dataclass(frozen=True)
@@ -416,8 +370,8 @@ class Export(Options):
 
     work: ClassVar[str] = "bundle.export"
     source: Place = argument("Bundle of `compact`, or a run.", metavar="BUNDLE")
-    to: Literal["onnx", "pt2", "c", "bundle"] = option("What to write.", place=True)
-    out: Place = option("File to write; a folder for a bundle.", place=True)
+    to: Literal["onnx", "pt2", "c", "bundle"] = setting("What to write.", MISSING)
+    out: Place = setting("File to write; a folder for a bundle.", MISSING)
     samples: int = option(
         "onnx: bake in so many posterior draws, for uncertainties.", 0, check=check_not_negative
     )
@@ -441,7 +395,7 @@ class Predict(Options):
         "NPZ with an array x, CSV or parquet with named columns, or folder of images.",
         metavar="DATA",
     )
-    out: Place = option("CSV file to write.", place=True)
+    out: Place = setting("CSV file to write.", MISSING)
     samples: int = option(
         "Posterior draws to average over; 0 uses the mean.", 0, check=check_not_negative
     )
@@ -471,22 +425,19 @@ class Report(Options):
     runs: Sequence[Place] = argument(
         "Run folders of `train`, `prune`, `sieve` or `demo`.", metavar="RUN..."
     )
-    out: Place | None = option(
-        "Page to write; report.html in the only run unless given.", None, alias="-o", place=True
+    out: Place | None = setting(
+        "Page to write; report.html in the only run unless given.", alias="-o"
     )
     before: Place | None = option(
         "Run to compare with, such as a dense one; the run it was pruned from unless given.",
-        None,
         metavar="RUN",
     )
     points: int = option("Positions of the slider, 2 to 250.", 21)
     test_examples: int | None = option(
-        "Test on the first so many examples: for large networks on a CPU.",
-        None,
-        check=check_positive,
+        "Test on the first so many examples: for large networks on a CPU.", check=check_positive
     )
-    card: Place | None = option("Write a Markdown model card here too.", None)
-    data: Place | None = option("Write the data behind the page as JSON too.", None)
+    card: Place | None = option("Write a Markdown model card here too.")
+    data: Place | None = option("Write the data behind the page as JSON too.")
     device: str = option(_DEVICE, "auto")
 
 
@@ -495,18 +446,17 @@ class Compare(Options):
     """Train and score every method with the same number of gradients; rank them honestly."""
 
     work: ClassVar[str] = "comparison.compare.compare"
-    out: Place = option("Folder to write.", place=True)
+    out: Place = setting("Folder to write.", MISSING)
     parts: Sequence[Place] | None = argument(
         "Comparisons to join, made in parts by --methods or --seed.", None
     )
-    data: str | None = option("Data set to train on: see `bayesieve data list`.", None)
-    net: str | None = option("Network; the default of `bayesieve train` unless given.", None)
+    data: str | None = option("Data set to train on: see `bayesieve data list`.")
+    net: str | None = option("Network; the default of `bayesieve train` unless given.")
     methods: str | Sequence[str] | None = option(
-        "Comma list; every method that applies unless given.", None
+        "Comma list; every method that applies unless given."
     )
     changes: Sequence[str] | None = option(
         "A setting of one method, METHOD.SECTION.NAME=VALUE such as sghmc.engine.lr=0.1; repeated.",
-        None,
         flag="--set",
         metavar="TEXT",
     )
@@ -518,19 +468,18 @@ class Compare(Options):
     )
     finetune: int = option("Epochs of masked training after pruning.", 5)
     samples: int = option("Weight vectors averaged in a prediction.", 32, check=check_positive)
-    outside: str | None = option("Data set whose test inputs should look foreign.", None)
+    outside: str | None = option("Data set whose test inputs should look foreign.")
     attack: float = option("Strength of the FGSM attack on images; 0 for none.", 0.1)
-    n_train: int | None = option("Use only this many training examples.", None)
-    n_test: int | None = option("Score on only this many examples.", None)
+    n_train: int | None = option("Use only this many training examples.")
+    n_test: int | None = option("Score on only this many examples.")
     held_out: float | None = option(
         "Score on this fraction of the training examples instead of the test split: for choosing "
         "settings.",
-        None,
         check=_check_share,
     )
     shift: int = option("Move training images by up to this many pixels at random.", 0)
     flip: bool = option("Mirror training images at random.", False)
-    target: str | None = option(_TARGET, None)
+    target: str | None = option(_TARGET)
     seed: int = option("Seed of everything.", 0)
     device: str = option(_DEVICE, "auto")
     compile: Literal["auto", "on", "off"] = option(
@@ -549,7 +498,7 @@ class Demo(Options):
     """Train a dense network and a sparse Bayesian one on 8x8 digits, and compare them."""
 
     work: ClassVar[str] = "showcase.demo"
-    out: Place = option("Run folder to write.", "runs/demo", place=True)
+    out: Place = setting("Run folder to write.", "runs/demo")
     epochs: int = option("Passes over the data.", 200)
     seed: int = option("Seed of both trainings.", 0)
     force: bool = option(_REPLACE, False)
@@ -557,14 +506,14 @@ class Demo(Options):
 
 @dataclass(frozen=True)
 class _TableOptions(Options):
-    """What the commands on tables share."""
+    """Options of all commands on tables."""
 
     data: Place = argument("CSV, parquet or NPZ file.", metavar="DATA")
-    target: str = option("The column to predict.", place=True, metavar="COLUMN")
-    task: Task | None = option("Guessed from the target unless given.", None)
+    target: str = setting("The column to predict.", MISSING, metavar="COLUMN")
+    task: Task | None = option("Guessed from the target unless given.")
     missing: Missing = option("What to do with missing values.", "refuse")
     epochs: int | None = option(
-        "Passes over the rows; about 2,500 steps unless given.", None, check=check_positive
+        "Passes over the rows; about 2,500 steps unless given.", check=check_positive
     )
     seed: int = option("Of splits, starts, noise and batches.", 0)
     force: bool = option("Replace what an earlier call wrote.", False)
@@ -577,13 +526,13 @@ class FitTable(_TableOptions):
 
     work: ClassVar[str] = "tables.fit_table"
     engine: Literal["sbnn", "flat-vi"] = option("Algorithm.", "sbnn")
-    hidden: str | None = option("Hidden layers; 50 (from 10,000 rows 100,100).", None)
+    hidden: str | None = option("Hidden layers; 50 (from 10,000 rows 100,100).")
     zeros: float | None = option(
-        "Fraction of the parameters to remove while training.", None, check=_check_share
+        "Fraction of the parameters to remove while training.", check=_check_share
     )
     test_fraction: float = option("Part set aside for testing.", 0.2, check=_check_share)
-    out: Place | None = option("Bundle folder to write; DATA's name and -model unless given.", None)
-    report: Place | None = option("Report folder; DATA's name and -report unless given.", None)
+    out: Place | None = option("Bundle folder to write; DATA's name and -model unless given.")
+    report: Place | None = option("Report folder; DATA's name and -report unless given.")
 
 
 @dataclass(frozen=True)
@@ -592,11 +541,9 @@ class Select(_TableOptions):
 
     work: ClassVar[str] = "tables.select"
     fdr: float | None = option(
-        "Expected share of false discoveries among what is kept (0.1).", None, check=_check_share
+        "Expected share of false discoveries among what is kept (0.1).", check=_check_share
     )
-    fraction: float | None = option(
-        "Keep this share of the inputs instead.", None, check=_check_share
-    )
+    fraction: float | None = option("Keep this share of the inputs instead.", check=_check_share)
     cross_validate: bool = option("Choose the share by 10 folds instead.", False)
     bootstrap: int = option("Samples of the rows on which the choice is repeated; 0 for none.", 20)
-    report: Place | None = option("Report folder; DATA's name and -selection unless given.", None)
+    report: Place | None = option("Report folder; DATA's name and -selection unless given.")

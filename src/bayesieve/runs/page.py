@@ -18,7 +18,7 @@ from bayesieve.report.packing import Json
 from bayesieve.report.page import page
 from bayesieve.report.source import Limits, Source
 from bayesieve.runs.bundle import provenance
-from bayesieve.runs.config import RECORD, RunConfig
+from bayesieve.runs.config import RECORD
 from bayesieve.runs.folder import RunFolder, sha256
 from bayesieve.runs.options import Report
 from bayesieve.runs.run import load_finished, parent_of, usual_score
@@ -106,6 +106,9 @@ def read_source(
         data = replace(data, test=data.test.subset(torch.arange(n_test)))
     seconds = metrics.get("seconds")
     settings = provenance(run)["run"]
+    command = record.get("arguments") or record.get("command")
+    if command == "demo":  # which writes no arguments down, but takes only these two
+        command += f" --epochs {config.training.epochs} --seed {config.training.seed}"
     return Source(
         name=folder.path.resolve().name,
         title=f"{config.engine.name} on {data.name}, {config.net.name}",
@@ -121,7 +124,7 @@ def read_source(
         versions=record.get("versions", {}),
         hashes={name: sha256(folder.path / name) for name in _HASHED
                 if (folder.path / name).is_file()},
-        command=_command(record, config),
+        command=command and f"bayesieve {command}",
         seconds=seconds if isinstance(seconds, int | float) else None,
         folder=folder.path.name if folder.path.is_absolute() else folder.path.as_posix(),
     )  # fmt: skip
@@ -144,15 +147,6 @@ def _history(folder: RunFolder) -> list[dict[str, Any]]:
         return [json.loads(line) for line in lines if line.strip()]
     except ValueError as error:
         raise DamagedFileError(f"{file} is damaged: {error}.") from error
-
-
-def _command(record: dict[str, Any], config: RunConfig) -> str | None:
-    """How the run was made; the demo writes no arguments down, but takes only these two."""
-    if record.get("arguments"):
-        return f"bayesieve {record['arguments']}"
-    if record.get("command") == "demo":
-        return f"bayesieve demo --epochs {config.training.epochs} --seed {config.training.seed}"
-    return f"bayesieve {record['command']}" if record.get("command") else None
 
 
 def _distinct(sources: Sequence[Source]) -> list[Source]:

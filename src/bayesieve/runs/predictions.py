@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bayesieve.data import prepare_images, prepare_table
 from bayesieve.data.files import iterate_files, read_npz
-from bayesieve.data.images import MAX_FILE_BYTES, MAX_PIXELS, SUFFIXES, decode_image
+from bayesieve.data.images import MAX_FILE_BYTES, MAX_PIXELS, SUFFIXES, decode_image, is_image
 from bayesieve.data.tables import read_csv, read_parquet
 from bayesieve.deliver.bundle import Bundle, check_input, read_bundle
 from bayesieve.deliver.onnx import OnnxModel, read_onnx
@@ -129,7 +129,6 @@ def _read_table(
     for name in names:
         if name not in columns:
             raise DataError(f"csv: {path} lacks the column {name!r}.")
-    for name in names:
         if columns[name].dtype.kind not in "biuf":
             raise DataError(f"csv: column {name!r} of {path} must hold numbers.")
     x = torch.from_numpy(np.stack([columns[name].astype(np.float64) for name in names], 1))
@@ -148,7 +147,7 @@ def _read_images(path: Path, shape: tuple[int, ...], recipe: Recipe) -> Inputs:
             f"images of shape {tuple(recipe['shape'])}."
         )
     images = {}
-    for name, content in iterate_files(path, _is_image, MAX_FILE_BYTES):
+    for name, content in iterate_files(path, is_image, MAX_FILE_BYTES):
         image = decode_image(path, name, content, height if height == width else None)
         if channels == 3 and image.shape[2] == 1:
             image = np.repeat(image, 3, axis=2)
@@ -161,11 +160,6 @@ def _read_images(path: Path, shape: tuple[int, ...], recipe: Recipe) -> Inputs:
     if not images:
         raise DataError(f"predict: {path} must hold images ({', '.join(SUFFIXES)}), found none.")
     return prepare_images(np.stack(list(images.values())), recipe), {"file": list(images)}, True
-
-
-def _is_image(name: str) -> bool:
-    hidden = any(word.startswith((".", "__MACOSX")) for word in name.split("/"))
-    return name.lower().endswith(SUFFIXES) and not hidden
 
 
 def _csv(columns: Columns) -> str:

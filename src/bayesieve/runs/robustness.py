@@ -10,12 +10,13 @@ from torch import Tensor
 from bayesieve.assess.figures.curves import robustness_curves
 from bayesieve.assess.robustness import Attacked, curve, fgsm_curve
 from bayesieve.core.likelihoods import likelihood_class
+from bayesieve.core.posterior import draws_of
 from bayesieve.data.preprocessing import PixelScale
 from bayesieve.errors import UsageError
-from bayesieve.runs.config import comma_list
+from bayesieve.runs.config import Floats, convert
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.options import Attack
-from bayesieve.runs.run import draws_of, load
+from bayesieve.runs.run import DRAWS, load
 
 _WORDS = {  # panel and label of a curve
     "fgsm": ("largest change of a pixel", "FGSM"),
@@ -47,14 +48,22 @@ def attack(asked: Attack) -> dict[str, Any]:
         )
     # Chains are at different modes: the mean of their weights is no network that any of them found.
     model = opened.model if asked.member is not None or samples == 0 else opened.pooled()
-    n_samples = draws_of(model) if samples is None else samples
+    n_samples = draws_of(model, DRAWS) if samples is None else samples
     attacked = Attacked(model, n_samples, seed, scale=PixelScale.of(data.preprocessing))
     x, labels = data.test.x[: asked.examples], data.test.y[: asked.examples]
     started = time.perf_counter()
-    curves = {
-        name: _curve(name, attacked, x, labels, strengths, asked)
-        for name, strengths in wanted.items()
-    }
+
+    def pgd(inputs: Tensor, strength: float) -> Tensor:
+        return attacked.pgd(inputs, labels, strength, asked.pgd_steps)
+
+    changes = {"pgd": pgd, "rotation": attacked.rotated, "noise": attacked.noisy}
+    curves = {}
+    for name, strengths in wanted.items():
+        with_none = sorted({0.0, *strengths})  # the untouched images come first
+        if name == "fgsm":
+            curves[name] = fgsm_curve(attacked, x, labels, with_none)
+        else:
+            curves[name] = curve(attacked, x, labels, with_none, changes[name])
     result = {
         "run": str(folder.path),
         "data": data.name,
@@ -108,21 +117,7 @@ def _wanted(asked: Attack) -> dict[str, Strengths]:
 
 
 def _strengths(flag: str, text: str | Sequence[float]) -> Strengths:
-    values = comma_list(flag, text)
+    values = convert(text, Floats, flag)
     if not all(0 <= value < float("inf") for value in values):
         raise UsageError(f"{flag}: strengths must be >= 0, got {text!r}.")
     return values
-
-
-def _curve(
-    name: str, attacked: Attacked, x: Tensor, labels: Tensor, strengths: Strengths, asked: Attack
-) -> list[dict[str, float]]:
-    with_none = sorted({0.0, *strengths})  # the untouched images come first
-    if name == "fgsm":
-        return fgsm_curve(attacked, x, labels, with_none)
-
-    def pgd(inputs: Tensor, strength: float) -> Tensor:
-        return attacked.pgd(inputs, labels, strength, asked.pgd_steps)
-
-    change = {"pgd": pgd, "rotation": attacked.rotated, "noise": attacked.noisy}[name]
-    return curve(attacked, x, labels, with_none, change)

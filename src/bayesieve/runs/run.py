@@ -195,23 +195,9 @@ def pool(models: Sequence[Model]) -> Model:
     Chains whose module buffers differ (other than BatchNorm's) cannot share a posterior either.
     """
     chains = [q for q in map(posterior_of, models) if isinstance(q, Samples)]
-    if len(chains) < 2 or len(chains) < len(models) or draws_of(chains[0]) == 0:
+    if len(chains) < 2 or len(chains) < len(models) or not has_spread(chains[0]):
         return models[0]
     return models[0] if differing_buffers(chains) else pooled(chains)
-
-
-def draws_of(model: Model) -> int:
-    """How many draws to average: all of a chain, some of a variational posterior, none of a point.
-
-    Example:
-        >>> from bayesieve.sieve.scores import small_posterior
-        >>> draws_of(small_posterior())
-        32
-    """
-    posterior = posterior_of(model)
-    if isinstance(posterior, Samples):
-        return len(posterior.draws) if len(posterior.draws) > 1 else 0
-    return DRAWS if has_spread(model) else 0
 
 
 def evaluate(asked: Evaluate) -> dict[str, Any]:

@@ -61,7 +61,16 @@ def sweep(asked: Sweep) -> dict[str, Any]:
     out = Path(asked.out)
     out.mkdir(parents=True, exist_ok=True)
     study = _open_study(out, asked.storage, asked.name, fixed.training.seed)
-    _check_same(study, fixed, space)
+    settings = to_dict(fixed)
+    settings["training"] = {k: v for k, v in settings["training"].items() if k not in _PER_MACHINE}
+    about = {"config": settings, "space": [repr(dimension) for dimension in space]}
+    if "about" not in study.user_attrs:
+        study.set_user_attr("about", about)
+    elif json.loads(json.dumps(about)) != study.user_attrs["about"]:
+        raise UsageError(
+            "the search in this storage was begun with other settings; give those, or another "
+            "--out (with --storage: another --name)."
+        )
     done = sum(trial.state.is_finished() for trial in study.trials)
     if done:
         note(f"continuing a search with {done} finished trials")
@@ -297,18 +306,3 @@ def _open_study(out: Path, storage: str | None, name: str, seed: int) -> "optuna
                 "sqlite:////shared/sweep.db or postgresql://user@host/sweeps."
             ) from error
     raise AssertionError("the last attempt returns or raises")
-
-
-def _check_same(study: "optuna.Study", config: RunConfig, space: "Sequence[Dimension]") -> None:
-    """Raise unless a search is continued with what it was begun with."""
-    settings = to_dict(config)
-    settings["training"] = {k: v for k, v in settings["training"].items() if k not in _PER_MACHINE}
-    about = {"config": settings, "space": [repr(dimension) for dimension in space]}
-    before = study.user_attrs.get("about")
-    if before is None:
-        study.set_user_attr("about", about)
-    elif json.loads(json.dumps(about)) != before:
-        raise UsageError(
-            "the search in this storage was begun with other settings; give those, or another "
-            "--out (with --storage: another --name)."
-        )

@@ -64,21 +64,16 @@ def demo(asked: Demo) -> dict[str, Any]:
     save_model(plain, folder.path / BEFORE)
     page = Report([folder.path])()
     note("4/4 cutting out what has no effect")
-    return {**rows, "delivered": _delivered(folder, page["runs"][0])}
-
-
-def _delivered(folder: RunFolder, measured: dict[str, Any]) -> dict[str, Any]:
-    """Write the compacted network as a bundle; its sizes and times beside those of all weights."""
     made = Compact(folder.path, folder.path / MODEL, posterior=True, force=True)()
-    layers = made["compaction"]["layers"]
-    times = measured["runtime_ms"]
-    return {
+    times = page["runs"][0]["runtime_ms"]
+    delivered = {  # sizes and times beside those of all weights
         "model": made["bundle"],
-        "units": [layer["units"] for layer in layers[:-1]],
+        "units": [layer["units"] for layer in made["compaction"]["layers"][:-1]],
         "parameters": made["compaction"]["parameters"],
         "changed_predictions": made["changed_predictions"],
         "ms_of_64": [(times[side] or {}).get("64") for side in ("before", "after")],
     }
+    return {**rows, "delivered": delivered}
 
 
 def _compared(

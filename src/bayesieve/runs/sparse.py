@@ -20,12 +20,7 @@ from bayesieve.core.workspace import statistics_names
 from bayesieve.engines.laplace import laplace, laplace_units
 from bayesieve.engines.recipes import RunSize, build_engine
 from bayesieve.errors import UsageError
-from bayesieve.runs.build import (
-    build_likelihood,
-    build_module,
-    build_roles,
-    make_plan,
-)
+from bayesieve.runs.build import build_likelihood, build_module, build_roles, make_plan
 from bayesieve.runs.config import Score, from_keywords
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.options import Prune, Sieve

@@ -74,7 +74,12 @@ def fit_table(asked: FitTable) -> dict[str, Any]:
         Where things are, the rows, the metrics of the test rows and the importance φ by column.
     """
     file = Path(asked.data)
-    widths = _widths(asked.hidden)
+    words = None if asked.hidden is None else asked.hidden.split(",")
+    if not all(word.isdigit() for word in words or ()):
+        raise UsageError(
+            f"--hidden must be widths with commas between, as 50,50; got {asked.hidden!r}."
+        )
+    widths = None if words is None else tuple(map(int, words))
     bundle = Path(asked.out or f"{file.stem}-model")
     folder = RunFolder(Path(asked.report or f"{file.stem}-report"))
     if bundle.resolve() == folder.path.resolve():
@@ -108,14 +113,6 @@ def fit_table(asked: FitTable) -> dict[str, Any]:
         "bundle": str(bundle), "report": str(folder.path), "metrics": metrics,
         "importance": importance,
     }  # fmt: skip
-
-
-def _widths(hidden: str | None) -> tuple[int, ...] | None:
-    if hidden is None:
-        return None
-    if not all(width.isdigit() for width in hidden.split(",")):
-        raise UsageError(f"--hidden must be widths with commas between, as 50,50; got {hidden!r}.")
-    return tuple(int(width) for width in hidden.split(","))
 
 
 def fit_estimator(data: DataSet, seed: int, **settings: Any) -> SieveRegressor | SieveClassifier:

@@ -18,65 +18,32 @@ Example:
     True
 """
 
-from bayesieve.scratch.functions import (
-    L1,
-    L2,
-    Activation,
-    CrossEntropy,
-    Gaussian,
-    Glorot,
-    Initialiser,
-    Linear,
-    Loss,
-    Penalty,
-    Random,
-    ReLU,
-    Sigmoid,
-    Softmax,
-    SquaredError,
-    Tanh,
-)
-from bayesieve.scratch.net import Evaluation, FeedForwardNet, one_hot
-from bayesieve.scratch.report import ClassificationReport, classification_report
-from bayesieve.scratch.training import (
-    Adam,
-    GradientDescent,
-    History,
-    Optimiser,
-    Plan,
-    Record,
-    constant,
-    linear_decay,
-)
-
-__all__ = [
-    "L1",
-    "L2",
-    "Activation",
-    "Adam",
-    "ClassificationReport",
-    "CrossEntropy",
-    "Evaluation",
-    "FeedForwardNet",
-    "Gaussian",
-    "Glorot",
-    "GradientDescent",
-    "History",
-    "Initialiser",
-    "Linear",
-    "Loss",
-    "Optimiser",
-    "Penalty",
-    "Plan",
-    "Random",
-    "ReLU",
-    "Record",
-    "Sigmoid",
-    "Softmax",
-    "SquaredError",
-    "Tanh",
-    "classification_report",
-    "constant",
-    "linear_decay",
-    "one_hot",
-]
+from bayesieve.scratch.functions import L1 as L1
+from bayesieve.scratch.functions import L2 as L2
+from bayesieve.scratch.functions import Activation as Activation
+from bayesieve.scratch.functions import CrossEntropy as CrossEntropy
+from bayesieve.scratch.functions import Gaussian as Gaussian
+from bayesieve.scratch.functions import Glorot as Glorot
+from bayesieve.scratch.functions import Initialiser as Initialiser
+from bayesieve.scratch.functions import Linear as Linear
+from bayesieve.scratch.functions import Loss as Loss
+from bayesieve.scratch.functions import Penalty as Penalty
+from bayesieve.scratch.functions import Random as Random
+from bayesieve.scratch.functions import ReLU as ReLU
+from bayesieve.scratch.functions import Sigmoid as Sigmoid
+from bayesieve.scratch.functions import Softmax as Softmax
+from bayesieve.scratch.functions import SquaredError as SquaredError
+from bayesieve.scratch.functions import Tanh as Tanh
+from bayesieve.scratch.net import Evaluation as Evaluation
+from bayesieve.scratch.net import FeedForwardNet as FeedForwardNet
+from bayesieve.scratch.net import one_hot as one_hot
+from bayesieve.scratch.report import ClassificationReport as ClassificationReport
+from bayesieve.scratch.report import classification_report as classification_report
+from bayesieve.scratch.training import Adam as Adam
+from bayesieve.scratch.training import GradientDescent as GradientDescent
+from bayesieve.scratch.training import History as History
+from bayesieve.scratch.training import Optimiser as Optimiser
+from bayesieve.scratch.training import Plan as Plan
+from bayesieve.scratch.training import Record as Record
+from bayesieve.scratch.training import constant as constant
+from bayesieve.scratch.training import linear_decay as linear_decay

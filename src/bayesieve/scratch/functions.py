@@ -56,11 +56,9 @@ class Activation(Protocol):
 
     def __call__(self, z: Array) -> Array:
         """Return a = g(z), shape (B, n)."""
-        ...
 
     def backward(self, a: Array, upstream: Array) -> Array:
         """Return dL/dz from the output a and dL/da, shape (B, n)."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -160,11 +158,9 @@ class Penalty(Protocol):
 
     def value(self, weights: Array) -> float:
         """The penalty of a flat vector of weights."""
-        ...
 
     def gradient(self, weights: Array) -> Array:
         """The gradient of the penalty, of the shape of the weights."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -226,15 +222,12 @@ class Loss(Protocol):
     @property
     def penalty(self) -> Penalty | None:
         """The penalty on the weights, if any."""
-        ...
 
     def __call__(self, predicted: Array, target: Array) -> float:
         """Return the mean loss of a batch."""
-        ...
 
     def gradient(self, predicted: Array, target: Array) -> Array:
         """Return d loss / d predicted, shape (B, K)."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -310,7 +303,6 @@ class Initialiser(Protocol):
 
     def fill(self, weight: Array, bias: Array, rng: np.random.Generator) -> None:
         """Overwrite a layer's weight, shape (n_in, n_out), and bias, shape (n_out,)."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from bayesieve.checks import check_choice
+from bayesieve.checks import check_choice, check_counts
 from bayesieve.scratch.functions import (
     Activation,
     Array,
@@ -34,7 +34,7 @@ from bayesieve.scratch.functions import (
     Sigmoid,
     Softmax,
 )
-from bayesieve.scratch.training import History, Plan, check_counts, train_epochs
+from bayesieve.scratch.training import History, Plan, train_epochs
 
 
 def check_inputs(who: str, x: ArrayLike, n_inputs: int, dtype: DTypeLike) -> Array:
@@ -82,7 +82,12 @@ def check_targets(
     array = np.ascontiguousarray(array, dtype=dtype)
     _check_finite(who, "y", array)
     if isinstance(loss, CrossEntropy):
-        _check_probabilities(who, array)
+        wrong = np.flatnonzero((array.min(axis=1) < 0) | (np.abs(array.sum(axis=1) - 1) > 1e-4))
+        if len(wrong):
+            raise ValueError(
+                f"{who}: with CrossEntropy each row of y must be >= 0 and sum to 1, got "
+                f"{array[wrong[0]].tolist()} at row {wrong[0]}."
+            )
     return array
 
 
@@ -120,16 +125,6 @@ def _check_finite(who: str, name: str, array: Array) -> None:
     raise ValueError(
         f"{who}: {name} must be finite, got {array[row, column]} at row {row}, column {column}."
     )
-
-
-def _check_probabilities(who: str, target: Array) -> None:
-    sums = target.sum(axis=1)
-    wrong = np.flatnonzero((target.min(axis=1) < 0) | (np.abs(sums - 1) > 1e-4))
-    if len(wrong):
-        raise ValueError(
-            f"{who}: with CrossEntropy each row of y must be >= 0 and sum to 1, got "
-            f"{target[wrong[0]].tolist()} at row {wrong[0]}."
-        )
 
 
 _ROWS = 1000  # examples that `outputs` takes at a time

@@ -87,7 +87,8 @@ def classification_report(
         for p, r, f, support in zip(*columns, of_true, strict=True)
     )
     even = np.full(n_classes, 1 / n_classes)
-    macro, weighted = (_average(columns, share, n) for share in (even, of_true / n))
+    means = [[float(column @ share) for column in columns] for share in (even, of_true / n)]
+    macro, weighted = (Scores(precision, recall, f1, n) for precision, recall, f1 in means)
     return ClassificationReport(classes, float(right.sum() / n), macro, weighted)
 
 
@@ -111,13 +112,6 @@ def confusion(labels: Labels, predicted: Labels, n_classes: int) -> NDArray[np.i
             )
     flat = np.bincount(labels * n_classes + predicted, minlength=n_classes**2)
     return flat.reshape(n_classes, n_classes)
-
-
-def _average(
-    columns: tuple[NDArray[np.float64], ...], share: NDArray[np.float64], n: int
-) -> Scores:
-    precision, recall, f1 = (float(column @ share) for column in columns)
-    return Scores(precision, recall, f1, n)
 
 
 def _ratio(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
-from bayesieve.checks import check_fraction, check_positive
+from bayesieve.checks import check_counts, check_fraction, check_positive
 from bayesieve.errors import DivergedError
 from bayesieve.scratch.functions import Array
 
@@ -27,34 +27,18 @@ State = TypeVar("State")
 _BLOCK = 1 << 14  # entries Adam works on at a time: its five vectors then stay in cache
 
 
-def check_counts(who: str, **counts: int) -> None:
-    """Raise unless every count is a whole number >= 1.
-
-    Example:
-        >>> check_counts("Plan", epochs=0)
-        Traceback (most recent call last):
-        ValueError: Plan: epochs must be a whole number >= 1, got 0.
-    """
-    for name, count in counts.items():
-        if not isinstance(count, int | np.integer) or count < 1:
-            raise ValueError(f"{who}: {name} must be a whole number >= 1, got {count!r}.")
-
-
 class Optimiser(Protocol[State]):
     """Protocol of an optimiser: immutable settings, and a state beside them."""
 
     @property
     def lr(self) -> float:
         """The learning rate before any schedule."""
-        ...
 
     def init(self, params: Array) -> State:
         """The state before the first step."""
-        ...
 
     def step(self, params: Array, gradient: Array, state: State, lr: float) -> None:
         """Change `params` and `state` in place."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,17 @@ def compact(sparse: SparseModel | nn.Module, example: Tensor) -> fx.GraphModule:
         >>> small.get_submodule("2").bias.item(), small(torch.ones(1, 3)).item()
         (5.0, 17.0)
     """
-    _check_arguments(sparse, example)
+    if not isinstance(sparse, SparseModel | nn.Module):
+        raise TypeError(
+            f"compact: sparse must be a SparseModel or a module, got {type(sparse).__name__}. "
+            "Use prune on a posterior first."
+        )
+    if not isinstance(example, Tensor):
+        raise TypeError(f"compact: example must be a tensor, got {type(example).__name__}.")
+    if example.dim() < 1 or len(example) == 0:
+        raise ValueError(
+            f"compact: example must hold at least one input, got shape {tuple(example.shape)}."
+        )
     reference = plain_copy(sparse.to_module() if isinstance(sparse, SparseModel) else sparse)
     device = next(reference.parameters(), example).device
     reference = reference.cpu().eval()
@@ -140,7 +150,9 @@ def compact(sparse: SparseModel | nn.Module, example: Tensor) -> fx.GraphModule:
         if (_n_parameters(small), len(small.graph.nodes)) >= extent:
             break
         graph = measured(small, example[:2])
-    difference = verify(small, reference, example, tolerance=_tolerance(reference))
+    kinds = {p.dtype for p in reference.parameters() if p.is_floating_point()}
+    rounding = [16 * torch.finfo(kind).eps for kind in kinds if kind.itemsize < 4]  # half precision
+    difference = verify(small, reference, example, tolerance=max([TOLERANCE, *rounding]))
     read, n_inputs = read_features(flow)
     after = _sizes(small)
     changes = [
@@ -160,20 +172,6 @@ def compact(sparse: SparseModel | nn.Module, example: Tensor) -> fx.GraphModule:
     return small.to(device)
 
 
-def _check_arguments(sparse: object, example: object) -> None:
-    if not isinstance(sparse, SparseModel | nn.Module):
-        raise TypeError(
-            f"compact: sparse must be a SparseModel or a module, got {type(sparse).__name__}. "
-            "Use prune on a posterior first."
-        )
-    if not isinstance(example, Tensor):
-        raise TypeError(f"compact: example must be a tensor, got {type(example).__name__}.")
-    if example.dim() < 1 or len(example) == 0:
-        raise ValueError(
-            f"compact: example must hold at least one input, got shape {tuple(example.shape)}."
-        )
-
-
 def report_of(module: nn.Module) -> CompactionReport:
     """The report of a compacted module, typed; the same as its attribute `compaction`."""
     report = vars(module).get("compaction")
@@ -182,12 +180,6 @@ def report_of(module: nn.Module) -> CompactionReport:
             f"compact: {type(module).__name__} was not made by compact, so it has no report."
         )
     return report
-
-
-def _tolerance(module: nn.Module) -> float:
-    """1e-5 of the output scale; for half precision a few of its rounding errors."""
-    kinds = {p.dtype for p in module.parameters() if p.is_floating_point()}
-    return max([TOLERANCE, *(16 * torch.finfo(d).eps for d in kinds if d.itemsize < 4)])
 
 
 def _sizes(module: fx.GraphModule) -> dict[str, _Sizes]:

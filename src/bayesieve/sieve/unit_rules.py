@@ -25,13 +25,7 @@ from bayesieve.checks import check_choice, check_fraction, check_positive
 from bayesieve.core.posterior import Factorised, Posterior, SparseModel, present_entries
 from bayesieve.sieve.groups import groups_of, units_of
 from bayesieve.sieve.ranking import Scope, allowed_entries
-from bayesieve.sieve.scores import (
-    Score,
-    evidence_score,
-    inclusion_score,
-    magnitude_score,
-    score_of,
-)
+from bayesieve.sieve.scores import Score, evidence_score, inclusion_score, magnitude_score, score_of
 
 GroupScoreName = Literal["evidence", "inclusion", "magnitude"]
 GroupScore = GroupScoreName | Score | None

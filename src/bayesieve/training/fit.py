@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ParamSpec
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bayesieve.checks import check_seed
@@ -59,8 +59,13 @@ class Fit:
         Without either, all weights are kept.
         """
         posterior = self.engine.posterior(self.problem, self.state, member)
-        keep = self.state.controls.keep
-        return SparseModel(posterior, _kept(posterior) if keep is None else keep[member].clone())
+        if self.state.controls.keep is not None:
+            return SparseModel(posterior, self.state.controls.keep[member].clone())
+        keep = torch.ones_like(posterior.mean, dtype=torch.bool)
+        if isinstance(posterior, Factorised):  # the engine's zeros have neither mean nor std
+            bayesian = posterior.layout.bayesian
+            keep[bayesian] = present_entries(posterior)[bayesian]
+        return SparseModel(posterior, keep)
 
     @property
     def models(self) -> list[Model]:
@@ -76,18 +81,6 @@ class Fit:
             f"Fit({type(self.engine).__name__}, {count}{self.problem.layout.size:,} weights, "
             f"{len(self.history)} epochs, {steps:,} steps, on {self.problem.device})"
         )
-
-
-def _kept(posterior: Posterior) -> Tensor:
-    """The weights that the engine itself has not removed, (d,) bool.
-
-    A removed weight is a Bayesian one that is 0 without any doubt: mean and std are both 0.
-    """
-    keep = torch.ones_like(posterior.mean, dtype=torch.bool)
-    if isinstance(posterior, Factorised):
-        bayesian = posterior.layout.bayesian
-        keep[bayesian] = present_entries(posterior)[bayesian]
-    return keep
 
 
 _Arguments = ParamSpec("_Arguments")

@@ -25,14 +25,7 @@ from bayesieve.training.checkpoint import (
     save_run,
     write_metrics,
 )
-from bayesieve.training.options import (
-    Callback,
-    Progress,
-    Pruning,
-    Row,
-    Validation,
-    renewal_steps,
-)
+from bayesieve.training.options import Callback, Progress, Pruning, Row, Validation, renewal_steps
 from bayesieve.training.population import Population, Start, epoch_order
 from bayesieve.training.progress import Bar, progress_bar
 from bayesieve.training.schedule import Length, Schedule, minibatch_weight
@@ -109,7 +102,10 @@ class Loop:
         end = min((epoch + 1) * length.per_epoch, length.n_steps)
         for step in range(record.step, end):
             position = step - epoch * length.per_epoch
-            self._renew(step)
+            if self.renewing is not None and step > 0:  # what no captured step can do
+                between = self.renewing.renew_every(length.n_steps)
+                if between and step % between == 0:
+                    self.renewing.renew_(problem, self.population.state, step, length.n_steps)
             lr, kl = self._dials(step, position)
             controls.lr_scale.fill_(lr)
             controls.kl_scale.fill_(kl)
@@ -134,15 +130,6 @@ class Loop:
         engine = self.population.engine
         settled = engine.settled(self.length.n_epochs) if isinstance(engine, Settling) else None
         return settled if self.pruning is None else max(self.pruning.end, settled or 0.0)
-
-    def _renew(self, step: int) -> None:
-        """Let the engine do between steps what no captured step can."""
-        if self.renewing is None or step == 0:
-            return
-        n_steps = self.length.n_steps
-        every = self.renewing.renew_every(n_steps)
-        if every and step % every == 0:
-            self.renewing.renew_(self.population.problem, self.population.state, step, n_steps)
 
     def _dials(self, step: int, position: int) -> tuple[float, float]:
         progress, per_epoch = step / self.length.n_steps, self.length.per_epoch

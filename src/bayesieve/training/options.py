@@ -23,24 +23,19 @@ class Pruning(Protocol):
     @property
     def end(self) -> float:
         """Fraction of the run after which no more is pruned."""
-        ...
 
     @property
     def soft(self) -> bool:
         """Whether pruned weights keep learning, and may return, until the end."""
-        ...
 
     def is_active(self, progress: float) -> bool:
         """Whether a mask is in force at this fraction of the run."""
-        ...
 
     def check(self, posterior: Posterior) -> None:
         """Raise before training if the schedule cannot work on such a posterior."""
-        ...
 
     def keep(self, posterior: Posterior, progress: float, within: Tensor | None) -> Tensor:
         """The mask of weights to keep, (d,) bool, inside `within` if that is given."""
-        ...
 
 
 def renewal_steps(pruning: Pruning, n_steps: int) -> range:

@@ -67,7 +67,16 @@ class Population:
         Of a sparse model the zeros are fixed.
         """
         if isinstance(start, Sequence):
-            self._start_apart_(start)
+            if len(start) != self.n:
+                raise ValueError(
+                    f"fit: start_from must hold one posterior for each of {self.n} models, got "
+                    f"{len(start)}."
+                )
+            started: dict[str, Tensor] = {}
+            for i, one in enumerate(start):
+                self.start_from_(one)  # all of them, of which member i stays
+                self.copy_into_(started, [j == i for j in range(self.n)])
+            self.restore_(started)
             return
         if start.layout != self.problem.layout:
             raise ValueError("fit: start_from belongs to a network with other tensors.")
@@ -81,18 +90,6 @@ class Population:
             self.allow_masks_()
             self.state.controls.keep.copy_(start.keep)
             self.state.controls.trained.copy_(start.keep)
-
-    def _start_apart_(self, starts: Sequence[Posterior | SparseModel]) -> None:
-        if len(starts) != self.n:
-            raise ValueError(
-                f"fit: start_from must hold one posterior for each of {self.n} models, got "
-                f"{len(starts)}."
-            )
-        started: dict[str, Tensor] = {}
-        for i, start in enumerate(starts):
-            self.start_from_(start)  # all of them, of which member i stays
-            self.copy_into_(started, [j == i for j in range(self.n)])
-        self.restore_(started)
 
     def allow_masks_(self) -> None:
         """Make room for masks, all True unless they exist."""
@@ -157,9 +154,10 @@ def one_engine(
         values = [getattr(one, spec.name) for one in engine]
         if all(value == values[0] for value in values):
             continue
+        is_number = tuple[float, ...] in get_args(spec.type)  # one for all models or for each
         if spec.name == "prior":
             merged["prior"] = stack_priors(values)
-        elif _may_be_tuple(spec.type) and all(isinstance(value, Real) for value in values):
+        elif is_number and all(isinstance(value, Real) for value in values):
             merged[spec.name] = tuple(values)
         else:
             raise ValueError(
@@ -176,8 +174,3 @@ def epoch_order(problem: Problem, order: Generator) -> Tensor:
     else:
         permutation = torch.rand(problem.rows.index.shape, generator=order).argsort(1)
     return permutation.to(problem.device)
-
-
-def _may_be_tuple(annotation: Any) -> bool:
-    """Whether a field is a `Number`: one for all models or one for each."""
-    return tuple[float, ...] in get_args(annotation)

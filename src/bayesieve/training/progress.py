@@ -39,12 +39,7 @@ def progress_bar(n_steps: int, done: int) -> Iterator[Bar]:
         yield Bar()
         return
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Display
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())

@@ -2,10 +2,15 @@
 
 import math
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Literal
 
-from bayesieve.checks import check_choice, check_fraction, check_not_negative, check_positive
+from bayesieve.checks import (
+    check_choice,
+    check_counts,
+    check_fraction,
+    check_not_negative,
+    check_positive,
+)
 from bayesieve.training.stepper import COMPILE_MODES, CompileMode
 
 LR_KINDS = ("constant", "cosine", "linear", "step")
@@ -136,10 +141,7 @@ class Length:
         lengths = {name: value for name, value in both.items() if value is not None}
         if len(lengths) != 1:
             raise ValueError(f"fit: give either epochs or steps, got {epochs=} and {steps=}.")
-        for name, value in {**lengths, "batch_size": batch_size}.items():
-            if not isinstance(value, Integral):
-                raise TypeError(f"fit: {name} must be a whole number, got {value!r}.")
-            check_positive("fit", **{name: value})
+        check_counts("fit", **lengths, batch_size=batch_size)
         batch_size = min(batch_size, n_data)
         per_epoch = math.ceil(n_data / batch_size)
         return cls(batch_size, per_epoch, steps or (epochs or 0) * per_epoch)

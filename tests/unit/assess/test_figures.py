@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from bayesieve.assess import figures
-from bayesieve.assess.figures import examples, quality, sparsity, style
+from bayesieve.assess.figures import quality, sparsity, style
 from bayesieve.assess.metrics import ReliabilityBins
 
 BINS = ReliabilityBins((0.0, 0.3, 0.8), (0.0, 0.2, 0.7), (0, 4, 6), (0.0, 0.2, 0.5, 1.0))
@@ -112,10 +112,29 @@ def test_pyplot_is_never_imported_and_matplotlib_only_with_figures() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_curve_marks_the_chosen_point_and_drops_the_empty_network() -> None:
-    axes = style.new_figure(4, 3).add_subplot()
-    sparsity._draw_curve(axes, SHORT, dense=0.01)
-    sparsity._mark(axes, SHORT, 2)
+@pytest.fixture
+def drawn(monkeypatch) -> list[Figure]:
+    """Figures that were drawn, in place of their files."""
+    saved: list[Figure] = []
+
+    def save(figure: Figure, path: str | Path) -> Path:
+        saved.append(figure)
+        return Path(path)
+
+    monkeypatch.setattr(style, "save", save)
+    return saved
+
+
+def test_curve_marks_the_chosen_point_and_drops_the_empty_network(drawn: list[Figure]) -> None:
+    figures.sieve_overview(
+        "overview.png",
+        curve=SHORT,
+        chosen=2,
+        dense_error=0.01,
+        layers={"a": (1, 2)},
+        reliability={"a": EVEN},
+    )
+    axes = drawn[0].axes[0]
     line, ring = axes.lines[0], axes.lines[-2]
     assert np.allclose(ring.get_xydata(), [[0.01, 0.04]])
     assert np.allclose(line.get_xdata(), [1.0, 0.1, 0.01, 0.001])
@@ -162,15 +181,13 @@ def test_a_small_test_set_still_has_a_reliability_curve() -> None:
     assert _curves(axes)[0].get_xydata().tolist() == [pytest.approx([0.8, 0.75])]
 
 
-def test_lines_are_told_apart_without_colour() -> None:
+def test_lines_are_told_apart_without_colour(drawn: list[Figure]) -> None:
     axes = style.new_figure(4, 3).add_subplot()
     quality.draw_reliability(axes, {"a": EVEN, "b": EVEN, "c": EVEN})
     markers = [line.get_marker() for line in _curves(axes)]
     assert len(set(markers)) == 3
-    axes = style.new_figure(4, 3).add_subplot()
-    targets = np.array([0.0, 1.0])
-    examples._draw_fit(axes, targets, np.array([0.0, 9.0]), np.ones(2))
-    assert len({line.get_marker() for line in _curves(axes)}) == 2
+    figures.regression_fit([0.0, 9.0], [1.0, 1.0], [0.0, 1.0], "fit.png")
+    assert len({line.get_marker() for line in _curves(drawn[0].axes[0])}) == 2
     assert len({str(dash) for dash in style.series_dashes(6)}) == 6
 
 

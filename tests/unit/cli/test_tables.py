@@ -153,9 +153,9 @@ def test_fit_table_learns_what_the_classifier_learns(house, tmp_path):
 )
 def test_select_chooses_what_the_selector_chooses(house, tmp_path, flags, settings):
     result = as_json("select", house, "--target", "price", *flags, "--bootstrap", 2, "--seed", 1,
-                     "--epochs", 20, "--no-figures", "--report", tmp_path / "s")  # fmt: skip
+                     "--epochs", 5, "--no-figures", "--report", tmp_path / "s")  # fmt: skip
     data = load_data(f"csv:{house}", target="price", seed=1)
-    model = SieveRegressor(epochs=20)
+    model = SieveRegressor(epochs=5)
     selector = SieveSelector(
         estimator=model, network="additive", **settings, bootstrap=2, random_state=1
     )

@@ -40,6 +40,12 @@ X = torch.rand(400, 3, generator=SOURCE)
 Y = torch.poisson((1 + 2 * X[:, :1]).exp(), SOURCE)  # the other two columns do nothing
 
 
+@pytest.fixture(autouse=True)
+def registered(monkeypatch):
+    # the examples of the documentation may have registered a class of the same name
+    monkeypatch.setitem(likelihoods._REGISTERED, "Poisson", Poisson)
+
+
 @pytest.fixture(scope="module")
 def problem():
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))

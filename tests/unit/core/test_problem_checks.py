@@ -1,4 +1,4 @@
-"""What a problem refuses at once, and what it takes apart first."""
+"""Checks of a problem: inputs it refuses at once, and inputs it takes apart first."""
 
 import pytest
 import torch

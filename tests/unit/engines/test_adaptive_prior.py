@@ -252,9 +252,9 @@ def test_predictions_have_the_noise_that_the_chain_found():
     x = normal(200, 3, seed=0)
     y = x[:, :1] + 0.3 * normal(200, 1, seed=1)
     problem = Problem(nn.Linear(3, 1).double(), Gaussian(learned=True), (x, y))
-    engine = SGLD(GaussianLaplace(), 1e-5, adapt="sa", chain=Chain(burn_in=1500, thin=50))
+    engine = SGLD(GaussianLaplace(), 3e-5, adapt="sa", chain=Chain(burn_in=500, thin=50))
     state = engine.init(problem, seeded(0))
-    for _ in range(2000):
+    for _ in range(800):
         engine.step(problem, state, Batch(x, y))
     prediction = predict(engine.posterior(problem, state), x, n_samples=5)
     assert prediction.noise_std.mean().item() == pytest.approx(0.3, rel=0.2)

@@ -154,8 +154,8 @@ def test_both_coordinates_have_one_optimum():
     problem = no_data()
     ends = []
     for coordinates in ("weights", "standard"):
-        engine = BMR(LayerScaled(last_std=0.3), None, lr=0.02, coordinates=coordinates)
-        state = run(engine, problem, 1500, decay=True)
+        engine = BMR(LayerScaled(last_std=0.3), None, lr=0.05, coordinates=coordinates)
+        state = run(engine, problem, 500, decay=True)
         hidden, sigma = state.mean / widths(state), state.log_std.exp() / widths(state)
         torch.testing.assert_close(hidden, torch.zeros_like(hidden), rtol=0, atol=0.03)
         torch.testing.assert_close(sigma, torch.ones_like(sigma), rtol=0, atol=0.05)
@@ -191,7 +191,7 @@ def test_a_step_has_the_length_of_the_rate_in_units_of_the_prior():
 def test_without_data_the_posterior_is_the_prior():
     problem = no_data()
     engine = BMR(LayerScaled(last_std=0.3), lr=0.05, reduction=Reduction(kl=1.0))
-    state = run(engine, problem, 1500, decay=True, n_models=2)
+    state = run(engine, problem, 500, decay=True, n_models=2)
     hidden = state.mean / widths(state)
     torch.testing.assert_close(hidden, torch.zeros_like(hidden), rtol=0, atol=0.03)
     sigma = state.log_std.exp() / widths(state)
@@ -219,8 +219,8 @@ def test_masks_shrink_and_never_come_back():
 @pytest.mark.slow
 def test_pruned_weights_relax_to_the_prior():
     known = known_support()
-    engine = BMR(LayerScaled(last_std=1.0), dataclasses.replace(EAGER, end=0.13), lr=0.05)
-    state = run(engine, known.problem, 1500, decay=True)
+    engine = BMR(LayerScaled(last_std=1.0), dataclasses.replace(EAGER, end=0.26), lr=0.1)
+    state = run(engine, known.problem, 750, decay=True)
     gone = ~state.controls.keep[0]
     assert gone.any()
     sigma = (state.log_std.exp() / widths(state))[0, gone]

@@ -1,4 +1,4 @@
-"""What is special to FlatVI: its start and its inclusion."""
+"""Tests of FlatVI alone: its start and its inclusion."""
 
 import torch
 

@@ -257,8 +257,8 @@ def irrelevant_inputs():
 @pytest.mark.slow
 def test_units_that_are_not_needed_are_shrunk_and_can_be_sieved():
     problem = irrelevant_inputs()
-    engine = HorseshoeVI(lr=0.02)
-    state = run(engine, problem, 1200, decay=True)
+    engine = HorseshoeVI(lr=0.05)
+    state = run(engine, problem, 400, decay=True)
     posterior = engine.posterior(problem, state)
     assert posterior.inclusion is None
     score = posterior.unit_score

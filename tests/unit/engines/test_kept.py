@@ -1,4 +1,4 @@
-"""What chains keep besides positions: statistics of norms, masks, inclusion of the wide part."""
+"""Chains keep statistics of norms, masks and the inclusion of the wide part besides positions."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""What is special to SBNN: its start, its inclusion, the proximal step and the slab diagnostic."""
+"""Tests of SBNN alone: its start, its inclusion, the proximal step and the slab diagnostic."""
 
 import math
 

@@ -29,9 +29,9 @@ def test_two_batches_in_turn_teach_what_both_together_would():
         precision = precision + (x.square().sum(0) / data.noise_std**2)
         linear = linear + x.T @ y[:, 0] / data.noise_std**2
         model = SparseModel(posterior, torch.ones(4, dtype=torch.bool))
-        engine = Online.after("test", model, lr=0.02)
+        engine = Online.after("test", model, lr=0.05)
         problem = Problem(_linear(), Gaussian(data.noise_std), (x, y))
-        run = fit(problem, engine, steps=1500, batch_size=16, schedule=Schedule(lr="cosine"))
+        run = fit(problem, engine, steps=600, batch_size=16, schedule=Schedule(lr="cosine"))
         posterior = run.posterior
         torch.testing.assert_close(posterior.std, precision**-0.5, rtol=0.1, atol=0)
         torch.testing.assert_close(posterior.mean, linear / precision, rtol=0, atol=0.04)

@@ -68,7 +68,7 @@ def test_additive_networks_rank_unless_an_estimator_is_given(monkeypatch):
 @pytest.mark.slow
 def test_choices_on_samples_of_the_rows_tell_their_stability():
     X, y = table()
-    for model, network in ((SieveRegressor(epochs=60), "additive"), (MODEL, None)):
+    for model, network in ((SieveRegressor(epochs=30), "additive"), (MODEL, None)):
         selector = SieveSelector(
             estimator=model, network=network, fraction=0.25, bootstrap=3, random_state=0
         ).fit(X, y)
@@ -82,7 +82,7 @@ def test_choices_on_samples_of_the_rows_tell_their_stability():
 def test_held_out_errors_are_in_the_unit_of_the_targets():
     X, y = table(300)
     rows, rest = slice(0, 200), slice(200, 300)
-    short = SieveRegressor(epochs=60)
+    short = SieveRegressor(epochs=30)
     selector = SieveSelector(
         estimator=short, network="additive", fraction=0.25, random_state=0
     ).fit(X[rows], 100 * y[rows])
@@ -91,7 +91,7 @@ def test_held_out_errors_are_in_the_unit_of_the_targets():
     assert kept < 1.2 * whole
     labels = np.where(y > 0, "up", "down")
     classes = SieveSelector(
-        estimator=SieveClassifier(epochs=60), network="additive", fraction=0.25, random_state=0
+        estimator=SieveClassifier(epochs=30), network="additive", fraction=0.25, random_state=0
     ).fit(X[rows], labels[rows])
     errors = classes.held_out_errors(X[rows], labels[rows], X[rest], labels[rest])
     assert max(errors) < np.log(2)

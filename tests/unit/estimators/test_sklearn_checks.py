@@ -8,7 +8,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from bayesieve.estimators import SieveClassifier, SieveRegressor, SieveSelector
 
-_SMALL = {"hidden": (8,), "epochs": 25, "folds": 0, "n_samples": 4, "lr": 0.1, "random_state": 0}
+_SMALL = {"hidden": (8,), "epochs": 10, "folds": 0, "n_samples": 4, "lr": 0.1, "random_state": 0}
 # A row of weight 2 is not drawn as often as two rows, and a row of weight 0 is still drawn: so
 # batches, and the path of stochastic gradients, differ, as in scikit-learn's own SGD estimators.
 _BATCHES = "stochastic batches: weights equal repetition in the objective, not step by step"

@@ -66,9 +66,9 @@ def test_wrong_values_raise(arguments, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"widths": (2.5,)}, r"^mlp: widths must hold whole numbers, got 2\.5\.$"),
-        ({"widths": (True,)}, r"^mlp: widths must hold whole numbers, got True\.$"),
-        ({"n_outputs": "10"}, r"^mlp: n_outputs must hold whole numbers, got '10'\.$"),
+        ({"widths": (2.5,)}, r"^mlp: widths must be a whole number, got 2\.5\.$"),
+        ({"widths": (True,)}, r"^mlp: widths must be a whole number, got True\.$"),
+        ({"n_outputs": "10"}, r"^mlp: n_outputs must be a whole number, got '10'\.$"),
         ({"input_shape": ()}, r"non-empty tuple such as \(1, 28, 28\), got \(\)\."),
         ({"input_shape": 784}, r"non-empty tuple .* got 784\. Leave the batch size out\.$"),
     ],

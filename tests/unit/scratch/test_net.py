@@ -257,16 +257,16 @@ def test_wrong_validation_data_are_named():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "error", "message"),
     [
-        ((3, (8, 0), 2), r"hidden_units\[1\] must be a whole number >= 1, got 0"),
-        ((0, (8,), 2), "n_inputs must be a whole number >= 1, got 0"),
-        ((3, (8,), -1), "n_outputs must be a whole number >= 1, got -1"),
-        ((3, (2.5,), 2), r"hidden_units\[0\] must be a whole number >= 1, got 2.5"),
+        ((3, (8, 0), 2), ValueError, r"hidden_units\[1\] must be > 0, got 0"),
+        ((0, (8,), 2), ValueError, "n_inputs must be > 0, got 0"),
+        ((3, (8,), -1), ValueError, "n_outputs must be > 0, got -1"),
+        ((3, (2.5,), 2), TypeError, r"hidden_units\[0\] must be a whole number, got 2.5"),
     ],
 )
-def test_wrong_sizes_are_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
+def test_wrong_sizes_are_refused(arguments, error, message):
+    with pytest.raises(error, match=message):
         FeedForwardNet(*arguments)
 
 
@@ -279,9 +279,9 @@ def test_wrong_combinations_are_refused():
 
 @pytest.mark.parametrize("name", ["epochs", "batch_size", "record_every"])
 def test_wrong_plans_are_refused(name):
-    with pytest.raises(ValueError, match=f"Plan: {name} must be a whole number >= 1, got 0"):
+    with pytest.raises(ValueError, match=f"Plan: {name} must be > 0, got 0"):
         Plan(**{name: 0})
-    with pytest.raises(ValueError, match=f"Plan: {name} must be a whole number >= 1, got 2.5"):
+    with pytest.raises(TypeError, match=f"Plan: {name} must be a whole number, got 2.5"):
         Plan(**{name: 2.5})
 
 

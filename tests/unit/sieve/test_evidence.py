@@ -227,10 +227,11 @@ def test_posteriors_without_a_normal_prior_take_the_width_of_their_weights(name)
     known = known_support()
     engine = {
         "tdamp": TDAMP(power=1.0),
-        "horseshoe": HorseshoeVI(lr=0.02),
+        "horseshoe": HorseshoeVI(lr=0.1),
         "bmr": BMR(reduction=None),
     }[name]
-    state = run(engine, known.problem, 3 if name == "tdamp" else 800)
+    steps = {"tdamp": 3, "horseshoe": 300, "bmr": 800}[name]
+    state = run(engine, known.problem, steps, decay=name == "horseshoe")
     posterior = engine.posterior(known.problem, state)
     factorised = posterior
     if name == "horseshoe":

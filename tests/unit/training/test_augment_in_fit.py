@@ -55,7 +55,6 @@ def test_equal_seeds_give_equal_runs_and_the_images_themselves_stay():
 
 @pytest.mark.parametrize("engine", [MAP(lr=0.01), ENGINE], ids=["map", "sghmc"])
 def test_a_run_stopped_and_resumed_equals_an_unbroken_one(tmp_path, monkeypatch, engine):
-    monkeypatch.setattr("os.fsync", lambda _: None)
     whole = run(engine)
     with monkeypatch.context() as patch:
         interrupt_after(patch, 4)

@@ -40,12 +40,6 @@ N_STEPS = 4 * PER_EPOCH
 EVERY_2 = Schedule(checkpoint_every=2)
 
 
-@pytest.fixture(autouse=True)
-def _no_power_cuts(monkeypatch):
-    """Waiting for the disk is most of the time these runs take."""
-    monkeypatch.setattr("os.fsync", lambda _: None)
-
-
 class Contrary:
     """Held-out data that score worse the better the fit."""
 

@@ -26,11 +26,11 @@ def compiler(monkeypatch):
 
 
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize("device", [CPU, CUDA])
-def test_with_a_compiler_long_runs_are_compiled(device):
+@pytest.mark.parametrize(("device", "long", "short"), [(CPU, 1e10, 1e6), (CUDA, 1e13, 1e11)])
+def test_with_a_compiler_long_runs_are_compiled(device, long, short):
     assert compiler_missing(device) is None
-    assert should_compile("auto", device, 1e10)
-    assert not should_compile("auto", device, 1e6)
+    assert should_compile("auto", device, long)
+    assert not should_compile("auto", device, short)
     assert should_compile("on", device, 1)
     assert not should_compile("off", device, 1e12)
 

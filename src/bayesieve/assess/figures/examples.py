@@ -36,7 +36,15 @@ def certain_examples(
         >>> certain_examples(images, [0, 1], [0, 0], [0.1, 1], "ab", "a.png").name
         'a.png'
     """
-    pictures = _pictures(images)
+    stack = np.asarray(images, dtype=float)
+    if stack.ndim == 4 and stack.shape[1] in (1, 3):
+        stack = stack[:, 0] if stack.shape[1] == 1 else np.moveaxis(stack, 1, -1)
+    elif stack.ndim != 3:
+        raise ValueError(
+            "certain_examples: images must have shape (N, H, W) or (N, C, H, W) with 1 or 3 "
+            f"channels, got {stack.shape}."
+        )
+    pictures = (stack - stack.min()) / (float(np.ptp(stack)) or 1.0)
     doubt = np.asarray(entropy, dtype=float)
     if not len(pictures) == len(labels) == len(predicted) == doubt.size >= 2:
         raise ValueError("certain_examples: the four arrays must have one length >= 2.")
@@ -151,17 +159,3 @@ def _draw_example(
     axes.set_yticks([])
     axes.spines[:].set(color=rule, linewidth=width)
     axes.set_xlabel(f"{text}\n{doubt:.2g} nats", fontsize=style.NOTE_SIZE - 1.5, color=color)
-
-
-def _pictures(images: ArrayLike) -> NDArray[np.float64]:
-    stack = np.asarray(images, dtype=float)
-    if stack.ndim == 4 and stack.shape[1] in (1, 3):
-        stack = stack[:, 0] if stack.shape[1] == 1 else np.moveaxis(stack, 1, -1)
-    elif stack.ndim != 3:
-        raise ValueError(
-            "certain_examples: images must have shape (N, H, W) or (N, C, H, W) with 1 or 3 "
-            f"channels, got {stack.shape}."
-        )
-    span = float(np.ptp(stack))
-    pictures: NDArray[np.float64] = (stack - stack.min()) / (span if span > 0 else 1.0)
-    return pictures

@@ -8,7 +8,6 @@ from typing import TypeAlias
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.image import AxesImage
 from numpy.typing import ArrayLike, NDArray
 
 from bayesieve.assess.figures import style
@@ -36,7 +35,22 @@ def reliability_diagram(runs: Mapping[str, ReliabilityBins], path: str | Path) -
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3.2, 1))
     draw_reliability(top, runs)
     top.set_xlabel("")
-    _draw_histogram(bottom, runs)
+    widths = [np.diff(bins.edges) for bins in runs.values()]
+    equal = all(np.allclose(width, width[0]) for width in widths)
+    colors = style.series_colors(len(runs))
+    for bins, width, color in zip(runs.values(), widths, colors, strict=True):
+        share = np.array(bins.count) / sum(bins.count)
+        wide = width > 0  # bins of equal mass may share an edge
+        height = share if equal else share[wide] / width[wide]
+        edges = np.array(bins.edges)[np.append(True, wide)]
+        bottom.stairs(height, edges, color=color, lw=1.6)
+        bottom.stairs(height, edges, color=color, alpha=0.15, fill=True)
+    label = "share of examples" if equal else "density"
+    style.dress(bottom, title="", xlabel="confidence", ylabel=label, grid="y")
+    bottom.set_ylim(bottom=0)
+    style.percent_ticks(bottom.xaxis)
+    if equal:
+        style.percent_ticks(bottom.yaxis)
     return style.save(figure, path)
 
 
@@ -102,7 +116,14 @@ def confusion_matrix(matrix: ArrayLike, class_names: Sequence[str], path: str | 
     size = 2.2 + 0.46 * n
     figure = style.new_figure(size + 0.5, size)
     axes = figure.subplots()
-    image = _draw_cells(axes, counts)
+    share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    # the square root lets a confusion of 1% be seen beside a diagonal of 98%
+    image = axes.imshow(np.sqrt(share), cmap=style.HEAT, vmin=0, vmax=1)
+    for row, column in np.ndindex(counts.shape):
+        if counts[row, column] and len(counts) <= 25:
+            color = "white" if share[row, column] > 0.36 else style.INK
+            text = f"{counts[row, column]:.0f}"
+            axes.text(column, row, text, ha="center", va="center", fontsize=8, color=color)
     wrong = 1 - counts.trace() / max(counts.sum(), 1)
     title = f"Confusion: {100 * wrong:.2f}% of {counts.sum():,.0f} wrong"
     style.dress(axes, title=title, xlabel="predicted class", ylabel="true class", grid="none")
@@ -182,34 +203,3 @@ def _plausible(share: _Column, count: _Column) -> tuple[_Column, _Column]:
     middle = (share + z2 / 2) / (1 + z2)
     half = np.sqrt(z2 * (share * (1 - share) + z2 / 4)) / (1 + z2)
     return middle - half, middle + half
-
-
-def _draw_histogram(axes: Axes, runs: Mapping[str, ReliabilityBins]) -> None:
-    widths = [np.diff(bins.edges) for bins in runs.values()]
-    equal = all(np.allclose(width, width[0]) for width in widths)
-    colors = style.series_colors(len(runs))
-    for bins, width, color in zip(runs.values(), widths, colors, strict=True):
-        share = np.array(bins.count) / sum(bins.count)
-        wide = width > 0  # bins of equal mass may share an edge
-        height = share if equal else share[wide] / width[wide]
-        edges = np.array(bins.edges)[np.append(True, wide)]
-        axes.stairs(height, edges, color=color, lw=1.6)
-        axes.stairs(height, edges, color=color, alpha=0.15, fill=True)
-    label = "share of examples" if equal else "density"
-    style.dress(axes, title="", xlabel="confidence", ylabel=label, grid="y")
-    axes.set_ylim(bottom=0)
-    style.percent_ticks(axes.xaxis)
-    if equal:
-        style.percent_ticks(axes.yaxis)
-
-
-def _draw_cells(axes: Axes, counts: NDArray[np.float64]) -> AxesImage:
-    share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    # the square root lets a confusion of 1% be seen beside a diagonal of 98%
-    image = axes.imshow(np.sqrt(share), cmap=style.HEAT, vmin=0, vmax=1)
-    for row, column in np.ndindex(counts.shape):
-        if counts[row, column] and len(counts) <= 25:
-            color = "white" if share[row, column] > 0.36 else style.INK
-            text = f"{counts[row, column]:.0f}"
-            axes.text(column, row, text, ha="center", va="center", fontsize=8, color=color)
-    return image

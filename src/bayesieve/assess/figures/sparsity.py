@@ -73,8 +73,7 @@ def sieve_overview(
     left, middle, right = figure.subplots(1, 3, width_ratios=(1.15, 1, 1))
     _draw_curve(left, curve, dense=dense_error)
     _mark(left, curve, chosen)
-    kept, total = zip(*layers.values(), strict=True)
-    _draw_layers(middle, list(layers), kept, total, counts=False)
+    _draw_layers(middle, list(layers), *zip(*layers.values(), strict=True), counts=False)
     draw_reliability(right, reliability)
     return style.save(figure, path)
 

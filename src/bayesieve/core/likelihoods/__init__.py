@@ -9,47 +9,22 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from bayesieve.checks import check_choice
-from bayesieve.core.likelihoods.base import (
-    ClassLikelihood,
-    Likelihood,
-    Numbers,
-    RealLikelihood,
-    Task,
-    diagonal_roots,
-    number,
-)
-from bayesieve.core.likelihoods.classes import Bernoulli, Categorical
-from bayesieve.core.likelihoods.prediction import (
-    ClassPrediction,
-    Prediction,
-    RealPrediction,
-    pooled,
-)
-from bayesieve.core.likelihoods.real import Gaussian, Heteroscedastic, StudentT
-
-__all__ = [
-    "NAMES",
-    "Bernoulli",
-    "Categorical",
-    "ClassLikelihood",
-    "ClassPrediction",
-    "Gaussian",
-    "Heteroscedastic",
-    "Likelihood",
-    "Numbers",
-    "Prediction",
-    "RealLikelihood",
-    "RealPrediction",
-    "StudentT",
-    "Task",
-    "diagonal_roots",
-    "from_dict",
-    "likelihood_class",
-    "name_of",
-    "number",
-    "pooled",
-    "register",
-]
+from bayesieve.core.likelihoods.base import ClassLikelihood as ClassLikelihood
+from bayesieve.core.likelihoods.base import Likelihood as Likelihood
+from bayesieve.core.likelihoods.base import Numbers as Numbers
+from bayesieve.core.likelihoods.base import RealLikelihood as RealLikelihood
+from bayesieve.core.likelihoods.base import Task as Task
+from bayesieve.core.likelihoods.base import diagonal_roots as diagonal_roots
+from bayesieve.core.likelihoods.base import number as number
+from bayesieve.core.likelihoods.classes import Bernoulli as Bernoulli
+from bayesieve.core.likelihoods.classes import Categorical as Categorical
+from bayesieve.core.likelihoods.prediction import ClassPrediction as ClassPrediction
+from bayesieve.core.likelihoods.prediction import Prediction as Prediction
+from bayesieve.core.likelihoods.prediction import RealPrediction as RealPrediction
+from bayesieve.core.likelihoods.prediction import pooled as pooled
+from bayesieve.core.likelihoods.real import Gaussian as Gaussian
+from bayesieve.core.likelihoods.real import Heteroscedastic as Heteroscedastic
+from bayesieve.core.likelihoods.real import StudentT as StudentT
 
 _KINDS: dict[str, type[Likelihood]] = {  # by names of the command line
     re.sub("(?<=[a-z])(?=[A-Z])", "-", kind.__name__).lower(): kind

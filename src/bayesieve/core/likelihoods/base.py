@@ -102,7 +102,8 @@ class Likelihood(ABC):
     def to_dict(self, numbers: Numbers | None = None) -> dict[str, Any]:
         """Name and settings, ready for JSON; a learned number is that of `numbers`, if given."""
         fixed = self.frozen(numbers) if numbers else self
-        row = {"name": type(self).__name__, **_plain(asdict(fixed))}  # type: ignore[call-overload]
+        row = {"name": type(self).__name__, **asdict(fixed)}  # type: ignore[call-overload]
+        row = {name: list(v) if isinstance(v, tuple) else v for name, v in row.items()}
         return row | {"learned": True} if numbers else row
 
     @classmethod
@@ -242,7 +243,3 @@ def number(row: Mapping[str, Any], name: str, otherwise: float | None = None) ->
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{name} must be a number, got {str(value)[:40]!r}.")
     return float(value)
-
-
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in row.items()}

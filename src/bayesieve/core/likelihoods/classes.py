@@ -20,18 +20,6 @@ from bayesieve.core.likelihoods.base import (
 _SUM_ERROR = 1e-3  # of the probabilities of a row
 
 
-def _check_probabilities(target: Tensor) -> None:
-    """Raise unless every row of (n, ..., classes) is a distribution."""
-    off = (target.sum(-1) - 1).abs() > _SUM_ERROR
-    wrong = (target < 0).any(-1) | off
-    if bool(wrong.any()):
-        where = int(wrong.nonzero()[0, 0])
-        raise ValueError(
-            f"Categorical: float targets are class probabilities, >= 0 and with sum 1; those of "
-            f"example {where} are not. Use int64 class numbers for hard labels."
-        )
-
-
 @dataclass(frozen=True)
 class Categorical(ClassLikelihood):
     """Softmax over the last output axis; targets are class numbers or rows of probabilities.
@@ -94,7 +82,13 @@ class Categorical(ClassLikelihood):
                     f"(n, {n_classes}), got {tuple(target.shape)}. Use int64 class numbers "
                     "for hard labels."
                 )
-            _check_probabilities(target)
+            wrong = (target < 0).any(-1) | ((target.sum(-1) - 1).abs() > _SUM_ERROR)
+            if bool(wrong.any()):
+                where = int(wrong.nonzero()[0, 0])
+                raise ValueError(
+                    f"Categorical: float targets are class probabilities, >= 0 and with sum 1; "
+                    f"those of example {where} are not. Use int64 class numbers for hard labels."
+                )
             return
         if target.dtype not in (torch.int64, torch.uint8):
             raise ValueError(

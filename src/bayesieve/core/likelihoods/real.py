@@ -10,12 +10,7 @@ from scipy.special import stdtrit
 from torch import Generator, Tensor
 
 from bayesieve.checks import check_fraction, check_positive
-from bayesieve.core.likelihoods.base import (
-    Channel,
-    Numbers,
-    RealLikelihood,
-    diagonal_roots,
-)
+from bayesieve.core.likelihoods.base import Channel, Numbers, RealLikelihood, diagonal_roots
 
 
 class _OneLevel(RealLikelihood):

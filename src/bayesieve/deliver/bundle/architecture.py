@@ -3,68 +3,10 @@
 import inspect
 import keyword
 from collections.abc import Mapping
+from importlib import resources
 from typing import Any
 
 from bayesieve.deliver.bundle import allowed
-
-_HEAD = '''"""The network of this folder in plain torch; written by bayesieve.
-
-    from architecture import load_model
-    model = load_model()            # reads model.safetensors and config.json beside this file
-"""
-
-import json
-import operator  # noqa: F401
-from pathlib import Path
-
-import torch
-from safetensors.torch import load_file
-from torch import Tensor, nn  # noqa: F401
-from torch.nn import functional as F  # noqa: F401
-'''
-
-_TAIL = '''
-
-def unpack(name, tensors, how):
-    """A tensor that is stored as the places and values of its non-zero entries."""
-    size = torch.Size(how["shape"])
-    if how["as"] == "gaps":  # zeros before each entry; 255 is 255 zeros and no entry
-        codes = tensors[name + "#gaps"].long()
-        is_entry = codes != 255
-        places = (codes + is_entry.long()).cumsum(0)[is_entry] - 1
-    else:  # one bit per element, the lowest of a byte first
-        bits = (tensors[name + "#bits"].unsqueeze(1) >> torch.arange(8, dtype=torch.uint8)) & 1
-        places = bits.flatten()[: size.numel()].nonzero().flatten()
-    if how.get("index"):  # the places are the tensor
-        return places
-    values = tensors[name + "#values"]
-    flat = torch.zeros(size.numel(), dtype=values.dtype)
-    flat[places] = values
-    return flat.reshape(size)
-
-
-def load_model(folder=None):
-    """The network with its weights, in eval mode."""
-    folder = Path(__file__).parent if folder is None else Path(folder)
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    stored = load_file(folder / "model.safetensors")
-    weights = {name: value for name, value in stored.items() if "#" not in name}
-    for name, how in config["packed"].items():
-        weights[name] = unpack(name, stored, how)
-    for name, order in config["order"].items():  # of the axes in memory, for equal rounding
-        inverse = [order.index(axis) for axis in range(len(order))]
-        weights[name] = weights[name].permute(order).contiguous().permute(inverse)
-    for name, first in config["tied"].items():
-        weights[name] = weights[first]
-    renamed = {}
-    for name, value in weights.items():
-        owner, _, leaf = name.rpartition(".")
-        usual = f"{NAMES.get(owner, owner)}.{leaf}" if owner else leaf
-        renamed[NAMES.get(name, usual)] = value
-    model = Model()
-    model.load_state_dict(renamed, assign=True)
-    return model.eval()
-'''
 
 
 def architecture_source(graph: Mapping[str, Any]) -> str:
@@ -89,7 +31,7 @@ def architecture_source(graph: Mapping[str, Any]) -> str:
         NAMES = {'0': 'layer_0'}
     """
     names = _attributes(graph)
-    lines = [_HEAD]
+    lines = []
     ours = {kind for _, kind, _ in graph["modules"]} & set(allowed.OURS)
     lines += [f"\n{inspect.getsource(allowed.OURS[kind])}" for kind in sorted(ours)]
     lines += ["\nclass Model(nn.Module):", "    def __init__(self):", "        super().__init__()"]
@@ -110,7 +52,9 @@ def architecture_source(graph: Mapping[str, Any]) -> str:
     lines += ["", *_forward(graph, names)]
     renamed = {path: name for path, name in names.items() if path != name}
     lines += ["\n", "# names of the layers in model.safetensors", f"NAMES = {renamed!r}"]
-    return "\n".join(lines) + "\n" + _TAIL
+    place = resources.files("bayesieve.deliver.bundle") / "architecture.txt"
+    head, tail = place.read_text(encoding="utf-8").split("{{network}}")
+    return "\n".join([head, *lines]) + "\n" + tail
 
 
 def _attributes(graph: Mapping[str, Any]) -> dict[str, str]:

@@ -59,7 +59,12 @@ def pack(name: str, tensor: Tensor) -> tuple[dict[str, Tensor], dict[str, Any] |
     if value_bytes + min(n_codes, n_bits) > _WORTH * dense:
         return {name: tensor.clone()}, None
     how: dict[str, Any] = {"as": "gaps" if n_codes <= n_bits else "bits", "shape": [n]}
-    codes = _gap_codes(gaps) if how["as"] == "gaps" else _bits(places, n)
+    if how["as"] == "gaps":
+        codes = _gap_codes(gaps)
+    else:
+        present = np.zeros(n, dtype=bool)
+        present[places] = True
+        codes = np.packbits(present, bitorder="little")
     tensors = {f"{name}#{how['as']}": torch.from_numpy(codes)}
     if has_values:
         tensors[name + VALUES] = flat[torch.from_numpy(places)].clone()
@@ -114,12 +119,6 @@ def unpack(name: str, tensors: Mapping[str, Tensor], how: Mapping[str, Any] | No
         flat = torch.zeros(n, dtype=values.dtype)
         flat[torch.from_numpy(places)] = values
     return flat.reshape(shape)
-
-
-def _bits(places: NDArray[np.int64], n: int) -> NDArray[np.uint8]:
-    present = np.zeros(n, dtype=bool)
-    present[places] = True
-    return np.packbits(present, bitorder="little")
 
 
 def _gap_codes(gaps: NDArray[np.int64]) -> NDArray[np.uint8]:

@@ -166,14 +166,24 @@ def as_runtime(module: nn.Module, example: Tensor | Floats, *, threads: int = 1)
         if kernel == "compiled":
             candidates["kernel"] = _compiled(layers, threads)
         else:
-            candidates["scipy"] = _with_scipy(layers)
+            stages = [_product(layer) if isinstance(layer, Linear) else layer for layer in layers]
+            linear = (layer for layer in layers if isinstance(layer, Linear))
+            stored = sum(8 * int(layer.weight.count_nonzero()) for layer in linear)
+            candidates["scipy"] = _Network(stages, stored)
     functions = {name: network.on_tensor for name, network in candidates.items()}
     measured = median_times(functions, example, rounds=_ROUNDS, clock="cpu")
     plan = []
     for batch in BATCHES:
         times = {name: by_batch[batch] for name, by_batch in measured.items()}
         choice = min(times, key=times.__getitem__)
-        plan.append(Plan(batch, choice, times, _reason(choice, list(times), refusal, kernel)))
+        reason = "faster as plain torch" if choice == "torch" else "skipping zeros is faster"
+        if refusal:
+            reason = f"the module runs as it is: {refusal}"
+        elif len(times) == 1:
+            reason = "the module has no Linear layer on flat inputs"
+        elif kernel != "compiled":
+            reason += f"; no compiled kernel: {kernel}"
+        plan.append(Plan(batch, choice, times, reason))
     few, many = (candidates[row.choice] for row in plan)
     zeros = {
         layer.name: 1 - int(layer.weight.count_nonzero()) / layer.weight.numel()
@@ -183,15 +193,6 @@ def as_runtime(module: nn.Module, example: Tensor | Floats, *, threads: int = 1)
     made = Runtime(module, tuple(plan), zeros, kernel, shape, few, many)
     _verify(made, module, example)
     return made
-
-
-def _reason(choice: str, names: list[str], refusal: str, kernel: str) -> str:
-    if refusal:
-        return f"the module runs as it is: {refusal}"
-    if len(names) == 1:
-        return "the module has no Linear layer on flat inputs"
-    reason = "faster as plain torch" if choice == "torch" else "skipping zeros is faster"
-    return reason if kernel == "compiled" else f"{reason}; no compiled kernel: {kernel}"
 
 
 # ---------------------------------------------------------------------------------- candidates
@@ -259,14 +260,8 @@ def _fuse(layers: Sequence[Layer], threads: int) -> CompiledLayers:
     return CompiledLayers(affine, first.source[0], selected, threads)
 
 
-def _with_scipy(layers: Sequence[Layer]) -> _Network:
-    """Linear layers as SciPy's sparse products, everything else in torch."""
-    linear = [layer for layer in layers if isinstance(layer, Linear)]
-    stages = [_product(layer) if isinstance(layer, Linear) else layer for layer in layers]
-    return _Network(stages, sum(8 * int(layer.weight.count_nonzero()) for layer in linear))
-
-
 def _product(layer: Linear) -> Stage:
+    """A Linear layer as SciPy's sparse product."""
     weight, bias = csr_array(layer.weight.numpy()), layer.bias.numpy()
 
     def run(x: Tensor) -> Tensor:

@@ -26,12 +26,7 @@ from bayesieve.runs.build import (
     choose_device,
     full_name,
 )
-from bayesieve.runs.comparison.measure import (
-    N_ATTACKED,
-    fractions_of_zeros,
-    measure,
-    reachable,
-)
+from bayesieve.runs.comparison.measure import N_ATTACKED, fractions_of_zeros, measure, reachable
 from bayesieve.runs.comparison.methods import (
     METHODS,
     Section,
@@ -218,7 +213,13 @@ def _join(parts: Sequence[Path], out: Path, *, figures: bool) -> Record:
     first = records[0]
     methods: dict[str, dict[str, Any]] = {}
     for part, record in zip(parts, records, strict=True):
-        _check_same(first, record, parts[0], part)
+        for section in ("wanted", "budget", "data"):
+            for name, value in first[section].items():
+                theirs = record[section].get(name)
+                if value != theirs and name not in _MAY_DIFFER:
+                    raise UsageError(
+                        f"{parts[0]} and {part} differ in {name}: {value!r} and {theirs!r}."
+                    )
         for method in record["methods"]:
             name = method["name"]
             methods[name] = _together(methods[name], method, part) if name in methods else method
@@ -254,15 +255,6 @@ def _read(part: Path) -> Record:
     ):
         raise UsageError(f"{file} was not written by `bayesieve compare`.")
     return record
-
-
-def _check_same(first: Record, other: Record, a: Path, b: Path) -> None:
-    """Raise unless two parts are about the same thing; names the first difference."""
-    for section in ("wanted", "budget", "data"):
-        for name, value in first[section].items():
-            theirs = other[section].get(name)
-            if value != theirs and name not in _MAY_DIFFER:
-                raise UsageError(f"{a} and {b} differ in {name}: {value!r} and {theirs!r}.")
 
 
 def _together(a: Mapping[str, Any], b: Mapping[str, Any], part: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Generator, Tensor, nn
@@ -22,16 +22,15 @@ from bayesieve.assess.predict import ClassPrediction, predict
 from bayesieve.assess.robustness import Attacked, fgsm_curve
 from bayesieve.core.batch import ExamplesLike
 from bayesieve.core.network import Network
-from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel
+from bayesieve.core.posterior import Posterior, Samples, SparseModel
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import named_tensors
 from bayesieve.data.preprocessing import PixelScale
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.runs.comparison.methods import DROPOUT, Method, dropout_draws, with_dropout
-from bayesieve.runs.config import comma_list
+from bayesieve.runs.config import Floats, convert
 from bayesieve.runs.options import Compare
-from bayesieve.sieve.prune import prune
-from bayesieve.sieve.rules import Rule, fewest_kept, keep_zeros
+from bayesieve.sieve.rules import fewest_kept, keep_zeros
 from bayesieve.training.fit import fit
 
 N_ATTACKED = 1000  # test inputs attacked, evenly spaced
@@ -183,7 +182,12 @@ def learn(
     """
     epochs = max(1, math.ceil(asked.epochs / method.members))
     n_models, at_once = asked.seeds * method.members, models_at_once(problem)
-    before, start = _allocated(problem.device), time.perf_counter()
+    before, on_cuda = 0, problem.device.type == "cuda"
+    if on_cuda:  # its peak is counted anew from here
+        gc.collect()  # graphs of earlier methods hold memory until their cycles are found
+        torch.cuda.reset_peak_memory_stats(problem.device)
+        before = torch.cuda.memory_allocated(problem.device)
+    start = time.perf_counter()
     starts = None
     if at_once < n_models:  # separate runs would all begin at the module's weights
         generator = Generator(problem.device).manual_seed(asked.seed)
@@ -205,7 +209,6 @@ def learn(
         posteriors += run.posteriors
         state_bytes += sum(value.nbytes for _, value in named_tensors(run.state))
     seconds = time.perf_counter() - start
-    on_cuda = problem.device.type == "cuda"
     peak = torch.cuda.max_memory_allocated(problem.device) - before if on_cuda else None
     costs = {
         "epochs": epochs,
@@ -223,15 +226,6 @@ def models_at_once(problem: Problem) -> int:
     if n_convolutions > (_FEW_CONVOLUTIONS if problem.device.type == "cuda" else 0):
         return 1
     return max(1, _WEIGHTS_AT_ONCE // problem.layout.size)
-
-
-def _allocated(device: torch.device) -> int:
-    """Bytes in use on a CUDA device, from where its peak is counted anew; 0 elsewhere."""
-    if device.type != "cuda":
-        return 0
-    gc.collect()  # graphs of earlier methods hold memory until their cycles are found
-    torch.cuda.reset_peak_memory_stats(device)
-    return torch.cuda.memory_allocated(device)
 
 
 def sieved(
@@ -253,12 +247,12 @@ def sieved(
     Returns:
         One list per fraction, of as many models as were learned.
     """
-    rules: list[Rule] = [
-        keep_zeros(zeros, score=method.score) for zeros in fractions_of_zeros(asked)
-    ]
-    if method.kind == "dropout":
-        rules = [_on(units, rule) for rule in rules]
-    masked = [prune(one, rule) for rule in rules for one in learned]
+    masked = []
+    for zeros in fractions_of_zeros(asked):
+        rule = keep_zeros(zeros, score=method.score)
+        for one in learned:
+            keep = rule(replace(cast(Any, one), network=units))  # whose layers a rule knows
+            masked.append(SparseModel(one.masked(keep), keep))
     done: list[SparseModel] = []
     at_once = models_at_once(problem)
     for first in range(0, len(masked), at_once):
@@ -276,19 +270,9 @@ def sieved(
     return [done[first : first + len(learned)] for first in range(0, len(done), len(learned))]
 
 
-def _on(units: Network, rule: Rule) -> Rule:
-    """The rule on the network without dropout, whose layers it knows."""
-
-    def on_units(posterior: Posterior, within: Tensor | None) -> Tensor:
-        assert isinstance(posterior, Factorised | Samples)
-        return rule(replace(posterior, network=units), within)
-
-    return on_units
-
-
 def fractions_of_zeros(asked: Compare) -> tuple[float, ...]:
     """The fractions of zeros that a comparison prunes to."""
-    return comma_list("--zeros", asked.zeros) if asked.zeros else ()
+    return convert(asked.zeros, Floats, "--zeros") if asked.zeros else ()
 
 
 def reachable(

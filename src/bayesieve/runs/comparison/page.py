@@ -368,23 +368,18 @@ def _conditions(result: Mapping[str, Any]) -> str:
         flipped = ", mirrored at random" if wanted["flip"] else ""
         text += f" Training images moved by up to {wanted['shift']} pixels{flipped}."
     if budget["zeros"]:
+        pruned: dict[str, list[str]] = {}  # the methods that each score prunes
+        for method in result["methods"]:
+            pruned.setdefault(method["score"], []).append(method["name"])
+        scores = [f"{_SCORES.get(name, name)} ({', '.join(who)})" for name, who in pruned.items()]
         text += (
             f" Zeros by one-shot pruning and {_count(budget['finetune'], 'pass')} with the mask, "
-            f"by {_scores_used(result['methods'])}."
+            f"by {_listed(scores)}."
         )
     if wanted.get("precision", "float32") != "float32":
         text += " The networks train in bfloat16 and are scored in float32."
     devices = list(dict.fromkeys(method["device"] for method in result["methods"]))
     return f"{text} Trained on {' and '.join(devices)}, torch {result['machine']['torch']}."
-
-
-def _scores_used(methods: Sequence[Mapping[str, Any]]) -> str:
-    """The score each method is pruned by: signal to noise (sbnn), magnitude (map, sghmc)."""
-    names: dict[str, list[str]] = {}
-    for method in methods:
-        names.setdefault(method["score"], []).append(method["name"])
-    words = [f"{_SCORES.get(score, score)} ({', '.join(who)})" for score, who in names.items()]
-    return _listed(words)
 
 
 def _count(n: int, what: str) -> str:

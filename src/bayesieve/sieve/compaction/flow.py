@@ -266,7 +266,7 @@ class Rule:
         inputs = flow.graph.tensor_inputs(node)
         for x in inputs:
             flow.request_all(x)
-        what = self.why if node.op == "output" else f"({_kind(node, flow)}) {self.why}"
+        what = self.why if node.op == "output" else f"({flow.graph.spelling(node)}) {self.why}"
         n_dead = sum(int(flow.channels[x].constant.sum()) for x in inputs)
         if inputs and not self.known:
             flow.note(node, f"{what}: all its channels stay")
@@ -276,12 +276,6 @@ class Rule:
     def rewrite(self, node: fx.Node, to: Rewriter) -> Rewritten:
         """Write the shrunk operation, which may change modules; say what its output has."""
         return to.copy(node), torch.arange(len(to.flow.channels[node]))
-
-
-def _kind(node: fx.Node, flow: Flow) -> str:
-    if node.op == "call_module":
-        return type(flow.graph.layer(node)).__name__
-    return str(getattr(node.target, "__name__", node.target))
 
 
 def _likely_axis(node: fx.Node, flow: Flow) -> int:

@@ -50,7 +50,9 @@ def rule_of(node: fx.Node, graph: Graph) -> Rule:
         return Rule("must keep its shape", known=True)
     if graph.shape(node) is None:
         return SizeReader() if reads_size(node) else _UNKNOWN
-    if not graph.tensor_inputs(node) or any(map(_is_opaque, node.all_input_nodes)):
+    results = [x for x in node.all_input_nodes if not reads_size(x)]
+    opaque = any(isinstance(x.meta.get("value"), tuple | list | dict) for x in results)
+    if not graph.tensor_inputs(node) or opaque:
         return _UNKNOWN
     kind = graph.operation(node).kind
     if kind == Kind.ARITHMETIC and sum(graph.shape(x) is not None for x in terms(node)) == 1:
@@ -62,11 +64,6 @@ def rule_of(node: fx.Node, graph: Graph) -> Rule:
         if str(node.target) in graph.shared and rule is not _TOGETHER:
             return _SHARED
     return rule
-
-
-def _is_opaque(node: fx.Node) -> bool:
-    """Whether a node returns several results of an unknown operation."""
-    return isinstance(node.meta.get("value"), tuple | list | dict) and not reads_size(node)
 
 
 def analyse(graph: Graph) -> Flow:

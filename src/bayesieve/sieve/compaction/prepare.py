@@ -57,23 +57,17 @@ def plain_copy(module: nn.Module) -> nn.Module:
     module = copy.deepcopy(module, memo)
     for owner in list(module.modules()):
         if parametrize.is_parametrized(owner):
-            _bake(owner)
+            # Not `remove_parametrizations`: it changes the class, which a copy shares.
+            leaves: Any = owner.parametrizations
+            values = {leaf: getattr(owner, leaf) for leaf in leaves}
+            del owner.parametrizations
+            owner.__class__ = type(owner).__bases__[0]
+            for leaf, value in values.items():
+                owner.register_parameter(leaf, nn.Parameter(value.detach().clone()))
         for hook in list(owner._forward_pre_hooks.values()):
             if isinstance(hook, prune.BasePruningMethod):
                 prune.remove(owner, hook._tensor_name)
     return module
-
-
-def _bake(owner: nn.Module) -> None:
-    """Make the values of parametrised tensors parameters.
-
-    Not `remove_parametrizations`: it changes the class, which a copy shares with the original.
-    """
-    values = {leaf: getattr(owner, leaf) for leaf in owner.parametrizations}  # type: ignore[union-attr]
-    del owner.parametrizations
-    owner.__class__ = type(owner).__bases__[0]
-    for leaf, value in values.items():
-        owner.register_parameter(leaf, nn.Parameter(value.detach().clone()))
 
 
 _OUT_OF_PLACE: dict[Any, Any] = {

@@ -8,7 +8,7 @@ that the call still means the same with fewer channels.
 """
 
 import operator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, fx, nn
@@ -236,8 +236,7 @@ def _not_safe(node: fx.Node, flow: Flow) -> str | None:
     """Why a call could mean something else with fewer channels."""
     (x,) = flow.graph.tensor_inputs(node)
     axis, n_axes = flow.channels[x].axis, len(flow.shape(x))
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    args: tuple[Any, ...] = node.args[1:]
+    name, args = flow.graph.spelling(node), cast(tuple[Any, ...], node.args[1:])
     if name == "squeeze":
         dims = args[0] if args else node.kwargs.get("dim")
         if not isinstance(dims, int) or dims % n_axes == axis:
