@@ -265,9 +265,7 @@ class Certify(Options):
 
     work: ClassVar[str] = "certificate.certify"
     run: Place = argument("Run folder of `prune`, `sieve` or `demo`.", metavar="RUN")
-    against: Place | None = option(
-        "Dense run; the one it was pruned from unless given.", None, place=True
-    )
+    against: Place | None = option("Dense run; the one it was pruned from unless given.")
     accuracy: float = option("Accuracy may fall by this.", 0.01, check=check_not_negative)
     worst_class: float = option(
         "Accuracy of any class may fall by this.", 0.05, check=check_not_negative
