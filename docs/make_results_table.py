@@ -25,6 +25,7 @@ from pages.protocol import protocol_table
 from pages.speed import full_table, short_table
 from pages.studies import (
     EMPTY,
+    familiarity_table,
     mnist_table,
     one_shot_table,
     reduction_table,
@@ -54,6 +55,7 @@ BLOCKS = {
     "engines": "README.md",
     "speed": "README.md",
     "inference": "docs/performance.md",
+    "familiarity": "docs/uncertainty.md",
     "scratch-source": "docs/theory/scratch.md",
     "scratch-account": "docs/theory/scratch.md",
     "scratch-better": "docs/theory/scratch.md",
@@ -166,6 +168,7 @@ def main() -> int:
         "engines": headline_table(read_findings(RESULTS)),
         "speed": short_table(inference),
         "inference": full_table(inference),
+        "familiarity": familiarity_table(results),
         "scratch-source": scratch.source_table(numpy),
         "scratch-account": scratch.account_table(numpy),
         "scratch-better": scratch.better_table(numpy),

@@ -18,7 +18,8 @@ from bayesieve.report.source import Limits, Source
 from bayesieve.training.schedule import Schedule
 
 QUICK = Limits(points=5, draws=4)
-PURE = ("numbers.js", "forward.js", "inputs.js")  # what works without a browser's document
+# what works without a document of a browser
+PURE = ("numbers.js", "forward.js", "inputs.js", "familiarity.js")
 
 
 def digits_source(*, zeros=0.8, epochs=4, **fields):

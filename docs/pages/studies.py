@@ -1,4 +1,4 @@
-"""Tables of the MNIST, one-shot, VGG and model-reduction studies beside their papers."""
+"""Tables of the studies: MNIST, one-shot, VGG, model reduction, familiarity."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -220,3 +220,26 @@ def vgg_table(rows: Sequence[Row]) -> str:
         )  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) if rows else ""
+
+
+def familiarity_table(results: list[dict[str, Any]]) -> str:
+    """AUROC of every way to find strangers, and what abstaining at 95 % does."""
+    rows = rows_of(results, "familiarity", "test")
+    if not rows:
+        return EMPTY
+    ways = list(dict.fromkeys(name.rpartition(", ")[2] for name in rows))
+    lines = [f"| known | strangers | {' | '.join(ways)} | abstained |"]
+    lines.append(f"| --- | --- |{' ---: |' * (len(ways) + 1)}")
+    notes = []
+    for known in dict.fromkeys(name.rpartition(", ")[0] for name in rows):
+        scored = rows[f"{known}, familiarity"]["metrics"]
+        for stranger in rows[f"{known}, {ways[0]}"]["metrics"]:
+            cells = [f"{rows[f'{known}, {way}']['metrics'][stranger]:.3f}" for way in ways]
+            share = f"{100 * scored[f'abstained_{stranger}']:.1f} %"
+            lines.append(f"| {known} | {stranger} | {' | '.join(cells)} | {share} |")
+        notes.append(
+            f"{known}: {100 * scored['abstained_known']:.1f} % of the known test examples are "
+            f"abstained, the error is {100 * scored['error']:.2f} % on all and "
+            f"{100 * scored['error_answered']:.2f} % on the answered ones"
+        )
+    return "\n".join([*lines, "", f"*abstained*: at .95. {'; '.join(notes)}."])

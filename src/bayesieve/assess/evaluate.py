@@ -1,13 +1,14 @@
 """Quality of a model on a split of data, and how it changes with sparsity."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bayesieve.assess.calibration import apply_temperature
+from bayesieve.assess.familiarity import Familiarity
 from bayesieve.assess.metrics import classification_report, regression_report
 from bayesieve.assess.predict import predict
 from bayesieve.core.batch import ExamplesLike, pair_of
@@ -54,6 +55,8 @@ def evaluate(
     n_samples: int = 0,
     seed: int = 0,
     temperature: float = 1.0,
+    familiarity: Familiarity | None = None,
+    abstain: float | None = None,
 ) -> Evaluation:
     """Score a posterior or sparse model on a split of data.
 
@@ -65,6 +68,10 @@ def evaluate(
         seed: of the draws.
         temperature: divides the log of the averaged class probabilities before renormalising;
             classification only.
+        familiarity: of the inputs: `Familiarity.of(train.x)`.
+        abstain: score the answers too that are left when inputs stranger than this share of
+            held-out examples are not answered: `answered` (share) and `error_answered` or
+            `rmse_answered`, None if nothing is answered.
 
     Example:
         >>> from bayesieve.core.likelihoods import Categorical
@@ -76,18 +83,20 @@ def evaluate(
         0.5
     """
     x, y = pair_of("evaluate", examples)
-    prediction = predict(model, x, n_samples=n_samples, seed=seed)
+    prediction = predict(
+        model, x, n_samples=n_samples, seed=seed, familiarity=familiarity, abstain=abstain
+    )
     device = model.network.device
     targets = y.to(device)
+    std = torch.as_tensor(getattr(examples, "target_std", 1.0)).to(device)
     if isinstance(prediction, ClassPrediction):
         if temperature != 1.0:
             scaled = apply_temperature(prediction.log_probs, temperature)
-            prediction = ClassPrediction(scaled[None])
+            prediction = replace(prediction, sample_log_probs=scaled[None])
         numbers = classification_report(prediction.sample_log_probs, labels_of(targets))
     else:
         if temperature != 1.0:
             raise ValueError("evaluate: temperature is for class probabilities, not regression.")
-        std = torch.as_tensor(getattr(examples, "target_std", 1.0))
         shape = prediction.sample_means.shape[1:]
         if targets.numel() != shape.numel():
             raise ValueError(
@@ -97,10 +106,27 @@ def evaluate(
             prediction.sample_means,
             prediction.noise_std,
             targets.reshape(shape),
-            target_std=std.to(device),
+            target_std=std,
             likelihood=prediction.likelihood,
         )
+    if prediction.abstained is not None:
+        numbers |= _answered(prediction, targets, std)
     return Evaluation({**numbers, **model_size(model)}, prediction)
+
+
+def _answered(prediction: Prediction, targets: Tensor, std: Tensor) -> dict[str, Any]:
+    """The share of inputs that are answered, and the error (or RMSE, in units of `std`) there."""
+    assert prediction.abstained is not None
+    kept = ~prediction.abstained.to(targets.device)
+    if isinstance(prediction, ClassPrediction):
+        name, loss = "error_answered", (prediction.label != labels_of(targets)).double()
+    else:
+        gap = (prediction.mean - targets.reshape(prediction.mean.shape)) * std
+        name, loss = "rmse_answered", gap.square().mean(-1)
+    risk = float(loss[kept].mean()) if bool(kept.any()) else None
+    if risk is not None and name == "rmse_answered":
+        risk = risk**0.5
+    return {"answered": float(kept.double().mean()), name: risk}
 
 
 def labels_of(targets: Tensor) -> Tensor:

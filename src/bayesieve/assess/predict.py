@@ -5,10 +5,12 @@ call, however many inputs there are.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Generator, Tensor, nn
 
+from bayesieve.assess.familiarity import Familiarity, check_abstain
 from bayesieve.checks import check_not_negative, check_positive
 from bayesieve.core.likelihoods import ClassPrediction as ClassPrediction
 from bayesieve.core.likelihoods import Prediction as Prediction
@@ -26,6 +28,8 @@ def predict(
     n_samples: int = 0,
     seed: int = 0,
     batch_size: int = 2048,
+    familiarity: Familiarity | None = None,
+    abstain: float | None = None,
 ) -> Prediction:
     """Predict inputs with the posterior mean, or with draws from the posterior.
 
@@ -35,6 +39,8 @@ def predict(
         n_samples: S; 0 uses the mean of the weights.
         seed: of the draws.
         batch_size: inputs evaluated at a time.
+        familiarity: of the inputs, to state it with the prediction: `Familiarity.of(train.x)`.
+        abstain: mark inputs as abstained that are stranger than this share of held-out examples.
 
     Returns:
         Class probabilities or real predictions, on the model's device.
@@ -49,6 +55,7 @@ def predict(
     """
     check_not_negative("predict", n_samples=n_samples)
     check_positive("predict", batch_size=batch_size)
+    check_abstain("predict", abstain, familiarity)
     posterior = posterior_of(model)
     network = posterior.network
     _check_inputs(x)
@@ -75,7 +82,12 @@ def predict(
     if bool(output.isnan().any()):
         raise ValueError("predict: the network returns NaN; its weights or inputs are damaged.")
     drawn = {name: torch.cat([row[name] for row in numbers]) for name in numbers[0]}
-    return network.likelihood.predictive(output, drawn)
+    prediction = network.likelihood.predictive(output, drawn)
+    if familiarity is None:
+        return prediction
+    score = familiarity.score(x).to(network.device)
+    marked = None if abstain is None else score < 1 - abstain
+    return replace(prediction, familiarity=score, abstained=marked)
 
 
 def _check_inputs(x: Tensor) -> None:

@@ -9,7 +9,8 @@ p_s = p(y | x, w_s) and p̄ their mean,
 
 and for a regression the mean of the draws' outputs, aleatoric_std (observation noise) and
 epistemic_std (spread of the draws), each (n, m). These are the numbers of `predict` with the same
-`n_samples` and `seed`, and every export is checked against it.
+`n_samples` and `seed`, and every export is checked against it. A file exported with the familiarity
+of inputs returns it as "familiarity", (n,).
 
 `read_onnx` runs files from anywhere. A file may point to data outside itself, by any path. Such a
 file is refused before the runtime sees it, and the runtime gets the checked bytes, not the path.
@@ -31,6 +32,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bayesieve import __version__
+from bayesieve.assess.familiarity import Familiarity
 from bayesieve.assess.predict import drawn_modules, predict
 from bayesieve.checks import check_not_negative
 from bayesieve.core.likelihoods import Likelihood
@@ -71,6 +73,7 @@ def export_onnx(
     classes: Sequence[str] | None = None,
     preprocessing: Mapping[str, Any] | None = None,
     likelihood: Likelihood | None = None,
+    familiarity: Familiarity | None = None,
 ) -> Path:
     """Write an ONNX file with a free batch axis, checked in onnxruntime against torch.
 
@@ -91,6 +94,7 @@ def export_onnx(
         classes: their names, in the order of the outputs; two for a network with one logit.
         preprocessing: how inputs were prepared, for whoever runs the file.
         likelihood: what the outputs mean; that of `posterior` unless given.
+        familiarity: of inputs, for the output "familiarity".
 
     Returns:
         The path.
@@ -146,6 +150,11 @@ def export_onnx(
             return predict(whole, x, n_samples=n_samples, seed=seed).delivered
 
         compute = predicted
+    if familiarity is not None:
+        module, compute = (
+            WithFamiliarity(module, familiarity),
+            _and_familiarity(compute, familiarity),
+        )
     data = _convert(onnx, module, example, list(compute(example)), metadata)
     _verify(onnx, data, compute, example)
     return write_atomically(path, data)
@@ -175,6 +184,26 @@ class Mixture(nn.Module):
         output = torch.stack([draw(x) for draw in self.draws])
         numbers = {name: getattr(self, f"number_{name}") for name in self.names}
         return self.likelihood.summary(output, numbers)
+
+
+class WithFamiliarity(nn.Module):
+    """A network whose last output is the familiarity of its inputs."""
+
+    def __init__(self, module: nn.Module, familiarity: Familiarity) -> None:
+        super().__init__()
+        self.module, self.familiarity = module, familiarity
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Inputs (n, ...) to the module's outputs and the familiarity, (n,)."""
+        outputs = self.module(x)
+        whole = outputs if isinstance(outputs, tuple) else (outputs,)
+        return (*whole, self.familiarity(x.float()))
+
+
+def _and_familiarity(
+    compute: Callable[[Tensor], Outputs], familiarity: Familiarity
+) -> Callable[[Tensor], Outputs]:
+    return lambda x: {**compute(x), "familiarity": familiarity.score(x)}
 
 
 def bake(posterior: Posterior, n_samples: int, seed: int) -> Mixture:

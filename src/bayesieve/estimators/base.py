@@ -13,6 +13,7 @@ from sklearn.utils import _safe_indexing, check_random_state, indexable
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor, fx, nn
 
+from bayesieve.assess.familiarity import Familiarity, unavailable
 from bayesieve.assess.predict import Prediction
 from bayesieve.checks import check_positive
 from bayesieve.core.likelihoods import Likelihood
@@ -125,6 +126,7 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         sparse_models_: one per member: posterior and mask in standardised units.
         history_: metrics of each epoch, of the first network.
         settings_: every setting of the fit (`TableSettings`).
+        familiarity_: what the training rows look like (`Familiarity`); None below 20 rows.
         n_epochs_: the epoch that was kept.
         kl_: the weight of the prior that was kept.
     """
@@ -265,6 +267,7 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
             models = [prune(model, rule) for model in models]
         self.sparse_models_, self.history_, self.settings_ = models, group.history, settings
         self.n_epochs_, self.kl_, self.n_seen_ = group.n_epochs, group.kl, len(table)
+        self.familiarity_ = None if unavailable(table.x) else Familiarity.of(table.x)
         predictions = [
             predict_members([posterior], table.x[rows], self.n_samples)
             for posterior, rows in zip(group.folds, table.held_out, strict=True)
@@ -283,6 +286,17 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         """The mixture over members and draws: a `ClassPrediction` or a `RealPrediction`."""
         x = self._inputs(X)  # first: it raises unless the estimator is fitted
         return predict_members(self.sparse_models_, x, self.n_samples)
+
+    def familiarity(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Share of held-out rows that are at least as strange as each row, (n,).
+
+        1 is ordinary. Of new rows like those of `fit` about 5 % have less than .05; rows unlike
+        all of them come near 0, and the prediction is a guess there.
+        """
+        x = self._inputs(X)
+        if self.familiarity_ is None:
+            raise ValueError(f"{self._who}: familiarity needs at least 20 rows in fit.")
+        return np.asarray(self.familiarity_.score(x).double().numpy())
 
     # Results of training.
 
@@ -359,8 +373,13 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
             return export_c(module, path, example)
         likelihood = raw_likelihood(self.sparse_, self.y_scale_)
         classes = [str(label) for label in self.classes_] if hasattr(self, "classes_") else None
+        known = getattr(self, "familiarity_", None)  # old pickles have none
+        if known is not None:  # of standardised rows
+            known = known.in_units(*map(torch.as_tensor, (self.x_scale_.mean, self.x_scale_.std)))
         if path.suffix == ".onnx":
-            return export_onnx(module, path, example, classes=classes, likelihood=likelihood)
+            return export_onnx(
+                module, path, example, classes=classes, likelihood=likelihood, familiarity=known
+            )
         if path.suffix:
             raise ValueError(
                 "export: the file must end in .onnx, .pt2 or .h, or be a folder, got "
@@ -369,6 +388,7 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         names = getattr(self, "feature_names_in_", None)
         return save_bundle(
             module, path, example=example, classes=classes, likelihood=likelihood,
+            familiarity=known,
             feature_names=None if names is None else [str(name) for name in names],
         )  # fmt: skip
 

@@ -88,6 +88,7 @@ def collect_run(source: Source, limits: Limits) -> Json:
         "training": history_columns(source.history),
         "chains": chains(source),
         "inputs": inputs.describe_inputs(source.data),
+        "familiarity": inputs.familiarity(source.data),
         "network": network,
         "not_embedded": refusal,
         "provenance": {

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesieve.assess.familiarity import Familiarity, unavailable
 from bayesieve.data import DataSet
 from bayesieve.data.preprocessing import PixelScale
 from bayesieve.errors import UnsupportedModelError
@@ -44,6 +45,23 @@ def describe_inputs(data: DataSet) -> Json:
     if len(data.input_shape) == 1 and data.input_shape[0] <= _MOST_COLUMNS:
         return {"kind": "table", "columns": _columns(data)}
     return {"kind": "none"}
+
+
+def familiarity(data: DataSet) -> Json | None:
+    """What training inputs look like, each tensor packed; None where inputs have no familiarity.
+
+    Example:
+        >>> from bayesieve.data import load_data
+        >>> familiarity(load_data("digits"))["centres"]["shape"]
+        [16, 25]
+    """
+    if unavailable(data.train.x):
+        return None
+    known = Familiarity.of(data.train.x)
+    tensors = dict(known.named_buffers())
+    tensors["roots"] = known.roots[:, *torch.tril_indices(*known.roots.shape[1:])]
+    packed = {name: pack(value, "f4") for name, value in tensors.items()}
+    return {"shape": list(known.shape), **packed}
 
 
 def _extent(line: Tensor) -> Tensor:

@@ -92,6 +92,7 @@ def compact(asked: Compact) -> dict[str, Any]:
 def _origin(run: Run) -> dict[str, Any]:
     """Data and run that a bundle comes from: arguments of `save_bundle`."""
     return {
+        "familiarity": run.familiarity,
         "preprocessing": run.data.preprocessing or None,
         "classes": run.data.classes,
         "feature_names": run.data.feature_names,
@@ -266,6 +267,7 @@ def write_form(
             classes=classes,
             preprocessing=preprocessing,
             likelihood=likelihood,
+            familiarity=model.familiarity,
         )
     elif to == "pt2":
         from bayesieve.deliver.pt2 import export_pt2

@@ -250,6 +250,11 @@ class Evaluate(Options):
     )
     seed: int = option("Seed of the draws.", 0)
     temperature: bool = option("Calibrate on the validation split first.", False)
+    abstain: float | None = option(
+        "Score also without inputs stranger than this share of held-out ones, such as 0.95.",
+        None,
+        check=partial(check_fraction, open_ends=True),
+    )
     split: Literal["test", "train", "val"] = option("What to test on.", "test")
     member: int | None = option("Which model of a run with --n-models, from 0.")
     device: str = option(_DEVICE, "auto")
@@ -399,6 +404,11 @@ class Predict(Options):
     )
     seed: int = option("Seed of the draws.", 0)
     prepared: bool = option("x is network input already; do not standardise it.", False)
+    abstain: float | None = option(
+        "Add a column that marks inputs stranger than this share of held-out ones, such as 0.95.",
+        None,
+        check=partial(check_fraction, open_ends=True),
+    )
     force: bool = option("Replace the file at --out.", False)
 
 

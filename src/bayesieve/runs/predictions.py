@@ -44,9 +44,11 @@ def predict(asked: Predict) -> dict[str, Any]:
         raise DataError(f"predict: row {int(bad[0]) + 1} of {data} is not finite.")
     x = inputs.to(network.dtype)
     if isinstance(network, OnnxModel):
-        columns |= onnx_columns(network, x)
+        columns |= onnx_columns(network, x, asked.abstain)
     else:
-        prediction = predict_bundle(network, x, n_samples=samples, seed=asked.seed)
+        prediction = predict_bundle(
+            network, x, n_samples=samples, seed=asked.seed, abstain=asked.abstain
+        )
         columns |= bundle_columns(prediction, network.classes, about.get("preprocessing"))
     write_atomically(out, _csv(columns))
     return {

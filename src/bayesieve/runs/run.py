@@ -14,6 +14,7 @@ from bayesieve.assess.calibration import fit_temperature
 from bayesieve.assess.diagnostics import differing_buffers, pooled
 from bayesieve.assess.evaluate import Evaluation, error_curve
 from bayesieve.assess.evaluate import evaluate as score_model
+from bayesieve.assess.familiarity import FILE, Familiarity
 from bayesieve.assess.predict import ClassPrediction, predict
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import (
@@ -77,6 +78,12 @@ class Run:
     def posterior(self) -> Posterior:
         """The posterior over the weights."""
         return posterior_of(self.model)
+
+    @property
+    def familiarity(self) -> Familiarity | None:
+        """How like the training examples inputs are; None for tokens, sequences and old runs."""
+        path = None if self.folder is None else self.folder.path / FILE
+        return Familiarity.read(path) if path is not None and path.is_file() else None
 
     def models(self, most: int | None = None) -> list[Model]:
         """Every model of a population, or the first `most`; a pruned run has one."""
@@ -209,6 +216,12 @@ def evaluate(asked: Evaluate) -> dict[str, Any]:
     if examples is None:
         raise UsageError("--split val: this run held nothing out; train with --val-fraction.")
     extra: dict[str, Any] = {"split": split, "samples": samples}
+    known = opened.familiarity if asked.abstain is not None else None
+    if asked.abstain is not None and known is None:
+        raise UsageError(
+            f"--abstain: {asked.run} has no {FILE}: its inputs are tokens or sequences, or an "
+            "older version wrote it. Train it again."
+        )
     if asked.temperature:
         if opened.held_out is None:
             raise UsageError("--temperature needs held-out examples; train with --val-fraction.")
@@ -217,7 +230,13 @@ def evaluate(asked: Evaluate) -> dict[str, Any]:
             raise UsageError("--temperature is for classification.")
         extra["temperature"] = fit_temperature(prediction.log_probs.cpu(), opened.held_out.y)
     scored = score_model(
-        model, examples, n_samples=samples, seed=seed, temperature=extra.get("temperature", 1.0)
+        model,
+        examples,
+        n_samples=samples,
+        seed=seed,
+        temperature=extra.get("temperature", 1.0),
+        familiarity=known,
+        abstain=asked.abstain,
     )
     return {**numbers(scored, model), **extra}
 

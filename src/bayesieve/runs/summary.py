@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from bayesieve.assess import figures
+from bayesieve.assess.familiarity import FILE, Familiarity, unavailable
 from bayesieve.assess.metrics import confusion_matrix, reliability_bins
 from bayesieve.assess.predict import ClassPrediction, RealPrediction, predict
 from bayesieve.core.posterior import Model, SparseModel, has_spread, posterior_of
 from bayesieve.data import DataSet
+from bayesieve.files import write_atomically
 from bayesieve.runs.config import RunConfig
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.run import DRAWS, Curve, curve_points
@@ -57,7 +59,7 @@ def write_summary(
     remarks: Sequence[str] = (),
     origin: str | None = None,
 ) -> None:
-    """Write curve.json, the pictures, report.md and then metrics.json, which ends a run.
+    """Write curve.json, familiarity, pictures, report.md and last metrics.json, which ends a run.
 
     Args:
         folder: the run folder.
@@ -76,6 +78,8 @@ def write_summary(
         origin: where the weights come from; the engine and length of `config` unless given.
     """
     folder.write("curve.json", {"score": score, "points": curve})
+    if not unavailable(data.train.x):
+        write_atomically(folder.path / FILE, Familiarity.of(data.train.x).to_bytes())
     shown = list(pictures)
     if figures:
         shown += draw_run(folder.path, model, data, history, () if pictures else curve)

@@ -57,9 +57,13 @@ class ClassPrediction:
 
     Args:
         sample_log_probs: (S, N, C), nats.
+        familiarity: (N,), the share of held-out examples at least as strange; None if not asked.
+        abstained: (N,) bool, inputs too unfamiliar to answer; None if not asked.
     """
 
     sample_log_probs: Tensor
+    familiarity: Tensor | None = None
+    abstained: Tensor | None = None
 
     @cached_property
     def _draws(self) -> Tensor:
@@ -114,11 +118,14 @@ class RealPrediction:
         sample_means: (S, N, m).
         noise_std: (S, 1, 1) or (S, N, m), standard deviation of the observation noise.
         likelihood: the family of the noise.
+        familiarity, abstained: as of a `ClassPrediction`.
     """
 
     sample_means: Tensor
     noise_std: Tensor
     likelihood: "RealLikelihood"
+    familiarity: Tensor | None = None
+    abstained: Tensor | None = None
 
     @cached_property
     def _moments(self) -> tuple[Tensor, Tensor, Tensor]:
