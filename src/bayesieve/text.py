@@ -1,6 +1,7 @@
 """Numbers and tables as text. Nothing here imports torch."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
@@ -48,3 +49,15 @@ def one_line(value: object, most: int = 300) -> str:
         "a / 'b'"
     """
     return " ".join(str(value).split())[:most].replace("|", "/").replace("`", "'")
+
+
+def certificate_rows(certificate: Mapping[str, Any]) -> list[list[str]]:
+    """A header and a row of text for each check of `certify`."""
+    interval = f"{certificate['level']:.0%} interval"
+    rows = [["", "dense", "sieved", "worse by", interval, "at most", ""]]
+    for check in certificate["checks"]:
+        numbers = (check["dense"], check["sieved"], check["worse_by"], *check["interval"])
+        dense, sieved, worse, low, high = ("" if v is None else f"{v:.4f}" for v in numbers)
+        limit, verdict = f"{check['tolerance']:g}", check["verdict"]
+        rows.append([check["name"], dense, sieved, worse, f"{low} to {high}", limit, verdict])
+    return rows

@@ -15,7 +15,7 @@ from bayesieve.runs import options
 from bayesieve.runs.config import plain_value
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.text import with_draws
-from bayesieve.text import as_bytes, as_percent
+from bayesieve.text import as_bytes, as_percent, certificate_rows
 
 _PREDICTED, _INPUTS = 5, 20  # rows shown
 
@@ -110,16 +110,7 @@ def evaluate(asked: options.Evaluate, result: dict[str, Any]) -> None:
 @command(options.Certify, "certify runs/b --against runs/a --json")
 def certify(asked: options.Certify, result: dict[str, Any]) -> None:
     """Print every check, and whether all passed."""
-    rows = []
-    for check in result["checks"]:
-        numbers = (check["dense"], check["sieved"], check["worse_by"], *check["interval"])
-        dense, sieved, worse, low, high = ("" if v is None else f"{v:.4f}" for v in numbers)
-        limit = f"{check['tolerance']:g}"
-        rows.append(
-            (check["name"], dense, sieved, worse, f"{low} to {high}", limit, check["verdict"])
-        )
-    interval = f"{result['level']:.0%} interval"
-    header = ("", "dense", "sieved", "worse by", interval, "at most", "")
+    header, *rows = certificate_rows(result)
     title = f"{asked.run} against {result['against']}, {result['n_examples']} examples"
     print_table(title, header, rows)
     for check in result["checks"]:

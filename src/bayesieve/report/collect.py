@@ -80,6 +80,7 @@ def collect_run(source: Source, limits: Limits) -> Json:
         "compaction": sieved.compaction,
         "not_compacted": sieved.refusal,
         "quality": quality.calibration(evaluations, source.data),
+        "certificate": source.certificate,
         "confusion": quality.confusion(evaluations["after"], source.data),
         "examples": quality.examples(best, source.data, limits),
         "first_layer": inputs.first_layer(source),

@@ -34,6 +34,7 @@ class Source:
         history: one row of numbers per epoch.
         config: resolved settings by section.
         versions: of the packages it was made with.
+        certificate: what `certify` found, if it was asked.
         hashes: SHA-256 by file name.
         command: how to make the run again.
         seconds: training time, if it was written down.
@@ -52,6 +53,7 @@ class Source:
     history: Sequence[Mapping[str, Any]] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+    certificate: Mapping[str, Any] | None = None
     hashes: Mapping[str, str] = field(default_factory=dict)
     command: str | None = None
     seconds: float | None = None

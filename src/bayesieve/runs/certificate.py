@@ -12,7 +12,8 @@ only the dense model gets right and b that only the sieved one does, of n,
 
     d = (a - b) / (n + 2),    var d = ((a + b + 1) / (n + 2) - d²) / (n + 2)     [Bonett and Price]
 
-which stays open where no example differs. Agreement has the exact (Clopper-Pearson) interval.
+which stays open where no example differs. Agreement has the exact (Clopper-Pearson) interval, the
+AUROC of familiarity against made-up strangers that of DeLong, DeLong and Clarke-Pearson.
 Everything else takes a paired bootstrap over examples: a resample holds the same examples for both
 models. Models whose outputs are equal on every example differ by 0, interval [0, 0].
 """
@@ -28,6 +29,7 @@ from scipy.stats import beta, binomtest, norm
 from torch import Generator, Tensor
 
 from bayesieve.assess.evaluate import labels_of
+from bayesieve.assess.familiarity import Familiarity
 from bayesieve.assess.predict import ClassPrediction, Prediction, RealPrediction, predict
 from bayesieve.errors import UsageError
 from bayesieve.runs.folder import RunFolder
@@ -94,6 +96,8 @@ def certify(asked: Certify) -> dict[str, Any]:
         for model in (parent, run.model)
     )
     checks = compare_predictions(dense, sieved, examples.y, asked, examples.target_std)
+    if run.familiarity is not None:
+        checks.append(strangers_check(run.familiarity, examples.x, asked))
     verdicts = [check.verdict for check in checks]
     accepted = ("pass", "unsure") if asked.allow_unsure else ("pass",)
     result = {
@@ -141,6 +145,28 @@ def compare_predictions(
     else:
         raise UsageError("certify: one run predicts classes, the other numbers; compare alike.")
     return [Check(**{**asdict(c), "interval": (0.0, 0.0)}) for c in checks] if same else checks
+
+
+def strangers_check(known: Familiarity, x: Tensor, asked: Certify) -> Check:
+    """Whether familiarity ranks made-up strangers below the test inputs, (N, ...).
+
+    A stranger is a test image with its pixels in another order, or a test row of a table moved by
+    three standard deviations in every column, up or down. Familiarity belongs to the data, not to
+    the network, so the dense and the sieved model share it.
+    """
+    flat, generator = x.detach().cpu().float().flatten(1), Generator().manual_seed(asked.seed)
+    if x.dim() > 2:
+        orders = torch.rand(flat.shape, generator=generator).argsort(1)
+        strangers = flat.gather(1, orders)
+    else:
+        signs = torch.randint(0, 2, flat.shape, generator=generator) * 2 - 1
+        strangers = flat + 3 * signs * flat.std(0, correction=0)
+    far = known.distance(strangers.reshape(x.shape)).double()
+    near = known.distance(x).double()
+    auroc, interval = auroc_interval(far, near, _z(asked.level))
+    ends = (1 - interval[1], 1 - interval[0])
+    note = "AUROC of test inputs against strangers; of the data, so the same for both models"
+    return Check("familiarity", None, auroc, 1 - auroc, ends, asked.strangers, note)
 
 
 def mcnemar(dense: Prediction, sieved: Prediction, targets: Tensor) -> float | None:
@@ -295,6 +321,29 @@ def paired_interval(right: Sequence[Tensor], z: float) -> Interval:
     middle = (lost - won) / n
     width = z * (((lost + won + 1) / n - middle**2) / n) ** 0.5
     return middle - width, middle + width
+
+
+def auroc_interval(high: Tensor, low: Tensor, z: float) -> tuple[float, Interval]:
+    """How often numbers of one kind, (m,), exceed those of another, (n,), and its interval.
+
+    Ties count half. The width is z standard errors by DeLong's variance, and never less than that
+    of as many pairs without any overlap can show.
+
+    Example:
+        >>> auroc_interval(torch.tensor([2.0, 4.0]), torch.tensor([1.0, 3.0]), 0.0)[0]
+        0.75
+    """
+
+    def placed(these: Tensor, among: Tensor) -> Tensor:  # share of `among` below each of `these`
+        ranked = among.sort().values
+        sides = [torch.searchsorted(ranked, these, right=right) for right in (False, True)]
+        return (sides[0] + sides[1]).double() / (2 * len(among))
+
+    above, below = placed(high, low), 1 - placed(low, high)
+    spread = [values.var().nan_to_num() / len(values) for values in (above, below)]
+    middle = float(above.mean())
+    width = max(z * float(sum(spread)) ** 0.5, z / (min(len(high), len(low)) + 2))
+    return middle, (middle - width, min(1.0, middle + width))
 
 
 def exact_interval(hits: int, n: int, level: float) -> Interval:

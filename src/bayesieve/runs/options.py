@@ -270,7 +270,7 @@ class Certify(Options):
 
     work: ClassVar[str] = "certificate.certify"
     run: Place = argument("Run folder of `prune`, `sieve` or `demo`.", metavar="RUN")
-    against: Place | None = option("Dense run; the one it was pruned from unless given.")
+    against: Place | None = setting("Dense run; the one it was pruned from unless given.")
     accuracy: float = option("Accuracy may fall by this.", 0.01, check=check_not_negative)
     worst_class: float = option(
         "Accuracy of any class may fall by this.", 0.05, check=check_not_negative
@@ -300,6 +300,11 @@ class Certify(Options):
     apart: float = option(
         "Regression: distance of the two predictions, in units of the dense RMSE.",
         0.5,
+        check=check_not_negative,
+    )
+    strangers: float = option(
+        "Familiarity may rank so many pairs of a stranger and a test input wrongly.",
+        0.05,
         check=check_not_negative,
     )
     level: float = option("Of the intervals.", 0.95, check=_check_share)

@@ -122,6 +122,7 @@ def read_source(
         history=_history(folder),
         config={**settings, "schedule": vars(config.schedule), "pruning": vars(config.pruning)},
         versions=record.get("versions", {}),
+        certificate=run.certificate,
         hashes={name: sha256(folder.path / name) for name in _HASHED
                 if (folder.path / name).is_file()},
         command=command and f"bayesieve {command}",

@@ -85,6 +85,13 @@ class Run:
         path = None if self.folder is None else self.folder.path / FILE
         return Familiarity.read(path) if path is not None and path.is_file() else None
 
+    @property
+    def certificate(self) -> dict[str, Any] | None:
+        """What `certify` wrote into the folder; None without."""
+        if self.folder is None or not (self.folder.path / "certificate.json").is_file():
+            return None
+        return self.folder.read("certificate.json")
+
     def models(self, most: int | None = None) -> list[Model]:
         """Every model of a population, or the first `most`; a pruned run has one."""
         n = self.config.training.n_models

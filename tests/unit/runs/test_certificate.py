@@ -1,15 +1,18 @@
 """`certify`: exact cases, coverage of its intervals by simulation, and exit codes for a build."""
 
 import json
+import math
 
 import pytest
 import torch
 from scipy.stats import binom
 
 from bayesieve import runs
+from bayesieve.assess.familiarity import Familiarity
 from bayesieve.assess.metrics import ece, risk_coverage
 from bayesieve.core.likelihoods import ClassPrediction, Gaussian, RealPrediction
 from bayesieve.runs.certificate import (
+    auroc_interval,
     calibration_of,
     compare_predictions,
     kept_loss,
@@ -17,6 +20,7 @@ from bayesieve.runs.certificate import (
     mean_of,
     paired_interval,
     resampled,
+    strangers_check,
 )
 from bayesieve.runs.options import Certify
 from commands import call, ok, refused
@@ -151,6 +155,33 @@ def test_bootstrap_intervals_cover_the_difference():
     assert 360 <= inside <= 392
 
 
+def test_the_auroc_is_the_share_of_pairs_and_its_interval_covers():
+    high, low = torch.tensor([3.0, 1.0, 2.0, 5.0]), torch.tensor([1.0, 2.0, 0.0])
+    pairs = [1.0 if a > b else 0.5 if a == b else 0.0 for a in high for b in low]
+    assert auroc_interval(high, low, 0.0)[0] == pytest.approx(sum(pairs) / len(pairs))
+    # Normals one apart: AUROC is Phi(1 / sqrt 2). 400 data sets of 80 and 60: DeLong's interval
+    # covers about .945; below .91 or above .98 happens less than once in 1,000.
+    true, inside = 0.5 * (1 + math.erf(0.5)), 0
+    for seed in range(400):
+        numbers = normal(140, seed=seed, dtype=torch.float64)
+        _, (left, right) = auroc_interval(numbers[:80] + 1, numbers[80:], 1.96)
+        inside += left <= true <= right
+    assert 364 <= inside <= 392
+    assert auroc_interval(high + 9, low, 1.96)[1] == (pytest.approx(1 - 1.96 / 5), 1.0)
+
+
+def test_strangers_are_told_from_test_inputs_of_tables_and_images():
+    rows = normal(400, 4, seed=0)
+    images = normal(400, 1, 3, 3, seed=1).cumsum(3).cumsum(2)
+    for x in (rows, images):
+        check = strangers_check(Familiarity.of(x[:300]), x[300:], Certify("none"))
+        assert check.dense is None
+        assert check.sieved > 0.9
+        assert check.interval[0] <= check.worse_by <= check.interval[1]
+    blind = Familiarity.of(10 * normal(300, 4, seed=2))  # to it, all of this is ordinary
+    assert strangers_check(blind, rows, Certify("none")).verdict == "fail"
+
+
 # --- the command
 
 
@@ -183,6 +214,25 @@ def test_unsure_checks_may_be_allowed(folders):
     assert [c["verdict"] for c in unsure["checks"]].count("unsure") == 1
     assert not unsure["certified"]
     assert runs.certify(folders / "b", agreement=0.0, allow_unsure=True, **every)["certified"]
+
+
+def test_report_and_cards_show_the_certificate(folders):
+    result = runs.certify(folders / "c")
+    assert result["checks"][-1]["name"] == "familiarity"
+    card = folders / "card.md"
+    runs.report([folders / "c"], out=folders / "page.html", card=card, points=2, device="cpu")
+    assert "## Certificate\n\nAgainst " in card.read_text()
+    assert "**not certified**" in card.read_text()
+    assert '"certificate":{"run"' in (folders / "page.html").read_text().replace(" ", "")
+    runs.export(folders / "c", "bundle", folders / "bundle", masked_ok=True)
+    assert "**not certified**" in (folders / "bundle" / "README.md").read_text()
+    assert "Certificate" not in runs_card(folders / "a")
+
+
+def runs_card(run):
+    card = run.parent / "other.md"
+    runs.report([run], out=run.parent / "other.html", card=card, points=2, device="cpu")
+    return card.read_text()
 
 
 def test_a_parent_that_is_not_known_is_asked_for(folders):

@@ -125,6 +125,24 @@ function stayPanel(run) {
   });
 }
 
+function certificatePanel(run) {
+  const item = run.certificate;
+  if (!item) return null;
+  const four = (v) => (v === null ? "" : v.toFixed(4));
+  const cells = (c) => [four(c.dense), four(c.sieved), four(c.worse_by), `${four(c.interval[0])} to ${four(c.interval[1])}`, number(c.tolerance, 3), c.verdict];
+  return panel({
+    title: item.certified ? "Certified" : "Not certified", name: run.name + "-certificate", wide: true,
+    caption: `By how much the sieved network is worse than ${item.against} on ${count(item.n_examples)} test examples, with ${percent(item.level, 0)} intervals. A check passes when its whole interval is within the tolerance, and is unsure when the tolerance is inside.`,
+    data: () => ({
+      header: ["check", "dense", "sieved", "worse by", "low", "high", "at most", "verdict"],
+      rows: item.checks.map((c) => [c.name, c.dense, c.sieved, c.worse_by, ...c.interval, c.tolerance, c.verdict]),
+    }),
+    body: el("div", { class: "scroll" }, el("table", {},
+      el("thead", {}, el("tr", {}, ["check", "dense", "sieved", "worse by", "interval", "at most", "verdict"].map((t) => el("th", { scope: "col" }, t)))),
+      el("tbody", {}, item.checks.map((c) => el("tr", {}, el("th", { scope: "row", title: c.note || "" }, c.name), cells(c).map((t) => el("td", {}, t))))))),
+  });
+}
+
 function confusionPanel(run) {
   const matrix = run.confusion, names = run.data.classes;
   if (!matrix || matrix.length > 20) return null;
