@@ -79,7 +79,7 @@ def image_case(name: str, seed: int) -> Case:
     }
     train = data.train.x[some] / top, data.train.y[some]
     test = data.test.x[:2000] / top, data.test.y[:2000]
-    return Case(name, train, test, strangers, (300, 100), 15)
+    return Case(name, train, test, strangers, (300, 100), 40)
 
 
 def letters(n: int, seed: int = 0) -> Tensor:

@@ -4,7 +4,8 @@ Doubt about the weights does not see inputs unlike all training data. This score
 inputs only, so it works for every network, likelihood and engine, and needs no labels.
 
     z   the input, centred and scaled; of an image its coarse view: the lowest 8 x 8 cosines of
-        every channel, and a number, the log of the squared length of the rest
+        every channel. Finer cosines enter by their energies: the log of the squared length of
+        each of ten bands of frequencies, waves along the rows apart from those along the columns
     w   the first 24 principal coordinates of z, and the log of the squared length of the rest
     d   the smallest Mahalanobis distance of these numbers to one of up to 16 kinds of training
         examples: clusters by k-means, each with its own covariance, shrunk to the pooled one
@@ -16,6 +17,7 @@ folds). Of new examples like the training data about 5 % have a familiarity belo
 import json
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,7 @@ _MOST_KINDS = 16
 _ROWS_PER_KIND = 40
 _SHARED_ROWS = 20.0  # rows that the pooled covariance counts as in that of a kind
 _COSINES = 8  # per side of an image
+_BANDS = 10  # of finer cosines
 _FAR = 1e6  # larger inputs, in units of their spread, count as this, so that squares stay finite
 _BATCH = 4096
 _BODY, _TAIL = 32, 24  # distances kept of the held-out ones: evenly, and in the last tenth
@@ -79,7 +82,7 @@ class Familiarity(nn.Module):
     Buffers, for m numbers in the view of an input, q axes, f features and k kinds:
         mean, scale: (d,) each, or one scale for all pixels; z = (x - mean) / scale.
         axes: (q, m), orthonormal rows.
-        floor: (1,) or (2,), added to squared lengths before their log.
+        floor: one for each squared length, added before its log.
         shift, spread: (f,), mean and standard deviation of the features.
         centres, roots: (k, f) and (k, f, f); the squared distance is |(feature - centre) root|².
         knots, levels: (t,), distances of held-out examples and their tail probabilities.
@@ -105,7 +108,7 @@ class Familiarity(nn.Module):
 
     def __init__(self, shape: Sequence[int], tensors: Mapping[str, Tensor]) -> None:
         super().__init__()
-        self.shape = tuple(shape)
+        self.shape, self.bands = tuple(shape), _bands(shape)
         for name in (*_FLOATS, *_HALVES):
             self.register_buffer(name, tensors[name].detach().float())
         for name, size in zip(("rows", "columns"), self.shape[1:], strict=False):
@@ -191,26 +194,21 @@ class Familiarity(nn.Module):
                 f"{tuple(x.shape)}."
             )
 
-    def _view(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The view of inputs, (n, m), and the squared length of what it leaves out, (n,)."""
+    def _view(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """The view of inputs, (n, m), and squared lengths of what it leaves out, (n,) each."""
         z = ((x.flatten(1) - self.mean) / self.scale).clamp(-_FAR, _FAR)
         if len(self.shape) == 1:
-            return z, None
-        z = z.reshape(-1, *self.shape)
-        coarse = self.rows @ z @ self.columns.T
-        if coarse.shape == z.shape:  # the cosines are a basis
-            return coarse.flatten(1), None
-        left = z - self.rows.T @ coarse @ self.columns
-        return coarse.flatten(1), left.flatten(1).square().sum(1)
+            return z, []
+        waves = self.rows @ z.reshape(-1, *self.shape) @ self.columns.T
+        energy = waves.square().sum(1)
+        lengths = [energy[:, a:b, c:d].sum((1, 2)) for a, b, c, d in self.bands]
+        return waves[:, :, :_COSINES, :_COSINES].flatten(1), lengths
 
-    def _split(self, coarse: Tensor, fine: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Principal coordinates, (n, q), and squared lengths of what is left out, (n, 0 to 2)."""
+    def _split(self, coarse: Tensor, lengths: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """Principal coordinates, (n, q), and all squared lengths of what is left out, (n, l)."""
         kept = coarse @ self.axes.T
-        lengths = []
         if self.axes.shape[0] < self.axes.shape[1]:
-            lengths.append((coarse - kept @ self.axes).square().sum(1))
-        if fine is not None:
-            lengths.append(fine)
+            lengths = [(coarse - kept @ self.axes).square().sum(1), *lengths]
         return kept, torch.stack(lengths, 1) if lengths else kept[:, :0]
 
     def _features(self, kept: Tensor, rest: Tensor) -> Tensor:
@@ -255,7 +253,7 @@ def _check_sizes(shape: Sequence[int], tensors: Mapping[str, Tensor]) -> None:
     d, f, k = math.prod(shape), tensors["shift"].numel(), len(tensors["centres"])
     q, view = tensors["axes"].shape
     coarse = d if len(shape) == 1 else shape[0] * math.prod(min(_COSINES, s) for s in shape[1:])
-    n_logs = (q < view) + (view < d)
+    n_logs = (q < view) + len(_bands(shape))
     t = tensors["knots"].numel()
     sizes = {
         "mean": (d,), "scale": (d if len(shape) == 1 else 1,), "floor": (n_logs,), "shift": (f,),
@@ -272,10 +270,32 @@ def _check_sizes(shape: Sequence[int], tensors: Mapping[str, Tensor]) -> None:
 
 
 def _cosines(size: int) -> Tensor:
-    """The lowest orthonormal cosines of a line of pixels, (min(8, size), size)."""
+    """The orthonormal cosines of a line of pixels, the slowest first, (size, size)."""
     place = (torch.arange(size, dtype=torch.float64) + 0.5) * math.pi / size
-    waves = [(k * place).cos() * math.sqrt((2 if k else 1) / size) for k in range(_COSINES)]
-    return torch.stack(waves[:size]).float()
+    waves = [(k * place).cos() * math.sqrt((2 if k else 1) / size) for k in range(size)]
+    return torch.stack(waves).float()
+
+
+def _bands(shape: Sequence[int]) -> list[tuple[int, int, int, int]]:
+    """First and last row, first and last column of the cosines of bands beyond the coarse view.
+
+    A band lies between two rectangles that begin at the slowest cosine: first its waves along the
+    columns of pixels, then those along the rows. Bands without a cosine are left out.
+
+    Example:
+        >>> _bands((1, 8, 9)), len(_bands((3, 28, 28)))
+        ([(0, 8, 8, 9)], 20)
+    """
+    if len(shape) == 1:
+        return []
+    ends = [
+        [min(_COSINES, size) + i * max(0, size - _COSINES) // _BANDS for size in shape[1:]]
+        for i in range(_BANDS + 1)
+    ]
+    places = []
+    for (h, w), (height, width) in pairwise(ends):
+        places += [(h, height, 0, width), (0, h, w, width)]
+    return [place for place in places if place[0] < place[1] and place[2] < place[3]]
 
 
 def _usable(std: Tensor) -> Tensor:

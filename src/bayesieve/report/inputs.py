@@ -61,7 +61,7 @@ def familiarity(data: DataSet) -> Json | None:
     tensors = dict(known.named_buffers())
     tensors["roots"] = known.roots[:, *torch.tril_indices(*known.roots.shape[1:])]
     packed = {name: pack(value, "f4") for name, value in tensors.items()}
-    return {"shape": list(known.shape), **packed}
+    return {"shape": list(known.shape), "bands": known.bands, **packed}
 
 
 def _extent(line: Tensor) -> Tensor:

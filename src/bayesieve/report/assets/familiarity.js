@@ -3,24 +3,34 @@
 
 function loadFamiliarity(json) {
   if (!json) return null;
-  const { shape, ...packed } = json;
-  return { shape, ...Object.fromEntries(Object.entries(packed).map(([name, value]) => [name, unpack(value)])) };
+  const { shape, bands, ...packed } = json;
+  return { shape, bands, ...Object.fromEntries(Object.entries(packed).map(([name, value]) => [name, unpack(value)])) };
 }
 
-// The lowest cosines of every channel of an image; other inputs as they are.
+// The lowest cosines of every channel of an image, and the energies of bands of finer ones; other inputs as they are.
 function coarseView(known, z) {
-  if (known.shape.length === 1) return z;
-  const [channels, height, width] = known.shape;
-  const { rows, columns } = known, high = rows.length / height, wide = columns.length / width;
-  const out = new Float64Array(channels * high * wide);
+  if (known.shape.length === 1) return { coarse: z, lengths: [] };
+  const [channels, height, width] = known.shape, { rows, columns, bands } = known;
+  const high = Math.min(8, height), wide = Math.min(8, width);
+  const coarse = new Float64Array(channels * high * wide), energy = new Float64Array(height * width);
   for (let c = 0; c < channels; c++) {
-    for (let i = 0; i < high; i++) {
+    for (let i = 0; i < height; i++) {
       const line = new Float64Array(width);
       for (let h = 0; h < height; h++) for (let w = 0; w < width; w++) line[w] += rows[i * height + h] * z[(c * height + h) * width + w];
-      for (let j = 0; j < wide; j++) for (let w = 0; w < width; w++) out[(c * high + i) * wide + j] += columns[j * width + w] * line[w];
+      for (let j = 0; j < width; j++) {
+        let wave = 0;
+        for (let w = 0; w < width; w++) wave += columns[j * width + w] * line[w];
+        energy[i * width + j] += wave * wave;
+        if (i < high && j < wide) coarse[(c * high + i) * wide + j] = wave;
+      }
     }
   }
-  return out;
+  const lengths = bands.map(([top, bottom, left, right]) => {
+    let sum = 0;
+    for (let i = top; i < bottom; i++) for (let j = left; j < right; j++) sum += energy[i * width + j];
+    return sum;
+  });
+  return { coarse, lengths };
 }
 
 const squaredLength = (values) => values.reduce((sum, v) => sum + v * v, 0);
@@ -28,11 +38,9 @@ const squaredLength = (values) => values.reduce((sum, v) => sum + v * v, 0);
 function strangeness(known, input) {
   const { mean, scale, axes, floor, shift, spread, centres, roots } = known;
   const z = Float64Array.from(input, (v, i) => Math.max(-1e6, Math.min(1e6, (v - mean[i]) / scale[scale.length > 1 ? i : 0])));
-  const coarse = coarseView(known, z), m = coarse.length, q = axes.length / m;
+  const { coarse, lengths } = coarseView(known, z), m = coarse.length, q = axes.length / m;
   const kept = Array.from({ length: q }, (_, a) => coarse.reduce((sum, v, i) => sum + v * axes[a * m + i], 0));
-  const lengths = [];
-  if (q < m) lengths.push(squaredLength(coarse.map((v, i) => v - kept.reduce((sum, w, a) => sum + w * axes[a * m + i], 0))));
-  if (m < z.length) lengths.push(Math.max(0, squaredLength(z) - squaredLength(coarse)));
+  if (q < m) lengths.unshift(squaredLength(coarse.map((v, i) => v - kept.reduce((sum, w, a) => sum + w * axes[a * m + i], 0))));
   const feature = [...kept, ...lengths.map((v, i) => Math.log(v + floor[i]))].map((v, i) => (v - shift[i]) / spread[i]);
   const f = feature.length, cells = (f * (f + 1)) / 2;
   let nearest = Infinity;
