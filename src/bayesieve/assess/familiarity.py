@@ -38,7 +38,7 @@ _MOST_AXES = 24
 _MOST_KINDS = 16
 _ROWS_PER_KIND = 40
 _SHARED_ROWS = 20.0  # rows that the pooled covariance counts as in that of a kind
-_COSINES = 8  # per side of an image
+COSINES = 8  # per side of an image
 _BANDS = 10  # of finer cosines
 _FAR = 1e6  # larger inputs, in units of their spread, count as this, so that squares stay finite
 _BATCH = 4096
@@ -202,7 +202,7 @@ class Familiarity(nn.Module):
         waves = self.rows @ z.reshape(-1, *self.shape) @ self.columns.T
         energy = waves.square().sum(1)
         lengths = [energy[:, a:b, c:d].sum((1, 2)) for a, b, c, d in self.bands]
-        return waves[:, :, :_COSINES, :_COSINES].flatten(1), lengths
+        return waves[:, :, :COSINES, :COSINES].flatten(1), lengths
 
     def _split(self, coarse: Tensor, lengths: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Principal coordinates, (n, q), and all squared lengths of what is left out, (n, l)."""
@@ -252,7 +252,7 @@ def _check_sizes(shape: Sequence[int], tensors: Mapping[str, Tensor]) -> None:
     """Raise unless the tensors of a file belong to inputs of this shape."""
     d, f, k = math.prod(shape), tensors["shift"].numel(), len(tensors["centres"])
     q, view = tensors["axes"].shape
-    coarse = d if len(shape) == 1 else shape[0] * math.prod(min(_COSINES, s) for s in shape[1:])
+    coarse = d if len(shape) == 1 else shape[0] * math.prod(min(COSINES, s) for s in shape[1:])
     n_logs = (q < view) + len(_bands(shape))
     t = tensors["knots"].numel()
     sizes = {
@@ -289,7 +289,7 @@ def _bands(shape: Sequence[int]) -> list[tuple[int, int, int, int]]:
     if len(shape) == 1:
         return []
     ends = [
-        [min(_COSINES, size) + i * max(0, size - _COSINES) // _BANDS for size in shape[1:]]
+        [min(COSINES, size) + i * max(0, size - COSINES) // _BANDS for size in shape[1:]]
         for i in range(_BANDS + 1)
     ]
     places = []

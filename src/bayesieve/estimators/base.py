@@ -369,13 +369,13 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         path, example, module = Path(path), self._example(), self.compact_
         if path.suffix == ".pt2":
             return export_pt2(module, path, example)
-        if path.suffix == ".h":
-            return export_c(module, path, example)
-        likelihood = raw_likelihood(self.sparse_, self.y_scale_)
-        classes = [str(label) for label in self.classes_] if hasattr(self, "classes_") else None
         known = getattr(self, "familiarity_", None)  # old pickles have none
         if known is not None:  # of standardised rows
             known = known.in_units(*map(torch.as_tensor, (self.x_scale_.mean, self.x_scale_.std)))
+        if path.suffix == ".h":
+            return export_c(module, path, example, familiarity=known)
+        likelihood = raw_likelihood(self.sparse_, self.y_scale_)
+        classes = [str(label) for label in self.classes_] if hasattr(self, "classes_") else None
         if path.suffix == ".onnx":
             return export_onnx(
                 module, path, example, classes=classes, likelihood=likelihood, familiarity=known

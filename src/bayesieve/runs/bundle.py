@@ -277,7 +277,7 @@ def write_form(
     elif to == "c":
         from bayesieve.deliver.c import export_c
 
-        export_c(module, out, example, int8=int8)
+        export_c(module, out, example, int8=int8, familiarity=model.familiarity)
     elif isinstance(model, Bundle):
         copy_bundle(model, out, force=force)
     else:
