@@ -19,7 +19,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the package `studies`
 
 from bayesieve.runs.comparison.page import page as comparison_page
 from pages import scratch
-from pages.engines import headline_table, wants_table
+from pages.engines import wants_table
+from pages.headlines import headline_table
 from pages.papers import results_page
 from pages.protocol import protocol_table
 from pages.speed import full_table, short_table
@@ -40,7 +41,7 @@ from studies.reproduce.table import read_findings
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 BLOCKS = {
-    "mnist": "README.md",
+    "mnist": "docs/studies/sbnn.md",
     "seconds": "docs/performance.md",
     "steps": "docs/performance.md",
     "bmr_images": "docs/studies/bmr_images.md",
@@ -52,7 +53,7 @@ BLOCKS = {
     "compared": "docs/comparison.md",
     "page": "docs/report.md",
     "wants": "docs/choosing-an-engine.md",
-    "engines": "README.md",
+    "headlines": "README.md",
     "speed": "README.md",
     "inference": "docs/performance.md",
     "familiarity": "docs/uncertainty.md",
@@ -165,7 +166,7 @@ def main() -> int:
         "compared": comparisons(results),
         "page": page_table(results),
         "wants": wants_table(read_findings(RESULTS)),
-        "engines": headline_table(read_findings(RESULTS)),
+        "headlines": headline_table(read_findings(RESULTS)),
         "speed": short_table(inference),
         "inference": full_table(inference),
         "familiarity": familiarity_table(results),
