@@ -253,6 +253,9 @@ def test_samples_and_temperature(dense):
     assert drawn["samples"] == 8
     assert drawn["temperature"] > 0
     assert drawn["nll"] != plain["nll"]
+    settled = as_json("evaluate", dense, "--samples", "auto")
+    assert settled["samples"] == settled["draws"] >= 32
+    assert settled["nll_mc_error"] <= 0.02 * settled["nll"] or settled["draws"] == 256
     assert "nll" in ok("evaluate", dense).stdout
 
 
@@ -369,7 +372,7 @@ def test_refused_pruning(tmp_path, dense, code, change, message):
 
 def test_refused_evaluation(tmp_path, dense):
     assert "--split must be" in refused(2, "evaluate", dense, "--split", "all")
-    assert "n_samples must be" in refused(2, "evaluate", dense, "--samples", "-1")
+    assert "number of draws or auto" in refused(2, "evaluate", dense, "--samples", "-1")
 
 
 def test_exit_codes_of_a_real_process(tmp_path):

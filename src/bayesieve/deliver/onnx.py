@@ -7,6 +7,7 @@ p_s = p(y | x, w_s) and p̄ their mean,
     entropy              H[p̄], nats                            (n,)
     mutual_information   1/K Σ KL(p_s || p̄), nats              (n,)
 
+(both with the jackknife's correction for few draws)
 and for a regression the mean of the draws' outputs, aleatoric_std (observation noise) and
 epistemic_std (spread of the draws), each (n, m). These are the numbers of `predict` with the same
 `n_samples` and `seed`, and every export is checked against it. A file exported with the familiarity
@@ -33,9 +34,10 @@ from torch import Tensor, nn
 
 from bayesieve import __version__
 from bayesieve.assess.familiarity import Familiarity
-from bayesieve.assess.predict import drawn_modules, predict
+from bayesieve.assess.predict import drawn_modules, how_drawn, predict
 from bayesieve.checks import check_not_negative
 from bayesieve.core.likelihoods import Likelihood
+from bayesieve.core.likelihoods.prediction import Drawn
 from bayesieve.core.posterior import Posterior
 from bayesieve.deliver.bundle.posterior import likelihood_to_json
 from bayesieve.deliver.export_checks import (
@@ -167,14 +169,19 @@ class Mixture(nn.Module):
         draws: networks that return (n, ...).
         likelihood: says how their outputs become a distribution.
         numbers: its learned numbers under each draw, (K,) each.
+        drawn: how the draws were chosen.
     """
 
     def __init__(
-        self, draws: Sequence[nn.Module], likelihood: Likelihood, numbers: Mapping[str, Tensor]
+        self,
+        draws: Sequence[nn.Module],
+        likelihood: Likelihood,
+        numbers: Mapping[str, Tensor],
+        drawn: Drawn = "all",
     ) -> None:
         super().__init__()
         self.draws = nn.ModuleList(draws)
-        self.likelihood = likelihood
+        self.likelihood, self.drawn = likelihood, drawn
         self.names = tuple(numbers)
         for name, values in numbers.items():
             self.register_buffer(f"number_{name}", values.detach().clone())
@@ -183,7 +190,7 @@ class Mixture(nn.Module):
         """Inputs (n, ...) to one tensor (n, ...) for each name."""
         output = torch.stack([draw(x) for draw in self.draws])
         numbers = {name: getattr(self, f"number_{name}") for name in self.names}
-        return self.likelihood.summary(output, numbers)
+        return self.likelihood.summary(output, numbers, self.drawn)
 
 
 class WithFamiliarity(nn.Module):
@@ -209,8 +216,8 @@ def _and_familiarity(
 def bake(posterior: Posterior, n_samples: int, seed: int) -> Mixture:
     """The posterior's network with `n_samples` draws, those that `predict` makes of this seed."""
     w, draws = drawn_modules(posterior, n_samples, seed)
-    network = posterior.network
-    return Mixture(draws, network.likelihood, network.numbers(w)).eval()
+    network, drawn = posterior.network, how_drawn(posterior, n_samples)
+    return Mixture(draws, network.likelihood, network.numbers(w), drawn).eval()
 
 
 def _culprit(error: BaseException) -> str:

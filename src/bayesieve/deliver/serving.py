@@ -37,21 +37,26 @@ def as_point(module: nn.Module, likelihood: Likelihood) -> Samples:
 
 
 def predict_bundle(
-    bundle: Bundle, x: Tensor, *, n_samples: int = 0, seed: int = 0, abstain: float | None = None
+    bundle: Bundle,
+    x: Tensor,
+    *,
+    n_samples: int | None = 0,
+    seed: int = 0,
+    abstain: float | None = None,
 ) -> Prediction:
     """Predict with the compacted mean, or with draws from the bundle's posterior.
 
     Args:
         bundle: what `read_bundle` returned.
         x: prepared inputs, (N, ...).
-        n_samples: posterior draws; 0 uses the module.
+        n_samples: posterior draws; 0 uses the module, None as many as `predict` finds enough.
         seed: of the draws.
         abstain: mark inputs stranger than this share of held-out examples.
     """
     known = bundle.familiarity
     if abstain is not None and known is None:
         raise ValueError(f"predict: abstain: {bundle.path} {_UNKNOWN}")
-    model = bundle.posterior if n_samples else as_point(bundle.module, bundle.likelihood)
+    model = as_point(bundle.module, bundle.likelihood) if n_samples == 0 else bundle.posterior
     return predict(model, x, n_samples=n_samples, seed=seed, familiarity=known, abstain=abstain)
 
 

@@ -30,6 +30,7 @@ from bayesieve.estimators.population import (
     Group,
     Table,
     Training,
+    needed_draws,
     predict_members,
     train_groups,
     train_networks,
@@ -114,7 +115,9 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
             back.
         zeros: fraction of the parameters to remove while training.
         n_members: networks that are averaged.
-        n_samples: posterior draws of each that a prediction averages.
+        n_samples: posterior draws of each that a prediction averages. None takes as many as bring
+            the Monte-Carlo error of the likelihood below 2 % on rows that inner folds held out
+            (of the rows themselves without folds), 32 to 256.
         conformal: whether rows that inner folds hold out calibrate `predict_interval` and
             `predict_set`, so that they cover what they say.
         standardise: whether columns and targets are standardised inside; False takes them as they
@@ -129,6 +132,7 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         familiarity_: what the training rows look like (`Familiarity`); None below 20 rows.
         n_epochs_: the epoch that was kept.
         kl_: the weight of the prior that was kept.
+        n_samples_: the posterior draws of each network that a prediction averages.
     """
 
     engine: str | Engine[Any] = "sbnn"
@@ -143,7 +147,7 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
     patience: int | None = None
     zeros: float | None = None
     n_members: int = 1
-    n_samples: int = 32
+    n_samples: int | None = None
     conformal: bool = False
     standardise: bool = True
     random_state: Any = None
@@ -218,7 +222,8 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _settings(self, n_rows: int, *, online: bool = False) -> TableSettings:
         """Every setting for a table: the estimator's parameters, and recommendations for None."""
-        check_positive(self._who, n_members=self.n_members, n_samples=self.n_samples)
+        n_samples = 1 if self.n_samples is None else self.n_samples
+        check_positive(self._who, n_members=self.n_members, n_samples=n_samples)
         choices = {name: getattr(self, name) for name in _CHOICES}
         if online:
             choices["folds"] = 0
@@ -268,8 +273,11 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         self.sparse_models_, self.history_, self.settings_ = models, group.history, settings
         self.n_epochs_, self.kl_, self.n_seen_ = group.n_epochs, group.kl, len(table)
         self.familiarity_ = None if unavailable(table.x) else Familiarity.of(table.x)
+        self.n_samples_ = self.n_samples or needed_draws(
+            group.folds or [models[0]], table, table.held_out or [torch.arange(len(table))]
+        )
         predictions = [
-            predict_members([posterior], table.x[rows], self.n_samples)
+            predict_members([posterior], table.x[rows], self.n_samples_)
             for posterior, rows in zip(group.folds, table.held_out, strict=True)
         ]
         if self.conformal and not predictions:
@@ -285,7 +293,7 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
     def _prediction(self, X: ArrayLike) -> Any:
         """The mixture over members and draws: a `ClassPrediction` or a `RealPrediction`."""
         x = self._inputs(X)  # first: it raises unless the estimator is fitted
-        return predict_members(self.sparse_models_, x, self.n_samples)
+        return predict_members(self.sparse_models_, x, self.n_samples_)
 
     def familiarity(self, X: ArrayLike) -> NDArray[np.float64]:
         """Share of held-out rows that are at least as strange as each row, (n,).

@@ -55,6 +55,7 @@ from bayesieve.training.schedule import Schedule
 DTYPE = torch.float32
 _CHECKS = 40  # how often a run scores the rows its folds hold out
 _SCORE_DRAWS = 16  # posterior draws by which candidates are compared
+_ROWS_FOR_DRAWS = 1000  # of each network that decide how many draws a prediction takes
 
 
 @dataclass(frozen=True, eq=False)
@@ -510,6 +511,25 @@ def predict_members(
         n = _n_draws(posterior, n_samples)
         predictions.append(predict(posterior, x.double(), n_samples=n, seed=i))
     return pooled(predictions)
+
+
+def needed_draws(
+    models: Sequence[Posterior | SparseModel], table: "Table", rows: Sequence[Tensor]
+) -> int:
+    """The draws after which the likelihood of a network's rows is known to 2 %; their median.
+
+    Args:
+        models: networks, each with its rows.
+        table: standardised inputs and targets.
+        rows: row numbers, best such as the network has not seen.
+    """
+    counts = []
+    for model, index in zip(models, rows, strict=True):
+        posterior = posterior_of(model).to("cpu", torch.float64)
+        some = index[:_ROWS_FOR_DRAWS]
+        x, targets = table.x[some].double(), table.y[some]
+        counts.append(predict(posterior, x, n_samples=None, targets=targets).n_draws)
+    return sorted(counts)[len(counts) // 2]
 
 
 def log_density(

@@ -106,7 +106,7 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         """Mean log density of the targets under the predictive mixture, nats per row."""
         x, y = self._inputs(X), np.asarray(y, dtype=np.float64)
         targets = self.y_scale_.apply(y.reshape(len(x), -1)).double()
-        inside = log_density(self.sparse_models_, x, targets, self.n_samples)
+        inside = log_density(self.sparse_models_, x, targets, self.n_samples_)
         return float(inside.mean()) - float(np.log(self.y_scale_.std).sum())
 
     def _moments(self, X: ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray]:

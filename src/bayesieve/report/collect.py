@@ -8,7 +8,7 @@ import torch
 
 from bayesieve import __version__
 from bayesieve.assess.diagnostics import effective_sample_size, moves, split_rhat
-from bayesieve.core.posterior import Samples, draws_of, posterior_of
+from bayesieve.core.posterior import Samples, posterior_of
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.report import curve, inputs, quality
 from bayesieve.report.curve import processor
@@ -69,7 +69,7 @@ def collect_run(source: Source, limits: Limits) -> Json:
             "target_mean": data.test.target_mean.double().reshape(-1).tolist(),
             "target_std": data.test.target_std.double().reshape(-1).tolist(),
         },
-        "headline": _headline(source, evaluations, sieved, limits),
+        "headline": _headline(source, evaluations, sieved),
         "curve": {
             "score": source.score,
             "layers": source.posterior.layout.prunable,
@@ -104,9 +104,7 @@ def collect_run(source: Source, limits: Limits) -> Json:
     }
 
 
-def _headline(
-    source: Source, evaluations: Mapping[str, Any], sieved: curve.Sieved, limits: Limits
-) -> Json:
+def _headline(source: Source, evaluations: Mapping[str, Any], sieved: curve.Sieved) -> Json:
     """Numbers before and after; sizes and times of the dense network are always known."""
     layout = source.posterior.layout
     before: Json = {
@@ -121,10 +119,7 @@ def _headline(
     after["parameters"] = now.get("parameters", now["weights"])
     after["runtime_ms"] = sieved.runtime_ms
     after["quality"] = quality.numbers(evaluations["after"])
-    sampled = None
-    if "sampled" in evaluations:
-        sampled = quality.numbers(evaluations["sampled"])
-        sampled["draws"] = draws_of(source.averaged, limits.draws)
+    sampled = quality.numbers(evaluations["sampled"]) if "sampled" in evaluations else None
     return {"before": before, "after": after, "sampled": sampled}
 
 

@@ -76,7 +76,7 @@ class Limits:
 
     Args:
         points: positions of the slider.
-        draws: posterior draws behind uncertainties.
+        draws: posterior draws behind uncertainties; None is as many as their error asks for.
         shown_weights: weights in the pictures of zeros, one byte each.
         model_bytes: of the network inside the page.
         draw_bytes: of its posterior draws.
@@ -85,7 +85,7 @@ class Limits:
     """
 
     points: int = 21
-    draws: int = 32
+    draws: int | None = None
     shown_weights: int = 500_000
     model_bytes: int = 700_000
     draw_bytes: int = 900_000

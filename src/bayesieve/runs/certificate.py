@@ -28,12 +28,11 @@ import torch
 from scipy.stats import beta, binomtest, norm
 from torch import Generator, Tensor
 
-from bayesieve.assess.evaluate import labels_of
 from bayesieve.assess.familiarity import Familiarity
-from bayesieve.assess.predict import ClassPrediction, Prediction, RealPrediction, predict
+from bayesieve.assess.predict import ClassPrediction, Prediction, RealPrediction, labels_of, predict
 from bayesieve.errors import UsageError
 from bayesieve.runs.folder import RunFolder
-from bayesieve.runs.options import Certify
+from bayesieve.runs.options import Certify, n_samples_of
 from bayesieve.runs.run import load, parent_of
 
 LEVELS = (0.5, 0.9, 0.95)  # of the intervals whose coverage is checked
@@ -90,9 +89,9 @@ def certify(asked: Certify) -> dict[str, Any]:
             f"certify: found no dense parent of {asked.run}: it was not pruned from a run, or that "
             "run has moved. Name one: --against DENSE."
         )
-    examples = run.data.test
+    examples, n_samples = run.data.test, n_samples_of(asked.samples)
     dense, sieved = (
-        predict(model, examples.x, n_samples=asked.samples, seed=asked.seed)
+        predict(model, examples.x, n_samples=n_samples, seed=asked.seed, targets=examples.y)
         for model in (parent, run.model)
     )
     checks = compare_predictions(dense, sieved, examples.y, asked, examples.target_std)
@@ -106,7 +105,7 @@ def certify(asked: Certify) -> dict[str, Any]:
         "data": run.data.name,
         "n_examples": len(examples.x),
         "level": asked.level,
-        "samples": asked.samples,
+        "samples": 0 if n_samples == 0 else sieved.n_draws,
         "checks": [_row(check) for check in checks],
         "mcnemar_p": mcnemar(dense, sieved, examples.y),
         "certified": all(verdict in accepted for verdict in verdicts),

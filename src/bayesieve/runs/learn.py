@@ -15,7 +15,6 @@ from bayesieve.core.posterior import (
     Model,
     Posterior,
     Samples,
-    draws_of,
     has_spread,
     posterior_of,
 )
@@ -27,7 +26,7 @@ from bayesieve.runs.build import Plan, make_plan, what_it_takes
 from bayesieve.runs.config import RunConfig, flag_of, from_dict, from_keywords, read_config, to_dict
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.options import Config, Train
-from bayesieve.runs.run import DRAWS, curve_of, numbers, pool, save_model, usual_score
+from bayesieve.runs.run import curve_of, numbers, pool, save_model, usual_score
 from bayesieve.runs.summary import write_summary
 from bayesieve.runs.text import note, with_draws
 from bayesieve.training.checkpoint import has_checkpoint
@@ -183,9 +182,8 @@ def write_results(
     result = numbers(evaluate(first, data.test), first)
     if has_spread(first):
         whole = pool(models)
-        n_draws, n_chains = draws_of(whole, DRAWS), 1 if whole is first else len(models)
-        sampled = numbers(evaluate(whole, data.test, n_samples=n_draws), first)
-        result["sampled"] = {**sampled, "draws": n_draws, "chains": n_chains}
+        sampled = numbers(evaluate(whole, data.test, n_samples=None), first)
+        result["sampled"] = {**sampled, "chains": 1 if whole is first else len(models)}
     rows = with_draws(dict(result))
     if len(models) > 1 and (chains := _chains(models)) is not None:
         folder.write("chains.json", chains)

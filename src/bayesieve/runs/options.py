@@ -31,7 +31,25 @@ _FIGURES = "Whether to draw pictures."
 _TARGET = "Tables: the column to predict."
 _REPLACE = "Replace the run in --out."
 _check_share = partial(check_fraction, open_ends=True)
+Draws = str | int
+_AUTO = "0 uses the mean weights, auto as many draws as bring their standard error below 2 %."
 option: Any = partial(setting, kw_only=True)  # a `setting` may be given by position too
+
+
+def n_samples_of(samples: Draws) -> int | None:
+    """Draws as `predict` takes them: a number, or None for as many as their error asks for.
+
+    Example:
+        >>> n_samples_of("auto"), n_samples_of("32")
+        (None, 32)
+    """
+    return None if samples == "auto" else int(samples)
+
+
+def _check_draws(who: str, **values: Draws) -> None:
+    for name, value in values.items():
+        if value != "auto" and not str(value).isdecimal():
+            raise ValueError(f"{who}: {name} must be a number of draws or auto, got {value}.")
 
 
 def argument(help: str, default: Any = MISSING, *, metavar: str | None = None) -> Any:
@@ -245,8 +263,11 @@ class Evaluate(Options):
 
     work: ClassVar[str] = "run.evaluate"
     run: Place = argument(_RUN, metavar="RUN")
-    samples: int = option(
-        "Posterior draws to average over, of all chains of a sampler; 0 uses the mean weights.", 0
+    samples: Draws = option(
+        f"Posterior draws to average over, of all chains of a sampler; {_AUTO}",
+        0,
+        check=_check_draws,
+        metavar="N|auto",
     )
     seed: int = option("Seed of the draws.", 0)
     temperature: bool = option("Calibrate on the validation split first.", False)
@@ -309,8 +330,8 @@ class Certify(Options):
     )
     level: float = option("Of the intervals.", 0.95, check=_check_share)
     allow_unsure: bool = option("Checks without enough data to say do not fail.", False)
-    samples: int = option(
-        "Posterior draws to average over; 0 uses the mean weights.", 0, check=check_not_negative
+    samples: Draws = option(
+        f"Posterior draws to average over; {_AUTO}", 0, check=_check_draws, metavar="N|auto"
     )
     resamples: int = option("Bootstrap samples of the examples.", 1000, check=check_positive)
     seed: int = option("Seed of draws and resamples.", 0)
@@ -404,8 +425,8 @@ class Predict(Options):
         metavar="DATA",
     )
     out: Place = setting("CSV file to write.", MISSING)
-    samples: int = option(
-        "Posterior draws to average over; 0 uses the mean.", 0, check=check_not_negative
+    samples: Draws = option(
+        f"Posterior draws to average over; {_AUTO}", 0, check=_check_draws, metavar="N|auto"
     )
     seed: int = option("Seed of the draws.", 0)
     prepared: bool = option("x is network input already; do not standardise it.", False)

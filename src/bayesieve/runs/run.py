@@ -40,13 +40,12 @@ from bayesieve.runs.build import (
 )
 from bayesieve.runs.config import RECORD, RunConfig
 from bayesieve.runs.folder import RunFolder, is_bundle_folder
-from bayesieve.runs.options import Evaluate
+from bayesieve.runs.options import Evaluate, n_samples_of
 from bayesieve.sieve.prune import sparsity_curve
 from bayesieve.sieve.rules import keep_zeros
 from bayesieve.sieve.scores import ScoreName
 
 BEFORE = "posterior-before.safetensors"  # the network a run is compared with
-DRAWS = 32  # posterior draws behind uncertainties, next to predictions with the mean weights
 Curve = list[dict[str, float]]
 _ZEROS = (
     0.0, 0.25, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.965, 0.975, 0.98, 0.985, 0.99, 0.995,
@@ -216,13 +215,13 @@ def pool(models: Sequence[Model]) -> Model:
 
 def evaluate(asked: Evaluate) -> dict[str, Any]:
     """Every number of a run on one split."""
-    split, samples, seed = asked.split, asked.samples, asked.seed
+    split, seed, n_samples = asked.split, asked.seed, n_samples_of(asked.samples)
     opened = load(asked.run, member=asked.member, device=asked.device)
-    model = opened.pooled() if samples and asked.member is None else opened.model
+    model = opened.pooled() if n_samples != 0 and asked.member is None else opened.model
     examples = {"test": opened.data.test, "train": opened.train, "val": opened.held_out}[split]
     if examples is None:
         raise UsageError("--split val: this run held nothing out; train with --val-fraction.")
-    extra: dict[str, Any] = {"split": split, "samples": samples}
+    extra: dict[str, Any] = {"split": split}
     known = opened.familiarity if asked.abstain is not None else None
     if asked.abstain is not None and known is None:
         raise UsageError(
@@ -232,19 +231,20 @@ def evaluate(asked: Evaluate) -> dict[str, Any]:
     if asked.temperature:
         if opened.held_out is None:
             raise UsageError("--temperature needs held-out examples; train with --val-fraction.")
-        prediction = predict(model, opened.held_out.x, n_samples=samples, seed=seed)
+        prediction = predict(model, opened.held_out.x, n_samples=n_samples, seed=seed)
         if not isinstance(prediction, ClassPrediction):
             raise UsageError("--temperature is for classification.")
         extra["temperature"] = fit_temperature(prediction.log_probs.cpu(), opened.held_out.y)
     scored = score_model(
         model,
         examples,
-        n_samples=samples,
+        n_samples=n_samples,
         seed=seed,
         temperature=extra.get("temperature", 1.0),
         familiarity=known,
         abstain=asked.abstain,
     )
+    extra["samples"] = scored.get("draws", 0) if n_samples is None else n_samples
     return {**numbers(scored, model), **extra}
 
 

@@ -34,7 +34,7 @@ def line(n=80, noise=0.2, seed=0):
 @pytest.fixture(scope="module")
 def fitted():
     X, y = line(200)
-    return SieveRegressor(hidden=(20,), epochs=80, random_state=0).fit(X, y)
+    return SieveRegressor(hidden=(20,), epochs=160, random_state=0).fit(X, y)
 
 
 def test_it_learns_whatever_the_units(fitted):

@@ -22,11 +22,13 @@ from torch import Generator, Tensor
 from bayesieve.checks import check_fraction
 from bayesieve.core.likelihoods.prediction import (
     ClassPrediction,
+    Drawn,
     Prediction,
     RealPrediction,
     entropy,
     information,
     log_mean_prob,
+    missing_entropy,
     mixture_moments,
 )
 from bayesieve.errors import UnsupportedModelError
@@ -62,7 +64,9 @@ class Likelihood(ABC):
         """The predictive distribution from outputs (S, n, ...) and numbers (S, ...) each."""
 
     @abstractmethod
-    def summary(self, outputs: Tensor, numbers: Numbers) -> tuple[Tensor, ...]:
+    def summary(
+        self, outputs: Tensor, numbers: Numbers, drawn: Drawn = "all"
+    ) -> tuple[Tensor, ...]:
         """The tensors named in `delivered`, as `predictive` has them, in traceable operations."""
 
     @abstractmethod
@@ -147,11 +151,13 @@ class ClassLikelihood(Likelihood):
         """Class probabilities under every weight vector."""
         return ClassPrediction(self.log_probs(outputs))
 
-    def summary(self, outputs: Tensor, numbers: Numbers) -> tuple[Tensor, ...]:
+    def summary(
+        self, outputs: Tensor, numbers: Numbers, drawn: Drawn = "all"
+    ) -> tuple[Tensor, ...]:
         """Mean probability (n, C), its entropy (n,) and the mutual information (n,)."""
         log_p = self.log_probs(outputs)
-        log_mean = log_mean_prob(log_p)
-        return log_mean.exp(), entropy(log_mean), information(log_p)
+        log_mean, missing = log_mean_prob(log_p), missing_entropy(log_p, drawn)
+        return log_mean.exp(), entropy(log_mean) + missing, information(log_p) + missing
 
     def to_dict(self, numbers: Numbers | None = None) -> dict[str, Any]:
         """Name and those settings that are not the usual ones, ready for JSON."""
@@ -195,7 +201,9 @@ class RealLikelihood(Likelihood):
         """Means and noise under every weight vector."""
         return RealPrediction(*self.moments(outputs, numbers), self)
 
-    def summary(self, outputs: Tensor, numbers: Numbers) -> tuple[Tensor, ...]:
+    def summary(
+        self, outputs: Tensor, numbers: Numbers, drawn: Drawn = "all"
+    ) -> tuple[Tensor, ...]:
         """Mean, aleatoric and epistemic standard deviation, (n, m) each."""
         return mixture_moments(*self.moments(outputs, numbers))
 

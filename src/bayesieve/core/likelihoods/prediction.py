@@ -8,19 +8,26 @@ With p_s the class probabilities under draw s and p̄ their mean,
 The variance of real numbers splits likewise into mean_s noise_s² and var_s mean_s. The formulas
 are plain tensor code, so that an exported graph can contain them. Prediction objects compute in
 float64.
+
+H[p̄] of few draws is too small on average, and the mutual information with it: p̄ is still moved by
+its draws. Both are corrected by the jackknife, unless the draws are the whole posterior.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Generator, Tensor
 
 if TYPE_CHECKING:
     from bayesieve.core.likelihoods.base import RealLikelihood
+
+# Weight vectors of a prediction: all that the posterior has, independent draws of it, or pairs
+# (mean + e, mean - e) one after the other, whose means are independent.
+Drawn = Literal["all", "independent", "pairs"]
 
 
 def log_mean_prob(sample_log_probs: Tensor) -> Tensor:
@@ -37,6 +44,37 @@ def information(sample_log_probs: Tensor) -> Tensor:
     """Mean over draws of KL(p_s || p̄): (S, N, C) to (N,)."""
     gap = _finite(sample_log_probs) - _finite(log_mean_prob(sample_log_probs))
     return (sample_log_probs.exp() * gap).sum(-1).mean(0).clamp_min(0)  # rounding only
+
+
+def independent_means(values: Tensor, drawn: Drawn) -> Tensor:
+    """Values of draws, or means of their pairs: (S, ...) to (U, ...); an odd last draw is left out.
+
+    Example:
+        >>> independent_means(torch.tensor([1.0, 3.0, 5.0, 6.0, 7.0]), "pairs")
+        tensor([2.0000, 5.5000])
+    """
+    return (
+        values[: len(values) // 2 * 2].unflatten(0, (-1, 2)).mean(1) if drawn == "pairs" else values
+    )
+
+
+def missing_entropy(sample_log_probs: Tensor, drawn: Drawn) -> Tensor:
+    """What H[p̄] lacks on average for want of draws: (S, N, C) to (N,), by the jackknife.
+
+    Right on average: with a handful of draws the sum may exceed the largest possible entropy.
+
+    Example:
+        >>> draws = torch.tensor([[[0.9, 0.1]], [[0.7, 0.3]]]).log()
+        >>> [round(missing_entropy(draws, kind).item(), 4) for kind in ("all", "independent")]
+        [0.0, 0.0324]
+    """
+    units = independent_means(sample_log_probs.exp(), drawn)
+    n, mean = len(units), units.mean(0)
+    if drawn == "all" or n < 2:
+        return torch.zeros_like(mean[..., 0])
+    without = ((n * mean - units) / (n - 1)).clamp_min(0)
+    gap = (n - 1) * (entropy(mean.log()) - entropy(without.log()).mean(0))
+    return gap.clamp_min(0)  # rounding only
 
 
 def mixture_moments(sample_means: Tensor, noise_std: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -57,13 +95,24 @@ class ClassPrediction:
 
     Args:
         sample_log_probs: (S, N, C), nats.
+        drawn: how the weight vectors were chosen.
         familiarity: (N,), the share of held-out examples at least as strange; None if not asked.
         abstained: (N,) bool, inputs too unfamiliar to answer; None if not asked.
     """
 
     sample_log_probs: Tensor
+    drawn: Drawn = "all"
     familiarity: Tensor | None = None
     abstained: Tensor | None = None
+
+    @property
+    def n_draws(self) -> int:
+        """S."""
+        return len(self.sample_log_probs)
+
+    def log_densities(self, targets: Tensor) -> Tensor:
+        """Log probability of labels, (N,), under each draw, (S, N)."""
+        return self._draws.gather(2, targets.long().expand(self.n_draws, -1)[..., None])[..., 0]
 
     @cached_property
     def _draws(self) -> Tensor:
@@ -86,8 +135,8 @@ class ClassPrediction:
 
     @cached_property
     def entropy(self) -> Tensor:
-        """Total uncertainty in nats, (N,)."""
-        return entropy(self.log_probs)
+        """Total uncertainty in nats, (N,): the sum of the next two."""
+        return entropy(self.log_probs) + self._missing
 
     @cached_property
     def aleatoric(self) -> Tensor:
@@ -97,7 +146,11 @@ class ClassPrediction:
     @cached_property
     def epistemic(self) -> Tensor:
         """Mutual information of label and weights: what more data could resolve, (N,)."""
-        return information(self._draws)
+        return information(self._draws) + self._missing
+
+    @cached_property
+    def _missing(self) -> Tensor:
+        return missing_entropy(self._draws, self.drawn)
 
     @property
     def delivered(self) -> dict[str, Tensor]:
@@ -118,14 +171,26 @@ class RealPrediction:
         sample_means: (S, N, m).
         noise_std: (S, 1, 1) or (S, N, m), standard deviation of the observation noise.
         likelihood: the family of the noise.
-        familiarity, abstained: as of a `ClassPrediction`.
+        drawn, familiarity, abstained: as of a `ClassPrediction`.
     """
 
     sample_means: Tensor
     noise_std: Tensor
     likelihood: "RealLikelihood"
+    drawn: Drawn = "all"
     familiarity: Tensor | None = None
     abstained: Tensor | None = None
+
+    @property
+    def n_draws(self) -> int:
+        """S."""
+        return len(self.sample_means)
+
+    def log_densities(self, targets: Tensor) -> Tensor:
+        """Log density of targets, (N, m), all outputs of one together, under each draw, (S, N)."""
+        means, noise = self.sample_means.detach().double(), self.noise_std.detach().double()
+        shaped = targets.reshape(means.shape[1:]).double()
+        return self.likelihood.log_density(shaped, means, noise).sum(-1)
 
     @cached_property
     def _moments(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -184,11 +249,15 @@ def pooled(predictions: Sequence[Prediction]) -> Prediction:
         >>> pooled([one, other]).probs.tolist()
         [[0.5, 0.5]]
     """
+    kinds = {row.drawn for row in predictions}
+    broken = any(row.n_draws % 2 for row in predictions)  # pairs
+    drawn: Drawn = kinds.pop() if kinds in ({"all"}, {"pairs"}) else "independent"
+    drawn = "independent" if drawn == "pairs" and broken else drawn
     classes = [row for row in predictions if isinstance(row, ClassPrediction)]
-    if classes:
-        return ClassPrediction(torch.cat([row.sample_log_probs for row in classes]))
     real = [row for row in predictions if isinstance(row, RealPrediction)]
+    if classes:
+        return ClassPrediction(torch.cat([row.sample_log_probs for row in classes]), drawn)
     means, noise = ([getattr(row, name) for row in real] for name in ("sample_means", "noise_std"))
     if len({row.shape[1:] for row in noise}) > 1:
         noise = [std.expand_as(mean) for std, mean in zip(noise, means, strict=True)]
-    return RealPrediction(torch.cat(means), torch.cat(noise), real[0].likelihood)
+    return RealPrediction(torch.cat(means), torch.cat(noise), real[0].likelihood, drawn)

@@ -65,6 +65,12 @@ function timeCard(before, after) {
     changeWords(was["64"], now["64"], { lower: true, unit: ["faster", "slower"] }));
 }
 
+// The error that the choice of draws leaves in the NLL, in words; a sampler's draws are all there are.
+function drawError(sampled) {
+  if (sampled.nll_mc_error === undefined || sampled.nll_mc_error === null) return "";
+  return ` and an NLL of ${number(sampled.nll)} ± ${number(sampled.nll_mc_error, 2)} nats (standard error of the draws)`;
+}
+
 // The headline in words.
 function reading(run) {
   const { before, after, sampled } = run.headline;
@@ -77,7 +83,7 @@ function reading(run) {
   } else parts.push(`All ${count(before.parameters)} parameters are in use: nothing has been pruned yet.`);
   parts.push(`On ${count(q.n_examples)} test examples the network has ${value(q)}` + (b ? `; ${before.name}: ${value(b)}.` : "."));
   if (sampled && !regression) {
-    parts.push(`Averaged over ${count(sampled.draws)} draws from the posterior it has ${percent(sampled.error, 2)} error, and it can tell doubt about its weights from noise in the data.`);
+    parts.push(`Averaged over ${count(sampled.draws)} draws from the posterior it has ${percent(sampled.error, 2)} error${drawError(sampled)}, and it can tell doubt about its weights from noise in the data.`);
   }
   return parts.join(" ");
 }
