@@ -27,6 +27,25 @@ def as_percent(fraction: float) -> str:
     return f"{100 * fraction:.2f} %"
 
 
+def tempering_words(kl: float) -> str:
+    """How much data the doubt about the weights counts; nothing to say for Bayes' rule, kl = 1.
+
+    Args:
+        kl: weight of the prior against the data, or temperature of a sampler.
+
+    Example:
+        >>> print(tempering_words(0.1))  # doctest: +ELLIPSIS
+        Tempered: the prior weighed 0.1, so doubt about the weights is that of 10 times the data...
+    """
+    if kl == 1:
+        return ""
+    share = f"{1 / kl:.3g} times" if kl < 1 else f"{1 / kl:.2g} of"
+    return (
+        f"Tempered: the prior weighed {kl:.3g}, so doubt about the weights is that of {share} the "
+        "data. With kl = 1 it is Bayes' rule."
+    )
+
+
 def as_bytes(n: float) -> str:
     """A number of bytes in a unit that people read.
 

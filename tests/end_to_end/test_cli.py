@@ -118,6 +118,8 @@ def test_train_with_pruning_and_pictures(tmp_path):
     wanted = {"training", "inclusion", "reliability", "confusion", "uncertainty", "examples"}
     assert drawn == {f"{name}.png" for name in wanted | {"layers", "sparsity"}}
     assert all(f"figures/{name}" in report for name in drawn)
+    assert "doubt about the weights is that of 10 times the data" in report
+    assert as_json("evaluate", tmp_path / "a")["kl"] == 0.1
 
 
 def test_only_pictures_that_are_there_are_announced(tmp_path, dense):

@@ -8,7 +8,9 @@ held-out data [Guo]. In β = 1/T the objective
 is convex, with derivative mean_n [ E_β[l_n] - l_ny ], so the minimiser is the root of an
 increasing function. For a posterior predictive l is the log of the *mean* probabilities over the
 draws (`ClassPrediction.log_probs`), never the mean of the log-probabilities:
-the temperature then corrects the distribution that is reported, not the single draws.
+the temperature then corrects the distribution that is reported, not the single draws. Of a
+regression T multiplies the variance, of the noise and of the draws alike. `evaluate` states the
+doubt at the temperature, so that it matches the held-out likelihood.
 
 Departures: T is confined to [0.02, 50]. Where every example is classified right, T = 0 would be
 optimal, and where the scores carry no information, T = ∞; the nearer limit is returned.
@@ -26,30 +28,37 @@ cross-conformal: coverage near 1 - α in practice, at least 1 - 2α in theory [B
 import math
 
 import torch
-from scipy.optimize import brentq
+from scipy.optimize import brentq, minimize_scalar
 from torch import Tensor
 
 from bayesieve.assess.metrics import check_labels, check_same_shape
+from bayesieve.assess.predict import ClassPrediction, Prediction, RealPrediction, labels_of
 from bayesieve.checks import check_fraction, check_positive
 
 MIN_TEMPERATURE = 0.02
 MAX_TEMPERATURE = 50.0
 
 
-def fit_temperature(logits: Tensor, labels: Tensor) -> float:
-    """Temperature in [0.02, 50] with the least negative log-likelihood, to 1e-9 relative.
+def fit_temperature(prediction: Tensor | Prediction, targets: Tensor) -> float:
+    """Temperature in [0.02, 50] with the least negative log-likelihood of held-out targets.
 
-    If the likelihood does not depend on the temperature (all classes tied everywhere), it is 1.
+    Of class scores it is found to 1e-9 relative. If the likelihood does not depend on the
+    temperature (all classes tied everywhere), it is 1.
 
     Args:
-        logits: logits or log-probabilities, shape (N, C); -inf for an impossible class.
-        labels: whole numbers, shape (N,).
+        prediction: of held-out examples; or their logits or log-probabilities, shape (N, C), -inf
+            for an impossible class.
+        targets: labels, whole numbers, shape (N,); or numbers, (N, m).
 
     Example:
         >>> scores = torch.tensor([[2.0, 0.0]] * 4)  # 88% sure, right 3 times in 4
         >>> round(fit_temperature(scores, torch.tensor([0, 0, 0, 1])), 4)  # 2 / log 3
         1.8205
     """
+    if isinstance(prediction, RealPrediction):
+        return _variance_factor(prediction, targets)
+    logits = prediction.log_probs if isinstance(prediction, ClassPrediction) else prediction
+    labels = labels_of(targets) if isinstance(prediction, ClassPrediction) else targets
     check_labels("fit_temperature", "logits", logits, labels)
     logits = logits.detach().double()
     labels = labels.to(logits.device)
@@ -78,6 +87,18 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     if hottest >= 0:
         return MAX_TEMPERATURE
     return math.exp(brentq(slope, low, high, xtol=1e-10, rtol=1e-10))
+
+
+def _variance_factor(prediction: RealPrediction, targets: Tensor) -> float:
+    """T of `RealPrediction.tempered` with the highest likelihood, to 1e-6 relative."""
+    targets = targets.to(prediction.sample_means.device)
+
+    def nll(log_temperature: float) -> float:
+        densities = prediction.tempered(math.exp(log_temperature)).log_densities(targets)
+        return -float(densities.logsumexp(0).mean())
+
+    ends = (math.log(MIN_TEMPERATURE), math.log(MAX_TEMPERATURE))
+    return math.exp(minimize_scalar(nll, bounds=ends, options={"xatol": 1e-7}).x)
 
 
 def apply_temperature(logits: Tensor, temperature: float) -> Tensor:

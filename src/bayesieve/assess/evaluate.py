@@ -1,13 +1,12 @@
 """Quality of a model on a split of data, and how it changes with sparsity."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bayesieve.assess.calibration import apply_temperature
 from bayesieve.assess.familiarity import Familiarity
 from bayesieve.assess.metrics import classification_report, monte_carlo_error, regression_report
 from bayesieve.assess.predict import labels_of, predict
@@ -69,8 +68,8 @@ def evaluate(
             until the standard error of nll is below 2 % (0.02 nats for a regression), at most 256
             times; of a sampler it takes all that were kept.
         seed: of the draws.
-        temperature: divides the log of the averaged class probabilities before renormalising;
-            classification only.
+        temperature: T of the prediction, as `fit_temperature` finds it on held-out examples: class
+            probabilities p̄^(1/T), or T times the variance. Both parts of the doubt go with it.
         familiarity: of the inputs: `Familiarity.of(train.x)`.
         abstain: score the answers too that are left when inputs stranger than this share of
             held-out examples are not answered: `answered` (share) and `error_answered` or
@@ -99,14 +98,13 @@ def evaluate(
         abstain=abstain,
     )
     n_draws = prediction.n_draws
+    if temperature != 1.0:
+        prediction = prediction.tempered(temperature)
     if isinstance(prediction, ClassPrediction):
-        if temperature != 1.0:
-            scaled = apply_temperature(prediction.log_probs, temperature)
-            prediction = replace(prediction, sample_log_probs=scaled[None], drawn="all")
-        numbers = classification_report(prediction.sample_log_probs, targets, prediction.drawn)
+        numbers = classification_report(
+            prediction.sample_log_probs, targets, prediction.drawn, prediction.temperature
+        )
     else:
-        if temperature != 1.0:
-            raise ValueError("evaluate: temperature is for class probabilities, not regression.")
         shape = prediction.sample_means.shape[1:]
         if targets.numel() != shape.numel():
             raise ValueError(

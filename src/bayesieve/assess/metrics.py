@@ -41,7 +41,7 @@ from bayesieve.core.likelihoods import (
     RealLikelihood,
     RealPrediction,
 )
-from bayesieve.core.likelihoods.prediction import Drawn, independent_means
+from bayesieve.core.likelihoods.prediction import Drawn, at_temperature, independent_means
 
 Binning = Literal["equal-width", "equal-mass"]
 
@@ -212,7 +212,7 @@ def ece(probs: Tensor, labels: Tensor, n_bins: int = 15, binning: Binning = "equ
 
 
 def classification_report(
-    sample_log_probs: Tensor, labels: Tensor, drawn: Drawn = "all"
+    sample_log_probs: Tensor, labels: Tensor, drawn: Drawn = "all", temperature: float = 1.0
 ) -> dict[str, float]:
     """Quality of a classifier's posterior predictive; information in nats per example.
 
@@ -220,6 +220,7 @@ def classification_report(
         sample_log_probs: draws, normalised over classes, shape (S, N, C).
         labels: whole numbers, shape (N,).
         drawn: how the draws were chosen; see `ClassPrediction`.
+        temperature: of the averaged probabilities.
 
     Returns:
         Numbers by name, ready for JSON:
@@ -251,7 +252,7 @@ def classification_report(
         )
     sample_log_probs = check_log_probs("classification_report", sample_log_probs)
     check_labels("classification_report", "each draw", sample_log_probs[0], labels)
-    prediction = ClassPrediction(sample_log_probs, drawn)
+    prediction = ClassPrediction(sample_log_probs, drawn, temperature)
     probs = prediction.probs
     precision, recall, f1 = precision_recall_f1(probs, labels)
     return dict(
@@ -297,22 +298,31 @@ def monte_carlo_error(prediction: Prediction, targets: Tensor | None = None) -> 
     if prediction.drawn == "all":
         return 0.0
     if targets is not None:
-        log_densities = prediction.log_densities(targets)
-        values = (log_densities - log_densities.amax(0)).exp()  # (S, N)
-    elif isinstance(prediction, ClassPrediction):
-        likeliest = prediction.label
-        values = prediction.log_densities(likeliest).exp()
+        logs = _without_each(prediction, targets).mean(1)
+        n = len(logs)
+        return float(((n - 1) * logs.var(correction=0)).sqrt()) if n > 1 else math.inf
+    if isinstance(prediction, ClassPrediction):
+        values = prediction.log_densities(prediction.label).exp()
     else:
         values = prediction.sample_means.detach().double() / prediction.std
     units = independent_means(values, prediction.drawn)
-    n = len(units)
-    if n < 2:
-        return math.inf
-    if targets is None:
-        return float((units.var(0) / n).mean().sqrt())
-    without = ((n * units.mean(0) - units) / (n - 1)).clamp_min(_ROUNDING)
-    nll = without.log().mean(1)
-    return float(((n - 1) * nll.var(correction=0)).sqrt())
+    return float((units.var(0) / len(units)).mean().sqrt()) if len(units) > 1 else math.inf
+
+
+def _without_each(prediction: Prediction, targets: Tensor) -> Tensor:
+    """Log densities of targets without each independent draw, (U, N), less a constant of each."""
+
+    def without(values: Tensor) -> Tensor:
+        units = independent_means(values, prediction.drawn)
+        n = len(units)
+        return ((n * units.mean(0) - units) / max(n - 1, 1)).clamp_min(_ROUNDING).log()
+
+    if isinstance(prediction, ClassPrediction) and prediction.temperature != 1.0:  # all classes
+        logs = without(prediction.sample_log_probs.detach().double().exp())
+        logs = at_temperature(logs, prediction.temperature)
+        return logs.gather(2, targets.long().expand(len(logs), -1)[..., None])[..., 0]
+    logs = prediction.log_densities(targets)
+    return without((logs - logs.amax(0)).exp())
 
 
 # ------------------------------------------------------------------------------------- regression

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from bayesieve.core.likelihoods import from_dict
-from bayesieve.text import as_percent, certificate_rows, markdown_table, one_line
+from bayesieve.text import as_percent, certificate_rows, markdown_table, one_line, tempering_words
 
 _WORDS = {
     "error": "error", "rmse": "RMSE", "nll": "NLL (nats)", "ece": "ECE",
@@ -56,7 +56,7 @@ def bundle_card(
     files.append(["together", f"{sum(sizes.values()):,}"])
     return _joined(
         f"---\nlibrary_name: bayesieve\ntags: [bayesian, sparse, {task}]\n---",
-        f"# {title}\n\n{summary}" + (" Posterior draws come with it." if posterior else ""),
+        f"# {title}\n\n{summary}" + (_draws(config) if posterior else ""),
         _section("Data", _data(config, noise)),
         _numbers(metrics),
         _removed(metrics),
@@ -65,6 +65,13 @@ def bundle_card(
         _use(config, title),
         _section("Provenance", _origin(config)),
     )
+
+
+def _draws(config: Mapping[str, Any]) -> str:
+    """That draws come with a bundle, and how much data their spread counts."""
+    kl = (config.get("provenance") or {}).get("kl", 1)
+    words = tempering_words(kl) if isinstance(kl, int | float) and kl > 0 else ""
+    return f" Posterior draws come with it. {words}".rstrip()
 
 
 def _noise(config: Mapping[str, Any]) -> str | None:
@@ -203,6 +210,8 @@ def report_card(collected: dict[str, Any]) -> str:
             "- Pruning was judged on averages; rare kinds of inputs may suffer more than the "
             "average.",
         ]
+        if run["tempering"]:
+            limits.append(f"- {run['tempering']}")
         if run["headline"]["sampled"] is None:
             limits.append("- A point estimate: it states no doubt about its own weights.")
         sections += [

@@ -92,7 +92,10 @@ class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
         return np.asarray(self._prediction(X).log_probs.numpy())
 
     def predict_uncertainty(self, X: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Entropy that stays whatever is learned, and what more rows could resolve; (n,), nats."""
+        """Entropy that stays whatever is learned, and what more rows could resolve; (n,), nats.
+
+        The second is the doubt of 1 / `kl_` times the rows; with kl=1 it is Bayes' rule.
+        """
         prediction = self._prediction(X)
         return prediction.aleatoric.numpy(), prediction.epistemic.numpy()
 

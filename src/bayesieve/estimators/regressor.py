@@ -81,7 +81,10 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         return self._shaped(mean)
 
     def predict_uncertainty(self, X: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Standard deviations of the noise and of what more rows could tell, as `predict`."""
+        """Standard deviations of the noise and of what more rows could tell, as `predict`.
+
+        The second is the doubt of 1 / `kl_` times the rows; with kl=1 it is Bayes' rule.
+        """
         _, aleatoric, epistemic = self._moments(X)
         return self._shaped(aleatoric), self._shaped(epistemic)
 

@@ -15,6 +15,7 @@ from bayesieve.report.curve import processor
 from bayesieve.report.embed import embed
 from bayesieve.report.packing import Json, rounded, short
 from bayesieve.report.source import Limits, Source
+from bayesieve.text import tempering_words
 
 FORMAT, VERSION = "bayesieve-report", 1
 _MOST_EPOCHS = 400
@@ -70,6 +71,7 @@ def collect_run(source: Source, limits: Limits) -> Json:
             "target_std": data.test.target_std.double().reshape(-1).tolist(),
         },
         "headline": _headline(source, evaluations, sieved),
+        "tempering": tempering_words(source.kl) if "sampled" in evaluations else "",
         "curve": {
             "score": source.score,
             "layers": source.posterior.layout.prunable,

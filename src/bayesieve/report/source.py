@@ -37,6 +37,7 @@ class Source:
         certificate: what `certify` found, if it was asked.
         hashes: SHA-256 by file name.
         command: how to make the run again.
+        kl: weight of the prior against the data; 1 is Bayes' rule.
         seconds: training time, if it was written down.
         folder: how to name the run on a command line; None if it is not in a folder.
     """
@@ -56,6 +57,7 @@ class Source:
     certificate: Mapping[str, Any] | None = None
     hashes: Mapping[str, str] = field(default_factory=dict)
     command: str | None = None
+    kl: float = 1.0
     seconds: float | None = None
     folder: str | None = None
 

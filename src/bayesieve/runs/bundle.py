@@ -112,7 +112,8 @@ def provenance(run: Run) -> dict[str, Any]:
         for name, section in settings.items()
     }
     source = None if run.folder is None else run.folder.path.name
-    made = {"source": source, "run": used, "versions": versions("torch", "safetensors")}
+    made = {"source": source, "run": used, "versions": versions("torch", "safetensors"),
+            "kl": run.config.tempering}  # fmt: skip
     return made if run.certificate is None else {**made, "certificate": run.certificate}
 
 

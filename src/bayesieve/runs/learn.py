@@ -29,6 +29,7 @@ from bayesieve.runs.options import Config, Train
 from bayesieve.runs.run import curve_of, numbers, pool, save_model, usual_score
 from bayesieve.runs.summary import write_summary
 from bayesieve.runs.text import note, with_draws
+from bayesieve.text import tempering_words
 from bayesieve.training.checkpoint import has_checkpoint
 from bayesieve.training.distill import soften
 from bayesieve.training.fit import Fit, fit
@@ -227,6 +228,8 @@ def _chains(models: Sequence[Model]) -> dict[str, Any] | None:
 
 def _remarks(config: RunConfig, n_epochs: int, seconds: float, result: dict[str, Any]) -> list[str]:
     remarks = [f"Training took {seconds:.1f} s on {config.training.device}."]
+    if "sampled" in result and config.tempering != 1:
+        remarks.append(tempering_words(config.tempering))
     if result.get("stuck_in_slab", 0.0) > 0.05:
         remarks.append(
             f"{100 * result['stuck_in_slab']:.0f} % of the weights are counted as included only "

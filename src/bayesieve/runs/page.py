@@ -126,6 +126,7 @@ def read_source(
         hashes={name: sha256(folder.path / name) for name in _HASHED
                 if (folder.path / name).is_file()},
         command=command and f"bayesieve {command}",
+        kl=config.tempering,
         seconds=seconds if isinstance(seconds, int | float) else None,
         folder=folder.path.name if folder.path.is_absolute() else folder.path.as_posix(),
     )  # fmt: skip

@@ -15,7 +15,7 @@ from bayesieve.assess.diagnostics import differing_buffers, pooled
 from bayesieve.assess.evaluate import Evaluation, error_curve
 from bayesieve.assess.evaluate import evaluate as score_model
 from bayesieve.assess.familiarity import FILE, Familiarity
-from bayesieve.assess.predict import ClassPrediction, predict
+from bayesieve.assess.predict import predict
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import (
     Factorised,
@@ -231,10 +231,9 @@ def evaluate(asked: Evaluate) -> dict[str, Any]:
     if asked.temperature:
         if opened.held_out is None:
             raise UsageError("--temperature needs held-out examples; train with --val-fraction.")
-        prediction = predict(model, opened.held_out.x, n_samples=n_samples, seed=seed)
-        if not isinstance(prediction, ClassPrediction):
-            raise UsageError("--temperature is for classification.")
-        extra["temperature"] = fit_temperature(prediction.log_probs.cpu(), opened.held_out.y)
+        x, y = opened.held_out.x, opened.held_out.y
+        prediction = predict(model, x, n_samples=n_samples, seed=seed, targets=y)
+        extra["temperature"] = fit_temperature(prediction, y)
     scored = score_model(
         model,
         examples,
@@ -245,6 +244,7 @@ def evaluate(asked: Evaluate) -> dict[str, Any]:
         abstain=asked.abstain,
     )
     extra["samples"] = scored.get("draws", 0) if n_samples is None else n_samples
+    extra["kl"] = opened.config.tempering
     return {**numbers(scored, model), **extra}
 
 

@@ -219,10 +219,9 @@ def _finetune(
     length = Length.of(problem.n_data, epochs, None, training.batch_size)
     size = RunSize(problem.n_data, length.n_steps, length.per_epoch, may_prune=False)
     course = config.schedule
-    kl = course.kl if course.kl_after is None else course.kl_after
     schedule = Schedule(
         lr="cosine",
-        kl=1.0 if kl is None else kl,
+        kl=course.last_kl,
         minibatch=course.minibatch,
         clip_norm=training.clip_norm,
         compile=training.compile,

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from bayesieve.assess.calibration import fit_temperature
 from bayesieve.assess.evaluate import evaluate
 from bayesieve.assess.metrics import monte_carlo_error
 from bayesieve.assess.predict import MOST_DRAWS, predict
@@ -135,3 +136,63 @@ def test_pairs_stay_pairs_when_members_are_pooled():
     even, odd = ([predict(posterior, X, n_samples=n, seed=s) for s in (0, 1)] for n in (4, 3))
     assert pooled(even).drawn == "pairs"
     assert pooled(odd).drawn == "independent"
+
+
+def joint_information(probs, temperature):
+    """MI of draw and label, from the table p̄_T(label) p(draw | label); probs (S, C)."""
+    mean = probs.mean(0)
+    label = (mean.log() / temperature).softmax(0)
+    joint = label * probs / probs.sum(0)  # (S, C)
+    gap = joint.log() - joint.sum(1, keepdim=True).log() - label.log()
+    return (joint * gap).sum()
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
+def test_the_doubt_at_a_temperature_is_that_of_the_nearest_joint_distribution(temperature):
+    probs = normal(5, 4, seed=3).softmax(-1)
+    hot = ClassPrediction(probs[:, None].log()).tempered(temperature)
+    exact = joint_information(probs, temperature)
+    assert hot.epistemic.item() == pytest.approx(exact.item(), rel=1e-9)
+    entropy = -(hot.probs * hot.probs.log()).sum()
+    assert (hot.aleatoric + hot.epistemic).item() == pytest.approx(entropy.item(), rel=1e-9)
+
+
+def test_a_temperature_keeps_the_doubt_in_the_report():
+    """It used to be 0: the average was rescaled as if one network had said it."""
+    posterior = posterior_of(Categorical(), 3, std=0.6, hidden=(6,))
+    plain, hot = (evaluate(posterior, (X, LABELS), n_samples=64, temperature=t) for t in (1.0, 2.0))
+    assert hot["entropy"] > plain["entropy"]
+    assert 0.1 * plain["epistemic"] < hot["epistemic"] < hot["entropy"]
+    assert hot["draws"] == 64
+
+
+def test_the_standard_error_at_a_temperature_is_the_spread_over_seeds():
+    posterior = posterior_of(Categorical(), 3, std=0.3, hidden=(6,))
+    rows = [
+        evaluate(posterior, (X, LABELS), n_samples=32, seed=s, temperature=2.0) for s in range(80)
+    ]
+    spread = torch.tensor([row["nll"] for row in rows]).std()
+    stated = torch.tensor([row["nll_mc_error"] for row in rows]).square().mean().sqrt()
+    assert 0.7 < stated / spread < 1.4
+
+
+def test_a_regression_finds_the_variance_of_held_out_targets():
+    """One network, noise std 0.5 where targets have 2: the best factor is their mean square."""
+    posterior = posterior_of(Gaussian(0.5), 2, std=0.0)
+    prediction = predict(posterior, X)
+    targets = prediction.mean + 2 * normal(40, 2, seed=6)
+    temperature = fit_temperature(prediction, targets)
+    exact = (targets - prediction.mean).square().mean() / 0.25
+    assert temperature == pytest.approx(exact.item(), rel=1e-4)
+    before, after = (evaluate(posterior, (X, targets), temperature=t) for t in (1.0, temperature))
+    assert after["log_lik"] > before["log_lik"]
+    assert abs(after["coverage_90"] - 0.9) < abs(before["coverage_90"] - 0.9)
+
+
+def test_both_parts_of_a_regressions_doubt_follow_the_temperature():
+    posterior = posterior_of(Gaussian(0.5), 2, std=0.4)
+    plain = predict(posterior, X, n_samples=16)
+    hot = plain.tempered(4.0)
+    torch.testing.assert_close(hot.epistemic_std, 2 * plain.epistemic_std)
+    torch.testing.assert_close(hot.aleatoric_std, 2 * plain.aleatoric_std)
+    torch.testing.assert_close(hot.mean, plain.mean)

@@ -20,6 +20,7 @@ from bayesieve.report import page as pages
 from bayesieve.report.collect import collect
 from bayesieve.report.inputs import describe_inputs, familiarity
 from bayesieve.report.page import asset, page, script_text, write_report
+from bayesieve.text import tempering_words
 from reports import QUICK, digits_source, node
 
 HOSTILE = "</script><img src=x onerror=alert(1)><!--"
@@ -106,8 +107,17 @@ def test_the_card_holds_the_same_numbers(data):
         assert f"| {' | '.join(row)} |" in text
     assert "## Provenance" in text
     assert run["provenance"]["command"] in text
+    assert "Tempered" not in text
+    tempered = report_card({**data, "runs": [{**run, "tempering": tempering_words(0.2)}]})
+    assert "that of 5 times the data" in tempered
     bad = report_card({**data, "runs": [{**run, "name": "a | b ` c\n# d"}]})
     assert "\n# d" not in bad
+
+
+def test_tempering_is_said_beside_the_doubt(data):
+    run = collect([digits_source(epochs=1, kl=0.2)], limits=QUICK)["runs"][0]
+    assert "that of 5 times the data" in run["tempering"]
+    assert data["runs"][0]["tempering"] == ""
 
 
 def test_own_tensors_are_told_how_to_become_a_data_set(tmp_path):

@@ -11,16 +11,23 @@ float64.
 
 H[p̄] of few draws is too small on average, and the mutual information with it: p̄ is still moved by
 its draws. Both are corrected by the jackknife, unless the draws are the whole posterior.
+
+A temperature T makes the prediction p̄^(1/T), renormalised; of real numbers it multiplies the
+variance. The doubt about the weights follows: of all joint distributions of draw and label with the
+new p̄, the one nearest to that of the draws keeps p(draw | label), and its mutual information is
+stated. Of real numbers both parts of the variance are multiplied by T.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Generator, Tensor
+
+from bayesieve.checks import check_positive
 
 if TYPE_CHECKING:
     from bayesieve.core.likelihoods.base import RealLikelihood
@@ -40,10 +47,26 @@ def entropy(log_probs: Tensor) -> Tensor:
     return -(log_probs.exp() * _finite(log_probs)).sum(-1).clamp_max(0)
 
 
-def information(sample_log_probs: Tensor) -> Tensor:
-    """Mean over draws of KL(p_s || p̄): (S, N, C) to (N,)."""
-    gap = _finite(sample_log_probs) - _finite(log_mean_prob(sample_log_probs))
-    return (sample_log_probs.exp() * gap).sum(-1).mean(0).clamp_min(0)  # rounding only
+def at_temperature(log_probs: Tensor, temperature: float) -> Tensor:
+    """Log of p^(1/T), renormalised over the last axis."""
+    return log_probs if temperature == 1.0 else torch.log_softmax(log_probs / temperature, -1)
+
+
+def information(sample_log_probs: Tensor, temperature: float = 1.0) -> Tensor:
+    """Mutual information of label and weights in nats, at least 0: (S, N, C) to (N,).
+
+    Example:
+        >>> sure = torch.tensor([[[0.9, 0.1]], [[0.1, 0.9]]]).log()
+        >>> [round(information(sure, t).item(), 4) for t in (1.0, 2.0)]  # p̄ is even at both
+        [0.3681, 0.3681]
+    """
+    log_mean = log_mean_prob(sample_log_probs)
+    gap = _finite(sample_log_probs) - _finite(log_mean)  # log p(draw | label) S
+    if temperature == 1.0:
+        return (sample_log_probs.exp() * gap).sum(-1).mean(0).clamp_min(0)  # rounding only
+    joint = gap + at_temperature(log_mean, temperature)  # log p(draw, label) S
+    gain = gap - joint.logsumexp(-1, keepdim=True)
+    return (joint.exp() * gain).sum(-1).mean(0).clamp_min(0)
 
 
 def independent_means(values: Tensor, drawn: Drawn) -> Tensor:
@@ -96,12 +119,14 @@ class ClassPrediction:
     Args:
         sample_log_probs: (S, N, C), nats.
         drawn: how the weight vectors were chosen.
+        temperature: T of the averaged probabilities; `tempered` sets it.
         familiarity: (N,), the share of held-out examples at least as strange; None if not asked.
         abstained: (N,) bool, inputs too unfamiliar to answer; None if not asked.
     """
 
     sample_log_probs: Tensor
     drawn: Drawn = "all"
+    temperature: float = 1.0
     familiarity: Tensor | None = None
     abstained: Tensor | None = None
 
@@ -121,7 +146,12 @@ class ClassPrediction:
     @cached_property
     def log_probs(self) -> Tensor:
         """Log of the averaged probabilities, (N, C)."""
-        return log_mean_prob(self._draws)
+        return at_temperature(log_mean_prob(self._draws), self.temperature)
+
+    def tempered(self, temperature: float) -> "ClassPrediction":
+        """The prediction p̄^(1/T), with the doubt that goes with it."""
+        check_positive("tempered", temperature=temperature)
+        return replace(self, temperature=self.temperature * temperature)
 
     @property
     def probs(self) -> Tensor:
@@ -141,16 +171,25 @@ class ClassPrediction:
     @cached_property
     def aleatoric(self) -> Tensor:
         """Part of the entropy that each weight vector agrees on: noise in the data, (N,)."""
-        return entropy(self._draws).mean(0)
+        return (self.entropy - self.epistemic).clamp_min(0)  # rounding only
 
     @cached_property
     def epistemic(self) -> Tensor:
         """Mutual information of label and weights: what more data could resolve, (N,)."""
-        return information(self._draws) + self._missing
+        return self._information + self._missing
+
+    @cached_property
+    def _information(self) -> Tensor:
+        return information(self._draws, self.temperature)
 
     @cached_property
     def _missing(self) -> Tensor:
-        return missing_entropy(self._draws, self.drawn)
+        """What few draws lack, in proportion to the information at this temperature."""
+        missing = missing_entropy(self._draws, self.drawn)
+        if self.temperature == 1.0:
+            return missing
+        plain = information(self._draws)
+        return missing * self._information / plain.clamp_min(torch.finfo(plain.dtype).tiny)
 
     @property
     def delivered(self) -> dict[str, Tensor]:
@@ -191,6 +230,17 @@ class RealPrediction:
         means, noise = self.sample_means.detach().double(), self.noise_std.detach().double()
         shaped = targets.reshape(means.shape[1:]).double()
         return self.likelihood.log_density(shaped, means, noise).sum(-1)
+
+    def tempered(self, temperature: float) -> "RealPrediction":
+        """The prediction with T times the variance: of the noise and of the draws."""
+        check_positive("tempered", temperature=temperature)
+        factor, means = temperature**0.5, self.sample_means
+        centre = means.mean(0)
+        return replace(
+            self,
+            sample_means=centre + factor * (means - centre),
+            noise_std=factor * self.noise_std,
+        )
 
     @cached_property
     def _moments(self) -> tuple[Tensor, Tensor, Tensor]:

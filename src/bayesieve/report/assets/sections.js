@@ -85,6 +85,7 @@ function reading(run) {
   if (sampled && !regression) {
     parts.push(`Averaged over ${count(sampled.draws)} draws from the posterior it has ${percent(sampled.error, 2)} error${drawError(sampled)}, and it can tell doubt about its weights from noise in the data.`);
   }
+  if (run.tempering) parts.push(run.tempering);
   return parts.join(" ");
 }
 
@@ -225,7 +226,7 @@ const WORDS = [
   ["size", "bytes of the kept weights as a bundle stores them, after whole units were cut out."],
   ["multiply-adds", "of one example in the compacted network, zeros between kept weights included."],
   ["time", "processor time on one thread of the machine that made this page. Torch multiplies zeros too; the runtime (`bayesieve.deliver.runtime.as_runtime`) skips them where that is faster. The headline compares both networks in the runtime, the slider tells torch's time."],
-  ["epistemic", "doubt about the weights: how much the draws of the posterior disagree. More data can reduce it."],
+  ["epistemic", "doubt about the weights: how much the draws of the posterior disagree. More data can reduce it. A prior weighed less than 1 makes it smaller, as more data would."],
   ["aleatoric", "noise of the data: what the draws agree is uncertain. More data cannot reduce it."],
   ["snr", "size of a weight's mean over its standard deviation."],
   ["inclusion", "probability that a weight belongs to the wide part of its prior, that is, that it is needed."],
