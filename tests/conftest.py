@@ -7,7 +7,6 @@ import sys
 
 import hypothesis
 import pytest
-import torch
 
 hypothesis.settings.register_profile(
     "bayesieve", deadline=None, derandomize=True, max_examples=50, database=None
@@ -28,6 +27,8 @@ def pytest_collection():
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread():
+    import torch  # not above: who only shares out the tests does without
+
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -8,6 +8,7 @@ from scipy.special import gammaincinv
 from torch import Generator, Tensor
 from torch.nn.functional import softplus
 
+from bayesieve.core.batch import Batch, weighted_sum
 from bayesieve.core.priors import (
     Horseshoe,
     SpikeSlab,
@@ -15,6 +16,7 @@ from bayesieve.core.priors import (
     log_odds_at_zero,
     log_odds_from,
 )
+from bayesieve.core.problem import Problem
 
 TOO_WIDE = "evidence_change: the reduced prior is wider than this posterior allows"
 
@@ -150,3 +152,16 @@ def horseshoe_draws(
 def log_cauchy_square(normals: Tensor) -> Tensor:
     """log(a / b), a and b ~ Gamma(½, 1), from normals of shape (2, ...): z²/2 ~ Gamma(½, 1)."""
     return 2 * (normals[0].abs().log() - normals[1].abs().log())
+
+
+def log_likelihood(problem: Problem, w: Tensor, batch: Batch) -> Tensor:
+    """N/n · Σ log p(y | x, w) of each weight vector, (k, d) -> (k,), in eval mode."""
+    space = problem.workspace_in_use
+    buffers = space.buffers(0) if space else problem.network.buffers()
+    values = []
+    for i, row in enumerate(w):
+        x, y, weight = batch.member(i)
+        output = problem.network.outputs(row[None], x, buffers)[0]
+        log_prob = problem.likelihood.log_prob(output, y, problem.network.split(row)[1])
+        values.append(weighted_sum(log_prob, weight))
+    return torch.stack(values) * (problem.n_data / batch.n)

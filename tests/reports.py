@@ -22,7 +22,7 @@ QUICK = Limits(points=5, draws=4)
 PURE = ("numbers.js", "forward.js", "inputs.js", "familiarity.js")
 
 
-def digits_source(*, zeros=0.8, epochs=4, **fields):
+def digits_source(*, zeros=0.8, epochs=4, kl=1.0, **provenance):
     """A small SBNN on the digits, pruned in one shot."""
     data = bs.load_data("digits")
     with torch.random.fork_rng(devices=[]):
@@ -32,8 +32,9 @@ def digits_source(*, zeros=0.8, epochs=4, **fields):
         )
     run = bs.fit(problem, bs.SBNN(lr=1e-2), epochs=epochs, seed=0)
     sparse = bs.prune(run.posterior, bs.rules.keep_zeros(zeros))
-    known = {"before": run.posterior, "history": run.history, "command": "bayesieve demo"}
-    return Source("digits", "sbnn on digits", sparse, data, **(known | fields))
+    known = {"before": run.posterior, "history": run.history}
+    origin = {"command": "bayesieve demo", **provenance}
+    return Source("digits", "sbnn on digits", sparse, data, kl=kl, provenance=origin, **known)
 
 
 def table_data(task="regression", n=80):

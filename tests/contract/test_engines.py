@@ -33,6 +33,7 @@ from bayesieve.engines.tdamp.state import moments
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.training.population import Population
 from engine_table import ENGINES, MIXED
+from oracles import log_likelihood
 from problems import flat, run, seeded
 from zoo import BY_NAME, Case
 
@@ -318,10 +319,10 @@ def test_training_helps(engine):
     whole = Batch(problem.x, problem.y)
     state = engine.init(problem, seeded(0))
     state.controls.kl_scale.fill_(0.01)  # little data: let them speak
-    before = problem.log_likelihood(engine.posterior(problem, state).mean[None], whole)
+    before = log_likelihood(problem, engine.posterior(problem, state).mean[None], whole)
     for _ in range(100):
         engine.step(problem, state, whole)
-    after = problem.log_likelihood(engine.posterior(problem, state).mean[None], whole)
+    after = log_likelihood(problem, engine.posterior(problem, state).mean[None], whole)
     assert after > before + 0.2
 
 

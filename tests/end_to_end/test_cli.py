@@ -12,6 +12,8 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import bayesieve as bs
+from bayesieve.assess.figures import style
+from bayesieve.runs import summary
 from commands import as_json, call, ok, refused
 
 SRC = Path(__file__).parents[2] / "src"
@@ -261,7 +263,7 @@ def test_samples_and_temperature(dense):
     assert "nll" in ok("evaluate", dense).stdout
 
 
-def test_demo_replaces_an_earlier_demo_only(tmp_path, dense):
+def test_demo_replaces_an_earlier_demo_only(tmp_path, dense, monkeypatch):
     assert "holds a finished run" in refused(2, "demo", "--out", dense)
     result = ok("demo", "--epochs", "3", "--out", tmp_path / "demo")
     assert "dense" in result.stdout
@@ -270,6 +272,8 @@ def test_demo_replaces_an_earlier_demo_only(tmp_path, dense):
     assert "figures/pixels.png" in (tmp_path / "demo" / "report.md").read_text()
     assert as_json("evaluate", tmp_path / "demo")["zeros"] == pytest.approx(0.9, abs=2e-3)
     bundle = bs.load(tmp_path / "demo" / "model")
+    monkeypatch.setattr(style, "save", lambda figure, path: path)  # drawn already, just above
+    monkeypatch.setattr(summary, "draw_run", lambda *_: [])
     again = as_json("demo", "--epochs", "1", "--out", tmp_path / "demo")
     assert "dense" in again
     assert again["delivered"]["changed_predictions"] == 0

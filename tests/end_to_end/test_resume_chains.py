@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 120
-N_STEPS = 240
+N_STEPS = 120
 # Four chains on a normalised network, pruned on a schedule, with an adaptive prior and a ring of
 # draws; argument 1 is the folder, argument 2 whether to resume.
 SCRIPT = f"""
@@ -35,7 +35,7 @@ net = nn.Sequential(
 )
 engine = bs.SGHMC(
     bs.priors.GaussianLaplace(0.3, 0.5, slab_share=1.0), 1e-4, adapt="sa",
-    chain=bs.Chain(burn_in=120, thin=10, n_kept=4, cooling=0.999),
+    chain=bs.Chain(burn_in=60, thin=5, n_kept=4, cooling=0.999),
 )
 run = bs.fit(
     bs.Problem(net, bs.likelihoods.Categorical(), (x, y), augment=Augment(shift=1)), [engine] * 4,
@@ -82,7 +82,7 @@ def test_chains_killed_twice_and_resumed_equal_unbroken_ones(tmp_path, monkeypat
     whole = finish(tmp_path / "whole", "anew", monkeypatch)
     assert len(whole) == 4
     folder = tmp_path / "killed"
-    for how, step in (("anew", 42), ("resume", 147)):
+    for how, step in (("anew", 21), ("resume", 70)):
         process = start(folder, how)
         wait_for_step(process, folder, step)
         process.send_signal(signal.SIGKILL)

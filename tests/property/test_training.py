@@ -8,7 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayesieve.training.schedule import Length, Schedule, minibatch_weight
+from bayesieve.engines.recipes import RunSize
+from bayesieve.training.schedule import Schedule, minibatch_weight
 
 fractions = st.floats(0.0, 1.0)
 smooth = st.sampled_from(["constant", "cosine", "linear"])
@@ -65,9 +66,9 @@ def test_geometric_shares_fall_and_are_finite(n_batches, data):
 
 @given(st.integers(1, 500), st.integers(1, 9), st.integers(1, 600))
 def test_a_plan_sees_every_example_once_per_epoch(n_data, epochs, batch_size):
-    plan = Length.of(n_data, epochs, None, batch_size)
+    plan = RunSize.of(None, n_data, epochs, None, batch_size)
     sizes = [len(part) for part in torch.arange(n_data).split(plan.batch_size)]
     assert len(sizes) == plan.per_epoch
     assert plan.n_steps == epochs * plan.per_epoch
     assert plan.n_epochs == epochs
-    assert Length.of(n_data, None, plan.n_steps, batch_size) == plan
+    assert RunSize.of(None, n_data, None, plan.n_steps, batch_size) == plan

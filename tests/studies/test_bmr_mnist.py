@@ -66,7 +66,7 @@ def test_spikes_are_ranked_by_the_evidence_under_their_own_prior():
 def test_candidates_that_differ_in_numbers_are_one_population_with_their_own_numbers():
     choices = {"a": Candidate(), "b": Candidate(kl=0.3), "c": Candidate(numbers=Numbers(1e-4))}
     assert together(choices) == [["a", "c"], ["b"]]
-    row = replace(ROWS["l300-98.5"], zeros=0.9, epochs=8)
+    row = replace(ROWS["l300-98.5"], zeros=0.9, epochs=3)
     run = train(row, [replace(choices[n], prune_epochs=(1, 2)) for n in "ac"], DATA.train, 2, "cpu")
     assert run.n_models == 4
     assert run.engine.lr == (1e-2, 1e-2, 1e-4, 1e-4)
@@ -126,7 +126,7 @@ def test_the_command_writes_what_it_did(monkeypatch, tmp_path):
 
 def test_the_sieve_of_trained_networks(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(laplace_bmr, "load_data", lambda name: DATA)
-    monkeypatch.setattr(laplace_bmr, "lenet_300_100", partial(mlp, widths=(60, 20)))
+    monkeypatch.setattr(laplace_bmr, "lenet_300_100", partial(mlp, widths=(30, 20)))
     out = tmp_path / "x.json"
     assert laplace_bmr.main(["--quick", "--device", "cpu", "--out", str(out)]) == 0
     result = json.loads(out.read_text())

@@ -16,7 +16,7 @@ def examples(n, seed):
 
 
 def test_the_network_ends_with_the_units_asked_for():
-    setting = Setting((3, 4, 5), epochs=4, prune_epochs=(1, 3))
+    setting = Setting((3, 4, 5), epochs=3, prune_epochs=(1, 2))
     row, sparse = run_setting(setting, examples(128, 1), examples(50, 2), 2, "cpu")
     assert len(row["each"]) == 2
     numbers, detail = delivery(sparse, examples(20, 3).x, rounds=1)

@@ -1,7 +1,9 @@
 """Imports point one way through the rooms, in the order in which data walks through them."""
 
 import ast
-from collections.abc import Iterator
+import functools
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,9 +47,10 @@ FILES = [
 ]
 
 
-def imported_modules(path: Path) -> Iterator[tuple[str, ...]]:
+@functools.cache
+def imported_modules(path: Path) -> list[tuple[str, ...]]:
     """The parts after `bayesieve` of every module of ours a file imports, at any depth."""
-    package = ("bayesieve", *path.parent.parts)
+    package, found = ("bayesieve", *path.parent.parts), []
     for node in ast.walk(ast.parse((PACKAGE / path).read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names = [tuple(alias.name.split(".")) for alias in node.names]
@@ -57,7 +60,8 @@ def imported_modules(path: Path) -> Iterator[tuple[str, ...]]:
             names = [(*base, alias.name) for alias in node.names]
         else:
             continue
-        yield from (name[1:] for name in names if name[0] == "bayesieve")
+        found += [name[1:] for name in names if name[0] == "bayesieve"]
+    return found
 
 
 @pytest.mark.slow
@@ -94,3 +98,29 @@ def test_engines_do_not_import_each_other():
         engine = path.parts[1].removesuffix(".py")  # an engine is a file, or a folder of files
         others = {name for name in names - {engine, *SHARED} if name[0] != "_"}
         assert not others, f"{path} imports {sorted(others)}; share through core or engines/_*.py"
+
+
+# One process for all of them: most of its time is the import of torch.
+ONLY_WHERE_NEEDED = """
+import sys
+
+def not_yet(*names):
+    assert not {*names} & {*sys.modules}, {*names} & {*sys.modules}
+
+import bayesieve.data
+not_yet("sklearn", "pandas", "pyarrow", "PIL", "matplotlib")
+import bayesieve.assess.metrics, bayesieve.assess.calibration
+not_yet("matplotlib")
+from bayesieve import runs
+runs.train(data="digits", net="mlp:8", steps=2, figures=False, out=sys.argv[1])
+not_yet("sklearn", "sympy", "matplotlib", "scipy.optimize")
+import bayesieve.assess.figures
+not_yet("matplotlib.pyplot")
+"""
+
+
+@pytest.mark.slow
+def test_heavy_libraries_are_loaded_only_where_they_are_needed(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", ONLY_WHERE_NEEDED, str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

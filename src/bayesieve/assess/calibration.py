@@ -28,7 +28,6 @@ cross-conformal: coverage near 1 - α in practice, at least 1 - 2α in theory [B
 import math
 
 import torch
-from scipy.optimize import brentq, minimize_scalar
 from torch import Tensor
 
 from bayesieve.assess.metrics import check_labels, check_same_shape
@@ -86,6 +85,8 @@ def fit_temperature(prediction: Tensor | Prediction, targets: Tensor) -> float:
         return MIN_TEMPERATURE
     if hottest >= 0:
         return MAX_TEMPERATURE
+    from scipy.optimize import brentq  # here: it takes a third of a second to load
+
     return math.exp(brentq(slope, low, high, xtol=1e-10, rtol=1e-10))
 
 
@@ -98,6 +99,8 @@ def _variance_factor(prediction: RealPrediction, targets: Tensor) -> float:
         return -float(densities.logsumexp(0).mean())
 
     ends = (math.log(MIN_TEMPERATURE), math.log(MAX_TEMPERATURE))
+    from scipy.optimize import minimize_scalar  # here: it takes a third of a second to load
+
     return math.exp(minimize_scalar(nll, bounds=ends, options={"xatol": 1e-7}).x)
 
 

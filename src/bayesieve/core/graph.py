@@ -57,10 +57,6 @@ class Graph:
             return type(self.layer(node)).__name__
         return str(getattr(node.target, "__name__", node.target))
 
-    def flattens(self, node: fx.Node) -> bool:
-        """Whether a node merges all axes after the first."""
-        return flattens(node, self.layer(node) if node.op == "call_module" else None)
-
     def tensor(self, node: fx.Node) -> Tensor:
         """The parameter or buffer that a "get_attr" node reads."""
         path, _, leaf = str(node.target).rpartition(".")
@@ -404,7 +400,7 @@ def _only_reader(node: fx.Node, graph: Graph) -> tuple[fx.Node | None, bool]:
         reader = readers[0]
         if reader.op == "call_module" and is_hooked(graph.layer(reader)):
             return None, flat
-        if graph.flattens(reader):
+        if flattens(reader, graph.layer(reader) if reader.op == "call_module" else None):
             flat = True
         elif _makes_units(reader, graph):
             return reader, flat

@@ -172,11 +172,6 @@ class Layout:
         """The entries of w that have a posterior."""
         return slice(0, self.n_bayesian)
 
-    def layer_of(self, device: torch.device | None = None) -> Tensor:
-        """Index of the tensor that each entry of w belongs to, shape (d,)."""
-        sizes = torch.tensor(self.sizes, device=device)
-        return torch.repeat_interleave(torch.arange(len(self.names), device=device), sizes)
-
     def fan_in(self, name: str) -> int:
         """Number of inputs one output of the tensor sums over (1 for vectors)."""
         shape = self.shapes[self.names.index(name)]

@@ -216,7 +216,7 @@ class LocalLayer(nn.Module):
 
 
 def _meta_like(parameter: nn.Parameter) -> nn.Parameter:
-    return nn.Parameter(torch.empty_like(parameter, device="meta"))
+    return nn.Parameter(parameter.detach().to("meta"))  # empty_like would load SymPy for it
 
 
 def localise(network: Network, source: Callable[[], Generator]) -> tuple[nn.Module, dict[str, str]]:

@@ -184,21 +184,21 @@ class Samples(Posterior):
         """The rows that `draw` takes, each with its buffers."""
         if n == len(self.draws):
             return replace(self, draws=self.draws.clone())
-        rows = torch.randint(len(self.draws), (n,), generator=generator, device=self.draws.device)
-        buffers = {name: value[rows] for name, value in self.draw_buffers.items()}
-        return replace(self, draws=self.draws[rows], draw_buffers=buffers)
+        draws = self.draws
+        return self._some(torch.randint(len(draws), (n,), generator=generator, device=draws.device))
 
     def __repr__(self) -> str:
         return super().__repr__().replace("(", f"({len(self.draws)} x ", 1)
 
     def split(self, size: int) -> "list[Samples]":
         """The draws in their order, in blocks of at most `size`."""
-        blocks = []
-        for start in range(0, len(self.draws), size):
-            part = slice(start, start + size)
-            buffers = {name: value[part] for name, value in self.draw_buffers.items()}
-            blocks.append(replace(self, draws=self.draws[part], draw_buffers=buffers))
-        return blocks
+        starts = range(0, len(self.draws), size)
+        return [self._some(slice(start, start + size)) for start in starts]
+
+    def _some(self, rows: Tensor | slice) -> "Samples":
+        """Some of the draws, each with its buffers."""
+        buffers = {name: value[rows] for name, value in self.draw_buffers.items()}
+        return replace(self, draws=self.draws[rows], draw_buffers=buffers)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

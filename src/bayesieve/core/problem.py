@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bayesieve.checks import check_choice
-from bayesieve.core.batch import Batch, ExamplesLike, Rows, pair_of, weighted_sum
+from bayesieve.core.batch import Batch, ExamplesLike, Rows, pair_of
 from bayesieve.core.layout import Layout, RoleRule, default_role
 from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.network import Network, plain_model
@@ -175,17 +175,6 @@ class Problem:
     def workspace_in_use(self) -> Workspace | None:
         """The buffers that `workspace` last returned; None before its first call."""
         return self._workspace
-
-    def log_likelihood(self, w: Tensor, batch: Batch) -> Tensor:
-        """N/n · Σ log p(y | x, w) of each weight vector, (k, d) -> (k,), in eval mode."""
-        buffers = self._workspace.buffers(0) if self._workspace else self.network.buffers()
-        values = []
-        for i, row in enumerate(w):
-            x, y, weight = batch.member(i)
-            output = self.network.outputs(row[None], x, buffers)[0]
-            log_prob = self.likelihood.log_prob(output, y, self.network.split(row)[1])
-            values.append(weighted_sum(log_prob, weight))
-        return torch.stack(values) * (self.n_data / batch.n)
 
     def value_and_grad(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Log-likelihood over the full data set and its gradient, in training mode.

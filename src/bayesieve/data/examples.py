@@ -14,10 +14,6 @@ Task: TypeAlias = Literal["classification", "regression"]
 Preprocessing: TypeAlias = dict[str, Any]  # strings, numbers, lists and dicts only: JSON-able
 
 
-def _number(value: float) -> Tensor:
-    return torch.tensor(value, dtype=torch.float32)
-
-
 @dataclass(frozen=True, eq=False)
 class Examples:
     """One split: inputs, targets, and how targets map back to their own unit.
@@ -37,8 +33,8 @@ class Examples:
 
     x: Tensor
     y: Tensor
-    target_mean: Tensor = field(default_factory=lambda: _number(0.0))
-    target_std: Tensor = field(default_factory=lambda: _number(1.0))
+    target_mean: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float32))
+    target_std: Tensor = field(default_factory=lambda: torch.ones((), dtype=torch.float32))
 
     def __post_init__(self) -> None:
         if self.x.ndim == 0 or self.y.ndim == 0 or len(self.x) != len(self.y):

@@ -7,8 +7,8 @@ give one channel, all others three; pixels are standardised channel by channel o
 import hashlib
 import io
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,23 +26,6 @@ MAX_PIXELS = 1 << 26  # of one image
 CACHE_FROM = 10_000  # archives with at least so many images are decoded only once
 _PARTS = ("train", "test")
 _LITTER = ("Thumbs.db", "desktop.ini")
-
-
-@dataclass(frozen=True, eq=False)
-class DecodedImages:
-    """Pixels of a whole folder or archive.
-
-    Args:
-        pixels: shape (N, H, W, C), C = 1 or 3.
-        labels: shape (N,), index into `classes`.
-        for_test: shape (N,), True for images of the test folder.
-        classes: sorted names.
-    """
-
-    pixels: NDArray[np.uint8]
-    labels: NDArray[np.int64]
-    for_test: NDArray[np.bool_]
-    classes: tuple[str, ...]
 
 
 def load_images(
@@ -66,22 +49,30 @@ def load_images(
         (3, 32, 32)
     """
     decoded = decode_images(path, image_size)
-    for_test = decoded.for_test
+    for_test = decoded["for_test"]
     if not for_test.any():
         for_test = np.zeros(len(for_test), dtype=bool)
         _, held_out = split_index(len(for_test), test_fraction, seed, who="images")
         for_test[held_out.numpy()] = True
     if for_test.all():
         raise DataError(f"images: {path} must hold training images, got only a test folder.")
-    train, test = ((decoded.pixels[mask], decoded.labels[mask]) for mask in (~for_test, for_test))
-    return image_set(path.name.split(".")[0], train, test, decoded.classes)
+    pixels, labels = decoded["pixels"], decoded["labels"]
+    train, test = ((pixels[mask], labels[mask]) for mask in (~for_test, for_test))
+    classes = tuple(str(name) for name in decoded["classes"])
+    return image_set(path.name.split(".")[0], train, test, classes)
 
 
-def decode_images(path: Path, image_size: int | None = None) -> DecodedImages:
+def decode_images(path: Path, image_size: int | None = None) -> dict[str, Any]:
     """Read and decode every image below `path`; large archives are remembered in the user cache.
 
+    Returns:
+        pixels: (N, H, W, C), C = 1 or 3.
+        labels: (N,), index into classes.
+        for_test: (N,), True for images of the test folder.
+        classes: sorted names.
+
     Example:
-        >>> decode_images(Path("leaves")).pixels.shape  # doctest: +SKIP
+        >>> decode_images(Path("leaves"))["pixels"].shape  # doctest: +SKIP
         (120, 32, 32, 3)
     """
     if image_size is not None:
@@ -91,10 +82,9 @@ def decode_images(path: Path, image_size: int | None = None) -> DecodedImages:
         stat = path.stat()
         key = f"{path.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{image_size}"
         cache = cache_dir() / "decoded" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"
-        with suppress(DataError, KeyError, TypeError):  # none, or a damaged one: made again
+        with suppress(DataError, KeyError):  # none, or a damaged one: made again
             arrays = read_npz(cache)
-            classes = tuple(str(name) for name in arrays.pop("classes"))
-            return DecodedImages(**arrays, classes=classes)
+            return {name: arrays[name] for name in ("pixels", "labels", "for_test", "classes")}
     images: list[tuple[str, str, str, NDArray[np.uint8]]] = []
     for name, content in iterate_files(path, _is_wanted, MAX_FILE_BYTES):
         part, label = _place(path, name)
@@ -103,7 +93,7 @@ def decode_images(path: Path, image_size: int | None = None) -> DecodedImages:
     if cache and len(images) >= CACHE_FROM:
         with suppress(OSError):  # read-only or full: the next load decodes again
             cache.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(cache, lambda stream: np.savez(stream, **vars(decoded)))
+            write_atomically(cache, lambda stream: np.savez(stream, **decoded))
     return decoded
 
 
@@ -171,7 +161,7 @@ def decode_image(
     return pixels[..., None] if pixels.ndim == 2 else pixels
 
 
-def _collect(path: Path, images: list[tuple[str, str, str, NDArray[np.uint8]]]) -> DecodedImages:
+def _collect(path: Path, images: list[tuple[str, str, str, NDArray[np.uint8]]]) -> dict[str, Any]:
     """Names, parts (train, test or none), labels and pixels as one; raises where they disagree."""
     if not images:
         raise DataError(f"images: {path} must hold train/<class>/ with images, found none.")
@@ -191,9 +181,10 @@ def _collect(path: Path, images: list[tuple[str, str, str, NDArray[np.uint8]]]) 
             )
     channels = max(image.shape[2] for image in pixels)
     classes, numbers = np.unique(labels, return_inverse=True)
-    return DecodedImages(
-        np.stack([np.repeat(image, channels // image.shape[2], axis=2) for image in pixels]),
-        numbers.astype(np.int64),
-        np.array([part == "test" for part in parts], dtype=bool),
-        tuple(str(label) for label in classes),
-    )
+    wide = [np.repeat(image, channels // image.shape[2], axis=2) for image in pixels]
+    return {
+        "pixels": np.stack(wide),
+        "labels": numbers.astype(np.int64),
+        "for_test": np.array([part == "test" for part in parts], dtype=bool),
+        "classes": classes,
+    }

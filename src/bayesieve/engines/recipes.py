@@ -22,7 +22,7 @@ from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
-from bayesieve.checks import check_positive
+from bayesieve.checks import check_counts, check_positive
 from bayesieve.errors import UsageError
 
 if TYPE_CHECKING:
@@ -144,31 +144,70 @@ class EngineConfig:
 
 @dataclass(frozen=True)
 class RunSize:
-    """The facts about a run that decide its settings.
+    """The length of a run, and the facts about it that decide its settings.
 
     Args:
         n_data: training examples.
-        n_steps: gradient steps of the run.
-        per_epoch: steps of an epoch.
+        n_steps: gradient steps of the run; its last epoch may be cut short.
+        batch_size: examples per step; the last step of an epoch may have fewer.
         keep_units: fraction of units to end with, where the engine itself removes them.
         task: "classification" or "regression".
         may_prune: False while what is left of a pruned network trains on: then no engine removes
             weights by itself, and a chain's learned prior gives way to its slab.
         table: whether the inputs are the columns of a table.
+
+    Example:
+        >>> size = RunSize.of(None, 10, epochs=2, steps=None, batch_size=4)
+        >>> size.n_steps, size.per_epoch
+        (6, 3)
     """
 
     n_data: int
     n_steps: int
-    per_epoch: int
+    batch_size: int
     keep_units: float | None = None
     task: str = "classification"
     may_prune: bool = True
     table: bool = False
 
+    @classmethod
+    def of(
+        cls,
+        name: EngineName | None,
+        n_data: int,
+        epochs: int | None,
+        steps: int | None,
+        batch_size: int | None,
+        **facts: Any,
+    ) -> "RunSize":
+        """The length asked for; what is left out is recommended for the engine of this name.
+
+        An engine of your own (None) has no recommended length.
+        """
+        table = facts.get("table", False)
+        if batch_size is None:
+            batch_size = recommended_batch_size(name, n_data, table=table)
+        if epochs is None and steps is None and name is not None:
+            epochs = recommended_epochs(name, n_data, batch_size, table=table)
+        both = {"epochs": epochs, "steps": steps}
+        lengths = {key: value for key, value in both.items() if value is not None}
+        if len(lengths) != 1:
+            raise ValueError(f"fit: give either epochs or steps, got {epochs=} and {steps=}.")
+        check_counts("fit", **lengths, batch_size=batch_size)
+        batch_size = min(batch_size, n_data)
+        return cls(
+            n_data, steps or (epochs or 0) * math.ceil(n_data / batch_size), batch_size, **facts
+        )
+
+    @property
+    def per_epoch(self) -> int:
+        """Steps that see every example once."""
+        return math.ceil(self.n_data / self.batch_size)
+
     @property
     def n_epochs(self) -> int:
-        """Epochs of the run, the last perhaps cut short."""
-        return max(1, round(self.n_steps / self.per_epoch))
+        """Epochs begun."""
+        return math.ceil(self.n_steps / self.per_epoch)
 
 
 @dataclass(frozen=True)
@@ -234,7 +273,8 @@ def complete(engine: "Engine[Any]", size: RunSize) -> "Engine[Any]":
 
     Example:
         >>> from bayesieve.engines.sbnn import SBNN
-        >>> complete(SBNN(), RunSize(1000, 500, 8)).lr, complete(SBNN(lr=0.5), RunSize(9, 9, 9)).lr
+        >>> size = RunSize(1000, 500, 128)
+        >>> complete(SBNN(), size).lr, complete(SBNN(lr=0.5), size).lr
         (0.01, 0.5)
     """
     name = name_of(engine)
@@ -244,10 +284,7 @@ def complete(engine: "Engine[Any]", size: RunSize) -> "Engine[Any]":
     priors = {_prior_class(prior): prior for prior in ENGINES[name].priors}
     choices = {key: getattr(its, key) for key in ("optimizer", "adapt") if hasattr(its, key)}
     choices["prior"] = "none" if its.prior is None else priors.get(type(its.prior).__name__)
-    config = resolve_engine(
-        EngineConfig(name, **choices), own_start=True,
-        task=size.task, n_data=size.n_data, table=size.table,
-    )  # fmt: skip
+    config = resolve_engine(EngineConfig(name, **choices), size, own_start=True)
     best: Any = build_engine(config, size)
     if name == "map" and not _is_open(its.lr):
         best = replace(best, weight_decay=0.0)  # the recommended one is for the recommended lr
@@ -282,25 +319,16 @@ def _is_open(number: object) -> bool:
     return isinstance(number, Default | DefaultCount)
 
 
-def resolve_engine(
-    config: EngineConfig,
-    *,
-    own_start: bool,
-    task: str = "classification",
-    n_data: int | None = None,
-    table: bool = False,
-) -> EngineConfig:
+def resolve_engine(config: EngineConfig, size: RunSize, *, own_start: bool) -> EngineConfig:
     """Fill the gaps with recommended values; refuse settings this engine has no use for.
 
     Args:
         config: as given.
+        size: of the run.
         own_start: whether the network's own initial weights are to be used unless told otherwise.
-        task: "classification" or "regression".
-        n_data: training examples; many unless given.
-        table: whether the inputs are the columns of a table.
     """
     entry = ENGINES[config.name]
-    special = entry.regression if task == "regression" else {}
+    special = entry.regression if size.task == "regression" else {}
     learned = entry.priors[0] if config.adapt in ("sa", "em") else None  # asking for it is choosing
     paper = _paper(config, entry)
     prior = config.prior or paper.get("prior") or learned or special.get("prior", entry.priors[0])
@@ -316,8 +344,8 @@ def resolve_engine(
     defaults |= {"prior": prior, "name": config.name, "preset": config.preset or "default"} | paper
     if config.preset != "paper":
         usual = special.get("prior", entry.priors[0])
-        few = entry.few if _is_few(n_data) else {}
-        columns = {**entry.table, **entry.table.get(task, {})} if table else {}
+        few = entry.few if size.n_data < _FEW_DATA else {}
+        columns = {**entry.table, **entry.table.get(size.task, {})} if size.table else {}
         for values, its_prior in ((few, entry.priors[0]), (special, usual), (columns, usual)):
             kept = values if prior == its_prior else {k: values[k] for k in values if k == "lr"}
             defaults |= {key: value for key, value in kept.items() if key not in _TASKS}
@@ -334,33 +362,27 @@ def resolve_engine(
 
 
 def recommended_schedule(
-    name: EngineName,
-    *,
-    task: str,
-    n_epochs: float,
-    n_data: int | None = None,
-    table: bool = False,
-    preset: str | None = None,
+    name: EngineName, size: RunSize, preset: str | None = None
 ) -> dict[str, Any]:
     """Fields of a `Schedule`: course of the learning rate, KL weight and its warm-up.
 
     Example:
-        >>> recommended_schedule("sbnn", task="classification", n_epochs=60, n_data=60_000)["kl"]
+        >>> recommended_schedule("sbnn", RunSize(60_000, n_steps=28_140, batch_size=128))["kl"]
         0.3
     """
     course = ENGINES[name].course
     if preset == "paper":  # the same from the first step to the last
         return {"lr": "constant", "warmup": 0.0, "kl": 1.0, "kl_warmup_epochs": 0.0}
-    kl, kl_warmup = 1.0, 0.0
+    kl, kl_warmup, n_epochs = 1.0, 0.0, size.n_steps / size.per_epoch
     if course in ("variational", "reduction"):
-        lighter = 0.1 if _is_few(n_data) else 0.3
-        kl = lighter if (course, task) == ("variational", "classification") else 1.0
+        lighter = 0.1 if size.n_data < _FEW_DATA else 0.3
+        kl = lighter if (course, size.task) == ("variational", "classification") else 1.0
         kl_warmup = min(10.0, round(n_epochs / 6, 2))
-    if table and course == "variational":
+    if size.table and course == "variational":
         kl, kl_warmup = TABLE_KL, 0.1 * n_epochs
     return {
         "lr": "constant" if course == "steady" else "cosine",
-        "warmup": 0.02 if table and course != "steady" else 0.0,
+        "warmup": 0.02 if size.table and course != "steady" else 0.0,
         "kl": kl,
         "kl_warmup_epochs": kl_warmup,
     }
@@ -395,10 +417,6 @@ def recommended_epochs(
         return 60
     per_epoch = math.ceil(n_data / max(batch_size, 1))
     return max(_LEAST_EPOCHS, min(_MOST_EPOCHS, round(_TABLE_STEPS / per_epoch)))
-
-
-def _is_few(n_data: int | None) -> bool:
-    return n_data is not None and n_data < _FEW_DATA
 
 
 def _paper(config: EngineConfig, entry: EngineEntry) -> dict[str, Any]:
@@ -463,10 +481,10 @@ def _of_reduction(config: EngineConfig, size: RunSize) -> dict[str, Any]:
 
 def _of_passes(config: EngineConfig, size: RunSize) -> dict[str, Any]:
     """Which groups message passing removes, and when; an epoch is one EM iteration."""
-    keep = size.keep_units
+    keep, n_passes = size.keep_units, max(1, round(size.n_steps / size.per_epoch))
     if not size.may_prune or (keep is None and size.task == "regression"):
         keep = 1.0  # of a regression: one output tells too little about single units
-    return {"keep": keep, "prune_passes": (2, max(2, round(0.6 * size.n_epochs)))}
+    return {"keep": keep, "prune_passes": (2, max(2, round(0.6 * n_passes)))}
 
 
 def _of_chain(config: EngineConfig, size: RunSize) -> dict[str, Any]:

@@ -41,7 +41,7 @@ from bayesieve.select import (
     best_source,
     feature_importance,
     feature_inclusion,
-    normalised_among,
+    normalised,
 )
 from bayesieve.sieve.compact import compact
 from bayesieve.sieve.prune import prune
@@ -306,6 +306,12 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"{self._who}: familiarity needs at least 20 rows in fit.")
         return np.asarray(self.familiarity_.score(x).double().numpy())
 
+    def _samples(self, X: ArrayLike, n: int, random_state: Any) -> Tensor:
+        """Targets drawn from the mixture, as the network sees them, (n, rows, ...)."""
+        check_positive(self._who, n_samples=n)
+        seed = int(check_random_state(random_state).randint(2**31))
+        return self._prediction(X).sample(n, torch.Generator().manual_seed(seed))
+
     # Results of training.
 
     @property
@@ -515,7 +521,7 @@ def column_importance(posterior: Posterior, varies: Tensor) -> tuple[Tensor, Ten
     """φ of the columns, and the probability that each matters where the posterior has one."""
     posterior = posterior.to("cpu")
     source = best_source(posterior)
-    phi = normalised_among(feature_importance(posterior, source=source).psi, varies)
+    phi = normalised(feature_importance(posterior, source=source).psi, varies)
     if source == "magnitude":
         return phi, None
     return phi, feature_inclusion(posterior, source=source) * varies

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from bayesieve.assess.calibration import conformal_quantile, label_scores, label_sets
 from bayesieve.assess.predict import ClassPrediction, Prediction
-from bayesieve.checks import check_fraction, check_positive
+from bayesieve.checks import check_fraction
 from bayesieve.core.likelihoods import Categorical, Likelihood
 from bayesieve.estimators.base import FloatArray, SieveEstimator
 
@@ -111,12 +110,7 @@ class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
 
     def sample_y(self, X: ArrayLike, n_samples: int = 1, random_state: Any = 0) -> NDArray[Any]:
         """Labels drawn from the predictive distribution, (n, n_samples)."""
-        check_positive(self._who, n_samples=n_samples)
-        source = check_random_state(random_state)
-        probs = self.predict_proba(X)
-        below = source.random_sample((len(probs), n_samples, 1))
-        drawn = (below > probs.cumsum(1)[:, None]).sum(-1)
-        return np.asarray(self.classes_[drawn.clip(max=len(self.classes_) - 1)])
+        return np.asarray(self.classes_[self._samples(X, n_samples, random_state).T.numpy()])
 
     def log_likelihood(self, X: ArrayLike, y: ArrayLike) -> float:
         """Mean log probability of the labels, nats per row."""

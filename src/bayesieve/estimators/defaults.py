@@ -5,7 +5,6 @@ widths, folds, candidates for the weight of the prior, patience and pruning. doc
 they were measured.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -93,16 +92,14 @@ def table_settings(
         check_fraction(who, zeros=zeros)
         if zeros == 1:
             raise ValueError(f"{who}: zeros must be below 1, got 1.")
-    if batch_size is None:
-        batch_size = recipes.recommended_batch_size(name, n_rows, table=True)
-    check_positive(who, batch_size=batch_size)
-    batch_size = min(batch_size, n_rows)
-    if epochs is None:
-        epochs = recipes.recommended_epochs(name, n_rows, batch_size, table=True)
-    check_positive(who, epochs=epochs)
-    if epochs != int(epochs):
-        raise TypeError(f"{who}: epochs must be a whole number, got {epochs}.")
-    epochs = int(epochs)
+    if batch_size is not None:
+        check_positive(who, batch_size=batch_size)
+    if epochs is not None:
+        check_positive(who, epochs=epochs)
+        if epochs != int(epochs):
+            raise TypeError(f"{who}: epochs must be a whole number, got {epochs}.")
+        epochs = int(epochs)
+    size = RunSize.of(name, n_rows, epochs, None, batch_size, task=task, table=True)
     if folds is None:  # a chain needs all its steps
         alone = n_rows < 20 or not takes_weights or entry.course == "steady"
         folds = 0 if alone else 5 if n_rows <= _FOLDED_ROWS else 1
@@ -115,20 +112,16 @@ def table_settings(
     if patience is not None:
         check_positive(who, patience=patience)
     elif entry.course != "variational":
-        patience = max(1, epochs // 2)
+        patience = max(1, size.n_epochs // 2)
     kls: tuple[float, ...] = (1.0,)
     if schedule is None:
-        course = recipes.recommended_schedule(
-            name, task=task, n_epochs=epochs, n_data=n_rows, table=True
-        )
+        course = recipes.recommended_schedule(name, size)
         if kl is not None:
             check_positive(who, kl=kl)
             course["kl"] = kl
         elif entry.course == "variational" and folds:
             course["kl"], kls = 1.0, _KLS
         schedule = Schedule(**course)
-    per_epoch = math.ceil(n_rows / batch_size)
-    size = RunSize(n_rows, epochs * per_epoch, per_epoch, task=task, table=True)
     score: ScoreName = "magnitude" if entry.course == "point" else "snr"
     gradual = entry.course != "steady" and entry.prunes == "schedule"
     return TableSettings(
@@ -136,8 +129,8 @@ def table_settings(
         learned_noise=not learns_prior,
         takes_weights=takes_weights,
         widths=_widths(who, hidden, n_rows),
-        epochs=epochs,
-        batch_size=batch_size,
+        epochs=size.n_epochs,
+        batch_size=size.batch_size,
         schedule=schedule,
         kls=kls,
         folds=folds,
@@ -170,10 +163,8 @@ def _built(
     if not isinstance(engine, str):
         return recipes.complete(engine, size)
     chain = recipes.ENGINES[name].kind in ("SGLD", "SGHMC")  # of a fixed normal prior
-    config = recipes.resolve_engine(
-        EngineConfig(name, prior="normal" if chain else None, lr=lr),
-        own_start=False, task=size.task, n_data=size.n_data, table=True,
-    )  # fmt: skip
+    config = EngineConfig(name, prior="normal" if chain else None, lr=lr)
+    config = recipes.resolve_engine(config, size, own_start=False)
     return recipes.build_engine(config, size)
 
 

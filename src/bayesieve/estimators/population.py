@@ -35,7 +35,7 @@ from bayesieve.assess.predict import (
 from bayesieve.checks import check_positive
 from bayesieve.core.batch import Rows, stacked
 from bayesieve.core.likelihoods import Gaussian, Likelihood, pooled
-from bayesieve.core.posterior import Posterior, Samples, SparseModel, posterior_of
+from bayesieve.core.posterior import Posterior, SparseModel, draws_of, posterior_of
 from bayesieve.core.problem import Problem
 from bayesieve.data.examples import Examples
 from bayesieve.engines import Engine
@@ -508,7 +508,7 @@ def predict_members(
     predictions = []
     for i, model in enumerate(models):
         posterior = posterior_of(model).to("cpu", torch.float64)
-        n = _n_draws(posterior, n_samples)
+        n = draws_of(posterior, n_samples)
         predictions.append(predict(posterior, x.double(), n_samples=n, seed=i))
     return pooled(predictions)
 
@@ -540,12 +540,8 @@ def log_density(
     for i, model in enumerate(models):
         posterior = posterior_of(model).to("cpu", torch.float64)
         network = posterior.network
-        draws = weight_vectors(posterior, _n_draws(posterior, n_samples), seed=i)
+        draws = weight_vectors(posterior, draws_of(posterior, n_samples), seed=i)
         for w in torch.cat([block for block, _ in draws]).split(1):
             output = network.outputs(w, x.double(), posterior.buffers)[0]
             densities.append(network.likelihood.log_prob(output, targets, network.split(w[0])[1]))
     return torch.logsumexp(torch.stack(densities), 0) - math.log(len(densities))
-
-
-def _n_draws(posterior: Posterior, n_samples: int) -> int:
-    return len(posterior.draws) if isinstance(posterior, Samples) else n_samples

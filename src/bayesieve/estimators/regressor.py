@@ -8,13 +8,12 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from bayesieve.assess.calibration import conformal_quantile, residual_scores
 from bayesieve.assess.predict import Prediction, RealPrediction
-from bayesieve.checks import check_choice, check_fraction, check_positive
+from bayesieve.checks import check_choice, check_fraction
 from bayesieve.core.likelihoods import (
     NAMES,
     Likelihood,
@@ -99,10 +98,7 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         self, X: ArrayLike, n_samples: int = 1, random_state: Any = 0
     ) -> NDArray[np.float64]:
         """Draws from the predictive distribution, (n, n_samples) or (n, m, n_samples)."""
-        check_positive(self._who, n_samples=n_samples)
-        source = check_random_state(random_state)
-        generator = torch.Generator().manual_seed(int(source.randint(2**31)))
-        targets = self._prediction(X).sample(n_samples, generator)
+        targets = self._samples(X, n_samples, random_state)
         return self._shaped(np.moveaxis(self.y_scale_.undo(targets), 0, -1))
 
     def log_likelihood(self, X: ArrayLike, y: ArrayLike) -> float:

@@ -252,9 +252,8 @@ class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         for (posterior,) in fits.posteriors(samples):
             read = _evidence(posterior) if additive else column_importance(posterior, varies)
             choices.append(self._choose(*read))
-        agreement = selection_stability(torch.stack(choices))
-        self.frequency_: NDArray[np.float64] = agreement.frequency.double().numpy()
-        self.stability_ = agreement.index
+        frequency, self.stability_ = selection_stability(torch.stack(choices))
+        self.frequency_: NDArray[np.float64] = frequency.double().numpy()
 
     def _seed(self) -> int:
         return int(check_random_state(self.random_state).randint(2**31 - 2))

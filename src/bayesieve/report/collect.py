@@ -19,6 +19,9 @@ from bayesieve.text import tempering_words
 
 FORMAT, VERSION = "bayesieve-report", 1
 _MOST_EPOCHS = 400
+_UNKNOWN: Json = {  # of a model that is only in memory
+    "command": None, "config": {}, "versions": {}, "hashes": {}, "seconds": None, "folder": None,
+}  # fmt: skip
 _WATCHED = 200  # weights whose chains are compared
 
 
@@ -46,12 +49,12 @@ def collect_run(source: Source, limits: Limits) -> Json:
     """The data of one run."""
     with torch.random.fork_rng(devices=[]):
         evaluations = quality.evaluations(source, limits)
-        sieved = curve.sieve_further(source, limits)
+        sieved, levels = curve.sieve_further(source, limits)
         before = curve.sieve_before(source, limits)
         slopes = inputs.importance(source)
         network = refusal = None
         try:
-            network = embed(source, sieved.levels, limits)
+            network = embed(source, levels, limits)
         except UnsupportedModelError as error:
             refusal = str(error).removeprefix("report: ")
     best, data = evaluations.get("sampled", evaluations["after"]), source.data
@@ -75,12 +78,12 @@ def collect_run(source: Source, limits: Limits) -> Json:
         "curve": {
             "score": source.score,
             "layers": source.posterior.layout.prunable,
-            "points": sieved.points,
+            "points": sieved["points"],
             "before": before,
         },
-        "layers": curve.layer_pictures(source, sieved, limits),
-        "compaction": sieved.compaction,
-        "not_compacted": sieved.refusal,
+        "layers": curve.layer_pictures(source, levels, limits),
+        "compaction": sieved["compaction"],
+        "not_compacted": sieved["not_compacted"],
         "quality": quality.calibration(evaluations, source.data),
         "certificate": source.certificate,
         "confusion": quality.confusion(evaluations["after"], source.data),
@@ -94,32 +97,24 @@ def collect_run(source: Source, limits: Limits) -> Json:
         "familiarity": inputs.familiarity(source.data),
         "network": network,
         "not_embedded": refusal,
-        "provenance": {
-            "command": source.command,
-            "config": dict(source.config),
-            "versions": dict(source.versions),
-            "hashes": dict(source.hashes),
-            "seconds": source.seconds,
-            "folder": source.folder,
-            "timed_on": processor(),
-        },
+        "provenance": {**_UNKNOWN, **source.provenance, "timed_on": processor()},
     }
 
 
-def _headline(source: Source, evaluations: Mapping[str, Any], sieved: curve.Sieved) -> Json:
+def _headline(source: Source, evaluations: Mapping[str, Any], sieved: Json) -> Json:
     """Numbers before and after; sizes and times of the dense network are always known."""
     layout = source.posterior.layout
     before: Json = {
         "name": source.before_name,
         "parameters": layout.size,
         "bytes": 4 * layout.size,
-        **sieved.dense,
+        **sieved["dense"],
         "quality": quality.numbers(evaluations["before"]) if "before" in evaluations else None,
     }
-    now = sieved.points[0]
+    now = sieved["points"][0]
     after: Json = {key: now.get(key) for key in ("weights", "zeros", "bytes", "macs", "latency_ms")}
     after["parameters"] = now.get("parameters", now["weights"])
-    after["runtime_ms"] = sieved.runtime_ms
+    after["runtime_ms"] = sieved["runtime_ms"]
     after["quality"] = quality.numbers(evaluations["after"])
     sampled = quality.numbers(evaluations["sampled"]) if "sampled" in evaluations else None
     return {"before": before, "after": after, "sampled": sampled}

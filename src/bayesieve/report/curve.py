@@ -8,7 +8,6 @@ import math
 import platform
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,30 +34,21 @@ _ROUNDS = 5
 _QUALITY = ("error", "rmse", "nll", "ece", "coverage_90")
 
 
-@dataclass(frozen=True, eq=False)
-class Sieved:
-    """The curve.
+def sieve_further(source: Source, limits: Limits) -> tuple[Json, Tensor]:
+    """Prune the model of a run ever further and measure what is left.
 
-    Args:
+    Returns:
+        The curve:
+
         points: one row per position, see docs/report.md.
-        levels: (d,), at how many positions each weight is kept; position i keeps level > i.
         dense: multiply-adds and times of the network with all its weights.
         runtime_ms: milliseconds at position 0 of the runtime that skips zeros, by batch size; None
             where that was not measured.
         compaction: what compacting the model at position 0 did; None if it cannot be compacted.
-        refusal: why not.
+        not_compacted: why not.
+
+        And at how many positions each weight is kept, (d,); position i keeps level > i.
     """
-
-    points: list[Json]
-    levels: Tensor
-    dense: Json
-    runtime_ms: Json | None
-    compaction: Json | None
-    refusal: str | None
-
-
-def sieve_further(source: Source, limits: Limits) -> Sieved:
-    """Prune the model of a run ever further and measure what is left."""
     masks = further_masks(source.model, source.score, limits.points)
     posterior, test = source.posterior, source.data.test
     scores = score_of(posterior, source.score)
@@ -78,18 +68,18 @@ def sieve_further(source: Source, limits: Limits) -> Sieved:
     times = _milliseconds(dense, compacted, full, example)
     for i, (point, module) in enumerate(zip(points, compacted, strict=False)):
         point |= _cost(module, example) | {"latency_ms": times[f"compacted {i}"]}
-    return Sieved(
-        points,
-        masks.sum(0),
-        {
+    curve = {
+        "points": points,
+        "dense": {
             "macs": count_macs(dense.eval(), example[:1])[0],
             "latency_ms": times["dense"],
             "runtime_ms": times.get("full runtime"),
         },
-        times.get("runtime"),
-        report_of(compacted[0]).to_dict() if compacted else None,
-        refusal,
-    )
+        "runtime_ms": times.get("runtime"),
+        "compaction": report_of(compacted[0]).to_dict() if compacted else None,
+        "not_compacted": refusal,
+    }
+    return curve, masks.sum(0)
 
 
 def _milliseconds(
@@ -199,11 +189,11 @@ def _cost(module: nn.Module, example: Tensor) -> Json:
     }
 
 
-def layer_pictures(source: Source, sieved: Sieved, limits: Limits) -> list[Json]:
+def layer_pictures(source: Source, kept: Tensor, limits: Limits) -> list[Json]:
     """One row per prunable tensor: its sizes, inclusion, and the level of each weight."""
     posterior, layout = source.posterior, source.posterior.layout
     stride = max(1, math.ceil(math.sqrt(layout.n_sparse / max(limits.shown_weights, 1))))
-    levels = layout.unflatten(sieved.levels)
+    levels = layout.unflatten(kept)
     return [
         {
             "name": name,

@@ -74,16 +74,14 @@ def _of_numbers(prediction: RealPrediction, data: DataSet) -> Json:
     ends = [prediction.interval(level) for level in _LEVELS]
     coverages = [interval_coverage(low.cpu(), high.cpu(), targets) for low, high in ends]
     gap = (mean - targets).abs().mean(-1) * float(data.test.target_std.double().mean())
-    dots = spread_out(len(mean), _MOST_DOTS)
-    unit = data.test.in_target_unit
-    spread = std[:, 0] * data.test.target_std.reshape(-1)[0]
+    dots, columns = spread_out(len(mean), _MOST_DOTS), target_columns(prediction, data)
     return {
         "intervals": {"level": list(_LEVELS), "coverage": rounded(torch.tensor(coverages), 5)},
         "risk_coverage": _risk_coverage(std.mean(-1), gap),
         "fit": {
-            "target": rounded(unit(targets)[dots, 0], 5),
-            "mean": rounded(unit(mean)[dots, 0], 5),
-            "std": rounded(spread[dots], 4),
+            "target": rounded(columns["target"][dots], 5),
+            "mean": rounded(columns["mean"][dots], 5),
+            "std": rounded(columns["std"][dots], 4),
             "factor_90": round(prediction.likelihood.half_width(0.9), 5),
         },
     }
@@ -120,7 +118,7 @@ def examples(evaluation: Evaluation, data: DataSet, limits: Limits) -> Json:
         columns = {"label": labels, "probs": prediction.probs, "entropy": prediction.entropy,
                    "epistemic": prediction.epistemic}  # fmt: skip
     else:
-        digits, columns = 5, _columns_of_targets(prediction, data)
+        digits, columns = 5, target_columns(prediction, data)
         order = columns["std"].argsort(stable=True)
         worst = columns["surprise"].argsort(descending=True, stable=True)
     for name, index in {"most": order[:n], "least": order.flip(0)[:n], "wrong": worst[:n]}.items():
@@ -131,8 +129,8 @@ def examples(evaluation: Evaluation, data: DataSet, limits: Limits) -> Json:
     return rows
 
 
-def _columns_of_targets(prediction: RealPrediction, data: DataSet) -> dict[str, Tensor]:
-    """The first target, its mean and standard deviations, in its own unit."""
+def target_columns(prediction: RealPrediction, data: DataSet) -> dict[str, Tensor]:
+    """The first target, its mean and standard deviations, in its own unit, (n,) each."""
     scale, shift = (
         unit.double().reshape(-1)[0] for unit in (data.test.target_std, data.test.target_mean)
     )

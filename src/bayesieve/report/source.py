@@ -32,14 +32,11 @@ class Source:
             is the model itself.
         score: what weights are ranked by when the threshold moves.
         history: one row of numbers per epoch.
-        config: resolved settings by section.
-        versions: of the packages it was made with.
         certificate: what `certify` found, if it was asked.
-        hashes: SHA-256 by file name.
-        command: how to make the run again.
         kl: weight of the prior against the data; 1 is Bayes' rule.
-        seconds: training time, if it was written down.
-        folder: how to name the run on a command line; None if it is not in a folder.
+        provenance: where it comes from, as far as that is known: `config` (resolved settings by
+            section), `versions` of packages, `hashes` (SHA-256 by file name), `command` to make it
+            again, `seconds` of training, `folder` as a command line names it.
     """
 
     name: str
@@ -52,14 +49,9 @@ class Source:
     drawn: Model | None = None
     score: ScoreName = "snr"
     history: Sequence[Mapping[str, Any]] = ()
-    config: Mapping[str, Any] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(default_factory=dict)
     certificate: Mapping[str, Any] | None = None
-    hashes: Mapping[str, str] = field(default_factory=dict)
-    command: str | None = None
     kl: float = 1.0
-    seconds: float | None = None
-    folder: str | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def posterior(self) -> Posterior:

@@ -27,8 +27,6 @@ from bayesieve.engines.recipes import (
     RunSize,
     build_engine,
     check_values,
-    recommended_batch_size,
-    recommended_epochs,
     recommended_schedule,
     resolve_engine,
 )
@@ -45,7 +43,7 @@ from bayesieve.runs.config import (
 from bayesieve.sieve.schedule import GradualPruning, GradualUnits
 from bayesieve.training.fit import check_run
 from bayesieve.training.options import Pruning, Validation
-from bayesieve.training.schedule import Length, Schedule
+from bayesieve.training.schedule import Schedule
 
 FILES = ("csv", "parquet", "npz", "images")  # what comes before the colon of a path
 NETS = (
@@ -66,7 +64,7 @@ class Plan:
     pruning: Pruning | None
     validation: Validation | None
     device: torch.device
-    length: Length
+    size: RunSize
 
 
 def make_plan(config: RunConfig) -> Plan:
@@ -85,7 +83,7 @@ def make_plan(config: RunConfig) -> Plan:
     model = build_module(config.net, data, config.training.seed)
     if config.net.warm_start is not None:
         load_weights(model, Path(config.net.warm_start))
-    config, length = _resolve(config, data, len(train), device)
+    config, size = _resolve(config, data, len(train), device)
     problem = Problem(
         model,
         build_likelihood(config.net, data),
@@ -94,8 +92,7 @@ def make_plan(config: RunConfig) -> Plan:
         augment=build_augment(config.training, data),
     )
     units = config.pruning.keep_units if ENGINES[config.engine.name].prunes == "units" else None
-    size = RunSize(problem.n_data, length.n_steps, length.per_epoch, units, data.task)
-    engine = build_engine(config.engine, size)
+    engine = build_engine(config.engine, replace(size, keep_units=units))
     pruning = build_pruning(config)
     validation = None
     if held_out is not None:
@@ -107,7 +104,7 @@ def make_plan(config: RunConfig) -> Plan:
         checkpoint_every=training.checkpoint_every,
         compile=training.compile,
     )
-    plan = Plan(config, data, problem, engine, schedule, pruning, validation, device, length)
+    plan = Plan(config, data, problem, engine, schedule, pruning, validation, device, size)
     check_plan(plan)
     return plan
 
@@ -207,37 +204,29 @@ def build_augment(config: TrainingConfig, data: DataSet) -> Augment | None:
 
 def _resolve(
     config: RunConfig, data: DataSet, n_data: int, device: torch.device
-) -> tuple[RunConfig, Length]:
+) -> tuple[RunConfig, RunSize]:
     """The settings without gaps, and the length of the run."""
-    table = len(data.input_shape) == 1
-    training, name = config.training, config.engine.name
+    training = config.training
     if training.epochs is not None and training.steps is not None:
         raise UsageError("give either --epochs or --steps, not both.")
-    batch_size, epochs = training.batch_size, training.epochs
-    if batch_size is None:
-        batch_size = recommended_batch_size(name, n_data, table=table)
-    if epochs is None and training.steps is None:
-        epochs = recommended_epochs(name, n_data, batch_size, table=table)
-    training = replace(training, batch_size=batch_size, epochs=epochs, device=str(device))
+    asked = (training.epochs, training.steps, training.batch_size)
+    table = len(data.input_shape) == 1
+    size = RunSize.of(config.engine.name, n_data, *asked, task=data.task, table=table)
+    training = replace(
+        training,
+        batch_size=training.batch_size or size.batch_size,
+        epochs=size.n_epochs if training.steps is None else None,
+        device=str(device),
+    )
     if training.distill is not None and training.distill_epochs is None and training.epochs:
         training = replace(training, distill_epochs=training.epochs)
-    length = Length.of(n_data, epochs, training.steps, batch_size)
     own_start = config.net.warm_start is not None or (config.net.name or "").startswith("module:")
-    engine = resolve_engine(
-        config.engine, own_start=own_start, task=data.task, n_data=n_data, table=table
-    )
+    engine = resolve_engine(config.engine, size, own_start=own_start)
     pruning = resolve_pruning(config.pruning, engine)
-    schedule = resolve_schedule(
-        config.schedule,
-        engine,
-        task=data.task,
-        n_epochs=length.n_steps / length.per_epoch,
-        n_data=n_data,
-        table=table,
-    )
+    schedule = resolve_schedule(config.schedule, engine, size)
     net = replace(config.net, name=full_name(config.net.name, data))
     net = described_net(net, build_likelihood(net, data))
-    return RunConfig(config.data, net, engine, schedule, pruning, training), length
+    return RunConfig(config.data, net, engine, schedule, pruning, training), size
 
 
 def described_net(config: NetConfig, likelihood: Likelihood) -> NetConfig:
@@ -337,19 +326,10 @@ def build_net(name: str | None, data: DataSet, n_outputs: int) -> nn.Module:
 
 
 def resolve_schedule(
-    schedule: ScheduleConfig,
-    engine: EngineConfig,
-    *,
-    task: str,
-    n_epochs: float,
-    n_data: int | None = None,
-    table: bool = False,
+    schedule: ScheduleConfig, engine: EngineConfig, size: RunSize
 ) -> ScheduleConfig:
     """Fill the gaps of a schedule with recommended values."""
-    gaps = recommended_schedule(
-        engine.name, task=task, n_epochs=n_epochs, n_data=n_data, table=table,
-        preset=engine.preset,
-    )  # fmt: skip
+    gaps = recommended_schedule(engine.name, size, engine.preset)
     return replace(schedule, **{k: v for k, v in gaps.items() if getattr(schedule, k) is None})
 
 
@@ -403,7 +383,7 @@ def check_varied(data: DataSet, train: Examples) -> None:
 def check_plan(plan: Plan) -> None:
     """Find now what would otherwise fail once the folder is written, or after minutes."""
     training = plan.config.training
-    check_run(plan.problem, plan.length, plan.schedule, plan.pruning)
+    check_run(plan.problem, plan.size, plan.schedule, plan.pruning)
     for name, value in asdict(plan.config.engine).items():
         if isinstance(value, tuple) and len(value) != training.n_models:
             flag = flag_of("engine", name)
@@ -432,8 +412,8 @@ def what_it_takes(plan: Plan) -> dict[str, Any]:
         "parameters": layout.size,
         "prunable": layout.n_sparse,
         "examples": problem.n_data,
-        "steps": plan.length.n_steps,
-        "steps_per_epoch": plan.length.per_epoch,
+        "steps": plan.size.n_steps,
+        "steps_per_epoch": plan.size.per_epoch,
         "device": str(plan.device),
         "data_bytes": problem.x.nbytes + problem.y.nbytes,
         "model_bytes": state_bytes + work_bytes,

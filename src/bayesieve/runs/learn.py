@@ -63,7 +63,7 @@ def train(asked: Train) -> dict[str, Any]:
     if not resume:
         folder.clear()
         folder.create(plan.config, "train", asked.arguments)
-    note(f"training on {plan.device}: {plan.length.n_steps:,} steps, {plan.problem.layout.size:,} "
+    note(f"training on {plan.device}: {plan.size.n_steps:,} steps, {plan.problem.layout.size:,} "
          f"parameters; stop with Ctrl-C, continue with --resume")  # fmt: skip
     log = ScalarLog(folder.path / "tensorboard") if asked.tensorboard else None
     run = learn(plan, folder, resume=resume, log=log)

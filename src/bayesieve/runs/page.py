@@ -105,7 +105,7 @@ def read_source(
     if n_test is not None and n_test < len(data.test):
         data = replace(data, test=data.test.subset(torch.arange(n_test)))
     seconds = metrics.get("seconds")
-    settings = provenance(run)["run"]
+    settings, files = provenance(run)["run"], [folder.path / name for name in _HASHED]
     command = record.get("arguments") or record.get("command")
     if command == "demo":  # which writes no arguments down, but takes only these two
         command += f" --epochs {config.training.epochs} --seed {config.training.seed}"
@@ -120,24 +120,29 @@ def read_source(
         drawn=run.pooled(),
         score=_score(folder, run.model),
         history=_history(folder),
-        config={**settings, "schedule": vars(config.schedule), "pruning": vars(config.pruning)},
-        versions=record.get("versions", {}),
         certificate=run.certificate,
-        hashes={name: sha256(folder.path / name) for name in _HASHED
-                if (folder.path / name).is_file()},
-        command=command and f"bayesieve {command}",
         kl=config.tempering,
-        seconds=seconds if isinstance(seconds, int | float) else None,
-        folder=folder.path.name if folder.path.is_absolute() else folder.path.as_posix(),
-    )  # fmt: skip
+        provenance={
+            "command": command and f"bayesieve {command}",
+            "config": {
+                **settings,
+                "schedule": vars(config.schedule),
+                "pruning": vars(config.pruning),
+            },
+            "versions": record.get("versions", {}),
+            "hashes": {path.name: sha256(path) for path in files if path.is_file()},
+            "seconds": seconds if isinstance(seconds, int | float) else None,
+            "folder": folder.path.name if folder.path.is_absolute() else folder.path.as_posix(),
+        },
+    )
 
 
 def _score(folder: RunFolder, model: Model) -> ScoreName:
     """The score the run was ranked by, else the one that suits its posterior."""
-    known: dict[str, ScoreName] = {name: name for name in SCORES}  # type: ignore[misc]
     ranked = (folder.path / "curve.json").is_file()
-    named = folder.read("curve.json").get("score") if ranked else None
-    return known.get(str(named), usual_score(model))
+    named: Any = folder.read("curve.json").get("score") if ranked else None
+    score: ScoreName = named if named in [*SCORES] else usual_score(model)
+    return score
 
 
 def _history(folder: RunFolder) -> list[dict[str, Any]]:

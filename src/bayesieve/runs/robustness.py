@@ -27,7 +27,6 @@ _WORDS = {  # panel and label of a curve
 }
 _FGSM = "0.1,0.2,0.3,0.4,0.5"  # the strengths of [Deng], figure 2
 _SHIFTS = {"rotation": "15,30,45,60", "noise": "0.1,0.2,0.3"}
-Strengths = tuple[float, ...]
 
 
 def attack(asked: Attack) -> dict[str, Any]:
@@ -88,12 +87,12 @@ def attack(asked: Attack) -> dict[str, Any]:
     return result
 
 
-def _wanted(asked: Attack) -> dict[str, Strengths]:
-    """Strengths by the name of each attack or shift; the paper's attack if none is named."""
+def _wanted(asked: Attack) -> dict[str, Floats]:
+    """Floats by the name of each attack or shift; the paper's attack if none is named."""
     attacks = {"fgsm": asked.fgsm, "pgd": asked.pgd}
     if asked.fgsm is None and asked.pgd is None and not asked.shift:
         attacks["fgsm"] = _FGSM
-    wanted: dict[str, Strengths] = {}
+    wanted: dict[str, Floats] = {}
     for name, pixels in attacks.items():
         if pixels is None:
             continue
@@ -117,7 +116,7 @@ def _wanted(asked: Attack) -> dict[str, Strengths]:
     return wanted
 
 
-def _strengths(flag: str, text: str | Sequence[float]) -> Strengths:
+def _strengths(flag: str, text: str | Sequence[float]) -> Floats:
     values = convert(text, Floats, flag)
     if not all(0 <= value < float("inf") for value in values):
         raise UsageError(f"{flag}: strengths must be >= 0, got {text!r}.")

@@ -39,7 +39,7 @@ from bayesieve.sieve.rules import Rule, keep_n_of_m, keep_probable, keep_zeros
 from bayesieve.sieve.unit_rules import keep_latency, keep_macs, keep_units
 from bayesieve.text import markdown_table
 from bayesieve.training.fit import fit
-from bayesieve.training.schedule import Length, Schedule
+from bayesieve.training.schedule import Schedule
 
 SCORE: Final = "snr"  # which weights go first when `sieve` is asked for a number of zeros
 LOST = 0.05  # nats per example: what a user should hear about
@@ -216,8 +216,8 @@ def _finetune(
         roles=build_roles(config.net),
     )
     assert training.batch_size is not None  # a run folder holds resolved settings
-    length = Length.of(problem.n_data, epochs, None, training.batch_size)
-    size = RunSize(problem.n_data, length.n_steps, length.per_epoch, may_prune=False)
+    asked = (epochs, None, training.batch_size)
+    size = RunSize.of(config.engine.name, problem.n_data, *asked, may_prune=False)
     course = config.schedule
     schedule = Schedule(
         lr="cosine",

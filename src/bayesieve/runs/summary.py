@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bayesieve.assess import figures
 from bayesieve.assess.familiarity import FILE, Familiarity, unavailable
 from bayesieve.assess.metrics import confusion_matrix, reliability_bins
 from bayesieve.assess.predict import ClassPrediction, RealPrediction, predict
 from bayesieve.core.posterior import Model, SparseModel, has_spread, posterior_of
 from bayesieve.data import DataSet
 from bayesieve.files import write_atomically
+from bayesieve.report.quality import target_columns
 from bayesieve.runs.config import RunConfig
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.run import Curve, curve_points
@@ -125,6 +125,8 @@ def draw_run(
     curve: Sequence[Mapping[str, float]],
 ) -> list[Picture]:
     """Draw everything that fits the model and the data into `folder`/figures."""
+    from bayesieve.assess import figures  # here: without pictures nobody waits for matplotlib
+
     pictures: list[Picture] = []
 
     def place(name: str, caption: str) -> Path:
@@ -143,14 +145,9 @@ def draw_run(
     if isinstance(prediction, ClassPrediction) and isinstance(at_mean, ClassPrediction):
         _draw_classes(prediction, at_mean, data, place)
     elif isinstance(prediction, RealPrediction):
-        test = data.test
-        scale, shift = test.target_std.double(), test.target_mean.double()
-        mean, std = prediction.mean.cpu(), prediction.std.cpu()
-        values = (mean * scale + shift, std * scale, test.y.reshape(len(test), -1) * scale + shift)
-        columns = [value.double()[:, 0].numpy() for value in values]
-        figures.regression_fit(
-            columns[0], columns[1], columns[2], place("fit", "Predictions against targets.")
-        )
+        columns = target_columns(prediction, data)
+        mean, std, target = (columns[name].numpy() for name in ("mean", "std", "target"))
+        figures.regression_fit(mean, std, target, place("fit", "Predictions against targets."))
     layout = model.layout
     inclusion = posterior_of(model).inclusion
     if inclusion is not None:
@@ -160,8 +157,7 @@ def draw_run(
     if isinstance(model, SparseModel):
         counts = [row for row in kept_per_layer(model) if row.name in layout.prunable]
         names, kept, total = zip(*counts, strict=True)
-        path = place("layers", "Weights kept in each layer.")
-        figures.kept_per_layer(names, kept, total, path)
+        figures.kept_per_layer(names, kept, total, place("layers", "Weights kept in each layer."))
     points = curve_points(curve)
     if len(points) > 1:
         path = place("sparsity", "What pruning further in one shot, without training, costs.")
@@ -176,6 +172,8 @@ def _draw_classes(
     place: Callable[[str, str], Path],
 ) -> None:
     """Reliability, confusion, doubt per class and the images of most and least doubt."""
+    from bayesieve.assess import figures
+
     names, test = data.classes or (), data.test
     shown = {"weights": prediction}
     if prediction is not at_mean:
@@ -184,9 +182,8 @@ def _draw_classes(
     text = "How often the network is right when it says it is this sure."
     figures.reliability_diagram(bins, place("reliability", text))
     matrix = confusion_matrix(at_mean.probs.cpu(), test.y)
-    figures.confusion_matrix(
-        matrix, names, place("confusion", "True classes against predicted ones.")
-    )
+    text = "True classes against predicted ones."
+    figures.confusion_matrix(matrix, names, place("confusion", text))
     means = [
         [float(values.cpu()[test.y == c].mean()) if bool((test.y == c).any()) else 0.0
          for c in range(len(names))]

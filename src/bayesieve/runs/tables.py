@@ -31,7 +31,7 @@ from bayesieve.runs.learn import write_results
 from bayesieve.runs.options import Compact, FitTable, Select
 from bayesieve.runs.run import load
 from bayesieve.runs.summary import Picture, embedded
-from bayesieve.select import feature_importance, importance_draws, normalised_among
+from bayesieve.select import feature_importance, importance_draws, normalised
 from bayesieve.text import markdown_table
 
 LEAST_ROWS = 20
@@ -173,7 +173,7 @@ def _importance(
     names = data.feature_names or ()
     varies = (data.train.x != data.train.x[:1]).any(0)  # of a constant the data say nothing
     importance = feature_importance(posterior)
-    phi = normalised_among(importance.psi, varies)
+    phi = normalised(importance.psi, varies)
     draws = varies * importance_draws(posterior, _DRAWS, torch.Generator().manual_seed(0))
     low, high = draws.quantile(0.05, 0), draws.quantile(0.95, 0)
     psi = importance.psi * varies

@@ -138,13 +138,11 @@ class Evaluation:
         loss: mean loss without the penalty.
         penalty: the penalty of the weights; 0 without one.
         accuracy: share of rows whose largest output is at their largest target.
-        n_examples: N.
     """
 
     loss: float
     penalty: float
     accuracy: float
-    n_examples: int
 
 
 class FeedForwardNet:
@@ -208,11 +206,6 @@ class FeedForwardNet:
     def __repr__(self) -> str:
         sizes = "-".join(map(str, self.sizes))
         return f"FeedForwardNet({sizes}, {self.hidden}, {self.output}, {self.loss}, {self.dtype})"
-
-    @property
-    def units(self) -> tuple[int, ...]:
-        """Units of each layer, the outputs included."""
-        return self.sizes[1:]
 
     def forward(self, x: Array) -> list[Array]:
         """Outputs of every layer, shape (B, units) each; the last one is the output of the net."""
@@ -304,7 +297,7 @@ class FeedForwardNet:
         predicted = self._outputs(x)
         right = predicted.argmax(axis=1) == target.argmax(axis=1)
         loss = self.loss(predicted, target)
-        return Evaluation(loss, self._penalty(), float(right.mean()), len(x))
+        return Evaluation(loss, self._penalty(), float(right.mean()))
 
     def outputs(self, x: ArrayLike) -> Array:
         """Outputs of all rows, shape (N, n_outputs): probabilities after a softmax.
@@ -348,7 +341,7 @@ class FeedForwardNet:
         for n_in, n_out in self._shapes():
             weights.append(flat[start : start + n_in * n_out].reshape(n_in, n_out))
             start += n_in * n_out
-        for n_out in self.units:
+        for n_out in self.sizes[1:]:
             biases.append(flat[start : start + n_out])
             start += n_out
         return weights, biases

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 
 State = TypeVar("State")
-_BLOCK = 1 << 14  # entries Adam works on at a time: its five vectors then stay in cache
 
 
 class Optimiser(Protocol[State]):
@@ -74,7 +73,6 @@ class AdamState:
 
     mean: Array  # v
     square: Array  # s
-    spare: Array = field(repr=False)
     step: int = 0  # t
 
 
@@ -108,36 +106,16 @@ class Adam:
 
     def init(self, params: Array) -> AdamState:
         """Both means start at 0."""
-        spare = np.empty(min(_BLOCK, params.size), params.dtype)
-        return AdamState(np.zeros_like(params), np.zeros_like(params), spare)
+        return AdamState(np.zeros_like(params), np.zeros_like(params))
 
     def step(self, params: Array, gradient: Array, state: AdamState, lr: float) -> None:
-        """One step, block by block."""
+        """One step: v, s, then θ."""
         state.step += 1
-        for start in range(0, params.size, _BLOCK):
-            block = slice(start, start + _BLOCK)
-            self._step_block(
-                params[block], gradient[block], state.mean[block], state.square[block],
-                state.spare[: params[block].size], state.step, lr,
-            )  # fmt: skip
-
-    def _step_block(
-        self, params: Array, gradient: Array, mean: Array, square: Array, spare: Array,
-        t: int, lr: float,
-    ) -> None:  # fmt: skip
-        np.subtract(gradient, mean, out=spare)  # v + (1 - β₁)(g - v)
-        spare *= 1 - self.mean_decay
-        mean += spare
-        np.multiply(gradient, gradient, out=spare)
-        spare *= 1 - self.square_decay
-        square *= self.square_decay
-        square += spare
-        np.sqrt(square, out=spare)
-        spare *= 1 / math.sqrt(1 - self.square_decay**t)
-        spare += self.epsilon
-        np.divide(mean, spare, out=spare)
-        spare *= lr / (1 - self.mean_decay**t)
-        params -= spare
+        state.mean += (gradient - state.mean) * (1 - self.mean_decay)
+        state.square *= self.square_decay
+        state.square += gradient * gradient * (1 - self.square_decay)
+        root = np.sqrt(state.square) * (1 / math.sqrt(1 - self.square_decay**state.step))
+        params -= state.mean / (root + self.epsilon) * (lr / (1 - self.mean_decay**state.step))
 
 
 @dataclass(frozen=True)

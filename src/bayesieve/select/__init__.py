@@ -9,75 +9,33 @@ cross-validated number of inputs, stability over samples of the rows), `knockoff
 for Gaussian inputs), `additive` (additive networks).
 """
 
-from bayesieve.select.additive import HingeBasis, additive_network
-from bayesieve.select.importance import (
-    FeatureImportance,
-    Source,
-    best_source,
-    feature_importance,
-    feature_inclusion,
-    importance_draws,
-    log_bayes_factor,
-    normalised,
-    normalised_among,
-    path_importance,
-    probability_from_evidence,
-    weight_log_bayes_factors,
-    weight_probabilities,
-)
-from bayesieve.select.knockoffs import (
-    gaussian_knockoffs,
-    knockoff_select,
-    knockoff_statistic,
-)
-from bayesieve.select.selection import (
-    PROPORTIONS,
-    ProportionPath,
-    ProportionRule,
-    Stability,
-    TableFits,
-    bootstrap_rows,
-    choose_proportion,
-    cross_validate_proportion,
-    expected_fdr,
-    folds,
-    select_fdr,
-    select_fraction,
-    select_threshold,
-    selection_stability,
-)
-
-__all__ = [
-    "PROPORTIONS",
-    "FeatureImportance",
-    "HingeBasis",
-    "ProportionPath",
-    "ProportionRule",
-    "Source",
-    "Stability",
-    "TableFits",
-    "additive_network",
-    "best_source",
-    "bootstrap_rows",
-    "choose_proportion",
-    "cross_validate_proportion",
-    "expected_fdr",
-    "feature_importance",
-    "feature_inclusion",
-    "folds",
-    "gaussian_knockoffs",
-    "importance_draws",
-    "knockoff_select",
-    "knockoff_statistic",
-    "log_bayes_factor",
-    "normalised",
-    "normalised_among",
-    "path_importance",
-    "probability_from_evidence",
-    "select_fdr",
-    "select_fraction",
-    "select_threshold",
-    "selection_stability",
-    "weight_log_bayes_factors",
-    "weight_probabilities",
-]
+from bayesieve.select.additive import HingeBasis as HingeBasis
+from bayesieve.select.additive import additive_network as additive_network
+from bayesieve.select.importance import FeatureImportance as FeatureImportance
+from bayesieve.select.importance import Source as Source
+from bayesieve.select.importance import best_source as best_source
+from bayesieve.select.importance import feature_importance as feature_importance
+from bayesieve.select.importance import feature_inclusion as feature_inclusion
+from bayesieve.select.importance import importance_draws as importance_draws
+from bayesieve.select.importance import log_bayes_factor as log_bayes_factor
+from bayesieve.select.importance import normalised as normalised
+from bayesieve.select.importance import path_importance as path_importance
+from bayesieve.select.importance import probability_from_evidence as probability_from_evidence
+from bayesieve.select.importance import weight_log_bayes_factors as weight_log_bayes_factors
+from bayesieve.select.importance import weight_probabilities as weight_probabilities
+from bayesieve.select.knockoffs import gaussian_knockoffs as gaussian_knockoffs
+from bayesieve.select.knockoffs import knockoff_select as knockoff_select
+from bayesieve.select.knockoffs import knockoff_statistic as knockoff_statistic
+from bayesieve.select.selection import PROPORTIONS as PROPORTIONS
+from bayesieve.select.selection import ProportionPath as ProportionPath
+from bayesieve.select.selection import ProportionRule as ProportionRule
+from bayesieve.select.selection import TableFits as TableFits
+from bayesieve.select.selection import bootstrap_rows as bootstrap_rows
+from bayesieve.select.selection import choose_proportion as choose_proportion
+from bayesieve.select.selection import cross_validate_proportion as cross_validate_proportion
+from bayesieve.select.selection import expected_fdr as expected_fdr
+from bayesieve.select.selection import folds as folds
+from bayesieve.select.selection import select_fdr as select_fdr
+from bayesieve.select.selection import select_fraction as select_fraction
+from bayesieve.select.selection import select_threshold as select_threshold
+from bayesieve.select.selection import selection_stability as selection_stability

@@ -107,31 +107,26 @@ def path_importance(matrices: Sequence[Tensor]) -> Tensor:
     return row.squeeze(-2)
 
 
-def normalised(psi: Tensor) -> Tensor:
+def normalised(psi: Tensor, varies: Tensor | None = None) -> Tensor:
     """φ = (ψ - min) / (max - min) over the last axis; 0 where ψ is constant.
+
+    Args:
+        psi: (..., D).
+        varies: (D,) bool, the inputs to compare; the others get 0. Of a constant input the data say
+            nothing, so its ψ is that of the prior. None compares all.
 
     Example:
         >>> normalised(torch.tensor([1.0, 2.0, 5.0]))
         tensor([0.0000, 0.2500, 1.0000])
-    """
-    low, high = psi.amin(-1, keepdim=True), psi.amax(-1, keepdim=True)
-    span = high - low
-    return torch.where(span > 0, (psi - low) / torch.where(span > 0, span, 1.0), 0.0)
-
-
-def normalised_among(psi: Tensor, varies: Tensor) -> Tensor:
-    """φ, (D,), of the inputs that vary among themselves; 0 where `varies`, (D,), is False.
-
-    Of a constant input the data say nothing, so its ψ is that of the prior.
-
-    Example:
-        >>> normalised_among(torch.tensor([1.0, 9.0, 5.0]), torch.tensor([True, False, True]))
+        >>> normalised(torch.tensor([1.0, 9.0, 5.0]), torch.tensor([True, False, True]))
         tensor([0., 0., 1.])
     """
-    phi = torch.zeros_like(psi)
-    if bool(varies.any()):
-        phi[varies] = normalised(psi[varies])
-    return phi
+    if varies is None:
+        varies = torch.ones_like(psi, dtype=torch.bool)
+    low = psi.masked_fill(~varies, torch.inf).amin(-1, keepdim=True)
+    high = psi.masked_fill(~varies, -torch.inf).amax(-1, keepdim=True)
+    span = high - low
+    return torch.where(varies & (span > 0), (psi - low) / torch.where(span > 0, span, 1.0), 0.0)
 
 
 def importance_draws(

@@ -232,27 +232,16 @@ def folds(n_rows: int, n_folds: int, generator: Generator) -> tuple[list[Tensor]
     return [rows.sort().values for rows in train], [rows.sort().values for rows in held_out]
 
 
-@dataclass(frozen=True, eq=False)
-class Stability:
-    """Agreement of b selections.
+def selection_stability(selections: Tensor) -> tuple[Tensor, float]:
+    """Frequency of each input, (D,), and agreement of selections, (b, D) bool, b > 1.
 
-    Args:
-        frequency: (D,), how often each input was kept.
-        index: 1 for equal selections, about 0 for random ones; NaN if all inputs or none were kept
-            each time, where nothing can be said.
-    """
-
-    frequency: Tensor
-    index: float
-
-
-def selection_stability(selections: Tensor) -> Stability:
-    """Frequency of each input and agreement of selections, (b, D) bool, b > 1.
+    The agreement is 1 for equal selections, about 0 for random ones; NaN if all inputs or none were
+    kept each time, where nothing can be said.
 
     Example:
         >>> same = torch.tensor([[True, False, False]] * 4)
         >>> selection_stability(same)
-        Stability(frequency=tensor([1., 0., 0.]), index=1.0)
+        (tensor([1., 0., 0.]), 1.0)
     """
     if selections.ndim != 2 or len(selections) < 2 or selections.dtype != torch.bool:
         raise ValueError(
@@ -264,7 +253,7 @@ def selection_stability(selections: Tensor) -> Stability:
     share = float(frequency.mean())
     chance = share * (1 - share)
     index = 1 - variance / chance if chance > 0 else float("nan")
-    return Stability(frequency.float(), index)
+    return frequency.float(), index
 
 
 def bootstrap_rows(n_rows: int, n_samples: int, generator: Generator) -> list[Tensor]:

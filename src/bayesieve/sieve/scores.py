@@ -157,8 +157,8 @@ def score_of(posterior: Posterior, score: ScoreName | Score) -> Tensor:
         )
     wrong = values.isnan()
     if bool(wrong.any()):
-        layout, index = posterior.layout, int(wrong.nonzero()[0])
-        name = layout.names[int(layout.layer_of()[index])]
+        slices, index = posterior.layout.slices, int(wrong.nonzero()[0])
+        name = next(name for name, part in slices.items() if part.start <= index < part.stop)
         raise ValueError(
             f"prune: the score of {int(wrong.sum())} weights is NaN, first in {name!r}. Training "
             "diverged: lower its learning rate."

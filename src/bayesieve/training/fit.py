@@ -15,11 +15,12 @@ from bayesieve.checks import check_seed
 from bayesieve.core.posterior import Factorised, Model, Posterior, SparseModel, present_entries
 from bayesieve.core.problem import Problem
 from bayesieve.engines import Engine, recipes
+from bayesieve.engines.recipes import RunSize
 from bayesieve.training.checkpoint import has_checkpoint, seed_rng
 from bayesieve.training.loop import Loop
 from bayesieve.training.options import Callback, Pruning, Row, Validation
 from bayesieve.training.population import Population, Start, one_engine
-from bayesieve.training.schedule import Length, Schedule
+from bayesieve.training.schedule import Schedule
 from bayesieve.training.stepper import fast_kernels, should_compile
 
 
@@ -163,14 +164,14 @@ def fit(
     engine, n_models = one_engine(engine, problem.rows)
     if validation is not None:
         validation.check(problem, n_models)
-    length, engine, schedule = _recommended(problem, engine, schedule, epochs, steps, batch_size)
+    size, engine, schedule = _recommended(problem, engine, schedule, epochs, steps, batch_size)
     folder = None if folder is None else Path(folder)
     if resume and folder is None:
         raise ValueError("fit: resume=True needs the folder of the first run, folder=....")
-    check_run(problem, length, schedule, pruning, None if resume else folder)
+    check_run(problem, size, schedule, pruning, None if resume else folder)
     # A copy: a later run on this problem must not change the module buffers of this one.
     problem = problem.to(problem.device)
-    n_updates = length.n_steps * n_models * problem.layout.size
+    n_updates = size.n_steps * n_models * problem.layout.size
     problem.execution = replace(
         problem.execution,
         compiled=should_compile(schedule.compile, problem.device, n_updates),
@@ -183,7 +184,7 @@ def fit(
         generator = Generator(problem.device).manual_seed(seed)
         state = engine.init(problem, generator, n_models)
         population = Population(problem, engine, state, n_models)
-        loop = Loop(population, length, schedule, pruning, validation, folder, seed)
+        loop = Loop(population, size, schedule, pruning, validation, folder, seed)
         loop.start(start_from, resume=resume)
         loop.run(callbacks)
     seconds = time.perf_counter() - started
@@ -197,24 +198,16 @@ def _recommended(
     epochs: int | None,
     steps: int | None,
     batch_size: int | None,
-) -> tuple[Length, Engine[Any], Schedule]:
+) -> tuple[RunSize, Engine[Any], Schedule]:
     """Fill in what was left out by the recipe of the engine; an engine of your own has none."""
-    name, n_data = recipes.name_of(engine), problem.n_data
-    table = problem.x.dim() == 2 and problem.x.is_floating_point()
-    if batch_size is None:
-        batch_size = recipes.recommended_batch_size(name, n_data, table=table)
+    name, x = recipes.name_of(engine), problem.x
+    facts = {"task": problem.likelihood.task, "table": x.dim() == 2 and x.is_floating_point()}
+    size = RunSize.of(name, problem.n_data, epochs, steps, batch_size, **facts)
     if name is None:
-        return Length.of(n_data, epochs, steps, batch_size), engine, schedule or Schedule()
-    if epochs is None and steps is None:
-        epochs = recipes.recommended_epochs(name, n_data, batch_size, table=table)
-    length, task = Length.of(n_data, epochs, steps, batch_size), problem.likelihood.task
-    size = recipes.RunSize(n_data, length.n_steps, length.per_epoch, task=task, table=table)
+        return size, engine, schedule or Schedule()
     if schedule is None:
-        fields = recipes.recommended_schedule(
-            name, task=task, n_epochs=length.n_steps / length.per_epoch, n_data=n_data, table=table
-        )
-        schedule = Schedule(**fields)
-    return length, recipes.complete(engine, size), schedule
+        schedule = Schedule(**recipes.recommended_schedule(name, size))
+    return size, recipes.complete(engine, size), schedule
 
 
 def check_kinds(
@@ -254,7 +247,7 @@ def check_kinds(
 
 def check_run(
     problem: Problem,
-    length: Length,
+    size: RunSize,
     schedule: Schedule | None,
     pruning: Pruning | None,
     folder: Path | None = None,
@@ -262,9 +255,9 @@ def check_run(
     """Raise now for settings that would fail, or silently do nothing, later."""
     n_data = problem.n_data
     has_norm = any(isinstance(m, _BatchNorm) for m in problem.network.skeleton.modules())
-    if has_norm and (n_data - 1) % length.batch_size == 0:
+    if has_norm and (n_data - 1) % size.batch_size == 0:
         raise ValueError(
-            f"fit: {n_data} examples in batches of {length.batch_size} leave a last batch of 1, "
+            f"fit: {n_data} examples in batches of {size.batch_size} leave a last batch of 1, "
             "which BatchNorm cannot train on. Choose another batch_size."
         )
     if schedule is not None and schedule.kl_after is not None and pruning is None:

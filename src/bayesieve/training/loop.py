@@ -13,6 +13,7 @@ import torch
 from torch import Generator, Tensor
 
 from bayesieve.engines import Renewing, Settling
+from bayesieve.engines.recipes import RunSize
 from bayesieve.errors import DivergedError
 from bayesieve.training.checkpoint import (
     Interrupted,
@@ -28,7 +29,7 @@ from bayesieve.training.checkpoint import (
 from bayesieve.training.options import Callback, Progress, Pruning, Row, Validation, renewal_steps
 from bayesieve.training.population import Population, Start, epoch_order
 from bayesieve.training.progress import Bar, progress_bar
-from bayesieve.training.schedule import Length, Schedule, minibatch_weight
+from bayesieve.training.schedule import Schedule, minibatch_weight
 from bayesieve.training.stepper import make_stepper
 
 
@@ -38,17 +39,17 @@ class Loop:
     def __init__(
         self,
         population: Population,
-        length: Length,
+        size: RunSize,
         schedule: Schedule,
         pruning: Pruning | None,
         validation: Validation | None,
         folder: Path | None,
         seed: int,
     ) -> None:
-        self.population, self.length = population, length
+        self.population, self.size = population, size
         self.schedule, self.pruning = schedule, pruning
         self.validation, self.folder, self.seed = validation, folder, seed
-        self.renewals = range(0) if pruning is None else renewal_steps(pruning, length.n_steps)
+        self.renewals = range(0) if pruning is None else renewal_steps(pruning, size.n_steps)
         engine = population.engine
         self.renewing = engine if isinstance(engine, Renewing) else None
         self.order = Generator().manual_seed(seed + 1)
@@ -70,19 +71,19 @@ class Loop:
 
     def run(self, callbacks: Sequence[Callback]) -> None:
         """Run the remaining steps; an interrupt writes a checkpoint before it propagates."""
-        record, length, stop = self.record, self.length, False
+        record, size, stop = self.record, self.size, False
         with (
-            progress_bar(length.n_steps, record.step) as bar,
+            progress_bar(size.n_steps, record.step) as bar,
             interruptible(self.folder) as signals,
         ):
-            while record.step < length.n_steps and not stop and not self._out_of_patience():
-                epoch = record.step // length.per_epoch
+            while record.step < size.n_steps and not stop and not self._out_of_patience():
+                epoch = record.step // size.per_epoch
                 began = time.perf_counter()
                 if self._epoch(epoch, bar, signals):
                     row = self._close_epoch(epoch, time.perf_counter() - began)
-                    bar.describe(row, length.n_epochs, self.population.problem.n_data)
+                    bar.describe(row, size.n_epochs, self.population.problem.n_data)
                     seen = Progress(
-                        epoch + 1, record.step, length.n_steps, row, self.population.posterior
+                        epoch + 1, record.step, size.n_steps, row, self.population.posterior
                     )
                     stop = any([callback(seen) for callback in callbacks])
                 if signals:
@@ -95,26 +96,26 @@ class Loop:
 
     def _epoch(self, epoch: int, bar: Bar, signals: list[int]) -> bool:
         """The remaining steps of one epoch; False when interrupted before its end."""
-        record, length, problem = self.record, self.length, self.population.problem
+        record, size, problem = self.record, self.size, self.population.problem
         self.order.set_state(record.order)
         permutation = epoch_order(problem, self.order)
         controls, every = self.population.state.controls, self.schedule.checkpoint_every
-        end = min((epoch + 1) * length.per_epoch, length.n_steps)
+        end = min((epoch + 1) * size.per_epoch, size.n_steps)
         for step in range(record.step, end):
-            position = step - epoch * length.per_epoch
+            position = step - epoch * size.per_epoch
             if self.renewing is not None and step > 0:  # what no captured step can do
-                between = self.renewing.renew_every(length.n_steps)
+                between = self.renewing.renew_every(size.n_steps)
                 if between and step % between == 0:
-                    self.renewing.renew_(problem, self.population.state, step, length.n_steps)
+                    self.renewing.renew_(problem, self.population.state, step, size.n_steps)
             lr, kl = self._dials(step, position)
             controls.lr_scale.fill_(lr)
             controls.kl_scale.fill_(kl)
-            first = position * length.batch_size
-            index = permutation[..., first : first + length.batch_size]
+            first = position * size.batch_size
+            index = permutation[..., first : first + size.batch_size]
             record.log_lik_sum += self.stepper(index)["log_lik"]
             record.step = step + 1
             if self.pruning is not None and record.step in self.renewals:
-                self.population.prune_(self.pruning, record.step / length.n_steps)
+                self.population.prune_(self.pruning, record.step / size.n_steps)
             bar.advance()
             if record.step == end:
                 break  # the epoch is closed before anything is saved
@@ -128,11 +129,11 @@ class Loop:
     def _prune_end(self) -> float | None:
         """Fraction of the run after which masks are final; None where they never change."""
         engine = self.population.engine
-        settled = engine.settled(self.length.n_epochs) if isinstance(engine, Settling) else None
+        settled = engine.settled(self.size.n_epochs) if isinstance(engine, Settling) else None
         return settled if self.pruning is None else max(self.pruning.end, settled or 0.0)
 
     def _dials(self, step: int, position: int) -> tuple[float, float]:
-        progress, per_epoch = step / self.length.n_steps, self.length.per_epoch
+        progress, per_epoch = step / self.size.n_steps, self.size.per_epoch
         prune_end = self._prune_end
         lr = self.schedule.lr_scale(progress, prune_end or 0.0)
         kl = self.schedule.kl_scale(step / per_epoch, progress, prune_end)
@@ -141,7 +142,7 @@ class Loop:
     def _close_epoch(self, epoch: int, seconds: float) -> Row:
         """Read the metrics once, validate, write the row and a checkpoint."""
         record, population = self.record, self.population
-        n_steps = record.step - epoch * self.length.per_epoch
+        n_steps = record.step - epoch * self.size.per_epoch
         log_lik, kl = record.log_lik_sum / n_steps, population.engine.kl(population.state)
         self._check_finite("log_lik or kl", log_lik, kl)
         row: Row = {"epoch": epoch + 1, "step": record.step, "seconds": round(seconds, 3)}
@@ -150,7 +151,7 @@ class Loop:
         keep = population.state.controls.keep
         if keep is not None:
             row["zeros"] = plain(1 - keep.double().mean(1))
-        watch, ended = self.validation, record.step >= self.length.n_steps
+        watch, ended = self.validation, record.step >= self.size.n_steps
         if watch is not None and (ended or (epoch + 1) % watch.every == 0):
             row |= self._validate(watch, epoch)
         record.log_lik_sum.zero_()
@@ -169,7 +170,7 @@ class Loop:
         step, history, engine = self.record.step, self.record.history, self.population.engine
         raise DivergedError(
             f"{type(engine).__name__}: {what} is not finite at step {step}, epoch "
-            f"{math.ceil(step / self.length.per_epoch)}; last finite log_lik "
+            f"{math.ceil(step / self.size.per_epoch)}; last finite log_lik "
             f"{history[-1]['log_lik'] if history else 'none'}. {_advice(engine)}"
         )
 
@@ -179,7 +180,7 @@ class Loop:
         members = [population.posterior(i) for i in range(population.n)]
         nll, error = validation.scores(population.problem, members)
         self._check_finite("the validation score", torch.tensor(nll))
-        progress = record.step / self.length.n_steps
+        progress = record.step / self.size.n_steps
         if progress >= (self._prune_end or 0.0):
             better = record.note_best(validation.by_group(nll), epoch, validation.min_delta)
             if better and validation.patience is not None:
@@ -202,8 +203,8 @@ class Loop:
             "engine": printed(self.population.engine),
             "n_models": self.population.n,
             "n_data": problem.n_data,
-            "n_steps": self.length.n_steps,
-            "batch_size": self.length.batch_size,
+            "n_steps": self.size.n_steps,
+            "batch_size": self.size.batch_size,
             "seed": self.seed,
             "schedule": self.schedule.text(),
             "pruning": printed(self.pruning),

@@ -86,10 +86,6 @@ class ScalarLog:
         self._writer.flush()
         return False
 
-    def close(self) -> None:
-        """Finish the file."""
-        self._writer.close()
-
     def _add(self, name: str, value: object, step: int) -> None:
         if isinstance(value, int | float) and not isinstance(value, bool):
             self._writer.add_scalar(name, value, step)

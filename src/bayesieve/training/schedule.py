@@ -1,16 +1,10 @@
-"""The length of a run, and learning rate and KL weight as functions of the step number."""
+"""Learning rate and KL weight as functions of the step number."""
 
 import math
 from dataclasses import dataclass
 from typing import Literal
 
-from bayesieve.checks import (
-    check_choice,
-    check_counts,
-    check_fraction,
-    check_not_negative,
-    check_positive,
-)
+from bayesieve.checks import check_choice, check_fraction, check_not_negative, check_positive
 from bayesieve.training.stepper import COMPILE_MODES, CompileMode
 
 LR_KINDS = ("constant", "cosine", "linear", "step")
@@ -114,39 +108,3 @@ class Schedule:
         if self.kl_warmup_epochs:
             weight *= min(epoch / self.kl_warmup_epochs, 1.0)
         return weight
-
-
-@dataclass(frozen=True)
-class Length:
-    """The length of a run: how many steps of which size.
-
-    Args:
-        batch_size: examples per step; the last step of an epoch may have fewer.
-        per_epoch: steps that see every example once.
-        n_steps: in all; the last epoch may be cut short.
-
-    Example:
-        >>> Length.of(10, epochs=2, steps=None, batch_size=4)
-        Length(batch_size=4, per_epoch=3, n_steps=6)
-    """
-
-    batch_size: int
-    per_epoch: int
-    n_steps: int
-
-    @classmethod
-    def of(cls, n_data: int, epochs: int | None, steps: int | None, batch_size: int) -> "Length":
-        """Work out the steps of a run over `n_data` examples."""
-        both = {"epochs": epochs, "steps": steps}
-        lengths = {name: value for name, value in both.items() if value is not None}
-        if len(lengths) != 1:
-            raise ValueError(f"fit: give either epochs or steps, got {epochs=} and {steps=}.")
-        check_counts("fit", **lengths, batch_size=batch_size)
-        batch_size = min(batch_size, n_data)
-        per_epoch = math.ceil(n_data / batch_size)
-        return cls(batch_size, per_epoch, steps or (epochs or 0) * per_epoch)
-
-    @property
-    def n_epochs(self) -> int:
-        """Epochs begun."""
-        return math.ceil(self.n_steps / self.per_epoch)

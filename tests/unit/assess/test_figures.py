@@ -1,7 +1,5 @@
 """Figures: they appear whole, hold what they should, and refuse what cannot be drawn."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO
@@ -99,17 +97,6 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
         style.save(style.new_figure(1, 1), path)
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
-
-
-@pytest.mark.slow
-def test_pyplot_is_never_imported_and_matplotlib_only_with_figures() -> None:
-    code = (
-        "import sys, bayesieve.assess.metrics, bayesieve.assess.calibration;"
-        "assert 'matplotlib' not in sys.modules;"
-        "import bayesieve.assess.figures;"
-        "assert 'matplotlib.pyplot' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.fixture

@@ -88,8 +88,8 @@ def test_a_text_target_is_a_classification(house, tmp_path):
 @pytest.mark.slow
 def test_select_keeps_what_matters(house, tmp_path):
     folder = tmp_path / "which"
-    result = as_json("select", house, "--target", "price", "--fdr", 0.1, "--bootstrap", 3,
-                     "--epochs", 160, "--report", folder)  # fmt: skip
+    result = as_json("select", house, "--target", "price", "--fdr", 0.1, "--bootstrap", 2,
+                     "--epochs", 100, "--report", folder)  # fmt: skip
     assert {"area", "age"} <= set(result["kept"])
     assert "noise" not in result["kept"]
     assert any(name.startswith("color=") for name in result["kept"])

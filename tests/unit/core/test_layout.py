@@ -111,12 +111,8 @@ def test_scalars_and_wrong_lengths():
         layout.unflatten(torch.zeros(2))
 
 
-def test_layer_index_and_fan_in():
+def test_fan_in():
     layout = layout_of(BY_NAME["conv2d"].model())
-    index = layout.layer_of()
-    assert index.shape == (layout.size,)
-    for i, name in enumerate(layout.names):
-        assert (index[layout.slices[name]] == i).all()
     assert layout.fan_in("0.weight") == 9
     assert layout.fan_in("3.weight") == 8
     assert layout.fan_in("3.bias") == 1

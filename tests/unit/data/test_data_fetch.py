@@ -2,8 +2,6 @@
 
 import gzip
 import hashlib
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -140,11 +138,3 @@ def test_unknown_spec(spec: str) -> None:
 def test_options_that_do_not_apply_are_refused() -> None:
     with pytest.raises(ValueError, match="target, image_size cannot be used with 'digits'"):
         load_data("digits", target="y", image_size=3)
-
-
-@pytest.mark.slow
-def test_import_is_light() -> None:
-    heavy = ("sklearn", "pandas", "pyarrow", "PIL", "matplotlib")
-    code = f"import sys, bayesieve.data; print([m for m in {heavy} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

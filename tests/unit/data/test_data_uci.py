@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sklearn import datasets
 
 from bayesieve.data import load_data, uci
+from bayesieve.data.image_sets import _bundled_digits
 from bayesieve.errors import DataError
 
 
@@ -113,10 +115,18 @@ def test_digits_are_stratified_and_fixed() -> None:
     assert (share - 0.2).abs().max() < 0.005
 
 
+def test_digits_are_those_of_scikit_learn() -> None:
+    images, labels = _bundled_digits()
+    theirs = datasets.load_digits()
+    assert np.array_equal(images, theirs.images)
+    assert np.array_equal(labels, theirs.target)
+
+
 _REAL = os.environ.get("BAYESIEVE_DATA")
 needs_data = pytest.mark.skipif(not _REAL, reason="BAYESIEVE_DATA is not set: no real data here")
 
 
+@pytest.mark.slow
 @needs_data
 def test_real_mnist() -> None:
     if not (Path(_REAL or "") / "mnist").is_dir():

@@ -198,6 +198,7 @@ def test_without_data_the_posterior_is_the_prior():
     torch.testing.assert_close(sigma, torch.ones_like(sigma), rtol=0, atol=0.05)
 
 
+@pytest.mark.slow
 def test_masks_shrink_and_never_come_back():
     known = known_support()
     engine = BMR(LayerScaled(last_std=1.0), EAGER, lr=0.05)

@@ -101,7 +101,7 @@ def test_python_command_line_and_estimators_have_the_same_settings_for_a_table(
     python = recipes.complete(
         OBJECTS[name],
         RunSize(n_data, settings.epochs * -(-n_data // settings.batch_size),
-                -(-n_data // settings.batch_size), task=task, table=True),
+                settings.batch_size, task=task, table=True),
     )  # fmt: skip
     assert numbers(python) == numbers(plan.engine)
     free = ("lr", "init_std", "prior", "local", "weight_decay", "step_size")
@@ -125,7 +125,7 @@ def test_python_command_line_and_compare_have_the_same_settings_for_images(name)
     method = build_method(name, "classification", n_data, budget, changes)
     assert numbers(method.engine) == numbers(plan.engine)
     assert method.schedule == plan.schedule
-    size = RunSize(n_data, plan.length.n_steps, plan.length.per_epoch)
+    size = RunSize(n_data, plan.size.n_steps, plan.size.batch_size)
     assert numbers(recipes.complete(OBJECTS[name], size)) == numbers(plan.engine)
 
 
@@ -140,7 +140,7 @@ def test_fit_takes_length_and_schedule_from_the_recipe():
 
 
 def test_numbers_that_were_chosen_stay():
-    size = RunSize(500, 1000, 8, task="regression", table=True)
+    size = RunSize(500, 1000, 64, task="regression", table=True)
     chosen = SBNN(SpikeSlab(0.5, 0.1), lr=0.25, init_std=0.125, local=True)
     assert recipes.complete(chosen, size) == chosen
     mixed = recipes.complete(SBNN(SpikeSlab(slab_std=0.5)), size)
@@ -178,7 +178,8 @@ def test_an_engine_of_your_own_needs_a_length_and_has_constant_dials():
 def test_a_recommended_schedule_is_a_schedule(task):
     for name in ENGINES:
         for is_table in (False, True):
-            Schedule(**recipes.recommended_schedule(name, task=task, n_epochs=9, table=is_table))
+            size = RunSize(60_000, 900, 600, task=task, table=is_table)
+            Schedule(**recipes.recommended_schedule(name, size))
 
 
 @pytest.mark.parametrize(
@@ -193,7 +194,6 @@ def test_a_recommended_schedule_is_a_schedule(task):
     ],
 )
 def test_the_weight_of_the_prior_depends_on_engine_task_and_data(name, task, n_data, is_table, kl):
-    course = recipes.recommended_schedule(
-        name, task=task, n_epochs=60, n_data=n_data, table=is_table
-    )
+    size = RunSize.of(name, n_data, 60, None, None, task=task, table=is_table)
+    course = recipes.recommended_schedule(name, size)
     assert course["kl"] == kl

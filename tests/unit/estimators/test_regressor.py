@@ -1,6 +1,8 @@
 """The regressor: predictions with uncertainty, weights, frames, pipelines, delivery."""
 
+import multiprocessing
 import pickle
+from concurrent.futures import ProcessPoolExecutor
 
 import joblib
 import numpy as np
@@ -212,9 +214,14 @@ def test_pipelines_column_transformers_and_searches():
     assert pipeline.fit(frame, y).predict(frame).shape == (60,)
     assert cross_val_score(pipeline, frame, y, cv=2).shape == (2,)
     grid = {"engine": [SBNN(lr=0.01), FlatVI(Normal(1.0), lr=0.01)]}
-    search = GridSearchCV(SieveRegressor(**QUICK), grid, cv=2, n_jobs=2).fit(X, y)
+    with joblib.parallel_config("threading"):
+        search = GridSearchCV(SieveRegressor(**QUICK), grid, cv=2, n_jobs=2).fit(X, y)
     assert search.best_params_["engine"] in grid["engine"]
     assert search.predict(X).shape == (60,)
+    # and in another process, as joblib would have it: one, since each takes seconds to start
+    task = (cross_val_score, search.best_estimator_, X, y)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        np.testing.assert_array_equal(pool.submit(*task).result(), cross_val_score(*task[1:]))
 
 
 def test_fitted_models_go_through_joblib(tmp_path, fitted):

@@ -47,7 +47,7 @@ def test_probable_columns_reach_the_threshold():
     assert selector.get_support().sum() >= 1
     expected = 1 - selector.inclusion_[selector.get_support()].mean()
     assert selector.expected_fdr_ == pytest.approx(expected, abs=1e-6)
-    everything = clone(selector).set_params(threshold=0.0).fit(X, y)
+    everything = clone(selector).set_params(threshold=0.0, estimator__epochs=2).fit(X, y)
     assert everything.get_support().all()
 
 
@@ -59,9 +59,10 @@ def test_additive_networks_rank_unless_an_estimator_is_given(monkeypatch):
     assert selector.get_support().tolist() == TRUE
     assert not hasattr(selector, "estimator_")
     assert selector.expected_fdr_ < 0.1
-    hidden = SieveSelector(estimator=MODEL, fraction=0.25).fit(X, y)
+    short = clone(MODEL).set_params(epochs=2)
+    hidden = SieveSelector(estimator=short, fraction=0.25).fit(X, y)
     assert isinstance(hidden.estimator_, SieveRegressor)
-    additive = SieveSelector(estimator=MODEL, network="additive", rule="fdr").fit(X, y)
+    additive = SieveSelector(estimator=short, network="additive", rule="fdr").fit(X, y)
     assert not hasattr(additive, "estimator_")
 
 
@@ -75,7 +76,8 @@ def test_choices_on_samples_of_the_rows_tell_their_stability():
         assert selector.frequency_[TRUE].min() > 0.6
         assert selector.frequency_.sum() == pytest.approx(2)
         assert selector.stability_ > 0.5
-    assert not hasattr(selector.set_params(bootstrap=0).fit(X, y), "frequency_")
+    selector.set_params(bootstrap=0, estimator=clone(MODEL).set_params(epochs=2))
+    assert not hasattr(selector.fit(X, y), "frequency_")
 
 
 @pytest.mark.slow

@@ -23,6 +23,11 @@ def sieved(source):
     return sieve_further(source, QUICK)
 
 
+@pytest.fixture(scope="module")
+def levels(sieved):
+    return sieved[1]
+
+
 def test_masks_are_nested_and_start_at_the_model(source):
     masks = further_masks(source.model, "snr", 9)
     assert torch.equal(masks[0], source.model.keep)
@@ -37,17 +42,17 @@ def test_an_unpruned_posterior_starts_with_all_its_weights(source):
     assert len(masks) == 4
 
 
-def test_levels_say_where_each_weight_goes(source, sieved):
+def test_levels_say_where_each_weight_goes(source, levels):
     masks = further_masks(source.model, source.score, QUICK.points)
     for position, mask in enumerate(masks):
-        assert torch.equal(sieved.levels > position, mask)
+        assert torch.equal(levels > position, mask)
 
 
-def test_points_hold_what_evaluating_and_compacting_give(source, sieved):
+def test_points_hold_what_evaluating_and_compacting_give(source, sieved, levels):
     position = 2
-    keep = sieved.levels > position
+    keep = levels > position
     model = SparseModel(source.posterior.masked(keep), keep)
-    point = sieved.points[position]
+    point = sieved[0]["points"][position]
     actual = evaluate(model, source.data.test)
     small = compact(model, source.data.test.x[:8])
     assert point["weights"] == int(keep.sum()) == actual["weights"]
@@ -60,27 +65,27 @@ def test_points_hold_what_evaluating_and_compacting_give(source, sieved):
     assert point["units"] == {layer.name: layer.units[1] for layer in report_of(small).layers}
 
 
-def test_the_threshold_separates_kept_from_removed(source, sieved):
+def test_the_threshold_separates_kept_from_removed(source, sieved, levels):
     """Apart from the protected path, nothing above the threshold is gone."""
     scores = source.posterior.mean.abs() / source.posterior.std
-    thresholds = [point["threshold"] for point in sieved.points[:-1]]
+    thresholds = [point["threshold"] for point in sieved[0]["points"][:-1]]
     for position, threshold in enumerate(thresholds):
         kept = scores[source.posterior.layout.sparse][
-            (sieved.levels > position)[source.posterior.layout.sparse]
+            (levels > position)[source.posterior.layout.sparse]
         ]
         assert threshold == pytest.approx(float(kept.min()), rel=1e-3)
 
 
 def test_large_networks_are_compacted_once(source):
-    actual = sieve_further(source, Limits(points=4, compacted=10))
-    assert "macs" in actual.points[0]
-    assert not any("macs" in point for point in actual.points[1:])
-    assert actual.compaction is not None
+    actual, _ = sieve_further(source, Limits(points=4, compacted=10))
+    assert "macs" in actual["points"][0]
+    assert not any("macs" in point for point in actual["points"][1:])
+    assert actual["compaction"] is not None
 
 
-def test_pictures_are_thinned_to_their_budget(source, sieved):
-    whole = layer_pictures(source, sieved, QUICK)
-    thin = layer_pictures(source, sieved, Limits(shown_weights=200))
+def test_pictures_are_thinned_to_their_budget(source, levels):
+    whole = layer_pictures(source, levels, QUICK)
+    thin = layer_pictures(source, levels, Limits(shown_weights=200))
     assert [row["levels"]["shape"] for row in whole] == [[20, 64], [10, 20]]
     assert {row["stride"] for row in whole} == {1}
     assert sum(unpack(row["levels"]).numel() for row in thin) <= 250
@@ -90,10 +95,10 @@ def test_pictures_are_thinned_to_their_budget(source, sieved):
     )
 
 
-def test_inclusion_is_a_distribution(source, sieved):
+def test_inclusion_is_a_distribution(source, levels):
     inclusion = source.posterior.inclusion
     layout = source.posterior.layout
-    for row, name in zip(layer_pictures(source, sieved, QUICK), layout.prunable, strict=True):
+    for row, name in zip(layer_pictures(source, levels, QUICK), layout.prunable, strict=True):
         part = layout.slices[name]
         cdf = row["inclusion_cdf"]
         assert cdf == sorted(cdf)

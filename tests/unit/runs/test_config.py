@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import get_args
 
 import pytest
@@ -31,6 +31,7 @@ from bayesieve.runs.config import (
     to_dict,
 )
 
+MANY = RunSize(60_000, n_steps=1200, batch_size=600)  # 12 epochs
 EVERYTHING = {
     "data": {"name": "csv:house.csv", "target": "price", "missing": "impute"},
     "net": {"name": "mlp:20:tanh", "prune_params": ["fc*"], "dtype": "float64"},
@@ -112,9 +113,9 @@ def test_every_setting_has_its_own_flag_and_help():
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_resolved_engines_have_no_gaps_and_stay_as_they_are(name):
-    resolved = resolve_engine(EngineConfig(name=name), own_start=False)
-    assert resolve_engine(resolved, own_start=True) == resolved
-    engine = build_engine(resolved, RunSize(1000, n_steps=100, per_epoch=10))
+    resolved = resolve_engine(EngineConfig(name=name), MANY, own_start=False)
+    assert resolve_engine(resolved, MANY, own_start=True) == resolved
+    engine = build_engine(resolved, RunSize(1000, n_steps=100, batch_size=100))
     assert isinstance(engine.init, Callable)
     if hasattr(engine, "start"):
         assert engine.start == resolved.start
@@ -133,24 +134,24 @@ def test_resolved_engines_have_no_gaps_and_stay_as_they_are(name):
 )
 def test_settings_an_engine_cannot_use(config, message):
     with pytest.raises(UsageError, match=message):
-        resolve_engine(config, own_start=False)
+        resolve_engine(config, MANY, own_start=False)
 
 
 def test_bayes_by_backprop_has_no_local_noise():
     config = EngineConfig(name="flat-vi", prior="spike-slab")
-    assert resolve_engine(config, own_start=False).local is False
+    assert resolve_engine(config, MANY, own_start=False).local is False
 
 
 def test_own_weights_are_kept_as_the_start():
-    assert resolve_engine(EngineConfig(), own_start=True).start == "module"
+    assert resolve_engine(EngineConfig(), MANY, own_start=True).start == "module"
 
 
 def test_schedule_and_score_follow_the_engine():
     sbnn, plain = EngineConfig(name="sbnn"), EngineConfig(name="map")
-    course = resolve_schedule(ScheduleConfig(), sbnn, task="classification", n_epochs=12)
+    course = resolve_schedule(ScheduleConfig(), sbnn, MANY)
     assert (course.lr, course.kl, course.kl_warmup_epochs) == ("cosine", 0.3, 2.0)
-    assert resolve_schedule(ScheduleConfig(), plain, task="classification", n_epochs=12).kl == 1.0
-    assert resolve_schedule(ScheduleConfig(), sbnn, task="regression", n_epochs=12).kl == 1.0
+    assert resolve_schedule(ScheduleConfig(), plain, MANY).kl == 1.0
+    assert resolve_schedule(ScheduleConfig(), sbnn, replace(MANY, task="regression")).kl == 1.0
     assert resolve_pruning(PruningConfig(zeros=0.9), sbnn).score == "snr"
     assert resolve_pruning(PruningConfig(zeros=0.9), plain).score == "magnitude"
     assert resolve_pruning(PruningConfig(), plain).score is None
@@ -162,20 +163,20 @@ def test_defaults_are_a_valid_configuration():
 
 def test_samplers_count_in_steps_of_the_run():
     config = EngineConfig(name="sghmc", lr=0.5, burn_in=0.5, draws=5, anneal=2.0, cycles=4)
-    size = RunSize(1000, n_steps=100, per_epoch=10)
-    engine = build_engine(resolve_engine(config, own_start=False), size)
+    size = RunSize(1000, n_steps=100, batch_size=100)
+    engine = build_engine(resolve_engine(config, MANY, own_start=False), size)
     assert engine.step_size == 0.5 / 1000
     assert (engine.chain.burn_in, engine.chain.thin, engine.chain.n_kept) == (50, 10, 5)
     assert engine.chain.cycle == 25
     assert engine.chain.cooling**10 == pytest.approx(0.5)
     assert engine.adapt == "sa"
-    plain = resolve_engine(EngineConfig(name="sgld", prior="normal"), own_start=False)
+    plain = resolve_engine(EngineConfig(name="sgld", prior="normal"), MANY, own_start=False)
     assert build_engine(plain, size).adapt == "none"
 
 
 def test_message_passing_counts_passes_and_units():
-    resolved = resolve_engine(EngineConfig(name="tdamp"), own_start=True)
-    size = RunSize(1000, n_steps=100, per_epoch=10, keep_units=0.25)
+    resolved = resolve_engine(EngineConfig(name="tdamp"), MANY, own_start=True)
+    size = RunSize(1000, n_steps=100, batch_size=100, keep_units=0.25)
     engine = build_engine(resolved, size)
     assert (engine.keep, engine.prune_passes) == (0.25, (2, 6))
     assert recommended_epochs("tdamp", 500, 10) == recommended_batch_size("tdamp", 500) == 10
@@ -196,15 +197,16 @@ def test_pruning_an_engine_cannot_do(pruning, name, message):
 
 def test_presets():
     assert (
-        resolve_engine(EngineConfig(name="bmr", preset="paper"), own_start=False).start == "uniform"
+        resolve_engine(EngineConfig(name="bmr", preset="paper"), MANY, own_start=False).start
+        == "uniform"
     )
     horseshoe = EngineConfig(name="horseshoe", preset="paper")
-    schedule = resolve_schedule(ScheduleConfig(), horseshoe, task="classification", n_epochs=12)
+    schedule = resolve_schedule(ScheduleConfig(), horseshoe, MANY)
     assert (schedule.lr, schedule.kl, schedule.kl_warmup_epochs) == ("constant", 1.0, 0.0)
     with pytest.raises(UsageError, match=r"sbnn has no --preset paper \(map, flat-vi, bmr, horse"):
-        resolve_engine(EngineConfig(preset="paper"), own_start=False)
+        resolve_engine(EngineConfig(preset="paper"), MANY, own_start=False)
     with pytest.raises(UsageError, match="give 1 or more"):
-        resolve_engine(EngineConfig(name="sgld", anneal=0.9), own_start=False)
+        resolve_engine(EngineConfig(name="sgld", anneal=0.9), MANY, own_start=False)
 
 
 def test_the_four_methods_of_the_paper_are_its_own():
@@ -213,18 +215,18 @@ def test_the_four_methods_of_the_paper_are_its_own():
     names = {"map": "map", "flat-vi": "flat", "horseshoe": "tiered", "bmr": "bmr"}
     for name, method in names.items():
         config = EngineConfig(name=name, preset="paper")
-        resolved = resolve_engine(config, own_start=False, n_data=500)
-        built = build_engine(resolved, RunSize(500, n_steps=100, per_epoch=10))
+        resolved = resolve_engine(config, RunSize(500, n_steps=100, batch_size=50), own_start=False)
+        built = build_engine(resolved, RunSize(500, n_steps=100, batch_size=50))
         assert built == setting(Cell("fashion-mnist", "mlp", method, "paper")).engine, name
     config = EngineConfig(name="flat-vi", preset="paper", prior="normal")
     with pytest.raises(UsageError, match="flat-vi means --prior layer-scaled; remove yours"):
-        resolve_engine(config, own_start=False)
+        resolve_engine(config, MANY, own_start=False)
 
 
 def test_training_what_is_left_of_a_pruned_network_removes_nothing_more():
-    size = RunSize(1000, n_steps=100, per_epoch=10, may_prune=False)
+    size = RunSize(1000, n_steps=100, batch_size=100, may_prune=False)
     built = {
-        name: build_engine(resolve_engine(EngineConfig(name=name), own_start=False), size)
+        name: build_engine(resolve_engine(EngineConfig(name=name), MANY, own_start=False), size)
         for name in ("bmr", "tdamp")
     }
     assert built["bmr"].reduction is None
@@ -241,8 +243,10 @@ def test_training_what_is_left_of_a_pruned_network_removes_nothing_more():
     ],
 )
 def test_what_model_reduction_is_told_to_do(preset, rule, reduction):
-    config = resolve_engine(EngineConfig(name="bmr", preset=preset, rule=rule), own_start=False)
-    size = RunSize(1000, n_steps=100, per_epoch=10)
+    config = resolve_engine(
+        EngineConfig(name="bmr", preset=preset, rule=rule), MANY, own_start=False
+    )
+    size = RunSize(1000, n_steps=100, batch_size=100)
     built = build_engine(config, size)
     assert built.reduction == reduction
     assert built.coordinates == ("standard" if preset == "paper" else "weights")

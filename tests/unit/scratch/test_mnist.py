@@ -11,10 +11,13 @@ from bayesieve.scratch import Adam, FeedForwardNet, GradientDescent, Plan, ReLU
 from studies.scratch_mnist import prepare
 
 _REAL = os.environ.get("BAYESIEVE_DATA")
-pytestmark = pytest.mark.skipif(
-    not (_REAL and (Path(_REAL) / "mnist").is_dir()),
-    reason="no mnist in BAYESIEVE_DATA: no real data here",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not (_REAL and (Path(_REAL) / "mnist").is_dir()),
+        reason="no mnist in BAYESIEVE_DATA: no real data here",
+    ),
+]
 
 
 @pytest.fixture(scope="module")

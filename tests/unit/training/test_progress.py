@@ -21,7 +21,6 @@ def test_every_number_of_every_epoch_is_there(tmp_path, n_models):
     problem = Problem(nn.Linear(2, 1), Gaussian(), (torch.randn(8, 2), torch.randn(8, 1)))
     log = ScalarLog(tmp_path)
     run = fit(problem, [MAP()] * n_models, epochs=3, batch_size=4, callbacks=[log])
-    log.close()
     events = EventAccumulator(str(tmp_path))
     events.Reload()
     name = "log_lik" if n_models == 1 else "log_lik/1"

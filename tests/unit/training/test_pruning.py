@@ -218,7 +218,7 @@ def test_two_long_epochs_prune_as_well_as_many_short_ones_of_as_many_steps():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("n_steps", "batch_size"), [(360, 1), (360, 22), (2000, 22), (113, 8)])
+@pytest.mark.parametrize(("n_steps", "batch_size"), [(360, 1), (360, 22), (800, 22), (113, 8)])
 def test_masks_are_renewed_50_to_100_times_whatever_an_epoch_is(n_steps, batch_size):
     pruning = CountedPruning(TARGET, 0.125, 0.5625)
     fit_toy(toy(), SBNN(PRIOR, lr=0.01), steps=n_steps, batch_size=batch_size, pruning=pruning)

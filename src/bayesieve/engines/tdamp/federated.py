@@ -1,6 +1,5 @@
 """Joining posteriors that clients learned from disjoint data under one prior."""
 
-import torch
 from torch import Tensor
 
 from bayesieve.engines.tdamp.channels import Message
@@ -16,6 +15,7 @@ def combine_clients(prior: Message, clients: Message) -> Message:
         clients: natural parameters of their posteriors, (clients, d).
 
     Example:
+        >>> import torch
         >>> prior = Message(torch.zeros(1), torch.ones(1))
         >>> clients = Message(torch.tensor([[2.0], [4.0]]), torch.tensor([[3.0], [5.0]]))
         >>> combine_clients(prior, clients)
@@ -34,19 +34,3 @@ def average_clients(clients: Message, n_examples: Tensor) -> Message:
     """
     share = (n_examples / n_examples.sum()).to(clients.linear.dtype)[:, None]
     return Message((share * clients.linear).sum(0), (share * clients.precision).sum(0))
-
-
-def natural(mean: Tensor, std: Tensor) -> Message:
-    """Natural parameters of N(mean, std²).
-
-    Example:
-        >>> natural(torch.tensor(3.0), torch.tensor(0.5))
-        Message(linear=tensor(12.), precision=tensor(4.))
-    """
-    precision = std.square().reciprocal()
-    return Message(mean * precision, precision)
-
-
-def moments(message: Message) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of a message with positive precision."""
-    return message.linear / message.precision, torch.rsqrt(message.precision)

@@ -22,7 +22,7 @@ from bayesieve.assess.predict import ClassPrediction, predict
 from bayesieve.assess.robustness import Attacked, fgsm_curve
 from bayesieve.core.batch import ExamplesLike
 from bayesieve.core.network import Network
-from bayesieve.core.posterior import Posterior, Samples, SparseModel
+from bayesieve.core.posterior import Posterior, Samples, SparseModel, draws_of
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import named_tensors
 from bayesieve.data.preprocessing import PixelScale
@@ -91,7 +91,7 @@ def measure(
     for first in range(0, len(learned), method.members):
         group = slice(first, first + method.members)
         predictor = _predictor(method, model, learned[group], asked)
-        n = _n_samples(method, predictor, asked)
+        n = draws_of(predictor, asked.samples)
         evaluation = evaluate(predictor, test, n_samples=n, seed=seed)
         numbers, inside = evaluation.to_dict(), evaluation.prediction
         if isinstance(inside, ClassPrediction):
@@ -110,7 +110,7 @@ def measure(
         for zeros, sparse in zip(levels, pruned, strict=True):
             thin = [one.posterior for one in sparse[group]]
             predictor = _predictor(method, model, thin, asked)
-            n = _n_samples(method, predictor, asked)
+            n = draws_of(predictor, asked.samples)
             numbers = evaluate(predictor, test, n_samples=n, seed=seed).to_dict()
             scores[f"{name} at {100 * zeros:g} % zeros"] = float(numbers[key])
         seeds.append(scores)
@@ -143,12 +143,6 @@ def _predictor(
         draws = torch.stack([q.mean for q in group])
         return Samples(first.network, draws, None, dict(first.buffers), buffers)
     return first
-
-
-def _n_samples(method: Method, learned: Posterior, asked: Compare) -> int:
-    if method.kind == "point":
-        return 0
-    return len(learned.draws) if isinstance(learned, Samples) else asked.samples
 
 
 def _attacked_error(

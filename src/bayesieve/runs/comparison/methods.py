@@ -23,7 +23,7 @@ from bayesieve.runs.build import resolve_schedule
 from bayesieve.runs.config import RunConfig, from_dict, plain_value
 from bayesieve.runs.options import Compare
 from bayesieve.sieve.scores import ScoreName
-from bayesieve.training.schedule import Length, Schedule
+from bayesieve.training.schedule import Schedule
 
 Section = Mapping[str, Any]  # setting -> value
 Changes = Mapping[str, Mapping[str, Section]]  # method -> section -> settings
@@ -131,12 +131,13 @@ def build_method(
         table: whether the inputs are the columns of a table.
     """
     config = _config(name, changes)
-    engine = resolve_engine(config.engine, own_start=False, task=task, n_data=n_data, table=table)
-    course: Any = resolve_schedule(
-        config.schedule, engine, task=task, n_epochs=asked.epochs, n_data=n_data, table=table
+    facts = {"task": task, "table": table}
+    size, after = (
+        RunSize.of(config.engine.name, n_data, epochs, None, asked.batch_size, **facts)
+        for epochs in (asked.epochs, asked.finetune)
     )
-    size = _size(n_data, asked.epochs, asked, task)
-    after = _size(n_data, asked.finetune, asked, task)
+    engine = resolve_engine(config.engine, size, own_start=False)
+    course: Any = resolve_schedule(config.schedule, engine, size)
     entry, kind = ENGINES[engine.name], _KINDS.get(name, "posterior")
     return Method(
         name=name,
@@ -154,11 +155,6 @@ def build_method(
 
 def _config(name: str, changes: Mapping[str, Section]) -> RunConfig:
     return from_dict(changes, "--set", from_dict(METHODS[name], "compare"))
-
-
-def _size(n_data: int, epochs: int, asked: Compare, task: str) -> RunSize:
-    length = Length.of(n_data, epochs, None, asked.batch_size)
-    return RunSize(n_data, length.n_steps, length.per_epoch, task=task)
 
 
 class DroppedLinear(nn.Linear):
