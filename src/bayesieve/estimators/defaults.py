@@ -59,6 +59,7 @@ def table_settings(
     folds: int | None = None,
     patience: int | None = None,
     zeros: float | None = None,
+    n_members: int | None = None,
     who: str = "table_settings",
 ) -> TableSettings:
     """Recommended settings for a table; an argument that is not None replaces a recommendation.
@@ -76,6 +77,7 @@ def table_settings(
         folds: else 5, one that holds out a tenth for large tables, 0 for less than 20 rows.
         patience: else half of the run for engines that overfit, never for variational ones.
         zeros: fraction of the parameters to remove; else none.
+        n_members: else two chains of a sampler, and one network of any other engine.
         who: named in errors.
 
     Example:
@@ -112,6 +114,9 @@ def table_settings(
         raise ValueError(
             f"{who}: this engine counts every row once and cannot be watched by folds; set folds=0."
         )
+    if n_members is None:
+        n_members = entry.n_chains or 1
+    check_positive(who, n_members=n_members)
     if patience is not None:
         check_positive(who, patience=patience)
     elif entry.course != "variational":
@@ -140,6 +145,7 @@ def table_settings(
         batch_size=batch_size,
         schedule=schedule,
         kls=kls,
+        n_members=n_members,
         folds=folds,
         patience=patience,
         pruning=GradualPruning(zeros, 0.2, 0.6, score) if zeros and gradual else None,
@@ -169,7 +175,7 @@ def _built(
     """The engine of a name, or the object with its open numbers filled in, as recommended."""
     if not isinstance(engine, str):
         return recipes.complete(engine, size)
-    chain = recipes.ENGINES[name].kind in ("SGLD", "SGHMC")  # of a fixed normal prior
+    chain = recipes.ENGINES[name].n_chains > 0  # of a fixed normal prior
     config = recipes.resolve_engine(
         EngineConfig(name, prior="normal" if chain else None, lr=lr),
         own_start=False, task=size.task, n_data=size.n_data, table=True,
