@@ -13,6 +13,7 @@ from sklearn.utils import _safe_indexing, check_random_state, indexable
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor, fx, nn
 
+from bayesieve.assess.diagnostics import diagnose_models
 from bayesieve.assess.familiarity import Familiarity, unavailable
 from bayesieve.assess.predict import Prediction
 from bayesieve.checks import check_positive
@@ -50,7 +51,10 @@ from bayesieve.training.schedule import Schedule
 
 FloatArray = NDArray[np.float64]
 RowSets = Sequence[NDArray[np.int64]]  # the row numbers of each fit
-_CHOICES = ("hidden", "epochs", "batch_size", "lr", "schedule", "kl", "folds", "patience", "zeros")
+_CHOICES = (
+    "hidden", "epochs", "batch_size", "lr", "schedule", "kl", "folds", "patience", "zeros",
+    "n_members",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +118,8 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
             run for "map" and "bmr", and never for variational engines, which their prior holds
             back.
         zeros: fraction of the parameters to remove while training.
-        n_members: networks that are averaged.
+        n_members: networks that are averaged, or chains; None is 2 for samplers, which are then
+            compared, and 1 for others.
         n_samples: posterior draws of each that a prediction averages. None takes as many as bring
             the Monte-Carlo error of the likelihood below 2 % on rows that inner folds held out
             (of the rows themselves without folds), 32 to 256.
@@ -133,6 +138,8 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         n_epochs_: the epoch that was kept.
         kl_: the weight of the prior that was kept.
         n_samples_: the posterior draws of each network that a prediction averages.
+        chains_: how well the chains of a sampler agree (`ChainReport`): R-hat and effective draws
+            of predictions and log-likelihood; None for other engines.
     """
 
     engine: str | Engine[Any] = "sbnn"
@@ -146,7 +153,7 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
     folds: int | None = None
     patience: int | None = None
     zeros: float | None = None
-    n_members: int = 1
+    n_members: int | None = None
     n_samples: int | None = None
     conformal: bool = False
     standardise: bool = True
@@ -222,8 +229,7 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _settings(self, n_rows: int, *, online: bool = False) -> TableSettings:
         """Every setting for a table: the estimator's parameters, and recommendations for None."""
-        n_samples = 1 if self.n_samples is None else self.n_samples
-        check_positive(self._who, n_members=self.n_members, n_samples=n_samples)
+        check_positive(self._who, n_samples=1 if self.n_samples is None else self.n_samples)
         choices = {name: getattr(self, name) for name in _CHOICES}
         if online:
             choices["folds"] = 0
@@ -276,6 +282,7 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         self.n_samples_ = self.n_samples or needed_draws(
             group.folds or [models[0]], table, table.held_out or [torch.arange(len(table))]
         )
+        self.chains_ = diagnose_models(models, (table.x, table.y))
         predictions = [
             predict_members([posterior], table.x[rows], self.n_samples_)
             for posterior, rows in zip(group.folds, table.held_out, strict=True)
@@ -420,9 +427,7 @@ def fit_tables(estimators: Sequence[SieveEstimator], tables: Sequence[Table], n_
     first = estimators[0]
     settings = [estimator._settings(n_rows) for estimator in estimators]
     module = first._module(tables[0], settings[0])
-    training = replace(
-        settings[0], n_members=first.n_members, seed=first._seed(), device=first.device
-    )
+    training = replace(settings[0], seed=first._seed(), device=first.device)
     groups = train_groups(
         tables,
         [each.engine for each in settings],
@@ -446,7 +451,9 @@ def fit_many(
     """Fit clones of an estimator on several sets of rows, trained as one problem.
 
     Every fit standardises, watches and stops by itself, as `fit` on its rows would; only the
-    steps are shared. On one core twenty small networks cost little more than two.
+    steps are shared. On one core twenty small networks cost little more than two. All networks
+    draw from one stream of random numbers, so that several fits differ by chance from `fit` with
+    the same seed; a single one is the same.
 
     Args:
         estimator: one for all sets of rows, or one for each; these may differ in the numbers of
@@ -490,8 +497,9 @@ def fit_many(
             columns = [None if c is None else _safe_indexing(c, index) for c in columns]
         tables.append(model._prepare(*columns))
     _check_alike(clones, tables)
-    n_networks = clones[0].n_members + max(len(table.held_out) for table in tables)
-    size, n_rows = max(1, at_once // n_networks), max(len(table) for table in tables)
+    n_rows = max(len(table) for table in tables)
+    n_members = clones[0]._settings(n_rows).n_members
+    size = max(1, at_once // (n_members + max(len(table.held_out) for table in tables)))
     for start in range(0, len(tables), size):
         block = slice(start, start + size)
         fit_tables(clones[block], tables[block], n_rows)

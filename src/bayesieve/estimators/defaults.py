@@ -58,6 +58,7 @@ def table_settings(
     folds: int | None = None,
     patience: int | None = None,
     zeros: float | None = None,
+    n_members: int | None = None,
     who: str = "table_settings",
 ) -> TableSettings:
     """Recommended settings for a table; an argument that is not None replaces a recommendation.
@@ -75,6 +76,7 @@ def table_settings(
         folds: else 5, one that holds out a tenth for large tables, 0 for less than 20 rows.
         patience: else half of the run for engines that overfit, never for variational ones.
         zeros: fraction of the parameters to remove; else none.
+        n_members: else two chains of a sampler, and one network of any other engine.
         who: named in errors.
 
     Example:
@@ -109,6 +111,9 @@ def table_settings(
         raise ValueError(
             f"{who}: this engine counts every row once and cannot be watched by folds; set folds=0."
         )
+    if n_members is None:
+        n_members = entry.n_chains or 1
+    check_positive(who, n_members=n_members)
     if patience is not None:
         check_positive(who, patience=patience)
     elif entry.course != "variational":
@@ -133,6 +138,7 @@ def table_settings(
         batch_size=size.batch_size,
         schedule=schedule,
         kls=kls,
+        n_members=n_members,
         folds=folds,
         patience=patience,
         pruning=GradualPruning(zeros, 0.2, 0.6, score) if zeros and gradual else None,
@@ -162,7 +168,7 @@ def _built(
     """The engine of a name, or the object with its open numbers filled in, as recommended."""
     if not isinstance(engine, str):
         return recipes.complete(engine, size)
-    chain = recipes.ENGINES[name].kind in ("SGLD", "SGHMC")  # of a fixed normal prior
+    chain = recipes.ENGINES[name].n_chains > 0  # of a fixed normal prior
     config = EngineConfig(name, prior="normal" if chain else None, lr=lr)
     config = recipes.resolve_engine(config, size, own_start=False)
     return recipes.build_engine(config, size)

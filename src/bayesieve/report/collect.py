@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from bayesieve import __version__
-from bayesieve.assess.diagnostics import effective_sample_size, moves, split_rhat
+from bayesieve.assess.diagnostics import effective_sample_size, moves, split_rhat, traces
 from bayesieve.core.posterior import Samples, posterior_of
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.report import curve, inputs, quality
@@ -22,7 +22,6 @@ _MOST_EPOCHS = 400
 _UNKNOWN: Json = {  # of a model that is only in memory
     "command": None, "config": {}, "versions": {}, "hashes": {}, "seconds": None, "folder": None,
 }  # fmt: skip
-_WATCHED = 200  # weights whose chains are compared
 
 
 def collect(sources: Sequence[Source], *, limits: Limits | None = None) -> Json:
@@ -144,19 +143,17 @@ def _number(value: Any) -> float | int | None:
 
 
 def chains(source: Source) -> Json | None:
-    """R-hat and effective draws of sampled weights, over all chains; None without chains."""
+    """R-hat and effective draws of predictions, over all chains; None without chains."""
     models = source.members or (source.model,)
     posteriors = [q for model in models if isinstance(q := posterior_of(model), Samples)]
     n = min((len(posterior.draws) for posterior in posteriors), default=0)
     if len(posteriors) != len(models) or n < 4:
         return None
-    draws = torch.stack([posterior.draws[:n] for posterior in posteriors])
-    moving = moves(draws).nonzero().flatten()
-    if not len(moving):
+    walks = torch.stack([traces(posterior, source.data.test)[:n] for posterior in posteriors])
+    moving = moves(walks)
+    if not moving[1:].any():
         return None
-    some = moving[quality.spread_out(len(moving), _WATCHED)]
-    rhat = split_rhat(draws[..., some]).double()
-    ess = effective_sample_size(draws[..., some]).double()
+    rhat, ess = split_rhat(walks[..., moving])[1:], effective_sample_size(walks[..., moving])[1:]
     return {
         "n_chains": len(posteriors),
         "n_draws": n,

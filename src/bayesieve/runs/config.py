@@ -151,9 +151,8 @@ class TrainingConfig:
         "Examples per step (128; tables 32 to 256; tdamp 100, or 10 of few examples)."
     )
     seed: int = setting("Seed of initial weights, noise and batch order.", 0, check=check_seed)
-    n_models: int = setting(
-        "Models, or chains, side by side from different seeds.",
-        1,
+    n_models: int | None = setting(
+        "Models, or chains, side by side from different seeds (1; samplers 2).",
         alias="--chains",
         check=check_positive,
     )

@@ -3,21 +3,13 @@
 Fit as the settings say, save what was learned, test it, draw it and write the report.
 """
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from bayesieve.assess.diagnostics import diagnose
 from bayesieve.assess.evaluate import evaluate
-from bayesieve.core.posterior import (
-    Model,
-    Posterior,
-    Samples,
-    has_spread,
-    posterior_of,
-)
+from bayesieve.core.posterior import Model, Posterior, has_spread
 from bayesieve.core.problem import Problem
 from bayesieve.core.storage import load_posterior, save
 from bayesieve.data import DataSet
@@ -26,7 +18,7 @@ from bayesieve.runs.build import Plan, make_plan, what_it_takes
 from bayesieve.runs.config import RunConfig, flag_of, from_dict, from_keywords, read_config, to_dict
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.options import Config, Train
-from bayesieve.runs.run import curve_of, numbers, pool, save_model, usual_score
+from bayesieve.runs.run import curve_of, mixing, numbers, pool, save_model, usual_score
 from bayesieve.runs.summary import write_summary
 from bayesieve.runs.text import note, with_draws
 from bayesieve.text import tempering_words
@@ -119,7 +111,7 @@ def learn(plan: Plan, folder: RunFolder, *, resume: bool, log: ScalarLog | None 
     return fit_plan(
         plan,
         problem,
-        config.n_models,
+        config.n_models or 1,
         validation=plan.validation,
         folder=folder.path,
         resume=resume,
@@ -186,14 +178,16 @@ def write_results(
         sampled = numbers(evaluate(whole, data.test, n_samples=None), first)
         result["sampled"] = {**sampled, "chains": 1 if whole is first else len(models)}
     rows = with_draws(dict(result))
-    if len(models) > 1 and (chains := _chains(models)) is not None:
-        folder.write("chains.json", chains)
-        result["chains"] = chains
+    remarks = []
+    if (chains := mixing(models, data.test)) is not None:
+        result["chains"] = asdict(chains)
+        folder.write("chains.json", result["chains"])
+        remarks = [" ".join([f"Chains: {chains}.", *(f"Beware: {p}." for p in chains.problems)])]
     if len(models) > 1:
         result["models"] = [numbers(evaluate(m, data.test), m) for m in models]
         rows |= {f"model {i}": row for i, row in enumerate(result["models"])}
     score = config.pruning.score or usual_score(first)
-    remarks = _remarks(config, len(history), seconds, result)
+    remarks = _remarks(config, len(history), seconds, result) + remarks
     result |= {"seconds": round(seconds, 3), "epochs": len(history)}
     write_summary(
         folder,
@@ -210,20 +204,6 @@ def write_results(
         remarks=remarks,
     )
     return result
-
-
-def _chains(models: Sequence[Model]) -> dict[str, Any] | None:
-    """How far the chains of a sampler agree; None if the run has no chains."""
-    posteriors = [posterior_of(model) for model in models]
-    chains = [q for q in posteriors if isinstance(q, Samples) and len(q.draws) > 3]
-    if len(chains) < len(models):
-        return None
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        report = diagnose(chains)
-    for warning in caught:
-        note(str(warning.message))
-    return asdict(report)
 
 
 def _remarks(config: RunConfig, n_epochs: int, seconds: float, result: dict[str, Any]) -> list[str]:

@@ -3,6 +3,7 @@
 `evaluate` and metrics.json, tables and reports all have the numbers of `numbers`.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,12 @@ from typing import Any, Literal
 import torch
 
 from bayesieve.assess.calibration import fit_temperature
-from bayesieve.assess.diagnostics import differing_buffers, pooled
+from bayesieve.assess.diagnostics import (
+    ChainReport,
+    diagnose_models,
+    differing_buffers,
+    pooled,
+)
 from bayesieve.assess.evaluate import Evaluation, error_curve
 from bayesieve.assess.evaluate import evaluate as score_model
 from bayesieve.assess.familiarity import FILE, Familiarity
@@ -41,6 +47,7 @@ from bayesieve.runs.build import (
 from bayesieve.runs.config import RECORD, RunConfig
 from bayesieve.runs.folder import RunFolder, is_bundle_folder
 from bayesieve.runs.options import Evaluate, n_samples_of
+from bayesieve.runs.text import warn
 from bayesieve.sieve.prune import sparsity_curve
 from bayesieve.sieve.rules import keep_zeros
 from bayesieve.sieve.scores import ScoreName
@@ -93,7 +100,7 @@ class Run:
 
     def models(self, most: int | None = None) -> list[Model]:
         """Every model of a population, or the first `most`; a pruned run has one."""
-        n = self.config.training.n_models
+        n = self.config.training.n_models or 1
         if n == 1 or self.folder is None:
             return [self.model]
         paths = [self.folder.member(i) for i in range(n)][:most]
@@ -122,7 +129,7 @@ def load(run: Path | str, *, member: int | None = None, device: str = "auto") ->
     """
     folder = RunFolder(Path(run))
     config = folder.read_config()
-    n_models = config.training.n_models
+    n_models = config.training.n_models or 1
     if member is not None and not 0 <= member < n_models:
         raise UsageError(
             f"--member must be from 0 to {n_models - 1} for a run of {n_models}, got {member}."
@@ -211,6 +218,16 @@ def pool(models: Sequence[Model]) -> Model:
     if len(chains) < 2 or len(chains) < len(models) or not has_spread(chains[0]):
         return models[0]
     return models[0] if differing_buffers(chains) else pooled(chains)
+
+
+def mixing(models: Sequence[Model], examples: Examples) -> ChainReport | None:
+    """How well the chains of a sampler agree, with a note where they do not; None of others."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        report = diagnose_models(models, examples)
+    for warning in caught:
+        warn(str(warning.message))
+    return report
 
 
 def evaluate(asked: Evaluate) -> dict[str, Any]:

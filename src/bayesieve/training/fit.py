@@ -134,7 +134,8 @@ def fit(
         problem: network, likelihood and data, on the device to train on (`problem.to`).
         engine: an engine, or a list with one for each model of a population, trained as one: of
             one class, numbers may differ. `[engine] * 5` trains five models that differ in their
-            random numbers. A problem with `rows` has as many models as rows.
+            random numbers. All draw from one stream, so that the first is not the single run of
+            the same seed. A problem with `rows` has as many models as rows.
         epochs: passes over the data; give this or `steps`, or leave both to the recipe.
         steps: gradient steps.
         batch_size: examples per step; None takes the recommended number.

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import Generator, Tensor
 
+from bayesieve.core.posterior import Posterior, Samples
 from bayesieve.engines import Renewing, Settling
 from bayesieve.engines.recipes import RunSize
 from bayesieve.errors import DivergedError
@@ -31,6 +32,8 @@ from bayesieve.training.population import Population, Start, epoch_order
 from bayesieve.training.progress import Bar, progress_bar
 from bayesieve.training.schedule import Schedule, minibatch_weight
 from bayesieve.training.stepper import make_stepper
+
+_PREDICTED = 64  # examples that the draws of a finished run must predict
 
 
 class Loop:
@@ -92,7 +95,7 @@ class Loop:
         if record.best:
             self.population.restore_(record.best)
         for member in range(self.population.n):  # the last step's result, which no row has seen
-            self._check_finite("the posterior mean", self.population.posterior(member).mean)
+            self._check_posterior(self.population.posterior(member))
 
     def _epoch(self, epoch: int, bar: Bar, signals: list[int]) -> bool:
         """The remaining steps of one epoch; False when interrupted before its end."""
@@ -173,6 +176,16 @@ class Loop:
             f"{math.ceil(step / self.size.per_epoch)}; last finite log_lik "
             f"{history[-1]['log_lik'] if history else 'none'}. {_advice(engine)}"
         )
+
+    def _check_posterior(self, posterior: Posterior) -> None:
+        """Raise unless the mean is finite, and what draws predict for some of the data."""
+        self._check_finite("the posterior mean", posterior.mean)
+        if isinstance(posterior, Samples):
+            network, x = posterior.network, self.population.problem.x[:_PREDICTED]
+            outputs = network.outputs(posterior.draws, x, posterior.buffers, posterior.draw_buffers)
+            numbers = network.numbers(posterior.draws)
+            summary = network.likelihood.summary(outputs, numbers)
+            self._check_finite("a prediction of the kept draws", *summary)
 
     def _validate(self, validation: Validation, epoch: int) -> Row:
         """Score held-out data; while masks still change, no epoch counts as the best."""
