@@ -254,7 +254,7 @@ def test_chains_that_agree_and_chains_that_do_not():
 
     good, bad = report(0, 0), report(0, 5)
     assert (good["n_chains"], good["n_draws"]) == (2, 200)
-    assert max(good["rhat"]) < 1.1 < min(bad["rhat"])
+    assert max(good["rhat"]) < 1.1 < 1.5 < bad["rhat"][len(bad["rhat"]) // 2]  # sorted
     assert min(good["ess"]) > 100
     point = Samples(network, torch.zeros(1, 5))
     assert chains(Source("s", "s", point, data)) is None
