@@ -14,12 +14,13 @@ from bayesieve.data.examples import Task
 from bayesieve.engines import Engine, recipes
 from bayesieve.engines.recipes import EngineConfig, EngineName, RunSize
 from bayesieve.estimators.population import Training
+from bayesieve.sieve.rules import keep_zeros
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.sieve.scores import ScoreName
 from bayesieve.training.schedule import Schedule
 
 _LARGE = 10_000  # rows from which the network has two layers of 100
-_FOLDED_ROWS = 3000  # tables of at most so many rows have five folds, others one
+FOLDED_ROWS = 3000  # tables of at most so many rows have five folds, others one
 _KLS = (1.0, 0.3, 0.1)  # the folds choose from these: see docs/tables.md
 
 
@@ -33,7 +34,6 @@ class TableSettings(Training):
         takes_weights: whether rows may count differently, which folds need too.
         widths: units of each hidden layer.
         folds: inner folds.
-        score: which weights go first.
     """
 
     engine: Engine[Any]
@@ -41,7 +41,6 @@ class TableSettings(Training):
     takes_weights: bool
     widths: tuple[int, ...]
     folds: int
-    score: ScoreName
 
 
 def table_settings(
@@ -104,7 +103,7 @@ def table_settings(
     size = RunSize.of(name, n_rows, epochs, None, batch_size, task=task, table=True)
     if folds is None:  # a chain needs all its steps
         alone = n_rows < 20 or not takes_weights or entry.course == "steady"
-        folds = 0 if alone else 5 if n_rows <= _FOLDED_ROWS else 1
+        folds = 0 if alone else 5 if n_rows <= FOLDED_ROWS else 1
     if not isinstance(folds, int) or folds < 0 or folds > n_rows:
         raise ValueError(f"{who}: folds must be 0 to {n_rows} (the rows), got {folds!r}.")
     if folds and not takes_weights:
@@ -142,7 +141,7 @@ def table_settings(
         folds=folds,
         patience=patience,
         pruning=GradualPruning(zeros, 0.2, 0.6, score) if zeros and gradual else None,
-        score=score,
+        rule=keep_zeros(zeros, score=score) if zeros and not gradual else None,
     )
 
 

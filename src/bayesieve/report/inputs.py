@@ -90,6 +90,7 @@ def _columns(data: DataSet) -> list[Json]:
             whole = bool((numbers - numbers.round()).abs().max() < 1e-4 * max(1.0, abs(high)))
             row |= {"mean": mean, "std": std, "low": low, "high": high, "start": start}
             row["whole"] = whole
+            row |= {"limit": recipe["limit"]} if "limit" in recipe else {}
             place += 1
         else:
             levels = recipe["levels"]

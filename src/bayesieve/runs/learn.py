@@ -138,7 +138,7 @@ def _teachers(plan: Plan, problem: Problem, folder: RunFolder) -> list[Posterior
             folder=home,
             resume=has_checkpoint(home),
         )
-        for file, posterior in zip(files, run.posteriors, strict=True):
+        for file, posterior in zip(files, run.complete().posteriors, strict=True):
             save(posterior, file)
     return [load_posterior(file, problem) for file in files]
 

@@ -99,14 +99,15 @@ class Run:
         return self.folder.read("certificate.json")
 
     def models(self, most: int | None = None) -> list[Model]:
-        """Every model of a population, or the first `most`; a pruned run has one."""
+        """Every model of a population, or the first `most`; a pruned run has one.
+
+        Those that diverged have no file.
+        """
         n = self.config.training.n_models or 1
         if n == 1 or self.folder is None:
             return [self.model]
-        paths = [self.folder.member(i) for i in range(n)][:most]
-        if not all(path.is_file() for path in paths):
-            return [self.model]
-        return [load_model(path, self.model.network) for path in paths]
+        paths = [path for path in map(self.folder.member, range(n)) if path.is_file()][:most]
+        return [load_model(path, self.model.network) for path in paths] or [self.model]
 
     def pooled(self) -> Model:
         """The draws of all chains of a sampler together; of any other run its first model."""

@@ -159,7 +159,7 @@ def _run_config(file: Path, asked: FitTable, model: SieveRegressor | SieveClassi
     else:
         values |= {"prior": "normal", "prior_std": prior.std}
     if pruning is not None:
-        values |= {"zeros": pruning.zeros, "score": fitted.score}
+        values |= {"zeros": pruning.zeros, "score": pruning.score}
         values |= {"prune_start": pruning.start, "prune_end": pruning.end}
     config = from_keywords(values)
     net = described_net(config.net, model.posterior_.network.likelihood)

@@ -369,7 +369,6 @@ def test_defaults_beat_a_linear_model_on_friedman():
         ({"zeros": 1.0}, ValueError, "below 1"),
         ({"folds": 1000}, ValueError, "folds must be 0 to"),
         ({"engine": "tdamp", "folds": 3}, ValueError, "set folds=0"),
-        ({"conformal": True}, ValueError, "needs inner folds"),
         ({"schedule": Schedule(), "kl": 0.5}, ValueError, "give one of them"),
         ({"n_members": 0}, ValueError, "n_members must be > 0"),
         ({"epochs": 0}, ValueError, "epochs must be > 0"),

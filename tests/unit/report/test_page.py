@@ -245,16 +245,18 @@ def test_a_dot_an_x_and_a_scribble_on_the_pad_are_unfamiliar_and_digits_are_not(
 
 def test_inputs_are_prepared_as_in_training():
     columns = [
-        {"name": "a", "kind": "numeric", "at": 0, "mean": 5, "std": 2},
+        {"name": "a", "kind": "numeric", "at": 0, "mean": 5, "std": 2, "limit": 20},
         {"name": "c", "kind": "category", "at": 1, "levels": ["no", "yes"]},
     ]
     code = """
         const x = prepareRow([9, 1], given.columns, 3);
         const recipe = { shape: [2, 1, 2], mean: [0, 0.5], std: [1, 0.25] };
         const image = prepareImage([0, 1, 0.5, 0.5], recipe);
-        return [Array.from(x), readRow(x, given.columns), Array.from(image)];
+        const far = prepareRow([-1e6, 0], given.columns, 3);
+        return [Array.from(x), readRow(x, given.columns), Array.from(image), Array.from(far)];
     """
-    x, values, image = node(code, columns=columns)
+    x, values, image, far = node(code, columns=columns)
     assert x == [2, 0, 1]
+    assert far == [-20, 1, 0]
     assert values == [9, 1]
     assert image == [0, 1, 0, 0]

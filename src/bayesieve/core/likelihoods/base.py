@@ -46,6 +46,7 @@ class Likelihood(ABC):
     soft_targets: ClassVar[bool] = False  # whether targets may be rows of class probabilities
     noise: ClassVar[tuple[str, ...]] = ()  # those arguments of `configured` that it takes
     delivered: ClassVar[tuple[str, ...]]  # names of what `summary` returns
+    warm_up: ClassVar[float] = 0.0  # part of a run in which `warm_log_prob` differs from `log_prob`
 
     def parameters(self) -> dict[str, Tensor]:
         """Initial values of learned numbers; empty for most."""
@@ -54,6 +55,12 @@ class Likelihood(ABC):
     @abstractmethod
     def log_prob(self, output: Tensor, target: Tensor, numbers: Numbers) -> Tensor:
         """Log density of each example, shape (n,)."""
+
+    def warm_log_prob(
+        self, output: Tensor, target: Tensor, numbers: Numbers, warmth: Tensor
+    ) -> Tensor:
+        """`log_prob`, with gradients for a run of this warmth: 1 at its start, 0 once warmed up."""
+        return self.log_prob(output, target, numbers)
 
     @abstractmethod
     def check(self, output: Tensor, target: Tensor) -> None:
@@ -183,6 +190,10 @@ class RealLikelihood(Likelihood):
         Returns:
             Means (S, n, m) and standard deviations that broadcast to them.
         """
+
+    def numbers_for(self, noise_std: float) -> dict[str, float]:
+        """The learned numbers that give the noise this standard deviation; {} if none can."""
+        return {}
 
     def log_density(self, target: Tensor, mean: Tensor, std: Tensor) -> Tensor:
         """Log density of each target under this mean and standard deviation: normal by default."""
