@@ -115,6 +115,8 @@ STUDIES = {
         "tdamp_uci",
         check=Check(("--sets", "yacht", "--splits", "1"), (("yacht", "first_split_rmse"),), 0.02),
     ),
+    "conformal": Study("conformal"),
+    "familiarity": Study("familiarity", seeds=True),
     "tdamp-digits": Study("tdamp_digits", full=("--seeds", "3"), seeds=True),
     "scratch-mnist": Study("scratch_mnist"),
 }
