@@ -18,7 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the package `studies`
 
 from bayesieve.runs.comparison.page import page as comparison_page
-from pages import scratch
+from pages import calibration, scratch
 from pages.engines import wants_table
 from pages.headlines import headline_table
 from pages.papers import results_page
@@ -57,6 +57,10 @@ BLOCKS = {
     "speed": "README.md",
     "inference": "docs/performance.md",
     "familiarity": "docs/uncertainty.md",
+    "calibration-exact": "docs/calibration.md",
+    "calibration-ranks": "docs/calibration.md",
+    "calibration-inclusion": "docs/calibration.md",
+    "calibration-coverage": "docs/calibration.md",
     "scratch-source": "docs/theory/scratch.md",
     "scratch-account": "docs/theory/scratch.md",
     "scratch-better": "docs/theory/scratch.md",
@@ -151,6 +155,7 @@ def main() -> int:
     check = parser.parse_args().check
     results = read_results(RESULTS)
     numpy = read(RESULTS / "scratch_mnist.json", "scratch_mnist")
+    exact = read(RESULTS / "calibration.json", "calibration")
     inference = json.loads((RESULTS / "inference.json").read_text(encoding="utf-8"))
     tables = {
         "mnist": mnist_table(results, read_results(RESULTS / "held_out")),
@@ -170,6 +175,10 @@ def main() -> int:
         "speed": short_table(inference),
         "inference": full_table(inference),
         "familiarity": familiarity_table(results),
+        "calibration-exact": calibration.exact_table(exact),
+        "calibration-ranks": calibration.ranks_table(exact),
+        "calibration-inclusion": calibration.inclusion_table(exact),
+        "calibration-coverage": calibration.coverage_table(exact),
         "scratch-source": scratch.source_table(numpy),
         "scratch-account": scratch.account_table(numpy),
         "scratch-better": scratch.better_table(numpy),

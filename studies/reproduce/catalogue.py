@@ -97,6 +97,7 @@ STUDIES = {
     "structured-lenet5": Study("structured_lenet5", device=True, seeds=True),
     "bmr-images": Study("bmr_images", device=True, seeds=True),
     "bmr-mnist": Study("bmr_mnist", device=True, seeds=True),
+    "calibration": Study("calibration"),
     "laplace-bmr": Study("laplace_bmr", full=("--seeds", "3"), seeds=True),
     "aeb-linear": Study("aeb_linear"),
     "aeb-logistic": Study("aeb_logistic", device=True),
