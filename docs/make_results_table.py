@@ -32,6 +32,9 @@ from pages.studies import (
     reduction_table,
     rows_of,
     seconds_table,
+    selection_calibration,
+    selection_table,
+    selection_weights,
     trials_table,
     vgg_table,
 )
@@ -54,6 +57,9 @@ BLOCKS = {
     "page": "docs/report.md",
     "wants": "docs/choosing-an-engine.md",
     "headlines": "README.md",
+    "selection": "docs/feature-selection.md",
+    "selection-calibration": "docs/feature-selection.md",
+    "selection-weights": "docs/feature-selection.md",
     "speed": "README.md",
     "inference": "docs/performance.md",
     "familiarity": "docs/uncertainty.md",
@@ -156,6 +162,7 @@ def main() -> int:
     results = read_results(RESULTS)
     numpy = read(RESULTS / "scratch_mnist.json", "scratch_mnist")
     exact = read(RESULTS / "calibration.json", "calibration")
+    selection = next((one for one in results if one.get("study") == "selection"), None)
     inference = json.loads((RESULTS / "inference.json").read_text(encoding="utf-8"))
     tables = {
         "mnist": mnist_table(results, read_results(RESULTS / "held_out")),
@@ -172,6 +179,9 @@ def main() -> int:
         "page": page_table(results),
         "wants": wants_table(read_findings(RESULTS)),
         "headlines": headline_table(read_findings(RESULTS)),
+        "selection": selection_table(selection),
+        "selection-calibration": selection_calibration(selection),
+        "selection-weights": selection_weights(selection),
         "speed": short_table(inference),
         "inference": full_table(inference),
         "familiarity": familiarity_table(results),

@@ -118,6 +118,7 @@ STUDIES = {
     ),
     "conformal": Study("conformal"),
     "familiarity": Study("familiarity", seeds=True),
+    "selection": Study("selection", seeds=True),
     "tdamp-digits": Study("tdamp_digits", full=("--seeds", "3"), seeds=True),
     "scratch-mnist": Study("scratch_mnist"),
 }

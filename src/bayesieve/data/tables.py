@@ -397,7 +397,7 @@ def load_table(
         str(path),
         columns,
         (target_name, y),
-        task or _guess_task(y),
+        task or guess_task(y),
         (rest.numpy(), held_out.numpy()),
         missing=missing,
     )
@@ -454,7 +454,8 @@ def _standardised_target(
     return values, torch.tensor(mean).float(), torch.tensor(std).float()
 
 
-def _guess_task(y: Column) -> Task:
+def guess_task(y: Column) -> Task:
+    """Classification for text, bools and few whole numbers (`load_table`), else regression."""
     if y.ndim == 2:
         return "regression"
     if _is_text(y) or y.dtype.kind == "b":

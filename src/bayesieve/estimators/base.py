@@ -46,7 +46,6 @@ from bayesieve.nets.mlp import Activation
 from bayesieve.select import (
     best_source,
     feature_importance,
-    feature_inclusion,
     normalised,
 )
 from bayesieve.sieve.compact import compact
@@ -404,33 +403,14 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
     def feature_importances_(self) -> NDArray[np.float64]:
         """Importance φ of each column, (p,), from 0 to 1, averaged over the members.
 
-        It rests on inclusion probabilities where the engine has them, else on the evidence for
+        It is a ranking, no probability (`SieveSelector` has those). It rests on inclusion
+        probabilities of weights where the engine has them, else on the evidence for
         each weight, else on the size of the weights. A column that never varied has 0.
         """
-        return np.asarray(self._importance()[0].numpy())
-
-    @property
-    def inclusion_(self) -> NDArray[np.float64]:
-        """Posterior probability that each column matters, (p,), averaged over the members.
-
-        It is 0 for a column that never varied.
-        """
-        probability = self._importance()[1]
-        if probability is None:
-            raise AttributeError(
-                f"{self._who}: this engine's posterior has no inclusion probabilities; use "
-                "engine='sbnn' or 'flat-vi'."
-            )
-        return np.asarray(probability.numpy())
-
-    def _importance(self) -> tuple[Tensor, Tensor | None]:
-        """Importance of each column, and its probability where there is one, over all members."""
         check_is_fitted(self)
         varies = torch.as_tensor(self.x_scale_.varies)
         members = [column_importance(model.posterior, varies) for model in self.sparse_models_]
-        phi = torch.stack([phi for phi, _ in members]).double().mean(0)
-        probabilities = [probability for _, probability in members if probability is not None]
-        return phi, torch.stack(probabilities).double().mean(0) if probabilities else None
+        return np.asarray(torch.stack(members).double().mean(0).numpy())
 
     @property
     def zeros_(self) -> float:
@@ -642,14 +622,11 @@ def _check_alike(clones: Sequence[SieveEstimator], tables: Sequence[Table]) -> N
         )
 
 
-def column_importance(posterior: Posterior, varies: Tensor) -> tuple[Tensor, Tensor | None]:
-    """φ of the columns, and the probability that each matters where the posterior has one."""
+def column_importance(posterior: Posterior, varies: Tensor) -> Tensor:
+    """φ of the columns, (p,), from the best that the posterior says about its weights."""
     posterior = posterior.to("cpu")
-    source = best_source(posterior)
-    phi = normalised(feature_importance(posterior, source=source).psi, varies)
-    if source == "magnitude":
-        return phi, None
-    return phi, feature_inclusion(posterior, source=source) * varies
+    psi = feature_importance(posterior, source=best_source(posterior)).psi
+    return normalised(psi, varies)
 
 
 def raw_module(sparse: SparseModel, x_scale: Scale, y_scale: Scale | None) -> nn.Module:

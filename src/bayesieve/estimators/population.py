@@ -10,7 +10,7 @@ seeds and settings: networks of one architecture, each with a set of rows.
   table has one group for each candidate and keeps the one whose folds best predict their held-out
   rows; counting every row 1/κ times is the same as weighing the prior by κ. With patience, the
   folds' score also decides when each group stops.
-- `PopulationFits` and `AdditiveFits` are the `TableFits` that selection asks for.
+- `PopulationFits` are the `TableFits` that selection by networks asks for.
 - `predict_members` and `log_density` average the draws of several networks. They compute in double
   precision, because a prediction must not depend on which other rows are asked for at the same
   time; single-precision matrix products do, in the last digits.
@@ -20,7 +20,6 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, cast
 
 import torch
@@ -36,21 +35,14 @@ from bayesieve.assess.predict import (
 )
 from bayesieve.checks import check_positive
 from bayesieve.core.batch import Rows, stacked
-from bayesieve.core.likelihoods import Gaussian, Likelihood, RealLikelihood, pooled
+from bayesieve.core.likelihoods import Likelihood, RealLikelihood, pooled
 from bayesieve.core.network import NUMBERS_PREFIX
 from bayesieve.core.posterior import Posterior, Samples, SparseModel, draws_of, posterior_of
 from bayesieve.core.problem import Problem
 from bayesieve.data.examples import Examples
 from bayesieve.engines import Engine
 from bayesieve.errors import DivergedError
-from bayesieve.select import (
-    HingeBasis,
-    Source,
-    additive_network,
-    feature_importance,
-    normalised,
-)
-from bayesieve.select.additive import additive_errors
+from bayesieve.select import Source, feature_importance
 from bayesieve.sieve.prune import prune
 from bayesieve.sieve.rules import Rule
 from bayesieve.sieve.schedule import GradualPruning
@@ -182,6 +174,7 @@ def train_networks(
 
     Example:
         >>> from bayesieve import MAP
+        >>> from bayesieve.core.likelihoods import Gaussian
         >>> x = torch.linspace(-1, 1, 40)[:, None]
         >>> rows = Rows.of([torch.arange(20), torch.arange(20, 40)])  # y = |x|, one side each
         >>> table, training = Table(x, x[:, 0].abs()), Training(epochs=200, batch_size=20)
@@ -395,6 +388,7 @@ class PopulationFits:
 
     Example:
         >>> from bayesieve import MAP
+        >>> from bayesieve.core.likelihoods import Gaussian
         >>> x = torch.randn(64, 2, generator=torch.Generator().manual_seed(0))
         >>> training = Training(epochs=40, batch_size=16)
         >>> net = nn.Sequential(nn.Linear(2, 1))
@@ -471,68 +465,6 @@ class PopulationFits:
             probs = prediction.probs
             return -probs[torch.arange(len(y)), y.to(probs.device)].log().mean().cpu()
         return (prediction.mean.cpu() - y.reshape(len(y), -1)).square().mean()
-
-
-@dataclass(frozen=True, eq=False)
-class AdditiveFits:
-    """`TableFits` of a regression by additive networks, see `additive_network`.
-
-    The functions of the inputs are fixed, so they are computed once and only a linear layer is
-    trained on them, to rank the inputs. Errors need no training (`additive_errors`).
-
-    Args:
-        x: (N, D), standardised inputs.
-        y: (N,), targets.
-        engine: its posterior ranks the inputs; its prior must give inclusion probabilities.
-        training: how the engine's fits are trained.
-
-    Example:
-        >>> from bayesieve.core.priors import SpikeSlab
-        >>> from bayesieve.engines.sbnn import SBNN
-        >>> x = torch.randn(80, 2, generator=torch.Generator().manual_seed(0))
-        >>> fits = AdditiveFits(x, x[:, 0].abs(), SBNN(SpikeSlab(0.4, 0.02), init_std=0.01))
-        >>> rows, rest = torch.arange(60), torch.arange(60, 80)
-        >>> keep = torch.tensor([[True, False], [False, True]])
-        >>> first, second = fits.errors([rows, rows], [rest, rest], keep)
-        >>> bool(first < 0.1 * second)
-        True
-    """
-
-    x: Tensor
-    y: Tensor
-    engine: Engine[Any]
-    training: Training = field(default_factory=Training)
-
-    def __post_init__(self) -> None:
-        if self.y.ndim != 1 or not self.y.is_floating_point():
-            raise ValueError(
-                "AdditiveFits: y must be one floating-point target per row, got "
-                f"{self.y.dtype} of shape {tuple(self.y.shape)}. Use PopulationFits for others."
-            )
-
-    @cached_property
-    def _network(self) -> nn.Sequential:
-        return additive_network(self.x)
-
-    def importance(self, rows: Sequence[Tensor]) -> Tensor:
-        """Normalised importance φ from fits on each set of rows, averaged over members, (k, D)."""
-        basis, likelihood = self._network[0], Gaussian(0.5, learned=True)
-        fits = PopulationFits(
-            basis(self.x), self.y, self._network[1:], likelihood, self.engine, self.training
-        )
-        posteriors = fits.posteriors(rows)
-        psi = [torch.stack([feature_importance(q).psi.cpu() for q in qs]) for qs in posteriors]
-        present = basis.present.cpu()
-        by_input = (torch.stack(psi).unflatten(-1, present.shape) * present).mean(-1)
-        return normalised(by_input).mean(1)
-
-    def errors(self, rows: Sequence[Tensor], held_out: Sequence[Tensor], keep: Tensor) -> Tensor:
-        """Squared error per held-out row, (k,), with the inputs each line of `keep`, (k, D), has.
-
-        Fits on the same rows (the same tensor) share their matrices.
-        """
-        basis = cast(HingeBasis, self._network[0])
-        return additive_errors(basis, basis(self.x), self.y, rows, held_out, keep)
 
 
 def predict_members(

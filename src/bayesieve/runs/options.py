@@ -546,9 +546,6 @@ class _TableOptions(Options):
     target: str = setting("The column to predict.", MISSING, metavar="COLUMN")
     task: Task | None = option("Guessed from the target unless given.")
     missing: Missing = option("What to do with missing values.", "refuse")
-    epochs: int | None = option(
-        "Passes over the rows; about 2,500 steps unless given.", check=check_positive
-    )
     seed: int = option("Of splits, starts, noise and batches.", 0)
     force: bool = option("Replace what an earlier call wrote.", False)
     figures: bool = option(_FIGURES, True)
@@ -559,6 +556,9 @@ class FitTable(_TableOptions):
     """Fit a Bayesian network to a table; write a bundle for `predict` and a report."""
 
     work: ClassVar[str] = "tables.fit_table"
+    epochs: int | None = option(
+        "Passes over the rows; about 2,500 steps unless given.", check=check_positive
+    )
     engine: Literal["sbnn", "flat-vi"] = option("Algorithm.", "sbnn")
     hidden: str | None = option("Hidden layers; 50 (from 10,000 rows 100,100).")
     zeros: float | None = option(
