@@ -1,6 +1,10 @@
-"""Running the command line inside the test process."""
+"""Running the command line inside the test process, or in a copy of it that may be killed."""
 
 import json
+import multiprocessing
+import os
+import sys
+import warnings
 
 from typer.testing import CliRunner
 
@@ -30,3 +34,48 @@ def refused(code, *arguments):
     assert len(lines) == 1, result.stderr
     assert lines[0].startswith("error: ")
     return lines[0]
+
+
+class Forked:
+    """A copy of this process that runs a function: its imports are done, its death is its own.
+
+    Args:
+        errors: file that takes what it writes to stderr.
+        function: what it runs; SystemExit gives the exit code.
+        arguments: of the function.
+    """
+
+    def __init__(self, errors, function, *arguments):
+        self._errors = errors
+        context = multiprocessing.get_context("fork")
+        self._process = context.Process(target=self._run, args=(function, arguments))
+        with warnings.catch_warnings():  # newer Pythons warn of threads; the copy uses none
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._process.start()
+
+    def _run(self, function, arguments):
+        sys.stderr = self._errors.open("w", buffering=1, encoding="utf-8")
+        sys.stdout = sys.stderr
+        os.dup2(sys.stderr.fileno(), 2)
+        function(*arguments)
+
+    @property
+    def errors(self):
+        """What it wrote so far."""
+        return self._errors.read_text(encoding="utf-8")
+
+    @property
+    def is_alive(self):
+        return self._process.is_alive()
+
+    def end(self, signal_number, patience):
+        """Send a signal, wait, and return the exit code: below 0 for a signal that ended it."""
+        os.kill(self._process.pid, signal_number)
+        self._process.join(patience)
+        assert self._process.exitcode is not None, f"still alive after {patience} s"
+        return self._process.exitcode
+
+
+def forked_command(errors, *arguments):
+    """A command line in a copy of this process."""
+    return Forked(errors, app, [str(argument) for argument in arguments])

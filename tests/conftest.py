@@ -3,26 +3,43 @@
 import functools
 import gc
 import importlib
+import io
+import logging
 import sys
 
 import hypothesis
 import pytest
 
 hypothesis.settings.register_profile(
-    "bayesieve", deadline=None, derandomize=True, max_examples=50, database=None
+    "bayesieve", deadline=None, derandomize=True, max_examples=30, database=None
 )
 hypothesis.settings.load_profile("bayesieve")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Look for no garbage while tests are collected, nor among them later: they live to the end."""
+    """Look for no garbage while tests are collected, nor among them later: they live to the end.
+
+    What tests leave is looked through more rarely than usual, since most of what exists is kept.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
         gc.enable()
         gc.freeze()
+        gc.set_threshold(20_000, 10, 10)
+
+
+@pytest.fixture
+def logged():
+    """What the package logs in a test, from warnings up."""
+    text, logger = io.StringIO(), logging.getLogger("bayesieve")
+    handler = logging.StreamHandler(text)
+    handler.setLevel(logging.WARNING)
+    logger.addHandler(handler)
+    yield text
+    logger.removeHandler(handler)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -33,6 +50,18 @@ def _one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_seeds_for_missing_devices():
+    """`torch.manual_seed` notes for each kind of device who asked, should one ever appear."""
+    import torch
+
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in (torch.cuda, torch.xpu, torch.mtia):
+            if not kind.is_available():
+                patch.setattr(kind, "manual_seed_all", lambda seed: None)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

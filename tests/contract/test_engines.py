@@ -320,7 +320,7 @@ def test_training_helps(engine):
     state = engine.init(problem, seeded(0))
     state.controls.kl_scale.fill_(0.01)  # little data: let them speak
     before = log_likelihood(problem, engine.posterior(problem, state).mean[None], whole)
-    for _ in range(100):
+    for _ in range(60):
         engine.step(problem, state, whole)
     after = log_likelihood(problem, engine.posterior(problem, state).mean[None], whole)
     assert after > before + 0.2

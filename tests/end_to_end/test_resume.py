@@ -3,18 +3,14 @@
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from commands import ok, refused
+from commands import forked_command, ok, refused
 
-SRC = Path(__file__).parents[2] / "src"
 N_STEPS = 400
 RUN = [
     "train", "--data", "digits", "--net", "mlp:8", "--zeros", "0.5", "--steps", str(N_STEPS),
@@ -23,16 +19,8 @@ RUN = [
 PATIENCE_S = 120
 
 
-def start(out, *extra):
-    path = os.pathsep.join([str(SRC), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, "-m", "bayesieve", *RUN, *extra, "--out", str(out)]
-    return subprocess.Popen(
-        command,
-        env={**os.environ, "PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def start(out):
+    return forked_command(out.with_suffix(".txt"), *RUN, "--out", out)
 
 
 def wait_for_step(process, out, step):
@@ -42,7 +30,7 @@ def wait_for_step(process, out, step):
         names = [path.stem for path in (out / "checkpoints").glob("checkpoint-*.sha256")]
         if any(int(name.removeprefix("checkpoint-")) >= step for name in names):
             return
-        assert process.poll() is None, process.stderr.read()
+        assert process.is_alive, process.errors
         tick.wait(0.02)
     raise AssertionError(f"no checkpoint of step {step} within {PATIENCE_S} s")
 
@@ -67,8 +55,7 @@ def test_killed_and_resumed_equals_unbroken(tmp_path, unbroken):
     out = tmp_path / "killed"
     process = start(out)
     wait_for_step(process, out, random.Random(0).randrange(5, N_STEPS // 3))
-    process.kill()
-    process.communicate()
+    assert process.end(signal.SIGKILL, PATIENCE_S) == -signal.SIGKILL
     assert not (out / "posterior.safetensors").exists()
     weights = finish(out, "train", "--resume", "--no-figures")
     assert weights.keys() == unbroken[0].keys()
@@ -83,11 +70,9 @@ def test_signals_save_and_exit(tmp_path, unbroken, number, code):
     out = tmp_path / "stopped"
     process = start(out)
     wait_for_step(process, out, 5)
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == code
-    assert "--resume" in errors
-    assert "Traceback" not in errors
+    assert process.end(number, PATIENCE_S) == code
+    assert "--resume" in process.errors
+    assert "Traceback" not in process.errors
     assert list((out / "checkpoints").glob("checkpoint-*.safetensors"))
     if number == signal.SIGTERM:
         weights = finish(out, "train", "--resume", "--no-figures")

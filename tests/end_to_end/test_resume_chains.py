@@ -2,16 +2,15 @@
 
 import os
 import signal
-import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-ROOT = Path(__file__).parents[2]
+from commands import Forked
+
 PATIENCE_S = 120
 N_STEPS = 120
 # Four chains on a normalised network, pruned on a schedule, with an adaptive prior and a ring of
@@ -47,22 +46,16 @@ for i, posterior in enumerate(run.posteriors):
 """
 
 
-def start(folder, how):
-    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    return subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(folder), how],
-        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def run_script(folder, how):
+    sys.argv = ["script", str(folder), how]
+    exec(compile(SCRIPT, "script", "exec"), {"__name__": "__main__"})
 
 
 def finish(folder, how, monkeypatch):
     """Run the script to its end, in this process; the killed ones have theirs."""
-    monkeypatch.setattr(sys, "argv", ["script", str(folder), how])
+    monkeypatch.setattr(sys, "argv", sys.argv)
     with torch.random.fork_rng(devices=[]):
-        exec(compile(SCRIPT, "script", "exec"), {"__name__": "__main__"})
+        run_script(folder, how)
     return {path.name: load_file(path) for path in folder.glob("*.safetensors")}
 
 
@@ -72,7 +65,7 @@ def wait_for_step(process, folder, step):
         names = [path.stem for path in (folder / "checkpoints").glob("checkpoint-*.sha256")]
         if any(int(name.removeprefix("checkpoint-")) >= step for name in names):
             return
-        assert process.poll() is None, process.stderr.read()
+        assert process.is_alive, process.errors
         tick.wait(0.01)
     raise AssertionError(f"no checkpoint of step {step} within {PATIENCE_S} s")
 
@@ -83,11 +76,9 @@ def test_chains_killed_twice_and_resumed_equal_unbroken_ones(tmp_path, monkeypat
     assert len(whole) == 4
     folder = tmp_path / "killed"
     for how, step in (("anew", 21), ("resume", 70)):
-        process = start(folder, how)
+        process = Forked(tmp_path / "errors.txt", run_script, folder, how)
         wait_for_step(process, folder, step)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        assert process.returncode == -signal.SIGKILL
+        assert process.end(signal.SIGKILL, PATIENCE_S) == -signal.SIGKILL
         assert not list(folder.glob("chain-*"))
     again = finish(folder, "resume", monkeypatch)
     assert again.keys() == whole.keys()

@@ -1,16 +1,16 @@
 """`bayesieve sweep` as a user runs it."""
 
-import contextlib
 import json
-import subprocess
-import sys
+import os
+import signal
+import threading
 
 import pytest
 
 from bayesieve.errors import UsageError
 from bayesieve.runs.config import read_config
 from bayesieve.runs.search import Dimension
-from commands import as_json, ok, refused
+from commands import as_json, forked_command, ok, refused
 
 NET = ("--data", "digits", "--net", "mlp:8")
 SEARCH = (*NET, "--engine", "map", "--epochs", "1")
@@ -126,22 +126,19 @@ def test_one_database_holds_several_searches_and_each_machine_its_own_device(tmp
     assert "--storage shared.db: this database cannot be used" in wrong
 
 
+@pytest.mark.skipif(os.name != "posix", reason="SIGKILL")
 def test_workers_share_a_database_and_one_that_is_killed_loses_only_its_trial(tmp_path):
     pytest.importorskip("optuna")
     shared = ("sweep", *SWEEP, "--storage", f"sqlite:///{tmp_path}/shared.db")
-    command = (sys.executable, "-m", "bayesieve", *shared, "--out", str(tmp_path / "a"))
-    other = subprocess.Popen(
-        [*command, "--trials", "10000"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    )
+    errors, tick = tmp_path / "errors.txt", threading.Event()
+    other = forked_command(errors, *shared, "--out", tmp_path / "a", "--trials", "10000")
     try:
         while not (tmp_path / "a" / "sweep.json").exists():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                other.wait(0.05)
-                pytest.fail(f"the worker ended by itself: {other.stderr.read()!r}")
+            assert other.is_alive, other.errors
+            tick.wait(0.05)
         ours = as_json(*shared, "--trials", "2", "--out", tmp_path / "b")
     finally:
-        other.kill()
-        other.communicate()
+        assert other.end(signal.SIGKILL, 60) == -signal.SIGKILL
     last = as_json(*shared, "--trials", "1", "--out", tmp_path / "c")
     theirs = json.loads((tmp_path / "a" / "sweep.json").read_text())
     for earlier in (ours, theirs):

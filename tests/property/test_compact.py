@@ -12,7 +12,7 @@ from torch import Generator, Tensor, nn
 from bayesieve.sieve.compact import compact
 from bayesieve.sieve.verify import verify
 
-N_MASKS = 20  # for each of the seven families: 140 in all
+N_MASKS = 14  # for each of the seven families: 98 in all
 
 
 def pick(generator: Generator, *choices):

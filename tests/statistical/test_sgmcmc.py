@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 K = 512
 
 
-def chain_moments(engine, problem, centre, *, n_steps=500, burn_in=200, batches=None):
+def chain_moments(engine, problem, centre, *, n_steps=300, burn_in=100, batches=None):
     """Mean position and mean square distance from `centre` of every chain, both (K, d)."""
     state = engine.init(problem, seeded(0), K)
     batches = batches or [Batch(problem.x, problem.y)]
@@ -100,7 +100,7 @@ def test_the_bias_of_momentum_has_a_closed_form(friction):
 def test_logistic_regression_agrees_with_quadrature(engine):
     known = logistic()
     mean, std, _ = known.moments()
-    first, second = chain_moments(engine, known.problem, mean, n_steps=1000, burn_in=500)
+    first, second = chain_moments(engine, known.problem, mean, n_steps=600, burn_in=300)
     # Curvature is at most 1 + Σ x² / 4, about 12: a bias of up to ε c / 2 = 2.5 % in variance.
     assert_agrees(first, mean, std, allowance=0.02)
     assert_agrees(second, std.square(), std.square(), allowance=0.03)
@@ -118,7 +118,7 @@ def test_minibatches_give_the_same_mean_and_a_variance_not_below():
     known = conjugate()
     batches = [Batch(known.x[i : i + 8], known.y[i : i + 8]) for i in range(0, 32, 8)]
     mean, second = chain_moments(SGLD(Normal(0.5), 5e-4), known.problem, known.mean,
-                                 n_steps=1000, batches=batches)  # fmt: skip
+                                 n_steps=600, batches=batches)  # fmt: skip
     assert_agrees(mean, known.mean, known.std, allowance=0.05)
     assert_agrees(second, known.std.square(), known.std.square(), allowance=0.1)
 
@@ -222,10 +222,10 @@ def test_a_small_network_agrees_with_hamiltonian_monte_carlo(engine, n_steps, bi
 @pytest.mark.parametrize(("kind", "step_size"), [(SGLD, 1e-4), (SGHMC, 1e-5)])
 def test_inclusion_finds_the_inputs_that_matter(kind, step_size, adapt):
     known = known_support()
-    chain = Chain(burn_in=500, thin=25, n_kept=20)
+    chain = Chain(burn_in=300, thin=15, n_kept=20)
     prior, averaging = GaussianLaplace(0.1, scale=0.5), Averaging(10.0)
     engine = kind(prior, step_size, adapt=adapt, averaging=averaging, chain=chain)
-    state = run(engine, known.problem, 1000)
+    state = run(engine, known.problem, 600)
     posterior = engine.posterior(known.problem, state)
     assert (posterior.inclusion[known.active] > 0.9).all()
     assert (posterior.inclusion[~known.active] < 0.5).all()

@@ -51,7 +51,7 @@ def assert_posterior(state, mean, std, allowance=0.02):
 )
 def test_conjugate_regression_has_the_exact_posterior(engine):
     known = conjugate()
-    state = run(engine, known.problem, 500, n_models=K, decay=True)
+    state = run(engine, known.problem, 300, n_models=K, decay=True)
     assert_posterior(state, known.mean, known.std)
 
 
@@ -62,13 +62,13 @@ def test_minibatches_give_the_same_posterior(name):
     known = conjugate()
     problem = known.problem
     batches = [Batch(known.x[i : i + 8], known.y[i : i + 8]) for i in range(0, 32, 8)]
-    state = run(CONJUGATE[name], problem, 1000, n_models=K, decay=True, batches=batches)
+    state = run(CONJUGATE[name], problem, 600, n_models=K, decay=True, batches=batches)
     assert_posterior(state, known.mean, known.std, allowance=0.03)
 
 
 def test_one_weight_has_the_exact_posterior():
     known = conjugate(n=20, d=1)
-    state = run(CONJUGATE["sbnn"], known.problem, 500, n_models=K, decay=True)
+    state = run(CONJUGATE["sbnn"], known.problem, 300, n_models=K, decay=True)
     assert_posterior(state, known.mean, known.std)
 
 
@@ -105,7 +105,7 @@ def test_the_log_likelihood_metric_has_the_closed_form_expectation():
 def test_correlated_inputs_give_the_best_product_of_gaussians():
     # Mean-field keeps the exact mean and takes 1/precision for the variance: too small.
     known = conjugate(orthogonal=False)
-    state = run(CONJUGATE["flat_vi"], known.problem, 700, n_models=K, decay=True)
+    state = run(CONJUGATE["flat_vi"], known.problem, 400, n_models=K, decay=True)
     best = known.precision.diagonal().rsqrt()
     assert_posterior(state, known.mean, best)
     assert (best < known.std).all()
@@ -135,7 +135,7 @@ def test_logistic_regression_agrees_with_quadrature():
     mean, std, log_evidence = known.moments()
     best_mean, best_std, best_elbo = best_gaussians(known)
     engine = FlatVI(prior=Normal(1.0), lr=0.05, init_std=0.3)
-    state = run(engine, known.problem, 500, n_models=K, decay=True)
+    state = run(engine, known.problem, 300, n_models=K, decay=True)
     assert_posterior(state, best_mean, best_std)
     # The bias of the family itself: a little mass is lost in the tails and in the correlation.
     assert ((best_mean - mean).abs() < 0.15 * std).all()
@@ -172,7 +172,7 @@ def test_inclusion_separates_the_inputs_that_matter(engine):
     known = known_support()
     problem = known.problem
     batches = [Batch(problem.x[i : i + 50], problem.y[i : i + 50]) for i in range(0, 200, 50)]
-    state = run(engine, problem, 800, decay=True, batches=batches)
+    state = run(engine, problem, 500, decay=True, batches=batches)
     inclusion = engine.posterior(problem, state).inclusion
     assert (inclusion[known.active] > 0.99).all()
     assert (inclusion[~known.active] < 0.5).all()
@@ -187,7 +187,7 @@ def test_no_data_returns_the_normal_prior():
 
 def test_no_data_and_a_prior_at_the_draw_return_the_prior_too():
     engine = FlatVI(prior=SpikeSlab(0.3, 0.3), lr=0.05, init_std=0.05)
-    state = run(engine, no_data(), 800, n_models=K, decay=True)
+    state = run(engine, no_data(), 500, n_models=K, decay=True)
     # At the prior the gradient for each draw is not 0, only its mean.
     std = torch.full((3,), 0.3, dtype=torch.float64)
     assert_posterior(state, torch.zeros_like(std), std)
@@ -202,8 +202,8 @@ def test_a_weight_without_data_falls_into_the_basin_it_starts_in(numbers, optimi
     ends = {0.8: spike, 1.25: slab}
     for factor, end in ends.items():
         engine = SBNN(prior=prior, lr=lr, init_std=factor * unstable, optimizer=optimizer)
-        state = run(engine, no_data(), 400, decay=optimizer == "adam")
+        state = run(engine, no_data(), 300, decay=optimizer == "adam")
         assert state.mean.abs().max() < 1e-3
         assert state.log_std.exp()[0].tolist() == pytest.approx([end] * 3, rel=0.02)
-    safe = run(SBNN(prior=prior, lr=0.02), no_data(), 400, decay=True)
+    safe = run(SBNN(prior=prior, lr=0.02), no_data(), 300, decay=True)
     assert safe.log_std.exp().max().item() == pytest.approx(spike, rel=0.02)

@@ -46,16 +46,23 @@ def blocks(path: Path, marker: str) -> list[str]:
 
 
 def in_fewer_epochs(code: str) -> str:
-    """The same program with at most six passes over the data, or a tenth of many."""
+    """The same program with at most six passes over the data or six samples, or a tenth of many."""
 
     def fewer(found: re.Match[str]) -> str:
-        n = int(found[1])
-        return f"epochs={min(n, max(6, n // 10))}"
+        n = int(found[2])
+        return f"{found[1]}={min(n, max(6, n // 10))}"
 
-    return re.sub(r"\bepochs=(\d+)", fewer, code)
+    return re.sub(r"\b(epochs|bootstrap)=(\d+)", fewer, code)
+
+
+@pytest.fixture
+def _few_recommended_epochs(monkeypatch):
+    """Programs that leave the number of passes open take six, too."""
+    monkeypatch.setattr("bayesieve.engines.recipes.recommended_epochs", lambda *_, **__: 6)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_few_recommended_epochs")
 @pytest.mark.parametrize("name", WITH_CODE)
 def test_runnable_code_runs(name, tmp_path, monkeypatch, capsys):
     code = blocks(ROOT / name, "python runnable")
@@ -112,6 +119,7 @@ GIVEN = {
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_few_recommended_epochs")
 @pytest.mark.parametrize("name", GIVEN)
 def test_code_that_needs_the_readers_data_runs(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

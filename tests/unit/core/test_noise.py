@@ -146,8 +146,8 @@ def test_all_randomness_comes_from_the_generator():
 @pytest.mark.skipif(
     compiler_missing(torch.device("cpu")) is not None, reason="needs a C++ compiler"
 )
-@pytest.mark.parametrize("shape", [(1, 1001), (3, 64)])
-def test_compiled_equals_eager(shape):
+def test_compiled_equals_eager():
+    shape = (3, 1001)
     compiled = torch.compile(counter_normals, dynamic=False)
     eager = counter_normals(shape, keys(12), torch.float32)
     torch.testing.assert_close(

@@ -152,7 +152,7 @@ def test_twenty_useful_units_of_a_hundred_are_found():
     engine = TDAMP(prior=prior, power=1.0, memory=1.0, prune_passes=(8, 22))
     state = engine.init(problem, seeded(0))
     for i in range(26):
-        for index in torch.randperm(2000, generator=seeded(i)).split(50):
+        for index in torch.randperm(2000, generator=seeded(i)).split(100):
             engine.step(problem, state, Batch(x[index], y[index]))
     posterior = engine.posterior(problem, state)
     named = problem.layout.unflatten(posterior.mean)

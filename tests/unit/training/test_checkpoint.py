@@ -1,5 +1,4 @@
 import json
-import logging
 from pathlib import Path
 
 import pytest
@@ -77,11 +76,10 @@ DAMAGE = pytest.mark.parametrize("damage", [flip, cut, empty, forget_the_sum])
 
 
 @DAMAGE
-def test_a_damaged_file_falls_back_to_the_one_before(tmp_path, caplog, damage):
+def test_a_damaged_file_falls_back_to_the_one_before(tmp_path, logged, damage):
     damage(write(tmp_path, 1, 2)[1])
-    with caplog.at_level(logging.WARNING):
-        assert read_checkpoint(tmp_path)[1]["step"] == 1
-    assert "checkpoint-000000002.safetensors fails its checksum" in caplog.text
+    assert read_checkpoint(tmp_path)[1]["step"] == 1
+    assert "checkpoint-000000002.safetensors fails its checksum" in logged.getvalue()
 
 
 @DAMAGE
