@@ -20,7 +20,7 @@ MEMORY := $(shell [ -w /dev/shm ] && df -Pm /dev/shm | awk 'NR == 2 && $$4 > 100
 TESTED := OMP_NUM_THREADS=1 $(addprefix TMPDIR=,$(MEMORY)) $(BIN)/python -m pytest -n $(JOBS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test lint types format bench clean
+.PHONY: help demo quick test lint types format bench calibrate clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -54,6 +54,11 @@ format: $(STAMP) ## apply ruff's fixes and formatting
 bench: $(STAMP) ## run every benchmark, one after another
 	@set -e; for script in $(wildcard benchmarks/*.py); do \
 		echo "$$script"; $(BIN)/python "$$script"; done
+
+calibrate: $(STAMP) ## measure how far every engine is from exact, and write docs/calibration.md
+	rm -f results/calibration.json
+	$(BIN)/python -m studies.calibration --full --out results/calibration.json
+	$(BIN)/python docs/make_results_table.py
 
 clean: ## remove caches and build outputs; keeps .venv and runs
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -18,18 +18,23 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the package `studies`
 
 from bayesieve.runs.comparison.page import page as comparison_page
-from pages import scratch
-from pages.engines import headline_table, wants_table
+from pages import calibration, scratch
+from pages.engines import wants_table
+from pages.headlines import headline_table
 from pages.papers import results_page
 from pages.protocol import protocol_table
 from pages.speed import full_table, short_table
 from pages.studies import (
     EMPTY,
+    familiarity_table,
     mnist_table,
     one_shot_table,
     reduction_table,
     rows_of,
     seconds_table,
+    selection_calibration,
+    selection_table,
+    selection_weights,
     trials_table,
     vgg_table,
 )
@@ -39,7 +44,7 @@ from studies.reproduce.table import read_findings
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 BLOCKS = {
-    "mnist": "README.md",
+    "mnist": "docs/studies/sbnn.md",
     "seconds": "docs/performance.md",
     "steps": "docs/performance.md",
     "bmr_images": "docs/studies/bmr_images.md",
@@ -51,9 +56,17 @@ BLOCKS = {
     "compared": "docs/comparison.md",
     "page": "docs/report.md",
     "wants": "docs/choosing-an-engine.md",
-    "engines": "README.md",
+    "headlines": "README.md",
+    "selection": "docs/feature-selection.md",
+    "selection-calibration": "docs/feature-selection.md",
+    "selection-weights": "docs/feature-selection.md",
     "speed": "README.md",
     "inference": "docs/performance.md",
+    "familiarity": "docs/uncertainty.md",
+    "calibration-exact": "docs/calibration.md",
+    "calibration-ranks": "docs/calibration.md",
+    "calibration-inclusion": "docs/calibration.md",
+    "calibration-coverage": "docs/calibration.md",
     "scratch-source": "docs/theory/scratch.md",
     "scratch-account": "docs/theory/scratch.md",
     "scratch-better": "docs/theory/scratch.md",
@@ -148,6 +161,8 @@ def main() -> int:
     check = parser.parse_args().check
     results = read_results(RESULTS)
     numpy = read(RESULTS / "scratch_mnist.json", "scratch_mnist")
+    exact = read(RESULTS / "calibration.json", "calibration")
+    selection = next((one for one in results if one.get("study") == "selection"), None)
     inference = json.loads((RESULTS / "inference.json").read_text(encoding="utf-8"))
     tables = {
         "mnist": mnist_table(results, read_results(RESULTS / "held_out")),
@@ -163,9 +178,17 @@ def main() -> int:
         "compared": comparisons(results),
         "page": page_table(results),
         "wants": wants_table(read_findings(RESULTS)),
-        "engines": headline_table(read_findings(RESULTS)),
+        "headlines": headline_table(read_findings(RESULTS)),
+        "selection": selection_table(selection),
+        "selection-calibration": selection_calibration(selection),
+        "selection-weights": selection_weights(selection),
         "speed": short_table(inference),
         "inference": full_table(inference),
+        "familiarity": familiarity_table(results),
+        "calibration-exact": calibration.exact_table(exact),
+        "calibration-ranks": calibration.ranks_table(exact),
+        "calibration-inclusion": calibration.inclusion_table(exact),
+        "calibration-coverage": calibration.coverage_table(exact),
         "scratch-source": scratch.source_table(numpy),
         "scratch-account": scratch.account_table(numpy),
         "scratch-better": scratch.better_table(numpy),

@@ -98,7 +98,7 @@ def run_method(
 def score(run: Fit, x: Tensor, y: Tensor, truth: Tensor) -> list[dict[str, Any]]:
     """Accuracy and nll on the test points of each data set, and what was selected."""
     numbers = []
-    for i, posterior in enumerate(run.posteriors):
+    for i, posterior in enumerate(run.complete().posteriors):
         posterior = posterior.to("cpu")
         x_test, y_test = x[i, N:], y[i, N:]
         prediction = predict(posterior, x_test, n_samples=50)

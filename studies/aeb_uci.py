@@ -68,7 +68,7 @@ def run_method(method: str, sets: list[DataSet], n_steps: int, device: str = "cp
 def score(run: Fit, sets: list[DataSet]) -> tuple[list[float], float | None]:
     """Root mean squared error of every split, and the mean fraction of weights with ρ > 0.5."""
     errors, included = [], []
-    for learned, data in zip(run.posteriors, sets, strict=True):
+    for learned, data in zip(run.complete().posteriors, sets, strict=True):
         posterior = learned.to("cpu")
         assert isinstance(posterior, Samples)
         prediction = predict(posterior, data.test.x, n_samples=len(posterior.draws))

@@ -345,7 +345,7 @@ class Run:
 
 def joined(
     paths: Sequence[Path], study: str, out: Path | None, dropped_flags: Sequence[str],
-    derive: Callable[[Record], Sequence[Row]],
+    derive: Callable[[Record], Sequence[Row]] = lambda record: (),
 ) -> Record:  # fmt: skip
     """Read parts of a study, join them, compute derived rows again, and write the whole."""
     record = join([read(path, study) for path in paths], dropped_flags)

@@ -253,7 +253,9 @@ def join(records: Sequence[Record], dropped_flags: Sequence[str] = ()) -> Record
     machine = {name: " and ".join(sorted({str(one[name]) for one in machines if name in one}))
                for name in names}  # fmt: skip
     flags = "|".join(dropped_flags)
-    command = re.sub(rf" --({flags}) \S+", "", first["command"]) if flags else first["command"]
+    command = (
+        re.sub(rf" --({flags}) ('[^']*'|\S+)", "", first["command"]) if flags else first["command"]
+    )
     known = [record["seconds"] for record in records if record["seconds"] is not None]
     notes: dict[str, Any] = {}
     for record in records:

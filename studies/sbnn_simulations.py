@@ -7,7 +7,7 @@ data sets with seeds from 10,000; the experiments use seeds from 0.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, Literal
 
@@ -16,25 +16,30 @@ from torch import Tensor, nn
 
 from bayesieve import MAP, SBNN, likelihoods, priors
 from bayesieve.assess.predict import RealPrediction, predict
+from bayesieve.checks import check_fraction
 from bayesieve.core.batch import stacked
 from bayesieve.core.posterior import Posterior
 from bayesieve.data.synthetic import Simulation, additive, two_inputs
 from bayesieve.engines import Engine
-from bayesieve.estimators.population import AdditiveFits, PopulationFits, Training
+from bayesieve.estimators.population import PopulationFits, Training
 from bayesieve.nets import mlp
 from bayesieve.select import (
     PROPORTIONS,
+    AdditiveFits,
+    HingeBasis,
     additive_network,
     choose_proportion,
     feature_importance,
-    feature_inclusion,
     folds,
     gaussian_knockoffs,
     knockoff_select,
     knockoff_statistic,
+    normalised,
     select_fdr,
     select_fraction,
+    weight_log_bayes_factors,
 )
+from bayesieve.select.importance import by_input, matrices_of
 from bayesieve.select.selection import RULES
 from studies.harness import seeded
 from studies.uci_networks import without_least
@@ -113,12 +118,32 @@ def fits_of(
     return PopulationFits(inputs, tables.y, model, likelihood, engine_of(net), training)
 
 
-def additive_fits(tables: Tables, scale: Scale, epochs: int | None = None) -> AdditiveFits:
+@dataclass(frozen=True, eq=False)
+class RankedByNetworks(AdditiveFits):
+    """Additive models whose inputs are ranked by trained networks, not by the joint posterior."""
+
+    training: Training = field(default_factory=Training)
+
+    def importance(self, rows: Sequence[Tensor]) -> Tensor:
+        """φ of additive networks on each set of rows, (k, D); their hinges are computed once."""
+        basis, *layers = additive_network(self.x)
+        assert isinstance(basis, HingeBasis)
+        noise = likelihoods.Gaussian(0.5, learned=True)
+        fits = PopulationFits(
+            basis(self.x), self.y, nn.Sequential(*layers), noise, engine_of("additive"),
+            self.training,
+        )  # fmt: skip
+        psi = torch.stack([feature_importance(q).psi.cpu() for (q,) in fits.posteriors(rows)])
+        present = basis.present.cpu()
+        return normalised((psi.unflatten(-1, present.shape) * present).mean(-1))
+
+
+def additive_fits(tables: Tables, scale: Scale, epochs: int | None = None) -> RankedByNetworks:
     """The additive network again, for what asks for importances and errors only: faster."""
     training = Training(
         epochs or scale.additive_epochs, 100, seed=3, at_once=scale.at_once, device=scale.device
     )
-    return AdditiveFits(tables.x, tables.y, engine_of("additive"), training)
+    return RankedByNetworks(tables.x, tables.y, training=training)
 
 
 def two_input_importance(scale: Scale) -> list[dict[str, float]]:
@@ -243,6 +268,79 @@ def pruning_curve(scale: Scale, share: float, d: int) -> list[dict[str, float]]:
     return rows
 
 
+def feature_evidence(posterior: Posterior, prior_prob: float | None = None) -> Tensor:
+    """How far the weights of an input speak for it under mean-field inference, (D,), 0 to 1.
+
+    It compares "each of the K weights that leave input j is present with probability q = 1/K, one
+    of them at least" with "none is":
+
+        B_j = [Π_i (1 - q + q B_ij) - (1 - q)^K] / [1 - (1 - q)^K],   logit P_j = log B_j + logit π
+
+    with B_ij = p(D) / p(D | w_ij = 0) by Savage and Dickey. P_j would be a probability if the
+    weights were independent in the posterior; of correlated inputs it is far off, so error control
+    in the package uses `select.joint_posterior`.
+
+    Args:
+        posterior: of a fully connected network.
+        prior_prob: π; None estimates it as the share of inputs that matter.
+    """
+    first = matrices_of(posterior, weight_log_bayes_factors(posterior))[0]
+    columns, present = by_input(posterior, first)
+    evidence = log_bayes_factor(columns.transpose(0, 1).flatten(1), present.repeat(1, len(first)))
+    return probability_from_evidence(evidence, prior_prob)
+
+
+def log_bayes_factor(evidence: Tensor, present: Tensor | None = None) -> Tensor:
+    """Log B of "some of these K weights matter, each with chance 1/K" against "none", (...,).
+
+    Args:
+        evidence: (..., K), log Bayes factor of each weight alone.
+        present: (..., K) bool, the weights that count among the K; None counts all. Where none is
+            left the result is -inf: nothing there can matter.
+
+    Example:
+        >>> log_bayes_factor(torch.tensor([[2.0], [-1.0]]))  # one weight each
+        tensor([ 2., -1.])
+        >>> log_bayes_factor(torch.tensor([[2.0, 0.0]]), torch.tensor([[True, False]]))
+        tensor([2.])
+    """
+    log_b = evidence.double()
+    if present is None:
+        present = torch.ones_like(log_b, dtype=torch.bool)
+    k = present.sum(-1)
+    many = k.clamp_min(2).double()  # one weight needs no formula, see the last line
+    without = torch.log1p(-1 / many)  # log (1 - q)
+    each = torch.logaddexp(without[..., None].expand_as(log_b), log_b - many.log()[..., None])
+    none = many * without
+    gain = torch.where(present, each, 0.0).sum(-1) - none  # >= 0
+    # log(e^gain - 1) without overflow
+    growth = torch.where(gain > 30, gain, gain.clamp(max=30).expm1().log())
+    combined = growth + none - (-none.expm1()).log()
+    alone = torch.where(present, log_b, -torch.inf).amax(-1)  # -inf where there is none at all
+    return torch.where(k > 1, combined, alone).to(evidence.dtype)
+
+
+def probability_from_evidence(evidence: Tensor, prior_prob: float | None = None) -> Tensor:
+    """P = sigmoid(evidence + logit π) of D inputs, (D,); None finds π = mean P.
+
+    Example:
+        >>> probability_from_evidence(torch.tensor([9.0, -9.0, -9.0]), 0.5).round().tolist()
+        [1.0, 0.0, 0.0]
+    """
+    if prior_prob is not None:
+        check_fraction("feature_evidence", open_ends=True, prior_prob=prior_prob)
+        return torch.sigmoid(evidence + math.log(prior_prob / (1 - prior_prob)))
+    d, share = len(evidence), 0.5
+    for _ in range(200):
+        probability = torch.sigmoid(evidence + math.log(share / (1 - share)))
+        # Half an input on either side: a share of 0 or 1 could never be left again.
+        renewed = (float(probability.sum()) + 0.5) / (d + 1)
+        if abs(renewed - share) < 1e-6:
+            break
+        share = renewed
+    return torch.sigmoid(evidence + math.log(share / (1 - share)))
+
+
 def false_discoveries(
     scale: Scale, d: int, level: float = 0.1, first_seed: int = 20_000
 ) -> dict[str, Any]:
@@ -252,7 +350,7 @@ def false_discoveries(
     kept: dict[str, list[Tensor]] = {"posterior": [], "posterior 20-10": [], "knockoffs": []}
     for net, label in (("additive", "posterior"), ("20-10", "posterior 20-10")):
         for (q,) in fits_of(tables, net, scale).posteriors(tables.rows):  # type: ignore[arg-type]
-            kept[label].append(select_fdr(feature_inclusion(q, source="evidence"), level).cpu())
+            kept[label].append(select_fdr(feature_evidence(q), level).cpu())
     source = torch.Generator().manual_seed(first_seed)
     x = tables.x
     copies = torch.cat([gaussian_knockoffs(x[rows], source) for rows in tables.rows])

@@ -102,7 +102,7 @@ class Task:
         for start in range(0, len(rows), budget.at_once):
             some = rows[start : start + budget.at_once]
             run = self._fit(setting, some, budget, seed + start + 10_000 * self.first, removed)
-            learned += [q.to("cpu") for q in run.posteriors]
+            learned += [q.to("cpu") for q in run.complete().posteriors]
         return learned
 
     def _fit(

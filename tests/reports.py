@@ -18,10 +18,11 @@ from bayesieve.report.source import Limits, Source
 from bayesieve.training.schedule import Schedule
 
 QUICK = Limits(points=5, draws=4)
-PURE = ("numbers.js", "forward.js", "inputs.js")  # what works without a browser's document
+# what works without a document of a browser
+PURE = ("numbers.js", "forward.js", "inputs.js", "familiarity.js")
 
 
-def digits_source(*, zeros=0.8, epochs=4, **provenance):
+def digits_source(*, zeros=0.8, epochs=4, kl=1.0, **provenance):
     """A small SBNN on the digits, pruned in one shot."""
     data = bs.load_data("digits")
     with torch.random.fork_rng(devices=[]):
@@ -33,7 +34,7 @@ def digits_source(*, zeros=0.8, epochs=4, **provenance):
     sparse = bs.prune(run.posterior, bs.rules.keep_zeros(zeros))
     known = {"before": run.posterior, "history": run.history}
     origin = {"command": "bayesieve demo", **provenance}
-    return Source("digits", "sbnn on digits", sparse, data, provenance=origin, **known)
+    return Source("digits", "sbnn on digits", sparse, data, kl=kl, provenance=origin, **known)
 
 
 def table_data(task="regression", n=80):

@@ -1,4 +1,4 @@
-"""Tables of what each engine reached, in docs/choosing-an-engine.md and the README.
+"""The table of what each engine reached, in docs/choosing-an-engine.md.
 
 Every number is looked up among the committed records by the name that `bayesieve reproduce list`
 gives it; one that has no record is left out with its sentence.
@@ -51,10 +51,11 @@ WANTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ),
     (
         "a regression on a table",
-        "`SBNN`, as `SieveRegressor`: `bayesieve fit-table`",
+        "`SieveRegressor`, `bayesieve fit-table`: one `SBNN`; several are better",
         (
-            "ensembles of five, RMSE on Concrete {sbnn-table-3-concrete:.2f}, with half the "
-            "weights {sbnn-table-3-concrete-half:.2f}",
+            "no record of `SieveRegressor` itself; ensembles of five `SBNN` with settings chosen "
+            "in each split (`studies.uci`): RMSE on Concrete {sbnn-table-3-concrete:.2f}, with "
+            "half the weights {sbnn-table-3-concrete-half:.2f}",
             "on Energy {sbnn-table-3-energy:.2f} and {sbnn-table-3-energy-half:.2f}",
             "on Yacht {sbnn-table-3-yacht:.2f} and {sbnn-table-3-yacht-half:.2f}",
         ),
@@ -78,26 +79,6 @@ WANTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ),
     ),
 )
-# Engine, what was measured, and the names of the findings: ours and the paper's are printed so.
-HEADLINES: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
-    ("`BMR`", "Fashion-MNIST, LeNet-5: accuracy, ECE, pruned",
-     ("bmr-figure-1-fashion-mnist-lenet-accuracy-default",
-      "bmr-figure-1-fashion-mnist-lenet-ece-default",
-      "bmr-figure-2-fashion-mnist-lenet-pruned-default"), ".3f"),
-    ("`BMR`", "CIFAR-10, LeNet-5: accuracy, ECE, pruned",
-     ("bmr-figure-1-cifar10-lenet-accuracy-default", "bmr-figure-1-cifar10-lenet-ece-default",
-      "bmr-figure-2-cifar10-lenet-pruned-default"), ".3f"),
-    ('`SGHMC(adapt="sa")`', "MNIST, Fashion-MNIST, the latter augmented: accuracy in %",
-     ("aeb-table-2-mnist-sghmc-sa", "aeb-table-2-fashion-sghmc-sa",
-      "aeb-table-2-fashion-da-sghmc-sa"), ".2f"),
-    ('`SGHMC(adapt="sa")`',
-     "CIFAR-10, ResNet-20, no, 50 and 90 % zeros: accuracy in %",
-     ("aeb-table-3-dense-0", "aeb-table-3-a-sghmc-sa-50", "aeb-table-3-a-sghmc-sa-90"), ".2f"),
-    ("`SBNN`", "UCI Concrete, Energy, Yacht, half the weights, ensembles of five: RMSE",
-     ("sbnn-table-3-concrete-half", "sbnn-table-3-energy-half", "sbnn-table-3-yacht-half"), ".2f"),
-    ("`TDAMP`", "10,000 MNIST images, 784-128-10, half the units: accuracy",
-     ("tdamp-table-4.1-accuracy",), ".3f"),
-)  # fmt: skip
 _NUMBER = re.compile(r"\{([^:}]+):([^}]+)\}")
 
 
@@ -116,30 +97,10 @@ def wants_table(findings: Findings) -> str:
     return "\n".join(lines)
 
 
-def headline_table(findings: Findings) -> str:
-    """Numbers of each engine beside its paper, as Markdown; rows without records are left out.
-
-    Example:
-        >>> headline_table({}).splitlines()
-        ['| engine | measured | ours | the paper |', '| --- | --- | ---: | ---: |']
-    """
-    known = {row["name"]: row for row in listing(findings) if row["ours"] is not None}
-    lines = ["| engine | measured | ours | the paper |", "| --- | --- | ---: | ---: |"]
-    for engine, what, names, form in HEADLINES:
-        if all(name in known for name in names):
-            ours, theirs = (
-                ", ".join(format(known[name][whose], form) for name in names)
-                for whose in ("ours", "paper")
-            )
-            lines.append(f"| {engine} | {what} | {ours} | {theirs} |")
-    return "\n".join(lines)
-
-
 def named() -> set[str]:
-    """The names of all findings the tables ask for."""
+    """The names of all findings the table asks for."""
     text = " ".join(sentence for _, _, sentences in WANTS for sentence in sentences)
-    headlines = {name for _, _, names, _ in HEADLINES for name in names}
-    return headlines | {name for name, _ in _NUMBER.findall(text)}
+    return {name for name, _ in _NUMBER.findall(text)}
 
 
 def _filled(sentence: str, known: Mapping[str, float]) -> str | None:

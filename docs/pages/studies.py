@@ -1,8 +1,9 @@
-"""Tables of the MNIST, one-shot, VGG and model-reduction studies beside their papers."""
+"""Tables of the studies: MNIST, one-shot, VGG, model reduction, familiarity."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from bayesieve.text import markdown_table
 from studies.bmr_images import published as published_reduction
 from studies.record import Row
 from studies.sbnn_droprate import RANKED, metric, published
@@ -220,3 +221,100 @@ def vgg_table(rows: Sequence[Row]) -> str:
         )  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) if rows else ""
+
+
+def familiarity_table(results: list[dict[str, Any]]) -> str:
+    """AUROC of every way to find strangers, and what abstaining at 95 % does."""
+    rows = rows_of(results, "familiarity", "test")
+    if not rows:
+        return EMPTY
+    ways = list(dict.fromkeys(name.rpartition(", ")[2] for name in rows))
+    lines = [f"| known | strangers | {' | '.join(ways)} | abstained |"]
+    lines.append(f"| --- | --- |{' ---: |' * (len(ways) + 1)}")
+    notes = []
+    for known in dict.fromkeys(name.rpartition(", ")[0] for name in rows):
+        scored = rows[f"{known}, familiarity"]["metrics"]
+        for stranger in rows[f"{known}, {ways[0]}"]["metrics"]:
+            cells = [f"{rows[f'{known}, {way}']['metrics'][stranger]:.3f}" for way in ways]
+            share = f"{100 * scored[f'abstained_{stranger}']:.1f} %"
+            lines.append(f"| {known} | {stranger} | {' | '.join(cells)} | {share} |")
+        notes.append(
+            f"{known}: {100 * scored['abstained_known']:.1f} % of the known test examples are "
+            f"abstained, the error is {100 * scored['error']:.2f} % on all and "
+            f"{100 * scored['error_answered']:.2f} % on the answered ones"
+        )
+    return "\n".join([*lines, "", f"*abstained*: at .95. {'; '.join(notes)}."])
+
+
+def selection_table(record: dict[str, Any] | None) -> str:
+    """Realised rate and power by design and way, from the record of `studies.selection`."""
+    if record is None:
+        return EMPTY
+    ways = ("ours", "least squares", "knockoffs", "lasso")
+    rows, pieces = _designs(record), []
+    for level in record["settings"]["levels"]:
+        lines = [
+            (row["name"], *(_rate(row["metrics"], way, level) for way in ways)) for row in rows
+        ]
+        pieces.append(f"At level {level:g}, false-discovery rate / power:")
+        pieces.append(
+            markdown_table(("design", "ours", *ways[1:3], "lasso, told the truth"), lines)
+        )
+    seconds = [row["metrics"]["seconds"] for row in rows]
+    sets = record["settings"]["sets"]
+    note = (
+        f"{sets} data sets per design; one standard error of our rates is at most "
+        f"{_largest_error(rows, 'fdr'):.3f}, of our power "
+        f"{_largest_error(rows, 'power'):.3f}. Ours takes {min(seconds):.1f} to "
+        f"{max(seconds):.1f} s of one core per data set. `{record['command']}`, on "
+        f"{_machine(record)}."
+    )
+    return "\n\n".join([*pieces, note])
+
+
+def selection_calibration(record: dict[str, Any] | None) -> str:
+    """How many columns of a given probability are true, over all designs."""
+    if record is None:
+        return EMPTY
+    ends = record["settings"]["bins"]
+    bins = [
+        [sum(row["detail"]["bins"][i][j] for row in _designs(record)) for j in range(3)]
+        for i in range(len(ends) - 1)
+    ]
+    lines = [
+        (f"{ends[i]:g} to {ends[i + 1]:g}", f"{n:,.0f}", f"{total / n:.3f}", f"{true / n:.3f}")
+        for i, (n, true, total) in enumerate(bins)
+        if n
+    ]
+    return markdown_table(("probability", "columns", "mean probability", "share true"), lines)
+
+
+def selection_weights(record: dict[str, Any] | None) -> str:
+    """How far the inclusion of weights is from enumeration, for one start and for their mean."""
+    if record is None:
+        return EMPTY
+    metrics = next(row["metrics"] for row in record["rows"] if row["name"] == "weights")
+    lines = [
+        (way, *(f"{metrics[f'{way}, {what}']:.3f}" for what in ("mean", "largest")))
+        for way in ("one start", "mean of starts")
+    ]
+    header = ("inclusion from", "mean error over the weights", "largest error")
+    return markdown_table(header, lines)
+
+
+def _designs(record: dict[str, Any]) -> list[dict[str, Any]]:
+    return [row for row in record["rows"] if row["name"] != "weights"]
+
+
+def _rate(metrics: dict[str, float], way: str, level: float) -> str:
+    fdr = metrics.get(f"{way} fdr {level}")
+    return "" if fdr is None else f"{fdr:.3f} / {metrics[f'{way} power {level}']:.2f}"
+
+
+def _largest_error(rows: list[dict[str, Any]], what: str) -> float:
+    return max(
+        value
+        for row in rows
+        for name, value in row["metrics"].items()
+        if name.startswith(f"ours {what}") and name.endswith("_standard_error")
+    )

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from bayesieve import runs as runs
     from bayesieve.assess.diagnostics import diagnose as diagnose
     from bayesieve.assess.evaluate import evaluate as evaluate
+    from bayesieve.assess.familiarity import Familiarity as Familiarity
     from bayesieve.assess.predict import predict as predict
     from bayesieve.core import likelihoods as likelihoods
     from bayesieve.core import priors as priors
@@ -58,6 +59,7 @@ _HOME = {
     "Roles": "core.layout",
     "Chain": "engines.sampling",
     "predict": "assess.predict",
+    "Familiarity": "assess.familiarity",
     "evaluate": "assess.evaluate",
     "diagnose": "assess.diagnostics",
     "prune": "sieve.prune",

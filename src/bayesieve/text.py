@@ -1,6 +1,7 @@
 """Numbers and tables as text. Nothing here imports torch."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
@@ -26,6 +27,25 @@ def as_percent(fraction: float) -> str:
     return f"{100 * fraction:.2f} %"
 
 
+def tempering_words(kl: float) -> str:
+    """How much data the doubt about the weights counts; nothing to say for Bayes' rule, kl = 1.
+
+    Args:
+        kl: weight of the prior against the data, or temperature of a sampler.
+
+    Example:
+        >>> print(tempering_words(0.1))  # doctest: +ELLIPSIS
+        Tempered: the prior weighed 0.1, so doubt about the weights is that of 10 times the data...
+    """
+    if kl == 1:
+        return ""
+    share = f"{1 / kl:.3g} times" if kl < 1 else f"{1 / kl:.2g} of"
+    return (
+        f"Tempered: the prior weighed {kl:.3g}, so doubt about the weights is that of {share} the "
+        "data. With kl = 1 it is Bayes' rule."
+    )
+
+
 def as_bytes(n: float) -> str:
     """A number of bytes in a unit that people read.
 
@@ -48,3 +68,15 @@ def one_line(value: object, most: int = 300) -> str:
         "a / 'b'"
     """
     return " ".join(str(value).split())[:most].replace("|", "/").replace("`", "'")
+
+
+def certificate_rows(certificate: Mapping[str, Any]) -> list[list[str]]:
+    """A header and a row of text for each check of `certify`."""
+    interval = f"{certificate['level']:.0%} interval"
+    rows = [["", "dense", "sieved", "worse by", interval, "at most", ""]]
+    for check in certificate["checks"]:
+        numbers = (check["dense"], check["sieved"], check["worse_by"], *check["interval"])
+        dense, sieved, worse, low, high = ("" if v is None else f"{v:.4f}" for v in numbers)
+        limit, verdict = f"{check['tolerance']:g}", check["verdict"]
+        rows.append([check["name"], dense, sieved, worse, f"{low} to {high}", limit, verdict])
+    return rows

@@ -76,6 +76,7 @@ class Row:
     # ours as it is
     decimals: int | None = None
     factor: float = 1.0  # of our number; 100 makes percent of a share
+    settings: Literal["paper", "ours"] = "ours"  # whose settings and algorithm were run
 
 
 STUDIES = {
@@ -96,6 +97,7 @@ STUDIES = {
     "structured-lenet5": Study("structured_lenet5", device=True, seeds=True),
     "bmr-images": Study("bmr_images", device=True, seeds=True),
     "bmr-mnist": Study("bmr_mnist", device=True, seeds=True),
+    "calibration": Study("calibration"),
     "laplace-bmr": Study("laplace_bmr", full=("--seeds", "3"), seeds=True),
     "aeb-linear": Study("aeb_linear"),
     "aeb-logistic": Study("aeb_logistic", device=True),
@@ -114,6 +116,9 @@ STUDIES = {
         "tdamp_uci",
         check=Check(("--sets", "yacht", "--splits", "1"), (("yacht", "first_split_rmse"),), 0.02),
     ),
+    "conformal": Study("conformal"),
+    "familiarity": Study("familiarity", seeds=True),
+    "selection": Study("selection", seeds=True),
     "tdamp-digits": Study("tdamp_digits", full=("--seeds", "3"), seeds=True),
     "scratch-mnist": Study("scratch_mnist"),
 }
@@ -166,20 +171,20 @@ def _simulations() -> Iterator[Row]:
 
 
 def _uci() -> Iterator[Row]:
-    """Table 2: one network cut in one shot. Table 3: the best network, whole and without half."""
+    """Table 2: one network cut in one shot. Table 3: our ensemble, whole and without half."""
     lost = {"year": "the data set is not available here"}
     for i, name in enumerate(_UCI_SETS):
         for rate, errors in _ONE_SHOT.items():
             yield Row(f"sbnn-table-2-{name}-{rate}", SBNN, "table 2",
                       f"{name}, the paper's settings, {rate} % dropped in one shot", "RMSE",
                       errors[i], "uci", f"{name}/sbnn-paper", f"cut-{rate}/rmse",
-                      unavailable=lost.get(name), decimals=2)  # fmt: skip
+                      unavailable=lost.get(name), decimals=2, settings="paper")  # fmt: skip
     for i, name in enumerate(_UCI_SETS):
         yield Row(f"sbnn-table-3-{name}", SBNN, "table 3", f"{name}, all weights", "RMSE",
-                  _ONE_SHOT[0][i], "uci", name, "rmse", unavailable=lost.get(name),
+                  _ONE_SHOT[0][i], "uci", f"{name}/sbnn", "rmse", unavailable=lost.get(name),
                   decimals=2)  # fmt: skip
         yield Row(f"sbnn-table-3-{name}-half", SBNN, "table 3", f"{name}, half the weights",
-                  "RMSE", _ONE_SHOT[50][i], "uci", name, "rmse_50",
+                  "RMSE", _ONE_SHOT[50][i], "uci", f"{name}/sbnn", "half/rmse",
                   unavailable=lost.get(name), decimals=2)  # fmt: skip
 
 
@@ -240,7 +245,8 @@ _PRESETS = {"paper": "the paper's settings", "default": "our settings"}
 _METHODS = {"bmr": "", "map": "plain network, ", "flat": "flat prior, ",
             "tiered": "tiered prior, "}  # fmt: skip
 _LOST = {"cifar100": "the data set is not available here"}
-_SAMPLERS = {"sa": "SGLD-SA", "em": "SGLD-EM", "sgld": "SGLD"}
+_SAMPLERS = {"paper": "SGLD-SA", "sa": "our search in place of SGLD-SA", "em": "SGLD-EM",
+             "sgld": "SGLD"}  # fmt: skip
 _IMAGES = {"mnist": "MNIST", "mnist-da": "MNIST, augmented", "fashion": "FashionMNIST",
            "fashion-da": "FashionMNIST, augmented"}  # fmt: skip
 
@@ -257,9 +263,10 @@ def bmr_rows() -> Iterator[Row]:
     drawn = "FashionMNIST, lenet, the paper's settings"
     yield Row("bmr-figure-3", BMR, "figure 3", f"distribution of |E w| in each layer, {drawn}",
               "layers drawn", None, "bmr-images", "fashion-mnist/lenet/bmr/paper", "layers",
-              "neither")  # fmt: skip
+              "neither", settings="paper")  # fmt: skip
     yield Row("bmr-figure-4", BMR, "figure 4", f"first-layer means, {drawn}", "maps drawn", None,
-              "bmr-images", "fashion-mnist/lenet/bmr/paper", "maps", "neither")  # fmt: skip
+              "bmr-images", "fashion-mnist/lenet/bmr/paper", "maps", "neither",
+              settings="paper")  # fmt: skip
 
 
 def _images(figure: str, data: str, net: str, method: str, preset: str, metric: str) -> Row:
@@ -271,19 +278,21 @@ def _images(figure: str, data: str, net: str, method: str, preset: str, metric: 
     return Row(f"bmr-{figure.replace(' ', '-')}-{data}-{net}-{metric}-{last}", BMR, figure,
                f"{_SHOWN[data]}, {net}, {_METHODS[method]}{_PRESETS[preset]}", metric,
                float(published(data, net, method)[metric].lstrip(">")), "bmr-images",
-               f"{data}/{net}/{method}/{preset}", metric, better, _LOST.get(data))  # fmt: skip
+               f"{data}/{net}/{method}/{preset}", metric, better, _LOST.get(data),
+               settings="paper" if preset == "paper" else "ours")  # fmt: skip
 
 
 def aeb_rows() -> Iterator[Row]:
     """Tables 1 to 3 and figures 1 and 2."""
     for (i, (spike, scale)), column in product(enumerate(aeb_linear.SETTINGS), (1, 0)):
         metric = ("MAE", "MSE")[column]
-        for method, cells in aeb_linear.PAPER.items():
-            better: Better = "lower" if method == "sa" else "neither"
+        for method, cells in ({"paper": aeb_linear.PAPER["sa"]} | aeb_linear.PAPER).items():
+            better: Better = "lower" if method in ("paper", "sa") else "neither"
             yield Row(f"aeb-table-1-{spike:g}-{scale:g}-{method}-{metric.lower()}", AEB, "table 1",
                       f"linear regression, v0 = {spike:g}, σ = {scale:g}, {_SAMPLERS[method]}",
                       f"test {metric}", cells[i][column], "aeb-linear",
-                      f"{method}/{spike:g}/{scale:g}", metric.lower(), better)  # fmt: skip
+                      f"{method}/{spike:g}/{scale:g}", metric.lower(), better,
+                      settings="ours" if method == "sa" else "paper")  # fmt: skip
     for data, title in _IMAGES.items():
         for method, accuracy in dict(TASKS[data].paper).items():
             better = "higher" if method == "sghmc-sa" else "neither"
@@ -298,7 +307,7 @@ def aeb_rows() -> Iterator[Row]:
                       "accuracy in %", accuracy, "aeb-resnet", f"{method}/{zeros}", "accuracy",
                       better)  # fmt: skip
     yield Row("aeb-figure-1", AEB, "figure 1",
-              "linear regression, v0 = 0.1, σ = 1, SGLD-SA: all three coefficients found",
+              "linear regression, v0 = 0.1, σ = 1, our search: all three coefficients found",
               "data sets", None, "aeb-linear", "sa/0.1/1", "all_three_selected",
               "neither")  # fmt: skip
     for name, method in (("figure-2", "sghmc-sa"), ("figure-2-vanilla", "vanilla")):
@@ -325,7 +334,7 @@ def scratch_rows() -> Iterator[Row]:
     for name in ("relu", "sigmoid", "tanh"):
         yield Row(f"scratch-{name}", SCRATCH, "tables", f"784-500-250-100-10, {name}",
                   "test accuracy", scratch_mnist.SOURCE[name]["test"], "scratch-mnist", name,
-                  "test/accuracy", "higher")  # fmt: skip
+                  "test/accuracy", "higher", settings="paper")  # fmt: skip
 
 
 _NETS = {"l300": "LeNet-300-100", "l5": "LeNet-5-Caffe", "m1200": "784-1200-1200-10"}

@@ -2,13 +2,19 @@
 
 A number that two records hold is an error, not a choice. Quick runs are no evidence: they are read
 only when asked for, and compared with nothing.
+
+A number is compared with its 95 % interval (Student's t over seeds): "reached" if its worse end is
+as good as the paper's, "reached within error" if only its better end is. One seed reaches nothing.
 """
 
+import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from scipy.special import stdtrit
 
 from bayesieve.text import markdown_table
 from studies.record import Record, field, n_seeds, read_folder
@@ -29,6 +35,8 @@ class Finding:
     command: str
     quick: bool = False
     data: str | None = None
+    error: float | None = None  # standard error over seeds; None where it is not known
+    kind: str | None = None  # single or ensemble
 
 
 Findings = Mapping[Place, Finding]
@@ -62,12 +70,23 @@ def findings_of(record: Record) -> dict[Place, Finding]:
         seconds = record["seconds"] if row["seconds"] is None else row["seconds"]
         # the command of a joined record makes the whole of it, so its machines are all named
         machine = record["machine"] if "parts" in record else field(record, row, "machine")
-        device = str(machine.get("device", "unknown"))
+        device, kind = str(machine.get("device", "unknown")), field(record, row, "kind")
         about = (n_seeds(row), device, seconds, record["date"], record["command"],
                  is_quick(record), field(record, row, "data"))  # fmt: skip
-        numbers |= {(study, row["name"], name): Finding(float(value), *about)
+        numbers |= {(study, row["name"], name):
+                    Finding(float(value), *about, _standard_error(row, name, value), kind)
                     for name, value in row["metrics"].items() if value is not None}  # fmt: skip
     return numbers
+
+
+def _standard_error(row: Mapping[str, Any], name: str, value: float) -> float | None:
+    """Of a mean over seeds; None for one seed, and for what is no mean, such as pooled chains."""
+    each = [one[name] for one in row["each"] if isinstance(one.get(name), int | float)]
+    if len(each) < 2:
+        known = row["metrics"].get(f"{name}_standard_error")
+        return known if (n_seeds(row) or 1) > 1 else None
+    is_mean = abs(statistics.fmean(each) - value) <= 1e-3 * max(abs(value), 1e-9)
+    return statistics.stdev(each) / len(each) ** 0.5 if is_mean else None
 
 
 def is_quick(record: Record) -> bool:
@@ -82,6 +101,7 @@ def is_quick(record: Record) -> bool:
 
 Shown = Mapping[str, Any]  # one object of `listing`
 SHORT = ("worse", "missed")  # of the paper, of our own target
+UNKNOWN = "error unknown"  # better, but by one seed or by a number without a spread
 OPEN = "to be measured"
 QUICK = "quick run"  # shows that a study works; its numbers are compared with nothing
 _ROUNDING = 1e-9
@@ -98,14 +118,19 @@ def listing(findings: Findings, rows: Sequence[Row] = ROWS) -> list[dict[str, An
     listed = []
     for row in rows:
         finding = findings.get((row.study, row.key, row.field))
-        names = ("name", "source", "item", "what", "metric", "paper", "target", "decimals")
+        names = ("name", "source", "item", "what", "metric", "paper", "target", "decimals",
+                 "settings")  # fmt: skip
         numbers = {name: getattr(row, name) for name in names} | {"ours": None}
-        about = ("seeds", "device", "seconds", "date")
+        about = ("seeds", "device", "seconds", "date", "kind")
         numbers |= {name: getattr(finding, name, None) for name in about} | {"study": row.study}
         numbers["command"] = f"bayesieve reproduce {row.study} --full --out runs/{row.study}"
         if finding is not None:
-            numbers |= {"what": with_copy(row.what, finding.data), "command": finding.command,
-                        "ours": row.factor * finding.value}  # fmt: skip
+            numbers |= {
+                "what": with_copy(row.what, finding.data),
+                "command": finding.command,
+                "ours": row.factor * finding.value,
+                "spread": f" ± {row.factor * finding.error:.2g}" if finding.error else "",
+            }
         listed.append(numbers | {"status": _status(row, finding, numbers["ours"])})
     return listed
 
@@ -114,7 +139,8 @@ def counts(rows: Sequence[Shown]) -> dict[str, int]:
     """Number of rows by status; reasons why there is no number count as "no data"."""
     numbers = Counter("no data" if row["ours"] is None and row["status"] != OPEN else row["status"]
                       for row in rows)  # fmt: skip
-    order = ("reached", "met", *SHORT, "measured", QUICK, OPEN, "no data")
+    order = ("reached", "reached within error", "met", "met within error", UNKNOWN, *SHORT,
+             "measured", QUICK, OPEN, "no data")  # fmt: skip
     return {kind: numbers[kind] for kind in order if numbers[kind]}
 
 
@@ -138,13 +164,16 @@ def markdown_rows(rows: Sequence[Shown]) -> str:
             str(row["what"]).replace("|", "\\|"),
             row["metric"],
             compared_with(row),
-            f"{row['ours']:.4g}" if row["ours"] is not None else "",
+            f"{row['ours']:.4g}{row['spread']}" if row["ours"] is not None else "",
             f"**{status}**" if status in SHORT else status,
+            row["settings"],
+            row["kind"] or "",
             "" if row["seeds"] is None else str(row["seeds"]),
             "" if row["seconds"] is None else f"{row['seconds']:.0f}",
             row["device"] or "",
         ))  # fmt: skip
-    header = ("what", "metric", "paper", "ours", "", "seeds", "seconds", "device")
+    header = ("what", "metric", "paper", "ours", "", "settings", "model", "seeds", "seconds",
+              "device")  # fmt: skip
     return markdown_table(header, lines, left=2) + "\n"
 
 
@@ -179,7 +208,12 @@ def _status(row: Row, finding: Finding | None, ours: float | None) -> str:
     aim = row.target if row.paper is None else row.paper
     if aim is None or row.better == "neither":
         return "measured"
-    value = ours if row.decimals is None else round(ours, row.decimals)
-    margin = aim - value if row.better == "lower" else value - aim
-    worse = margin < -_ROUNDING * max(1.0, abs(aim))  # a mean of equal numbers is not quite equal
-    return (SHORT if worse else ("reached", "met"))[row.paper is None]
+    sign, own = 1 if row.better == "lower" else -1, row.paper is None
+    width = row.factor * (finding.error or 0.0) * stdtrit(max(1, (finding.seeds or 0) - 1), 0.975)
+    ends = [ours - sign * width, ours + sign * width]  # the better one, the worse one
+    ends = ends if row.decimals is None else [round(end, row.decimals) for end in ends]
+    room = _ROUNDING * max(1.0, abs(aim))  # a mean of equal numbers is not quite equal
+    better, worse = (sign * (end - aim) <= room for end in ends)
+    if not better or finding.error is None:
+        return UNKNOWN if better else SHORT[own]
+    return ("reached", "met")[own] + ("" if worse else " within error")

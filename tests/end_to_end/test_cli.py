@@ -59,9 +59,10 @@ def test_help_of_the_program():
 
 @pytest.mark.parametrize(
     "command",
-    ["train", "prune", "sieve", "evaluate", "attack", "demo", "doctor", "version", "data list",
-     "data info", "data fetch", "compact", "verify", "export", "predict", "profile", "compare",
-     "sweep", "report", "reproduce", "fit-table", "select", "scratch train", "scratch study"],
+    ["train", "prune", "sieve", "evaluate", "certify", "attack", "demo", "doctor", "version",
+     "data list", "data info", "data fetch", "compact", "verify", "export", "predict", "profile",
+     "compare", "sweep", "report", "reproduce", "fit-table", "select", "scratch train",
+     "scratch study"],
 )  # fmt: skip
 def test_help_has_an_example_and_json(command):
     text = ok(*command.split(), "--help").stdout
@@ -119,6 +120,8 @@ def test_train_with_pruning_and_pictures(tmp_path):
     wanted = {"training", "inclusion", "reliability", "confusion", "uncertainty", "examples"}
     assert drawn == {f"{name}.png" for name in wanted | {"layers", "sparsity"}}
     assert all(f"figures/{name}" in report for name in drawn)
+    assert "doubt about the weights is that of 10 times the data" in report
+    assert as_json("evaluate", tmp_path / "a")["kl"] == 0.1
 
 
 def test_only_pictures_that_are_there_are_announced(tmp_path, dense):
@@ -254,6 +257,9 @@ def test_samples_and_temperature(dense):
     assert drawn["samples"] == 8
     assert drawn["temperature"] > 0
     assert drawn["nll"] != plain["nll"]
+    settled = as_json("evaluate", dense, "--samples", "auto")
+    assert settled["samples"] == settled["draws"] >= 32
+    assert settled["nll_mc_error"] <= 0.02 * settled["nll"] or settled["draws"] == 256
     assert "nll" in ok("evaluate", dense).stdout
 
 
@@ -372,7 +378,7 @@ def test_refused_pruning(tmp_path, dense, code, change, message):
 
 def test_refused_evaluation(tmp_path, dense):
     assert "--split must be" in refused(2, "evaluate", dense, "--split", "all")
-    assert "n_samples must be" in refused(2, "evaluate", dense, "--samples", "-1")
+    assert "number of draws or auto" in refused(2, "evaluate", dense, "--samples", "-1")
 
 
 def test_exit_codes_of_a_real_process(tmp_path):

@@ -91,8 +91,8 @@ def test_compact_writes_a_bundle_that_loads(runs):
     assert sum(p.numel() for p in small.parameters()) < sum(p.numel() for p in masked.parameters())
     assert torch.equal(read_bundle(runs / "c").keep, run.model.keep)
     files = {path.name for path in (runs / "c").iterdir()}
-    assert files == {"README.md", "architecture.py", "config.json", "masks.safetensors",
-                     "metrics.json", "model.safetensors"}  # fmt: skip
+    assert files == {"README.md", "architecture.py", "config.json", "familiarity.safetensors",
+                     "masks.safetensors", "metrics.json", "model.safetensors"}  # fmt: skip
 
 
 def test_compact_reports_every_stage(runs, tmp_path):
@@ -265,7 +265,8 @@ def test_predictions_are_those_of_the_library(runs, images, tmp_path):
     assert result["n"] == 12
     assert not result["preprocessing_applied"]
     rows = rows_of(out)
-    assert list(rows[0]) == ["row", "class", "probability", "entropy", "aleatoric", "epistemic"]
+    assert list(rows[0]) == ["row", "class", "probability", "entropy", "aleatoric", "epistemic",
+                             "familiarity"]  # fmt: skip
     assert [row["row"] for row in rows] == [str(i) for i in range(1, 13)]
     run = bs_runs.load(runs / "b", device="cpu")
     found = predict(run.model, run.data.test.x[:12], n_samples=8)
@@ -293,7 +294,7 @@ def test_a_regression_is_predicted_in_its_own_unit(table, tmp_path):
     as_json("predict", table / "c", table / "data.csv", "--samples", "16", "--out", out)
     rows = rows_of(out)
     assert list(rows[0]) == ["row", "mean", "std", "aleatoric", "epistemic", "lower_90",
-                             "upper_90"]  # fmt: skip
+                             "upper_90", "familiarity"]  # fmt: skip
     truth = numbers(rows_of(table / "data.csv"), "price")
     assert 5000 < numbers(rows, "mean").mean() < 12_000
     error = (numbers(rows, "mean") - truth).square().mean().sqrt()

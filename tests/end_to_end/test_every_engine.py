@@ -132,7 +132,8 @@ def test_a_regression_learns_the_sparse_prior_when_asked_to(adapt, tmp_path):
              "--steps", 40, "--no-figures")  # fmt: skip
     config = as_json(*asked, "--dry-run")["config"]
     assert config["engine"]["prior"] == "gaussian-laplace"
-    assert config["engine"]["lr"] == 0.003  # the task's, as with a normal prior
+    assert config["engine"]["lr"] == 0.0005  # the task's, as with a normal prior
+    assert config["engine"]["preconditioned"] is True
     assert config["net"]["learn_noise"] is True  # from the residuals
     as_json(*asked, "--out", tmp_path / "a")
     ok("evaluate", tmp_path / "a", "--samples", 4)

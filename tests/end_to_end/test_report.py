@@ -16,8 +16,8 @@ from bayesieve.report.embed import embed
 from bayesieve.report.source import Limits, Source
 from bayesieve.runs import load, report
 from bayesieve.runs.folder import RunFolder
-from bayesieve.runs.page import BEFORE, read_source
-from bayesieve.runs.run import save_model
+from bayesieve.runs.page import read_source
+from bayesieve.runs.run import BEFORE, save_model
 from commands import as_json, ok, refused
 from reports import node
 

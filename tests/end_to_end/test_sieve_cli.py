@@ -189,7 +189,7 @@ def test_weights_of_another_network_are_refused(tmp_path, trained, change, messa
         (("--zeros", "1.5"), 2, "zeros must be between 0 and 1"),
         (("--rule", "savage"), 2, "Did you mean 'savage-dickey'"),
         (("--curvature", "full"), 2, "--curvature must be one of unit, diagonal"),
-        (("--labels", "all"), 2, "--labels must be one of sampled, exact"),
+        (("--labels", "all"), 2, "--labels must be one of exact, sampled"),
     ],
 )
 def test_wrong_arguments_are_refused(tmp_path, trained, more, code, message):

@@ -19,7 +19,7 @@ RESULTS = Path(__file__).parents[2] / "results"
 
 def finding(value, **change):
     options = {"value": value, "seeds": 2, "device": "cpu", "seconds": 1.0, "date": None,
-               "command": "c"}  # fmt: skip
+               "command": "c", "error": 0.0}  # fmt: skip
     return {("s", "k", "f"): Finding(**options | change)}
 
 
@@ -151,6 +151,44 @@ def test_status(change, value, status):
             "command"} <= entry.keys()  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("value", "error", "seeds", "status"),
+    [
+        # Student's t of 4 degrees of freedom: 2.776
+        (1.9, 0.1 / 2.777, 5, "reached"),
+        (1.9, 0.1 / 2.775, 5, "reached within error"),
+        (2.1, 0.1 / 2.775, 5, "reached within error"),
+        (2.1, 0.1 / 2.777, 5, "worse"),
+        (1.0, None, 1, "error unknown"),
+        (2.1, None, 1, "worse"),
+    ],
+)
+def test_status_with_the_error_of_the_mean(value, error, seeds, status):
+    (entry,) = listing(finding(value, error=error, seeds=seeds), [row()])
+    assert entry["status"] == status
+
+
+def test_no_single_seed_reaches_its_paper():
+    for entry in listing(read_findings(RESULTS)):
+        if entry["seeds"] == 1:
+            assert not entry["status"].startswith(("reached", "met")), entry["name"]
+
+
+def test_every_number_says_whose_settings_and_which_kind_of_model():
+    rows = {entry["name"]: entry for entry in listing(read_findings(RESULTS))}
+    assert {entry["kind"] for entry in rows.values() if entry["ours"] is not None} <= {
+        "single", "ensemble",
+    }  # fmt: skip
+    assert rows["sbnn-table-3-wine"]["kind"] == "ensemble"
+    assert rows["sbnn-table-2-wine-0"]["kind"] == "single"
+    # the paper's own algorithm is shown beside our search, and none is called by the other's name
+    mse = [rows[f"aeb-table-1-{s}-paper-mse"] for s in ("0.01-2", "0.1-2", "0.01-1", "0.1-1")]
+    assert [one["ours"] for one in mse] == [7.963, 4.227, 6.561, 4.169]
+    assert {one["settings"] for one in mse} == {"paper"}
+    search = rows["aeb-table-1-0.1-2-sa-mse"]
+    assert (search["settings"], "our search" in search["what"]) == ("ours", True)
+
+
 def test_a_quick_run_is_compared_with_nothing():
     quick = finding(9.9, quick=True)
     rows = listing(quick, [row()])
@@ -169,7 +207,7 @@ def test_the_page_tells_what_falls_short():
     entry = next(r for r in ROWS if r.name == "sbnn-table-7-l5")
     bad = Finding(0.099, 1, "cpu", 1.0, "2026-01-02", "the command")
     page = results_page({(entry.study, entry.key, entry.field): bad})
-    assert "| 1.06 | 9.9 | **worse** | 1 | 1 | cpu |" in page
+    assert "| 1.06 | 9.9 | **worse** | ours |  | 1 | 1 | cpu |" in page
     short = page[page.index("## Where we fall short") : page.index("## sBNN")]
     assert "- sBNN, table 7, 1 of 3 rows:" in short
     assert f"  - {entry.what}: test error in % 9.9, the paper 1.06" in short

@@ -2,14 +2,10 @@
 
 from pathlib import Path
 
-from pages.engines import (
-    HEADLINES,
-    WANTS,
-    _filled,
-    headline_table,
-    named,
-    wants_table,
-)
+import pytest
+
+from pages.engines import WANTS, _filled, named, wants_table
+from pages.headlines import HEADLINES, count_sentence, headline_table
 from studies.reproduce.catalogue import ROWS
 from studies.reproduce.table import listing, read_findings
 
@@ -39,15 +35,42 @@ def test_numbers_are_those_of_the_records():
     assert all(line.endswith("|  |") for line in wants_table({}).splitlines()[2:])
 
 
-def test_every_headline_has_both_numbers():
+def test_every_headline_has_a_number_of_ours_and_of_the_paper():
+    findings, rows = read_findings(RESULTS), {row.name: row for row in ROWS}
+    lines = headline_table(findings).splitlines()[2 : 2 + len(HEADLINES)]
+    for line, headline in zip(lines, HEADLINES, strict=True):
+        task, *_, single, averaged, paper, link = line.strip("| ").split(" | ")
+        row = rows[headline.row]
+        assert task == headline.task
+        assert (RESULTS.parent / link.partition("(")[2].rstrip(")")).is_file()
+        for cell, metric in ((single, headline.single), (averaged, headline.averaged)):
+            assert bool(cell.strip()) == (metric is not None)
+            if metric is not None:
+                value = findings[row.study, row.key, metric].value
+                assert float(cell.split()[0]) == pytest.approx(headline.unit * value, abs=0.006)
+        assert float(paper) in (pytest.approx(row.paper), pytest.approx(100 * row.paper))
+
+
+def test_one_seed_is_said_and_several_have_an_error():
     findings = read_findings(RESULTS)
-    rows = {row["name"]: row for row in listing(findings)}
-    lines = headline_table(findings).splitlines()[2:]
-    assert len(lines) == len(HEADLINES)
-    for line, (engine, what, names, form) in zip(lines, HEADLINES, strict=True):
-        ours = ", ".join(format(rows[name]["ours"], form) for name in names)
-        theirs = ", ".join(format(rows[name]["paper"], form) for name in names)
-        assert line == f"| {engine} | {what} | {ours} | {theirs} |"
+    table = headline_table(findings)
+    for headline, line in zip(HEADLINES, table.splitlines()[2:], strict=False):
+        row = next(row for row in ROWS if row.name == headline.row)
+        number = findings[row.study, row.key, headline.single or headline.averaged]
+        assert ("one seed" in line) == (number.seeds == 1)
+        assert ("±" in line) == (number.error is not None)
+
+
+def test_all_rows_are_counted():
+    statuses = [
+        row["status"] for row in listing(read_findings(RESULTS)) if row["paper"] is not None
+    ]
+    good = sum(status.startswith("reached") for status in statuses)
+    sentence = count_sentence(read_findings(RESULTS))
+    assert f"{good} are as good or better" in sentence
+    assert (
+        f"{statuses.count('worse')} are worse; {statuses.count('to be measured')} are" in sentence
+    )
 
 
 def test_a_sentence_needs_all_its_numbers():

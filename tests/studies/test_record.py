@@ -115,7 +115,7 @@ def test_the_studies_join_files(tmp_path, capsys):
         write(path, uci_part(name, "sbnn"))
     assert uci.main(["--join", *map(str, paths), "--out", str(tmp_path / "all.json")]) == 0
     stored = json.loads((tmp_path / "all.json").read_text())
-    assert {row["name"] for row in stored["rows"] if row.get("derived")} == {"yacht", "wine"}
+    assert {row["name"] for row in stored["rows"]} == {"yacht/sbnn", "wine/sbnn"}
     for path, experiment in zip(paths, ("e1", "e4"), strict=True):
         rows = [tables_part(experiment, mix=s, share=s, psi_2=s, removed=0.0, mse=0.5)["rows"][0]
                 for s in (0.0, 0.5)]  # fmt: skip

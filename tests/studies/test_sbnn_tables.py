@@ -1,11 +1,19 @@
 """The simulated experiments, at a size that takes seconds."""
 
+import itertools
 import json
+import math
 
 import pytest
 import torch
+from torch import nn
 
+from bayesieve import likelihoods, priors
+from bayesieve.core.network import Network
+from bayesieve.core.posterior import Factorised
+from bayesieve.select import select_fdr
 from bayesieve.select.selection import RULES
+from problems import seeded
 from records import record_of
 from studies import sbnn_simulations as sims
 from studies import sbnn_tables as study
@@ -112,3 +120,55 @@ def test_what_predicts_learns_its_noise_and_what_ranks_does_not():
     predicts = sims.fits_of(tables, "20-10", TINY, learned_noise=True)
     assert list(ranks.likelihood.parameters()) == []
     assert list(predicts.likelihood.parameters()) == ["log_noise_std"]
+
+
+def test_feature_evidence_sums_over_which_weights_matter():
+    mean = torch.tensor([[0.3, 0.0], [-0.2, 0.1], [0.1, 0.4]], dtype=torch.float64)
+    std = torch.linspace(0.1, 0.5, 9, dtype=torch.float64)
+    out = torch.tensor([[0.5, 0.5, 0.5]], dtype=torch.float64)
+    layers = [nn.Linear(2, 3, bias=False), nn.Linear(3, 1, bias=False)]
+    network = Network.of(nn.Sequential(*layers).double(), likelihoods.Gaussian())
+    flat = torch.cat([mean.flatten(), out.flatten()])
+    posterior = Factorised(network, flat, std, priors.Normal(0.5))
+    zero, prior = torch.zeros(3, dtype=torch.float64), torch.distributions.Normal(0.0, 0.5)
+    for j in range(2):
+        q = torch.distributions.Normal(mean[:, j], std[:6].view(3, 2)[:, j])
+        factor = (prior.log_prob(zero) - q.log_prob(zero)).exp()
+        cases = [c for c in itertools.product((0, 1), repeat=3) if any(c)]
+        chances = [(1 / 3) ** sum(c) * (2 / 3) ** (3 - sum(c)) for c in cases]
+        products = [math.prod(f for f, present in zip(factor.tolist(), c, strict=True) if present)
+                    for c in cases]  # fmt: skip
+        pairs = zip(chances, products, strict=True)
+        odds = sum(a * b for a, b in pairs) / sum(chances) * 0.2 / 0.8
+        actual = sims.feature_evidence(posterior, 0.2)[j].item()
+        assert actual == pytest.approx(odds / (1 + odds), rel=1e-6)
+
+
+def test_evidence_of_many_nats_neither_overflows_nor_vanishes():
+    evidence = torch.tensor([[2000.0, -5.0], [-700.0, -700.0], [0.0, 0.0]])
+    actual = sims.log_bayes_factor(evidence)
+    # of two, each with chance 1/2: (1/4) (e^a + e^b + e^(a+b)) / (3/4)
+    assert actual[0].item() == pytest.approx(
+        2000 - math.log(3) + math.log1p(math.exp(-5)), rel=1e-6
+    )
+    assert actual[2].item() == pytest.approx(0.0, abs=1e-6)
+    assert actual[1].item() < -30
+
+
+def test_weights_that_see_nothing_are_no_evidence():
+    evidence = torch.tensor([[3.0, -1.0, 9.0], [4.0, 9.0, 9.0], [9.0, 9.0, 9.0]])
+    present = torch.tensor([[True, True, False], [True, False, False], [False, False, False]])
+    actual = sims.log_bayes_factor(evidence, present)
+    assert actual[0].item() == pytest.approx(sims.log_bayes_factor(evidence[:1, :2]).item())
+    assert actual[1:].tolist() == [4.0, -math.inf]
+
+
+def test_the_share_of_inputs_that_matter_is_estimated():
+    source = seeded(20)
+    matters = torch.rand(400, generator=source) < 0.3
+    # Log odds of N(2, 1) against N(0, 1): calibrated when the share is known
+    z = torch.randn(400, generator=source) + 2.0 * matters
+    probability = sims.probability_from_evidence(2 * z - 2)
+    assert probability.mean().item() == pytest.approx(matters.float().mean().item(), abs=0.09)
+    keep = select_fdr(probability, 0.1)
+    assert float((keep & ~matters).sum()) / int(keep.sum()) < 0.16

@@ -32,6 +32,7 @@ WITH_CODE = (
     "docs/quickstart.md",
     "docs/tutorial.md",
     "docs/runs.md",
+    "docs/uncertainty.md",
     "docs/adding-an-engine.md",
     "docs/adding-a-likelihood.md",
 )

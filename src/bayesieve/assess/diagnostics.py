@@ -8,7 +8,10 @@ For m chains of n draws each, split into halves so that a drift inside a chain s
     ESS = m n / (1 + 2 Σ_t ρ_t),  ρ_t = 1 - (W - mean autocovariance_t) / var⁺
 
 summed over pairs of lags until a pair's sum is negative, pairs being made non-increasing (Geyer's
-initial monotone sequence). Both are computed for every weight at once.
+initial monotone sequence). Both are computed for many quantities at once.
+
+The weights of a network are not identified: two chains may predict the same with units in another
+order. So chains are compared by what they predict (`traces`), and by the log-likelihood.
 
 Reference: [Gelman], sections 11.4 and 11.5; [Geyer], section 3.3.
 """
@@ -21,9 +24,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesieve.core.posterior import Samples
+from bayesieve.assess.predict import ClassPrediction, labels_of, predict
+from bayesieve.core.batch import ExamplesLike, pair_of
+from bayesieve.core.posterior import Model, Samples, posterior_of
 
 _LEAST_DRAWS = 4
+_WATCHED = 200  # examples whose predictions are compared
+MOST_RHAT = 1.2  # of ten draws in each of four halves, independent ones have 1.13 once in a hundred
+_LEAST_ESS = 10
 _BLOCK = 4096  # weights whose autocovariances are held at a time
 
 
@@ -102,6 +110,27 @@ def _block_ess(halves: Tensor) -> Tensor:
     return m * n / time.clamp(min=1 / math.log10(m * n))
 
 
+def traces(posterior: Samples, examples: ExamplesLike | tuple[Tensor, Tensor]) -> Tensor:
+    """Course of a chain, (n, 1 + q): log-likelihood of the examples, then each prediction.
+
+    A prediction is the probability of an example's label, or the mean of a real target. Of many
+    examples 200 are taken, evenly spread.
+    """
+    x, y = pair_of("traces", examples)
+    some = torch.linspace(0, len(x) - 1, min(len(x), _WATCHED)).round().long()
+    prediction = predict(posterior, x[some], n_samples=len(posterior.draws))
+    targets = y[some].to(posterior.draws.device)
+    if isinstance(prediction, ClassPrediction):
+        labels = labels_of(targets).expand(len(posterior.draws), -1)[..., None]
+        log_lik = prediction.sample_log_probs.double().gather(2, labels)[..., 0]
+        values = log_lik.exp()
+    else:
+        means, noise = prediction.sample_means.double(), prediction.noise_std.double()
+        values = means.flatten(1)
+        log_lik = prediction.likelihood.log_density(targets.reshape(means.shape[1:]), means, noise)
+    return torch.cat([log_lik.flatten(1).sum(1, keepdim=True), values], 1)
+
+
 @dataclass(frozen=True)
 class ChainReport:
     """Agreement and movement of a set of chains.
@@ -109,9 +138,10 @@ class ChainReport:
     Args:
         n_chains: m.
         n_draws: kept draws of each.
-        rhat: the 0.5, 0.95 and 1.0 quantiles of R̂ over weights that move; None if none does.
+        rhat: the 0.5, 0.95 and 1.0 quantiles of R̂ over predictions; None if no weight moves.
         ess: the 0.0, 0.05 and 0.5 quantiles of the effective sample size over them.
-        spread: median over weights of the standard deviation over all draws.
+        log_lik_rhat: R̂ of the log-likelihood.
+        log_lik_ess: effective sample size of the log-likelihood.
         still: fraction that no chain ever moves of the weights that are not 0 (pruned) in all
             draws.
     """
@@ -120,7 +150,8 @@ class ChainReport:
     n_draws: int
     rhat: tuple[float, float, float] | None
     ess: tuple[float, float, float] | None
-    spread: float
+    log_lik_rhat: float | None
+    log_lik_ess: float | None
     still: float
 
     @property
@@ -132,32 +163,48 @@ class ChainReport:
             share = f"{100 * self.still:.1f} % of the weights do not move"
             share = "no weight moves" if self.still == 1 else share
             return (f"{share}: raise step_size (--lr) or temperature (--temperature)",)
-        if self.rhat[1] > 1.1:
+        if max(self.rhat[0], self.log_lik_rhat or 0) > MOST_RHAT:
             problems.append(
-                f"chains disagree: R-hat above {self.rhat[1]:.2f} for one weight in twenty; run "
-                "longer (--epochs), or predict with each chain by itself (--member)"
+                f"chains have not mixed: R-hat is {self.rhat[0]:.2f} for half of the predictions "
+                f"and {self.log_lik_rhat:.2f} for the log-likelihood, where 1 is agreement and "
+                f"{MOST_RHAT} the bound, so the doubt about the weights is not yet right; run "
+                "longer (epochs, --epochs)"
             )
-        if self.ess[1] < 10:
+        if self.ess[2] < _LEAST_ESS:
             problems.append(
-                f"chains move slowly: at most {self.ess[1]:.1f} of {self.n_chains * self.n_draws} "
-                "draws are effective for one weight in twenty; raise step_size (--lr), or run "
-                "longer (--epochs) with draws further apart"
+                f"chains move slowly: {self.ess[2]:.1f} of {self.n_chains * self.n_draws} draws "
+                "are effective for half of the predictions; raise the step (lr, --lr), or run "
+                "longer (epochs, --epochs)"
             )
         return tuple(problems)
 
+    def __str__(self) -> str:
+        drawn = f"{self.n_chains} x {self.n_draws} draws"
+        if self.rhat is None or self.ess is None:
+            return f"{drawn}; no weight moves"
+        return (
+            f"{drawn}; predictions: R-hat {self.rhat[0]:.2f} (one in twenty above "
+            f"{self.rhat[1]:.2f}), {self.ess[2]:.0f} effective draws; log-likelihood: R-hat "
+            f"{self.log_lik_rhat:.2f}, {self.log_lik_ess:.0f} effective draws"
+        )
 
-def diagnose(posteriors: Sequence[Samples]) -> ChainReport:
-    """Compare the chains of one run; warns when they disagree or do not move.
+
+def diagnose(
+    posteriors: Sequence[Samples], examples: ExamplesLike | tuple[Tensor, Tensor]
+) -> ChainReport:
+    """Compare the chains of one run; warns when they have not mixed or do not move.
 
     Args:
         posteriors: the kept draws of each chain, oldest first, equally many.
+        examples: inputs and targets whose predictions are compared, best those of a test set.
 
     Example:
         >>> from bayesieve.core.likelihoods import Gaussian
         >>> from bayesieve.core.network import Network
         >>> network, source = Network.of(torch.nn.Linear(1, 1), Gaussian()), torch.Generator()
         >>> draws = torch.empty(2, 200, 2).normal_(generator=source.manual_seed(0))
-        >>> report = diagnose([Samples(network, kept) for kept in draws])
+        >>> x = torch.linspace(-1, 1, 9)[:, None]
+        >>> report = diagnose([Samples(network, kept) for kept in draws], (x, x))
         >>> report.n_chains, report.problems
         (2, ())
     """
@@ -169,22 +216,35 @@ def diagnose(posteriors: Sequence[Samples]) -> ChainReport:
             f"shape {listed}."
         )
     draws = torch.stack([chain.draws for chain in posteriors])
-    spread = draws.flatten(0, 1).std(0)
     moving, alive = moves(draws), (draws != 0).flatten(0, 1).any(0)
     still = 1 - int(moving.sum()) / max(1, int(alive.sum()))
-    rhat = ess = None
+    rhat = ess = log_lik_rhat = log_lik_ess = None
     if moving.any():
-        walks = draws[..., moving]
-        rhat = _quantiles(split_rhat(walks), (0.5, 0.95, 1.0))
-        ess = _quantiles(effective_sample_size(walks), (0.0, 0.05, 0.5))
-    report = ChainReport(len(draws), draws.shape[1], rhat, ess, spread.median().item(), still)
+        walks = torch.stack([traces(chain, examples) for chain in posteriors])
+        # What is the same in all draws has neither (a probability of 1): chains agree on it.
+        all_rhat = split_rhat(walks).nan_to_num(1.0, torch.inf)
+        all_ess = effective_sample_size(walks).nan_to_num(draws.shape[0] * draws.shape[1])
+        log_lik_rhat, log_lik_ess = all_rhat[0].item(), all_ess[0].item()
+        rhat = _quantiles(all_rhat[1:], (0.5, 0.95, 1.0))
+        ess = _quantiles(all_ess[1:], (0.0, 0.05, 0.5))
+    report = ChainReport(len(draws), draws.shape[1], rhat, ess, log_lik_rhat, log_lik_ess, still)
     if report.problems:
         warnings.warn(f"diagnose: {'; '.join(report.problems)}.", stacklevel=2)
     return report
 
 
+def diagnose_models(
+    models: Sequence[Model], examples: ExamplesLike | tuple[Tensor, Tensor]
+) -> ChainReport | None:
+    """The report on the chains of a sampler; None where models are no chains of 4 draws or more."""
+    chains = [q for q in map(posterior_of, models) if isinstance(q, Samples)]
+    if len(chains) < len(models) or any(len(chain.draws) < _LEAST_DRAWS for chain in chains):
+        return None
+    return diagnose(chains, examples)
+
+
 def _quantiles(values: Tensor, levels: tuple[float, float, float]) -> tuple[float, float, float]:
-    ranked = values[~values.isnan()].sort().values
+    ranked = values.sort().values
     low, middle, high = (ranked[round(level * (len(ranked) - 1))].item() for level in levels)
     return low, middle, high
 

@@ -17,6 +17,10 @@ target (a vector of m outputs, independent given the weights) is
 
 with p normal unless another likelihood is named.
 
+The Monte-Carlo error of a number is its standard error over the posterior draws, by the jackknife:
+from what the number is without each of the draws, or each of the antithetic pairs, that are
+independent.
+
 Rankings by uncertainty (selective prediction, OOD detection): tied scores have no order. Every
 result is the expectation over a random order of the ties, so it does not depend on the order of
 the examples.
@@ -30,12 +34,20 @@ import torch
 from torch import Tensor
 
 from bayesieve.checks import check_choice, check_positive
-from bayesieve.core.likelihoods import ClassPrediction, Gaussian, RealLikelihood, RealPrediction
+from bayesieve.core.likelihoods import (
+    ClassPrediction,
+    Gaussian,
+    Prediction,
+    RealLikelihood,
+    RealPrediction,
+)
+from bayesieve.core.likelihoods.prediction import Drawn, at_temperature, independent_means
 
 Binning = Literal["equal-width", "equal-mass"]
 
 _NORMAL = Gaussian()
 _SUM_TOLERANCE = 1e-3  # how far a row of probabilities may sum from 1, half precision included
+_ROUNDING = 1e-15  # of a sum of densities, relative to the largest
 
 
 # --------------------------------------------------------------------------------- classification
@@ -199,12 +211,16 @@ def ece(probs: Tensor, labels: Tensor, n_bins: int = 15, binning: Binning = "equ
     return reliability_bins(probs, labels, n_bins, binning).ece
 
 
-def classification_report(sample_log_probs: Tensor, labels: Tensor) -> dict[str, float]:
+def classification_report(
+    sample_log_probs: Tensor, labels: Tensor, drawn: Drawn = "all", temperature: float = 1.0
+) -> dict[str, float]:
     """Quality of a classifier's posterior predictive; information in nats per example.
 
     Args:
         sample_log_probs: draws, normalised over classes, shape (S, N, C).
         labels: whole numbers, shape (N,).
+        drawn: how the draws were chosen; see `ClassPrediction`.
+        temperature: of the averaged probabilities.
 
     Returns:
         Numbers by name, ready for JSON:
@@ -236,7 +252,7 @@ def classification_report(sample_log_probs: Tensor, labels: Tensor) -> dict[str,
         )
     sample_log_probs = check_log_probs("classification_report", sample_log_probs)
     check_labels("classification_report", "each draw", sample_log_probs[0], labels)
-    prediction = ClassPrediction(sample_log_probs)
+    prediction = ClassPrediction(sample_log_probs, drawn, temperature)
     probs = prediction.probs
     precision, recall, f1 = precision_recall_f1(probs, labels)
     return dict(
@@ -254,6 +270,59 @@ def classification_report(sample_log_probs: Tensor, labels: Tensor) -> dict[str,
         epistemic=float(prediction.epistemic.mean()),
         n_examples=len(labels),
     )
+
+
+# --------------------------------------------------------------------------- draws of a posterior
+
+
+def monte_carlo_error(prediction: Prediction, targets: Tensor | None = None) -> float:
+    """Standard error that the choice of draws leaves in the negative log-likelihood, nats.
+
+    It is 0 where the draws are the whole posterior, and infinite where fewer than two are
+    independent.
+
+    Args:
+        prediction: with its draws.
+        targets: labels (N,) or numbers (N, m). Without them the result is the standard error of
+            the prediction itself, a root mean square over inputs: of the probability of the
+            likeliest class, or of the mean in predictive standard deviations.
+
+    Example:
+        >>> draws = torch.tensor([[[0.8, 0.2]], [[0.6, 0.4]]]).log()
+        >>> prediction = ClassPrediction(draws, "independent")
+        >>> round(monte_carlo_error(prediction), 4)  # 0.1414 / √2
+        0.1
+        >>> round(monte_carlo_error(prediction, torch.tensor([0])), 4)  # log(0.8 / 0.6) / 2
+        0.1438
+    """
+    if prediction.drawn == "all":
+        return 0.0
+    if targets is not None:
+        logs = _without_each(prediction, targets).mean(1)
+        n = len(logs)
+        return float(((n - 1) * logs.var(correction=0)).sqrt()) if n > 1 else math.inf
+    if isinstance(prediction, ClassPrediction):
+        values = prediction.log_densities(prediction.label).exp()
+    else:
+        values = prediction.sample_means.detach().double() / prediction.std
+    units = independent_means(values, prediction.drawn)
+    return float((units.var(0) / len(units)).mean().sqrt()) if len(units) > 1 else math.inf
+
+
+def _without_each(prediction: Prediction, targets: Tensor) -> Tensor:
+    """Log densities of targets without each independent draw, (U, N), less a constant of each."""
+
+    def without(values: Tensor) -> Tensor:
+        units = independent_means(values, prediction.drawn)
+        n = len(units)
+        return ((n * units.mean(0) - units) / max(n - 1, 1)).clamp_min(_ROUNDING).log()
+
+    if isinstance(prediction, ClassPrediction) and prediction.temperature != 1.0:  # all classes
+        logs = without(prediction.sample_log_probs.detach().double().exp())
+        logs = at_temperature(logs, prediction.temperature)
+        return logs.gather(2, targets.long().expand(len(logs), -1)[..., None])[..., 0]
+    logs = prediction.log_densities(targets)
+    return without((logs - logs.amax(0)).exp())
 
 
 # ------------------------------------------------------------------------------------- regression

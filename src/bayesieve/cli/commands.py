@@ -15,7 +15,7 @@ from bayesieve.runs import options
 from bayesieve.runs.config import plain_value
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.text import with_draws
-from bayesieve.text import as_bytes, as_percent
+from bayesieve.text import as_bytes, as_percent, certificate_rows
 
 _PREDICTED, _INPUTS = 5, 20  # rows shown
 
@@ -105,6 +105,25 @@ def evaluate(asked: options.Evaluate, result: dict[str, Any]) -> None:
     """Print every number."""
     rows = [(name, _rounded(value, 5)) for name, value in result.items()]
     print_table(f"{asked.run} on the {asked.split} split", ("", ""), rows)
+
+
+@command(options.Certify, "certify runs/b --against runs/a --json")
+def certify(asked: options.Certify, result: dict[str, Any]) -> None:
+    """Print every check, and whether all passed."""
+    header, *rows = certificate_rows(result)
+    title = f"{asked.run} against {result['against']}, {result['n_examples']} examples"
+    print_table(title, header, rows)
+    for check in result["checks"]:
+        if check["note"]:
+            note(f"{check['name']}: {check['note']}")
+    verdicts = [check["verdict"] for check in result["checks"]]
+    if "unsure" in verdicts:
+        note("unsure: the interval holds the tolerance; more test examples would decide.")
+    print(
+        "certified"
+        if result["certified"]
+        else f"not certified: {verdicts.count('fail')} failed, {verdicts.count('unsure')} unsure"
+    )
 
 
 @command(options.Attack, "attack runs/a --fgsm 0.1,0.2 --shift rotation:15 --json")

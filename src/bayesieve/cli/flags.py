@@ -46,6 +46,8 @@ def command(
                 print_json(result)
             else:
                 show(asked, result)
+            if code := asked.exit_code(result):
+                raise typer.Exit(code)
 
         hints = get_type_hints(options)
         shown = [spec for name, spec in specs.items() if name not in (*recorded, "settings")]

@@ -4,6 +4,7 @@ import sys
 import tempfile
 import textwrap
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
@@ -70,7 +71,7 @@ def reproduce(
     title = f"{study}, quick: shows that it runs, no evidence" if quick else study
     print_table(title, ("", "paper", "ours", "status"), [
         (_folded(f"{row['item']}, {row['what']}: {row['metric']}"), compared_with(row),
-         _number(row["ours"]), row["status"]) for row in shown
+         _number(row["ours"]), _status(row)) for row in shown
     ])  # fmt: skip
     files = ", ".join(sorted(path.name for path in out.iterdir()))
     print(f"written to {out}: {files}")
@@ -129,7 +130,7 @@ def _print_source(source: str, rows: list[dict[str, Any]]) -> None:
         cells.append((_folded(head), "", "", ""))
         for one in measured:
             what = _folded(f"{one['what']}: {one['metric']}", indent="  ")
-            cells.append((what, compared_with(one), _number(one["ours"]), one["status"]))
+            cells.append((what, compared_with(one), _number(one["ours"]), _status(one)))
         cells += [(_folded(line, indent="  "), "", "", "") for line in missing(answers)]
     summary = ", ".join(f"{n} {kind}" for kind, n in counts(rows).items())
     print_table(f"{source}: {summary}", ("", "paper", "ours", "status"), cells)
@@ -167,6 +168,12 @@ def _verify(results: Path, *, json: bool) -> None:
     if wrong:
         note(f"{wrong} of {len(checked)} numbers do not agree with the records.")
         raise typer.Exit(1)
+
+
+def _status(row: Mapping[str, Any]) -> str:
+    """The status in nine columns: "reached ±" is within error, "unknown ±" has no error."""
+    text: str = row["status"]
+    return text.replace("error unknown", "unknown ±").replace("within error", "±")
 
 
 def _number(value: float | None) -> str:

@@ -44,7 +44,12 @@ class Posterior(ABC):
 
     @property
     def inclusion(self) -> Tensor | None:
-        """Probability that each weight matters, shape (d,), or None if the prior has none."""
+        """Probability that each weight matters, shape (d,), or None if the prior has none.
+
+        Under mean-field inference it belongs to one explanation of the data. Where inputs are
+        correlated, the start decides which; average it over a population of starts
+        (docs/feature-selection.md).
+        """
         return None if self.logit_inclusion is None else torch.sigmoid(self.logit_inclusion)
 
     def masked(self, keep: Tensor) -> Self:

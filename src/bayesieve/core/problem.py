@@ -77,6 +77,7 @@ class Problem:
         self.weight = weight
         self.rows = None if rows is None else rows.to(self.network.device, self.network.dtype)
         self._model = model
+        self.warmth = torch.zeros((), device=self.network.device)  # set by `fit`: 1, falling to 0
         self._workspace: Workspace | None = None
         self._check()
 
@@ -136,6 +137,7 @@ class Problem:
         clone = self._copy()
         clone.network = self.network.to(device)
         clone.initial = self.initial.to(device)
+        clone.warmth = torch.zeros((), device=device)
         clone.x, clone.y = self.x.to(device), self.y.to(device)
         clone.weight = None if self.weight is None else self.weight.to(device)
         clone.rows = None if self.rows is None else self.rows.to(device)
@@ -167,7 +169,11 @@ class Problem:
         space = self._workspace
         if space is None or space.n_models != n_models or (space.stds is not None) != local:
             self._workspace = space = Workspace(
-                self.network, n_models, local=local, precision=self.execution.precision
+                self.network,
+                n_models,
+                local=local,
+                precision=self.execution.precision,
+                warmth=self.warmth,
             )
         return space
 

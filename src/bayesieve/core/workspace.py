@@ -121,6 +121,7 @@ class Workspace:
         local: whether Linear and Conv layers add their noise to activations; `stds` and
             `std_grads` then exist, of shape (k, d).
         precision: of the network itself; buffers and likelihood keep the model's dtype.
+        warmth: of the run, scalar (`Likelihood.warm_log_prob`); None is 0.
     """
 
     def __init__(
@@ -130,8 +131,10 @@ class Workspace:
         *,
         local: bool = False,
         precision: Precision = "float32",
+        warmth: Tensor | None = None,
     ) -> None:
         self.network = network
+        self.warmth = torch.zeros((), device=network.device) if warmth is None else warmth
         self.precision: Precision = precision
         self.n_models = n_models
         self.norm_names = statistics_names(network)
@@ -219,8 +222,7 @@ class Workspace:
         if self.n_models == 1:
             x, y, weight = batch.member(0)
             output = evaluate_in(self.precision, self.module, x, images_last=True)
-            log_prob = self.network.likelihood.log_prob(output, y, self._numbers)
-            return weighted_sum(log_prob, weight)[None]
+            return weighted_sum(self._log_prob(output, y, self._numbers), weight)[None]
         if batch.per_member and self._layers is not None:
             return self._layers_log_lik(self._layers, batch)
         axis = 0 if batch.per_member else None
@@ -244,7 +246,7 @@ class Workspace:
             name: v[:, None].expand(k, n).reshape(-1, 1) for name, v in self._numbers.items()
         }
         y = batch.y.flatten(0, 1)
-        log_prob = self.network.likelihood.log_prob(output.flatten(0, 1), y, numbers).view(k, n)
+        log_prob = self._log_prob(output.flatten(0, 1), y, numbers).view(k, n)
         return (log_prob if batch.weight is None else log_prob * batch.weight).sum(1)
 
     def _member_log_lik(
@@ -260,7 +262,13 @@ class Workspace:
             return call_with(self.module, self._names, parameters, buffers, inputs)
 
         output = evaluate_in(self.precision, call, x, images_last=False)
-        return weighted_sum(self.network.likelihood.log_prob(output, y, numbers), weight)
+        return weighted_sum(self._log_prob(output, y, numbers), weight)
+
+    def _log_prob(self, output: Tensor, y: Tensor, numbers: Mapping[str, Tensor]) -> Tensor:
+        likelihood = self.network.likelihood
+        if not likelihood.warm_up:
+            return likelihood.log_prob(output, y, numbers)
+        return likelihood.warm_log_prob(output, y, numbers, self.warmth)
 
     def _views(self, flat: Tensor) -> dict[str, Tensor]:
         """Named views of a (k, d) buffer; without the population axis when k = 1."""

@@ -5,7 +5,9 @@ objects: str, or None for missing.
 
 A table recipe is {"kind": "table", "columns": [...], "target": {...}} with one entry per column:
 numeric {"name", "kind", "mean", "std", "fill"}, categorical {"name", "kind", "levels", "fill"}.
-`fill` replaces missing values; null refuses them. All statistics are of the training part.
+`fill` replaces missing values; null refuses them. Where a training value is far from its column's
+mean, all numeric columns have "limit" too: inputs end at ± this many stds
+(`preprocessing.cut_moments`). All statistics are of the training part.
 """
 
 import csv
@@ -25,6 +27,7 @@ from torch import Tensor
 from bayesieve.checks import check_choice, did_you_mean
 from bayesieve.data.examples import DataSet, Examples, Task, split_index
 from bayesieve.data.files import read_npz
+from bayesieve.data.preprocessing import column_moments, cut_moments
 from bayesieve.errors import DataError
 
 Column: TypeAlias = NDArray[Any]  # numbers with NaN for missing, bools, or objects: str and None
@@ -258,8 +261,9 @@ def _fit_column(
         fill = float(np.median(seen.astype(np.float64))) if missing == "impute" else None
         numbers = values.astype(np.float64)
         filled = numbers if fill is None else np.where(absent, fill, numbers)
-        mean, std = standardisation(filled[train])
-        return {"name": name, "kind": "numeric", "mean": mean, "std": std, "fill": fill}
+        mean, std, limit = cut_moments(filled[train])
+        column = {"name": name, "kind": "numeric", "mean": mean, "std": std, "fill": fill}
+        return column if limit == np.inf else column | {"limit": limit}
     levels = sorted({str(value) for value in values[~absent]})
     if len(levels) > MAX_LEVELS:
         commas = all(re.fullmatch(r"[-+]?\d*,\d+", level) for level in levels)
@@ -271,20 +275,6 @@ def _fit_column(
     counts = Counter(str(value) for value in seen)
     mode = max(levels, key=lambda level: counts[level]) if missing == "impute" else None
     return {"name": name, "kind": "category", "levels": levels, "fill": mode}
-
-
-def standardisation(values: NDArray[np.float64]) -> tuple[float, float]:
-    """Return mean and population std; a column that is constant up to rounding gets std 1.
-
-    Example:
-        >>> standardisation(np.array([1.0, 3.0])), standardisation(np.array([0.1, 0.1, 0.1]))
-        ((2.0, 1.0), (0.1, 1.0))
-    """
-    mean, std = float(values.mean()), float(values.std())
-    if std <= 1e-12 * abs(mean):
-        # The value itself: of a huge one the mean's rounding, in units of 1, would be an input.
-        return float(values[0]), 1.0
-    return mean, std
 
 
 def feature_names(columns: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -340,7 +330,8 @@ def _apply_column(column: Mapping[str, Any], raw: Any) -> NDArray[np.float64]:
         _check_column(_WHO, name, values, allow_missing=fill is not None, advice=_NEW_ROWS)
         values = np.where(np.isnan(values), 0.0 if fill is None else fill, values)
         standardised: NDArray[np.float64] = (values - column["mean"]) / column["std"]
-        return standardised[:, None]
+        limit = column.get("limit", np.inf)
+        return standardised.clip(-limit, limit)[:, None]
     gone = [v is None or (isinstance(v, float) and math.isnan(v)) for v in raw]
     words = (None if missing else str(v) for v, missing in zip(raw, gone, strict=True))
     texts = np.array(list(words), dtype=object)
@@ -406,7 +397,7 @@ def load_table(
         str(path),
         columns,
         (target_name, y),
-        task or _guess_task(y),
+        task or guess_task(y),
         (rest.numpy(), held_out.numpy()),
         missing=missing,
     )
@@ -427,6 +418,9 @@ def encode_table(
     train, test = rows
     target_name, y = target
     fitted = [_fit_column(who, key, column, train, missing) for key, column in columns.items()]
+    limits = [column["limit"] for column in fitted if "limit" in column]
+    if limits:
+        fitted = [c | {"limit": limits[0]} if c["kind"] == "numeric" else c for c in fitted]
     recipe: dict[str, Any] = {"kind": "table", "columns": fitted}
     x = prepare_table(columns, recipe)
     classes: tuple[str, ...] | None = None
@@ -453,14 +447,15 @@ def _standardised_target(
         )
     numbers = y.astype(np.float64)
     flat = numbers[:, None] if numbers.ndim == 1 else numbers
-    pairs = np.array([standardisation(column) for column in flat[train].T])
+    pairs = np.array([column_moments(column) for column in flat[train].T])
     shape = () if numbers.ndim == 1 else (numbers.shape[1],)
     mean, std = pairs[:, 0].reshape(shape), pairs[:, 1].reshape(shape)
     values = torch.from_numpy(((numbers - mean) / std).astype(np.float32))
     return values, torch.tensor(mean).float(), torch.tensor(std).float()
 
 
-def _guess_task(y: Column) -> Task:
+def guess_task(y: Column) -> Task:
+    """Classification for text, bools and few whole numbers (`load_table`), else regression."""
     if y.ndim == 2:
         return "regression"
     if _is_text(y) or y.dtype.kind == "b":

@@ -7,7 +7,6 @@ of the nonzeros, row by row, where that takes fewer bytes than all of them.
 
 import math
 import re
-import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,6 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from bayesieve import __version__
+from bayesieve.assess.familiarity import Familiarity
+from bayesieve.deliver.c_familiarity import familiarity_function
+from bayesieve.deliver.c_text import Lines, array, indent, index_bytes, loop, number
 from bayesieve.deliver.export_checks import (
     check_arguments,
     check_same,
@@ -43,11 +45,8 @@ from bayesieve.deliver.layers import (
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.files import write_atomically
 
-Lines = list[str]
-
 _WHO = "export_c"
 _LIMIT = 20_000_000  # weights written out as text: about 200 MB of C
-_WIDTH = 100
 _BYTES = {"float": 4, "int32_t": 4, "uint16_t": 2, "uint8_t": 1, "int8_t": 1}
 _LEVELS = 127  # of an 8-bit integer, each side of 0
 _ACTIVATIONS = {
@@ -58,7 +57,14 @@ _ACTIVATIONS = {
 }
 
 
-def export_c(module: nn.Module, path: Path | str, example: Tensor, *, int8: bool = False) -> Path:
+def export_c(
+    module: nn.Module,
+    path: Path | str,
+    example: Tensor,
+    *,
+    int8: bool = False,
+    familiarity: Familiarity | None = None,
+) -> Path:
     """Write a network as a C99 header with `void NAME_predict(const float *, float *)`.
 
     NAME is the file's name without its ending. Macros NAME_N_INPUTS, NAME_N_OUTPUTS, NAME_MACS
@@ -76,6 +82,7 @@ def export_c(module: nn.Module, path: Path | str, example: Tensor, *, int8: bool
         path: of the header; an existing one is replaced in one step.
         example: some inputs, shape (n, ...), of the kind the model will meet.
         int8: whether weights are rounded to 8 bits with one scale per output channel.
+        familiarity: of inputs, for `float NAME_familiarity(const float *)`.
 
     Returns:
         The path.
@@ -126,12 +133,19 @@ def export_c(module: nn.Module, path: Path | str, example: Tensor, *, int8: bool
             f"\n * Weights are 8-bit integers; on {len(output)} examples the largest error of an "
             f"output\n * is {error:.2e}, where the largest output is {scale:.2e}."
         )
-    text = "\n".join(_header(name, layers, tuple(example.shape[1:]), note, int8=int8))
+    known = [] if familiarity is None else familiarity_function(name, familiarity)
+    text = "\n".join(_header(name, layers, tuple(example.shape[1:]), note, known, int8=int8))
     return write_atomically(path, text)
 
 
 def _header(
-    name: str, layers: Sequence[Layer], shape: tuple[int, ...], note: str, *, int8: bool
+    name: str,
+    layers: Sequence[Layer],
+    shape: tuple[int, ...],
+    note: str,
+    known: Lines,
+    *,
+    int8: bool,
 ) -> Lines:
     names = cycle("ab")  # two arrays between the layers, used in turn
     targets = [*(next(names) for _ in layers[:-1]), "y"]
@@ -156,7 +170,7 @@ def _header(
     }
     code = "\n".join(body)
     includes = ["<stdint.h>"]
-    includes += ["<math.h>"] if "expf(" in code or "tanhf(" in code else []
+    includes += ["<math.h>"] if known or "expf(" in code or "tanhf(" in code else []
     includes += ["<float.h>"] if "FLT_MAX" in code else []
     capitals = name.upper()
     return [
@@ -173,10 +187,11 @@ def _header(
         *arrays,
         "",
         f"static inline void {name}_predict(const float *x, float *y) {{",
-        *_indent([f"float {buffer}[{size}];" for buffer, size in buffers.items()]),
-        *_indent(body),
+        *indent([f"float {buffer}[{size}];" for buffer, size in buffers.items()]),
+        *indent(body),
         "}",
         "",
+        *([*known, ""] if known else []),
         f"#endif /* {capitals}_H */",
         "",
     ]
@@ -250,8 +265,8 @@ class _Rows(NamedTuple):
     def is_sparse(self) -> bool:
         """Whether index and value of each nonzero take fewer bytes than all values."""
         size, n_nonzero = self.values.element_size(), int(self.values.count_nonzero())
-        sparse = n_nonzero * (size + _index_bytes(self.n_read - 1))
-        sparse += (len(self.values) + 1) * _index_bytes(n_nonzero)
+        sparse = n_nonzero * (size + index_bytes(self.n_read - 1))
+        sparse += (len(self.values) + 1) * index_bytes(n_nonzero)
         return sparse < self.values.numel() * size
 
     @property
@@ -266,13 +281,13 @@ class _Rows(NamedTuple):
         if self.is_sparse:
             kept = rows != 0
             start = torch.cat([torch.zeros(1, dtype=torch.int64), kept.sum(1).cumsum(0)])
-            lines += _array(f"{name}_start", start) + _array(f"{name}_index", positions[kept])
-            lines += _array(f"{name}_weight", rows[kept])
+            lines += array(f"{name}_start", start) + array(f"{name}_index", positions[kept])
+            lines += array(f"{name}_weight", rows[kept])
         else:
-            lines += _array(f"{name}_weight", rows.flatten())
+            lines += array(f"{name}_weight", rows.flatten())
         if self.scale is not None:
-            lines += _array(f"{name}_scale", self.scale)
-        return lines + _array(f"{name}_bias", self.bias)
+            lines += array(f"{name}_scale", self.scale)
+        return lines + array(f"{name}_bias", self.bias)
 
     def finish(self, name: str, row: str, value: str) -> str:
         """The C expression of a row's output from the sum `value`."""
@@ -284,13 +299,13 @@ def _linear(layer: Linear, rows: _Rows, name: str, source: str, target: str) -> 
     """A dot product per row."""
     n_rows, n_columns = layer.weight.shape
     if rows.is_sparse:
-        head = _loop("k", f"{name}_start[i + 1]", f"{name}_start[i]")
+        head = loop("k", f"{name}_start[i + 1]", f"{name}_start[i]")
         product = f"{name}_weight[k] * {source}[{name}_index[k]]"
     else:
-        head = _loop("k", n_columns)
+        head = loop("k", n_columns)
         product = f"{name}_weight[i * {n_columns} + k] * {source}[k]"
     body = [
-        f"{_loop('i', n_rows)} {{",
+        f"{loop('i', n_rows)} {{",
         "    float sum = 0.0f;",
         f"    {head} sum += {product};",
         f"    {target}[i] = {rows.finish(name, 'i', 'sum')};",
@@ -308,26 +323,26 @@ def _conv(layer: Conv, rows: _Rows, name: str, source: str, target: str) -> _Pie
     area = out_high * out_wide
     read = f"row * {layer.stride[0] * width} + col * {layer.stride[1]}"
     if rows.is_sparse:
-        head = _loop("k", f"{name}_start[i + 1]", f"{name}_start[i]")
+        head = loop("k", f"{name}_start[i + 1]", f"{name}_start[i]")
         weight, start = f"{name}_weight[k]", f"{name}_index[k]"
     else:
-        head = f"{_loop('c', n_in)} {_loop('p', n_high)} {_loop('q', n_wide)}"
+        head = f"{loop('c', n_in)} {loop('p', n_high)} {loop('q', n_wide)}"
         weight = f"{name}_weight[((i * {n_in} + c) * {n_high} + p) * {n_wide} + q]"
         first = f"(i / {n_out // layer.groups} * {n_in} + c)" if layer.groups > 1 else "c"
         steps = layer.dilation[0] * width, layer.dilation[1]
         start = f"{first} * {height * width} + p * {steps[0]} + q * {steps[1]}"
     body = [
-        f"{_loop('i', n_out)} {{",
+        f"{loop('i', n_out)} {{",
         f"    float *out = {target} + i * {area};",
-        f"    {_loop('p', area)} out[p] = 0.0f;",
+        f"    {loop('p', area)} out[p] = 0.0f;",
         f"    {head} {{",
         f"        const float v = {weight};",
         f"        const float *in = {source} + {start};",
-        f"        {_loop('row', out_high)} {{",
-        f"            {_loop('col', out_wide)} out[row * {out_wide} + col] += v * in[{read}];",
+        f"        {loop('row', out_high)} {{",
+        f"            {loop('col', out_wide)} out[row * {out_wide} + col] += v * in[{read}];",
         "        }",
         "    }",
-        f"    {_loop('p', area)} out[p] = {rows.finish(name, 'i', 'out[p]')};",
+        f"    {loop('p', area)} out[p] = {rows.finish(name, 'i', 'out[p]')};",
         "}",
     ]
     return _Piece(body, rows.arrays(name, _positions(layer)), rows.n_stored * area)
@@ -354,8 +369,8 @@ def _pad(layer: Pad, name: str, source: str, target: str) -> _Piece:
     _, high, wide = layer.shape
     into = f"(i * {high} + row + {layer.margins[2]}) * {wide} + col + {layer.margins[0]}"
     body = [
-        f"{_loop('i', math.prod(layer.shape))} {target}[i] = 0.0f;",
-        f"{_loop('i', channels)} {_loop('row', height)} {_loop('col', width)} {{",
+        f"{loop('i', math.prod(layer.shape))} {target}[i] = 0.0f;",
+        f"{loop('i', channels)} {loop('row', height)} {loop('col', width)} {{",
         f"    {target}[{into}] = {source}[(i * {height} + row) * {width} + col];",
         "}",
     ]
@@ -377,12 +392,12 @@ def _pool(layer: Pool, name: str, source: str, target: str) -> _Piece:
         begin, end = "float best = -FLT_MAX;", "best"
     else:
         window.append(f"sum += {value};")
-        begin, end = "float sum = 0.0f;", f"sum * {_number(1 / layer.divisor)}"
+        begin, end = "float sum = 0.0f;", f"sum * {number(1 / layer.divisor)}"
     body = [
-        f"{_loop('i', channels)} {_loop('row', out_high)} {_loop('col', out_wide)} {{",
+        f"{loop('i', channels)} {loop('row', out_high)} {loop('col', out_wide)} {{",
         f"    {begin}",
-        f"    {_loop('p', layer.kernel[0])} {_loop('q', layer.kernel[1])} {{",
-        *_indent(_indent(window)),
+        f"    {loop('p', layer.kernel[0])} {loop('q', layer.kernel[1])} {{",
+        *indent(indent(window)),
         "    }",
         f"    {target}[(i * {out_high} + row) * {out_wide} + col] = {end};",
         "}",
@@ -393,7 +408,7 @@ def _pool(layer: Pool, name: str, source: str, target: str) -> _Piece:
 def _activation(layer: Activation, name: str, source: str, target: str) -> _Piece:
     """Entry by entry."""
     body = [
-        f"{_loop('i', math.prod(layer.shape))} {{",
+        f"{loop('i', math.prod(layer.shape))} {{",
         f"    const float v = {source}[i];",
         f"    {target}[i] = {_ACTIVATIONS[layer.kind]};",
         "}",
@@ -406,11 +421,11 @@ def _scale(layer: Scale, name: str, source: str, target: str) -> _Piece:
     block = math.prod(layer.shape[1:])
     at = f"i * {block} + k"
     body = [
-        f"{_loop('i', layer.shape[0])} {_loop('k', block)} {{",
+        f"{loop('i', layer.shape[0])} {loop('k', block)} {{",
         f"    {target}[{at}] = {source}[{at}] * {name}_factor[i] + {name}_shift[i];",
         "}",
     ]
-    arrays = _array(f"{name}_factor", layer.factor) + _array(f"{name}_shift", layer.shift)
+    arrays = array(f"{name}_factor", layer.factor) + array(f"{name}_shift", layer.shift)
     return _Piece(body, arrays, math.prod(layer.shape))
 
 
@@ -418,11 +433,11 @@ def _select(layer: Select, name: str, source: str, target: str) -> _Piece:
     """Block by block."""
     block = math.prod(layer.source[1:])
     body = [
-        f"{_loop('i', len(layer.index))} {_loop('k', block)} {{",
+        f"{loop('i', len(layer.index))} {loop('k', block)} {{",
         f"    {target}[i * {block} + k] = {source}[{name}_index[i] * {block} + k];",
         "}",
     ]
-    return _Piece(body, _array(f"{name}_index", layer.index))
+    return _Piece(body, array(f"{name}_index", layer.index))
 
 
 _WRITERS: dict[type, Callable[[Any, str, str, str], _Piece]] = {
@@ -432,43 +447,3 @@ _WRITERS: dict[type, Callable[[Any, str, str, str], _Piece]] = {
     Scale: _scale,
     Select: _select,
 }
-
-
-# ------------------------------------------------------------------------------- pieces of text
-
-
-def _loop(variable: str, stop: int | str, start: int | str = 0) -> str:
-    """The head of a C loop."""
-    return f"for (int32_t {variable} = {start}; {variable} < {stop}; {variable}++)"
-
-
-def _indent(lines: Sequence[str]) -> Lines:
-    """The lines, four columns further right."""
-    return ["    " + line for line in lines]
-
-
-def _number(value: float) -> str:
-    """A C literal that reads back as the same float32."""
-    single = torch.tensor(value, dtype=torch.float32).numpy()[()]
-    text = str(single)
-    return f"{text}f" if "." in text or "e" in text else f"{text}.0f"
-
-
-def _array(name: str, values: Tensor) -> Lines:
-    """A constant array; integers in the narrowest type that holds them."""
-    if values.numel() == 0:  # no array is empty in C; this entry is never read
-        values = values.new_zeros(1)
-    if values.is_floating_point():
-        kind, items = "float", [_number(v) for v in values.tolist()]
-    else:
-        items = [str(v) for v in values.tolist()]
-        size = _index_bytes(int(values.max()))
-        kind = {1: "uint8_t", 2: "uint16_t", 4: "int32_t"}[size]
-        kind = "int8_t" if values.dtype == torch.int8 else kind
-    rows = textwrap.wrap(", ".join(items), _WIDTH - 4, break_on_hyphens=False)
-    return [f"static const {kind} {name}[{len(items)}] = {{", *_indent(rows), "};"]
-
-
-def _index_bytes(largest: int) -> int:
-    """Bytes of the narrowest type that `array` writes whole numbers up to `largest` in."""
-    return 1 if largest < 2**8 else 2 if largest < 2**16 else 4

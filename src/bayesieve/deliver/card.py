@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from bayesieve.core.likelihoods import from_dict
-from bayesieve.text import as_percent, markdown_table, one_line
+from bayesieve.text import as_percent, certificate_rows, markdown_table, one_line, tempering_words
 
 _WORDS = {
     "error": "error", "rmse": "RMSE", "nll": "NLL (nats)", "ece": "ECE",
@@ -56,14 +56,22 @@ def bundle_card(
     files.append(["together", f"{sum(sizes.values()):,}"])
     return _joined(
         f"---\nlibrary_name: bayesieve\ntags: [bayesian, sparse, {task}]\n---",
-        f"# {title}\n\n{summary}" + (" Posterior draws come with it." if posterior else ""),
+        f"# {title}\n\n{summary}" + (_draws(config) if posterior else ""),
         _section("Data", _data(config, noise)),
         _numbers(metrics),
         _removed(metrics),
+        _certificate((config.get("provenance") or {}).get("certificate")),
         _section("Files", [markdown_table(["file", "bytes"], files)]),
         _use(config, title),
         _section("Provenance", _origin(config)),
     )
+
+
+def _draws(config: Mapping[str, Any]) -> str:
+    """That draws come with a bundle, and how much data their spread counts."""
+    kl = (config.get("provenance") or {}).get("kl", 1)
+    words = tempering_words(kl) if isinstance(kl, int | float) and kl > 0 else ""
+    return f" Posterior draws come with it. {words}".rstrip()
 
 
 def _noise(config: Mapping[str, Any]) -> str | None:
@@ -202,11 +210,14 @@ def report_card(collected: dict[str, Any]) -> str:
             "- Pruning was judged on averages; rare kinds of inputs may suffer more than the "
             "average.",
         ]
+        if run["tempering"]:
+            limits.append(f"- {run['tempering']}")
         if run["headline"]["sampled"] is None:
             limits.append("- A point estimate: it states no doubt about its own weights.")
         sections += [
             f"# {one_line(run['name'])}\n\n{summary}",
             _section("Before and after", [markdown_table(header, rows)]),
+            _certificate(run["certificate"]),
             _curve(run),
             _section("Layers", _layers(run)),
             _section("Limits", limits),
@@ -282,6 +293,20 @@ def _layer_table(report: Mapping[str, Any]) -> str:
         sizes = [f"{b:,}" if a == b else f"{a:,} → {b:,}" for a, b in pairs]
         rows.append([f"{one_line(layer['name'])} ({one_line(layer['kind'])})", *sizes])
     return markdown_table(["layer", *keys], rows)
+
+
+def _certificate(certificate: Mapping[str, Any] | None) -> str:
+    """Every check of `certify`, and whether all passed; nothing without a certificate."""
+    if certificate is None:
+        return ""
+    verdict = "certified" if certificate["certified"] else "not certified"
+    words = (
+        f"Against {one_line(certificate['against'])} on {certificate['n_examples']:,} test "
+        f"examples: **{verdict}**."
+    )
+    header, *rows = certificate_rows(certificate)
+    cells = [[one_line(cell) for cell in row] for row in rows]
+    return _section("Certificate", [words, "", markdown_table(header, cells)])
 
 
 def _metric_rows(keys: Iterable[str], columns: Collection[Mapping[str, Any]]) -> list[list[str]]:

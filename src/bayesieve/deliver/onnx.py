@@ -7,9 +7,11 @@ p_s = p(y | x, w_s) and p̄ their mean,
     entropy              H[p̄], nats                            (n,)
     mutual_information   1/K Σ KL(p_s || p̄), nats              (n,)
 
+(both with the jackknife's correction for few draws)
 and for a regression the mean of the draws' outputs, aleatoric_std (observation noise) and
 epistemic_std (spread of the draws), each (n, m). These are the numbers of `predict` with the same
-`n_samples` and `seed`, and every export is checked against it.
+`n_samples` and `seed`, and every export is checked against it. A file exported with the familiarity
+of inputs returns it as "familiarity", (n,).
 
 `read_onnx` runs files from anywhere. A file may point to data outside itself, by any path. Such a
 file is refused before the runtime sees it, and the runtime gets the checked bytes, not the path.
@@ -31,9 +33,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bayesieve import __version__
-from bayesieve.assess.predict import drawn_modules, predict
+from bayesieve.assess.familiarity import Familiarity
+from bayesieve.assess.predict import drawn_modules, how_drawn, predict
 from bayesieve.checks import check_not_negative
 from bayesieve.core.likelihoods import Likelihood
+from bayesieve.core.likelihoods.prediction import Drawn
 from bayesieve.core.posterior import Posterior
 from bayesieve.deliver.bundle.posterior import likelihood_to_json
 from bayesieve.deliver.export_checks import (
@@ -71,6 +75,7 @@ def export_onnx(
     classes: Sequence[str] | None = None,
     preprocessing: Mapping[str, Any] | None = None,
     likelihood: Likelihood | None = None,
+    familiarity: Familiarity | None = None,
 ) -> Path:
     """Write an ONNX file with a free batch axis, checked in onnxruntime against torch.
 
@@ -91,6 +96,7 @@ def export_onnx(
         classes: their names, in the order of the outputs; two for a network with one logit.
         preprocessing: how inputs were prepared, for whoever runs the file.
         likelihood: what the outputs mean; that of `posterior` unless given.
+        familiarity: of inputs, for the output "familiarity".
 
     Returns:
         The path.
@@ -146,6 +152,11 @@ def export_onnx(
             return predict(whole, x, n_samples=n_samples, seed=seed).delivered
 
         compute = predicted
+    if familiarity is not None:
+        module, compute = (
+            WithFamiliarity(module, familiarity),
+            _and_familiarity(compute, familiarity),
+        )
     data = _convert(onnx, module, example, list(compute(example)), metadata)
     _verify(onnx, data, compute, example)
     return write_atomically(path, data)
@@ -158,14 +169,19 @@ class Mixture(nn.Module):
         draws: networks that return (n, ...).
         likelihood: says how their outputs become a distribution.
         numbers: its learned numbers under each draw, (K,) each.
+        drawn: how the draws were chosen.
     """
 
     def __init__(
-        self, draws: Sequence[nn.Module], likelihood: Likelihood, numbers: Mapping[str, Tensor]
+        self,
+        draws: Sequence[nn.Module],
+        likelihood: Likelihood,
+        numbers: Mapping[str, Tensor],
+        drawn: Drawn = "all",
     ) -> None:
         super().__init__()
         self.draws = nn.ModuleList(draws)
-        self.likelihood = likelihood
+        self.likelihood, self.drawn = likelihood, drawn
         self.names = tuple(numbers)
         for name, values in numbers.items():
             self.register_buffer(f"number_{name}", values.detach().clone())
@@ -174,14 +190,34 @@ class Mixture(nn.Module):
         """Inputs (n, ...) to one tensor (n, ...) for each name."""
         output = torch.stack([draw(x) for draw in self.draws])
         numbers = {name: getattr(self, f"number_{name}") for name in self.names}
-        return self.likelihood.summary(output, numbers)
+        return self.likelihood.summary(output, numbers, self.drawn)
+
+
+class WithFamiliarity(nn.Module):
+    """A network whose last output is the familiarity of its inputs."""
+
+    def __init__(self, module: nn.Module, familiarity: Familiarity) -> None:
+        super().__init__()
+        self.module, self.familiarity = module, familiarity
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Inputs (n, ...) to the module's outputs and the familiarity, (n,)."""
+        outputs = self.module(x)
+        whole = outputs if isinstance(outputs, tuple) else (outputs,)
+        return (*whole, self.familiarity(x.float()))
+
+
+def _and_familiarity(
+    compute: Callable[[Tensor], Outputs], familiarity: Familiarity
+) -> Callable[[Tensor], Outputs]:
+    return lambda x: {**compute(x), "familiarity": familiarity.score(x)}
 
 
 def bake(posterior: Posterior, n_samples: int, seed: int) -> Mixture:
     """The posterior's network with `n_samples` draws, those that `predict` makes of this seed."""
     w, draws = drawn_modules(posterior, n_samples, seed)
-    network = posterior.network
-    return Mixture(draws, network.likelihood, network.numbers(w)).eval()
+    network, drawn = posterior.network, how_drawn(posterior, n_samples)
+    return Mixture(draws, network.likelihood, network.numbers(w), drawn).eval()
 
 
 def _culprit(error: BaseException) -> str:

@@ -2,7 +2,8 @@
 
 A classifier gives `class`, `probability` (of that class), `entropy`, `aleatoric` and `epistemic`
 (nats); a regression `mean`, `std`, `aleatoric`, `epistemic` (standard deviations), `lower_90` and
-`upper_90`, in the unit of the target. Without posterior draws `epistemic` is 0.
+`upper_90`, in the unit of the target. Without posterior draws `epistemic` is 0. A model that knows
+what its training inputs look like adds `familiarity`, and `abstained` (0 or 1) where that is asked.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ from bayesieve.deliver.bundle.posterior import likelihood_from_json
 from bayesieve.deliver.onnx import OnnxModel
 
 Columns = dict[str, list[Any]]
+_UNKNOWN = "does not hold the familiarity of inputs. Export it again from a run that has it."
 
 
 def as_point(module: nn.Module, likelihood: Likelihood) -> Samples:
@@ -34,18 +36,28 @@ def as_point(module: nn.Module, likelihood: Likelihood) -> Samples:
     return Samples(network, network.weights_of(module)[None], None, network.buffers())
 
 
-def predict_bundle(bundle: Bundle, x: Tensor, *, n_samples: int = 0, seed: int = 0) -> Prediction:
+def predict_bundle(
+    bundle: Bundle,
+    x: Tensor,
+    *,
+    n_samples: int | None = 0,
+    seed: int = 0,
+    abstain: float | None = None,
+) -> Prediction:
     """Predict with the compacted mean, or with draws from the bundle's posterior.
 
     Args:
         bundle: what `read_bundle` returned.
         x: prepared inputs, (N, ...).
-        n_samples: posterior draws; 0 uses the module.
+        n_samples: posterior draws; 0 uses the module, None as many as `predict` finds enough.
         seed: of the draws.
+        abstain: mark inputs stranger than this share of held-out examples.
     """
-    if n_samples:
-        return predict(bundle.posterior, x, n_samples=n_samples, seed=seed)
-    return predict(as_point(bundle.module, bundle.likelihood), x)
+    known = bundle.familiarity
+    if abstain is not None and known is None:
+        raise ValueError(f"predict: abstain: {bundle.path} {_UNKNOWN}")
+    model = as_point(bundle.module, bundle.likelihood) if n_samples == 0 else bundle.posterior
+    return predict(model, x, n_samples=n_samples, seed=seed, familiarity=known, abstain=abstain)
 
 
 def bundle_columns(
@@ -65,17 +77,33 @@ def bundle_columns(
         (['yes'], [0.75])
     """
     family = None if isinstance(prediction, ClassPrediction) else prediction.likelihood
-    return _columns(prediction.delivered, classes, recipe, family)
+    columns = _columns(prediction.delivered, classes, recipe, family)
+    return columns | _familiar(prediction.familiarity, prediction.abstained)
 
 
-def onnx_columns(model: OnnxModel, x: Tensor) -> Columns:
+def onnx_columns(model: OnnxModel, x: Tensor, abstain: float | None = None) -> Columns:
     """The columns of an ONNX file's outputs for prepared inputs, (N, ...)."""
-    outputs, classes = model.run(x), model.metadata.get("classes")
+    outputs = model.run(x)
+    score = outputs.pop("familiarity", None)
+    if abstain is not None and score is None:
+        raise ValueError(f"predict: abstain: {model.path} {_UNKNOWN}")
+    marked = None if abstain is None or score is None else score < 1 - abstain
+    return _onnx_columns(model, outputs, len(x)) | _familiar(score, marked)
+
+
+def _familiar(score: Tensor | None, marked: Tensor | None) -> Columns:
+    """The columns of familiarity, where there is one."""
+    columns = {} if score is None else {"familiarity": score.tolist()}
+    return columns | ({} if marked is None else {"abstained": marked.int().tolist()})
+
+
+def _onnx_columns(model: OnnxModel, outputs: Mapping[str, Tensor], n: int) -> Columns:
+    classes = model.metadata.get("classes")
     recipe = model.metadata.get("preprocessing")
     likelihood = likelihood_from_json(model.metadata.get("likelihood"), classes)
     if len(outputs) > 1:  # draws are baked in
         return _columns(outputs, classes, recipe, cast(RealLikelihood | None, likelihood))
-    output = next(iter(outputs.values())).reshape(len(x), -1)
+    output = next(iter(outputs.values())).reshape(n, -1)
     if likelihood is None:  # a file that does not say what its outputs mean
         return _in_unit({"mean": output}, recipe)
     if output.shape[1] == 1 and classes is not None and len(classes) == 2:

@@ -5,8 +5,8 @@
 with Jₙ the Jacobian of the outputs and v the columns of a square root of the likelihood's
 information, `Likelihood.curvature`: √p_c (e_c - p) for classes, √(p(1-p)) e for yes-or-no outputs,
 e / noise_std for normal noise. For these likelihoods F is the diagonal of the generalised
-Gauss-Newton matrix. With sampled labels one random v per example, of mean square vvᵀ, takes the
-place of the sum.
+Gauss-Newton matrix. With sampled labels ten random v per example, each of mean square vvᵀ, are
+averaged in place of the sum.
 
 `laplace_units` is Gaussian jointly over the inputs of each unit. For unit i of a layer with inputs
 x (a 1 appended for the bias) and output gradients δ
@@ -24,7 +24,7 @@ Reference: MacKay (1992), also for τ from the data. Equations: docs/theory/bmr.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -43,6 +43,7 @@ from bayesieve.nets.importing import modes_kept
 
 _DIAGONAL = "Use the diagonal one: `laplace`, or `sieve --curvature diagonal`."
 _N_UPDATES = 100  # of τ; each is one pass over the weights, not over the data
+_N_LABELS = 10  # sampled per example; the sum over as few outputs costs no more
 
 
 def laplace(
@@ -50,7 +51,7 @@ def laplace(
     posterior: Posterior | None = None,
     *,
     prior: Normal | None = None,
-    labels: Literal["exact", "sampled"] = "sampled",
+    labels: Literal["exact", "sampled"] | None = None,
     batch_size: int = 64,
     seed: int = 0,
 ) -> Factorised:
@@ -60,8 +61,9 @@ def laplace(
         problem: network, likelihood and the data it was trained on.
         posterior: where to expand: its mean; None takes the weights of the problem's model.
         prior: of the Bayesian weights; None finds the width that suits the weights best.
-        labels: "sampled" takes one label per example from the network's prediction (one
-            backward pass each); "exact" sums over all outputs (one pass per output).
+        labels: "exact" sums over all outputs (one backward pass per output), "sampled" averages
+            ten labels per example from the network's prediction (ten passes); None is exact for
+            up to ten outputs.
         batch_size: examples per pass; memory is batch_size times the size of the network.
         seed: of the sampled labels.
 
@@ -83,18 +85,33 @@ def laplace(
 
 
 def _expansion(
-    problem: Problem, posterior: Posterior | None, labels: str, batch_size: int, seed: int
+    problem: Problem, posterior: Posterior | None, labels: str | None, batch_size: int, seed: int
 ) -> tuple[Tensor, dict[str, Tensor], Generator | None]:
     """Copies of the weights and buffers to expand around, and the source of sampled labels."""
-    check_choice("laplace", "labels", labels, ("exact", "sampled"))
+    if labels is not None:
+        check_choice("laplace", "labels", labels, ("exact", "sampled"))
     check_positive("laplace", batch_size=batch_size)
     if problem.weighted or problem.rows is not None:  # the curvature would leave them out
         raise ValueError("laplace: every example counts once; take a problem without weights.")
     w = problem.initial if posterior is None else posterior.mean
     buffers = problem.network.buffers() if posterior is None else posterior.buffers
     copies = {name: value.detach().clone() for name, value in buffers.items()}
+    if labels is None:
+        few = problem.network.outputs(w[None], problem.x[:2], copies)[0, 0].numel() <= _N_LABELS
+        labels = "exact" if few else "sampled"
     generator = Generator(problem.device).manual_seed(seed) if labels == "sampled" else None
     return w.detach().clone(), copies, generator
+
+
+def _roots(
+    problem: Problem, outputs: Tensor, numbers: Mapping[str, Tensor], generator: Generator | None
+) -> list[Tensor]:
+    """Vectors v, (n, m) each, whose Σ vvᵀ is the information of the outputs, (n, m)."""
+    curvature = problem.likelihood.curvature
+    if generator is None:
+        return list(curvature(outputs, numbers))
+    sampled = (v for _ in range(_N_LABELS) for v in curvature(outputs, numbers, generator))
+    return [v / _N_LABELS**0.5 for v in sampled]
 
 
 def _squares(
@@ -104,7 +121,7 @@ def _squares(
     batch_size: int,
     generator: Generator | None,
 ) -> Iterator[Tensor]:
-    """Σ (Jᵀ v)² over the examples of each batch and one v for each, (d,)."""
+    """Σ (Jᵀ v)² over the examples of each batch, for one v after the other, (d,)."""
     network = problem.network
 
     def projected(flat: Tensor, x: Tensor, v: Tensor) -> Tensor:
@@ -118,7 +135,7 @@ def _squares(
         network.skeleton.eval()
         for x in problem.x.split(batch_size):
             outputs = network.outputs(w[None], x, buffers)[0].flatten(1)
-            for v in problem.likelihood.curvature(outputs, network.numbers(w), generator):
+            for v in _roots(problem, outputs, network.numbers(w), generator):
                 per_example = per_example or _together_if_possible(single, w, x, v)
                 yield per_example(w, x, v).double().square().sum(0)
 
@@ -234,7 +251,7 @@ def laplace_units(
     posterior: Posterior | None = None,
     *,
     prior: Normal | None = None,
-    labels: Literal["exact", "sampled"] = "sampled",
+    labels: Literal["exact", "sampled"] | None = None,
     batch_size: int = 512,
     seed: int = 0,
 ) -> UnitLaplace:
@@ -245,8 +262,7 @@ def laplace_units(
             belong to Linear or Conv2d layers that are called once.
         posterior: where to expand: its mean; None takes the weights of the problem's model.
         prior: of the Bayesian weights; None finds the width that suits the weights best.
-        labels: "sampled" takes one label per example from the network's prediction, "exact"
-            sums over all outputs.
+        labels: "exact", "sampled", or None, as in `laplace`.
         batch_size: examples per pass.
         seed: of the sampled labels.
 
@@ -342,7 +358,7 @@ def _add_(
         blocks[name].gram.add_(rows.T @ rows)
         n_rows[name] += len(rows)
     ends = [pairs[0][1] for pairs in calls.values()]
-    vectors = list(problem.likelihood.curvature(result.detach(), extra, generator))
+    vectors = _roots(problem, result.detach(), extra, generator)
     for i, v in enumerate(vectors):
         with torch.enable_grad():
             total = (result * v).sum()

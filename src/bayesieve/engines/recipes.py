@@ -7,11 +7,16 @@ open (`core.priors.Default`); `resolve_engine` does so for settings given as tex
 The numbers of flat-vi and sbnn for images are those measured on MNIST: noise on activations,
 starting means by fan-in, log std -4, a KL weight of 0.3 for classification that rises over the
 first epochs, the learning rate falling by a cosine once pruning has ended. Fewer than 10,000
-examples take a higher learning rate and a KL weight of 0.1, chosen on a held-out part of digits.
+examples take a higher learning rate and a KL weight of 0.1, chosen on a held-out part of digits
+(those of bmr, horseshoe and samplers by the calibration on its test part): their epochs have few
+steps, and a network stopped half-way is less sure than it is right.
 The numbers for tables were chosen on tables of 300 to 10,000 rows (docs/tables.md): noise on
 weights, about 2,500 steps, a KL weight of 0.3. Samplers keep their step size and the full weight of
-the prior; message passing has neither. The presets "paper" are those of the comparison in the
-model-reduction paper (but for its dropout, which is a layer).
+the prior; message passing has neither. Their step is per example, and for real targets divided by
+the root mean square of the gradient: the curvature grows as 1 / noise², which no fixed step meets.
+Fewer than 10,000 examples and tables have a wider prior and a longer step: under a narrow one a
+chain on digits is not sure enough of what it knows. The presets "paper" are those of the comparison
+in the model-reduction paper (but for its dropout, which is a layer).
 """
 
 # ruff: noqa: RUF009 - `setting` makes a dataclass field, as `field` does
@@ -38,7 +43,7 @@ _SMALL_TABLE = 2000  # rows
 _FEW_DATA = 10_000  # examples: below, an epoch has few steps
 _TABLE_STEPS, _LEAST_EPOCHS, _MOST_EPOCHS = 2500, 20, 400
 TABLE_KL = 0.3
-_TASKS = ("classification", "regression")
+_STEP = ("lr", "preconditioned")  # settings that do not depend on the prior
 _PRIOR_NUMBERS: dict[str, dict[str, Any]] = {
     "none": {},
     "normal": {"prior_std": 0.1},
@@ -129,6 +134,7 @@ class EngineConfig:
     )
     anneal: float | None = setting("Factor on 1 / temperature after each epoch (sgld, sghmc).")
     friction: float | None = setting("1 - momentum (sghmc).")
+    preconditioned: bool | None = setting("Steps by the gradient's root mean square (sgld, sghmc).")
     spike_scale: Numbers | None = setting(
         "Laplace scale of weights that do not matter (sgld, sghmc).", metavar="FLOAT"
     )
@@ -226,10 +232,13 @@ class EngineEntry:
             engine's own; None if there is no such preset.
         of_prior: numbers of a prior that are the engine's own.
         regression: values for real targets, a prior among them.
-        few: values for less than 10,000 examples and the engine's own prior; others take the lr.
-        table: values for tables with the engine's usual prior; they come last.
+        few: values for less than 10,000 examples and the engine's own prior; others take the lr
+            and the values under their name.
+        table: values for tables with the engine's usual prior, as `few` has them; they come last.
         prunes: what removes weights in training: "schedule", "itself" (evidence, or --zeros) or
             "units" (whole units only, by the engine).
+        n_chains: chains of a run unless told otherwise, so that they can be compared; 0 for engines
+            that are no samplers.
         passes: whether it learns in passes over the data (EM), few and on centred inputs, in place
             of gradient steps.
         further: arguments of the class that follow from resolved settings and the size of a run.
@@ -246,6 +255,7 @@ class EngineEntry:
     few: Mapping[str, Any] = field(default_factory=dict)
     table: Mapping[str, Any] = field(default_factory=dict)
     prunes: Literal["schedule", "itself", "units"] = "schedule"
+    n_chains: int = 0
     passes: bool = False
     further: Callable[[EngineConfig, RunSize], dict[str, Any]] | None = None
 
@@ -288,6 +298,8 @@ def complete(engine: "Engine[Any]", size: RunSize) -> "Engine[Any]":
     best: Any = build_engine(config, size)
     if name == "map" and not _is_open(its.lr):
         best = replace(best, weight_decay=0.0)  # the recommended one is for the recommended lr
+    if ENGINES[name].n_chains and not _is_open(its.step_size):
+        best = replace(best, preconditioned=False)  # the step that was chosen is ε of the paper
     return _filled(engine, best) if type(best) is type(engine) else engine
 
 
@@ -295,7 +307,7 @@ def _filled(thing: Any, best: Any) -> Any:
     gaps = {}
     for spec in fields(thing):
         value, recommended = getattr(thing, spec.name), getattr(best, spec.name)
-        if value is None and spec.name in ("init_std", "local"):
+        if value is None and spec.name in ("init_std", "local", "preconditioned"):
             gaps[spec.name] = recommended
         elif is_dataclass(value) and type(value) is type(recommended):
             gaps[spec.name] = _filled(value, recommended)
@@ -347,8 +359,9 @@ def resolve_engine(config: EngineConfig, size: RunSize, *, own_start: bool) -> E
         few = entry.few if size.n_data < _FEW_DATA else {}
         columns = {**entry.table, **entry.table.get(size.task, {})} if size.table else {}
         for values, its_prior in ((few, entry.priors[0]), (special, usual), (columns, usual)):
-            kept = values if prior == its_prior else {k: values[k] for k in values if k == "lr"}
-            defaults |= {key: value for key, value in kept.items() if key not in _TASKS}
+            kept = values if prior == its_prior else {k: values[k] for k in _STEP if k in values}
+            kept = {**kept, **values.get(prior, {})}
+            defaults |= {k: value for k, value in kept.items() if not isinstance(value, Mapping)}
     if own_start and "start" in defaults:
         defaults["start"] = "module"
     if defaults.get("local") and (config.optimizer == "sgd" or entry.priors[0] != prior):
@@ -375,8 +388,9 @@ def recommended_schedule(
         return {"lr": "constant", "warmup": 0.0, "kl": 1.0, "kl_warmup_epochs": 0.0}
     kl, kl_warmup, n_epochs = 1.0, 0.0, size.n_steps / size.per_epoch
     if course in ("variational", "reduction"):
-        lighter = 0.1 if size.n_data < _FEW_DATA else 0.3
-        kl = lighter if (course, size.task) == ("variational", "classification") else 1.0
+        few = size.n_data < _FEW_DATA
+        lighter = course == "variational" or (few and not size.table)
+        kl = (0.1 if few else 0.3) if lighter and size.task == "classification" else 1.0
         kl_warmup = min(10.0, round(n_epochs / 6, 2))
     if size.table and course == "variational":
         kl, kl_warmup = TABLE_KL, 0.1 * n_epochs
@@ -400,6 +414,19 @@ def recommended_batch_size(name: EngineName | None, n_data: int, *, table: bool 
     if not table:
         return 128
     return min(n_data, max(32, min(256, 2 ** round(math.log2(max(n_data, 1) / 16)))))
+
+
+def finetune_batch_size(n_data: int, batch_size: int) -> int:
+    """Examples per step while what is left of a pruned network trains on.
+
+    An epoch has 180 steps or more, unless that takes batches of less than 8: few epochs of few
+    steps would leave the network less sure than it is right.
+
+    Example:
+        >>> [finetune_batch_size(n, 128) for n in (1_437, 9_000, 60_000)]
+        [8, 50, 128]
+    """
+    return min(batch_size, max(8, n_data // 180))
 
 
 def recommended_epochs(
@@ -525,6 +552,7 @@ _VI_TABLE = {
 }
 _CHAIN = {
     "lr": 0.03,
+    "preconditioned": False,
     "temperature": 1.0,
     "anneal": 1.0,
     "burn_in": 0.6,
@@ -535,7 +563,8 @@ _CHAIN = {
 }
 _CHAIN_PRIORS = ("gaussian-laplace", "normal")
 _OF_CHAIN = {"normal": {"prior_std": 0.2, "adapt": "none"}}
-_CHAIN_REGRESSION = {"prior": "normal", "prior_std": 0.5, "lr": 3e-3}
+_CHAIN_REGRESSION = {"prior": "normal", "prior_std": 0.5, "lr": 5e-4, "preconditioned": True}
+_WIDER = {"slab_std": 2.0, "spike_scale": 0.5, "normal": {"prior_std": 0.5}}
 _FLAT_FF = {
     "prior": "layer-scaled",
     "lr": 5e-3,
@@ -580,6 +609,7 @@ ENGINES: dict[EngineName, EngineEntry] = {
         {"lr": 1e-2, "init_std": 0.18, "start": "he", "local": True, "rule": "savage-dickey"},
         course="reduction",
         paper={"init_std": 0.1, "start": "uniform", "local": False, "rule": "hierarchical"},
+        few={"lr": 3e-2},
         table={"lr": 2e-2, "init_std": 0.1, "local": False},
         prunes="itself",
         further=_of_reduction,
@@ -591,7 +621,7 @@ ENGINES: dict[EngineName, EngineEntry] = {
         course="variational",
         paper={"init_std": 0.1, "start": "he"},
         regression={"prior": "horseshoe", "lr": 2e-2},
-        few=_FASTER,
+        few={"lr": 3e-2},
         table={"lr": 2e-2, "init_std": 0.1},
     ),
     "sgld": EngineEntry(  # without momentum a step moves a tenth as far
@@ -601,7 +631,10 @@ ENGINES: dict[EngineName, EngineEntry] = {
         course="steady",
         spread=False,
         of_prior=_OF_CHAIN,
-        regression={**_CHAIN_REGRESSION, "lr": 0.03},
+        regression={**_CHAIN_REGRESSION, "lr": 5e-3},
+        few={**_WIDER, "lr": 0.6},
+        table={"classification": {**_WIDER, "lr": 0.6}},
+        n_chains=2,
         further=_of_chain,
     ),
     "sghmc": EngineEntry(
@@ -612,6 +645,9 @@ ENGINES: dict[EngineName, EngineEntry] = {
         spread=False,
         of_prior=_OF_CHAIN,
         regression=_CHAIN_REGRESSION,
+        few={**_WIDER, "lr": 0.1},
+        table={"classification": {**_WIDER, "lr": 0.1}},
+        n_chains=2,
         further=_of_chain,
     ),
     "tdamp": EngineEntry(

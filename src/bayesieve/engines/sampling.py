@@ -233,7 +233,7 @@ class Sampler:
         adapt: how a `GaussianLaplace` prior is learned: "sa", "em" or "none".
         averaging: the weights of the stochastic approximation.
         chain: burn-in, thinning, draws kept, and schedules of step size and temperature.
-        preconditioned: divide the gradient by its running root mean square.
+        preconditioned: divide the gradient by its running root mean square; None is the recipe's.
         start: starting weights: "module" (the model's own) or "he" (uniform in ±√(6 / fan_in)).
     """
 
@@ -243,7 +243,7 @@ class Sampler:
     adapt: Adapt = "none"
     averaging: Averaging = field(default_factory=Averaging)
     chain: Chain = field(default_factory=Chain)
-    preconditioned: bool = False
+    preconditioned: bool | None = None
     start: Literal["module", "he"] = "module"
     _momentum: ClassVar[bool] = False
 

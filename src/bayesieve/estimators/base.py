@@ -3,32 +3,40 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils import _safe_indexing, check_random_state, indexable
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    _num_samples,
+    check_is_fitted,
+    validate_data,
+)
 from torch import Tensor, fx, nn
 
-from bayesieve.assess.predict import Prediction
-from bayesieve.checks import check_positive
+from bayesieve.assess.diagnostics import diagnose_models
+from bayesieve.assess.familiarity import Familiarity, unavailable
+from bayesieve.checks import check_choice, check_positive
 from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.posterior import Posterior, SparseModel
+from bayesieve.data.preprocessing import cut_moments
 from bayesieve.deliver.bundle import save_bundle
 from bayesieve.deliver.c import export_c
 from bayesieve.deliver.onnx import export_onnx
 from bayesieve.deliver.pt2 import export_pt2
 from bayesieve.engines import Engine
-from bayesieve.estimators.defaults import TableSettings, table_settings
+from bayesieve.estimators.defaults import FOLDED_ROWS, TableSettings, table_settings
 from bayesieve.estimators.online import Online
 from bayesieve.estimators.population import (
     DTYPE,
     Group,
     Table,
     Training,
+    needed_draws,
     predict_members,
     train_groups,
     train_networks,
@@ -38,22 +46,29 @@ from bayesieve.nets.mlp import Activation
 from bayesieve.select import (
     best_source,
     feature_importance,
-    feature_inclusion,
     normalised,
 )
 from bayesieve.sieve.compact import compact
-from bayesieve.sieve.prune import prune
-from bayesieve.sieve.rules import keep_zeros
 from bayesieve.training.schedule import Schedule
 
 FloatArray = NDArray[np.float64]
 RowSets = Sequence[NDArray[np.int64]]  # the row numbers of each fit
-_CHOICES = ("hidden", "epochs", "batch_size", "lr", "schedule", "kl", "folds", "patience", "zeros")
+Columns = Sequence[Any]  # X, y and sample weights or None
+_CONFORMAL_FOLDS = 5  # also what part of the rows split conformal takes
+_LEAST_CONFORMAL = 10  # rows, so that each of five folds has two
+_AT_ONCE = 240  # networks of one population
+_CHOICES = (
+    "hidden", "epochs", "batch_size", "lr", "schedule", "kl", "folds", "patience", "zeros",
+    "n_members",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
 class Scale:
     """Mean and standard deviation of columns, (p,); those that never vary have std 1.
+
+    Standardised values end at ± limit, which is infinite unless the rows hold values far out
+    (`data.preprocessing.cut_moments`).
 
     Example:
         >>> scale = Scale.of(np.array([[0.0, 5.0], [2.0, 5.0]]))
@@ -64,24 +79,40 @@ class Scale:
     mean: FloatArray
     std: FloatArray
     varies: NDArray[np.bool_]
+    limit: float = np.inf
 
     @classmethod
     def of(
-        cls, values: NDArray[Any], weight: FloatArray | None = None, *, neutral: bool = False
+        cls,
+        values: NDArray[Any],
+        weight: FloatArray | None = None,
+        *,
+        neutral: bool = False,
+        cut: bool = False,
     ) -> "Scale":
-        """Of the rows of (n, p), each counting as its weight says; a neutral one does nothing."""
+        """Of the rows of (n, p), each counting as its weight says; a neutral one does nothing.
+
+        With `cut` values far out do not decide the scale of their column.
+        """
         values = values.astype(np.float64)
         mean = np.average(values, axis=0, weights=weight)
         std = np.sqrt(np.average((values - mean) ** 2, axis=0, weights=weight))
         varies = std > 1e-12 * np.abs(mean)  # else constant up to rounding
         if neutral:
             return cls(np.zeros_like(mean), np.ones_like(std), varies)
+        limit = np.inf
+        for j in np.flatnonzero(varies) if cut else ():
+            *moments, end = cut_moments(values[:, j], weight)
+            if end < np.inf:
+                (mean[j], std[j]), limit = moments, end
         # The value itself for a constant: of a huge one the mean's rounding would be an input.
-        return cls(np.where(varies, mean, values[0]), np.where(varies, std, 1.0), varies)
+        mean, std = np.where(varies, mean, values[0]), np.where(varies, std, 1.0)
+        return cls(mean, std, varies, limit)
 
     def apply(self, values: NDArray[Any]) -> Tensor:
         """(n, p) in units of the standard deviation."""
-        return torch.as_tensor((values.astype(np.float64) - self.mean) / self.std).to(DTYPE)
+        units = (values.astype(np.float64) - self.mean) / self.std
+        return torch.as_tensor(units.clip(-self.limit, self.limit)).to(DTYPE)
 
     def undo(self, values: Tensor) -> FloatArray:
         """(..., p) back in the unit of the column."""
@@ -112,10 +143,16 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
             run for "map" and "bmr", and never for variational engines, which their prior holds
             back.
         zeros: fraction of the parameters to remove while training.
-        n_members: networks that are averaged.
-        n_samples: posterior draws of each that a prediction averages.
-        conformal: whether rows that inner folds hold out calibrate `predict_interval` and
-            `predict_set`, so that they cover what they say.
+        n_members: networks that are averaged, or chains; None is 2 for samplers, which are then
+            compared, and 1 for others.
+        n_samples: posterior draws of each that a prediction averages. None takes as many as bring
+            the Monte-Carlo error of the likelihood below 2 % on rows that inner folds held out
+            (of the rows themselves without folds), 32 to 256.
+        conformal: how `predict_interval` and `predict_set` are made to cover what they say,
+            whatever the model (`assess.conformal` states what is proved): "cv+" by five more fits,
+            each without a fifth of the rows, whose predictions make the interval; "split" by a
+            fifth of the rows, which the network then does not learn from; True takes "cv+" up to
+            3,000 rows and "split" beyond.
         standardise: whether columns and targets are standardised inside; False takes them as they
             are, for tables that are standardised already.
         random_state: seed.
@@ -125,8 +162,15 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         sparse_models_: one per member: posterior and mask in standardised units.
         history_: metrics of each epoch, of the first network.
         settings_: every setting of the fit (`TableSettings`).
+        familiarity_: what the training rows look like (`Familiarity`); None below 20 rows.
         n_epochs_: the epoch that was kept.
         kl_: the weight of the prior that was kept.
+        n_samples_: the posterior draws of each network that a prediction averages.
+        chains_: how well the chains of a sampler agree (`ChainReport`): R-hat and effective draws
+            of predictions and log-likelihood; None for other engines.
+        fold_models_: estimators of the folds, with conformal "cv+".
+        conformity_: scores of the rows that each of them (or, with "split", the estimator) has not
+            seen.
     """
 
     engine: str | Engine[Any] = "sbnn"
@@ -140,9 +184,9 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
     folds: int | None = None
     patience: int | None = None
     zeros: float | None = None
-    n_members: int = 1
-    n_samples: int = 32
-    conformal: bool = False
+    n_members: int | None = None
+    n_samples: int | None = None
+    conformal: bool | Literal["cv+", "split"] = False
     standardise: bool = True
     random_state: Any = None
     device: str | None = None
@@ -166,10 +210,11 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
     def _n_outputs(self, y: Tensor) -> int:
         raise NotImplementedError
 
-    def _calibrate(
-        self, y: Tensor, held_out: Sequence[Tensor], predictions: Sequence[Prediction]
-    ) -> None:
+    def _calibrate(self, table: Table, group: Group) -> None:
         """Learn from predictions of the inner folds on rows they have not seen."""
+
+    def _scores(self, X: Any, y: Any) -> Tensor:
+        """Conformal scores of rows the estimator has not seen, (n,) or (n, m)."""
         raise NotImplementedError
 
     # Training.
@@ -185,12 +230,16 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         Returns:
             The estimator itself.
         """
-        table = self._prepare(X, y, sample_weight)
-        fit_tables([self], [table], len(table))
+        _fit_all([self], [(X, y, sample_weight)])
         return self
 
     def _fit_more(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> None:
         """Replace the posterior by the one that has these rows too."""
+        if self.conformal:
+            raise ValueError(
+                f"{self._who}: conformal scores belong to the first posterior. Use fit on all rows "
+                "again, or conformal=False."
+            )
         table = self._prepare(X, y, sample_weight, reset=False)
         settings = self._settings(len(table), online=True)
         training = Training(
@@ -216,7 +265,7 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _settings(self, n_rows: int, *, online: bool = False) -> TableSettings:
         """Every setting for a table: the estimator's parameters, and recommendations for None."""
-        check_positive(self._who, n_members=self.n_members, n_samples=self.n_samples)
+        check_positive(self._who, n_samples=1 if self.n_samples is None else self.n_samples)
         choices = {name: getattr(self, name) for name in _CHOICES}
         if online:
             choices["folds"] = 0
@@ -224,9 +273,15 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         return table_settings(self.engine, task, n_rows, who=self._who, **choices)
 
     def _prepare(
-        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, *, reset: bool = True
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None,
+        *,
+        reset: bool = True,
+        n_rows: int | None = None,
     ) -> Table:
-        """Check the input, learn the scales, deal out the folds."""
+        """Check the input, learn the scales, deal out the folds as for `n_rows` rows."""
         columns, y = self._validated(X, y, reset=reset)
         weight = None
         if sample_weight is not None:
@@ -236,14 +291,14 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
             if not np.any(weight > 0):
                 raise ValueError(f"{self._who}: at least one sample weight must be > 0.")
         if reset:
-            self.x_scale_ = Scale.of(columns, weight, neutral=not self.standardise)
+            self.x_scale_ = Scale.of(columns, weight, neutral=not self.standardise, cut=True)
         targets = self._targets(y, weight, reset=reset)
         counts = self._row_weights(targets, weight)
         row_weight = None if counts is None else torch.as_tensor(counts).to(DTYPE)
         table = Table(self.x_scale_.apply(columns), targets, row_weight)
         if not reset:
             return table
-        settings = self._settings(len(table))
+        settings = self._settings(n_rows or len(table))
         if row_weight is not None and not settings.takes_weights:
             raise ValueError(f"{self._who}: this engine counts every row once; remove the weights.")
         return table.with_folds(settings.folds, self._seed())
@@ -259,19 +314,49 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _absorb(self, table: Table, settings: TableSettings, group: Group) -> None:
         """Take over the trained networks and calibrate on the rows the folds held out."""
-        models = group.members
-        if self.zeros and settings.pruning is None:
-            rule = keep_zeros(self.zeros, score=settings.score)
-            models = [prune(model, rule) for model in models]
-        self.sparse_models_, self.history_, self.settings_ = models, group.history, settings
+        self.sparse_models_, self.history_, self.settings_ = group.members, group.history, settings
         self.n_epochs_, self.kl_, self.n_seen_ = group.n_epochs, group.kl, len(table)
-        predictions = [
-            predict_members([posterior], table.x[rows], self.n_samples)
-            for posterior, rows in zip(group.folds, table.held_out, strict=True)
-        ]
-        if self.conformal and not predictions:
-            raise ValueError(f"{self._who}: conformal=True needs inner folds; set folds=5.")
-        self._calibrate(table.y, table.held_out, predictions)
+        self.familiarity_ = None if unavailable(table.x) else Familiarity.of(table.x)
+        scored = [(m[0], r) for m, r in zip(group.folds, table.held_out, strict=True) if m]
+        networks, rows = zip(*scored or [(group.members[0], torch.arange(len(table)))], strict=True)
+        self.n_samples_ = self.n_samples or needed_draws(networks, table, rows)
+        self.chains_ = diagnose_models(group.members, (table.x, table.y))
+        self._calibrate(table, group)
+
+    # Conformal calibration.
+
+    def _conformal_kind(self, n_rows: int) -> Literal["cv+", "split"] | None:
+        """How scores are made on so many rows; None where they are not asked for."""
+        if self.conformal is False:
+            return None
+        if self.conformal is not True:
+            check_choice(self._who, "conformal", self.conformal, ("cv+", "split"))
+        if n_rows < _LEAST_CONFORMAL:
+            raise ValueError(
+                f"{self._who}: conformal needs at least {_LEAST_CONFORMAL} rows, got {n_rows}."
+            )
+        if self.conformal is True:
+            return "cv+" if n_rows <= FOLDED_ROWS else "split"
+        return self.conformal
+
+    def _conformal_folds(self, n_rows: int, weight: ArrayLike | None) -> list[NDArray[np.int64]]:
+        """Rows that each model of the folds is scored on; those that do not count are in none."""
+        counted = np.arange(n_rows) if weight is None else np.flatnonzero(np.asarray(weight) > 0)
+        order = np.random.default_rng(self._seed()).permutation(counted)
+        return [np.sort(order[i::_CONFORMAL_FOLDS]) for i in range(_CONFORMAL_FOLDS)]
+
+    def _fold_model(self) -> "SieveEstimator":
+        """An estimator of the same settings for the rows of a fold; targets are known by now."""
+        model: SieveEstimator = clone(self)
+        model.conformal = False
+        return model
+
+    def _scored(self) -> tuple[list["SieveEstimator"], list[Tensor]]:
+        """The estimators whose predictions make a conformal set, and the scores of each."""
+        check_is_fitted(self)
+        if not self.conformal or not hasattr(self, "conformity_"):
+            raise ValueError(f"{self._who}: conformal sets need conformal=True; fit with it.")
+        return self.fold_models_ or [self], self.conformity_
 
     # Prediction.
 
@@ -282,7 +367,18 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
     def _prediction(self, X: ArrayLike) -> Any:
         """The mixture over members and draws: a `ClassPrediction` or a `RealPrediction`."""
         x = self._inputs(X)  # first: it raises unless the estimator is fitted
-        return predict_members(self.sparse_models_, x, self.n_samples)
+        return predict_members(self.sparse_models_, x, self.n_samples_)
+
+    def familiarity(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Share of held-out rows that are at least as strange as each row, (n,).
+
+        1 is ordinary. Of new rows like those of `fit` about 5 % have less than .05; rows unlike
+        all of them come near 0, and the prediction is a guess there.
+        """
+        x = self._inputs(X)
+        if self.familiarity_ is None:
+            raise ValueError(f"{self._who}: familiarity needs at least 20 rows in fit.")
+        return np.asarray(self.familiarity_.score(x).double().numpy())
 
     def _samples(self, X: ArrayLike, n: int, random_state: Any) -> Tensor:
         """Targets drawn from the mixture, as the network sees them, (n, rows, ...)."""
@@ -307,33 +403,14 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
     def feature_importances_(self) -> NDArray[np.float64]:
         """Importance φ of each column, (p,), from 0 to 1, averaged over the members.
 
-        It rests on inclusion probabilities where the engine has them, else on the evidence for
+        It is a ranking, no probability (`SieveSelector` has those). It rests on inclusion
+        probabilities of weights where the engine has them, else on the evidence for
         each weight, else on the size of the weights. A column that never varied has 0.
         """
-        return np.asarray(self._importance()[0].numpy())
-
-    @property
-    def inclusion_(self) -> NDArray[np.float64]:
-        """Posterior probability that each column matters, (p,), averaged over the members.
-
-        It is 0 for a column that never varied.
-        """
-        probability = self._importance()[1]
-        if probability is None:
-            raise AttributeError(
-                f"{self._who}: this engine's posterior has no inclusion probabilities; use "
-                "engine='sbnn' or 'flat-vi'."
-            )
-        return np.asarray(probability.numpy())
-
-    def _importance(self) -> tuple[Tensor, Tensor | None]:
-        """Importance of each column, and its probability where there is one, over all members."""
         check_is_fitted(self)
         varies = torch.as_tensor(self.x_scale_.varies)
         members = [column_importance(model.posterior, varies) for model in self.sparse_models_]
-        phi = torch.stack([phi for phi, _ in members]).double().mean(0)
-        probabilities = [probability for _, probability in members if probability is not None]
-        return phi, torch.stack(probabilities).double().mean(0) if probabilities else None
+        return np.asarray(torch.stack(members).double().mean(0).numpy())
 
     @property
     def zeros_(self) -> float:
@@ -361,12 +438,17 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         path, example, module = Path(path), self._example(), self.compact_
         if path.suffix == ".pt2":
             return export_pt2(module, path, example)
+        known = getattr(self, "familiarity_", None)  # old pickles have none
+        if known is not None:  # of standardised rows
+            known = known.in_units(*map(torch.as_tensor, (self.x_scale_.mean, self.x_scale_.std)))
         if path.suffix == ".h":
-            return export_c(module, path, example)
+            return export_c(module, path, example, familiarity=known)
         likelihood = raw_likelihood(self.sparse_, self.y_scale_)
         classes = [str(label) for label in self.classes_] if hasattr(self, "classes_") else None
         if path.suffix == ".onnx":
-            return export_onnx(module, path, example, classes=classes, likelihood=likelihood)
+            return export_onnx(
+                module, path, example, classes=classes, likelihood=likelihood, familiarity=known
+            )
         if path.suffix:
             raise ValueError(
                 "export: the file must end in .onnx, .pt2 or .h, or be a folder, got "
@@ -375,6 +457,7 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         names = getattr(self, "feature_names_in_", None)
         return save_bundle(
             module, path, example=example, classes=classes, likelihood=likelihood,
+            familiarity=known,
             feature_names=None if names is None else [str(name) for name in names],
         )  # fmt: skip
 
@@ -392,9 +475,7 @@ def fit_tables(estimators: Sequence[SieveEstimator], tables: Sequence[Table], n_
     first = estimators[0]
     settings = [estimator._settings(n_rows) for estimator in estimators]
     module = first._module(tables[0], settings[0])
-    training = replace(
-        settings[0], n_members=first.n_members, seed=first._seed(), device=first.device
-    )
+    training = replace(settings[0], seed=first._seed(), device=first.device)
     groups = train_groups(
         tables,
         [each.engine for each in settings],
@@ -413,12 +494,14 @@ def fit_many(
     rows: RowSets | None = None,
     *,
     sample_weight: ArrayLike | None = None,
-    at_once: int = 240,
+    at_once: int = _AT_ONCE,
 ) -> list[E]:
     """Fit clones of an estimator on several sets of rows, trained as one problem.
 
     Every fit standardises, watches and stops by itself, as `fit` on its rows would; only the
-    steps are shared. On one core twenty small networks cost little more than two.
+    steps are shared. On one core twenty small networks cost little more than two. All networks
+    draw from one stream of random numbers, so that several fits differ by chance from `fit` with
+    the same seed; a single one is the same.
 
     Args:
         estimator: one for all sets of rows, or one for each; these may differ in the numbers of
@@ -454,20 +537,70 @@ def fit_many(
         raise ValueError("fit_many: give the rows of each fit, or several estimators.")
     else:
         clones = [clone(estimator) for _ in rows]
-    tables = []
-    for i, model in enumerate(clones):
-        columns: list[Any] = [X, y, sample_weight]
-        if rows is not None:
-            index = np.asarray(rows[i])
-            columns = [None if c is None else _safe_indexing(c, index) for c in columns]
-        tables.append(model._prepare(*columns))
-    _check_alike(clones, tables)
-    n_networks = clones[0].n_members + max(len(table.held_out) for table in tables)
-    size, n_rows = max(1, at_once // n_networks), max(len(table) for table in tables)
+    columns: Columns = (X, y, sample_weight)
+    each = [columns if rows is None else _taken(columns, rows[i]) for i in range(len(clones))]
+    _fit_all(clones, each, at_once)
+    return clones
+
+
+def _fit_all(
+    models: Sequence[SieveEstimator], columns: Sequence[Columns], at_once: int = _AT_ONCE
+) -> None:
+    """Fit each model to its columns; where they are conformal, the models of their folds too."""
+    kind = models[0]._conformal_kind(min(_num_samples(own[0]) for own in columns))
+    if kind is None:
+        _train(models, columns, at_once)
+        return
+    columns = [indexable(*own) for own in columns]
+    pairs = list(zip(models, columns, strict=True))
+    folds = [model._conformal_folds(_num_samples(own[0]), own[2]) for model, own in pairs]
+    if kind == "split":
+        folds = [fold[:1] for fold in folds]
+    left = [[_left(own, rows) for rows in fold] for own, fold in zip(columns, folds, strict=True)]
+    n_rows = _train(models, [first for first, *_ in left] if kind == "split" else columns, at_once)
+    for model in models:
+        model.fold_models_ = [] if kind == "split" else [model._fold_model() for _ in folds[0]]
+    # Fold by fold: equal seeds then give equal starts, so that folds differ in their rows alone.
+    for k in range(0 if kind == "split" else _CONFORMAL_FOLDS):
+        _train([m.fold_models_[k] for m in models], [own[k] for own in left], at_once, n_rows)
+    for (model, own), fold in zip(pairs, folds, strict=True):
+        scorers = zip(model.fold_models_ or [model], fold, strict=True)
+        model.conformity_ = [one._scores(*_taken(own, rows)[:2]) for one, rows in scorers]
+
+
+def _train(
+    models: Sequence[SieveEstimator],
+    columns: Sequence[Columns],
+    at_once: int,
+    n_rows: int | None = None,
+) -> int:
+    """Train models as populations, with settings for `n_rows` rows, or else those of the longest.
+
+    Returns:
+        The number of rows that the settings are for.
+    """
+    pairs = zip(models, columns, strict=True)
+    tables = [model._prepare(*own, n_rows=n_rows) for model, own in pairs]
+    if len(models) > 1:
+        _check_alike(models, tables)
+    n_rows = n_rows or max(len(table) for table in tables)
+    settings = models[0]._settings(n_rows)
+    n_networks = settings.n_members * (1 + max(len(table.held_out) for table in tables))
+    size = max(1, at_once // n_networks) if settings.takes_weights else 1
     for start in range(0, len(tables), size):
         block = slice(start, start + size)
-        fit_tables(clones[block], tables[block], n_rows)
-    return clones
+        fit_tables(models[block], tables[block], n_rows)
+    return n_rows
+
+
+def _taken(columns: Columns, rows: NDArray[np.int64]) -> Columns:
+    """Some rows of X, y and weights."""
+    return [None if c is None else _safe_indexing(c, np.asarray(rows)) for c in columns]
+
+
+def _left(columns: Columns, rows: NDArray[np.int64]) -> Columns:
+    """All rows but some."""
+    return _taken(columns, np.setdiff1d(np.arange(_num_samples(columns[0])), rows))
 
 
 def _check_alike(clones: Sequence[SieveEstimator], tables: Sequence[Table]) -> None:
@@ -489,28 +622,34 @@ def _check_alike(clones: Sequence[SieveEstimator], tables: Sequence[Table]) -> N
         )
 
 
-def column_importance(posterior: Posterior, varies: Tensor) -> tuple[Tensor, Tensor | None]:
-    """φ of the columns, and the probability that each matters where the posterior has one."""
+def column_importance(posterior: Posterior, varies: Tensor) -> Tensor:
+    """φ of the columns, (p,), from the best that the posterior says about its weights."""
     posterior = posterior.to("cpu")
-    source = best_source(posterior)
-    phi = normalised(feature_importance(posterior, source=source).psi, varies)
-    if source == "magnitude":
-        return phi, None
-    return phi, feature_inclusion(posterior, source=source) * varies
+    psi = feature_importance(posterior, source=best_source(posterior)).psi
+    return normalised(psi, varies)
 
 
 def raw_module(sparse: SparseModel, x_scale: Scale, y_scale: Scale | None) -> nn.Module:
     """The posterior mean's network with standardisation folded into its first and last layer.
 
-    W (x - μ) / s + b is (W / s) x + (b - W μ / s); zeros stay zeros. The second half of a
-    heteroscedastic network's outputs (log standard deviations) is left out.
+    W (x - μ) / s + b is (W / s) x + (b - W μ / s); zeros stay zeros. Inputs z that end at ±l pass
+    through two layers of one unit each before: z + l = ReLU(2l - ReLU(l - z)) is exact however far
+    out z is, and every form of delivery knows ReLU. The second half of a heteroscedastic network's
+    outputs (log standard deviations) is left out.
     """
     module = sparse.to_module()
     linear = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
     first, last = linear[0], linear[-1]
     with torch.no_grad():
-        weight = first.weight.double() / torch.as_tensor(x_scale.std)
-        first.bias.copy_(first.bias.double() - weight @ torch.as_tensor(x_scale.mean))
+        mean, std = torch.as_tensor(x_scale.mean), torch.as_tensor(x_scale.std)
+        if (limit := x_scale.limit) < np.inf:
+            ones = torch.ones_like(std)
+            cut = [_diagonal(-1 / std, limit + mean / std), nn.ReLU()]
+            cut += [_diagonal(-ones, 2 * limit * ones), nn.ReLU()]
+            module = nn.Sequential(*cut, module)
+            mean, std = limit * ones, ones
+        weight = first.weight.double() / std
+        first.bias.copy_(first.bias.double() - weight @ mean)
         first.weight.copy_(weight)
         if y_scale is not None:
             m = len(y_scale.std)
@@ -520,6 +659,14 @@ def raw_module(sparse: SparseModel, x_scale: Scale, y_scale: Scale | None) -> nn
             last.bias = nn.Parameter((bias * std + mean).to(last.weight.dtype))
             last.out_features = m
     return module
+
+
+def _diagonal(factor: Tensor, shift: Tensor) -> nn.Linear:
+    """A layer that multiplies each column by a factor and adds a shift, (p,) both."""
+    layer = nn.Linear(len(factor), len(factor))
+    layer.weight.copy_(factor.diag())
+    layer.bias.copy_(shift)
+    return layer
 
 
 def raw_likelihood(sparse: SparseModel, y_scale: Scale | None) -> Likelihood | None:

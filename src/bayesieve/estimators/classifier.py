@@ -1,6 +1,6 @@
 """A Bayesian network for tables with classes as targets."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -10,11 +10,10 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import column_or_1d, validate_data
 from torch import Tensor
 
-from bayesieve.assess.calibration import conformal_quantile, label_scores, label_sets
-from bayesieve.assess.predict import ClassPrediction, Prediction
+from bayesieve.assess.conformal import conformal_labels, label_scores
 from bayesieve.checks import check_fraction
 from bayesieve.core.likelihoods import Categorical, Likelihood
 from bayesieve.estimators.base import FloatArray, SieveEstimator
@@ -91,19 +90,25 @@ class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
         return np.asarray(self._prediction(X).log_probs.numpy())
 
     def predict_uncertainty(self, X: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Entropy that stays whatever is learned, and what more rows could resolve; (n,), nats."""
+        """Entropy that stays whatever is learned, and what more rows could resolve; (n,), nats.
+
+        The second is the doubt of 1 / `kl_` times the rows; with kl=1 it is Bayes' rule.
+        """
         prediction = self._prediction(X)
         return prediction.aleatoric.numpy(), prediction.epistemic.numpy()
 
     def predict_set(self, X: ArrayLike, alpha: float = 0.1) -> NDArray[np.bool_]:
-        """Labels that together hold the true one with probability 1 - alpha, (n, C) bool."""
+        """Labels that together hold the true one with probability 1 - alpha, (n, C) bool.
+
+        The likeliest label is always among them. `assess.conformal` says what is proved.
+        """
         check_fraction(self._who, open_ends=True, alpha=alpha)
-        check_is_fitted(self)
-        if not self.conformal:
-            raise ValueError(f"{self._who}: predict_set needs conformal=True.")
-        bound = conformal_quantile(self.conformity_, alpha)
-        probs = torch.as_tensor(self.predict_proba(X))
-        return np.asarray(label_sets(probs, bound).numpy())
+        models, scores = self._scored()
+        probs = np.stack([cast(SieveClassifier, model).predict_proba(X) for model in models])
+        inside = conformal_labels(torch.as_tensor(probs), scores, alpha)
+        likeliest = self.predict_proba(X).argmax(1)
+        inside[torch.arange(len(inside)), torch.as_tensor(likeliest)] = True
+        return np.asarray(inside.numpy())
 
     def sample_y(self, X: ArrayLike, n_samples: int = 1, random_state: Any = 0) -> NDArray[Any]:
         """Labels drawn from the predictive distribution, (n, n_samples)."""
@@ -152,10 +157,15 @@ class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
     def _n_outputs(self, y: Tensor) -> int:
         return len(self.classes_)
 
-    def _calibrate(
-        self, y: Tensor, held_out: Sequence[Tensor], predictions: Sequence[Prediction]
-    ) -> None:
-        if not (predictions and self.conformal):
-            return
-        probs = torch.cat([cast(ClassPrediction, p).probs for p in predictions])
-        self.conformity_ = label_scores(probs, torch.cat([y[rows] for rows in held_out]))
+    def _fold_model(self) -> SieveEstimator:
+        model = super()._fold_model()
+        model._all_classes = self.classes_
+        return model
+
+    def _scores(self, X: Any, y: Any) -> Tensor:
+        """1 - p(label); 1 for a label that the rows to learn from lack."""
+        y = column_or_1d(y)
+        known, scores = np.isin(y, self.classes_), torch.ones(len(y), dtype=torch.float64)
+        probs = torch.as_tensor(self.predict_proba(X))[known]
+        scores[known] = label_scores(probs, self._labels(y[known]))
+        return scores

@@ -14,12 +14,13 @@ from bayesieve.data.examples import Task
 from bayesieve.engines import Engine, recipes
 from bayesieve.engines.recipes import EngineConfig, EngineName, RunSize
 from bayesieve.estimators.population import Training
+from bayesieve.sieve.rules import keep_zeros
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.sieve.scores import ScoreName
 from bayesieve.training.schedule import Schedule
 
 _LARGE = 10_000  # rows from which the network has two layers of 100
-_FOLDED_ROWS = 3000  # tables of at most so many rows have five folds, others one
+FOLDED_ROWS = 3000  # tables of at most so many rows have five folds, others one
 _KLS = (1.0, 0.3, 0.1)  # the folds choose from these: see docs/tables.md
 
 
@@ -33,7 +34,6 @@ class TableSettings(Training):
         takes_weights: whether rows may count differently, which folds need too.
         widths: units of each hidden layer.
         folds: inner folds.
-        score: which weights go first.
     """
 
     engine: Engine[Any]
@@ -41,7 +41,6 @@ class TableSettings(Training):
     takes_weights: bool
     widths: tuple[int, ...]
     folds: int
-    score: ScoreName
 
 
 def table_settings(
@@ -58,6 +57,7 @@ def table_settings(
     folds: int | None = None,
     patience: int | None = None,
     zeros: float | None = None,
+    n_members: int | None = None,
     who: str = "table_settings",
 ) -> TableSettings:
     """Recommended settings for a table; an argument that is not None replaces a recommendation.
@@ -75,6 +75,7 @@ def table_settings(
         folds: else 5, one that holds out a tenth for large tables, 0 for less than 20 rows.
         patience: else half of the run for engines that overfit, never for variational ones.
         zeros: fraction of the parameters to remove; else none.
+        n_members: else two chains of a sampler, and one network of any other engine.
         who: named in errors.
 
     Example:
@@ -102,13 +103,16 @@ def table_settings(
     size = RunSize.of(name, n_rows, epochs, None, batch_size, task=task, table=True)
     if folds is None:  # a chain needs all its steps
         alone = n_rows < 20 or not takes_weights or entry.course == "steady"
-        folds = 0 if alone else 5 if n_rows <= _FOLDED_ROWS else 1
+        folds = 0 if alone else 5 if n_rows <= FOLDED_ROWS else 1
     if not isinstance(folds, int) or folds < 0 or folds > n_rows:
         raise ValueError(f"{who}: folds must be 0 to {n_rows} (the rows), got {folds!r}.")
     if folds and not takes_weights:
         raise ValueError(
             f"{who}: this engine counts every row once and cannot be watched by folds; set folds=0."
         )
+    if n_members is None:
+        n_members = entry.n_chains or 1
+    check_positive(who, n_members=n_members)
     if patience is not None:
         check_positive(who, patience=patience)
     elif entry.course != "variational":
@@ -133,10 +137,11 @@ def table_settings(
         batch_size=size.batch_size,
         schedule=schedule,
         kls=kls,
+        n_members=n_members,
         folds=folds,
         patience=patience,
         pruning=GradualPruning(zeros, 0.2, 0.6, score) if zeros and gradual else None,
-        score=score,
+        rule=keep_zeros(zeros, score=score) if zeros and not gradual else None,
     )
 
 
@@ -162,7 +167,7 @@ def _built(
     """The engine of a name, or the object with its open numbers filled in, as recommended."""
     if not isinstance(engine, str):
         return recipes.complete(engine, size)
-    chain = recipes.ENGINES[name].kind in ("SGLD", "SGHMC")  # of a fixed normal prior
+    chain = recipes.ENGINES[name].n_chains > 0  # of a fixed normal prior
     config = EngineConfig(name, prior="normal" if chain else None, lr=lr)
     config = recipes.resolve_engine(config, size, own_start=False)
     return recipes.build_engine(config, size)

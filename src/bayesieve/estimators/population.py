@@ -5,12 +5,12 @@ seeds and settings: networks of one architecture, each with a set of rows.
 
 - `train_networks` trains one network per set of rows. Estimators, selection and studies call it.
 - `train_groups` is what an estimator's `fit` does. A group has one or more networks that learn from
-  all rows of a table (the members of an ensemble), and one network per inner fold that learns from
-  the other folds, so that no row is lost to validation. Where the weight κ of the prior is open, a
+  all rows of a table (the members of an ensemble), and as many per inner fold that learn from the
+  other folds, so that no row is lost to validation. Where the weight κ of the prior is open, a
   table has one group for each candidate and keeps the one whose folds best predict their held-out
   rows; counting every row 1/κ times is the same as weighing the prior by κ. With patience, the
   folds' score also decides when each group stops.
-- `PopulationFits` and `AdditiveFits` are the `TableFits` that selection asks for.
+- `PopulationFits` are the `TableFits` that selection by networks asks for.
 - `predict_members` and `log_density` average the draws of several networks. They compute in double
   precision, because a prediction must not depend on which other rows are asked for at the same
   time; single-precision matrix products do, in the last digits.
@@ -20,33 +20,31 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, cast
 
 import torch
+from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
 from bayesieve.assess.predict import (
     ClassPrediction,
     Prediction,
+    RealPrediction,
     predict,
     weight_vectors,
 )
 from bayesieve.checks import check_positive
 from bayesieve.core.batch import Rows, stacked
-from bayesieve.core.likelihoods import Gaussian, Likelihood, pooled
-from bayesieve.core.posterior import Posterior, SparseModel, draws_of, posterior_of
+from bayesieve.core.likelihoods import Likelihood, RealLikelihood, pooled
+from bayesieve.core.network import NUMBERS_PREFIX
+from bayesieve.core.posterior import Posterior, Samples, SparseModel, draws_of, posterior_of
 from bayesieve.core.problem import Problem
 from bayesieve.data.examples import Examples
 from bayesieve.engines import Engine
-from bayesieve.select import (
-    HingeBasis,
-    Source,
-    additive_network,
-    feature_importance,
-    normalised,
-)
-from bayesieve.select.additive import additive_errors
+from bayesieve.errors import DivergedError
+from bayesieve.select import Source, feature_importance
+from bayesieve.sieve.prune import prune
+from bayesieve.sieve.rules import Rule
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.training.fit import Fit, fit
 from bayesieve.training.options import Row, Validation
@@ -55,6 +53,8 @@ from bayesieve.training.schedule import Schedule
 DTYPE = torch.float32
 _CHECKS = 40  # how often a run scores the rows its folds hold out
 _SCORE_DRAWS = 16  # posterior draws by which candidates are compared
+_ROWS_FOR_DRAWS = 1000  # of each network that decide how many draws a prediction takes
+_LOG_NOISES = (math.log(1e-4), math.log(10.0))  # of standardised targets
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +114,7 @@ class Training:
         n_members: networks per set of rows, which differ in their random numbers and are averaged.
         kls: candidates for the weight of the prior, times that of the schedule.
         pruning: which weights go during training; None keeps all.
+        rule: which weights go once training has ended, of engines that do not prune by schedule.
         seed: of starts, noise and batches.
         at_once: networks trained as one population at most; memory grows with it.
         device: where to train; None stays where the model is.
@@ -127,6 +128,7 @@ class Training:
     n_members: int = 1
     kls: tuple[float, ...] = (1.0,)
     pruning: GradualPruning | None = None
+    rule: Rule | None = None
     seed: int = 0
     at_once: int = 256
     device: str | None = None
@@ -172,6 +174,7 @@ def train_networks(
 
     Example:
         >>> from bayesieve import MAP
+        >>> from bayesieve.core.likelihoods import Gaussian
         >>> x = torch.linspace(-1, 1, 40)[:, None]
         >>> rows = Rows.of([torch.arange(20), torch.arange(20, 40)])  # y = |x|, one side each
         >>> table, training = Table(x, x[:, 0].abs()), Training(epochs=200, batch_size=20)
@@ -198,9 +201,11 @@ def train_networks(
 class Group:
     """Networks of one table after training.
 
+    Networks that diverged are left out.
+
     Args:
         members: sparse models of the networks on all rows.
-        folds: posteriors of the inner folds.
+        folds: those of the networks of each inner fold, as many and pruned in the same way.
         history: one row of metrics per epoch, of the first member; what is measured on held-out
             rows is the mean over the folds.
         n_epochs: the epoch that was kept, from 1.
@@ -209,7 +214,7 @@ class Group:
     """
 
     members: list[SparseModel]
-    folds: list[Posterior]
+    folds: list[list[SparseModel]]
     history: list[Row]
     n_epochs: int
     kl: float
@@ -266,7 +271,20 @@ def train_groups(
     groups = [_group(run, nets, i, watched, training) for i in range(nets[-1].group + 1)]
     n = len(training.kls)
     candidates = [groups[start : start + n] for start in range(0, len(groups), n)]
-    return [max(same_table, key=lambda group: group.score) for same_table in candidates]
+    best = [
+        max(same_table, key=lambda group: (bool(group.members), group.score))
+        for same_table in candidates
+    ]
+    if not all(group.members for group in best):
+        raise _nothing_left(run)
+    return best
+
+
+def _nothing_left(run: Fit) -> DivergedError:
+    return DivergedError(
+        f"{type(run.engine).__name__}: every network on a table diverged. Lower lr, or bring wild "
+        "rows to the scale of the others."
+    )
 
 
 def _networks(tables: Sequence[Table], training: Training) -> list[_Net]:
@@ -281,7 +299,8 @@ def _networks(tables: Sequence[Table], training: Training) -> list[_Net]:
             for held_out in table.held_out:
                 mask = torch.ones(len(table), dtype=torch.bool)
                 mask[held_out] = False
-                nets.append(_Net(number, group, kl, everything[mask], everything[held_out]))
+                fold = _Net(number, group, kl, everything[mask], everything[held_out])
+                nets += [fold] * training.n_members
             group += 1
         start += len(table)
     return nets
@@ -304,16 +323,21 @@ def _group(
     run: Fit, nets: Sequence[_Net], number: int, watched: Validation | None, training: Training
 ) -> Group:
     """Models, history and score of the networks of one group."""
-    indices = [i for i, net in enumerate(nets) if net.group == number]
-    kept, folded = indices[: training.n_members], indices[training.n_members :]
-    folds = [run.engine.posterior(run.problem, run.state, i).to("cpu") for i in folded]
+    indices, n = [i for i, net in enumerate(nets) if net.group == number], training.n_members
+    sound = set(run.sound)
+
+    def models(some: Sequence[int]) -> list[SparseModel]:
+        found = [run.sparse(i).to("cpu") for i in some if i in sound]
+        return found if training.rule is None else [prune(one, training.rule) for one in found]
+
+    folds = [models(indices[i : i + n]) for i in range(n, len(indices), n)]
 
     def entry(name: str, value: Any) -> Any:
         if not isinstance(value, list):
             return value
         if watched is not None and name.startswith("val_"):
             return watched.by_group(value)[number]
-        return value[kept[0]]
+        return value[indices[0]]
 
     history = [{name: entry(name, value) for name, value in row.items()} for row in run.history]
     n_epochs = len(history)
@@ -322,27 +346,29 @@ def _group(
         late = [row for row in history if row["epoch"] / training.epochs >= end]
         n_epochs = min((row["val_nll"], row["epoch"]) for row in late if "val_nll" in row)[1]
     return Group(
-        [run.sparse(i).to("cpu") for i in kept],
+        models(indices[:n]),
         folds,
         history,
         n_epochs,
         nets[indices[0]].kl * training.schedule.kl,
-        _score(run.problem, folds, [nets[i].held_out for i in folded]),
+        _score(run.problem, folds, [nets[i].held_out for i in indices[n::n]]),
     )
 
 
-def _score(problem: Problem, folds: Sequence[Posterior], held_out: Sequence[Tensor]) -> float:
+def _score(
+    problem: Problem, folds: Sequence[Sequence[SparseModel]], held_out: Sequence[Tensor]
+) -> float:
     """Mean log predictive density of the rows that the folds have not seen."""
-    if not folds:
+    pairs = [(models, rows) for models, rows in zip(folds, held_out, strict=True) if models]
+    if not pairs:
         return -math.inf
     x, y = problem.x.cpu(), problem.y.cpu()
     counts = torch.ones(len(x)) if problem.weight is None else problem.weight.cpu()
     targets = y.double() if y.is_floating_point() else y
     densities = [
-        log_density([posterior], x[rows], targets[rows], _SCORE_DRAWS)
-        for posterior, rows in zip(folds, held_out, strict=True)
+        log_density(models, x[rows], targets[rows], _SCORE_DRAWS) for models, rows in pairs
     ]
-    weight = torch.cat([counts[rows] for rows in held_out]).double()
+    weight = torch.cat([counts[rows] for _, rows in pairs]).double()
     return float((torch.cat(densities) * weight).sum() / weight.sum())
 
 
@@ -362,6 +388,7 @@ class PopulationFits:
 
     Example:
         >>> from bayesieve import MAP
+        >>> from bayesieve.core.likelihoods import Gaussian
         >>> x = torch.randn(64, 2, generator=torch.Generator().manual_seed(0))
         >>> training = Training(epochs=40, batch_size=16)
         >>> net = nn.Sequential(nn.Linear(2, 1))
@@ -401,17 +428,25 @@ class PopulationFits:
     def posteriors(
         self, rows: Sequence[Tensor], keep: Tensor | None = None
     ) -> list[list[Posterior]]:
-        """Posteriors of `n_members` networks per set of rows that see the inputs `keep`, (k, D)."""
+        """Posteriors of `n_members` networks per set of rows that see the inputs `keep`, (k, D).
+
+        Networks that diverged are left out; a set of rows on which all did raises.
+        """
         n = self.training.n_members
         per_run = max(1, self.training.at_once // n)
         fitted: list[list[Posterior]] = []
         for start in range(0, len(rows), per_run):
             block = slice(start, start + per_run)
-            flat = self._train(rows[block], None if keep is None else keep[block])
-            fitted += [flat[i : i + n] for i in range(0, len(flat), n)]
+            run = self._train(rows[block], None if keep is None else keep[block])
+            sound = set(run.sound)
+            for first in range(0, run.n_models, n):
+                numbers = [i for i in range(first, first + n) if i in sound]
+                if not numbers:
+                    raise _nothing_left(run)
+                fitted.append([run.engine.posterior(run.problem, run.state, i) for i in numbers])
         return fitted
 
-    def _train(self, rows: Sequence[Tensor], keep: Tensor | None) -> list[Posterior]:
+    def _train(self, rows: Sequence[Tensor], keep: Tensor | None) -> Fit:
         table, n = Table(self.x, self.y, self.weight), self.training.n_members
         if keep is not None:
             # A column of zeros teaches nothing: the fit is that of a network without the input.
@@ -422,7 +457,7 @@ class PopulationFits:
         members = Rows.of([r for r in rows for _ in range(n)])
         return train_networks(
             self.model, self.likelihood, table, members, self.engine, self.training
-        ).posteriors
+        )
 
     def _error(self, posteriors: Sequence[Posterior], x: Tensor, y: Tensor) -> Tensor:
         prediction = pooled([predict(q, x) for q in posteriors])
@@ -430,68 +465,6 @@ class PopulationFits:
             probs = prediction.probs
             return -probs[torch.arange(len(y)), y.to(probs.device)].log().mean().cpu()
         return (prediction.mean.cpu() - y.reshape(len(y), -1)).square().mean()
-
-
-@dataclass(frozen=True, eq=False)
-class AdditiveFits:
-    """`TableFits` of a regression by additive networks, see `additive_network`.
-
-    The functions of the inputs are fixed, so they are computed once and only a linear layer is
-    trained on them, to rank the inputs. Errors need no training (`additive_errors`).
-
-    Args:
-        x: (N, D), standardised inputs.
-        y: (N,), targets.
-        engine: its posterior ranks the inputs; its prior must give inclusion probabilities.
-        training: how the engine's fits are trained.
-
-    Example:
-        >>> from bayesieve.core.priors import SpikeSlab
-        >>> from bayesieve.engines.sbnn import SBNN
-        >>> x = torch.randn(80, 2, generator=torch.Generator().manual_seed(0))
-        >>> fits = AdditiveFits(x, x[:, 0].abs(), SBNN(SpikeSlab(0.4, 0.02), init_std=0.01))
-        >>> rows, rest = torch.arange(60), torch.arange(60, 80)
-        >>> keep = torch.tensor([[True, False], [False, True]])
-        >>> first, second = fits.errors([rows, rows], [rest, rest], keep)
-        >>> bool(first < 0.1 * second)
-        True
-    """
-
-    x: Tensor
-    y: Tensor
-    engine: Engine[Any]
-    training: Training = field(default_factory=Training)
-
-    def __post_init__(self) -> None:
-        if self.y.ndim != 1 or not self.y.is_floating_point():
-            raise ValueError(
-                "AdditiveFits: y must be one floating-point target per row, got "
-                f"{self.y.dtype} of shape {tuple(self.y.shape)}. Use PopulationFits for others."
-            )
-
-    @cached_property
-    def _network(self) -> nn.Sequential:
-        return additive_network(self.x)
-
-    def importance(self, rows: Sequence[Tensor]) -> Tensor:
-        """Normalised importance φ from fits on each set of rows, averaged over members, (k, D)."""
-        basis, likelihood = self._network[0], Gaussian(0.5, learned=True)
-        fits = PopulationFits(
-            basis(self.x), self.y, self._network[1:], likelihood, self.engine, self.training
-        )
-        posteriors = fits.posteriors(rows)
-        psi = [torch.stack([feature_importance(q).psi.cpu() for q in qs]) for qs in posteriors]
-        present = basis.present.cpu()
-        by_input = (torch.stack(psi).unflatten(-1, present.shape) * present).mean(-1)
-        return normalised(by_input).mean(1)
-
-    def errors(self, rows: Sequence[Tensor], held_out: Sequence[Tensor], keep: Tensor) -> Tensor:
-        """Squared error per held-out row, (k,), with the inputs each line of `keep`, (k, D), has.
-
-        Fits on the same rows (the same tensor) share their matrices.
-        """
-        basis = cast(HingeBasis, self._network[0])
-        return additive_errors(basis, basis(self.x), self.y, rows, held_out, keep)
 
 
 def predict_members(
@@ -512,6 +485,25 @@ def predict_members(
     return pooled(predictions)
 
 
+def needed_draws(
+    models: Sequence[Posterior | SparseModel], table: "Table", rows: Sequence[Tensor]
+) -> int:
+    """The draws after which the likelihood of a network's rows is known to 2 %; their median.
+
+    Args:
+        models: networks, each with its rows.
+        table: standardised inputs and targets.
+        rows: row numbers, best such as the network has not seen.
+    """
+    counts = []
+    for model, index in zip(models, rows, strict=True):
+        posterior = posterior_of(model).to("cpu", torch.float64)
+        some = index[:_ROWS_FOR_DRAWS]
+        x, targets = table.x[some].double(), table.y[some]
+        counts.append(predict(posterior, x, n_samples=None, targets=targets).n_draws)
+    return sorted(counts)[len(counts) // 2]
+
+
 def log_density(
     models: Sequence[Posterior | SparseModel], x: Tensor, targets: Tensor, n_samples: int
 ) -> Tensor:
@@ -525,3 +517,44 @@ def log_density(
             output = network.outputs(w, x.double(), posterior.buffers)[0]
             densities.append(network.likelihood.log_prob(output, targets, network.split(w[0])[1]))
     return torch.logsumexp(torch.stack(densities), 0) - math.log(len(densities))
+
+
+def held_out_noise(
+    predictions: Sequence[RealPrediction], targets: Sequence[Tensor], counts: Sequence[Tensor]
+) -> float:
+    """Standard deviation of the noise under which targets not learned from are likeliest.
+
+    Args:
+        predictions: of the held-out rows of each fold.
+        targets: theirs, (n, m) each.
+        counts: how much each row counts, (n,) each.
+    """
+
+    def surprise(log_std: float) -> float:
+        total = 0.0
+        for prediction, target, count in zip(predictions, targets, counts, strict=True):
+            means = prediction.sample_means.detach().double()
+            std = torch.full_like(means, math.exp(log_std))
+            densities = prediction.likelihood.log_density(target.double(), means, std).sum(-1)
+            total -= float((torch.logsumexp(densities, 0) * count).sum())
+        return total
+
+    return math.exp(minimize_scalar(surprise, bounds=_LOG_NOISES, method="bounded").x)
+
+
+def with_noise(model: SparseModel, noise_std: float) -> SparseModel:
+    """A model of one weight vector with another level of noise, where its likelihood learned one.
+
+    One weight vector leaves smaller residuals on the rows it was fitted to than on others, and the
+    noise that is learned with it is that of the former.
+    """
+    posterior, network = cast(Samples, model.posterior), model.network
+    draws = posterior.draws.clone()
+    for name, value in cast(RealLikelihood, network.likelihood).numbers_for(noise_std).items():
+        draws[:, network.layout.slices[NUMBERS_PREFIX + name]] = value
+    return dataclasses.replace(model, posterior=dataclasses.replace(posterior, draws=draws))
+
+
+def is_point(model: SparseModel) -> bool:
+    """Whether a model is one weight vector, without doubt."""
+    return isinstance(model.posterior, Samples) and len(model.posterior.draws) == 1

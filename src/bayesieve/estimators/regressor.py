@@ -1,6 +1,5 @@
 """A Bayesian network for tables with real targets."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -11,8 +10,8 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
-from bayesieve.assess.calibration import conformal_quantile, residual_scores
-from bayesieve.assess.predict import Prediction, RealPrediction
+from bayesieve.assess.conformal import conformal_interval, residual_scores
+from bayesieve.assess.predict import RealPrediction
 from bayesieve.checks import check_choice, check_fraction
 from bayesieve.core.likelihoods import (
     NAMES,
@@ -21,7 +20,15 @@ from bayesieve.core.likelihoods import (
     likelihood_class,
 )
 from bayesieve.estimators.base import FloatArray, Scale, SieveEstimator
-from bayesieve.estimators.population import log_density
+from bayesieve.estimators.population import (
+    Group,
+    Table,
+    held_out_noise,
+    is_point,
+    log_density,
+    predict_members,
+    with_noise,
+)
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 NOISES = sorted(name for name in NAMES if likelihood_class(name).task == "regression")
@@ -41,7 +48,9 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         engine, hidden, ...: see `SieveEstimator`.
 
     Attributes:
-        coverage_: share of held-out targets inside the interval of each level; None without folds.
+        coverage_: share of targets inside the interval of each level, with the mean and doubt of
+            networks of the inner folds, which have not seen them, and the noise that is delivered;
+            None without folds. Conformal intervals are not counted here.
         sparse_models_, ...: see `SieveEstimator`.
 
     Example:
@@ -80,15 +89,24 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         return self._shaped(mean)
 
     def predict_uncertainty(self, X: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Standard deviations of the noise and of what more rows could tell, as `predict`."""
+        """Standard deviations of the noise and of what more rows could tell, as `predict`.
+
+        The second is the doubt of 1 / `kl_` times the rows; with kl=1 it is Bayes' rule.
+        """
         _, aleatoric, epistemic = self._moments(X)
         return self._shaped(aleatoric), self._shaped(epistemic)
 
     def predict_interval(self, X: ArrayLike, alpha: float = 0.1) -> NDArray[np.float64]:
-        """Lower and upper end of the interval that holds 1 - alpha, (n, 2) or (n, m, 2)."""
+        """Lower and upper end of the interval that holds 1 - alpha, (n, 2) or (n, m, 2).
+
+        With `conformal` they come from residuals of rows that were not learned from, in units of
+        the predicted standard deviation; `assess.conformal` says what is proved.
+        """
         check_fraction(self._who, open_ends=True, alpha=alpha)
+        if self.conformal:
+            return self._shaped(self._conformal_interval(X, alpha))
         mean, aleatoric, epistemic = self._moments(X)
-        half = self._half_width(alpha) * np.hypot(aleatoric, epistemic)
+        half = self._gaussian_half_width(1 - alpha) * np.hypot(aleatoric, epistemic)
         return self._shaped(np.stack([mean - half, mean + half], -1))
 
     def sample_y(
@@ -102,7 +120,7 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         """Mean log density of the targets under the predictive mixture, nats per row."""
         x, y = self._inputs(X), np.asarray(y, dtype=np.float64)
         targets = self.y_scale_.apply(y.reshape(len(x), -1)).double()
-        inside = log_density(self.sparse_models_, x, targets, self.n_samples)
+        inside = log_density(self.sparse_models_, x, targets, self.n_samples_)
         return float(inside.mean()) - float(np.log(self.y_scale_.std).sum())
 
     def _moments(self, X: ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -112,12 +130,28 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         aleatoric, epistemic = prediction.aleatoric_std.numpy(), prediction.epistemic_std.numpy()
         return self.y_scale_.undo(prediction.mean), aleatoric * std, epistemic * std
 
-    def _half_width(self, alpha: float) -> FloatArray | float:
-        """Half of the interval in standard deviations, one number or (m,)."""
-        if self.conformal:
-            targets = self.conformity_.unbind(1)
-            return np.array([conformal_quantile(scores, alpha) for scores in targets])
-        return self._gaussian_half_width(1 - alpha)
+    def _conformal_interval(self, X: ArrayLike, alpha: float) -> FloatArray:
+        """Ends of the intervals of every target, (n, m, 2)."""
+        models, scores = self._scored()
+        moments = [cast(SieveRegressor, model)._mean_and_std(X) for model in models]
+        mean, std = (torch.stack(values) for values in zip(*moments, strict=True))
+        ends = []
+        for j in range(mean.shape[-1]):
+            of_target = [held_out[:, j] for held_out in scores]
+            both = conformal_interval(mean[..., j], std[..., j], of_target, alpha)
+            ends.append(torch.stack(both, -1))
+        return np.asarray(torch.stack(ends, 1).numpy())
+
+    def _mean_and_std(self, X: ArrayLike) -> tuple[Tensor, Tensor]:
+        """Predictive mean and standard deviation in the targets' units, (n, m) each."""
+        mean, aleatoric, epistemic = self._moments(X)
+        return torch.as_tensor(mean), torch.as_tensor(np.hypot(aleatoric, epistemic))
+
+    def _scores(self, X: Any, y: Any) -> Tensor:
+        """|y - mean| / std, (n, m)."""
+        mean, std = self._mean_and_std(X)
+        targets = torch.as_tensor(np.asarray(y, dtype=np.float64).reshape(len(mean), -1))
+        return residual_scores(mean, std, targets)
 
     def _gaussian_half_width(self, level: float) -> float:
         return cast(RealLikelihood, self._likelihood(learned_noise=True)).half_width(level)
@@ -162,20 +196,31 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
     def _n_outputs(self, y: Tensor) -> int:
         return self._likelihood(learned_noise=True).n_outputs(y.shape[1])
 
-    def _calibrate(
-        self, y: Tensor, held_out: Sequence[Tensor], predictions: Sequence[Prediction]
-    ) -> None:
+    def _calibrate(self, table: Table, group: Group) -> None:
         self.coverage_ = None
-        if not predictions:
+        pairs = [(m, rows) for m, rows in zip(group.folds, table.held_out, strict=True) if m]
+        if not pairs:
             return
-        real = [cast(RealPrediction, p) for p in predictions]
-        targets = torch.cat([y[rows] for rows in held_out])
+        real = [
+            cast(RealPrediction, predict_members(models, table.x[rows], self.n_samples_))
+            for models, rows in pairs
+        ]
+        targets = [table.y[rows] for _, rows in pairs]
+        counts = [table.counts()[rows].double() for _, rows in pairs]
+        if all(is_point(model) for model in self.sparse_models_):
+            noise = held_out_noise(real, targets, counts)
+            self.sparse_models_ = [with_noise(model, noise) for model in self.sparse_models_]
+        delivered = predict_members(self.sparse_models_, table.x[:2], self.n_samples_)
+        level = cast(RealPrediction, delivered).noise_std
+        stds = [p.std for p in real]
+        if level.shape[1] == 1:  # one level of noise: that of what is delivered, not the fold's
+            stds = [torch.hypot(p.epistemic_std, level.square().mean().sqrt()) for p in real]
         scores = residual_scores(
-            torch.cat([p.mean for p in real]), torch.cat([p.std for p in real]), targets
+            torch.cat([p.mean for p in real]), torch.cat(stds), torch.cat(targets)
         )
-        self.conformity_ = scores
+        weight = torch.cat(counts) / torch.cat(counts).sum()
         self.coverage_ = {
-            level: float((scores <= self._gaussian_half_width(level)).double().mean())
+            level: float(weight @ (scores <= self._gaussian_half_width(level)).double().mean(1))
             for level in LEVELS
         }
 

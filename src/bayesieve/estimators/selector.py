@@ -1,6 +1,5 @@
 """Which columns of a table matter: a selector for pipelines."""
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -12,57 +11,52 @@ from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor, nn
+from torch import Tensor
 
 from bayesieve.checks import check_choice, check_fraction
-from bayesieve.core.likelihoods import Gaussian
-from bayesieve.core.posterior import Posterior
-from bayesieve.core.priors import SpikeSlab
-from bayesieve.engines.sbnn import SBNN
+from bayesieve.data.tables import guess_task
 from bayesieve.estimators.base import SieveEstimator, column_importance, fit_tables
 from bayesieve.estimators.classifier import SieveClassifier
-from bayesieve.estimators.population import AdditiveFits, PopulationFits, Table, Training
+from bayesieve.estimators.population import PopulationFits, Table, Training
 from bayesieve.estimators.regressor import SieveRegressor
 from bayesieve.select import (
     PROPORTIONS,
-    TableFits,
-    additive_network,
+    AdditiveFits,
+    JointPosterior,
     best_source,
     bootstrap_rows,
     cross_validate_proportion,
     expected_fdr,
-    feature_importance,
-    feature_inclusion,
+    normalised,
     select_fdr,
     select_fraction,
     select_threshold,
     selection_stability,
 )
-from bayesieve.training.schedule import Schedule
 
 Rule = Literal["fraction", "probable", "cross-validated", "fdr"]
 RULES = ("fraction", "probable", "cross-validated", "fdr")
 NetworkName = Literal["additive", "hidden"]
-# Under which the evidence for a column of the additive network is calibrated: docs/tables.md.
-ADDITIVE_ENGINE = SBNN(SpikeSlab(math.exp(-1), math.exp(-4)), lr=1e-2, init_std=0.01, local=True)
 _FEW_PROPORTIONS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)  # each costs one network per fold
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
-    """Feature selection by the posterior of a Bayesian network.
+    """Feature selection by a posterior.
 
     Args:
         estimator: `SieveRegressor` or `SieveClassifier` with the settings to train with; None
-            takes the one that suits the targets, with its defaults.
-        network: "additive" ranks the columns by an additive network (each column through hinges,
-            then one linear layer), whose probabilities are calibrated; "hidden" by the network of
-            the estimator, which also sees columns that act only together. None takes "hidden"
-            where an estimator is given, but always "additive" for rule "fdr".
+            takes the one that suits the targets, with its defaults: classes are text, bools or at
+            most 20 whole numbers.
+        network: "additive" reads the joint posterior of an additive model (each column through
+            hinges), which has a probability for every column and needs no training; "hidden" ranks
+            the columns by the network of the estimator, which also sees columns that act only
+            together, but has no such probability. None takes "hidden" where an estimator is given,
+            but always "additive" for the rules "probable" and "fdr", which need probabilities.
         rule: "fraction" keeps that share of the columns, "probable" those whose probability
             reaches `threshold`, "cross-validated" the smallest share that is not clearly worse
             than the best under cross-validation, "fdr" as many as keep the expected share of
-            false discoveries below `level`.
+            false discoveries below `level`, but none that is less probable than ½.
         fraction: of the columns, for "fraction".
         threshold: for "probable"; the likeliest column is kept whatever its probability.
         level: for "fdr"; possibly no column is kept.
@@ -74,9 +68,11 @@ class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     Attributes:
         support_: which columns are kept, (p,).
         estimator_: the fitted estimator, for the network "hidden".
-        feature_importances_: φ of each column, (p,).
-        inclusion_: probability that each column matters, (p,), where the engine has one.
-        expected_fdr_: expected share of false discoveries, where there are probabilities.
+        feature_importances_: φ of each column, (p,), 1 for the most important and 0 for the least:
+            by the size of its effect, or by the paths of a hidden network.
+        inclusion_: probability that each column matters, (p,), for the network "additive".
+        inclusion_error_: Monte-Carlo standard error of these probabilities, (p,).
+        expected_fdr_: expected share of false discoveries, for the network "additive".
         path_: error of each proportion, for "cross-validated".
         frequency_: how often each column was kept, (p,), with `bootstrap`.
         stability_: agreement of these choices: 1 always the same, 0 chance.
@@ -112,34 +108,36 @@ class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self.n_features_in_ = model.n_features_in_
         if hasattr(model, "feature_names_in_"):
             self.feature_names_in_ = model.feature_names_in_
-        probability: Tensor | None
+        fits: AdditiveFits | PopulationFits
+        joint: JointPosterior | None = None
         if additive:
-            fits = _fits(model, table, additive=True)
-            ((posterior,),) = fits.posteriors([torch.arange(len(table))])
-            phi, evidence = _evidence(posterior)
-            phi, probability = phi.double(), evidence.double()
+            fits = self._additive_fits(table)
+            joint = fits.posterior(torch.arange(len(table)))
+            phi = normalised(joint.effect)
         else:
             fit_tables([model], [table], len(table))
             self.estimator_ = model
-            source = best_source(model.posterior_)
-            fits = replace(_fits(model, table, additive=False), source=source)
-            phi, probability = model._importance()
+            fits = replace(_network_fits(model, table), source=best_source(model.posterior_))
+            phi = torch.as_tensor(model.feature_importances_)
         if self.rule == "cross-validated":
-            self._cross_validate(fits, additive)
-        keep = self._choose(phi, probability)
+            self._cross_validate(fits)
+        keep = self._choose(phi, joint)
         if self.bootstrap:
-            self._repeat(fits, model, additive)
+            self._repeat(fits, model)
         self.support_: NDArray[np.bool_] = keep.numpy()
         self.feature_importances_: NDArray[np.float64] = phi.double().numpy()
-        if probability is not None:
-            self.inclusion_: NDArray[np.float64] = probability.double().numpy()
-            self.expected_fdr_ = expected_fdr(probability, keep)
+        if joint is not None:
+            self.inclusion_: NDArray[np.float64] = joint.inclusion.numpy()
+            self.inclusion_error_: NDArray[np.float64] = joint.error.numpy()
+            self.expected_fdr_ = expected_fdr(joint.inclusion, keep)
         return self
 
     def held_out_errors(
         self, X: ArrayLike, y: ArrayLike, X_test: ArrayLike, y_test: ArrayLike
     ) -> tuple[float, float]:
-        """Test error of networks on all columns, and on the kept ones; of a constant if none is.
+        """Test error of a fit on all columns, and on the kept ones; of a constant if none is.
+
+        The fits are additive models or hidden networks, as `network` says.
 
         Args:
             X: (n, p), the rows of `fit`.
@@ -148,22 +146,24 @@ class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             y_test: their targets.
 
         Returns:
-            Root mean squared errors in the unit of y, or negative log-likelihoods of classes.
+            Root mean squared errors in the unit of y. Of classes the Brier scores of additive
+            models, or the negative log-likelihoods of networks.
         """
         check_is_fitted(self)
         model = self._model(y)
         table = model._prepare(X, y, None)
-        fits = _fits(model, table, additive=self._check() == "additive")
         columns, targets = model._validated(X_test, y_test, reset=False)
-        test_y = model._targets(targets, None, reset=False)
         x = torch.cat([table.x, model.x_scale_.apply(columns)])
+        both = torch.cat([table.y, model._targets(targets, None, reset=False)])
         weight = None
         if table.weight is not None:
-            weight = torch.cat([table.weight, torch.ones(len(test_y))])
-        whole = replace(fits, x=x, y=torch.cat([table.y, test_y]), weight=weight)
+            weight = torch.cat([table.weight, torch.ones(len(targets))])
+        hidden = self._check() == "hidden"
+        fits = _network_fits(model, table) if hidden else self._additive_fits(table)
         train, test = torch.arange(len(table)), torch.arange(len(table), len(x))
         keep = torch.as_tensor(self.support_)
         masks = torch.stack([torch.ones_like(keep), keep])
+        whole = replace(fits, x=x, y=both, weight=weight)
         errors = whole.errors([train, train], [test, test], masks)
         if model.y_scale_ is not None:
             errors = errors.sqrt() * float(model.y_scale_.std.mean())
@@ -181,14 +181,16 @@ class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         check_fraction(who, open_ends=True, level=self.level)
         if self.bootstrap < 0 or self.bootstrap == 1:
             raise ValueError(f"{who}: bootstrap must be 0, or 2 or more, got {self.bootstrap}.")
-        if self.network is not None:
-            check_choice(who, "network", self.network, ("additive", "hidden"))
-            if self.network == "hidden" and self.rule == "fdr":
-                raise ValueError(
-                    f"{who}: rule='fdr' needs the calibrated probabilities of network='additive'."
-                )
-            return self.network
-        return "additive" if self.estimator is None or self.rule == "fdr" else "hidden"
+        probable = self.rule in ("probable", "fdr")
+        if self.network is None:
+            return "additive" if self.estimator is None or probable else "hidden"
+        check_choice(who, "network", self.network, ("additive", "hidden"))
+        if self.network == "hidden" and probable:
+            raise ValueError(
+                f"{who}: rule={self.rule!r} needs the probabilities of network='additive'; a "
+                "hidden network has none for a column. With it use 'fraction' or 'cross-validated'."
+            )
+        return self.network
 
     def _model(self, y: ArrayLike) -> SieveEstimator:
         if self.estimator is not None:
@@ -198,44 +200,39 @@ class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
                     f"{type(self.estimator).__name__}."
                 )
             model: SieveEstimator = clone(self.estimator)
-        elif type_of_target(y, input_name="y").startswith("continuous"):
-            model = SieveRegressor()
         else:
-            model = SieveClassifier()
+            type_of_target(y, input_name="y")  # raises where y is no target at all
+            kind = SieveRegressor if guess_task(np.asarray(y)) == "regression" else SieveClassifier
+            model = kind()
         if model.random_state is None:
             model.set_params(random_state=self.random_state)
         return model
 
-    def _choose(self, phi: Tensor, probability: Tensor | None) -> Tensor:
+    def _additive_fits(self, table: Table) -> AdditiveFits:
+        return AdditiveFits(table.x, table.y, table.weight, self._seed())
+
+    def _choose(self, phi: Tensor, joint: JointPosterior | None) -> Tensor:
         """The columns that the rule keeps, (p,) bool."""
         if self.rule == "fraction":
             return select_fraction(phi, self.fraction)
         if self.rule == "cross-validated":
             return select_fraction(phi, self.path_.proportion)
-        if probability is None:
-            raise ValueError(
-                "SieveSelector: rule='probable' needs inclusion probabilities, which this engine's "
-                "posterior lacks. Use engine='sbnn', or rule='fraction'."
-            )
+        assert joint is not None  # _check lets no other network pass
         if self.rule == "fdr":
-            return select_fdr(probability, self.level)
-        keep = select_threshold(probability, self.threshold)
-        keep[probability.argmax()] = True
+            return select_fdr(joint.inclusion, self.level)
+        keep = select_threshold(joint.inclusion, self.threshold)
+        keep[joint.inclusion.argmax()] = True
         return keep
 
-    def _cross_validate(self, fits: PopulationFits, additive: bool) -> None:
-        closed_form = additive and fits.weight is None and fits.y.is_floating_point()
-        tried: TableFits = fits
-        if closed_form and fits.y.shape[1] == 1:  # errors without training: many times faster
-            tried = AdditiveFits(fits.x, fits.y[:, 0], ADDITIVE_ENGINE, fits.training)
+    def _cross_validate(self, fits: AdditiveFits | PopulationFits) -> None:
         proportions = self.proportions
         if proportions is None:
-            grid = PROPORTIONS if additive else _FEW_PROPORTIONS
+            grid = PROPORTIONS if isinstance(fits, AdditiveFits) else _FEW_PROPORTIONS
             # Of shares that keep the same number of columns the smallest.
             counts = {max(1, round(s * fits.x.shape[1])): s for s in reversed(grid)}
             proportions = tuple(sorted(counts.values()))
         self.path_ = cross_validate_proportion(
-            tried,
+            fits,
             len(fits.x),
             torch.Generator().manual_seed(self._seed()),
             proportions=proportions,
@@ -243,15 +240,17 @@ class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             rule="paired",
         )
 
-    def _repeat(self, fits: PopulationFits, model: SieveEstimator, additive: bool) -> None:
+    def _repeat(self, fits: AdditiveFits | PopulationFits, model: SieveEstimator) -> None:
         """Choose again on bootstrap samples of the rows."""
         source = torch.Generator().manual_seed(self._seed() + 1)
         samples = bootstrap_rows(len(fits.x), self.bootstrap, source)
-        varies = torch.as_tensor(model.x_scale_.varies)
-        choices = []
-        for (posterior,) in fits.posteriors(samples):
-            read = _evidence(posterior) if additive else column_importance(posterior, varies)
-            choices.append(self._choose(*read))
+        if isinstance(fits, AdditiveFits):
+            joints = [fits.posterior(rows, tolerance=1.0) for rows in samples]
+            choices = [self._choose(normalised(joint.effect), joint) for joint in joints]
+        else:
+            varies = torch.as_tensor(model.x_scale_.varies)
+            phis = [column_importance(q, varies) for (q,) in fits.posteriors(samples)]
+            choices = [self._choose(phi, None) for phi in phis]
         frequency, self.stability_ = selection_stability(torch.stack(choices))
         self.frequency_: NDArray[np.float64] = frequency.double().numpy()
 
@@ -264,44 +263,15 @@ class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
 
-def evidence_schedule(task: str, epochs: float) -> Schedule:
-    """Learning rate and prior weight under which an additive network's probabilities are right.
-
-    From weights 0 and under all of the prior, a small table of classes never leaves the spike, and
-    evidence taken there calls noise a discovery. For classes the prior therefore rises over the
-    first fifth of the run; a target of numbers needs no such help, and would overfit.
-
-    Example:
-        >>> evidence_schedule("classification", 100).kl_warmup_epochs
-        20.0
-    """
-    rise = 0.2 * epochs if task == "classification" else 0.0
-    return Schedule(lr="cosine", kl_warmup_epochs=rise)
-
-
-def _fits(model: SieveEstimator, table: Table, *, additive: bool) -> PopulationFits:
-    """Additive networks or those of an estimator, with its length of run and no inner folds."""
+def _network_fits(model: SieveEstimator, table: Table) -> PopulationFits:
+    """Networks of an estimator, with its length of run and no inner folds."""
     settings = model._settings(len(table))
-    likelihood = model._likelihood(learned_noise=additive or settings.learned_noise)
-    engine, schedule = settings.engine, settings.schedule
-    if additive:
-        n_outputs = model._n_outputs(table.y)
-        if likelihood.task == "regression":
-            likelihood, n_outputs = Gaussian(0.5, learned=True), table.y.shape[1]
-        network: nn.Module = additive_network(table.x, n_outputs)
-        engine, schedule = ADDITIVE_ENGINE, evidence_schedule(likelihood.task, settings.epochs)
-    else:
-        network = model._module(table, settings)
     training = Training(
-        settings.epochs, settings.batch_size, schedule, seed=model._seed(), device=model.device
-    )
+        settings.epochs, settings.batch_size, settings.schedule, seed=model._seed(),
+        device=model.device,
+    )  # fmt: skip
+    likelihood = model._likelihood(learned_noise=settings.learned_noise)
+    network = model._module(table, settings)
     return PopulationFits(
-        table.x, table.y, network, likelihood, engine, training, weight=table.weight
+        table.x, table.y, network, likelihood, settings.engine, training, weight=table.weight
     )
-
-
-def _evidence(posterior: Posterior) -> tuple[Tensor, Tensor]:
-    """φ and probability of the columns of an additive network."""
-    posterior = posterior.to("cpu")
-    phi = feature_importance(posterior).phi
-    return phi, feature_inclusion(posterior, source="evidence")

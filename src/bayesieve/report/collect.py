@@ -7,21 +7,21 @@ from typing import Any
 import torch
 
 from bayesieve import __version__
-from bayesieve.assess.diagnostics import effective_sample_size, moves, split_rhat
-from bayesieve.core.posterior import Samples, draws_of, posterior_of
+from bayesieve.assess.diagnostics import effective_sample_size, moves, split_rhat, traces
+from bayesieve.core.posterior import Samples, posterior_of
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.report import curve, inputs, quality
 from bayesieve.report.curve import processor
 from bayesieve.report.embed import embed
 from bayesieve.report.packing import Json, rounded, short
 from bayesieve.report.source import Limits, Source
+from bayesieve.text import tempering_words
 
 FORMAT, VERSION = "bayesieve-report", 1
 _MOST_EPOCHS = 400
 _UNKNOWN: Json = {  # of a model that is only in memory
     "command": None, "config": {}, "versions": {}, "hashes": {}, "seconds": None, "folder": None,
 }  # fmt: skip
-_WATCHED = 200  # weights whose chains are compared
 
 
 def collect(sources: Sequence[Source], *, limits: Limits | None = None) -> Json:
@@ -72,7 +72,8 @@ def collect_run(source: Source, limits: Limits) -> Json:
             "target_mean": data.test.target_mean.double().reshape(-1).tolist(),
             "target_std": data.test.target_std.double().reshape(-1).tolist(),
         },
-        "headline": _headline(source, evaluations, sieved, limits),
+        "headline": _headline(source, evaluations, sieved),
+        "tempering": tempering_words(source.kl) if "sampled" in evaluations else "",
         "curve": {
             "score": source.score,
             "layers": source.posterior.layout.prunable,
@@ -83,6 +84,7 @@ def collect_run(source: Source, limits: Limits) -> Json:
         "compaction": sieved["compaction"],
         "not_compacted": sieved["not_compacted"],
         "quality": quality.calibration(evaluations, source.data),
+        "certificate": source.certificate,
         "confusion": quality.confusion(evaluations["after"], source.data),
         "examples": quality.examples(best, source.data, limits),
         "first_layer": inputs.first_layer(source),
@@ -91,13 +93,14 @@ def collect_run(source: Source, limits: Limits) -> Json:
         "training": history_columns(source.history),
         "chains": chains(source),
         "inputs": inputs.describe_inputs(source.data),
+        "familiarity": inputs.familiarity(source.data),
         "network": network,
         "not_embedded": refusal,
         "provenance": {**_UNKNOWN, **source.provenance, "timed_on": processor()},
     }
 
 
-def _headline(source: Source, evaluations: Mapping[str, Any], sieved: Json, limits: Limits) -> Json:
+def _headline(source: Source, evaluations: Mapping[str, Any], sieved: Json) -> Json:
     """Numbers before and after; sizes and times of the dense network are always known."""
     layout = source.posterior.layout
     before: Json = {
@@ -112,10 +115,7 @@ def _headline(source: Source, evaluations: Mapping[str, Any], sieved: Json, limi
     after["parameters"] = now.get("parameters", now["weights"])
     after["runtime_ms"] = sieved["runtime_ms"]
     after["quality"] = quality.numbers(evaluations["after"])
-    sampled = None
-    if "sampled" in evaluations:
-        sampled = quality.numbers(evaluations["sampled"])
-        sampled["draws"] = draws_of(source.averaged, limits.draws)
+    sampled = quality.numbers(evaluations["sampled"]) if "sampled" in evaluations else None
     return {"before": before, "after": after, "sampled": sampled}
 
 
@@ -143,19 +143,17 @@ def _number(value: Any) -> float | int | None:
 
 
 def chains(source: Source) -> Json | None:
-    """R-hat and effective draws of sampled weights, over all chains; None without chains."""
+    """R-hat and effective draws of predictions, over all chains; None without chains."""
     models = source.members or (source.model,)
     posteriors = [q for model in models if isinstance(q := posterior_of(model), Samples)]
     n = min((len(posterior.draws) for posterior in posteriors), default=0)
     if len(posteriors) != len(models) or n < 4:
         return None
-    draws = torch.stack([posterior.draws[:n] for posterior in posteriors])
-    moving = moves(draws).nonzero().flatten()
-    if not len(moving):
+    walks = torch.stack([traces(posterior, source.data.test)[:n] for posterior in posteriors])
+    moving = moves(walks)
+    if not moving[1:].any():
         return None
-    some = moving[quality.spread_out(len(moving), _WATCHED)]
-    rhat = split_rhat(draws[..., some]).double()
-    ess = effective_sample_size(draws[..., some]).double()
+    rhat, ess = split_rhat(walks[..., moving])[1:], effective_sample_size(walks[..., moving])[1:]
     return {
         "n_chains": len(posteriors),
         "n_draws": n,

@@ -14,7 +14,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from bayesieve.assess.predict import drawn_modules, predict
+from bayesieve.assess.predict import drawn_modules, how_drawn, predict
 from bayesieve.core.likelihoods import ClassPrediction, Prediction, RealLikelihood
 from bayesieve.core.posterior import Posterior, Samples, SparseModel, has_spread, posterior_of
 from bayesieve.deliver.layers import (
@@ -90,6 +90,7 @@ def embed(source: Source, levels: Tensor, limits: Limits) -> Json:
         "input_shape": list(shape),
         "output": page["output"],
         "n_draws": n_draws,
+        "drawn": how_drawn(pool, n_draws),
         "steps": [_step(each, level_of) for each in zip(layers, *drawn, strict=True)],
         "noise_std": None,
         "noise": page.get("noise"),

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesieve.assess.familiarity import Familiarity, unavailable
 from bayesieve.data import DataSet
 from bayesieve.data.preprocessing import PixelScale
 from bayesieve.errors import UnsupportedModelError
@@ -46,6 +47,23 @@ def describe_inputs(data: DataSet) -> Json:
     return {"kind": "none"}
 
 
+def familiarity(data: DataSet) -> Json | None:
+    """What training inputs look like, each tensor packed; None where inputs have no familiarity.
+
+    Example:
+        >>> from bayesieve.data import load_data
+        >>> familiarity(load_data("digits"))["centres"]["shape"]
+        [16, 25]
+    """
+    if unavailable(data.train.x):
+        return None
+    known = Familiarity.of(data.train.x)
+    tensors = dict(known.named_buffers())
+    tensors["roots"] = known.roots[:, *torch.tril_indices(*known.roots.shape[1:])]
+    packed = {name: pack(value, "f4") for name, value in tensors.items()}
+    return {"shape": list(known.shape), "bands": known.bands, **packed}
+
+
 def _extent(line: Tensor) -> Tensor:
     """Length from the first to the last True of each row, (n, m) -> (n,)."""
     place = torch.arange(line.shape[1])
@@ -72,6 +90,7 @@ def _columns(data: DataSet) -> list[Json]:
             whole = bool((numbers - numbers.round()).abs().max() < 1e-4 * max(1.0, abs(high)))
             row |= {"mean": mean, "std": std, "low": low, "high": high, "start": start}
             row["whole"] = whole
+            row |= {"limit": recipe["limit"]} if "limit" in recipe else {}
             place += 1
         else:
             levels = recipe["levels"]

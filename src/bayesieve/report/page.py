@@ -24,7 +24,7 @@ from bayesieve.report.source import MAX_BYTES, Limits, Source
 
 _SCRIPTS = (
     "numbers.js", "forward.js", "svg.js", "charts.js", "sieve.js", "pictures.js", "examples.js",
-    "inputs.js", "play.js", "sections.js", "page.js",
+    "inputs.js", "familiarity.js", "play.js", "sections.js", "page.js",
 )  # fmt: skip
 
 

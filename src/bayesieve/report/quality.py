@@ -3,15 +3,15 @@
 import torch
 from torch import Tensor
 
-from bayesieve.assess.evaluate import Evaluation, evaluate, labels_of
+from bayesieve.assess.evaluate import Evaluation, evaluate
 from bayesieve.assess.metrics import (
     confusion_matrix,
     interval_coverage,
     reliability_bins,
     risk_coverage,
 )
-from bayesieve.assess.predict import ClassPrediction, RealPrediction
-from bayesieve.core.posterior import draws_of
+from bayesieve.assess.predict import ClassPrediction, RealPrediction, labels_of
+from bayesieve.core.posterior import draws_of, has_spread
 from bayesieve.data import DataSet
 from bayesieve.report.inputs import shown
 from bayesieve.report.packing import Json, rounded, short
@@ -29,7 +29,8 @@ def evaluations(source: Source, limits: Limits) -> dict[str, Evaluation]:
     if source.before is not None:
         results["before"] = evaluate(source.before, test)
     results["after"] = evaluate(source.model, test)
-    if n := draws_of(source.averaged, limits.draws):
+    if has_spread(source.averaged):
+        n = limits.draws and draws_of(source.averaged, limits.draws)
         results["sampled"] = evaluate(source.averaged, test, n_samples=n)
     return results
 

@@ -32,6 +32,8 @@ class Source:
             is the model itself.
         score: what weights are ranked by when the threshold moves.
         history: one row of numbers per epoch.
+        certificate: what `certify` found, if it was asked.
+        kl: weight of the prior against the data; 1 is Bayes' rule.
         provenance: where it comes from, as far as that is known: `config` (resolved settings by
             section), `versions` of packages, `hashes` (SHA-256 by file name), `command` to make it
             again, `seconds` of training, `folder` as a command line names it.
@@ -47,6 +49,8 @@ class Source:
     drawn: Model | None = None
     score: ScoreName = "snr"
     history: Sequence[Mapping[str, Any]] = ()
+    certificate: Mapping[str, Any] | None = None
+    kl: float = 1.0
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -66,7 +70,7 @@ class Limits:
 
     Args:
         points: positions of the slider.
-        draws: posterior draws behind uncertainties.
+        draws: posterior draws behind uncertainties; None is as many as their error asks for.
         shown_weights: weights in the pictures of zeros, one byte each.
         model_bytes: of the network inside the page.
         draw_bytes: of its posterior draws.
@@ -75,7 +79,7 @@ class Limits:
     """
 
     points: int = 21
-    draws: int = 32
+    draws: int | None = None
     shown_weights: int = 500_000
     model_bytes: int = 700_000
     draw_bytes: int = 900_000

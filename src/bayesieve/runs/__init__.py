@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from bayesieve.runs.run import pool as pool
 
 attack = _as_function(_options.Attack)
+certify = _as_function(_options.Certify)
 compact = _as_function(_options.Compact)
 compare = _as_function(_options.Compare)
 demo = _as_function(_options.Demo)
@@ -39,8 +40,9 @@ verify = _as_function(_options.Verify)
 
 _HOME = {"Run": "run", "load": "run", "pool": "run"}
 __all__ = [
-    "RunConfig", "attack", "compact", "compare", "demo", "evaluate", "export", "fit_table",
-    "predict", "profile", "prune", "report", "select", "sieve", "sweep", "train", "verify", *_HOME,
+    "RunConfig", "attack", "certify", "compact", "compare", "demo", "evaluate", "export",
+    "fit_table", "predict", "profile", "prune", "report", "select", "sieve", "sweep", "train",
+    "verify", *_HOME,
 ]  # fmt: skip
 
 

@@ -216,6 +216,7 @@ def _resolve(
         training,
         batch_size=training.batch_size or size.batch_size,
         epochs=size.n_epochs if training.steps is None else None,
+        n_models=training.n_models or ENGINES[config.engine.name].n_chains or 1,
         device=str(device),
     )
     if training.distill is not None and training.distill_epochs is None and training.epochs:
@@ -391,7 +392,7 @@ def check_plan(plan: Plan) -> None:
     if training.distill is not None and not plan.problem.likelihood.soft_targets:
         raise UsageError("--distill needs a categorical likelihood.")
     state: Any = plan.engine.init(  # an engine that cannot take the network says so here
-        plan.problem, torch.Generator().manual_seed(0), training.n_models
+        plan.problem, torch.Generator().manual_seed(0), training.n_models or 1
     )
     if plan.pruning is not None:
         plan.pruning.check(plan.engine.posterior(plan.problem, state, 0))
@@ -399,15 +400,15 @@ def check_plan(plan: Plan) -> None:
 
 def what_it_takes(plan: Plan) -> dict[str, Any]:
     """Parameters, steps and memory of a planned run; activations are not counted."""
-    problem, training = plan.problem, plan.config.training
+    problem, n_models = plan.problem, plan.config.training.n_models or 1
     layout = problem.layout
-    state = plan.engine.init(problem, torch.Generator().manual_seed(0), training.n_models)
+    state = plan.engine.init(problem, torch.Generator().manual_seed(0), n_models)
     state_bytes = sum(value.nbytes for _, value in named_tensors(state))
     width = problem.initial.element_size()
     buffers = 4 if getattr(plan.engine, "local", False) else 2  # weights and gradients, stds too
-    work_bytes = buffers * training.n_models * layout.size * width
+    work_bytes = buffers * n_models * layout.size * width
     if plan.pruning is not None:
-        work_bytes += 2 * training.n_models * layout.size  # masks
+        work_bytes += 2 * n_models * layout.size  # masks
     return {
         "parameters": layout.size,
         "prunable": layout.n_sparse,

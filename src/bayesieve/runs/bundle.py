@@ -92,6 +92,7 @@ def compact(asked: Compact) -> dict[str, Any]:
 def _origin(run: Run) -> dict[str, Any]:
     """Data and run that a bundle comes from: arguments of `save_bundle`."""
     return {
+        "familiarity": run.familiarity,
         "preprocessing": run.data.preprocessing or None,
         "classes": run.data.classes,
         "feature_names": run.data.feature_names,
@@ -111,7 +112,9 @@ def provenance(run: Run) -> dict[str, Any]:
         for name, section in settings.items()
     }
     source = None if run.folder is None else run.folder.path.name
-    return {"source": source, "run": used, "versions": versions("torch", "safetensors")}
+    made = {"source": source, "run": used, "versions": versions("torch", "safetensors"),
+            "kl": run.config.tempering}  # fmt: skip
+    return made if run.certificate is None else {**made, "certificate": run.certificate}
 
 
 def verify(asked: Verify) -> dict[str, Any]:
@@ -266,6 +269,7 @@ def write_form(
             classes=classes,
             preprocessing=preprocessing,
             likelihood=likelihood,
+            familiarity=model.familiarity,
         )
     elif to == "pt2":
         from bayesieve.deliver.pt2 import export_pt2
@@ -274,7 +278,7 @@ def write_form(
     elif to == "c":
         from bayesieve.deliver.c import export_c
 
-        export_c(module, out, example, int8=int8)
+        export_c(module, out, example, int8=int8, familiarity=model.familiarity)
     elif isinstance(model, Bundle):
         copy_bundle(model, out, force=force)
     else:

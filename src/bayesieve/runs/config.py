@@ -113,6 +113,12 @@ class ScheduleConfig:
         "How the batches of an epoch share the prior.", "uniform"
     )
 
+    @property
+    def last_kl(self) -> float:
+        """Weight of the prior at the end of a run."""
+        weight = self.kl if self.kl_after is None else self.kl_after
+        return 1.0 if weight is None else weight
+
 
 @dataclass(frozen=True)
 class PruningConfig:
@@ -145,9 +151,8 @@ class TrainingConfig:
         "Examples per step (128; tables 32 to 256; tdamp 100, or 10 of few examples)."
     )
     seed: int = setting("Seed of initial weights, noise and batch order.", 0, check=check_seed)
-    n_models: int = setting(
-        "Models, or chains, side by side from different seeds.",
-        1,
+    n_models: int | None = setting(
+        "Models, or chains, side by side from different seeds (1; samplers 2).",
         alias="--chains",
         check=check_positive,
     )
@@ -193,6 +198,15 @@ class RunConfig:
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     pruning: PruningConfig = field(default_factory=PruningConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+
+    @property
+    def tempering(self) -> float:
+        """How many times narrower than Bayes' rule the run made its posterior, in data; 1 is Bayes.
+
+        Weight of the prior for variational engines, temperature for samplers.
+        """
+        temperature = self.engine.temperature
+        return self.schedule.last_kl * (temperature if isinstance(temperature, float) else 1.0)
 
 
 @cache

@@ -17,7 +17,7 @@ from bayesieve.runs.config import RECORD, RunConfig, from_dict, to_dict, without
 
 _FILES = (
     "config.json", "metrics.jsonl", "metrics.json", "curve.json", "chains.json", "attack.json",
-    "report.md", "report.html",
+    "certificate.json", "familiarity.safetensors", "report.md", "report.html",
 )  # fmt: skip
 
 
@@ -26,7 +26,8 @@ class RunFolder:
     """Where a run is kept.
 
     config.json holds the settings, posterior.safetensors what was learned (with its mask, when
-    pruned), metrics.json the final numbers, metrics.jsonl one line per epoch.
+    pruned), familiarity.safetensors what training inputs look like, metrics.json the final
+    numbers, metrics.jsonl one line per epoch.
     """
 
     path: Path

@@ -3,22 +3,13 @@
 Fit as the settings say, save what was learned, test it, draw it and write the report.
 """
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from bayesieve.assess.diagnostics import diagnose
 from bayesieve.assess.evaluate import evaluate
-from bayesieve.core.posterior import (
-    Model,
-    Posterior,
-    Samples,
-    draws_of,
-    has_spread,
-    posterior_of,
-)
+from bayesieve.core.posterior import Model, Posterior, has_spread
 from bayesieve.core.problem import Problem
 from bayesieve.core.storage import load_posterior, save
 from bayesieve.data import DataSet
@@ -27,9 +18,10 @@ from bayesieve.runs.build import Plan, make_plan, what_it_takes
 from bayesieve.runs.config import RunConfig, flag_of, from_dict, from_keywords, read_config, to_dict
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.options import Config, Train
-from bayesieve.runs.run import DRAWS, curve_of, numbers, pool, save_model, usual_score
+from bayesieve.runs.run import curve_of, mixing, numbers, pool, save_model, usual_score
 from bayesieve.runs.summary import write_summary
 from bayesieve.runs.text import note, with_draws
+from bayesieve.text import tempering_words
 from bayesieve.training.checkpoint import has_checkpoint
 from bayesieve.training.distill import soften
 from bayesieve.training.fit import Fit, fit
@@ -119,7 +111,7 @@ def learn(plan: Plan, folder: RunFolder, *, resume: bool, log: ScalarLog | None 
     return fit_plan(
         plan,
         problem,
-        config.n_models,
+        config.n_models or 1,
         validation=plan.validation,
         folder=folder.path,
         resume=resume,
@@ -146,7 +138,7 @@ def _teachers(plan: Plan, problem: Problem, folder: RunFolder) -> list[Posterior
             folder=home,
             resume=has_checkpoint(home),
         )
-        for file, posterior in zip(files, run.posteriors, strict=True):
+        for file, posterior in zip(files, run.complete().posteriors, strict=True):
             save(posterior, file)
     return [load_posterior(file, problem) for file in files]
 
@@ -183,18 +175,19 @@ def write_results(
     result = numbers(evaluate(first, data.test), first)
     if has_spread(first):
         whole = pool(models)
-        n_draws, n_chains = draws_of(whole, DRAWS), 1 if whole is first else len(models)
-        sampled = numbers(evaluate(whole, data.test, n_samples=n_draws), first)
-        result["sampled"] = {**sampled, "draws": n_draws, "chains": n_chains}
+        sampled = numbers(evaluate(whole, data.test, n_samples=None), first)
+        result["sampled"] = {**sampled, "chains": 1 if whole is first else len(models)}
     rows = with_draws(dict(result))
-    if len(models) > 1 and (chains := _chains(models)) is not None:
-        folder.write("chains.json", chains)
-        result["chains"] = chains
+    remarks = []
+    if (chains := mixing(models, data.test)) is not None:
+        result["chains"] = asdict(chains)
+        folder.write("chains.json", result["chains"])
+        remarks = [" ".join([f"Chains: {chains}.", *(f"Beware: {p}." for p in chains.problems)])]
     if len(models) > 1:
         result["models"] = [numbers(evaluate(m, data.test), m) for m in models]
         rows |= {f"model {i}": row for i, row in enumerate(result["models"])}
     score = config.pruning.score or usual_score(first)
-    remarks = _remarks(config, len(history), seconds, result)
+    remarks = _remarks(config, len(history), seconds, result) + remarks
     result |= {"seconds": round(seconds, 3), "epochs": len(history)}
     write_summary(
         folder,
@@ -213,22 +206,10 @@ def write_results(
     return result
 
 
-def _chains(models: Sequence[Model]) -> dict[str, Any] | None:
-    """How far the chains of a sampler agree; None if the run has no chains."""
-    posteriors = [posterior_of(model) for model in models]
-    chains = [q for q in posteriors if isinstance(q, Samples) and len(q.draws) > 3]
-    if len(chains) < len(models):
-        return None
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        report = diagnose(chains)
-    for warning in caught:
-        note(str(warning.message))
-    return asdict(report)
-
-
 def _remarks(config: RunConfig, n_epochs: int, seconds: float, result: dict[str, Any]) -> list[str]:
     remarks = [f"Training took {seconds:.1f} s on {config.training.device}."]
+    if "sampled" in result and config.tempering != 1:
+        remarks.append(tempering_words(config.tempering))
     if result.get("stuck_in_slab", 0.0) > 0.05:
         remarks.append(
             f"{100 * result['stuck_in_slab']:.0f} % of the weights are counted as included only "

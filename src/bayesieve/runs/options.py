@@ -31,7 +31,25 @@ _FIGURES = "Whether to draw pictures."
 _TARGET = "Tables: the column to predict."
 _REPLACE = "Replace the run in --out."
 _check_share = partial(check_fraction, open_ends=True)
+Draws = str | int
+_AUTO = "0 uses the mean weights, auto as many draws as bring their standard error below 2 %."
 option: Any = partial(setting, kw_only=True)  # a `setting` may be given by position too
+
+
+def n_samples_of(samples: Draws) -> int | None:
+    """Draws as `predict` takes them: a number, or None for as many as their error asks for.
+
+    Example:
+        >>> n_samples_of("auto"), n_samples_of("32")
+        (None, 32)
+    """
+    return None if samples == "auto" else int(samples)
+
+
+def _check_draws(who: str, **values: Draws) -> None:
+    for name, value in values.items():
+        if value != "auto" and not str(value).isdecimal():
+            raise ValueError(f"{who}: {name} must be a number of draws or auto, got {value}.")
 
 
 def argument(help: str, default: Any = MISSING, *, metavar: str | None = None) -> Any:
@@ -76,6 +94,10 @@ class Options:
         if "settings" in names:
             values["settings"] = {name: values.pop(name) for name in [*values] if name not in names}
         return cls(*args, **values)
+
+    def exit_code(self, result: Mapping[str, Any]) -> int:
+        """What the command ends with after it has printed its result."""
+        return 0
 
     def __call__(self) -> dict[str, Any]:
         """Do the work; returns what the command prints with --json."""
@@ -227,8 +249,10 @@ class Sieve(_PruningOptions):
         "each weight alone (any network).",
         "unit",
     )
-    labels: Literal["sampled", "exact"] = option(
-        "Curvature from one label sampled per example, or from all of them.", "sampled"
+    labels: Literal["exact", "sampled"] | None = option(
+        "Curvature from ten labels sampled per example, or from all outputs (the choice for up to "
+        "ten).",
+        None,
     )
     seed: int = option("Seed of the sampled labels.", 0)
 
@@ -239,14 +263,83 @@ class Evaluate(Options):
 
     work: ClassVar[str] = "run.evaluate"
     run: Place = argument(_RUN, metavar="RUN")
-    samples: int = option(
-        "Posterior draws to average over, of all chains of a sampler; 0 uses the mean weights.", 0
+    samples: Draws = option(
+        f"Posterior draws to average over, of all chains of a sampler; {_AUTO}",
+        0,
+        check=_check_draws,
+        metavar="N|auto",
     )
     seed: int = option("Seed of the draws.", 0)
     temperature: bool = option("Calibrate on the validation split first.", False)
+    abstain: float | None = option(
+        "Score also without inputs stranger than this share of held-out ones, such as 0.95.",
+        None,
+        check=partial(check_fraction, open_ends=True),
+    )
     split: Literal["test", "train", "val"] = option("What to test on.", "test")
     member: int | None = option("Which model of a run with --n-models, from 0.")
     device: str = option(_DEVICE, "auto")
+
+
+@dataclass(frozen=True)
+class Certify(Options):
+    """Compare a sieved run with its dense parent; exit code 1 unless every check passes.
+
+    A check passes when the interval of what the sieved model loses is within the tolerance, fails
+    when it is beyond, and is unsure, for want of test examples, when it holds the tolerance.
+    """
+
+    work: ClassVar[str] = "certificate.certify"
+    run: Place = argument("Run folder of `prune`, `sieve` or `demo`.", metavar="RUN")
+    against: Place | None = setting("Dense run; the one it was pruned from unless given.")
+    accuracy: float = option("Accuracy may fall by this.", 0.01, check=check_not_negative)
+    worst_class: float = option(
+        "Accuracy of any class may fall by this.", 0.05, check=check_not_negative
+    )
+    nll: float = option(
+        "Negative log-likelihood may rise by this, nats per example.",
+        0.05,
+        check=check_not_negative,
+    )
+    ece: float = option("Calibration error may rise by this.", 0.02, check=check_not_negative)
+    risk: float = option(
+        "Error of the 80 % most certain may rise by this.", 0.01, check=check_not_negative
+    )
+    agreement: float = option(
+        "Share of examples whose class may change.", 0.05, check=check_not_negative
+    )
+    rmse: float = option(
+        "Regression: RMSE may rise by this fraction, of all and of the 80 % most certain.",
+        0.05,
+        check=check_not_negative,
+    )
+    coverage: float = option(
+        "Regression: coverage at 50, 90 and 95 % may be this much farther from its level.",
+        0.05,
+        check=check_not_negative,
+    )
+    apart: float = option(
+        "Regression: distance of the two predictions, in units of the dense RMSE.",
+        0.5,
+        check=check_not_negative,
+    )
+    strangers: float = option(
+        "Familiarity may rank so many pairs of a stranger and a test input wrongly.",
+        0.05,
+        check=check_not_negative,
+    )
+    level: float = option("Of the intervals.", 0.95, check=_check_share)
+    allow_unsure: bool = option("Checks without enough data to say do not fail.", False)
+    samples: Draws = option(
+        f"Posterior draws to average over; {_AUTO}", 0, check=_check_draws, metavar="N|auto"
+    )
+    resamples: int = option("Bootstrap samples of the examples.", 1000, check=check_positive)
+    seed: int = option("Seed of draws and resamples.", 0)
+    device: str = option(_DEVICE, "auto")
+
+    def exit_code(self, result: Mapping[str, Any]) -> int:
+        """0 for a certificate, 1 for none."""
+        return 0 if result["certified"] else 1
 
 
 @dataclass(frozen=True)
@@ -332,11 +425,16 @@ class Predict(Options):
         metavar="DATA",
     )
     out: Place = setting("CSV file to write.", MISSING)
-    samples: int = option(
-        "Posterior draws to average over; 0 uses the mean.", 0, check=check_not_negative
+    samples: Draws = option(
+        f"Posterior draws to average over; {_AUTO}", 0, check=_check_draws, metavar="N|auto"
     )
     seed: int = option("Seed of the draws.", 0)
     prepared: bool = option("x is network input already; do not standardise it.", False)
+    abstain: float | None = option(
+        "Add a column that marks inputs stranger than this share of held-out ones, such as 0.95.",
+        None,
+        check=partial(check_fraction, open_ends=True),
+    )
     force: bool = option("Replace the file at --out.", False)
 
 
@@ -448,9 +546,6 @@ class _TableOptions(Options):
     target: str = setting("The column to predict.", MISSING, metavar="COLUMN")
     task: Task | None = option("Guessed from the target unless given.")
     missing: Missing = option("What to do with missing values.", "refuse")
-    epochs: int | None = option(
-        "Passes over the rows; about 2,500 steps unless given.", check=check_positive
-    )
     seed: int = option("Of splits, starts, noise and batches.", 0)
     force: bool = option("Replace what an earlier call wrote.", False)
     figures: bool = option(_FIGURES, True)
@@ -461,6 +556,9 @@ class FitTable(_TableOptions):
     """Fit a Bayesian network to a table; write a bundle for `predict` and a report."""
 
     work: ClassVar[str] = "tables.fit_table"
+    epochs: int | None = option(
+        "Passes over the rows; about 2,500 steps unless given.", check=check_positive
+    )
     engine: Literal["sbnn", "flat-vi"] = option("Algorithm.", "sbnn")
     hidden: str | None = option("Hidden layers; 50 (from 10,000 rows 100,100).")
     zeros: float | None = option(

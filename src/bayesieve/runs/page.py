@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from bayesieve.core.posterior import Model, Samples
+from bayesieve.core.posterior import Model
 from bayesieve.deliver.card import report_card
 from bayesieve.errors import DamagedFileError, UsageError
 from bayesieve.files import write_atomically
@@ -17,15 +17,13 @@ from bayesieve.report.collect import collect
 from bayesieve.report.packing import Json
 from bayesieve.report.page import page
 from bayesieve.report.source import Limits, Source
-from bayesieve.runs.build import load_weights
 from bayesieve.runs.bundle import provenance
 from bayesieve.runs.config import RECORD
 from bayesieve.runs.folder import RunFolder, sha256
 from bayesieve.runs.options import Report
-from bayesieve.runs.run import Run, load, load_model, usual_score
+from bayesieve.runs.run import load_finished, parent_of, usual_score
 from bayesieve.sieve.scores import SCORES, ScoreName
 
-BEFORE = "posterior-before.safetensors"  # the network a run is compared with
 _HASHED = ("posterior.safetensors", "config.json", "metrics.json", "curve.json")
 _MOST_MEMBERS = 16
 
@@ -99,10 +97,10 @@ def read_source(
         n_test: how many test examples to use, from the first; None for all.
         compared: the run it is compared with; None takes the one it was pruned from, if any.
     """
-    run = _finished(folder, device)
+    run = load_finished(folder, device)
     record = folder.read("config.json").get(RECORD, {})
     metrics = folder.read("metrics.json")
-    before, name = _before(folder, run, record, compared, device)
+    before, name = parent_of(run, compared, device=device)
     config, data, members = run.config, run.data, run.models(_MOST_MEMBERS)
     if n_test is not None and n_test < len(data.test):
         data = replace(data, test=data.test.subset(torch.arange(n_test)))
@@ -122,6 +120,8 @@ def read_source(
         drawn=run.pooled(),
         score=_score(folder, run.model),
         history=_history(folder),
+        certificate=run.certificate,
+        kl=config.tempering,
         provenance={
             "command": command and f"bayesieve {command}",
             "config": {
@@ -135,39 +135,6 @@ def read_source(
             "folder": folder.path.name if folder.path.is_absolute() else folder.path.as_posix(),
         },
     )
-
-
-def _finished(folder: RunFolder, device: str) -> Run:
-    if not folder.finished:
-        raise UsageError(f"{folder.path} is not a finished run: it has no metrics.json.")
-    return load(folder.path, device=device)
-
-
-def _before(
-    folder: RunFolder, run: Run, record: dict[str, Any], compared: RunFolder | None, device: str
-) -> tuple[Model | None, str]:
-    """The network a run is compared with: of a run, kept beside it, or what it was pruned from."""
-    network = run.model.network
-    if compared is not None:
-        other = _finished(compared, device)
-        mine, theirs = run.data.test, other.data.test
-        if mine.x.shape != theirs.x.shape or not torch.equal(mine.y, theirs.y):
-            raise UsageError(
-                f"--before {compared.path} is tested on other examples ({other.data.name}) than "
-                f"{folder.path} ({run.data.name}); both need the same --data and --data-seed."
-            )
-        return other.model, f"run {compared.path.resolve().name}"
-    if (folder.path / BEFORE).is_file():
-        return load_model(folder.path / BEFORE, network), "dense"
-    source = Path(str(record.get("source", "")))
-    if record.get("command") == "prune" and (source / "posterior.safetensors").is_file():
-        return load_model(source / "posterior.safetensors", network), "before pruning"
-    if record.get("command") == "sieve" and source.is_file():
-        module = run.posterior.to_module()
-        load_weights(module, source)
-        weights = network.weights_of(module).to(network.device)
-        return Samples(network, weights[None], buffers=dict(module.named_buffers())), "as trained"
-    return None, "dense"
 
 
 def _score(folder: RunFolder, model: Model) -> ScoreName:

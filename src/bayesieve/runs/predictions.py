@@ -20,7 +20,7 @@ from bayesieve.deliver.serving import Columns, bundle_columns, onnx_columns, pre
 from bayesieve.errors import DataError, UsageError
 from bayesieve.files import write_atomically
 from bayesieve.runs.folder import check_out_file, is_bundle_folder
-from bayesieve.runs.options import Predict
+from bayesieve.runs.options import Predict, n_samples_of
 
 Recipe = Mapping[str, Any]  # turns raw data into inputs of a network
 Inputs = tuple[Tensor, Columns, bool]  # (N, ...), the column of names, was the recipe applied?
@@ -28,10 +28,11 @@ Inputs = tuple[Tensor, Columns, bool]  # (N, ...), the column of names, was the 
 
 def predict(asked: Predict) -> dict[str, Any]:
     """Write a CSV file of predictions; returns a summary."""
-    model, data, out, samples = Path(asked.model), Path(asked.data), Path(asked.out), asked.samples
+    model, data, out = Path(asked.model), Path(asked.data), Path(asked.out)
+    n_samples, n_draws = n_samples_of(asked.samples), 0
     check_out_file(out, force=asked.force)
     network = _read_model(model)
-    if isinstance(network, OnnxModel) and samples:
+    if isinstance(network, OnnxModel) and n_samples != 0:
         raise UsageError("--samples: draws are baked into an ONNX file when it is exported.")
     about = network.metadata if isinstance(network, OnnxModel) else network.config
     try:
@@ -44,9 +45,12 @@ def predict(asked: Predict) -> dict[str, Any]:
         raise DataError(f"predict: row {int(bad[0]) + 1} of {data} is not finite.")
     x = inputs.to(network.dtype)
     if isinstance(network, OnnxModel):
-        columns |= onnx_columns(network, x)
+        columns |= onnx_columns(network, x, asked.abstain)
     else:
-        prediction = predict_bundle(network, x, n_samples=samples, seed=asked.seed)
+        prediction = predict_bundle(
+            network, x, n_samples=n_samples, seed=asked.seed, abstain=asked.abstain
+        )
+        n_draws = 0 if n_samples == 0 else prediction.n_draws
         columns |= bundle_columns(prediction, network.classes, about.get("preprocessing"))
     write_atomically(out, _csv(columns))
     return {
@@ -55,7 +59,7 @@ def predict(asked: Predict) -> dict[str, Any]:
         "out": str(out),
         "n": len(x),
         "columns": list(columns),
-        "samples": samples,
+        "samples": n_draws,
         "preprocessing_applied": recipe_used,
     }
 

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from bayesieve.assess.figures.curves import robustness_curves
+from bayesieve.assess.predict import FEWEST_DRAWS
 from bayesieve.assess.robustness import Attacked, curve, fgsm_curve
 from bayesieve.core.likelihoods import likelihood_class
 from bayesieve.core.posterior import draws_of
@@ -16,7 +17,7 @@ from bayesieve.errors import UsageError
 from bayesieve.runs.config import Floats, convert
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.options import Attack
-from bayesieve.runs.run import DRAWS, load
+from bayesieve.runs.run import load
 
 _WORDS = {  # panel and label of a curve
     "fgsm": ("largest change of a pixel", "FGSM"),
@@ -47,7 +48,7 @@ def attack(asked: Attack) -> dict[str, Any]:
         )
     # Chains are at different modes: the mean of their weights is no network that any of them found.
     model = opened.model if asked.member is not None or samples == 0 else opened.pooled()
-    n_samples = draws_of(model, DRAWS) if samples is None else samples
+    n_samples = draws_of(model, FEWEST_DRAWS) if samples is None else samples
     attacked = Attacked(model, n_samples, seed, scale=PixelScale.of(data.preprocessing))
     x, labels = data.test.x[: asked.examples], data.test.y[: asked.examples]
     started = time.perf_counter()

@@ -3,6 +3,7 @@
 `evaluate` and metrics.json, tables and reports all have the numbers of `numbers`.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +12,16 @@ from typing import Any, Literal
 import torch
 
 from bayesieve.assess.calibration import fit_temperature
-from bayesieve.assess.diagnostics import differing_buffers, pooled
+from bayesieve.assess.diagnostics import (
+    ChainReport,
+    diagnose_models,
+    differing_buffers,
+    pooled,
+)
 from bayesieve.assess.evaluate import Evaluation, error_curve
 from bayesieve.assess.evaluate import evaluate as score_model
-from bayesieve.assess.predict import ClassPrediction, predict
+from bayesieve.assess.familiarity import FILE, Familiarity
+from bayesieve.assess.predict import predict
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import (
     Factorised,
@@ -30,15 +37,22 @@ from bayesieve.data import DataSet, Examples
 from bayesieve.deliver.bundle import Bundle, read_bundle
 from bayesieve.engines.sbnn import stuck_in_slab
 from bayesieve.errors import DamagedFileError, UsageError
-from bayesieve.runs.build import build_data, build_network, choose_device, split_off
-from bayesieve.runs.config import RunConfig
+from bayesieve.runs.build import (
+    build_data,
+    build_network,
+    choose_device,
+    load_weights,
+    split_off,
+)
+from bayesieve.runs.config import RECORD, RunConfig
 from bayesieve.runs.folder import RunFolder, is_bundle_folder
-from bayesieve.runs.options import Evaluate
+from bayesieve.runs.options import Evaluate, n_samples_of
+from bayesieve.runs.text import warn
 from bayesieve.sieve.prune import sparsity_curve
 from bayesieve.sieve.rules import keep_zeros
 from bayesieve.sieve.scores import ScoreName
 
-DRAWS = 32  # posterior draws behind uncertainties, next to predictions with the mean weights
+BEFORE = "posterior-before.safetensors"  # the network a run is compared with
 Curve = list[dict[str, float]]
 _ZEROS = (
     0.0, 0.25, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.965, 0.975, 0.98, 0.985, 0.99, 0.995,
@@ -71,15 +85,29 @@ class Run:
         """The posterior over the weights."""
         return posterior_of(self.model)
 
+    @property
+    def familiarity(self) -> Familiarity | None:
+        """How like the training examples inputs are; None for tokens, sequences and old runs."""
+        path = None if self.folder is None else self.folder.path / FILE
+        return Familiarity.read(path) if path is not None and path.is_file() else None
+
+    @property
+    def certificate(self) -> dict[str, Any] | None:
+        """What `certify` wrote into the folder; None without."""
+        if self.folder is None or not (self.folder.path / "certificate.json").is_file():
+            return None
+        return self.folder.read("certificate.json")
+
     def models(self, most: int | None = None) -> list[Model]:
-        """Every model of a population, or the first `most`; a pruned run has one."""
-        n = self.config.training.n_models
+        """Every model of a population, or the first `most`; a pruned run has one.
+
+        Those that diverged have no file.
+        """
+        n = self.config.training.n_models or 1
         if n == 1 or self.folder is None:
             return [self.model]
-        paths = [self.folder.member(i) for i in range(n)][:most]
-        if not all(path.is_file() for path in paths):
-            return [self.model]
-        return [load_model(path, self.model.network) for path in paths]
+        paths = [path for path in map(self.folder.member, range(n)) if path.is_file()][:most]
+        return [load_model(path, self.model.network) for path in paths] or [self.model]
 
     def pooled(self) -> Model:
         """The draws of all chains of a sampler together; of any other run its first model."""
@@ -102,7 +130,7 @@ def load(run: Path | str, *, member: int | None = None, device: str = "auto") ->
     """
     folder = RunFolder(Path(run))
     config = folder.read_config()
-    n_models = config.training.n_models
+    n_models = config.training.n_models or 1
     if member is not None and not 0 <= member < n_models:
         raise UsageError(
             f"--member must be from 0 to {n_models - 1} for a run of {n_models}, got {member}."
@@ -120,6 +148,45 @@ def load(run: Path | str, *, member: int | None = None, device: str = "auto") ->
     train, held_out = split_off(config, data.train)
     network = build_network(config, data).to(choose_device(device))
     return Run(config, data, train, held_out, load_model(path, network), folder)
+
+
+def load_finished(folder: RunFolder, device: str = "auto") -> Run:
+    """Reopen a run that came to its end."""
+    if not folder.finished:
+        raise UsageError(f"{folder.path} is not a finished run: it has no metrics.json.")
+    return load(folder.path, device=device)
+
+
+def parent_of(
+    run: Run, compared: RunFolder | None = None, *, device: str = "auto", flag: str = "--before"
+) -> tuple[Model | None, str]:
+    """The network a run is compared with, and what to call it; None where none is known.
+
+    It is that of a run that is named, the one kept beside the run, or the one it was pruned from.
+    """
+    folder, network = run.folder, run.model.network
+    assert folder is not None
+    if compared is not None:
+        other = load_finished(compared, device)
+        mine, theirs = run.data.test, other.data.test
+        if mine.x.shape != theirs.x.shape or not torch.equal(mine.y, theirs.y):
+            raise UsageError(
+                f"{flag} {compared.path} is tested on other examples ({other.data.name}) than "
+                f"{folder.path} ({run.data.name}); both need the same --data and --data-seed."
+            )
+        return other.model, f"run {compared.path.resolve().name}"
+    if (folder.path / BEFORE).is_file():
+        return load_model(folder.path / BEFORE, network), "dense"
+    record = folder.read("config.json").get(RECORD, {})
+    source = Path(str(record.get("source", "")))
+    if record.get("command") == "prune" and (source / "posterior.safetensors").is_file():
+        return load_model(source / "posterior.safetensors", network), "before pruning"
+    if record.get("command") == "sieve" and source.is_file():
+        module = run.posterior.to_module()
+        load_weights(module, source)
+        weights = network.weights_of(module).to(network.device)
+        return Samples(network, weights[None], buffers=dict(module.named_buffers())), "as trained"
+    return None, "dense"
 
 
 def read_folder(path: Path) -> Run | Bundle:
@@ -154,25 +221,48 @@ def pool(models: Sequence[Model]) -> Model:
     return models[0] if differing_buffers(chains) else pooled(chains)
 
 
+def mixing(models: Sequence[Model], examples: Examples) -> ChainReport | None:
+    """How well the chains of a sampler agree, with a note where they do not; None of others."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        report = diagnose_models(models, examples)
+    for warning in caught:
+        warn(str(warning.message))
+    return report
+
+
 def evaluate(asked: Evaluate) -> dict[str, Any]:
     """Every number of a run on one split."""
-    split, samples, seed = asked.split, asked.samples, asked.seed
+    split, seed, n_samples = asked.split, asked.seed, n_samples_of(asked.samples)
     opened = load(asked.run, member=asked.member, device=asked.device)
-    model = opened.pooled() if samples and asked.member is None else opened.model
+    model = opened.pooled() if n_samples != 0 and asked.member is None else opened.model
     examples = {"test": opened.data.test, "train": opened.train, "val": opened.held_out}[split]
     if examples is None:
         raise UsageError("--split val: this run held nothing out; train with --val-fraction.")
-    extra: dict[str, Any] = {"split": split, "samples": samples}
+    extra: dict[str, Any] = {"split": split}
+    known = opened.familiarity if asked.abstain is not None else None
+    if asked.abstain is not None and known is None:
+        raise UsageError(
+            f"--abstain: {asked.run} has no {FILE}: its inputs are tokens or sequences, or an "
+            "older version wrote it. Train it again."
+        )
     if asked.temperature:
         if opened.held_out is None:
             raise UsageError("--temperature needs held-out examples; train with --val-fraction.")
-        prediction = predict(model, opened.held_out.x, n_samples=samples, seed=seed)
-        if not isinstance(prediction, ClassPrediction):
-            raise UsageError("--temperature is for classification.")
-        extra["temperature"] = fit_temperature(prediction.log_probs.cpu(), opened.held_out.y)
+        x, y = opened.held_out.x, opened.held_out.y
+        prediction = predict(model, x, n_samples=n_samples, seed=seed, targets=y)
+        extra["temperature"] = fit_temperature(prediction, y)
     scored = score_model(
-        model, examples, n_samples=samples, seed=seed, temperature=extra.get("temperature", 1.0)
+        model,
+        examples,
+        n_samples=n_samples,
+        seed=seed,
+        temperature=extra.get("temperature", 1.0),
+        familiarity=known,
+        abstain=asked.abstain,
     )
+    extra["samples"] = scored.get("draws", 0) if n_samples is None else n_samples
+    extra["kl"] = opened.config.tempering
     return {**numbers(scored, model), **extra}
 
 

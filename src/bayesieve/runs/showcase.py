@@ -14,8 +14,7 @@ from bayesieve.runs.config import from_keywords
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.learn import fit_plan, learn
 from bayesieve.runs.options import Compact, Demo, Report
-from bayesieve.runs.page import BEFORE
-from bayesieve.runs.run import DRAWS, Curve, curve_of, curve_points, numbers, save_model
+from bayesieve.runs.run import BEFORE, Curve, curve_of, curve_points, numbers, save_model
 from bayesieve.runs.summary import Picture, write_summary
 from bayesieve.runs.text import note
 from bayesieve.sieve.prune import kept_per_layer
@@ -43,10 +42,11 @@ def demo(asked: Demo) -> dict[str, Any]:
     sieved, test = run.models[0], sparse.data.test
     save_model(sieved, folder.posterior)
     note("3/4 testing and drawing")
+    averaged = numbers(evaluate(sieved, test, n_samples=None), sieved)
     rows = {
         "dense": numbers(evaluate(plain, test), plain),
         "sparse": numbers(evaluate(sieved, test), sieved),
-        f"sparse, {DRAWS} draws": numbers(evaluate(sieved, test, n_samples=DRAWS), sieved),
+        f"sparse, {averaged['draws']} draws": averaged,
     }
     curve = curve_of(sieved, test, "snr")
     write_summary(

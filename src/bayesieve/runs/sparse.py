@@ -18,7 +18,7 @@ from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
 from bayesieve.core.workspace import statistics_names
 from bayesieve.engines.laplace import laplace, laplace_units
-from bayesieve.engines.recipes import RunSize, build_engine
+from bayesieve.engines.recipes import RunSize, build_engine, finetune_batch_size
 from bayesieve.errors import UsageError
 from bayesieve.runs.build import build_likelihood, build_module, build_roles, make_plan
 from bayesieve.runs.config import Score, from_keywords
@@ -216,13 +216,13 @@ def _finetune(
         roles=build_roles(config.net),
     )
     assert training.batch_size is not None  # a run folder holds resolved settings
-    asked = (epochs, None, training.batch_size)
+    batch_size = finetune_batch_size(problem.n_data, training.batch_size)
+    asked = (epochs, None, batch_size)
     size = RunSize.of(config.engine.name, problem.n_data, *asked, may_prune=False)
     course = config.schedule
-    kl = course.kl if course.kl_after is None else course.kl_after
     schedule = Schedule(
         lr="cosine",
-        kl=1.0 if kl is None else kl,
+        kl=course.last_kl,
         minibatch=course.minibatch,
         clip_norm=training.clip_norm,
         compile=training.compile,
@@ -231,7 +231,7 @@ def _finetune(
         problem.to(sparse.network.device),
         build_engine(config.engine, size),
         epochs=epochs,
-        batch_size=training.batch_size,
+        batch_size=batch_size,
         seed=training.seed,
         schedule=schedule,
         start_from=sparse,

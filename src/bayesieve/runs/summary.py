@@ -7,14 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bayesieve.assess.familiarity import FILE, Familiarity, unavailable
 from bayesieve.assess.metrics import confusion_matrix, reliability_bins
 from bayesieve.assess.predict import ClassPrediction, RealPrediction, predict
 from bayesieve.core.posterior import Model, SparseModel, has_spread, posterior_of
 from bayesieve.data import DataSet
+from bayesieve.files import write_atomically
 from bayesieve.report.quality import target_columns
 from bayesieve.runs.config import RunConfig
 from bayesieve.runs.folder import RunFolder
-from bayesieve.runs.run import DRAWS, Curve, curve_points
+from bayesieve.runs.run import Curve, curve_points
 from bayesieve.runs.text import quality_header, quality_row
 from bayesieve.sieve.prune import kept_per_layer
 from bayesieve.text import markdown_table
@@ -32,8 +34,9 @@ _WORDS = {
     ),
 }
 _SIZE = (
-    "**weights kept**: parameters that are not 0, biases counted. **bytes**: kept weights and "
-    "where they sit."
+    "**±**: the standard error that the choice of draws leaves; there are as many as bring it "
+    "below 2 %, at most 256. **weights kept**: parameters that are not 0, biases "
+    "counted. **bytes**: kept weights and where they sit."
 )
 
 
@@ -57,7 +60,7 @@ def write_summary(
     remarks: Sequence[str] = (),
     origin: str | None = None,
 ) -> None:
-    """Write curve.json, the pictures, report.md and then metrics.json, which ends a run.
+    """Write curve.json, familiarity, pictures, report.md and last metrics.json, which ends a run.
 
     Args:
         folder: the run folder.
@@ -76,6 +79,8 @@ def write_summary(
         origin: where the weights come from; the engine and length of `config` unless given.
     """
     folder.write("curve.json", {"score": score, "points": curve})
+    if not unavailable(data.train.x):
+        write_atomically(folder.path / FILE, Familiarity.of(data.train.x).to_bytes())
     shown = list(pictures)
     if figures:
         shown += draw_run(folder.path, model, data, history, () if pictures else curve)
@@ -128,9 +133,9 @@ def draw_run(
         pictures.append((f"figures/{name}.png", caption))
         return folder / "figures" / f"{name}.png"
 
-    n_samples = DRAWS if has_spread(model) else 0
-    prediction = predict(model, data.test.x, n_samples=n_samples)
-    at_mean = predict(model, data.test.x) if n_samples else prediction
+    at_mean = prediction = predict(model, data.test.x)
+    if has_spread(model):
+        prediction = predict(model, data.test.x, n_samples=None, targets=data.test.y)
     if history:
         rows = [
             {key: value[0] if isinstance(value, list) else value for key, value in row.items()}
@@ -138,7 +143,7 @@ def draw_run(
         ]
         figures.training_curves(rows, place("training", "How training went, per epoch."))
     if isinstance(prediction, ClassPrediction) and isinstance(at_mean, ClassPrediction):
-        _draw_classes(prediction, at_mean, n_samples, data, place)
+        _draw_classes(prediction, at_mean, data, place)
     elif isinstance(prediction, RealPrediction):
         columns = target_columns(prediction, data)
         mean, std, target = (columns[name].numpy() for name in ("mean", "std", "target"))
@@ -163,7 +168,6 @@ def draw_run(
 def _draw_classes(
     prediction: ClassPrediction,
     at_mean: ClassPrediction,
-    n_samples: int,
     data: DataSet,
     place: Callable[[str, str], Path],
 ) -> None:
@@ -172,8 +176,8 @@ def _draw_classes(
 
     names, test = data.classes or (), data.test
     shown = {"weights": prediction}
-    if n_samples:
-        shown = {"mean weights": at_mean, f"{n_samples} draws": prediction}
+    if prediction is not at_mean:
+        shown = {"mean weights": at_mean, f"{prediction.n_draws} draws": prediction}
     bins = {name: reliability_bins(one.probs.cpu(), test.y) for name, one in shown.items()}
     text = "How often the network is right when it says it is this sure."
     figures.reliability_diagram(bins, place("reliability", text))

@@ -159,7 +159,7 @@ def _run_config(file: Path, asked: FitTable, model: SieveRegressor | SieveClassi
     else:
         values |= {"prior": "normal", "prior_std": prior.std}
     if pruning is not None:
-        values |= {"zeros": pruning.zeros, "score": fitted.score}
+        values |= {"zeros": pruning.zeros, "score": pruning.score}
         values |= {"prune_start": pruning.start, "prune_end": pruning.end}
     config = from_keywords(values)
     net = described_net(config.net, model.posterior_.network.likelihood)
@@ -218,7 +218,7 @@ def select(asked: Select) -> dict[str, Any]:
     torch.set_num_threads(1)  # the fastest for networks of this size
     kind = SieveRegressor if data.task == "regression" else SieveClassifier
     selector = SieveSelector(
-        estimator=kind(epochs=asked.epochs, random_state=asked.seed),
+        estimator=kind(random_state=asked.seed),
         network="additive",
         folds=min(_FOLDS, len(data.train) // 2),
         bootstrap=asked.bootstrap,
@@ -278,7 +278,7 @@ def _selection(data: DataSet, selector: SieveSelector) -> dict[str, Any]:
         "kept": [row["name"] for row in inputs if row["kept"]],
         "expected_fdr": selector.expected_fdr_,
         "stability": None if math.isnan(stability) else stability,
-        "error_name": "RMSE" if regression else "NLL",
+        "error_name": "RMSE" if regression else "Brier score",
         "error_all": errors[0] * unit, "error_kept": errors[1] * unit, "inputs": inputs,
         "path": None if path is None else {
             "proportions": list(path.proportions), "mean": path.mean.tolist(),
@@ -327,13 +327,12 @@ def _selection_report(
         f"{file.name}: {result['rows']:,} rows to learn from, {n} inputs. Rule: {result['rule']}.",
         f"Kept {len(kept)} of {n}: {', '.join(kept) or 'none'}. Expected share of false "
         f"discoveries among them: {result['expected_fdr']:.3f}.{agreement}",
-        f"Test {result['error_name']} of the network: {result['error_all']:.4g} with all inputs, "
-        f"{result['error_kept']:.4g} with those kept.",
+        f"Test {result['error_name']} of an additive model: {result['error_all']:.4g} with all "
+        f"inputs, {result['error_kept']:.4g} with those kept.",
         markdown_table(("input", "probability", "φ", "kept in samples", "kept"), lines),
-        "**probability**: that the input matters, from the evidence for its weights in an additive "
-        "network (each input through five hinges, one linear layer, spike-and-slab posterior). "
-        "**φ**: importance from 0 to 1. **kept in samples**: how often the rule keeps it when the "
-        "rows are drawn anew. An input that acts only together with others is not seen by an "
-        "additive network.",
+        "**probability**: that the input matters, from the joint posterior of an additive model "
+        "(a line and three hinges of each input, spike-and-slab prior). **φ**: size of its effect, "
+        "from 0 to 1. **kept in samples**: how often the rule keeps it when the rows are drawn "
+        "anew. An input that acts only together with others is not seen by an additive model.",
     ]
     return "\n\n".join([*paragraphs, *embedded(pictures)]) + "\n"

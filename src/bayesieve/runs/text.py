@@ -29,11 +29,13 @@ def quality_row(label: str, result: Mapping[str, Any]) -> tuple[str, ...]:
     """One line of the comparison."""
     kept = f"{result['weights']:,} ({as_percent(1 - result['zeros'])})"
     size = (kept, as_bytes(result["bytes"]))
+    error = result.get("nll_mc_error")
     if "rmse" in result:
-        quality = (f"{result['rmse']:.4g}", f"{result['log_lik']:.3f}",
-                   as_percent(result["coverage_90"]))  # fmt: skip
+        density = f"{result['log_lik']:.3f}" + ("" if error is None else f" ± {error:.3f}")
+        quality = (f"{result['rmse']:.4g}", density, as_percent(result["coverage_90"]))
     else:
-        quality = (as_percent(result["error"]), f"{result['nll']:.4f}", as_percent(result["ece"]))
+        nll = f"{result['nll']:.4f}" + ("" if error is None else f" ± {error:.4f}")
+        quality = (as_percent(result["error"]), nll, as_percent(result["ece"]))
     return (label, *quality, *size)
 
 

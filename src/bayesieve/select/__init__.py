@@ -1,12 +1,13 @@
 """Statements about the inputs of a network: importance, probability, choice, stability.
 
-Everything here reads posteriors, or asks a `TableFits` for the networks it needs; the one that
-trains them as a population is `estimators.population.PopulationFits`.
+Everything here reads posteriors or rows, or asks a `TableFits` for the fits it needs; the one that
+trains networks as a population is `estimators.population.PopulationFits`.
 
-Modules: `importance` (how probable it is that a weight matters, ψ and φ of the inputs, probability
-that an input matters), `selection` (fraction, threshold, posterior false-discovery rate,
-cross-validated number of inputs, stability over samples of the rows), `knockoffs` (model-X check
-for Gaussian inputs), `additive` (additive networks).
+Modules: `joint` (probability that an input matters, from the joint posterior of an additive model),
+`importance` (how probable it is that a weight matters, ψ and φ of the inputs), `selection`
+(fraction, threshold, posterior false-discovery rate, cross-validated number of inputs, stability
+over samples of the rows), `knockoffs` (model-X check for Gaussian inputs), `additive` (functions of
+the inputs, additive networks, and regressions on some inputs in closed form).
 """
 
 from bayesieve.select.additive import HingeBasis as HingeBasis
@@ -15,18 +16,18 @@ from bayesieve.select.importance import FeatureImportance as FeatureImportance
 from bayesieve.select.importance import Source as Source
 from bayesieve.select.importance import best_source as best_source
 from bayesieve.select.importance import feature_importance as feature_importance
-from bayesieve.select.importance import feature_inclusion as feature_inclusion
 from bayesieve.select.importance import importance_draws as importance_draws
-from bayesieve.select.importance import log_bayes_factor as log_bayes_factor
 from bayesieve.select.importance import normalised as normalised
 from bayesieve.select.importance import path_importance as path_importance
-from bayesieve.select.importance import probability_from_evidence as probability_from_evidence
 from bayesieve.select.importance import weight_log_bayes_factors as weight_log_bayes_factors
 from bayesieve.select.importance import weight_probabilities as weight_probabilities
+from bayesieve.select.joint import JointPosterior as JointPosterior
+from bayesieve.select.joint import joint_posterior as joint_posterior
 from bayesieve.select.knockoffs import gaussian_knockoffs as gaussian_knockoffs
 from bayesieve.select.knockoffs import knockoff_select as knockoff_select
 from bayesieve.select.knockoffs import knockoff_statistic as knockoff_statistic
 from bayesieve.select.selection import PROPORTIONS as PROPORTIONS
+from bayesieve.select.selection import AdditiveFits as AdditiveFits
 from bayesieve.select.selection import ProportionPath as ProportionPath
 from bayesieve.select.selection import ProportionRule as ProportionRule
 from bayesieve.select.selection import TableFits as TableFits

@@ -126,47 +126,43 @@ def additive_errors(
     rows: Sequence[Tensor],
     held_out: Sequence[Tensor],
     keep: Tensor,
+    weight: Tensor | None = None,
 ) -> Tensor:
-    """Squared error per held-out row, (k,), of additive regressions on some of the inputs.
+    """Squared error per held-out row and target, (k,), of additive regressions on some inputs.
 
     Fits on the same rows (the same tensor) share their matrices.
 
     Args:
         basis: functions of the D inputs.
         values: (N, D · K), these functions of every row.
-        y: (N,), targets.
+        y: (N, o), targets.
         rows: training rows of each fit.
         held_out: test rows of each fit.
         keep: (k, D) bool, the inputs each fit sees.
+        weight: (N,), what each training row counts; None counts all once.
     """
+    counts = torch.ones(len(y)) if weight is None else weight
+    counts = counts.double()[:, None]
     same_rows: dict[int, list[int]] = {}
     for i, train in enumerate(rows):
         same_rows.setdefault(id(train), []).append(i)
     errors = torch.zeros(len(rows))
     for fits in same_rows.values():
         train = rows[fits[0]]
-        inputs, target = _centred(values, y, train, train)
-        gram, moment = inputs.T @ inputs, inputs.T @ target
-        square = float(target.square().sum())
-        distinct = {id(held_out[i]): held_out[i] for i in fits}
-        tests = {key: _centred(values, y, test, train) for key, test in distinct.items()}
+        count, n = counts[train], float(counts[train].sum())
+        inputs, target = values[train].double(), y[train].double()
+        center, mean = (count * inputs).sum(0) / n, (count * target).sum(0) / n
+        inputs, target = count.sqrt() * (inputs - center), count.sqrt() * (target - mean)
+        gram, moment, square = inputs.T @ inputs, inputs.T @ target, float(target.square().sum())
         for order, lines in _nested(keep[fits]):
             columns = _columns(basis, order)
             sizes = [len(_columns(basis, order[: int(keep[fits[j]].sum())])) for j in lines]
-            solutions = ridge_path(
-                gram[columns][:, columns], moment[columns], square, len(target), sizes
-            )
+            solutions = ridge_path(gram[columns][:, columns], moment[columns], square, n, sizes)
             for j, w in zip(lines, solutions, strict=True):
-                test_inputs, test_target = tests[id(held_out[fits[j]])]
-                residual = test_inputs[:, columns[: len(w)]] @ w - test_target
-                errors[fits[j]] = residual.square().mean()
+                test = held_out[fits[j]]
+                inputs = (values[test].double() - center)[:, columns[: len(w)]]
+                errors[fits[j]] = (inputs @ w + mean - y[test]).square().mean()
     return errors
-
-
-def _centred(values: Tensor, y: Tensor, rows: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
-    """Functions and targets of rows in double precision, minus their means over the reference."""
-    center = values[reference].double().mean(0), y[reference].double().mean()
-    return values[rows].double() - center[0], y[rows].double() - center[1]
 
 
 def _columns(basis: HingeBasis, inputs: Tensor) -> Tensor:
@@ -197,37 +193,39 @@ def _nested(keep: Tensor) -> list[tuple[Tensor, list[int]]]:
 
 
 def ridge_path(
-    gram: Tensor, moment: Tensor, square: float, n: int, sizes: Sequence[int]
+    gram: Tensor, moment: Tensor, square: float, n: float, sizes: Sequence[int]
 ) -> list[Tensor]:
-    """Weights of the first 0 < size <= d functions for every size, each with its most probable λ.
+    """Weights, (size, o), of the first 0 <= size <= d functions, each with its most probable λ.
 
     Args:
         gram: (d, d), ΦᵀΦ.
-        moment: (d,), Φᵀy.
-        square: yᵀy.
+        moment: (d, o), Φᵀy.
+        square: sum of the squares of y, over all o targets.
         n: examples.
         sizes: how many functions are used.
 
     Example:
         >>> phi = torch.eye(4, 2, dtype=torch.float64)
-        >>> (w,) = ridge_path(phi.T @ phi, phi.T @ phi[:, 0], 1.0, 4, [1])
+        >>> (w,) = ridge_path(phi.T @ phi, phi.T @ phi[:, :1], 1.0, 4, [1])
         >>> round(w.item(), 4)  # 1 / (1 + λ), λ = 0.1
         0.9091
     """
-    best = [-math.inf] * len(sizes)
+    best, o = [-math.inf] * len(sizes), moment.shape[1]
     chosen: list[Tensor] = [moment[:0]] * len(sizes)
     for penalty in _PENALTIES:
         factor = torch.linalg.cholesky(gram + penalty * torch.eye(len(gram), dtype=gram.dtype))
-        half = torch.linalg.solve_triangular(factor, moment[:, None], upper=False)[:, 0]
-        explained, volume = half.square().cumsum(0), 2 * factor.diagonal().log().cumsum(0)
+        half = torch.linalg.solve_triangular(factor, moment, upper=False)
+        explained = half.square().sum(1).cumsum(0)
+        volume = 2 * factor.diagonal().log().cumsum(0)
         for j, size in enumerate(sizes):
             if size == 0:
                 continue
-            rest = max((square - float(explained[size - 1])) / n, torch.finfo(gram.dtype).tiny)
+            rest = (square - float(explained[size - 1])) / (n * o)
+            rest = max(rest, torch.finfo(gram.dtype).tiny)
             log_volume = float(volume[size - 1]) - size * math.log(penalty)
-            evidence = -0.5 * (n * math.log(rest) + log_volume)
+            evidence = -0.5 * o * (n * math.log(rest) + log_volume)
             if evidence > best[j]:
                 upper = factor[:size, :size].T
-                solution = torch.linalg.solve_triangular(upper, half[:size, None], upper=True)
-                best[j], chosen[j] = evidence, solution[:, 0]
+                best[j] = evidence
+                chosen[j] = torch.linalg.solve_triangular(upper, half[:size], upper=True)
     return chosen

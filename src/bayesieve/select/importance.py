@@ -1,4 +1,4 @@
-"""Importance of the inputs of a fully connected network, and the probability that each matters.
+"""Importance of the inputs of a fully connected network, a ranking.
 
 With P⁽ˡ⁾ the matrix, (n_l, n_{l-1}), of the probabilities that the weights of layer l matter,
 
@@ -8,7 +8,8 @@ is for each input the mean over its paths to the output of the product of these 
 several outputs it is the mean over them. φ is ψ mapped to [0, 1]. Vector-matrix products from the
 output back, divided by n_l at each layer, cost as much as one prediction and never underflow.
 
-`feature_inclusion` is the posterior probability that an input matters; error control needs it.
+ψ and φ rank the inputs. They are no probabilities that an input matters: with many units some path
+is always open. `joint_posterior` has these.
 
 Reference: [Saha], section 3.5.
 Symbols: P probabilities, ψ psi, φ phi, D inputs.
@@ -16,7 +17,6 @@ Departures: engines without inclusion probabilities take part through the eviden
 their weights.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -24,7 +24,7 @@ from typing import Literal
 import torch
 from torch import Generator, Tensor, nn
 
-from bayesieve.checks import check_choice, check_fraction, check_positive
+from bayesieve.checks import check_choice, check_positive
 from bayesieve.core.evidence import evidence_at_zero, evidence_change
 from bayesieve.core.graph import sequential_layers
 from bayesieve.core.network import Network
@@ -87,7 +87,7 @@ def feature_importance(
 def _psi(posterior: Posterior, probabilities: Tensor) -> Tensor:
     """ψ, (..., D), of weights that matter with these probabilities, (..., d)."""
     psi = path_importance(matrices_of(posterior, probabilities))
-    columns, present = _by_input(posterior, psi)
+    columns, present = by_input(posterior, psi)
     return (columns * present).mean(-1)
 
 
@@ -142,105 +142,6 @@ def importance_draws(
     probabilities = weight_probabilities(posterior, source, prior_stds)
     present = torch.bernoulli(probabilities.expand(n, -1), generator=generator)
     return _psi(posterior, present)
-
-
-def feature_inclusion(
-    posterior: Posterior, *, source: Source | None = None, prior_stds: PriorStds | None = None,
-    prior_prob: float | None = None,
-) -> Tensor:  # fmt: skip
-    """Posterior probability that an input matters, (D,).
-
-    From the evidence it compares "each of the K weights that leave input j is present with
-    probability q = 1/K, one of them at least" with "none is":
-
-        B_j = [Π_i (1 - q + q B_ij) - (1 - q)^K] / [1 - (1 - q)^K],   logit P_j = log B_j + logit π
-
-    with B_ij = p(D) / p(D | w_ij = 0) by Savage and Dickey. From inclusion probabilities it is the
-    chance of an open path, P_j = 1 - Π_i (1 - p_ij r_i), r_i that of unit i likewise: exact for
-    one hidden layer, an upper bound for more.
-
-    Args:
-        posterior: of a fully connected network.
-        source: "inclusion" or "evidence"; None takes the first the posterior has.
-        prior_stds: prior std by tensor name, for the evidence of an engine that learns it.
-        prior_prob: π, prior probability that an input matters, for the evidence; None estimates it
-            as the share of inputs that matter (its fixed point π = mean P_j).
-
-    Example:
-        >>> from bayesieve.core.likelihoods import Gaussian
-        >>> network = Network.of(nn.Sequential(nn.Linear(2, 2, bias=False)), Gaussian())
-        >>> logit = torch.tensor([0.5, 0.0, 0.5, 0.0]).logit()  # of two weights for each input
-        >>> q = Factorised(network, torch.zeros(4), torch.ones(4), logit_inclusion=logit)
-        >>> feature_inclusion(q)
-        tensor([0.7500, 0.0000])
-    """
-    chosen = _chosen(posterior, source, prior_stds)
-    if chosen == "magnitude":
-        raise ValueError("feature_inclusion: a size is no probability; use source='evidence'.")
-    if chosen == "evidence":
-        first = matrices_of(posterior, weight_log_bayes_factors(posterior, prior_stds))[0]
-        columns, present = _by_input(posterior, first)
-        evidence = log_bayes_factor(
-            columns.transpose(0, 1).flatten(1), present.repeat(1, len(first))
-        )
-        return probability_from_evidence(evidence, prior_prob)
-    matrices = matrices_of(posterior, weight_probabilities(posterior, chosen))
-    reach = matrices[-1].new_ones(len(matrices[-1]))
-    for matrix in reversed(matrices):
-        reach = 1 - (1 - matrix * reach[:, None]).prod(0)
-    columns, present = _by_input(posterior, reach)
-    return 1 - (1 - columns * present).prod(-1)
-
-
-def log_bayes_factor(evidence: Tensor, present: Tensor | None = None) -> Tensor:
-    """Log B of "some of these K weights matter, each with chance 1/K" against "none", (...,).
-
-    Args:
-        evidence: (..., K), log Bayes factor of each weight alone.
-        present: (..., K) bool, the weights that count among the K; None counts all. Where none is
-            left the result is -inf: nothing there can matter.
-
-    Example:
-        >>> log_bayes_factor(torch.tensor([[2.0], [-1.0]]))  # one weight each
-        tensor([ 2., -1.])
-        >>> log_bayes_factor(torch.tensor([[2.0, 0.0]]), torch.tensor([[True, False]]))
-        tensor([2.])
-    """
-    log_b = evidence.double()
-    if present is None:
-        present = torch.ones_like(log_b, dtype=torch.bool)
-    k = present.sum(-1)
-    many = k.clamp_min(2).double()  # one weight needs no formula, see the last line
-    without = torch.log1p(-1 / many)  # log (1 - q)
-    each = torch.logaddexp(without[..., None].expand_as(log_b), log_b - many.log()[..., None])
-    none = many * without
-    gain = torch.where(present, each, 0.0).sum(-1) - none  # >= 0
-    # log(e^gain - 1) without overflow
-    growth = torch.where(gain > 30, gain, gain.clamp(max=30).expm1().log())
-    combined = growth + none - (-none.expm1()).log()
-    alone = torch.where(present, log_b, -torch.inf).amax(-1)  # -inf where there is none at all
-    return torch.where(k > 1, combined, alone).to(evidence.dtype)
-
-
-def probability_from_evidence(evidence: Tensor, prior_prob: float | None = None) -> Tensor:
-    """P = sigmoid(evidence + logit π) of D inputs, (D,); None finds π = mean P.
-
-    Example:
-        >>> probability_from_evidence(torch.tensor([9.0, -9.0, -9.0]), 0.5).round().tolist()
-        [1.0, 0.0, 0.0]
-    """
-    if prior_prob is not None:
-        check_fraction("feature_inclusion", open_ends=True, prior_prob=prior_prob)
-        return torch.sigmoid(evidence + math.log(prior_prob / (1 - prior_prob)))
-    d, share = len(evidence), 0.5
-    for _ in range(200):
-        probability = torch.sigmoid(evidence + math.log(share / (1 - share)))
-        # Half an input on either side: a share of 0 or 1 could never be left again.
-        renewed = (float(probability.sum()) + 0.5) / (d + 1)
-        if abs(renewed - share) < 1e-6:
-            break
-        share = renewed
-    return torch.sigmoid(evidence + math.log(share / (1 - share)))
 
 
 def weight_probabilities(
@@ -356,7 +257,7 @@ def linear_layers(network: Network) -> list[str]:
     return names
 
 
-def _by_input(posterior: Posterior, values: Tensor) -> tuple[Tensor, Tensor]:
+def by_input(posterior: Posterior, values: Tensor) -> tuple[Tensor, Tensor]:
     """Values of the first layer's columns, (..., D · K), by input, (..., D, K); which see anything.
 
     A function of a basis that is 0 on all data (a hinge of a column of two values, all of those of

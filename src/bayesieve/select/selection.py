@@ -4,7 +4,8 @@ The posterior expected false-discovery rate of a set A of inputs with probabilit
 
     FDR(A) = Σ_{j in A} (1 - P_j) / |A|
 
-and the largest set with FDR(A) <= level is made of the most probable inputs.
+and the largest set with FDR(A) <= level is made of the most probable inputs; of these `select_fdr`
+keeps the ones that are more probable than not.
 
 How many inputs to keep may also be read from cross-validated errors. For each of K folds the inputs
 are ranked by a fit on the other folds; for each proportion the best of them are kept, the network
@@ -32,8 +33,12 @@ from typing import Literal, Protocol
 
 import torch
 from torch import Generator, Tensor
+from torch.nn.functional import one_hot
 
 from bayesieve.checks import check_choice, check_fraction, check_positive
+from bayesieve.select.additive import HingeBasis, additive_errors
+from bayesieve.select.importance import normalised
+from bayesieve.select.joint import JointPosterior, joint_posterior
 
 ProportionRule = Literal["best", "one-se", "paired", "generous"]
 RULES: tuple[ProportionRule, ...] = ("best", "one-se", "paired", "generous")
@@ -83,17 +88,22 @@ def expected_fdr(probability: Tensor, keep: Tensor) -> float:
 def select_fdr(probability: Tensor, level: float) -> Tensor:
     """The largest set whose posterior expected false-discovery rate is at most `level`, (D,) bool.
 
+    An input that is less probable than ½ is never in it. The average alone would let ten certain
+    inputs pay for one that is almost surely false; whoever names an input should believe in it.
+
     Example:
         >>> select_fdr(torch.tensor([0.99, 0.60, 0.95, 0.90]), level=0.1)
         tensor([ True, False,  True,  True])
+        >>> select_fdr(torch.tensor([1.0] * 10 + [0.001]), level=0.1).sum()
+        tensor(10)
     """
     check_fraction("select_fdr", open_ends=True, level=level)
     _check_probability(probability, "select_fdr")
     order = probability.argsort(descending=True, stable=True)
-    wrong = (1 - probability[order].double()).cumsum(0)
-    rate = wrong / torch.arange(1, len(order) + 1, device=wrong.device)
-    # Rates never fall along the order, so those below the level come first.
-    n = int((rate <= level + 1e-12).sum())
+    ranked = probability[order].double()
+    rate = (1 - ranked).cumsum(0) / torch.arange(1, len(order) + 1, device=ranked.device)
+    # Along the order rates never fall and probabilities never rise, so what is kept comes first.
+    n = int(((rate <= level + 1e-12) & (ranked >= 0.5)).sum())
     return torch.zeros_like(probability, dtype=torch.bool).scatter_(0, order[:n], True)
 
 
@@ -109,6 +119,59 @@ class TableFits(Protocol):
     ) -> Tensor:  # fmt: skip
         """Error per held-out example, (k,), of fits that see only the inputs `keep`, (k, D)."""
         ...
+
+
+@dataclass(frozen=True, eq=False)
+class AdditiveFits:
+    """`TableFits` of an additive model, which needs no training.
+
+    The joint posterior ranks the inputs (`joint_posterior`); errors have a closed form
+    (`additive_errors`). Classes are regressions on their indicators.
+
+    Args:
+        x: (N, D), inputs.
+        y: (N,) or (N, o), targets; class numbers (N,) if they are integers.
+        weight: (N,), what each training row counts; None counts all once.
+        seed: of the joint posterior.
+
+    Example:
+        >>> x = torch.randn(80, 2, generator=torch.Generator().manual_seed(0))
+        >>> fits = AdditiveFits(x, x[:, 0].abs())
+        >>> rows, rest = torch.arange(60), torch.arange(60, 80)
+        >>> fits.importance([rows])
+        tensor([[1., 0.]], dtype=torch.float64)
+        >>> first, second = fits.errors([rows] * 2, [rest] * 2, torch.eye(2, dtype=torch.bool))
+        >>> bool(first < 0.1 * second)
+        True
+    """
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor | None = None
+    seed: int = 0
+
+    def posterior(self, rows: Tensor, *, tolerance: float = 0.03) -> JointPosterior:
+        """The joint posterior from some of the rows."""
+        weight = None if self.weight is None else self.weight[rows]
+        return joint_posterior(
+            self.x[rows], self.y[rows], weight=weight, tolerance=tolerance, seed=self.seed
+        )
+
+    def importance(self, rows: Sequence[Tensor]) -> Tensor:
+        """Size of the effects of the D inputs, mapped to [0, 1], from each set of rows, (k, D)."""
+        joints = [self.posterior(each, tolerance=1.0) for each in rows]
+        return torch.stack([normalised(joint.effect) for joint in joints])
+
+    def errors(self, rows: Sequence[Tensor], held_out: Sequence[Tensor], keep: Tensor) -> Tensor:
+        """Squared error per held-out row, (k,), of fits that see the inputs `keep`, (k, D).
+
+        It is the mean over targets, and of classes the sum over their indicators: a Brier score.
+        """
+        basis = HingeBasis(self.x)
+        classes = not self.y.is_floating_point()
+        y = one_hot(self.y) if classes else self.y.reshape(len(self.y), -1)
+        errors = additive_errors(basis, basis(self.x), y, rows, held_out, keep, self.weight)
+        return errors * y.shape[1] if classes else errors
 
 
 @dataclass(frozen=True, eq=False)

@@ -121,6 +121,7 @@ class Record:
         best_nll: lowest validation score that counted, one per group of models.
         best_epoch: its epoch, from 0, one per group; empty before any.
         best: copy of the models at those epochs; empty without early stopping.
+        diverged: numbers of the models that met a number that is not finite.
     """
 
     order: Tensor
@@ -130,6 +131,7 @@ class Record:
     best_nll: list[float] = field(default_factory=list)
     best_epoch: list[int] = field(default_factory=list)
     best: dict[str, Tensor] = field(default_factory=dict)
+    diverged: list[int] = field(default_factory=list)
 
     def epochs_without_gain(self) -> int:
         """Finished epochs since the newest best one; 0 before any score counted."""
@@ -163,6 +165,7 @@ def save_run(folder: Path, record: Record, population: Population, settings: Set
         "history": record.history,
         "best_nll": record.best_nll,
         "best_epoch": record.best_epoch,
+        "diverged": record.diverged,
     }
     write_checkpoint(folder / "checkpoints", record.step, tensors, meta)
 
@@ -181,6 +184,7 @@ def resume_run(folder: Path, record: Record, population: Population, settings: S
     record.log_lik_sum.copy_(tensors["log_lik_sum"])
     record.step, record.history = meta["step"], meta["history"]
     record.best_nll, record.best_epoch = meta["best_nll"], meta["best_epoch"]
+    record.diverged = meta.get("diverged", [])
     best = {n.removeprefix(_BEST): v for n, v in tensors.items() if n.startswith(_BEST)}
     record.best = {n: v.to(population.problem.device) for n, v in best.items()}
     set_rng_states(tensors, population.problem.device)

@@ -16,6 +16,7 @@ from bayesieve.core.posterior import Factorised, Model, Posterior, SparseModel, 
 from bayesieve.core.problem import Problem
 from bayesieve.engines import Engine, recipes
 from bayesieve.engines.recipes import RunSize
+from bayesieve.errors import DivergedError
 from bayesieve.training.checkpoint import has_checkpoint, seed_rng
 from bayesieve.training.loop import Loop
 from bayesieve.training.options import Callback, Pruning, Row, Validation
@@ -43,16 +44,32 @@ class Fit:
     history: list[Row]
     n_models: int
     seconds: float
+    diverged: tuple[int, ...] = ()  # models that met a number that is not finite
+
+    @property
+    def sound(self) -> list[int]:
+        """The numbers of the models that did not diverge."""
+        return [i for i in range(self.n_models) if i not in self.diverged]
+
+    def complete(self) -> "Fit":
+        """The same run; raises where a model has diverged, for results that belong to each."""
+        if self.diverged:
+            names = ", ".join(str(i) for i in self.diverged)
+            raise DivergedError(
+                f"{type(self.engine).__name__}: model {names} of {self.n_models} diverged, and "
+                "none may be missing here. Lower the learning rate."
+            )
+        return self
 
     @property
     def posterior(self) -> Posterior:
         """The posterior of the only model (of the first of a population)."""
-        return self.engine.posterior(self.problem, self.state, 0)
+        return self.engine.posterior(self.problem, self.state, self.sound[0])
 
     @property
     def posteriors(self) -> list[Posterior]:
-        """The posterior of every model of the population."""
-        return [self.engine.posterior(self.problem, self.state, i) for i in range(self.n_models)]
+        """The posterior of every model of the population, without those that diverged."""
+        return [self.engine.posterior(self.problem, self.state, i) for i in self.sound]
 
     def sparse(self, member: int = 0) -> SparseModel:
         """One model with its zeros: those of its pruning schedule, or of an engine that prunes.
@@ -70,9 +87,12 @@ class Fit:
 
     @property
     def models(self) -> list[Model]:
-        """Every model: sparse where a schedule or the engine removed weights, a posterior else."""
+        """Every model: sparse where a schedule or the engine removed weights, a posterior else.
+
+        Those that diverged are left out.
+        """
         pruned = self.state.controls.keep is not None
-        models = [self.sparse(i) for i in range(self.n_models)]
+        models = [self.sparse(i) for i in self.sound]
         return [m if pruned or not bool(m.keep.all()) else m.posterior for m in models]
 
     def __repr__(self) -> str:
@@ -134,7 +154,9 @@ def fit(
         problem: network, likelihood and data, on the device to train on (`problem.to`).
         engine: an engine, or a list with one for each model of a population, trained as one: of
             one class, numbers may differ. `[engine] * 5` trains five models that differ in their
-            random numbers. A problem with `rows` has as many models as rows.
+            random numbers. All draw from one stream, so that the first is not the single run of
+            the same seed. A problem with `rows` has as many models as rows. One that diverges is
+            dropped with a warning, and named in `Fit.diverged`; the others go on.
         epochs: passes over the data; give this or `steps`, or leave both to the recipe.
         steps: gradient steps.
         batch_size: examples per step; None takes the recommended number.
@@ -188,7 +210,8 @@ def fit(
         loop.start(start_from, resume=resume)
         loop.run(callbacks)
     seconds = time.perf_counter() - started
-    return Fit(problem, engine, state, loop.record.history, n_models, seconds)
+    diverged = tuple(loop.record.diverged)
+    return Fit(problem, engine, state, loop.record.history, n_models, seconds, diverged)
 
 
 def _recommended(

@@ -6,12 +6,14 @@ gives the same posterior.
 
 import math
 import time
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import Generator, Tensor
 
+from bayesieve.core.posterior import Posterior, Samples
 from bayesieve.engines import Renewing, Settling
 from bayesieve.engines.recipes import RunSize
 from bayesieve.errors import DivergedError
@@ -31,6 +33,8 @@ from bayesieve.training.population import Population, Start, epoch_order
 from bayesieve.training.progress import Bar, progress_bar
 from bayesieve.training.schedule import Schedule, minibatch_weight
 from bayesieve.training.stepper import make_stepper
+
+_PREDICTED = 64  # examples that the draws of a finished run must predict
 
 
 class Loop:
@@ -91,8 +95,13 @@ class Loop:
                     raise Interrupted(signals[-1])
         if record.best:
             self.population.restore_(record.best)
-        for member in range(self.population.n):  # the last step's result, which no row has seen
-            self._check_finite("the posterior mean", self.population.posterior(member).mean)
+        self.population.problem.warmth.zero_()
+        # The last step's result, which no row has seen.
+        posteriors = [self.population.posterior(i) for i in range(self.population.n)]
+        means = torch.stack([posterior.mean for posterior in posteriors])
+        self._drop_diverged("the posterior mean", means.isfinite().all(1))
+        finite = torch.tensor([self._predicts(posterior) for posterior in posteriors])
+        self._drop_diverged("a prediction of the kept draws", finite)
 
     def _epoch(self, epoch: int, bar: Bar, signals: list[int]) -> bool:
         """The remaining steps of one epoch; False when interrupted before its end."""
@@ -101,6 +110,7 @@ class Loop:
         permutation = epoch_order(problem, self.order)
         controls, every = self.population.state.controls, self.schedule.checkpoint_every
         end = min((epoch + 1) * size.per_epoch, size.n_steps)
+        warm_up = problem.likelihood.warm_up
         for step in range(record.step, end):
             position = step - epoch * size.per_epoch
             if self.renewing is not None and step > 0:  # what no captured step can do
@@ -110,6 +120,8 @@ class Loop:
             lr, kl = self._dials(step, position)
             controls.lr_scale.fill_(lr)
             controls.kl_scale.fill_(kl)
+            if warm_up:
+                problem.warmth.fill_(max(0.0, 1 - step / (warm_up * size.n_steps)))
             first = position * size.batch_size
             index = permutation[..., first : first + size.batch_size]
             record.log_lik_sum += self.stepper(index)["log_lik"]
@@ -144,7 +156,11 @@ class Loop:
         record, population = self.record, self.population
         n_steps = record.step - epoch * self.size.per_epoch
         log_lik, kl = record.log_lik_sum / n_steps, population.engine.kl(population.state)
-        self._check_finite("log_lik or kl", log_lik, kl)
+        finite = log_lik.isfinite() & kl.isfinite()
+        self._drop_diverged("log_lik or kl", finite)
+        stands_in = finite.int().argmax()  # for each that was dropped: a model that is finite
+        log_lik = torch.where(finite, log_lik, log_lik[stands_in])
+        kl = torch.where(finite, kl, kl[stands_in])
         row: Row = {"epoch": epoch + 1, "step": record.step, "seconds": round(seconds, 3)}
         row |= {"log_lik": plain(log_lik), "kl": plain(kl), "elbo": plain(log_lik - kl)}
         row["lr_scale"] = round(self._dials(record.step - 1, 0)[0], 6)
@@ -164,30 +180,62 @@ class Loop:
                 self._save()
         return row
 
-    def _check_finite(self, what: str, *values: Tensor) -> None:
-        if all(bool(torch.isfinite(value).all()) for value in values):
+    def _drop_diverged(self, what: str, finite: Tensor) -> None:
+        """Drop the models that are not finite, (k,) bool; raise if no other is left.
+
+        A copy of a sound model takes the place of each, so that the rest of the run meets finite
+        numbers only. It stays marked.
+        """
+        record, engine, n = self.record, self.population.engine, self.population.n
+        gone = [i for i, sound in enumerate(finite.tolist()) if not sound]
+        if not gone:
             return
-        step, history, engine = self.record.step, self.record.history, self.population.engine
-        raise DivergedError(
+        sound = sorted(set(range(n)) - {*gone, *record.diverged})
+        step, history = record.step, record.history
+        report = (
             f"{type(engine).__name__}: {what} is not finite at step {step}, epoch "
             f"{math.ceil(step / self.size.per_epoch)}; last finite log_lik "
             f"{history[-1]['log_lik'] if history else 'none'}. {_advice(engine)}"
         )
+        if not sound:
+            raise DivergedError(report)
+        new = sorted(set(gone) - set(record.diverged))
+        if new:
+            names = ", ".join(str(i) for i in new)
+            warnings.warn(f"dropped model {names} of {n}, which diverged. {report}", stacklevel=2)
+        record.diverged = sorted({*record.diverged, *new})
+        self.population.replace_(gone, sound[0])
+
+    def _predicts(self, posterior: Posterior) -> bool:
+        """Whether what draws predict for some of the data is finite."""
+        if not isinstance(posterior, Samples):
+            return True
+        network, x = posterior.network, self.population.problem.x[:_PREDICTED]
+        outputs = network.outputs(posterior.draws, x, posterior.buffers, posterior.draw_buffers)
+        summary = network.likelihood.summary(outputs, network.numbers(posterior.draws))
+        return all(bool(value.isfinite().all()) for value in summary)
 
     def _validate(self, validation: Validation, epoch: int) -> Row:
         """Score held-out data; while masks still change, no epoch counts as the best."""
         record, population = self.record, self.population
-        members = [population.posterior(i) for i in range(population.n)]
-        nll, error = validation.scores(population.problem, members)
-        self._check_finite("the validation score", torch.tensor(nll))
+        nll, error = self._scores(validation)
+        finite = torch.tensor(nll).isfinite()
+        if not finite.all():
+            self._drop_diverged("the validation score", finite)
+            nll, error = self._scores(validation)
         progress = record.step / self.size.n_steps
         if progress >= (self._prune_end or 0.0):
-            better = record.note_best(validation.by_group(nll), epoch, validation.min_delta)
+            scores = validation.by_group(nll, without=record.diverged)
+            better = record.note_best(scores, epoch, validation.min_delta)
             if better and validation.patience is not None:
                 groups = validation.group_of(population.n)
                 population.copy_into_(record.best, [group in better for group in groups])
         regression = population.problem.likelihood.task == "regression"
         return {"val_nll": plain(nll), "val_rmse" if regression else "val_error": plain(error)}
+
+    def _scores(self, validation: Validation) -> tuple[list[float], list[float]]:
+        members = [self.population.posterior(i) for i in range(self.population.n)]
+        return validation.scores(self.population.problem, members)
 
     def _out_of_patience(self) -> bool:
         patience = None if self.validation is None else self.validation.patience

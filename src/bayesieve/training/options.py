@@ -1,5 +1,6 @@
 """Optional arguments of `fit`: pruning, validation and callbacks."""
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -129,16 +130,20 @@ class Validation:
             return self.groups
         return (0,) * n_models if self.rows is None else tuple(range(n_models))
 
-    def by_group(self, scores: list[float]) -> list[float]:
-        """The mean score of each group of models, weighted by the rows each is scored on."""
+    def by_group(self, scores: list[float], without: Sequence[int] = ()) -> list[float]:
+        """The mean score of each group of models, weighted by the rows each is scored on.
+
+        The scores of the models `without` do not count; a group of no other has an infinite one.
+        """
         groups = self.group_of(len(scores))
         weight = None if self.rows is None else self.rows.weight
         counts = [1.0] * len(scores) if weight is None else weight.sum(1).tolist()
         totals = [[0.0, 0.0] for _ in range(max(groups) + 1)]
-        for group, score, count in zip(groups, scores, counts, strict=True):
-            totals[group][0] += score * count
-            totals[group][1] += count
-        return [total / count for total, count in totals]
+        for i, (group, score, count) in enumerate(zip(groups, scores, counts, strict=True)):
+            if i not in without:
+                totals[group][0] += score * count
+                totals[group][1] += count
+        return [total / count if count else math.inf for total, count in totals]
 
     def scores(
         self, problem: Problem, members: Sequence[Posterior]

@@ -15,7 +15,7 @@ from bayesieve.core.batch import Rows
 from bayesieve.core.posterior import Posterior, SparseModel, posterior_of
 from bayesieve.core.priors import stack_priors
 from bayesieve.core.problem import Problem
-from bayesieve.core.state import restore_, snapshot
+from bayesieve.core.state import named_tensors, restore_, snapshot
 from bayesieve.engines import Engine
 from bayesieve.training.options import Pruning
 
@@ -108,6 +108,13 @@ class Population:
         controls.keep = current
         if progress >= pruning.end or not pruning.soft:
             controls.trained.copy_(current)
+
+    def replace_(self, members: list[int], by: int) -> None:
+        """Put the state of one member in the place of others."""
+        tensors = [value for _, value in named_tensors(self.state)]
+        for value in [*tensors, *self.buffers().values()]:
+            if value.dim() and len(value) == self.n:
+                value[members] = value[by].clone()
 
     def copy_into_(self, best: dict[str, Tensor], chosen: list[bool]) -> None:
         """Renew `copies` taken earlier for the chosen members; an empty dict takes all members."""

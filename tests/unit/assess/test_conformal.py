@@ -1,4 +1,4 @@
-"""Conformal bounds: the rank by hand, coverage by simulation and by exchangeability."""
+"""Conformal sets: ranks by hand, the definition by brute force, coverage by simulation."""
 
 import math
 
@@ -7,13 +7,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bayesieve.assess.calibration import (
-    conformal_quantile,
+from bayesieve.assess.conformal import (
+    conformal_interval,
+    conformal_labels,
     label_scores,
-    label_sets,
     residual_scores,
 )
 from problems import normal, seeded
+
+
+def bound(scores, alpha):
+    """The largest score that split conformal allows."""
+    zero = torch.zeros(1, 1, dtype=scores.dtype)
+    return conformal_interval(zero, torch.ones_like(zero), [scores], alpha)[1].item()
 
 
 @given(st.integers(1, 60), st.floats(0.05, 0.9))
@@ -22,8 +28,7 @@ def test_leaving_one_out_covers_at_least_the_level(n, alpha):
     """Of n + 1 exchangeable scores each is as likely to be the new one: count them all."""
     scores = torch.rand(n + 1, generator=seeded(n), dtype=torch.float64)
     inside = [
-        scores[i] <= conformal_quantile(torch.cat([scores[:i], scores[i + 1 :]]), alpha)
-        for i in range(n + 1)
+        scores[i] <= bound(torch.cat([scores[:i], scores[i + 1 :]]), alpha) for i in range(n + 1)
     ]
     share = sum(map(bool, inside)) / (n + 1)
     assert share >= 1 - alpha - 1e-9
@@ -35,28 +40,90 @@ def test_intervals_cover_whatever_the_model_claims():
     """A model whose standard deviations are wrong by a factor of 3 still covers nine in ten."""
     y = normal(4000, seed=1)
     mean, std = torch.zeros(4000, dtype=torch.float64), torch.full((4000,), 3.0).double()
-    bound = conformal_quantile(residual_scores(mean[:2000], std[:2000], y[:2000]), 0.1)
-    share = float(((y - mean).abs() <= bound * 3)[2000:].double().mean())
+    scores = residual_scores(mean[:2000], std[:2000], y[:2000])
+    low, high = conformal_interval(mean[None, 2000:], std[None, 2000:], [scores], 0.1)
+    share = float(((low <= y[2000:]) & (y[2000:] <= high)).double().mean())
     assert share == pytest.approx(0.9, abs=4 * math.sqrt(2 * 0.09 / 2000))
-    assert 3 * bound == pytest.approx(1.645, abs=0.15)
+    assert high[0] == pytest.approx(1.645, abs=0.15)
 
 
-def test_label_sets_hold_the_likeliest_label_and_what_the_bound_allows():
-    probs = torch.tensor([[0.6, 0.3, 0.1], [0.34, 0.33, 0.33]])
-    assert label_sets(probs, 0.0).tolist() == [[True, False, False], [True, False, False]]
-    assert label_sets(probs, 0.68).tolist() == [[True, False, False], [True, True, True]]
-    assert bool(label_sets(probs, math.inf).all())
-    torch.testing.assert_close(label_scores(probs, torch.tensor([1, 0])), torch.tensor([0.7, 0.66]))
+@pytest.mark.parametrize("alpha", [0.1, 0.3])
+def test_the_interval_of_folds_is_the_hull_of_the_set(alpha):
+    """The set by its definition, on a fine grid of targets, for three models and one row."""
+    mean, std = torch.tensor([[0.0], [2.0], [-1.0]]), torch.tensor([[1.0], [0.5], [2.0]])
+    scores = [torch.rand(n, generator=seeded(n)) * 2 for n in (9, 8, 8)]
+    grid = torch.linspace(-8, 8, 16001)
+    stranger = sum(
+        ((grid[:, None] - m).abs() / s > held_out).sum(1)
+        for m, s, held_out in zip(mean, std, scores, strict=True)
+    )
+    inside = grid[stranger < (1 - alpha) * 26]
+    low, high = conformal_interval(mean, std, scores, alpha)
+    assert low.item() <= inside.min().item() + 1e-3
+    assert high.item() >= inside.max().item() - 1e-3
+    # A target beyond an end is stranger than enough held-out rows to be outside.
+    for end in (low - 2e-3, high + 2e-3):
+        beyond = (end - grid).abs().argmin()
+        assert stranger[beyond] >= (1 - alpha) * 26 - 1e-9
+
+
+def folds_of_least_squares(n, p, sets, df, seed):
+    """Coverage of CV+ intervals around least squares: n rows, p columns, t noise, 5 folds."""
+    g = seeded(seed)
+    draw = lambda *shape: torch.randn(*shape, generator=g, dtype=torch.float64)  # noqa: E731
+
+    def noise(k):
+        chi = 2 * torch._standard_gamma(torch.full((k,), df / 2, dtype=torch.float64), g)
+        return draw(k) * (df / chi).sqrt()
+
+    hits = 0.0
+    for _ in range(sets):
+        x, new = draw(n, p), draw(50, p)
+        y, target = x[:, 0] + noise(n), new[:, 0] + noise(50)
+        means, scores = [], []
+        for k in range(5):
+            left = torch.arange(n) % 5 != k
+            w = torch.linalg.lstsq(x[left], y[left, None]).solution[:, 0]
+            means.append(new @ w)
+            scores.append((y[~left] - x[~left] @ w).abs())
+        mean = torch.stack(means)
+        low, high = conformal_interval(mean, torch.ones_like(mean), scores, 0.1)
+        hits += ((low <= target) & (target <= high)).double().mean().item()
+    return hits / sets
+
+
+@pytest.mark.parametrize(("n", "df"), [(40, 1e6), (100, 1e6), (100, 3.0)])
+def test_folds_cover_near_the_level(n, df):
+    """300 sets of 50 rows: the standard error is below .005."""
+    assert 0.88 <= folds_of_least_squares(n, 4, 300, df, seed=n) <= 0.93
+
+
+def test_an_unstable_fit_stays_above_the_proved_bound():
+    """15 columns in 16 rows: 1 - 2 α - min(...) is .54; unstable fits cover more, not less."""
+    assert folds_of_least_squares(20, 15, 200, 1e6, seed=0) > 0.9
+
+
+def test_sets_of_labels_are_those_less_strange_than_the_bound():
+    scores = [torch.tensor([0.2, 0.5]), torch.tensor([0.1, 0.6])]
+    probs = torch.tensor([[[0.9, 0.45, 0.1]], [[0.95, 0.3, 0.2]]])
+    # Strangeness .1 .55 .9 and .05 .7 .8: label 1 is stranger than 2 + 2 of 4 scores.
+    assert conformal_labels(probs, scores, 0.5).tolist() == [[True, False, False]]
+    assert bool(conformal_labels(probs, scores, 0.1).all())  # four scores are too few for .9
+    torch.testing.assert_close(
+        label_scores(probs[0].repeat(2, 1), torch.tensor([1, 0])), torch.tensor([0.55, 0.1])
+    )
 
 
 @pytest.mark.parametrize("scores", [torch.zeros(0), torch.zeros(2, 2), torch.tensor([math.nan])])
 def test_bad_scores_are_refused(scores):
     with pytest.raises(ValueError, match="scores must have shape"):
-        conformal_quantile(scores, 0.1)
+        bound(scores, 0.1)
 
 
 def test_bad_levels_and_widths_are_refused():
     with pytest.raises(ValueError, match="alpha must be strictly between"):
-        conformal_quantile(torch.ones(3), 0.0)
+        bound(torch.ones(3), 0.0)
     with pytest.raises(ValueError, match="std must be > 0"):
         residual_scores(torch.zeros(2), torch.zeros(2), torch.zeros(2))
+    with pytest.raises(ValueError, match="2 models need as many"):
+        conformal_labels(torch.ones(2, 1, 3), [torch.ones(4)], 0.1)

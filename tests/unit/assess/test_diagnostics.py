@@ -12,10 +12,12 @@ from typer.main import get_command
 from bayesieve.assess.diagnostics import (
     ChainReport,
     diagnose,
+    diagnose_models,
     effective_sample_size,
     moves,
     pooled,
     split_rhat,
+    traces,
 )
 from bayesieve.cli.main import app
 from bayesieve.core.likelihoods import Gaussian
@@ -27,6 +29,9 @@ from bayesieve.engines.sgmcmc import SGLD
 from runs import fit_toy, toy, with_batch_norm
 
 NETWORK = Network.of(nn.Linear(2, 1), Gaussian())
+# The predictions are the two weights and the bias, which makes their R-hat that of the draws.
+X = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
+EXAMPLES = X, torch.zeros(3)
 
 
 def autoregressive(phi, m=4, n=4000, d=3, seed=0):
@@ -76,23 +81,55 @@ def test_rhat_by_hand():
 
 
 def test_chains_that_agree_raise_no_warning():
-    report = diagnose(chains_of(autoregressive(0.3, n=400)))
+    report = diagnose(chains_of(autoregressive(0.3, n=400)), EXAMPLES)
     assert report.problems == ()
     assert (report.n_chains, report.n_draws, report.still) == (4, 400, 0)
     assert report.rhat[0] <= report.rhat[1] <= report.rhat[2]
     assert report.ess[0] <= report.ess[1] <= report.ess[2]
-    assert report.spread == pytest.approx(1, rel=0.1)
+    assert report.log_lik_rhat < 1.1
+    assert report.log_lik_ess > 100
+    assert str(report).startswith("4 x 400 draws; predictions: R-hat 1.0")
 
 
 def test_chains_that_disagree_or_move_slowly_are_named():
     draws = autoregressive(0.3, n=400)
     draws[0] += 4
-    with pytest.warns(UserWarning, match=r"chains disagree: .* run longer \(--epochs\)"):
-        diagnose(chains_of(draws))
+    with pytest.warns(
+        UserWarning, match=r"chains have not mixed: .* run longer \(epochs, --epochs"
+    ):
+        diagnose(chains_of(draws), EXAMPLES)
     slow = autoregressive(0.99, m=2, n=100)
-    with pytest.warns(UserWarning, match=r"move slowly: .* raise step_size \(--lr\)") as said:
-        report = diagnose(chains_of(slow))
-    assert f"at most {report.ess[1]:.1f} of 200 draws" in str(said[0].message)
+    with pytest.warns(UserWarning, match=r"move slowly: .* raise the step \(lr, --lr\)") as said:
+        report = diagnose(chains_of(slow), EXAMPLES)
+    assert f"{report.ess[2]:.1f} of 200 draws" in str(said[0].message)
+
+
+def test_the_course_of_a_chain_is_its_log_likelihood_and_its_predictions():
+    kept = autoregressive(0.3, n=4)[0].float()
+    course = traces(Samples(NETWORK, kept), EXAMPLES)
+    outputs = torch.stack([kept[:, 0] + kept[:, 2], kept[:, 1] + kept[:, 2], kept[:, 2]], 1)
+    log_lik = torch.distributions.Normal(outputs.double(), 1.0).log_prob(torch.zeros(3).double())
+    torch.testing.assert_close(course[:, 1:], outputs.double())
+    torch.testing.assert_close(course[:, 0], log_lik.sum(1))
+
+
+def test_chains_of_a_network_agree_though_its_units_have_changed_places():
+    module = nn.Sequential(nn.Linear(1, 2, bias=False), nn.Linear(2, 1, bias=False))
+    network, x = Network.of(module, Gaussian()), torch.linspace(-1, 1, 5)[:, None]
+    one = 2 + 0.3 * autoregressive(0.0, m=1, n=100, d=4).float()[0]
+    one[:, 0] -= 4  # the two units have weights of unlike sign
+    other = 2 + 0.3 * autoregressive(0.0, m=1, n=100, d=4, seed=1).float()[0]
+    other[:, 0] -= 4
+    chains = [Samples(network, one), Samples(network, other[:, [1, 0, 3, 2]])]
+    report = diagnose(chains, (x, x[:, 0]))
+    assert report.problems == ()
+    assert split_rhat(torch.stack([chain.draws for chain in chains]))[0] > 3
+
+
+def test_models_that_are_no_chains_have_no_report():
+    module = toy().network
+    point = Samples(module, torch.zeros(1, module.layout.size))
+    assert diagnose_models([point, point], EXAMPLES) is None
 
 
 STANDING = torch.arange(1.0, 7.0).view(2, 1, 3).expand(2, 8, 3)  # two chains, each at its place
@@ -102,17 +139,17 @@ STANDING = torch.arange(1.0, 7.0).view(2, 1, 3).expand(2, 8, 3)  # two chains, e
 def test_chains_that_stand_still_do_not_disagree(draws):
     message = r"no weight moves: raise step_size \(--lr\) or temperature \(--temperature\)\.$"
     with pytest.warns(UserWarning, match=message):
-        report = diagnose(chains_of(draws))
+        report = diagnose(chains_of(draws), EXAMPLES)
     assert (report.still, report.rhat, report.ess) == (1, None, None)
 
 
 def test_pruned_weights_need_not_move_but_most_others_must():
     draws = autoregressive(0.3, n=400)
     draws[..., 1:] = 0
-    assert diagnose(chains_of(draws)).problems == ()
+    assert diagnose(chains_of(draws), EXAMPLES).problems == ()
     draws[..., 1:] = 1
     with pytest.warns(UserWarning, match=r"66.7 % of the weights do not move: raise step"):
-        report = diagnose(chains_of(draws))
+        report = diagnose(chains_of(draws), EXAMPLES)
     assert report.still == pytest.approx(2 / 3)
 
 
@@ -124,10 +161,10 @@ def test_the_flags_that_are_named_are_flags_of_the_command_line():
         for parameter in commands[name].params
         for flag in parameter.opts
     }
-    far = ChainReport(2, 8, (3.0, 3.0, 3.0), (2.0, 2.0, 2.0), 1.0, 0.0)
-    still = ChainReport(2, 8, None, None, 1.0, 1.0)
+    far = ChainReport(2, 8, (3.0, 3.0, 3.0), (2.0, 2.0, 2.0), 3.0, 2.0, 0.0)
+    still = ChainReport(2, 8, None, None, None, None, 1.0)
     named = re.findall(r"--[a-z-]+", " ".join(far.problems + still.problems))
-    assert {"--lr", "--temperature", "--epochs", "--member"} == set(named) <= known
+    assert {"--lr", "--temperature", "--epochs"} == set(named) <= known
 
 
 def test_what_moves_moves_inside_a_chain():
@@ -223,7 +260,7 @@ def test_chains_of_several_processes_meet_in_their_files(tmp_path):
     chains = [load_posterior(file, toy(with_batch_norm)) for file in files]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # such short chains disagree
-        report = diagnose(chains)
+        report = diagnose(chains, (toy().x, toy().y))
     assert (report.n_chains, report.n_draws) == (4, 10)
     whole = pooled(chains)
     assert len(whole.draws) == len(whole.draws.unique(dim=0)) == 40
@@ -238,6 +275,6 @@ def test_too_few_draws_are_refused():
 def test_chains_of_unequal_length_are_refused():
     chains = [Samples(NETWORK, torch.zeros(n, 3)) for n in (4, 5)]
     with pytest.raises(ValueError, match=r"equally many .* got draws of shape \(4, 3\), \(5,"):
-        diagnose(chains)
+        diagnose(chains, EXAMPLES)
     with pytest.raises(ValueError, match="got draws of shape none"):
-        diagnose([])
+        diagnose([], EXAMPLES)

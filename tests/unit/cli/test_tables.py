@@ -6,10 +6,12 @@ import json
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_diabetes
 
 from bayesieve import SieveClassifier, SieveRegressor, SieveSelector, load_data, runs
 from bayesieve.cli.console import print_table
 from bayesieve.core.posterior import posterior_of
+from bayesieve.runs import tables
 from commands import as_json, ok, refused
 
 
@@ -89,7 +91,7 @@ def test_a_text_target_is_a_classification(house, tmp_path):
 def test_select_keeps_what_matters(house, tmp_path):
     folder = tmp_path / "which"
     result = as_json("select", house, "--target", "price", "--fdr", 0.1, "--bootstrap", 2,
-                     "--epochs", 100, "--report", folder)  # fmt: skip
+                     "--report", folder)  # fmt: skip
     assert {"area", "age"} <= set(result["kept"])
     assert "noise" not in result["kept"]
     assert any(name.startswith("color=") for name in result["kept"])
@@ -105,9 +107,10 @@ def test_select_keeps_what_matters(house, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", [("--fraction", 0.4), ("--cross-validate",)])
-def test_select_by_share(house, tmp_path, flags):
+def test_select_by_share(house, tmp_path, monkeypatch, flags):
+    monkeypatch.setattr(tables, "_FOLDS", 3)
     result = as_json("select", house, "--target", "price", *flags, "--bootstrap", 0,
-                     "--epochs", 50, "--report", tmp_path / "s")  # fmt: skip
+                     "--report", tmp_path / "s")  # fmt: skip
     assert result["stability"] is None
     if flags[0] == "--fraction":
         assert len(result["kept"]) == 2
@@ -147,15 +150,15 @@ def test_fit_table_learns_what_the_classifier_learns(house, tmp_path):
     ("flags", "settings"),
     [
         ((), {"rule": "fdr"}),
-        (("--fraction", 0.4), {"rule": "fraction", "fraction": 0.4}),
-        (("--cross-validate",), {"rule": "cross-validated"}),
+        (("--cross-validate",), {"rule": "cross-validated", "folds": 3}),
     ],
 )
-def test_select_chooses_what_the_selector_chooses(house, tmp_path, flags, settings):
+def test_select_chooses_what_the_selector_chooses(house, tmp_path, monkeypatch, flags, settings):
+    monkeypatch.setattr(tables, "_FOLDS", 3)
     result = as_json("select", house, "--target", "price", *flags, "--bootstrap", 2, "--seed", 1,
-                     "--epochs", 5, "--no-figures", "--report", tmp_path / "s")  # fmt: skip
+                     "--no-figures", "--report", tmp_path / "s")  # fmt: skip
     data = load_data(f"csv:{house}", target="price", seed=1)
-    model = SieveRegressor(epochs=5)
+    model = SieveRegressor()
     selector = SieveSelector(
         estimator=model, network="additive", **settings, bootstrap=2, random_state=1
     )
@@ -164,6 +167,23 @@ def test_select_chooses_what_the_selector_chooses(house, tmp_path, flags, settin
     assert [row["probability"] for row in result["inputs"]] == selector.inclusion_.tolist()
     assert [row["phi"] for row in result["inputs"]] == selector.feature_importances_.tolist()
     assert [row["frequency"] for row in result["inputs"]] == selector.frequency_.tolist()
+
+
+def test_diabetes_gives_the_same_columns_to_both(tmp_path):
+    data = load_diabetes()  # whole numbers as targets, but too many for classes
+    header = ",".join([*data.feature_names, "y"])
+    path = write(tmp_path / "diabetes.csv", header, np.c_[data.data, data.target])
+    result = as_json("select", path, "--target", "y", "--fdr", 0.1, "--bootstrap", 0,
+                     "--no-figures", "--report", tmp_path / "s")  # fmt: skip
+    train = load_data(f"csv:{path}", target="y", seed=0).train
+    selector = SieveSelector(rule="fdr", level=0.1, random_state=0)
+    selector.fit(train.x.numpy(), train.y.numpy())
+    kept = np.array(data.feature_names)[selector.support_].tolist()
+    assert result["kept"] == kept
+    assert {"bmi", "bp", "s5"} <= set(kept)
+    for seed in range(2):
+        whole = SieveSelector(rule="fdr", level=0.1, random_state=seed).fit(data.data, data.target)
+        assert {"bmi", "bp", "s5"} <= set(np.array(data.feature_names)[whole.support_])
 
 
 def write(path, header, rows):
@@ -218,7 +238,7 @@ def test_select_keeps_no_constant_column(tmp_path):
     a, b = source.normal(size=(2, 60))
     rows = zip(a, ["same"] * 60, source.choice(["x", "z"], 60), 4 * a + 0.1 * b, strict=True)
     path = write(tmp_path / "t.csv", "a,one,two,y", rows)
-    result = as_json("select", path, "--target", "y", "--bootstrap", 0, "--epochs", 60,
+    result = as_json("select", path, "--target", "y", "--bootstrap", 0,
                      "--no-figures", "--report", tmp_path / "s")  # fmt: skip
     found = {row["name"]: row["probability"] for row in result["inputs"]}
     assert result["kept"] == ["a"]

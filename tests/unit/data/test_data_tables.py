@@ -85,6 +85,23 @@ def test_standardisation_ignores_test_rows(tmp_path: Path) -> None:
     assert second.test.x[:, 0].min() > 1e3
 
 
+def test_a_value_far_out_does_not_decide_the_scale_of_its_column(tmp_path: Path) -> None:
+    """The wild row alone would give a std of 1.6e5 and inputs of 0 for all others."""
+    table = raw_table()
+    plain = load_data(f"csv:{write_csv(tmp_path / 't.csv', table)}", target="income")
+    table["age"][3] = 1e6  # a row of the training part
+    data = load_data(f"csv:{write_csv(tmp_path / 't.csv', table)}", target="income")
+    recipe = data.preprocessing
+    age, *_, const = recipe["columns"]
+    assert age["limit"] == const["limit"] == 5
+    assert data.train.x[:, 0].max() == 5
+    assert 10 < age["std"] < 50
+    new = prepare_table({**{k: v[:2] for k, v in table.items()}, "age": [-1e9, 50]}, recipe)
+    assert new[0, 0] == -5
+    assert new[1, 0] == pytest.approx((50 - age["mean"]) / age["std"])
+    assert all("limit" not in column for column in plain.preprocessing["columns"])
+
+
 @pytest.mark.parametrize("value", [10**30, 0.1, 2**62, -1e-300])
 def test_a_constant_column_is_zero_whatever_its_size(tmp_path: Path, value) -> None:
     table = raw_table()

@@ -11,6 +11,7 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
+from bayesieve.assess.familiarity import Familiarity
 from bayesieve.deliver.c import export_c, quantise_rows
 from bayesieve.errors import UnsupportedModelError, VerificationError
 from bayesieve.nets import lenet5, lenet5_caffe, mlp
@@ -26,6 +27,7 @@ int main(void) {{
     while (fread(x, sizeof x, 1, stdin) == 1) {{
         {name}_predict(x, y);
         fwrite(y, sizeof y, 1, stdout);
+        {more}
     }}
     return 0;
 }}
@@ -98,12 +100,12 @@ def settled(module, x):
     return module.eval()
 
 
-def run_c(path, x):
-    """Compile the header and run it on every row of x."""
+def run_c(path, x, more=""):
+    """Compile the header and run it on every row of x; `more` is C after each row."""
     name = path.stem
     program = path.with_suffix("")
     source = path.with_suffix(".c")
-    source.write_text(MAIN.format(name=name, NAME=name.upper()))
+    source.write_text(MAIN.format(name=name, NAME=name.upper(), more=more))
     command = [COMPILER, *FLAGS, str(source), "-o", str(program), "-lm"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -170,6 +172,21 @@ def test_c_equals_torch(name, keep, tmp_path):
     assert error <= 1e-4 * expected.abs().max()
     assert macro(path, "N_INPUTS") == x[0].numel()
     assert macro(path, "N_OUTPUTS") == expected.shape[1]
+
+
+@needs_compiler
+@pytest.mark.parametrize("shape", [(3,), (40,), (1, 8, 8), (2, 9, 12)])
+def test_familiarity_in_c_equals_torch(shape, tmp_path):
+    x = normal(200, *shape).cumsum(-1)
+    known = Familiarity.of(x[:150])
+    module = nn.Sequential(nn.Flatten(), nn.Linear(x[0].numel(), 2))
+    path = export_c(module, tmp_path / "net.h", x, familiarity=known)
+    inputs = torch.cat([x[150:], 3 * x[:10], 1e9 * x[:2]])
+    both = run_c(path, inputs, "y[0] = net_familiarity(x); fwrite(y, sizeof y[0], 1, stdout);")
+    expected = known.score(inputs)
+    assert expected.min() < 0.05 < 0.5 < expected.max()
+    assert torch.allclose(both[:, 2], expected, atol=2e-4)
+    assert torch.allclose(both[:-2, :2], module(inputs)[:-2].detach(), atol=1e-3)
 
 
 @needs_compiler

@@ -121,11 +121,11 @@ def test_baked_draws_are_those_of_predict(name, tmp_path):
     model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, n_outputs))
     posterior = posterior_of(model, likelihood)
     path = export_onnx(
-        model, tmp_path / "net.onnx", normal(4, 3), posterior=posterior, n_samples=3, seed=3
+        model, tmp_path / "net.onnx", normal(4, 3), posterior=posterior, n_samples=4, seed=3
     )
     x = normal(9, 3, seed=5)
     actual = run(path, x)
-    expected = predict(posterior, x, n_samples=3, seed=3)
+    expected = predict(posterior, x, n_samples=4, seed=3)
     if likelihood.task == "classification":
         values = (expected.probs, expected.entropy, expected.epistemic)
     else:
@@ -133,9 +133,9 @@ def test_baked_draws_are_those_of_predict(name, tmp_path):
     assert tuple(actual) == names
     for key, value in zip(names, values, strict=True):
         torch.testing.assert_close(actual[key], value, rtol=1e-4, atol=1e-5, check_dtype=False)
-    assert float(actual[names[2]].min()) > 1e-3  # the draws do differ
+    assert float(actual[names[2]].min()) > 1e-4  # the draws do differ
     assert metadata(path)["task"] == likelihood.task
-    assert (metadata(path)["n_samples"], metadata(path)["seed"]) == ("3", "3")
+    assert (metadata(path)["n_samples"], metadata(path)["seed"]) == ("4", "3")
 
 
 @pytest.mark.slow

@@ -88,10 +88,40 @@ def test_sampled_labels_agree_on_average(likelihood):
     torch.testing.assert_close(sampled, exact, rtol=0.1, atol=0)
 
 
+def test_few_outputs_are_summed_without_noise():
+    model, data = case_of(Categorical())
+    problem = Problem(model, Categorical(), data)
+    first, other = (laplace(problem, prior=Normal(0.5), seed=seed).std for seed in (0, 1))
+    exact = laplace(problem, prior=Normal(0.5), labels="exact").std
+    assert torch.equal(first, exact)
+    assert torch.equal(other, exact)
+
+
+def test_many_outputs_average_ten_labels():
+    """The variance of F is a tenth of that of one label, which enumeration of the labels gives."""
+    model, x = network(12), normal(200, 3, seed=0)
+    problem = Problem(model, Categorical(), (x, torch.zeros(200, dtype=torch.long)))
+
+    def log_probs(w, row):
+        return functional_call(model, problem.layout.unflatten(w), (row[None],))[0].log_softmax(0)
+
+    per_label = torch.vmap(torch.func.jacrev(log_probs), in_dims=(None, 0))(problem.initial, x)
+    p = torch.vmap(log_probs, in_dims=(None, 0))(problem.initial, x).exp()[..., None]
+    squares = per_label.square()  # (n, labels, d)
+    expected = (p * squares).sum(1)
+    variance = ((p * squares.square()).sum(1) - expected.square()).sum(0)
+    ratios = []
+    for seed in range(20):
+        found = laplace(problem, prior=Normal(0.5), seed=seed).std ** -2 - 4
+        ratios.append((found - expected.sum(0)).square() / variance)
+    # A mean of 20 seeds and 76 weights; 0.1 in theory, 1 with one label per example.
+    assert 0.07 < torch.stack(ratios).mean() < 0.14
+
+
 def test_equal_seeds_give_equal_results():
     model, data = case_of(Categorical())
     problem = Problem(model, Categorical(), data)
-    first, again, other = (laplace(problem, seed=seed).std for seed in (0, 0, 1))
+    first, again, other = (laplace(problem, labels="sampled", seed=s).std for s in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 

@@ -189,7 +189,9 @@ def test_a_recommended_schedule_is_a_schedule(task):
         ("sbnn", "classification", 60_000, False, 0.3),
         ("sbnn", "regression", 500, False, 1.0),
         ("sbnn", "regression", 500, True, 0.3),
-        ("bmr", "classification", 500, False, 1.0),
+        ("bmr", "classification", 500, False, 0.1),
+        ("bmr", "classification", 60_000, False, 1.0),
+        ("bmr", "classification", 500, True, 1.0),
         ("sghmc", "classification", 500, True, 1.0),
     ],
 )

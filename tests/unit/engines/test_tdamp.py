@@ -96,6 +96,22 @@ def test_a_linear_model_with_orthogonal_columns_and_much_noise_is_bayesian_regre
     )
 
 
+@pytest.mark.parametrize(("n", "passes"), [(200, 20), (1000, 8)])
+def test_the_std_counts_the_data_once(n, passes):
+    """Default power and memory on n >> p: exact up to what AMP drops, of order p / n."""
+    x, noise_std = torch.linalg.qr(normal(n, 5, seed=1))[0] * n**0.5, 0.5
+    y = x @ normal(5, 1, seed=2) + noise_std * normal(n, 1, seed=3)
+    problem = Problem(linear_model(5), Gaussian(noise_std), (x, y))
+    engine = TDAMP(prior=GroupSparse(output_variance=5.0), keep=1.0)
+    state = run(engine, problem, passes * 10, size=n // 10)
+    exact = (1 + n / noise_std**2) ** -0.5
+    assert state.count > 20
+    posterior = engine.posterior(problem, state)
+    torch.testing.assert_close(posterior.std / exact, torch.ones(5, dtype=F64), rtol=0, atol=0.05)
+    engine.warm_start_(again := engine.init(problem, seeded(0)), posterior)
+    torch.testing.assert_close(engine.posterior(problem, again).std, posterior.std)
+
+
 @pytest.mark.parametrize("label", [0.0, 1.0])
 def test_a_single_probit_neuron_matches_quadrature_at_each_weight(label):
     """One example, one wide neuron: every marginal by one-dimensional quadrature."""

@@ -171,13 +171,13 @@ def clouds(n):
     return centres[y] + normal(n, 4, seed=12 + n, dtype=torch.float32), y
 
 
-def test_cooling_lowers_the_count_and_widens_the_posterior():
+def test_cooling_lowers_the_count_and_widens_the_message():
     problem = Problem(mlp((4,), 3, widths=(8,)), Categorical(), clouds(300))
     spreads, counts = [], []
     for cool in (None, (3, 6)):
         engine = TDAMP(keep=1.0, cool_passes=cool, cool_memory=2.0)
         run = fit(problem, engine, epochs=6, batch_size=50, seed=0)
-        spreads.append(run.posterior.std.log().mean())
+        spreads.append(-run.state.data_precision.log().mean())
         counts.append(run.state.count.item())
     assert counts[1] < 0.6 * counts[0]
     assert spreads[1] > spreads[0]

@@ -6,6 +6,7 @@ import pytest
 from bayesieve.core.priors import SpikeSlab
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.estimators import SieveClassifier, SieveRegressor, fit_many
+from bayesieve.training.fit import fit
 
 QUICK = {"hidden": (6,), "epochs": 3, "folds": 0, "n_samples": 4, "random_state": 0}
 
@@ -27,6 +28,17 @@ def test_every_fit_is_good_on_its_own_rows():
         assert other.score(X[rows], y[rows]) < 0
         assert model.coverage_ is not None
         assert model.n_seen_ == 45
+
+
+def test_one_set_of_rows_is_the_single_fit_and_several_say_why_they_are_not():
+    X, y = table()
+    alone = SieveRegressor(**QUICK).fit(X, y)
+    (same,) = fit_many(SieveRegressor(**QUICK), X, y, [np.arange(90)])
+    np.testing.assert_array_equal(same.predict(X), alone.predict(X))
+    first = fit_many(SieveRegressor(**QUICK), X, y, [np.arange(90), np.arange(45)])[0]
+    assert (first.predict(X) != alone.predict(X)).any()
+    for documented in (fit_many, fit):
+        assert "one stream" in documented.__doc__
 
 
 def test_standardisation_is_each_fits_own():

@@ -73,7 +73,7 @@ def test_more_rows_help_and_narrow():
     assert model.x_scale_ is scale
     assert model.score(X, y) > before[0]
     assert model.predict_uncertainty(X)[1].mean() < before[1]
-    assert model.inclusion_.shape == (2,)
+    assert model.feature_importances_.shape == (2,)
 
 
 def test_pruned_weights_stay_pruned():

@@ -10,13 +10,13 @@ from sklearn.pipeline import make_pipeline
 from bayesieve.estimators import SieveClassifier, SieveRegressor, SieveSelector
 from bayesieve.training import stepper
 
-MODEL = SieveRegressor(hidden=(10,), epochs=60, folds=0, random_state=0)
+MODEL = SieveRegressor(hidden=(10,), epochs=25, lr=0.06, folds=0, random_state=0)
 
 
 def table(n=200, p=8, seed=0):
     source = np.random.default_rng(seed)
     X = source.normal(size=(n, p))
-    return X, 2 * X[:, 1] - 2 * np.abs(X[:, 4]) + 0.3 * source.normal(size=n)
+    return X, 2 * X[:, 1] - 2 * np.maximum(X[:, 4], 0) + 0.3 * source.normal(size=n)
 
 
 TRUE = [False, True, False, False, True, False, False, False]
@@ -27,16 +27,16 @@ TRUE = [False, True, False, False, True, False, False, False]
     "settings",
     [
         {"rule": "fraction", "fraction": 0.25},
-        {"rule": "cross-validated", "folds": 3, "proportions": (0.125, 0.25, 1.0)},
+        {"rule": "cross-validated", "folds": 3, "proportions": (0.25, 1.0)},
         {"rule": "fdr", "level": 0.2},
     ],
     ids=lambda settings: settings["rule"],
 )
 def test_rules_find_the_columns_that_matter(settings):
-    X, y = table(400)
+    X, y = table()
     selector = SieveSelector(estimator=MODEL, random_state=0, **settings).fit(X, y)
     assert selector.get_support().tolist() == TRUE
-    assert selector.transform(X).shape == (400, 2)
+    assert selector.transform(X).shape == (200, 2)
     assert selector.feature_importances_.shape == (8,)
 
 
@@ -62,6 +62,9 @@ def test_additive_networks_rank_unless_an_estimator_is_given(monkeypatch):
     short = clone(MODEL).set_params(epochs=2)
     hidden = SieveSelector(estimator=short, fraction=0.25).fit(X, y)
     assert isinstance(hidden.estimator_, SieveRegressor)
+    for name in ("inclusion_", "inclusion_error_", "expected_fdr_"):
+        assert hasattr(selector, name)
+        assert not hasattr(hidden, name)
     additive = SieveSelector(estimator=short, network="additive", rule="fdr").fit(X, y)
     assert not hasattr(additive, "estimator_")
 
@@ -69,15 +72,15 @@ def test_additive_networks_rank_unless_an_estimator_is_given(monkeypatch):
 @pytest.mark.slow
 def test_choices_on_samples_of_the_rows_tell_their_stability():
     X, y = table()
-    for model, network in ((SieveRegressor(epochs=30), "additive"), (MODEL, None)):
+    for model, network in ((SieveRegressor(), "additive"), (MODEL, None)):
         selector = SieveSelector(
-            estimator=model, network=network, fraction=0.25, bootstrap=3, random_state=0
+            estimator=model, network=network, fraction=0.25, bootstrap=2, random_state=0
         ).fit(X, y)
         assert selector.frequency_[TRUE].min() > 0.6
         assert selector.frequency_.sum() == pytest.approx(2)
         assert selector.stability_ > 0.5
-    selector.set_params(bootstrap=0, estimator=clone(MODEL).set_params(epochs=2))
-    assert not hasattr(selector.fit(X, y), "frequency_")
+    again = selector.set_params(network="additive", bootstrap=0).fit(X, y)
+    assert not hasattr(again, "frequency_")
 
 
 @pytest.mark.slow
@@ -140,11 +143,7 @@ def test_classes_can_select():
         ({"network": "deep"}, ValueError, "network must be one of"),
         ({"network": "hidden", "rule": "fdr"}, ValueError, "network='additive'"),
         ({"estimator": LinearRegression()}, TypeError, "SieveRegressor or SieveClassifier"),
-        (
-            {"estimator": SieveRegressor(engine="map", epochs=2, folds=0), "rule": "probable"},
-            ValueError,
-            "needs inclusion probabilities",
-        ),
+        ({"network": "hidden", "rule": "probable"}, ValueError, "a hidden network has none"),
     ],
 )
 def test_bad_settings_are_refused(settings, error, message):
@@ -155,8 +154,7 @@ def test_bad_settings_are_refused(settings, error, message):
 
 @pytest.mark.slow
 def test_noise_is_no_discovery_in_a_small_table_of_classes():
-    # Weights that start at 0 under the whole prior stay in the spike, and evidence taken there
-    # kept six of these seven columns of noise.
+    # Evidence of mean-field networks kept six of these seven columns of noise.
     source = torch.Generator().manual_seed(2)
     X = torch.randn(700, 10, generator=source)
     effect = 2 * X[:, 0] - 1.5 * X[:, 1].abs() + 1 + X[:, 2]
@@ -165,3 +163,18 @@ def test_noise_is_no_discovery_in_a_small_table_of_classes():
     kept = selector.fit(X[:200].numpy(), y[:200].numpy()).get_support()
     assert kept[:3].any()
     assert not kept[3:].any()
+
+
+def test_columns_of_noise_have_no_probability():
+    # The chance of an open path through a hidden network was .96 to .98 here, and all were kept.
+    source = np.random.default_rng(0)
+    X, y = source.normal(size=(200, 10)), source.normal(size=200)
+    selector = SieveSelector(rule="fdr", level=0.1, random_state=0).fit(X, y)
+    assert not selector.get_support().any()
+    assert selector.inclusion_.max() < 0.5
+
+
+def test_whole_numbers_are_classes_only_where_they_are_few():
+    selector = SieveSelector()
+    assert isinstance(selector._model(np.arange(100.0) % 3), SieveClassifier)
+    assert isinstance(selector._model(np.arange(100.0)), SieveRegressor)

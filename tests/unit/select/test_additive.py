@@ -1,43 +1,40 @@
-"""Additive networks in closed form, against a normal density and against trained networks."""
+"""Additive models in closed form, against a normal density and against least squares."""
 
 import math
 
 import pytest
 import torch
 
-from bayesieve.core.likelihoods import Gaussian
-from bayesieve.core.priors import SpikeSlab
-from bayesieve.engines.sbnn import SBNN
-from bayesieve.estimators.population import AdditiveFits, PopulationFits, Training
-from bayesieve.select import HingeBasis, additive_network
+from bayesieve.select import AdditiveFits, HingeBasis
 from bayesieve.select.additive import _PENALTIES, ridge_path
 from problems import seeded
 
-ENGINE = SBNN(SpikeSlab(0.37, 0.018), lr=1e-2, init_std=0.01, local=True)
 X = torch.randn(90, 3, generator=seeded(0))
 Y = X[:, 0].abs() - X[:, 2] + 0.3 * torch.randn(90, generator=seeded(1))
 TRAIN, TEST = torch.arange(70), torch.arange(70, 90)
 
 
-def fits(x=X, **training):
-    return AdditiveFits(x, Y, ENGINE, Training(**{"epochs": 5, "batch_size": 35} | training))
+def fits(x=X, y=Y, **settings):
+    return AdditiveFits(x, y, **settings)
 
 
 def test_the_most_probable_penalty_is_that_of_the_normal_density():
     phi = torch.randn(30, 4, generator=seeded(2), dtype=torch.float64)
-    y = phi[:, 0] - 0.5 * phi[:, 2] + 0.5 * torch.randn(30, generator=seeded(3)).double()
-    for size in (2, 4):
-        columns = phi[:, :size]
+    noise = torch.randn(30, 2, generator=seeded(3), dtype=torch.float64)
+    both = phi[:, :1] - 0.5 * phi[:, 2:3] + 0.5 * noise
+    for size, y in ((2, both[:, :1]), (4, both[:, :1]), (4, both)):
+        columns, o = phi[:, :size], y.shape[1]
         densities = []
         for penalty in _PENALTIES:
             shape = torch.eye(30, dtype=torch.float64) + columns @ columns.T / penalty
-            unit = float(y @ torch.linalg.solve(shape, y)) / 30  # the variance that fits best
-            cov = unit * shape
-            density = torch.distributions.MultivariateNormal(torch.zeros(30).double(), cov)
-            densities.append(float(density.log_prob(y)))
+            # the variance that fits best
+            unit = float((y * torch.linalg.solve(shape, y)).sum()) / (30 * o)
+            zero = torch.zeros(30, dtype=torch.float64)
+            density = torch.distributions.MultivariateNormal(zero, unit * shape)
+            densities.append(float(density.log_prob(y.T).sum()))
         best = _PENALTIES[densities.index(max(densities))]
         expected = torch.linalg.solve(columns.T @ columns + best * torch.eye(size), columns.T @ y)
-        (weights,) = ridge_path(phi.T @ phi, phi.T @ y, float(y @ y), 30, [size])
+        (weights,) = ridge_path(phi.T @ phi, phi.T @ y, float(y.square().sum()), 30, [size])
         torch.testing.assert_close(weights, expected)
 
 
@@ -50,18 +47,27 @@ def test_errors_are_those_of_the_inputs_kept():
     values = basis(X).double().view(90, 3, 6)[:, [0, 2]].flatten(1)
     inner, target = values[TRAIN] - values[TRAIN].mean(0), Y[TRAIN].double() - Y[TRAIN].mean()
     square = float(target @ target)
-    (w,) = ridge_path(inner.T @ inner, inner.T @ target, square, 70, [12])
-    guess = (values[TEST] - values[TRAIN].mean(0)) @ w + Y[TRAIN].double().mean()
+    (w,) = ridge_path(inner.T @ inner, inner.T @ target[:, None], square, 70, [12])
+    guess = (values[TEST] - values[TRAIN].mean(0)) @ w[:, 0] + Y[TRAIN].double().mean()
     assert together[0].item() == pytest.approx((guess - Y[TEST]).square().mean().item(), rel=1e-4)
     assert together[0] < together[1] < together[2]
 
 
-def test_importance_is_that_of_the_additive_network():
-    training = Training(epochs=30, batch_size=35, seed=1)
-    slow = PopulationFits(X, Y, additive_network(X), Gaussian(0.5, learned=True), ENGINE, training)
-    fast = AdditiveFits(X, Y, ENGINE, training)
+def test_a_row_of_weight_two_counts_as_two():
+    weight = torch.ones(90)
+    weight[:20] = 2.0
+    keep = torch.tensor([[True, False, True]])
+    weighted = fits(weight=weight).errors([TRAIN], [TEST], keep)
+    repeated = fits().errors([torch.cat([TRAIN, TRAIN[:20]])], [TEST], keep)
+    torch.testing.assert_close(weighted, repeated)
+
+
+def test_importance_ranks_the_effects():
     rows = [TRAIN, torch.arange(20, 90)]
-    torch.testing.assert_close(fast.importance(rows), slow.importance(rows), rtol=1e-3, atol=1e-3)
+    for phi in fits().importance(rows):
+        assert phi.argsort().tolist() in ([1, 0, 2], [1, 2, 0])
+        assert phi[1] == 0.0
+        assert phi.max() == 1.0
 
 
 def test_a_constant_input_is_worth_nothing():
@@ -75,6 +81,11 @@ def test_a_constant_input_is_worth_nothing():
     assert math.isclose(float(fits(x).importance([TRAIN])[0, 1]), 0.0)
 
 
-def test_classes_are_refused():
-    with pytest.raises(ValueError, match="Use PopulationFits"):
-        AdditiveFits(X, torch.zeros(90, dtype=torch.int64), ENGINE)
+def test_classes_have_brier_scores():
+    labels = (Y.median() < Y).long()
+    keep = torch.tensor([[True, False, True], [False, False, False]])
+    score, nothing = fits(y=labels).errors([TRAIN] * 2, [TEST] * 2, keep).tolist()
+    share = labels[TRAIN].double().mean()
+    constant = 2 * (labels[TEST] - share).square().mean()
+    assert nothing == pytest.approx(constant.item(), rel=1e-5)
+    assert score < 0.6 * nothing

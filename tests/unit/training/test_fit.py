@@ -18,6 +18,7 @@ from bayesieve.engines.bmr import BMR
 from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
+from bayesieve.engines.sgmcmc import SGLD
 from bayesieve.engines.tdamp import TDAMP
 from bayesieve.errors import DivergedError
 from bayesieve.sieve.schedule import GradualPruning
@@ -345,6 +346,15 @@ def test_a_last_step_into_infinity_is_no_result():
     problem = Problem(nn.Linear(1, 1), Gaussian(0.1), (x, 100 * x[:, 0]))
     with pytest.raises(DivergedError, match=r"MAP: the posterior mean is not finite at step 1"):
         fit(problem, MAP(optimizer="sgd", lr=1e38), steps=1, schedule=Schedule())
+
+
+def test_draws_that_predict_infinity_are_no_result():
+    x = torch.ones(N_DATA, 1)
+    module = nn.Sequential(*(nn.Linear(1, 1) for _ in range(3)))
+    problem = Problem(module, Gaussian(), (x, 100 * x[:, 0]))
+    message = r"SGLD: a prediction of the kept draws is not finite at step 1"
+    with pytest.raises(DivergedError, match=message):  # finite weights, whose product is not
+        fit(problem, SGLD(step_size=1e13), steps=1, schedule=Schedule())
 
 
 def test_what_helps_against_divergence_is_what_the_engine_has():

@@ -22,11 +22,13 @@ from torch import Generator, Tensor
 from bayesieve.checks import check_fraction
 from bayesieve.core.likelihoods.prediction import (
     ClassPrediction,
+    Drawn,
     Prediction,
     RealPrediction,
     entropy,
     information,
     log_mean_prob,
+    missing_entropy,
     mixture_moments,
 )
 from bayesieve.errors import UnsupportedModelError
@@ -44,6 +46,7 @@ class Likelihood(ABC):
     soft_targets: ClassVar[bool] = False  # whether targets may be rows of class probabilities
     noise: ClassVar[tuple[str, ...]] = ()  # those arguments of `configured` that it takes
     delivered: ClassVar[tuple[str, ...]]  # names of what `summary` returns
+    warm_up: ClassVar[float] = 0.0  # part of a run in which `warm_log_prob` differs from `log_prob`
 
     def parameters(self) -> dict[str, Tensor]:
         """Initial values of learned numbers; empty for most."""
@@ -52,6 +55,12 @@ class Likelihood(ABC):
     @abstractmethod
     def log_prob(self, output: Tensor, target: Tensor, numbers: Numbers) -> Tensor:
         """Log density of each example, shape (n,)."""
+
+    def warm_log_prob(
+        self, output: Tensor, target: Tensor, numbers: Numbers, warmth: Tensor
+    ) -> Tensor:
+        """`log_prob`, with gradients for a run of this warmth: 1 at its start, 0 once warmed up."""
+        return self.log_prob(output, target, numbers)
 
     @abstractmethod
     def check(self, output: Tensor, target: Tensor) -> None:
@@ -62,7 +71,9 @@ class Likelihood(ABC):
         """The predictive distribution from outputs (S, n, ...) and numbers (S, ...) each."""
 
     @abstractmethod
-    def summary(self, outputs: Tensor, numbers: Numbers) -> tuple[Tensor, ...]:
+    def summary(
+        self, outputs: Tensor, numbers: Numbers, drawn: Drawn = "all"
+    ) -> tuple[Tensor, ...]:
         """The tensors named in `delivered`, as `predictive` has them, in traceable operations."""
 
     @abstractmethod
@@ -147,11 +158,13 @@ class ClassLikelihood(Likelihood):
         """Class probabilities under every weight vector."""
         return ClassPrediction(self.log_probs(outputs))
 
-    def summary(self, outputs: Tensor, numbers: Numbers) -> tuple[Tensor, ...]:
+    def summary(
+        self, outputs: Tensor, numbers: Numbers, drawn: Drawn = "all"
+    ) -> tuple[Tensor, ...]:
         """Mean probability (n, C), its entropy (n,) and the mutual information (n,)."""
         log_p = self.log_probs(outputs)
-        log_mean = log_mean_prob(log_p)
-        return log_mean.exp(), entropy(log_mean), information(log_p)
+        log_mean, missing = log_mean_prob(log_p), missing_entropy(log_p, drawn)
+        return log_mean.exp(), entropy(log_mean) + missing, information(log_p) + missing
 
     def to_dict(self, numbers: Numbers | None = None) -> dict[str, Any]:
         """Name and those settings that are not the usual ones, ready for JSON."""
@@ -178,6 +191,10 @@ class RealLikelihood(Likelihood):
             Means (S, n, m) and standard deviations that broadcast to them.
         """
 
+    def numbers_for(self, noise_std: float) -> dict[str, float]:
+        """The learned numbers that give the noise this standard deviation; {} if none can."""
+        return {}
+
     def log_density(self, target: Tensor, mean: Tensor, std: Tensor) -> Tensor:
         """Log density of each target under this mean and standard deviation: normal by default."""
         return -0.5 * ((target - mean) / std).square() - std.log() - 0.5 * math.log(2 * math.pi)
@@ -195,7 +212,9 @@ class RealLikelihood(Likelihood):
         """Means and noise under every weight vector."""
         return RealPrediction(*self.moments(outputs, numbers), self)
 
-    def summary(self, outputs: Tensor, numbers: Numbers) -> tuple[Tensor, ...]:
+    def summary(
+        self, outputs: Tensor, numbers: Numbers, drawn: Drawn = "all"
+    ) -> tuple[Tensor, ...]:
         """Mean, aleatoric and epistemic standard deviation, (n, m) each."""
         return mixture_moments(*self.moments(outputs, numbers))
 

@@ -8,19 +8,33 @@ With p_s the class probabilities under draw s and p̄ their mean,
 The variance of real numbers splits likewise into mean_s noise_s² and var_s mean_s. The formulas
 are plain tensor code, so that an exported graph can contain them. Prediction objects compute in
 float64.
+
+H[p̄] of few draws is too small on average, and the mutual information with it: p̄ is still moved by
+its draws. Both are corrected by the jackknife, unless the draws are the whole posterior.
+
+A temperature T makes the prediction p̄^(1/T), renormalised; of real numbers it multiplies the
+variance. The doubt about the weights follows: of all joint distributions of draw and label with the
+new p̄, the one nearest to that of the draws keeps p(draw | label), and its mutual information is
+stated. Of real numbers both parts of the variance are multiplied by T.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Generator, Tensor
 
+from bayesieve.checks import check_positive
+
 if TYPE_CHECKING:
     from bayesieve.core.likelihoods.base import RealLikelihood
+
+# Weight vectors of a prediction: all that the posterior has, independent draws of it, or pairs
+# (mean + e, mean - e) one after the other, whose means are independent.
+Drawn = Literal["all", "independent", "pairs"]
 
 
 def log_mean_prob(sample_log_probs: Tensor) -> Tensor:
@@ -33,10 +47,57 @@ def entropy(log_probs: Tensor) -> Tensor:
     return -(log_probs.exp() * _finite(log_probs)).sum(-1).clamp_max(0)
 
 
-def information(sample_log_probs: Tensor) -> Tensor:
-    """Mean over draws of KL(p_s || p̄): (S, N, C) to (N,)."""
-    gap = _finite(sample_log_probs) - _finite(log_mean_prob(sample_log_probs))
-    return (sample_log_probs.exp() * gap).sum(-1).mean(0).clamp_min(0)  # rounding only
+def at_temperature(log_probs: Tensor, temperature: float) -> Tensor:
+    """Log of p^(1/T), renormalised over the last axis."""
+    return log_probs if temperature == 1.0 else torch.log_softmax(log_probs / temperature, -1)
+
+
+def information(sample_log_probs: Tensor, temperature: float = 1.0) -> Tensor:
+    """Mutual information of label and weights in nats, at least 0: (S, N, C) to (N,).
+
+    Example:
+        >>> sure = torch.tensor([[[0.9, 0.1]], [[0.1, 0.9]]]).log()
+        >>> [round(information(sure, t).item(), 4) for t in (1.0, 2.0)]  # p̄ is even at both
+        [0.3681, 0.3681]
+    """
+    log_mean = log_mean_prob(sample_log_probs)
+    gap = _finite(sample_log_probs) - _finite(log_mean)  # log p(draw | label) S
+    if temperature == 1.0:
+        return (sample_log_probs.exp() * gap).sum(-1).mean(0).clamp_min(0)  # rounding only
+    joint = gap + at_temperature(log_mean, temperature)  # log p(draw, label) S
+    gain = gap - joint.logsumexp(-1, keepdim=True)
+    return (joint.exp() * gain).sum(-1).mean(0).clamp_min(0)
+
+
+def independent_means(values: Tensor, drawn: Drawn) -> Tensor:
+    """Values of draws, or means of their pairs: (S, ...) to (U, ...); an odd last draw is left out.
+
+    Example:
+        >>> independent_means(torch.tensor([1.0, 3.0, 5.0, 6.0, 7.0]), "pairs")
+        tensor([2.0000, 5.5000])
+    """
+    return (
+        values[: len(values) // 2 * 2].unflatten(0, (-1, 2)).mean(1) if drawn == "pairs" else values
+    )
+
+
+def missing_entropy(sample_log_probs: Tensor, drawn: Drawn) -> Tensor:
+    """What H[p̄] lacks on average for want of draws: (S, N, C) to (N,), by the jackknife.
+
+    Right on average: with a handful of draws the sum may exceed the largest possible entropy.
+
+    Example:
+        >>> draws = torch.tensor([[[0.9, 0.1]], [[0.7, 0.3]]]).log()
+        >>> [round(missing_entropy(draws, kind).item(), 4) for kind in ("all", "independent")]
+        [0.0, 0.0324]
+    """
+    units = independent_means(sample_log_probs.exp(), drawn)
+    n, mean = len(units), units.mean(0)
+    if drawn == "all" or n < 2:
+        return torch.zeros_like(mean[..., 0])
+    without = ((n * mean - units) / (n - 1)).clamp_min(0)
+    gap = (n - 1) * (entropy(mean.log()) - entropy(without.log()).mean(0))
+    return gap.clamp_min(0)  # rounding only
 
 
 def mixture_moments(sample_means: Tensor, noise_std: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -57,9 +118,26 @@ class ClassPrediction:
 
     Args:
         sample_log_probs: (S, N, C), nats.
+        drawn: how the weight vectors were chosen.
+        temperature: T of the averaged probabilities; `tempered` sets it.
+        familiarity: (N,), the share of held-out examples at least as strange; None if not asked.
+        abstained: (N,) bool, inputs too unfamiliar to answer; None if not asked.
     """
 
     sample_log_probs: Tensor
+    drawn: Drawn = "all"
+    temperature: float = 1.0
+    familiarity: Tensor | None = None
+    abstained: Tensor | None = None
+
+    @property
+    def n_draws(self) -> int:
+        """S."""
+        return len(self.sample_log_probs)
+
+    def log_densities(self, targets: Tensor) -> Tensor:
+        """Log probability of labels, (N,), under each draw, (S, N)."""
+        return self._draws.gather(2, targets.long().expand(self.n_draws, -1)[..., None])[..., 0]
 
     @cached_property
     def _draws(self) -> Tensor:
@@ -68,7 +146,12 @@ class ClassPrediction:
     @cached_property
     def log_probs(self) -> Tensor:
         """Log of the averaged probabilities, (N, C)."""
-        return log_mean_prob(self._draws)
+        return at_temperature(log_mean_prob(self._draws), self.temperature)
+
+    def tempered(self, temperature: float) -> "ClassPrediction":
+        """The prediction p̄^(1/T), with the doubt that goes with it."""
+        check_positive("tempered", temperature=temperature)
+        return replace(self, temperature=self.temperature * temperature)
 
     @property
     def probs(self) -> Tensor:
@@ -82,18 +165,31 @@ class ClassPrediction:
 
     @cached_property
     def entropy(self) -> Tensor:
-        """Total uncertainty in nats, (N,)."""
-        return entropy(self.log_probs)
+        """Total uncertainty in nats, (N,): the sum of the next two."""
+        return entropy(self.log_probs) + self._missing
 
     @cached_property
     def aleatoric(self) -> Tensor:
         """Part of the entropy that each weight vector agrees on: noise in the data, (N,)."""
-        return entropy(self._draws).mean(0)
+        return (self.entropy - self.epistemic).clamp_min(0)  # rounding only
 
     @cached_property
     def epistemic(self) -> Tensor:
         """Mutual information of label and weights: what more data could resolve, (N,)."""
-        return information(self._draws)
+        return self._information + self._missing
+
+    @cached_property
+    def _information(self) -> Tensor:
+        return information(self._draws, self.temperature)
+
+    @cached_property
+    def _missing(self) -> Tensor:
+        """What few draws lack, in proportion to the information at this temperature."""
+        missing = missing_entropy(self._draws, self.drawn)
+        if self.temperature == 1.0:
+            return missing
+        plain = information(self._draws)
+        return missing * self._information / plain.clamp_min(torch.finfo(plain.dtype).tiny)
 
     @property
     def delivered(self) -> dict[str, Tensor]:
@@ -114,11 +210,37 @@ class RealPrediction:
         sample_means: (S, N, m).
         noise_std: (S, 1, 1) or (S, N, m), standard deviation of the observation noise.
         likelihood: the family of the noise.
+        drawn, familiarity, abstained: as of a `ClassPrediction`.
     """
 
     sample_means: Tensor
     noise_std: Tensor
     likelihood: "RealLikelihood"
+    drawn: Drawn = "all"
+    familiarity: Tensor | None = None
+    abstained: Tensor | None = None
+
+    @property
+    def n_draws(self) -> int:
+        """S."""
+        return len(self.sample_means)
+
+    def log_densities(self, targets: Tensor) -> Tensor:
+        """Log density of targets, (N, m), all outputs of one together, under each draw, (S, N)."""
+        means, noise = self.sample_means.detach().double(), self.noise_std.detach().double()
+        shaped = targets.reshape(means.shape[1:]).double()
+        return self.likelihood.log_density(shaped, means, noise).sum(-1)
+
+    def tempered(self, temperature: float) -> "RealPrediction":
+        """The prediction with T times the variance: of the noise and of the draws."""
+        check_positive("tempered", temperature=temperature)
+        factor, means = temperature**0.5, self.sample_means
+        centre = means.mean(0)
+        return replace(
+            self,
+            sample_means=centre + factor * (means - centre),
+            noise_std=factor * self.noise_std,
+        )
 
     @cached_property
     def _moments(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -177,11 +299,15 @@ def pooled(predictions: Sequence[Prediction]) -> Prediction:
         >>> pooled([one, other]).probs.tolist()
         [[0.5, 0.5]]
     """
+    kinds = {row.drawn for row in predictions}
+    broken = any(row.n_draws % 2 for row in predictions)  # pairs
+    drawn: Drawn = kinds.pop() if kinds in ({"all"}, {"pairs"}) else "independent"
+    drawn = "independent" if drawn == "pairs" and broken else drawn
     classes = [row for row in predictions if isinstance(row, ClassPrediction)]
-    if classes:
-        return ClassPrediction(torch.cat([row.sample_log_probs for row in classes]))
     real = [row for row in predictions if isinstance(row, RealPrediction)]
+    if classes:
+        return ClassPrediction(torch.cat([row.sample_log_probs for row in classes]), drawn)
     means, noise = ([getattr(row, name) for row in real] for name in ("sample_means", "noise_std"))
     if len({row.shape[1:] for row in noise}) > 1:
         noise = [std.expand_as(mean) for std, mean in zip(noise, means, strict=True)]
-    return RealPrediction(torch.cat(means), torch.cat(noise), real[0].likelihood)
+    return RealPrediction(torch.cat(means), torch.cat(noise), real[0].likelihood, drawn)

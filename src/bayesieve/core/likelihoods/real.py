@@ -42,6 +42,10 @@ class _OneLevel(RealLikelihood):
         """Log of the size in force, scalar or (k,) for a population."""
         return numbers[f"log_{self.size}"] if self.learned else math.log(getattr(self, self.size))
 
+    def numbers_for(self, noise_std: float) -> dict[str, float]:
+        """The log of the size, when it is learned."""
+        return {f"log_{self.size}": math.log(noise_std / self.growth)} if self.learned else {}
+
     def residuals(self, output: Tensor, target: Tensor, log_size: Tensor | float) -> Tensor:
         """Targets less outputs, by the size of the noise, (n, m)."""
         factor = log_size.neg().exp() if isinstance(log_size, Tensor) else math.exp(-log_size)
@@ -215,6 +219,11 @@ class Heteroscedastic(RealLikelihood):
     The standard deviation is √(min_noise_std² + noise_std² exp(2 s)) for an output s, so that an
     untrained network (s near 0) starts near noise_std, and no density runs away to infinity.
 
+    The gradient of the density goes by 1/std². An untrained network therefore learns most from rows
+    that it takes for quiet, and gives the others up as noise, or diverges. During the first half of
+    a run the gradient of each target is weighted by std^(2β), where β falls from 1 to 0 [Seitzer];
+    then it is that of the density.
+
     Args:
         noise_std: in units of the (standardised) targets, where the second half of outputs is 0.
         min_noise_std: below which no noise is believed.
@@ -228,8 +237,10 @@ class Heteroscedastic(RealLikelihood):
 
     noise: ClassVar[tuple[str, ...]] = ("noise_std",)
 
+    warm_up: ClassVar[float] = 0.5
+
     noise_std: float = 0.5
-    min_noise_std: float = 0.01
+    min_noise_std: float = 0.05
 
     def __post_init__(self) -> None:
         check_positive("Heteroscedastic", noise_std=self.noise_std, floor=self.min_noise_std)
@@ -241,10 +252,22 @@ class Heteroscedastic(RealLikelihood):
 
     def log_prob(self, output: Tensor, target: Tensor, numbers: Numbers) -> Tensor:
         """Log density of each example, shape (n,); several outputs are summed."""
+        return self._log_densities(output, target)[0].sum(1)
+
+    def warm_log_prob(
+        self, output: Tensor, target: Tensor, numbers: Numbers, warmth: Tensor
+    ) -> Tensor:
+        """The same numbers, with the gradient of each target times std^(2 warmth)."""
+        densities, variance = self._log_densities(output, target)
+        value = densities.detach()
+        return (value + variance.detach() ** warmth * (densities - value)).sum(1)
+
+    def _log_densities(self, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Log densities and variances of the targets, (n, m)."""
         mean, raw = output.reshape(len(output), -1).chunk(2, -1)
         variance = self._variance(raw)
         square = (target.reshape(len(output), -1) - mean).square()
-        return -0.5 * (square / variance + variance.log() + math.log(2 * math.pi)).sum(1)
+        return -0.5 * (square / variance + variance.log() + math.log(2 * math.pi)), variance
 
     def check(self, output: Tensor, target: Tensor) -> None:
         """Targets must be real and half as many as the outputs."""

@@ -5,6 +5,7 @@
     metrics.json            numbers, where given
     masks.safetensors       which weights of the network before compaction were kept, where given
     posterior.safetensors   the kept part of the posterior, where given
+    familiarity.safetensors what training inputs look like, where given
     architecture.py         the same network in plain torch
     README.md               the model card
 
@@ -28,6 +29,8 @@ from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor, fx, nn
 
 from bayesieve import __version__
+from bayesieve.assess.familiarity import FILE as FAMILIARITY
+from bayesieve.assess.familiarity import Familiarity
 from bayesieve.core import storage
 from bayesieve.core.likelihoods import Likelihood, from_dict
 from bayesieve.core.posterior import Posterior, SparseModel
@@ -120,6 +123,17 @@ class Bundle:
         path = _file(self.path, stored.POSTERIOR)
         return stored.read_posterior(path, self.config, read_tensors(path)[0], self.keep)
 
+    @cached_property
+    def familiarity(self) -> Familiarity | None:
+        """How like the training examples inputs are; None in bundles without it."""
+        if self.config.get("familiarity") is None:
+            return None
+        path = _file(self.path, FAMILIARITY)
+        known = Familiarity.read(path)
+        if known.shape != self.input_shape:
+            raise damaged(path, f"it is of inputs of shape {known.shape}")
+        return known
+
 
 def read_bundle(folder: Path | str) -> Bundle:
     """Read a bundle and check it; its posterior is read when asked for.
@@ -197,7 +211,7 @@ def _check_config(path: Path, config: Mapping[str, Any]) -> None:
             isinstance(words, list) and all(isinstance(w, str) for w in words)
         ):
             raise damaged(path, f"its {name} must be a list of names")
-    for name in ("preprocessing", "likelihood", "masks", "posterior"):
+    for name in ("preprocessing", "likelihood", "masks", "posterior", "familiarity"):
         if not isinstance(config.get(name), dict | None):
             raise damaged(path, f"its {name} must be an object")
 
@@ -346,6 +360,7 @@ def save_bundle(
     posterior: Posterior | None = None,
     sparse: SparseModel | None = None,
     likelihood: Likelihood | None = None,
+    familiarity: Familiarity | None = None,
     preprocessing: Mapping[str, Any] | None = None,
     classes: Sequence[str] | None = None,
     feature_names: Sequence[str] | None = None,
@@ -364,6 +379,7 @@ def save_bundle(
         posterior: to store as well, for predictions with uncertainty.
         sparse: the model before compaction; its masks are stored.
         likelihood: how outputs become densities; that of `sparse` or `posterior` unless given.
+        familiarity: of inputs, for predictions that say when an input is unlike the training data.
         preprocessing: recipe from raw data to inputs, plain JSON.
         classes: their names, in the order of the outputs.
         feature_names: one per input column.
@@ -411,6 +427,14 @@ def save_bundle(
     if posterior is not None:
         keep = None if sparse is None else sparse.keep
         files[stored.POSTERIOR], values["posterior"] = stored.pack_posterior(posterior, keep)
+    if familiarity is not None:
+        if familiarity.shape != shape:
+            raise ValueError(
+                f"save: familiarity is of inputs of shape {familiarity.shape}, the module's are "
+                f"{shape}."
+            )
+        files[FAMILIARITY] = familiarity.to_bytes()
+        values["familiarity"] = {"kinds": len(familiarity.centres)}
     values["sha256"] = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     values["check"] = check_outputs(traced, shape, dtype)
     files["config.json"] = _json_rows(values, "config").encode()
@@ -427,7 +451,7 @@ def copy_bundle(bundle: Bundle, folder: Path | str, *, force: bool = False) -> P
     folder = Path(folder)
     check_free(folder, force=force)
     names = ("model.safetensors", "config.json", "metrics.json", stored.MASKS, stored.POSTERIOR)
-    paths = [bundle.path / name for name in (*names, "README.md")]
+    paths = [bundle.path / name for name in (*names, FAMILIARITY, "README.md")]
     files = {path.name: path.read_bytes() for path in paths if path.is_file()}
     files["architecture.py"] = architecture_source(bundle.config["graph"]).encode()
     return _write_folder(folder, files, bundle.module, force=force)
@@ -458,6 +482,7 @@ def _check_same(module: fx.GraphModule, folder: Path) -> None:
         raise VerificationError("save: the graph does not read back as what was written.")
     if read.config.get("posterior") is not None:
         read.posterior  # noqa: B018 - reads and checks
+    read.familiarity  # noqa: B018 - reads and checks
 
 
 def check_free(folder: Path, *, force: bool) -> None:

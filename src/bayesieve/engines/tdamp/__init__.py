@@ -72,7 +72,7 @@ class TDAMP:
         memory: passes after which the data message has decayed to 1/e; the data are then counted
             at most `power` · `memory` times.
         cool_passes: first and last pass over which `power` falls to 1 and `memory` to
-            `cool_memory`, which ends in a wider posterior that still fits; None never cools.
+            `cool_memory`, so that means suit a wider message; None never cools.
         cool_memory: `memory` after that.
         trust: standard deviations a weight may move per batch.
         damping: fraction of the old message kept at each batch; 1 moves nothing.
@@ -172,6 +172,7 @@ class TDAMP:
         state.data_precision.copy_((precision * known).clamp(min=0))
         total = state.prior_precision + state.data_precision
         state.data_linear.copy_(posterior.mean * total - state.prior_linear)
+        state.count.fill_(1.0)
 
     def step(self, problem: Problem, state: TDAMPState, batch: Batch) -> Metrics:
         """Forget a little, absorb one batch (Module A); at the end of a pass, B and the M-step."""
@@ -281,7 +282,7 @@ class TDAMP:
         return weights[:, : state.n_bayesian].sum(1) + groups.sum(1)
 
     def posterior(self, problem: Problem, state: TDAMPState, member: int = 0) -> Factorised:
-        """Normals with the groups' log-odds; removed groups are exactly 0."""
+        """Normals as wide as the data, counted once, allow; removed groups are exactly 0."""
         mean, var = (value[member].clone() for value in moments(state))
         removed = torch.where(state.alive > 0, state.log_odds, -torch.inf)
         log_odds = state.wiring.reach(removed)[member].clone()

@@ -340,8 +340,7 @@ def judged_share(n_data: int, n_listening: Tensor) -> Tensor:
 
 def _incoming_cost(state: TDAMPState) -> Tensor:
     """KL[q || prior] of each unit's incoming weights with the data counted once, (k, g)."""
-    wiring = state.wiring
-    mean, _ = moments(state)
+    wiring, mean = state.wiring, moments(state)[0]
     once = state.data_precision / state.count.clamp(min=1)
     prior_std = state.slab_var[:, wiring.layer_of].sqrt()
     log_std = -0.5 * (once + prior_std.square().reciprocal()).log()

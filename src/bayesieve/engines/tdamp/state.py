@@ -178,10 +178,11 @@ def kept(state: TDAMPState) -> Tensor:
 
 
 def moments(state: TDAMPState) -> tuple[Tensor, Tensor]:
-    """Mean and variance of every weight, (k, d); both 0 where it takes no part, eq. T1."""
-    prior = state.controls.kl_scale
-    var = kept(state) / (prior * state.prior_precision + state.data_precision)
-    return (prior * state.prior_linear + state.data_linear) * var, var
+    """Mean, and variance with the data counted once, (k, d); 0 where a weight takes no part."""
+    scale, count, weight = state.controls.kl_scale, state.count.clamp(min=1), kept(state)
+    prior, linear = scale * state.prior_precision, scale * state.prior_linear + state.data_linear
+    mean = linear * (weight / (prior + state.data_precision))  # eq. T1
+    return mean, weight / (prior + state.data_precision / count)
 
 
 def set_(old: Tensor, new: Tensor, now: Tensor) -> None:

@@ -174,13 +174,13 @@ function chainPanel(run) {
   const chart = (values, label, fromZero, marks) => lines({
     series: [{ kind: "c0", points: cdf(values), steps: true }], height: 200, label, marks,
     x: { low: fromZero ? 0 : Math.min(1, values[0]), high: values[values.length - 1] * 1.02, label },
-    y: { low: 0, high: 1, format: (v) => Math.round(100 * v) + " %", label: "share of weights" },
+    y: { low: 0, high: 1, format: (v) => Math.round(100 * v) + " %", label: "share of predictions" },
   });
   return panel({
     title: "Chains", name: run.name + "-chains", wide: true,
-    caption: `${item.n_chains} ${item.n_chains === 1 ? "chain" : "chains"} of ${item.n_draws} kept draws, ${item.rhat.length} weights watched. R̂ compares chains (and halves of them): 1 is agreement; above 1.1, the dashed line, they have not mixed. ${percent(item.rhat.filter((v) => v > 1.1).length / item.rhat.length, 0)} of the weights lie above it, the worst at ${number(worst, 3)}. Effective draws say how many independent draws the kept ones are worth.`,
+    caption: `${item.n_chains} ${item.n_chains === 1 ? "chain" : "chains"} of ${item.n_draws} kept draws, ${item.rhat.length} test predictions watched. R̂ compares chains (and halves of them): 1 is agreement; above 1.2, the dashed line, they have not mixed. ${percent(item.rhat.filter((v) => v > 1.2).length / item.rhat.length, 0)} of them lie above it, the worst at ${number(worst, 3)}. Effective draws say how many independent draws the kept ones are worth.`,
     data: () => ({ header: ["rhat", "effective draws"], rows: item.rhat.map((v, i) => [v, item.ess[i]]) }),
-    body: el("div", { class: "grid" }, chart(item.rhat, "R̂", false, worst > 1.1 ? line(1.1) : null), chart(item.ess, "effective draws", true)),
+    body: el("div", { class: "grid" }, chart(item.rhat, "R̂", false, worst > 1.2 ? line(1.2) : null), chart(item.ess, "effective draws", true)),
   });
 }
 

@@ -147,6 +147,18 @@ function average(rows) {
   return rows[0].map((_, i) => rows.reduce((sum, row) => sum + row[i], 0) / rows.length);
 }
 
+// Entropy that an average over few draws lacks, by the jackknife over draws or pairs of them.
+function missingEntropy(draws, drawn) {
+  const size = drawn === "pairs" ? 2 : 1;
+  const units = [];
+  for (let i = 0; i + size <= draws.length; i += size) units.push(average(draws.slice(i, i + size)));
+  const n = units.length;
+  if (drawn === "all" || n < 2) return 0;
+  const mean = average(units);
+  const without = units.map((unit) => entropy(mean.map((p, c) => Math.max(0, (n * p - unit[c]) / (n - 1)))));
+  return Math.max(0, (n - 1) * (entropy(mean) - without.reduce((a, b) => a + b, 0) / n));
+}
+
 // Class probabilities of the mean weights and of every draw, and the doubt in them, in nats.
 function classify(network, input, cut = 0) {
   const at = (member) => probabilities(forward(network, input, member, cut), network.output);
@@ -155,7 +167,7 @@ function classify(network, input, cut = 0) {
   if (!draws.length) return { mean, draws, probs: mean, total: entropy(mean), epistemic: null };
   const probs = average(draws);
   const aleatoric = draws.reduce((sum, item) => sum + entropy(item), 0) / draws.length;
-  const total = entropy(probs);
+  const total = entropy(probs) + missingEntropy(draws, network.drawn);
   return { mean, draws, probs, total, epistemic: Math.max(0, total - aleatoric) };
 }
 

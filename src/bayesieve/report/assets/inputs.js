@@ -51,7 +51,8 @@ function prepareImage(values, recipe) {
 function prepareRow(values, columns, size) {
   const x = new Float32Array(size);
   columns.forEach((column, k) => {
-    if (column.kind === "numeric") x[column.at] = (values[k] - column.mean) / column.std;
+    const limit = column.limit ?? Infinity;
+    if (column.kind === "numeric") x[column.at] = Math.min(limit, Math.max(-limit, (values[k] - column.mean) / column.std));
     else x[column.at + values[k]] = 1;
   });
   return x;

@@ -5,7 +5,7 @@ function playSection(run, view) {
     const why = run.not_embedded || "its inputs cannot be set by hand";
     return { node: panel({ title: "The network", wide: true, body: empty(`This network is not inside the page: ${why.replace(/\.$/, "")}.`) }), pick: () => {} };
   }
-  const network = loadNetwork(run.network);
+  const network = loadNetwork(run.network), known = loadFamiliarity(run.familiarity);
   const answer = el("div", { id: "answer", "aria-live": "polite" });
   let input = null;
   const show = () => {
@@ -13,7 +13,8 @@ function playSection(run, view) {
       answer.replaceChildren(empty(run.inputs.kind === "image" ? "Draw something, or take a test example." : "Move a slider."));
       return;
     }
-    answer.replaceChildren(run.task === "regression" ? realAnswer(run, network, input, view.cut) : classAnswer(run, network, input, view.cut));
+    const item = run.task === "regression" ? realAnswer(run, network, input, view.cut) : classAnswer(run, network, input, view.cut);
+    answer.replaceChildren(item, ...(known ? [familiarityLine(known, input)] : []));
   };
   const set = (x) => { input = x; show(); };
   const left = run.inputs.kind === "image" ? imageInput(run, set) : tableInput(run, set);

@@ -65,6 +65,12 @@ function timeCard(before, after) {
     changeWords(was["64"], now["64"], { lower: true, unit: ["faster", "slower"] }));
 }
 
+// The error that the choice of draws leaves in the NLL, in words; a sampler's draws are all there are.
+function drawError(sampled) {
+  if (sampled.nll_mc_error === undefined || sampled.nll_mc_error === null) return "";
+  return ` and an NLL of ${number(sampled.nll)} ± ${number(sampled.nll_mc_error, 2)} nats (standard error of the draws)`;
+}
+
 // The headline in words.
 function reading(run) {
   const { before, after, sampled } = run.headline;
@@ -77,8 +83,9 @@ function reading(run) {
   } else parts.push(`All ${count(before.parameters)} parameters are in use: nothing has been pruned yet.`);
   parts.push(`On ${count(q.n_examples)} test examples the network has ${value(q)}` + (b ? `; ${before.name}: ${value(b)}.` : "."));
   if (sampled && !regression) {
-    parts.push(`Averaged over ${count(sampled.draws)} draws from the posterior it has ${percent(sampled.error, 2)} error, and it can tell doubt about its weights from noise in the data.`);
+    parts.push(`Averaged over ${count(sampled.draws)} draws from the posterior it has ${percent(sampled.error, 2)} error${drawError(sampled)}, and it can tell doubt about its weights from noise in the data.`);
   }
+  if (run.tempering) parts.push(run.tempering);
   return parts.join(" ");
 }
 
@@ -122,6 +129,24 @@ function stayPanel(run) {
     title: "What could not be removed, and why",
     caption: kept.length ? null : "Nothing stood in the way: every unit without a job is gone.",
     body: lines.length ? el("ul", { class: "plain" }, lines) : empty(run.not_compacted || "Nothing to report."),
+  });
+}
+
+function certificatePanel(run) {
+  const item = run.certificate;
+  if (!item) return null;
+  const four = (v) => (v === null ? "" : v.toFixed(4));
+  const cells = (c) => [four(c.dense), four(c.sieved), four(c.worse_by), `${four(c.interval[0])} to ${four(c.interval[1])}`, number(c.tolerance, 3), c.verdict];
+  return panel({
+    title: item.certified ? "Certified" : "Not certified", name: run.name + "-certificate", wide: true,
+    caption: `By how much the sieved network is worse than ${item.against} on ${count(item.n_examples)} test examples, with ${percent(item.level, 0)} intervals. A check passes when its whole interval is within the tolerance, and is unsure when the tolerance is inside.`,
+    data: () => ({
+      header: ["check", "dense", "sieved", "worse by", "low", "high", "at most", "verdict"],
+      rows: item.checks.map((c) => [c.name, c.dense, c.sieved, c.worse_by, ...c.interval, c.tolerance, c.verdict]),
+    }),
+    body: el("div", { class: "scroll" }, el("table", {},
+      el("thead", {}, el("tr", {}, ["check", "dense", "sieved", "worse by", "interval", "at most", "verdict"].map((t) => el("th", { scope: "col" }, t)))),
+      el("tbody", {}, item.checks.map((c) => el("tr", {}, el("th", { scope: "row", title: c.note || "" }, c.name), cells(c).map((t) => el("td", {}, t))))))),
   });
 }
 
@@ -201,7 +226,7 @@ const WORDS = [
   ["size", "bytes of the kept weights as a bundle stores them, after whole units were cut out."],
   ["multiply-adds", "of one example in the compacted network, zeros between kept weights included."],
   ["time", "processor time on one thread of the machine that made this page. Torch multiplies zeros too; the runtime (`bayesieve.deliver.runtime.as_runtime`) skips them where that is faster. The headline compares both networks in the runtime, the slider tells torch's time."],
-  ["epistemic", "doubt about the weights: how much the draws of the posterior disagree. More data can reduce it."],
+  ["epistemic", "doubt about the weights: how much the draws of the posterior disagree. More data can reduce it. A prior weighed less than 1 makes it smaller, as more data would."],
   ["aleatoric", "noise of the data: what the draws agree is uncertain. More data cannot reduce it."],
   ["snr", "size of a weight's mean over its standard deviation."],
   ["inclusion", "probability that a weight belongs to the wide part of its prior, that is, that it is needed."],

@@ -200,7 +200,7 @@ def learn(
             seed=asked.seed + first * _SEED_STRIDE,
             schedule=replace(method.schedule, compile=asked.compile),
         )
-        posteriors += run.posteriors
+        posteriors += run.complete().posteriors
         state_bytes += sum(value.nbytes for _, value in named_tensors(run.state))
     seconds = time.perf_counter() - start
     peak = torch.cuda.max_memory_allocated(problem.device) - before if on_cuda else None
@@ -259,7 +259,7 @@ def sieved(
             schedule=replace(method.finetune, compile=asked.compile),
             start_from=group,
         )
-        pairs = zip(run.posteriors, group, strict=True)
+        pairs = zip(run.complete().posteriors, group, strict=True)
         done += [SparseModel(q.masked(sparse.keep), sparse.keep) for q, sparse in pairs]
     return [done[first : first + len(learned)] for first in range(0, len(done), len(learned))]
 

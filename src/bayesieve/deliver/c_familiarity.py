@@ -1,0 +1,117 @@
+"""Familiarity of an input as a C99 function, beside the network in its header.
+
+The formulas are those of `assess.familiarity`, in the same order and in float32.
+"""
+
+from torch import tril_indices
+
+from bayesieve.assess.familiarity import COSINES, Familiarity
+from bayesieve.deliver.c_text import Lines, array, indent, loop
+
+_LENGTHS = ("mean", "scale", "floor", "shift", "spread", "knots", "levels")
+
+
+def familiarity_function(name: str, known: Familiarity) -> Lines:
+    """Constants and `static inline float NAME_familiarity(const float *x)`.
+
+    Args:
+        name: first part of all C names.
+        known: what training inputs look like.
+
+    Example:
+        >>> import torch
+        >>> known = Familiarity.of(torch.randn(60, 2))
+        >>> familiarity_function("net", known)[-1], known.axes.shape
+        ('}', torch.Size([2, 2]))
+    """
+    lower = tril_indices(*known.roots.shape[1:])
+    values = {key: getattr(known, key) for key in _LENGTHS}
+    values |= {"axes": known.axes, "centres": known.centres, "roots": known.roots[:, *lower]}
+    (q, m), (k, f) = known.axes.shape, known.centres.shape
+    n, n_inputs = f"{name}_known", known.mean.numel()
+    scale = f"{n}_scale[i]" if known.scale.numel() > 1 else f"{n}_scale[0]"
+    body = [
+        f"float z[{n_inputs}], feature[{f}];",
+        f"{loop('i', n_inputs)} {{",
+        f"    const float v = (x[i] - {n}_mean[i]) / {scale};",
+        "    z[i] = v < -1e6f ? -1e6f : v > 1e6f ? 1e6f : v;",
+        "}",
+    ]
+    coarse, arrays = "z", []
+    if len(known.shape) == 3:
+        coarse = "coarse"
+        values |= {"rows": known.rows, "columns": known.columns}
+        body += _waves(n, known, m)
+    body += [
+        f"{loop('i', q)} {{",
+        "    feature[i] = 0.0f;",
+        f"    {loop('p', m)} feature[i] += {coarse}[p] * {n}_axes[i * {m} + p];",
+        "}",
+    ]
+    if q < m:
+        body += [
+            "float left = 0.0f;",
+            f"{loop('p', m)} {{",
+            f"    float v = {coarse}[p];",
+            f"    {loop('i', q)} v -= feature[i] * {n}_axes[i * {m} + p];",
+            "    left += v * v;",
+            "}",
+            f"feature[{q}] = left;",
+        ]
+    first = f - len(known.bands)
+    for i, (top, bottom, begin, end) in enumerate(known.bands):
+        at = f"energy[row * {known.shape[2]} + col]"
+        body += [
+            f"feature[{first + i}] = 0.0f;",
+            f"{loop('row', bottom, top)} {loop('col', end, begin)} feature[{first + i}] += {at};",
+        ]
+    body += [
+        f"{loop('i', f, q)} feature[i] = logf(feature[i] + {n}_floor[i - {q}]);",
+        f"{loop('i', f)} feature[i] = (feature[i] - {n}_shift[i]) / {n}_spread[i];",
+        "float nearest = INFINITY;",
+        f"{loop('c', k)} {{",
+        f"    float gap[{f}] = {{0.0f}}, sum = 0.0f;",
+        f"    const float *root = {n}_roots + c * {f * (f + 1) // 2};",
+        f"    {loop('i', f)} {{",
+        f"        const float v = feature[i] - {n}_centres[c * {f} + i];",
+        f"        {loop('p', 'i + 1')} gap[p] += v * *root++;",
+        "    }",
+        f"    {loop('i', f)} sum += gap[i] * gap[i];",
+        "    if (sum < nearest) nearest = sum;",
+        "}",
+        "float share = 1.0f;",
+        "nearest = sqrtf(nearest);",
+        f"{loop('i', known.knots.numel() - 1)} {{",
+        f"    const float gap = {n}_knots[i + 1] - {n}_knots[i];",
+        f"    const float v = (nearest - {n}_knots[i]) / (gap < 1e-12f ? 1e-12f : gap);",
+        "    const float passed = v < 0.0f ? 0.0f : v > 1.0f ? 1.0f : v;",
+        f"    share -= passed * ({n}_levels[i] - {n}_levels[i + 1]);",
+        "}",
+        "return share;",
+    ]
+    for key, tensor in values.items():
+        arrays += array(f"{n}_{key}", tensor.flatten())
+    head = f"static inline float {name}_familiarity(const float *x) {{"
+    return [*arrays, "", head, *indent(body), "}"]
+
+
+def _waves(n: str, known: Familiarity, m: int) -> Lines:
+    """The cosines of an image: the lowest of every channel, and the energy of all."""
+    channels, height, width = known.shape
+    high, wide = min(COSINES, height), min(COSINES, width)
+    return [
+        f"float coarse[{m}], energy[{height * width}] = {{0.0f}};",
+        f"{loop('c', channels)} {loop('i', height)} {{",
+        f"    float line[{width}] = {{0.0f}};",
+        f"    {loop('row', height)} {loop('col', width)} {{",
+        f"        const float v = z[(c * {height} + row) * {width} + col];",
+        f"        line[col] += {n}_rows[i * {height} + row] * v;",
+        "    }",
+        f"    {loop('p', width)} {{",
+        "        float v = 0.0f;",
+        f"        {loop('col', width)} v += {n}_columns[p * {width} + col] * line[col];",
+        f"        energy[i * {width} + p] += v * v;",
+        f"        if (i < {high} && p < {wide}) coarse[(c * {high} + i) * {wide} + p] = v;",
+        "    }",
+        "}",
+    ]

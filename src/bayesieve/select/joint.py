@@ -1,0 +1,427 @@
+"""The joint posterior of an additive model: the probability that an input matters.
+
+The model is a sum of piecewise linear effects, one per input. Every input has K functions (itself,
+a line, then hinges; `HingeBasis`), centred and orthonormal over the n rows. With F functions φ,
+
+    y = a + Σ_f φ_f β_f + ε,   ε ~ N(0, n v),   β_f = 0 if f is out, ~ N(0, v τ_f) if f is in.
+
+An input matters if one of its functions is in. It is a candidate with probability π; the line of a
+candidate is in with probability λ, each of its hinges with κ. All these numbers are learned: v has
+prior 1/v, τ/n of lines and of hinges inverse gamma priors of shape ½ and scale ⅛ and 1/40,
+π ~ Beta(1, 9), λ ~ Beta(3, 1), κ ~ Beta(1, 9). The learned π corrects for the number of inputs
+[Scott].
+
+Gibbs sampling [George] draws from the joint posterior, so of inputs that say nearly the same each
+has its share of the probability. The coefficients are integrated out. With G = ΦᵀΦ / n, c = Φᵀy / n
+and S the functions that are in,
+
+    K = (G_SS + diag 1/τ)⁻¹,   b = c - G_·S K c_S,   r = diag (G - G_·S K G_S·),
+    h_f = 1 + τ_f r_f if f is out, 1 - τ_f r_f if f is in,
+    log P(in) / P(out) = log prior odds ∓ ½ log h_f + ½ τ_f b_f² / (v h_f)
+
+gives the odds of all functions at once, - for those out and + for those in. So a sweep draws a new
+state for every function in random order, yet computes only where a state changes: up to the next
+change nothing else does. A change is an update of K, b and h of rank one. Rows enter through G and
+c alone, so that the time of a sweep does not grow with n.
+
+Inputs that are nearly equal change places too slowly one by one. A second move takes a function f
+that is in and a function g that is out, g with probability q(g | f) from their correlation, and
+draws anew which of the two is in. Its odds contain q(f | g) / q(g | f), which makes it exact.
+
+`inclusion` is the mean over draws of P(the line is in | all the rest), 1 where a hinge is in.
+Several targets share the states; their terms add up. Classes are targets too: their indicators,
+turned so that they are uncorrelated, as in discriminant analysis by regression [Scoring]. A latent
+variable for every row in their place [Albert] leaves chains stuck where inputs are correlated.
+
+Symbols: n rows, or the sum of their weights; D inputs; K functions of each; C chains; o targets.
+"""
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bayesieve.checks import check_positive
+from bayesieve.select.additive import HingeBasis
+
+Array = NDArray[Any]
+_AT_ONCE = 4096  # rows whose functions are in memory at once
+_MOST_STORED = 6000  # functions up to which all of G is kept, whatever n
+_BURN_IN = 40  # sweeps before the first that counts
+_LEAST_NOISE = 1e-6  # variance of the noise over that of the target; below all is rounding
+_WIDEST = 1e9  # τ, where 1 - τ r can still be computed
+
+
+@dataclass(frozen=True, eq=False)
+class JointPosterior:
+    """Posterior of an additive model about its D inputs.
+
+    Args:
+        inclusion: (D,), probability that an input matters.
+        effect: (D,), posterior mean of the standard deviation of its effect over the rows, in units
+            of that of the target.
+        error: (D,), Monte-Carlo standard error of `inclusion`, from the spread over chains.
+        n_sweeps: sweeps of every chain that count.
+    """
+
+    inclusion: Tensor
+    effect: Tensor
+    error: Tensor
+    n_sweeps: int
+
+
+def joint_posterior(
+    x: Tensor, y: Tensor, *, weight: Tensor | None = None, n_hinges: int = 3, chains: int = 8,
+    sweeps: int = 40, most_sweeps: int = 400, tolerance: float = 0.03, seed: int = 0,
+) -> JointPosterior:  # fmt: skip
+    """Sample the joint posterior of an additive model.
+
+    Args:
+        x: (n, D), inputs.
+        y: (n,) or (n, o), targets; class numbers (n,) if they are integers.
+        weight: (n,), what each row counts: 2 counts as if it stood there twice; None counts all
+            once.
+        n_hinges: of each input, at its quantiles.
+        chains: that start with nothing in and run side by side.
+        sweeps: after which the error is looked at; 40 sweeps before that do not count.
+        most_sweeps: at which to stop, with a warning, where the error is still too large.
+        tolerance: largest Monte-Carlo standard error of an inclusion probability to stop at.
+        seed: of the chains.
+
+    Example:
+        >>> x = torch.randn(200, 4, generator=torch.Generator().manual_seed(0))
+        >>> found = joint_posterior(x, x[:, 2].abs() + 0.5 * x[:, 0])
+        >>> found.inclusion.round().tolist()
+        [1.0, 0.0, 1.0, 0.0]
+    """
+    check_positive(
+        "joint_posterior", n_hinges=n_hinges, chains=chains, sweeps=sweeps, tolerance=tolerance
+    )
+    if chains < 2:
+        raise ValueError("joint_posterior: chains must be 2 or more; their spread is the error.")
+    distinct, place = _distinct(x)
+    sampler = _Chains(x[:, distinct], y, weight, n_hinges, chains, np.random.default_rng(seed))
+    total, effect, n = np.zeros((chains, len(distinct))), np.zeros(len(distinct)), 0
+    for _ in range(_BURN_IN):
+        sampler.sweep()
+    error = np.full(len(distinct), math.inf)
+    while error.max() > tolerance and n < most_sweeps:
+        for _ in range(sweeps):
+            sampler.sweep()
+            total += sampler.inclusion()
+            effect += sampler.effects().mean(0)
+        n += sweeps
+        error = (total / n).std(0, ddof=1) / math.sqrt(chains)
+    if error.max() > tolerance:
+        warnings.warn(
+            f"joint_posterior: after {n} sweeps of {chains} chains the probability of input "
+            f"{distinct[error.argmax()]} has a Monte-Carlo standard error of {error.max():.2f}. "
+            "Raise most_sweeps to know it better.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    found = torch.as_tensor(np.stack([total.mean(0) / n, effect / n, error]))[:, place]
+    return JointPosterior(found[0], found[1], found[2], n)
+
+
+def _distinct(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Columns of x, (n, D), that are no multiple of an earlier one, and where each of all D is.
+
+    Example:
+        >>> x = torch.tensor([[1.0, 2.0, -1.0, 5.0], [2.0, 2.0, -2.0, 0.0], [4.0, 2.0, -4.0, 3.0]])
+        >>> [columns.tolist() for columns in _distinct(x)]  # the third is minus the first
+        [[0, 1, 3], [0, 1, 0, 2]]
+    """
+    z = x.double().cpu()
+    z = z - z.mean(0)
+    z = z / z.norm(dim=0).clamp_min(torch.finfo(z.dtype).tiny)
+    first = []
+    for columns in torch.arange(x.shape[1]).split(_AT_ONCE):
+        same = (z[:, columns].T @ z).abs() > 1 - 1e-9  # False for a constant one
+        first.append(torch.where(same.any(1), same.double().argmax(1), columns))
+    distinct, place = torch.cat(first).unique(return_inverse=True)
+    return distinct, place
+
+
+class _Chains:
+    """C chains side by side: which functions are in, learned numbers, and what follows from them.
+
+    `slots`, (C, A), are the functions that are in, where `used`; `rows`, (C, A, F), their rows of
+    G; `inverse`, (C, A, A), is K, and 0 where a slot is free. `b`, (C, F, o), and `h`, (C, F), are
+    those of the module's text.
+    """
+
+    def __init__(
+        self, x: Tensor, y: Tensor, weight: Tensor | None, n_hinges: int, chains: int,
+        rng: np.random.Generator,
+    ) -> None:  # fmt: skip
+        self.gram, self.moment, self.present, self.n = _moments(x, y, weight, n_hinges)
+        self.rng, self.chain = rng, np.arange(chains)
+        self.k = n_hinges + 1
+        by_input = self.present.reshape(-1, self.k)
+        self.varies, self.n_hinges = by_input[:, 0], by_input[:, 1:].sum(1)
+        n_functions, self.n_targets = self.moment.shape
+        shape = (chains, n_functions)
+        self.is_hinge = np.tile(np.arange(self.k) > 0, len(by_input)).astype(int)
+        self.inside, self.beta = np.zeros(shape, dtype=bool), np.zeros((*shape, self.n_targets))
+        self.n_inside = np.zeros((chains, len(by_input)), dtype=int)  # functions of every input
+        self.noise = np.full((chains, self.n_targets), 1 / self.n)  # v
+        self.widths = np.tile([self.n, 0.3 * self.n], (chains, 1))  # τ of lines and hinges
+        self.shares = np.tile([0.2, 0.75, 0.1], (chains, 1))  # π, λ, κ
+        self.used, self.slots = np.zeros((chains, 0), dtype=bool), np.zeros((chains, 0), dtype=int)
+        self.slot_of = np.zeros(shape, dtype=int)
+        self.rows, self.inverse = np.zeros((chains, 0, n_functions)), np.zeros((chains, 0, 0))
+        self._add_slots(8)
+        self._refresh()
+
+    def sweep(self) -> None:
+        """Every function once, two swaps, then the learned numbers."""
+        self._visit()
+        self._swap()
+        self._swap()
+        self._learn()
+        self._refresh()
+
+    def inclusion(self) -> Array:
+        """P(the line is in | all the rest) of every input, (C, D); 1 where a hinge is in."""
+        odds = self._log_odds()[:, :: self.k]
+        bent = self.n_inside > self.inside[:, :: self.k]
+        probability: Array = 1 / (1 + np.exp(-np.clip(odds, -700, 700)))
+        return np.where(bent, 1.0, probability) * self.varies
+
+    def effects(self) -> Array:
+        """Standard deviation over the rows of the effect of every input, (C, D)."""
+        squares = np.square(self.beta).sum(2).reshape(*self.n_inside.shape, self.k)
+        effects: Array = np.sqrt(squares.sum(2))
+        return effects
+
+    def _visit(self) -> None:
+        """Draw the state of every function in random order, going from change to change."""
+        needed = self.rng.logistic(size=self.inside.shape)  # in where the log odds are larger
+        n_functions = needed.shape[1]
+        order = np.broadcast_to(np.arange(n_functions), needed.shape)
+        order = self.rng.permuted(order, axis=1)
+        reached = np.full(len(needed), -1)
+        while True:
+            change = (self._log_odds() > needed) != self.inside
+            change &= order > reached[:, None]
+            ahead = np.where(change, order, n_functions)
+            f = ahead.argmin(1)
+            reached = ahead[self.chain, f]
+            if reached.min() == n_functions:
+                return
+            self._flip(f, reached < n_functions)
+
+    def _swap(self) -> None:
+        """Draw anew which of two functions is in, where one of them is."""
+        chain = self.chain
+        f = np.where(self.inside, self.rng.random(self.inside.shape), -1.0).argmax(1)
+        forth = self._nearness(f)
+        total = forth.cumsum(1)
+        g = (total < total[:, -1:] * self.rng.random((len(chain), 1))).sum(1)
+        g = np.minimum(g, forth.shape[1] - 1)
+        swapped = self.inside[chain, f] & ~self.inside[chain, g] & (forth[chain, g] > 0)
+        if not swapped.any():
+            return
+        back = self._nearness(g)
+        self._flip(f, swapped)
+        odds = self._log_odds()
+        gain = np.where(swapped, odds[chain, g] - odds[chain, f], 0.0)
+        choice = np.stack([back[chain, f] / back.sum(1), forth[chain, g] / total[:, -1]])
+        gain[swapped] += np.log(choice[0, swapped] / choice[1, swapped])
+        self._flip(np.where(gain > self.rng.logistic(size=len(chain)), g, f), swapped)
+
+    def _nearness(self, f: Array) -> Array:
+        """How readily functions f, (C,), swap with all others, (C, F), unnormalised q(· | f)."""
+        near = np.square(np.square(self._gram_rows(f))) + 1e-6
+        near[self.chain, f] = 0.0
+        return near * self.present
+
+    def _flip(self, f: Array, flipped: Array) -> None:
+        """Take functions f, (C,), in where they are out and out where they are in.
+
+        Chains that are not `flipped`, (C,), stay as they are.
+        """
+        if self.used.all(1).any():
+            self._add_slots(8)
+        chain, leaving = self.chain, self.inside[self.chain, f]
+        at = np.where(leaving, self.slot_of[chain, f], self.used.argmin(1))
+        width = self.width[chain, f]
+        h = np.where(leaving, self.inverse[chain, at, at] / width, self.h[chain, f])
+        u = (self.inverse @ self.rows[chain, :, f, None])[:, :, 0]
+        u[chain, at] = -1.0
+        u = np.where(leaving[:, None], self.inverse[chain, :, at], u) * flipped[:, None]
+        entering = flipped & ~leaving
+        self.rows[chain[entering], at[entering]] = self._gram_rows(f[entering])
+        step = (u[:, None] @ self.rows)[:, 0] * (np.where(leaving, -1.0, -width) / h)[:, None]
+        self.b -= step[:, :, None] * self.b[chain, f][:, None]
+        turned = (self.sign[chain, f] * h / width)[:, None]
+        self.h -= np.square(step) * self.sign * self.width * turned
+        self.h[chain, f] = np.where(flipped, 1 / h, h)
+        pivot = np.where(leaving, -width * h, h / width)
+        self.inverse += u[:, :, None] * (u / pivot[:, None])[:, None]
+        chain, at, f, leaving = chain[flipped], at[flipped], f[flipped], leaving[flipped]
+        self.used[chain, at], self.slots[chain, at], self.slot_of[chain, f] = ~leaving, f, at
+        self.inside[chain, f] = ~leaving
+        self.sign[chain, f] *= -1
+        self.n_inside[chain, f // self.k] += np.where(leaving, -1, 1)
+        chain, at = chain[leaving], at[leaving]
+        self.rows[chain, at] = self.inverse[chain, at] = self.inverse[chain, :, at] = 0.0
+        self._set_inside()
+
+    def _log_odds(self) -> Array:
+        """Log odds of in against out of every function given all others, (C, F)."""
+        others = np.repeat(self.n_inside, self.k, 1) > self.inside
+        if self.n_targets == 1:
+            fit = np.square(self.b[:, :, 0]) / (2 * self.noise)
+        else:
+            fit = np.einsum("cfo,co->cf", np.square(self.b), 0.5 / self.noise)
+        fit *= self.width
+        fit /= self.h
+        fit -= np.log(self.h) * self.sign * (0.5 * self.n_targets)
+        fit += np.where(others, self.prior_of_more, self.prior_of_first)
+        return fit
+
+    def _learn(self) -> None:
+        """Draw v, then β, then τ, then π, λ and κ, each given the rest."""
+        rng, root = self.rng, np.linalg.cholesky(self._precision())
+        half = np.linalg.solve(root, self._in_slots(self.moment))
+        rest = np.maximum(1 - np.square(half).sum(1), _LEAST_NOISE)  # targets have variance 1
+        self.noise = 0.5 * rest / rng.gamma(0.5 * (self.n - 1), size=rest.shape)
+        half += rng.standard_normal(half.shape) * np.sqrt(self.noise)[:, None]
+        draw = np.linalg.solve(root.transpose(0, 2, 1), half)
+        self.beta[...] = 0.0
+        chain, slot = self.used.nonzero()
+        self.beta[chain, self.slots[chain, slot]] = draw[chain, slot]
+        kinds = np.stack([1 - self.is_hinge, self.is_hinge], 1)
+        n_in = self.inside @ kinds  # (C, 2)
+        size = (np.square(self.beta) / self.noise[:, None]).sum(2) @ kinds
+        scale = 0.5 * size + self.n * np.array([0.125, 0.025])
+        self.widths = np.minimum(scale / rng.gamma(0.5 + 0.5 * self.n_targets * n_in), _WIDEST)
+        candidate = (self.n_inside > 0) | (rng.random(self.n_inside.shape) < self.idle)
+        n = candidate.sum(1)
+        pi = rng.beta(1 + n, 9 + self.varies.sum() - n)
+        line = rng.beta(3 + n_in[:, 0], 1 + n - n_in[:, 0])
+        hinge = rng.beta(1 + n_in[:, 1], 9 + candidate @ self.n_hinges - n_in[:, 1])
+        self.shares = np.clip(np.stack([pi, line, hinge], 1), 1e-6, 1 - 1e-6)
+
+    def _refresh(self) -> None:
+        """Compute anew what depends on the learned numbers."""
+        self.width = self.widths[:, self.is_hinge]  # (C, F)
+        self.sign = np.where(self.inside, -1.0, 1.0)
+        self.inverse = np.linalg.inv(self._precision())
+        self.inverse *= self.used[:, :, None] & self.used[:, None]
+        beta = self.inverse @ self._in_slots(self.moment)
+        self.b = self.moment - self.rows.transpose(0, 2, 1) @ beta
+        explained = np.einsum("caf,caf->cf", self.rows, self.inverse @ self.rows)
+        self.h = 1 + self.width * (self.present - explained)
+        self._set_inside()
+        pi, line, hinge = self.shares.T
+        # P(candidate | nothing of the input is in), 0 for a constant one, (C, D)
+        idle = (pi * (1 - line))[:, None] * (1 - hinge)[:, None] ** self.n_hinges * self.varies
+        self.idle = idle / (1 - pi[:, None] + idle)
+        more = (self.shares / (1 - self.shares))[:, 1 + self.is_hinge] * self.present
+        with np.errstate(divide="ignore"):  # a function that is 0 on all rows never enters
+            self.prior_of_more = np.log(more)
+            self.prior_of_first = np.log(more * np.repeat(self.idle, self.k, 1))
+
+    def _set_inside(self) -> None:
+        """Set h of functions that are in to K_ff / τ_f: with little noise 1 - τ r is rounding."""
+        chain, slot = self.used.nonzero()
+        f = self.slots[chain, slot]
+        self.h[chain, f] = self.inverse[chain, slot, slot] / self.width[chain, f]
+
+    def _precision(self) -> Array:
+        """G_SS + diag 1/τ, (C, A, A), with ones on the diagonal of free slots."""
+        across = self.slots[:, None].repeat(self.slots.shape[1], 1)
+        precision: Array = np.take_along_axis(self.rows, across, 2) * self.used[:, None]
+        diagonal = np.arange(self.slots.shape[1])
+        width = np.take_along_axis(self.width, self.slots, 1)
+        precision[:, diagonal, diagonal] += np.where(self.used, 1 / width, 1.0)
+        return precision
+
+    def _in_slots(self, values: Array) -> Array:
+        """Values of all functions, (F, o), at those that are in, (C, A, o); 0 in free slots."""
+        return values[self.slots] * self.used[:, :, None]
+
+    def _add_slots(self, n: int) -> None:
+        self.used, self.slots = (np.pad(a, ((0, 0), (0, n))) for a in (self.used, self.slots))
+        self.rows = np.pad(self.rows, ((0, 0), (0, n), (0, 0)))
+        self.inverse = np.pad(self.inverse, ((0, 0), (0, n), (0, n)))
+
+    def _gram_rows(self, f: Array) -> Array:
+        """Rows f of G, (len(f), F); `gram` is G itself, or the functions where G is too large."""
+        if len(self.gram) == self.gram.shape[1]:
+            return self.gram[f]
+        rows: Array = self.gram[:, f].T @ self.gram
+        return rows
+
+
+def _moments(
+    x: Tensor, y: Tensor, weight: Tensor | None, n_hinges: int
+) -> tuple[Array, Array, Array, float]:
+    """G, (F, F), or Φ / √n, (n, F), if smaller; c, (F, o); which functions are not 0, (F,); n.
+
+    The basis looks at a part of many rows and at no weights, so its functions are centred and made
+    orthonormal once more.
+    """
+    counts = torch.ones(len(x)) if weight is None else weight.cpu()
+    rows = counts > 0
+    x, y, counts = x.cpu()[rows].double(), y.cpu()[rows], counts[rows].double()
+    n = float(counts.sum())
+    share = (counts / n)[:, None]
+    basis = HingeBasis(x, n_hinges)
+    d, k = basis.present.shape
+    parts = [slice(start, start + _AT_ONCE) for start in range(0, len(x), _AT_ONCE)]
+    mean = torch.stack([(basis(x[part]) * share[part]).sum(0) for part in parts]).sum(0)
+
+    def functions(part: slice) -> Tensor:
+        return ((basis(x[part]) - mean) * share[part].sqrt()).unflatten(1, (d, k))
+
+    own = (~basis.present).double().diag_embed()
+    for part in parts:
+        own += torch.einsum("ndk,ndm->dkm", functions(part), functions(part))
+    turn = torch.linalg.inv(torch.linalg.cholesky(own)).mT
+    target = (_indicators if not y.is_floating_point() else _standardised)(y, share)
+    stored = d * k <= _MOST_STORED or len(x) > d * k
+    gram = torch.zeros((d * k, d * k) if stored else (0, 0), dtype=torch.float64)
+    moment = torch.zeros(d * k, target.shape[1], dtype=torch.float64)
+    pieces = []
+    for part in parts:
+        phi = torch.einsum("ndk,dkm->ndm", functions(part), turn).flatten(1)
+        moment += phi.T @ (target[part] * share[part].sqrt())
+        if stored:
+            gram += phi.T @ phi
+        else:
+            pieces.append(phi)
+    gram = gram if stored else torch.cat(pieces)
+    return gram.numpy(), moment.numpy(), basis.present.flatten().numpy(), n
+
+
+def _standardised(y: Tensor, share: Tensor) -> Tensor:
+    """Targets, (n, o), with mean 0 and variance 1; a constant one is 0."""
+    y = y.double().reshape(len(y), -1)
+    y = y - (share * y).sum(0)
+    std = (share * y.square()).sum(0).sqrt()
+    return y / torch.where(std > 0, std, 1.0)
+
+
+def _indicators(y: Tensor, share: Tensor) -> Tensor:
+    """Indicators of classes, turned into uncorrelated targets of variance 1, (n, classes - 1).
+
+    Divided by the root of their share, indicators have a covariance that is a projection, along
+    the roots of the shares; so any orthonormal basis across that line will do. One class is a
+    target that is 0.
+    """
+    classes, label = y.unique(return_inverse=True)
+    if len(classes) < 2:
+        return torch.zeros(len(y), 1, dtype=torch.float64)
+    eye = torch.eye(len(classes), dtype=torch.float64)
+    roots = (eye[label] * share).sum(0).sqrt()[:, None]
+    turn, _ = torch.linalg.qr(torch.cat([roots, eye[:, 1:]], 1))
+    return (turn[:, 1:] / roots)[label]
