@@ -2,6 +2,8 @@
 
     python -m studies.conformal --full --out results/conformal.json
     python -m studies.conformal --quick             # twenty tables a case
+    python -m studies.conformal --full --part 1/4 --out part1.json; ...; python -m studies.conformal
+        --full --join part*.json --out results/conformal.json       # four processes side by side
 
 Protocol: every case is 300 tables (--full; 60 otherwise) of n rows and 5 columns, one of which is
 useless, and 200 new rows for each; targets are a line, a wave and noise. `SieveRegressor` with one
@@ -12,7 +14,7 @@ What is to be reached: coverage from .88 to .93 in each case.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -20,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bayesieve.estimators import SieveRegressor, fit_many
-from studies.harness import Run, chosen, make_row, study_parser
+from studies.harness import Row, Run, chosen, joined, make_row, study_parser
+from studies.record import by_seed
 
 Rows = NDArray[np.float64]
 Noise = Callable[[np.random.Generator, Rows], Rows]
@@ -96,17 +99,17 @@ CASES = {
 
 
 def coverage(
-    case: Case, n_sets: int, conformal: Literal["cv+", "split"] | bool
+    case: Case, seeds: Sequence[int], conformal: Literal["cv+", "split"] | bool
 ) -> list[dict[str, float]]:
-    """Share of new targets inside and mean width of the intervals, of every table."""
-    tables = [case.draw(case.n, seed) for seed in range(n_sets)]
+    """Share of new targets inside and mean width of the intervals, of the table of every seed."""
+    tables = [case.draw(case.n, seed) for seed in seeds]
     x, y = (np.concatenate(values) for values in zip(*tables, strict=True))
     model = SieveRegressor(**SETTINGS | case.settings, conformal=conformal, random_state=0)
     fitted: list[SieveRegressor] = fit_many(
-        model, x, y, np.split(np.arange(len(x)), n_sets), at_once=1500
+        model, x, y, np.split(np.arange(len(x)), len(seeds)), at_once=1500
     )
     result = []
-    for seed, one in enumerate(fitted):
+    for seed, one in zip(seeds, fitted, strict=True):
         x, y = case.draw(N_NEW, 1_000_000 + seed)
         low, high = one.predict_interval(x, ALPHA).T
         inside = float(np.mean((low <= y) & (y <= high)))
@@ -114,15 +117,37 @@ def coverage(
     return result
 
 
+def row_of(
+    name: str, setting: dict[str, Any], seeds: Sequence[int], each: Sequence[dict[str, float]],
+    seconds: float,
+) -> Row:  # fmt: skip
+    """The row of a case; seeds from 0 on are given by their number."""
+    whole = list(seeds) == list(range(len(seeds)))
+    return make_row(name, setting, each, seeds=len(seeds) if whole else list(seeds),
+                    seconds=seconds, spread=["coverage"])  # fmt: skip
+
+
+def pool(rows: Sequence[Row]) -> Row:
+    """One row of the parts of a case."""
+    seeds, each = by_seed(rows)
+    seconds = sum(row["seconds"] for row in rows)
+    return row_of(rows[0]["name"], rows[0]["setting"], seeds, each, seconds)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Measure every case; write the record."""
-    parser = study_parser(__doc__, "--budget", quick="20 tables a case", full="300 tables a case",
-                          device=False)  # fmt: skip
+    parser = study_parser(__doc__, "--budget", "--join", "--part", quick="20 tables a case",
+                          full="300 tables a case", device=False)  # fmt: skip
     parser.add_argument("--only", help="comma list of cases, in place of all")
     options = parser.parse_args(arguments)
+    if options.join:
+        joined(options.join, "conformal", options.out, ("only", "out", "part"), pool=pool)
+        return 0
     n_sets = N_SETS["quick" if options.quick else "full" if options.full else ""]
     run = Run("conformal", arguments, options, kind=None,
               settings={"n_sets": n_sets, "n_new": N_NEW, "alpha": ALPHA, **SETTINGS})  # fmt: skip
+    first, step = options.part
+    seeds = range(first - 1, n_sets, step)
     names = chosen("conformal", "case", options.only, CASES) if options.only else list(CASES)
     for name in names:
         case = CASES[name]
@@ -130,13 +155,11 @@ def main(arguments: list[str] | None = None) -> int:
         if not run.wants(name, setting):
             continue
         start = time.process_time()
-        each = coverage(case, n_sets, True)
-        split, model = coverage(case, n_sets, "split"), coverage(case, n_sets, False)
+        each = coverage(case, seeds, True)
+        split, model = coverage(case, seeds, "split"), coverage(case, seeds, False)
         for one, by_split, by_model in zip(each, split, model, strict=True):
             one |= {"split": by_split["coverage"], "model": by_model["coverage"]}
-        row = make_row(name, setting, each, seeds=n_sets, seconds=time.process_time() - start,
-                       spread=["coverage"])  # fmt: skip
-        run.add(row, SHOWN)
+        run.add(row_of(name, setting, seeds, each, time.process_time() - start), SHOWN)
     return run.finish(SHOWN)
 
 

@@ -49,7 +49,7 @@ def study_parser(
 
     Args:
         doc: docstring of the study; its first line is the description.
-        flags: any of --held-out, --budget, --precision (with --compile) and --join.
+        flags: any of --held-out, --budget, --precision (with --compile), --join and --part.
         quick: what --quick does.
         full: what --full does.
         required: whether one of the two must be given.
@@ -73,6 +73,8 @@ def study_parser(
         "--budget": {"type": float, "help": "seconds after which no row begins"},
         "--precision": {"choices": PRECISIONS, "default": precision if cuda else "float32"},
         "--join": {"type": Path, "nargs": "+", "help": "make one record of these parts"},
+        "--part": {"type": part, "default": (1, 1), "metavar": "I/N",
+                   "help": "only part I of N of the simulated sets; --join makes them one"},
     }  # fmt: skip
     for flag in flags:
         parser.add_argument(flag, **options[flag])
@@ -97,6 +99,19 @@ def count(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"must be a whole number > 0, got {text!r}")
     return int(text)
+
+
+def part(text: str) -> tuple[int, int]:
+    """Which of how many parts, for argparse.
+
+    Example:
+        >>> part("2/16")
+        (2, 16)
+    """
+    first, _, parts = text.partition("/")
+    if not (first.isdecimal() and parts.isdecimal() and 1 <= int(first) <= int(parts)):
+        raise argparse.ArgumentTypeError(f"must be I/N with I from 1 to N, got {text!r}")
+    return int(first), int(parts)
 
 
 def numbers(text: str) -> tuple[float, ...]:
@@ -346,9 +361,18 @@ class Run:
 def joined(
     paths: Sequence[Path], study: str, out: Path | None, dropped_flags: Sequence[str],
     derive: Callable[[Record], Sequence[Row]] = lambda record: (),
+    pool: Callable[[Sequence[Row]], Row] | None = None,
 ) -> Record:  # fmt: skip
-    """Read parts of a study, join them, compute derived rows again, and write the whole."""
+    """Read parts of a study, join them, compute derived rows again, and write the whole.
+
+    With `pool`, rows of one name and setting, each with a list of seeds of its own, become one.
+    """
     record = join([read(path, study) for path in paths], dropped_flags)
+    if pool is not None:
+        same: dict[str, list[Row]] = {}
+        for row in record["rows"]:
+            same.setdefault(f"{row['name']} {row['setting']}", []).append(row)
+        record["rows"] = [rows[0] if len(rows) == 1 else pool(rows) for rows in same.values()]
     record["rows"] += [{**row, "derived": True} for row in derive(record)]
     write(out, record)
     return record

@@ -203,6 +203,20 @@ def means(each: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return {name: math.fsum(one[name] for one in each) / len(each) for name in names}
 
 
+def by_seed(rows: Sequence[Row]) -> tuple[list[int], list[dict[str, Any]]]:
+    """Seeds of some rows in order, and the numbers of each; a seed in two of them is an error.
+
+    Example:
+        >>> by_seed([{"seeds": [0, 2], "each": ["a", "c"]}, {"seeds": [1], "each": ["b"]}])
+        ([0, 1, 2], ['a', 'b', 'c'])
+    """
+    numbers = [one for row in rows for one in zip(row["seeds"], row["each"], strict=True)]
+    seeds = sorted(seed for seed, _ in numbers)
+    if len(set(seeds)) < len(seeds):
+        raise ValueError(f"join: row {rows[0]['name']} has a seed in two of the parts.")
+    return seeds, [one for _, one in sorted(numbers, key=lambda pair: pair[0])]
+
+
 def flat(nested: Mapping[str, Any]) -> dict[str, Any]:
     """Nested objects as one object whose names are joined by "/".
 

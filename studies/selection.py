@@ -2,6 +2,8 @@
 
     python -m studies.selection --full --out results/selection.json     # 60 data sets per design
     python -m studies.selection --quick
+    python -m studies.selection --full --part 1/4 --out part1.json; ...; python -m studies.selection
+        --full --join part*.json --out results/selection.json       # four processes side by side
 
 Each design draws data sets with known truth: 10 of the columns enter linearly with one size and
 random signs, none in "null". Four ways choose columns at levels .1 and .2:
@@ -50,7 +52,7 @@ from bayesieve.select import (
     select_fdr,
 )
 from studies.harness import Run, chosen, joined, study_parser
-from studies.record import Row, make_row
+from studies.record import Row, by_seed, make_row
 
 Array = NDArray[Any]
 LEVELS = (0.1, 0.2)
@@ -172,19 +174,38 @@ def measure(design: Design, seed: int) -> tuple[dict[str, float], Array, list[li
 
 def row_of(name: str, design: Design, seeds: Sequence[int]) -> Row:
     """The row of a design."""
-    began = time.perf_counter()
+    began = time.process_time()
     each, paths, bins = zip(*(measure(design, seed) for seed in seeds), strict=True)
-    fdr, power = np.mean(paths, 0)
+    return summary(name, asdict(design), list(seeds), each, np.sum(paths, 0), np.sum(bins, 0),
+                   time.process_time() - began)  # fmt: skip
+
+
+def summary(
+    name: str, setting: Mapping[str, Any], seeds: list[int], each: Sequence[Mapping[str, float]],
+    path: Array, bins: Array, seconds: float,
+) -> Row:  # fmt: skip
+    """The row of data sets; path, (2, k), and bins are sums over them."""
+    fdr, power = path / len(each)
     told: dict[str, float | None] = {}
     for level in LEVELS:  # the lasso that is told how many columns keep the rate at ours
         ours = np.mean([one[f"ours fdr {level}"] for one in each])
         k = int(np.flatnonzero(fdr <= max(ours, 1e-9))[-1])
         told |= {f"lasso fdr {level}": float(fdr[k]), f"lasso power {level}": float(power[k])}
     return make_row(
-        name, asdict(design), each, seeds=list(seeds), metrics=told,
-        spread=[key for key in each[0] if key.startswith("ours")],
-        seconds=round(time.perf_counter() - began, 1), bins=np.sum(bins, 0).tolist(),
+        name, setting, each, seeds=seeds, metrics=told, seconds=round(seconds, 1),
+        spread=[key for key in each[0] if key.startswith("ours")], bins=bins.tolist(),
+        path=path.tolist(),
     )  # fmt: skip
+
+
+def pool(rows: Sequence[Row]) -> Row:
+    """One row of the parts of a design."""
+    name, setting, (seeds, each) = rows[0]["name"], rows[0]["setting"], by_seed(rows)
+    seconds = sum(row["seconds"] for row in rows)
+    if name == "weights":
+        return make_row(name, setting, each, seeds=seeds, spread=list(each[0]), seconds=seconds)
+    path, bins = (np.sum([row["detail"][key] for row in rows], 0) for key in ("path", "bins"))
+    return summary(name, setting, seeds, each, path, bins, seconds)
 
 
 WEIGHTS = Design(0.5, n=60, p=8, n_true=2, correlation=0.9)
@@ -233,24 +254,26 @@ def weights_row(seeds: Sequence[int]) -> Row:
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line of the study."""
-    parser = study_parser(__doc__, "--budget", "--join", quick="2 data sets", full="60 data sets",
-                          device=False)  # fmt: skip
+    parser = study_parser(__doc__, "--budget", "--join", "--part", quick="2 data sets",
+                          full="60 data sets", device=False)  # fmt: skip
     parser.add_argument("--seeds", type=int, help="data sets of every design")
     names = [*DESIGNS, "weights"]
     parser.add_argument("--designs", default=",".join(names), help="names with commas between")
     options = parser.parse_args(arguments)
     if options.join:
-        joined(options.join, "selection", options.out, ("designs", "out"))
+        joined(options.join, "selection", options.out, ("designs", "out", "part"), pool=pool)
         return 0
     n = options.seeds or (60 if options.full else 2)
+    first, step = options.part
+    seeds = range(first - 1, n, step)
     torch.set_num_threads(1)
     run = Run("selection", arguments, options, settings={"levels": LEVELS, "bins": BINS, "sets": n})
     for name in chosen("selection", "design", options.designs, names):
         if name == "weights":
             if run.wants(name, asdict(WEIGHTS)):
-                run.add(weights_row(range(n)), ("one start, mean", "mean of starts, mean"))
+                run.add(weights_row(seeds), ("one start, mean", "mean of starts, mean"))
         elif run.wants(name, asdict(DESIGNS[name])):
-            run.add(row_of(name, DESIGNS[name], range(n)), ("ours fdr 0.1", "ours power 0.1"))
+            run.add(row_of(name, DESIGNS[name], seeds), ("ours fdr 0.1", "ours power 0.1"))
     ways = product(("ours", "least squares", "knockoffs", "lasso"), ("fdr", "power"))
     return run.finish([f"{way} {what} 0.1" for way, what in ways])
 

@@ -27,3 +27,24 @@ def test_a_short_run_is_a_record(tmp_path, monkeypatch):
     assert rows["40 rows"]["metrics"]["split"] == 1  # eight scores bound no interval of 90 %
     with pytest.raises(ValueError, match="case must be one of"):
         conformal.main(["--quick", "--only", "40"])
+
+
+def test_parts_join_to_the_whole(tmp_path, monkeypatch):
+    def coverage(case, seeds, conformal):
+        return [{"coverage": seed / 30, "width": 1.0} for seed in seeds]
+
+    monkeypatch.setattr(conformal, "coverage", coverage)
+    flags, paths = ["--quick", "--only", "40 rows"], [tmp_path / f"{i}.json" for i in range(4)]
+    for i in (1, 2, 3):
+        conformal.main([*flags, "--part", f"{i}/3", "--out", str(paths[i])])
+    conformal.main([*flags, "--out", str(paths[0])])
+    whole = read(paths[0])["rows"][0]
+    joint = tmp_path / "joint.json"
+    conformal.main(["--join", *map(str, paths[1:]), "--out", str(joint)])
+    (row,) = read(joint)["rows"]
+    assert {**row, "seconds": 0} == {**whole, "seconds": 0}
+    assert row["seeds"] == 20
+    with pytest.raises(ValueError, match="two of the parts"):
+        conformal.main(["--join", str(paths[1]), str(paths[1]), "--out", str(joint)])
+    with pytest.raises(SystemExit):
+        conformal.main([*flags, "--part", "4/3"])

@@ -42,3 +42,18 @@ def test_benjamini_and_hochberg_by_hand():
     x, y, true = study.Design(2.0, n=80, p=5, n_true=2).draw(0)
     assert study.least_squares(x, y)[0.1][true].all()
     assert study.rates(~true, true) == pytest.approx((1.0, 0.0))
+
+
+def test_parts_join_to_the_whole(tmp_path):
+    """Also the lasso, which is told the truth about all data sets at once."""
+    design, name = study.Design(0.6, n=60, p=12, n_true=4), "small"
+    whole = study.row_of(name, design, range(4))
+    parts = [study.row_of(name, design, range(first, 4, 2)) for first in (0, 1)]
+    joint = study.pool(parts)
+    for row in (whole, joint):
+        for numbers in (row["metrics"], *row["each"]):
+            numbers.pop("seconds")
+    assert joint["each"] == whole["each"]
+    assert joint["metrics"] == pytest.approx(whole["metrics"])
+    assert joint["seeds"] == whole["seeds"] == [0, 1, 2, 3]
+    assert joint["detail"]["bins"][0] == pytest.approx(whole["detail"]["bins"][0])
