@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -74,12 +76,51 @@ def from_path(path: str, input_shape: tuple[int, ...], n_outputs: int) -> nn.Mod
     return model
 
 
-def _find(path: str) -> Callable[..., object]:
+def is_factory(name: str | None) -> bool:
+    """Whether a network is named by the path of its factory, so that building it runs code.
+
+    Example:
+        >>> is_factory("module:my_nets.small"), is_factory("mlp:50")
+        (True, False)
+    """
+    return name is not None and name.startswith(_PREFIX)
+
+
+def source_file(path: str) -> Path | None:
+    """The file that `from_path` would import for a path; nothing is imported to find it.
+
+    Returns:
+        The file, or None where there is none: a built-in module, an archive, or no such module.
+
+    Example:
+        >>> source_file("module:bayesieve.nets.mlp.mlp").name
+        'mlp.py'
+    """
+    spec: ModuleSpec | None = None
+    search: list[str] | None = None
+    with _working_directory_importable():
+        names = _split(path)[0].split(".")
+        for i in range(len(names)):
+            spec = PathFinder.find_spec(".".join(names[: i + 1]), search)
+            if spec is None:
+                return None
+            search = list(spec.submodule_search_locations or ())
+    file = None if spec is None or spec.origin is None else Path(spec.origin)
+    return file if file is not None and file.is_file() else None
+
+
+def _split(path: str) -> tuple[str, str]:
+    """Module and name of a factory's path."""
     module_name, _, name = path.removeprefix(_PREFIX).rpartition(".")
     if not all(part.isidentifier() for part in (*module_name.split("."), name)):
         raise ValueError(
             f"from_path: the path must read 'module:package.module.factory', got {path!r}."
         )
+    return module_name, name
+
+
+def _find(path: str) -> Callable[..., object]:
+    module_name, name = _split(path)
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

@@ -46,7 +46,7 @@ def compact(asked: Compact) -> dict[str, Any]:
     if out.resolve() == source.path.resolve():
         raise UsageError("--out must differ from the run that is compacted.")
     check_out(out, force=asked.force)
-    opened = load(asked.run, device="cpu")
+    opened = load(asked.run, device="cpu", trust=asked.trust)
     sparse = opened.model
     if not isinstance(sparse, SparseModel):
         raise UsageError(
@@ -128,7 +128,7 @@ def verify(asked: Verify) -> dict[str, Any]:
     if stored.config.get("posterior") is not None:
         result["posterior"] = type(stored.posterior).__name__
     if against is not None:
-        result |= {"against": str(against), **_compare(stored, Path(against))}
+        result |= {"against": str(against), **_compare(stored, Path(against), trust=asked.trust)}
     return {**result, "ok": True}
 
 
@@ -170,8 +170,8 @@ def _check_recorded(bundle: Bundle) -> float | None:
     return worst
 
 
-def _compare(bundle: Bundle, against: Path) -> dict[str, Any]:
-    other = read_folder(against)
+def _compare(bundle: Bundle, against: Path, *, trust: bool) -> dict[str, Any]:
+    other = read_folder(against, trust=trust)
     if isinstance(other, Bundle):
         reference: nn.Module = other.module
         x = example_input(other.input_shape, other.dtype, 256)
@@ -216,7 +216,7 @@ def export(asked: Export) -> dict[str, Any]:
             f"as large and slow as the dense one. Run `bayesieve compact {source} --out BUNDLE` "
             "first, or add --masked-ok."
         )
-    model = read_folder(source)
+    model = read_folder(source, trust=asked.trust)
     masked = isinstance(model, Run)
     point = isinstance(model, Bundle) and model.config.get("posterior") is None
     posterior = None if point else model.posterior  # a damaged one is refused here

@@ -80,10 +80,10 @@ class Check:
 
 def certify(asked: Certify) -> dict[str, Any]:
     """Compare a run with its parent; returns what certificate.json holds."""
-    run = load(asked.run, device=asked.device)
+    run = load(asked.run, device=asked.device, trust=asked.trust)
     assert run.folder is not None
     against = None if asked.against is None else RunFolder(Path(asked.against))
-    parent, name = parent_of(run, against, device=asked.device, flag="--against")
+    parent, name = parent_of(run, against, device=asked.device, flag="--against", trust=asked.trust)
     if parent is None:
         raise UsageError(
             f"certify: found no dense parent of {asked.run}: it was not pruned from a run, or that "

@@ -15,9 +15,10 @@ from bayesieve.errors import DamagedFileError, UsageError
 from bayesieve.files import write_atomically
 from bayesieve.runs.config import RECORD, RunConfig, from_dict, to_dict, without_record
 
+NETWORK = "network.safetensors"  # the graph of a network that a user's factory built
 _FILES = (
     "config.json", "metrics.jsonl", "metrics.json", "curve.json", "chains.json", "attack.json",
-    "certificate.json", "familiarity.safetensors", "report.md", "report.html",
+    "certificate.json", "familiarity.safetensors", NETWORK, "report.md", "report.html",
 )  # fmt: skip
 
 

@@ -14,8 +14,10 @@ from bayesieve.core.problem import Problem
 from bayesieve.core.storage import load_posterior, save
 from bayesieve.data import DataSet
 from bayesieve.errors import UsageError
+from bayesieve.nets.importing import is_factory
 from bayesieve.runs.build import Plan, make_plan, what_it_takes
 from bayesieve.runs.config import RunConfig, flag_of, from_dict, from_keywords, read_config, to_dict
+from bayesieve.runs.consent import check_named, factory_record, keep_network
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.options import Config, Train
 from bayesieve.runs.run import curve_of, mixing, numbers, pool, save_model, usual_score
@@ -40,6 +42,7 @@ def train(asked: Train) -> dict[str, Any]:
     folder = RunFolder(Path(out or ""))
     base = folder.read_config() if resume else None
     wanted = from_keywords(asked.settings, base if config is None else as_config(config))
+    check_named(asked, wanted, folder if resume else None)
     if not (resume or dry_run):
         folder.check_free(force=asked.force)
     if resume and folder.finished:
@@ -54,9 +57,13 @@ def train(asked: Train) -> dict[str, Any]:
         check_installed()
     if not resume:
         folder.clear()
-        folder.create(plan.config, "train", asked.arguments)
+        net, problem = plan.config.net.name, plan.problem
+        folder.create(plan.config, "train", asked.arguments, **factory_record(net))
+        if is_factory(net):
+            keep_network(folder, problem.network, problem.initial, problem.x[:8])
+    agreed = " --trust" if is_factory(plan.config.net.name) else ""
     note(f"training on {plan.device}: {plan.size.n_steps:,} steps, {plan.problem.layout.size:,} "
-         f"parameters; stop with Ctrl-C, continue with --resume")  # fmt: skip
+         f"parameters; stop with Ctrl-C, continue with --resume{agreed}")  # fmt: skip
     log = ScalarLog(folder.path / "tensorboard") if asked.tensorboard else None
     run = learn(plan, folder, resume=resume, log=log)
     return write_results(

@@ -9,7 +9,7 @@ take them all, by the names of their flags. Nothing here imports torch.
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import KW_ONLY, MISSING, dataclass, field, fields
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -113,7 +113,7 @@ def as_function(options: Callable[P, Options]) -> Callable[P, dict[str, Any]]:
     Example:
         >>> verify = as_function(Verify)
         >>> list(inspect.signature(verify).parameters)
-        ['bundle', 'against']
+        ['bundle', 'against', 'trust']
     """
     kind: Any = options
     parameters = dict(inspect.signature(kind).parameters)
@@ -134,7 +134,19 @@ def as_function(options: Callable[P, Options]) -> Callable[P, dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class Train(Options):
+class _Trusting(Options):
+    """Options of all commands that read a run or a configuration, which may name a factory."""
+
+    _: KW_ONLY
+    trust: bool = option(
+        "Import the factory of a network module:... that a run or file names, if it is unchanged; "
+        "a run's stored graph is used unless given.",
+        False,
+    )
+
+
+@dataclass(frozen=True)
+class Train(_Trusting):
     """Learn a posterior over the weights of a network and write a run folder."""
 
     work: ClassVar[str] = "learn.train"
@@ -152,7 +164,7 @@ class Train(Options):
 
 
 @dataclass(frozen=True)
-class Sweep(Options):
+class Sweep(_Trusting):
     """Search for settings: validation error against size, as a Pareto front."""
 
     work: ClassVar[str] = "search.sweep"
@@ -189,7 +201,7 @@ class _PruningOptions(Options):
 
 
 @dataclass(frozen=True)
-class Prune(_PruningOptions):
+class Prune(_PruningOptions, _Trusting):
     """Remove weights or whole units from a run, and show what every sparsity would cost."""
 
     work: ClassVar[str] = "sparse.prune"
@@ -258,7 +270,7 @@ class Sieve(_PruningOptions):
 
 
 @dataclass(frozen=True)
-class Evaluate(Options):
+class Evaluate(_Trusting):
     """Test a run: error, likelihood, calibration and size."""
 
     work: ClassVar[str] = "run.evaluate"
@@ -282,7 +294,7 @@ class Evaluate(Options):
 
 
 @dataclass(frozen=True)
-class Certify(Options):
+class Certify(_Trusting):
     """Compare a sieved run with its dense parent; exit code 1 unless every check passes.
 
     A check passes when the interval of what the sieved model loses is within the tolerance, fails
@@ -343,7 +355,7 @@ class Certify(Options):
 
 
 @dataclass(frozen=True)
-class Attack(Options):
+class Attack(_Trusting):
     """Attack a run: accuracy, entropy and calibration against strength on its test images."""
 
     work: ClassVar[str] = "robustness.attack"
@@ -374,7 +386,7 @@ class Attack(Options):
 
 
 @dataclass(frozen=True)
-class Compact(Options):
+class Compact(_Trusting):
     """Remove what pruning left without effect, and write a bundle that others can load."""
 
     work: ClassVar[str] = "bundle.compact"
@@ -385,7 +397,7 @@ class Compact(Options):
 
 
 @dataclass(frozen=True)
-class Verify(Options):
+class Verify(_Trusting):
     """Check a bundle's files, and its outputs against another model; exit code 1 if they differ."""
 
     work: ClassVar[str] = "bundle.verify"
@@ -394,7 +406,7 @@ class Verify(Options):
 
 
 @dataclass(frozen=True)
-class Export(Options):
+class Export(_Trusting):
     """Write a model as ONNX, torch.export, a C header or a bundle, checked against torch."""
 
     work: ClassVar[str] = "bundle.export"
@@ -439,7 +451,7 @@ class Predict(Options):
 
 
 @dataclass(frozen=True)
-class Profile(Options):
+class Profile(_Trusting):
     """Measure networks: as they are, compacted, in our runtime and in onnxruntime."""
 
     work: ClassVar[str] = "timing.profile"
@@ -452,7 +464,7 @@ class Profile(Options):
 
 
 @dataclass(frozen=True)
-class Report(Options):
+class Report(_Trusting):
     """Write a self-contained HTML page: curves, calibration, examples, and the network to try."""
 
     work: ClassVar[str] = "page.report"

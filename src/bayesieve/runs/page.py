@@ -43,7 +43,8 @@ def report(asked: Report) -> dict[str, Any]:
     for folder in (*folders, *([compared] if compared else [])):
         folder.read_config()  # names a folder that is no run before anything is loaded
     sources = [
-        read_source(folder, asked.device, asked.test_examples, compared) for folder in folders
+        read_source(folder, asked.device, asked.test_examples, compared, trust=asked.trust)
+        for folder in folders
     ]
     started = time.perf_counter()
     collected = collect(_distinct(sources), limits=Limits(points=asked.points))
@@ -88,6 +89,8 @@ def read_source(
     device: str = "auto",
     n_test: int | None = None,
     compared: RunFolder | None = None,
+    *,
+    trust: bool = False,
 ) -> Source:
     """A run folder as what a report is made from.
 
@@ -96,11 +99,12 @@ def read_source(
         device: where to compute.
         n_test: how many test examples to use, from the first; None for all.
         compared: the run it is compared with; None takes the one it was pruned from, if any.
+        trust: whether to import the factory that a run names, if its file is unchanged.
     """
-    run = load_finished(folder, device)
+    run = load_finished(folder, device, trust=trust)
     record = folder.read("config.json").get(RECORD, {})
     metrics = folder.read("metrics.json")
-    before, name = parent_of(run, compared, device=device)
+    before, name = parent_of(run, compared, device=device, trust=trust)
     config, data, members = run.config, run.data, run.models(_MOST_MEMBERS)
     if n_test is not None and n_test < len(data.test):
         data = replace(data, test=data.test.subset(torch.arange(n_test)))

@@ -39,7 +39,7 @@ def attack(asked: Attack) -> dict[str, Any]:
     likelihood = folder.read_config().net.likelihood
     if likelihood is None or likelihood_class(likelihood).task == "regression":
         raise UsageError(f"attack needs class labels; {folder.path} is a regression.")
-    opened = load(asked.run, member=asked.member, device=asked.device)
+    opened = load(asked.run, member=asked.member, device=asked.device, trust=asked.trust)
     data = opened.data
     if data.preprocessing.get("kind") != "image" or data.test.x.dim() != 4:
         raise UsageError(

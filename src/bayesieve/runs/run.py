@@ -39,12 +39,12 @@ from bayesieve.engines.sbnn import stuck_in_slab
 from bayesieve.errors import DamagedFileError, UsageError
 from bayesieve.runs.build import (
     build_data,
-    build_network,
     choose_device,
     load_weights,
     split_off,
 )
 from bayesieve.runs.config import RECORD, RunConfig
+from bayesieve.runs.consent import network_of
 from bayesieve.runs.folder import RunFolder, is_bundle_folder
 from bayesieve.runs.options import Evaluate, n_samples_of
 from bayesieve.runs.text import warn
@@ -120,13 +120,17 @@ class Run:
         return f"Run({where}{self.config.engine.name} on {self.data.name}, {self.config.net.name})"
 
 
-def load(run: Path | str, *, member: int | None = None, device: str = "auto") -> Run:
-    """Reopen a run.
+def load(
+    run: Path | str, *, member: int | None = None, device: str = "auto", trust: bool = False
+) -> Run:
+    """Reopen a run; no code that its files name is run unless trusted.
 
     Args:
         run: folder written by `train`, `prune`, `sieve` or `demo`.
         member: which model of a run with several, from 0; None is the first.
         device: auto, cpu, cuda or cuda:N.
+        trust: whether to import the factory of a network "module:...", if its file is unchanged;
+            the stored graph is used otherwise.
     """
     folder = RunFolder(Path(run))
     config = folder.read_config()
@@ -146,19 +150,24 @@ def load(run: Path | str, *, member: int | None = None, device: str = "auto") ->
     read_header(path)  # complains about a damaged file before data are loaded
     data = build_data(config.data, config.net)
     train, held_out = split_off(config, data.train)
-    network = build_network(config, data).to(choose_device(device))
+    network = network_of(folder, config, data, trust=trust).to(choose_device(device))
     return Run(config, data, train, held_out, load_model(path, network), folder)
 
 
-def load_finished(folder: RunFolder, device: str = "auto") -> Run:
+def load_finished(folder: RunFolder, device: str = "auto", *, trust: bool = False) -> Run:
     """Reopen a run that came to its end."""
     if not folder.finished:
         raise UsageError(f"{folder.path} is not a finished run: it has no metrics.json.")
-    return load(folder.path, device=device)
+    return load(folder.path, device=device, trust=trust)
 
 
 def parent_of(
-    run: Run, compared: RunFolder | None = None, *, device: str = "auto", flag: str = "--before"
+    run: Run,
+    compared: RunFolder | None = None,
+    *,
+    device: str = "auto",
+    flag: str = "--before",
+    trust: bool = False,
 ) -> tuple[Model | None, str]:
     """The network a run is compared with, and what to call it; None where none is known.
 
@@ -167,7 +176,7 @@ def parent_of(
     folder, network = run.folder, run.model.network
     assert folder is not None
     if compared is not None:
-        other = load_finished(compared, device)
+        other = load_finished(compared, device, trust=trust)
         mine, theirs = run.data.test, other.data.test
         if mine.x.shape != theirs.x.shape or not torch.equal(mine.y, theirs.y):
             raise UsageError(
@@ -189,9 +198,11 @@ def parent_of(
     return None, "dense"
 
 
-def read_folder(path: Path) -> Run | Bundle:
+def read_folder(path: Path, *, trust: bool = False) -> Run | Bundle:
     """The run or the bundle in a folder, on the CPU."""
-    return read_bundle(path) if is_bundle_folder(path) else load(path, device="cpu")
+    if is_bundle_folder(path):
+        return read_bundle(path)
+    return load(path, device="cpu", trust=trust)
 
 
 def load_model(path: Path, network: Network) -> Model:
@@ -234,7 +245,7 @@ def mixing(models: Sequence[Model], examples: Examples) -> ChainReport | None:
 def evaluate(asked: Evaluate) -> dict[str, Any]:
     """Every number of a run on one split."""
     split, seed, n_samples = asked.split, asked.seed, n_samples_of(asked.samples)
-    opened = load(asked.run, member=asked.member, device=asked.device)
+    opened = load(asked.run, member=asked.member, device=asked.device, trust=asked.trust)
     model = opened.pooled() if n_samples != 0 and asked.member is None else opened.model
     examples = {"test": opened.data.test, "train": opened.train, "val": opened.held_out}[split]
     if examples is None:

@@ -29,6 +29,7 @@ from bayesieve.runs.config import (
     plain_value,
     to_dict,
 )
+from bayesieve.runs.consent import check_named
 from bayesieve.runs.learn import as_config, fit_plan
 from bayesieve.runs.options import Sweep
 from bayesieve.runs.text import note
@@ -52,6 +53,7 @@ def sweep(asked: Sweep) -> dict[str, Any]:
     """
     config, trials, search = asked.config, asked.trials, asked.search
     fixed = from_keywords(asked.settings, None if config is None else as_config(config))
+    check_named(asked, fixed)
     if fixed.training.val_fraction is None:
         fixed = replace(fixed, training=replace(fixed.training, val_fraction=_VALIDATION))
     space = [Dimension.parse(text) for text in search or []] or _space(fixed, make_plan(fixed))
@@ -99,7 +101,7 @@ def _space(config: RunConfig, plan: Plan) -> "list[Dimension]":
         dimensions.append(Dimension("pruning.keep_units", 0.1, 1.0))
     elif config.pruning.zeros is None and config.pruning.keep_units is None:
         most = 1 - (fewest_kept(plan.problem.network) + 1) / plan.problem.layout.size
-        dimensions.append(Dimension("pruning.zeros", 0.5, min(0.995, most)))
+        dimensions.append(Dimension("pruning.zeros", min(0.5, most / 2), min(0.995, most)))
     if not dimensions:
         raise UsageError("nothing is left to search: leave some settings out, or give --search.")
     return dimensions

@@ -20,8 +20,10 @@ from bayesieve.core.workspace import statistics_names
 from bayesieve.engines.laplace import laplace, laplace_units
 from bayesieve.engines.recipes import RunSize, build_engine, finetune_batch_size
 from bayesieve.errors import UsageError
+from bayesieve.nets.importing import is_factory
 from bayesieve.runs.build import build_likelihood, build_module, build_roles, make_plan
 from bayesieve.runs.config import Score, from_keywords
+from bayesieve.runs.consent import check_trainable, factory_record, keep_network
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.options import Prune, Sieve
 from bayesieve.runs.run import Curve, Run, curve_of, load, numbers, save_model, usual_score
@@ -48,6 +50,7 @@ _LEAST_NOISE = 1e-4  # of standardised targets; a network that repeats its data 
 # Options of prune and sieve that are not the rule of pruning.
 _NOT_RULE = {
     "run", "out", "model", "net", "data", "target", "force", "device", "figures", "arguments",
+    "trust",
 }  # fmt: skip
 
 
@@ -58,7 +61,9 @@ def prune(asked: Prune) -> dict[str, Any]:
         raise UsageError("--out must differ from the run that is pruned.")
     target.check_free(force=asked.force)
     _check(asked)
-    run = load(asked.run, device=asked.device)
+    run = load(asked.run, device=asked.device, trust=asked.trust)
+    if asked.finetune and is_factory(run.config.net.name) and not asked.trust:
+        check_trainable(source)
     score = asked.score or usual_score(run.model)
     sparse = prune_model(run.model, _rule(asked, score, run.data.test.x[:1]))
     curve = curve_of(run.model, run.data.test, score)
@@ -66,7 +71,7 @@ def prune(asked: Prune) -> dict[str, Any]:
     if asked.reestimate_batchnorm:
         sparse = reestimate_batchnorm(sparse, run.train.x)
     if asked.finetune:
-        sparse, history = _finetune(run, sparse, asked.finetune)
+        sparse, history = _finetune(run, sparse, asked.finetune, trust=asked.trust)
     rule = _rule_record(asked)
     if not asked.finetune:
         del rule["finetune"]
@@ -186,7 +191,12 @@ def _write(
     result = numbers(evaluate(sparse, data.test), sparse)
     metrics = {**result, "dense": before, "curve": curve}
     folder.clear()
+    net = run.config.net.name
+    record = factory_record(net, run.folder) | dict(record)
     folder.create(run.config, asked.command_name(), asked.arguments, **record)
+    if is_factory(net):
+        w, x = run.posterior.mean, run.train.x[:8]
+        keep_network(folder, run.model.network, w, x, source=run.folder)
     save_model(sparse, folder.posterior)
     write_summary(
         folder,
@@ -204,13 +214,17 @@ def _write(
 
 
 def _finetune(
-    run: Run, sparse: SparseModel, epochs: int
+    run: Run, sparse: SparseModel, epochs: int, *, trust: bool
 ) -> tuple[SparseModel, list[dict[str, Any]]]:
     """Train the kept weights from where they are, means and stds; the mask does not change."""
     config = run.config
     training = config.training
+    if is_factory(config.net.name) and not trust:
+        module = run.posterior.to_module()  # of the stored graph
+    else:
+        module = build_module(config.net, run.data, training.seed)
     problem = Problem(
-        build_module(config.net, run.data, training.seed),
+        module,
         build_likelihood(config.net, run.data),
         run.train,
         roles=build_roles(config.net),

@@ -37,7 +37,7 @@ def profile(asked: Profile) -> dict[str, Any]:
     data = None
     for folder in asked.folders:
         RunFolder(Path(folder)).read("config.json")  # names a folder that has none
-        content = read_folder(Path(folder))
+        content = read_folder(Path(folder), trust=asked.trust)
         if isinstance(content, Bundle):
             networks[str(folder)] = {"bundle": content.module}
             files[f"{folder} bundle"] = Path(folder) / "model.safetensors"

@@ -39,8 +39,12 @@ _OPS = {fx_op: op for op, fx_op in _FX_OPS.items()}
 _ATOM = re.compile(r"[A-Za-z0-9_]{1,200}")
 
 
-def trace(module: nn.Module) -> fx.GraphModule:
-    """A copy of a module in eval mode as a graph; one that is a graph already stays that graph.
+def trace(module: nn.Module, *, training: bool = False) -> fx.GraphModule:
+    """A copy of a module as a graph, in eval mode; one that is a graph already stays that graph.
+
+    Args:
+        module: what to trace.
+        training: whether to record what it does while it is trained.
 
     Example:
         >>> print([node.name for node in trace(nn.Sequential(nn.Linear(2, 1))).graph.nodes])
@@ -48,7 +52,8 @@ def trace(module: nn.Module) -> fx.GraphModule:
     """
     if isinstance(module, fx.GraphModule):
         return copy.deepcopy(module).eval()
-    return read_graph("save", module, leaves=tuple(allowed.MODULES.values())).module.eval()
+    leaves = tuple(allowed.MODULES.values())
+    return read_graph("save", module, training=training, leaves=leaves).module.eval()
 
 
 def is_layer(module: nn.Module) -> bool:

@@ -44,6 +44,7 @@ _VECTORS = {  # the tensors of a posterior with one entry per weight
     "Samples": ("draws", "logit_inclusion"),
 }
 _FROZEN = "frozen."
+ONE_LAYER = "0."  # what `trace` puts before the names of a module that is one layer
 MAX_SIZE = 1 << 31  # entries of a weight vector
 
 
@@ -134,7 +135,8 @@ def pack_posterior(posterior: Posterior, keep: Tensor | None) -> tuple[bytes, di
         raise UnsupportedModelError(f"save: a bundle cannot hold a {kind}.")
     network = posterior.network
     keep = torch.ones(network.layout.size, dtype=torch.bool) if keep is None else keep.cpu()
-    skeleton, prefix = trace(network.skeleton), "0." if is_layer(network.skeleton) else ""
+    fixed, description = pack_network(network)
+    prefix = ONE_LAYER if description["one_layer"] else ""
     tensors = {
         name: value.cpu()[..., keep] if name in _VECTORS[kind] else value
         for name, value in posterior_tensors(posterior).items()
@@ -142,20 +144,30 @@ def pack_posterior(posterior: Posterior, keep: Tensor | None) -> tuple[bytes, di
     for start in (BUFFERS, DRAW_BUFFERS) if prefix else ():
         for name in [name for name in tensors if name.startswith(start)]:
             tensors[start + prefix + name.removeprefix(start)] = tensors.pop(name)
-    frozen = (p for p in skeleton.named_parameters() if not p[1].is_meta)
-    tensors |= {_FROZEN + name: value for name, value in frozen}
+    return file_bytes(tensors | fixed, {"format": "pt"}), {"class": kind, **description}
+
+
+def pack_network(network: Network) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Frozen parameters of a network, and the plain data from which `read_network` builds it.
+
+    Raises:
+        UnsupportedModelError: the network cannot be traced, or has layers no bundle can hold.
+    """
+    skeleton, prefix = trace(network.skeleton), ONE_LAYER if is_layer(network.skeleton) else ""
+    frozen: dict[str, Tensor] = {
+        _FROZEN + name: p for name, p in skeleton.named_parameters() if not p.is_meta
+    }
     layout = [
         row if str(row[0]).startswith(NUMBERS_PREFIX) else [f"{prefix}{row[0]}", *row[1:]]
         for row in network.layout.to_json()
     ]
-    description = {
-        "class": kind,
+    return frozen, {
         "layout": layout,
         "dtype": dtype_name(network.dtype),
         "tied": first_names(dict(skeleton.named_parameters(remove_duplicate=False))),
         "graph": graph_to_json(skeleton),
+        "one_layer": bool(prefix),
     }
-    return file_bytes(tensors, {"format": "pt"}), description
 
 
 def read_posterior(
@@ -164,8 +176,13 @@ def read_posterior(
     """The posterior of a bundle, on a network of its own."""
     description = config["posterior"]
     try:
-        layout = _layout(description.get("layout"))
-        network, buffers = _network(config, description, layout, tensors)
+        likelihood = likelihood_from_json(
+            config.get("likelihood"), config.get("classes"), learned=True
+        )
+        if likelihood is None:
+            raise ValueError("it has no likelihood")
+        network, buffers = read_network(description, tensors, likelihood)
+        layout = network.layout
         whole = torch.ones(layout.size, dtype=torch.bool) if keep is None else keep
         if whole.shape != (layout.size,):
             raise ValueError(f"its masks have {len(whole)} entries, its layout {layout.size}")
@@ -198,13 +215,15 @@ def _spread(tensors: Mapping[str, Tensor], name: str, keep: Tensor, dtype: torch
     return full
 
 
-def _network(
-    config: Mapping[str, Any],
-    description: Mapping[str, Any],
-    layout: Layout,
-    tensors: Mapping[str, Tensor],
+def read_network(
+    description: Mapping[str, Any], tensors: Mapping[str, Tensor], likelihood: Likelihood
 ) -> tuple[Network, dict[str, Tensor]]:
-    """The network before compaction, and its buffers: for the mean, and for each draw."""
+    """The network that `pack_network` described, and its buffers: for the mean, and for each draw.
+
+    Raises:
+        ValueError: the description or the tensors are not those of a network.
+    """
+    layout = _layout(description.get("layout"))
     skeleton = graph_from_json(description.get("graph"))
     dtype = DTYPES.get(str(description.get("dtype")))
     if dtype is None or not dtype.is_floating_point:
@@ -231,9 +250,6 @@ def _network(
             if rows.shape[1:] != value.shape or rows.dtype != value.dtype:
                 raise ValueError(f"buffer {name!r} of the draws does not fit that of the mean")
             buffers[DRAW_BUFFERS + name] = rows
-    likelihood = likelihood_from_json(config.get("likelihood"), config.get("classes"), learned=True)
-    if likelihood is None:
-        raise ValueError("it has no likelihood")
     return Network(skeleton, likelihood, layout, torch.device("cpu"), dtype), buffers
 
 
