@@ -10,7 +10,9 @@ operation does. Everything that needs to know how a network is wired reads it fr
 
 import copy
 import inspect
+import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +22,7 @@ from torch import Tensor, fx, nn
 from bayesieve.core.layout import Role
 from bayesieve.core.network import Network
 from bayesieve.core.operations import Kind, Operation, flattens, operation_of, reads_size
+from bayesieve.core.turns import own_turn
 from bayesieve.errors import UnsupportedModelError
 
 
@@ -175,7 +178,8 @@ def trace(
     if tracer.is_leaf_module(network, ""):
         network = nn.Sequential(network).train(training)
     try:
-        graph = tracer.trace(_OneInput(network).train(training))
+        with own_turn(who):
+            graph = tracer.trace(_OneInput(network).train(training))
     except Exception as error:  # the user's forward meets a symbolic input and may raise anything
         raise _untraceable(who, network, tracer, error) from error
     first = next(iter(inspect.signature(network.forward).parameters), "x")
@@ -183,11 +187,24 @@ def trace(
 
 
 class _Tracer(fx.Tracer):
-    """Stops at the layers of torch and at some others."""
+    """Stops at the layers of torch and at some others; lets calls in other threads pass.
+
+    While it traces, torch sends the calls of all modules here.
+    """
 
     def __init__(self, leaves: tuple[type[nn.Module], ...]) -> None:
         super().__init__()
-        self._leaves = leaves
+        self._leaves, self._thread = leaves, threading.get_ident()
+
+    def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if threading.get_ident() != self._thread:
+            return forward(*args, **kwargs)
+        return super().call_module(m, forward, args, kwargs)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        if threading.get_ident() != self._thread:
+            return attr_val
+        return super().getattr(attr, attr_val, parameter_proxy_cache)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return type(m) in self._leaves or super().is_leaf_module(m, module_qualified_name)

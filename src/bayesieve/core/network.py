@@ -6,10 +6,13 @@ its network without holding a second copy of the weights.
 """
 
 import copy
-from collections.abc import Iterator, Mapping
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +20,11 @@ from torch.func import functional_call
 
 from bayesieve.core.layout import Layout, RoleRule, default_role, layout_of
 from bayesieve.core.likelihoods import Likelihood
+from bayesieve.core.turns import turn_if_free
 from bayesieve.errors import UnsupportedModelError
-from bayesieve.nets.importing import modes_kept
 
 Buffers = Mapping[str, Tensor]
+Call = Callable[[Mapping[str, Tensor], Buffers, Tensor], Tensor]
 NUMBERS_PREFIX = "likelihood."
 
 
@@ -29,7 +33,8 @@ class Network:
     """The function (w, x) -> output of an unmodified `nn.Module`.
 
     Args:
-        skeleton: the module with its trainable parameters on the meta device.
+        skeleton: the module with its trainable parameters on the meta device. It is never run:
+            copies of it are (`borrowed`), so that threads may use one network at the same time.
         likelihood: how outputs become densities.
         layout: where each trainable tensor sits in w.
         device: where computation happens.
@@ -62,6 +67,29 @@ class Network:
     @cached_property
     def _names(self) -> dict[str, str]:
         return tied_names(self.skeleton)
+
+    @cached_property
+    def _idle(self) -> "_Idle":
+        return _Idle()  # threads that come here together may make two: one is forgotten
+
+    @contextmanager
+    def borrowed(self) -> Iterator[nn.Module]:
+        """A copy of the skeleton in eval mode that no other thread runs meanwhile.
+
+        A call on other weights puts them into the module while it runs, so that a module shared
+        by threads would mix their weights. There are as many copies as calls at the same time.
+        Frozen parameters and buffers are shared, not copied.
+        """
+        try:
+            module = self._idle.pop()
+        except IndexError:
+            tensors = (*self.skeleton.parameters(), *self.skeleton.buffers())
+            memo: dict[int, object] = {id(tensor): tensor for tensor in tensors}
+            module = copy.deepcopy(self.skeleton, memo).eval()
+        try:
+            yield module
+        finally:
+            self._idle.append(module)
 
     def weights_of(self, model: nn.Module) -> Tensor:
         """The trainable parameters of `model` and the likelihood's initial numbers, shape (d,)."""
@@ -115,19 +143,20 @@ class Network:
             Outputs, shape (k, n, ...), without gradients.
         """
         parameters, differing = self.split(w)[0], dict(row_buffers or {})
-        with modes_kept(self.skeleton), plain_attention(), torch.no_grad():
-            self.skeleton.eval()
+        with self.borrowed() as module, plain_attention, torch.no_grad():
+            call = self.call_of(module)
             if len(w) > 1 and x.device.type != "cpu" and self.is_batchable(x[:2]):
                 shared = {name: value for name, value in buffers.items() if name not in differing}
-                call = torch.vmap(self._call_row, in_dims=(0, 0, None, None))
-                return call(parameters, differing, shared, x)
+                return torch.vmap(lambda row, own: call(row, {**shared, **own}, x))(
+                    parameters, differing
+                )
             # On a CPU one matrix product per draw beats a batched product.
             outputs = []
             for i in range(len(w)):
                 row, of_row = (
                     {n: v[i] for n, v in part.items()} for part in (parameters, differing)
                 )
-                outputs.append(_one_tensor(self._call_row(row, of_row, buffers, x)))
+                outputs.append(_one_tensor(call(row, {**buffers, **of_row}, x)))
             return torch.stack(outputs)
 
     def member_outputs(self, w: Tensor, x: Tensor, buffers: Buffers) -> Tensor:
@@ -142,9 +171,8 @@ class Network:
             Outputs, shape (k, n, ...), without gradients.
         """
         if len(w) > 1 and self.is_batchable(x[0][:2]):
-            with modes_kept(self.skeleton), plain_attention(), torch.no_grad():
-                self.skeleton.eval()
-                return torch.vmap(self.call)(self.split(w)[0], dict(buffers), x)
+            with self.borrowed() as module, plain_attention, torch.no_grad():
+                return torch.vmap(self.call_of(module))(self.split(w)[0], dict(buffers), x)
         rows = ({name: value[i] for name, value in buffers.items()} for i in range(len(w)))
         return torch.cat([self.outputs(w[i : i + 1], x[i], b) for i, b in enumerate(rows)])
 
@@ -158,24 +186,33 @@ class Network:
                 for name, value in self.buffers().items()
             }
             x = torch.cat([x, x]).expand(2, *([-1] * x.dim()))
-            call = torch.vmap(self.call, in_dims=(0, 0, 0), randomness="different")
-            try:
-                with modes_kept(self.skeleton), torch.random.fork_rng(devices=[]), torch.no_grad():
-                    self.skeleton.train()
-                    call(parameters, buffers, x)
-                self._batched.append(True)
-            except (RuntimeError, NotImplementedError):  # what vmap raises for what it cannot batch
-                self._batched.append(False)
+            # Beside a fit in another thread in eval mode, where a module draws nothing.
+            with turn_if_free() as taken, self.borrowed() as module, torch.no_grad():
+                call = torch.vmap(self.call_of(module), randomness="different")
+                try:
+                    with torch.random.fork_rng(devices=[], enabled=taken):
+                        module.train(taken)
+                        call(parameters, buffers, x)
+                    batched = True
+                except (RuntimeError, NotImplementedError):  # for what vmap cannot batch
+                    batched = False
+                finally:
+                    module.eval()
+            if not taken:
+                return batched
+            self._batched.append(batched)
         return self._batched[0]
 
-    def _call_row(
-        self, parameters: Mapping[str, Tensor], differing: Buffers, shared: Buffers, x: Tensor
-    ) -> Tensor:
-        return self.call(parameters, {**shared, **differing}, x)
+    def call_of(self, module: nn.Module) -> Call:
+        """A borrowed module as a function of parameters and buffers by name, and of x, (n, ...)."""
+        return partial(call_with, module, self._names)
 
-    def call(self, parameters: Mapping[str, Tensor], buffers: Buffers, x: Tensor) -> Tensor:
-        """The outputs, (n, ...), on parameters and buffers by name, in the mode in force."""
-        return call_with(self.skeleton, self._names, parameters, buffers, x)
+
+class _Idle(deque[nn.Module]):
+    """Copies of a skeleton that nobody runs now. They are made anew rather than stored."""
+
+    def __reduce__(self) -> Any:
+        return _Idle, ()
 
 
 def parameters_and_numbers(
@@ -200,19 +237,32 @@ def plain_model(model: nn.Module) -> nn.Module:
     return inner if isinstance(inner, nn.Module) else model
 
 
-@contextmanager
-def plain_attention() -> Iterator[None]:
-    """Keep attention layers off their fused kernel for inference, and restore the setting.
+class _PlainAttention:
+    """Keeps attention layers off their fused kernel for inference, and restores the setting.
 
     That kernel reads weights in aligned blocks, which views of a flat vector need not be (on a GPU
-    it fails with a misaligned address), and `vmap` has no rule for it.
+    it fails with a misaligned address), and `vmap` has no rule for it. Torch has one setting for
+    all threads: the first that comes changes it, the last that leaves restores it.
     """
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._before = threading.Lock(), 0, True
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._before = torch.backends.mha.get_fastpath_enabled()
+                torch.backends.mha.set_fastpath_enabled(False)
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                torch.backends.mha.set_fastpath_enabled(self._before)
+
+
+plain_attention = _PlainAttention()
 
 
 def _one_tensor(output: object) -> Tensor:

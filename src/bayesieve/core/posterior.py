@@ -9,6 +9,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bayesieve.core.layout import Layout
+from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.network import Network, materialise
 from bayesieve.core.priors import Prior
 
@@ -204,6 +205,18 @@ class Samples(Posterior):
         """Some of the draws, each with its buffers."""
         buffers = {name: value[rows] for name, value in self.draw_buffers.items()}
         return replace(self, draws=self.draws[rows], draw_buffers=buffers)
+
+
+def as_point(module: nn.Module, likelihood: Likelihood) -> Samples:
+    """A module as a posterior of one draw, for everything that works on posteriors.
+
+    Example:
+        >>> from bayesieve.core.likelihoods import Gaussian
+        >>> as_point(nn.Linear(2, 1), Gaussian()).draws.shape
+        torch.Size([1, 3])
+    """
+    network = Network.of(module, likelihood)
+    return Samples(network, network.weights_of(module)[None], None, network.buffers())
 
 
 @dataclass(frozen=True, eq=False, repr=False)

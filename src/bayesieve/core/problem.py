@@ -13,6 +13,7 @@ from bayesieve.core.batch import Batch, ExamplesLike, Rows, pair_of
 from bayesieve.core.layout import Layout, RoleRule, default_role
 from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.network import Network, plain_model
+from bayesieve.core.turns import own_stream
 from bayesieve.core.workspace import PRECISIONS, Draw, Execution, Precision, Workspace
 from bayesieve.data.augment import Augment
 from bayesieve.errors import UnsupportedModelError
@@ -375,8 +376,7 @@ def reset_weights(model: nn.Module, network: Network, seed: int) -> Tensor:
         True
     """
     model = copy.deepcopy(model).to("cpu")
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+    with own_stream("fit", seed):
         for module in model.modules():
             reset = getattr(module, "reset_parameters", None) or getattr(
                 module, "_reset_parameters", None

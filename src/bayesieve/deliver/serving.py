@@ -10,30 +10,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bayesieve.assess.predict import ClassPrediction, Prediction, predict
-from bayesieve.core.likelihoods import Bernoulli, Gaussian, Likelihood, RealLikelihood
-from bayesieve.core.network import Network
-from bayesieve.core.posterior import Samples
+from bayesieve.core.likelihoods import Bernoulli, Gaussian, RealLikelihood
 from bayesieve.deliver.bundle import Bundle
 from bayesieve.deliver.bundle.posterior import likelihood_from_json
 from bayesieve.deliver.onnx import OnnxModel
 
 Columns = dict[str, list[Any]]
 _UNKNOWN = "does not hold the familiarity of inputs. Export it again from a run that has it."
-
-
-def as_point(module: nn.Module, likelihood: Likelihood) -> Samples:
-    """A module as a posterior of one draw, for everything that works on posteriors.
-
-    Example:
-        >>> from bayesieve.core.likelihoods import Gaussian
-        >>> as_point(nn.Linear(2, 1), Gaussian()).draws.shape
-        torch.Size([1, 3])
-    """
-    network = Network.of(module, likelihood)
-    return Samples(network, network.weights_of(module)[None], None, network.buffers())
 
 
 def predict_bundle(
@@ -56,7 +42,7 @@ def predict_bundle(
     known = bundle.familiarity
     if abstain is not None and known is None:
         raise ValueError(f"predict: abstain: {bundle.path} {_UNKNOWN}")
-    model = as_point(bundle.module, bundle.likelihood) if n_samples == 0 else bundle.posterior
+    model = bundle.point if n_samples == 0 else bundle.posterior
     return predict(model, x, n_samples=n_samples, seed=seed, familiarity=known, abstain=abstain)
 
 

@@ -39,7 +39,6 @@ from bayesieve.core.posterior import Factorised, Posterior, SparseModel
 from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
 from bayesieve.errors import UnsupportedModelError
-from bayesieve.nets.importing import modes_kept
 
 _DIAGONAL = "Use the diagonal one: `laplace`, or `sieve --curvature diagonal`."
 _N_UPDATES = 100  # of τ; each is one pass over the weights, not over the data
@@ -123,16 +122,16 @@ def _squares(
 ) -> Iterator[Tensor]:
     """Σ (Jᵀ v)² over the examples of each batch, for one v after the other, (d,)."""
     network = problem.network
-
-    def projected(flat: Tensor, x: Tensor, v: Tensor) -> Tensor:
-        parameters, _ = network.split(flat)
-        return (network.call(parameters, buffers, x[None])[0].flatten() * v).sum()
-
-    single = torch.func.grad(projected)
     per_example: Callable[..., Tensor] | None = None
     # The fused kernels of attention have no rule for `vmap`.
-    with modes_kept(network.skeleton), sdpa_kernel(SDPBackend.MATH):
-        network.skeleton.eval()
+    with network.borrowed() as module, sdpa_kernel(SDPBackend.MATH):
+        call = network.call_of(module)
+
+        def projected(flat: Tensor, x: Tensor, v: Tensor) -> Tensor:
+            parameters, _ = network.split(flat)
+            return (call(parameters, buffers, x[None])[0].flatten() * v).sum()
+
+        single = torch.func.grad(projected)
         for x in problem.x.split(batch_size):
             outputs = network.outputs(w[None], x, buffers)[0].flatten(1)
             for v in _roots(problem, outputs, network.numbers(w), generator):
@@ -277,11 +276,10 @@ def laplace_units(
     """
     w, buffers, generator = _expansion(problem, posterior, labels, batch_size, seed)
     blocks, n_rows = _empty_blocks(problem), Counter[str]()
-    module, n = problem.network.skeleton, problem.layout.n_bayesian
-    with modes_kept(module):
-        module.eval()
+    n = problem.layout.n_bayesian
+    with problem.network.borrowed() as module:
         for x in problem.x.split(batch_size):
-            _add_(problem, w, buffers, x, blocks, n_rows, generator)
+            _add_(problem, module, w, buffers, x, blocks, n_rows, generator)
     information = torch.zeros_like(w[:n], dtype=torch.float64)
     for name, block in blocks.items():
         block.gram.div_(n_rows[name])
@@ -325,12 +323,12 @@ def _empty_blocks(problem: Problem) -> dict[str, Block]:
 
 
 def _add_(
-    problem: Problem, w: Tensor, buffers: dict[str, Tensor], x: Tensor,
+    problem: Problem, module: nn.Module, w: Tensor, buffers: dict[str, Tensor], x: Tensor,
     blocks: dict[str, Block], n_rows: Counter[str], generator: Generator | None,
 ) -> None:  # fmt: skip
     """Add Σ x xᵀ, Σ δ² and the number of x of one batch to those of every layer, in place."""
     network = problem.network
-    layers = {name: network.skeleton.get_submodule(name) for name in blocks}
+    layers = {name: module.get_submodule(name) for name in blocks}
     calls: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in layers}
     handles = []
     for name, layer in layers.items():
@@ -342,7 +340,7 @@ def _add_(
     try:
         with torch.enable_grad():
             parameters, extra = network.split(w.clone().requires_grad_())
-            result = network.call(parameters, buffers, x).flatten(1)
+            result = network.call_of(module)(parameters, buffers, x).flatten(1)
     finally:
         for handle in handles:
             handle.remove()

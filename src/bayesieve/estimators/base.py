@@ -23,6 +23,7 @@ from bayesieve.assess.familiarity import Familiarity, unavailable
 from bayesieve.checks import check_choice, check_positive
 from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.posterior import Posterior, SparseModel
+from bayesieve.core.turns import own_stream
 from bayesieve.data.preprocessing import cut_moments
 from bayesieve.deliver.bundle import save_bundle
 from bayesieve.deliver.c import export_c
@@ -307,8 +308,7 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         raise NotImplementedError
 
     def _module(self, table: Table, settings: TableSettings) -> nn.Module:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self._seed())
+        with own_stream(self._who, self._seed()):
             outputs = self._n_outputs(table.y)
             return mlp((table.x.shape[1],), outputs, settings.widths, self.activation)
 

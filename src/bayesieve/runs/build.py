@@ -17,6 +17,7 @@ from bayesieve.core.likelihoods import Likelihood, likelihood_class, name_of
 from bayesieve.core.network import Network
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import named_tensors
+from bayesieve.core.turns import own_stream
 from bayesieve.data import DataSet, Examples, load_data
 from bayesieve.data.augment import Augment
 from bayesieve.data.preprocessing import PixelScale, centred
@@ -145,8 +146,7 @@ def build_module(config: NetConfig, data: DataSet, seed: int) -> nn.Module:
     """The network with initial weights that depend on the seed alone."""
     kind = likelihood_class(config.likelihood or _usual_likelihood(data))
     n_outputs = kind.configured().n_outputs(data.n_outputs)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with own_stream("train", seed):
         return build_net(config.name, data, n_outputs).to(getattr(torch, config.dtype))
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from bayesieve.assess.evaluate import evaluate
 from bayesieve.assess.predict import ClassPrediction
-from bayesieve.core.posterior import SparseModel
+from bayesieve.core.posterior import SparseModel, as_point
 from bayesieve.deliver.bundle import (
     Bundle,
     check_outputs,
@@ -20,7 +20,6 @@ from bayesieve.deliver.bundle import (
 )
 from bayesieve.deliver.bundle.architecture import architecture_source
 from bayesieve.deliver.bundle.posterior import likelihood_from_json
-from bayesieve.deliver.serving import as_point
 from bayesieve.errors import UsageError, VerificationError
 from bayesieve.runs.config import RECORD, to_dict
 from bayesieve.runs.folder import (

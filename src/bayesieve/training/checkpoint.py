@@ -77,14 +77,6 @@ def read_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     )
 
 
-def seed_rng(seed: int, device: torch.device) -> None:
-    """Seed the global random numbers of the CPU and of one device; other devices stay as is."""
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        with torch.cuda.device(device):
-            torch.cuda.manual_seed(seed)
-
-
 def rng_states(device: torch.device) -> dict[str, Tensor]:
     """The global random states a module's dropout draws from."""
     states = {"rng.cpu": torch.get_rng_state()}

@@ -14,10 +14,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from bayesieve.checks import check_seed
 from bayesieve.core.posterior import Factorised, Model, Posterior, SparseModel, present_entries
 from bayesieve.core.problem import Problem
+from bayesieve.core.turns import own_stream
 from bayesieve.engines import Engine, recipes
 from bayesieve.engines.recipes import RunSize
 from bayesieve.errors import DivergedError
-from bayesieve.training.checkpoint import has_checkpoint, seed_rng
+from bayesieve.training.checkpoint import has_checkpoint
 from bayesieve.training.loop import Loop
 from bayesieve.training.options import Callback, Pruning, Row, Validation
 from bayesieve.training.population import Population, Start, one_engine
@@ -148,7 +149,7 @@ def fit(
     """Learn the posterior of a problem with an engine.
 
     Settings left out, those of the engine too, are the recommended ones for the task and the size
-    of the data (`engines.recipes`).
+    of the data (`engines.recipes`). Fits in several threads take turns (`core.turns`).
 
     Args:
         problem: network, likelihood and data, on the device to train on (`problem.to`).
@@ -200,9 +201,8 @@ def fit(
         clip_norm=schedule.clip_norm,
     )
     started = time.perf_counter()
-    devices = [problem.device] if problem.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), fast_kernels(problem.device):
-        seed_rng(seed, problem.device)  # a module's dropout draws from it
+    # A module's dropout draws from the global generator: fits in threads take turns.
+    with own_stream("fit", seed, problem.device), fast_kernels(problem.device):
         generator = Generator(problem.device).manual_seed(seed)
         state = engine.init(problem, generator, n_models)
         population = Population(problem, engine, state, n_models)

@@ -4,11 +4,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from bayesieve.core.turns import own_stream
 from bayesieve.training.checkpoint import (
     has_checkpoint,
     read_checkpoint,
     rng_states,
-    seed_rng,
     set_rng_states,
     write_checkpoint,
 )
@@ -128,8 +128,7 @@ def test_has_checkpoint_looks_into_the_run_folder(tmp_path):
 
 def test_global_random_states_go_round():
     cpu = torch.device("cpu")
-    with torch.random.fork_rng(devices=[]):
-        seed_rng(3, cpu)
+    with own_stream("test", 3):
         saved = rng_states(cpu)
         first = torch.rand(3)
         torch.rand(5)

@@ -33,7 +33,7 @@ from bayesieve.assess.familiarity import FILE as FAMILIARITY
 from bayesieve.assess.familiarity import Familiarity
 from bayesieve.core import storage
 from bayesieve.core.likelihoods import Likelihood, from_dict
-from bayesieve.core.posterior import Posterior, SparseModel
+from bayesieve.core.posterior import Posterior, Samples, SparseModel, as_point
 from bayesieve.core.storage import dtype_name, read_tensors
 from bayesieve.deliver.bundle import posterior as stored
 from bayesieve.deliver.bundle.architecture import architecture_source
@@ -111,6 +111,11 @@ class Bundle:
         path = _file(self.path, stored.MASKS)
         tensors, _ = read_tensors(path)
         return stored.read_keep(path, self.config["masks"], tensors)
+
+    @cached_property
+    def point(self) -> Samples:
+        """The module as a posterior of one draw."""
+        return as_point(self.module, self.likelihood)
 
     @cached_property
     def posterior(self) -> Posterior:
