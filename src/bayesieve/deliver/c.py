@@ -1,8 +1,9 @@
 """A network as one C99 header: constant arrays and a function, for small machines.
 
-The header needs `stdint.h`, and `math.h` or `float.h` where a layer does; it allocates nothing,
-has no state, and may be included in several files. Weights of a layer are stored as index and value
-of the nonzeros, row by row, where that takes fewer bytes than all of them.
+The header needs `stdint.h`, and `math.h` where a layer does; it allocates nothing, has no state,
+and may be included in several files. Weights of a layer are stored as index and value of the
+nonzeros, row by row, where that takes fewer bytes than all of them. NaN and infinity go through a
+layer as in torch, except that a weight of 0 that is not stored keeps them from its output.
 """
 
 import math
@@ -170,8 +171,8 @@ def _header(
     }
     code = "\n".join(body)
     includes = ["<stdint.h>"]
-    includes += ["<math.h>"] if known or "expf(" in code or "tanhf(" in code else []
-    includes += ["<float.h>"] if "FLT_MAX" in code else []
+    needs_math = known or any(word in code for word in ("expf(", "tanhf(", "INFINITY"))
+    includes += ["<math.h>"] if needs_math else []
     capitals = name.upper()
     return [
         f"/* {name}: made by bayesieve {__version__}; plain C99.{note}",
@@ -388,8 +389,8 @@ def _pool(layer: Pool, name: str, source: str, target: str) -> _Piece:
         window.append(f"if (r < 0 || r >= {height} || c < 0 || c >= {width}) continue;")
     value = f"{source}[(i * {height} + r) * {width} + c]"
     if layer.kind == "max":
-        window += [f"const float v = {value};", "if (v > best) best = v;"]
-        begin, end = "float best = -FLT_MAX;", "best"
+        window += [f"const float v = {value};", "if (v > best || v != v) best = v;"]
+        begin, end = "float best = -INFINITY;", "best"
     else:
         window.append(f"sum += {value};")
         begin, end = "float sum = 0.0f;", f"sum * {number(1 / layer.divisor)}"

@@ -77,7 +77,7 @@ def familiarity_function(name: str, known: Familiarity) -> Lines:
         f"        {loop('p', 'i + 1')} gap[p] += v * *root++;",
         "    }",
         f"    {loop('i', f)} sum += gap[i] * gap[i];",
-        "    if (sum < nearest) nearest = sum;",
+        "    if (sum < nearest || sum != sum) nearest = sum;",
         "}",
         "float share = 1.0f;",
         "nearest = sqrtf(nearest);",

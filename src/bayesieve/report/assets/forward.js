@@ -122,7 +122,7 @@ const STEPS = {
 };
 
 const ACTIVATIONS = {
-  ReLU: (v) => (v > 0 ? v : 0),
+  ReLU: (v) => (v < 0 ? 0 : v), // NaN stays NaN, as in torch
   Tanh: Math.tanh,
   Sigmoid: (v) => 1 / (1 + Math.exp(-v)),
   SiLU: (v) => v / (1 + Math.exp(-v)),
@@ -140,7 +140,7 @@ function probabilities(outputs, kind) {
 }
 
 function entropy(probs) {
-  return -probs.reduce((sum, p) => (p > 0 ? sum + p * Math.log(p) : sum), 0);
+  return -probs.reduce((sum, p) => (p === 0 ? sum : sum + p * Math.log(p)), 0);
 }
 
 function average(rows) {
