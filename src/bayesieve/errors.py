@@ -34,6 +34,10 @@ class DamagedFileError(BayesieveError, ValueError):
     """A saved posterior, bundle or run cannot be read as what it should be."""
 
 
+class InUseError(BayesieveError):
+    """Another process is writing into the same folder."""
+
+
 def damaged(path: Path, why: str, who: str = "load") -> DamagedFileError:
     """The error of a saved file, in one wording.
 

@@ -1,34 +1,52 @@
 """Write files whole or not at all, and read JSON that may be damaged or hostile."""
 
+import ctypes
+import errno
+import glob
+import hashlib
 import json
 import os
 import re
 import secrets
-from collections.abc import Callable, Mapping
+import shutil
+import stat
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from bayesieve.errors import damaged
+from bayesieve.errors import UsageError, damaged
 
 MAX_JSON_BYTES = 64 << 20
 MAX_DEPTH = 64
 Content = bytes | str | Mapping[str, Any] | list[Any] | Callable[[IO[bytes]], object]
 _TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.S)
+_KINDS = {
+    stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+}  # fmt: skip
+_HERE, _SWAP = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux; RENAME_SWAP of macOS is 2 too
+_NOT_HERE = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}  # of a system that cannot exchange names
 
 
 def write_atomically(path: Path | str, content: Content) -> Path:
     r"""Write a file: after a crash the path holds the old content or the new, never a mixture.
 
     The content goes to a hidden neighbour of the file, is forced to the disk, and then takes the
-    file's name in one step.
+    file's name in one step. Neighbours that a killed process left are removed.
 
     Args:
-        path: file to write; its folder must exist. An existing file is replaced.
+        path: file to write; its folder must exist. An existing regular file is replaced; a device,
+            a pipe or a link to one is refused.
         content: bytes; text, as UTF-8; a mapping or list, as JSON; or a function that writes to an
             open stream, for content that should not stand in memory at once.
 
     Returns:
         The path.
+
+    Raises:
+        OSError: the file cannot be written; `filename` names it, also when the disk is full.
 
     Example:
         >>> import tempfile
@@ -40,30 +58,166 @@ def write_atomically(path: Path | str, content: Content) -> Path:
     if isinstance(content, Mapping | list):
         content = json.dumps(content, indent=1) + "\n"
     data = content.encode() if isinstance(content, str) else content
+    target = _regular(path)
+    remove_stale_parts(target)
+    try:
+        hidden, stream = _open_part(target)
+        try:
+            with stream:
+                if isinstance(data, bytes):
+                    stream.write(data)
+                else:
+                    data(stream)
+                stream.flush()
+                os.fsync(stream.fileno())
+            hidden.replace(target)
+        finally:
+            hidden.unlink(missing_ok=True)
+        if os.name == "posix":  # make the new name survive a power cut
+            folder = os.open(target.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+    except OSError as error:
+        if error.errno is not None and error.filename is None:  # such as a full disk
+            error.filename = str(target)
+        raise
+    return Path(path)
+
+
+def check_output(path: Path | str, inputs: Iterable[Path | str] = (), flag: str = "--out") -> Path:
+    """Raise unless a command may write a file of this name; call it before any work.
+
+    It may be a new name or a regular file, but none of the command's inputs, no folder, and neither
+    a device nor a pipe, through links too. Every output that a user names is checked here.
+
+    Args:
+        path: file to write.
+        inputs: files that the command reads; names that do not exist are passed over.
+        flag: how the user gave the path.
+
+    Example:
+        >>> check_output("/dev/null", flag="-o")
+        Traceback (most recent call last):
+        bayesieve.errors.UsageError: -o /dev/null is a device; give the name of a regular file.
+    """
+    if not str(path):
+        raise UsageError(f"{flag} is empty; give a file name.")
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise UsageError(f"{flag} {path} is a folder; give a file name.")
+    if what := _what_else(target):
+        raise UsageError(f"{flag} {path} is {what}; give the name of a regular file.")
+    for one in inputs:
+        if target.exists() and os.path.exists(one) and os.path.samefile(target, one):
+            raise UsageError(f"{flag} {path} is an input of this command; give another name.")
+    return target
+
+
+def _regular(path: Path | str) -> Path:
+    """The file that a path leads to, new or regular."""
     target = Path(os.path.realpath(path))  # a link keeps pointing where it points
     if not target.parent.is_dir():
         raise FileNotFoundError(f"save: the folder {target.parent} does not exist; create it.")
     if target.is_dir():
         raise IsADirectoryError(f"save: {target} is a folder; give a file name.")
-    hidden = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
+    if what := _what_else(target):
+        raise FileExistsError(f"save: {path} is {what}; give the name of a regular file.")
+    return target
+
+
+def _what_else(target: Path) -> str | None:
+    """What a path is if neither a new name nor a regular file."""
     try:
-        with hidden.open("xb") as stream:
-            if isinstance(data, bytes):
-                stream.write(data)
-            else:
-                data(stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        hidden.replace(target)
-    finally:
-        hidden.unlink(missing_ok=True)
-    if os.name == "posix":  # make the new name survive a power cut
-        folder = os.open(target.parent, os.O_RDONLY)
+        mode = target.lstat().st_mode
+    except OSError:
+        return None
+    return None if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "no regular file")
+
+
+def try_lock(descriptor: int) -> bool:
+    """Lock an open file for this process until it is closed; False if another process has it.
+
+    The system drops the lock when the process ends, however it ends.
+    """
+    if sys.platform == "win32":
+        import msvcrt
+
         try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    return Path(path)
+            os.lseek(descriptor, 1 << 30, os.SEEK_SET)  # far behind the content, which stays free
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _open_part(target: Path) -> tuple[Path, IO[bytes]]:
+    """A new hidden neighbour of a file, locked while it is written: it is not stale."""
+    while True:
+        hidden = part_of(target)
+        stream = hidden.open("xb")
+        with suppress(OSError):  # a file system without locks
+            if sys.platform != "win32":  # where an open file cannot be removed anyway
+                try_lock(stream.fileno())
+        if os.fstat(stream.fileno()).st_nlink:
+            return hidden, stream
+        stream.close()  # taken for stale before it was locked
+
+
+def part_of(target: Path) -> Path:
+    """A name for what will become the target: hidden, and known to `remove_stale_parts`."""
+    return target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
+
+
+def remove_stale_parts(target: Path) -> None:
+    """Remove half-written neighbours of a file or folder whose process has died."""
+    name = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{16}}\.part")
+    for part in target.parent.glob(f".{glob.escape(target.name)}.*.part"):
+        if not name.fullmatch(part.name):
+            continue
+        with suppress(OSError):  # another process was faster, or has it open
+            descriptor = os.open(part, os.O_RDONLY)
+            try:
+                if not try_lock(descriptor):
+                    continue
+                if part.is_dir():
+                    shutil.rmtree(part)
+                else:
+                    part.unlink()
+            finally:
+                os.close(descriptor)
+
+
+def exchange(a: Path, b: Path) -> bool:
+    """Give two existing paths each other's name in one step; False where the system cannot."""
+    library: Any = ctypes.CDLL(None, use_errno=True) if os.name == "posix" else None
+    one, two = os.fsencode(a), os.fsencode(b)
+    if hasattr(library, "renameat2"):
+        failed = library.renameat2(_HERE, one, _HERE, two, _SWAP)
+    elif hasattr(library, "renamex_np"):
+        failed = library.renamex_np(one, two, _SWAP)
+    else:
+        return False
+    if not failed:
+        return True
+    number = ctypes.get_errno()
+    if number in _NOT_HERE:
+        return False
+    raise OSError(number, os.strerror(number), str(b))
+
+
+def sha256(path: Path) -> str:
+    """The checksum of a file."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def read_json(path: Path) -> dict[str, Any]:

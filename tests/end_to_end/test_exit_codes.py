@@ -192,6 +192,6 @@ def test_the_kind_of_error_decides(code, errors):
 
 def test_errors_of_the_system_name_the_file(place, monkeypatch, tmp_path):
     said = outcome(place, monkeypatch, tmp_path, "train {tiny} --out file/a")[1]
-    assert said == "error: file/a/config.json: not a directory."
+    assert said == "error: file/a: not a directory."
     missing = FileNotFoundError(2, "No such file", "/no/.report.html.0123456789abcdef.part")
     assert _message(missing) == "/no/report.html: no such file."

@@ -27,7 +27,7 @@ def wait_for_step(process, out, step):
     """Return once a checkpoint of `step` or later exists."""
     tick = threading.Event()
     for _ in range(int(PATIENCE_S / 0.02)):
-        names = [path.stem for path in (out / "checkpoints").glob("checkpoint-*.sha256")]
+        names = [path.stem for path in (out / "checkpoints").glob("checkpoint-*.safetensors")]
         if any(int(name.removeprefix("checkpoint-")) >= step for name in names):
             return
         assert process.is_alive, process.errors
@@ -80,4 +80,5 @@ def test_signals_save_and_exit(tmp_path, unbroken, number, code):
     else:
         other = refused(2, "train", "--resume", "--lr", "0.5", "--out", out)
         assert "begun with --lr 0.01, this command has 0.5" in other
-        assert "holds an unfinished run; use --resume" in refused(2, *RUN, "--out", out)
+        line = refused(2, *RUN, "--out", out)
+        assert "holds an unfinished run; use `bayesieve train --resume`" in line

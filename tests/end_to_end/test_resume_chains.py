@@ -62,7 +62,7 @@ def finish(folder, how, monkeypatch):
 def wait_for_step(process, folder, step):
     tick = threading.Event()
     for _ in range(int(PATIENCE_S / 0.01)):
-        names = [path.stem for path in (folder / "checkpoints").glob("checkpoint-*.sha256")]
+        names = [path.stem for path in (folder / "checkpoints").glob("checkpoint-*.safetensors")]
         if any(int(name.removeprefix("checkpoint-")) >= step for name in names):
             return
         assert process.is_alive, process.errors

@@ -9,7 +9,7 @@ import pytest
 
 from bayesieve.errors import UsageError
 from bayesieve.runs.config import read_config
-from bayesieve.runs.search import Dimension
+from bayesieve.runs.search import Dimension, SearchFolder
 from commands import as_json, forked_command, ok, refused
 
 NET = ("--data", "digits", "--net", "mlp:8")
@@ -103,10 +103,11 @@ def test_a_search_in_two_parts_tries_what_the_unbroken_one_tries(tmp_path):
 
 def test_the_folder_holds_the_front_and_nothing_that_was_beaten(tmp_path):
     pytest.importorskip("optuna")
-    (tmp_path / "front").mkdir()
-    (tmp_path / "front" / "99.json").write_text("{}")
+    as_json("sweep", *SEARCH, "--trials", "1", "--out", tmp_path)
+    folder = SearchFolder(tmp_path)
+    folder.place("front/99.json").write_text("{}")  # of a trial that was beaten
     (tmp_path / "front" / "mine.json").write_text("{}")
-    result = as_json("sweep", *SEARCH, "--trials", "2", "--out", tmp_path)
+    result = as_json("sweep", *SEARCH, "--trials", "1", "--out", tmp_path)
     assert (tmp_path / "sweep.png").exists()
     names = {f"{row['number']}.json" for row in result["front"]} | {"mine.json"}
     assert {file.name for file in (tmp_path / "front").iterdir()} == names

@@ -15,6 +15,7 @@ from bayesieve import runs
 from bayesieve.errors import DamagedFileError
 from bayesieve.nets.importing import source_file
 from bayesieve.runs.folder import NETWORK
+from bayesieve.runs.owned import MARKER
 from commands import as_json, call, ok, refused
 
 MODULE = "payload_of_a_stranger"
@@ -224,6 +225,7 @@ def test_an_older_run_without_a_hash_still_opens_with_consent(place):
     del config["record"]["factory"]
     (place / "a/config.json").write_text(json.dumps(config))
     (place / "a" / NETWORK).unlink()
+    (place / "a" / MARKER).unlink()
     assert "--trust" in refused(2, "evaluate", "a")
     ok("evaluate", "a", "--trust")
 
@@ -245,6 +247,7 @@ def test_a_wrong_graph_is_refused(place, change):
         config = json.loads((place / "d/config.json").read_text())
         config["data"]["name"] = f"csv:{place / 'wide.csv'}"
         (place / "d/config.json").write_text(json.dumps(config))
+        (place / "d" / MARKER).unlink()
         with pytest.raises(DamagedFileError, match=r"network\.safetensors"):
             runs.load("d", device="cpu")
     else:
@@ -285,6 +288,7 @@ ALLOWED = {
         "subprocess": "the system's C compiler, on kernel.c",
     },
     "engines/recipes.py": {"import_module": "bayesieve itself"},
+    "files.py": {"CDLL": "the C library of this process, for renameat2"},
     "nets/importing.py": {"import_module": "the factory; `runs.consent` asks before"},
     "runs/__init__.py": {"import_module": "names of our own modules, in a table"},
     "runs/options.py": {"import_module": "our own modules, by a constant of each command"},

@@ -72,10 +72,12 @@ def _parameter(
     kind = _value_type(hint)
     metavar = "|".join(choices_of(hint)) or about["metavar"]
     text, is_setting = about["help"], panel is not None
+    reading: Any = {"parser": _path, "metavar": metavar or "PATH"} if kind is Path else {}
+    reading = {"metavar": metavar} | reading
     if is_setting and default is not MISSING and default not in (None, (), False):
         text += f" [default: {default}]"
     if about.get("argument"):
-        flag = typer.Argument(help=text, metavar=metavar)
+        flag = typer.Argument(help=text, **reading)
     else:
         main = flag_name(spec)
         if kind is bool and (is_setting or default is True):
@@ -85,7 +87,7 @@ def _parameter(
             main,
             *aliases,
             help=text,
-            metavar=metavar,
+            **reading,
             rich_help_panel=panel,
             show_default=not is_setting,
         )
@@ -97,6 +99,13 @@ def _parameter(
         default = Path(default)
     value: Any = kind | None if default is None else kind
     return _keyword(name or spec.name, Annotated[value, flag], default)
+
+
+def _path(text: str | Path) -> Path:
+    """A path of the command line; the empty text would mean the working directory."""
+    if not str(text):
+        raise typer.BadParameter("the path is empty; give a name, or . for this folder")
+    return Path(text)
 
 
 def _value_type(hint: Any) -> Any:

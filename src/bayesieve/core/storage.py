@@ -13,11 +13,21 @@ Tensors are mean and std, or draws (of several draws only the weights that are n
 with their places under "draws.index", where that is shorter); logit_inclusion where defined; keep,
 for a sparse model; module buffers under "buffers.<name>", and those that differ between draws under
 "draw_buffers.<name>".
+
+Every file carries its own SHA-256 in the metadata, under "sha256": 64 digits of the header, with
+zeros in their place, and 64 of each MiB of tensors. `read_tensors` compares them all. Files of
+versions before have none and are read as they are.
 """
 
+import hashlib
 import json
-from collections.abc import Mapping
+import os
+import re
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +51,10 @@ BUFFERS, DRAW_BUFFERS = "buffers.", "draw_buffers."  # how names of module buffe
 _INDEX = "draws.index"
 _CUT = "it is cut off or no safetensors file"
 _MAX_HEADER_BYTES = 16 << 20
+_SUM, _BLOCK, _DIGITS = "sha256", 1 << 20, 64  # key, bytes of tensors per checksum, its digits
+_ENTRY = re.compile(rf"{_KEY}.*|{_SUM}|format")  # keys of the metadata, of every version
+_SIDE_BY_SIDE = 32  # blocks in memory at a time
+_SHOWN = 3  # ranges or tensors in a message
 _WIDTHS = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1,
     "BOOL": 1,
@@ -242,9 +256,46 @@ def posterior_from(
 
 
 def file_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
-    """A safetensors file of tensors from any device, in any layout."""
+    """A safetensors file of tensors from any device, in any layout, with its checksums.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "a.safetensors"
+        >>> _ = path.write_bytes(file_bytes({"a": torch.ones(2)}, {}))
+        >>> read_tensors(path)[0]["a"]
+        tensor([1., 1.])
+    """
     plain = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
-    return tensors_to_bytes(plain, dict(metadata))
+    data = memoryview(tensors_to_bytes(plain))
+    start = 8 + int.from_bytes(data[:8], "little")
+    sums = "".join(_block_sums(data[i : i + _BLOCK] for i in range(start, len(data), _BLOCK)))
+    blank = _DIGITS * "0" + sums
+    # Written here, since safetensors puts the metadata in another order every time.
+    about = {"__metadata__": {**metadata, _SUM: blank}, **json.loads(bytes(data[8:start]))}
+    text = json.dumps(about, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    header = len(text).to_bytes(8, "little") + text
+    whole = _hash(header) + sums
+    return b"".join([header.replace(blank.encode(), whole.encode(), 1), data[start:]])
+
+
+def _block_sums(blocks: Iterable[bytes | memoryview]) -> list[str]:
+    """SHA-256 of each block; some at a time on several threads, which hash side by side."""
+    todo, sums = iter(blocks), list[str]()
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        while some := list(islice(todo, _SIDE_BY_SIDE)):
+            sums += map(_hash, some) if len(some) < 3 else pool.map(_hash, some)
+    return sums
+
+
+def _hash(block: bytes | memoryview) -> str:
+    return hashlib.sha256(block).hexdigest()
+
+
+def header_sum(path: Path) -> str | None:
+    """The checksum that a file's header carries for the header itself; None in old files."""
+    sums = _check_header(path)[1].get(_SUM)
+    return None if sums is None else str(sums)[:_DIGITS]
 
 
 def _unpacked(tensors: Mapping[str, Tensor], d: int) -> Tensor:
@@ -286,9 +337,15 @@ def dtype_name(dtype: torch.dtype) -> str:
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], Mapping[str, str]]:
     """Read every tensor of a safetensors file, and its metadata.
 
-    The sizes in the header are compared with the size of the file before anything is allocated.
+    The sizes in the header are compared with the size of the file before anything is allocated,
+    and the bytes with the checksums of the header.
+
+    Raises:
+        DamagedFileError: names the file, the range of bytes and the tensors in it.
     """
-    _check_header(path)
+    start, known, places = _check_header(path)
+    if _SUM in known:
+        _check_sums(path, start, known[_SUM], places)
     try:
         with safe_open(path, framework="pt") as stream:
             names = list(stream.keys())
@@ -300,7 +357,11 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], Mapping[str, str]]:
         raise damaged(path, f"{_CUT} ({error})") from error
 
 
-def _check_header(path: Path) -> None:
+_Places = dict[str, tuple[int, int]]  # where tensors are in a file, after its header
+
+
+def _check_header(path: Path) -> tuple[int, dict[str, Any], _Places]:
+    """Where the tensors of a file begin, its metadata, and where each tensor is."""
     size = path.stat().st_size
     with path.open("rb") as stream:
         start = stream.read(8)
@@ -308,8 +369,11 @@ def _check_header(path: Path) -> None:
         if len(start) < 8 or length > min(size - 8, _MAX_HEADER_BYTES):
             raise damaged(path, _CUT)
         header = parse_json(path, stream.read(length), f"{_CUT}: its header")
-    header.pop("__metadata__", None)
-    room = size - 8 - length
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(map(_ENTRY.fullmatch, metadata)):
+        # A damaged name of the checksums would pass for a file that never had any.
+        raise damaged(path, "its header has entries that bayesieve does not write")
+    room, places = size - 8 - length, {}
     for name, row in header.items():
         declared = _declared(row)
         if declared is None:
@@ -318,6 +382,38 @@ def _check_header(path: Path) -> None:
             raise damaged(
                 path, f"tensor {name[:80]!r} declares {declared} bytes, but only {room} follow"
             )
+        places[name] = tuple(row["data_offsets"])
+    end = max((end for _, end in places.values()), default=0)
+    if end != room:
+        raise damaged(path, f"{_CUT}: its tensors end at byte {8 + length + end}, not {size}")
+    return 8 + length, metadata, places
+
+
+def _check_sums(path: Path, start: int, sums: object, places: _Places) -> None:
+    """Raise unless header and tensors are those that were written, block by block."""
+    n_bytes = path.stat().st_size - start
+    n_blocks = -(-n_bytes // _BLOCK)
+    if not isinstance(sums, str) or len(sums) != _DIGITS * (1 + n_blocks):
+        raise damaged(path, f"its {n_bytes} bytes of tensors are not as many as were written")
+    with path.open("rb") as stream:
+        header = stream.read(start)
+        blank = header.replace(sums.encode(), (_DIGITS * "0" + sums[_DIGITS:]).encode(), 1)
+        if _hash(blank) != sums[:_DIGITS]:
+            raise damaged(path, f"bytes 0 to {start - 1}, its header, are not those written")
+        found = _block_sums(iter(partial(stream.read, _BLOCK), b""))
+    wanted = [sums[i : i + _DIGITS] for i in range(_DIGITS, len(sums), _DIGITS)]
+    wrong = [i for i in range(n_blocks) if found[i] != wanted[i]]
+    if not wrong:
+        return
+    ranges = [(i * _BLOCK, min((i + 1) * _BLOCK, n_bytes)) for i in wrong]
+    hit = [name for name, (a, b) in places.items() if any(a < end and at < b for at, end in ranges)]
+    shown = ", ".join(f"{start + at} to {start + end - 1}" for at, end in ranges[:_SHOWN])
+    more = f" and {len(wrong) - _SHOWN} more ranges" if len(wrong) > _SHOWN else ""
+    tensors = ", ".join(repr(name[:80]) for name in hit[:_SHOWN])
+    others = f" and {len(hit) - _SHOWN} more" if len(hit) > _SHOWN else ""
+    raise damaged(
+        path, f"bytes {shown}{more} are not those written (SHA-256; tensors {tensors}{others})"
+    )
 
 
 def _declared(row: object) -> int | None:

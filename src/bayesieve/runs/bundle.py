@@ -21,13 +21,13 @@ from bayesieve.deliver.bundle import (
 from bayesieve.deliver.bundle.architecture import architecture_source
 from bayesieve.deliver.bundle.posterior import likelihood_from_json
 from bayesieve.errors import UsageError, VerificationError
+from bayesieve.files import sha256
 from bayesieve.runs.config import RECORD, to_dict
 from bayesieve.runs.folder import (
     RunFolder,
     check_out,
     check_out_file,
     is_bundle_folder,
-    sha256,
     versions,
 )
 from bayesieve.runs.options import Compact, Export, Verify

@@ -31,7 +31,7 @@ from torch import Generator, Tensor
 from bayesieve.assess.familiarity import Familiarity
 from bayesieve.assess.predict import ClassPrediction, Prediction, RealPrediction, labels_of, predict
 from bayesieve.errors import UsageError
-from bayesieve.runs.folder import RunFolder
+from bayesieve.runs.folder import CERTIFICATE, RunFolder
 from bayesieve.runs.options import Certify, n_samples_of
 from bayesieve.runs.run import load, parent_of
 
@@ -80,6 +80,7 @@ class Check:
 
 def certify(asked: Certify) -> dict[str, Any]:
     """Compare a run with its parent; returns what certificate.json holds."""
+    RunFolder(Path(asked.run)).check_open(CERTIFICATE, flag="RUN")
     run = load(asked.run, device=asked.device, trust=asked.trust)
     assert run.folder is not None
     against = None if asked.against is None else RunFolder(Path(asked.against))
@@ -110,7 +111,9 @@ def certify(asked: Certify) -> dict[str, Any]:
         "mcnemar_p": mcnemar(dense, sieved, examples.y),
         "certified": all(verdict in accepted for verdict in verdicts),
     }
-    run.folder.write("certificate.json", result)
+    with run.folder.locked():
+        run.folder.write(CERTIFICATE, result)
+        run.folder.seal()
     return result
 
 

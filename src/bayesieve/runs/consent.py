@@ -22,11 +22,11 @@ from bayesieve.data import DataSet
 from bayesieve.deliver.bundle.graph import graph_from_json, graph_to_json, output_shape, trace
 from bayesieve.deliver.bundle.posterior import ONE_LAYER, pack_network, read_network
 from bayesieve.errors import UnsupportedModelError, UsageError, damaged
-from bayesieve.files import parse_json, write_atomically
+from bayesieve.files import parse_json, sha256
 from bayesieve.nets.importing import is_factory, source_file
 from bayesieve.runs.build import build_likelihood, build_network
 from bayesieve.runs.config import RECORD, RunConfig
-from bayesieve.runs.folder import NETWORK, RunFolder, sha256
+from bayesieve.runs.folder import NETWORK, RunFolder
 from bayesieve.runs.options import Sweep, Train
 from bayesieve.runs.text import note
 
@@ -100,7 +100,7 @@ def keep_network(
         source: the run that it was made from; its graph is kept where it has one.
     """
     if source is not None and (source.path / NETWORK).is_file():
-        write_atomically(folder.path / NETWORK, (source.path / NETWORK).read_bytes())
+        folder.write(NETWORK, (source.path / NETWORK).read_bytes())
         return
     network, w, x = network.to("cpu"), w.cpu()[None], x.cpu()
     try:
@@ -117,8 +117,7 @@ def keep_network(
         )
         return
     description["trains"] = _trains(network, description["graph"])
-    data = file_bytes(tensors, {_KEY: json.dumps(description)})
-    write_atomically(folder.path / NETWORK, data)
+    folder.write(NETWORK, file_bytes(tensors, {_KEY: json.dumps(description)}))
 
 
 def _trains(network: Network, graph: Mapping[str, Any]) -> bool:

@@ -1,29 +1,32 @@
 """A run folder: its files, and the checks before something is written to or read from a path."""
 
-import hashlib
 import importlib.metadata
 import json
+import os
 import platform
-import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from bayesieve import __version__
 from bayesieve.errors import DamagedFileError, UsageError
-from bayesieve.files import write_atomically
+from bayesieve.files import check_output, write_atomically
 from bayesieve.runs.config import RECORD, RunConfig, from_dict, to_dict, without_record
+from bayesieve.runs.owned import CHECKPOINTS, OwnedFolder
 
 NETWORK = "network.safetensors"  # the graph of a network that a user's factory built
-_FILES = (
-    "config.json", "metrics.jsonl", "metrics.json", "curve.json", "chains.json", "attack.json",
-    "certificate.json", "familiarity.safetensors", NETWORK, "report.md", "report.html",
+PAGE, CERTIFICATE = "report.html", "certificate.json"
+_ABOUT_RUN = "config.json"
+_PICTURES = (
+    "training", "reliability", "confusion", "uncertainty", "examples", "fit", "inclusion", "layers",
+    "sparsity", "overview", "pixels", "importance", "attack",
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class RunFolder:
+class RunFolder(OwnedFolder):
     """Where a run is kept.
 
     config.json holds the settings, posterior.safetensors what was learned (with its mask, when
@@ -31,7 +34,13 @@ class RunFolder:
     numbers, metrics.jsonl one line per epoch.
     """
 
-    path: Path
+    kind: ClassVar[str] = "run"
+    layout: ClassVar[tuple[str, ...]] = (
+        _ABOUT_RUN, "metrics.jsonl", "metrics.json", "curve.json", "chains.json", "attack.json",
+        CERTIFICATE, "familiarity.safetensors", NETWORK, "report.md", PAGE, "importance.json",
+        "posterior*.safetensors", CHECKPOINTS, "checkpoints/checkpoint-*.sha256",
+        *(f"figures/{name}.png" for name in _PICTURES),
+    )  # fmt: skip
 
     @property
     def posterior(self) -> Path:
@@ -66,27 +75,30 @@ class RunFolder:
         record = self.read("config.json").get(RECORD, {})
         return isinstance(record, dict) and record.get("command") == command
 
-    def check_free(self, *, force: bool) -> None:
-        """Raise unless a new run may be written here."""
-        if self.path.exists() and not self.path.is_dir():
-            raise UsageError(f"--out {self.path} is a file; give a folder.")
-        if force or not (self.path / "config.json").exists():
-            return
-        what = "a finished run" if self.finished else "an unfinished run"
-        resume = "" if self.finished else "--resume to continue it, "
-        raise UsageError(
-            f"{self.path} holds {what}; use {resume}--force to replace it, or another --out."
-        )
+    def holds(self) -> str | None:
+        """A finished or an unfinished run, in words; None if nothing of ours lies here."""
+        if not (self.path / _ABOUT_RUN).exists():
+            return super().holds()
+        return "a finished run" if self.finished else "an unfinished run"
 
-    def clear(self) -> None:
-        """Remove what an earlier run left; files that are not ours stay."""
-        for name in _FILES:
-            (self.path / name).unlink(missing_ok=True)
-        for pattern in ("posterior*.safetensors", "figures/*.png"):
-            for file in self.path.glob(pattern):
-                file.unlink()
-        for name in ("checkpoints", "teachers"):
-            shutil.rmtree(self.path / name, ignore_errors=True)
+    def is_old(self) -> bool:
+        """Whether a version without markers wrote this run."""
+        if self.listed() is not None or not (self.path / _ABOUT_RUN).is_file():
+            return False
+        with suppress(DamagedFileError):  # somebody else's config.json
+            return isinstance(self.read(_ABOUT_RUN).get(RECORD), dict)
+        return False
+
+    def _remedy(self) -> str:
+        can_resume = not self.finished and self.made_by("train")
+        return "`bayesieve train --resume` to continue it, " if can_resume else ""
+
+    def inputs(self) -> list[Path]:
+        """The files that commands read to open this run: its own, its data, its start."""
+        files = [file for pattern in self.layout for file in self.path.glob(pattern)]
+        config = self.read_config()
+        others = [(config.data.name or "").partition(":")[2], config.net.warm_start or ""]
+        return [file for file in files if file.name != PAGE] + [Path(p) for p in others if p]
 
     def create(
         self,
@@ -103,15 +115,15 @@ class RunFolder:
             arguments: its command line, if it was called from there.
             record: more that belongs to the record.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
         called = {} if arguments is None else {"arguments": arguments}
         made_with = versions("python", "torch", "numpy", "safetensors")
         about = {"command": command, **called, **record, "versions": made_with}
-        self.write("config.json", {**to_dict(config), RECORD: about})
+        self.write(_ABOUT_RUN, {**to_dict(config), RECORD: about})
+        self.seal()
 
-    def write(self, name: str, content: Mapping[str, Any] | str) -> None:
-        """Write a JSON file or a text file, all or nothing."""
-        write_atomically(self.path / name, content)
+    def write(self, name: str, content: Mapping[str, Any] | str | bytes) -> None:
+        """Write a JSON file, a text file or bytes, all or nothing."""
+        write_atomically(self.place(name), content)
 
     def read(self, name: str) -> dict[str, Any]:
         """Read a JSON file of the folder."""
@@ -119,7 +131,9 @@ class RunFolder:
         if not file.is_file():
             raise UsageError(f"{self.path} is not a run folder: it has no {name}.")
         try:
-            values = json.loads(file.read_text(encoding="utf-8"))
+            values = json.loads(self.read_bytes(name).decode("utf-8"))
+        except DamagedFileError:
+            raise
         except ValueError as error:
             raise DamagedFileError(f"{file} is damaged: {error}.") from error
         if not isinstance(values, dict):
@@ -159,11 +173,10 @@ def check_out(out: Path, *, force: bool) -> None:
         raise UsageError(f"--out: {reason}{hint}") from error
 
 
-def check_out_file(out: Path, *, force: bool) -> None:
+def check_out_file(out: Path, inputs: Sequence[Path | str] = (), *, force: bool) -> None:
     """Raise unless a file may be written to --out; its parent folders are made."""
-    if out.is_dir():
-        raise UsageError(f"--out {out} is a folder; give a file name.")
-    if out.exists() and not force:
+    check_output(out, inputs)
+    if os.path.lexists(out) and not force:
         raise UsageError(f"--out {out} exists; use --force to replace it, or another --out.")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -180,9 +193,3 @@ def is_bundle_folder(path: Path) -> bool:
     if not (path / "config.json").is_file():
         raise UsageError(f"{path} is neither a bundle nor a run folder: it has no config.json.")
     return is_bundle(path)
-
-
-def sha256(path: Path) -> str:
-    """The checksum of a file."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

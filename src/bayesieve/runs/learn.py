@@ -20,6 +20,7 @@ from bayesieve.runs.config import RunConfig, flag_of, from_dict, from_keywords, 
 from bayesieve.runs.consent import check_named, factory_record, keep_network
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.options import Config, Train
+from bayesieve.runs.owned import CHECKPOINTS
 from bayesieve.runs.run import curve_of, mixing, numbers, pool, save_model, usual_score
 from bayesieve.runs.summary import write_summary
 from bayesieve.runs.text import note, with_draws
@@ -55,20 +56,25 @@ def train(asked: Train) -> dict[str, Any]:
         _check_same(plan.config, folder.read_config())
     if asked.tensorboard:
         check_installed()
-    if not resume:
-        folder.clear()
-        net, problem = plan.config.net.name, plan.problem
-        folder.create(plan.config, "train", asked.arguments, **factory_record(net))
-        if is_factory(net):
-            keep_network(folder, problem.network, problem.initial, problem.x[:8])
-    agreed = " --trust" if is_factory(plan.config.net.name) else ""
-    note(f"training on {plan.device}: {plan.size.n_steps:,} steps, {plan.problem.layout.size:,} "
-         f"parameters; stop with Ctrl-C, continue with --resume{agreed}")  # fmt: skip
-    log = ScalarLog(folder.path / "tensorboard") if asked.tensorboard else None
-    run = learn(plan, folder, resume=resume, log=log)
-    return write_results(
-        folder, plan.config, plan.data, run.models, run.history, run.seconds, figures=asked.figures
-    )
+    with folder.locked():
+        if resume:
+            folder.adopt()
+        else:
+            folder.begin(force=asked.force)
+            net, problem = plan.config.net.name, plan.problem
+            folder.create(plan.config, "train", asked.arguments, **factory_record(net))
+            if is_factory(net):
+                keep_network(folder, problem.network, problem.initial, problem.x[:8])
+        agreed = " --trust" if is_factory(plan.config.net.name) else ""
+        note(f"training on {plan.device}: {plan.size.n_steps:,} steps, "
+             f"{plan.problem.layout.size:,} parameters; stop with Ctrl-C, continue with "
+             f"--resume{agreed}")  # fmt: skip
+        log = ScalarLog(folder.path / "tensorboard") if asked.tensorboard else None
+        run = learn(plan, folder, resume=resume, log=log)
+        return write_results(
+            folder, plan.config, plan.data, run.models, run.history, run.seconds,
+            figures=asked.figures,
+        )  # fmt: skip
 
 
 def as_config(config: Config) -> RunConfig:
@@ -110,6 +116,7 @@ def learn(plan: Plan, folder: RunFolder, *, resume: bool, log: ScalarLog | None 
     """Train as planned, with checkpoints in the folder."""
     config = plan.config.training
     problem = plan.problem.to(plan.device)
+    folder.place("metrics.jsonl", CHECKPOINTS)
     if config.distill is not None:
         problem = soften(problem, _teachers(plan, problem, folder), config.distill_weight)
     if resume and not has_checkpoint(folder.path):
@@ -133,6 +140,8 @@ def _teachers(plan: Plan, problem: Problem, folder: RunFolder) -> list[Posterior
     home = folder.path / "teachers"
     files = [home / f"posterior-{i}.safetensors" for i in range(config.distill)]
     if not all(file.exists() for file in files):
+        names = ("metrics.jsonl", CHECKPOINTS, *(file.name for file in files))
+        folder.place(*(f"{home.name}/{name}" for name in names))
         run = fit_plan(
             plan,
             problem.with_augment(None),
@@ -175,10 +184,12 @@ def write_results(
         The content of metrics.json.
     """
     first = models[0]
-    save_model(first, folder.posterior)
+    files = {folder.posterior: first}
     if len(models) > 1:
-        for index, model in enumerate(models):
-            save_model(model, folder.member(index))
+        files |= {folder.member(index): model for index, model in enumerate(models)}
+    folder.place(*(file.name for file in files))
+    for file, model in files.items():
+        save_model(model, file)
     result = numbers(evaluate(first, data.test), first)
     if has_spread(first):
         whole = pool(models)

@@ -17,7 +17,8 @@ from typing import Any, ClassVar, Literal, ParamSpec, Self, get_type_hints
 
 from bayesieve.checks import check_choice, check_fraction, check_not_negative, check_positive
 from bayesieve.engines.recipes import check_values, flag_name, setting
-from bayesieve.runs.config import RunConfig, Score, choices_of
+from bayesieve.errors import UsageError
+from bayesieve.runs.config import RunConfig, Score, choices_of, kinds_of
 
 P = ParamSpec("P")
 Place = Path | str
@@ -78,6 +79,8 @@ class Options:
         command, hints = self.command_name(), get_type_hints(type(self))
         for spec in fields(self):
             value, choices = getattr(self, spec.name), choices_of(hints[spec.name])
+            if value == "" and Path in kinds_of(hints[spec.name]):
+                raise UsageError(f"{command}: {flag_name(spec)} is empty; give a name.")
             if choices and value is not None:
                 check_choice(command, flag_name(spec), value, choices)
         check_values(command, self)

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,14 @@ import torch
 from bayesieve.core.posterior import Model
 from bayesieve.deliver.card import report_card
 from bayesieve.errors import DamagedFileError, UsageError
-from bayesieve.files import write_atomically
+from bayesieve.files import check_output, sha256, write_atomically
 from bayesieve.report.collect import collect
 from bayesieve.report.packing import Json
 from bayesieve.report.page import page
 from bayesieve.report.source import Limits, Source
 from bayesieve.runs.bundle import provenance
 from bayesieve.runs.config import RECORD
-from bayesieve.runs.folder import RunFolder, sha256
+from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.options import Report
 from bayesieve.runs.run import load_finished, parent_of, usual_score
 from bayesieve.sieve.scores import SCORES, ScoreName
@@ -36,12 +36,12 @@ def report(asked: Report) -> dict[str, Any]:
     if not 2 <= asked.points <= 250:
         raise UsageError(f"--points must be from 2 to 250, got {asked.points}.")
     target = Path(runs[0]) / "report.html" if out is None else Path(out)
-    if target.is_dir():
-        raise UsageError(f"--out {target} is a folder; give a file such as {target}/report.html.")
     folders = [RunFolder(Path(run)) for run in runs]
     compared = None if asked.before is None else RunFolder(Path(asked.before))
     for folder in (*folders, *([compared] if compared else [])):
         folder.read_config()  # names a folder that is no run before anything is loaded
+    outputs = {"--out": target, "--card": card, "--data": data}
+    _check_outputs({f: Path(path) for f, path in outputs.items() if path is not None}, folders)
     sources = [
         read_source(folder, asked.device, asked.test_examples, compared, trust=asked.trust)
         for folder in folders
@@ -57,7 +57,7 @@ def report(asked: Report) -> dict[str, Any]:
         files[Path(data)] = json.dumps(collected)
     for path, content in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, content)
+        _write(path, content, folders)
     return {
         "report": str(target),
         "bytes": len(text.encode()),
@@ -66,6 +66,35 @@ def report(asked: Report) -> dict[str, Any]:
         "data": None if data is None else str(data),
         "runs": [_summary(run) for run in collected["runs"]],
     }
+
+
+def _check_outputs(outputs: Mapping[str, Path], folders: Sequence[RunFolder]) -> None:
+    """Raise if an output is no regular file, an input, a foreign file in a run, or given twice."""
+    inputs = [file for folder in folders for file in folder.inputs()]
+    taken: dict[Path, str] = {}
+    for flag, path in outputs.items():
+        target = check_output(path, inputs, flag)
+        if target in taken:
+            raise UsageError(f"{flag} and {taken[target]} are the same file, {path}.")
+        taken[target] = flag
+        if (home := _home(path, folders)) is not None:
+            home.check_place(path.name, flag=flag)
+
+
+def _home(path: Path, folders: Sequence[RunFolder]) -> RunFolder | None:
+    """The run folder that a file lies in, if it is one of these."""
+    at = path.parent.resolve()
+    return next((folder for folder in folders if folder.path.resolve() == at), None)
+
+
+def _write(path: Path, content: str, folders: Sequence[RunFolder]) -> None:
+    home = _home(path, folders)
+    if home is None:
+        write_atomically(path, content)
+        return
+    with home.locked():
+        home.write(path.name, content)
+        home.seal()
 
 
 def _summary(run: Json) -> Json:
@@ -153,8 +182,9 @@ def _history(folder: RunFolder) -> list[dict[str, Any]]:
     file = folder.path / "metrics.jsonl"
     if not file.is_file():
         return []
+    content = folder.read_bytes(file.name)
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = content.decode("utf-8").splitlines()
         return [json.loads(line) for line in lines if line.strip()]
     except ValueError as error:
         raise DamagedFileError(f"{file} is damaged: {error}.") from error

@@ -25,6 +25,7 @@ _WORDS = {  # panel and label of a curve
     "rotation": ("rotation in degrees", "rotated"),
     "noise": ("noise, std in pixels", "noise"),
 }
+_RESULT, _PICTURE = "attack.json", "figures/attack.png"
 _FGSM = "0.1,0.2,0.3,0.4,0.5"  # the strengths of [Deng], figure 2
 _SHIFTS = {"rotation": "15,30,45,60", "noise": "0.1,0.2,0.3"}
 
@@ -33,12 +34,11 @@ def attack(asked: Attack) -> dict[str, Any]:
     """Measure every curve; returns what attack.json holds."""
     samples, seed = asked.samples, asked.seed
     wanted = _wanted(asked)
-    folder, place = RunFolder(Path(asked.run)), Path(asked.out or asked.run)
-    if place.exists() and not place.is_dir():
-        raise UsageError(f"--out {place} is a file; give a folder.")
+    folder, home = RunFolder(Path(asked.run)), RunFolder(Path(asked.out or asked.run))
     likelihood = folder.read_config().net.likelihood
     if likelihood is None or likelihood_class(likelihood).task == "regression":
         raise UsageError(f"attack needs class labels; {folder.path} is a regression.")
+    home.check_open(_RESULT, _PICTURE)
     opened = load(asked.run, member=asked.member, device=asked.device, trust=asked.trust)
     data = opened.data
     if data.preprocessing.get("kind") != "image" or data.test.x.dim() != 4:
@@ -75,15 +75,16 @@ def attack(asked: Attack) -> dict[str, Any]:
         "seconds": round(time.perf_counter() - started, 3),
         "curves": curves,
     }
-    place.mkdir(parents=True, exist_ok=True)
-    RunFolder(place).write("attack.json", result)
-    if asked.figures:
-        panels: dict[str, dict[str, Any]] = {}
-        for name, points in curves.items():
-            panel, label = _WORDS[name]
-            panels.setdefault(panel, {})[label] = points
-        (place / "figures").mkdir(exist_ok=True)
-        robustness_curves(panels, place / "figures" / "attack.png")
+    with home.locked():
+        home.open_to_add()
+        home.write(_RESULT, result)
+        if asked.figures:
+            panels: dict[str, dict[str, Any]] = {}
+            for name, points in curves.items():
+                panel, label = _WORDS[name]
+                panels.setdefault(panel, {})[label] = points
+            robustness_curves(panels, home.place(_PICTURE))
+        home.seal()
     return result
 
 

@@ -45,7 +45,7 @@ from bayesieve.runs.build import (
 )
 from bayesieve.runs.config import RECORD, RunConfig
 from bayesieve.runs.consent import network_of
-from bayesieve.runs.folder import RunFolder, is_bundle_folder
+from bayesieve.runs.folder import CERTIFICATE, RunFolder, is_bundle_folder
 from bayesieve.runs.options import Evaluate, n_samples_of
 from bayesieve.runs.text import warn
 from bayesieve.sieve.prune import sparsity_curve
@@ -94,9 +94,9 @@ class Run:
     @property
     def certificate(self) -> dict[str, Any] | None:
         """What `certify` wrote into the folder; None without."""
-        if self.folder is None or not (self.folder.path / "certificate.json").is_file():
+        if self.folder is None or not (self.folder.path / CERTIFICATE).is_file():
             return None
-        return self.folder.read("certificate.json")
+        return self.folder.read(CERTIFICATE)
 
     def models(self, most: int | None = None) -> list[Model]:
         """Every model of a population, or the first `most`; a pruned run has one.
@@ -141,10 +141,10 @@ def load(
         )
     path = folder.posterior if member is None or n_models == 1 else folder.member(member)
     if not folder.finished and not path.is_file():
-        raise UsageError(
-            f"{folder.path} is unfinished: it has no {path.name}. Continue it with "
-            f"`bayesieve train --out {folder.path} --resume`."
-        )
+        how = "Make it anew."
+        if folder.made_by("train"):
+            how = f"Continue it with `bayesieve train --out {folder.path} --resume`."
+        raise UsageError(f"{folder.path} is unfinished: it has no {path.name}. {how}")
     if not path.is_file():
         raise DamagedFileError(f"{folder.path} is damaged: the file {path.name} is missing.")
     read_header(path)  # complains about a damaged file before data are loaded

@@ -6,7 +6,9 @@ may share; a process that dies leaves the finished trials behind.
 """
 
 import json
+import logging
 import math
+import os
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -31,7 +33,9 @@ from bayesieve.runs.config import (
 )
 from bayesieve.runs.consent import check_named
 from bayesieve.runs.learn import as_config, fit_plan
+from bayesieve.runs.lock import Lock
 from bayesieve.runs.options import Sweep
+from bayesieve.runs.owned import OwnedFolder
 from bayesieve.runs.text import note
 from bayesieve.sieve.rules import fewest_kept
 
@@ -41,8 +45,21 @@ if TYPE_CHECKING:
 
 _VALIDATION = 0.1  # part of the training data unless --val-fraction says otherwise
 _ATTEMPTS, _PAUSE = 6, 0.25  # to open a database, and the least time between two, in seconds
+_WAIT = 60.0  # seconds for other workers, which hold a lock for milliseconds
+_RESULT, _PICTURE, _JOURNAL = "sweep.json", "sweep.png", "journal.log"
 _STRIDE = 100_003  # trials of one seed and those of the next share no seed below this number
 _PER_MACHINE = ("device", "threads")  # settings of training that each machine may choose
+
+
+class SearchFolder(OwnedFolder):
+    """Where a search is kept, by one worker or several at a time."""
+
+    kind = "search"
+    layout = (_RESULT, _PICTURE, _JOURNAL, "front/[0-9]*.json")
+
+    def is_old(self) -> bool:
+        """Whether a version without markers wrote this search."""
+        return self.listed() is None and (self.path / _JOURNAL).is_file()
 
 
 def sweep(asked: Sweep) -> dict[str, Any]:
@@ -52,6 +69,8 @@ def sweep(asked: Sweep) -> dict[str, Any]:
         The metric, every trial, and the front.
     """
     config, trials, search = asked.config, asked.trials, asked.search
+    out = SearchFolder(Path(asked.out))
+    out.check_open()
     fixed = from_keywords(asked.settings, None if config is None else as_config(config))
     check_named(asked, fixed)
     if fixed.training.val_fraction is None:
@@ -60,9 +79,11 @@ def sweep(asked: Sweep) -> dict[str, Any]:
     middle = {dimension.name: dimension.middle for dimension in space}
     plan = make_plan(_with(fixed, middle))  # checks everything
     metric = "validation error" if plan.data.task == "classification" else "validation RMSE"
-    out = Path(asked.out)
-    out.mkdir(parents=True, exist_ok=True)
-    study = _open_study(out, asked.storage, asked.name, fixed.training.seed)
+    with out.locked(_WAIT):
+        out.adopt()
+        if asked.storage is None:
+            _mend(out.place(_JOURNAL))
+    study = _open_study(out.path, asked.storage, asked.name, fixed.training.seed)
     settings = to_dict(fixed)
     settings["training"] = {k: v for k, v in settings["training"].items() if k not in _PER_MACHINE}
     about = {"config": settings, "space": [repr(dimension) for dimension in space]}
@@ -152,21 +173,23 @@ def _summary(study: Any, metric: str) -> dict[str, Any]:
     return {"metric": metric, "trials": rows, "front": front}
 
 
-def _write(result: dict[str, Any], config: RunConfig, out: Path, *, figures: bool) -> None:
-    write_atomically(out / "sweep.json", result)
-    front = out / "front"
-    front.mkdir(exist_ok=True)
-    for row in result["front"]:
-        settings = to_dict(_with(config, row["settings"]))
-        write_atomically(front / f"{row['number']}.json", settings)
-    current = {f"{row['number']}.json" for row in result["front"]}
-    for file in front.glob("*.json"):
-        if file.name not in current and file.stem.isdigit():  # beaten since it was written
-            file.unlink(missing_ok=True)
-    if figures:
-        from bayesieve.assess.figures.style import save
+def _write(result: dict[str, Any], config: RunConfig, out: OwnedFolder, *, figures: bool) -> None:
+    """Write the files of a search; workers that share its folder do so one after another."""
+    front = {f"front/{row['number']}.json": row["settings"] for row in result["front"]}
+    with out.locked(_WAIT):
+        write_atomically(out.place(_RESULT, *front), result)
+        for name, settings in front.items():
+            write_atomically(out.path / name, to_dict(_with(config, settings)))
+        out.remove([name for name in out.listed() or () if _is_front(name) and name not in front])
+        if figures:
+            from bayesieve.assess.figures.style import save
 
-        save(_figure(result), out / "sweep.png")
+            save(_figure(result), out.place(_PICTURE))
+        out.seal()
+
+
+def _is_front(name: str) -> bool:
+    return name.startswith("front/")
 
 
 def _figure(result: Mapping[str, Any]) -> "Figure":
@@ -261,6 +284,22 @@ class Dimension:
         return round(value) if self.whole else value
 
 
+def _mend(journal: Path) -> None:
+    """Cut off a last line that a killed worker left half-written."""
+    if journal.is_file():
+        content = journal.read_bytes()
+        if not content.endswith(b"\n"):
+            os.truncate(journal, content.rfind(b"\n") + 1)
+
+
+def _one_line(record: logging.LogRecord) -> bool:
+    """Let Optuna log a trial that failed in one line, and no error that ends the search anyway."""
+    if not record.exc_info or record.exc_info[0] is None:
+        return True
+    kind, record.exc_info = record.exc_info[0], None
+    return issubclass(kind, DivergedError)
+
+
 def _open_study(out: Path, storage: str | None, name: str, seed: int) -> "optuna.Study":
     """The search of that name, in a database or in a journal, begun now or earlier."""
     try:
@@ -287,12 +326,15 @@ def _open_study(out: Path, storage: str | None, name: str, seed: int) -> "optuna
             super().before_trial(study, trial)
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    journal = str(out / "journal.log")
+    for handler in logging.getLogger("optuna").handlers:
+        handler.addFilter(_one_line)
+    journal = out / _JOURNAL
+    lock: Any = Lock(out / f".{_JOURNAL}.lock", str(journal), _WAIT)  # Optuna's would hang for ever
     for attempt in range(_ATTEMPTS):
         try:
             return optuna.create_study(
                 study_name=name,
-                storage=storage or JournalStorage(JournalFileBackend(journal)),
+                storage=storage or JournalStorage(JournalFileBackend(str(journal), lock)),
                 directions=["minimize", "minimize"],
                 sampler=TrialSampler(),
                 load_if_exists=True,

@@ -29,41 +29,43 @@ _DENSE = {"engine": "map", "lr": 1e-3}
 def demo(asked: Demo) -> dict[str, Any]:
     """Train both; returns their numbers by name, and what is `delivered`: the compacted one."""
     folder, epochs, seed = RunFolder(Path(asked.out)), asked.epochs, asked.seed
-    folder.check_free(force=asked.force or folder.made_by("demo"))
+    force = asked.force or (folder.listed() is not None and folder.made_by("demo"))
+    folder.check_free(force=force)
     note("digits: 1,797 handwritten digits of 8x8 pixels, network 64-100-50-10")
     shared = {"data": "digits", "net": "mlp:100,50", "epochs": epochs, "seed": seed, **_COURSE}
     dense, sparse = (make_plan(from_keywords(shared | engine)) for engine in (_DENSE, _SPARSE))
     note(f"1/4 dense network, {epochs} epochs")
     plain = fit_plan(dense, dense.problem).posterior
     note(f"2/4 sparse Bayesian network, {epochs} epochs, pruned on the way")
-    folder.clear()
-    folder.create(sparse.config, "demo")
-    run = learn(sparse, folder, resume=False)
-    sieved, test = run.models[0], sparse.data.test
-    save_model(sieved, folder.posterior)
-    note("3/4 testing and drawing")
-    averaged = numbers(evaluate(sieved, test, n_samples=None), sieved)
-    rows = {
-        "dense": numbers(evaluate(plain, test), plain),
-        "sparse": numbers(evaluate(sieved, test), sieved),
-        f"sparse, {averaged['draws']} draws": averaged,
-    }
-    curve = curve_of(sieved, test, "snr")
-    write_summary(
-        folder,
-        sparse.config,
-        sparse.data,
-        sieved,
-        rows,
-        {**rows["sparse"], "compared": rows},
-        title="Demo: a dense network and a sparse Bayesian one",
-        score="snr",
-        curve=curve,
-        history=run.history,
-        pictures=_compared(folder, plain, sieved, sparse.data, curve, rows),
-    )
-    save_model(plain, folder.path / BEFORE)
-    page = Report([folder.path])()
+    with folder.locked():
+        folder.begin(force=force)
+        folder.create(sparse.config, "demo")
+        run = learn(sparse, folder, resume=False)
+        sieved, test = run.models[0], sparse.data.test
+        save_model(sieved, folder.place(folder.posterior.name))
+        note("3/4 testing and drawing")
+        averaged = numbers(evaluate(sieved, test, n_samples=None), sieved)
+        rows = {
+            "dense": numbers(evaluate(plain, test), plain),
+            "sparse": numbers(evaluate(sieved, test), sieved),
+            f"sparse, {averaged['draws']} draws": averaged,
+        }
+        curve = curve_of(sieved, test, "snr")
+        write_summary(
+            folder,
+            sparse.config,
+            sparse.data,
+            sieved,
+            rows,
+            {**rows["sparse"], "compared": rows},
+            title="Demo: a dense network and a sparse Bayesian one",
+            score="snr",
+            curve=curve,
+            history=run.history,
+            pictures=_compared(folder, plain, sieved, sparse.data, curve, rows),
+        )
+        save_model(plain, folder.place(BEFORE))
+        page = Report([folder.path])()
     note("4/4 cutting out what has no effect")
     made = Compact(folder.path, folder.path / MODEL, posterior=True, force=True)()
     times = page["runs"][0]["runtime_ms"]
@@ -98,7 +100,7 @@ def _compared(
         if row.name.endswith(".weight")
     }
     figures.sieve_overview(
-        folder.figures / "overview.png",
+        folder.place("figures/overview.png"),
         curve=[point[:2] for point in curve_points(curve)],
         chosen=0,
         dense_error=rows["dense"]["error"],
@@ -107,7 +109,9 @@ def _compared(
     )
     layout = sieved.layout
     first = sieved.posterior.mean[layout.slices[layout.names[0]]].view(layout.shapes[0])
-    figures.first_layer_map(first.cpu().numpy(), data.input_shape, folder.figures / "pixels.png")
+    figures.first_layer_map(
+        first.cpu().numpy(), data.input_shape, folder.place("figures/pixels.png")
+    )
     return [
         ("figures/overview.png", "What is kept, and what it costs."),
         ("figures/pixels.png", "The pixels the sparse network still looks at."),

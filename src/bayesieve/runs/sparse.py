@@ -190,26 +190,27 @@ def _write(
     before = numbers(evaluate(run.model, data.test), run.model)
     result = numbers(evaluate(sparse, data.test), sparse)
     metrics = {**result, "dense": before, "curve": curve}
-    folder.clear()
-    net = run.config.net.name
-    record = factory_record(net, run.folder) | dict(record)
-    folder.create(run.config, asked.command_name(), asked.arguments, **record)
-    if is_factory(net):
-        w, x = run.posterior.mean, run.train.x[:8]
-        keep_network(folder, run.model.network, w, x, source=run.folder)
-    save_model(sparse, folder.posterior)
-    write_summary(
-        folder,
-        run.config,
-        data,
-        sparse,
-        {"before": before, "sparse": result},
-        metrics,
-        title=f"{name} on {data.name}, pruned",
-        curve=curve,
-        figures=asked.figures,
-        **about,
-    )
+    with folder.locked():
+        folder.begin(force=asked.force)
+        net = run.config.net.name
+        record = factory_record(net, run.folder) | dict(record)
+        folder.create(run.config, asked.command_name(), asked.arguments, **record)
+        if is_factory(net):
+            w, x = run.posterior.mean, run.train.x[:8]
+            keep_network(folder, run.model.network, w, x, source=run.folder)
+        save_model(sparse, folder.place(folder.posterior.name))
+        write_summary(
+            folder,
+            run.config,
+            data,
+            sparse,
+            {"before": before, "sparse": result},
+            metrics,
+            title=f"{name} on {data.name}, pruned",
+            curve=curve,
+            figures=asked.figures,
+            **about,
+        )
     return metrics
 
 

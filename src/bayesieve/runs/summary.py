@@ -12,7 +12,6 @@ from bayesieve.assess.metrics import confusion_matrix, reliability_bins
 from bayesieve.assess.predict import ClassPrediction, RealPrediction, predict
 from bayesieve.core.posterior import Model, SparseModel, has_spread, posterior_of
 from bayesieve.data import DataSet
-from bayesieve.files import write_atomically
 from bayesieve.report.quality import target_columns
 from bayesieve.runs.config import RunConfig
 from bayesieve.runs.folder import RunFolder
@@ -80,10 +79,10 @@ def write_summary(
     """
     folder.write("curve.json", {"score": score, "points": curve})
     if not unavailable(data.train.x):
-        write_atomically(folder.path / FILE, Familiarity.of(data.train.x).to_bytes())
+        folder.write(FILE, Familiarity.of(data.train.x).to_bytes())
     shown = list(pictures)
     if figures:
-        shown += draw_run(folder.path, model, data, history, () if pictures else curve)
+        shown += draw_run(folder, model, data, history, () if pictures else curve)
     table = markdown_table(
         quality_header(data.task), [quality_row(name, row) for name, row in rows.items()]
     )
@@ -92,6 +91,7 @@ def write_summary(
     paragraphs = [f"# {title}", _summary(data, config, origin), table, words, *remarks]
     folder.write("report.md", "\n\n".join([*paragraphs, *embedded(shown), last]) + "\n")
     folder.write("metrics.json", metrics)
+    folder.seal()
 
 
 def embedded(pictures: Sequence[Picture]) -> list[str]:
@@ -118,7 +118,7 @@ def _summary(data: DataSet, config: RunConfig, origin: str | None) -> str:
 
 
 def draw_run(
-    folder: Path,
+    folder: RunFolder,
     model: Model,
     data: DataSet,
     history: Sequence[Mapping[str, Any]],
@@ -131,7 +131,7 @@ def draw_run(
 
     def place(name: str, caption: str) -> Path:
         pictures.append((f"figures/{name}.png", caption))
-        return folder / "figures" / f"{name}.png"
+        return folder.place(f"figures/{name}.png")
 
     at_mean = prediction = predict(model, data.test.x)
     if has_spread(model):

@@ -29,6 +29,7 @@ from bayesieve.runs.config import RunConfig, from_keywords
 from bayesieve.runs.folder import RunFolder, check_out
 from bayesieve.runs.learn import write_results
 from bayesieve.runs.options import Compact, FitTable, Select
+from bayesieve.runs.owned import OwnedFolder
 from bayesieve.runs.run import load
 from bayesieve.runs.summary import Picture, embedded
 from bayesieve.select import feature_importance, importance_draws, normalised
@@ -85,7 +86,7 @@ def fit_table(asked: FitTable) -> dict[str, Any]:
     if bundle.resolve() == folder.path.resolve():
         raise UsageError("--out and --report must be different folders.")
     data = _load(asked, asked.test_fraction)
-    folder.check_free(force=asked.force)
+    folder.check_free(force=asked.force, flag="--report")
     check_out(bundle, force=asked.force)
     torch.set_num_threads(1)  # the fastest for networks of this size
     started = time.perf_counter()
@@ -93,20 +94,21 @@ def fit_table(asked: FitTable) -> dict[str, Any]:
         data, asked.seed, engine=asked.engine, hidden=widths, epochs=asked.epochs, zeros=asked.zeros
     )
     seconds = time.perf_counter() - started
-    folder.clear()
-    config = _run_config(file, asked, model)
-    folder.create(config, "fit-table", file=file.name)
-    lines = [json.dumps(row) + "\n" for row in model.history_]
-    folder.write("metrics.jsonl", "".join(lines))
-    learned = model.posterior_ if asked.zeros is None else model.sparse_
-    metrics = write_results(
-        folder, config, data, [learned], model.history_, seconds, figures=asked.figures
-    )
-    importance = _importance(data, model.posterior_, folder, figures=asked.figures)
-    if asked.zeros is None:
-        write_form(load(folder.path, device="cpu"), "bundle", bundle, force=asked.force)
-    else:
-        Compact(folder.path, bundle, posterior=True, force=asked.force)()
+    with folder.locked():
+        folder.begin(force=asked.force, flag="--report")
+        config = _run_config(file, asked, model)
+        folder.create(config, "fit-table", file=file.name)
+        lines = [json.dumps(row) + "\n" for row in model.history_]
+        folder.write("metrics.jsonl", "".join(lines))
+        learned = model.posterior_ if asked.zeros is None else model.sparse_
+        metrics = write_results(
+            folder, config, data, [learned], model.history_, seconds, figures=asked.figures
+        )
+        importance = _importance(data, model.posterior_, folder, figures=asked.figures)
+        if asked.zeros is None:
+            write_form(load(folder.path, device="cpu"), "bundle", bundle, force=asked.force)
+        else:
+            Compact(folder.path, bundle, posterior=True, force=asked.force)()
     return {
         "data": str(file), "target": asked.target, "task": data.task,
         "rows": {"train": len(data.train), "test": len(data.test)},
@@ -189,12 +191,20 @@ def _importance(
         f"{listed}. `bayesieve select` says which of them are worth keeping.\n"
     )
     if figures:
-        at = folder.figures / "importance.png"
+        at = folder.place("figures/importance.png")
         importance_bars(names, psi, at, low=low, high=high, xlabel="importance ψ")
         picture = ("figures/importance.png", "Importance of the inputs with 90 % intervals.")
         text += "\n".join(["", *embedded([picture]), ""])
     folder.write("report.md", text)
+    folder.seal()
     return by_name
+
+
+class SelectionFolder(OwnedFolder):
+    """Where a selection of inputs is kept."""
+
+    kind = "selection"
+    layout = ("selection.json", "report.md", "probability.png", "path.png")
 
 
 def select(asked: Select) -> dict[str, Any]:
@@ -207,11 +217,8 @@ def select(asked: Select) -> dict[str, Any]:
     rule, words = _rule(asked)
     if asked.bootstrap < 0 or asked.bootstrap == 1:
         raise UsageError(f"--bootstrap must be 0, or 2 or more, got {asked.bootstrap}.")
-    folder = Path(asked.report or f"{file.stem}-selection")
-    if (folder / "selection.json").exists() and not asked.force:
-        raise UsageError(f"{folder} holds a selection; use --force, or another --report.")
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"--report {folder} is a file; give a folder.")
+    folder = SelectionFolder(Path(asked.report or f"{file.stem}-selection"))
+    folder.check_free(force=asked.force, flag="--report")
     data = _load(asked, _TEST_FRACTION)
     if data.train.x.shape[1] < 2:
         raise DataError(f"{file}: one input leaves nothing to select. Add columns.")
@@ -230,13 +237,15 @@ def select(asked: Select) -> dict[str, Any]:
         "data": str(file), "target": asked.target, "task": data.task, "rows": len(data.train),
         "rule": words, "seed": asked.seed, **_selection(data, selector),
     }  # fmt: skip
-    folder.mkdir(parents=True, exist_ok=True)
-    names = data.feature_names or ()
-    pictures = _draw_selection(selector, names, folder) if asked.figures else []
-    text = _selection_report(file, result, asked.bootstrap, pictures)
-    write_atomically(folder / "report.md", text)
-    write_atomically(folder / "selection.json", result)
-    return {**result, "report": str(folder)}
+    with folder.locked():
+        folder.begin(force=asked.force, flag="--report")
+        names = data.feature_names or ()
+        pictures = _draw_selection(selector, names, folder) if asked.figures else []
+        text = _selection_report(file, result, asked.bootstrap, pictures)
+        write_atomically(folder.place("report.md"), text)
+        write_atomically(folder.place("selection.json"), result)
+        folder.seal()
+    return {**result, "report": str(folder.path)}
 
 
 def _rule(asked: Select) -> tuple[dict[str, Any], str]:
@@ -287,17 +296,19 @@ def _selection(data: DataSet, selector: SieveSelector) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _draw_selection(selector: SieveSelector, names: Sequence[str], folder: Path) -> list[Picture]:
+def _draw_selection(
+    selector: SieveSelector, names: Sequence[str], folder: OwnedFolder
+) -> list[Picture]:
     """Draw the pictures; returns files and captions."""
     importance_bars(
-        names, torch.as_tensor(selector.inclusion_), folder / "probability.png",
+        names, torch.as_tensor(selector.inclusion_), folder.place("probability.png"),
         kept=selector.support_.tolist(), title="Probability that an input matters",
         xlabel="posterior probability",
     )  # fmt: skip
     pictures = [("probability.png", "Inputs by probability; pale ones are dropped.")]
     if hasattr(selector, "path_"):
         path = selector.path_
-        error_path(path.proportions, path.mean, folder / "path.png",
+        error_path(path.proportions, path.mean, folder.place("path.png"),
                    standard_error=path.standard_error, chosen=path.chosen)  # fmt: skip
         pictures.append(("path.png", "Cross-validated error against the share kept."))
     return pictures

@@ -1,9 +1,9 @@
 """Stop and continue a run: its record, checkpoints in a folder, and what signals do.
 
-Checkpoints are safetensors files, written atomically, with checksums; the last two are kept.
+Checkpoints are safetensors files that carry their own checksums, written atomically; the last two
+are kept. Earlier versions wrote the checksum beside each, into a file of its own.
 """
 
-import hashlib
 import json
 import logging
 import math
@@ -20,8 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesieve.core.storage import file_bytes, read_tensors
-from bayesieve.files import write_atomically
+from bayesieve.core.storage import file_bytes, header_sum, read_tensors
+from bayesieve.errors import DamagedFileError, damaged
+from bayesieve.files import parse_json, sha256, write_atomically
 from bayesieve.training.options import Row
 from bayesieve.training.population import Population
 
@@ -36,7 +37,7 @@ _BEST = "best."
 def write_checkpoint(
     folder: Path, step: int, tensors: dict[str, Tensor], meta: dict[str, Any]
 ) -> Path:
-    """Write `checkpoint-<step>.safetensors` and its SHA-256; drop all but the last two.
+    """Write `checkpoint-<step>.safetensors`; drop all but the last two.
 
     Args:
         folder: made where it does not exist.
@@ -45,10 +46,8 @@ def write_checkpoint(
         meta: plain data about where it stands.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    data = file_bytes(tensors, {"bayesieve": json.dumps(meta)})
     path = folder / f"checkpoint-{step:09d}.safetensors"
-    write_atomically(path, data)
-    write_atomically(_sum_path(path), hashlib.sha256(data).hexdigest())
+    write_atomically(path, file_bytes(tensors, {"bayesieve": json.dumps(meta)}))
     for old in _checkpoints(folder)[:-_KEPT]:
         old.unlink(missing_ok=True)
         _sum_path(old).unlink(missing_ok=True)
@@ -66,15 +65,30 @@ def read_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if not paths:
         raise ValueError(f"resume: no checkpoint in {folder}; start without --resume.")
     for path in reversed(paths):
-        sum_path = _sum_path(path)
-        expected = sum_path.read_text() if sum_path.exists() else "missing"
-        if hashlib.sha256(path.read_bytes()).hexdigest() == expected:
-            tensors, metadata = read_tensors(path)
-            return tensors, json.loads(metadata["bayesieve"])
-        _log.warning("resume: %s fails its checksum; trying the one before it", path.name)
-    raise ValueError(
-        f"resume: every checkpoint in {folder} fails its checksum; start without --resume."
+        try:
+            return _read(path)
+        except DamagedFileError as error:
+            reason = str(error).removeprefix("load: ").rstrip(".")
+            _log.warning("resume: %s; trying the one before it", reason)
+    raise DamagedFileError(
+        f"resume: every checkpoint in {folder} is damaged ({reason}), so the run cannot go on. "
+        "Start it again: `bayesieve train` with --force in place of --resume; in Python remove "
+        "them first."
     )
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """One checkpoint; raises `DamagedFileError` if it is not as it was written."""
+    beside = _sum_path(path)
+    if beside.is_file() and header_sum(path) is None and _not_sum(path, beside.read_bytes()):
+        raise damaged(path, f"its bytes are not those of {beside.name}")
+    # Without checksum, an earlier version was killed before it wrote one; the file itself is whole.
+    tensors, metadata = read_tensors(path)
+    return tensors, parse_json(path, metadata.get("bayesieve", "").encode(), "its header")
+
+
+def _not_sum(path: Path, expected: bytes) -> bool:
+    return sha256(path).encode() != expected.strip()
 
 
 def rng_states(device: torch.device) -> dict[str, Tensor]:

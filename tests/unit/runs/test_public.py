@@ -177,6 +177,7 @@ def test_an_old_run_with_an_mlp_without_widths_is_the_linear_model_it_was(tmp_pa
     config = json.loads(file.read_text())
     config["net"]["name"] = "mlp"  # what version 0.1 wrote
     file.write_text(json.dumps(config))
+    (tmp_path / "old" / ".bayesieve.json").unlink()  # which version 0.1 did not write
     new, old = (runs.load(tmp_path / name, device="cpu") for name in ("new", "old"))
     assert old.config.net.name == "linear"
     assert torch.equal(old.posterior.mean, new.posterior.mean)

@@ -54,6 +54,10 @@ from bayesieve.files import read_json, write_atomically
 
 FORMAT = "bayesieve-bundle"
 VERSION = 1
+FILES = (
+    "model.safetensors", "config.json", "metrics.json", stored.MASKS, stored.POSTERIOR, FAMILIARITY,
+    "architecture.py", "README.md",
+)  # fmt: skip
 _CHECKED = 16  # numbers
 _INPUT_DTYPES = ("float64", "float32", "float16", "bfloat16", "int64")
 _ABOUT = (
@@ -455,8 +459,7 @@ def copy_bundle(bundle: Bundle, folder: Path | str, *, force: bool = False) -> P
     """Write the same bundle elsewhere; its architecture.py is made anew, its other files copied."""
     folder = Path(folder)
     check_free(folder, force=force)
-    names = ("model.safetensors", "config.json", "metrics.json", stored.MASKS, stored.POSTERIOR)
-    paths = [bundle.path / name for name in (*names, FAMILIARITY, "README.md")]
+    paths = [bundle.path / name for name in FILES]
     files = {path.name: path.read_bytes() for path in paths if path.is_file()}
     files["architecture.py"] = architecture_source(bundle.config["graph"]).encode()
     return _write_folder(folder, files, bundle.module, force=force)
@@ -502,6 +505,11 @@ def check_free(folder: Path, *, force: bool) -> None:
         raise FileExistsError(f"save: {folder} is not empty; use force to replace a bundle.")
     if not is_bundle(folder):
         raise FileExistsError(f"save: {folder} holds something else than a bundle; remove it.")
+    others = sorted({path.name for path in folder.iterdir()} - {*FILES})
+    if others:
+        raise FileExistsError(
+            f"save: {folder} holds {', '.join(others[:3])}, no file of a bundle; move it away."
+        )
 
 
 def _write_folder(

@@ -34,9 +34,10 @@ from bayesieve.runs.comparison.methods import (
     check_name,
     read_changes,
 )
-from bayesieve.runs.comparison.page import PARTIAL, RECORD, Record, finish
+from bayesieve.runs.comparison.page import FILES, PARTIAL, RECORD, Record, finish
 from bayesieve.runs.config import NetConfig, TrainingConfig
 from bayesieve.runs.options import Compare
+from bayesieve.runs.owned import OwnedFolder
 from bayesieve.runs.text import note
 
 # What parts are made by, and where.
@@ -50,15 +51,28 @@ _WANTED = (
 )  # fmt: skip
 
 
+class ComparisonFolder(OwnedFolder):
+    """Where a comparison is kept."""
+
+    kind = "comparison"
+    layout = (RECORD, PARTIAL, *FILES)
+
+    def holds(self) -> str | None:
+        """A finished comparison; what a comparison that died left is replaced."""
+        return "a comparison already" if (self.path / RECORD).exists() else None
+
+
 def compare(asked: Compare) -> dict[str, Any]:
     """Measure every method, or join parts; writes compare.json, .csv, .md and a picture."""
-    out = Path(asked.out)
-    if (out / RECORD).exists() and not asked.force:
-        raise UsageError(f"{out} holds a comparison already; give --force or another --out.")
+    out = ComparisonFolder(Path(asked.out))
+    out.check_free(force=asked.force)
     if (asked.data is None) == (not asked.parts):
         raise UsageError("give --data to train, or the folders of comparisons to join.")
     if asked.data is None:
-        return _join([Path(part) for part in asked.parts or []], out, figures=asked.figures)
+        joined = _join([Path(part) for part in asked.parts or []])
+        with out.locked():
+            out.begin(force=asked.force)
+            return finish(joined, out, figures=asked.figures)
     zeros = fractions_of_zeros(asked)
     if zeros:
         check_fraction("compare", open_ends=True, **{"--zeros": zeros})
@@ -86,7 +100,6 @@ def compare(asked: Compare) -> dict[str, Any]:
     asked = replace(asked, zeros=zeros)
     outside = _outside(asked, data)
     _augment(asked, data)
-    out.mkdir(parents=True, exist_ok=True)
     result: dict[str, Any] = {
         "study": "compare",
         "format": 1,
@@ -115,17 +128,19 @@ def compare(asked: Compare) -> dict[str, Any]:
             for zeros, reason in unreachable.items()
         ],
     }
-    for i, name in enumerate(names):
-        note(f"{i + 1}/{len(names)} {name}")
-        try:
-            measured = _measure(name, changes.get(name, {}), asked, data, outside)
-            result["methods"].append({**measured, "device": result["machine"]["device"]})
-        except (UnsupportedModelError, DivergedError) as error:
-            result["left_out"].append({"name": name, "reason": " ".join(str(error).split())})
-        write_atomically(out / PARTIAL, result)  # in case the next method is the last
-    if not result["methods"]:
-        raise UsageError(f"no method could be measured: {result['left_out'][-1]['reason']}")
-    return finish(result, out, figures=asked.figures)
+    with out.locked():
+        out.begin(force=asked.force)
+        for i, name in enumerate(names):
+            note(f"{i + 1}/{len(names)} {name}")
+            try:
+                measured = _measure(name, changes.get(name, {}), asked, data, outside)
+                result["methods"].append({**measured, "device": result["machine"]["device"]})
+            except (UnsupportedModelError, DivergedError) as error:
+                result["left_out"].append({"name": name, "reason": " ".join(str(error).split())})
+            write_atomically(out.place(PARTIAL), result)  # in case the next method is the last
+        if not result["methods"]:
+            raise UsageError(f"no method could be measured: {result['left_out'][-1]['reason']}")
+        return finish(result, out, figures=asked.figures)
 
 
 def _measure(
@@ -204,7 +219,7 @@ def _some(flag: str, n: int | None, examples: Examples) -> Examples:
     return examples.subset(order[:n].sort().values)
 
 
-def _join(parts: Sequence[Path], out: Path, *, figures: bool) -> Record:
+def _join(parts: Sequence[Path]) -> Record:
     """Join comparisons of the same network and data, finished or not, under the same budget.
 
     A method that several parts measured with different seeds gets all of them.
@@ -226,15 +241,13 @@ def _join(parts: Sequence[Path], out: Path, *, figures: bool) -> Record:
     if not methods:
         raise UsageError("no part has measured a method.")
     left = {row["name"]: row for record in records for row in record["left_out"]}
-    joined: Record = {
+    return {
         key: first[key] for key in ("study", "format", "wanted", "budget", "data", "machine")
     } | {
         "commands": list(dict.fromkeys(line for record in records for line in record["commands"])),
         "methods": [methods[name] for name in METHODS if name in methods],
         "left_out": [row for name, row in left.items() if name not in methods],
     }
-    out.mkdir(parents=True, exist_ok=True)
-    return finish(joined, out, figures=figures)
 
 
 def _read(part: Path) -> Record:

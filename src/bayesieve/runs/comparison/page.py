@@ -11,7 +11,6 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
@@ -24,9 +23,11 @@ from scipy.stats import rankdata, studentized_range
 from bayesieve.assess.figures import style
 from bayesieve.assess.figures.style import BLUE, INK, MUTED, NOTE_SIZE, VERMILION
 from bayesieve.files import write_atomically
+from bayesieve.runs.owned import OwnedFolder
 from bayesieve.text import markdown_table
 
 RECORD = "compare.json"
+FILES = TEXT, TABLE, PICTURE = "compare.md", "compare.csv", "compare.png"
 PARTIAL = "compare.partial.json"  # what a comparison that is still running, or died, has so far
 Record = dict[str, Any]
 _SCORES = {"snr": "signal to noise"}
@@ -257,12 +258,12 @@ def _draw(panel: Axes, standing: Standing, names: Sequence[str]) -> None:
     panel.set_ylim(len(names) - 0.5, -0.5)
 
 
-def finish(result: Record, out: Path, *, figures: bool) -> Record:
+def finish(result: Record, out: OwnedFolder, *, figures: bool) -> Record:
     """Rank the methods, put the ranks into words and write every file.
 
     Args:
         result: methods as `measure` returns them, with what they were measured on.
-        out: folder that exists.
+        out: folder, locked and begun.
         figures: whether to draw the picture.
 
     Returns:
@@ -274,12 +275,13 @@ def finish(result: Record, out: Path, *, figures: bool) -> Record:
     result["table"] = _table(result["methods"], ranked)
     if figures:
         names = [method["name"] for method in result["methods"]]
-        style.save(comparison_figure(ranked, names), out / "compare.png")
-    text = page(result, picture="compare.png" if figures else None)
-    write_atomically(out / "compare.md", text)
-    write_atomically(out / "compare.csv", _csv(result["methods"]))
-    write_atomically(out / RECORD, result)
-    (out / PARTIAL).unlink(missing_ok=True)
+        style.save(comparison_figure(ranked, names), out.place(PICTURE))
+    text = page(result, picture=PICTURE if figures else None)
+    write_atomically(out.place(TEXT), text)
+    write_atomically(out.place(TABLE), _csv(result["methods"]))
+    write_atomically(out.place(RECORD), result)
+    out.place(PARTIAL).unlink(missing_ok=True)
+    out.seal()
     return result
 
 
