@@ -1,0 +1,313 @@
+"""Sieving ResNet-20 and ResNet-56 that somebody else has trained on CIFAR-10.
+
+    python -m studies.pretrained_resnet --full --device cuda --out results/pretrained_resnet.json
+    python -m studies.pretrained_resnet --full --held-out --parts tuned --kl 0.01,0.05
+    python -m studies.pretrained_resnet --quick                       # minutes on one CPU core
+
+The weights are those of github.com/akamaster/pytorch_resnet_cifar10 (BSD-2), as safetensors in
+`$BAYESIEVE_DATA/pretrained`: 91.73 % and 93.4 % on the test images. Parts:
+
+    once        nothing is trained: weights go once and for all, by magnitude (all layers compared),
+                by signal to noise and by evidence (diagonal Laplace), and by evidence of the
+                weights of each unit together, the rest of the unit following
+    tuned       `--epochs` passes of `SBNN` from these weights, pruned by signal to noise meanwhile
+    structured  half of the inner maps of every block of ResNet-56 go while it is tuned as above
+
+Zeros are counted over all parameters. BatchNorm is kept as points; its statistics follow the data
+while training, and stay as they are in "once". The networks were trained on all 50,000 images, so
+`--held-out`, which sets 5,000 of them aside, can choose settings of the tuning alone.
+"""
+
+import argparse
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bayesieve import (
+    SBNN,
+    Problem,
+    Roles,
+    Schedule,
+    evaluate,
+    fit,
+    laplace,
+    likelihoods,
+    load_data,
+    priors,
+    prune,
+)
+from bayesieve.assess.costs import live_macs
+from bayesieve.core.posterior import Posterior, Samples, SparseModel
+from bayesieve.core.storage import read_tensors
+from bayesieve.core.workspace import Precision
+from bayesieve.data.augment import Augment
+from bayesieve.data.examples import DataSet, Examples
+from bayesieve.data.files import data_root
+from bayesieve.data.preprocessing import PixelScale
+from bayesieve.engines.laplace import laplace_units
+from bayesieve.sieve.evidence import prune_units_by_evidence
+from bayesieve.sieve.rules import keep_zeros
+from bayesieve.sieve.schedule import GradualPruning, GradualUnits
+from bayesieve.sieve.unit_rules import layer_positions
+from studies.harness import Row, Run, chosen, make_row, numbers, splits, study_parser
+
+PUBLISHED = {20: 91.73, 56: 93.4}  # accuracy in % of the dense networks
+PARTS = ("once", "tuned", "structured")
+WAYS = ("magnitude", "snr", "evidence", "unit")
+CURVE = (20, 30, 40, 50, 60, 70, 80, 90)  # percent of zeros of "once"
+ROLES = Roles(keep=("conv1.weight",))  # the first layer stays, as is usual
+_INPUTS = PixelScale((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # what they were trained on
+_PRUNE = (0.05, 0.6)  # of a tuning
+_QUICK = (100, 100)  # training and scored images
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One row."""
+
+    depth: int  # of the network
+    part: Literal["dense", "once", "tuned", "structured"]
+    zeros: float = 0.0  # percent of all parameters; of the inner maps in "structured"
+    way: str = ""  # how weights are ranked
+    epochs: int = 0  # passes over the data
+    lr: float = 0.0  # of Adam
+    kl: float = 0.0  # weight of the KL term
+    spike_std: float = 0.03
+    slab_std: float = 0.3
+    init_std: float = 0.01
+    batch_size: int = 250  # images per step
+    precision: Precision = "float32"  # of the network in training
+
+    @property
+    def name(self) -> str:
+        """Network, part, ranking and zeros.
+
+        Example:
+            >>> Setting(20, "once", 50, "snr").name
+            'resnet20/once/snr/50'
+        """
+        words = (
+            f"resnet{self.depth}",
+            self.part,
+            self.way,
+            f"{self.zeros:g}" if self.zeros else "",
+        )
+        return "/".join(word for word in words if word)
+
+
+class Block(nn.Module):
+    """Two convolutions with a path around them, which pads new maps with zeros (option A)."""
+
+    def __init__(self, n_in: int, n_out: int) -> None:
+        super().__init__()
+        stride = 1 if n_in == n_out else 2
+        self.conv1 = nn.Conv2d(n_in, n_out, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(n_out)
+        self.conv2 = nn.Conv2d(n_out, n_out, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(n_out)
+        self.stride, self.margin = stride, (n_out - n_in) // 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps, (n, n_in, h, w), to (n, n_out, h / stride, w / stride)."""
+        inner = F.relu(self.bn1(self.conv1(x)))
+        if self.margin:
+            x = F.pad(
+                x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.margin, self.margin)
+            )
+        return F.relu(self.bn2(self.conv2(inner)) + x)
+
+
+class ResNet(nn.Module):
+    """The network of the published weights, with their names.
+
+    Example:
+        >>> sum(p.numel() for p in ResNet(20).parameters())
+        269722
+    """
+
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        n = (depth - 2) // 6
+        self.conv1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(16)
+        self.layer1 = nn.Sequential(*(Block(16, 16) for _ in range(n)))
+        self.layer2 = nn.Sequential(Block(16, 32), *(Block(32, 32) for _ in range(n - 1)))
+        self.layer3 = nn.Sequential(Block(32, 64), *(Block(64, 64) for _ in range(n - 1)))
+        self.linear = nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images, (n, 3, 32, 32), to logits, (n, 10)."""
+        x = F.relu(self.bn1(self.conv1(x)))
+        x = self.layer3(self.layer2(self.layer1(x)))
+        return self.linear(x.mean((2, 3)))
+
+
+def published(depth: int, folder: Path) -> ResNet:
+    """The network with the published weights."""
+    path = folder / "pretrained" / f"resnet{depth}-cifar10.safetensors"
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"pretrained_resnet: there is no {path.name} in {path.parent}. Convert the published "
+            "weights to safetensors and put them there."
+        )
+    net = ResNet(depth)
+    # the count of batches seen is the only buffer that the file may lack
+    missing = net.load_state_dict(read_tensors(path)[0], strict=False)
+    lost = [name for name in missing.missing_keys if not name.endswith("num_batches_tracked")]
+    if lost or missing.unexpected_keys:
+        raise ValueError(f"pretrained_resnet: {path} does not fit, see {lost[:3]}.")
+    return net
+
+
+def as_trained(data: DataSet) -> DataSet:
+    """The images scaled as the published networks expect them."""
+    scale, mean, std = (
+        PixelScale.of(data.preprocessing),
+        *map(torch.tensor, (_INPUTS.mean, _INPUTS.std)),
+    )
+    parts = [
+        Examples((scale.pixels(part.x) - mean[:, None, None]) / std[:, None, None], part.y)
+        for part in (data.train, data.test)
+    ]
+    return replace(data, train=parts[0], test=parts[1])
+
+
+def problem_of(setting: Setting, data: DataSet, device: str) -> Problem:
+    """The published network and the training images, moved and mirrored where it is tuned."""
+    augment = Augment(shift=4, flip=True, fill=_INPUTS.black) if setting.epochs else None
+    net = published(setting.depth, data_root())
+    problem = Problem(net, likelihoods.Categorical(), data.train, roles=ROLES,
+                      precision=setting.precision, augment=augment)  # fmt: skip
+    return problem.to(device)
+
+
+def point_of(problem: Problem) -> Posterior:
+    """The network as it is, as a posterior without width."""
+    buffers = problem.network.buffers()
+    return Samples(problem.network, problem.initial[None].clone(), buffers=buffers)
+
+
+def sieved_once(problem: Problem, settings: list[Setting]) -> list[SparseModel]:
+    """The network at the zeros of every setting of one way."""
+    point, way = point_of(problem), settings[0].way
+    shares = [setting.zeros / 100 for setting in settings]
+    if way == "unit":
+        units = laplace_units(problem, point)
+        return [prune_units_by_evidence(units, share) for share in shares]
+    wide = point if way == "magnitude" else laplace(problem, point)
+    return [prune(wide, keep_zeros(share, score=way)) for share in shares]  # type: ignore[arg-type]
+
+
+def tuned(setting: Setting, problem: Problem, seed: int) -> SparseModel:
+    """The network after some passes of `SBNN` that remove weights, or inner maps of its blocks."""
+    prior = priors.SpikeSlab(slab_std=setting.slab_std, spike_std=setting.spike_std, slab_prob=0.5)
+    pruning: GradualPruning | GradualUnits
+    if setting.part == "structured":
+        inner = {name.removesuffix(".weight"): round(shape[0] * (1 - setting.zeros / 100))
+                 for name, shape in zip(problem.layout.names, problem.layout.shapes, strict=True)
+                 if name.endswith(".conv1.weight")}  # fmt: skip
+        pruning = GradualUnits(inner, start=_PRUNE[0], end=_PRUNE[1])
+    else:
+        pruning = GradualPruning(setting.zeros / 100, start=_PRUNE[0], end=_PRUNE[1], score="snr")
+    engine = SBNN(prior, lr=setting.lr, init_std=setting.init_std)
+    run = fit(problem, engine, epochs=setting.epochs, batch_size=setting.batch_size, seed=seed,
+              schedule=Schedule(lr="cosine", warmup=0.02, kl=setting.kl), pruning=pruning,
+              start_from=point_of(problem))  # fmt: skip
+    return run.sparse()
+
+
+def scored(model: Posterior | SparseModel, data: DataSet) -> dict[str, float]:
+    """Accuracy in %, likelihood and calibration at the mean weights, zeros, and multiply-adds."""
+    result = evaluate(model, data.test).to_dict()
+    numbers = {name: result[name] for name in ("nll", "ece", "zeros", "weights")}
+    numbers["accuracy"] = round(100 * (1 - result["error"]), 3)
+    if isinstance(model, SparseModel):
+        positions = layer_positions(model.posterior, data.test.x[:1])
+        layout, kept = model.layout, model.posterior.mean != 0
+        whole = live_macs(layout, torch.ones_like(kept), positions)
+        numbers["macs"] = live_macs(layout, kept, positions) / whole
+    return numbers
+
+
+def settings(options: argparse.Namespace) -> list[Setting]:
+    """Every row that is asked for, in order."""
+    asked: list[Setting] = [Setting(depth, "dense") for depth in options.depths]
+    train: dict[str, Any] = {"epochs": options.epochs, "precision": options.precision,
+                             "batch_size": options.batch_size}  # fmt: skip
+    if "once" in options.parts:
+        asked += [Setting(depth, "once", zeros, way) for depth in options.depths for way in WAYS
+                  for zeros in CURVE]  # fmt: skip
+    for lr in options.lr:
+        for kl in options.kl:
+            if "tuned" in options.parts:
+                asked += [Setting(depth, "tuned", zeros, "snr", lr=lr, kl=kl, **train)
+                          for depth in options.depths for zeros in options.zeros]  # fmt: skip
+            if "structured" in options.parts and 56 in options.depths:
+                asked.append(Setting(56, "structured", 50.0, lr=lr, kl=kl, **train))
+    return asked
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Sieve the published networks, writing the record after every row."""
+    parser = study_parser(__doc__, "--held-out", "--budget", "--precision", precision="bf16",
+                          quick="ResNet-20, 100 images, one pass, 80 %% zeros")  # fmt: skip
+    parser.add_argument("--parts", default=",".join(PARTS), help=f"of {', '.join(PARTS)}")
+    parser.add_argument("--depths", default="20,56", help="of 20, 56")
+    parser.add_argument("--zeros", type=numbers, default=(80.0, 90.0), help="of tuned networks")
+    parser.add_argument("--epochs", type=int, default=10, help="of a tuning")
+    parser.add_argument("--lr", type=numbers, default=(1e-3,), help="comma list")
+    parser.add_argument("--kl", type=numbers, default=(0.02,), help="comma list")
+    parser.add_argument("--batch-size", type=int, default=250)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    options.parts = chosen("pretrained_resnet", "part", options.parts, PARTS)
+    depths = chosen("pretrained_resnet", "depth", options.depths, [str(d) for d in PUBLISHED])
+    options.depths = [int(depth) for depth in depths]
+    few, few_test = (None, None) if options.full else _QUICK
+    if not options.full:
+        options.depths, options.zeros, options.epochs, options.batch_size = [20], (80.0,), 1, 100
+    data = as_trained(splits(load_data("cifar10"), held_out=options.held_out, few=few,
+                             few_test=few_test))  # fmt: skip
+    run = Run("pretrained_resnet", arguments, options, data=data.name,
+              settings={"n_train": len(data.train), "quick": not options.full})  # fmt: skip
+    asked = settings(options)
+    missing = [one for one in asked if run.wants(one.name, asdict(one), one.part)]
+    for group in groups(missing):
+        for row in measured(group, data, options):
+            run.add(row, ("accuracy", "nll", "ece", "zeros"), group[0].part)
+    return run.finish(("accuracy", "nll", "ece", "zeros", "macs"))
+
+
+def groups(asked: list[Setting]) -> list[list[Setting]]:
+    """Settings that share their work: all zeros of one way of "once", others alone."""
+    joint: dict[object, list[Setting]] = {}
+    for one in asked:
+        key: object = (one.depth, one.way) if one.part == "once" else one
+        joint.setdefault(key, []).append(one)
+    return list(joint.values())
+
+
+def measured(group: list[Setting], data: DataSet, options: argparse.Namespace) -> list[Row]:
+    """The rows of settings that share their work; seconds are an equal part of its time."""
+    began, first = time.perf_counter(), group[0]
+    problem = problem_of(first, data, options.device)
+    models: list[Posterior] | list[SparseModel]
+    if first.part == "dense":
+        models = [point_of(problem)]
+    elif first.part == "once":
+        models = sieved_once(problem, group)
+    else:
+        models = [tuned(first, problem, options.seed)]
+    scores = [scored(model, data) for model in models]
+    seconds = round((time.perf_counter() - began) / len(group), 2)
+    return [make_row(one.name, asdict(one), [score], seeds=[options.seed], seconds=seconds)
+            for one, score in zip(group, scores, strict=True)]  # fmt: skip
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
