@@ -12,6 +12,7 @@ from studies import (
     aeb_linear,
     aeb_resnet,
     bmr_mnist,
+    pretrained_resnet,
     sbnn_mnist,
     sbnn_vgg,
     scratch_mnist,
@@ -98,6 +99,7 @@ STUDIES = {
     "bmr-images": Study("bmr_images", device=True, seeds=True),
     "bmr-mnist": Study("bmr_mnist", device=True, seeds=True),
     "calibration": Study("calibration"),
+    "pretrained-resnet": Study("pretrained_resnet", device=True),
     "laplace-bmr": Study("laplace_bmr", full=("--seeds", "3"), seeds=True),
     "aeb-linear": Study("aeb_linear"),
     "aeb-logistic": Study("aeb_logistic", device=True),
@@ -364,6 +366,13 @@ def beyond_rows() -> Iterator[Row]:
                       f"784-300-100-10, MNIST, {100 * float(share):g} % zeros, by {method}",
                       _ERROR, None, "laplace-bmr", f"{method}/{share}", "error", "neither",
                       factor=100)  # fmt: skip
+    for name, target in pretrained_resnet.TARGETS.items():
+        depth, part, *_, zeros = name.split("/")
+        what = f"{zeros} % zeros" if part == "tuned" else f"{zeros} % of the inner maps gone"
+        yield Row(f"own-{name.replace('/', '-')}", BEYOND, "networks trained by others",
+                  f"{depth.replace('resnet', 'ResNet-')}, CIFAR-10, {what} after ten passes",
+                  "accuracy in %", None, "pretrained-resnet", name, "accuracy", "higher",
+                  target=target)  # fmt: skip
     for name in tdamp_uci.SETS:
         yield Row(f"own-tdamp-{name}", BEYOND, "EM-TDAMP on tables", f"{name}, 1 x 50 units",
                   "RMSE", None, "tdamp-uci", name, "rmse", "neither")  # fmt: skip

@@ -1,0 +1,100 @@
+"""The study of networks that others have trained, on weights and images made here."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from bayesieve import predict
+from bayesieve.data.examples import DataSet, Examples
+from problems import normal, seeded
+from studies import pretrained_resnet as study
+from studies.pretrained_resnet import ResNet, Setting, point_of, problem_of, sieved_once
+
+
+@pytest.fixture
+def stranger(tmp_path, monkeypatch):
+    """A folder with a file of weights, and few small images in place of CIFAR-10."""
+    torch.manual_seed(0)
+    (tmp_path / "pretrained").mkdir()
+    for depth in (20, 8):  # the small one for what is slow
+        net = ResNet(depth)
+        path = tmp_path / "pretrained" / f"resnet{depth}-cifar10.safetensors"
+        save_file(net.state_dict(), path)
+    monkeypatch.setattr(study, "data_root", lambda: tmp_path)
+    monkeypatch.setattr(study, "load_data", lambda name: images())
+    return net
+
+
+def images(n=40):
+    def some(seed):
+        y = torch.randint(10, (n,), generator=seeded(seed))
+        return Examples(normal(n, 3, 8, 8, seed=seed, dtype=torch.float32), y)
+
+    recipe = {"kind": "image", "scale": 255.0, "mean": [0.5] * 3, "std": [0.25] * 3}
+    return DataSet("toy", some(1), some(2), "classification", tuple("0123456789"),
+                   preprocessing=recipe)  # fmt: skip
+
+
+def test_the_network_has_the_published_sizes():
+    sizes = {depth: sum(p.numel() for p in ResNet(depth).parameters()) for depth in (20, 56)}
+    assert sizes == {20: 269_722, 56: 853_018}
+
+
+def test_images_are_scaled_as_the_published_networks_expect_them():
+    data = images()
+    pixels = data.train.x * 0.25 + 0.5
+    mean = torch.tensor((0.485, 0.456, 0.406)).view(3, 1, 1)
+    std = torch.tensor((0.229, 0.224, 0.225)).view(3, 1, 1)
+    assert torch.allclose(study.as_trained(data).train.x, (pixels - mean) / std, atol=1e-5)
+
+
+def test_the_start_is_the_published_network(stranger):
+    data = study.as_trained(images())
+    problem = problem_of(Setting(8, "dense"), data, "cpu")
+    stranger.eval()
+    with torch.no_grad():
+        expected = stranger(data.test.x)
+    probabilities = predict(point_of(problem), data.test.x).probs
+    assert torch.allclose(probabilities.float(), expected.softmax(1), atol=1e-5)
+
+
+@pytest.mark.parametrize("way", study.WAYS)
+def test_weights_go_once_in_every_way(stranger, way):
+    data = study.as_trained(images(4))
+    few = [Setting(8, "once", zeros, way) for zeros in (50.0, 80.0)]
+    problem = problem_of(few[0], data, "cpu")
+    half, most = sieved_once(problem, few)
+    weights = problem.initial
+    for model, zeros in ((half, 0.5), (most, 0.8)):
+        kept = model.posterior.mean != 0
+        assert float((~kept).float().mean()) == pytest.approx(zeros, abs=6e-3)  # norms start at 0
+        assert kept[problem.layout.slices["conv1.weight"]].all()  # the first layer stays
+        if way != "unit":  # the rest of a unit follows the weights that go
+            assert torch.equal(model.posterior.mean[kept], weights[kept])
+
+
+def test_inner_maps_go_while_the_network_is_tuned(stranger):
+    data = study.as_trained(images())
+    setting = Setting(8, "structured", 50.0, lr=1e-4, kl=0.02, epochs=1, batch_size=20)
+    model = study.tuned(setting, problem_of(setting, data, "cpu"), 0)
+    tensors = model.layout.unflatten(model.posterior.mean)
+    inner = tensors["layer3.0.conv1.weight"]
+    assert int((inner.flatten(1) != 0).any(1).sum()) == 32
+    assert study.scored(model, data)["macs"] == pytest.approx(0.52, abs=0.03)
+
+
+def test_the_command_writes_a_record(stranger, tmp_path):
+    out = tmp_path / "record.json"
+    study.main(["--quick", "--parts", "tuned", "--out", str(out)])
+    rows = json.loads(out.read_text())["rows"]
+    assert [row["name"] for row in rows] == ["resnet20/dense", "resnet20/tuned/snr/80"]
+    assert rows[1]["metrics"]["zeros"] == pytest.approx(0.8, abs=1e-3)
+    study.main(["--quick", "--parts", "tuned", "--out", str(out)])  # nothing is run again
+    assert json.loads(out.read_text())["rows"] == rows
+
+
+def test_missing_weights_are_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="resnet56-cifar10"):
+        study.published(56, tmp_path)
