@@ -29,6 +29,7 @@ from pages.studies import (
     familiarity_table,
     mnist_table,
     one_shot_table,
+    pretrained_table,
     reduction_table,
     rows_of,
     seconds_table,
@@ -51,6 +52,7 @@ BLOCKS = {
     "bmr_trials": "docs/studies/bmr_images.md",
     "sbnn_one_shot": "docs/studies/sbnn.md",
     "sbnn_vgg": "docs/studies/sbnn.md",
+    "pretrained": "docs/studies/sbnn.md",
     "papers": "docs/results.md",
     "protocol": "docs/protocol.md",
     "compared": "docs/comparison.md",
@@ -173,6 +175,7 @@ def main() -> int:
         "sbnn_one_shot": one_shot_table(list(rows_of(results, "sbnn_droprate", "test").values()))
         or EMPTY,
         "sbnn_vgg": vgg_table(list(rows_of(results, "sbnn_vgg", "test").values())) or EMPTY,
+        "pretrained": pretrained_table(results),
         "papers": results_page(read_findings(RESULTS)),
         "protocol": protocol_table(RESULTS),
         "compared": comparisons(results),

@@ -5,6 +5,7 @@ from typing import Any
 
 from bayesieve.text import markdown_table
 from studies.bmr_images import published as published_reduction
+from studies.pretrained_resnet import TARGETS
 from studies.record import Row
 from studies.sbnn_droprate import RANKED, metric, published
 from studies.sbnn_vgg import PUBLISHED
@@ -221,6 +222,25 @@ def vgg_table(rows: Sequence[Row]) -> str:
         )  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) if rows else ""
+
+
+def pretrained_table(results: list[dict[str, Any]]) -> str:
+    """Accuracy, likelihood, calibration and multiply-adds left of networks that others trained."""
+    rows = rows_of(results, "pretrained_resnet", "test").values()
+    head = ("network", "sieved", "zeros", "accuracy", "NLL", "ECE", "multiply-adds of live units",
+            "aim")  # fmt: skip
+    lines = [_line(head), "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
+    ways = {"dense": "as published", "tuned": "ten passes", "structured": "ten passes, whole maps"}
+    for row in rows:
+        setting, numbers = row["setting"], row["metrics"]
+        way = ways.get(setting["part"], f"once, by {setting['way']}")
+        macs, aim = numbers.get("macs"), TARGETS.get(row["name"])
+        lines.append(_line([
+            f"ResNet-{setting['depth']}", way, f"{100 * numbers['zeros']:.1f} %",
+            f"{numbers['accuracy']:.2f} %", f"{numbers['nll']:.3f}", f"{numbers['ece']:.3f}",
+            "" if macs is None else f"{100 * macs:.0f} %", "" if aim is None else f"{aim:.1f} %",
+        ]))  # fmt: skip
+    return "\n".join(lines) if rows else EMPTY
 
 
 def familiarity_table(results: list[dict[str, Any]]) -> str:
