@@ -145,10 +145,20 @@ def enough_draws(prediction: Prediction, targets: Tensor | None = None) -> bool:
         >>> [enough_draws(ClassPrediction(p.log(), "independent")) for p in (sure, torn)]
         [True, False]
     """
+    return relative_error(prediction, targets) <= 1
+
+
+def relative_error(prediction: Prediction, targets: Tensor | None = None) -> float:
+    """`monte_carlo_error` over what `enough_draws` allows.
+
+    Example:
+        >>> relative_error(ClassPrediction(torch.tensor([[[0.9, 0.1]]]).log(), "all"))
+        0.0
+    """
     least = 1.0
     if targets is not None and isinstance(prediction, ClassPrediction):
         least = max(negative_log_likelihood(prediction.log_probs, targets), _LEAST_NLL)
-    return monte_carlo_error(prediction, targets) <= TOLERANCE * least
+    return monte_carlo_error(prediction, targets) / (TOLERANCE * least)
 
 
 def _check_inputs(x: Tensor) -> None:

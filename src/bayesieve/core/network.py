@@ -185,6 +185,7 @@ class Network:
                 name: value.expand(2, *value.shape).clone()
                 for name, value in self.buffers().items()
             }
+            x = x.to(self.dtype) if x.is_floating_point() else x
             x = torch.cat([x, x]).expand(2, *([-1] * x.dim()))
             # Beside a fit in another thread in eval mode, where a module draws nothing.
             with turn_if_free() as taken, self.borrowed() as module, torch.no_grad():

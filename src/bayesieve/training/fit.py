@@ -30,6 +30,17 @@ from bayesieve.training.stepper import fast_kernels, should_compile
 class Fit:
     """A finished run: what was learned and how it went.
 
+    Args:
+        problem: with the data.
+        engine: with every setting that was used.
+        state: of all models at the end.
+        history: a row of numbers per epoch.
+        n_models: models trained.
+        seconds: the run took.
+        diverged: models that met a number that is not finite.
+        kl: weight of the prior at the end (temperature of a sampler). Doubt about the weights is
+            that of 1 / kl times the data; 1 is Bayes' rule.
+
     Example:
         >>> from torch import nn
         >>> from bayesieve.core.likelihoods import Gaussian
@@ -45,7 +56,8 @@ class Fit:
     history: list[Row]
     n_models: int
     seconds: float
-    diverged: tuple[int, ...] = ()  # models that met a number that is not finite
+    diverged: tuple[int, ...] = ()
+    kl: float = 1.0
 
     @property
     def sound(self) -> list[int]:
@@ -99,9 +111,10 @@ class Fit:
     def __repr__(self) -> str:
         count = f"{self.n_models} x " if self.n_models > 1 else ""
         steps = self.history[-1]["step"] if self.history else 0
+        tempered = "" if self.kl == 1 else f"kl {self.kl:g}, "
         return (
             f"Fit({type(self.engine).__name__}, {count}{self.problem.layout.size:,} weights, "
-            f"{len(self.history)} epochs, {steps:,} steps, on {self.problem.device})"
+            f"{tempered}{len(self.history)} epochs, {steps:,} steps, on {self.problem.device})"
         )
 
 
@@ -163,7 +176,8 @@ def fit(
         batch_size: examples per step; None takes the recommended number.
         seed: fixes initial draws, noise and batch order.
         schedule: learning-rate and KL factors over the run, gradient bound, checkpoint rhythm;
-            None takes the recommended one, `Schedule()` keeps both constant.
+            None takes the recommended one, whose weight of the prior is mostly below 1 (`Fit.kl`);
+            `Schedule(lr="cosine", kl=1)` is Bayes' rule, `Schedule()` keeps both constant.
         pruning: gradual sparsity (`GradualPruning`); the mask is renewed 50 to 100 times.
         validation: held-out data to watch, with optional early stopping.
         start_from: a posterior to continue from, or a list with one for each model; the zeros of
@@ -211,7 +225,9 @@ def fit(
         loop.run(callbacks)
     seconds = time.perf_counter() - started
     diverged = tuple(loop.record.diverged)
-    return Fit(problem, engine, state, loop.record.history, n_models, seconds, diverged)
+    temperature = getattr(engine, "temperature", 1.0)  # numbers of a population may differ
+    kl = schedule.last_kl * (temperature if isinstance(temperature, float | int) else 1.0)
+    return Fit(problem, engine, state, loop.record.history, n_models, seconds, diverged, kl)
 
 
 def _recommended(

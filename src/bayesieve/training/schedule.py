@@ -77,6 +77,11 @@ class Schedule:
             kl_warmup_epochs=self.kl_warmup_epochs,
         )
 
+    @property
+    def last_kl(self) -> float:
+        """Weight of the KL term at the end of a run."""
+        return self.kl if self.kl_after is None else self.kl_after
+
     def text(self) -> str:
         """The settings that a resumed run must share with the first one, as text.
 

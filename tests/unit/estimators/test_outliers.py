@@ -5,8 +5,10 @@ import pytest
 import torch
 
 from bayesieve.deliver.bundle import load
+from bayesieve.deliver.runtime import as_runtime
 from bayesieve.estimators import SieveRegressor
 from bayesieve.estimators.base import Scale
+from unit.deliver.test_c import COMPILER, run_c
 
 
 def wild(n, seed, far=1e4):
@@ -73,3 +75,26 @@ def test_the_delivered_module_ends_inputs_where_training_did(model, tmp_path):
     np.testing.assert_allclose(raw, model.y_scale_.undo(inside), atol=2e-3)
     torch.testing.assert_close(load(model.export(tmp_path / "bundle"))(rows), raw)
     assert model.export(tmp_path / "model.h").exists()
+
+
+def test_every_delivery_agrees_on_an_input_far_out(model, tmp_path):
+    """ONNX, C and runtime, on rows beyond the limit and on ordinary ones."""
+    runtime = pytest.importorskip("onnxruntime", reason="the extra [onnx] is not installed")
+    X, _ = wild(20, 2, far=1e5)
+    rows = torch.as_tensor(X, dtype=torch.float32)
+    with torch.no_grad():
+        expected = model.y_scale_.undo(model.sparse_.to_module()(model.x_scale_.apply(X)))
+    found = {"runtime": as_runtime(model.compact_, rows)(rows)}
+    path = model.export(tmp_path / "model.onnx")
+    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    onnx = dict(zip(names, session.run(None, {"input": rows.numpy()}), strict=True))
+    found["onnx"] = onnx["output"]
+    if COMPILER is not None:
+        more = "float known = model_familiarity(x); fwrite(&known, sizeof known, 1, stdout);"
+        values = run_c(model.export(tmp_path / "model.h"), rows, more)
+        found["c"], known = values[:, :1], values[:, 1]
+        np.testing.assert_allclose(known, model.familiarity(X), atol=1e-3)
+    for name, values in found.items():
+        np.testing.assert_allclose(values, expected, atol=2e-3, err_msg=name)
+    np.testing.assert_allclose(onnx["familiarity"], model.familiarity(X), atol=1e-4)

@@ -4,9 +4,12 @@ import pytest
 import torch
 from torch import nn
 
+from bayesieve.assess.evaluate import evaluate
 from bayesieve.core.likelihoods import Categorical, Gaussian
+from bayesieve.core.network import Network
+from bayesieve.core.posterior import Factorised, Samples
 from bayesieve.engines.map import MAP
-from bayesieve.estimators.population import PopulationFits, Training
+from bayesieve.estimators.population import PopulationFits, Table, Training, needed_draws
 from bayesieve.select import cross_validate_proportion
 from problems import seeded
 
@@ -79,3 +82,39 @@ def test_cross_validation_with_a_population_finds_both_inputs():
 def test_training_is_checked():
     with pytest.raises(ValueError, match="epochs must be > 0"):
         Training(epochs=0)
+
+
+def drawn_table(std):
+    """A posterior of a linear classifier whose weights have this std, and a table of its labels.
+
+    A tenth of the labels are others.
+    """
+    network = Network.of(nn.Linear(4, 3), Categorical())
+    mean = 3 * torch.randn(network.layout.size, generator=seeded(1))
+    labels = network.outputs(mean[None], X, {})[0].argmax(1)
+    labels[::10] = 0
+    return Factorised(network, mean, torch.full_like(mean, std)), Table(X, labels)
+
+
+@pytest.mark.parametrize(("std", "least"), [(0.05, 32), (4.0, 64)])
+def test_32_draws_tell_how_many_are_needed(std, least):
+    """With them the likelihood varies by about 2 % from seed to seed, with half of them by more."""
+    posterior, table = drawn_table(std)
+    n = needed_draws([posterior] * 3, table, [torch.arange(80)] * 3)
+    assert least <= n <= 256
+
+    def relative_spread(n_draws):
+        scores = [
+            evaluate(posterior, (table.x, table.y), n_samples=n_draws, seed=seed)["nll"]
+            for seed in range(40)
+        ]
+        return torch.tensor(scores).std() / torch.tensor(scores).mean()
+
+    assert relative_spread(n) < 0.03  # 2 %, and what 40 seeds leave open
+    assert n == 32 or relative_spread(n // 2) > 0.02
+
+
+def test_draws_are_counted_without_drawing_where_all_are_used():
+    posterior, table = drawn_table(0.1)
+    chain = Samples(posterior.network, torch.full((7, posterior.layout.size), torch.nan))
+    assert needed_draws([chain], table, [torch.arange(80)]) == 7

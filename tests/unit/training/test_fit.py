@@ -515,3 +515,18 @@ def test_a_run_and_a_problem_print_as_one_short_line():
     run = fit_toy(toy(), [SIMPLE] * 3)
     assert repr(run) == "Fit(MAP, 3 x 67 weights, 4 epochs, 12 steps, on cpu)"
     assert repr(run.problem) == "Problem(Categorical, 67 weights, 22 examples, on cpu)"
+
+
+def test_a_run_says_how_much_data_its_doubt_counts():
+    """The recipe for tables weighs the prior less; Bayes' rule is one setting away."""
+    tempered, exact, cold = (
+        fit(toy(), engine, epochs=1, schedule=schedule)
+        for engine, schedule in (
+            (FlatVI(), None),
+            (FlatVI(), Schedule(lr="cosine", kl=1)),
+            (SGLD(temperature=0.5), None),
+        )
+    )
+    assert (tempered.kl, exact.kl, cold.kl) == (0.3, 1, 0.5)
+    assert ", kl 0.3, " in repr(tempered)
+    assert "kl" not in repr(exact)
