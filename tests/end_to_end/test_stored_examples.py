@@ -30,13 +30,15 @@ def test_an_old_run_folder_evaluates_as_it_did(name):
         assert now[key] == pytest.approx(then[key], rel=1e-5), key
 
 
-@pytest.mark.parametrize(("flags", "then"), [((), "mean.csv"), (("--samples", 8), "drawn.csv")])
-def test_an_old_bundle_predicts_as_it_did(tmp_path, flags, then):
+# Draws come in pairs since then, so those of equal seeds differ: 1,000 of them are near 8.
+@pytest.mark.parametrize(("flags", "then", "near"), [
+    ((), "mean.csv", 1e-6), (("--samples", 1000), "drawn.csv", 0.08)])  # fmt: skip
+def test_an_old_bundle_predicts_as_it_did(tmp_path, flags, then, near):
     ok("predict", OLD / "bundle", OLD / "inputs.npz", *flags, "--out", tmp_path / "now.csv")
     for now, before in zip(rows_of(tmp_path / "now.csv"), rows_of(OLD / then), strict=True):
         assert now["class"] == before["class"]
         for key in ("probability", "entropy", "aleatoric", "epistemic"):
-            assert float(now[key]) == pytest.approx(float(before[key]), rel=1e-4, abs=1e-6), key
+            assert float(now[key]) == pytest.approx(float(before[key]), rel=1e-4, abs=near), key
 
 
 def test_an_old_bundle_passes_its_checks():
