@@ -5,6 +5,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from numbers import Integral
 
+_LONGEST = 100  # characters of a word that is compared with known ones
+
 
 def check_positive(who: str, **values: float | tuple[float, ...]) -> None:
     """Raise unless every value (each entry of a tuple) is a finite number > 0.
@@ -85,6 +87,8 @@ def check_kind(who: str, name: str, value: object, *kinds: type) -> None:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" for the closest known word, or an empty string."""
+    if len(word) > _LONGEST:
+        return ""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f" Did you mean {close[0]!r}?" if close else ""
 

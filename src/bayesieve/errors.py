@@ -38,6 +38,10 @@ class InUseError(BayesieveError):
     """Another process is writing into the same folder."""
 
 
+class TooLargeError(DataError, DamagedFileError):
+    """A file asks for more memory or time than a limit of `bayesieve.files.LIMITS` allows."""
+
+
 def damaged(path: Path, why: str, who: str = "load") -> DamagedFileError:
     """The error of a saved file, in one wording.
 

@@ -1,4 +1,8 @@
-"""Write files whole or not at all, and read JSON that may be damaged or hostile."""
+"""Write files whole or not at all, and read those that may be damaged or hostile within limits.
+
+`LIMITS` has every bound on what a file may ask for before it is read. The environment variable
+BAYESIEVE_LIMITS raises them, such as BAYESIEVE_LIMITS=columns=80000,json=100000000.
+"""
 
 import ctypes
 import errno
@@ -16,12 +20,23 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from bayesieve.errors import UsageError, damaged
+from bayesieve.errors import TooLargeError, UsageError, damaged
 
-MAX_JSON_BYTES = 64 << 20
-MAX_DEPTH = 64
+LIMITS_VARIABLE = "BAYESIEVE_LIMITS"
+LIMITS = {
+    "json": 8 << 20,  # bytes of JSON: a file, or the header of one
+    "depth": 64,  # levels of JSON and YAML
+    "settings": 1 << 16,  # bytes of a file of settings
+    "columns": 50_000,  # of a table, and arrays of an NPZ file
+    "pixels": 1 << 26,  # of one image
+    "member": 256 << 20,  # bytes of one image, or of another file of a folder or archive
+    "header": 1 << 20,  # bytes of a name or other header inside an archive
+    "unpacked": 256 << 20,  # bytes to which packed files may grow whatever their size
+    "ratio": 100,  # and how many times their size beyond that
+}
 Content = bytes | str | Mapping[str, Any] | list[Any] | Callable[[IO[bytes]], object]
-_TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.S)
+# Possessive, and a string without an end is one token: no part of a text is looked at twice.
+_TOKENS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{]|[\]}]', re.S)
 _KINDS = {
     stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFIFO: "a pipe",
     stat.S_IFSOCK: "a socket",
@@ -220,8 +235,65 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def limit(name: str) -> int:
+    """One of `LIMITS`, or what the environment variable puts in its place.
+
+    Example:
+        >>> limit("depth")
+        64
+    """
+    chosen = dict(LIMITS)
+    for entry in filter(None, os.environ.get(LIMITS_VARIABLE, "").split(",")):
+        key, _, number = entry.strip().partition("=")
+        if key not in LIMITS or not number.isdecimal():
+            raise UsageError(
+                f"{LIMITS_VARIABLE} must read name=number,... with names of {', '.join(LIMITS)}; "
+                f"got {entry!r}."
+            )
+        chosen[key] = int(number)
+    return chosen[name]
+
+
+def check_limit(path: Path, name: str, value: int, what: str) -> None:
+    """Raise if a file asks for more than a limit; the message says how to raise the limit.
+
+    Example:
+        >>> check_limit(Path("t.csv"), "columns", 100_000, "columns")
+        Traceback (most recent call last):
+        bayesieve.errors.TooLargeError: load: t.csv must have at most 50,000 columns, got 100,000. \
+If you trust it, set BAYESIEVE_LIMITS=columns=100000.
+    """
+    if value > limit(name):
+        raise TooLargeError(
+            f"load: {path} must have at most {limit(name):,} {what}, got {value:,}. If you trust "
+            f"it, set {LIMITS_VARIABLE}={name}={value}."
+        )
+
+
+def check_growth(path: Path, unpacked: int, packed: int | None = None) -> None:
+    """Raise if a packed file would grow beyond the limits, before it is unpacked.
+
+    Args:
+        path: the file.
+        unpacked: bytes that it asks for.
+        packed: its own bytes; those on the disk unless given.
+    """
+    packed = path.stat().st_size if packed is None else packed
+    most = max(limit("unpacked"), limit("ratio") * packed)
+    if unpacked > most:
+        raise TooLargeError(
+            f"load: {path} must unpack to at most {most:,} bytes ({limit('ratio')} times its size, "
+            f"or {limit('unpacked'):,}), got {unpacked:,}. If you trust it, set "
+            f"{LIMITS_VARIABLE}=unpacked={unpacked}."
+        )
+
+
+def read_json(path: Path, *, constants: bool = False) -> dict[str, Any]:
     """Read one JSON object from a file, of bounded size and depth.
+
+    Args:
+        path: the file.
+        constants: whether NaN and Infinity may stand for numbers, as Python writes them.
 
     Raises:
         DamagedFileError: the file is too large, nested too deeply, or no JSON object.
@@ -231,24 +303,25 @@ def read_json(path: Path) -> dict[str, Any]:
         >>> read_json(write_atomically(Path(tempfile.mkdtemp()) / "a.json", {"a": [1]}))
         {'a': [1]}
     """
-    size = path.stat().st_size
-    if size > MAX_JSON_BYTES:
-        raise damaged(path, f"it has {size} bytes, more than {MAX_JSON_BYTES}")
-    return parse_json(path, path.read_bytes())
+    check_limit(path, "json", path.stat().st_size, "bytes of JSON")
+    return parse_json(path, path.read_bytes(), constants=constants)
 
 
-def parse_json(path: Path, text: bytes, what: str = "it") -> dict[str, Any]:
+def parse_json(
+    path: Path, text: bytes, what: str = "it", *, constants: bool = False
+) -> dict[str, Any]:
     """One JSON object of bounded depth; raises an error that names the file and `what` of it."""
-    depth = 0
+    depth = deepest = 0
+    check_limit(path, "json", len(text), "bytes of JSON")
     for token in _TOKENS.finditer(text):
         if token[0] in (b"[", b"{"):
             depth += 1
         elif token[0] in (b"]", b"}"):
             depth -= 1
-        if depth > MAX_DEPTH:
-            raise damaged(path, f"{what} is nested deeper than {MAX_DEPTH} levels")
+        deepest = max(deepest, depth)
+    check_limit(path, "depth", deepest, "levels of nesting")
     try:
-        values = json.loads(text.decode("utf-8"), parse_constant=_refuse)
+        values = json.loads(text.decode("utf-8"), parse_constant=None if constants else _refuse)
     except (ValueError, RecursionError) as error:
         raise damaged(path, f"{what} is no JSON ({str(error)[:120]})") from error
     if not isinstance(values, dict):

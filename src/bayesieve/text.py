@@ -1,7 +1,24 @@
 """Numbers and tables as text. Nothing here imports torch."""
 
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 160
+
+
+def short(value: object) -> str:
+    """A value as Python writes it, cut in the middle where it is long: files may hold anything.
+
+    Example:
+        >>> short("mlp"), len(short("a" * 10**6)), short([[[[[[[1]]]]]]])
+        ("'mlp'", 160, '[[[[[[...]]]]]]')
+    """
+    try:
+        return _SHORT.repr(value)
+    except ValueError:  # a whole number that Python refuses to write
+        return f"a very long {type(value).__name__}"
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:

@@ -43,14 +43,13 @@ from bayesieve.core.posterior_horseshoe import UnitScaled
 from bayesieve.core.priors import Normal, Prior, SpikeSlab
 from bayesieve.core.problem import Problem
 from bayesieve.errors import damaged
-from bayesieve.files import parse_json, write_atomically
+from bayesieve.files import check_growth, check_limit, parse_json, write_atomically
 
 FORMAT = 1
 _KEY = "bayesieve"
 BUFFERS, DRAW_BUFFERS = "buffers.", "draw_buffers."  # how names of module buffers begin
 _INDEX = "draws.index"
 _CUT = "it is cut off or no safetensors file"
-_MAX_HEADER_BYTES = 16 << 20
 _SUM, _BLOCK, _DIGITS = "sha256", 1 << 20, 64  # key, bytes of tensors per checksum, its digits
 _ENTRY = re.compile(rf"{_KEY}.*|{_SUM}|format")  # keys of the metadata, of every version
 _SIDE_BY_SIDE = 32  # blocks in memory at a time
@@ -176,6 +175,11 @@ def _load(path: Path, owner: Network | Problem) -> tuple[Posterior, dict[str, Te
             f"{dtype_name(network.dtype)}. Convert the model with .to(dtype) first."
         )
     tensors = {name: value.to(network.device) for name, value in tensors.items()}
+    if _INDEX in tensors and "draws" in tensors:
+        check_growth(path, len(tensors["draws"]) * network.layout.size * network.dtype.itemsize)
+    for name in _FIELDS[header["class"]]:
+        if name in tensors and not bool(tensors[name].isfinite().all()):
+            raise damaged(path, f"its {name} has numbers that are not finite")
     try:
         if _INDEX in tensors:
             tensors["draws"] = _unpacked(tensors, network.layout.size)
@@ -199,11 +203,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     tensors, metadata = read_tensors(path)
     if _KEY not in metadata:
         raise ValueError(f"load: {path} was not written by bayesieve's save.")
-    try:
-        header = json.loads(metadata[_KEY])
-    except (ValueError, RecursionError) as error:
-        raise damaged(path, "its header is no JSON") from error
-    if not isinstance(header, dict) or "format" not in header:
+    header = parse_json(path, metadata[_KEY].encode(), "its header", constants=True)
+    if "format" not in header:
         raise ValueError(f"load: {path} was not written by bayesieve's save.")
     if header["format"] != FORMAT:
         raise ValueError(
@@ -366,8 +367,9 @@ def _check_header(path: Path) -> tuple[int, dict[str, Any], _Places]:
     with path.open("rb") as stream:
         start = stream.read(8)
         length = int.from_bytes(start, "little")
-        if len(start) < 8 or length > min(size - 8, _MAX_HEADER_BYTES):
+        if len(start) < 8 or length > size - 8:
             raise damaged(path, _CUT)
+        check_limit(path, "json", length, "bytes of header")
         header = parse_json(path, stream.read(length), f"{_CUT}: its header")
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(map(_ENTRY.fullmatch, metadata)):

@@ -1,22 +1,26 @@
 """Folders, archives and NPZ files of data, read within bounds; nothing is unpacked to disk."""
 
-import lzma
+import math
 import os
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, BinaryIO
+from typing import IO, Any, BinaryIO, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bayesieve.errors import DataError
+from bayesieve.files import check_growth, check_limit
 
 ROOT_VARIABLE = "BAYESIEVE_DATA"
 CACHE_VARIABLE = "BAYESIEVE_CACHE"
-MAX_BYTES = 32 << 30  # nothing larger is read into memory
+_HEADERS = (  # members of a tar archive that only describe the next one, and are read whole
+    tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)  # fmt: skip
+_EMPTY = 1 << 20  # bytes that an array without entries may seem to have: (10^18, 0) is no table
 
 
 def cache_dir() -> Path:
@@ -75,11 +79,16 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
         raise DataError(f"npz: the file must exist, {path} does not. Check the path.")
     try:
         with zipfile.ZipFile(path) as archive:
-            for info in archive.infolist():
+            infos = archive.infolist()
+            check_limit(path, "columns", len(infos), "arrays")
+            check_growth(path, sum(info.file_size for info in infos))
+            for info in infos:
                 _check_declared_size(path, archive, info)
         with np.load(path, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError) as error:
+    except DataError:
+        raise
+    except Exception as error:  # zipfile, numpy and Python's own parser each have their errors
         raise DataError(
             f"npz: {path} must be an intact .npz file of plain arrays: {error}. "
             "Save it again with numpy.savez."
@@ -100,7 +109,9 @@ def _check_declared_size(path: Path, archive: zipfile.ZipFile, info: zipfile.Zip
     if dtype.hasobject:
         raise ValueError(f"array {info.filename!r} holds Python objects")
     declared = dtype.itemsize * int(np.prod([int(size) for size in shape], dtype=object))
-    if offset + declared != info.file_size or declared > MAX_BYTES:
+    if not declared and dtype.itemsize * math.prod(max(size, 1) for size in shape) > _EMPTY:
+        raise ValueError(f"array {info.filename!r} of shape {shape} is large and holds nothing")
+    if offset + declared != info.file_size:
         raise DataError(
             f"npz: array {info.filename!r} of {path} declares {declared} bytes of data, but "
             f"{info.file_size - offset} follow its header at byte offset {offset}. "
@@ -123,55 +134,63 @@ def read_up_to(file: BinaryIO | IO[bytes], n_bytes: int) -> bytes:
     return b"".join(pieces)
 
 
-def iterate_files(
-    path: Path, wanted: Callable[[str], bool], max_file_bytes: int
-) -> Iterator[tuple[str, bytes]]:
+def iterate_files(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
     """Yield (name with forward slashes, content) of the wanted files of a folder or archive.
 
     Args:
         path: a folder, read recursively in order of names, or a tar archive, read in its order.
         wanted: which names to read.
-        max_file_bytes: a larger file is refused before it is read.
+
+    A file larger than the limit "member" is refused before it is read.
 
     Example:
         >>> import tempfile
         >>> folder = Path(tempfile.mkdtemp())
         >>> _ = (folder / "a.bin").write_bytes(b"abc")
-        >>> list(iterate_files(folder, lambda name: True, 10))
+        >>> list(iterate_files(folder, lambda name: True))
         [('a.bin', b'abc')]
     """
     if path.is_dir():
         for file in sorted(path.rglob("*")):
             name = file.relative_to(path).as_posix()
             if file.is_file() and wanted(name):
-                _check_size(path, name, file.stat().st_size, max_file_bytes)
+                check_limit(file, "member", file.stat().st_size, "bytes")
                 yield name, file.read_bytes()
         return
     if not path.is_file():
         raise DataError(f"data: {path} must be a folder or a tar archive, but does not exist.")
-    yield from _tar_files(path, wanted, max_file_bytes)
+    yield from _tar_files(path, wanted)
 
 
-def _tar_files(
-    path: Path, wanted: Callable[[str], bool], max_file_bytes: int
-) -> Iterator[tuple[str, bytes]]:
+class _BoundedHeaders(tarfile.TarInfo):
+    """A member of an archive whose own headers are small; Python reads them whole."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> Self:
+        if self.type in _HEADERS:
+            check_limit(Path(str(archive.name)), "header", self.size, "bytes in a header")
+        return super()._proc_member(archive)  # type: ignore[misc]
+
+
+def _tar_files(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
     total = 0
     with path.open("rb") as raw:
         try:
-            with tarfile.open(fileobj=raw, mode="r|*") as archive:
+            with tarfile.open(path, fileobj=raw, mode="r|*", tarinfo=_BoundedHeaders) as archive:
                 for member in archive:
                     name = _safe_name(path, member)
                     total += member.size
-                    _check_size(path, "all files together", total, MAX_BYTES)
+                    check_growth(path, max(total, archive.offset))
                     if not member.isfile() or not wanted(name):
                         continue
-                    _check_size(path, name, member.size, max_file_bytes)
+                    check_limit(path / name, "member", member.size, "bytes")
                     file = archive.extractfile(member)
                     content = b"" if file is None else file.read()
                     if len(content) != member.size:
                         raise tarfile.ReadError(f"{name} ends after {len(content)} bytes")
                     yield name, content
-        except (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError) as error:
+        except DataError:
+            raise
+        except Exception as error:  # tarfile and the decompressors each have their errors
             raise DataError(
                 f"data: {path} must be an intact tar archive, but is damaged before byte offset "
                 f"{raw.tell()}: {error}. Fetch or make it again."
@@ -191,11 +210,3 @@ def _safe_name(path: Path, member: tarfile.TarInfo) -> str:
             f"offset {member.offset} is a link or device. Make the archive again without it."
         )
     return name.as_posix()
-
-
-def _check_size(path: Path, name: str, n_bytes: int, limit: int) -> None:
-    if n_bytes > limit:
-        raise DataError(
-            f"data: {name} in {path} must have at most {limit} bytes, got {n_bytes}. "
-            "Is it the right file?"
-        )

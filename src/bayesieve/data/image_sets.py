@@ -21,9 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bayesieve.data.examples import DataSet
-from bayesieve.data.files import MAX_BYTES, iterate_files, missing_set, read_up_to
+from bayesieve.data.files import iterate_files, missing_set, read_up_to
 from bayesieve.data.preprocessing import Labelled, image_recipe, image_set
 from bayesieve.errors import DataError
+from bayesieve.files import check_growth
 
 PIXEL_STD = 126 / 255  # pixels 0..255 are divided by 126, as in [Blundell] and [Saha]
 DIGITS = tuple(str(digit) for digit in range(10))
@@ -72,12 +73,12 @@ def _parse(path: Path, file: BinaryIO, n_axes: int, *, packed: bool) -> NDArray[
         raise _truncated(path, len(header), first)
     sizes = struct.unpack(f">{n_axes}I", header[4:])
     wanted, file_size = math.prod(sizes), path.stat().st_size
-    possible = file_size * _DEFLATE_LIMIT if packed else file_size - first
-    if wanted > min(possible, MAX_BYTES):
+    if wanted > (file_size * _DEFLATE_LIMIT if packed else file_size - first):
         raise DataError(
             f"idx: {path} declares {'x'.join(map(str, sizes))} entries at byte offset 4, more than "
             f"its {file_size} bytes can hold. The file is damaged: fetch it again."
         )
+    check_growth(path, wanted)
     data = _read(path, file, wanted + 1, at=first)
     if len(data) < wanted:
         raise _truncated(path, first + len(data), first + wanted)
@@ -161,7 +162,6 @@ def _read_pair(image_path: Path, label_path: Path, n_classes: int) -> Labelled:
 
 
 _PIXELS = 3 * 32 * 32
-_MAX_FILE_BYTES = 1 << 28
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,7 @@ def load_cifar(name: str, root: Path) -> DataSet:
     names = (*layout.train, layout.test)
     files = dict[str, bytes]()
     for path, content in iterate_files(
-        source, lambda p: p.split("/")[-1] in (*names, layout.class_file), _MAX_FILE_BYTES
+        source, lambda p: p.split("/")[-1] in (*names, layout.class_file)
     ):
         files[path.split("/")[-1]] = content
     absent = [name for name in names if name not in files]

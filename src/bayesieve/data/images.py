@@ -6,6 +6,7 @@ give one channel, all others three; pixels are standardised channel by channel o
 
 import hashlib
 import io
+import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,10 @@ from bayesieve.data.examples import DataSet, split_index
 from bayesieve.data.files import cache_dir, iterate_files, read_npz
 from bayesieve.data.preprocessing import image_set
 from bayesieve.errors import DataError
-from bayesieve.files import write_atomically
+from bayesieve.files import check_growth, check_limit, write_atomically
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff")
-MAX_FILE_BYTES = 64 << 20
-MAX_PIXELS = 1 << 26  # of one image
+_FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF")  # others may start programs, as EPS does
 CACHE_FROM = 10_000  # archives with at least so many images are decoded only once
 _PARTS = ("train", "test")
 _LITTER = ("Thumbs.db", "desktop.ini")
@@ -77,6 +77,7 @@ def decode_images(path: Path, image_size: int | None = None) -> dict[str, Any]:
     """
     if image_size is not None:
         check_positive("images", image_size=image_size)
+        check_limit(path, "pixels", image_size**2, "pixels per image (image_size)")
     cache = None
     if path.is_file():
         stat = path.stat()
@@ -86,9 +87,12 @@ def decode_images(path: Path, image_size: int | None = None) -> dict[str, Any]:
             arrays = read_npz(cache)
             return {name: arrays[name] for name in ("pixels", "labels", "for_test", "classes")}
     images: list[tuple[str, str, str, NDArray[np.uint8]]] = []
-    for name, content in iterate_files(path, _is_wanted, MAX_FILE_BYTES):
+    packed = unpacked = 0
+    for name, content in iterate_files(path, _is_wanted):
         part, label = _place(path, name)
         images.append((name, part, label, decode_image(path, name, content, image_size)))
+        packed, unpacked = packed + len(content), unpacked + images[-1][-1].nbytes
+        check_growth(path, unpacked, packed)
     decoded = _collect(path, images)
     if cache and len(images) >= CACHE_FROM:
         with suppress(OSError):  # read-only or full: the next load decodes again
@@ -134,12 +138,11 @@ def decode_image(
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(io.BytesIO(content)) as image:
-            if image.width * image.height > MAX_PIXELS:
-                raise DataError(
-                    f"images: {name} in {path} must have at most {MAX_PIXELS} pixels, "
-                    f"got {image.width}x{image.height}. Shrink it first."
-                )
+        with warnings.catch_warnings():  # Pillow's bound is above ours
+            warnings.simplefilter("ignore")
+            image = Image.open(io.BytesIO(content), formats=_FORMATS)
+        with image:
+            check_limit(path / name, "pixels", image.width * image.height, "pixels")
             if image.mode in ("I", "F") or image.mode.startswith("I;"):
                 raise DataError(
                     f"images: {name} in {path} must have 8 bits per channel, got mode "
@@ -151,9 +154,12 @@ def decode_image(
             f"images: {name} in {path} must be an intact image, but is in no format known. "
             "Replace or remove it."
         ) from error
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+    except DataError:
+        raise
+    except Exception as error:  # each decoder has its own errors
         raise DataError(
-            f"images: {name} in {path} must be an intact image: {error}. Replace or remove it."
+            f"images: {name} in {path} must be an intact image: {str(error)[:200]}. Replace or "
+            "remove it."
         ) from error
     if image_size is not None and plain.size != (image_size, image_size):
         plain = plain.resize((image_size, image_size), Image.Resampling.BILINEAR)

@@ -29,6 +29,7 @@ from bayesieve.data.examples import DataSet, Examples, Task, split_index
 from bayesieve.data.files import read_npz
 from bayesieve.data.preprocessing import column_moments, cut_moments
 from bayesieve.errors import DataError
+from bayesieve.files import check_growth, check_limit
 
 Column: TypeAlias = NDArray[Any]  # numbers with NaN for missing, bools, or objects: str and None
 Missing: TypeAlias = Literal["refuse", "impute"]
@@ -75,6 +76,8 @@ def _check_target(kind: str, path: Path, target: str | None, columns: dict[str, 
 
 def read_csv(path: Path) -> dict[str, Column]:
     """Columns of a comma, semicolon or tab separated file by name."""
+    if not path.is_file():
+        raise DataError(f"csv: {path} must be a file. Check the path.")
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -89,6 +92,7 @@ def read_csv(path: Path) -> dict[str, Column]:
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     rows: list[list[str]] = []
     try:
+        check_limit(path, "columns", first_line.count(delimiter) + 1, "columns")
         header = [name.strip() for name in next(reader)]
         for row in reader:
             if row and len(row) != len(header):
@@ -110,10 +114,10 @@ def read_csv(path: Path) -> dict[str, Column]:
 
 
 def _check_names(kind: str, path: Path, names: list[str]) -> None:
-    repeated = sorted({name for name in names if names.count(name) > 1})
+    repeated = sorted(name for name, n in Counter(names).items() if n > 1)
     if repeated or "" in names:
         what = f"{', '.join(repeated)} more than once" if repeated else "an empty name"
-        raise DataError(f"{kind}: columns of {path} must have distinct names, got {what}.")
+        raise DataError(f"{kind}: columns of {path} must have distinct names, got {what[:200]}.")
 
 
 def _parse_words(words: Sequence[str]) -> list[Any]:
@@ -145,9 +149,16 @@ def read_parquet(path: Path) -> dict[str, Column]:
             "parquet: reading needs pyarrow. Run `pip install 'bayesieve[tables]'`."
         ) from error
     try:
-        table = pyarrow.parquet.read_table(path)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"parquet: {path} must be an intact parquet file: {error}.") from error
+        with pyarrow.parquet.ParquetFile(path) as file:
+            about = file.metadata
+            check_limit(path, "columns", about.num_columns, "columns")
+            check_growth(path, 8 * about.num_rows * about.num_columns)
+            table = file.read()
+    except DataError:
+        raise
+    except Exception as error:  # pyarrow has an error for each thing that can be wrong
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(f"parquet: {path} must be an intact parquet file: {reason}.") from error
     if not table.num_rows:
         raise DataError(f"parquet: {path} must have rows, got none.")
     _check_names("parquet", path, list(table.column_names))
@@ -178,7 +189,7 @@ def _read_npz_table(path: Path, target: str | None) -> tuple[dict[str, Column], 
     if target in (None, "y") and {"x", "y"} <= arrays.keys() and arrays["x"].ndim != 1:
         x, y = arrays["x"], arrays["y"]
         names = [str(name) for name in arrays.get("feature_names", np.empty(0))]
-        if x.ndim != 2 or y.ndim not in (1, 2) or len(x) != len(y) or not len(x):
+        if x.ndim != 2 or y.ndim not in (1, 2) or len(x) != len(y) or not (x.size and y.size):
             images = " For images take a folder, images:PATH." if x.ndim > 2 else ""
             raise DataError(
                 f"npz: {path} must hold x of shape (n, p) and y of shape (n,) or (n, m), got "

@@ -6,7 +6,6 @@ the UCI repository; its only split is the published one: the last 51,630 rows ar
 """
 
 import zipfile
-import zlib
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,6 +17,7 @@ from bayesieve.data.examples import DataSet
 from bayesieve.data.files import missing_set, read_npz
 from bayesieve.data.tables import encode_table
 from bayesieve.errors import DataError
+from bayesieve.files import check_growth
 
 # folder of the published text files, rows, inputs, splits
 SPLIT_SETS = {
@@ -123,10 +123,13 @@ def _read_year(path: Path) -> Splits:
     try:
         if path.suffix == ".zip":
             with zipfile.ZipFile(path) as archive, archive.open(YEAR_FILE) as file:
+                check_growth(path, archive.getinfo(YEAR_FILE).file_size)
                 rows = np.loadtxt(file, delimiter=",", ndmin=2)
         else:
             rows = np.loadtxt(path, delimiter=",", ndmin=2)
-    except (ValueError, OSError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except DataError:
+        raise
+    except Exception as error:  # zipfile and numpy each have their errors
         raise DataError(f"uci/year: {path} must be an intact table: {error}. Fetch it.") from error
     if rows.shape != (YEAR_ROWS, YEAR_COLUMNS):
         raise DataError(

@@ -20,6 +20,7 @@ file is refused before the runtime sees it, and the runtime gets the checked byt
 import contextlib
 import json
 import logging
+import math
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,7 +51,7 @@ from bayesieve.deliver.export_checks import (
     trace,
 )
 from bayesieve.errors import DamagedFileError, UnsupportedModelError, VerificationError, damaged
-from bayesieve.files import MAX_DEPTH, write_atomically
+from bayesieve.files import check_growth, parse_json, write_atomically
 
 _WHO = "export_onnx"
 _LIMIT = 2**31 - 2**24  # bytes of one protobuf message, less room for the graph
@@ -351,6 +352,7 @@ def read_onnx(path: Path | str) -> OnnxModel:
                 f"predict: {path} keeps tensor {tensor.name[:80]!r} in another file "
                 f"({where[:80]!r}). External data are refused: export the model to one file."
             )
+    _check_work(path, onnx, model)
     try:
         session = _open(data)
     except Exception as error:  # onnxruntime has a class of error for each of its codes
@@ -358,6 +360,25 @@ def read_onnx(path: Path | str) -> OnnxModel:
         raise damaged(path, f"onnxruntime refuses it ({reason})", "predict") from error
     shape, dtype = _input_of(path, session)
     return OnnxModel(path, session, shape, dtype, _metadata(path, model))
+
+
+def _check_work(path: Path, onnx: Any, model: Any) -> None:
+    """Raise for what could run for ever, or make results of a size that the file chooses."""
+    for node in model.graph.node:
+        inner = any(entry.HasField("g") or len(entry.graphs) for entry in node.attribute)
+        if inner or node.op_type == "Range":  # whose length onnx does not infer
+            what = f"it holds a {node.op_type[:40]}, which could take unbounded time or memory"
+            raise damaged(path, what, "predict")
+    if len(model.functions):
+        raise damaged(path, "it holds functions of its own; export it without", "predict")
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    except Exception as error:  # onnx's own class, or protobuf's
+        reason = " ".join(str(error).split())[:160]
+        raise damaged(path, f"its shapes do not fit ({reason})", "predict") from error
+    for value in (*inferred.value_info, *inferred.output):
+        sizes = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        check_growth(path, 4 * math.prod(max(size, 1) for size in sizes))
 
 
 def _tensors(message: Any) -> Iterator[Any]:
@@ -398,12 +419,9 @@ def _metadata(path: Path, model: Any) -> dict[str, Any]:
         if entry.key not in _JSON_ENTRIES:
             metadata[entry.key] = text
             continue
-        if text.count("[") + text.count("{") > 1_000_000 or "[" * MAX_DEPTH in text:
-            raise damaged(path, f"metadata {entry.key!r} is nested too deeply", "predict")
-        try:
-            metadata[entry.key] = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise damaged(path, f"metadata {entry.key!r} is no JSON", "predict") from error
+        words = f"metadata {entry.key!r}"
+        wrapped = parse_json(path, f'{{"it": {text}}}'.encode(), words, constants=True)
+        metadata[entry.key] = wrapped["it"]
     if not all(isinstance(metadata.get(name), kind | None) for name, kind in _JSON_ENTRIES.items()):
         raise damaged(path, "its metadata are not those of an export", "predict")
     return metadata

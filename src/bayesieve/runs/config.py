@@ -8,7 +8,6 @@ and types, and errors say where the wrong value is. Nothing here imports torch.
 
 # ruff: noqa: RUF009 - `setting` makes a dataclass field, as `field` does
 
-import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import Field, asdict, dataclass, field, fields, replace
@@ -20,7 +19,9 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from bayesieve.checks import check_fraction, check_positive, check_seed, did_you_mean
 from bayesieve.engines.recipes import EngineConfig as EngineConfig
 from bayesieve.engines.recipes import flag_name, setting
-from bayesieve.errors import UsageError
+from bayesieve.errors import TooLargeError, UsageError
+from bayesieve.files import check_limit, parse_json
+from bayesieve.text import short
 
 RECORD = "record"  # what config.json of a run folder holds besides settings
 _FLAGS = "flags"  # where settings come from that messages name by their flags
@@ -305,11 +306,11 @@ def from_dict(values: Mapping[str, Any], where: str, base: RunConfig | None = No
     for name, section in values.items():
         if name not in sections():
             raise UsageError(
-                f"{where}: unknown section {name!r}; sections are {', '.join(sections())}."
-                f"{did_you_mean(name, sections())}"
+                f"{where}: unknown section {short(name)}; sections are {', '.join(sections())}."
+                f"{did_you_mean(str(name), sections())}"
             )
         if not isinstance(section, Mapping):
-            raise UsageError(f"{where}: {name} must hold keys and values, got {section!r}.")
+            raise UsageError(f"{where}: {name} must hold keys and values, got {short(section)}.")
         hints, changes = hints_of(name), {}
         for key, value in section.items():
             if key not in hints:
@@ -317,7 +318,7 @@ def from_dict(values: Mapping[str, Any], where: str, base: RunConfig | None = No
                 everywhere = {f"{section}.{spec.name}" for section, spec in all_settings()}
                 hint = did_you_mean(full, {f"{name}.{hint}" for hint in hints})
                 hint = hint or did_you_mean(full, everywhere)
-                raise UsageError(f"{where}: unknown key {full!r}.{hint}")
+                raise UsageError(f"{where}: unknown key {short(full)}.{hint}")
             who = flag_of(name, key) if where == _FLAGS else f"{where}: {name}.{key}"
             changes[key] = convert(value, hints[key], who)
         config = replace(config, **{name: replace(getattr(config, name), **changes)})
@@ -343,17 +344,43 @@ def read_config(path: Path) -> RunConfig:
         raise UsageError(f"{path}: no such configuration file.")
     if path.suffix not in (".yaml", ".yml", ".toml", ".json"):
         raise UsageError(f"{path}: a configuration file must end in .yaml, .yml, .toml or .json.")
-    import yaml
-
-    read = {".toml": tomllib.loads, ".json": json.loads}.get(path.suffix, yaml.safe_load)
+    check_limit(path, "settings", path.stat().st_size, "bytes of settings")
+    read = {".toml": _toml, ".json": _json}.get(path.suffix, _yaml)
     try:
-        values = read(path.read_text(encoding="utf-8")) or {}
-    except (ValueError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())
+        values = read(path, path.read_text(encoding="utf-8")) or {}
+    except (TooLargeError, UsageError):
+        raise
+    except Exception as error:  # each format has its errors, and any may nest too deeply
+        reason = " ".join(str(error).split())[:300]
         raise UsageError(f"{path}: not a valid {path.suffix[1:]} file: {reason}.") from error
     if not isinstance(values, Mapping):
         raise UsageError(f"{path}: must hold sections such as data and engine.")
     return from_dict(without_record(values), str(path))
+
+
+def _toml(path: Path, text: str) -> Any:
+    # Python's parser takes time, and memory, that are quadratic in the dots of a key.
+    dots = max(line.count(".") for line in text.split("\n"))
+    check_limit(path, "depth", dots, "dots in a line")
+    return tomllib.loads(text)
+
+
+def _json(path: Path, text: str) -> Any:
+    return parse_json(path, text.encode(), constants=True)
+
+
+def _yaml(path: Path, text: str) -> Any:
+    """The values of a YAML text, of bounded depth and without aliases, which multiply."""
+    import yaml
+
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise UsageError(f"{path}: write out the alias *{event.anchor}; aliases are refused.")
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        check_limit(path, "depth", depth, "levels of nesting")
+    return yaml.safe_load(text)
 
 
 def without_record(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -389,13 +416,13 @@ def convert(value: Any, hint: Any, who: str) -> Any:
         if value in choices:
             return value
         hint = did_you_mean(str(value), choices)
-        raise UsageError(f"{who} must be one of {', '.join(choices)}; got {value!r}.{hint}")
+        raise UsageError(f"{who} must be one of {', '.join(choices)}; got {short(value)}.{hint}")
     for kind in kinds:
         try:
             return _as(kind, value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             continue
-    raise UsageError(f"{who} must be {_WORDS.get(kinds[0], 'a list')}, got {value!r}.")
+    raise UsageError(f"{who} must be {_WORDS.get(kinds[0], 'a list')}, got {short(value)}.")
 
 
 def _as(kind: Any, value: Any) -> Any:

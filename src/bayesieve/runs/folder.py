@@ -1,7 +1,6 @@
 """A run folder: its files, and the checks before something is written to or read from a path."""
 
 import importlib.metadata
-import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
@@ -11,8 +10,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from bayesieve import __version__
-from bayesieve.errors import DamagedFileError, UsageError
-from bayesieve.files import check_output, write_atomically
+from bayesieve.errors import UsageError
+from bayesieve.files import check_limit, check_output, parse_json, write_atomically
 from bayesieve.runs.config import RECORD, RunConfig, from_dict, to_dict, without_record
 from bayesieve.runs.owned import CHECKPOINTS, OwnedFolder
 
@@ -67,6 +66,12 @@ class RunFolder(OwnedFolder):
     def member(self, index: int) -> Path:
         """The saved posterior of one model of a population."""
         return self.path / f"posterior-{index}.safetensors"
+
+    def members(self) -> list[tuple[int, Path]]:
+        """Index and file of every model of a population that has a file, in order."""
+        names = ((path.stem.partition("-")[2], path) for path in self.path.glob("posterior-*"))
+        found = [(int(index), path) for index, path in names if index.isdecimal()]
+        return sorted(pair for pair in found if pair[1] == self.member(pair[0]))
 
     def made_by(self, command: str) -> bool:
         """Whether a run of this command lies here."""
@@ -130,15 +135,8 @@ class RunFolder(OwnedFolder):
         file = self.path / name
         if not file.is_file():
             raise UsageError(f"{self.path} is not a run folder: it has no {name}.")
-        try:
-            values = json.loads(self.read_bytes(name).decode("utf-8"))
-        except DamagedFileError:
-            raise
-        except ValueError as error:
-            raise DamagedFileError(f"{file} is damaged: {error}.") from error
-        if not isinstance(values, dict):
-            raise DamagedFileError(f"{file} is damaged: it must hold one JSON object.")
-        return values
+        check_limit(file, "json", file.stat().st_size, "bytes of JSON")
+        return parse_json(file, self.read_bytes(name), constants=True)
 
     def read_config(self) -> RunConfig:
         """The settings the run was made with."""

@@ -11,8 +11,8 @@ import torch
 
 from bayesieve.core.posterior import Model
 from bayesieve.deliver.card import report_card
-from bayesieve.errors import DamagedFileError, UsageError
-from bayesieve.files import check_output, sha256, write_atomically
+from bayesieve.errors import UsageError
+from bayesieve.files import check_output, parse_json, sha256, write_atomically
 from bayesieve.report.collect import collect
 from bayesieve.report.packing import Json
 from bayesieve.report.page import page
@@ -182,12 +182,8 @@ def _history(folder: RunFolder) -> list[dict[str, Any]]:
     file = folder.path / "metrics.jsonl"
     if not file.is_file():
         return []
-    content = folder.read_bytes(file.name)
-    try:
-        lines = content.decode("utf-8").splitlines()
-        return [json.loads(line) for line in lines if line.strip()]
-    except ValueError as error:
-        raise DamagedFileError(f"{file} is damaged: {error}.") from error
+    lines = folder.read_bytes(file.name).splitlines()
+    return [parse_json(file, line, "a line", constants=True) for line in lines if line.strip()]
 
 
 def _distinct(sources: Sequence[Source]) -> list[Source]:

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from bayesieve.data import prepare_images, prepare_table
 from bayesieve.data.files import iterate_files, read_npz
-from bayesieve.data.images import MAX_FILE_BYTES, MAX_PIXELS, SUFFIXES, decode_image, is_image
+from bayesieve.data.images import SUFFIXES, decode_image, is_image
 from bayesieve.data.tables import read_csv, read_parquet
 from bayesieve.deliver.bundle import Bundle, check_input, read_bundle
 from bayesieve.deliver.onnx import OnnxModel, read_onnx
 from bayesieve.deliver.serving import Columns, bundle_columns, onnx_columns, predict_bundle
 from bayesieve.errors import DataError, UsageError
-from bayesieve.files import write_atomically
+from bayesieve.files import limit, write_atomically
 from bayesieve.runs.folder import check_out_file, is_bundle_folder
 from bayesieve.runs.options import Predict, n_samples_of
 
@@ -102,7 +102,7 @@ def _read_array(path: Path, recipe: Recipe) -> tuple[Tensor, bool]:
     if "x" not in arrays:
         raise DataError(f"npz: {path} must hold an array x, got {', '.join(arrays) or 'nothing'}.")
     x, kind = arrays["x"], recipe.get("kind")
-    if x.dtype.kind not in "biuf" or x.ndim < 2 or not len(x):
+    if x.dtype.kind not in "biuf" or x.ndim < 2 or not x.size:
         raise DataError(
             f"npz: x of {path} must be numbers of shape (N, ...), got {x.dtype} of shape {x.shape}."
         )
@@ -145,13 +145,13 @@ def _read_images(path: Path, shape: tuple[int, ...], recipe: Recipe) -> Inputs:
     if recipe.get("kind") != "image":
         raise UsageError(f"{path} is a folder of images, but the model does not take images.")
     channels, height, width = recipe["shape"]
-    if tuple(recipe["shape"]) != shape or height * width > MAX_PIXELS:
+    if tuple(recipe["shape"]) != shape or height * width > limit("pixels"):
         raise ValueError(
             f"predict: the model takes inputs of shape {shape}, but its preprocessing makes "
             f"images of shape {tuple(recipe['shape'])}."
         )
     images = {}
-    for name, content in iterate_files(path, is_image, MAX_FILE_BYTES):
+    for name, content in iterate_files(path, is_image):
         image = decode_image(path, name, content, height if height == width else None)
         if channels == 3 and image.shape[2] == 1:
             image = np.repeat(image, 3, axis=2)

@@ -39,6 +39,7 @@ from bayesieve.engines.sbnn import stuck_in_slab
 from bayesieve.errors import DamagedFileError, UsageError
 from bayesieve.runs.build import (
     build_data,
+    build_module,
     choose_device,
     load_weights,
     split_off,
@@ -106,7 +107,7 @@ class Run:
         n = self.config.training.n_models or 1
         if n == 1 or self.folder is None:
             return [self.model]
-        paths = [path for path in map(self.folder.member, range(n)) if path.is_file()][:most]
+        paths = [path for i, path in self.folder.members() if i < n][:most]
         return [load_model(path, self.model.network) for path in paths] or [self.model]
 
     def pooled(self) -> Model:
@@ -147,11 +148,33 @@ def load(
         raise UsageError(f"{folder.path} is unfinished: it has no {path.name}. {how}")
     if not path.is_file():
         raise DamagedFileError(f"{folder.path} is damaged: the file {path.name} is missing.")
-    read_header(path)  # complains about a damaged file before data are loaded
+    rows = read_header(path)["layout"]  # complains about a damaged file before data are loaded
     data = build_data(config.data, config.net)
+    _check_widths(folder, config, data, rows)
     train, held_out = split_off(config, data.train)
     network = network_of(folder, config, data, trust=trust).to(choose_device(device))
     return Run(config, data, train, held_out, load_model(path, network), folder)
+
+
+def _check_widths(folder: RunFolder, config: RunConfig, data: DataSet, rows: Any) -> None:
+    """Raise unless the posterior has the weights of the widths in config.json, before building.
+
+    Every other network has a size that no file chooses.
+    """
+    if not (config.net.name or "mlp").startswith("mlp"):
+        return
+    names = {row[0]: row[1] for row in rows} if isinstance(rows, list) else {}
+    try:
+        with torch.device("meta"):
+            module = build_module(config.net, data, 0)
+        fits = all(names.get(name) == [*p.shape] for name, p in module.named_parameters())
+    except (RuntimeError, OverflowError, TypeError):
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"load: {folder.posterior} is of another network than {config.net.name}, which "
+            f"{folder.path / 'config.json'} names for {data.name}."
+        )
 
 
 def load_finished(folder: RunFolder, device: str = "auto", *, trust: bool = False) -> Run:

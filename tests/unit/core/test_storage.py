@@ -237,9 +237,9 @@ def rewrite(path, change=lambda header: None, **tensors):
         (lambda h: h.update(prior={"class": "Normal", "std": -1.0}), "does not fit its header"),
         (lambda h: h.update(prior={"class": "Normal", "mean": 1.0}), "does not fit its header"),
         (lambda h: h.pop("format") and None, "was not written by bayesieve's save"),
-        (lambda h: "[1]", "was not written by bayesieve's save"),
+        (lambda h: "[1]", "its header must hold one JSON object"),
         (lambda h: "{", "its header is no JSON"),
-        (lambda h: "[" * 100_000, "its header is no JSON"),
+        (lambda h: "[" * 100_000, "must have at most 64 levels of nesting"),
     ],
 )
 def test_wrong_headers_are_named(tmp_path, change, text):

@@ -14,6 +14,7 @@ from bayesieve.data import images as images_module
 from bayesieve.data import load_data, prepare_images
 from bayesieve.data.image_sets import LAYOUTS
 from bayesieve.errors import DataError
+from bayesieve.files import LIMITS
 
 
 @pytest.fixture(autouse=True)
@@ -202,11 +203,11 @@ def test_sixteen_bit_and_huge_images_are_refused(
     write_folder(tmp_path / "deep", {"a/x.png": out.getvalue()})
     with pytest.raises(DataError, match=r"a/x\.png .* 8 bits per channel"):
         load_data(f"images:{tmp_path / 'deep'}")
-    monkeypatch.setattr(images_module, "MAX_PIXELS", 3)
+    monkeypatch.setitem(LIMITS, "pixels", 3)
     write_folder(tmp_path / "huge", {"a/x.png": png((2, 2), 0)})
-    with pytest.raises(DataError, match="at most 3 pixels, got 2x2"):
+    with pytest.raises(DataError, match="at most 3 pixels, got 4"):
         load_data(f"images:{tmp_path / 'huge'}")
-    monkeypatch.setattr(images_module, "MAX_FILE_BYTES", 10)
+    monkeypatch.setitem(LIMITS, "member", 10)
     with pytest.raises(DataError, match="at most 10 bytes"):
         load_data(f"images:{tmp_path / 'huge'}")
 

@@ -37,6 +37,7 @@ from bayesieve.deliver.bundle.graph import (
 )
 from bayesieve.deliver.bundle.packing import pack_all, unpack
 from bayesieve.errors import UnsupportedModelError, damaged
+from bayesieve.files import check_growth
 
 MASKS, POSTERIOR = "masks.safetensors", "posterior.safetensors"
 _VECTORS = {  # the tensors of a posterior with one entry per weight
@@ -105,6 +106,7 @@ def read_keep(path: Path, description: Mapping[str, Any], tensors: Mapping[str, 
         packed = description.get("packed")
         if not isinstance(packed, dict):
             raise ValueError("its masks are not described")
+        check_growth(path, layout.size)
         keep = torch.ones(layout.size, dtype=torch.bool)
         known = {name.partition("#")[0] for name in tensors}
         for name, piece in layout.pieces(keep):
@@ -183,6 +185,7 @@ def read_posterior(
             raise ValueError("it has no likelihood")
         network, buffers = read_network(description, tensors, likelihood)
         layout = network.layout
+        check_growth(path, layout.size)
         whole = torch.ones(layout.size, dtype=torch.bool) if keep is None else keep
         if whole.shape != (layout.size,):
             raise ValueError(f"its masks have {len(whole)} entries, its layout {layout.size}")

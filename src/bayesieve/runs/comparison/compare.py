@@ -1,6 +1,5 @@
 """`compare`: build the methods, measure each, rank them; or join comparisons made in parts."""
 
-import json
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +17,7 @@ from bayesieve.data.augment import Augment
 from bayesieve.data.preprocessing import PixelScale, centred
 from bayesieve.engines.recipes import ENGINES
 from bayesieve.errors import DivergedError, UnsupportedModelError, UsageError
-from bayesieve.files import write_atomically
+from bayesieve.files import read_json, write_atomically
 from bayesieve.runs.build import (
     build_augment,
     build_likelihood,
@@ -257,15 +256,8 @@ def _read(part: Path) -> Record:
         raise UsageError(
             f"{part} holds no comparison: there is no {' or '.join(p.name for p in places)}."
         )
-    try:
-        record: Record = json.loads(file.read_text())
-    except ValueError as error:
-        raise UsageError(f"{file} is not JSON: {error}.") from error
-    if (
-        not isinstance(record, dict)
-        or record.get("study") != "compare"
-        or record.get("format") != 1
-    ):
+    record: Record = read_json(file, constants=True)
+    if record.get("study") != "compare" or record.get("format") != 1:
         raise UsageError(f"{file} was not written by `bayesieve compare`.")
     return record
 
