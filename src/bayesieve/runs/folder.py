@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from bayesieve import __version__
-from bayesieve.errors import UsageError
+from bayesieve.errors import DamagedFileError, UsageError
 from bayesieve.files import check_limit, check_output, parse_json, write_atomically
 from bayesieve.runs.config import RECORD, RunConfig, from_dict, to_dict, without_record
 from bayesieve.runs.owned import CHECKPOINTS, OwnedFolder
