@@ -15,8 +15,8 @@ import secrets
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -209,6 +209,59 @@ def remove_stale_parts(target: Path) -> None:
                     part.unlink()
             finally:
                 os.close(descriptor)
+
+
+@contextmanager
+def folder_for(target: Path) -> Iterator[Path]:
+    """Yield an empty hidden folder, which takes the target's name when the block ends well.
+
+    Readers meet the old folder or the new one, complete. Where the system can exchange two names in
+    one step, one of them always stands; elsewhere the old one is moved aside first, and `standing`
+    finds it there. What was in the target is removed: check before that it is yours.
+    """
+    remove_stale_parts(target)
+    if not target.exists() and (aside := standing(target)) != target:
+        os.rename(aside, target)  # the last writer was killed between its two steps
+    hidden = part_of(target)
+    hidden.mkdir()
+    lock = os.open(hidden, os.O_RDONLY) if os.name == "posix" else None
+    try:
+        if lock is not None:
+            with suppress(OSError):  # a file system without locks
+                try_lock(lock)
+        yield hidden
+        _replace_folder(hidden, target)
+    finally:
+        if lock is not None:
+            os.close(lock)
+        shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _replace_folder(new: Path, target: Path) -> None:
+    """Move a folder to a name that may be taken; what had it is then at the first path, or gone."""
+    if not target.exists():
+        os.rename(new, target)
+    elif not exchange(new, target):
+        aside = target.with_name(f".{target.name}.{secrets.token_hex(8)}.old")
+        os.rename(target, aside)
+        try:
+            os.rename(new, target)
+        except OSError:
+            os.rename(aside, target)
+            raise
+    for old in _aside(target):  # of this writer, or of one that was killed
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def standing(folder: Path) -> Path:
+    """A folder, or what stands for it while, or since, it was replaced in two steps."""
+    return folder if folder.is_dir() else next(iter(_aside(folder)), folder)
+
+
+def _aside(folder: Path) -> list[Path]:
+    name = re.compile(rf"\.{re.escape(folder.name)}\.[0-9a-f]{{16}}\.old")
+    found = folder.parent.glob(f".{glob.escape(folder.name)}.*.old")
+    return [path for path in found if name.fullmatch(path.name)]
 
 
 def exchange(a: Path, b: Path) -> bool:

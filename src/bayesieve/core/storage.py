@@ -23,16 +23,13 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
-from functools import partial
-from itertools import islice
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
 
@@ -52,11 +49,11 @@ _INDEX = "draws.index"
 _CUT = "it is cut off or no safetensors file"
 _SUM, _BLOCK, _DIGITS = "sha256", 1 << 20, 64  # key, bytes of tensors per checksum, its digits
 _ENTRY = re.compile(rf"{_KEY}.*|{_SUM}|format")  # keys of the metadata, of every version
-_SIDE_BY_SIDE = 32  # blocks in memory at a time
 _SHOWN = 3  # ranges or tensors in a message
-_WIDTHS = {
-    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1,
-    "BOOL": 1,
+_DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
+    "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
 _PRIORS: dict[str, type[Normal] | type[SpikeSlab]] = {"Normal": Normal, "SpikeSlab": SpikeSlab}
 _FIELDS = {
@@ -269,34 +266,41 @@ def file_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> by
     plain = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
     data = memoryview(tensors_to_bytes(plain))
     start = 8 + int.from_bytes(data[:8], "little")
-    sums = "".join(_block_sums(data[i : i + _BLOCK] for i in range(start, len(data), _BLOCK)))
+    sums = "".join(_block_sums([data[i : i + _BLOCK]] for i in range(start, len(data), _BLOCK)))
     blank = _DIGITS * "0" + sums
     # Written here, since safetensors puts the metadata in another order every time.
     about = {"__metadata__": {**metadata, _SUM: blank}, **json.loads(bytes(data[8:start]))}
     text = json.dumps(about, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     header = len(text).to_bytes(8, "little") + text
-    whole = _hash(header) + sums
+    whole = _hash([header]) + sums
     return b"".join([header.replace(blank.encode(), whole.encode(), 1), data[start:]])
 
 
-def _block_sums(blocks: Iterable[bytes | memoryview]) -> list[str]:
-    """SHA-256 of each block; some at a time on several threads, which hash side by side."""
-    todo, sums = iter(blocks), list[str]()
+def _block_sums(blocks: Iterable[Sequence[bytes | memoryview]]) -> list[str]:
+    """SHA-256 of each block, given in pieces; threads hash them side by side."""
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        while some := list(islice(todo, _SIDE_BY_SIDE)):
-            sums += map(_hash, some) if len(some) < 3 else pool.map(_hash, some)
-    return sums
+        return list(pool.map(_hash, blocks))
 
 
-def _hash(block: bytes | memoryview) -> str:
-    return hashlib.sha256(block).hexdigest()
+def _hash(pieces: Sequence[bytes | memoryview]) -> str:
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def header_sum_of(data: bytes) -> str:
+    """The checksum that the header in the content of a new file carries."""
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    return str(header["__metadata__"][_SUM][:_DIGITS])
 
 
 def header_sum(path: Path) -> str | None:
     """The checksum that a file's header carries for the header itself; None in old files."""
-    sums = _check_header(path)[1].get(_SUM)
-    return None if sums is None else str(sums)[:_DIGITS]
+    with path.open("rb") as stream:
+        sums = _read_header(path, stream).metadata.get(_SUM)
+    return None if sums is None else sums[:_DIGITS]
 
 
 def _unpacked(tensors: Mapping[str, Tensor], d: int) -> Tensor:
@@ -344,39 +348,51 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], Mapping[str, str]]:
     Raises:
         DamagedFileError: names the file, the range of bytes and the tensors in it.
     """
-    start, known, places = _check_header(path)
-    if _SUM in known:
-        _check_sums(path, start, known[_SUM], places)
-    try:
-        with safe_open(path, framework="pt") as stream:
-            names = list(stream.keys())
-            # cloned: otherwise the tensors are a window on the file, and change with it
-            return {name: stream.get_tensor(name).clone() for name in names}, (
-                stream.metadata() or {}
-            )
-    except (SafetensorError, OSError, ValueError, OverflowError, RuntimeError) as error:
-        raise damaged(path, f"{_CUT} ({error})") from error
+    with path.open("rb") as stream:  # opened once: the path may lead to another file a moment later
+        header = _read_header(path, stream)
+        tensors, pieces = {}, []
+        try:
+            for name, (dtype, shape, begin, end) in header.tensors.items():
+                content = torch.empty(end - begin, dtype=torch.uint8)
+                view = content.numpy().data
+                if stream.readinto(view) != len(view):
+                    raise damaged(path, _CUT)
+                tensors[name] = content.view(dtype).reshape(shape)
+                pieces.append(view)
+        except (OSError, RuntimeError) as error:
+            raise damaged(path, f"{_CUT} ({error})") from error
+    if _SUM in header.metadata:
+        _check_sums(path, header, pieces)
+    return tensors, header.metadata
 
 
-_Places = dict[str, tuple[int, int]]  # where tensors are in a file, after its header
+@dataclass(frozen=True)
+class _Header:
+    """The start of a file: its bytes, its metadata, and type, shape, begin and end of tensors."""
+
+    content: bytes
+    metadata: dict[str, Any]
+    tensors: dict[str, tuple[torch.dtype, list[int], int, int]]  # in the order of the file
 
 
-def _check_header(path: Path) -> tuple[int, dict[str, Any], _Places]:
-    """Where the tensors of a file begin, its metadata, and where each tensor is."""
-    size = path.stat().st_size
-    with path.open("rb") as stream:
-        start = stream.read(8)
-        length = int.from_bytes(start, "little")
-        if len(start) < 8 or length > size - 8:
-            raise damaged(path, _CUT)
-        check_limit(path, "json", length, "bytes of header")
-        header = parse_json(path, stream.read(length), f"{_CUT}: its header")
-    metadata = header.pop("__metadata__", {})
+def _read_header(path: Path, stream: BinaryIO) -> _Header:
+    """The start of a file; the tensors of a sound one fill the rest without gaps."""
+    size = os.fstat(stream.fileno()).st_size
+    start = stream.read(8)
+    length = int.from_bytes(start, "little")
+    if len(start) < 8 or length > size - 8:
+        raise damaged(path, _CUT)
+    check_limit(path, "json", length, "bytes of header")
+    text = stream.read(length)
+    rows = parse_json(path, text, f"{_CUT}: its header")
+    metadata = rows.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(map(_ENTRY.fullmatch, metadata)):
         # A damaged name of the checksums would pass for a file that never had any.
         raise damaged(path, "its header has entries that bayesieve does not write")
-    room, places = size - 8 - length, {}
-    for name, row in header.items():
+    if not all(isinstance(value, str) for value in metadata.values()):
+        raise damaged(path, "its header has entries that are no text")
+    room, end, tensors = size - 8 - length, 0, {}
+    for name, row in rows.items():
         declared = _declared(row)
         if declared is None:
             raise damaged(path, f"tensor {name[:80]!r} is not described as safetensors demand")
@@ -384,31 +400,41 @@ def _check_header(path: Path) -> tuple[int, dict[str, Any], _Places]:
             raise damaged(
                 path, f"tensor {name[:80]!r} declares {declared} bytes, but only {room} follow"
             )
-        places[name] = tuple(row["data_offsets"])
-    end = max((end for _, end in places.values()), default=0)
+        dtype, (begin, stop) = _DTYPES[row["dtype"]], row["data_offsets"]
+        tensors[name] = dtype, row["shape"], begin, stop
+    tensors = dict(sorted(tensors.items(), key=lambda item: item[1][2:]))
+    for name, (_, _, begin, stop) in tensors.items():
+        if begin != end:
+            raise damaged(path, f"{_CUT}: tensor {name[:80]!r} begins at {begin}, not {end}")
+        end = stop
     if end != room:
         raise damaged(path, f"{_CUT}: its tensors end at byte {8 + length + end}, not {size}")
-    return 8 + length, metadata, places
+    return _Header(start + text, metadata, tensors)
 
 
-def _check_sums(path: Path, start: int, sums: object, places: _Places) -> None:
-    """Raise unless header and tensors are those that were written, block by block."""
-    n_bytes = path.stat().st_size - start
-    n_blocks = -(-n_bytes // _BLOCK)
-    if not isinstance(sums, str) or len(sums) != _DIGITS * (1 + n_blocks):
+def _check_sums(path: Path, header: _Header, pieces: Sequence[memoryview]) -> None:
+    """Raise unless header and tensors, (in order) in pieces, are those that were written."""
+    start, n_bytes, sums = len(header.content), sum(map(len, pieces)), header.metadata[_SUM]
+    blocks: list[list[memoryview]] = [[] for _ in range(-(-n_bytes // _BLOCK))]
+    at = 0
+    for piece in pieces:
+        while len(piece):
+            n = _BLOCK - at % _BLOCK
+            blocks[at // _BLOCK].append(piece[:n])
+            at, piece = at + len(piece[:n]), piece[n:]
+    if len(sums) != _DIGITS * (1 + len(blocks)):
         raise damaged(path, f"its {n_bytes} bytes of tensors are not as many as were written")
-    with path.open("rb") as stream:
-        header = stream.read(start)
-        blank = header.replace(sums.encode(), (_DIGITS * "0" + sums[_DIGITS:]).encode(), 1)
-        if _hash(blank) != sums[:_DIGITS]:
-            raise damaged(path, f"bytes 0 to {start - 1}, its header, are not those written")
-        found = _block_sums(iter(partial(stream.read, _BLOCK), b""))
+    blank = header.content.replace(sums.encode(), (_DIGITS * "0" + sums[_DIGITS:]).encode(), 1)
+    if _hash([blank]) != sums[:_DIGITS]:
+        raise damaged(path, f"bytes 0 to {start - 1}, its header, are not those written")
+    found = _block_sums(blocks)
     wanted = [sums[i : i + _DIGITS] for i in range(_DIGITS, len(sums), _DIGITS)]
-    wrong = [i for i in range(n_blocks) if found[i] != wanted[i]]
+    wrong = [i for i in range(len(blocks)) if found[i] != wanted[i]]
     if not wrong:
         return
     ranges = [(i * _BLOCK, min((i + 1) * _BLOCK, n_bytes)) for i in wrong]
-    hit = [name for name, (a, b) in places.items() if any(a < end and at < b for at, end in ranges)]
+    hit = [name for name, (*_, a, b) in header.tensors.items()
+           if any(a < end and at < b for at, end in ranges)]  # fmt: skip
     shown = ", ".join(f"{start + at} to {start + end - 1}" for at, end in ranges[:_SHOWN])
     more = f" and {len(wrong) - _SHOWN} more ranges" if len(wrong) > _SHOWN else ""
     tensors = ", ".join(repr(name[:80]) for name in hit[:_SHOWN])
@@ -420,13 +446,13 @@ def _check_sums(path: Path, start: int, sums: object, places: _Places) -> None:
 
 def _declared(row: object) -> int | None:
     """Bytes that one entry of the header promises; None if it contradicts itself."""
-    if not isinstance(row, dict) or row.get("dtype") not in _WIDTHS:
+    if not isinstance(row, dict) or row.get("dtype") not in _DTYPES:
         return None
     shape: Any = row.get("shape")
     offsets: Any = row.get("data_offsets")
     if not _are_sizes(shape) or not _are_sizes(offsets) or len(offsets) != 2 or len(shape) > 8:
         return None
-    n = _WIDTHS[row["dtype"]]
+    n = _DTYPES[row["dtype"]].itemsize
     for length in shape:
         n *= length
     return n if n == offsets[1] - offsets[0] else None

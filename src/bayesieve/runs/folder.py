@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from bayesieve import __version__
 from bayesieve.errors import DamagedFileError, UsageError
-from bayesieve.files import check_limit, check_output, parse_json, write_atomically
+from bayesieve.files import check_limit, check_output, parse_json, standing, write_atomically
 from bayesieve.runs.config import RECORD, RunConfig, from_dict, to_dict, without_record
 from bayesieve.runs.owned import CHECKPOINTS, OwnedFolder
 
@@ -186,6 +186,7 @@ def is_bundle_folder(path: Path) -> bool:
     """Whether a folder is a bundle; raises unless it is a bundle or a run."""
     from bayesieve.deliver.bundle import is_bundle
 
+    path = standing(path)
     if not path.is_dir():
         raise UsageError(f"there is no folder {path}.")
     if not (path / "config.json").is_file():

@@ -84,7 +84,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise damaged(path, f"its bytes are not those of {beside.name}")
     # Without checksum, an earlier version was killed before it wrote one; the file itself is whole.
     tensors, metadata = read_tensors(path)
-    return tensors, parse_json(path, metadata.get("bayesieve", "").encode(), "its header")
+    return tensors, parse_json(path, metadata.get("bayesieve", "").encode(), "its header", constants=True)
 
 
 def _not_sum(path: Path, expected: bytes) -> bool:

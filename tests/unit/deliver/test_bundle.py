@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 import torch
@@ -379,23 +378,6 @@ def test_a_failed_save_leaves_nothing(metrics, tmp_path):
     with pytest.raises(ValueError, match="3 outputs but there are 2 classes"):
         save(nn.Linear(2, 3), tmp_path / "b", classes=["a", "b"])
     assert not list(tmp_path.iterdir())
-
-
-def test_an_interrupted_save_keeps_the_old_bundle(tmp_path, monkeypatch):
-    folder = save(nn.Linear(2, 1), tmp_path / "b")
-    rename = Path.rename
-
-    def broken(self, target):
-        if self.name.endswith(".part"):
-            raise OSError("disk full")
-        return rename(self, target)
-
-    monkeypatch.setattr(Path, "rename", broken)
-    with pytest.raises(OSError, match="disk full"):
-        save(nn.Linear(3, 1), folder, force=True)
-    monkeypatch.undo()
-    assert read_bundle(folder).input_shape == (2,)
-    assert [p.name for p in tmp_path.iterdir()] == ["b"]
 
 
 def test_wrong_inputs_name_both_numbers():

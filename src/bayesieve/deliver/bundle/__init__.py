@@ -16,16 +16,14 @@ are on the list in `allowed`. architecture.py is for people without bayesieve an
 import hashlib
 import json
 import math
-import secrets
-import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor, fx, nn
 
 from bayesieve import __version__
@@ -34,7 +32,7 @@ from bayesieve.assess.familiarity import Familiarity
 from bayesieve.core import storage
 from bayesieve.core.likelihoods import Likelihood, from_dict
 from bayesieve.core.posterior import Posterior, Samples, SparseModel, as_point
-from bayesieve.core.storage import dtype_name, read_tensors
+from bayesieve.core.storage import dtype_name, file_bytes, header_sum_of, read_tensors
 from bayesieve.deliver.bundle import posterior as stored
 from bayesieve.deliver.bundle.architecture import architecture_source
 from bayesieve.deliver.bundle.graph import (
@@ -50,7 +48,7 @@ from bayesieve.deliver.bundle.packing import pack_all, unpack
 from bayesieve.deliver.bundle.posterior import likelihood_from_json, likelihood_to_json
 from bayesieve.deliver.card import bundle_card
 from bayesieve.errors import DamagedFileError, VerificationError, damaged
-from bayesieve.files import read_json, write_atomically
+from bayesieve.files import folder_for, read_json, sha256, standing, write_atomically
 
 FORMAT = "bayesieve-bundle"
 VERSION = 1
@@ -58,6 +56,14 @@ FILES = (
     "model.safetensors", "config.json", "metrics.json", stored.MASKS, stored.POSTERIOR, FAMILIARITY,
     "architecture.py", "README.md",
 )  # fmt: skip
+_HEADERS, _CHECKSUM, _NO_SUM = "headers", "checksum", "0" * 64  # of config.json
+_ENTRIES = {
+    "format", "format_version", "bayesieve_version", "input", "classes", "feature_names",
+    "likelihood", "preprocessing", "thresholds", "provenance", "about", "packed", "tied", "order",
+    "graph", "masks", "posterior", "familiarity", "sha256", "check", _HEADERS, _CHECKSUM,
+}  # fmt: skip
+_ATTEMPTS = 10  # to read a bundle that others replace meanwhile
+_MEAN_WORKS = "The mean weights are in another file: predictions without draws still work."
 _CHECKED = 16  # numbers
 _INPUT_DTYPES = ("float64", "float32", "float16", "bfloat16", "int64")
 _ABOUT = (
@@ -112,8 +118,9 @@ class Bundle:
         """Which weights were kept before compaction, (d,) bool, if the bundle has masks."""
         if self.config.get("masks") is None:
             return None
-        path = _file(self.path, stored.MASKS)
-        tensors, _ = read_tensors(path)
+        with _hint(_MEAN_WORKS):
+            path = _tensors_of(self.path, stored.MASKS, self.config)
+            tensors, _ = read_tensors(path)
         return stored.read_keep(path, self.config["masks"], tensors)
 
     @cached_property
@@ -129,15 +136,17 @@ class Bundle:
                 f"load: {self.path} holds no posterior, only its mean. Write the bundle with "
                 "posterior= (`bayesieve compact --posterior`) to draw from it."
             )
-        path = _file(self.path, stored.POSTERIOR)
-        return stored.read_posterior(path, self.config, read_tensors(path)[0], self.keep)
+        with _hint(_MEAN_WORKS):
+            path = _tensors_of(self.path, stored.POSTERIOR, self.config)
+            tensors, _ = read_tensors(path)
+        return stored.read_posterior(path, self.config, tensors, self.keep)
 
     @cached_property
     def familiarity(self) -> Familiarity | None:
         """How like the training examples inputs are; None in bundles without it."""
         if self.config.get("familiarity") is None:
             return None
-        path = _file(self.path, FAMILIARITY)
+        path = _tensors_of(self.path, FAMILIARITY, self.config)
         known = Familiarity.read(path)
         if known.shape != self.input_shape:
             raise damaged(path, f"it is of inputs of shape {known.shape}")
@@ -147,18 +156,42 @@ class Bundle:
 def read_bundle(folder: Path | str) -> Bundle:
     """Read a bundle and check it; its posterior is read when asked for.
 
+    A bundle that is replaced meanwhile is read again: never a mixture of two.
+
     Raises:
         ValueError: a file is missing, damaged or hostile; the message names it.
     """
     folder = Path(folder)
+    for _ in range(_ATTEMPTS):
+        before = _identity(folder)
+        try:
+            return _read(standing(folder))
+        except (ValueError, OSError):
+            if before == _identity(folder):
+                raise
+    raise DamagedFileError(f"load: {folder} is being replaced all the time; try again later.")
+
+
+def _identity(folder: Path) -> tuple[int, ...]:
+    """What changes when a folder is replaced by another of its name."""
+    try:
+        now = folder.stat()
+    except OSError:
+        return ()
+    return now.st_ino, now.st_mtime_ns, now.st_ctime_ns
+
+
+def _read(folder: Path) -> Bundle:
     if not folder.is_dir():
         hint = "; for a posterior use load_posterior or load_sparse" if folder.is_file() else ""
         raise ValueError(f"load: there is no bundle folder {folder}{hint}.")
     path = _file(folder, "config.json")
     config = read_json(path)
     _check_config(path, config)
-    model_path = _file(folder, "model.safetensors")
-    tensors, _ = read_tensors(model_path)
+    _check_sum(path, config)
+    with _hint("Without it the bundle predicts nothing: copy it again, or write it anew."):
+        model_path = _tensors_of(folder, "model.safetensors", config)
+        tensors, _ = read_tensors(model_path)
     try:
         module = graph_from_json(config["graph"])
         shape = tuple(config["input"]["shape"])
@@ -191,7 +224,7 @@ def load(folder: Path | str) -> fx.GraphModule:
 
 def is_bundle(folder: Path) -> bool:
     """Whether a folder claims to be a bundle."""
-    path = folder / "config.json"
+    path = standing(folder) / "config.json"
     return path.is_file() and read_json(path).get("format") == FORMAT
 
 
@@ -261,6 +294,41 @@ def _file(folder: Path, name: str) -> Path:
     if not path.is_file():
         raise DamagedFileError(f"load: {folder} is no bundle: the file {name} is missing.")
     return path
+
+
+def _tensors_of(folder: Path, name: str, config: Mapping[str, Any]) -> Path:
+    """A file of tensors that config.json belongs to; its content is checked when it is read."""
+    path = _file(folder, name)
+    header, whole = ((config.get(key) or {}).get(name) for key in (_HEADERS, "sha256"))
+    if header is not None:  # covers the sums of all blocks, and is read at once
+        fits = header == storage.header_sum(path)
+    else:
+        fits = whole is None or whole == sha256(path)
+    if not fits:
+        raise damaged(path, "it is not the file that config.json was written with")
+    return path
+
+
+@contextmanager
+def _hint(text: str) -> Iterator[None]:
+    """Add to the error of a damaged file what still works."""
+    try:
+        yield
+    except DamagedFileError as error:
+        raise DamagedFileError(f"{error} {text}") from error
+
+
+def _check_sum(path: Path, config: Mapping[str, Any]) -> None:
+    """Raise unless config.json is as it was written; earlier versions wrote no checksum."""
+    if unknown := sorted(config.keys() - _ENTRIES):  # perhaps the checksum, by a damaged name
+        raise damaged(path, f"it has the entry {unknown[0][:40]!r}, which bayesieve does not write")
+    known = config.get(_CHECKSUM)
+    if known is None:
+        return
+    text = path.read_bytes()
+    blank = text.replace(str(known).encode(), _NO_SUM.encode(), 1)
+    if hashlib.sha256(blank).hexdigest() != known:
+        raise damaged(path, f"its {len(text)} bytes are not those written (SHA-256)")
 
 
 def _in_order(name: str, value: Tensor, order: object) -> Tensor:
@@ -430,7 +498,7 @@ def save_bundle(
         "order": {n: order for n, value in weights.items() if (order := _axis_order(value))},
         "graph": graph,
     }
-    files = {"model.safetensors": tensors_to_bytes(tensors, {"format": "pt"})}
+    files = {"model.safetensors": file_bytes(tensors, {"format": "pt"})}
     if sparse is not None:
         files[stored.MASKS], values["masks"] = stored.pack_keep(sparse)
     if posterior is not None:
@@ -444,15 +512,19 @@ def save_bundle(
             )
         files[FAMILIARITY] = familiarity.to_bytes()
         values["familiarity"] = {"kinds": len(familiarity.centres)}
-    values["sha256"] = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-    values["check"] = check_outputs(traced, shape, dtype)
-    files["config.json"] = _json_rows(values, "config").encode()
+    values[_HEADERS] = {name: header_sum_of(data) for name, data in files.items()}
     if metrics is not None:
         files["metrics.json"] = _json_rows(metrics, "metrics").encode()
+    values["sha256"] = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    values["check"] = check_outputs(traced, shape, dtype)
+    values[_CHECKSUM] = _NO_SUM
+    text = _json_rows(values, "config")
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    files["config.json"] = text.replace(_NO_SUM, digest, 1).encode()
     files["architecture.py"] = architecture_source(graph).encode()
     sizes = {name: len(data) for name, data in files.items()}
     files["README.md"] = bundle_card(folder.name, values, metrics or {}, sizes).encode()
-    return _write_folder(folder, files, traced, force=force)
+    return _write_folder(folder, files, traced)
 
 
 def copy_bundle(bundle: Bundle, folder: Path | str, *, force: bool = False) -> Path:
@@ -462,7 +534,7 @@ def copy_bundle(bundle: Bundle, folder: Path | str, *, force: bool = False) -> P
     paths = [bundle.path / name for name in FILES]
     files = {path.name: path.read_bytes() for path in paths if path.is_file()}
     files["architecture.py"] = architecture_source(bundle.config["graph"]).encode()
-    return _write_folder(folder, files, bundle.module, force=force)
+    return _write_folder(folder, files, bundle.module)
 
 
 def stored_bytes(module: nn.Module) -> int:
@@ -512,28 +584,12 @@ def check_free(folder: Path, *, force: bool) -> None:
         )
 
 
-def _write_folder(
-    folder: Path, files: Mapping[str, bytes], module: fx.GraphModule, *, force: bool
-) -> Path:
+def _write_folder(folder: Path, files: Mapping[str, bytes], module: fx.GraphModule) -> Path:
     """Fill a folder beside the target, check that it holds the module, then give it its name."""
-    hidden = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}.part")
-    old = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}.old")
-    try:
-        hidden.mkdir()
+    with folder_for(folder) as hidden:
         for name, data in files.items():
             write_atomically(hidden / name, data)
         _check_same(module, hidden)
-        if force and folder.is_dir():
-            folder.rename(old)
-        try:
-            hidden.rename(folder)
-        except OSError:
-            if old.is_dir():
-                old.rename(folder)
-            raise
-    finally:
-        shutil.rmtree(hidden, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
     return folder
 
 
