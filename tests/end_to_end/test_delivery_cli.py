@@ -162,7 +162,7 @@ def test_verify_finds_changes(runs, tmp_path):
     tensors = load_file(model)
     tensors["fc1.bias"][0] += 1e-6
     save_file(tensors, model)
-    assert "was changed" in refused(1, "verify", tmp_path / "flip")
+    assert "is not the file that config.json" in refused(1, "verify", tmp_path / "flip")
     (tmp_path / "source" / "architecture.py").write_text("import os")
     assert "architecture.py" in refused(1, "verify", tmp_path / "source")
     (tmp_path / "missing" / "model.safetensors").unlink()
