@@ -31,7 +31,7 @@ _KEPT = 2
 _log = logging.getLogger(__name__)
 
 Settings = dict[str, Any]  # what must not change between a run and its continuation
-_BEST = "best."
+_BEST, _HISTORY = "best.", "history"
 
 
 def write_checkpoint(
@@ -84,7 +84,9 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise damaged(path, f"its bytes are not those of {beside.name}")
     # Without checksum, an earlier version was killed before it wrote one; the file itself is whole.
     tensors, metadata = read_tensors(path)
-    return tensors, parse_json(path, metadata.get("bayesieve", "").encode(), "its header", constants=True)
+    return tensors, parse_json(
+        path, metadata.get("bayesieve", "").encode(), "its header", constants=True
+    )
 
 
 def _not_sum(path: Path, expected: bytes) -> bool:
@@ -165,10 +167,12 @@ def save_run(folder: Path, record: Record, population: Population, settings: Set
     tensors = population.copies() | {_BEST + name: value for name, value in record.best.items()}
     tensors |= {"order": record.order, "log_lik_sum": record.log_lik_sum}
     tensors |= rng_states(population.problem.device)
+    # Not in the header, whose size is bounded: a long run has many rows.
+    rows = bytearray(json.dumps(record.history).encode())
+    tensors[_HISTORY] = torch.frombuffer(rows, dtype=torch.uint8)
     meta = {
         "settings": settings,
         "step": record.step,
-        "history": record.history,
         "best_nll": record.best_nll,
         "best_epoch": record.best_epoch,
         "diverged": record.diverged,
@@ -188,7 +192,8 @@ def resume_run(folder: Path, record: Record, population: Population, settings: S
     population.restore_(tensors)
     record.order = tensors["order"]
     record.log_lik_sum.copy_(tensors["log_lik_sum"])
-    record.step, record.history = meta["step"], meta["history"]
+    record.step, rows = meta["step"], tensors.get(_HISTORY)
+    record.history = meta["history"] if rows is None else json.loads(rows.numpy().tobytes())
     record.best_nll, record.best_epoch = meta["best_nll"], meta["best_epoch"]
     record.diverged = meta.get("diverged", [])
     best = {n.removeprefix(_BEST): v for n, v in tensors.items() if n.startswith(_BEST)}
