@@ -224,7 +224,8 @@ class Problem:
             generator: source of the random starts.
             scheme: "module" takes the weights of the model for the first member and calls
                 `reset_parameters` for the others; "he" draws weights from U(±√(6 / fan_in)) and
-                sets biases to 0, leaving point parameters as they are in the model.
+                sets biases to 0, leaving other vectors (the factors of norms, which are no biases)
+                and point parameters as they are in the model.
         """
         self._workspace = None  # a new run starts from the buffers of the module
         if scheme not in ("module", "he"):
@@ -241,8 +242,8 @@ class Problem:
             if part.start < layout.n_bayesian and len(shape) > 1:
                 bound = (6 / layout.fan_in(name)) ** 0.5
                 w[:, part] = w[:, part].uniform_(-bound, bound, generator=generator)
-            elif part.start < layout.n_bayesian:
-                w[:, part] = 0.0
+            elif part.start < layout.n_bayesian and "bias" in name.rpartition(".")[2]:
+                w[:, part] = 0.0  # a norm whose factors were 0 would let nothing through
         return w
 
     def _check(self) -> None:

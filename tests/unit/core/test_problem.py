@@ -276,6 +276,17 @@ def test_starting_points_of_the_module():
     assert problem.initial.abs().sum() > 0
 
 
+def test_he_starting_points_leave_norms_as_they_are():
+    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+    everything = Roles(prune=(nn.Linear, nn.LayerNorm))
+    x, y = normal(5, 3, seed=0), torch.zeros(5, dtype=torch.long)
+    problem = Problem(model.double(), Categorical(), (x, y), roles=everything)
+    w = problem.layout.unflatten(problem.starting_points(1, seeded(0), "he")[0])
+    assert torch.equal(w["1.weight"], torch.ones(4, dtype=torch.float64))
+    assert not w["1.bias"].any()
+    assert not w["0.bias"].any()
+
+
 def test_he_starting_points_have_the_stated_range():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(50, 400), nn.LayerNorm(400), nn.Conv1d(1, 1, 3))
