@@ -109,7 +109,8 @@ def check_output(path: Path | str, inputs: Iterable[Path | str] = (), flag: str 
 
     Args:
         path: file to write.
-        inputs: files that the command reads; names that do not exist are passed over.
+        inputs: files that the command reads, and folders of such; names that do not exist are
+            passed over.
         flag: how the user gave the path.
 
     Example:
@@ -124,10 +125,21 @@ def check_output(path: Path | str, inputs: Iterable[Path | str] = (), flag: str 
         raise UsageError(f"{flag} {path} is a folder; give a file name.")
     if what := _what_else(target):
         raise UsageError(f"{flag} {path} is {what}; give the name of a regular file.")
-    for one in inputs:
-        if target.exists() and os.path.exists(one) and os.path.samefile(target, one):
+    for one in inputs if target.exists() else ():
+        inside = os.path.isdir(one) and target.is_relative_to(os.path.realpath(one))
+        if inside or (os.path.exists(one) and os.path.samefile(target, one)):
             raise UsageError(f"{flag} {path} is an input of this command; give another name.")
     return target
+
+
+def same_place(a: Path, b: Path) -> bool:
+    """Whether two paths lead to one place, through links; unlike `resolve`, for links in a circle.
+
+    Example:
+        >>> same_place(Path("a"), Path("b") / ".." / "a")
+        True
+    """
+    return os.path.realpath(a) == os.path.realpath(b)
 
 
 def _regular(path: Path | str) -> Path:

@@ -21,13 +21,14 @@ from bayesieve.deliver.bundle import (
 from bayesieve.deliver.bundle.architecture import architecture_source
 from bayesieve.deliver.bundle.posterior import likelihood_from_json
 from bayesieve.errors import UsageError, VerificationError
-from bayesieve.files import sha256
+from bayesieve.files import same_place, sha256
 from bayesieve.runs.config import RECORD, to_dict
 from bayesieve.runs.folder import (
     RunFolder,
     check_out,
     check_out_file,
     is_bundle_folder,
+    model_files,
     versions,
 )
 from bayesieve.runs.options import Compact, Export, Verify
@@ -42,7 +43,7 @@ _TOLERANCE = 1e-4  # of recorded outputs, which another machine may have compute
 def compact(asked: Compact) -> dict[str, Any]:
     """Write the bundle; returns metrics of every stage, and what went from each layer."""
     source, out = RunFolder(Path(asked.run)), Path(asked.out)
-    if out.resolve() == source.path.resolve():
+    if same_place(out, source.path):
         raise UsageError("--out must differ from the run that is compacted.")
     check_out(out, force=asked.force)
     opened = load(asked.run, device="cpu", trust=asked.trust)
@@ -206,9 +207,12 @@ def export(asked: Export) -> dict[str, Any]:
         raise UsageError("--samples is for --to onnx.")
     if asked.int8 and to != "c":
         raise UsageError("--int8 is for --to c.")
-    if out.resolve() == source.resolve():
+    if same_place(out, source):
         raise UsageError("--out must differ from what is exported.")
-    (check_out if to == "bundle" else check_out_file)(out, force=asked.force)
+    if to == "bundle":
+        check_out(out, force=asked.force)
+    else:
+        check_out_file(out, model_files(source), force=asked.force)
     if not (is_bundle_folder(source) or asked.masked_ok):
         raise UsageError(
             f"{source} is a run, not a bundle: its model is only masked, so a file made of it is "

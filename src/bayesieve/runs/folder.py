@@ -101,9 +101,7 @@ class RunFolder(OwnedFolder):
     def inputs(self) -> list[Path]:
         """The files that commands read to open this run: its own, its data, its start."""
         files = [file for pattern in self.layout for file in self.path.glob(pattern)]
-        config = self.read_config()
-        others = [(config.data.name or "").partition(":")[2], config.net.warm_start or ""]
-        return [file for file in files if file.name != PAGE] + [Path(p) for p in others if p]
+        return [file for file in files if file.name != PAGE] + inputs_of(self.read_config())
 
     def create(
         self,
@@ -146,6 +144,12 @@ class RunFolder(OwnedFolder):
         return from_dict(without_record(values), str(self.path / "config.json"))
 
 
+def inputs_of(config: RunConfig) -> list[Path]:
+    """The files and folders that settings name: data, and weights to start from."""
+    named = [(config.data.name or "").partition(":")[2], config.net.warm_start]
+    return [Path(path).expanduser() for path in named if path]
+
+
 def versions(*names: str) -> dict[str, str]:
     """Versions of Bayesieve and of the packages named; python and system are names too."""
     known = {"python": platform.python_version, "system": platform.platform}
@@ -180,6 +184,15 @@ def check_out_file(out: Path, inputs: Sequence[Path | str] = (), *, force: bool)
         out.parent.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         raise UsageError(f"--out {out}: {out.parent} is no folder.") from error
+
+
+def model_files(path: Path) -> list[Path]:
+    """The files behind a model, which no output may replace: of a run, a bundle, or one file."""
+    from bayesieve.deliver.bundle import FILES
+
+    if not path.is_dir():
+        return [path]
+    return [path / n for n in FILES] if is_bundle_folder(path) else RunFolder(path).inputs()
 
 
 def is_bundle_folder(path: Path) -> bool:

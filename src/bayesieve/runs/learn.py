@@ -18,7 +18,7 @@ from bayesieve.nets.importing import is_factory
 from bayesieve.runs.build import Plan, make_plan, what_it_takes
 from bayesieve.runs.config import RunConfig, flag_of, from_dict, from_keywords, read_config, to_dict
 from bayesieve.runs.consent import check_named, factory_record, keep_network
-from bayesieve.runs.folder import RunFolder
+from bayesieve.runs.folder import RunFolder, inputs_of
 from bayesieve.runs.options import Config, Train
 from bayesieve.runs.owned import CHECKPOINTS
 from bayesieve.runs.run import curve_of, mixing, numbers, pool, save_model, usual_score
@@ -45,7 +45,7 @@ def train(asked: Train) -> dict[str, Any]:
     wanted = from_keywords(asked.settings, base if config is None else as_config(config))
     check_named(asked, wanted, folder if resume else None)
     if not (resume or dry_run):
-        folder.check_free(force=asked.force)
+        folder.check_free(inputs_of(wanted), force=asked.force)
     if resume and folder.finished:
         note(f"{folder.path} is finished already.")
         return folder.read("metrics.json")

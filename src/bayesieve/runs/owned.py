@@ -85,10 +85,11 @@ class OwnedFolder:
         """Whether an earlier version, which wrote no marker, wrote the folder."""
         return False
 
-    def check_free(self, *, force: bool, flag: str = "--out") -> None:
+    def check_free(self, inputs: Iterable[Path] = (), *, force: bool, flag: str = "--out") -> None:
         """Raise unless a command may begin here; changes nothing.
 
         Args:
+            inputs: what the command reads; none of it may be a file that would be replaced.
             force: whether what we wrote may be replaced.
             flag: how the user named the folder.
         """
@@ -99,6 +100,13 @@ class OwnedFolder:
         self._check_ours(flag)
         if (self.path / LOCK).exists() and not self._is_held:
             Lock(self.path / LOCK, str(self.path)).check()
+        ours = {
+            os.path.realpath(file) for name in self.listed() or () for file in self._files(name)
+        }
+        if read := next((path for path in inputs if os.path.realpath(path) in ours), None):
+            raise UsageError(
+                f"{flag} {self.path} holds {read}, an input of this command; give another {flag}."
+            )
         holds = None if force else self.holds()
         if holds:
             raise UsageError(

@@ -12,7 +12,7 @@ import torch
 from bayesieve.core.posterior import Model
 from bayesieve.deliver.card import report_card
 from bayesieve.errors import UsageError
-from bayesieve.files import check_output, parse_json, sha256, write_atomically
+from bayesieve.files import check_output, parse_json, same_place, sha256, write_atomically
 from bayesieve.report.collect import collect
 from bayesieve.report.packing import Json
 from bayesieve.report.page import page
@@ -83,8 +83,7 @@ def _check_outputs(outputs: Mapping[str, Path], folders: Sequence[RunFolder]) ->
 
 def _home(path: Path, folders: Sequence[RunFolder]) -> RunFolder | None:
     """The run folder that a file lies in, if it is one of these."""
-    at = path.parent.resolve()
-    return next((folder for folder in folders if folder.path.resolve() == at), None)
+    return next((folder for folder in folders if same_place(folder.path, path.parent)), None)
 
 
 def _write(path: Path, content: str, folders: Sequence[RunFolder]) -> None:

@@ -19,7 +19,7 @@ from bayesieve.deliver.onnx import OnnxModel, read_onnx
 from bayesieve.deliver.serving import Columns, bundle_columns, onnx_columns, predict_bundle
 from bayesieve.errors import DataError, UsageError
 from bayesieve.files import limit, write_atomically
-from bayesieve.runs.folder import check_out_file, is_bundle_folder
+from bayesieve.runs.folder import check_out_file, is_bundle_folder, model_files
 from bayesieve.runs.options import Predict, n_samples_of
 
 Recipe = Mapping[str, Any]  # turns raw data into inputs of a network
@@ -30,7 +30,7 @@ def predict(asked: Predict) -> dict[str, Any]:
     """Write a CSV file of predictions; returns a summary."""
     model, data, out = Path(asked.model), Path(asked.data), Path(asked.out)
     n_samples, n_draws = n_samples_of(asked.samples), 0
-    check_out_file(out, force=asked.force)
+    check_out_file(out, [*model_files(model), data], force=asked.force)
     network = _read_model(model)
     if isinstance(network, OnnxModel) and n_samples != 0:
         raise UsageError("--samples: draws are baked into an ONNX file when it is exported.")

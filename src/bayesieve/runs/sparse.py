@@ -20,6 +20,7 @@ from bayesieve.core.workspace import statistics_names
 from bayesieve.engines.laplace import laplace, laplace_units
 from bayesieve.engines.recipes import RunSize, build_engine, finetune_batch_size
 from bayesieve.errors import UsageError
+from bayesieve.files import same_place
 from bayesieve.nets.importing import is_factory
 from bayesieve.runs.build import build_likelihood, build_module, build_roles, make_plan
 from bayesieve.runs.config import Score, from_keywords
@@ -57,7 +58,7 @@ _NOT_RULE = {
 def prune(asked: Prune) -> dict[str, Any]:
     """Write a pruned run; returns its metrics, those before, and the cost of every sparsity."""
     source, target = RunFolder(Path(asked.run)), RunFolder(Path(asked.out))
-    if target.path.resolve() == source.path.resolve():
+    if same_place(target.path, source.path):
         raise UsageError("--out must differ from the run that is pruned.")
     target.check_free(force=asked.force)
     _check(asked)
@@ -93,7 +94,7 @@ def sieve(asked: Sieve) -> dict[str, Any]:
     """Write the run of a trained network without what the evidence would rather see at 0."""
     if asked.zeros is not None and asked.threshold is not None:
         raise UsageError("give either --zeros or --threshold, not both.")
-    RunFolder(Path(asked.out)).check_free(force=asked.force)
+    RunFolder(Path(asked.out)).check_free([Path(asked.model)], force=asked.force)
     run, sparse = _sieved(asked)
     file = run.config.net.warm_start
     result = _write(

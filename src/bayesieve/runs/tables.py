@@ -22,7 +22,7 @@ from bayesieve.core.priors import SpikeSlab
 from bayesieve.data import DataSet, load_data
 from bayesieve.errors import DataError, UsageError
 from bayesieve.estimators import SieveClassifier, SieveRegressor, SieveSelector
-from bayesieve.files import write_atomically
+from bayesieve.files import same_place, write_atomically
 from bayesieve.runs.build import absolute_paths, check_varied, described_net
 from bayesieve.runs.bundle import write_form
 from bayesieve.runs.config import RunConfig, from_keywords
@@ -83,7 +83,7 @@ def fit_table(asked: FitTable) -> dict[str, Any]:
     widths = None if words is None else tuple(map(int, words))
     bundle = Path(asked.out or f"{file.stem}-model")
     folder = RunFolder(Path(asked.report or f"{file.stem}-report"))
-    if bundle.resolve() == folder.path.resolve():
+    if same_place(bundle, folder.path):
         raise UsageError("--out and --report must be different folders.")
     data = _load(asked, asked.test_fraction)
     folder.check_free(force=asked.force, flag="--report")
