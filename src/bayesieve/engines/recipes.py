@@ -8,8 +8,8 @@ The numbers of flat-vi and sbnn for images are those measured on MNIST: noise on
 starting means by fan-in, log std -4, a KL weight of 0.3 for classification that rises over the
 first epochs, the learning rate falling by a cosine once pruning has ended. Fewer than 10,000
 examples take a higher learning rate and a KL weight of 0.1, chosen on a held-out part of digits
-(those of bmr, horseshoe and samplers by the calibration on its test part): their epochs have few
-steps, and a network stopped half-way is less sure than it is right.
+(`studies.recipes`): their epochs have few steps, and a network stopped half-way is less sure than
+it is right.
 The numbers for tables were chosen on tables of 300 to 10,000 rows (docs/tables.md): noise on
 weights, about 2,500 steps, a KL weight of 0.3. Samplers keep their step size and the full weight of
 the prior; message passing has neither. Their step is per example, and for real targets divided by

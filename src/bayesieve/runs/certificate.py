@@ -322,7 +322,7 @@ def paired_interval(right: Sequence[Tensor], z: float) -> Interval:
     lost, won = int((was & ~now).sum()), int((now & ~was).sum())
     middle = (lost - won) / n
     width = z * (((lost + won + 1) / n - middle**2) / n) ** 0.5
-    return middle - width, middle + width
+    return max(middle - width, -1.0), min(middle + width, 1.0)
 
 
 def auroc_interval(high: Tensor, low: Tensor, z: float) -> tuple[float, Interval]:

@@ -576,6 +576,10 @@ class FitTable(_TableOptions):
     )
     engine: Literal["sbnn", "flat-vi"] = option("Algorithm.", "sbnn")
     hidden: str | None = option("Hidden layers; 50 (from 10,000 rows 100,100).")
+    kl: float | None = option(
+        "Weight of the prior, 1 is Bayes' rule; inner folds choose it unless given.",
+        check=check_positive,
+    )
     zeros: float | None = option(
         "Fraction of the parameters to remove while training.", check=_check_share
     )

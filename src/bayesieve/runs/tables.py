@@ -91,8 +91,9 @@ def fit_table(asked: FitTable) -> dict[str, Any]:
     torch.set_num_threads(1)  # the fastest for networks of this size
     started = time.perf_counter()
     model = fit_estimator(
-        data, asked.seed, engine=asked.engine, hidden=widths, epochs=asked.epochs, zeros=asked.zeros
-    )
+        data, asked.seed, engine=asked.engine, hidden=widths, epochs=asked.epochs, kl=asked.kl,
+        zeros=asked.zeros,
+    )  # fmt: skip
     seconds = time.perf_counter() - started
     with folder.locked():
         folder.begin(force=asked.force, flag="--report")

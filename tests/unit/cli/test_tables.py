@@ -80,11 +80,13 @@ def test_fit_table_prunes_and_compacts(house, tmp_path):
 
 
 def test_a_text_target_is_a_classification(house, tmp_path):
-    arguments = ("--epochs", 8, "--hidden", "8", "--no-figures", "--report", tmp_path / "r")
+    arguments = ("--epochs", 8, "--hidden", "8", "--no-figures", "--report", tmp_path / "r",
+                 "--kl", 1)  # fmt: skip
     result = as_json("fit-table", house, "--target", "color", *arguments, "--out", tmp_path / "m")
     assert result["task"] == "classification"
     ok("predict", tmp_path / "m", house, "--out", tmp_path / "p.csv")
     assert "class" in (tmp_path / "p.csv").read_text().splitlines()[0]
+    assert as_json("evaluate", tmp_path / "r")["kl"] == 1
 
 
 @pytest.mark.slow

@@ -143,6 +143,12 @@ def test_paired_intervals_cover_the_difference():
     assert binom.cdf(covered, n_sets, 0.95) > 1e-4
 
 
+def test_no_share_falls_by_more_than_all():
+    right = torch.ones(40).bool()
+    assert paired_interval([right, ~right], 2.8)[1] == 1
+    assert paired_interval([~right, right], 2.8)[0] == -1
+
+
 def test_bootstrap_intervals_cover_the_difference():
     # Mean losses 0 and .1 of two models of 300 examples, correlated, skewed; 400 data sets. A
     # bootstrap of a mean of 300 numbers covers .94 or more; below .90 happens once in 1,000.
