@@ -5,6 +5,8 @@ The command line exits with 1 on those named here, and with 2 on wrong arguments
 
 from pathlib import Path
 
+_LONGEST = 600  # characters of a reason, which may quote a file
+
 
 class BayesieveError(Exception):
     """Base of the errors below: nothing is wrong with the call, but the work cannot be done."""
@@ -49,4 +51,5 @@ def damaged(path: Path, why: str, who: str = "load") -> DamagedFileError:
         >>> damaged(Path("a.safetensors"), "it is cut off")
         DamagedFileError('load: a.safetensors is damaged: it is cut off.')
     """
+    why = why if len(why) <= _LONGEST else f"{why[:_LONGEST]} ..."
     return DamagedFileError(f"{who}: {path} is damaged: {why}.")

@@ -41,6 +41,7 @@ from bayesieve.core.priors import Normal, Prior, SpikeSlab
 from bayesieve.core.problem import Problem
 from bayesieve.errors import damaged
 from bayesieve.files import check_growth, check_limit, parse_json, write_atomically
+from bayesieve.text import short
 
 FORMAT = 1
 _KEY = "bayesieve"
@@ -168,7 +169,7 @@ def _load(path: Path, owner: Network | Problem) -> tuple[Posterior, dict[str, Te
     _check_layout(path, header["layout"], network.layout)
     if header["dtype"] != dtype_name(network.dtype):
         raise ValueError(
-            f"load: {path} holds {header['dtype']} weights but the network is "
+            f"load: {path} holds {short(header['dtype'])} weights but the network is "
             f"{dtype_name(network.dtype)}. Convert the model with .to(dtype) first."
         )
     tensors = {name: value.to(network.device) for name, value in tensors.items()}
@@ -188,7 +189,7 @@ def _load(path: Path, owner: Network | Problem) -> tuple[Posterior, dict[str, Te
         posterior = posterior_from(header["class"], tensors, network, prior)
         if posterior.mean.dtype != network.dtype:
             raise ValueError(f"its weights are {posterior.mean.dtype}")
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise damaged(path, f"its content does not fit its header ({error})") from error
     return posterior, tensors
 
@@ -205,10 +206,12 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise ValueError(f"load: {path} was not written by bayesieve's save.")
     if header["format"] != FORMAT:
         raise ValueError(
-            f"load: {path} has format {header['format']!r}, this version reads {FORMAT}. "
+            f"load: {path} has format {short(header['format'])}, this version reads {FORMAT}. "
             "Update bayesieve."
         )
     missing = {"class", "layout", "prior", "dtype", "extra"} - header.keys()
+    if not missing and not isinstance(header["extra"], dict):
+        missing = {"extra"}
     if missing or header["class"] not in list(_FIELDS):
         raise damaged(path, f"its header lacks {', '.join(sorted(missing)) or 'a known class'}")
     return header, tensors
@@ -330,7 +333,10 @@ def _check_layout(path: Path, rows: object, layout: Layout) -> None:
     differing = [pair for pair in zip(expected, rows, strict=False) if pair[0] != pair[1]]
     wanted, got = f"{len(expected)} tensors", str(len(rows))
     if differing:
-        wanted, got = (f"{name!r} of shape {shape} ({role})" for name, shape, role in differing[0])
+        wanted, got = (
+            f"{short(name)} of shape {short(shape)} ({str(role)[:20]})"
+            for name, shape, role in differing[0]
+        )
     raise ValueError(f"load: {path} is of another network: expected {wanted}, found {got}.")
 
 
@@ -446,7 +452,7 @@ def _check_sums(path: Path, header: _Header, pieces: Sequence[memoryview]) -> No
 
 def _declared(row: object) -> int | None:
     """Bytes that one entry of the header promises; None if it contradicts itself."""
-    if not isinstance(row, dict) or row.get("dtype") not in _DTYPES:
+    if not isinstance(row, dict) or row.get("dtype") not in [*_DTYPES]:
         return None
     shape: Any = row.get("shape")
     offsets: Any = row.get("data_offsets")

@@ -52,7 +52,7 @@ def load_images(
     for_test = decoded["for_test"]
     if not for_test.any():
         for_test = np.zeros(len(for_test), dtype=bool)
-        _, held_out = split_index(len(for_test), test_fraction, seed, who="images")
+        _, held_out = split_index(len(for_test), test_fraction, seed, who=f"images: {path}")
         for_test[held_out.numpy()] = True
     if for_test.all():
         raise DataError(f"images: {path} must hold training images, got only a test folder.")

@@ -23,6 +23,7 @@ from bayesieve.data.image_sets import (
 from bayesieve.data.images import load_images
 from bayesieve.data.tables import Missing, load_table
 from bayesieve.data.uci import SPLIT_SETS, YEAR_FILE, find_uci, load_uci
+from bayesieve.text import short
 
 _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 _FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
@@ -272,5 +273,5 @@ def _parse(spec: str) -> tuple[str, str]:
         return "named", spec
     raise ValueError(
         f"load_data: spec must be one of {', '.join(REGISTRY)}, or csv:PATH, parquet:PATH, "
-        f"npz:PATH, images:PATH; got {spec!r}.{did_you_mean(spec, REGISTRY)}"
+        f"npz:PATH, images:PATH; got {short(spec)}.{did_you_mean(spec, REGISTRY)}"
     )

@@ -467,7 +467,10 @@ def _open(data: bytes, threads: int = 0) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = threads
     options.log_severity_level = 4  # errors are raised, not printed
-    return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    # Without fallback: it would try the same provider again, and print that it does.
+    return onnxruntime.InferenceSession(
+        data, options, providers=["CPUExecutionProvider"], enable_fallback=0
+    )
 
 
 def _run(session: Any, x: Tensor) -> dict[str, Tensor]:

@@ -4,7 +4,8 @@
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -36,7 +37,7 @@ from bayesieve.core.storage import load_posterior, load_sparse, read_header, sav
 from bayesieve.data import DataSet, Examples
 from bayesieve.deliver.bundle import Bundle, read_bundle
 from bayesieve.engines.sbnn import stuck_in_slab
-from bayesieve.errors import DamagedFileError, UsageError
+from bayesieve.errors import BayesieveError, DamagedFileError, UsageError
 from bayesieve.runs.build import (
     build_data,
     build_module,
@@ -149,11 +150,26 @@ def load(
     if not path.is_file():
         raise DamagedFileError(f"{folder.path} is damaged: the file {path.name} is missing.")
     rows = read_header(path)["layout"]  # complains about a damaged file before data are loaded
-    data = build_data(config.data, config.net)
-    _check_widths(folder, config, data, rows)
-    train, held_out = split_off(config, data.train)
-    network = network_of(folder, config, data, trust=trust).to(choose_device(device))
+    with _settings_of(folder):
+        data = build_data(config.data, config.net)
+        _check_widths(folder, config, data, rows)
+        train, held_out = split_off(config, data.train)
+        network = network_of(folder, config, data, trust=trust)
+    network = network.to(choose_device(device))
     return Run(config, data, train, held_out, load_model(path, network), folder)
+
+
+@contextmanager
+def _settings_of(folder: RunFolder) -> Iterator[None]:
+    """Name the file of the settings in errors about them, which name only the setting."""
+    try:
+        yield
+    except BayesieveError:
+        raise
+    except (ValueError, TypeError) as error:
+        if str(folder.path) in str(error):
+            raise
+        raise UsageError(f"{folder.path / 'config.json'}: {error}") from error
 
 
 def _check_widths(folder: RunFolder, config: RunConfig, data: DataSet, rows: Any) -> None:

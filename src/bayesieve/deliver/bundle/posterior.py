@@ -272,7 +272,7 @@ def _layout(rows: object) -> Layout:
     names, shapes, roles = [], [], []
     for row in rows:
         fits = isinstance(row, list) and len(row) == 3 and isinstance(row[0], str)
-        if not fits or row[2] not in Role.__members__ or not isinstance(row[1], list):
+        if not fits or row[2] not in [*Role.__members__] or not isinstance(row[1], list):
             raise ValueError(f"its layout has a wrong entry: {str(row)[:80]}")
         if not all(type(size) is int and 0 <= size < MAX_SIZE for size in row[1]):
             raise ValueError(f"its layout has a wrong shape: {str(row)[:80]}")

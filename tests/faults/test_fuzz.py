@@ -1,0 +1,30 @@
+"""The byte fuzzer over every reader: a short form for every day, 10,000 cases in the long form."""
+
+import os
+import warnings
+
+import pytest
+
+from faults import fuzz
+
+LONG = os.environ.get("BAYESIEVE_FAULTS") == "long"
+CASES = 10_000 if LONG else 210
+
+
+@pytest.fixture(scope="module")
+def targets(tmp_path_factory):
+    return fuzz.make_targets(tmp_path_factory.mktemp("fuzz"))
+
+
+def test_no_reader_falls_for_damaged_bytes(targets):
+    findings = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of decoders that go on
+        for number in range(-(-CASES // len(targets))):
+            findings += filter(None, (fuzz.run_case(targets, name, number) for name in targets))
+    assert not findings, "\n".join(findings)
+
+
+def test_cases_are_the_same_every_time(targets):
+    for name in targets:
+        assert fuzz.case(targets, name, 7) == fuzz.case(targets, name, 7)
