@@ -169,7 +169,7 @@ def _load(path: Path, owner: Network | Problem) -> tuple[Posterior, dict[str, Te
     _check_layout(path, header["layout"], network.layout)
     if header["dtype"] != dtype_name(network.dtype):
         raise ValueError(
-            f"load: {path} holds {short(header['dtype'])} weights but the network is "
+            f"load: {path} holds {str(header['dtype'])[:40]} weights but the network is "
             f"{dtype_name(network.dtype)}. Convert the model with .to(dtype) first."
         )
     tensors = {name: value.to(network.device) for name, value in tensors.items()}

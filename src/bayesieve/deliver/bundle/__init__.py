@@ -299,7 +299,8 @@ def _file(folder: Path, name: str) -> Path:
 def _tensors_of(folder: Path, name: str, config: Mapping[str, Any]) -> Path:
     """A file of tensors that config.json belongs to; its content is checked when it is read."""
     path = _file(folder, name)
-    header, whole = ((config.get(key) or {}).get(name) for key in (_HEADERS, "sha256"))
+    sums: list[Any] = [config.get(key) for key in (_HEADERS, "sha256")]
+    header, whole = (rows.get(name) if isinstance(rows, dict) else None for rows in sums)
     if header is not None:  # covers the sums of all blocks, and is read at once
         fits = header == storage.header_sum(path)
     else:
