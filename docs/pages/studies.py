@@ -243,6 +243,41 @@ def pretrained_table(results: list[dict[str, Any]]) -> str:
     return "\n".join(lines) if rows else EMPTY
 
 
+def recipes_table(results: list[dict[str, Any]]) -> str:
+    """ECE and error of every engine's recipe on the test digits, dense and sieved."""
+    rows = rows_of(results, "recipes", "test")
+    lines = [
+        _line(("engine", "ECE", "error", "NLL", "ECE, sieved", "error, sieved", "NLL, sieved"))
+    ]
+    lines.append("| --- |" + " ---: |" * 6)
+    for engine in dict.fromkeys(name.split()[0] for name in rows):
+        cells = [f"`{engine}`"]
+        for kind in ("dense", "sieved"):
+            numbers = rows[f"{engine} {kind}"]["metrics"]
+            cells += [f"{numbers['ece']:.3f}", f"{100 * numbers['error']:.1f} %"]
+            cells.append(f"{numbers['nll']:.3f}")
+        lines.append(_line(cells))
+    return "\n".join(lines) if rows else EMPTY
+
+
+def regressor_table(results: list[dict[str, Any]]) -> str:
+    """Scores of `SieveRegressor` with its defaults on the UCI sets."""
+    rows = rows_of(results, "regressor", "test")
+    head = ("set", "engine", "networks", "RMSE", "NLL", "CRPS", "90 % intervals cover", "seconds")
+    lines = [_line(head), "| --- | --- | --- |" + " ---: |" * 5]
+    for row in sorted(rows.values(), key=lambda row: (row["data"], row["name"].split()[1])):
+        setting, numbers = row["setting"], row["metrics"]
+        chains = setting["engine"] == "sghmc"
+        n = setting["n_members"] or (2 if chains else 1)
+        lines.append(_line([
+            row["data"], f"`{setting['engine']}`", f"{n} chains" if chains else str(n),
+            f"{numbers['rmse']:.2f} ± {numbers['rmse_standard_error']:.2f}",
+            f"{numbers['nll']:.2f}", f"{numbers['crps']:.2f}", f"{numbers['coverage_90']:.3f}",
+            f"{numbers['seconds_a_fit']:.1f}",
+        ]))  # fmt: skip
+    return "\n".join(lines) if rows else EMPTY
+
+
 def familiarity_table(results: list[dict[str, Any]]) -> str:
     """AUROC of every way to find strangers, and what abstaining at 95 % does."""
     rows = rows_of(results, "familiarity", "test")

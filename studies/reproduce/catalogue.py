@@ -13,6 +13,7 @@ from studies import (
     aeb_resnet,
     bmr_mnist,
     pretrained_resnet,
+    regressor,
     sbnn_mnist,
     sbnn_vgg,
     scratch_mnist,
@@ -120,6 +121,8 @@ STUDIES = {
     ),
     "conformal": Study("conformal"),
     "familiarity": Study("familiarity", seeds=True),
+    "recipes": Study("recipes", seeds=True),
+    "regressor": Study("regressor"),
     "selection": Study("selection", seeds=True),
     "tdamp-digits": Study("tdamp_digits", full=("--seeds", "3"), seeds=True),
     "scratch-mnist": Study("scratch_mnist"),
@@ -376,6 +379,10 @@ def beyond_rows() -> Iterator[Row]:
     for name in tdamp_uci.SETS:
         yield Row(f"own-tdamp-{name}", BEYOND, "EM-TDAMP on tables", f"{name}, 1 x 50 units",
                   "RMSE", None, "tdamp-uci", name, "rmse", "neither")  # fmt: skip
+    for name in regressor.SETS:
+        yield Row(f"own-regressor-{name}", BEYOND, "SieveRegressor as it comes",
+                  f"{name}, one SBNN", "RMSE", None, "regressor", f"{name} sbnn single", "rmse",
+                  "neither")  # fmt: skip
     for name, what in _DIGITS.items():
         yield Row(f"own-digits-{name}", BEYOND, "EM-TDAMP on 8x8 digits", what, "accuracy", None,
                   "tdamp-digits", name, "accuracy", "neither")  # fmt: skip
