@@ -110,7 +110,7 @@ def held_out_rows(engine: str, seeds: int, run: Run) -> Iterator[Row]:
                 yield row_of(f"{engine} sieved", setting, each, began)
 
 
-def test_rows(engine: str, seeds: int, run: Run, epochs: int) -> Iterator[Row]:
+def recipe_rows(engine: str, seeds: int, run: Run, epochs: int) -> Iterator[Row]:
     """The rows of a recipe, dense and sieved, unless the record has them."""
     if any(row["name"] == f"{engine} sieved" for row in run.rows):
         return
@@ -187,7 +187,7 @@ def main(arguments: list[str] | None = None) -> int:
     for engine in chosen("recipes", "engine", asked, ENGINES):
         epochs = 3 if options.quick else EPOCHS
         rows = (held_out_rows(engine, seeds, run) if options.held_out
-                else test_rows(engine, seeds, run, epochs))  # fmt: skip
+                else recipe_rows(engine, seeds, run, epochs))  # fmt: skip
         for row in rows:
             run.add(row, SHOWN)
             say(f"    {row['setting']}")
