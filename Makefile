@@ -20,7 +20,7 @@ MEMORY := $(shell [ -w /dev/shm ] && df -Pm /dev/shm | awk 'NR == 2 && $$4 > 100
 TESTED := OMP_NUM_THREADS=1 $(addprefix TMPDIR=,$(MEMORY)) $(BIN)/python -m pytest -n $(JOBS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test lint types format bench calibrate clean
+.PHONY: help demo quick test lint types format bench calibrate faults clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -58,6 +58,12 @@ bench: $(STAMP) ## run every benchmark, one after another
 calibrate: $(STAMP) ## measure how far every engine is from exact, and write docs/calibration.md
 	rm -f results/calibration.json
 	$(BIN)/python -m studies.calibration --full --out results/calibration.json
+	$(BIN)/python docs/make_results_table.py
+
+# The short form is part of `make test`; this one has larger numbers.
+faults: $(STAMP) ## inject every fault, about 15 minutes, and write docs/reliability.md
+	rm -f results/faults.json
+	BAYESIEVE_FAULTS=long BAYESIEVE_FAULTS_RECORD=results/faults.json $(TESTED) -q tests/faults
 	$(BIN)/python docs/make_results_table.py
 
 clean: ## remove caches and build outputs; keeps .venv and runs

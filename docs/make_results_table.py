@@ -18,7 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the package `studies`
 
 from bayesieve.runs.comparison.page import page as comparison_page
-from pages import calibration, scratch
+from pages import calibration, reliability, scratch
 from pages.engines import wants_table
 from pages.headlines import headline_table
 from pages.papers import results_page
@@ -73,6 +73,7 @@ BLOCKS = {
     "calibration-ranks": "docs/calibration.md",
     "calibration-inclusion": "docs/calibration.md",
     "calibration-coverage": "docs/calibration.md",
+    "faults": "docs/reliability.md",
     "scratch-source": "docs/theory/scratch.md",
     "scratch-account": "docs/theory/scratch.md",
     "scratch-better": "docs/theory/scratch.md",
@@ -170,6 +171,7 @@ def main() -> int:
     exact = read(RESULTS / "calibration.json", "calibration")
     selection = next((one for one in results if one.get("study") == "selection"), None)
     inference = json.loads((RESULTS / "inference.json").read_text(encoding="utf-8"))
+    faults = json.loads((RESULTS / "faults.json").read_text(encoding="utf-8"))
     tables = {
         "mnist": mnist_table(results, read_results(RESULTS / "held_out")),
         "seconds": seconds_table(results),
@@ -198,6 +200,7 @@ def main() -> int:
         "calibration-ranks": calibration.ranks_table(exact),
         "calibration-inclusion": calibration.inclusion_table(exact),
         "calibration-coverage": calibration.coverage_table(exact),
+        "faults": reliability.faults_table(faults),
         "scratch-source": scratch.source_table(numpy),
         "scratch-account": scratch.account_table(numpy),
         "scratch-better": scratch.better_table(numpy),

@@ -71,6 +71,10 @@ class Forked:
     def end(self, signal_number, patience):
         """Send a signal, wait, and return the exit code: below 0 for a signal that ended it."""
         os.kill(self._process.pid, signal_number)
+        return self.wait(patience)
+
+    def wait(self, patience):
+        """The exit code, once it ends; below 0 for a signal that ended it."""
         self._process.join(patience)
         assert self._process.exitcode is not None, f"still alive after {patience} s"
         return self._process.exitcode

@@ -6,7 +6,6 @@ BAYESIEVE_LIMITS raises them, such as BAYESIEVE_LIMITS=columns=80000,json=100000
 
 import ctypes
 import errno
-import glob
 import hashlib
 import json
 import os
@@ -37,6 +36,7 @@ LIMITS = {
 Content = bytes | str | Mapping[str, Any] | list[Any] | Callable[[IO[bytes]], object]
 # Possessive, and a string without an end is one token: no part of a text is looked at twice.
 _TOKENS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{]|[\]}]', re.S)
+_NEIGHBOUR = re.compile(r"\.(.+)\.[0-9a-f]{16}\.(part|old)", re.S)
 _KINDS = {
     stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFIFO: "a pipe",
     stat.S_IFSOCK: "a socket",
@@ -206,10 +206,7 @@ def part_of(target: Path) -> Path:
 
 def remove_stale_parts(target: Path) -> None:
     """Remove half-written neighbours of a file or folder whose process has died."""
-    name = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{16}}\.part")
-    for part in target.parent.glob(f".{glob.escape(target.name)}.*.part"):
-        if not name.fullmatch(part.name):
-            continue
+    for part in _hidden(target, "part"):
         with suppress(OSError):  # another process was faster, or has it open
             descriptor = os.open(part, os.O_RDONLY)
             try:
@@ -271,9 +268,17 @@ def standing(folder: Path) -> Path:
 
 
 def _aside(folder: Path) -> list[Path]:
-    name = re.compile(rf"\.{re.escape(folder.name)}\.[0-9a-f]{{16}}\.old")
-    found = folder.parent.glob(f".{glob.escape(folder.name)}.*.old")
-    return [path for path in found if name.fullmatch(path.name)]
+    return _hidden(folder, "old")
+
+
+def _hidden(target: Path, ending: str) -> list[Path]:
+    """Hidden neighbours of a file or folder: those of `part_of`, or with another ending."""
+    try:
+        names = os.listdir(target.parent)
+    except OSError:
+        return []
+    found = [match for name in names if (match := _NEIGHBOUR.fullmatch(name))]
+    return [target.with_name(m[0]) for m in found if (m[1], m[2]) == (target.name, ending)]
 
 
 def exchange(a: Path, b: Path) -> bool:

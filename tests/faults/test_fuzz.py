@@ -1,14 +1,13 @@
 """The byte fuzzer over every reader: a short form for every day, 10,000 cases in the long form."""
 
-import os
 import warnings
 
 import pytest
 
 from faults import fuzz
+from faults.rows import cases
 
-LONG = os.environ.get("BAYESIEVE_FAULTS") == "long"
-CASES = 10_000 if LONG else 210
+CASES = cases(210, 10_000)
 
 
 @pytest.fixture(scope="module")
@@ -16,12 +15,13 @@ def targets(tmp_path_factory):
     return fuzz.make_targets(tmp_path_factory.mktemp("fuzz"))
 
 
-def test_no_reader_falls_for_damaged_bytes(targets):
+def test_no_reader_falls_for_damaged_bytes(targets, tally):
     findings = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of decoders that go on
         for number in range(-(-CASES // len(targets))):
             findings += filter(None, (fuzz.run_case(targets, name, number) for name in targets))
+            tally.injected(len(targets))
     assert not findings, "\n".join(findings)
 
 

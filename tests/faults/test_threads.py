@@ -1,9 +1,8 @@
 """Four threads on one model: every answer has the bits of the answer that one thread gets.
 
-`FAULTS=long` makes five times as many calls.
+The long form makes five times as many calls.
 """
 
-import os
 import pickle
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -22,9 +21,10 @@ from bayesieve.deliver.bundle import read_bundle, save_bundle
 from bayesieve.deliver.runtime import as_runtime
 from bayesieve.deliver.serving import predict_bundle
 from bayesieve.sieve.compact import compact
+from faults.rows import Tally, cases
 
 N_THREADS = 4
-N_CALLS = 500 if os.environ.get("FAULTS") == "long" else 100
+N_CALLS = cases(100, 500)
 N_FEATURES = 4
 
 
@@ -79,6 +79,7 @@ def assert_same_in_threads(call, parts, n_calls=N_CALLS, beside=()):
         others = [pool.submit(run, function) for function in beside]
         counts = list(pool.map(wrong, range(len(parts))))
         results = [other.result() for other in others]
+    Tally.now.injected(n_calls * len(parts))
     assert counts == [0] * len(parts)
     return results
 

@@ -9,7 +9,11 @@ keeps its traceback. Nothing here imports torch.
 
 import os
 import re
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -25,7 +29,31 @@ from bayesieve.cli.scratch import scratch_app
 from bayesieve.errors import BayesieveError, UsageError
 
 TRACEBACK_VARIABLE = "BAYESIEVE_TRACEBACK"
+_GO_ON = "; give the command again: it says whether --resume or --force is needed"
 _Misuse: Any = typer.BadParameter.__mro__[1]  # typer's error of arguments has no public name
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends a command as Ctrl-C does."""
+
+    exit_code = 128 + signal.SIGTERM
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM raise, so that files half written are removed and locks released."""
+
+    def stop(*_: object) -> None:
+        raise _Terminated(f"stopped by SIGTERM{_GO_ON}")
+
+    if threading.current_thread() is not threading.main_thread():  # others cannot set handlers
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class _Guarded(TyperGroup):
@@ -42,13 +70,13 @@ class _Guarded(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         try:
-            with remarks_shown():
+            with remarks_shown(), _terminable():
                 return super().invoke(ctx)
         except _Misuse as error:
             _refuse(error)
             raise
         except KeyboardInterrupt as error:
-            _leave(str(error) or "stopped by Ctrl-C", getattr(error, "exit_code", 130))
+            _leave(str(error) or f"stopped by Ctrl-C{_GO_ON}", getattr(error, "exit_code", 130))
         except BrokenPipeError:
             raise  # the reader has left, as with `| head`: typer ends quietly
         except Exception as error:

@@ -23,7 +23,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -269,7 +269,7 @@ def file_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> by
     plain = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
     data = memoryview(tensors_to_bytes(plain))
     start = 8 + int.from_bytes(data[:8], "little")
-    sums = "".join(_block_sums([data[i : i + _BLOCK]] for i in range(start, len(data), _BLOCK)))
+    sums = "".join(_block_sums([[data[i : i + _BLOCK]] for i in range(start, len(data), _BLOCK)]))
     blank = _DIGITS * "0" + sums
     # Written here, since safetensors puts the metadata in another order every time.
     about = {"__metadata__": {**metadata, _SUM: blank}, **json.loads(bytes(data[8:start]))}
@@ -280,8 +280,10 @@ def file_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> by
     return b"".join([header.replace(blank.encode(), whole.encode(), 1), data[start:]])
 
 
-def _block_sums(blocks: Iterable[Sequence[bytes | memoryview]]) -> list[str]:
-    """SHA-256 of each block, given in pieces; threads hash them side by side."""
+def _block_sums(blocks: Sequence[Sequence[bytes | memoryview]]) -> list[str]:
+    """SHA-256 of each block, given in pieces; threads hash several side by side."""
+    if len(blocks) < 2:
+        return [_hash(block) for block in blocks]
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         return list(pool.map(_hash, blocks))
 
