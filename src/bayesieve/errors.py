@@ -44,6 +44,30 @@ class TooLargeError(DataError, DamagedFileError):
     """A file asks for more memory or time than a limit of `bayesieve.files.LIMITS` allows."""
 
 
+class ShortOfMemoryError(BayesieveError, MemoryError):
+    """A run needs more memory than is free."""
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out: Python's, torch's on a CPU, or a GPU's.
+
+    Example:
+        >>> out_of_memory(MemoryError()), out_of_memory(ValueError("no"))
+        (True, False)
+    """
+    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return named or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
+
+
+def shortage() -> str:
+    """What to do where memory is short."""
+    return (
+        "Take a smaller batch (--batch-size), a smaller network (--net) or fewer models at once "
+        "(--n-models), or smaller images and fewer examples; `map` and `sbnn` keep the fewest "
+        "numbers per weight."
+    )
+
+
 def damaged(path: Path, why: str, who: str = "load") -> DamagedFileError:
     """The error of a saved file, in one wording.
 

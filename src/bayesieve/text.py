@@ -70,11 +70,11 @@ def as_bytes(n: float) -> str:
         >>> as_bytes(53_000)
         '53.0 kB'
     """
-    for unit in ("B", "kB", "MB"):
+    for unit in ("B", "kB", "MB", "GB"):
         if n < 1000:
             return f"{n:.0f} B" if unit == "B" else f"{n:.1f} {unit}"
         n /= 1000
-    return f"{n:.1f} GB"
+    return f"{n:.1f} TB"
 
 
 def one_line(value: object, most: int = 300) -> str:

@@ -8,7 +8,6 @@ inside the rounds, so that a machine that slows down for a while slows all candi
 import gzip
 import statistics
 import time
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -18,11 +17,10 @@ from typing import Any, Literal, NamedTuple
 import torch
 from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from bayesieve.checks import check_choice, check_positive
 from bayesieve.core.layout import Layout
+from bayesieve.core.memory import LiveBytes
 from bayesieve.nets.importing import modes_kept
 
 Candidate = nn.Module | Callable[[Tensor], object]
@@ -146,46 +144,10 @@ def peak_bytes(module: nn.Module, batch: Tensor) -> int:
     """
     tensors = (*module.parameters(), *module.buffers())
     stored = {tensor.untyped_storage()._cdata: tensor.nbytes for tensor in tensors}
-    live = _LiveBytes({*stored, batch.untyped_storage()._cdata})
+    live = LiveBytes((*tensors, batch))
     with torch.no_grad(), live:
         module(batch)
     return sum(stored.values()) + live.most
-
-
-class _LiveBytes(TorchDispatchMode):
-    """Adds up the storages that operations make, while tensors hold on to them."""
-
-    def __init__(self, known: set[int]) -> None:
-        super().__init__()
-        self._known, self._holders = known, dict[int, int]()
-        self._now = self.most = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> object:
-        result = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(result):
-            if isinstance(tensor, Tensor):
-                self._see(tensor)
-        return result
-
-    def _see(self, tensor: Tensor) -> None:
-        storage = tensor.untyped_storage()
-        key, size = storage._cdata, storage.nbytes()
-        if key in self._known:
-            return
-        if key not in self._holders:
-            self._holders[key] = 0
-            self._now += size
-            self.most = max(self.most, self._now)
-        self._holders[key] += 1
-        weakref.finalize(tensor, self._drop, key, size)
-
-    def _drop(self, key: int, size: int) -> None:
-        self._holders[key] -= 1
-        if self._holders[key] == 0:
-            del self._holders[key]
-            self._now -= size
 
 
 def serialised(module: nn.Module) -> bytes:

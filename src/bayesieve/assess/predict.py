@@ -17,11 +17,13 @@ from torch import Generator, Tensor, nn
 from bayesieve.assess.familiarity import Familiarity, check_abstain
 from bayesieve.assess.metrics import monte_carlo_error, negative_log_likelihood
 from bayesieve.checks import check_not_negative, check_positive
+from bayesieve.core.batch import first_not_finite
 from bayesieve.core.likelihoods import ClassPrediction as ClassPrediction
 from bayesieve.core.likelihoods import Prediction as Prediction
 from bayesieve.core.likelihoods import RealPrediction as RealPrediction
 from bayesieve.core.likelihoods.prediction import Drawn
 from bayesieve.core.network import Buffers, Network, materialise
+from bayesieve.core.noise import generator_on
 from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel, posterior_of
 
 TOLERANCE = 0.02
@@ -168,8 +170,7 @@ def _check_inputs(x: Tensor) -> None:
         )
     if x.dim() == 0 or len(x) == 0:
         raise ValueError("predict: got no inputs.")
-    if x.is_floating_point() and not bool(torch.isfinite(x).all()):
-        where = int((~torch.isfinite(x)).reshape(len(x), -1).any(1).nonzero()[0])
+    if (where := first_not_finite(x)) is not None:
         raise ValueError(f"predict: inputs must be finite; example {where} holds NaN or infinity.")
 
 
@@ -183,7 +184,7 @@ def weight_vectors(
     if n_samples == 0:
         yield posterior.mean[None], {}
         return
-    generator = Generator(posterior.mean.device).manual_seed(seed)
+    generator = generator_on(posterior.mean.device).manual_seed(seed)
     block = max(1, _DRAWS_AT_ONCE // posterior.layout.size)
     if isinstance(posterior, Samples):  # they are in memory already
         for part in posterior.choose(n_samples, generator).split(block):

@@ -66,8 +66,8 @@ def train(asked: options.Train, result: dict[str, Any]) -> None:
             ("training examples", f"{result['examples']:,}"),
             ("steps", f"{result['steps']:,} ({result['steps_per_epoch']:,} per epoch)"),
             ("device", result["device"]),
-            ("memory for data", as_bytes(result["data_bytes"])),
-            ("memory for models", f"{as_bytes(result['model_bytes'])} and activations"),
+            *((f"memory: {part}", as_bytes(n)) for part, n in result["memory"].items()),
+            ("memory free", as_bytes(result["free_bytes"])),
             ("disk per checkpoint", as_bytes(result["checkpoint_bytes"])),
         ]
         print_table("This run would take", ("", ""), rows)

@@ -26,7 +26,7 @@ from bayesieve.cli.console import JsonFlag, print_json, remarks_shown
 from bayesieve.cli.data import data_app
 from bayesieve.cli.flags import COMMANDS
 from bayesieve.cli.scratch import scratch_app
-from bayesieve.errors import BayesieveError, UsageError
+from bayesieve.errors import BayesieveError, UsageError, out_of_memory, shortage
 
 TRACEBACK_VARIABLE = "BAYESIEVE_TRACEBACK"
 _GO_ON = "; give the command again: it says whether --resume or --force is needed"
@@ -98,7 +98,7 @@ def exit_code(error: Exception) -> int | None:
         return 1  # first: a damaged file is also a ValueError
     if isinstance(error, ValueError | TypeError):  # and so a UsageError
         return 2
-    return 1 if type(error).__name__ == "OutOfMemoryError" else None  # torch's, of a GPU
+    return 1 if out_of_memory(error) else None
 
 
 def _message(error: Exception) -> str:
@@ -106,6 +106,9 @@ def _message(error: Exception) -> str:
         # a file is written beside its place first, under a name nobody asked for
         name = re.sub(r"\.([^/]+)\.[0-9a-f]{16}\.part$", r"\1", str(error.filename))
         return f"{name}: {error.strerror[0].lower()}{error.strerror[1:]}."
+    if out_of_memory(error) and not isinstance(error, BayesieveError):
+        reason = str(error).partition("\n")[0].rstrip(".") or "no more is free"
+        return f"memory ran out: {reason}. {shortage()}"
     return str(error) or type(error).__name__
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 Metrics = dict[str, Tensor]
+_LOOKED_AT = 1 << 18  # numbers at a time
 
 
 class Batch(NamedTuple):
@@ -87,6 +88,25 @@ def pair_of(who: str, data: ExamplesLike | tuple[Tensor, Tensor]) -> tuple[Tenso
     if n_x != n_y or n_x == 0:
         raise ValueError(f"{who}: x and y must have the same length > 0, got {n_x} and {n_y}.")
     return x, y
+
+
+def first_not_finite(x: Tensor) -> int | None:
+    """The number of the first example, (N, ...), with NaN or infinity; None if all are finite.
+
+    Looks at some examples at a time: masks of all of them would take more memory than they do.
+
+    Example:
+        >>> first_not_finite(torch.tensor([[0.0], [1.0], [torch.nan]]))
+        2
+    """
+    if not x.is_floating_point():
+        return None
+    size = max(1, _LOOKED_AT // max(1, x[0].numel()))
+    for number, part in enumerate(x.split(size)):
+        finite = part.isfinite()
+        if not bool(finite.all()):
+            return number * size + int((~finite).reshape(len(part), -1).any(1).nonzero()[0])
+    return None
 
 
 @dataclass(frozen=True, eq=False)

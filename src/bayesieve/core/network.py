@@ -111,8 +111,12 @@ class Network:
         for module in skeleton.modules():
             for name, buffer in module._buffers.items():
                 module._buffers[name] = None if buffer is None else buffer.to(device)
-            for parameter in module._parameters.values():
-                if parameter is not None and not parameter.is_meta:
+            for name, parameter in module._parameters.items():
+                if parameter is not None and device.type == "meta":
+                    module._parameters[name] = nn.Parameter(
+                        parameter.to(device), parameter.requires_grad
+                    )
+                elif parameter is not None and not parameter.is_meta:
                     parameter.data = parameter.data.to(device)
         return Network(skeleton, self.likelihood, self.layout, device, self.dtype)
 
@@ -145,7 +149,7 @@ class Network:
         parameters, differing = self.split(w)[0], dict(row_buffers or {})
         with self.borrowed() as module, plain_attention, torch.no_grad():
             call = self.call_of(module)
-            if len(w) > 1 and x.device.type != "cpu" and self.is_batchable(x[:2]):
+            if len(w) > 1 and x.device.type not in ("cpu", "meta") and self.is_batchable(x[:2]):
                 shared = {name: value for name, value in buffers.items() if name not in differing}
                 return torch.vmap(lambda row, own: call(row, {**shared, **own}, x))(
                     parameters, differing

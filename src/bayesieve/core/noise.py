@@ -42,6 +42,11 @@ N_KEYS = 3
 LOCAL_TYPES = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
+def generator_on(device: torch.device) -> Generator:
+    """A generator for tensors on a device; meta tensors, which have no numbers, take the CPU's."""
+    return Generator("cpu" if device.type == "meta" else device)
+
+
 def fresh_noise(problem: "Problem", like: Tensor, generator: Generator) -> Tensor:
     """Noise for a draw of the shape of `like`, (k, n): normals; keys in compiled steps on a CPU."""
     if problem.execution.compiled and problem.device.type == "cpu":

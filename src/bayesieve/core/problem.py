@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bayesieve.checks import check_choice
-from bayesieve.core.batch import Batch, ExamplesLike, Rows, pair_of
+from bayesieve.core.batch import Batch, ExamplesLike, Rows, first_not_finite, pair_of
 from bayesieve.core.layout import Layout, RoleRule, default_role
 from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.network import Network, plain_model
@@ -231,8 +231,8 @@ class Problem:
         if scheme not in ("module", "he"):
             raise ValueError(f"Problem: scheme must be 'module' or 'he', got {scheme!r}.")
         if scheme == "module":
-            if n_models == 1:
-                return self.initial[None].clone()
+            if n_models == 1 or self.device.type == "meta":  # which has no numbers
+                return self.initial.repeat(n_models, 1)
             seeds = torch.randint(2**31, (n_models - 1,), generator=generator, device=self.device)
             rows = [reset_weights(self._model, self.network, seed) for seed in seeds.tolist()]
             return torch.stack([self.initial, *rows])
@@ -247,6 +247,8 @@ class Problem:
         return w
 
     def _check(self) -> None:
+        if self.device.type == "meta":
+            return  # there are no numbers to check
         if self.rows is not None:
             self.rows.check(len(self.x))
         weight, n, dtype = self.weight, len(self.x), self.network.dtype
@@ -313,14 +315,12 @@ def check_examples(x: Tensor, y: Tensor, dtype: torch.dtype, who: str = "Problem
                 f"{who}: inputs are {x.dtype} but the model is {dtype}. "
                 "Convert one of them with .to(dtype)."
             )
-        if not bool(torch.isfinite(x).all()):
-            where = (~torch.isfinite(x)).flatten(1).any(1).nonzero()[0].item()
+        if (where := first_not_finite(x)) is not None:
             raise ValueError(
                 f"{who}: inputs must be finite; example {where} holds NaN or infinity. "
                 "Clean or impute it."
             )
-    if y.is_floating_point() and not bool(torch.isfinite(y).all()):
-        where = (~torch.isfinite(y)).nonzero()[0][0].item()
+    if (where := first_not_finite(y)) is not None:
         raise ValueError(f"{who}: targets must be finite; example {where} is not.")
 
 

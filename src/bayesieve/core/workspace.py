@@ -24,7 +24,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from bayesieve.core.batch import Batch, weighted_sum
 from bayesieve.core.graph import is_hooked, sequential_layers
 from bayesieve.core.network import Network, call_with, parameters_and_numbers, tied_names
-from bayesieve.core.noise import LocalLayer, localise, perturbed
+from bayesieve.core.noise import LocalLayer, generator_on, localise, perturbed
 from bayesieve.core.operations import OPERATIONS, UNKNOWN, Kind
 
 Precision = Literal["float32", "bf16"]
@@ -144,7 +144,7 @@ class Workspace:
         self.stds = torch.zeros_like(self.weights) if local else None
         self.std_grads = torch.zeros_like(self.weights) if local else None
         self.local_names: frozenset[str] = frozenset()
-        self._noise_source = Generator(network.device)
+        self._noise_source = generator_on(network.device)
         leaves, grad_views = self._views(self.weights), self._views(self.grads)
         skeleton = network.skeleton
         if self.stds is not None and self.std_grads is not None:

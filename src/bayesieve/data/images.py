@@ -56,8 +56,9 @@ def load_images(
         for_test[held_out.numpy()] = True
     if for_test.all():
         raise DataError(f"images: {path} must hold training images, got only a test folder.")
-    pixels, labels = decoded["pixels"], decoded["labels"]
+    pixels, labels = decoded.pop("pixels"), decoded["labels"]
     train, test = ((pixels[mask], labels[mask]) for mask in (~for_test, for_test))
+    del pixels  # before they stand there a second time, as numbers of four bytes
     classes = tuple(str(name) for name in decoded["classes"])
     return image_set(path.name.split(".")[0], train, test, classes)
 
@@ -187,9 +188,11 @@ def _collect(path: Path, images: list[tuple[str, str, str, NDArray[np.uint8]]]) 
             )
     channels = max(image.shape[2] for image in pixels)
     classes, numbers = np.unique(labels, return_inverse=True)
-    wide = [np.repeat(image, channels // image.shape[2], axis=2) for image in pixels]
+    stacked = np.empty((len(pixels), *pixels[0].shape[:2], channels), dtype=np.uint8)
+    for place, image in zip(stacked, pixels, strict=True):
+        place[...] = image  # grey ones into every channel
     return {
-        "pixels": np.stack(wide),
+        "pixels": stacked,
         "labels": numbers.astype(np.int64),
         "for_test": np.array([part == "test" for part in parts], dtype=bool),
         "classes": classes,

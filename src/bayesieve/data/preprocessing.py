@@ -24,6 +24,7 @@ from bayesieve.data.examples import DataSet, Examples, Preprocessing
 
 Labelled: TypeAlias = tuple[NDArray[Any], NDArray[np.int64]]  # pixels (N, H, W[, C]), classes (N,)
 _LIMITS = (5.0, 20.0)  # standard deviations at which inputs end, in small and in large tables
+_IMAGES_AT_ONCE = 1000
 _ROUNDS = 100  # of cutting; each needs the std of the one before
 
 
@@ -103,7 +104,10 @@ def channel_statistics(pixels: NDArray[np.uint8]) -> tuple[list[float], list[flo
     values = np.arange(256) / 255.0
     means, stds = [], []
     for channel in range(pixels.shape[-1]):
-        counts = np.bincount(pixels[..., channel].ravel(), minlength=256)
+        counts = np.zeros(256, dtype=np.int64)
+        for start in range(0, len(pixels), _IMAGES_AT_ONCE):  # each pixel takes 8 bytes meanwhile
+            some = pixels[start : start + _IMAGES_AT_ONCE, ..., channel]
+            counts += np.bincount(some.ravel(), minlength=256)
         mean = float(counts @ values / counts.sum())
         variance = float(counts @ (values - mean) ** 2 / counts.sum())
         means.append(mean)

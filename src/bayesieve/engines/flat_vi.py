@@ -17,7 +17,7 @@ from torch import Generator, Tensor
 
 from bayesieve.checks import check_choice, check_kind, check_positive
 from bayesieve.core.batch import Batch, Metrics
-from bayesieve.core.noise import draw_weights
+from bayesieve.core.noise import draw_weights, generator_on
 from bayesieve.core.posterior import Factorised
 from bayesieve.core.priors import (
     Default,
@@ -101,7 +101,7 @@ class FlatVI:
             kl = normal_kl(mean, state.log_std, per_model(self.prior.std, mean))
         else:
             # A fixed generator: reporting must not disturb the training draws.
-            source = Generator(mean.device).manual_seed(0)
+            source = generator_on(mean.device).manual_seed(0)
             noise = torch.empty_like(mean).normal_(generator=source)
             w = torch.addcmul(mean, state.log_std.exp(), noise)
             log_q = Normal(1.0).log_prob(noise) - state.log_std

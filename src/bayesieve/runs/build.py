@@ -1,7 +1,9 @@
 """From settings to objects: data, network, problem, engine, schedule and pruning of a run."""
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,13 @@ from safetensors.torch import load_file
 from torch import nn
 
 from bayesieve import nets
+from bayesieve.assess.memory import MemoryNeed, memory_need
 from bayesieve.checks import did_you_mean
 from bayesieve.core.layout import Roles
 from bayesieve.core.likelihoods import Likelihood, likelihood_class, name_of
+from bayesieve.core.memory import free_bytes
 from bayesieve.core.network import Network
 from bayesieve.core.problem import Problem
-from bayesieve.core.state import named_tensors
 from bayesieve.core.turns import own_stream
 from bayesieve.data import DataSet, Examples, load_data
 from bayesieve.data.augment import Augment
@@ -47,6 +50,9 @@ from bayesieve.training.options import Pruning, Validation
 from bayesieve.training.schedule import Schedule
 
 FILES = ("csv", "parquet", "npz", "images")  # what comes before the colon of a path
+_MANY_WEIGHTS = 20_000_000
+_LARGE = 500_000_000  # bytes by a rough count: so many vectors of weights, so many layers
+_VECTORS, _LAYERS = 40, 40
 NETS = (
     "lenet-300-100", "lenet5", "lenet5-wide", "lenet5-caffe", "mixer", "vit", "conv2-fc2",
     "conv2-bn-fc3", "resnet20", "resnet32", "vgg", "linear",
@@ -81,6 +87,8 @@ def make_plan(config: RunConfig) -> Plan:
     data = build_data(config.data, config.net)
     train, held_out = split_off(config, data.train)
     check_varied(data, train)
+    if may_be_huge(config.net, data):
+        _check_huge(config, data, train, device)
     model = build_module(config.net, data, config.training.seed)
     if config.net.warm_start is not None:
         load_weights(model, Path(config.net.warm_start))
@@ -92,8 +100,7 @@ def make_plan(config: RunConfig) -> Plan:
         roles=build_roles(config.net),
         augment=build_augment(config.training, data),
     )
-    units = config.pruning.keep_units if ENGINES[config.engine.name].prunes == "units" else None
-    engine = build_engine(config.engine, replace(size, keep_units=units))
+    engine = _sized_engine(config, size)
     pruning = build_pruning(config)
     validation = None
     if held_out is not None:
@@ -398,17 +405,64 @@ def check_plan(plan: Plan) -> None:
         plan.pruning.check(plan.engine.posterior(plan.problem, state, 0))
 
 
+def may_be_huge(config: NetConfig, data: DataSet) -> bool:
+    """Whether a network has as many weights as were asked for, and these are many.
+
+    Example:
+        >>> from bayesieve.data import load_data
+        >>> digits = load_data("digits")
+        >>> [may_be_huge(NetConfig(name), digits) for name in ("mlp:400", "mlp:40000,40000")]
+        [False, True]
+    """
+    kind, _, rest = full_name(config.name, data).partition(":")
+    widths = [int(n) for n in rest.partition(":")[0].split(",") if n.strip().isdecimal()]
+    sizes = [math.prod(data.input_shape), *widths, data.n_outputs]
+    return kind == "mlp" and sum(a * b for a, b in pairwise(sizes)) > _MANY_WEIGHTS
+
+
+def _check_huge(config: RunConfig, data: DataSet, train: Examples, device: torch.device) -> None:
+    """Raise where a network and its run do not fit, before anything is allocated."""
+    config, size = _resolve(config, data, len(train), device)
+    with torch.device("meta"):
+        model = build_module(config.net, data, config.training.seed)
+    pair, likelihood = (train.x.to("meta"), train.y.to("meta")), build_likelihood(config.net, data)
+    problem = Problem(model, likelihood, pair, roles=build_roles(config.net))
+    needed_memory(config, data, problem, _sized_engine(config, size), size).check("train", device)
+
+
+def _sized_engine(config: RunConfig, size: RunSize) -> Engine[Any]:
+    units = config.pruning.keep_units if ENGINES[config.engine.name].prunes == "units" else None
+    return build_engine(config.engine, replace(size, keep_units=units))
+
+
+def is_large(plan: Plan) -> bool:
+    """Whether a run is large enough to rehearse it, which takes a second."""
+    problem, training = plan.problem, plan.config.training
+    weights = _VECTORS * (training.n_models or 1) * problem.initial.nbytes
+    activations = _LAYERS * plan.size.batch_size * problem.x[0].nbytes
+    return 2 * problem.x.nbytes + weights + activations > _LARGE
+
+
+def needed_memory(
+    config: RunConfig, data: DataSet, problem: Problem, engine: Engine[Any], size: RunSize
+) -> MemoryNeed:
+    """Memory of a run with these settings; the split for validation is a copy."""
+    copied = config.training.val_fraction is not None
+    return memory_need(
+        problem,
+        engine,
+        batch_size=size.batch_size,
+        n_models=config.training.n_models or 1,
+        masks=build_pruning(config) is not None,
+        test=(data.test.x, data.test.y),
+        more_data=data.train.x.nbytes + data.train.y.nbytes if copied else 0,
+    )
+
+
 def what_it_takes(plan: Plan) -> dict[str, Any]:
-    """Parameters, steps and memory of a planned run; activations are not counted."""
-    problem, n_models = plan.problem, plan.config.training.n_models or 1
-    layout = problem.layout
-    state = plan.engine.init(problem, torch.Generator().manual_seed(0), n_models)
-    state_bytes = sum(value.nbytes for _, value in named_tensors(state))
-    width = problem.initial.element_size()
-    buffers = 4 if getattr(plan.engine, "local", False) else 2  # weights and gradients, stds too
-    work_bytes = buffers * n_models * layout.size * width
-    if plan.pruning is not None:
-        work_bytes += 2 * n_models * layout.size  # masks
+    """Parameters, steps and memory of a planned run, and what is free."""
+    problem, layout = plan.problem, plan.problem.layout
+    need = needed_memory(plan.config, plan.data, problem, plan.engine, plan.size)
     return {
         "parameters": layout.size,
         "prunable": layout.n_sparse,
@@ -416,7 +470,7 @@ def what_it_takes(plan: Plan) -> dict[str, Any]:
         "steps": plan.size.n_steps,
         "steps_per_epoch": plan.size.per_epoch,
         "device": str(plan.device),
-        "data_bytes": problem.x.nbytes + problem.y.nbytes,
-        "model_bytes": state_bytes + work_bytes,
-        "checkpoint_bytes": state_bytes,
+        "memory": asdict(need),
+        "free_bytes": free_bytes(plan.device),
+        "checkpoint_bytes": need.state,
     }

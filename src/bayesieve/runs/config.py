@@ -16,7 +16,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from bayesieve.checks import check_fraction, check_positive, check_seed, did_you_mean
+from bayesieve.checks import check_fraction, check_positive, check_seed, check_threads, did_you_mean
 from bayesieve.engines.recipes import EngineConfig as EngineConfig
 from bayesieve.engines.recipes import flag_name, setting
 from bayesieve.errors import TooLargeError, UsageError
@@ -174,7 +174,7 @@ class TrainingConfig:
     device: str = setting("auto, cpu, cuda or cuda:N.", "auto", metavar="DEVICE")
     threads: int | None = setting(
         "CPU threads; 1 is fastest for small networks. Torch chooses unless given.",
-        check=check_positive,
+        check=check_threads,
     )
     compile: Literal["auto", "on", "off"] = setting(
         "Compile the elementwise part of a step.", "auto"

@@ -15,7 +15,7 @@ from bayesieve.core.storage import load_posterior, save
 from bayesieve.data import DataSet
 from bayesieve.errors import UsageError
 from bayesieve.nets.importing import is_factory
-from bayesieve.runs.build import Plan, make_plan, what_it_takes
+from bayesieve.runs.build import Plan, is_large, make_plan, needed_memory, what_it_takes
 from bayesieve.runs.config import RunConfig, flag_of, from_dict, from_keywords, read_config, to_dict
 from bayesieve.runs.consent import check_named, factory_record, keep_network
 from bayesieve.runs.folder import RunFolder, inputs_of
@@ -24,7 +24,7 @@ from bayesieve.runs.owned import CHECKPOINTS
 from bayesieve.runs.run import curve_of, mixing, numbers, pool, save_model, usual_score
 from bayesieve.runs.summary import write_summary
 from bayesieve.runs.text import note, with_draws
-from bayesieve.text import tempering_words
+from bayesieve.text import as_bytes, tempering_words
 from bayesieve.training.checkpoint import has_checkpoint
 from bayesieve.training.distill import soften
 from bayesieve.training.fit import Fit, fit
@@ -50,6 +50,10 @@ def train(asked: Train) -> dict[str, Any]:
         note(f"{folder.path} is finished already.")
         return folder.read("metrics.json")
     plan = make_plan(wanted)
+    if dry_run or is_large(plan):
+        need = needed_memory(plan.config, plan.data, plan.problem, plan.engine, plan.size)
+        need.check("train", plan.device)
+        note(f"memory: about {as_bytes(need.peak)} at once ({need})")
     if dry_run:
         return {**what_it_takes(plan), "config": to_dict(plan.config)}
     if resume:

@@ -15,7 +15,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Literal, ParamSpec, Self, get_type_hints
 
-from bayesieve.checks import check_choice, check_fraction, check_not_negative, check_positive
+from bayesieve.checks import (
+    check_choice,
+    check_fraction,
+    check_not_negative,
+    check_positive,
+    check_threads,
+)
 from bayesieve.engines.recipes import check_values, flag_name, setting
 from bayesieve.errors import UsageError
 from bayesieve.runs.config import RunConfig, Score, choices_of, kinds_of
@@ -462,7 +468,7 @@ class Profile(_Trusting):
         "Run folders or bundles; the first is compared with.", metavar="PATH"
     )
     rounds: int = option("Timings of each candidate.", 15, check=check_positive)
-    threads: int = option("CPU threads of every candidate.", 1, check=check_positive)
+    threads: int = option("CPU threads of every candidate.", 1, check=check_threads)
     clock: Literal["wall", "cpu"] = option("cpu counts this process alone.", "wall")
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bayesieve.core.batch import first_not_finite
 from bayesieve.data import prepare_images, prepare_table
 from bayesieve.data.files import iterate_files, read_npz
 from bayesieve.data.images import SUFFIXES, decode_image, is_image
@@ -40,9 +41,8 @@ def predict(asked: Predict) -> dict[str, Any]:
     except (KeyError, TypeError, AttributeError) as error:  # a recipe that is none
         raise ValueError(f"predict: the model's preprocessing is damaged ({error!r}).") from error
     check_input(network.input_shape, inputs)
-    bad = (~inputs.isfinite()).reshape(len(inputs), -1).any(1).nonzero().reshape(-1)
-    if len(bad):
-        raise DataError(f"predict: row {int(bad[0]) + 1} of {data} is not finite.")
+    if (bad := first_not_finite(inputs)) is not None:
+        raise DataError(f"predict: row {bad + 1} of {data} is not finite.")
     x = inputs.to(network.dtype)
     if isinstance(network, OnnxModel):
         columns |= onnx_columns(network, x, asked.abstain)

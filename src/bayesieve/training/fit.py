@@ -17,7 +17,7 @@ from bayesieve.core.problem import Problem
 from bayesieve.core.turns import own_stream
 from bayesieve.engines import Engine, recipes
 from bayesieve.engines.recipes import RunSize
-from bayesieve.errors import DivergedError
+from bayesieve.errors import DivergedError, ShortOfMemoryError, out_of_memory, shortage
 from bayesieve.training.checkpoint import has_checkpoint
 from bayesieve.training.loop import Loop
 from bayesieve.training.options import Callback, Pruning, Row, Validation
@@ -221,13 +221,25 @@ def fit(
         state = engine.init(problem, generator, n_models)
         population = Population(problem, engine, state, n_models)
         loop = Loop(population, size, schedule, pruning, validation, folder, seed)
-        loop.start(start_from, resume=resume)
-        loop.run(callbacks)
+        try:
+            loop.start(start_from, resume=resume)
+            loop.run(callbacks)
+        except Exception as error:
+            if out_of_memory(error):
+                raise ShortOfMemoryError(_without_memory(loop, error)) from error
+            raise
     seconds = time.perf_counter() - started
     diverged = tuple(loop.record.diverged)
     temperature = getattr(engine, "temperature", 1.0)  # numbers of a population may differ
     kl = schedule.last_kl * (temperature if isinstance(temperature, float | int) else 1.0)
     return Fit(problem, engine, state, loop.record.history, n_models, seconds, diverged, kl)
+
+
+def _without_memory(loop: Loop, error: Exception) -> str:
+    """What happened, and what to do, where memory ran out in a run."""
+    reason = (str(error) or type(error).__name__).partition("\n")[0].rstrip(".")
+    saved = "" if loop.folder is None else f" Checkpoints are in {loop.folder}."
+    return f"fit: memory ran out at step {loop.record.step}: {reason}.{saved} {shortage()}"
 
 
 def _recommended(

@@ -1,0 +1,118 @@
+"""Memory of runs: the most at once, measured in a fresh process, against the estimate before it.
+
+    OMP_NUM_THREADS=1 python -m benchmarks.memory [--engine sbnn] [--net mlp:400,400] [--out FILE]
+
+Each run takes six steps, writes a checkpoint and evaluates 2,000 examples, by draws where the
+engine has any. What the process took after a small run of the same kind is not counted. With
+`--out`, rows that the file has already are kept.
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bayesieve.assess.evaluate import evaluate
+from bayesieve.assess.memory import memory_need
+from bayesieve.assess.predict import FEWEST_DRAWS
+from bayesieve.core.likelihoods import Categorical
+from bayesieve.core.memory import peak_resident_bytes
+from bayesieve.core.posterior import draws_of
+from bayesieve.core.problem import Problem
+from bayesieve.engines.recipes import ENGINES, EngineConfig, RunSize, build_engine, resolve_engine
+from bayesieve.errors import UnsupportedModelError
+from bayesieve.files import write_atomically
+from bayesieve.nets import lenet5_caffe, mlp
+from bayesieve.training.fit import fit
+
+SHAPE, CLASSES, N_TRAIN, N_TEST, BATCH, STEPS = (1, 28, 28), 10, 20_000, 2_000, 128, 6
+NETS = {
+    "mlp:400,400": lambda: mlp(SHAPE, CLASSES, (400, 400)),
+    "mlp:1200,1200": lambda: mlp(SHAPE, CLASSES, (1200, 1200)),
+    "lenet5-caffe": lambda: lenet5_caffe(SHAPE, CLASSES),
+    "lenet-300-100": lambda: mlp(SHAPE, CLASSES, (300, 100)),
+}
+
+
+def measure(engine_name: Any, net: str) -> dict[str, Any]:
+    """Estimate and peak of one run in this process."""
+    torch.set_num_threads(1)
+    size = RunSize.of(engine_name, N_TRAIN, None, STEPS, BATCH)
+    settings = resolve_engine(EngineConfig(engine_name), size, own_start=False)
+    engine = build_engine(settings, size)
+    run_and_evaluate(engine, mlp(SHAPE, CLASSES, (10,)), 200, 20)  # loads all libraries
+    before = forget_peak()
+    problem, test = run_and_evaluate(engine, NETS[net](), N_TRAIN, N_TEST)
+    measured = peak_resident_bytes() - before
+    need = memory_need(problem, engine, batch_size=BATCH, test=test)
+    return {
+        "engine": engine_name, "net": net, "parameters": problem.layout.size, **asdict(need),
+        "measured": measured, "measured_to_estimate": round(measured / need.peak, 3),
+    }  # fmt: skip
+
+
+def run_and_evaluate(
+    engine: Any, net: nn.Module, n_train: int, n_test: int
+) -> tuple[Problem, tuple[Tensor, Tensor]]:
+    """Train on random images and predict others; returns the problem and these."""
+    x = torch.randn(n_train + n_test, *SHAPE, generator=torch.Generator().manual_seed(0))
+    y = x.flatten(1)[:, :CLASSES].argmax(1)
+    test = x[n_train:], y[n_train:]
+    problem = Problem(net, Categorical(), (x[:n_train], y[:n_train]))
+    with tempfile.TemporaryDirectory() as folder:
+        run = fit(problem, engine, steps=STEPS, batch_size=BATCH, folder=folder)
+        posterior = run.posterior
+        evaluate(posterior, test, n_samples=draws_of(posterior, FEWEST_DRAWS))
+    return problem, test
+
+
+def forget_peak() -> int:
+    """Forget the peak of the past, where the system can; bytes in use now."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return peak_resident_bytes()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--engine", choices=tuple(ENGINES))
+    parser.add_argument("--net", choices=tuple(NETS))
+    parser.add_argument("--here", action="store_true", help="measure in this process")
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    if asked.here:
+        try:
+            print(json.dumps(measure(asked.engine, asked.net)))
+        except UnsupportedModelError as error:
+            print(json.dumps({"engine": asked.engine, "net": asked.net, "refused": str(error)}))
+        return
+    rows = []
+    if asked.out is not None and asked.out.is_file():
+        rows = json.loads(asked.out.read_text(encoding="utf-8"))["rows"]
+    done = {(row["engine"], row["net"]) for row in rows}
+    for net in [asked.net] if asked.net else NETS:
+        for engine in [asked.engine] if asked.engine else ENGINES:
+            if (engine, net) in done:
+                continue
+            command = [sys.executable, "-m", "benchmarks.memory", "--here"]
+            command += ["--engine", engine, "--net", net]
+            ran = subprocess.run(command, capture_output=True, text=True, check=True)
+            rows.append(json.loads(ran.stdout))
+            print(ran.stdout.strip(), flush=True)
+            if asked.out is not None:
+                machine = {"python": sys.version.split()[0], "torch": torch.__version__}
+                write_atomically(asked.out, {"machine": machine, "rows": rows})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""Memory of a run, estimated before anything is allocated.
+
+The run is rehearsed on the meta device: the engine starts, takes two steps, is copied for a
+checkpoint and predicts, and the bytes of all tensors alive are counted. A share for what allocator
+and libraries keep in reserve is added, as measured by benchmarks/memory.py.
+"""
+
+import copy
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+
+from bayesieve.assess.evaluate import evaluate
+from bayesieve.assess.predict import FEWEST_DRAWS
+from bayesieve.core.memory import LiveBytes, free_bytes
+from bayesieve.core.posterior import draws_of
+from bayesieve.core.problem import Problem
+from bayesieve.core.state import snapshot
+from bayesieve.engines import Engine
+from bayesieve.errors import ShortOfMemoryError, shortage
+from bayesieve.text import as_bytes
+from bayesieve.training.population import Population
+
+_COPIES = 3  # of the state while a checkpoint is written: the copy, its bytes, the file
+_RESERVE, _LIBRARIES = 1.08, 20_000_000
+_STEPS = 2  # the first makes what later ones reuse
+
+
+@dataclass(frozen=True)
+class MemoryNeed:
+    """Bytes that a run takes, by what takes them; `peak` is the most at once.
+
+    Args:
+        data: inputs and targets, of all splits.
+        weights: the module and its copy as a start.
+        state: the engine's numbers of each weight.
+        gradients: weight draws, gradients and masks.
+        activations: of a step, and its other passing tensors.
+        checkpoint: what is added while one is written.
+        draws: what is added while draws predict the test examples.
+        peak: most at once, with reserves.
+    """
+
+    data: int
+    weights: int
+    state: int
+    gradients: int
+    activations: int
+    checkpoint: int
+    draws: int
+    peak: int
+
+    def __str__(self) -> str:
+        parts = [(name, n) for name, n in asdict(self).items() if name != "peak"]
+        return ", ".join(f"{name} {as_bytes(n)}" for name, n in parts if n > self.peak / 50)
+
+    def check(self, who: str, device: torch.device | str = "cpu") -> None:
+        """Raise where the peak is more than what is free on the device."""
+        free = free_bytes(device)
+        if self.peak > free:
+            raise ShortOfMemoryError(
+                f"{who}: the run takes about {as_bytes(self.peak)} of memory at once ({self}), but "
+                f"{as_bytes(free)} are free on {device}. {shortage()}"
+            )
+
+
+def memory_need(
+    problem: Problem,
+    engine: Engine[Any],
+    *,
+    batch_size: int,
+    n_models: int = 1,
+    masks: bool = False,
+    checkpoints: bool = True,
+    test: tuple[Tensor, Tensor] | None = None,
+    more_data: int = 0,
+) -> MemoryNeed:
+    """Estimate what a run takes; nothing is allocated.
+
+    Args:
+        problem: on any device; on the meta device if it is too large to build.
+        engine: the algorithm.
+        batch_size: examples per step.
+        n_models: networks trained as one.
+        masks: whether weights are pruned while training.
+        checkpoints: whether checkpoints are written.
+        test: examples that 32 draws (all of a sampler) predict after the run.
+        more_data: bytes of further data in memory.
+
+    Example:
+        >>> from bayesieve.core.likelihoods import Gaussian
+        >>> from bayesieve.engines.map import MAP
+        >>> problem = Problem(nn.Linear(99, 1), Gaussian(), (torch.zeros(50, 99), torch.zeros(50)))
+        >>> need = memory_need(problem, MAP(lr=0.1), batch_size=10)
+        >>> need.data, need.weights, need.state  # of each weight its value and two moments
+        (20000, 800, 1212)
+    """
+    kept = sum(t.nbytes for t in (*problem._model.parameters(), *problem._model.buffers()))
+    weights = kept + problem.initial.nbytes
+    data = problem.x.nbytes + problem.y.nbytes + more_data
+    data += sum(part.nbytes for part in test or ())
+    dry = _meta_copy(problem)
+    examples = None if test is None else tuple(part.to("meta") for part in test)
+    known = (dry.x, dry.y, dry.initial, *(examples or ()))
+    with LiveBytes(known, meta=True) as live:
+        state = engine.init(dry, Generator(), n_models)
+        population = Population(dry, engine, state, n_models)
+        started = live.now
+        if masks:
+            population.allow_masks_()
+        batch = dry.batch(_places(dry, batch_size))
+        for _ in range(_STEPS):
+            engine.step(dry, state, batch)
+        trained, step = live.now, live.most
+        live.most = live.now
+        copied = snapshot(state)
+        checkpoint = _COPIES * (live.now - trained) if checkpoints else 0
+        del copied, batch
+        before = live.now
+        live.most = live.now
+        if examples is not None:
+            _predict(population, examples)
+        draws = live.most - before
+    at_once = data + weights + max(step, trained + checkpoint, before + draws)
+    return MemoryNeed(
+        data,
+        weights,
+        started,
+        trained - started,
+        step - trained,
+        checkpoint,
+        draws,
+        round(_RESERVE * at_once) + _LIBRARIES,
+    )
+
+
+def _meta_copy(problem: Problem) -> Problem:
+    """The same problem without numbers."""
+    dry = problem.to("meta")
+    if problem.device.type != "meta":
+        tensors = (*problem._model.parameters(), *problem._model.buffers())
+        memo: dict[int, object] = {id(t): t.detach().to("meta") for t in tensors}
+        for p in problem._model.parameters():
+            memo[id(p)] = nn.Parameter(p.detach().to("meta"), p.requires_grad)
+        dry._model = copy.deepcopy(problem._model, memo)
+    return dry
+
+
+def _places(problem: Problem, n: int) -> Tensor:
+    n = min(n, problem.n_data)
+    shape = (n,) if problem.rows is None else (problem.rows.n_models, n)
+    return torch.empty(shape, dtype=torch.int64, device="meta")
+
+
+def _predict(population: Population, test: tuple[Tensor, ...]) -> None:
+    x, y = test
+    posterior = population.posterior()
+    try:
+        evaluate(posterior, (x, y), n_samples=draws_of(posterior, FEWEST_DRAWS))
+    except (RuntimeError, NotImplementedError):  # a metric asks for numbers: the rest is small
+        return

@@ -1,0 +1,172 @@
+"""Memory: estimated before it is taken, refused in words where it is not there."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import bayesieve as bs
+from bayesieve.assess import memory
+from bayesieve.assess.memory import memory_need
+from bayesieve.checks import check_threads
+from bayesieve.cli.main import _message, exit_code
+from bayesieve.core.batch import first_not_finite
+from bayesieve.core.likelihoods import Categorical, Gaussian
+from bayesieve.core.memory import LiveBytes, _left_in_groups, free_bytes
+from bayesieve.core.state import named_tensors
+from bayesieve.data import images
+from bayesieve.errors import ShortOfMemoryError
+from bayesieve.runs import train
+from bayesieve.training import loop
+from engine_table import ONE_EACH
+
+HUGE = {"data": "digits", "net": "mlp:3000000,3000000"}
+
+
+def digits(net, n=100):
+    data = bs.load_data("digits")
+    return bs.Problem(net, Categorical(), (data.train.x[:n], data.train.y[:n]))
+
+
+def test_a_network_of_petabytes_is_refused_with_its_size_and_nothing_is_allocated():
+    with pytest.raises(ShortOfMemoryError) as caught:
+        train(**HUGE, dry_run=True)
+    said = str(caught.value)
+    for words in ("TB of memory", "are free", "--batch-size", "--net", "--n-models"):
+        assert words in said
+    assert exit_code(caught.value) == 1
+
+
+def test_a_run_that_does_not_fit_is_refused_before_its_folder_is_made(monkeypatch, tmp_path):
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 50_000_000)
+    out = tmp_path / "run"
+    with pytest.raises(ShortOfMemoryError, match=r"50.0 MB are free on cpu"):
+        train(data="digits", net="mlp:2000,2000", epochs=1, out=str(out))
+    assert not out.exists()
+
+
+def test_a_dry_run_states_every_part(capsys):
+    result = train(data="digits", net="mlp:100", dry_run=True)
+    parts = result["memory"]
+    assert set(parts) == {
+        "data", "weights", "state", "gradients", "activations", "checkpoint", "draws", "peak",
+    }  # fmt: skip
+    assert all(n > 0 for n in parts.values())
+    assert parts["peak"] > parts["data"] + parts["weights"] + parts["state"]
+    assert result["free_bytes"] > parts["peak"]
+
+
+@pytest.mark.parametrize("name", ONE_EACH)
+def test_the_state_and_the_step_of_every_engine_are_counted_as_they_are(name):
+    """Against the same run on real tensors; tables that some priors keep take less than 1 MB."""
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 10))
+    engine, problem = ONE_EACH[name], digits(net)
+    need = memory_need(problem, engine, batch_size=20)
+    with LiveBytes([problem.x, problem.y, problem.initial]) as live:
+        state = engine.init(problem, torch.Generator().manual_seed(0), 1)
+        batch = problem.batch(torch.arange(20))
+        for _ in range(2):
+            engine.step(problem, state, batch)
+    counted = need.state + need.gradients + need.activations
+    stored = sum(value.nbytes for _, value in named_tensors(state))
+    assert need.state >= 0.99 * stored
+    assert counted == pytest.approx(live.most, rel=0.1, abs=1_000_000)
+
+
+def test_buffers_frozen_parameters_and_populations_can_be_rehearsed():
+    net = nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 10)
+    )
+    net[1].weight.requires_grad_(False)
+    problem = digits(net)
+    one = memory_need(problem, bs.SBNN(), batch_size=20, masks=True, test=(problem.x, problem.y))
+    three = memory_need(problem, bs.SBNN(), batch_size=20, n_models=3)
+    assert three.state == pytest.approx(3 * one.state, rel=0.01)
+    assert one.draws > 0
+    assert not problem.initial.is_meta
+
+
+class _Full:
+    """A step that finds no memory, as the allocator of a GPU or a CPU says it."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def __call__(self, index):
+        raise self.error
+
+
+CPU = RuntimeError("[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't "
+                   "allocate memory: you tried to allocate 99 bytes.")  # fmt: skip
+GPU = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has ...")
+
+
+@pytest.mark.parametrize("error", [CPU, GPU, MemoryError()], ids=["cpu", "cuda", "python"])
+def test_memory_that_runs_out_in_a_run_is_answered_in_words(monkeypatch, tmp_path, error):
+    monkeypatch.setattr(loop, "make_stepper", lambda *_: _Full(error))
+    x = torch.zeros(8, 1)
+    problem = bs.Problem(nn.Linear(1, 1), Gaussian(), (x, x[:, 0]))
+    with pytest.raises(ShortOfMemoryError, match="memory ran out at step 0") as caught:
+        bs.fit(problem, bs.MAP(), epochs=1, folder=tmp_path / "run")
+    said = str(caught.value)
+    assert "--batch-size" in said
+    assert "\n" not in said
+    assert "Checkpoints are in" in said
+    assert exit_code(caught.value) == exit_code(error) == 1
+    assert "--batch-size" in _message(error)
+
+
+def test_what_a_control_group_leaves_counts(tmp_path):
+    """Version 2 nested in a group without limit, and version 1 by its own names."""
+    groups = tmp_path / "cgroup"
+    inner = groups / "job" / "step"
+    inner.mkdir(parents=True)
+    (inner / "memory.max").write_text("max\n")
+    (inner / "memory.current").write_text("1000\n")
+    (inner / "memory.stat").write_text("anon 1\n")
+    (inner.parent / "memory.max").write_text("5000\n")
+    (inner.parent / "memory.current").write_text("1500\n")
+    (inner.parent / "memory.stat").write_text("anon 1000\ninactive_file 500\n")
+    old = groups / "memory" / "box"
+    old.mkdir(parents=True)
+    (old / "memory.limit_in_bytes").write_text("9000\n")
+    (old / "memory.usage_in_bytes").write_text("2000\n")
+    (old / "memory.stat").write_text("total_inactive_file 0\n")
+    lines = tmp_path / "lines"
+    lines.write_text("5:cpu,cpuacct:/box\n4:memory:/box\n0::/job/step\n")
+    assert _left_in_groups(lines, groups) == [7000, 4000]
+    assert _left_in_groups(tmp_path / "none", groups) == []
+    assert free_bytes() > 0
+
+
+def test_more_threads_than_processors_are_refused():
+    with pytest.raises(ValueError, match=r"--threads must be at most .*, got 100000"):
+        train(data="digits", threads=100_000, dry_run=True)
+    with pytest.raises(ValueError, match="at most"):
+        check_threads("profile", threads=100_000)
+
+
+def test_loading_images_takes_one_copy_of_pixels_beside_the_inputs(monkeypatch, tmp_path):
+    """The bytes that NumPy holds at once; inputs take 4 bytes a pixel, in train and test."""
+    import tracemalloc
+
+    n, side = 2000, 28
+    pixels = np.random.default_rng(0).integers(0, 256, (n, side, side, 1), dtype=np.uint8)
+    arrays = {"labels": np.arange(n) % 2, "for_test": np.arange(n) % 5 == 0,
+              "classes": np.array(["a", "b"])}  # fmt: skip
+    monkeypatch.setattr(images, "decode_images", lambda *_: {"pixels": pixels.copy(), **arrays})
+    tracemalloc.start()
+    images.load_images(tmp_path)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 1.1 * 5 * pixels.nbytes + 1_000_000
+
+
+def test_looking_for_numbers_that_are_not_finite_takes_little_memory():
+    x = torch.zeros(1000, 20_000)
+    with LiveBytes([x]) as live:
+        assert first_not_finite(x) is None
+    assert live.most < x.nbytes / 2
+    x[777, 5] = torch.inf
+    assert first_not_finite(x) == 777
+    assert first_not_finite(torch.zeros(3, dtype=torch.int64)) is None
