@@ -13,6 +13,8 @@ train as one population. Checks:
     enumeration   8 weights that are 0 or N(0, 1), 60 rows; inclusion by summing over 256 models
     coverage      linear networks that learn their noise too; 90 % intervals of new targets by
                   number of rows and kind of noise
+    uci           `SieveRegressor` with its defaults on the first published splits of small tables;
+                  90 % intervals of the test rows
 
 and what is measured, over data sets and weights:
 
@@ -25,16 +27,25 @@ and what is measured, over data sets and weights:
                   not of samplers, whose draws have no density
     coverage      share of new targets in 90 % intervals; error is its standard error over data sets
 
-The horseshoe has a prior of its own, so that none of these posteriors is the exact one for it.
+The horseshoe has a prior of its own: in a network of one layer w ~ N(0, γ²) with one half-Cauchy γ.
+Its linear worlds draw weights from that prior, and exact posteriors are sums over γ. Its logistic
+world has the data of the others, so that it has no z and no ranks.
+
+`python -m studies.conformal` and `studies.selection` measure conformal intervals and selection;
+docs/calibration.md shows them in the same table.
 """
 
 import argparse
+import copy
 import math
 import time
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
@@ -42,24 +53,30 @@ from bayesieve import Problem, Schedule, fit, predict
 from bayesieve.assess.predict import RealPrediction
 from bayesieve.core.batch import Rows
 from bayesieve.core.likelihoods import Bernoulli, Gaussian, Likelihood
-from bayesieve.core.posterior import Factorised, Posterior, Samples
+from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel
+from bayesieve.core.posterior_horseshoe import UnitScaled
 from bayesieve.core.priors import GroupSparse, LayerScaled, Normal, SpikeSlab
+from bayesieve.data.files import data_root
+from bayesieve.data.uci import load_uci
 from bayesieve.engines import Engine
 from bayesieve.engines.bmr import BMR
 from bayesieve.engines.flat_vi import FlatVI
+from bayesieve.engines.horseshoe import HorseshoeVI
 from bayesieve.engines.laplace import laplace
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sampling import Chain
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.engines.sgmcmc import SGHMC, SGLD
 from bayesieve.engines.tdamp import TDAMP
-from studies.harness import Run, make_row, study_parser
+from bayesieve.estimators import SieveRegressor, fit_many
+from studies.harness import Run, joined, make_row, study_parser
 
 F64 = torch.float64
-NAMES = ("map", "laplace", "flat-vi", "sbnn", "bmr", "sgld", "sghmc", "tdamp")
+NAMES = ("map", "laplace", "flat-vi", "sbnn", "bmr", "horseshoe", "sgld", "sghmc", "tdamp")
 WORLDS = ("linear", "correlated", "logistic")
 NOISES = ("gaussian", "heavy", "uneven")
 SIZES = (20, 200)
+TABLES = ("yacht", "boston", "energy")
 SHOWN = ("mean_off", "std_ratio", "z", "ks", "nats", "inclusion_off", "coverage")
 _NOISE_STD = 0.8
 _NORMAL, _LABELS = Gaussian(_NOISE_STD), Bernoulli()
@@ -134,6 +151,60 @@ class Linear:
         return 0.5 * (distance + trace - self.x.shape[2] - log_dets)
 
 
+# Widths γ of a layer under a horseshoe: log γ on a grid, and its log prior, γ being half-Cauchy.
+_LOG_WIDTHS = torch.linspace(-8, 12, 201, dtype=F64)
+_LOG_WIDTH_PRIOR = (_LOG_WIDTHS - torch.nn.functional.softplus(2 * _LOG_WIDTHS)).log_softmax(0)
+
+
+class Shrunk(Linear):
+    """The same with w ~ N(0, γ²) and one half-Cauchy γ: the horseshoe of a network of one layer.
+
+    Posteriors are mixtures of G Gaussians, one per width.
+    """
+
+    @classmethod
+    def simulate(cls, n_sets: int, correlation: float = 0.0, seed: int = 0) -> "Shrunk":
+        """Sets of 32 rows and 4 columns."""
+        x = columns(seed, n_sets, 32, 4, correlation)
+        pairs = normals(seed + 3, 2, n_sets, 1)
+        truth = (pairs[0] / pairs[1]).abs() * normals(seed + 1, n_sets, 4)
+        noise = _NOISE_STD * normals(seed + 2, n_sets, 32)
+        return cls(x, truth, (x @ truth[..., None])[..., 0] + noise)
+
+    @cached_property
+    def parts(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Log weights, (K, G), means, (K, G, d), and precisions, (K, G, d, d)."""
+        gram = (self.x.mT @ self.x / _NOISE_STD**2)[:, None]
+        pull = (self.x.mT @ self.y[..., None] / _NOISE_STD**2)[:, None]
+        eye = torch.eye(self.x.shape[2], dtype=F64)
+        precision = gram + (-2 * _LOG_WIDTHS).exp()[:, None, None] * eye
+        mean = torch.linalg.solve(precision, pull.expand(*precision.shape[:3], 1))
+        evidence = 0.5 * ((pull * mean).sum((2, 3)) - precision.logdet())
+        logs = evidence - self.x.shape[2] * _LOG_WIDTHS + _LOG_WIDTH_PRIOR
+        return logs.log_softmax(1), mean[..., 0], precision
+
+    @cached_property
+    def mean(self) -> Tensor:
+        """Of the exact posteriors, (K, d)."""
+        logs, mean, _ = self.parts
+        return (logs.exp()[..., None] * mean).sum(1)
+
+    @cached_property
+    def std(self) -> Tensor:
+        """Marginal, of the exact posteriors, (K, d)."""
+        logs, mean, precision = self.parts
+        variance = torch.linalg.inv(precision).diagonal(dim1=2, dim2=3) + mean.square()
+        return ((logs.exp()[..., None] * variance).sum(1) - self.mean.square()).sqrt()
+
+    def log_density(self, member: int, w: Tensor) -> Tensor:
+        """Of one of the exact posteriors at weights (S, d), (S,)."""
+        logs, mean, precision = (part[member] for part in self.parts)
+        gap = w[:, None] - mean
+        squares = torch.einsum("sgd,gde,sge->sg", gap, precision, gap)
+        log_dets = precision.logdet() - w.shape[1] * math.log(2 * math.pi)
+        return (logs + 0.5 * (log_dets - squares)).logsumexp(1)
+
+
 @dataclass(frozen=True, eq=False)
 class Logistic:
     """K data sets with labels 0 or 1, two weights ~ N(0, 1), whose moments are sums over a grid."""
@@ -143,16 +214,16 @@ class Logistic:
     y: Tensor
     prior_std: float = 1.0
     likelihood: Likelihood = _LABELS
+    shrunk: bool = False  # under a horseshoe in place of N(0, 1), within the grid
 
     @classmethod
-    def simulate(cls, n_sets: int, seed: int = 0) -> "Logistic":
+    def simulate(cls, n_sets: int, seed: int = 0, *, shrunk: bool = False) -> "Logistic":
         """Sets of 40 rows."""
         x, truth = normals(seed, n_sets, 40, 2), normals(seed + 1, n_sets, 2)
         chance = torch.sigmoid((x @ truth[..., None])[..., 0])
         source = Generator().manual_seed(seed + 2)
-        return cls(
-            x, truth, (torch.rand(n_sets, 40, dtype=F64, generator=source) < chance).double()
-        )
+        labels = torch.rand(n_sets, 40, dtype=F64, generator=source) < chance
+        return cls(x, truth, labels.double(), shrunk=shrunk)
 
     @cached_property
     def grid(self) -> Tensor:
@@ -165,9 +236,12 @@ class Logistic:
         """Of the exact posteriors at the grid, (K, G)."""
         signs = 2 * self.y - 1
         rows = []
+        prior = -0.5 * self.grid.square().sum(1) / self.prior_std**2
+        if self.shrunk:
+            prior = gaussians(self.grid, 0.0, _LOG_WIDTHS.exp()[:, None], _LOG_WIDTH_PRIOR)
         for x, sign in zip(self.x, signs, strict=True):
             log_lik = nn.functional.logsigmoid(sign * (self.grid @ x.T)).sum(1)
-            rows.append(log_lik - 0.5 * self.grid.square().sum(1) / self.prior_std**2)
+            rows.append(log_lik + prior)
         logs = torch.stack(rows)
         return logs - logs.logsumexp(1, keepdim=True) - 2 * math.log(0.1)
 
@@ -183,20 +257,52 @@ class Logistic:
 
     def nats(self, mean: Tensor, std: Tensor) -> Tensor:
         """KL from independent Gaussians, (K, 2) each, to the exact posteriors, (K,)."""
-        gaps = (self.grid - mean[:, None]) / std[:, None]
-        log_q = -0.5 * gaps.square().sum(2) - std.log().sum(1)[:, None] - math.log(2 * math.pi)
-        weight = log_q.softmax(1)
-        return (weight * (log_q - self.log_density)).sum(1)
+        alone = torch.zeros(1, dtype=F64)
+        pairs = zip(mean[:, None], std[:, None], strict=True)
+        return self.kl(torch.stack([gaussians(self.grid, m, s, alone) for m, s in pairs]))
+
+    def kl(self, log_q: Tensor) -> Tensor:
+        """KL from densities at the grid, (K, G) in logs, to the exact posteriors, (K,)."""
+        return (log_q.softmax(1) * (log_q - self.log_density)).sum(1)
+
+
+def gaussians(w: Tensor, mean: Tensor | float, std: Tensor, log_weight: Tensor) -> Tensor:
+    """Log density of a mixture of J products of Gaussians at weights (S, d), (S,).
+
+    Args:
+        w: (S, d).
+        mean: (J, d) or a number.
+        std: (J, d) or (J, 1).
+        log_weight: (J,).
+    """
+    gap = (w[:, None] - mean) / std
+    logs = -0.5 * gap.square() - std.log() - 0.5 * math.log(2 * math.pi)
+    return (logs.sum(2) + log_weight).logsumexp(1)
+
+
+def unit_scaled_log_prob(q: UnitScaled, w: Tensor) -> Tensor:
+    """Log density of a horseshoe posterior of one layer at its weights (S, d), (S,).
+
+    w = r (m + s ε), and r = γ / E[γ] is log-normal: γ² is a quotient of two log-normal numbers,
+    the third and fourth of the logs.
+    """
+    d = w.shape[1]
+    nodes, weights = np.polynomial.hermite_e.hermegauss(40)
+    std = 0.5 * q.log_std[2:4].double().norm()
+    r = (torch.as_tensor(nodes) * std - 0.5 * std.square()).exp()[:, None]
+    log_weight = torch.as_tensor(np.log(weights / weights.sum()))
+    return gaussians(w, r * q.mean[:d].double(), r * q.spread[:d].double(), log_weight)
 
 
 World = Linear | Logistic
 
 
-def simulated(world: str, n_sets: int) -> World:
-    """The data sets of a check by name."""
+def simulated(world: str, n_sets: int, name: str = "") -> World:
+    """The data sets of a check by name, for an engine."""
     if world == "logistic":
-        return Logistic.simulate(n_sets)
-    return Linear.simulate(n_sets, 0.9 if world == "correlated" else 0.0)
+        return Logistic.simulate(n_sets, shrunk=name == "horseshoe")
+    kind = Shrunk if name == "horseshoe" else Linear
+    return kind.simulate(n_sets, 0.9 if world == "correlated" else 0.0)
 
 
 # --------------------------------------------------------------------------------------- engines
@@ -214,7 +320,7 @@ def population(x: Tensor, y: Tensor, likelihood: Likelihood) -> Problem:
 def posteriors(
     name: str, x: Tensor, y: Tensor, likelihood: Likelihood, prior_std: float
 ) -> list[Posterior]:
-    """What an engine learns from each data set, under the prior N(0, prior_std²)."""
+    """What an engine learns from each data set, under the prior N(0, prior_std²) or its own."""
     n_sets, n_rows, d = x.shape
     engines: dict[str, tuple[Engine[Any], int, int]] = {  # with steps and rows per step
         "map": (MAP(prior=Normal(prior_std), lr=0.05), 400, n_rows),
@@ -226,6 +332,7 @@ def posteriors(
             600,
             n_rows,
         ),
+        "horseshoe": (HorseshoeVI(lr=0.05), 600, n_rows),
         "sgld": (SGLD(Normal(prior_std), 4e-3 * prior_std, chain=_CHAIN), 2000, n_rows),
         "sghmc": (SGHMC(Normal(prior_std), 1e-3 * prior_std, chain=_CHAIN), 2000, n_rows),
         "tdamp": (
@@ -237,6 +344,9 @@ def posteriors(
             1,
         ),
     }  # fmt: skip
+    if likelihood.parameters():  # tdamp learns the noise over many passes
+        prior = GroupSparse(output_variance=prior_std**2 * d)
+        engines["tdamp"] = (TDAMP(prior, keep=1.0, init_scale=0.0), 3 * n_rows, 10)
     engine, steps, batch_size = engines[name]
     steady = name in ("sgld", "sghmc", "tdamp")
     schedule = Schedule() if steady else Schedule(lr="cosine")
@@ -267,21 +377,37 @@ def distance(name: str, world: World) -> dict[str, float]:
     result = {"mean_off": float(((mean - world.mean) / world.std).abs().mean())}
     if name == "map":
         return result
-    source = Generator().manual_seed(0)
+    source, n_draws = Generator().manual_seed(0), 4000 if name == "horseshoe" else 400
     draws = torch.stack(
-        [q.draws if isinstance(q, Samples) else q.draw(400, source) for q in known], 1
+        [q.draws if isinstance(q, Samples) else q.draw(n_draws, source) for q in known], 1
     )[..., :d].double()
     stds = [q.std[:d].double() for q in known if isinstance(q, Factorised)]
     std = torch.stack(stds) if stds else draws.std(0)
-    z = (world.truth - mean) / std
-    rank = ((draws < world.truth).sum(0) + 0.5) / (len(draws) + 1)
-    result |= {
-        "std_ratio": float((std / world.std).mean()),
-        "z": float(z.square().mean().sqrt()),
-        "ks": uniform_distance(rank.flatten()),
-        "ks_limit": 1.36 / math.sqrt(rank.numel()),
-    }
-    return result | ({"nats": float(world.nats(mean, std).mean())} if stds else {})
+    result["std_ratio"] = float((std / world.std).mean())
+    if not (isinstance(world, Logistic) and world.shrunk):  # whose truth is of another prior
+        z = (world.truth - mean) / std
+        rank = ((draws < world.truth).sum(0) + 0.5) / (len(draws) + 1)
+        result["z"] = float(z.square().mean().sqrt())
+        result["ks"] = uniform_distance(rank.flatten())
+        result["ks_limit"] = 1.36 / math.sqrt(rank.numel())
+    if stds:
+        result["nats"] = float(world.nats(mean, std).mean())
+    scaled = [q for q in known if isinstance(q, UnitScaled)]
+    if scaled and isinstance(world, Logistic):
+        log_q = torch.stack([unit_scaled_log_prob(q, world.grid) for q in scaled])
+        result["nats"] = float(world.kl(log_q).mean())
+    elif scaled and isinstance(world, Shrunk):
+        gaps = [
+            (unit_scaled_log_prob(q, w) - world.log_density(k, w)).mean()
+            for k, (q, w) in enumerate(zip(scaled, draws.unbind(1), strict=True))
+        ]
+        result["nats"] = float(torch.stack(gaps).mean())
+    return result
+
+
+def distance_in(name: str, world: str, n_sets: int) -> dict[str, float]:
+    """`distance` in a world by name."""
+    return distance(name, simulated(world, n_sets, name))
 
 
 def uniform_distance(ranks: Tensor) -> float:
@@ -367,40 +493,82 @@ def coverage(name: str, n_rows: int, noise: str, n_sets: int) -> dict[str, float
     }
 
 
+def uci_coverage(name: str, table: str, n_splits: int, **settings: Any) -> dict[str, float]:
+    """Share of the test rows of a UCI table inside 90 % intervals of `SieveRegressor`."""
+    splits = [load_uci(table, data_root(), split=i) for i in range(n_splits)]
+    x, y = (torch.cat([getattr(s.train, part) for s in splits]).numpy() for part in ("x", "y"))
+    sizes = np.cumsum([len(split.train) for split in splits])[:-1]
+    settings["engine"] = "map" if name == "laplace" else name
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of chains that have not mixed
+        fitted: list[SieveRegressor] = fit_many(
+            SieveRegressor(random_state=0, **settings),
+            x,
+            y.ravel(),
+            np.split(np.arange(len(x)), sizes),
+        )
+    inside = []
+    for one, split in zip(fitted, splits, strict=True):
+        if name == "laplace":
+            surround(one, split.train.x, split.train.y)
+        low, high = one.predict_interval(split.test.x.numpy()).T
+        target = split.test.y.numpy().ravel()
+        inside.append(torch.as_tensor((low <= target) & (target <= high)).double())
+    share = torch.cat(inside).mean()  # of all test rows
+    error = (share * (1 - share) / sum(map(len, inside))).sqrt()
+    return {"coverage": float(share), "error": float(error)}
+
+
+def surround(model: SieveRegressor, x: Tensor, y: Tensor) -> None:
+    """Replace the point of a regressor that `map` has fitted by Laplace's Gaussian around it."""
+    (point,) = model.sparse_models_
+    module = copy.deepcopy(point.posterior.network.skeleton).to_empty(device="cpu")
+    for parameter in module.parameters():
+        nn.init.zeros_(parameter)
+    data = (model.x_scale_.apply(x.numpy()), model.y_scale_.apply(y.numpy().reshape(len(y), -1)))
+    problem = Problem(module, Gaussian(1.0, learned=True), data)
+    model.sparse_models_ = [SparseModel(laplace(problem, point.posterior), point.keep)]
+    model.n_samples_ = 128
+
+
 # ------------------------------------------------------------------------------------------ study
+
+
+def checks(n_sets: int) -> Iterator[tuple[str, Callable[[], dict[str, float]]]]:
+    """Name and measurement of every row."""
+    n_splits = max(1, n_sets // 25)
+    for name in NAMES:
+        for world in WORLDS:
+            yield f"{world}, {name}", partial(distance_in, name, world, n_sets)
+        for n_rows in SIZES:
+            for noise in NOISES:
+                row = f"coverage, {n_rows}, {noise}, {name}"
+                yield row, partial(coverage, name, n_rows, noise, n_sets // 4)
+        for table in TABLES:
+            yield f"uci, {table}, {name}", partial(uci_coverage, name, table, n_splits)
+    for kind, correlation in (("independent", 0.0), ("correlated", 0.9)):
+        for starts in (1, 8, 32):
+            row = f"enumeration, {kind}, {starts}"
+            yield row, partial(enumeration, correlation, n_sets // 4, starts)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the study from the command line."""
-    parser = study_parser(__doc__, quick="a fifth of the data sets", full="all data sets",
-                          required=True, device=False)  # fmt: skip
+    parser = study_parser(__doc__, "--join", "--part", quick="a fifth of the data sets",
+                          full="all data sets", required=True, device=False)  # fmt: skip
     options: argparse.Namespace = parser.parse_args(arguments)
-    n_sets = 20 if options.quick else 100
+    if options.join:
+        joined(options.join, "calibration", options.out, ("out", "part"))
+        return 0
+    n_sets, (first, step) = 20 if options.quick else 100, options.part
     run = Run("calibration", arguments, options, settings={"n_sets": n_sets})
-    for world in WORLDS:
-        data = simulated(world, n_sets)
-        for name in NAMES:
-            _measure(run, f"{world}, {name}", lambda n=name, w=data: distance(n, w))
-    for kind, correlation in (("independent", 0.0), ("correlated", 0.9)):
-        for starts in (1, 8):
-            _measure(run, f"enumeration, {kind}, {starts}",
-                     lambda c=correlation, s=starts: enumeration(c, n_sets // 4, s))  # fmt: skip
-    for n_rows in SIZES:
-        for noise in NOISES:
-            for name in NAMES:
-                if name not in ("laplace", "tdamp"):  # which do not learn the noise
-                    _measure(run, f"coverage, {n_rows}, {noise}, {name}",
-                             lambda n=name, r=n_rows, k=noise: coverage(n, r, k, n_sets // 4)
-                             )  # fmt: skip
+    for name, check in list(checks(n_sets))[first - 1 :: step]:
+        if run.wants(name, {}):
+            began = time.process_time()
+            numbers = check()
+            row = make_row(name, {}, [numbers], seeds=[0], seconds=time.process_time() - began)
+            run.add(row, [key for key in SHOWN if key in numbers])
     return run.finish(SHOWN)
-
-
-def _measure(run: Run, name: str, check: Any) -> None:
-    if run.wants(name, {}):
-        began = time.perf_counter()
-        numbers = check()
-        row = make_row(name, {}, [numbers], seeds=[0], seconds=time.perf_counter() - began)
-        run.add(row, [key for key in SHOWN if key in numbers])
 
 
 if __name__ == "__main__":
