@@ -69,11 +69,8 @@ BLOCKS = {
     "familiarity": "docs/uncertainty.md",
     "recipes": "docs/uncertainty.md",
     "regressor": "docs/choosing-an-engine.md",
-    "calibration-exact": "docs/calibration.md",
-    "calibration-ranks": "docs/calibration.md",
-    "calibration-inclusion": "docs/calibration.md",
-    "calibration-coverage": "docs/calibration.md",
     "faults": "docs/reliability.md",
+    "calibration": "docs/calibration.md",
     "scratch-source": "docs/theory/scratch.md",
     "scratch-account": "docs/theory/scratch.md",
     "scratch-better": "docs/theory/scratch.md",
@@ -169,7 +166,8 @@ def main() -> int:
     results = read_results(RESULTS)
     numpy = read(RESULTS / "scratch_mnist.json", "scratch_mnist")
     exact = read(RESULTS / "calibration.json", "calibration")
-    selection = next((one for one in results if one.get("study") == "selection"), None)
+    conformal = read(RESULTS / "conformal.json", "conformal")
+    selection = read(RESULTS / "selection.json", "selection")
     inference = json.loads((RESULTS / "inference.json").read_text(encoding="utf-8"))
     faults = json.loads((RESULTS / "faults.json").read_text(encoding="utf-8"))
     tables = {
@@ -196,11 +194,8 @@ def main() -> int:
         "familiarity": familiarity_table(results),
         "recipes": recipes_table(results),
         "regressor": regressor_table(results),
-        "calibration-exact": calibration.exact_table(exact),
-        "calibration-ranks": calibration.ranks_table(exact),
-        "calibration-inclusion": calibration.inclusion_table(exact),
-        "calibration-coverage": calibration.coverage_table(exact),
         "faults": reliability.faults_table(faults),
+        "calibration": calibration.table(exact, conformal, selection),
         "scratch-source": scratch.source_table(numpy),
         "scratch-account": scratch.account_table(numpy),
         "scratch-better": scratch.better_table(numpy),

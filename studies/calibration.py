@@ -226,10 +226,25 @@ class Logistic:
         return cls(x, truth, labels.double(), shrunk=shrunk)
 
     @cached_property
+    def axes(self) -> tuple[Tensor, Tensor]:
+        """Weights of one axis of the grid, and the log of what each stands for.
+
+        A horseshoe has no bound at 0, so that its grid is dense there and leaves 0 out.
+        """
+        if not self.shrunk:
+            return torch.linspace(-6, 6, 121, dtype=F64), torch.full((121,), 0.1, dtype=F64).log()
+        t = torch.linspace(-7, 7, 240, dtype=F64)
+        return 0.01 * t.sinh(), (0.01 * t.cosh() * (t[1] - t[0])).log()
+
+    @cached_property
     def grid(self) -> Tensor:
         """Weights, (G, 2)."""
-        axis = torch.linspace(-6, 6, 121, dtype=F64)
-        return torch.cartesian_prod(axis, axis)
+        return torch.cartesian_prod(self.axes[0], self.axes[0])
+
+    @cached_property
+    def log_area(self) -> Tensor:
+        """Of what each point of the grid stands for, (G,)."""
+        return (self.axes[1][:, None] + self.axes[1]).flatten()
 
     @cached_property
     def log_density(self) -> Tensor:
@@ -243,17 +258,22 @@ class Logistic:
             log_lik = nn.functional.logsigmoid(sign * (self.grid @ x.T)).sum(1)
             rows.append(log_lik + prior)
         logs = torch.stack(rows)
-        return logs - logs.logsumexp(1, keepdim=True) - 2 * math.log(0.1)
+        return logs - (logs + self.log_area).logsumexp(1, keepdim=True)
+
+    @cached_property
+    def weight(self) -> Tensor:
+        """Probability of the points of the grid, (K, G)."""
+        return (self.log_density + self.log_area).exp()
 
     @cached_property
     def mean(self) -> Tensor:
         """Of the exact posteriors, (K, 2)."""
-        return self.log_density.softmax(1) @ self.grid
+        return self.weight @ self.grid
 
     @cached_property
     def std(self) -> Tensor:
         """Marginal, of the exact posteriors, (K, 2)."""
-        return (self.log_density.softmax(1) @ self.grid.square() - self.mean.square()).sqrt()
+        return (self.weight @ self.grid.square() - self.mean.square()).sqrt()
 
     def nats(self, mean: Tensor, std: Tensor) -> Tensor:
         """KL from independent Gaussians, (K, 2) each, to the exact posteriors, (K,)."""
@@ -263,7 +283,7 @@ class Logistic:
 
     def kl(self, log_q: Tensor) -> Tensor:
         """KL from densities at the grid, (K, G) in logs, to the exact posteriors, (K,)."""
-        return (log_q.softmax(1) * (log_q - self.log_density)).sum(1)
+        return ((log_q + self.log_area).softmax(1) * (log_q - self.log_density)).sum(1)
 
 
 def gaussians(w: Tensor, mean: Tensor | float, std: Tensor, log_weight: Tensor) -> Tensor:
@@ -318,8 +338,9 @@ def population(x: Tensor, y: Tensor, likelihood: Likelihood) -> Problem:
 
 
 def posteriors(
-    name: str, x: Tensor, y: Tensor, likelihood: Likelihood, prior_std: float
-) -> list[Posterior]:
+    name: str, x: Tensor, y: Tensor, likelihood: Likelihood, prior_std: float,
+    steps: int | None = None,
+) -> list[Posterior]:  # fmt: skip
     """What an engine learns from each data set, under the prior N(0, prior_std²) or its own."""
     n_sets, n_rows, d = x.shape
     engines: dict[str, tuple[Engine[Any], int, int]] = {  # with steps and rows per step
@@ -347,10 +368,10 @@ def posteriors(
     if likelihood.parameters():  # tdamp learns the noise over many passes
         prior = GroupSparse(output_variance=prior_std**2 * d)
         engines["tdamp"] = (TDAMP(prior, keep=1.0, init_scale=0.0), 3 * n_rows, 10)
-    engine, steps, batch_size = engines[name]
+    engine, n_steps, batch_size = engines[name]
     steady = name in ("sgld", "sghmc", "tdamp")
     schedule = Schedule() if steady else Schedule(lr="cosine")
-    run = fit(population(x, y, likelihood), [engine] * n_sets, steps=steps,
+    run = fit(population(x, y, likelihood), [engine] * n_sets, steps=steps or n_steps,
               batch_size=batch_size, schedule=schedule)  # fmt: skip
     if name != "laplace":
         return list(run.posteriors)

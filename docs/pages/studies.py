@@ -301,10 +301,8 @@ def familiarity_table(results: list[dict[str, Any]]) -> str:
     return "\n".join([*lines, "", f"*abstained*: at .95. {'; '.join(notes)}."])
 
 
-def selection_table(record: dict[str, Any] | None) -> str:
+def selection_table(record: dict[str, Any]) -> str:
     """Realised rate and power by design and way, from the record of `studies.selection`."""
-    if record is None:
-        return EMPTY
     ways = ("ours", "least squares", "knockoffs", "lasso")
     rows, pieces = _designs(record), []
     for level in record["settings"]["levels"]:
@@ -327,10 +325,8 @@ def selection_table(record: dict[str, Any] | None) -> str:
     return "\n\n".join([*pieces, note])
 
 
-def selection_calibration(record: dict[str, Any] | None) -> str:
+def selection_calibration(record: dict[str, Any]) -> str:
     """How many columns of a given probability are true, over all designs."""
-    if record is None:
-        return EMPTY
     ends = record["settings"]["bins"]
     bins = [
         [sum(row["detail"]["bins"][i][j] for row in _designs(record)) for j in range(3)]
@@ -344,10 +340,8 @@ def selection_calibration(record: dict[str, Any] | None) -> str:
     return markdown_table(("probability", "columns", "mean probability", "share true"), lines)
 
 
-def selection_weights(record: dict[str, Any] | None) -> str:
+def selection_weights(record: dict[str, Any]) -> str:
     """How far the inclusion of weights is from enumeration, for one start and for their mean."""
-    if record is None:
-        return EMPTY
     metrics = next(row["metrics"] for row in record["rows"] if row["name"] == "weights")
     lines = [
         (way, *(f"{metrics[f'{way}, {what}']:.3f}" for what in ("mean", "largest")))

@@ -49,7 +49,7 @@ class Posterior(ABC):
 
         Under mean-field inference it belongs to one explanation of the data. Where inputs are
         correlated, the start decides which; average it over a population of starts
-        (docs/feature-selection.md).
+        (`Fit.inclusion`, docs/feature-selection.md).
         """
         return None if self.logit_inclusion is None else torch.sigmoid(self.logit_inclusion)
 

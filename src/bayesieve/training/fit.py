@@ -84,6 +84,17 @@ class Fit:
         """The posterior of every model of the population, without those that diverged."""
         return [self.engine.posterior(self.problem, self.state, i) for i in self.sound]
 
+    @property
+    def inclusion(self) -> torch.Tensor | None:
+        """Mean over the population of the probability that each weight matters, (d,), or None.
+
+        One start settles on one explanation where inputs are correlated. Train a population of
+        starts, `fit(problem, [SBNN(start="he")] * 16)`, and take this mean; docs/calibration.md
+        says how far it is from exact.
+        """
+        known = [q.inclusion for q in self.posteriors if q.inclusion is not None]
+        return torch.stack(known).mean(0) if known else None
+
     def sparse(self, member: int = 0) -> SparseModel:
         """One model with its zeros: those of its pruning schedule, or of an engine that prunes.
 
