@@ -76,7 +76,7 @@ NAMES = ("map", "laplace", "flat-vi", "sbnn", "bmr", "horseshoe", "sgld", "sghmc
 WORLDS = ("linear", "correlated", "logistic")
 NOISES = ("gaussian", "heavy", "uneven")
 SIZES = (20, 200)
-TABLES = ("yacht", "boston", "energy")
+TABLES = ("yacht", "boston")
 SHOWN = ("mean_off", "std_ratio", "z", "ks", "nats", "inclusion_off", "coverage")
 _NOISE_STD = 0.8
 _NORMAL, _LABELS = Gaussian(_NOISE_STD), Bernoulli()
@@ -565,12 +565,13 @@ def checks(n_sets: int) -> Iterator[tuple[str, Callable[[], dict[str, float]]]]:
             for noise in NOISES:
                 row = f"coverage, {n_rows}, {noise}, {name}"
                 yield row, partial(coverage, name, n_rows, noise, n_sets // 4)
-        for table in TABLES:
-            yield f"uci, {table}, {name}", partial(uci_coverage, name, table, n_splits)
     for kind, correlation in (("independent", 0.0), ("correlated", 0.9)):
         for starts in (1, 8, 32):
             row = f"enumeration, {kind}, {starts}"
             yield row, partial(enumeration, correlation, n_sets // 4, starts)
+    for table in TABLES:
+        for name in NAMES:
+            yield f"uci, {table}, {name}", partial(uci_coverage, name, table, n_splits)
 
 
 def main(arguments: list[str] | None = None) -> int:

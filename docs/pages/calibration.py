@@ -69,7 +69,8 @@ def _coverage(rows: Mapping[str, Row]) -> Iterator[Line]:
     kinds = [(f"coverage, {n}, {noise}", f"n {n}, {noise}") for n in SIZES for noise in NOISES]
     kinds += [(f"uci, {table}", f"UCI {table}") for table in TABLES]
     for row, words in kinds:
-        numbers = {name: rows[f"{row}, {name}"]["metrics"] for name in NAMES}
+        names = [name for name in NAMES if f"{row}, {name}" in rows]
+        numbers = {name: rows[f"{row}, {name}"]["metrics"] for name in names}
         yield f"90 % intervals cover, {words}", ".90", {
             name: _with_error(one["coverage"], one["error"]) for name, one in numbers.items()
         }  # fmt: skip

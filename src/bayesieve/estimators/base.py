@@ -55,7 +55,7 @@ from bayesieve.training.schedule import Schedule
 FloatArray = NDArray[np.float64]
 RowSets = Sequence[NDArray[np.int64]]  # the row numbers of each fit
 Columns = Sequence[Any]  # X, y and sample weights or None
-# Sets of CV+ are too wide where the models of the folds disagree, so small tables have more folds.
+# Sets of CV+ are too wide where the models of the folds disagree, as pruned models of few rows do.
 _FEW_FOLDS = 5  # also what part of the rows split conformal takes
 _MANY_FOLDS, _MANY_FOLDS_ROWS = 10, range(20, 201)
 _LEAST_CONFORMAL = 10  # rows, so that each of five folds has two
@@ -153,9 +153,9 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
             (of the rows themselves without folds), 32 to 256.
         conformal: how `predict_interval` and `predict_set` are made to cover what they say,
             whatever the model (`assess.conformal` states what is proved): "cv+" by five more fits,
-            each without a fifth of the rows, whose predictions make the interval (ten without a
-            tenth each for 20 to 200 rows); "split" by a fifth of the rows, which the network then
-            does not learn from; True takes "cv+" up to 3,000 rows and "split" beyond.
+            each without a fifth of the rows, whose predictions make the interval (with `zeros`
+            and 20 to 200 rows ten, each without a tenth); "split" by a fifth of the rows, which the
+            network then does not learn from; True takes "cv+" up to 3,000 rows, "split" beyond.
         standardise: whether columns and targets are standardised inside; False takes them as they
             are, for tables that are standardised already.
         random_state: seed.
@@ -558,7 +558,7 @@ def _fit_all(
     pairs = list(zip(models, columns, strict=True))
     counted = [_counted(own) for own in columns]
     n_folds = _FEW_FOLDS
-    if kind == "cv+" and min(map(len, counted)) in _MANY_FOLDS_ROWS:
+    if kind == "cv+" and models[0].zeros and min(map(len, counted)) in _MANY_FOLDS_ROWS:
         n_folds = _MANY_FOLDS
     n_models = 1 if kind == "split" else n_folds
     folds = [
