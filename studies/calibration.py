@@ -27,9 +27,9 @@ and what is measured, over data sets and weights:
                   not of samplers, whose draws have no density
     coverage      share of new targets in 90 % intervals; error is its standard error over data sets
 
-The horseshoe has a prior of its own: in a network of one layer w ~ N(0, γ²) with one half-Cauchy γ.
-Its linear worlds draw weights from that prior, and exact posteriors are sums over γ. Its logistic
-world has the data of the others, so that it has no z and no ranks.
+The horseshoe has a prior of its own: in a network of one layer w ~ N(0, γ²) with one half-Cauchy γ,
+here below 5. Its linear worlds draw weights from that prior, and exact posteriors are sums over γ.
+Its logistic world has the data of the others, so that it has no z and no ranks.
 
 `python -m studies.conformal` and `studies.selection` measure conformal intervals and selection;
 docs/calibration.md shows them in the same table.
@@ -152,12 +152,14 @@ class Linear:
 
 
 # Widths γ of a layer under a horseshoe: log γ on a grid, and its log prior, γ being half-Cauchy.
-_LOG_WIDTHS = torch.linspace(-8, 12, 201, dtype=F64)
+# Above 5 it is cut: 600 steps do not reach weights of any size, and that is not what is asked here.
+_WIDEST = 5.0
+_LOG_WIDTHS = torch.linspace(-8, math.log(_WIDEST), 101, dtype=F64)
 _LOG_WIDTH_PRIOR = (_LOG_WIDTHS - torch.nn.functional.softplus(2 * _LOG_WIDTHS)).log_softmax(0)
 
 
 class Shrunk(Linear):
-    """The same with w ~ N(0, γ²) and one half-Cauchy γ: the horseshoe of a network of one layer.
+    """The same with w ~ N(0, γ²), one half-Cauchy γ < 5: the horseshoe of a network of one layer.
 
     Posteriors are mixtures of G Gaussians, one per width.
     """
@@ -166,8 +168,9 @@ class Shrunk(Linear):
     def simulate(cls, n_sets: int, correlation: float = 0.0, seed: int = 0) -> "Shrunk":
         """Sets of 32 rows and 4 columns."""
         x = columns(seed, n_sets, 32, 4, correlation)
-        pairs = normals(seed + 3, 2, n_sets, 1)
-        truth = (pairs[0] / pairs[1]).abs() * normals(seed + 1, n_sets, 4)
+        level = torch.rand(n_sets, 1, dtype=F64, generator=Generator().manual_seed(seed + 3))
+        width = (level * math.atan(_WIDEST)).tan()
+        truth = width * normals(seed + 1, n_sets, 4)
         noise = _NOISE_STD * normals(seed + 2, n_sets, 32)
         return cls(x, truth, (x @ truth[..., None])[..., 0] + noise)
 
@@ -566,7 +569,7 @@ def checks(n_sets: int) -> Iterator[tuple[str, Callable[[], dict[str, float]]]]:
                 row = f"coverage, {n_rows}, {noise}, {name}"
                 yield row, partial(coverage, name, n_rows, noise, n_sets // 4)
     for kind, correlation in (("independent", 0.0), ("correlated", 0.9)):
-        for starts in (1, 8, 32):
+        for starts in (1, 8):
             row = f"enumeration, {kind}, {starts}"
             yield row, partial(enumeration, correlation, n_sets // 4, starts)
     for table in TABLES:

@@ -58,7 +58,7 @@ def _worlds(rows: Mapping[str, Row]) -> Iterator[Line]:
 
 def _inclusion(rows: Mapping[str, Row]) -> Iterator[Line]:
     for kind, words in (("independent", "independent columns"), ("correlated", "correlation .9")):
-        for starts in (1, 8, 32):
+        for starts in (1, 8):
             numbers = rows[f"enumeration, {kind}, {starts}"]["metrics"]
             mean = "one start" if starts == 1 else f"mean of {starts} starts"
             cell = f"{numbers['inclusion_off']:.2f} (worst {numbers['inclusion_worst']:.2f})"

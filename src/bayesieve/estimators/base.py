@@ -55,9 +55,7 @@ from bayesieve.training.schedule import Schedule
 FloatArray = NDArray[np.float64]
 RowSets = Sequence[NDArray[np.int64]]  # the row numbers of each fit
 Columns = Sequence[Any]  # X, y and sample weights or None
-# Sets of CV+ are too wide where the models of the folds disagree, as pruned models of few rows do.
-_FEW_FOLDS = 5  # also what part of the rows split conformal takes
-_MANY_FOLDS, _MANY_FOLDS_ROWS = 10, range(20, 201)
+_CONFORMAL_FOLDS = 5  # also what part of the rows split conformal takes
 _LEAST_CONFORMAL = 10  # rows, so that each of five folds has two
 _AT_ONCE = 240  # networks of one population
 _CHOICES = (
@@ -153,9 +151,9 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
             (of the rows themselves without folds), 32 to 256.
         conformal: how `predict_interval` and `predict_set` are made to cover what they say,
             whatever the model (`assess.conformal` states what is proved): "cv+" by five more fits,
-            each without a fifth of the rows, whose predictions make the interval (with `zeros`
-            and 20 to 200 rows ten, each without a tenth); "split" by a fifth of the rows, which the
-            network then does not learn from; True takes "cv+" up to 3,000 rows, "split" beyond.
+            each without a fifth of the rows, whose predictions make the interval; "split" by a
+            fifth of the rows, which the network then does not learn from; True takes "cv+" up to
+            3,000 rows and "split" beyond.
         standardise: whether columns and targets are standardised inside; False takes them as they
             are, for tables that are standardised already.
         random_state: seed.
@@ -341,10 +339,11 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
             return "cv+" if n_rows <= FOLDED_ROWS else "split"
         return self.conformal
 
-    def _conformal_folds(self, counted: NDArray[np.int64], n: int) -> list[NDArray[np.int64]]:
-        """Rows that each of n models of the folds is scored on."""
+    def _conformal_folds(self, n_rows: int, weight: ArrayLike | None) -> list[NDArray[np.int64]]:
+        """Rows that each model of the folds is scored on; those that do not count are in none."""
+        counted = np.arange(n_rows) if weight is None else np.flatnonzero(np.asarray(weight) > 0)
         order = np.random.default_rng(self._seed()).permutation(counted)
-        return [np.sort(order[i::n]) for i in range(n)]
+        return [np.sort(order[i::_CONFORMAL_FOLDS]) for i in range(_CONFORMAL_FOLDS)]
 
     def _fold_model(self) -> "SieveEstimator":
         """An estimator of the same settings for the rows of a fold; targets are known by now."""
@@ -376,11 +375,9 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         1 is ordinary. Of new rows like those of `fit` about 5 % have less than .05; rows unlike
         all of them come near 0, and the prediction is a guess there.
         """
-        check_is_fitted(self)
+        x = self._inputs(X)
         if self.familiarity_ is None:
             raise ValueError(f"{self._who}: familiarity needs at least 20 rows in fit.")
-        scale = replace(self.x_scale_, limit=np.inf)  # farther out is stranger, as in deliveries
-        x = scale.apply(validate_data(self, X, dtype=np.float64, reset=False))
         return np.asarray(self.familiarity_.score(x).double().numpy())
 
     def _samples(self, X: ArrayLike, n: int, random_state: Any) -> Tensor:
@@ -556,21 +553,15 @@ def _fit_all(
         return
     columns = [indexable(*own) for own in columns]
     pairs = list(zip(models, columns, strict=True))
-    counted = [_counted(own) for own in columns]
-    n_folds = _FEW_FOLDS
-    if kind == "cv+" and models[0].zeros and min(map(len, counted)) in _MANY_FOLDS_ROWS:
-        n_folds = _MANY_FOLDS
-    n_models = 1 if kind == "split" else n_folds
-    folds = [
-        model._conformal_folds(rows, n_folds)[:n_models]
-        for model, rows in zip(models, counted, strict=True)
-    ]
+    folds = [model._conformal_folds(_num_samples(own[0]), own[2]) for model, own in pairs]
+    if kind == "split":
+        folds = [fold[:1] for fold in folds]
     left = [[_left(own, rows) for rows in fold] for own, fold in zip(columns, folds, strict=True)]
     n_rows = _train(models, [first for first, *_ in left] if kind == "split" else columns, at_once)
     for model in models:
         model.fold_models_ = [] if kind == "split" else [model._fold_model() for _ in folds[0]]
     # Fold by fold: equal seeds then give equal starts, so that folds differ in their rows alone.
-    for k in range(0 if kind == "split" else n_folds):
+    for k in range(0 if kind == "split" else _CONFORMAL_FOLDS):
         _train([m.fold_models_[k] for m in models], [own[k] for own in left], at_once, n_rows)
     for (model, own), fold in zip(pairs, folds, strict=True):
         scorers = zip(model.fold_models_ or [model], fold, strict=True)
@@ -600,12 +591,6 @@ def _train(
         block = slice(start, start + size)
         fit_tables(models[block], tables[block], n_rows)
     return n_rows
-
-
-def _counted(columns: Columns) -> NDArray[np.int64]:
-    """Numbers of the rows whose weight is above 0."""
-    x, _, weight = columns
-    return np.arange(_num_samples(x)) if weight is None else np.flatnonzero(np.asarray(weight) > 0)
 
 
 def _taken(columns: Columns, rows: NDArray[np.int64]) -> Columns:

@@ -34,24 +34,24 @@ def coverage(estimator, n, sets, n_test=200):
 
 def test_a_pruned_model_covers_what_it_says():
     """Networks that lose 90 % of their weights after training; scores of whole ones gave .61."""
-    model = SieveRegressor(engine="bmr", zeros=0.9, **CHEAP, epochs=15, conformal=True)
+    model = SieveRegressor(engine="bmr", zeros=0.9, **CHEAP, epochs=30, conformal=True)
     assert 0.86 <= coverage(model, 60, 25) <= 0.97
 
 
 def test_small_tables_are_covered():
     """The standard error over 25 sets of 40 rows is near .01."""
-    model = SieveRegressor(**CHEAP | {"hidden": (4,)}, epochs=60, kl=1.0, conformal=True)
+    model = SieveRegressor(**CHEAP | {"hidden": (4,)}, epochs=100, kl=1.0, conformal=True)
     assert 0.87 <= coverage(model, 40, 25) <= 0.95
 
 
-def test_fold_models_are_the_estimator_without_a_tenth_of_the_rows():
+def test_fold_models_are_the_estimator_without_a_fifth_of_the_rows():
     X, y = line(50)
     settings = {**QUICK, "n_members": 2, "zeros": 0.5, "folds": 2}
     model = SieveRegressor(**settings, conformal="cv+").fit(X, y)
-    assert len(model.fold_models_) == len(model.conformity_) == 10
+    assert len(model.fold_models_) == len(model.conformity_) == 5
     for fold, scores in zip(model.fold_models_, model.conformity_, strict=True):
-        assert fold.n_seen_ == 45
-        assert scores.shape == (5, 1)
+        assert fold.n_seen_ == 40
+        assert scores.shape == (10, 1)
         assert len(fold.sparse_models_) == 2
         assert fold.zeros_ == pytest.approx(0.5, abs=0.05)
         assert fold.settings_.epochs == model.settings_.epochs
@@ -82,16 +82,6 @@ def test_split_keeps_a_fifth_of_the_rows_for_its_scores():
     low, high = model.predict_interval(X, 0.1).T
     np.testing.assert_allclose(high - mean, bound.item() * std)
     np.testing.assert_allclose(mean - low, bound.item() * std)
-
-
-@pytest.mark.parametrize(
-    ("n", "zeros", "folds"),
-    [(19, 0.5, 5), (20, 0.5, 10), (200, 0.5, 10), (201, 0.5, 5), (50, 0.0, 5)],
-)
-def test_pruned_models_of_small_tables_have_more_folds(n, zeros, folds):
-    X, y = line(n)
-    model = SieveRegressor(**QUICK | {"epochs": 1}, zeros=zeros, conformal=True).fit(X, y)
-    assert len(model.fold_models_) == folds
 
 
 def test_the_kind_follows_the_number_of_rows():
