@@ -43,7 +43,8 @@ def table(exact: Record, conformal: Record, selection: Record) -> str:
 
 def _worlds(rows: Mapping[str, Row]) -> Iterator[Line]:
     for world in WORLDS:
-        metrics = {name: rows[f"{world}, {name}"]["metrics"] for name in NAMES}
+        names = [name for name in NAMES if f"{world}, {name}" in rows]
+        metrics = {name: rows[f"{world}, {name}"]["metrics"] for name in names}
         for key, (word, ideal) in _NUMBERS.items():
             cells = {name: f"{one[key]:.2f}" for name, one in metrics.items() if key in one}
             yield f"{_WORLDS[world]}: {word}", ideal, cells
