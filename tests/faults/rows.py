@@ -77,6 +77,8 @@ TESTS = (
     ("test_outputs.py", "", "foreign"),
     ("test_threads.py", "", "threads"),
     ("test_rotation.py", "", "rotation"),
+    ("test_growth.py", "", "growth"),
+    ("test_memory.py", "", "memory"),
     ("test_disk.py", "", "disk"),
     ("test_rows.py", "", None),
 )

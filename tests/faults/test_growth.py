@@ -1,7 +1,4 @@
-"""Nothing grows: memory over predictions and fits, files over rotations of checkpoints.
-
-`FAULTS=long` runs 2,000 predictions, 50 fits and a million rotations.
-"""
+"""Memory is flat over many predictions and fits."""
 
 import gc
 import os
@@ -14,10 +11,9 @@ from torch import nn
 
 import bayesieve as bs
 from bayesieve.core.likelihoods import Gaussian
-from bayesieve.training.checkpoint import read_checkpoint, write_checkpoint
+from faults.rows import Tally, cases
 
-LONG = os.environ.get("FAULTS") == "long"
-N_PREDICTIONS, N_FITS, N_ROTATIONS = (2000, 50, 1_000_000) if LONG else (200, 5, 50)
+N_PREDICTIONS, N_FITS = cases((200, 5), (2000, 50))
 ALLOWED = 4_000_000  # bytes, what an allocator may take and keep
 needs_proc = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
 
@@ -33,6 +29,7 @@ def growth(call, n):
     for _ in range(max(2, n // 2)):
         call()
     before = resident()
+    Tally.now.injected(n)
     for _ in range(n):
         call()
     return resident() - before
@@ -66,23 +63,3 @@ def test_fits_take_no_more_memory_each(engine):
     # The state of one, with Adam's moments, is 100 kB; its data and graph half a megabyte more.
     asked = problem()
     assert growth(lambda: bs.fit(asked, engine, steps=20, batch_size=64), N_FITS) < ALLOWED
-
-
-def test_checkpoints_rotate_without_growth(tmp_path):
-    """In a folder in memory where there is one: a million fsyncs of a disk would take hours."""
-    tensors = {"w": torch.arange(10.0)}
-    write_checkpoint(tmp_path, 1, tensors, {"step": 1})
-    write_checkpoint(tmp_path, 2, tensors, {"step": 2})
-    names = {len(file.name) for file in tmp_path.iterdir()}
-    count, size = len(list(tmp_path.iterdir())), folder_bytes(tmp_path)
-    for step in range(3, N_ROTATIONS + 1):
-        write_checkpoint(tmp_path, step, tensors, {"step": step})
-    files = list(tmp_path.iterdir())
-    assert len(files) == count
-    assert {len(file.name) for file in files} == names  # no .part is left
-    assert folder_bytes(tmp_path) <= size + 100
-    assert read_checkpoint(tmp_path)[1] == {"step": N_ROTATIONS}
-
-
-def folder_bytes(folder):
-    return sum(file.stat().st_size for file in folder.iterdir())
