@@ -38,6 +38,7 @@ _WHO = "prepare_table"
 _NEW_ROWS = "Fill them or drop the rows; a model trained with missing values imputed would."
 MAX_GUESSED_CLASSES = 20
 MISSING_WORDS = frozenset({"", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?"})
+_LARGEST = 1e30  # of a number: networks compute in single precision
 _LISTED = 12  # columns named in an error
 _BOOL_WORDS = frozenset({"True", "False", "true", "false", "TRUE", "FALSE"})
 
@@ -248,11 +249,13 @@ def _check_column(
             f"data, from 1) {others}. {advice}"
         )
     if not _is_text(values):
-        infinite = np.flatnonzero(np.isinf(values.astype(np.float64)))
-        if len(infinite):
+        beyond = np.flatnonzero(np.abs(values.astype(np.float64)) > _LARGEST)
+        if len(beyond):
+            value = values[beyond[0]]
+            must = f"be within ±{_LARGEST:g}" if np.isfinite(value) else "be finite"
             raise DataError(
-                f"{who}: column {name!r} must be finite, but row {infinite[0] + 1} (of data, "
-                f"from 1) is {values[infinite[0]]}. Correct or drop it."
+                f"{who}: column {name!r} must {must}, but row {beyond[0] + 1} (of data, from 1) is "
+                f"{value}. Correct or drop it."
             )
 
 

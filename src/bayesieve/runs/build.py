@@ -281,6 +281,10 @@ def load_weights(model: nn.Module, file: Path) -> None:
                 f"{name!r} has shape {list(weights[name].shape)}, but {list(expected[name].shape)} "
                 "in --net. Give the network it was trained as."
             )
+        elif expected[name].is_floating_point() != weights[name].is_floating_point():
+            reason = f"{name!r} is {weights[name].dtype}, but {expected[name].dtype} in --net."
+        elif not bool(weights[name].isfinite().all()):
+            reason = f"{name!r} holds NaN or infinity. Train it again."
         else:
             continue
         raise UsageError(f"{file} does not fit the network: {reason}")

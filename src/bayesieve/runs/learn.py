@@ -21,7 +21,7 @@ from bayesieve.runs.consent import check_named, factory_record, keep_network
 from bayesieve.runs.folder import RunFolder, inputs_of
 from bayesieve.runs.options import Config, Train
 from bayesieve.runs.owned import CHECKPOINTS
-from bayesieve.runs.run import curve_of, mixing, numbers, pool, save_model, usual_score
+from bayesieve.runs.run import curve_of, mixing, names_of, numbers, pool, save_model, usual_score
 from bayesieve.runs.summary import write_summary
 from bayesieve.runs.text import note, with_draws
 from bayesieve.text import as_bytes, tempering_words
@@ -66,7 +66,8 @@ def train(asked: Train) -> dict[str, Any]:
         else:
             folder.begin(force=asked.force)
             net, problem = plan.config.net.name, plan.problem
-            folder.create(plan.config, "train", asked.arguments, **factory_record(net))
+            record = {**factory_record(net), **names_of(plan.data)}
+            folder.create(plan.config, "train", asked.arguments, **record)
             if is_factory(net):
                 keep_network(folder, problem.network, problem.initial, problem.x[:8])
         agreed = " --trust" if is_factory(plan.config.net.name) else ""

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,7 +38,7 @@ from bayesieve.core.storage import load_posterior, load_sparse, read_header, sav
 from bayesieve.data import DataSet, Examples
 from bayesieve.deliver.bundle import Bundle, read_bundle
 from bayesieve.engines.sbnn import stuck_in_slab
-from bayesieve.errors import BayesieveError, DamagedFileError, UsageError
+from bayesieve.errors import BayesieveError, DamagedFileError, DataError, UsageError
 from bayesieve.runs.build import (
     build_data,
     build_module,
@@ -53,7 +54,9 @@ from bayesieve.runs.text import warn
 from bayesieve.sieve.prune import sparsity_curve
 from bayesieve.sieve.rules import keep_zeros
 from bayesieve.sieve.scores import ScoreName
+from bayesieve.text import short
 
+_NAMES = "names"  # in the record of config.json
 BEFORE = "posterior-before.safetensors"  # the network a run is compared with
 Curve = list[dict[str, float]]
 _ZEROS = (
@@ -152,6 +155,7 @@ def load(
     rows = read_header(path)["layout"]  # complains about a damaged file before data are loaded
     with _settings_of(folder):
         data = build_data(config.data, config.net)
+        _check_names(folder, data)
         _check_widths(folder, config, data, rows)
         train, held_out = split_off(config, data.train)
         network = network_of(folder, config, data, trust=trust)
@@ -170,6 +174,27 @@ def _settings_of(folder: RunFolder) -> Iterator[None]:
         if str(folder.path) in str(error):
             raise
         raise UsageError(f"{folder.path / 'config.json'}: {error}") from error
+
+
+def names_of(data: DataSet) -> dict[str, Any]:
+    """For the record of a run: classes and columns in the order of its outputs and inputs."""
+    return {_NAMES: {"classes": data.classes, "columns": data.feature_names}}
+
+
+def _check_names(folder: RunFolder, data: DataSet) -> None:
+    """Raise where the data have other classes or columns, or others first, than the run's had."""
+    record = folder.read("config.json").get(RECORD)
+    stored = record.get(_NAMES) if isinstance(record, dict) else None
+    for what, now in names_of(data)[_NAMES].items():
+        then = stored.get(what) if isinstance(stored, dict) else None
+        if not isinstance(then, list) or now is None or list(now) == then:
+            continue  # an older run, or data without names
+        pairs = enumerate(zip_longest(then, now), 1)
+        at, (old, new) = next((i, pair) for i, pair in pairs if pair[0] != pair[1])
+        raise DataError(
+            f"{folder.path}: the {what} of {data.name} are not those it was trained on: number "
+            f"{at} was {short(old)}, now it is {short(new)}. Bring the data back as they were."
+        )
 
 
 def _check_widths(folder: RunFolder, config: RunConfig, data: DataSet, rows: Any) -> None:

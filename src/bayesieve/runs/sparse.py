@@ -19,7 +19,7 @@ from bayesieve.core.problem import Problem
 from bayesieve.core.workspace import statistics_names
 from bayesieve.engines.laplace import laplace, laplace_units
 from bayesieve.engines.recipes import RunSize, build_engine, finetune_batch_size
-from bayesieve.errors import UsageError
+from bayesieve.errors import DivergedError, UsageError
 from bayesieve.files import same_place
 from bayesieve.nets.importing import is_factory
 from bayesieve.runs.build import build_likelihood, build_module, build_roles, make_plan
@@ -27,7 +27,16 @@ from bayesieve.runs.config import Score, from_keywords
 from bayesieve.runs.consent import check_trainable, factory_record, keep_network
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.options import Prune, Sieve
-from bayesieve.runs.run import Curve, Run, curve_of, load, numbers, save_model, usual_score
+from bayesieve.runs.run import (
+    Curve,
+    Run,
+    curve_of,
+    load,
+    names_of,
+    numbers,
+    save_model,
+    usual_score,
+)
 from bayesieve.runs.summary import write_summary
 from bayesieve.runs.text import warn
 from bayesieve.sieve.evidence import (
@@ -194,7 +203,7 @@ def _write(
     with folder.locked():
         folder.begin(force=asked.force)
         net = run.config.net.name
-        record = factory_record(net, run.folder) | dict(record)
+        record = factory_record(net, run.folder) | names_of(data) | dict(record)
         folder.create(run.config, asked.command_name(), asked.arguments, **record)
         if is_factory(net):
             w, x = run.posterior.mean, run.train.x[:8]
@@ -296,6 +305,12 @@ def _sieved(asked: Sieve) -> tuple[Run, SparseModel]:
         settings |= {"noise_std": residual(plan.problem), "learn_noise": True}
         plan = make_plan(from_keywords(settings))
     problem = plan.problem.to(plan.device)
+    network, w = problem.network, problem.initial[None]
+    if not bool(network.outputs(w, problem.x[:_BATCH], network.buffers()).isfinite().all()):
+        raise DivergedError(
+            f"sieve: with the weights of {asked.model} the network returns NaN or infinity on "
+            f"{asked.data}. Are the inputs prepared as in its training?"
+        )
     units = None
     if asked.curvature == "unit":
         units = laplace_units(problem, labels=asked.labels, seed=asked.seed)
