@@ -15,6 +15,7 @@ from bayesieve.deliver.bundle import read_bundle, save_bundle
 from bayesieve.errors import DamagedFileError
 from commands import Forked
 from faults.injectors import Killed, fail_nth
+from faults.rows import cases
 
 
 def network(width):
@@ -55,7 +56,7 @@ def replace_for_ever(folder, widths):
 @pytest.mark.skipif(os.name != "posix", reason="fork")
 @SYSTEMS
 def test_readers_beside_a_writer_meet_no_mixture(tmp_path, monkeypatch, can_exchange):
-    folder, loads = save(3, tmp_path / "b"), int(os.environ.get("BAYESIEVE_LOADS", "40"))
+    folder, loads = save(3, tmp_path / "b"), cases(40, 1000)
     if not can_exchange:
         monkeypatch.setattr(files, "exchange", no_exchange)
     writer = Forked(tmp_path / "errors.txt", replace_for_ever, folder, (3, 5))

@@ -155,7 +155,13 @@ def load_sparse(path: Path | str, network: Network | Problem) -> SparseModel:
 
 def read_header(path: Path | str) -> dict[str, Any]:
     """The plain data of a file written by `save`: format, class, layout, prior, dtype, extra."""
-    return _read(Path(path))[0]
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"load: there is no file {path}.")
+    with path.open("rb") as stream:
+        header = _read_header(path, stream)
+    _check_header_sum(path, header)
+    return _about(path, header.metadata)
 
 
 def _load(path: Path, owner: Network | Problem) -> tuple[Posterior, dict[str, Tensor]]:
@@ -199,6 +205,10 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if not path.is_file():
         raise FileNotFoundError(f"load: there is no file {path}.")
     tensors, metadata = read_tensors(path)
+    return _about(path, metadata), tensors
+
+
+def _about(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
     if _KEY not in metadata:
         raise ValueError(f"load: {path} was not written by bayesieve's save.")
     header = parse_json(path, metadata[_KEY].encode(), "its header", constants=True)
@@ -214,7 +224,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         missing = {"extra"}
     if missing or header["class"] not in list(_FIELDS):
         raise damaged(path, f"its header lacks {', '.join(sorted(missing)) or 'a known class'}")
-    return header, tensors
+    return header
 
 
 def posterior_tensors(posterior: Posterior) -> dict[str, Tensor]:
@@ -420,6 +430,14 @@ def _read_header(path: Path, stream: BinaryIO) -> _Header:
     return _Header(start + text, metadata, tensors)
 
 
+def _check_header_sum(path: Path, header: _Header) -> None:
+    """Raise unless the header, which has the checksums of all blocks, is the one written."""
+    sums, content = header.metadata.get(_SUM, ""), header.content
+    blank = content.replace(sums.encode(), (_DIGITS * "0" + sums[_DIGITS:]).encode(), 1)
+    if sums and _hash([blank]) != sums[:_DIGITS]:
+        raise damaged(path, f"bytes 0 to {len(content) - 1}, its header, are not those written")
+
+
 def _check_sums(path: Path, header: _Header, pieces: Sequence[memoryview]) -> None:
     """Raise unless header and tensors, (in order) in pieces, are those that were written."""
     start, n_bytes, sums = len(header.content), sum(map(len, pieces)), header.metadata[_SUM]
@@ -432,9 +450,7 @@ def _check_sums(path: Path, header: _Header, pieces: Sequence[memoryview]) -> No
             at, piece = at + len(piece[:n]), piece[n:]
     if len(sums) != _DIGITS * (1 + len(blocks)):
         raise damaged(path, f"its {n_bytes} bytes of tensors are not as many as were written")
-    blank = header.content.replace(sums.encode(), (_DIGITS * "0" + sums[_DIGITS:]).encode(), 1)
-    if _hash([blank]) != sums[:_DIGITS]:
-        raise damaged(path, f"bytes 0 to {start - 1}, its header, are not those written")
+    _check_header_sum(path, header)
     found = _block_sums(blocks)
     wanted = [sums[i : i + _DIGITS] for i in range(_DIGITS, len(sums), _DIGITS)]
     wrong = [i for i in range(len(blocks)) if found[i] != wanted[i]]

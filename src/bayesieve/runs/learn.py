@@ -25,7 +25,7 @@ from bayesieve.runs.run import curve_of, mixing, names_of, numbers, pool, save_m
 from bayesieve.runs.summary import write_summary
 from bayesieve.runs.text import note, with_draws
 from bayesieve.text import as_bytes, tempering_words
-from bayesieve.training.checkpoint import has_checkpoint
+from bayesieve.training.checkpoint import OTHER_DATA, has_checkpoint
 from bayesieve.training.distill import soften
 from bayesieve.training.fit import Fit, fit
 from bayesieve.training.options import Row
@@ -37,7 +37,8 @@ _TEACHER_SEEDS = 1_000_003  # teachers draw other random numbers than the run
 
 def train(asked: Train) -> dict[str, Any]:
     """Train, or plan with --dry-run; returns what metrics.json holds, or what it would take."""
-    config, out, resume, dry_run = asked.config, asked.out, asked.resume, asked.dry_run
+    config, out, dry_run = asked.config, asked.out, asked.dry_run
+    resume: bool | str = OTHER_DATA if asked.resume_with_other_data else asked.resume
     if out is None and (resume or not dry_run):
         raise UsageError("give a folder for the run: --out runs/a.")
     folder = RunFolder(Path(out or ""))
@@ -117,7 +118,9 @@ def fit_plan(plan: Plan, problem: Problem, n_models: int = 1, **options: Any) ->
     return fit(problem, [plan.engine] * n_models, **(planned | options))
 
 
-def learn(plan: Plan, folder: RunFolder, *, resume: bool, log: ScalarLog | None = None) -> Fit:
+def learn(
+    plan: Plan, folder: RunFolder, *, resume: bool | str, log: ScalarLog | None = None
+) -> Fit:
     """Train as planned, with checkpoints in the folder."""
     config = plan.config.training
     problem = plan.problem.to(plan.device)

@@ -166,6 +166,9 @@ class Train(_Trusting):
     dry_run: bool = option("Print parameters, memory and steps; write nothing.", False)
     force: bool = option(_REPLACE, False)
     resume: bool = option("Continue the run in --out.", False)
+    resume_with_other_data: bool = option(
+        "Continue it although the data are not those it was begun with.", False
+    )
     figures: bool = option(_FIGURES, True)
     tensorboard: bool = option("Also write scalars to RUN/tensorboard.", False)
     arguments: str | None = command_line()

@@ -38,7 +38,13 @@ from bayesieve.core.storage import load_posterior, load_sparse, read_header, sav
 from bayesieve.data import DataSet, Examples
 from bayesieve.deliver.bundle import Bundle, read_bundle
 from bayesieve.engines.sbnn import stuck_in_slab
-from bayesieve.errors import BayesieveError, DamagedFileError, DataError, UsageError
+from bayesieve.errors import (
+    BayesieveError,
+    DamagedFileError,
+    DataError,
+    UsageError,
+    what_works,
+)
 from bayesieve.runs.build import (
     build_data,
     build_module,
@@ -55,6 +61,7 @@ from bayesieve.sieve.prune import sparsity_curve
 from bayesieve.sieve.rules import keep_zeros
 from bayesieve.sieve.scores import ScoreName
 from bayesieve.text import short
+from bayesieve.training.checkpoint import has_checkpoint
 
 _NAMES = "names"  # in the record of config.json
 BEFORE = "posterior-before.safetensors"  # the network a run is compared with
@@ -152,7 +159,8 @@ def load(
         raise UsageError(f"{folder.path} is unfinished: it has no {path.name}. {how}")
     if not path.is_file():
         raise DamagedFileError(f"{folder.path} is damaged: the file {path.name} is missing.")
-    rows = read_header(path)["layout"]  # complains about a damaged file before data are loaded
+    with what_works(_remedy(folder, n_models)):
+        rows = read_header(path)["layout"]  # complains of a damaged one before data are loaded
     with _settings_of(folder):
         data = build_data(config.data, config.net)
         _check_names(folder, data)
@@ -160,7 +168,20 @@ def load(
         train, held_out = split_off(config, data.train)
         network = network_of(folder, config, data, trust=trust)
     network = network.to(choose_device(device))
-    return Run(config, data, train, held_out, load_model(path, network), folder)
+    with what_works(_remedy(folder, n_models)):
+        model = load_model(path, network)
+    return Run(config, data, train, held_out, model, folder)
+
+
+def _remedy(folder: RunFolder, n_models: int) -> str:
+    """What to do without a posterior, in words."""
+    others = "Other models of the run may be whole (--member). " if n_models > 1 else ""
+    if folder.made_by("train") and has_checkpoint(folder.path):
+        return (
+            f"{others}Make it anew from its checkpoints: remove {folder.path / 'metrics.json'} and "
+            f"run `bayesieve train --out {folder.path} --resume`."
+        )
+    return f"{others}Restore it from a copy, or make the run anew."
 
 
 @contextmanager

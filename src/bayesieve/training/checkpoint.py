@@ -21,8 +21,9 @@ import torch
 from torch import Tensor
 
 from bayesieve.core.storage import file_bytes, header_sum, read_tensors
-from bayesieve.errors import DamagedFileError, damaged
+from bayesieve.errors import DamagedFileError, DataError, damaged
 from bayesieve.files import parse_json, sha256, write_atomically
+from bayesieve.training.fingerprint import Fingerprint, difference
 from bayesieve.training.options import Row
 from bayesieve.training.population import Population
 
@@ -31,6 +32,7 @@ _KEPT = 2
 _log = logging.getLogger(__name__)
 
 Settings = dict[str, Any]  # what must not change between a run and its continuation
+OTHER_DATA = "with other data"  # what `resume` of `fit` may be besides True and False
 _BEST, _HISTORY = "best.", "history"
 
 
@@ -162,7 +164,9 @@ class Record:
         return better
 
 
-def save_run(folder: Path, record: Record, population: Population, settings: Settings) -> None:
+def save_run(
+    folder: Path, record: Record, population: Population, settings: Settings, data: Fingerprint
+) -> None:
     """Write a checkpoint of everything into `folder/checkpoints`."""
     tensors = population.copies() | {_BEST + name: value for name, value in record.best.items()}
     tensors |= {"order": record.order, "log_lik_sum": record.log_lik_sum}
@@ -172,6 +176,7 @@ def save_run(folder: Path, record: Record, population: Population, settings: Set
     tensors[_HISTORY] = torch.frombuffer(rows, dtype=torch.uint8)
     meta = {
         "settings": settings,
+        "data": data,
         "step": record.step,
         "best_nll": record.best_nll,
         "best_epoch": record.best_epoch,
@@ -180,8 +185,17 @@ def save_run(folder: Path, record: Record, population: Population, settings: Set
     write_checkpoint(folder / "checkpoints", record.step, tensors, meta)
 
 
-def resume_run(folder: Path, record: Record, population: Population, settings: Settings) -> None:
-    """Put record, population and global random states back to the newest checkpoint, in place."""
+def resume_run(
+    folder: Path,
+    record: Record,
+    population: Population,
+    settings: Settings,
+    data: Fingerprint | None,
+) -> None:
+    """Put record, population and global random states back to the newest checkpoint, in place.
+
+    `data` are those of this run, which must be those of the first one; None for any of their size.
+    """
     tensors, meta = read_checkpoint(folder / "checkpoints")
     for name, value in settings.items():
         if meta["settings"].get(name) != value:
@@ -189,6 +203,13 @@ def resume_run(folder: Path, record: Record, population: Population, settings: S
                 f"resume: the checkpoint was made with {name} {meta['settings'].get(name)}, this "
                 f"run has {value}. Use the settings of the first run, or start without --resume."
             )
+    stored = meta.get("data")  # earlier versions wrote none
+    if data and stored and (words := difference(stored, data)):
+        raise DataError(
+            f"resume: the data are not those that the run was begun with: {words}. Bring them "
+            "back, or go on with these: --resume-with-other-data (in Python "
+            f'resume="{OTHER_DATA}").'
+        )
     population.restore_(tensors)
     record.order = tensors["order"]
     record.log_lik_sum.copy_(tensors["log_lik_sum"])

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any, Literal, ParamSpec
 
 import torch
 from torch import Generator
@@ -18,7 +18,7 @@ from bayesieve.core.turns import own_stream
 from bayesieve.engines import Engine, recipes
 from bayesieve.engines.recipes import RunSize
 from bayesieve.errors import DivergedError, ShortOfMemoryError, out_of_memory, shortage
-from bayesieve.training.checkpoint import has_checkpoint
+from bayesieve.training.checkpoint import OTHER_DATA, has_checkpoint
 from bayesieve.training.loop import Loop
 from bayesieve.training.options import Callback, Pruning, Row, Validation
 from bayesieve.training.population import Population, Start, one_engine
@@ -167,7 +167,7 @@ def fit(
     validation: Validation | None = None,
     start_from: Start | None = None,
     folder: Path | str | None = None,
-    resume: bool = False,
+    resume: bool | Literal["with other data"] = False,
     callbacks: Sequence[Callback] = (),
 ) -> Fit:
     """Learn the posterior of a problem with an engine.
@@ -194,7 +194,8 @@ def fit(
         start_from: a posterior to continue from, or a list with one for each model; the zeros of
             a sparse model stay zero.
         folder: receives `metrics.jsonl` and `checkpoints/`; None writes nothing.
-        resume: continue from the newest checkpoint in the folder.
+        resume: continue from the newest checkpoint in the folder. The data must be those of the
+            first run, unless it is "with other data".
         callbacks: called after each epoch; one that returns True ends the run.
 
     Example:
@@ -214,6 +215,8 @@ def fit(
         validation.check(problem, n_models)
     size, engine, schedule = _recommended(problem, engine, schedule, epochs, steps, batch_size)
     folder = None if folder is None else Path(folder)
+    if resume not in (True, False, OTHER_DATA):
+        raise ValueError(f'fit: resume must be True, False or "{OTHER_DATA}", got {resume!r}.')
     if resume and folder is None:
         raise ValueError("fit: resume=True needs the folder of the first run, folder=....")
     check_run(problem, size, schedule, pruning, None if resume else folder)

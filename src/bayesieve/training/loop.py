@@ -8,6 +8,7 @@ import math
 import time
 import warnings
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -18,6 +19,7 @@ from bayesieve.engines import Renewing, Settling
 from bayesieve.engines.recipes import RunSize
 from bayesieve.errors import DivergedError
 from bayesieve.training.checkpoint import (
+    OTHER_DATA,
     Interrupted,
     Record,
     Settings,
@@ -28,6 +30,7 @@ from bayesieve.training.checkpoint import (
     save_run,
     write_metrics,
 )
+from bayesieve.training.fingerprint import Fingerprint, fingerprint
 from bayesieve.training.options import Callback, Progress, Pruning, Row, Validation, renewal_steps
 from bayesieve.training.population import Population, Start, epoch_order
 from bayesieve.training.progress import Bar, progress_bar
@@ -61,7 +64,7 @@ class Loop:
         log_lik_sum = torch.zeros(population.n, dtype=torch.float64, device=device)
         self.record = Record(self.order.get_state(), log_lik_sum)
 
-    def start(self, start_from: Start | None, *, resume: bool) -> None:
+    def start(self, start_from: Start | None, *, resume: bool | str) -> None:
         """Begin at a posterior, with a mask, or at a checkpoint."""
         population = self.population
         if start_from is not None:
@@ -71,7 +74,8 @@ class Loop:
             self.pruning.check(population.posterior())
         self.stepper = make_stepper(population.problem, population.engine, population.state)
         if self.folder is not None and resume:
-            resume_run(self.folder, self.record, population, self._settings())
+            data = None if resume == OTHER_DATA else self._data
+            resume_run(self.folder, self.record, population, self._settings(), data)
 
     def run(self, callbacks: Sequence[Callback]) -> None:
         """Run the remaining steps; an interrupt writes a checkpoint before it propagates."""
@@ -243,7 +247,11 @@ class Loop:
 
     def _save(self) -> None:
         if self.folder is not None:
-            save_run(self.folder, self.record, self.population, self._settings())
+            save_run(self.folder, self.record, self.population, self._settings(), self._data)
+
+    @cached_property
+    def _data(self) -> Fingerprint:
+        return fingerprint(self.population.problem.x, self.population.problem.y)
 
     def _settings(self) -> Settings:
         problem, watch = self.population.problem, self.validation

@@ -16,8 +16,7 @@ are on the list in `allowed`. architecture.py is for people without bayesieve an
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -47,7 +46,7 @@ from bayesieve.deliver.bundle.graph import (
 from bayesieve.deliver.bundle.packing import pack_all, unpack
 from bayesieve.deliver.bundle.posterior import likelihood_from_json, likelihood_to_json
 from bayesieve.deliver.card import bundle_card
-from bayesieve.errors import DamagedFileError, VerificationError, damaged
+from bayesieve.errors import DamagedFileError, VerificationError, damaged, what_works
 from bayesieve.files import folder_for, read_json, sha256, standing, write_atomically
 
 FORMAT = "bayesieve-bundle"
@@ -118,7 +117,7 @@ class Bundle:
         """Which weights were kept before compaction, (d,) bool, if the bundle has masks."""
         if self.config.get("masks") is None:
             return None
-        with _hint(_MEAN_WORKS):
+        with what_works(_MEAN_WORKS):
             path = _tensors_of(self.path, stored.MASKS, self.config)
             tensors, _ = read_tensors(path)
         return stored.read_keep(path, self.config["masks"], tensors)
@@ -136,7 +135,7 @@ class Bundle:
                 f"load: {self.path} holds no posterior, only its mean. Write the bundle with "
                 "posterior= (`bayesieve compact --posterior`) to draw from it."
             )
-        with _hint(_MEAN_WORKS):
+        with what_works(_MEAN_WORKS):
             path = _tensors_of(self.path, stored.POSTERIOR, self.config)
             tensors, _ = read_tensors(path)
         return stored.read_posterior(path, self.config, tensors, self.keep)
@@ -189,7 +188,7 @@ def _read(folder: Path) -> Bundle:
     config = read_json(path)
     _check_config(path, config)
     _check_sum(path, config)
-    with _hint("Without it the bundle predicts nothing: copy it again, or write it anew."):
+    with what_works("Without it the bundle predicts nothing: copy it again, or write it anew."):
         model_path = _tensors_of(folder, "model.safetensors", config)
         tensors, _ = read_tensors(model_path)
     try:
@@ -308,15 +307,6 @@ def _tensors_of(folder: Path, name: str, config: Mapping[str, Any]) -> Path:
     if not fits:
         raise damaged(path, "it is not the file that config.json was written with")
     return path
-
-
-@contextmanager
-def _hint(text: str) -> Iterator[None]:
-    """Add to the error of a damaged file what still works."""
-    try:
-        yield
-    except DamagedFileError as error:
-        raise DamagedFileError(f"{error} {text}") from error
 
 
 def _check_sum(path: Path, config: Mapping[str, Any]) -> None:

@@ -1,0 +1,77 @@
+"""A short description of data, to tell whether a run goes on with those that it began with.
+
+The examples are cut into 16 parts in their order. Of each the SHA-256 is kept, and one weighted sum
+with its scale: another machine may round the last digit of standardised numbers otherwise, which
+changes the hash but not the data. Of large sets every k-th example is taken.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_PARTS = 16
+_MOST_BYTES = 64 << 20  # that are looked at, of inputs and of targets
+_ROUNDING = 3e-7  # of the sum of absolute values: some last digits of float32
+Fingerprint = dict[str, Any]
+
+
+def fingerprint(x: Tensor, y: Tensor) -> Fingerprint:
+    """Describe inputs (N, ...) and targets (N, ...), plain JSON.
+
+    Example:
+        >>> data = fingerprint(torch.zeros(4, 2), torch.arange(4))
+        >>> data["inputs"]["shape"], len(data["targets"]["parts"])
+        ([4, 2], 4)
+    """
+    return {"inputs": _describe(x), "targets": _describe(y)}
+
+
+def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """Say in words how two data sets differ; None if they do not.
+
+    Example:
+        >>> x, y = torch.ones(32, 2), torch.arange(32)
+        >>> other = y.clone()
+        >>> other[5] = 0
+        >>> difference(fingerprint(x, y), fingerprint(x, other))
+        'targets differ among examples 4 to 5'
+    """
+    words = [text for name in now if (text := _compare(name, before[name], now[name]))]
+    return "; ".join(words) or None
+
+
+def _describe(values: Tensor) -> dict[str, Any]:
+    every = max(1, -(-values.nbytes // _MOST_BYTES))
+    parts = []
+    for rows in values.chunk(_PARTS) if len(values) else ():
+        part = rows[::every].detach().cpu().contiguous().reshape(-1)
+        digest = hashlib.sha256(part.view(torch.uint8).numpy().data).hexdigest()
+        numbers = part.double()
+        places = torch.arange(len(numbers), dtype=torch.float64)
+        weights = 1 + (places * 0.618033988749895).frac()  # no two neighbours can change places
+        parts.append([digest, float((numbers * weights).sum()), float(numbers.abs().sum())])
+    return {"shape": [*values.shape], "dtype": str(values.dtype), "parts": parts}
+
+
+def _compare(name: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    for key in ("shape", "dtype"):
+        if before[key] != now[key]:
+            return f"{name} have {key} {now[key]}, had {before[key]}"
+    pairs = zip(before["parts"], now["parts"], strict=True)
+    wrong = [i for i, (a, b) in enumerate(pairs) if not _same(a, b)]
+    if not wrong:
+        return None
+    if len(wrong) == len(now["parts"]):
+        return f"{name} differ everywhere"
+    n = now["shape"][0]
+    width = -(-n // _PARTS)  # as `chunk` cuts them
+    first, last = wrong[0] * width, min(n, (wrong[-1] + 1) * width) - 1
+    return f"{name} differ among examples {first} to {last}"
+
+
+def _same(a: list[Any], b: list[Any]) -> bool:
+    """Whether two parts are equal, or their numbers within rounding."""
+    return bool(a[0] == b[0] or abs(a[1] - b[1]) <= _ROUNDING * max(a[2], b[2]))
