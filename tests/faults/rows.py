@@ -78,6 +78,7 @@ TESTS = (
     ("test_hostile.py", "", "hostile"),
     ("test_locks.py", "", "locks"),
     ("test_not_a_number.py", "", "numbers"),
+    ("test_odd_values.py", "", "numbers"),
     ("test_outputs.py", "", "foreign"),
     ("test_threads.py", "", "threads"),
     ("test_rotation.py", "", "rotation"),

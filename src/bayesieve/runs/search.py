@@ -295,7 +295,7 @@ def _mend(journal: Path) -> None:
 def _one_line(record: logging.LogRecord) -> bool:
     """Let Optuna log a trial that failed in one line, and no error that ends the search anyway."""
     if not record.exc_info or record.exc_info[0] is None:
-        return True
+        return "failed with value" not in record.getMessage()  # the same again
     kind, record.exc_info = record.exc_info[0], None
     return issubclass(kind, DivergedError)
 
