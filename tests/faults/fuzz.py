@@ -52,6 +52,7 @@ from bayesieve.runs.folder import NETWORK
 from bayesieve.runs.owned import MARKER
 from bayesieve.runs.page import _history
 from bayesieve.training.checkpoint import read_checkpoint
+from faults.rows import OTHER
 
 SOURCE = Path(bayesieve.__file__).parent
 SECONDS, KILOBYTES = 5.0, 600_000  # of one case, and of all cases together
@@ -457,7 +458,7 @@ def case(targets, name, number):
 
 
 def run_case(targets, name, number):
-    """Read a case; returns what is wrong with the outcome, or None."""
+    """Read a case; returns the kind of finding and what is wrong with the outcome, or None."""
     target, content = targets[name], case(targets, name, number)
     target.path.write_bytes(content)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -471,12 +472,12 @@ def run_case(targets, name, number):
     seconds = time.process_time() - started
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory
     if seconds > SECONDS:
-        wrong = f"took {seconds:.1f} s"
+        wrong = OTHER, f"took {seconds:.1f} s"
     if grown > KILOBYTES:
-        wrong = f"took {grown:,} kB"
+        wrong = OTHER, f"took {grown:,} kB"
     if "fuzzed_net" in sys.modules:
-        wrong = "imported a module"
-    return wrong and f"{name} {number}: {wrong}"
+        wrong = "executed code", "imported a module"
+    return wrong and (wrong[0], f"{name} {number}: {wrong[1]}")
 
 
 def _finding(path, error):
@@ -485,11 +486,11 @@ def _finding(path, error):
     where = f"{frames[-1].filename}:{frames[-1].lineno}"
     ours = isinstance(error, BayesieveError | ValueError | TypeError)
     if not ours or SOURCE not in Path(frames[-1].filename).parents:
-        return f"{type(error).__name__} from {where}: {str(error)[:300]}"
+        return "tracebacks", f"{type(error).__name__} from {where}: {str(error)[:300]}"
     message = str(error)
     named = (path.name, path.parent.name, path.stem)
     if not any(word in message for word in named):
-        return f"the file is not named: {where}: {message[:300]}"
+        return OTHER, f"the file is not named: {where}: {message[:300]}"
     if len(message) > 1500:
-        return f"a message of {len(message)} characters: {message[:300]}"
+        return OTHER, f"a message of {len(message)} characters: {message[:300]}"
     return None

@@ -246,6 +246,7 @@ def test_a_wrong_graph_is_refused(place, change):
         (place / "wide.csv").write_text("a,b,z,y\n" + "1,2,3,4.5\n2,3,4,5.5\n" * 20)
         config = json.loads((place / "d/config.json").read_text())
         config["data"]["name"] = f"csv:{place / 'wide.csv'}"
+        del config["record"]["names"]
         (place / "d/config.json").write_text(json.dumps(config))
         (place / "d" / MARKER).unlink()
         with pytest.raises(DamagedFileError, match=r"network\.safetensors"):

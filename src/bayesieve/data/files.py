@@ -90,7 +90,7 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
         raise
     except Exception as error:  # zipfile, numpy and Python's own parser each have their errors
         raise DataError(
-            f"npz: {path} must be an intact .npz file of plain arrays: {error}. "
+            f"npz: {path} must be an intact .npz file of plain arrays: {str(error)[:200]}. "
             "Save it again with numpy.savez."
         ) from error
 
@@ -193,7 +193,7 @@ def _tar_files(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str,
         except Exception as error:  # tarfile and the decompressors each have their errors
             raise DataError(
                 f"data: {path} must be an intact tar archive, but is damaged before byte offset "
-                f"{raw.tell()}: {error}. Fetch or make it again."
+                f"{raw.tell()}: {str(error)[:200]}. Fetch or make it again."
             ) from error
 
 
