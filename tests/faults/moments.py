@@ -133,6 +133,7 @@ def _run(home, log, arguments, n, act):
         if path.startswith(root):
             moment("fsync", path)
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in the background
     os.fsync = fsync
     sys.addaudithook(hook)
     app(arguments)

@@ -32,7 +32,7 @@ ROWS = {
     "locks": "stale lock, two writers in one folder",
     "readers": "four readers beside a writer",
     "threads": "four threads on one model, each call against one thread",
-    "resume": "resumed with other data, device, torch version or number of processes",
+    "resume": "resumed with other data, device, torch version or number of threads",
     "rotation": "rotation of checkpoints, as in a run of a week",
     "growth": "memory over many predictions and fits",
 }
@@ -90,6 +90,10 @@ TESTS = (
     ("test_growth.py", "", "growth"),
     ("test_memory.py", "", "memory"),
     ("test_disk.py", "", "disk"),
+    ("test_mismatch.py", "test_a_network_without", "pruned"),
+    ("test_mismatch.py", "test_a_run_goes_on", "resume"),
+    ("test_mismatch.py", "test_a_device_that", "resume"),
+    ("test_mismatch.py", "", "mismatch"),
     ("test_rows.py", "", None),
 )
 

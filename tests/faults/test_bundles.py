@@ -15,7 +15,7 @@ from bayesieve.deliver.bundle import read_bundle, save_bundle
 from bayesieve.errors import DamagedFileError
 from commands import Forked
 from faults.injectors import Killed, fail_nth
-from faults.rows import cases
+from faults.rows import Tally, cases
 
 
 def network(width):
@@ -47,6 +47,13 @@ def no_exchange(*_):
 SYSTEMS = pytest.mark.parametrize("can_exchange", [True, False], ids=["exchange", "two renames"])
 
 
+N_READERS = 4
+
+
+def read(folder, n):
+    return [width_of(folder) for _ in range(n)]
+
+
 def replace_for_ever(folder, widths):
     while True:
         for width in widths:
@@ -56,20 +63,24 @@ def replace_for_ever(folder, widths):
 @pytest.mark.skipif(os.name != "posix", reason="fork")
 @SYSTEMS
 def test_readers_beside_a_writer_meet_no_mixture(tmp_path, monkeypatch, can_exchange):
-    folder, loads = save(3, tmp_path / "b"), cases(40, 1000)
+    folder, loads = save(3, tmp_path / "b"), cases(10, 250)
     if not can_exchange:
         monkeypatch.setattr(files, "exchange", no_exchange)
     writer = Forked(tmp_path / "errors.txt", replace_for_ever, folder, (3, 5))
+    readers = [Forked(tmp_path / f"errors {i}.txt", read, folder, loads) for i in range(N_READERS)]
     try:
-        widths = [width_of(folder) for _ in range(loads)]
+        assert [reader.wait(300) for reader in readers] == [0] * N_READERS, readers[0].errors
+        widths = read(folder, loads)
         assert writer.is_alive, writer.errors
     finally:
         writer.end(9, 30)
+    Tally.now.injected(N_READERS * loads)
     assert set(widths) <= {3, 5}
     assert width_of(folder) in (3, 5)  # killed wherever it was
     save(7, folder)  # which cleans up after it
     assert width_of(folder) == 7
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["b", "errors.txt"]
+    errors = [*(f"errors {i}.txt" for i in range(N_READERS)), "errors.txt"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["b", *errors]
 
 
 @pytest.mark.parametrize("n", [1, 2])

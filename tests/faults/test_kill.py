@@ -37,4 +37,4 @@ def chosen(name, over, n):
     """Moments to try: one in the middle, elsewhere for each command; or many."""
     if cases(True, False):
         return [1 + (n * (SHORT.index((name, over)) + 1)) // 8]
-    return spread(n, 4 if name == "fit-table" else 16)
+    return spread(n, {"fit-table": 4, "report": 6}.get(name, 13))

@@ -20,25 +20,25 @@ EACH = [(name, over) for name in COMMANDS for over in (False, True)]
 def test_a_command_that_is_stopped(tmp_path, work, tally, name, over):
     n_moments = len(work.moments(name, over))
     for n in moments(name, over, n_moments):
-        for number in cases([(signal.SIGTERM, signal.SIGINT)[n % 2]], list(CODES)):
-            home = tmp_path / f"{n}"
-            arguments = work.place(name, home, over)
-            stopped = stopped_at(home, arguments, n, send(number))
-            tally.injected()
-            at = stopped.moments[n - 1]
-            words = f"{name}, over={over}, {number.name} at {n} of {n_moments} ({at})"
-            tally.check_end(stopped.code, stopped.text, words)
-            last = (stopped.text.strip().splitlines() or [""])[-1]
-            if stopped.code != CODES[number]:
-                tally.found("wrong exit codes", f"{words}: {stopped.code} {stopped.text[-400:]}")
-            elif not (last.startswith("error: stopped by") and ("again" in last or "--" in last)):
-                tally.found("other failures", f"{words}: {last!r}")
-            work.check(name, home, over, tally, words)
-            shutil.rmtree(home)
+        number = (signal.SIGTERM, signal.SIGINT)[n % 2]
+        home = tmp_path / f"{n}"
+        arguments = work.place(name, home, over)
+        stopped = stopped_at(home, arguments, n, send(number))
+        tally.injected()
+        at = stopped.moments[n - 1]
+        words = f"{name}, over={over}, {number.name} at {n} of {n_moments} ({at})"
+        tally.check_end(stopped.code, stopped.text, words)
+        last = (stopped.text.strip().splitlines() or [""])[-1]
+        if stopped.code != CODES[number]:
+            tally.found("wrong exit codes", f"{words}: {stopped.code} {stopped.text[-400:]}")
+        elif not (last.startswith("error: stopped by") and ("again" in last or "--" in last)):
+            tally.found("other failures", f"{words}: {last!r}")
+        work.check(name, home, over, tally, words)
+        shutil.rmtree(home)
 
 
 def moments(name, over, n):
     """Moments to try: one, elsewhere for each command; or many."""
     if cases(True, False):
         return [1 + (n * (SHORT.index((name, over)) + 1)) // 7]
-    return spread(n, 3 if name == "fit-table" else 8)
+    return spread(n, {"fit-table": 3, "report": 4}.get(name, 8))

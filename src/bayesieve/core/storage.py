@@ -184,6 +184,8 @@ def _load(path: Path, owner: Network | Problem) -> tuple[Posterior, dict[str, Te
     for name in _FIELDS[header["class"]]:
         if name in tensors and not bool(tensors[name].isfinite().all()):
             raise damaged(path, f"its {name} has numbers that are not finite")
+        if name in ("std", "spread") and name in tensors and bool((tensors[name] < 0).any()):
+            raise damaged(path, f"its {name} has numbers below 0")
     try:
         if _INDEX in tensors:
             tensors["draws"] = _unpacked(tensors, network.layout.size)

@@ -21,7 +21,16 @@ from bayesieve.runs.consent import check_named, factory_record, keep_network
 from bayesieve.runs.folder import RunFolder, inputs_of
 from bayesieve.runs.options import Config, Train
 from bayesieve.runs.owned import CHECKPOINTS
-from bayesieve.runs.run import curve_of, mixing, names_of, numbers, pool, save_model, usual_score
+from bayesieve.runs.run import (
+    check_names,
+    curve_of,
+    mixing,
+    names_of,
+    numbers,
+    pool,
+    save_model,
+    usual_score,
+)
 from bayesieve.runs.summary import write_summary
 from bayesieve.runs.text import note, with_draws
 from bayesieve.text import as_bytes, tempering_words
@@ -59,6 +68,8 @@ def train(asked: Train) -> dict[str, Any]:
         return {**what_it_takes(plan), "config": to_dict(plan.config)}
     if resume:
         _check_same(plan.config, folder.read_config())
+        if not asked.resume_with_other_data:
+            check_names(folder, plan.data)
     if asked.tensorboard:
         check_installed()
     with folder.locked():

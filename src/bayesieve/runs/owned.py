@@ -185,7 +185,7 @@ class OwnedFolder:
     def remove(self, names: Iterable[str]) -> None:
         """Remove files that are listed as ours, and the folders they leave empty."""
         kind, files = self._marker() or (self.kind, {})
-        for name in sorted({*names} & {*files}, key=lambda name: name != "metrics.json"):
+        for name in sorted({*names} & {*files}, key=_first):
             for file in self._files(name):
                 file.unlink(missing_ok=True)
                 with suppress(OSError):  # not empty, or not only ours
@@ -279,3 +279,8 @@ class OwnedFolder:
 
 def _sum(kind: str, files: dict[str, str | None]) -> str:
     return hashlib.sha256(json.dumps([kind, files], sort_keys=True).encode()).hexdigest()
+
+
+def _first(name: str) -> tuple[bool, bool, str]:
+    """Order of removal: a run whose settings are gone is neither read nor continued by mistake."""
+    return name != "config.json", name != "metrics.json", name

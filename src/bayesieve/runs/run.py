@@ -163,7 +163,7 @@ def load(
         rows = read_header(path)["layout"]  # complains of a damaged one before data are loaded
     with _settings_of(folder):
         data = build_data(config.data, config.net)
-        _check_names(folder, data)
+        check_names(folder, data)
         _check_widths(folder, config, data, rows)
         train, held_out = split_off(config, data.train)
         network = network_of(folder, config, data, trust=trust)
@@ -202,7 +202,7 @@ def names_of(data: DataSet) -> dict[str, Any]:
     return {_NAMES: {"classes": data.classes, "columns": data.feature_names}}
 
 
-def _check_names(folder: RunFolder, data: DataSet) -> None:
+def check_names(folder: RunFolder, data: DataSet) -> None:
     """Raise where the data have other classes or columns, or others first, than the run's had."""
     record = folder.read("config.json").get(RECORD)
     stored = record.get(_NAMES) if isinstance(record, dict) else None

@@ -98,7 +98,10 @@ def sweep(asked: Sweep) -> dict[str, Any]:
     if done:
         note(f"continuing a search with {done} finished trials")
     for _ in range(trials):
-        study.optimize(partial(_try, fixed, space), n_trials=1, catch=(DivergedError,))
+        try:
+            study.optimize(partial(_try, fixed, space), n_trials=1, catch=(DivergedError,))
+        except (AssertionError, UnboundLocalError) as error:  # Optuna cannot store how it ended
+            raise error if error.__context__ is None else error.__context__ from None
         _write(_summary(study, metric), fixed, out, figures=False)  # in case the next is the last
     result = _summary(study, metric)
     if not result["trials"]:
