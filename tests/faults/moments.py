@@ -6,6 +6,7 @@ are the moments, together with `os.fsync`. At the n-th one the copy does what th
 kills or stops itself, or the call fails as on a full disk.
 """
 
+import logging
 import mmap
 import os
 import resource
@@ -133,6 +134,8 @@ def _run(home, log, arguments, n, act):
         if path.startswith(root):
             moment("fsync", path)
 
+    for handler in logging.getLogger("optuna").handlers:  # made for the output of another process
+        handler.setStream(sys.stderr)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in the background
     os.fsync = fsync
     sys.addaudithook(hook)
