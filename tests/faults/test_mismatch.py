@@ -82,7 +82,7 @@ def check_refused(tally, home, command, words, said=()):
         tally.found("lost files", f"{words}, then {command}: {lost}")
 
 
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("table", cases(["other names", "classes as target"], list(TABLES)))
 def test_data_that_are_not_those_of_the_run(work, home, tally, table):
     path = work.home / "t.csv"  # configs name it by its whole path
     before = path.read_text()
@@ -134,7 +134,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", cases(["negative std", "another dtype"], list(CHANGES)))
 def test_a_posterior_with_other_tensors(home, tally, change):
     rewritten(home / "a" / "posterior.safetensors", CHANGES[change])
     for command in (RUN_COMMANDS["evaluate"], RUN_COMMANDS["prune"]):
@@ -194,7 +194,7 @@ def test_a_network_without_weights(home, tally):
     )
     for command in (
         "evaluate empty", "certify empty --resamples 20", "compact empty --out small",
-        "export empty --to c --masked-ok --out e.h", "report empty -o e.html --test-examples 4",
+        "export empty --to c --masked-ok --out e.h", *cases((), ("report empty -o e.html",)),
         "export empty --to bundle --masked-ok --out full", "predict full t.csv --out full.csv",
         "predict small t.csv --out small.csv",
     ):  # fmt: skip

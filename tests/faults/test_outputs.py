@@ -133,7 +133,10 @@ def test_a_full_disk_is_named_with_the_file(tmp_path, monkeypatch):
     full_disk(monkeypatch)
     with pytest.raises(OSError, match="No space") as caught:
         write_atomically(tmp_path / "a.txt", "new")
-    assert _message(caught.value) == f"{tmp_path / 'a.txt'}: no space left on device."
+    assert (
+        _message(caught.value)
+        == f"{tmp_path / 'a.txt'}: no space left on device; make room and try again."
+    )
     assert contents(tmp_path) == {"a.txt": b"old"}
 
 

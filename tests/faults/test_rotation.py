@@ -9,7 +9,7 @@ from bayesieve.training.checkpoint import read_checkpoint, write_checkpoint
 from faults.injectors import contents
 from faults.rows import cases
 
-N_PARTS, N_CHECKPOINTS = cases((1, 50), (4, 250_000))
+N_PARTS, N_CHECKPOINTS = cases((1, 50), (10, 100_000))
 WARM = cases(10, 1000)
 
 

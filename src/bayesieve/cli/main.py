@@ -7,6 +7,7 @@ by Ctrl-C or SIGTERM. Errors are one line on standard error. Anything else is a 
 keeps its traceback. Nothing here imports torch.
 """
 
+import errno
 import os
 import re
 import signal
@@ -30,6 +31,9 @@ from bayesieve.errors import BayesieveError, UsageError, out_of_memory, shortage
 
 TRACEBACK_VARIABLE = "BAYESIEVE_TRACEBACK"
 _GO_ON = "; give the command again: it says whether --resume or --force is needed"
+_ELSEWHERE = "; choose a folder that you may write to"
+_REMEDIES = dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "; make room and try again")
+_REMEDIES |= dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), _ELSEWHERE)
 _Misuse: Any = typer.BadParameter.__mro__[1]  # typer's error of arguments has no public name
 
 
@@ -105,7 +109,8 @@ def _message(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename:
         # a file is written beside its place first, under a name nobody asked for
         name = re.sub(r"\.([^/]+)\.[0-9a-f]{16}\.part$", r"\1", str(error.filename))
-        return f"{name}: {error.strerror[0].lower()}{error.strerror[1:]}."
+        remedy = _REMEDIES.get(error.errno or 0, "")
+        return f"{name}: {error.strerror[0].lower()}{error.strerror[1:]}{remedy}."
     if out_of_memory(error) and not isinstance(error, BayesieveError):
         reason = str(error).partition("\n")[0].rstrip(".") or "no more is free"
         return f"memory ran out: {reason}. {shortage()}"
