@@ -135,7 +135,7 @@ def _run(home, log, arguments, n, act):
             moment("fsync", path)
 
     for handler in logging.getLogger("optuna").handlers:  # made for the output of another process
-        handler.setStream(sys.stderr)
+        handler.stream = sys.stderr
     signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in the background
     os.fsync = fsync
     sys.addaudithook(hook)

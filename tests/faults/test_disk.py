@@ -69,5 +69,5 @@ def check_message(stopped, tally, words, may_end_well=False):
 def moments(name, n, case):
     """Moments to try: one, elsewhere for each case; or several."""
     if cases(True, False):
-        return [1 + (n * (SHORT.index(case) + 1)) // 7]
+        return [1 + (n * (SHORT.index(case) + 1)) // 12]
     return spread(n, 4)[1 : 2 if name in ("fit-table", "report") else 3]

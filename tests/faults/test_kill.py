@@ -36,5 +36,5 @@ def test_a_command_that_is_killed(tmp_path, work, tally, name, over):
 def chosen(name, over, n):
     """Moments to try: one in the middle, elsewhere for each command; or many."""
     if cases(True, False):
-        return [1 + (n * (SHORT.index((name, over)) + 1)) // 8]
+        return [1 + (n * (SHORT.index((name, over)) + 1)) // 12]
     return spread(n, {"fit-table": 4, "report": 6}.get(name, 13))

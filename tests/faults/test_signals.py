@@ -40,5 +40,5 @@ def test_a_command_that_is_stopped(tmp_path, work, tally, name, over):
 def moments(name, over, n):
     """Moments to try: one, elsewhere for each command; or many."""
     if cases(True, False):
-        return [1 + (n * (SHORT.index((name, over)) + 1)) // 7]
+        return [1 + (n * (SHORT.index((name, over)) + 1)) // 14]
     return spread(n, {"fit-table": 3, "report": 4}.get(name, 8))
