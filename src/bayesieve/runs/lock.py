@@ -47,10 +47,19 @@ class Lock:
                 told = True
                 note(f"waiting up to {self.wait:g} s for {self.what}, which {self._owner()} holds")
             time.sleep(_PAUSE)
+        try:
+            self._name_owner(descriptor)
+        except BaseException:  # Ctrl-C too: whoever waits next must not wait for this process
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+        return True
+
+    def _name_owner(self, descriptor: int) -> None:
+        """Write into the lock file who has it, unless a process elsewhere may have it."""
         before = _read(self.path)
         if before and before.get("host") != socket.gethostname():
             # The lock is free as seen from here, but not every file system shares locks.
-            os.close(descriptor)
             raise InUseError(
                 f"{self.what} was locked by {_words(before)} and never released. If that process "
                 f"has ended, remove {self.path} and try again."
@@ -62,15 +71,15 @@ class Lock:
                  "command": shlex.join(sys.argv)[:200]}  # fmt: skip
         os.ftruncate(descriptor, 0)
         os.write(descriptor, json.dumps(owner).encode())
-        self._descriptor = descriptor
-        return True
 
     def release(self) -> None:
         """Give the lock back."""
         if self._descriptor is not None:
-            self.path.unlink(missing_ok=True)  # before closing: afterwards it may be another's
-            os.close(self._descriptor)
-            self._descriptor = None
+            descriptor, self._descriptor = self._descriptor, None
+            try:
+                self.path.unlink(missing_ok=True)  # before closing: afterwards it may be another's
+            finally:
+                os.close(descriptor)
 
     def check(self) -> None:
         """Raise if another process has the lock now; takes nothing and writes nothing."""
