@@ -42,16 +42,32 @@ NETS = {
 }
 
 
-def measure(engine_name: Any, net: str) -> dict[str, Any]:
-    """Estimate and peak of one run in this process."""
+def measure(engine_name: Any, net: str, measured: int | None = None) -> dict[str, Any]:
+    """Estimate and peak of one run in this process; or only the estimate, of a peak known."""
     torch.set_num_threads(1)
     size = RunSize.of(engine_name, N_TRAIN, None, STEPS, BATCH)
     settings = resolve_engine(EngineConfig(engine_name), size, own_start=False)
     engine = build_engine(settings, size)
+    if measured is not None:
+        x = torch.zeros(N_TRAIN + N_TEST, *SHAPE)
+        y = torch.zeros(len(x), dtype=torch.int64)
+        problem = Problem(NETS[net](), Categorical(), (x[:N_TRAIN], y[:N_TRAIN]))
+        return row_of(engine_name, net, problem, engine, (x[N_TRAIN:], y[N_TRAIN:]), measured)
     run_and_evaluate(engine, mlp(SHAPE, CLASSES, (10,)), 200, 20)  # loads all libraries
     before = forget_peak()
     problem, test = run_and_evaluate(engine, NETS[net](), N_TRAIN, N_TEST)
     measured = peak_resident_bytes() - before
+    return row_of(engine_name, net, problem, engine, test, measured)
+
+
+def row_of(
+    engine_name: str,
+    net: str,
+    problem: Problem,
+    engine: Any,
+    test: tuple[Tensor, Tensor],
+    measured: int,
+) -> dict[str, Any]:
     need = memory_need(problem, engine, batch_size=BATCH, test=test)
     return {
         "engine": engine_name, "net": net, "parameters": problem.layout.size, **asdict(need),
@@ -89,6 +105,7 @@ def main() -> None:
     parser.add_argument("--net", choices=tuple(NETS))
     parser.add_argument("--here", action="store_true", help="measure in this process")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--estimate", action="store_true", help="estimate the rows of --out anew")
     asked = parser.parse_args()
     if asked.here:
         try:
@@ -99,6 +116,14 @@ def main() -> None:
     rows = []
     if asked.out is not None and asked.out.is_file():
         rows = json.loads(asked.out.read_text(encoding="utf-8"))["rows"]
+    if asked.estimate:
+        rows = [
+            measure(r["engine"], r["net"], r["measured"]) if "measured" in r else r for r in rows
+        ]
+        write_atomically(asked.out, {"machine": machine(), "rows": rows})
+        for row in rows:
+            print(json.dumps(row), flush=True)
+        return
     done = {(row["engine"], row["net"]) for row in rows}
     for net in [asked.net] if asked.net else NETS:
         for engine in [asked.engine] if asked.engine else ENGINES:
@@ -110,8 +135,11 @@ def main() -> None:
             rows.append(json.loads(ran.stdout))
             print(ran.stdout.strip(), flush=True)
             if asked.out is not None:
-                machine = {"python": sys.version.split()[0], "torch": torch.__version__}
-                write_atomically(asked.out, {"machine": machine, "rows": rows})
+                write_atomically(asked.out, {"machine": machine(), "rows": rows})
+
+
+def machine() -> dict[str, str]:
+    return {"python": sys.version.split()[0], "torch": torch.__version__, "device": "cpu"}
 
 
 if __name__ == "__main__":
