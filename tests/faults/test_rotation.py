@@ -1,6 +1,7 @@
 """A run of a week: a million checkpoints, one after another, leave two files; memory is flat."""
 
 import os
+from itertools import pairwise
 
 import pytest
 import torch
@@ -23,13 +24,13 @@ def resident():
 def test_checkpoints_rotate_without_growth(tmp_path, tally, part):
     begin = part * N_CHECKPOINTS
     tensors = {"mean": torch.arange(8.0), "order": torch.arange(4)}
-    descriptors = memory = None
+    descriptors, sizes = None, []
     for step in range(begin + 1, begin + N_CHECKPOINTS + 1):
         tensors["mean"][0] = step % 1024
         write_checkpoint(tmp_path, step, tensors, {"step": step})
         tally.injected()
         if step == begin + WARM and os.path.isdir("/proc/self/fd"):
-            descriptors, memory = len(os.listdir("/proc/self/fd")), resident()
+            descriptors = len(os.listdir("/proc/self/fd"))
         if step % max(1, N_CHECKPOINTS // 20) == 0:
             names = [f"checkpoint-{step - 1:09d}.safetensors", f"checkpoint-{step:09d}.safetensors"]
             if sorted(contents(tmp_path)) != names[-min(step - begin, 2) :]:
@@ -37,6 +38,9 @@ def test_checkpoints_rotate_without_growth(tmp_path, tally, part):
             found, meta = read_checkpoint(tmp_path)
             if meta["step"] != step or found["mean"][0] != step % 1024:
                 tally.found("silent wrong answers", f"step {step} reads {meta}")
-    if memory is not None:
-        assert len(os.listdir("/proc/self/fd")) == descriptors
-        assert resident() - memory < 5
+            sizes.append(resident() if descriptors is not None else 0)
+    assert descriptors is None or len(os.listdir("/proc/self/fd")) == descriptors
+    # A table of Python's may be made anew once in a while; what leaks grows all the time.
+    grown = [after - before > 0.1 for before, after in pairwise(sizes[1:])]
+    if sum(grown) > len(grown) // 4:
+        tally.found("other failures", f"memory in MB, after every twentieth: {sizes}")

@@ -315,6 +315,17 @@ def _open_study(out: Path, storage: str | None, name: str, seed: int) -> "optuna
             "sweep needs optuna: install it with `pip install 'bayesieve[sweep]'`."
         ) from error
 
+    class Journal(JournalFileBackend):
+        """Optuna's journal; an error of its file names it."""
+
+        def append_logs(self, logs: list[dict[str, Any]]) -> None:
+            try:
+                super().append_logs(logs)
+            except OSError as error:
+                if error.errno is not None and error.filename is None:
+                    error.filename = str(journal)
+                raise
+
     class TrialSampler(optuna.samplers.TPESampler):
         """Optuna's estimator of Pareto fronts, seeded by the number of the trial.
 
@@ -337,7 +348,7 @@ def _open_study(out: Path, storage: str | None, name: str, seed: int) -> "optuna
         try:
             return optuna.create_study(
                 study_name=name,
-                storage=storage or JournalStorage(JournalFileBackend(str(journal), lock)),
+                storage=storage or JournalStorage(Journal(str(journal), lock)),
                 directions=["minimize", "minimize"],
                 sampler=TrialSampler(),
                 load_if_exists=True,
