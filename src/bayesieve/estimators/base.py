@@ -56,6 +56,8 @@ FloatArray = NDArray[np.float64]
 RowSets = Sequence[NDArray[np.int64]]  # the row numbers of each fit
 Columns = Sequence[Any]  # X, y and sample weights or None
 _CONFORMAL_FOLDS = 5  # also what part of the rows split conformal takes
+# Networks that lose other weights in each fold disagree more, which makes sets of CV+ too wide.
+_PRUNED_FOLDS, _PRUNED_ROWS = 10, 20
 _LEAST_CONFORMAL = 10  # rows, so that each of five folds has two
 _AT_ONCE = 240  # networks of one population
 _CHOICES = (
@@ -151,9 +153,9 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
             (of the rows themselves without folds), 32 to 256.
         conformal: how `predict_interval` and `predict_set` are made to cover what they say,
             whatever the model (`assess.conformal` states what is proved): "cv+" by five more fits,
-            each without a fifth of the rows, whose predictions make the interval; "split" by a
-            fifth of the rows, which the network then does not learn from; True takes "cv+" up to
-            3,000 rows and "split" beyond.
+            each without a fifth of the rows, whose predictions make the interval (ten without a
+            tenth each where weights are removed); "split" by a fifth of the rows, which the network
+            then does not learn from; True takes "cv+" up to 3,000 rows and "split" beyond.
         standardise: whether columns and targets are standardised inside; False takes them as they
             are, for tables that are standardised already.
         random_state: seed.
@@ -339,11 +341,13 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
             return "cv+" if n_rows <= FOLDED_ROWS else "split"
         return self.conformal
 
-    def _conformal_folds(self, n_rows: int, weight: ArrayLike | None) -> list[NDArray[np.int64]]:
+    def _conformal_folds(
+        self, n_folds: int, n_rows: int, weight: ArrayLike | None
+    ) -> list[NDArray[np.int64]]:
         """Rows that each model of the folds is scored on; those that do not count are in none."""
         counted = np.arange(n_rows) if weight is None else np.flatnonzero(np.asarray(weight) > 0)
         order = np.random.default_rng(self._seed()).permutation(counted)
-        return [np.sort(order[i::_CONFORMAL_FOLDS]) for i in range(_CONFORMAL_FOLDS)]
+        return [np.sort(order[i::n_folds]) for i in range(n_folds)]
 
     def _fold_model(self) -> "SieveEstimator":
         """An estimator of the same settings for the rows of a fold; targets are known by now."""
@@ -547,13 +551,16 @@ def _fit_all(
     models: Sequence[SieveEstimator], columns: Sequence[Columns], at_once: int = _AT_ONCE
 ) -> None:
     """Fit each model to its columns; where they are conformal, the models of their folds too."""
-    kind = models[0]._conformal_kind(min(_num_samples(own[0]) for own in columns))
+    least = min(_num_samples(own[0]) for own in columns)
+    kind = models[0]._conformal_kind(least)
     if kind is None:
         _train(models, columns, at_once)
         return
     columns = [indexable(*own) for own in columns]
     pairs = list(zip(models, columns, strict=True))
-    folds = [model._conformal_folds(_num_samples(own[0]), own[2]) for model, own in pairs]
+    pruned = kind == "cv+" and bool(models[0].zeros) and least >= _PRUNED_ROWS
+    n_folds = _PRUNED_FOLDS if pruned else _CONFORMAL_FOLDS
+    folds = [model._conformal_folds(n_folds, _num_samples(own[0]), own[2]) for model, own in pairs]
     if kind == "split":
         folds = [fold[:1] for fold in folds]
     left = [[_left(own, rows) for rows in fold] for own, fold in zip(columns, folds, strict=True)]
@@ -561,7 +568,7 @@ def _fit_all(
     for model in models:
         model.fold_models_ = [] if kind == "split" else [model._fold_model() for _ in folds[0]]
     # Fold by fold: equal seeds then give equal starts, so that folds differ in their rows alone.
-    for k in range(0 if kind == "split" else _CONFORMAL_FOLDS):
+    for k in range(0 if kind == "split" else n_folds):
         _train([m.fold_models_[k] for m in models], [own[k] for own in left], at_once, n_rows)
     for (model, own), fold in zip(pairs, folds, strict=True):
         scorers = zip(model.fold_models_ or [model], fold, strict=True)

@@ -44,14 +44,14 @@ def test_small_tables_are_covered():
     assert 0.87 <= coverage(model, 40, 25) <= 0.95
 
 
-def test_fold_models_are_the_estimator_without_a_fifth_of_the_rows():
+def test_fold_models_are_the_estimator_without_their_rows():
     X, y = line(50)
     settings = {**QUICK, "n_members": 2, "zeros": 0.5, "folds": 2}
     model = SieveRegressor(**settings, conformal="cv+").fit(X, y)
-    assert len(model.fold_models_) == len(model.conformity_) == 5
+    assert len(model.fold_models_) == len(model.conformity_) == 10  # pruned: a tenth each
     for fold, scores in zip(model.fold_models_, model.conformity_, strict=True):
-        assert fold.n_seen_ == 40
-        assert scores.shape == (10, 1)
+        assert fold.n_seen_ == 45
+        assert scores.shape == (5, 1)
         assert len(fold.sparse_models_) == 2
         assert fold.zeros_ == pytest.approx(0.5, abs=0.05)
         assert fold.settings_.epochs == model.settings_.epochs
@@ -63,6 +63,7 @@ def test_the_interval_is_that_of_the_fold_models():
     X, y = line(50)
     model = SieveRegressor(**QUICK, conformal="cv+").fit(X, y)
     new = line(7, seed=1)[0]
+    assert len(model.fold_models_) == 5  # nothing is pruned
     moments = [fold._mean_and_std(new) for fold in model.fold_models_]
     mean, std = (np.stack([np.asarray(v[i][:, 0]) for v in moments]) for i in (0, 1))
     low, high = conformal_interval(
