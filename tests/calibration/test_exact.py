@@ -179,9 +179,9 @@ def test_tables_are_covered(name, monkeypatch):
 
 def test_recorded_conformal_intervals_cover_what_they_say():
     for row in read(RESULTS / "conformal.json", "conformal")["rows"]:
-        found, error = (row["metrics"][key] for key in ("coverage", "coverage_standard_error"))
+        found = row["metrics"]["coverage"]
         assert row["seeds"] == 300
-        assert 0.88 <= found <= 0.93 + error, row["name"]  # pruned is .931 ± .002
+        assert 0.88 <= found <= 0.93, row["name"]
 
 
 def test_recorded_selection_keeps_its_level_and_its_power():

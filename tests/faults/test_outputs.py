@@ -69,6 +69,8 @@ def test_no_command_replaces_a_special_file(home, kind):
         ("report", home / "a", "--card", path),
         ("export", home / "bundle", "--to", "onnx", "--force", "--out", path),
         ("predict", home / "bundle", home / "t.csv", "--force", "--out", path),
+        ("scratch", "train", "--figure", path),
+        ("scratch", "study", "--out", path),
     ):
         line = refused(2, *arguments)
         assert "give the name of a regular file" in line

@@ -9,6 +9,7 @@ from bayesieve.checks import check_choice
 from bayesieve.cli.console import JsonFlag, note, print_json
 from bayesieve.cli.reproduce import require_studies
 from bayesieve.errors import UsageError
+from bayesieve.files import check_output
 
 _CLASSES = {
     "activation": {"relu": "ReLU", "sigmoid": "Sigmoid", "tanh": "Tanh", "linear": "Linear"},
@@ -48,6 +49,9 @@ def train(
 ) -> None:
     """Train, and print precision, recall and F1 of each class on the test data."""
     from bayesieve import scratch
+
+    if figure is not None:
+        check_output(figure, flag="--figure")
 
     rule, rate = _named("optimiser", optimiser), 1e-3 if optimiser == "adam" else 0.1
     schedule = scratch.linear_decay if decay else scratch.constant
@@ -105,6 +109,9 @@ def study(
     json: JsonFlag = False,
 ) -> None:
     """Repeat the source's runs on MNIST beside PyTorch, and what does better."""
+    for flag, path in (("--out", out), ("--figure", figure)):
+        if path is not None:
+            check_output(path, flag=flag)
     require_studies("scratch study")
     from bayesieve.data import load_data
     from studies.scratch_mnist import draw_losses, run_study
