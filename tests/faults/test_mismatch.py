@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from bayesieve.core.storage import file_bytes
 from bayesieve.runs.owned import MARKER
-from commands import as_json, call, ok
+from commands import as_json, call, forked_command, ok
 from faults.injectors import contents
 from faults.rows import cases
 from faults.work import DATA
@@ -164,7 +164,10 @@ def test_predicting_rows_that_do_not_fit(home, tally):
 
 def test_a_run_goes_on_under_another_torch_with_other_threads(home, tally, monkeypatch):
     monkeypatch.setattr(torch, "__version__", "99.0")
-    ok("train", "--resume", "--no-figures", "--threads", "2", "--out", "unfinished")
+    # In a copy: a process that has had two threads of OpenMP cannot be copied by later tests.
+    arguments = ("train", "--resume", "--no-figures", "--threads", "2", "--out", "unfinished")
+    process = forked_command(home.with_name("errors.txt"), *arguments)
+    assert process.wait(300) == 0, process.errors
     tally.injected(2)
     one, two = (home / run / "posterior.safetensors" for run in ("a", "unfinished"))
     assert one.read_bytes() == two.read_bytes()
