@@ -379,7 +379,9 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         1 is ordinary. Of new rows like those of `fit` about 5 % have less than .05; rows unlike
         all of them come near 0, and the prediction is a guess there.
         """
-        x = self._inputs(X)
+        check_is_fitted(self)
+        scale = replace(self.x_scale_, limit=np.inf)  # farther out is stranger, as in deliveries
+        x = scale.apply(validate_data(self, X, dtype=np.float64, reset=False))
         if self.familiarity_ is None:
             raise ValueError(f"{self._who}: familiarity needs at least 20 rows in fit.")
         return np.asarray(self.familiarity_.score(x).double().numpy())

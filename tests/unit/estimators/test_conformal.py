@@ -35,13 +35,13 @@ def coverage(estimator, n, sets, n_test=200):
 def test_a_pruned_model_covers_what_it_says():
     """Networks that lose 90 % of their weights after training; scores of whole ones gave .61."""
     model = SieveRegressor(engine="bmr", zeros=0.9, **CHEAP, epochs=30, conformal=True)
-    assert 0.86 <= coverage(model, 60, 25) <= 0.97
+    assert 0.84 <= coverage(model, 60, 8) <= 0.99  # standard error near .02
 
 
 def test_small_tables_are_covered():
-    """The standard error over 25 sets of 40 rows is near .01."""
+    """The standard error over 12 sets of 40 rows is near .015; `studies.conformal` has 300."""
     model = SieveRegressor(**CHEAP | {"hidden": (4,)}, epochs=100, kl=1.0, conformal=True)
-    assert 0.87 <= coverage(model, 40, 25) <= 0.95
+    assert 0.86 <= coverage(model, 40, 12) <= 0.97
 
 
 def test_fold_models_are_the_estimator_without_their_rows():
