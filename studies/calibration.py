@@ -344,7 +344,7 @@ def posteriors(
     name: str, x: Tensor, y: Tensor, likelihood: Likelihood, prior_std: float,
     steps: int | None = None,
 ) -> list[Posterior]:  # fmt: skip
-    """What an engine learns from each data set, under the prior N(0, prior_std²) or its own."""
+    """Posterior of an engine for each data set, under the prior N(0, prior_std²) or its own."""
     n_sets, n_rows, d = x.shape
     engines: dict[str, tuple[Engine[Any], int, int]] = {  # with steps and rows per step
         "map": (MAP(prior=Normal(prior_std), lr=0.05), 400, n_rows),

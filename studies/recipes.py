@@ -77,7 +77,7 @@ def sieve(dense: Path) -> Path:
 
 
 def score(folder: Path, split: Any) -> Scores:
-    """What `bayesieve evaluate` says."""
+    """Numbers that `bayesieve evaluate` prints."""
     scored = runs.evaluate(run=folder, split=split, device="cpu")
     return {name: scored[name] for name in SHOWN}
 

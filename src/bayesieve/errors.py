@@ -62,7 +62,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def shortage() -> str:
-    """What to do where memory is short."""
+    """Name three remedies for a run that does not fit into memory."""
     return (
         "Take a smaller batch (--batch-size), a smaller network (--net) or fewer models at once "
         "(--n-models), or smaller images and fewer examples; `map` and `sbnn` keep the fewest "

@@ -155,7 +155,7 @@ def _regular(path: Path | str) -> Path:
 
 
 def _what_else(target: Path) -> str | None:
-    """What a path is if neither a new name nor a regular file."""
+    """Name the kind of a path that is neither new nor a regular file; None otherwise."""
     try:
         mode = target.lstat().st_mode
     except OSError:

@@ -1,5 +1,7 @@
 """Memory: estimated before it is taken, refused in words where it is not there."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -170,3 +172,51 @@ def test_looking_for_numbers_that_are_not_finite_takes_little_memory():
     x[777, 5] = torch.inf
     assert first_not_finite(x) == 777
     assert first_not_finite(torch.zeros(3, dtype=torch.int64)) is None
+
+
+class Constants(nn.Module):
+    """Makes a tensor in `forward`, and has one that is no buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.shift = nn.Linear(4, 3), torch.linspace(-1, 1, 3)
+
+    def forward(self, x):
+        return self.layer(x) + self.shift + torch.arange(3.0)
+
+
+class Numbers(Constants):
+    def forward(self, x):
+        return super().forward(x) * float(x.detach().cpu().numpy().max() > -9)
+
+
+DATA = (torch.zeros(20, 4), torch.zeros(20, dtype=torch.long))
+
+
+def test_tensors_that_forward_makes_can_be_rehearsed():
+    need = memory_need(bs.Problem(Constants(), Categorical(), DATA), bs.SBNN(), batch_size=5)
+    plain = memory_need(bs.Problem(nn.Linear(4, 3), Categorical(), DATA), bs.SBNN(), batch_size=5)
+    assert need.state == plain.state
+
+
+def test_a_module_that_needs_numbers_says_so():
+    problem = bs.Problem(Numbers(), Categorical(), DATA)
+    with pytest.raises(bs.errors.UnsupportedModelError, match="memory is not known"):
+        memory_need(problem, bs.SBNN(), batch_size=5)
+
+
+@pytest.mark.parametrize("kind", ["Constants", "Numbers"])
+def test_such_networks_are_trained_and_dry_runs_tell(tmp_path, monkeypatch, capsys, kind):
+    """Neither the rehearsal nor the stored graph may stop a run of a module that works."""
+    source = Path(__file__).read_text(encoding="utf-8")
+    classes = source[source.index("class Constants") : source.index("DATA = ")]
+    layers = f"nn.Flatten(), nn.Linear(64, 4), {kind}(), nn.Linear(3, n)"
+    make = f"def make(shape, n):\n    return nn.Sequential({layers})\n"
+    name = f"odd_{kind.lower()}"
+    (tmp_path / f"{name}.py").write_text(f"import torch\nfrom torch import nn\n{classes}\n{make}")
+    monkeypatch.syspath_prepend(tmp_path)
+    run = {"data": "digits", "net": f"module:{name}.make", "epochs": 1, "figures": False}
+    told = train(**run, out=tmp_path / "a", dry_run=True)
+    assert bool(told["memory"]) == (kind == "Constants")
+    assert train(**run, out=tmp_path / "a")["error"] < 1
+    capsys.readouterr()

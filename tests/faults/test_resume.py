@@ -198,3 +198,13 @@ def test_without_checkpoints_that_can_be_read_one_message_says_what_to_do(tmp_pa
     assert "`bayesieve train` with --force in place of --resume" in result.stderr
     assert "use `bayesieve train --resume`" in refused(2, "train", *data, *FLAGS, "--out", out)
     ok("train", *data, *FLAGS, "--out", out, "--force")
+
+
+def test_one_other_label_among_many_is_seen():
+    """Whole numbers carry no rounding: only their hash counts, however large their sum is."""
+    labels = torch.full((16_000_000,), 200, dtype=torch.uint8)
+    other = labels.clone()
+    other[0] = 199
+    x = torch.zeros(16, 1)
+    found = difference(fingerprint(x, labels), fingerprint(x, other))
+    assert found == "targets differ among examples 0 to 999999"

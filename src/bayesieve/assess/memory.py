@@ -6,6 +6,8 @@ and libraries keep in reserve is added, as measured by benchmarks/memory.py.
 """
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,7 +21,7 @@ from bayesieve.core.posterior import draws_of
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import snapshot
 from bayesieve.engines import Engine
-from bayesieve.errors import ShortOfMemoryError, shortage
+from bayesieve.errors import ShortOfMemoryError, UnsupportedModelError, shortage
 from bayesieve.text import as_bytes
 from bayesieve.training.population import Population
 
@@ -79,6 +81,10 @@ def memory_need(
 ) -> MemoryNeed:
     """Estimate what a run takes; nothing is allocated.
 
+    Raises:
+        UnsupportedModelError: the module needs the numbers of its inputs (it turns them into NumPy
+            arrays, say), so that it cannot be rehearsed.
+
     Args:
         problem: on any device; on the meta device if it is too large to build.
         engine: the algorithm.
@@ -104,7 +110,7 @@ def memory_need(
     dry = _meta_copy(problem)
     examples = None if test is None else tuple(part.to("meta") for part in test)
     known = (dry.x, dry.y, dry.initial, *(examples or ()))
-    with LiveBytes(known, meta=True) as live:
+    with _rehearsal(), LiveBytes(known, meta=True) as live:
         state = engine.init(dry, Generator(), n_models)
         population = Population(dry, engine, state, n_models)
         started = live.now
@@ -159,5 +165,17 @@ def _predict(population: Population, test: tuple[Tensor, ...]) -> None:
     posterior = population.posterior()
     try:
         evaluate(posterior, (x, y), n_samples=draws_of(posterior, FEWEST_DRAWS))
-    except (RuntimeError, NotImplementedError):  # a metric asks for numbers: the rest is small
+    except NotImplementedError:  # a metric after the draws asks for numbers: it is small
         return
+
+
+@contextmanager
+def _rehearsal() -> Iterator[None]:
+    """Say of a module which torch cannot run without numbers that it is so."""
+    try:
+        yield
+    except (RuntimeError, TypeError) as error:
+        raise UnsupportedModelError(
+            "memory_need: the run cannot be rehearsed without the numbers of its inputs, so its "
+            f"memory is not known ({str(error).partition(chr(10))[0][:200]})."
+        ) from error

@@ -68,8 +68,9 @@ def train(asked: options.Train, result: dict[str, Any]) -> None:
             ("device", result["device"]),
             *((f"memory: {part}", as_bytes(n)) for part, n in result["memory"].items()),
             ("memory free", as_bytes(result["free_bytes"])),
-            ("disk per checkpoint", as_bytes(result["checkpoint_bytes"])),
         ]
+        if result["memory"]:
+            rows.append(("disk per checkpoint", as_bytes(result["checkpoint_bytes"])))
         print_table("This run would take", ("", ""), rows)
         print(json.dumps(result["config"], indent=2))
     else:

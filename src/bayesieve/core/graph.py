@@ -177,11 +177,15 @@ def trace(
     tracer = _Tracer(leaves)
     if tracer.is_leaf_module(network, ""):
         network = nn.Sequential(network).train(training)
+    root = _OneInput(network).train(training)
     try:
         with own_turn(who):
-            graph = tracer.trace(_OneInput(network).train(training))
+            graph = tracer.trace(root)
     except Exception as error:  # the user's forward meets a symbolic input and may raise anything
         raise _untraceable(who, network, tracer, error) from error
+    for name, value in vars(root).items():
+        if name.startswith("_tensor_constant"):  # tensors that `forward` makes are put there
+            setattr(network, name, value)
     first = next(iter(inspect.signature(network.forward).parameters), "x")
     return Graph(fx.GraphModule(network, _without_prefix(graph, first)))
 

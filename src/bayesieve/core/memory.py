@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 _aten = torch.ops.aten
 _NEVER = {_aten.isnan.default, _aten.isinf.default}  # of numbers nobody has
@@ -53,6 +53,8 @@ class LiveBytes(TorchDispatchMode):
             if args[0].dtype == torch.bool:
                 return not hasattr(args[0], "_never")
             return 1.0 if args[0].is_floating_point() else 1
+        if self._meta:  # a tensor that `forward` makes on the CPU meets meta tensors
+            args, kwargs = _all_meta(func, args, kwargs)
         if "generator" in kwargs and any(isinstance(a, Tensor) and a.is_meta for a in args):
             kwargs = {**kwargs, "generator": None}  # of a device with numbers
         result = func(*args, **kwargs)
@@ -81,6 +83,16 @@ class LiveBytes(TorchDispatchMode):
     def _drop(self, key: int, size: int) -> None:
         self._counted.discard(key)
         self.now -= size
+
+
+def _all_meta(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Arguments without numbers where one of them has none, but for copies between devices."""
+    leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    mixed = any(leaf.is_meta for leaf in leaves) and not all(leaf.is_meta for leaf in leaves)
+    if not mixed or func is _aten.copy_.default:
+        return args, kwargs
+    there: tuple[Any, Any] = tree_map_only(Tensor, lambda t: t.to("meta"), (args, kwargs))
+    return there
 
 
 def free_bytes(device: torch.device | str = "cpu") -> int:
@@ -116,7 +128,7 @@ def _own_bytes(name: str) -> int:
 
 
 def _available() -> int:
-    """What the system can give without swapping; its whole memory where it does not say."""
+    """Bytes free without swapping; the whole memory where the system does not say."""
     found = _bytes_after(Path("/proc/meminfo"), "MemAvailable")
     return found or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -132,7 +144,7 @@ def _bytes_after(path: Path, name: str) -> int:
 
 
 def _left_in_groups(member_of: Path, root: Path) -> list[int]:
-    """What each limit of the control groups of a process leaves, in both versions of Linux's.
+    """Bytes that each limit of a process's control groups leaves, in both versions of Linux's.
 
     Args:
         member_of: lists the groups, `ID:KINDS:PATH` a line.

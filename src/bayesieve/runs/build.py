@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -34,7 +35,7 @@ from bayesieve.engines.recipes import (
     recommended_schedule,
     resolve_engine,
 )
-from bayesieve.errors import DataError, UsageError
+from bayesieve.errors import DataError, UnsupportedModelError, UsageError
 from bayesieve.runs.config import (
     DataConfig,
     NetConfig,
@@ -431,7 +432,9 @@ def _check_huge(config: RunConfig, data: DataSet, train: Examples, device: torch
         model = build_module(config.net, data, config.training.seed)
     pair, likelihood = (train.x.to("meta"), train.y.to("meta")), build_likelihood(config.net, data)
     problem = Problem(model, likelihood, pair, roles=build_roles(config.net))
-    needed_memory(config, data, problem, _sized_engine(config, size), size).check("train", device)
+    with suppress(UnsupportedModelError):  # what cannot be rehearsed is built and tried
+        need = needed_memory(config, data, problem, _sized_engine(config, size), size)
+        need.check("train", device)
 
 
 def _sized_engine(config: RunConfig, size: RunSize) -> Engine[Any]:
@@ -463,10 +466,9 @@ def needed_memory(
     )
 
 
-def what_it_takes(plan: Plan) -> dict[str, Any]:
-    """Parameters, steps and memory of a planned run, and what is free."""
+def what_it_takes(plan: Plan, need: MemoryNeed | None) -> dict[str, Any]:
+    """Parameters, steps and memory (if it is known) of a planned run, and what is free."""
     problem, layout = plan.problem, plan.problem.layout
-    need = needed_memory(plan.config, plan.data, problem, plan.engine, plan.size)
     return {
         "parameters": layout.size,
         "prunable": layout.n_sparse,
@@ -474,7 +476,7 @@ def what_it_takes(plan: Plan) -> dict[str, Any]:
         "steps": plan.size.n_steps,
         "steps_per_epoch": plan.size.per_epoch,
         "device": str(plan.device),
-        "memory": asdict(need),
+        "memory": {} if need is None else asdict(need),
         "free_bytes": free_bytes(plan.device),
-        "checkpoint_bytes": need.state,
+        "checkpoint_bytes": None if need is None else need.state,
     }

@@ -57,7 +57,7 @@ def check_named(asked: Train | Sweep, config: RunConfig, folder: RunFolder | Non
 
 
 def factory_record(name: str | None, source: RunFolder | None = None) -> dict[str, Any]:
-    """What config.json records of a factory: its file and the file's hash; nothing of our nets.
+    """Name and hash of a factory's file, for config.json; nothing for our own networks.
 
     Args:
         name: of the network.
@@ -110,7 +110,7 @@ def keep_network(
         again, buffers = _read(description, tensors, network.likelihood), network.buffers()
         if not torch.equal(again.outputs(w, x, buffers), network.outputs(w, x, buffers)):
             raise UnsupportedModelError("its graph gives other outputs than its code.")
-    except (UnsupportedModelError, ValueError) as error:
+    except Exception as error:  # the user's module may do anything; its code can still be trained
         note(
             "the network cannot be stored without its code; commands on this run will need "
             f"--trust. {str(error).removeprefix('save: ')}"

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from bayesieve.assess.evaluate import evaluate
+from bayesieve.assess.memory import MemoryNeed
 from bayesieve.core.posterior import Model, Posterior, has_spread
 from bayesieve.core.problem import Problem
 from bayesieve.core.storage import load_posterior, save
 from bayesieve.data import DataSet
-from bayesieve.errors import UsageError
+from bayesieve.errors import UnsupportedModelError, UsageError
 from bayesieve.nets.importing import is_factory
 from bayesieve.runs.build import Plan, is_large, make_plan, needed_memory, what_it_takes
 from bayesieve.runs.config import RunConfig, flag_of, from_dict, from_keywords, read_config, to_dict
@@ -60,12 +61,9 @@ def train(asked: Train) -> dict[str, Any]:
         note(f"{folder.path} is finished already.")
         return folder.read("metrics.json")
     plan = make_plan(wanted)
-    if dry_run or is_large(plan):
-        need = needed_memory(plan.config, plan.data, plan.problem, plan.engine, plan.size)
-        need.check("train", plan.device)
-        note(f"memory: about {as_bytes(need.peak)} at once ({need})")
+    need = _memory_of(plan) if dry_run or is_large(plan) else None
     if dry_run:
-        return {**what_it_takes(plan), "config": to_dict(plan.config)}
+        return {**what_it_takes(plan, need), "config": to_dict(plan.config)}
     if resume:
         _check_same(plan.config, folder.read_config())
         if not asked.resume_with_other_data:
@@ -101,6 +99,18 @@ def as_config(config: Config) -> RunConfig:
     if isinstance(config, Mapping):
         return from_dict(config, "config")
     return read_config(Path(config))
+
+
+def _memory_of(plan: Plan) -> MemoryNeed | None:
+    """State the memory of a run, and raise where it is not free; None where it cannot be known."""
+    try:
+        need = needed_memory(plan.config, plan.data, plan.problem, plan.engine, plan.size)
+    except UnsupportedModelError as error:
+        note(str(error))
+        return None
+    need.check("train", plan.device)
+    note(f"memory: about {as_bytes(need.peak)} at once ({need})")
+    return need
 
 
 def _check_same(config: RunConfig, stored: RunConfig) -> None:

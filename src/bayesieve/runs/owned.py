@@ -77,7 +77,7 @@ class OwnedFolder:
     # ------------------------------------------------------------------------- before any work
 
     def holds(self) -> str | None:
-        """What lies in the folder that only --force may replace, in words; None if nothing."""
+        """Name the content that only --force may replace; None if there is none."""
         files = self.listed()
         return f"a {self.kind}" if files and any(map(self._files, files)) else None
 

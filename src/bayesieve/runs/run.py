@@ -105,7 +105,7 @@ class Run:
 
     @property
     def certificate(self) -> dict[str, Any] | None:
-        """What `certify` wrote into the folder; None without."""
+        """The certificate that `certify` wrote into the folder; None without."""
         if self.folder is None or not (self.folder.path / CERTIFICATE).is_file():
             return None
         return self.folder.read(CERTIFICATE)
@@ -174,7 +174,7 @@ def load(
 
 
 def _remedy(folder: RunFolder, n_models: int) -> str:
-    """What to do without a posterior, in words."""
+    """Say what to do without a posterior."""
     others = "Other models of the run may be whole (--member). " if n_models > 1 else ""
     if folder.made_by("train") and has_checkpoint(folder.path):
         return (

@@ -383,10 +383,10 @@ def _moments(
     def functions(part: slice) -> Tensor:
         return ((basis(x[part]) - mean) * share[part].sqrt()).unflatten(1, (d, k))
 
-    own = (~basis.present).double().diag_embed()
+    grams = (~basis.present).double().diag_embed()  # of the functions of each input, (D, K, K)
     for part in parts:
-        own += torch.einsum("ndk,ndm->dkm", functions(part), functions(part))
-    turn = torch.linalg.inv(torch.linalg.cholesky(own)).mT
+        grams += torch.einsum("ndk,ndm->dkm", functions(part), functions(part))
+    turn = torch.linalg.inv(torch.linalg.cholesky(grams)).mT
     target = (_indicators if not y.is_floating_point() else _standardised)(y, share)
     stored = d * k <= _MOST_STORED or len(x) > d * k
     gram = torch.zeros((d * k, d * k) if stored else (0, 0), dtype=torch.float64)

@@ -61,7 +61,8 @@ def _compare(name: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> st
         if before[key] != now[key]:
             return f"{name} have {key} {now[key]}, had {before[key]}"
     pairs = zip(before["parts"], now["parts"], strict=True)
-    wrong = [i for i, (a, b) in enumerate(pairs) if not _same(a, b)]
+    exact = not str(now["dtype"]).startswith(("torch.float", "torch.bfloat"))  # labels, bytes
+    wrong = [i for i, (a, b) in enumerate(pairs) if not (a[0] == b[0] if exact else _same(a, b))]
     if not wrong:
         return None
     if len(wrong) == len(now["parts"]):

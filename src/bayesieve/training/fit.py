@@ -250,7 +250,7 @@ def fit(
 
 
 def _without_memory(loop: Loop, error: Exception) -> str:
-    """What happened, and what to do, where memory ran out in a run."""
+    """Say that memory ran out in a run, and what to do."""
     reason = (str(error) or type(error).__name__).partition("\n")[0].rstrip(".")
     saved = "" if loop.folder is None else f" Checkpoints are in {loop.folder}."
     return f"fit: memory ran out at step {loop.record.step}: {reason}.{saved} {shortage()}"

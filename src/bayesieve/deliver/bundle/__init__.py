@@ -172,7 +172,7 @@ def read_bundle(folder: Path | str) -> Bundle:
 
 
 def _identity(folder: Path) -> tuple[int, ...]:
-    """What changes when a folder is replaced by another of its name."""
+    """Identity of a folder; another folder of the same name has another."""
     try:
         now = folder.stat()
     except OSError:
