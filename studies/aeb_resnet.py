@@ -86,6 +86,7 @@ class Setting:
     pull: float = 1.0  # factor on the weight of the prior of sparse runs
     cycles: int = 0  # cosine cycles of the step, a draw at the end of each; 0 for one decay
     scope: Scope = "layer"  # "layer" prunes every layer alike, as the paper does
+    decay: float = 0.0  # weight decay per example in a sparse run, beside the lowered prior
 
     @property
     def name(self) -> str:
@@ -111,8 +112,13 @@ def pull(setting: Setting, n_steps: int) -> float:
 
 
 def engine(setting: Setting, n_data: int, n_steps: int) -> SGHMC:
-    """The sampler of one run."""
-    std = (_DECAY * n_data) ** -0.5
+    """The sampler of one run.
+
+    The weight of the prior multiplies all of it, so `decay` is divided by that weight first.
+    """
+    weight = 1.0 if setting.method == "dense" else pull(setting, n_steps)
+    decay = setting.decay / weight
+    std = ((_DECAY + decay) * n_data) ** -0.5
     step_size = setting.lr / n_data
     if setting.method == "dense":
         chain = images.chain_of(n_steps, setting.n_kept, 0.9, cycles=setting.cycles)
@@ -125,7 +131,7 @@ def engine(setting: Setting, n_data: int, n_steps: int) -> SGHMC:
         return SGHMC(priors.Normal(std), step_size, _TEMPERATURE, chain=chain)
     prior = priors.GaussianLaplace(
         spike_scale=setting.spike_scale, slab_std=math.sqrt(setting.slab_var), slab_share=1.0,
-        penalty=_DECAY, other_std=std,
+        penalty=_DECAY, other_std=std, decay=decay * n_data,
     )  # fmt: skip
     # The authors advise to leave σ and δ of deep networks alone.
     averaging = Averaging(setting.omega, 1000.0, 0.75, scale=False, slab_prob=False)
@@ -204,15 +210,15 @@ def settings(options: argparse.Namespace) -> tuple[Setting, list[Setting]]:
                     compile=options.compile, cycles=options.dense_cycles)  # fmt: skip
     sparse: list[Setting] = []
     chosen("aeb_resnet", "zeros", ",".join(map(str, options.zeros)), [str(z) for z in PRIORS])
-    for zeros, method, lr, omega, prior, factor, scope in product(
+    for zeros, method, lr, omega, prior, factor, scope, decay in product(
         options.zeros, chosen("aeb_resnet", "method", options.methods, METHODS), options.lr,
-        options.omega, options.prior, options.pull, options.scope.split(","),
+        options.omega, options.prior, options.pull, options.scope.split(","), options.decay,
     ):  # fmt: skip
         spike_scale, slab_var = prior or PRIORS[zeros]
         setting = Setting(
             method, zeros, lr, options.epochs, options.batch_size, spike_scale, slab_var, omega,
             options.draws, options.precision, options.compile, factor,
-            options.cycles, scope,
+            options.cycles, scope, decay,
         )  # fmt: skip
         if METHODS[method] == "none":  # it has no such prior
             setting = replace(setting, spike_scale=0.0, slab_var=0.0, omega=0.0)
@@ -238,6 +244,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--cycles", type=int, default=0, help="of the step size of a sparse run")
     parser.add_argument("--dense-cycles", type=int, default=0)
     parser.add_argument("--scope", default="layer", help="comma list of layer, global")
+    parser.add_argument("--decay", type=numbers, default=(0.0,),
+                     help="weight decay per example of sparse runs; comma list")  # fmt: skip
     parser.add_argument("--draws", type=int, default=20)
     options = parser.parse_args(arguments)
     if only_draws(options, "aeb_resnet", draw):

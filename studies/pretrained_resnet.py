@@ -65,7 +65,7 @@ WAYS = ("magnitude", "snr", "evidence", "unit")
 CURVE = (20, 30, 40, 50, 60, 70, 80, 90)  # percent of zeros of "once"
 ROLES = Roles(keep=("conv1.weight",))  # the first layer stays, as is usual
 _INPUTS = PixelScale((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # what they were trained on
-_PRUNE = (0.05, 0.6)  # of a tuning
+_START = 0.05  # fraction of a tuning before anything is removed
 _QUICK = (100, 100)  # training and scored images
 
 
@@ -85,6 +85,7 @@ class Setting:
     init_std: float = 0.01
     batch_size: int = 250  # images per step
     precision: Precision = "float32"  # of the network in training
+    end: float = 0.6  # fraction of a tuning after which nothing more is removed
 
     @property
     def name(self) -> str:
@@ -214,9 +215,9 @@ def tuned(setting: Setting, problem: Problem, seed: int) -> SparseModel:
         inner = {name.removesuffix(".weight"): round(shape[0] * (1 - setting.zeros / 100))
                  for name, shape in zip(problem.layout.names, problem.layout.shapes, strict=True)
                  if name.endswith(".conv1.weight")}  # fmt: skip
-        pruning = GradualUnits(inner, start=_PRUNE[0], end=_PRUNE[1])
+        pruning = GradualUnits(inner, start=_START, end=setting.end)
     else:
-        pruning = GradualPruning(setting.zeros / 100, start=_PRUNE[0], end=_PRUNE[1], score="snr")
+        pruning = GradualPruning(setting.zeros / 100, start=_START, end=setting.end, score="snr")
     engine = SBNN(prior, lr=setting.lr, init_std=setting.init_std)
     run = fit(problem, engine, epochs=setting.epochs, batch_size=setting.batch_size, seed=seed,
               schedule=Schedule(lr="cosine", warmup=0.02, kl=setting.kl), pruning=pruning,
@@ -241,7 +242,8 @@ def settings(options: argparse.Namespace) -> list[Setting]:
     """Every row that is asked for, in order."""
     asked: list[Setting] = [Setting(depth, "dense") for depth in options.depths]
     train: dict[str, Any] = {"epochs": options.epochs, "precision": options.precision,
-                             "batch_size": options.batch_size}  # fmt: skip
+                             "batch_size": options.batch_size, "init_std": options.init_std,
+                             "end": options.end}  # fmt: skip
     if "once" in options.parts:
         asked += [Setting(depth, "once", zeros, way) for depth in options.depths for way in WAYS
                   for zeros in CURVE]  # fmt: skip
@@ -265,6 +267,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--epochs", type=int, default=10, help="of a tuning")
     parser.add_argument("--lr", type=numbers, default=(1e-3,), help="comma list")
     parser.add_argument("--kl", type=numbers, default=(0.02,), help="comma list")
+    parser.add_argument("--init-std", type=float, default=0.01, help="starting width of weights")
+    parser.add_argument("--end", type=float, default=0.6,
+                        help="fraction of a tuning after which nothing is removed")  # fmt: skip
     parser.add_argument("--batch-size", type=int, default=250)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)

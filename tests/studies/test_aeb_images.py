@@ -3,10 +3,11 @@
 import json
 import math
 from argparse import Namespace
+from dataclasses import replace
 
 import pytest
 import torch
-from torch import Generator
+from torch import Generator, nn
 
 from bayesieve.assess.predict import predict
 from bayesieve.core.likelihoods import Categorical
@@ -145,7 +146,10 @@ def test_lists_are_combined_once_for_point_estimates(digits):
     numbers = [(s.method, s.temperature) for s in aeb_images.settings(arguments, task)]
     assert numbers == [("vanilla", 0.0), ("sghmc", 0.1), ("sghmc", 0.01)]
     arguments.methods = "dropout"
-    assert aeb_images.settings(arguments, aeb_images.TASKS["mnist-da"]) == []
+    (dropout,) = aeb_images.settings(arguments, aeb_images.TASKS["mnist-da"])
+    for setting, rates in ((dropout, [0.1, 0.3]), (replace(dropout, method="vanilla"), [0.0, 0.0])):
+        net = aeb_images.network(setting, (1, 28, 28), augmented=True)
+        assert [layer.p for layer in net if isinstance(layer, nn.Dropout)] == rates
     arguments.methods = "sghcm"
     with pytest.raises(ValueError, match="aeb_images: method must be one of"):
         aeb_images.settings(arguments, task)

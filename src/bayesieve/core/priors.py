@@ -330,6 +330,8 @@ class GaussianLaplace(_Numbers):
         scale_square: λ, that guess.
         penalty: starting κ₀ and κ₁; kept throughout when nothing adapts.
         other_std: standard deviation of Bayesian weights that are never pruned.
+        decay: precision of a normal factor beside the mixture, that is weight decay of prunable
+            weights; samplers apply it as it is, with no latent number of its own.
 
     Example:
         >>> GaussianLaplace(spike_scale=0.1).ranks_by_inclusion()
@@ -346,6 +348,7 @@ class GaussianLaplace(_Numbers):
     scale_square: Number = 1.0
     penalty: Number = 1.0
     other_std: Number = 1.0
+    decay: float = 0.0
 
     def __post_init__(self) -> None:
         check_positive(
@@ -355,18 +358,18 @@ class GaussianLaplace(_Numbers):
         )  # fmt: skip
         check_not_negative(
             "GaussianLaplace", slab_share=self.slab_share, spike_share=self.spike_share,
-            penalty=self.penalty,
+            penalty=self.penalty, decay=self.decay,
         )  # fmt: skip
         check_fraction("GaussianLaplace", open_ends=True, slab_prob=self.slab_prob)
 
     def log_prob(self, w: Tensor) -> Tensor:
-        """Log density of each prunable weight at the starting δ and σ."""
+        """Log density of each prunable weight at starting δ and σ, unnormalised with `decay`."""
         spike_scale = per_model(self.spike_scale, w) * per_model(self.scale, w)
         slab_std = per_model(self.slab_std, w) * per_model(self.scale, w)
         slab_prob = per_model(self.slab_prob, w)
         spike = -w.abs() / spike_scale - (2 * spike_scale).log() + (-slab_prob).log1p()
         slab = -0.5 * (w / slab_std).square() - slab_std.log() - 0.5 * math.log(2 * math.pi)
-        return torch.logaddexp(spike, slab + slab_prob.log())
+        return torch.logaddexp(spike, slab + slab_prob.log()) - 0.5 * self.decay * w.square()
 
     def ranks_by_inclusion(self, member: int = 0) -> bool:
         """Whether the Gaussian is the wide component, so that inclusion marks large weights."""

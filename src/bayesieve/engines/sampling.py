@@ -319,7 +319,8 @@ class Sampler:
         if state.latents is not None:
             penalty = state.latents.laplace, state.latents.gauss, state.latents.scale
             start = state.latents.rho.shape[1]
-            value[:, :start] = priors.penalty_energy(w[:, :start], *penalty)
+            energy = priors.penalty_energy(w[:, :start], *penalty)
+            value[:, :start] = energy + 0.5 * decay_of(self) * w[:, :start].square()
         return state.controls.total(value)
 
     def posterior(self, problem: Problem, state: ChainState, member: int = 0) -> Samples:
@@ -415,13 +416,20 @@ def keep_norms_(engine: Sampler, problem: Problem, state: ChainState) -> None:
         state.norms.index_copy_(1, _newest(engine.chain, state.step), statistics[:, None])
 
 
-def drift(state: ChainState, at: Slope) -> Tensor:
+def decay_of(engine: Sampler) -> float:
+    """Precision of the normal factor beside a GaussianLaplace prior."""
+    return engine.prior.decay if isinstance(engine.prior, GaussianLaplace) else 0.0
+
+
+def drift(engine: Sampler, state: ChainState, at: Slope) -> Tensor:
     """Gradient of log p(D | w) + kl_scale log p(w), in place, (k, d); points have no prior."""
     grad, w, latents = at.grad, state.w, state.latents
     weight, start = state.controls.kl_scale, 0
     if latents is not None:
         start = latents.rho.shape[1]
         grad[:, :start].sub_(weight * prior_pull(w, latents))
+        if decay := decay_of(engine):
+            grad[:, :start].sub_(weight * decay * w[:, :start])
     rest = slice(start, state.n_bayesian)
     grad[:, rest].sub_(weight * state.precision * w[:, rest])
     return grad

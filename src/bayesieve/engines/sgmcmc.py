@@ -79,7 +79,7 @@ class SGLD(Sampler):
 
 def _langevin_(engine: SGLD, state: ChainState, at: Slope, noise: Tensor) -> None:
     """Eq. L1 and what follows a move, in place."""
-    grad, n = sampling.drift(state, at), state.n_bayesian
+    grad, n = sampling.drift(engine, state, at), state.n_bayesian
     size, temperature = sampling.lengths(engine, state)
     scales = sampling.metric(state, at)
     sizes = size if scales is None else size * scales
@@ -135,7 +135,7 @@ def _hamiltonian_(engine: SGHMC, state: ChainState, at: Slope, noise: Tensor) ->
     """Eq. H1 and what follows a move, in place."""
     velocity, n = state.velocity, state.n_bayesian
     assert velocity is not None
-    grad = sampling.drift(state, at)
+    grad = sampling.drift(engine, state, at)
     size, temperature = sampling.lengths(engine, state)
     scales = sampling.metric(state, at)
     velocity.mul_(1 - engine.friction).add_((size if scales is None else size * scales) * grad)

@@ -185,11 +185,17 @@ def _conv2_fc2(
     return nn.Sequential(layers)
 
 
-def conv2_bn_fc3(input_shape: tuple[int, ...], n_outputs: int) -> nn.Sequential:
+def conv2_bn_fc3(
+    input_shape: tuple[int, ...], n_outputs: int, dropout: tuple[float, float] = (0.1, 0.3)
+) -> nn.Sequential:
     """Build 4x4 convolutions of 64 maps, then 256 and 64 units, with BatchNorm and Dropout.
 
-    BatchNorm stands before the first convolution and after the 64 units; Dropout of 0.1 and 0.3
-    after each pooling.
+    BatchNorm stands before the first convolution and after the 64 units.
+
+    Args:
+        input_shape: (channels, height, width).
+        n_outputs: number of classes.
+        dropout: probabilities of dropping a value after the first and the second pooling.
 
     Example:
         >>> net = conv2_bn_fc3((1, 28, 28), 10)
@@ -204,11 +210,11 @@ def conv2_bn_fc3(input_shape: tuple[int, ...], n_outputs: int) -> nn.Sequential:
             conv1=nn.Conv2d(channels, 64, 4, padding=2),
             act1=nn.ReLU(),
             pool1=nn.MaxPool2d(_POOL),
-            drop1=nn.Dropout(0.1),
+            drop1=nn.Dropout(dropout[0]),
             conv2=nn.Conv2d(64, 64, 4),
             act2=nn.ReLU(),
             pool2=nn.MaxPool2d(_POOL),
-            drop2=nn.Dropout(0.3),
+            drop2=nn.Dropout(dropout[1]),
             flatten=nn.Flatten(),
             fc1=nn.Linear(64 * height * width, 256),
             act3=nn.ReLU(),

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from bayesieve.engines.sampling import (
     Chain,
     Residuals,
     Slope,
+    drift,
     latents_of,
     share_noise_,
     update_latents_,
@@ -74,6 +76,19 @@ def plain(latents, w, omega, square_sum, n_targets, prior):
     best = (r + (r**2 + 4 * count * c).sqrt()) / (2 * count)
     new_scale = ((1 - omega) * scale**2 + omega * best**2).sqrt()
     return torch.stack(rho), laplace, gauss, torch.stack(probs), new_scale
+
+
+@pytest.mark.parametrize("adapt", ["none", "sa"])
+def test_drift_is_the_slope_of_the_energy_with_a_normal_factor_beside_the_mixture(adapt):
+    problem, engine = classifier(), SGHMC(replace(PRIOR, decay=2.5), adapt=adapt)
+    state = engine.init(problem, seeded(0), 1)
+    point = state.w.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(engine.kl(replace(state, w=point)).sum(), point)
+    at = Slope(torch.zeros(1, dtype=F64), torch.zeros_like(state.w), 6, None)
+    assert torch.allclose(drift(engine, state, at), -slope)
+    plain_slope = drift(replace(engine, prior=PRIOR), state, replace(at, grad=0 * at.grad))
+    n = problem.layout.n_sparse
+    assert torch.allclose(at.grad[:, :n], plain_slope[:, :n] - 2.5 * state.w[:, :n])
 
 
 @pytest.mark.parametrize("omega", [0.0, 0.3, 1.0])
