@@ -36,11 +36,33 @@ def sieve(path, out, *more):
     return ("sieve", path, "--net", NET, "--data", "digits", "--out", out, "--no-figures", *more)
 
 
-def test_the_evidence_decides_and_little_is_lost(tmp_path, trained):
+def test_examples_set_apart_decide_and_next_to_nothing_is_lost(tmp_path, trained):
     result = as_json(*sieve(trained, tmp_path / "a"))
     assert result["dense"]["zeros"] == 0
+    assert 0.4 < result["zeros"] < 0.9
+    assert result["held_out"]["zeros"] == pytest.approx(result["zeros"])
+    assert result["held_out"]["lost"] <= 0.01
+    assert result["nll"] < result["dense"]["nll"] + 0.03
+    assert result["error"] < result["dense"]["error"] + 0.01
+    text = (tmp_path / "a" / "report.md").read_text(encoding="utf-8")
+    assert "nats per held-out example (allowed 0.01)" in text
+    record = json.loads((tmp_path / "a" / "config.json").read_text(encoding="utf-8"))["record"]
+    assert record["rule"] == {"max_loss": 0.01, "curvature": "unit", "seed": 0}
+
+
+def test_a_larger_loss_allows_more_zeros(tmp_path, trained):
+    results = [
+        as_json(*sieve(trained, tmp_path / loss, "--max-loss", loss)) for loss in ("0", "0.1")
+    ]
+    assert results[0]["zeros"] < results[1]["zeros"]
+    said = ok(*sieve(trained, tmp_path / "b")).stderr
+    assert "cost on training examples set apart: " in said
+
+
+def test_the_evidence_decides_if_asked_to(tmp_path, trained):
+    result = as_json(*sieve(trained, tmp_path / "a", "--rule", "savage-dickey"))
     assert 0.2 < result["zeros"] < 0.99
-    assert result["error"] < result["dense"]["error"] + 0.05
+    assert "held_out" not in result
     assert result["curve"][0]["zeros"] == 0
     text = (tmp_path / "a" / "report.md").read_text(encoding="utf-8")
     assert f"trained weights of {trained.name}, not trained again" in text
@@ -185,7 +207,9 @@ def test_weights_of_another_network_are_refused(tmp_path, trained, change, messa
 @pytest.mark.parametrize(
     ("more", "code", "message"),
     [
-        (("--zeros", "0.5", "--threshold", "0.5"), 2, "either --zeros or --threshold"),
+        (("--zeros", "0.5", "--threshold", "0.5"), 2, "give one of --max-loss, --zeros, and"),
+        (("--max-loss", "0.5", "--rule", "hierarchical"), 2, "give one of --max-loss, --zeros"),
+        (("--max-loss", "-1"), 2, "--max-loss must be >= 0"),
         (("--zeros", "1.5"), 2, "zeros must be between 0 and 1"),
         (("--rule", "savage"), 2, "Did you mean 'savage-dickey'"),
         (("--curvature", "full"), 2, "--curvature must be one of unit, diagonal"),

@@ -99,6 +99,9 @@ def _show_pruned(rows: dict[str, dict[str, Any]], folder: RunFolder) -> None:
 def sieve(asked: options.Sieve, result: dict[str, Any]) -> None:
     """Print the numbers of the trained network and of the sparse one."""
     _show_pruned({"trained": result["dense"], "sieved": result}, RunFolder(Path(asked.out)))
+    if (held_out := result.get("held_out")) is not None:
+        lost, zeros = held_out["lost"], as_percent(held_out["zeros"])
+        note(f"cost on training examples set apart: {lost:+.4f} nats per example at {zeros} zeros")
 
 
 @command(options.Evaluate, "evaluate runs/b --samples 100 --json")

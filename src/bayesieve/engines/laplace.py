@@ -6,7 +6,9 @@ with Jₙ the Jacobian of the outputs and v the columns of a square root of the 
 information, `Likelihood.curvature`: √p_c (e_c - p) for classes, √(p(1-p)) e for yes-or-no outputs,
 e / noise_std for normal noise. For these likelihoods F is the diagonal of the generalised
 Gauss-Newton matrix. With sampled labels ten random v per example, each of mean square vvᵀ, are
-averaged in place of the sum.
+averaged in place of the sum. Outputs may have positions, (n, t, classes): their labels are
+independent given the outputs, so that one draw at every position is one random v, and a long
+sequence needs fewer draws.
 
 `laplace_units` is Gaussian jointly over the inputs of each unit. For unit i of a layer with inputs
 x (a 1 appended for the bias) and output gradients δ
@@ -41,8 +43,12 @@ from bayesieve.core.problem import Problem
 from bayesieve.errors import UnsupportedModelError
 
 _DIAGONAL = "Use the diagonal one: `laplace`, or `sieve --curvature diagonal`."
-_N_UPDATES = 100  # of τ; each is one pass over the weights, not over the data
 _N_LABELS = 10  # sampled per example; the sum over as few outputs costs no more
+_BATCH = 64  # examples whose gradients are held at once, if they are as few numbers as these:
+_HELD = 2**24
+_LEAST_VARIANCE = 1e-16  # τ², so that 1/τ² is a number
+_N_DOUBLINGS, _N_STEPS = 60, 30  # of τ²; each is one pass over the weights, not over the data
+_CHUNK = 2**20  # weights whose terms are summed at a time, so that no large copy is made
 
 
 def laplace(
@@ -51,7 +57,7 @@ def laplace(
     *,
     prior: Normal | None = None,
     labels: Literal["exact", "sampled"] | None = None,
-    batch_size: int = 64,
+    batch_size: int | None = None,
     seed: int = 0,
 ) -> Factorised:
     """Surround trained weights by a Gaussian as wide as the data allow.
@@ -61,9 +67,10 @@ def laplace(
         posterior: where to expand: its mean; None takes the weights of the problem's model.
         prior: of the Bayesian weights; None finds the width that suits the weights best.
         labels: "exact" sums over all outputs (one backward pass per output), "sampled" averages
-            ten labels per example from the network's prediction (ten passes); None is exact for
-            up to ten outputs.
-        batch_size: examples per pass; memory is batch_size times the size of the network.
+            ten labels per example from the network's prediction (ten passes; one where outputs
+            have ten positions or more); None is exact for up to ten outputs.
+        batch_size: examples per pass; memory is batch_size times the size of the network. None
+            takes 64, and fewer where their gradients would be more than 2²⁴ numbers.
         seed: of the sampled labels.
 
     Example:
@@ -75,21 +82,26 @@ def laplace(
         65.0
     """
     w, buffers, generator = _expansion(problem, posterior, labels, batch_size, seed)
-    information = torch.zeros_like(w[: problem.layout.n_bayesian], dtype=torch.float64)
-    for squares in _squares(problem, w, buffers, batch_size, generator):
-        information += squares[: len(information)]
-    fitted = prior or Normal(fitted_width(w[: len(information)].double(), information))
-    std = (information + fitted.std**-2).rsqrt().to(w.dtype)  # type: ignore[operator]
+    n = problem.layout.n_bayesian
+    size = batch_size or max(min(_BATCH, _HELD // max(n, 1)), 1)
+    information = _information(problem, w, buffers, size, generator)
+    fitted = prior or Normal(fitted_width(w[:n], information))
+    std = information.add_(float(fitted.std) ** -2).rsqrt_().to(w.dtype)  # type: ignore[arg-type]
     return Factorised(problem.network, w, problem.layout.padded(std, 0.0), fitted, None, buffers)
 
 
 def _expansion(
-    problem: Problem, posterior: Posterior | None, labels: str | None, batch_size: int, seed: int
+    problem: Problem,
+    posterior: Posterior | None,
+    labels: str | None,
+    batch_size: int | None,
+    seed: int,
 ) -> tuple[Tensor, dict[str, Tensor], Generator | None]:
     """Copies of the weights and buffers to expand around, and the source of sampled labels."""
     if labels is not None:
         check_choice("laplace", "labels", labels, ("exact", "sampled"))
-    check_positive("laplace", batch_size=batch_size)
+    if batch_size is not None:
+        check_positive("laplace", batch_size=batch_size)
     if problem.weighted or problem.rows is not None:  # the curvature would leave them out
         raise ValueError("laplace: every example counts once; take a problem without weights.")
     w = problem.initial if posterior is None else posterior.mean
@@ -104,61 +116,82 @@ def _expansion(
 
 def _roots(
     problem: Problem, outputs: Tensor, numbers: Mapping[str, Tensor], generator: Generator | None
-) -> list[Tensor]:
-    """Vectors v, (n, m) each, whose Σ vvᵀ is the information of the outputs, (n, m)."""
+) -> Iterator[Tensor]:
+    """Vectors v, (n, ...) each, whose Σ vvᵀ is the information of the outputs, (n, ...)."""
     curvature = problem.likelihood.curvature
     if generator is None:
-        return list(curvature(outputs, numbers))
-    sampled = (v for _ in range(_N_LABELS) for v in curvature(outputs, numbers, generator))
-    return [v / _N_LABELS**0.5 for v in sampled]
+        yield from curvature(outputs, numbers)
+        return
+    positions = outputs[0, ..., 0].numel() if outputs.dim() > 2 else 1
+    n_labels = max(_N_LABELS // positions, 1)
+    for _ in range(n_labels):
+        for v in curvature(outputs, numbers, generator):
+            yield v / n_labels**0.5
 
 
-def _squares(
+def _information(
     problem: Problem,
     w: Tensor,
     buffers: dict[str, Tensor],
     batch_size: int,
     generator: Generator | None,
-) -> Iterator[Tensor]:
-    """Σ (Jᵀ v)² over the examples of each batch, for one v after the other, (d,)."""
-    network = problem.network
-    per_example: Callable[..., Tensor] | None = None
+) -> Tensor:
+    """F of (L2): Σ (Jᵀ v)² over examples and v, for every Bayesian weight, (n_bayesian,) float64.
+
+    Gradients are taken by the names of the tensors. Through one flat vector every tensor's
+    gradient would be as long as the network.
+    """
+    network, layout = problem.network, problem.layout
+    total = torch.zeros(layout.n_bayesian, dtype=torch.float64, device=w.device)
+    parts = {name: part for name, part in layout.slices.items() if part.stop <= len(total)}
     # The fused kernels of attention have no rule for `vmap`.
     with network.borrowed() as module, sdpa_kernel(SDPBackend.MATH):
-        call = network.call_of(module)
+        call, (values, numbers) = network.call_of(module), network.split(w)
+        points = {name: value for name, value in values.items() if name not in parts}
+        weights = {name: value for name, value in values.items() if name in parts}
 
-        def projected(flat: Tensor, x: Tensor, v: Tensor) -> Tensor:
-            parameters, _ = network.split(flat)
-            return (call(parameters, buffers, x[None])[0].flatten() * v).sum()
+        def projected(weights: dict[str, Tensor], x: Tensor, v: Tensor) -> Tensor:
+            return (call({**points, **weights}, buffers, x[None])[0] * v).sum()
 
-        single = torch.func.grad(projected)
+        single, gradients = torch.func.grad(projected), None
         for x in problem.x.split(batch_size):
-            outputs = network.outputs(w[None], x, buffers)[0].flatten(1)
-            for v in _roots(problem, outputs, network.numbers(w), generator):
-                per_example = per_example or _together_if_possible(single, w, x, v)
-                yield per_example(w, x, v).double().square().sum(0)
+            outputs = network.outputs(w[None], x, buffers)[0]
+            for v in _roots(problem, outputs, numbers, generator):
+                gradients = gradients or _together_if_possible(single, weights, x, v)
+                for found in gradients(weights, x, v):
+                    for name, part in parts.items():
+                        squares = found.pop(name).square_().sum(0, dtype=torch.float64)
+                        total[part] += squares.flatten()
+    return total
+
+
+_Single = Callable[..., dict[str, Tensor]]
+_PerExample = Callable[..., Iterator[dict[str, Tensor]]]
 
 
 def _together_if_possible(
-    single: Callable[..., Tensor], w: Tensor, x: Tensor, v: Tensor
-) -> Callable[..., Tensor]:
-    """Gradients, (n, d), of n examples: under `vmap`, or in turn where it has no rule.
+    single: _Single, weights: dict[str, Tensor], x: Tensor, v: Tensor
+) -> _PerExample:
+    """Gradients by name, (n, *shape) each, of n examples: under `vmap`, or in turn without a rule.
 
     Recurrent layers and control flow on values have none.
     """
     together = torch.vmap(single, in_dims=(None, 0, 0))
     try:
-        together(w, x[:2], v[:2])
+        together(weights, x[:1], v[:1])
     except RuntimeError:  # of vmap; what fails for another reason fails in turn too, and says so
         return partial(_in_turn, single)
-    return together
+    return lambda *args: iter((together(*args),))
 
 
-def _in_turn(single: Callable[..., Tensor], w: Tensor, x: Tensor, v: Tensor) -> Tensor:
+def _in_turn(
+    single: _Single, weights: dict[str, Tensor], x: Tensor, v: Tensor
+) -> Iterator[dict[str, Tensor]]:
     try:
         # In eval mode cuDNN's recurrent layers have no gradient; the plain ones have.
         with torch.backends.cudnn.flags(enabled=False):
-            return torch.stack([single(w, *row) for row in zip(x, v, strict=True)])
+            for row in zip(x, v, strict=True):
+                yield {name: value[None] for name, value in single(weights, *row).items()}
     except RuntimeError as error:
         reason = str(error).partition("\n")[0]
         raise UnsupportedModelError(
@@ -168,11 +201,47 @@ def _in_turn(single: Callable[..., Tensor], w: Tensor, x: Tensor, v: Tensor) -> 
 
 
 def fitted_width(mean: Tensor, information: Tensor) -> float:
-    """τ with τ² = mean of m² + s²(τ) over the weights: the evidence's fixed point, (L3)."""
-    variance = mean.square().mean()
-    for _ in range(_N_UPDATES):
-        variance = (mean.square() + 1 / (information + 1 / variance)).mean()
-    return max(variance.sqrt().item(), 1e-8)
+    """τ with τ² = mean of m² + s²(τ) over the weights: the evidence's fixed point, (L3).
+
+    The right side minus τ² is concave in τ², so Newton's steps from beyond its zero come down to
+    it and never pass it. Without any information there is no such point: τ² is then the mean of m².
+
+    Args:
+        mean: m, (n,).
+        information: F, (n,) float64.
+
+    Example:
+        >>> fitted_width(torch.tensor([3.0, -4.0]), torch.full((2,), 1e12).double()) ** 2
+        12.5...
+    """
+    n, parts = max(len(mean), 1), information.split(_CHUNK)
+    least = sum(m.double().square().sum().item() for m in mean.split(_CHUNK)) / n
+
+    def gap(variance: float) -> tuple[float, float]:
+        """Right side minus left side at τ² = variance, and its derivative."""
+        share = slope = 0.0
+        for part in parts:
+            known = part * variance  # what the data know of a weight: 1 - s² / τ²
+            known /= known + 1
+            share += known.sum().item()
+            slope -= (known * (2 - known)).sum().item()
+        return least - variance * share / n, slope / n
+
+    variance = least
+    for _ in range(_N_DOUBLINGS if least > _LEAST_VARIANCE else 0):
+        excess, slope = gap(variance)
+        if excess <= 0:
+            break
+        variance *= 2
+    else:
+        return max(least, _LEAST_VARIANCE) ** 0.5
+    for _ in range(_N_STEPS):
+        step = excess / slope
+        variance -= step
+        if step <= 1e-12 * variance:
+            break
+        excess, slope = gap(variance)
+    return variance**0.5
 
 
 @dataclass(frozen=True)
@@ -285,7 +354,7 @@ def laplace_units(
         block.gram.div_(n_rows[name])
         for part, piece in _entries(problem, block, block.gain[:, None] * block.gram.diagonal()):
             information[part] = piece.flatten()
-    width = prior or Normal(fitted_width(w[:n].double(), information))
+    width = prior or Normal(fitted_width(w[:n], information))
     precision = float(width.std) ** -2  # type: ignore[arg-type]
     std = problem.layout.padded((information + precision).rsqrt().to(w.dtype), 0.0)
     for block in blocks.values():
@@ -340,7 +409,7 @@ def _add_(
     try:
         with torch.enable_grad():
             parameters, extra = network.split(w.clone().requires_grad_())
-            result = network.call_of(module)(parameters, buffers, x).flatten(1)
+            result = network.call_of(module)(parameters, buffers, x)
     finally:
         for handle in handles:
             handle.remove()
@@ -356,7 +425,7 @@ def _add_(
         blocks[name].gram.add_(rows.T @ rows)
         n_rows[name] += len(rows)
     ends = [pairs[0][1] for pairs in calls.values()]
-    vectors = _roots(problem, result.detach(), extra, generator)
+    vectors = list(_roots(problem, result.detach(), extra, generator))
     for i, v in enumerate(vectors):
         with torch.enable_grad():
             total = (result * v).sum()

@@ -247,8 +247,8 @@ class Prune(_PruningOptions, _Trusting):
 class Sieve(_PruningOptions):
     """Remove from a trained network what the data do not support; nothing is trained again.
 
-    One pass over the data gives every weight a standard deviation (Laplace); Bayesian model
-    reduction then tells which weights the evidence would rather see at 0.
+    One pass over the data gives every weight a standard deviation (Laplace). Weights with a small
+    mean for it go first, until a fifth of the training examples, set apart, lose --max-loss.
     """
 
     work: ClassVar[str] = "sparse.sieve"
@@ -257,21 +257,25 @@ class Sieve(_PruningOptions):
     data: str = setting("The data it was trained on, as `train --data` takes it.", MISSING)
     out: Place = setting("Run folder to write.", MISSING)
     target: str | None = option(_TARGET)
+    max_loss: float | None = option(
+        "Remove weights until examples set apart lose this much, nats per example [0.01].",
+        check=check_not_negative,
+    )
     zeros: float | None = option(
-        "Fraction of all parameters to set to 0; what the evidence says unless given.",
-        check=check_fraction,
+        "Fraction of all parameters to set to 0, whatever it costs.", check=check_fraction
     )
     threshold: float | None = option(
-        "Keep weights needed with at least this probability [0.5].", check=check_fraction
+        "Keep weights needed with at least this probability by the evidence of each alone, "
+        "whatever it costs [0.5 with --rule].",
+        check=check_fraction,
     )
-    rule: Literal["hierarchical", "savage-dickey"] = option(
-        "Whether each layer's share of needed weights is learned, or even odds are taken.",
-        "savage-dickey",
+    rule: Literal["hierarchical", "savage-dickey"] | None = option(
+        "Of the evidence: whether each layer's share of needed weights is learned, or even odds "
+        "are taken [savage-dickey with --threshold]."
     )
-    curvature: Literal["unit", "diagonal"] = option(
+    curvature: Literal["unit", "diagonal"] | None = option(
         "Of the weights of each unit together, which lets the rest make up for what goes, or of "
-        "each weight alone (any network).",
-        "unit",
+        "each weight alone; by unit unless given, where the network has Linear and Conv2d layers."
     )
     labels: Literal["exact", "sampled"] | None = option(
         "Curvature from ten labels sampled per example, or from all outputs (the choice for up to "

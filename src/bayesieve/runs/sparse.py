@@ -1,8 +1,8 @@
 """`prune` and `sieve`: from a run, or from weights somebody trained, to a run that is sparse.
 
 `prune` removes weights or whole units by a rule and may train what is left. `sieve` takes trained
-weights, finds a posterior around them by Laplace, and removes what the evidence would rather see
-at 0; it trains nothing.
+weights, finds a posterior around them by Laplace, and removes what examples set apart do not miss;
+it trains nothing.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from bayesieve.core.posterior import Posterior, SparseModel
 from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
 from bayesieve.core.workspace import statistics_names
-from bayesieve.engines.laplace import laplace, laplace_units
+from bayesieve.data.examples import split_index
 from bayesieve.engines.recipes import RunSize, build_engine, finetune_batch_size
 from bayesieve.errors import DivergedError, UsageError
 from bayesieve.files import same_place
@@ -39,15 +39,11 @@ from bayesieve.runs.run import (
 )
 from bayesieve.runs.summary import write_summary
 from bayesieve.runs.text import warn
-from bayesieve.sieve.evidence import (
-    evidence_report,
-    prune_by_evidence,
-    prune_units_by_evidence,
-    weight_evidence,
-)
+from bayesieve.sieve.evidence import evidence_report, prune_by_evidence, weight_evidence
 from bayesieve.sieve.prune import prune as prune_model
 from bayesieve.sieve.prune import reestimate_batchnorm
 from bayesieve.sieve.rules import Rule, keep_n_of_m, keep_probable, keep_zeros
+from bayesieve.sieve.trained import MAX_LOSS, Sieved, ranked, sieve_trained
 from bayesieve.sieve.unit_rules import keep_latency, keep_macs, keep_units
 from bayesieve.text import markdown_table
 from bayesieve.training.fit import fit
@@ -55,6 +51,7 @@ from bayesieve.training.schedule import Schedule
 
 SCORE: Final = "snr"  # which weights go first when `sieve` is asked for a number of zeros
 LOST = 0.05  # nats per example: what a user should hear about
+_SET_APART = 0.2  # of the training examples, which say what a cut costs
 _BATCH = 1024
 _LEAST_NOISE = 1e-4  # of standardised targets; a network that repeats its data has a residual of 0
 # Options of prune and sieve that are not the rule of pruning.
@@ -100,22 +97,27 @@ def prune(asked: Prune) -> dict[str, Any]:
 
 
 def sieve(asked: Sieve) -> dict[str, Any]:
-    """Write the run of a trained network without what the evidence would rather see at 0."""
-    if asked.zeros is not None and asked.threshold is not None:
-        raise UsageError("give either --zeros or --threshold, not both.")
+    """Write the run of a trained network without what the data do not support."""
+    by_evidence = asked.threshold is not None or asked.rule is not None
+    if (asked.zeros is not None) + (asked.max_loss is not None) + by_evidence > 1:
+        raise UsageError("give one of --max-loss, --zeros, and --threshold or --rule.")
     RunFolder(Path(asked.out)).check_free([Path(asked.model)], force=asked.force)
-    run, sparse = _sieved(asked)
+    run, sparse, found = _sieved(asked)
     file = run.config.net.warm_start
+    rule = _rule_record(asked)
+    if found is not None:
+        rule |= {"max_loss": found.max_loss, "curvature": found.curvature}
     result = _write(
         asked,
         run,
         sparse,
-        {"source": file, "rule": _rule_record(asked)},
+        {"source": file, "rule": rule},
         name=run.config.net.name,
         score=SCORE,
         curve=curve_of(run.model, run.data.test, SCORE),
-        remarks=_remarks(asked, run.model),
+        remarks=_walked(found) if found else _remarks(asked, run.model),
         origin=f"trained weights of {Path(file or '').name}, not trained again",
+        more={"held_out": found.cost._asdict()} if found else {},
     )
     lost = result["nll"] - result["dense"]["nll"]
     if lost > LOST:
@@ -127,7 +129,7 @@ def sieve(asked: Sieve) -> dict[str, Any]:
         zeros = result["zeros"]
         warn(
             f"sieve: the network lost {lost:.3f} nats per example with {zeros:.1%} zeros. {renew}"
-            "Take fewer (--zeros; curve.json has the cost of each), or train what is left: "
+            "Leave the number of zeros to --max-loss, or train what is left: "
             f"`bayesieve prune RUN --zeros {zeros:.3f} --finetune 5`."
         )
     return result
@@ -190,16 +192,18 @@ def _write(
     *,
     name: str | None,
     curve: Curve,
+    more: Mapping[str, Any] | None = None,
     **about: Any,
 ) -> dict[str, Any]:
     """Write the folder of a pruned run; returns its metrics, with those before under "dense".
 
-    `name` is in the headline of its report; `about` are arguments of `write_summary`.
+    `name` is in the headline of its report; `more` are further metrics; `about` are arguments of
+    `write_summary`.
     """
     folder, data = RunFolder(Path(asked.out)), run.data
     before = numbers(evaluate(run.model, data.test), run.model)
     result = numbers(evaluate(sparse, data.test), sparse)
-    metrics = {**result, "dense": before, "curve": curve}
+    metrics = {**result, "dense": before, "curve": curve, **(more or {})}
     with folder.locked():
         folder.begin(force=asked.force)
         net = run.config.net.name
@@ -264,16 +268,28 @@ def _finetune(
     return SparseModel(done.posterior, sparse.keep), done.history
 
 
-def _least(asked: Sieve) -> float:
-    """Probability of being needed that keeps a weight; 0 keeps all."""
-    return 0.5 if asked.threshold is None else asked.threshold
+def _evidence(asked: Sieve) -> tuple[weight_evidence, float]:
+    """The evidence asked for, and the probability of being needed that keeps a weight."""
+    threshold = 0.5 if asked.threshold is None else asked.threshold
+    return weight_evidence(asked.rule or "savage-dickey"), threshold
+
+
+def _walked(found: Sieved) -> list[str]:
+    """A paragraph on what every number of zeros cost on the examples set apart."""
+    rows = [(f"{p.zeros:.1%}", f"{p.lost:+.4f}", f"{p.mistakes:.4g}") for p in found.curve]
+    words = (
+        f"What zeros cost on the training examples that were set apart, curvature by "
+        f"{'unit' if found.curvature == 'unit' else 'single weights'}: {found}."
+    )
+    return [words, markdown_table(("zeros", "nats lost per example", "mistakes"), rows)]
 
 
 def _remarks(asked: Sieve, posterior: Posterior | SparseModel) -> list[str]:
     """A paragraph on what the evidence removes in each tensor; none where --zeros decides."""
     if asked.zeros is not None:
         return []
-    tensors = evidence_report(posterior, weight_evidence(asked.rule), threshold=_least(asked))
+    scoring, threshold = _evidence(asked)
+    tensors = evidence_report(posterior, scoring, threshold=threshold)
     rows = [
         (name, f"{kept:,}", f"{total:,}", f"{log_odds:.2f}", f"{gained:.1f}")
         for name, kept, total, log_odds, gained in tensors
@@ -286,8 +302,12 @@ def _remarks(asked: Sieve, posterior: Posterior | SparseModel) -> list[str]:
     return [words, markdown_table(header, rows)]
 
 
-def _sieved(asked: Sieve) -> tuple[Run, SparseModel]:
-    """Load trained weights, find their posterior and reduce it: a run that is dense, and sparse."""
+def _sieved(asked: Sieve) -> tuple[Run, SparseModel, Sieved | None]:
+    """Load trained weights, find their posterior and reduce it.
+
+    Returns:
+        The dense run, what is left, and how far held-out examples let it go, if they decided.
+    """
     settings: dict[str, Any] = {
         "data": asked.data,
         "target": asked.target,
@@ -311,26 +331,34 @@ def _sieved(asked: Sieve) -> tuple[Run, SparseModel]:
             f"sieve: with the weights of {asked.model} the network returns NaN or infinity on "
             f"{asked.data}. Are the inputs prepared as in its training?"
         )
-    units = None
-    if asked.curvature == "unit":
-        units = laplace_units(problem, labels=asked.labels, seed=asked.seed)
-        posterior = units.posterior
+    by_evidence = asked.threshold is not None or asked.rule is not None
+    found = None
+    if asked.zeros is None and not by_evidence:
+        rest, apart = split_index(problem.n_data, _SET_APART, asked.seed, who="sieve")
+        found = sieve_trained(
+            problem.with_data((problem.x[rest], problem.y[rest])),
+            (problem.x[apart], problem.y[apart]),
+            max_loss=MAX_LOSS if asked.max_loss is None else asked.max_loss,
+            curvature=asked.curvature,
+            labels=asked.labels,
+            reestimate=asked.reestimate_batchnorm,
+            seed=asked.seed,
+        )
+        posterior, sparse = found.posterior, found.model
     else:
-        posterior = laplace(problem, labels=asked.labels, seed=asked.seed)
-    if asked.zeros is None:
-        evidence = weight_evidence(asked.rule)
-        sparse = prune_by_evidence(posterior, evidence, threshold=_least(asked))
-        sparse = units.reduced(sparse.keep) if units else sparse
-    elif units is not None:
-        sparse = prune_units_by_evidence(units, asked.zeros)
-    else:
-        sparse = prune_model(posterior, keep_zeros(asked.zeros, score=SCORE))
-    if asked.reestimate_batchnorm:
-        sparse = reestimate_batchnorm(sparse, problem.x)
+        way = ranked(problem, None, asked.curvature, asked.labels, asked.seed)
+        posterior = way.posterior
+        if by_evidence:
+            scoring, threshold = _evidence(asked)
+            sparse = way.kept(prune_by_evidence(posterior, scoring, threshold=threshold).keep)
+        else:
+            sparse = way.pruned(asked.zeros or 0.0)
+        if asked.reestimate_batchnorm:
+            sparse = reestimate_batchnorm(sparse, problem.x)
     assert isinstance(posterior.prior, Normal)
     width = posterior.prior.std
     config = replace(plan.config, engine=replace(plan.config.engine, prior_std=width))
-    return Run(config, plan.data, plan.data.train, None, posterior), sparse
+    return Run(config, plan.data, plan.data.train, None, posterior), sparse, found
 
 
 def residual(problem: Problem) -> float:

@@ -145,6 +145,9 @@ def prune_by_evidence(
 ) -> SparseModel:
     """Prune every weight whose removal raises the evidence enough; nothing is retrained.
 
+    Around weights trained as points (`laplace`) this can ruin the network, because each weight is
+    judged with all others in place: use `sieve_trained` there.
+
     Args:
         posterior: a factorised posterior; of a sparse model, what was pruned stays pruned.
         scoring: settings of the rule; None takes the hierarchical rule.

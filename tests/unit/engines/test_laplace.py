@@ -1,5 +1,6 @@
 """The diagonal Laplace approximation against exact posteriors and brute-force Hessians."""
 
+import itertools
 from functools import partial
 
 import pytest
@@ -10,7 +11,7 @@ from torch.func import functional_call
 from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian
 from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
-from bayesieve.engines.laplace import laplace, laplace_units
+from bayesieve.engines.laplace import fitted_width, laplace, laplace_units
 from bayesieve.engines.map import MAP
 from bayesieve.errors import UnsupportedModelError
 from problems import conjugate, normal, run, seeded
@@ -88,6 +89,52 @@ def test_sampled_labels_agree_on_average(likelihood):
     torch.testing.assert_close(sampled, exact, rtol=0.1, atol=0)
 
 
+class Reader(nn.Module):
+    """Two classes at each of three positions, from tokens mixed over the positions."""
+
+    def __init__(self):
+        super().__init__()
+        self.token, self.mix, self.out = nn.Embedding(5, 4), nn.Linear(3, 3), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.out(torch.tanh(self.mix(self.token(x).mT).mT))
+
+
+def sequences(n):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        x = torch.randint(5, (n, 3))
+        return Reader().double(), (x, x % 2)
+
+
+def test_positions_of_a_sequence_have_labels_of_their_own():
+    """The mean of the squared score over all 2³ label sequences of each example."""
+    model, data = sequences(4)
+    problem = Problem(model, Categorical(), data)
+    expected = torch.zeros(problem.layout.n_bayesian, dtype=torch.float64)
+    names = [n for n in problem.layout.names if problem.layout.slices[n].stop <= len(expected)]
+    parameters = [dict(model.named_parameters())[name] for name in names]
+    for x in problem.x:
+        for labels in itertools.product(range(2), repeat=3):
+            log_probs = model(x[None])[0].log_softmax(-1)
+            log_prob = log_probs[range(3), list(labels)].sum()
+            grads = torch.autograd.grad(log_prob, parameters)
+            score = torch.cat([grad.flatten() for grad in grads])
+            expected += log_prob.exp().detach() * score.square()
+    found = laplace(problem, prior=Normal(0.5), labels="exact", batch_size=3)
+    torch.testing.assert_close(found.std[: len(expected)] ** -2 - 4, expected)
+
+
+def test_sampled_labels_of_sequences_agree_on_average():
+    model, (x, y) = sequences(4)
+    many = Problem(model, Categorical(), (x.repeat(500, 1), y.repeat(500, 1)))
+    exact, sampled = (
+        laplace(many, prior=Normal(0.5), labels=labels, batch_size=1000).std
+        for labels in ("exact", "sampled")
+    )
+    torch.testing.assert_close(sampled, exact, rtol=0.05, atol=0)
+
+
 def test_few_outputs_are_summed_without_noise():
     model, data = case_of(Categorical())
     problem = Problem(model, Categorical(), data)
@@ -132,6 +179,20 @@ def test_the_width_of_the_prior_is_found():
     found = laplace(problem, labels="exact")
     second_moment = (found.mean.square() + found.std.square()).mean()
     assert found.prior.std**2 == pytest.approx(second_moment.item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("largest", [1e-6, 1.0, 1e9])
+def test_the_width_solves_its_equation_whatever_the_information(largest):
+    mean = normal(500, seed=0).float()
+    information = largest * normal(500, seed=1).square() * (torch.arange(500) % 3 > 0)
+    variance = fitted_width(mean, information) ** 2
+    again = (mean.double().square() + 1 / (information + 1 / variance)).mean().item()
+    assert variance == pytest.approx(again, rel=1e-9)
+
+
+def test_without_information_the_width_is_that_of_the_means():
+    assert fitted_width(torch.tensor([3.0, -4.0]), torch.zeros(2).double()) == 12.5**0.5
+    assert fitted_width(torch.zeros(2), torch.ones(2).double()) < 1e-6
 
 
 def test_points_have_no_spread_and_the_model_is_left_alone():

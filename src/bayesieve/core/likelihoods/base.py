@@ -83,11 +83,11 @@ class Likelihood(ABC):
     def curvature(
         self, output: Tensor, numbers: Numbers, generator: Generator | None = None
     ) -> Iterator[Tensor]:
-        """Roots of the Fisher information of outputs (n, m).
+        """Roots of the Fisher information of outputs (n, ...), whatever positions they have.
 
         Yields:
-            Vectors v, (n, m) each, with Σ vvᵀ the information; with a generator one random v of
-            mean square vvᵀ.
+            Vectors v of the outputs' shape, with Σ vvᵀ the information of each example; with a
+            generator one random v of mean square vvᵀ.
         """
         raise UnsupportedModelError(
             f"laplace: {type(self).__name__} has no curvature; add the method `curvature` to it."
@@ -240,14 +240,15 @@ class RealLikelihood(Likelihood):
 
 
 def diagonal_roots(sizes: Tensor, generator: Generator | None) -> Iterator[Tensor]:
-    """Roots of a diagonal information, of entries sizes² (n, m); see `Likelihood.curvature`."""
+    """Roots of a diagonal information, of entries sizes² (n, ...); see `Likelihood.curvature`."""
     if generator is not None:
         yield sizes * torch.empty_like(sizes).normal_(generator=generator)
         return
-    for column in range(sizes.shape[1]):
-        root = torch.zeros_like(sizes)
-        root[:, column] = sizes[:, column]
-        yield root
+    columns = sizes.flatten(1)
+    for column in range(columns.shape[1]):
+        root = torch.zeros_like(columns)
+        root[:, column] = columns[:, column]
+        yield root.view_as(sizes)
 
 
 def number(row: Mapping[str, Any], name: str, otherwise: float | None = None) -> float:

@@ -123,16 +123,25 @@ class Categorical(ClassLikelihood):
     def curvature(
         self, output: Tensor, numbers: Numbers, generator: Generator | None = None
     ) -> Iterator[Tensor]:
-        """Yield √p_c (e_c - p) for each class c, or e_c - p for a label c drawn from p."""
-        p = output.softmax(1)
+        """Yield √p_c (e_c - p) for each position and class c; or e_c - p for labels c drawn from p.
+
+        Labels of different positions are independent, and e_c - p has mean 0: one draw at every
+        position at once has the right mean square.
+        """
+        p = output.softmax(-1)
+        rows = p.view(-1, p.shape[-1])
         if generator is not None:
-            label = torch.multinomial(p, 1, generator=generator)
-            yield torch.zeros_like(p).scatter_(1, label, 1.0) - p
+            label = torch.multinomial(rows, 1, generator=generator)
+            yield torch.zeros_like(rows).scatter_(1, label, 1.0).view_as(p) - p
             return
-        for c in range(p.shape[1]):
-            unit = torch.zeros_like(p)
-            unit[:, c] = 1
-            yield p[:, c : c + 1].sqrt() * (unit - p)
+        by_position = p.view(len(p), -1, p.shape[-1])
+        for t in range(by_position.shape[1]):
+            for c in range(p.shape[-1]):
+                root, here = torch.zeros_like(by_position), by_position[:, t]
+                root[:, t] = -here
+                root[:, t, c] += 1
+                root[:, t] *= here[:, c : c + 1].sqrt()
+                yield root.view_as(p)
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> "Categorical":
