@@ -33,7 +33,7 @@ _YEAR = "https://archive.ics.uci.edu/ml/machine-learning-databases/00203/"
 _TABLES = ("csv", "parquet", "npz")
 # which options each kind of spec takes; any other must keep its default
 _OPTIONS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(_TABLES, ("target", "task", "missing", "test_fraction")),
+    **dict.fromkeys(_TABLES, ("target", "task", "missing", "counts", "test_fraction")),
     "images": ("image_size", "test_fraction"),
     "uci": ("split",),
     "named": (),
@@ -206,6 +206,7 @@ def load_data(
     split: int = 0,
     root: Path | None = None,
     missing: Missing = "refuse",
+    counts: bool = False,
     test_fraction: float = 0.2,
     seed: int = 0,
     image_size: int | None = None,
@@ -220,6 +221,8 @@ def load_data(
         split: uci: which of the published splits, from 0.
         root: folder of named sets; None is `data_root()`.
         missing: tables: "refuse" missing values, or "impute" training median or mode.
+        counts: tables: whether a regression's targets stay as they are, for `Poisson` and
+            `NegativeBinomial`; else they are standardised.
         test_fraction: your data: part set aside for testing.
         seed: your data: of the random split.
         image_size: images: resize to this many pixels each way.
@@ -236,6 +239,7 @@ def load_data(
         "image_size": image_size is not None,
         "split": split != 0,
         "missing": missing != "refuse",
+        "counts": counts,
         "test_fraction": test_fraction != 0.2,
     }
     unused = [name for name, is_set in changed.items() if is_set and name not in _OPTIONS[kind]]
@@ -256,6 +260,7 @@ def load_data(
         target=target,
         task=task,
         missing=missing,
+        counts=counts,
         test_fraction=test_fraction,
         seed=seed,
     )

@@ -369,6 +369,7 @@ def load_table(
     target: str | None = None,
     task: Task | None = None,
     missing: Missing = "refuse",
+    counts: bool = False,
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> DataSet:
@@ -381,6 +382,7 @@ def load_table(
         task: None guesses: classification if the target is text, bool, or whole numbers with at
             most 20 distinct values.
         missing: "refuse" names row and column; "impute" takes the training median or mode.
+        counts: whether a regression's targets stay as they are; else they are standardised.
         test_fraction: part set aside at random for testing.
         seed: of that choice.
 
@@ -414,6 +416,7 @@ def load_table(
         task or guess_task(y),
         (rest.numpy(), held_out.numpy()),
         missing=missing,
+        counts=counts,
     )
 
 
@@ -426,6 +429,7 @@ def encode_table(
     rows: tuple[NDArray[np.int64], NDArray[np.int64]],
     *,
     missing: Missing = "refuse",
+    counts: bool = False,
     n_splits: int = 1,
 ) -> DataSet:
     """The data set of raw columns; all statistics are of the first of two sets of rows."""
@@ -443,17 +447,20 @@ def encode_table(
         recipe["target"] = {"name": target_name, "classes": list(classes)}
         examples = Examples(x, torch.from_numpy(labels))
     else:
-        targets, mean, std = _standardised_target(who, target_name, y, train)
+        targets, mean, std = _real_target(who, target_name, y, train, counts=counts)
         recipe["target"] = {"name": target_name, "mean": mean.tolist(), "std": std.tolist()}
         examples = Examples(x, targets, mean, std)
     first, second = (examples.subset(torch.from_numpy(index)) for index in (train, test))
     return DataSet(name, first, second, task, classes, feature_names(fitted), recipe, n_splits)
 
 
-def _standardised_target(
-    who: str, name: str, y: Column, train: NDArray[np.int64]
+def _real_target(
+    who: str, name: str, y: Column, train: NDArray[np.int64], *, counts: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Targets standardised on the rows `train`, with mean and std of shape () or (m,)."""
+    """Targets, standardised on the rows `train` unless they are counts; their mean and std.
+
+    Mean and std have shape () or (m,).
+    """
     if _is_text(y):
         raise DataError(
             f"{who}: target {name!r} must be numbers for regression, got text such as {y[0]!r}. "
@@ -461,7 +468,14 @@ def _standardised_target(
         )
     numbers = y.astype(np.float64)
     flat = numbers[:, None] if numbers.ndim == 1 else numbers
-    pairs = np.array([column_moments(column) for column in flat[train].T])
+    wrong = np.flatnonzero(((flat < 0) | (flat != np.round(flat))).any(1))
+    if counts and len(wrong):
+        raise DataError(
+            f"{who}: target {name!r} must be counts, whole numbers >= 0, but row {wrong[0] + 1} "
+            f"(of data, from 1) is {y[wrong[0]]}. Use another likelihood."
+        )
+    moments = [(0.0, 1.0) if counts else column_moments(column) for column in flat[train].T]
+    pairs = np.array(moments)
     shape = () if numbers.ndim == 1 else (numbers.shape[1],)
     mean, std = pairs[:, 0].reshape(shape), pairs[:, 1].reshape(shape)
     values = torch.from_numpy(((numbers - mean) / std).astype(np.float32))

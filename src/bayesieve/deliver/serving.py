@@ -123,9 +123,9 @@ def _columns(
         for name in ("mean", "aleatoric_std", "epistemic_std")
     )
     std = (noise.square() + spread.square()).sqrt()
-    half = (likelihood or Gaussian()).half_width(0.9) * std
+    low, high = (likelihood or Gaussian()).interval(mean, std, 0.9)
     values = {"mean": mean, "std": std, "aleatoric": noise, "epistemic": spread}
-    return _in_unit(values | {"lower_90": mean - half, "upper_90": mean + half}, recipe)
+    return _in_unit(values | {"lower_90": low, "upper_90": high}, recipe)
 
 
 def _in_unit(values: Mapping[str, Tensor], recipe: Mapping[str, Any] | None) -> Columns:

@@ -43,8 +43,9 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
 
     Args:
         likelihood: the noise: "gaussian" (one level, learned), "heteroscedastic" (the network
-            predicts it), "student-t" (wild targets count little), or an object of standardised
-            targets such as `Gaussian(0.1)`.
+            predicts it), "student-t" (wild targets count little), "poisson" or "negative-binomial"
+            (counts, which are not standardised), or an object such as `Gaussian(0.1)` of
+            standardised targets.
         engine, hidden, ...: see `SieveEstimator`.
 
     Attributes:
@@ -105,9 +106,8 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         check_fraction(self._who, open_ends=True, alpha=alpha)
         if self.conformal:
             return self._shaped(self._conformal_interval(X, alpha))
-        mean, aleatoric, epistemic = self._moments(X)
-        half = self._gaussian_half_width(1 - alpha) * np.hypot(aleatoric, epistemic)
-        return self._shaped(np.stack([mean - half, mean + half], -1))
+        ends = self._family.interval(*self._mean_and_std(X), 1 - alpha)
+        return self._shaped(np.asarray(torch.stack(ends, -1).numpy()))
 
     def sample_y(
         self, X: ArrayLike, n_samples: int = 1, random_state: Any = 0
@@ -153,8 +153,10 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         targets = torch.as_tensor(np.asarray(y, dtype=np.float64).reshape(len(mean), -1))
         return residual_scores(mean, std, targets)
 
-    def _gaussian_half_width(self, level: float) -> float:
-        return cast(RealLikelihood, self._likelihood(learned_noise=True)).half_width(level)
+    @property
+    def _family(self) -> RealLikelihood:
+        """The family of the noise."""
+        return cast(RealLikelihood, self._likelihood(learned_noise=True))
 
     def _shaped(self, values: FloatArray) -> FloatArray:
         """Values (n, m, ...) without the axis of targets where y has none."""
@@ -171,6 +173,9 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
             return noise
         check_choice(self._who, "likelihood", noise, NOISES)
         kind = likelihood_class(noise)
+        if not kind.standardised:
+            counts = kind.configured(learned=learned_noise) if kind.noise else kind()
+            return counts.around(self._counts)
         if "learned" not in kind.noise:
             return kind()
         return kind.configured(_NOISE_STD, learned_noise)
@@ -185,7 +190,9 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         columns = y.reshape(len(y), -1)
         if reset:
             self._y_ndim = y.ndim
-            self.y_scale_ = Scale.of(columns, weight, neutral=not self.standardise)
+            self._counts = torch.tensor(columns.mean(dtype=np.float64))
+            neutral = not (self.standardise and self._family.standardised)
+            self.y_scale_ = Scale.of(columns, weight, neutral=neutral)
         elif columns.shape[1] != len(self.y_scale_.std):
             raise ValueError(
                 f"{self._who}: y must have {len(self.y_scale_.std)} columns as before, got "
@@ -207,7 +214,8 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         ]
         targets = [table.y[rows] for _, rows in pairs]
         counts = [table.counts()[rows].double() for _, rows in pairs]
-        if all(is_point(model) for model in self.sparse_models_):
+        one_level = bool(self._family.numbers_for(1.0))
+        if one_level and all(is_point(model) for model in self.sparse_models_):
             noise = held_out_noise(real, targets, counts)
             self.sparse_models_ = [with_noise(model, noise) for model in self.sparse_models_]
         delivered = predict_members(self.sparse_models_, table.x[:2], self.n_samples_)
@@ -215,13 +223,12 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         stds = [p.std for p in real]
         if level.shape[1] == 1:  # one level of noise: that of what is delivered, not the fold's
             stds = [torch.hypot(p.epistemic_std, level.square().mean().sqrt()) for p in real]
-        scores = residual_scores(
-            torch.cat([p.mean for p in real]), torch.cat(stds), torch.cat(targets)
-        )
+        mean, std, target = torch.cat([p.mean for p in real]), torch.cat(stds), torch.cat(targets)
         weight = torch.cat(counts) / torch.cat(counts).sum()
+        ends = {level: self._family.interval(mean, std, level) for level in LEVELS}
         self.coverage_ = {
-            level: float(weight @ (scores <= self._gaussian_half_width(level)).double().mean(1))
-            for level in LEVELS
+            level: float(weight @ ((low <= target) & (target <= high)).double().mean(1))
+            for level, (low, high) in ends.items()
         }
 
     def __sklearn_tags__(self) -> Any:

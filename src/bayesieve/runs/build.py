@@ -123,10 +123,12 @@ def build_data(config: DataConfig, net: NetConfig) -> DataSet:
     if config.name is None:
         raise UsageError("give a data set, for example --data digits; see `bayesieve data list`.")
     check_path(config.name)
+    counts = net.likelihood is not None and not likelihood_class(net.likelihood).standardised
     data = load_data(
         config.name,
         target=config.target,
-        task=config.task,
+        task=config.task or ("regression" if counts else None),
+        counts=counts,
         split=config.split,
         missing=config.missing,
         test_fraction=config.test_fraction,
@@ -171,7 +173,13 @@ def build_likelihood(config: NetConfig, data: DataSet) -> Likelihood:
         raise UsageError(f"--noise-std and --learn-noise are for real targets, not {name}.")
     if "learned" not in kind.noise and config.learn_noise is not None:
         raise UsageError(f"--learn-noise: {name} noise comes from the network; remove it.")
-    return kind.configured(config.noise_std, config.learn_noise)
+    likelihood = kind.configured(config.noise_std, config.learn_noise)
+    if kind.standardised:
+        if config.rate is not None:
+            raise UsageError(f"--rate is for counts, not {name}.")
+        return likelihood
+    rate = data.train.y if config.rate is None else torch.tensor([config.rate]).double()
+    return likelihood.around(rate)
 
 
 def _usual_likelihood(data: DataSet) -> str:
@@ -242,7 +250,10 @@ def described_net(config: NetConfig, likelihood: Likelihood) -> NetConfig:
     """The settings of a network with those of its likelihood filled in."""
     settings = likelihood.settings()
     noise, learned = settings.get("noise_std"), settings.get("learned")
-    return replace(config, likelihood=name_of(likelihood), noise_std=noise, learn_noise=learned)
+    return replace(
+        config, likelihood=name_of(likelihood), noise_std=noise, learn_noise=learned,
+        rate=settings.get("rate"),
+    )  # fmt: skip
 
 
 def choose_device(name: str) -> torch.device:

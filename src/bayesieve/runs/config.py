@@ -72,13 +72,18 @@ class NetConfig:
         flag="--net",
     )
     likelihood: str | None = setting(
-        "categorical or bernoulli, gaussian, student-t (wild targets) or heteroscedastic (the "
-        "network gives the noise too); from the task unless given."
+        "categorical or bernoulli, gaussian, student-t (wild targets), heteroscedastic (the "
+        "network gives the noise too), poisson or negative-binomial (counts); from the task unless "
+        "given."
     )
     noise_std: float | None = setting(
         "Noise in units of the standardised target; fixed when given."
     )
     learn_noise: bool | None = setting("Learn the noise, starting at --noise-std or 1.")
+    rate: float | None = setting(
+        "Counts: mean of an untrained network; that of the training counts unless given.",
+        check=check_positive,
+    )
     prune_params: tuple[str, ...] = setting(
         "Parameters that may be pruned, for example 'fc*.weight'.", (), metavar="PATTERN"
     )

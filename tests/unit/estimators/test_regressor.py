@@ -9,6 +9,7 @@ import joblib
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.datasets import make_friedman1
@@ -394,3 +395,26 @@ def test_bad_settings_are_refused_before_training(settings, error, message):
     X, y = line(30)
     with pytest.raises(error, match=message):
         SieveRegressor(**{**QUICK, **settings}).fit(X, y)
+
+
+def test_counts_are_learned_with_their_dispersion():
+    """Counts of mean exp(3 + x/2) and dispersion ¼, of 300 rows; a Poisson covers too little."""
+    source = np.random.default_rng(0)
+    X = source.normal(size=(500, 3))
+    mean = np.exp(3 + 0.5 * X[:, 0])
+    y = source.poisson(mean * source.gamma(4, 1 / 4, len(X)))
+    model = SieveRegressor(likelihood="negative-binomial", hidden=(8,), epochs=60, random_state=0)
+    model.fit(X[:300], y[:300])
+    learned = model.sparse_.network.likelihood_at(model.posterior_.mean)
+    assert learned.dispersion == pytest.approx(0.25, abs=0.08)
+    assert learned.rate == y[:300].mean()
+    low, high = model.predict_interval(X[300:], alpha=0.1).T
+    assert np.array_equal(low, low.round())
+    assert np.mean((low <= y[300:]) & (y[300:] <= high)) == pytest.approx(0.9, abs=0.06)
+    assert model.coverage_[0.9] == pytest.approx(0.9, abs=0.06)
+    best = stats.nbinom.logpmf(y[300:], 4, 4 / (4 + mean[300:])).mean()
+    assert model.log_likelihood(X[300:], y[300:]) == pytest.approx(best, abs=0.1)
+    draws = model.sample_y(X[:5], 10)
+    assert np.array_equal(draws, draws.round())
+    with pytest.raises(ValueError, match="whole numbers >= 0"):
+        SieveRegressor(likelihood="poisson", epochs=1).fit(X[:50], X[:50, 0])

@@ -18,6 +18,8 @@ from bayesieve.core.likelihoods.base import diagonal_roots as diagonal_roots
 from bayesieve.core.likelihoods.base import number as number
 from bayesieve.core.likelihoods.classes import Bernoulli as Bernoulli
 from bayesieve.core.likelihoods.classes import Categorical as Categorical
+from bayesieve.core.likelihoods.counts import NegativeBinomial as NegativeBinomial
+from bayesieve.core.likelihoods.counts import Poisson as Poisson
 from bayesieve.core.likelihoods.prediction import ClassPrediction as ClassPrediction
 from bayesieve.core.likelihoods.prediction import Prediction as Prediction
 from bayesieve.core.likelihoods.prediction import RealPrediction as RealPrediction
@@ -28,7 +30,11 @@ from bayesieve.core.likelihoods.real import StudentT as StudentT
 
 _KINDS: dict[str, type[Likelihood]] = {  # by names of the command line
     re.sub("(?<=[a-z])(?=[A-Z])", "-", kind.__name__).lower(): kind
-    for kind in (Categorical, Bernoulli, Gaussian, StudentT, Heteroscedastic)
+    for kind in (
+        *(Categorical, Bernoulli),
+        *(Gaussian, StudentT, Heteroscedastic),
+        *(Poisson, NegativeBinomial),
+    )
 }
 NAMES = tuple(_KINDS)
 _REGISTERED: dict[str, type[Likelihood]] = {}  # classes of other packages, by their names

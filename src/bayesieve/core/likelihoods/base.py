@@ -43,6 +43,7 @@ class Likelihood(ABC):
 
     task: ClassVar[Task]
     channel: ClassVar[Channel | None] = None  # the output channel of message passing, if any
+    standardised: ClassVar[bool] = True  # whether real targets are; counts stay as they are
     soft_targets: ClassVar[bool] = False  # whether targets may be rows of class probabilities
     noise: ClassVar[tuple[str, ...]] = ()  # those arguments of `configured` that it takes
     delivered: ClassVar[tuple[str, ...]]  # names of what `summary` returns
@@ -98,6 +99,10 @@ class Likelihood(ABC):
         """Standard deviation of normal noise that all targets share; None for any other noise."""
         return None
 
+    def around(self, targets: Tensor) -> Self:
+        """The likelihood for targets of this size where it is not standardised; else itself."""
+        return self
+
     def n_outputs(self, n: int) -> int:
         """How many outputs the network needs for n classes or n target columns."""
         return n
@@ -132,7 +137,7 @@ class Likelihood(ABC):
         return cls()
 
     def settings(self) -> dict[str, Any]:
-        """The arguments with which `configured` makes this likelihood, by name."""
+        """The arguments with which `configured` makes this likelihood, and its rate, by name."""
         return {}
 
     def page(self) -> dict[str, Any]:
@@ -203,6 +208,11 @@ class RealLikelihood(Likelihood):
         """Half of the central interval that holds `level`, in standard deviations: of a normal."""
         check_fraction("interval", open_ends=True, level=level)
         return NormalDist().inv_cdf((1 + level) / 2)
+
+    def interval(self, mean: Tensor, std: Tensor, level: float) -> tuple[Tensor, Tensor]:
+        """Ends of the central interval that holds `level` of targets of this mean and std."""
+        half = self.half_width(level) * std
+        return mean - half, mean + half
 
     def draw(self, mean: Tensor, std: Tensor, generator: Generator) -> Tensor:
         """Targets of this mean and standard deviation, drawn at random: normal by default."""

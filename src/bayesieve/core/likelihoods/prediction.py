@@ -275,8 +275,7 @@ class RealPrediction:
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """Central interval of the given probability, two tensors of shape (N, m)."""
-        half = self.likelihood.half_width(level) * self.std
-        return self.mean - half, self.mean + half
+        return self.likelihood.interval(self.mean, self.std, level)
 
     def sample(self, n: int, generator: Generator) -> Tensor:
         """Targets drawn from the mixture over weight vectors, (n, N, m)."""
