@@ -33,6 +33,7 @@ from studies.harness import seeded
 EngineName = Literal["sbnn", "flat-vi", "map"]
 NoiseName = Literal["gaussian", "heteroscedastic"]
 CUTS = (0.0, 0.1, 0.2, 0.25, 0.5, 0.75, 0.8, 0.9, 0.95)  # shares of weights removed in one shot
+_CHOSEN_BY = (0.0, 0.25, 0.5, 0.75, 0.9, 0.95)  # those whose held-out errors choose a setting
 _NOISE_FACTORS = tuple(0.5 * 1.08**i for i in range(22))  # 0.5 to 2.5
 
 
@@ -55,11 +56,13 @@ class Setting:
     kl: float = 1.0  # weight of the prior; 1 is Bayes
     slab_std: float = 1.0  # of a spike-and-slab prior, or std of a normal one
     spike_std: float = 0.05  # of a spike-and-slab prior
+    slab_prob: float = 0.5  # of a spike-and-slab prior
     noise: NoiseName = "gaussian"  # kind of likelihood
     lr: float = 1e-2  # learning rate
     weight_decay: float = 0.0  # of "map"
     dropout: float = 0.0  # of "map"
     init_std: float = 0.02  # starting spread of the variational engines
+    start: Literal["module", "he", "spike"] = "module"  # starting means of "sbnn"
 
 
 @dataclass(frozen=True)
@@ -116,8 +119,8 @@ class Task:
         members = Rows.of([places.index[used.index(split)][index] for split, index in rows])
         engine: Engine[Any] = MAP(lr=setting.lr, weight_decay=setting.weight_decay)
         if setting.engine == "sbnn":
-            prior = priors.SpikeSlab(setting.slab_std, setting.spike_std)
-            engine = SBNN(prior, setting.lr, setting.init_std, local=True)
+            prior = priors.SpikeSlab(setting.slab_std, setting.spike_std, setting.slab_prob)
+            engine = SBNN(prior, setting.lr, setting.init_std, setting.start, local=True)
         elif setting.engine == "flat-vi":
             normal = priors.Normal(setting.slab_std)
             engine = FlatVI(normal, setting.lr, setting.init_std, local=True)
@@ -210,20 +213,54 @@ def scored(
     return {"rmse": rmse, "log_lik": mean_log_lik(prediction, test.y, tails) - math.log(std)}
 
 
-def pruning_table(task: Task, setting: Setting, budget: Budget) -> list[dict[str, Any]]:
+def pruning_table(task: Task, settings: Sequence[Setting], budget: Budget) -> list[dict[str, Any]]:
     """Scores of one network per split with weights removed by inclusion in one shot, untuned.
 
-    Experiment 5 of [Saha], table 2. Returns the numbers of every split.
+    Experiment 5 of [Saha], table 2. Where there are several settings every split chooses inside its
+    training part, by `choose_for_cuts`. Returns the numbers of every split.
     """
-    rows = [(i, torch.arange(len(data.train))) for i, data in enumerate(task.splits)]
-    each: list[dict[str, Any]] = []
-    for q, data in zip(task.train(setting, rows, budget, 11), task.splits, strict=True):
-        numbers: dict[str, Any] = {}
-        for removed in CUTS:
-            cut = scored([without_least(q, removed)], data.test, budget.n_draws, Tails())
-            numbers |= {f"cut-{100 * removed:g}/{name}": value for name, value in cut.items()}
-        each.append({name: numbers[f"cut-0/{name}"] for name in ("rmse", "log_lik")} | numbers)
+    choices = [0] * len(task.splits)
+    if len(settings) > 1:
+        choices = choose_for_cuts(task, settings, budget)
+    each: list[dict[str, Any]] = [{} for _ in task.splits]
+    for number, setting in enumerate(settings):
+        splits = [i for i, best in enumerate(choices) if best == number]
+        rows = [(i, torch.arange(len(task.splits[i].train))) for i in splits]
+        for i, q in zip(splits, task.train(setting, rows, budget, 11), strict=True):
+            numbers: dict[str, Any] = {}
+            for removed in CUTS:
+                cut = without_least(q, removed)
+                scores = scored([cut], task.splits[i].test, budget.n_draws, Tails())
+                numbers |= {f"cut-{100 * removed:g}/{name}": value
+                            for name, value in scores.items()}  # fmt: skip
+            whole = {name: numbers[f"cut-0/{name}"] for name in ("rmse", "log_lik")}
+            chosen = {"choice": {"setting": number}} if len(settings) > 1 else {}
+            each[i] = chosen | whole | numbers
     return each
+
+
+def choose_for_cuts(task: Task, settings: Sequence[Setting], budget: Budget) -> list[int]:
+    """The number of the setting that stands one-shot pruning best, inside every split.
+
+    By the geometric mean of its squared errors over `_CHOSEN_BY`, on held-out rows of the training
+    part: of small errors and large ones alike a tenth counts as much.
+    """
+    inner = [
+        inner_rows(len(data.train), budget, i) for i, data in enumerate(task.splits, task.first)
+    ]
+    rows = [(i, train) for i, splits in enumerate(inner) for train, _ in splits]
+    logs: list[list[float]] = []  # of every setting, of every split
+    for number, setting in enumerate(settings):
+        posteriors = iter(task.train(setting, rows, budget, 1000 * (number + 1)))
+        logs.append([0.0] * len(task.splits))
+        for i, data in enumerate(task.splits):
+            for _, held_out in inner[i]:
+                q, test = next(posteriors), data.train.subset(held_out)
+                for removed in _CHOSEN_BY:
+                    cut = mixture([without_least(q, removed)], test.x, budget.n_draws)
+                    logs[-1][i] += float((cut.mean[:, 0] - test.y).square().mean().log())
+    each = [[of_setting[i] for of_setting in logs] for i in range(len(task.splits))]
+    return [of_split.index(min(of_split)) for of_split in each]
 
 
 def run_engine(

@@ -57,6 +57,21 @@ def test_the_command_writes_a_record_that_reproduce_reads(digits, tmp_path, monk
         sbnn_droprate.main(["--settings", "m4"])
 
 
+def test_the_kl_weight_is_chosen_on_held_out_images(digits, tmp_path, monkeypatch):
+    monkeypatch.setattr(sbnn_droprate, "SETTINGS", {"m1200-close": Setting("32", prior=3)})
+    monkeypatch.setattr(sbnn_droprate, "published", lambda name: {0: 1.0, 50: 1.0})
+    monkeypatch.setattr("studies.harness.HELD_OUT", 300)
+    out, kls = tmp_path / "record.json", ["--kl", "0.1,100"]
+    sbnn_droprate.main(["--quick", *kls, "--settings", "m1200-close", "--device", "cpu", "--choose",
+                        "--out", str(out)])  # fmt: skip
+    (row,) = json.loads(out.read_text())["rows"]
+    tried = row["detail"]["held_out"]
+    assert tried.keys() == {"0.1", "100"}
+    assert row["setting"]["kl"] == float(min(tried, key=tried.get))
+    with pytest.raises(SystemExit):
+        sbnn_droprate.main(["--choose", "--kl", "0.1", "--settings", "m1200-close"])
+
+
 def test_records_are_drawn_beside_the_paper(tmp_path):
     errors = {f"snr-{100 * rate:g}": rate / 50 for rate in (0.5, 0.9, 0.999)}
     row = make_row("l5-set2", {}, [], seeds=3, metrics={"error": 0.01, **errors})

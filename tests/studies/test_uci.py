@@ -70,7 +70,7 @@ def test_the_droprate_counts_weights_alone():
 
 
 def test_one_shot_table_has_the_papers_columns():
-    (one,) = pruning_table(Task([toy(0)], "cpu"), Setting(widths=(4,)), TINY)
+    (one,) = pruning_table(Task([toy(0)], "cpu"), [Setting(widths=(4,))], TINY)
     assert {f"cut-{rate}/rmse" for rate in (0, 25, 50, 75, 90, 95)} <= one.keys()
     assert one["rmse"] == one["cut-0/rmse"]
 
@@ -172,7 +172,7 @@ def test_every_row_has_candidates():
     assert set(PUBLISHED) == set(uci.SETS)
     for name in uci.ROWS:
         if name not in uci.BASELINES:
-            assert candidates(name, large=False)
+            assert candidates(name, 400)
 
 
 def test_a_row_of_a_set_with_its_own_budget(monkeypatch):

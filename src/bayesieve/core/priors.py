@@ -181,6 +181,27 @@ class SpikeSlab(_Numbers):
         roots, spike = self.stationary_stds(member), member_number(self.spike_std, member)
         return min(spike, roots[1] / 2) if len(roots) == 3 else spike
 
+    def basin_radius(self, std: float, member: int = 0) -> float:
+        """The largest starting mean of a weight of this std that is still in the spike's basin.
+
+        m² + s² then stays below the unstable point; infinite where there is but one resting place.
+
+        Example:
+            >>> round(SpikeSlab(slab_std=1.0, spike_std=0.1).basin_radius(0.05), 3)
+            0.297
+            >>> SpikeSlab(slab_std=0.1, spike_std=0.03, slab_prob=0.1).basin_radius(0.02)
+            inf
+        """
+        roots = self.stationary_stds(member)
+        if len(roots) < 3:
+            return math.inf
+        if std >= roots[1]:
+            raise ValueError(
+                f"SpikeSlab: a std of {std:g} is outside the spike's basin, which ends at "
+                f"{roots[1]:.3g}; start with a smaller one."
+            )
+        return math.sqrt(roots[1] ** 2 - std**2)
+
 
 def mixture_numbers(prior: SpikeSlab, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Log-odds at e = 0, 1/τ₀² - 1/τ₁², and 1/τ₁², each scalar or (k, 1)."""

@@ -24,6 +24,7 @@ from torch import Generator, Tensor
 
 from bayesieve.checks import check_choice, check_positive
 from bayesieve.core.batch import Batch, Metrics
+from bayesieve.core.layout import Layout
 from bayesieve.core.noise import draw_weights, draw_weights_
 from bayesieve.core.posterior import Factorised
 from bayesieve.core.priors import (
@@ -31,6 +32,7 @@ from bayesieve.core.priors import (
     Number,
     SpikeSlab,
     inclusion_logit,
+    member_number,
     mixture_numbers,
     mixture_precision,
     profiled_kl,
@@ -52,6 +54,15 @@ def stuck_in_slab(posterior: Factorised) -> float:
     included = posterior.logit_inclusion[part] > math.log(9)
     weak = posterior.mean[part].abs() < 0.5 * posterior.std[part]
     return (included & weak).double().mean().item()
+
+
+def shrink_weights_(mean: Tensor, layout: Layout, radii: Tensor) -> None:
+    """Scale every Bayesian tensor of weights of (k, d) until none exceeds its model's radius."""
+    for name, shape in zip(layout.names, layout.shapes, strict=True):
+        part = layout.slices[name]
+        if part.start < layout.n_bayesian and len(shape) > 1:
+            largest = mean[:, part].abs().amax(1)
+            mean[:, part] *= (radii / largest).clamp(max=1.0)[:, None]
 
 
 def proximal_step(
@@ -76,8 +87,9 @@ class SBNN:
         lr: learning rate; the objective is in nats per example.
         init_std: starting s of every weight; None is decided by `fit`, and lies in the spike's
             basin of attraction in a loop written by hand.
-        start: starting means: "module" (the model's own, so trained weights are a warm start) or
-            "he" (uniform in ±√(6 / fan_in)).
+        start: starting means: "module" (the model's own, so trained weights are a warm start),
+            "he" (uniform in ±√(6 / fan_in)) or "spike" (the model's own, every tensor of weights
+            shrunk into the spike's basin of attraction, so that a weight without data ends there).
         optimizer: "adam", or "sgd" with the proximal prior step.
         local: add the noise to activations of Linear and Conv layers instead of weights;
             None is decided by `fit`, and means weights in a loop written by hand.
@@ -90,7 +102,7 @@ class SBNN:
     prior: SpikeSlab = field(default_factory=SpikeSlab)
     lr: Number = Default(1e-3)
     init_std: Number | None = None
-    start: Literal["module", "he"] = "module"
+    start: Literal["module", "he", "spike"] = "module"
     optimizer: Literal["adam", "sgd"] = "adam"
     local: bool | None = None
 
@@ -105,17 +117,22 @@ class SBNN:
         if self.init_std is not None:
             check_positive("SBNN", init_std=self.init_std)
         check_choice("SBNN", "optimizer", self.optimizer, ("adam", "sgd"))
-        check_choice("SBNN", "start", self.start, ("module", "he"))
+        check_choice("SBNN", "start", self.start, ("module", "he", "spike"))
         if self.optimizer == "sgd" and self.local:
             raise ValueError("SBNN: local noise needs optimizer='adam'; set local=False for 'sgd'.")
 
     def init(self, problem: Problem, generator: Generator, n_models: int = 1) -> MeanField:
         """Start every mean at the initial weights and every std in the spike's basin."""
         problem.layout.check_bayesian("SBNN")
-        mean = problem.starting_points(n_models, generator, self.start)
         init_std = self.init_std
         if init_std is None:
             init_std = tuple(self.prior.safe_init_std(i) for i in range(n_models))
+        scheme = "module" if self.start == "spike" else self.start
+        mean = problem.starting_points(n_models, generator, scheme)
+        if self.start == "spike":
+            radii = [self.prior.basin_radius(member_number(init_std, i), i)
+                     for i in range(n_models)]  # fmt: skip
+            shrink_weights_(mean, problem.layout, mean.new_tensor(radii))
         return variational.mean_field(
             problem, mean, init_std, self.lr, PriorNumbers(*mixture_numbers(self.prior, mean)),
             generator, moments=self.optimizer == "adam",

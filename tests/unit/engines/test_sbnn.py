@@ -34,6 +34,26 @@ def test_every_std_starts_in_the_basin_of_the_spike():
     assert chosen.log_std.exp().unique().item() == pytest.approx(0.3)
 
 
+def test_means_that_start_in_the_spike_are_the_models_own_shrunk_into_its_basin():
+    prior = SpikeSlab((1.0, 0.1), (math.exp(-5), 0.03), (0.5, 0.1))  # the second has one basin
+    problem = BY_NAME["mlp"].problem()
+    own = SBNN(prior=prior).init(problem, seeded(0), 2).mean
+    state = SBNN(prior=prior, start="spike").init(problem, seeded(0), 2)
+    assert bool((state.mean[1] == own[1]).all())
+    edge = prior.stationary_stds(0)[1]
+    for name, shape in zip(problem.layout.names, problem.layout.shapes, strict=True):
+        part = problem.layout.slices[name]
+        if len(shape) > 1:
+            energy = state.mean[0, part].square() + state.log_std[0, part].exp().square()
+            assert float(energy.max()) == pytest.approx(edge**2, rel=1e-4)
+            ratio = state.mean[0, part] / own[0, part]
+            torch.testing.assert_close(ratio, ratio[:1].expand_as(ratio))
+        else:
+            assert bool((state.mean[0, part] == own[0, part]).all())
+    with pytest.raises(ValueError, match=r"outside the spike.s basin, which ends at 0\.0264"):
+        SBNN(prior=prior, start="spike", init_std=0.1).init(problem, seeded(0), 2)
+
+
 def test_inclusion_is_the_closed_form_of_mean_and_std():
     prior = SpikeSlab((0.5, 1.0), 0.1)
     problem = BY_NAME["layer_norm"].problem()
