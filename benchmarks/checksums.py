@@ -1,58 +1,98 @@
-"""How much of loading a run its checksums take, in processor time.
+"""How much longer a load takes because of its checksums, in wall time.
 
-    python benchmarks/checksums.py --data mnist --net lenet-300-100
+    python -m benchmarks.checksums [--out results/checksums.json]
 
-Trains two steps, then opens the run again and again. The least times of several rounds count.
+Everything is loaded in turns with and without comparing checksums; the least times of all rounds
+count. Threads hash what has been read while more comes in, so a second processor must be free.
 """
 
 import argparse
+import os
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import torch
+from torch import nn
+
 from bayesieve import runs
 from bayesieve.core import storage
+from bayesieve.core.likelihoods import Gaussian
+from bayesieve.core.network import Network
+from bayesieve.core.posterior import Factorised
+from bayesieve.files import write_atomically
 
-ROUNDS = 15
+NETS = ("mlp:100,50", "mlp:400,400", "mlp:1200,1200")
+MEGABYTES = (1, 16, 128)
+ROUNDS = 25
 
 
-def timed(work: Callable[..., Any], spent: list[float]) -> Callable[..., Any]:
-    """The same function, which adds its processor time, in milliseconds, to the last entry."""
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """Read files without their checksums."""
+    unhashed = mock.patch.object(storage._Sums, "add", return_value=None)
+    with unhashed, mock.patch.object(storage, "_check_sums"):
+        yield
 
-    def watched(*arguments: Any, **options: Any) -> Any:
-        began = time.process_time()
-        try:
-            return work(*arguments, **options)
-        finally:
-            spent[-1] += 1000 * (time.process_time() - began)
 
-    return watched
+def row_of(what: str, n_bytes: int, load: Callable[[], object]) -> dict[str, Any]:
+    """Time one load with and without checksums."""
+    checked, bare = [], []
+    for _ in range(ROUNDS):
+        checked.append(timed(load))
+        with unchecked():
+            bare.append(timed(load))
+    return {
+        "what": what, "bytes": n_bytes, "milliseconds": round(min(checked), 2),
+        "without": round(min(bare), 2), "share": round(1 - min(bare) / min(checked), 4),
+    }  # fmt: skip
+
+
+def timed(load: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    load()
+    return 1000 * (time.perf_counter() - began)
+
+
+def rows_of(home: Path) -> Iterator[dict[str, Any]]:
+    """Runs, then files of one posterior: on its network, and its tensors alone."""
+    for i, net in enumerate(NETS):
+        out = home / f"run {i}"
+        runs.train(out=out, data="digits", net=net, steps=2, figures=False, device="cpu")
+        n_bytes = sum(path.stat().st_size for path in out.glob("*.safetensors"))
+        yield row_of(f"run of {net}", n_bytes, partial(runs.load, out, device="cpu"))
+    for megabytes in MEGABYTES:
+        n = megabytes * 125_000  # mean and std take 8 bytes of each weight
+        network = Network.of(nn.Linear(n - 1, 1), Gaussian())
+        q = Factorised(network, torch.randn(n), torch.rand(n))
+        path = storage.save(q, home / "q.safetensors")
+        n_bytes = path.stat().st_size
+        yield row_of("posterior", n_bytes, partial(storage.load_posterior, path, network))
+        yield row_of("tensors of a file", n_bytes, partial(storage.read_tensors, path))
 
 
 def main() -> None:
-    """Print one line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", default="digits")
-    parser.add_argument("--net", default="mlp:100,50")
+    """Print one line for each load."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, help="also write the numbers to this file")
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as home:
-        out = Path(home) / "a"
-        runs.train(out=out, data=asked.data, net=asked.net, steps=2, figures=False, device="cpu")
-        n_bytes = sum(path.stat().st_size for path in out.glob("*.safetensors"))
-        loads: list[float] = []
-        sums: list[float] = []
-        with mock.patch.object(storage, "_hash", timed(storage._hash, sums)):
-            for _ in range(ROUNDS):
-                loads.append(0.0)
-                sums.append(0.0)
-                timed(runs.load, loads)(out, device="cpu")
-    print(
-        f"{asked.data}, {asked.net}: {n_bytes:,} bytes, load {min(loads):.1f} ms, of that "
-        f"checksums {min(sums):.2f} ms, {min(sums) / min(loads):.1%}"
-    )
+    torch.set_num_threads(1)
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for row in rows_of(Path(folder)):
+            rows.append(row)
+            print("{what}, {bytes:,} bytes: {milliseconds} ms, without checksums {without} ms, "
+                  "{share:.1%}".format(**row), flush=True)  # fmt: skip
+    machine = {"python": sys.version.split()[0], "torch": torch.__version__,
+               "processors": os.cpu_count()}  # fmt: skip
+    if asked.out is not None:
+        write_atomically(asked.out, {"benchmark": "checksums", "machine": machine, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """`python -m bayesieve` is the command line."""
 
-from bayesieve.cli.main import run
+from bayesieve.cli import run
 
 run()

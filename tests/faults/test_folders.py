@@ -12,9 +12,10 @@ from bayesieve.deliver.bundle import save_bundle
 from bayesieve.errors import DamagedFileError, UsageError
 from bayesieve.runs.comparison.compare import ComparisonFolder
 from bayesieve.runs.folder import RunFolder
-from bayesieve.runs.owned import LOCK, MARKER, OwnedFolder
+from bayesieve.runs.owned import MARKER, OwnedFolder
 from bayesieve.runs.search import SearchFolder
 from bayesieve.runs.tables import SelectionFolder
+from bayesieve.training.lock import LOCK
 from commands import ok, refused
 from faults.injectors import RUN, contents, flip
 
@@ -247,3 +248,18 @@ def test_a_folder_that_cannot_be_listed_first_is_not_written(tmp_path):
         os.symlink(tmp_path / "nowhere", folder.path / "c.txt")
         with pytest.raises(UsageError, match=r"holds c\.txt"):
             folder.place("c.txt")
+
+
+def test_a_study_is_run_again_into_a_folder_of_its_own_only(tmp_path, monkeypatch):
+    from studies import tdamp_uci
+
+    monkeypatch.setattr(tdamp_uci, "main", lambda _: pytest.fail("the folder was not looked at"))
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "record.json").write_text("{}")
+    (tmp_path / "mine" / "rows.md").write_text("mine")
+    before = contents(tmp_path)
+    for name, words in (("file", "is a file"), ("mine", "record.json, rows.md, not listed there")):
+        line = refused(2, "reproduce", "tdamp-uci", "--quick", "--out", tmp_path / name)
+        assert words in line
+    assert contents(tmp_path) == before

@@ -8,12 +8,16 @@ import threading
 import time
 
 import pytest
+import torch
+from torch import nn
 
+import bayesieve as bs
+from bayesieve.core.likelihoods import Gaussian
 from bayesieve.errors import InUseError
-from bayesieve.runs import lock as locks
 from bayesieve.runs import search
-from bayesieve.runs.lock import Lock
-from bayesieve.runs.owned import LOCK, OwnedFolder
+from bayesieve.runs.owned import OwnedFolder
+from bayesieve.training import lock as locks
+from bayesieve.training.lock import LOCK, Lock
 from commands import Forked, as_json, call, forked_command, refused
 
 posix = pytest.mark.skipif(os.name != "posix", reason="fork and flock")
@@ -42,7 +46,7 @@ def held_by_another(tmp_path, path):
 @pytest.fixture
 def notes(monkeypatch):
     said = []
-    monkeypatch.setattr(locks, "note", said.append)
+    monkeypatch.setattr(locks._log, "info", said.append)
     return said
 
 
@@ -179,6 +183,56 @@ def test_a_second_run_in_one_folder_is_refused_and_changes_nothing(tmp_path):
     assert (out / LOCK).exists()
     line = refused(2, *TRAIN, "--out", out)  # its lock hinders nobody
     assert "holds an unfinished run" in line
+
+
+def problem():
+    x = torch.linspace(-1, 1, 8)[:, None]
+    return bs.Problem(nn.Linear(1, 1), Gaussian(), (x, x[:, 0]))
+
+
+@posix
+def test_a_second_fit_into_one_folder_is_refused_and_changes_nothing(tmp_path, notes):
+    out = tmp_path / "a"
+    out.mkdir()
+    process = held_by_another(tmp_path, out / LOCK)
+    pid = json.loads((out / LOCK).read_text())["pid"]
+    try:
+        with pytest.raises(InUseError, match=f"is in use: process {pid} on"):
+            bs.fit(problem(), bs.MAP(), steps=2, folder=out)
+        assert [path.name for path in out.iterdir()] == [LOCK]
+    finally:
+        process.end(signal.SIGKILL, 30)
+    bs.fit(problem(), bs.MAP(), steps=2, folder=out)
+    assert len(notes) == 1
+    assert not (out / LOCK).exists()
+
+
+@posix
+def test_a_fit_in_another_thread_is_refused_too(tmp_path):
+    out, said = tmp_path / "a", []
+
+    def fit_again():
+        try:
+            bs.fit(problem(), bs.MAP(), steps=2, folder=out)
+        except InUseError as error:
+            said.append(str(error))
+
+    def meanwhile(_):
+        thread = threading.Thread(target=fit_again)
+        thread.start()
+        thread.join()
+
+    bs.fit(problem(), bs.MAP(), epochs=1, folder=out, callbacks=[meanwhile])
+    assert f"process {os.getpid()}" in said[0]
+    with pytest.raises(ValueError, match="holds checkpoints of an earlier run"):
+        bs.fit(problem(), bs.MAP(), steps=2, folder=out)
+    assert not (out / LOCK).exists()
+
+
+def test_resuming_where_nothing_is_makes_no_folder(tmp_path):
+    with pytest.raises(ValueError, match="no checkpoint in"):
+        bs.fit(problem(), bs.MAP(), steps=2, folder=tmp_path / "b", resume=True)
+    assert not (tmp_path / "b").exists()
 
 
 def refused_lines(*arguments):

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 
+from bayesieve.cli import ended_at_once
 from bayesieve.cli.console import JsonFlag, print_json
 from bayesieve.engines.recipes import flag_name
 from bayesieve.runs.config import all_settings, choices_of, hints_of, keyword_of, kinds_of
@@ -41,6 +42,8 @@ def command(
         def wrapper(*, json: bool, **values: Any) -> None:
             values |= {name: shlex.join(sys.argv[1:]) for name in recorded}
             asked = options.of(**{k: v for k, v in values.items() if v is not None and v != []})
+            with ended_at_once():
+                options.load()
             result = asked()
             if json:
                 print_json(result)

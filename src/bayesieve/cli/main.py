@@ -12,7 +12,6 @@ import os
 import re
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
@@ -22,7 +21,7 @@ from typer.core import TyperGroup
 
 from bayesieve import __version__
 from bayesieve.cli import commands as commands  # makes them
-from bayesieve.cli import doctor, reproduce
+from bayesieve.cli import doctor, reproduce, signals_to, stopped_by
 from bayesieve.cli.console import JsonFlag, print_json, remarks_shown
 from bayesieve.cli.data import data_app
 from bayesieve.cli.flags import COMMANDS
@@ -30,34 +29,35 @@ from bayesieve.cli.scratch import scratch_app
 from bayesieve.errors import BayesieveError, UsageError, out_of_memory, shortage
 
 TRACEBACK_VARIABLE = "BAYESIEVE_TRACEBACK"
-_GO_ON = "; give the command again: it says whether --resume or --force is needed"
 _ELSEWHERE = "; choose a folder that you may write to"
 _REMEDIES = dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "; make room and try again")
 _REMEDIES |= dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), _ELSEWHERE)
 _Misuse: Any = typer.BadParameter.__mro__[1]  # typer's error of arguments has no public name
 
 
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM, which ends a command as Ctrl-C does."""
+class _Stopped(KeyboardInterrupt):
+    """A signal that ends a command."""
 
-    exit_code = 128 + signal.SIGTERM
+    def __init__(self, number: int) -> None:
+        super().__init__(stopped_by(number))
+        self.exit_code = 128 + number
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
-    """Let SIGTERM raise, so that files half written are removed and locks released."""
+def _stoppable() -> Iterator[list[_Stopped]]:
+    """Let signals raise, so that files half written are removed and locks released.
 
-    def stop(*_: object) -> None:
-        raise _Terminated(f"stopped by SIGTERM{_GO_ON}")
+    Yields the list of those that came: what a signal interrupts may hide it behind another error,
+    as NumPy does while it is imported.
+    """
+    came: list[_Stopped] = []
 
-    if threading.current_thread() is not threading.main_thread():  # others cannot set handlers
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    def stop(number: int, _: object) -> None:
+        came.append(_Stopped(number))
+        raise came[-1]
+
+    with signals_to(stop):
+        yield came
 
 
 class _Guarded(TyperGroup):
@@ -73,17 +73,21 @@ class _Guarded(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
+        came: list[_Stopped] = []
         try:
-            with remarks_shown(), _terminable():
+            with remarks_shown(), _stoppable() as came:
                 return super().invoke(ctx)
         except _Misuse as error:
             _refuse(error)
             raise
         except KeyboardInterrupt as error:
-            _leave(str(error) or f"stopped by Ctrl-C{_GO_ON}", getattr(error, "exit_code", 130))
+            message = str(error) or stopped_by(signal.SIGINT)
+            _leave(message, getattr(error, "exit_code", 130))
         except BrokenPipeError:
             raise  # the reader has left, as with `| head`: typer ends quietly
         except Exception as error:
+            if came:
+                _leave(str(came[-1]), came[-1].exit_code)
             code = exit_code(error)
             asked = os.environ.get(TRACEBACK_VARIABLE) and not isinstance(error, UsageError)
             if code is None or asked:

@@ -15,8 +15,17 @@ import typer
 from bayesieve.checks import did_you_mean
 from bayesieve.cli.console import JsonFlag, note, print_json, print_table
 from bayesieve.errors import UsageError
+from bayesieve.runs.owned import OwnedFolder
 
 EXAMPLE = "Example: bayesieve reproduce sbnn-mnist --quick --out runs/again"
+FILES = ("record.json", "record.md", "findings.csv", "rows.md", "rows.png")
+
+
+class StudyFolder(OwnedFolder):
+    """Where a study that is run again is kept; a second run there goes on with its record."""
+
+    kind = "study"
+    layout = FILES
 
 
 def reproduce(
@@ -61,9 +70,14 @@ def reproduce(
         raise UsageError("give a folder for the record: --out runs/again.")
     mode: Any = "quick" if quick else "full"
     arguments = arguments_of(STUDIES[study], mode, out / RECORD, seeds, device)
-    out.mkdir(parents=True, exist_ok=True)
+    folder = StudyFolder(out)
+    folder.check_open(*FILES)
     note(f"python -m studies.{STUDIES[study].module} {' '.join(arguments)}")
-    rows = run_study(study, arguments, out)
+    with folder.locked():
+        folder.open_to_add()
+        folder.place(*FILES)
+        rows = run_study(study, arguments, out)
+        folder.seal()
     if json:
         print_json(rows)
         return
@@ -73,7 +87,7 @@ def reproduce(
         (_folded(f"{row['item']}, {row['what']}: {row['metric']}"), compared_with(row),
          _number(row["ours"]), _status(row)) for row in shown
     ])  # fmt: skip
-    files = ", ".join(sorted(path.name for path in out.iterdir()))
+    files = ", ".join(name for name in FILES if (out / name).exists())
     print(f"written to {out}: {files}")
 
 

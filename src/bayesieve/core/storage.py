@@ -23,11 +23,12 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 import torch
 from safetensors.torch import save as tensors_to_bytes
@@ -281,7 +282,10 @@ def file_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> by
     plain = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
     data = memoryview(tensors_to_bytes(plain))
     start = 8 + int.from_bytes(data[:8], "little")
-    sums = "".join(_block_sums([[data[i : i + _BLOCK]] for i in range(start, len(data), _BLOCK)]))
+    with _Sums(threads=len(data) - start > _BLOCK) as hashing:
+        for i in range(start, len(data), _BLOCK):
+            hashing.add(data[i : i + _BLOCK])
+        sums = "".join(hashing.found())
     blank = _DIGITS * "0" + sums
     # Written here, since safetensors puts the metadata in another order every time.
     about = {"__metadata__": {**metadata, _SUM: blank}, **json.loads(bytes(data[8:start]))}
@@ -290,14 +294,6 @@ def file_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> by
     header = len(text).to_bytes(8, "little") + text
     whole = _hash([header]) + sums
     return b"".join([header.replace(blank.encode(), whole.encode(), 1), data[start:]])
-
-
-def _block_sums(blocks: Sequence[Sequence[bytes | memoryview]]) -> list[str]:
-    """SHA-256 of each block, given in pieces; threads hash several side by side."""
-    if len(blocks) < 2:
-        return [_hash(block) for block in blocks]
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        return list(pool.map(_hash, blocks))
 
 
 def _hash(pieces: Sequence[bytes | memoryview]) -> str:
@@ -370,20 +366,82 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], Mapping[str, str]]:
     """
     with path.open("rb") as stream:  # opened once: the path may lead to another file a moment later
         header = _read_header(path, stream)
-        tensors, pieces = {}, []
-        try:
-            for name, (dtype, shape, begin, end) in header.tensors.items():
-                content = torch.empty(end - begin, dtype=torch.uint8)
-                view = content.numpy().data
-                if stream.readinto(view) != len(view):
-                    raise damaged(path, _CUT)
-                tensors[name] = content.view(dtype).reshape(shape)
-                pieces.append(view)
-        except (OSError, RuntimeError) as error:
-            raise damaged(path, f"{_CUT} ({error})") from error
-    if _SUM in header.metadata:
-        _check_sums(path, header, pieces)
+        with _Sums(_SUM in header.metadata and header.n_bytes > _BLOCK) as sums:
+            tensors = _read_content(path, stream, header, sums)
+            if _SUM in header.metadata:
+                _check_sums(path, header, sums.found())
     return tensors, header.metadata
+
+
+def _read_content(
+    path: Path, stream: BufferedReader, header: "_Header", sums: "_Sums"
+) -> dict[str, Tensor]:
+    """The tensors after a header; their bytes go to the checksums as they arrive."""
+    tensors = {}
+    try:
+        for name, (dtype, shape, begin, end) in header.tensors.items():
+            content = torch.empty(end - begin, dtype=torch.uint8)
+            tensors[name] = content.view(dtype).reshape(shape)
+            view = content.numpy().data
+            while len(view):
+                piece, view = view[: sums.room], view[sums.room :]
+                if stream.readinto(piece) != len(piece):
+                    raise damaged(path, _CUT)
+                sums.add(piece)
+    except (OSError, RuntimeError) as error:
+        raise damaged(path, f"{_CUT} ({error})") from error
+    return tensors
+
+
+class _Sums:
+    """SHA-256 of each block of a stream of bytes; threads hash a block while the next is read.
+
+    Args:
+        threads: whether to start threads; for a block or two they are not worth it.
+
+    Attributes:
+        room: bytes until the end of the block.
+
+    Example:
+        >>> with _Sums(threads=False) as sums:
+        ...     sums.add(b"abc")
+        ...     [digits[:8] for digits in sums.found()]
+        ['ba7816bf']
+    """
+
+    def __init__(self, threads: bool) -> None:
+        self.room = _BLOCK
+        self._pieces: list[bytes | memoryview] = []
+        self._blocks: list[Callable[[], str]] = []
+        self._pool = ThreadPoolExecutor(min(8, os.cpu_count() or 1)) if threads else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def add(self, piece: bytes | memoryview) -> None:
+        """Take the next bytes, at most `room` of them; they must not change before `found`."""
+        self._pieces.append(piece)
+        self.room -= len(piece)
+        if self.room == 0:
+            self._end_block()
+
+    def found(self) -> list[str]:
+        """The checksums of all blocks."""
+        if self._pieces:
+            self._end_block()
+        return [block() for block in self._blocks]
+
+    def _end_block(self) -> None:
+        pieces, self._pieces, self.room = self._pieces, [], _BLOCK
+        if self._pool is None:
+            digits = _hash(pieces)
+            self._blocks.append(lambda: digits)
+        else:
+            self._blocks.append(self._pool.submit(_hash, pieces).result)
 
 
 @dataclass(frozen=True)
@@ -393,6 +451,11 @@ class _Header:
     content: bytes
     metadata: dict[str, Any]
     tensors: dict[str, tuple[torch.dtype, list[int], int, int]]  # in the order of the file
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all tensors."""
+        return max((end for *_, end in self.tensors.values()), default=0)
 
 
 def _read_header(path: Path, stream: BinaryIO) -> _Header:
@@ -440,22 +503,14 @@ def _check_header_sum(path: Path, header: _Header) -> None:
         raise damaged(path, f"bytes 0 to {len(content) - 1}, its header, are not those written")
 
 
-def _check_sums(path: Path, header: _Header, pieces: Sequence[memoryview]) -> None:
-    """Raise unless header and tensors, (in order) in pieces, are those that were written."""
-    start, n_bytes, sums = len(header.content), sum(map(len, pieces)), header.metadata[_SUM]
-    blocks: list[list[memoryview]] = [[] for _ in range(-(-n_bytes // _BLOCK))]
-    at = 0
-    for piece in pieces:
-        while len(piece):
-            n = _BLOCK - at % _BLOCK
-            blocks[at // _BLOCK].append(piece[:n])
-            at, piece = at + len(piece[:n]), piece[n:]
-    if len(sums) != _DIGITS * (1 + len(blocks)):
+def _check_sums(path: Path, header: _Header, found: Sequence[str]) -> None:
+    """Raise unless the header, and the tensors by the checksums found, are those written."""
+    start, n_bytes, sums = len(header.content), header.n_bytes, header.metadata[_SUM]
+    if len(sums) != _DIGITS * (1 + len(found)):
         raise damaged(path, f"its {n_bytes} bytes of tensors are not as many as were written")
     _check_header_sum(path, header)
-    found = _block_sums(blocks)
     wanted = [sums[i : i + _DIGITS] for i in range(_DIGITS, len(sums), _DIGITS)]
-    wrong = [i for i in range(len(blocks)) if found[i] != wanted[i]]
+    wrong = [i for i in range(len(found)) if found[i] != wanted[i]]
     if not wrong:
         return
     ranges = [(i * _BLOCK, min((i + 1) * _BLOCK, n_bytes)) for i in wrong]

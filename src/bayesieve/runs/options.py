@@ -108,12 +108,17 @@ class Options:
         """What the command ends with after it has printed its result."""
         return 0
 
+    @classmethod
+    def load(cls) -> Callable[[Self], dict[str, Any]]:
+        """Import the function that does the work."""
+        module, _, name = cls.work.rpartition(".")
+        function: Callable[[Self], dict[str, Any]]
+        function = getattr(import_module(f"bayesieve.runs.{module}"), name)
+        return function
+
     def __call__(self) -> dict[str, Any]:
         """Do the work; returns what the command prints with --json."""
-        module, _, name = self.work.rpartition(".")
-        function = getattr(import_module(f"bayesieve.runs.{module}"), name)
-        result: dict[str, Any] = function(self)
-        return result
+        return self.load()(self)
 
 
 def as_function(options: Callable[P, Options]) -> Callable[P, dict[str, Any]]:

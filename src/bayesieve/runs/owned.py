@@ -8,22 +8,20 @@ is ever replaced or removed. While a command writes, `.bayesieve.lock` names it.
 import hashlib
 import json
 import os
-import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
 from bayesieve.errors import DamagedFileError, UsageError, damaged
 from bayesieve.files import read_json, sha256, write_atomically
-from bayesieve.runs.lock import Lock
+from bayesieve.training.lock import LOCK, Lock, folder_locked, is_locked_here
 
-MARKER, LOCK = ".bayesieve.json", ".bayesieve.lock"
+MARKER = ".bayesieve.json"
 CHECKPOINTS = "checkpoints/checkpoint-*.safetensors"  # one entry for all: they come and go
 _PATTERNS = {f"{home}{CHECKPOINTS}" for home in ("", "teachers/")}
 _SHOWN = 3  # names in a message
-_held: dict[tuple[str, int], int] = {}  # folder and thread: how many of its calls hold the lock
 
 
 @dataclass(frozen=True)
@@ -98,7 +96,7 @@ class OwnedFolder:
         if self.path.exists() and not self.path.is_dir():
             raise UsageError(f"{flag} {self.path} is no folder; give a new one.")
         self._check_ours(flag)
-        if (self.path / LOCK).exists() and not self._is_held:
+        if (self.path / LOCK).exists() and not is_locked_here(self.path):
             Lock(self.path / LOCK, str(self.path)).check()
         ours = {
             os.path.realpath(file) for name in self.listed() or () for file in self._files(name)
@@ -154,27 +152,12 @@ class OwnedFolder:
 
     # --------------------------------------------------------------------------------- writing
 
-    @property
-    def _is_held(self) -> bool:
-        return (os.path.realpath(self.path), threading.get_ident()) in _held
-
-    @contextmanager
-    def locked(self, wait: float = 0.0) -> Iterator[None]:
+    def locked(self, wait: float = 0.0) -> AbstractContextManager[None]:
         """Make the folder and keep other processes from writing into it.
 
         A command that calls another one on the same folder locks it once.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
-        key = (os.path.realpath(self.path), threading.get_ident())
-        if key in _held:
-            yield
-            return
-        with Lock(self.path / LOCK, str(self.path), wait):
-            _held[key] = 1
-            try:
-                yield
-            finally:
-                del _held[key]
+        return folder_locked(self.path, wait)
 
     def begin(self, *, force: bool, flag: str = "--out") -> None:
         """Remove what we wrote here earlier and start an empty list of files."""

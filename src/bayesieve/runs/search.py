@@ -33,11 +33,11 @@ from bayesieve.runs.config import (
 )
 from bayesieve.runs.consent import check_named
 from bayesieve.runs.learn import as_config, fit_plan
-from bayesieve.runs.lock import Lock
 from bayesieve.runs.options import Sweep
 from bayesieve.runs.owned import OwnedFolder
 from bayesieve.runs.text import note
 from bayesieve.sieve.rules import fewest_kept
+from bayesieve.training.lock import Lock
 
 if TYPE_CHECKING:
     import optuna

@@ -61,12 +61,17 @@ def has_checkpoint(run_folder: Path) -> bool:
     return bool(_checkpoints(run_folder / "checkpoints"))
 
 
-def read_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and plain data of the newest undamaged checkpoint; damaged ones get a warning."""
+def check_resumable(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, damaged or not; raises where there is none."""
     paths = _checkpoints(folder)
     if not paths:
         raise ValueError(f"resume: no checkpoint in {folder}; start without --resume.")
-    for path in reversed(paths):
+    return paths
+
+
+def read_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and plain data of the newest undamaged checkpoint; damaged ones get a warning."""
+    for path in reversed(check_resumable(folder)):
         try:
             return _read(path)
         except DamagedFileError as error:

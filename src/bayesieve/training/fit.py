@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
@@ -18,7 +19,8 @@ from bayesieve.core.turns import own_stream
 from bayesieve.engines import Engine, recipes
 from bayesieve.engines.recipes import RunSize
 from bayesieve.errors import DivergedError, ShortOfMemoryError, out_of_memory, shortage
-from bayesieve.training.checkpoint import OTHER_DATA, has_checkpoint
+from bayesieve.training.checkpoint import OTHER_DATA, check_resumable, has_checkpoint
+from bayesieve.training.lock import folder_locked
 from bayesieve.training.loop import Loop
 from bayesieve.training.options import Callback, Pruning, Row, Validation
 from bayesieve.training.population import Population, Start, one_engine
@@ -193,7 +195,8 @@ def fit(
         validation: held-out data to watch, with optional early stopping.
         start_from: a posterior to continue from, or a list with one for each model; the zeros of
             a sparse model stay zero.
-        folder: receives `metrics.jsonl` and `checkpoints/`; None writes nothing.
+        folder: receives `metrics.jsonl` and `checkpoints/`, and is locked meanwhile: another fit
+            into it is refused. None writes nothing.
         resume: continue from the newest checkpoint in the folder. The data must be those of the
             first run, unless it is "with other data".
         callbacks: called after each epoch; one that returns True ends the run.
@@ -219,7 +222,9 @@ def fit(
         raise ValueError(f'fit: resume must be True, False or "{OTHER_DATA}", got {resume!r}.')
     if resume and folder is None:
         raise ValueError("fit: resume=True needs the folder of the first run, folder=....")
-    check_run(problem, size, schedule, pruning, None if resume else folder)
+    if resume and folder is not None:
+        check_resumable(folder / "checkpoints")
+    check_run(problem, size, schedule, pruning)
     # A copy: a later run on this problem must not change the module buffers of this one.
     problem = problem.to(problem.device)
     n_updates = size.n_steps * n_models * problem.layout.size
@@ -230,7 +235,16 @@ def fit(
     )
     started = time.perf_counter()
     # A module's dropout draws from the global generator: fits in threads take turns.
-    with own_stream("fit", seed, problem.device), fast_kernels(problem.device):
+    with (
+        nullcontext() if folder is None else folder_locked(folder),
+        own_stream("fit", seed, problem.device),
+        fast_kernels(problem.device),
+    ):
+        if folder is not None and not resume and has_checkpoint(folder):
+            raise ValueError(
+                f"fit: {folder} holds checkpoints of an earlier run. Use another folder, remove "
+                "them, or continue that run with resume=True."
+            )
         generator = Generator(problem.device).manual_seed(seed)
         state = engine.init(problem, generator, n_models)
         population = Population(problem, engine, state, n_models)
@@ -315,7 +329,6 @@ def check_run(
     size: RunSize,
     schedule: Schedule | None,
     pruning: Pruning | None,
-    folder: Path | None = None,
 ) -> None:
     """Raise now for settings that would fail, or silently do nothing, later."""
     n_data = problem.n_data
@@ -328,9 +341,4 @@ def check_run(
     if schedule is not None and schedule.kl_after is not None and pruning is None:
         raise ValueError(
             "fit: kl_after holds once pruning has ended, but there is no pruning. Set kl."
-        )
-    if folder is not None and has_checkpoint(folder):
-        raise ValueError(
-            f"fit: {folder} holds checkpoints of an earlier run. Use another folder, remove "
-            "them, or continue that run with resume=True."
         )

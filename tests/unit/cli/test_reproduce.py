@@ -61,7 +61,7 @@ def test_a_run_leaves_record_table_and_rows(tmp_path, monkeypatch):
     assert (out / "rows.png").stat().st_size > 10_000
     text = ok("reproduce", "tdamp-uci", "--quick", "--out", out).stdout
     assert "no evidence" in text
-    assert "findings.csv, record.json, rows.md, rows.png" in text
+    assert "record.json, findings.csv, rows.md, rows.png" in text
     assert "a study talks" not in text
 
 

@@ -130,3 +130,18 @@ def test_matrix_products_on_a_cpu_keep_their_precision():
     before = torch.get_float32_matmul_precision()
     with fast_kernels(torch.device("cpu")):
         assert torch.get_float32_matmul_precision() == before
+
+
+def test_settings_of_a_cuda_device_are_put_back_after_an_error():
+    def settings():
+        return torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark
+
+    @fast_kernels(torch.device("cuda"))
+    def fails():
+        assert settings() == ("high", True)
+        raise KeyError
+
+    before = settings()
+    with pytest.raises(KeyError):
+        fails()
+    assert settings() == before

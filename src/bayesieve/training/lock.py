@@ -1,26 +1,69 @@
 """A lock file that names its owner, for folders that one process at a time may write into.
 
 The system holds the lock and drops it when its process ends, however it ends, so none is left
-behind for ever. The file says who has it: process, host, time and command.
+behind for ever. The file says who has it: process, host, time and command. Nothing here imports
+torch.
 """
 
 import json
+import logging
 import os
 import shlex
 import socket
 import sys
+import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
 from bayesieve.errors import InUseError
 from bayesieve.files import try_lock
-from bayesieve.runs.text import note
 
+LOCK = ".bayesieve.lock"  # in a folder that somebody writes into
 _PAUSE = 0.02  # seconds between two attempts
 _QUIET = 2.0  # seconds of waiting that nobody needs to hear of
+_held = set[tuple[str, int]]()  # folders and the threads that have locked them
+_log = logging.getLogger("bayesieve.runs")  # whose remarks the command line prints
+
+
+@contextmanager
+def folder_locked(folder: Path, wait: float = 0.0) -> Iterator[None]:
+    """Make a folder and keep other processes and threads from writing into it.
+
+    A call inside another one on the same folder, in the same thread, locks nothing more.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp()) / "a"
+        >>> with folder_locked(folder), folder_locked(folder):
+        ...     is_locked_here(folder), (folder / LOCK).exists()
+        (True, True)
+        >>> (folder / LOCK).exists()
+        False
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    key = _key(folder)
+    if key in _held:
+        yield
+        return
+    with Lock(folder / LOCK, str(folder), wait):
+        _held.add(key)
+        try:
+            yield
+        finally:
+            _held.remove(key)
+
+
+def is_locked_here(folder: Path) -> bool:
+    """Whether this thread has locked a folder."""
+    return _key(folder) in _held
+
+
+def _key(folder: Path) -> tuple[str, int]:
+    return os.path.realpath(folder), threading.get_ident()
 
 
 class Lock:
@@ -45,7 +88,9 @@ class Lock:
                 raise InUseError(self._busy(waited))
             if waited > _QUIET and not told:
                 told = True
-                note(f"waiting up to {self.wait:g} s for {self.what}, which {self._owner()} holds")
+                _log.info(
+                    f"waiting up to {self.wait:g} s for {self.what}, which {self._owner()} holds"
+                )
             time.sleep(_PAUSE)
         try:
             self._name_owner(descriptor)
@@ -65,7 +110,9 @@ class Lock:
                 f"has ended, remove {self.path} and try again."
             )
         if before:
-            note(f"taking over {self.what} from {_words(before)}, which ended without releasing it")
+            _log.info(
+                f"taking over {self.what} from {_words(before)}, which ended without releasing it"
+            )
         started = datetime.now(UTC).isoformat(timespec="seconds")
         owner = {"pid": os.getpid(), "host": socket.gethostname(), "time": started,
                  "command": shlex.join(sys.argv)[:200]}  # fmt: skip
