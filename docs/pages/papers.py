@@ -43,7 +43,7 @@ def _summary(rows: Sequence[Shown]) -> str:
 
 
 def _short_of(rows: Sequence[Shown]) -> str:
-    """Every row that is worse than its paper or misses our target, by table."""
+    """Every row that is worse than its paper or misses our target, by table, with the reasons."""
     lines = ["## Where we fall short", ""]
     for (source, item), members in groupby(rows, lambda row: (_source(row), _item(row))):
         every = list(members)
@@ -54,6 +54,10 @@ def _short_of(rows: Sequence[Shown]) -> str:
             lines.append(f"  - {row['what']}: {row['metric']} {row['ours']:.4g}, "
                          f"{'the paper' if row['paper'] is not None else 'our'} "
                          f"{compared_with(row)}")  # fmt: skip
+        for reason in dict.fromkeys(row["reason"] for row in short if row["reason"]):
+            n = sum(row["reason"] == reason for row in short)
+            which = "all of them" if n == len(short) else f"{n} of them"
+            lines.append(f"  - why ({which}): {reason}")
     return "\n".join(lines if len(lines) > 2 else [*lines, "Nowhere that was measured."])
 
 

@@ -79,6 +79,7 @@ class Row:
     decimals: int | None = None
     factor: float = 1.0  # of our number; 100 makes percent of a share
     settings: Literal["paper", "ours"] = "ours"  # whose settings and algorithm were run
+    reason: str = ""  # why ours is behind; shown only where it is
 
 
 STUDIES = {

@@ -131,7 +131,8 @@ def listing(findings: Findings, rows: Sequence[Row] = ROWS) -> list[dict[str, An
                 "ours": row.factor * finding.value,
                 "spread": f" ± {row.factor * finding.error:.2g}" if finding.error else "",
             }
-        listed.append(numbers | {"status": _status(row, finding, numbers["ours"])})
+        status = _status(row, finding, numbers["ours"])
+        listed.append(numbers | {"status": status, "reason": row.reason if status in SHORT else ""})
     return listed
 
 

@@ -125,6 +125,12 @@ def test_quick_and_held_out_records_are_no_evidence(tmp_path):
     assert read_findings(tmp_path, quick=True) == {}
 
 
+def test_a_reason_is_told_where_a_row_is_behind():
+    for value, told in ((1.9, ""), (2.1, "too short")):
+        (entry,) = listing(finding(value), [row(reason="too short")])
+        assert entry["reason"] == told
+
+
 @pytest.mark.parametrize(
     ("change", "value", "status"),
     [
