@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from bayesieve.assess.metrics import check_labels
-from bayesieve.assess.predict import ClassPrediction, Prediction, RealPrediction, labels_of
+from bayesieve.assess.predict import ClassPrediction, Prediction, RealPrediction
 from bayesieve.checks import check_positive
 
 MIN_TEMPERATURE = 0.02
@@ -38,7 +38,8 @@ def fit_temperature(prediction: Tensor | Prediction, targets: Tensor) -> float:
     Args:
         prediction: of held-out examples; or their logits or log-probabilities, shape (N, C), -inf
             for an impossible class.
-        targets: labels, whole numbers, shape (N,); or numbers, (N, m).
+        targets: labels, whole numbers, shape (N,), or one for each position of a prediction, below
+            0 where none counts; or numbers, (N, m).
 
     Example:
         >>> scores = torch.tensor([[2.0, 0.0]] * 4)  # 88% sure, right 3 times in 4
@@ -47,8 +48,11 @@ def fit_temperature(prediction: Tensor | Prediction, targets: Tensor) -> float:
     """
     if isinstance(prediction, RealPrediction):
         return _variance_factor(prediction, targets)
-    logits = prediction.log_probs if isinstance(prediction, ClassPrediction) else prediction
-    labels = labels_of(targets) if isinstance(prediction, ClassPrediction) else targets
+    logits, labels = prediction, targets
+    if isinstance(prediction, ClassPrediction):
+        rows, labels = prediction.scored(targets)
+        logits = rows.log_probs
+    assert isinstance(logits, Tensor)
     check_labels("fit_temperature", "logits", logits, labels)
     logits = logits.detach().double()
     labels = labels.to(logits.device)

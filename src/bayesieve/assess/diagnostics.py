@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesieve.assess.predict import ClassPrediction, labels_of, predict
+from bayesieve.assess.predict import ClassPrediction, predict
 from bayesieve.core.batch import ExamplesLike, pair_of
 from bayesieve.core.posterior import Model, Samples, posterior_of
 
@@ -121,8 +121,8 @@ def traces(posterior: Samples, examples: ExamplesLike | tuple[Tensor, Tensor]) -
     prediction = predict(posterior, x[some], n_samples=len(posterior.draws))
     targets = y[some].to(posterior.draws.device)
     if isinstance(prediction, ClassPrediction):
-        labels = labels_of(targets).expand(len(posterior.draws), -1)[..., None]
-        log_lik = prediction.sample_log_probs.double().gather(2, labels)[..., 0]
+        rows, labels = prediction.scored(posterior.network.likelihood.labels(targets))
+        log_lik = rows.log_densities(labels)
         values = log_lik.exp()
     else:
         means, noise = prediction.sample_means.double(), prediction.noise_std.double()

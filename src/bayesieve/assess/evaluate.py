@@ -9,9 +9,10 @@ from torch import Tensor
 
 from bayesieve.assess.familiarity import Familiarity
 from bayesieve.assess.metrics import classification_report, monte_carlo_error, regression_report
-from bayesieve.assess.predict import labels_of, predict
+from bayesieve.assess.predict import predict
 from bayesieve.core.batch import ExamplesLike, pair_of
 from bayesieve.core.likelihoods import ClassPrediction, Prediction
+from bayesieve.core.likelihoods.classes import wrong_share
 from bayesieve.core.posterior import Posterior, SparseModel, present_entries
 
 
@@ -86,7 +87,7 @@ def evaluate(
     """
     x, y = pair_of("evaluate", examples)
     device, likelihood = model.network.device, model.network.likelihood
-    targets = labels_of(y.to(device)) if likelihood.task == "classification" else y.to(device)
+    targets = y.to(device)
     std = torch.as_tensor(getattr(examples, "target_std", 1.0)).to(device)
     prediction = predict(
         model,
@@ -100,10 +101,16 @@ def evaluate(
     n_draws = prediction.n_draws
     if temperature != 1.0:
         prediction = prediction.tempered(temperature)
+    targets = likelihood.labels(targets)
+    scored = prediction
     if isinstance(prediction, ClassPrediction):
+        scored, labels = prediction.scored(targets)
         numbers = classification_report(
-            prediction.sample_log_probs, targets, prediction.drawn, prediction.temperature
+            scored.sample_log_probs, labels, scored.drawn, scored.temperature
         )
+        if prediction.positions:
+            numbers |= _by_example(prediction, targets) | {"n_positions": len(labels)}
+        targets = labels
     else:
         shape = prediction.sample_means.shape[1:]
         if targets.numel() != shape.numel():
@@ -120,10 +127,28 @@ def evaluate(
     if n_draws > 1:
         numbers["draws"] = n_draws
     if prediction.drawn != "all":
-        numbers["nll_mc_error"] = monte_carlo_error(prediction, targets)
+        numbers["nll_mc_error"] = monte_carlo_error(scored, targets)
     if prediction.abstained is not None:
-        numbers |= _answered(prediction, targets, std)
+        numbers |= _answered(prediction, likelihood.labels(y.to(device)), std)
     return Evaluation({**numbers, **model_size(model)}, prediction)
+
+
+def _by_example(prediction: ClassPrediction, labels: Tensor) -> dict[str, Any]:
+    """Numbers of whole examples, whose positions that count stand or fall together.
+
+    Returns:
+        error_examples, the share with a mistake anywhere; nll_examples, of all its labels under the
+        averaged probabilities of each; n_examples.
+    """
+    n, counted = len(labels), labels >= 0
+    wrong = ((prediction.label != labels) & counted).reshape(n, -1).any(1)
+    logs = prediction.log_probs.gather(-1, labels.clamp_min(0)[..., None])[..., 0]
+    nll = -torch.where(counted, logs, 0).reshape(n, -1).sum(1)
+    return {
+        "error_examples": float(wrong.double().mean()),
+        "nll_examples": float(nll.mean()),
+        "n_examples": n,
+    }
 
 
 def _answered(prediction: Prediction, targets: Tensor, std: Tensor) -> dict[str, Any]:
@@ -131,7 +156,7 @@ def _answered(prediction: Prediction, targets: Tensor, std: Tensor) -> dict[str,
     assert prediction.abstained is not None
     kept = ~prediction.abstained.to(targets.device)
     if isinstance(prediction, ClassPrediction):
-        name, loss = "error_answered", (prediction.label != targets).double()
+        name, loss = "error_answered", wrong_share(prediction.label, targets)
     else:
         gap = (prediction.mean - targets.reshape(prediction.mean.shape)) * std
         name, loss = "rmse_answered", gap.square().mean(-1)

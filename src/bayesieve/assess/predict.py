@@ -75,8 +75,7 @@ def predict(
     network = posterior.network
     _check_inputs(x)
     if targets is not None:
-        targets = targets.to(network.device)
-        targets = labels_of(targets) if network.likelihood.task == "classification" else targets
+        targets = network.likelihood.labels(targets.to(network.device))
     adaptive = n_samples is None and not isinstance(posterior, Samples)
     if n_samples is None:
         n_samples = len(posterior.draws) if isinstance(posterior, Samples) else MOST_DRAWS
@@ -102,7 +101,7 @@ def predict(
         n_done = sum(len(output) for output, _ in blocks)
         if adaptive and n_done == check_at < n_samples:
             full = 2 * sum(output.numel() for output, _ in blocks) > _OUTPUTS_AT_ONCE
-            if full or enough_draws(_mixture(network, blocks, drawn), targets):
+            if full or _enough(_mixture(network, blocks, drawn), targets):
                 break
             check_at *= 2
     prediction = _mixture(network, blocks, drawn)
@@ -124,16 +123,11 @@ def _mixture(
     return replace(network.likelihood.predictive(output, numbers), drawn=drawn)
 
 
-def labels_of(targets: Tensor) -> Tensor:
-    """Class numbers, (N,), from class numbers, 0/1 columns (N, 1) or probabilities (N, C).
-
-    Example:
-        >>> labels_of(torch.tensor([[0.2, 0.8], [1.0, 0.0]])).tolist()
-        [1, 0]
-    """
-    if targets.is_floating_point() and targets.dim() > 1 and targets.shape[-1] > 1:
-        targets = targets.argmax(-1)
-    return targets.reshape(-1).long()
+def _enough(prediction: Prediction, targets: Tensor | None) -> bool:
+    """`enough_draws`, of the positions that count."""
+    if targets is not None and isinstance(prediction, ClassPrediction):
+        return enough_draws(*prediction.scored(targets))
+    return enough_draws(prediction, targets)
 
 
 def enough_draws(prediction: Prediction, targets: Tensor | None = None) -> bool:

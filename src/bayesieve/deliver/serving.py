@@ -89,9 +89,10 @@ def _onnx_columns(model: OnnxModel, outputs: Mapping[str, Tensor], n: int) -> Co
     likelihood = likelihood_from_json(model.metadata.get("likelihood"), classes)
     if len(outputs) > 1:  # draws are baked in
         return _columns(outputs, classes, recipe, cast(RealLikelihood | None, likelihood))
-    output = next(iter(outputs.values())).reshape(n, -1)
+    output = next(iter(outputs.values()))
     if likelihood is None:  # a file that does not say what its outputs mean
-        return _in_unit({"mean": output}, recipe)
+        return _in_unit({"mean": output.reshape(n, -1)}, recipe)
+    output = output if output.dim() > 2 else output.reshape(n, -1)
     if output.shape[1] == 1 and classes is not None and len(classes) == 2:
         likelihood = Bernoulli()
     return bundle_columns(likelihood.predictive(output[None], {}), classes, recipe)
@@ -103,21 +104,27 @@ def _columns(
     recipe: Mapping[str, Any] | None,
     likelihood: RealLikelihood | None,
 ) -> Columns:
-    """The columns of tensors that have the names of `Prediction.delivered`."""
+    """The columns of tensors that have the names of `Prediction.delivered`.
+
+    Several labels for each input have columns of their own: class_1, class_2, ...
+    """
     if "probability" in outputs:
         entropy, epistemic = outputs["entropy"], outputs["mutual_information"]
-        split = {"entropy": entropy, "aleatoric": entropy - epistemic, "epistemic": epistemic}
         best, label = outputs["probability"].max(-1)
-        n_classes, names = outputs["probability"].shape[-1], label.tolist()
+        n_classes = outputs["probability"].shape[-1]
         if classes is not None and len(classes) != n_classes:
             raise ValueError(
                 f"predict: the model gives {n_classes} probabilities but names {len(classes)} "
                 "classes."
             )
+        values = {"class": label, "probability": best, "entropy": entropy,
+                  "aleatoric": entropy - epistemic, "epistemic": epistemic}  # fmt: skip
+        columns = _one_each(values)
         if classes is not None:
-            names = [str(classes[i]) for i in names]
-        uncertainty = {name: values.tolist() for name, values in split.items()}
-        return {"class": names, "probability": best.tolist(), **uncertainty}
+            for name in columns:
+                if name.startswith("class"):
+                    columns[name] = [str(classes[i]) for i in columns[name]]
+        return columns
     mean, noise, spread = (
         outputs[name].reshape(len(outputs["mean"]), -1)
         for name in ("mean", "aleatoric_std", "epistemic_std")
@@ -133,10 +140,18 @@ def _in_unit(values: Mapping[str, Tensor], recipe: Mapping[str, Any] | None) -> 
     target = (recipe or {}).get("target") or {}
     shift = torch.tensor(target.get("mean", 0.0), dtype=torch.float64)
     scale = torch.tensor(target.get("std", 1.0), dtype=torch.float64)
-    columns = {}
+    columns: Columns = {}
     for name, numbers in values.items():
         moved = shift if name in ("mean", "lower_90", "upper_90") else 0.0
-        rows = numbers.double() * scale + moved
+        columns |= _one_each({name: numbers.double() * scale + moved})
+    return columns
+
+
+def _one_each(values: Mapping[str, Tensor]) -> Columns:
+    """Columns of tensors (N,) or (N, ...): one for every number of an input, counted from 1."""
+    columns: Columns = {}
+    for name, tensor in values.items():
+        rows = tensor.reshape(len(tensor), -1)
         for j, column in enumerate(rows.T):
             columns[name if rows.shape[1] == 1 else f"{name}_{j + 1}"] = column.tolist()
     return columns

@@ -115,18 +115,24 @@ def _expansion(
 
 
 def _roots(
-    problem: Problem, outputs: Tensor, numbers: Mapping[str, Tensor], generator: Generator | None
+    problem: Problem,
+    outputs: Tensor,
+    targets: Tensor,
+    numbers: Mapping[str, Tensor],
+    generator: Generator | None,
 ) -> Iterator[Tensor]:
-    """Vectors v, (n, ...) each, whose Σ vvᵀ is the information of the outputs, (n, ...)."""
-    curvature = problem.likelihood.curvature
-    if generator is None:
-        yield from curvature(outputs, numbers)
-        return
-    positions = outputs[0, ..., 0].numel() if outputs.dim() > 2 else 1
-    n_labels = max(_N_LABELS // positions, 1)
+    """Vectors v, (n, ...) each, whose Σ vvᵀ is the information of the outputs, (n, ...).
+
+    Outputs that do not count have none: their part of v is 0.
+    """
+    likelihood = problem.likelihood
+    positions = max(targets[0].numel(), 1) if outputs.dim() > 2 else 1
+    n_labels = 1 if generator is None else max(_N_LABELS // positions, 1)
+    counted = likelihood.counted(targets)
+    factor = 1 if counted is None else counted.to(outputs.dtype)
     for _ in range(n_labels):
-        for v in curvature(outputs, numbers, generator):
-            yield v / n_labels**0.5
+        for v in likelihood.curvature(outputs, numbers, generator):
+            yield v * (factor / n_labels**0.5)
 
 
 def _information(
@@ -154,9 +160,9 @@ def _information(
             return (call({**points, **weights}, buffers, x[None])[0] * v).sum()
 
         single, gradients = torch.func.grad(projected), None
-        for x in problem.x.split(batch_size):
+        for x, y in zip(problem.x.split(batch_size), problem.y.split(batch_size), strict=True):
             outputs = network.outputs(w[None], x, buffers)[0]
-            for v in _roots(problem, outputs, numbers, generator):
+            for v in _roots(problem, outputs, y, numbers, generator):
                 gradients = gradients or _together_if_possible(single, weights, x, v)
                 for found in gradients(weights, x, v):
                     for name, part in parts.items():
@@ -347,8 +353,8 @@ def laplace_units(
     blocks, n_rows = _empty_blocks(problem), Counter[str]()
     n = problem.layout.n_bayesian
     with problem.network.borrowed() as module:
-        for x in problem.x.split(batch_size):
-            _add_(problem, module, w, buffers, x, blocks, n_rows, generator)
+        for x, y in zip(problem.x.split(batch_size), problem.y.split(batch_size), strict=True):
+            _add_(problem, module, w, buffers, (x, y), blocks, n_rows, generator)
     information = torch.zeros_like(w[:n], dtype=torch.float64)
     for name, block in blocks.items():
         block.gram.div_(n_rows[name])
@@ -392,11 +398,12 @@ def _empty_blocks(problem: Problem) -> dict[str, Block]:
 
 
 def _add_(
-    problem: Problem, module: nn.Module, w: Tensor, buffers: dict[str, Tensor], x: Tensor,
+    problem: Problem, module: nn.Module, w: Tensor, buffers: dict[str, Tensor],
+    batch: tuple[Tensor, Tensor],
     blocks: dict[str, Block], n_rows: Counter[str], generator: Generator | None,
 ) -> None:  # fmt: skip
     """Add Σ x xᵀ, Σ δ² and the number of x of one batch to those of every layer, in place."""
-    network = problem.network
+    network, (x, y) = problem.network, batch
     layers = {name: module.get_submodule(name) for name in blocks}
     calls: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in layers}
     handles = []
@@ -425,7 +432,7 @@ def _add_(
         blocks[name].gram.add_(rows.T @ rows)
         n_rows[name] += len(rows)
     ends = [pairs[0][1] for pairs in calls.values()]
-    vectors = list(_roots(problem, result.detach(), extra, generator))
+    vectors = list(_roots(problem, result.detach(), y, extra, generator))
     for i, v in enumerate(vectors):
         with torch.enable_grad():
             total = (result * v).sum()

@@ -10,7 +10,7 @@ from bayesieve.assess.metrics import (
     reliability_bins,
     risk_coverage,
 )
-from bayesieve.assess.predict import ClassPrediction, RealPrediction, labels_of
+from bayesieve.assess.predict import ClassPrediction, RealPrediction
 from bayesieve.core.posterior import draws_of, has_spread
 from bayesieve.data import DataSet
 from bayesieve.report.inputs import shown
@@ -47,14 +47,14 @@ def calibration(results: dict[str, Evaluation], data: DataSet) -> Json:
     for name, evaluation in results.items():
         prediction = evaluation.prediction
         if isinstance(prediction, ClassPrediction):
-            rows[name] = _of_classes(prediction, labels_of(data.test.y).cpu())
+            rows[name] = _of_classes(*prediction.scored(data.test.y))
         else:
             rows[name] = _of_numbers(prediction, data)
     return rows
 
 
 def _of_classes(prediction: ClassPrediction, labels: Tensor) -> Json:
-    probs = prediction.probs.cpu()
+    probs, labels = prediction.probs.cpu(), labels.cpu()
     bins = reliability_bins(probs, labels)
     wrong = (probs.argmax(-1) != labels).double()
     return {
@@ -99,8 +99,8 @@ def confusion(evaluation: Evaluation, data: DataSet) -> list[list[int]] | None:
     prediction = evaluation.prediction
     if not isinstance(prediction, ClassPrediction):
         return None
-    labels = labels_of(data.test.y).to(prediction.probs.device)
-    return confusion_matrix(prediction.probs, labels).tolist()
+    rows, labels = prediction.scored(data.test.y)
+    return confusion_matrix(rows.probs, labels).tolist()
 
 
 def examples(evaluation: Evaluation, data: DataSet, limits: Limits) -> Json:
@@ -111,7 +111,7 @@ def examples(evaluation: Evaluation, data: DataSet, limits: Limits) -> Json:
     prediction, n = evaluation.prediction, limits.examples
     rows: Json = {}
     if isinstance(prediction, ClassPrediction):
-        labels, digits = labels_of(data.test.y).cpu(), 4
+        labels, digits = prediction.scored(data.test.y)[1].cpu(), 4
         order = prediction.entropy.cpu().argsort(stable=True)
         worst = order[(prediction.label.cpu() != labels)[order]]  # the most confident first
         rows["n_wrong"] = len(worst)

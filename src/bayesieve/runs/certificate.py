@@ -29,7 +29,7 @@ from scipy.stats import beta, binomtest, norm
 from torch import Generator, Tensor
 
 from bayesieve.assess.familiarity import Familiarity
-from bayesieve.assess.predict import ClassPrediction, Prediction, RealPrediction, labels_of, predict
+from bayesieve.assess.predict import ClassPrediction, Prediction, RealPrediction, predict
 from bayesieve.errors import UsageError
 from bayesieve.runs.folder import CERTIFICATE, RunFolder
 from bayesieve.runs.options import Certify, n_samples_of
@@ -138,9 +138,9 @@ def compare_predictions(
         target_std: what targets were divided by; errors are shown in the original unit.
     """
     if isinstance(dense, ClassPrediction) and isinstance(sieved, ClassPrediction):
-        labels = labels_of(targets.cpu())
         same = torch.equal(dense.log_probs, sieved.log_probs)
-        checks = _class_checks(dense, sieved, labels, asked)
+        (dense, labels), (sieved, _) = dense.scored(targets), sieved.scored(targets)
+        checks = _class_checks(dense, sieved, labels.cpu(), asked)
     elif isinstance(dense, RealPrediction) and isinstance(sieved, RealPrediction):
         same = torch.equal(dense.mean, sieved.mean) and torch.equal(dense.std, sieved.std)
         checks = _real_checks(dense, sieved, targets.cpu(), asked, torch.as_tensor(target_std))
@@ -175,8 +175,8 @@ def mcnemar(dense: Prediction, sieved: Prediction, targets: Tensor) -> float | N
     """Exact two-sided p-value that both models are right equally often; None for regression."""
     if not isinstance(dense, ClassPrediction) or not isinstance(sieved, ClassPrediction):
         return None
-    labels = labels_of(targets.cpu())
-    was, now = (prediction.label.cpu() == labels for prediction in (dense, sieved))
+    rows = [prediction.scored(targets) for prediction in (dense, sieved)]
+    was, now = (prediction.label == labels for prediction, labels in rows)
     lost, won = int((was & ~now).sum()), int((now & ~was).sum())
     return float(binomtest(lost, lost + won).pvalue) if lost + won else 1.0
 

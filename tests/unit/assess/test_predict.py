@@ -218,8 +218,3 @@ def test_wrong_inputs_raise():
         predict(nn.Linear(3, 1), X)
     with pytest.raises(ValueError, match="batch_size must be > 0, got 0"):
         predict(posterior, X, batch_size=0)
-    with pytest.raises(ValueError, match="a Bernoulli need one output, got 2"):
-        predict(factorised(Bernoulli(), 2), X)
-    tied = BY_NAME["tied"].problem(dtype=torch.float32)
-    with pytest.raises(ValueError, match="class predictions need one row of outputs per input"):
-        predict(Samples(tied.network, tied.initial[None]), tied.x)

@@ -94,6 +94,17 @@ class Likelihood(ABC):
             f"laplace: {type(self).__name__} has no curvature; add the method `curvature` to it."
         )
 
+    def labels(self, target: Tensor) -> Tensor:
+        """Targets as metrics read them: numbers, or class numbers, below 0 where none counts."""
+        return target
+
+    def counted(self, target: Tensor) -> Tensor | None:
+        """Which outputs count in the likelihood of these targets, as bool that broadcasts to them.
+
+        None if all do.
+        """
+        return None
+
     @property
     def normal_noise(self) -> float | None:
         """Standard deviation of normal noise that all targets share; None for any other noise."""
@@ -157,7 +168,7 @@ class ClassLikelihood(Likelihood):
 
     @abstractmethod
     def log_probs(self, outputs: Tensor) -> Tensor:
-        """Log class probabilities (S, n, C) of outputs (S, n, ...)."""
+        """Log class probabilities of outputs (S, n, ...): (S, n, C), or (S, n, ..., C)."""
 
     def predictive(self, outputs: Tensor, numbers: Numbers) -> ClassPrediction:
         """Class probabilities under every weight vector."""
@@ -166,7 +177,7 @@ class ClassLikelihood(Likelihood):
     def summary(
         self, outputs: Tensor, numbers: Numbers, drawn: Drawn = "all"
     ) -> tuple[Tensor, ...]:
-        """Mean probability (n, C), its entropy (n,) and the mutual information (n,)."""
+        """Mean probability (n, ..., C), its entropy and the mutual information, (n, ...) each."""
         log_p = self.log_probs(outputs)
         log_mean, missing = log_mean_prob(log_p), missing_entropy(log_p, drawn)
         return log_mean.exp(), entropy(log_mean) + missing, information(log_p) + missing

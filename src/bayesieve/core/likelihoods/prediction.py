@@ -116,6 +116,9 @@ def _finite(log_probs: Tensor) -> Tensor:
 class ClassPrediction:
     """Class probabilities of N inputs under S weight vectors.
 
+    With several labels for each input (positions of a sequence, pixels, the outputs of a
+    multi-label network) every N below is N, ...: the inputs, then the axes of the positions.
+
     Args:
         sample_log_probs: (S, N, C), nats.
         drawn: how the weight vectors were chosen.
@@ -135,9 +138,42 @@ class ClassPrediction:
         """S."""
         return len(self.sample_log_probs)
 
+    @property
+    def positions(self) -> torch.Size:
+        """Shape of the positions of one input; empty where it has one label."""
+        return self.sample_log_probs.shape[2:-1]
+
+    def scored(self, labels: Tensor) -> "tuple[ClassPrediction, Tensor]":
+        """One row for each label that counts: the prediction (S, M, C), and the labels, (M,).
+
+        Args:
+            labels: class numbers (N,), those below 0 do not count; or probabilities, (N, C).
+
+        Example:
+            >>> even = ClassPrediction(torch.tensor(0.5).log().expand(1, 2, 3, 2))
+            >>> rows, labels = even.scored(torch.tensor([[0, 1, -1], [1, -1, -1]]))
+            >>> tuple(rows.sample_log_probs.shape), labels.tolist()
+            ((1, 3, 2), [0, 1, 1])
+        """
+        log_probs = self.sample_log_probs
+        if labels.is_floating_point() and labels.shape == log_probs.shape[1:]:
+            labels = labels.argmax(-1)
+        shape = log_probs.shape[1:-1]
+        if labels.numel() != shape.numel():
+            raise ValueError(
+                f"predictions have shape {tuple(shape)}, labels {tuple(labels.shape)}."
+            )
+        labels = labels.reshape(shape).to(log_probs.device).long()
+        counted = labels >= 0
+        if not self.positions and bool(counted.all()):
+            return self, labels
+        whole = replace(self, sample_log_probs=log_probs[:, counted])
+        return replace(whole, familiarity=None, abstained=None), labels[counted]
+
     def log_densities(self, targets: Tensor) -> Tensor:
         """Log probability of labels, (N,), under each draw, (S, N)."""
-        return self._draws.gather(2, targets.long().expand(self.n_draws, -1)[..., None])[..., 0]
+        index = targets.long().expand(self.n_draws, *targets.shape)[..., None]
+        return self._draws.gather(-1, index)[..., 0]
 
     @cached_property
     def _draws(self) -> Tensor:
@@ -199,7 +235,9 @@ class ClassPrediction:
 
     def sample(self, n: int, generator: Generator) -> Tensor:
         """Labels drawn from the averaged probabilities, (n, N)."""
-        return torch.multinomial(self.probs, n, replacement=True, generator=generator).T
+        rows = self.probs.flatten(0, -2)
+        drawn = torch.multinomial(rows, n, replacement=True, generator=generator).T
+        return drawn.reshape(n, *self.probs.shape[:-1])
 
 
 @dataclass(frozen=True, eq=False)
