@@ -11,7 +11,7 @@ examples take a higher learning rate and a KL weight of 0.1, chosen on a held-ou
 (`studies.recipes`): their epochs have few steps, and a network stopped half-way is less sure than
 it is right.
 The numbers for tables were chosen on tables of 300 to 10,000 rows (docs/tables.md): noise on
-weights, about 2,500 steps, a KL weight of 0.3. Samplers keep their step size and the full weight of
+weights, about 1,100 steps, a KL weight of 0.3. Samplers keep their step size and the full weight of
 the prior; message passing has neither. Their step is per example, and for real targets divided by
 the root mean square of the gradient: the curvature grows as 1 / noise², which no fixed step meets.
 Fewer than 10,000 examples and tables have a wider prior and a longer step: under a narrow one a
@@ -41,8 +41,13 @@ PriorName = Literal[
 ]
 _SMALL_TABLE = 2000  # rows
 _FEW_DATA = 10_000  # examples: below, an epoch has few steps
-_TABLE_STEPS, _LEAST_EPOCHS, _MOST_EPOCHS = 2500, 20, 400
+_TABLE_STEPS = {"variational": 1100}  # by course; others take more
+_MORE_STEPS, _LEAST_EPOCHS, _MOST_EPOCHS = 2500, 20, 400
 TABLE_KL = 0.3
+TABLE_KLS = (1.0, 0.3, 0.1)  # the inner folds of a table choose from these
+MANY_ROWS = 3000  # above, one inner fold holds out a tenth and noise is on activations
+_LARGE_TABLE = 10_000  # rows from which layers are wider
+_EMBEDDED = 400  # inputs of a network that embeddings may make of the columns
 _STEP = ("lr", "preconditioned")  # settings that do not depend on the prior
 _PRIOR_NUMBERS: dict[str, dict[str, Any]] = {
     "none": {},
@@ -357,7 +362,11 @@ def resolve_engine(config: EngineConfig, size: RunSize, *, own_start: bool) -> E
     if config.preset != "paper":
         usual = special.get("prior", entry.priors[0])
         few = entry.few if size.n_data < _FEW_DATA else {}
-        columns = {**entry.table, **entry.table.get(size.task, {})} if size.table else {}
+        columns: dict[str, Any] = {}
+        if size.table:
+            columns = {**entry.table, **entry.table.get(size.task, {})}
+            if size.task == "regression" and size.n_data > MANY_ROWS:
+                columns |= entry.table.get("many", {})
         for values, its_prior in ((few, entry.priors[0]), (special, usual), (columns, usual)):
             kept = values if prior == its_prior else {k: values[k] for k in _STEP if k in values}
             kept = {**kept, **values.get(prior, {})}
@@ -416,6 +425,33 @@ def recommended_batch_size(name: EngineName | None, n_data: int, *, table: bool 
     return min(n_data, max(32, min(256, 2 ** round(math.log2(max(n_data, 1) / 16)))))
 
 
+def table_widths(n_rows: int, *, embedded: bool = False) -> tuple[int, ...]:
+    """Units of each hidden layer of a network for a table, by whether its columns are embedded.
+
+    A first layer on embedded columns bends wherever it needs to; small tables need no second one.
+
+    Example:
+        >>> table_widths(500), table_widths(500, embedded=True), table_widths(50_000)
+        ((50, 50), (50,), (100, 100))
+    """
+    if n_rows >= _LARGE_TABLE:
+        return (100, 100)
+    return (50,) if embedded else (50, 50)
+
+
+def table_bins(n_rows: int, n_columns: int) -> int:
+    """Bins of the piecewise linear embedding of each column (`nets.embedding`); 0 for none.
+
+    Each has 12 rows or more; many columns have fewer bins, since each is an input.
+
+    Example:
+        >>> [table_bins(*size) for size in ((40, 5), (1000, 10), (1000, 60), (1000, 500))]
+        [3, 8, 5, 0]
+    """
+    bins = min(8, n_rows // 12, _EMBEDDED // max(n_columns, 1) - 1)
+    return bins if bins >= 2 else 0
+
+
 def finetune_batch_size(n_data: int, batch_size: int) -> int:
     """Examples per step while what is left of a pruned network trains on.
 
@@ -432,18 +468,19 @@ def finetune_batch_size(n_data: int, batch_size: int) -> int:
 def recommended_epochs(
     name: EngineName, n_data: int, batch_size: int, *, table: bool = False
 ) -> int:
-    """Passes over the data: about 2,500 steps over a table.
+    """Passes over the data: about 2,500 steps over a table, 1,100 of a variational engine.
 
     Example:
         >>> recommended_epochs("sbnn", 1000, 64, table=True)
-        156
+        69
     """
     if ENGINES[name].passes:
         return 10
     if not table:
         return 60
     per_epoch = math.ceil(n_data / max(batch_size, 1))
-    return max(_LEAST_EPOCHS, min(_MOST_EPOCHS, round(_TABLE_STEPS / per_epoch)))
+    steps = _TABLE_STEPS.get(ENGINES[name].course, _MORE_STEPS)
+    return max(_LEAST_EPOCHS, min(_MOST_EPOCHS, round(steps / per_epoch)))
 
 
 def _paper(config: EngineConfig, entry: EngineEntry) -> dict[str, Any]:
@@ -549,6 +586,8 @@ _VI_TABLE = {
     "local": False,
     "classification": {"lr": 1e-2},
     "regression": {"lr": 3e-2},
+    # Noise on weights hides what many rows with little noise of their own could teach.
+    "many": {"local": True, "lr": 2e-2},
 }
 _CHAIN = {
     "lr": 0.03,

@@ -1,9 +1,10 @@
 """Base of classifier and regressor: parameters, units, training, prediction, delivery."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor, fx, nn
 
 from bayesieve.assess.diagnostics import diagnose_models
 from bayesieve.assess.familiarity import Familiarity, unavailable
+from bayesieve.assess.predict import ClassPrediction, predict
 from bayesieve.checks import check_choice, check_positive
 from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.posterior import Posterior, SparseModel
@@ -30,19 +32,23 @@ from bayesieve.deliver.c import export_c
 from bayesieve.deliver.onnx import export_onnx
 from bayesieve.deliver.pt2 import export_pt2
 from bayesieve.engines import Engine
-from bayesieve.estimators.defaults import FOLDED_ROWS, TableSettings, table_settings
+from bayesieve.engines.recipes import MANY_ROWS
+from bayesieve.estimators.defaults import TableSettings, table_settings
 from bayesieve.estimators.online import Online
+from bayesieve.estimators.pace import Pace
 from bayesieve.estimators.population import (
     DTYPE,
+    Form,
     Group,
     Table,
     Training,
+    fold_members,
     needed_draws,
     predict_members,
     train_groups,
     train_networks,
 )
-from bayesieve.nets import mlp
+from bayesieve.nets import PiecewiseLinear, mlp
 from bayesieve.nets.mlp import Activation
 from bayesieve.select import (
     best_source,
@@ -59,9 +65,10 @@ _CONFORMAL_FOLDS = 5  # also what part of the rows split conformal takes
 # Networks that lose other weights in each fold disagree more, which makes sets of CV+ too wide.
 _PRUNED_FOLDS, _PRUNED_ROWS = 10, 20
 _LEAST_CONFORMAL = 10  # rows, so that each of five folds has two
+_SHUFFLED_ROWS = 20_000  # rows times columns that importance reads
 _AT_ONCE = 240  # networks of one population
 _CHOICES = (
-    "hidden", "epochs", "batch_size", "lr", "schedule", "kl", "folds", "patience", "zeros",
+    "hidden", "bins", "epochs", "batch_size", "lr", "schedule", "kl", "folds", "patience", "zeros",
     "n_members",
 )  # fmt: skip
 
@@ -133,6 +140,9 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         engine: how the posterior is found: "sbnn", "flat-vi", "map", "bmr", "horseshoe", "sghmc",
             "tdamp", or an engine such as `SBNN(...)`.
         hidden: units of each hidden layer.
+        bins: of the piecewise linear embedding of every column (`nets.PiecewiseLinear`), which lets
+            a network learn steps; 0 feeds the columns as they are. None lets the inner folds
+            choose between none and the recommended number.
         activation: "relu", "tanh" or "swish".
         epochs: passes over the rows, at most.
         batch_size: rows per step.
@@ -156,6 +166,9 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
             each without a fifth of the rows, whose predictions make the interval (ten without a
             tenth each where weights are removed); "split" by a fifth of the rows, which the network
             then does not learn from; True takes "cv+" up to 3,000 rows and "split" beyond.
+        max_seconds: time that `fit` may take; it then plans fewer steps, and stops where even these
+            take too long. None takes all steps that are recommended.
+        verbose: 1 prints how far training is and how long it will take.
         standardise: whether columns and targets are standardised inside; False takes them as they
             are, for tables that are standardised already.
         random_state: seed.
@@ -164,7 +177,13 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
     Attributes:
         sparse_models_: one per member: posterior and mask in standardised units.
         history_: metrics of each epoch, of the first network.
-        settings_: every setting of the fit (`TableSettings`).
+        settings_: every setting of the fit (`TableSettings`); `bins` is 0 where the plain columns
+            predicted held-out rows better.
+        candidate_scores_: log density per held-out row of every choice that was tried, by (weight
+            of the prior, bins), in standardised units.
+        feature_importances_: how much predictions change when the values of a column are shuffled
+            over the rows, (p,): the root mean square over rows and members, 1 for the column with
+            the largest. A ranking, no probability (`SieveSelector` has those).
         familiarity_: what the training rows look like (`Familiarity`); None below 20 rows.
         n_epochs_: the epoch that was kept.
         kl_: the weight of the prior that was kept.
@@ -178,6 +197,7 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
 
     engine: str | Engine[Any] = "sbnn"
     hidden: Sequence[int] | None = None
+    bins: int | None = None
     activation: Activation = "relu"
     epochs: int | None = None
     batch_size: int | None = None
@@ -190,12 +210,17 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
     n_members: int | None = None
     n_samples: int | None = None
     conformal: bool | Literal["cv+", "split"] = False
+    max_seconds: float | None = None
+    verbose: int = 0
     standardise: bool = True
     random_state: Any = None
     device: str | None = None
     y_scale_: Scale | None = field(init=False)
     sparse_models_: list[SparseModel] = field(init=False)
+    feature_importances_: NDArray[np.float64] = field(init=False)
     n_seen_: int = field(init=False)
+
+    _clock = staticmethod(time.perf_counter)
 
     # Defined by subclasses.
 
@@ -209,6 +234,10 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
     def _row_weights(self, y: Tensor, sample_weight: FloatArray | None) -> FloatArray | None:
         """How much each row counts: sample weights, times class weights where there are any."""
         return sample_weight
+
+    def _without_base(self, X: Any, y: Any, weight: FloatArray | None, *, reset: bool) -> Any:
+        """Targets less what another model says of them, where there is one."""
+        return y
 
     def _n_outputs(self, y: Tensor) -> int:
         raise NotImplementedError
@@ -251,13 +280,13 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         renewed = []
         for model in self.sparse_models_:
             engine = Online.after(self._who, model, lr=self.lr or 5e-3)
-            module = self._module(table, settings)
             likelihood = self._likelihood(learned_noise=settings.learned_noise)
             run = train_networks(
-                module, likelihood, table, None, engine, training, start_from=model
+                model.to_module(), likelihood, table, None, engine, training, start_from=model
             )
             renewed.append(SparseModel(engine.named(run.posterior), model.keep))
         self.sparse_models_, self.n_seen_ = renewed, self.n_seen_ + len(table)
+        self.feature_importances_ = shuffled_change(renewed, table.x)
 
     @property
     def _who(self) -> str:
@@ -273,7 +302,9 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         if online:
             choices["folds"] = 0
         task = self._likelihood(learned_noise=True).task
-        return table_settings(self.engine, task, n_rows, who=self._who, **choices)
+        return table_settings(
+            self.engine, task, n_rows, self.n_features_in_, who=self._who, **choices
+        )
 
     def _prepare(
         self,
@@ -295,7 +326,9 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
                 raise ValueError(f"{self._who}: at least one sample weight must be > 0.")
         if reset:
             self.x_scale_ = Scale.of(columns, weight, neutral=not self.standardise, cut=True)
-        targets = self._targets(y, weight, reset=reset)
+        targets = self._targets(
+            self._without_base(columns, y, weight, reset=reset), weight, reset=reset
+        )
         counts = self._row_weights(targets, weight)
         row_weight = None if counts is None else torch.as_tensor(counts).to(DTYPE)
         table = Table(self.x_scale_.apply(columns), targets, row_weight)
@@ -304,26 +337,31 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         settings = self._settings(n_rows or len(table))
         if row_weight is not None and not settings.takes_weights:
             raise ValueError(f"{self._who}: this engine counts every row once; remove the weights.")
-        return table.with_folds(settings.folds, self._seed())
+        return table.with_folds(settings.folds, settings.parts, self._seed())
 
     def _validated(self, X: ArrayLike, y: ArrayLike, *, reset: bool) -> tuple[Any, Any]:
         raise NotImplementedError
 
-    def _module(self, table: Table, settings: TableSettings) -> nn.Module:
+    def _module(
+        self, table: Table, settings: TableSettings, *, embedded: bool = False
+    ) -> nn.Module:
         with own_stream(self._who, self._seed()):
-            outputs = self._n_outputs(table.y)
-            return mlp((table.x.shape[1],), outputs, settings.widths, self.activation)
+            outputs, widths = self._n_outputs(table.y), settings.widths[0 if embedded else 1]
+            return mlp((table.x.shape[1],), outputs, widths, self.activation)
 
     def _absorb(self, table: Table, settings: TableSettings, group: Group) -> None:
         """Take over the trained networks and calibrate on the rows the folds held out."""
         self.sparse_models_, self.history_, self.settings_ = group.members, group.history, settings
         self.n_epochs_, self.kl_, self.n_seen_ = group.n_epochs, group.kl, len(table)
+        kinds = (self._settings(len(table)).bins, 0)
+        self.candidate_scores_ = {(c.kl, kinds[c.form]): s for c, s in group.scores.items()}
         self.familiarity_ = None if unavailable(table.x) else Familiarity.of(table.x)
         scored = [(m[0], r) for m, r in zip(group.folds, table.held_out, strict=True) if m]
         networks, rows = zip(*scored or [(group.members[0], torch.arange(len(table)))], strict=True)
         self.n_samples_ = self.n_samples or needed_draws(networks, table, rows)
         self.chains_ = diagnose_models(group.members, (table.x, table.y))
         self._calibrate(table, group)
+        self.feature_importances_ = shuffled_change(self.sparse_models_, table.x)
 
     # Conformal calibration.
 
@@ -338,7 +376,7 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
                 f"{self._who}: conformal needs at least {_LEAST_CONFORMAL} rows, got {n_rows}."
             )
         if self.conformal is True:
-            return "cv+" if n_rows <= FOLDED_ROWS else "split"
+            return "cv+" if n_rows <= MANY_ROWS else "split"
         return self.conformal
 
     def _conformal_folds(
@@ -406,19 +444,6 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         return self.sparse_.posterior
 
     @property
-    def feature_importances_(self) -> NDArray[np.float64]:
-        """Importance φ of each column, (p,), from 0 to 1, averaged over the members.
-
-        It is a ranking, no probability (`SieveSelector` has those). It rests on inclusion
-        probabilities of weights where the engine has them, else on the evidence for
-        each weight, else on the size of the weights. A column that never varied has 0.
-        """
-        check_is_fitted(self)
-        varies = torch.as_tensor(self.x_scale_.varies)
-        members = [column_importance(model.posterior, varies) for model in self.sparse_models_]
-        return np.asarray(torch.stack(members).double().mean(0).numpy())
-
-    @property
     def zeros_(self) -> float:
         """Fraction of the parameters that are exactly 0."""
         return self.sparse_.zeros
@@ -476,21 +501,44 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
 E = TypeVar("E", bound=SieveEstimator)
 
 
-def fit_tables(estimators: Sequence[SieveEstimator], tables: Sequence[Table], n_rows: int) -> None:
-    """Fit each estimator to its table, all as one population with settings for `n_rows` rows."""
+def fit_tables(
+    estimators: Sequence[SieveEstimator],
+    tables: Sequence[Table],
+    n_rows: int,
+    deadline: float | None = None,
+) -> None:
+    """Fit each estimator to its table, all as one population with settings for `n_rows` rows.
+
+    With a deadline, a time on the first estimator's clock, training ends by it.
+    """
     first = estimators[0]
+    pace = Pace(first._who, bool(first.verbose), deadline, first._clock)
     settings = [estimator._settings(n_rows) for estimator in estimators]
-    module = first._module(tables[0], settings[0])
-    training = replace(settings[0], seed=first._seed(), device=first.device)
+    training = replace(settings[0], seed=first._seed(), device=first.device, pace=pace)
+    plain, forms = Form(tables, first._module(tables[0], settings[0])), list[Form]()
+    embeddings: list[PiecewiseLinear] = []
+    if bins := settings[0].bins:
+        embeddings = [PiecewiseLinear.of(table.x[table.counts() > 0], bins) for table in tables]
+        embedded = [
+            replace(table, x=embedding(table.x))
+            for table, embedding in zip(tables, embeddings, strict=True)
+        ]
+        forms = [Form(embedded, first._module(embedded[0], settings[0], embedded=True))]
+    if not forms or settings[0].optional_bins:
+        forms.append(plain)
     groups = train_groups(
-        tables,
+        forms,
         [each.engine for each in settings],
-        module,
         first._likelihood(learned_noise=settings[0].learned_noise),
         training,
     )
-    for estimator, table, each, group in zip(estimators, tables, settings, groups, strict=True):
-        estimator._absorb(table, each, group)
+    for i, estimator in enumerate(estimators):
+        group, each = groups[i], settings[i]
+        if embeddings and group.form == 0:
+            group = group.behind(embeddings[i])
+        else:
+            each = replace(each, bins=0)
+        estimator._absorb(tables[i], each, group)
 
 
 def fit_many(
@@ -553,10 +601,18 @@ def _fit_all(
     models: Sequence[SieveEstimator], columns: Sequence[Columns], at_once: int = _AT_ONCE
 ) -> None:
     """Fit each model to its columns; where they are conformal, the models of their folds too."""
+    first = models[0]
+    if first.max_seconds is not None:
+        check_positive(first._who, max_seconds=first.max_seconds)
+    began = first._clock()
+
+    def deadline(part: float) -> float | None:
+        return None if first.max_seconds is None else began + part * first.max_seconds
+
     least = min(_num_samples(own[0]) for own in columns)
-    kind = models[0]._conformal_kind(least)
+    kind = first._conformal_kind(least)
     if kind is None:
-        _train(models, columns, at_once)
+        _train(models, columns, at_once, deadline(1.0))
         return
     columns = [indexable(*own) for own in columns]
     pairs = list(zip(models, columns, strict=True))
@@ -566,12 +622,15 @@ def _fit_all(
     if kind == "split":
         folds = [fold[:1] for fold in folds]
     left = [[_left(own, rows) for rows in fold] for own, fold in zip(columns, folds, strict=True)]
-    n_rows = _train(models, [first for first, *_ in left] if kind == "split" else columns, at_once)
+    n_runs = 1 if kind == "split" else 1 + n_folds
+    learned = [rest for rest, *_ in left] if kind == "split" else columns
+    n_rows = _train(models, learned, at_once, deadline(1 / n_runs))
     for model in models:
         model.fold_models_ = [] if kind == "split" else [model._fold_model() for _ in folds[0]]
     # Fold by fold: equal seeds then give equal starts, so that folds differ in their rows alone.
     for k in range(0 if kind == "split" else n_folds):
-        _train([m.fold_models_[k] for m in models], [own[k] for own in left], at_once, n_rows)
+        fold_models, rest = [m.fold_models_[k] for m in models], [own[k] for own in left]
+        _train(fold_models, rest, at_once, deadline((k + 2) / n_runs), n_rows)
     for (model, own), fold in zip(pairs, folds, strict=True):
         scorers = zip(model.fold_models_ or [model], fold, strict=True)
         model.conformity_ = [one._scores(*_taken(own, rows)[:2]) for one, rows in scorers]
@@ -581,6 +640,7 @@ def _train(
     models: Sequence[SieveEstimator],
     columns: Sequence[Columns],
     at_once: int,
+    deadline: float | None,
     n_rows: int | None = None,
 ) -> int:
     """Train models as populations, with settings for `n_rows` rows, or else those of the longest.
@@ -594,11 +654,16 @@ def _train(
         _check_alike(models, tables)
     n_rows = n_rows or max(len(table) for table in tables)
     settings = models[0]._settings(n_rows)
-    n_networks = settings.n_members * (1 + max(len(table.held_out) for table in tables))
+    n_folds = max(len(table.held_out) for table in tables)
+    n_networks = settings.n_members + fold_members(settings.n_members) * n_folds
     size = max(1, at_once // n_networks) if settings.takes_weights else 1
-    for start in range(0, len(tables), size):
-        block = slice(start, start + size)
-        fit_tables(models[block], tables[block], n_rows)
+    starts = range(0, len(tables), size)
+    for i, start in enumerate(starts):
+        block, end = slice(start, start + size), deadline
+        if deadline is not None:  # the time left is shared out among the blocks left
+            now = models[0]._clock()
+            end = now + (deadline - now) / (len(starts) - i)
+        fit_tables(models[block], tables[block], n_rows, end)
     return n_rows
 
 
@@ -638,6 +703,32 @@ def column_importance(posterior: Posterior, varies: Tensor) -> Tensor:
     return normalised(psi, varies)
 
 
+def shuffled_change(models: Sequence[SparseModel], x: Tensor) -> NDArray[np.float64]:
+    """How much predictions change when a column of x, (n, p), is shuffled, (p,), largest 1.
+
+    It is the root mean square over rows, outputs and models of the change at the posterior mean:
+    of means, or of class probabilities. A column that never varies has 0.
+    """
+    n, p = x.shape
+    rows = min(n, max(_SHUFFLED_ROWS // max(p, 1), 50), 500)
+    source = torch.Generator().manual_seed(0)
+    x = x[torch.randperm(n, generator=source)[:rows]].double()
+    order = torch.randperm(rows, generator=source)
+    posteriors = [model.posterior.to("cpu", torch.float64) for model in models]
+
+    def outputs(values: Tensor) -> Tensor:
+        found = [predict(posterior, values) for posterior in posteriors]
+        return torch.stack([f.probs if isinstance(f, ClassPrediction) else f.mean for f in found])
+
+    before = outputs(x)
+    change = torch.zeros(p, dtype=torch.float64)
+    for j in range(p):
+        shuffled = x.clone()
+        shuffled[:, j] = x[order, j]
+        change[j] = (outputs(shuffled) - before).square().mean().sqrt()
+    return np.asarray((change / change.max().clamp_min(1e-300)).numpy())
+
+
 def raw_module(sparse: SparseModel, x_scale: Scale, y_scale: Scale | None) -> nn.Module:
     """The posterior mean's network with standardisation folded into its first and last layer.
 
@@ -647,6 +738,11 @@ def raw_module(sparse: SparseModel, x_scale: Scale, y_scale: Scale | None) -> nn
     outputs (log standard deviations) is left out.
     """
     module = sparse.to_module()
+    if isinstance(embedding := next(iter(module.children()), None), PiecewiseLinear):
+        layers = list(module.children())[1:]
+        place = next(i for i, layer in enumerate(layers) if isinstance(layer, nn.Linear))
+        layers[place : place + 1] = embedding.as_layers(cast(nn.Linear, layers[place]))
+        module = nn.Sequential(*layers)
     linear = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
     first, last = linear[0], linear[-1]
     with torch.no_grad():

@@ -1,27 +1,25 @@
 """Settings of a fit to one table: the recipe of its engine, and the estimator's inner folds.
 
-The numbers of engine, schedule and length are those of `engines.recipes` for tables. Chosen here:
-widths, folds, candidates for the weight of the prior, patience and pruning. docs/tables.md says how
-they were measured.
+The numbers of engine, schedule, length, network and embedding are those of `engines.recipes` for
+tables. Chosen here: folds, candidates that they compare, patience and pruning. docs/tables.md says
+how they were measured.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from bayesieve.checks import check_choice, check_fraction, check_positive
+from bayesieve.checks import check_choice, check_fraction, check_not_negative, check_positive
 from bayesieve.core.priors import GaussianLaplace
 from bayesieve.data.examples import Task
 from bayesieve.engines import Engine, recipes
 from bayesieve.engines.recipes import EngineConfig, EngineName, RunSize
-from bayesieve.estimators.population import Training
+from bayesieve.estimators.population import Candidate, Training
 from bayesieve.sieve.rules import keep_zeros
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.sieve.scores import ScoreName
 from bayesieve.training.schedule import Schedule
 
-_LARGE = 10_000  # rows from which the network has two layers of 100
-FOLDED_ROWS = 3000  # tables of at most so many rows have five folds, others one
-_KLS = (1.0, 0.3, 0.1)  # the folds choose from these: see docs/tables.md
+_FOLDS, _HELD_OUT = 5, 400  # folds of a table, and rows that they should hold out together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,23 +30,34 @@ class TableSettings(Training):
         engine: the engine.
         learned_noise: whether the likelihood may learn its noise (else the engine does).
         takes_weights: whether rows may count differently, which folds need too.
-        widths: units of each hidden layer.
-        folds: inner folds.
+        widths: units of each hidden layer, where columns are embedded and where they are not.
+        bins: of the piecewise linear embedding of each column; 0 without one.
+        folds: inner folds that are held out in turn.
+        parts: of the rows that each of them is one of.
     """
 
     engine: Engine[Any]
     learned_noise: bool
     takes_weights: bool
-    widths: tuple[int, ...]
+    widths: tuple[tuple[int, ...], tuple[int, ...]]
+    bins: int
     folds: int
+    parts: int
+
+    @property
+    def optional_bins(self) -> bool:
+        """Whether a candidate sees the plain columns."""
+        return any(candidate.form for candidate in self.candidates)
 
 
 def table_settings(
     engine: str | Engine[Any],
     task: Task,
     n_rows: int,
+    n_columns: int,
     *,
     hidden: object = None,
+    bins: int | None = None,
     epochs: int | None = None,
     batch_size: int | None = None,
     lr: float | None = None,
@@ -66,22 +75,30 @@ def table_settings(
         engine: short name, or an engine such as `SBNN(...)`.
         task: "regression" or "classification".
         n_rows: rows to learn from.
-        hidden: widths; else one layer of 50, or two of 100 from 10,000 rows on.
-        epochs: else about 2,500 steps, within 20 to 400 epochs.
+        n_columns: inputs.
+        hidden: widths; else one layer of 50 on embedded columns and two of 50 on others, from
+            10,000 rows on two layers of 100.
+        bins: of the embedding of each column, 0 for none; else the folds choose between none and
+            the recommended number.
+        epochs: else about 1,100 steps, within 20 to 400 epochs; an ensemble, which is asked for
+            where accuracy is worth more than time, has twice as many.
         batch_size: else 32 for small tables, up to 256 for large ones.
         lr: of an engine given by name.
         schedule: else the engine's.
         kl: weight of the prior; else chosen by the folds.
-        folds: else 5, one that holds out a tenth for large tables, 0 for less than 20 rows.
+        folds: so many equal parts of the rows are held out in turn; else as many of five parts as
+            have 400 rows, a tenth of the rows of large tables, none of less than 20 rows.
         patience: else half of the run for engines that overfit, never for variational ones.
         zeros: fraction of the parameters to remove; else none.
         n_members: else two chains of a sampler, and one network of any other engine.
         who: named in errors.
 
     Example:
-        >>> recommended = table_settings("sbnn", "regression", 1000)
-        >>> recommended.widths, recommended.epochs, recommended.batch_size, recommended.kls
-        ((50,), 156, 64, (1.0, 0.3, 0.1))
+        >>> recommended = table_settings("sbnn", "regression", 1000, 10)
+        >>> recommended.widths, recommended.bins, recommended.batch_size
+        (((50,), (50, 50)), 8, 64)
+        >>> sorted({candidate.kl for candidate in recommended.candidates})
+        [0.1, 0.3, 1.0]
     """
     name = _name(who, engine, lr)
     entry = recipes.ENGINES[name]
@@ -100,23 +117,35 @@ def table_settings(
         if epochs != int(epochs):
             raise TypeError(f"{who}: epochs must be a whole number, got {epochs}.")
         epochs = int(epochs)
+    if n_members is None:
+        n_members = entry.n_chains or 1
+    check_positive(who, n_members=n_members)
     size = RunSize.of(name, n_rows, epochs, None, batch_size, task=task, table=True)
+    if epochs is None and n_members > 1 and entry.course in ("variational", "point"):
+        size = replace(size, n_steps=2 * size.n_steps)
     if folds is None:  # a chain needs all its steps
         alone = n_rows < 20 or not takes_weights or entry.course == "steady"
-        folds = 0 if alone else 5 if n_rows <= FOLDED_ROWS else 1
+        folds = 0 if alone else 1 if n_rows > recipes.MANY_ROWS else _enough_folds(n_rows)
+        parts = 10 if folds == 1 else _FOLDS
+    else:
+        parts = 10 if folds == 1 else folds
     if not isinstance(folds, int) or folds < 0 or folds > n_rows:
         raise ValueError(f"{who}: folds must be 0 to {n_rows} (the rows), got {folds!r}.")
     if folds and not takes_weights:
         raise ValueError(
             f"{who}: this engine counts every row once and cannot be watched by folds; set folds=0."
         )
-    if n_members is None:
-        n_members = entry.n_chains or 1
-    check_positive(who, n_members=n_members)
     if patience is not None:
         check_positive(who, patience=patience)
     elif entry.course != "variational":
         patience = max(1, size.n_epochs // 2)
+    widths = _widths(who, hidden, n_rows)
+    if bins is None:
+        n_bins = 0 if entry.passes or hidden in ((), []) else recipes.table_bins(n_rows, n_columns)
+        forms: tuple[int, ...] = (0, 1) if n_bins and folds else (0,)
+    else:
+        check_not_negative(who, bins=bins)
+        n_bins, forms = bins, (0,)
     kls: tuple[float, ...] = (1.0,)
     if schedule is None:
         course = recipes.recommended_schedule(name, size)
@@ -124,7 +153,7 @@ def table_settings(
             check_positive(who, kl=kl)
             course["kl"] = kl
         elif entry.course == "variational" and folds:
-            course["kl"], kls = 1.0, _KLS
+            course["kl"], kls = 1.0, recipes.TABLE_KLS
         schedule = Schedule(**course)
     score: ScoreName = "magnitude" if entry.course == "point" else "snr"
     gradual = entry.course != "steady" and entry.prunes == "schedule"
@@ -132,17 +161,29 @@ def table_settings(
         engine=_built(engine, name, lr, size),
         learned_noise=not learns_prior,
         takes_weights=takes_weights,
-        widths=_widths(who, hidden, n_rows),
+        widths=widths,
+        bins=n_bins,
         epochs=size.n_epochs,
         batch_size=size.batch_size,
         schedule=schedule,
-        kls=kls,
+        candidates=tuple(Candidate(kl, form) for form in forms for kl in kls),
         n_members=n_members,
         folds=folds,
+        parts=parts,
         patience=patience,
         pruning=GradualPruning(zeros, 0.2, 0.6, score) if zeros and gradual else None,
         rule=keep_zeros(zeros, score=score) if zeros and not gradual else None,
     )
+
+
+def _enough_folds(n_rows: int) -> int:
+    """How many fifths of the rows to hold out in turn.
+
+    Example:
+        >>> [_enough_folds(n) for n in (100, 500, 1000, 3000)]
+        [5, 4, 2, 1]
+    """
+    return max(1, min(_FOLDS, round(_FOLDS * _HELD_OUT / n_rows)))
 
 
 def _name(who: str, engine: str | Engine[Any], lr: float | None) -> EngineName:
@@ -173,12 +214,13 @@ def _built(
     return recipes.build_engine(config, size)
 
 
-def _widths(who: str, hidden: object, n_rows: int) -> tuple[int, ...]:
+def _widths(who: str, hidden: object, n_rows: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Widths on embedded and on plain columns."""
     if hidden is None:
-        return (50,) if n_rows < _LARGE else (100, 100)
+        return recipes.table_widths(n_rows, embedded=True), recipes.table_widths(n_rows)
     widths = tuple(hidden) if isinstance(hidden, tuple | list) else (hidden,)
     if not all(isinstance(width, int) and width > 0 for width in widths):
         raise ValueError(
             f"{who}: hidden must be a tuple of widths > 0, such as (50, 50), got {hidden!r}."
         )
-    return widths
+    return widths, widths

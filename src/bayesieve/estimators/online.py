@@ -116,7 +116,8 @@ class Online:
         n = state.log_ratio.shape[1]
         std = torch.zeros_like(state.unit[0])
         std[:n] = state.unit[0, :n] * state.log_ratio[0].exp()
-        return Factorised(problem.network, state.mean[0].detach().clone(), std)
+        mean, buffers = state.mean[0].detach().clone(), self.prior.buffers
+        return Factorised(problem.network, mean, std, buffers=buffers)
 
     def named(self, posterior: Posterior) -> Factorised:
         """The new posterior with the first prior's inclusion probabilities."""

@@ -5,11 +5,11 @@ seeds and settings: networks of one architecture, each with a set of rows.
 
 - `train_networks` trains one network per set of rows. Estimators, selection and studies call it.
 - `train_groups` is what an estimator's `fit` does. A group has one or more networks that learn from
-  all rows of a table (the members of an ensemble), and as many per inner fold that learn from the
-  other folds, so that no row is lost to validation. Where the weight κ of the prior is open, a
-  table has one group for each candidate and keeps the one whose folds best predict their held-out
-  rows; counting every row 1/κ times is the same as weighing the prior by κ. With patience, the
-  folds' score also decides when each group stops.
+  all rows of a table (the members of an ensemble), and one or two per inner fold that learn from
+  the other folds, so that no row is lost to validation. Where the weight κ of the prior or the form
+  of the inputs is open, short runs on the first folds choose before: the candidate that best
+  predicts their held-out rows. Counting every row 1/κ times is the same as weighing the prior by κ.
+  With patience, the folds' score also decides when each group stops.
 - `PopulationFits` are the `TableFits` that selection by networks asks for.
 - `predict_members` and `log_density` average the draws of several networks. They compute in double
   precision, because a prediction must not depend on which other rows are asked for at the same
@@ -19,12 +19,12 @@ seeds and settings: networks of one architecture, each with a set of rows.
 import dataclasses
 import math
 import statistics
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
-from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
 from bayesieve.assess.predict import (
@@ -40,27 +40,38 @@ from bayesieve.assess.predict import (
 )
 from bayesieve.checks import check_positive
 from bayesieve.core.batch import Rows, stacked
-from bayesieve.core.likelihoods import Likelihood, RealLikelihood, pooled
+from bayesieve.core.likelihoods import Heteroscedastic, Likelihood, RealLikelihood, pooled
 from bayesieve.core.network import NUMBERS_PREFIX
-from bayesieve.core.posterior import Posterior, Samples, SparseModel, draws_of, posterior_of
+from bayesieve.core.posterior import (
+    Factorised,
+    Posterior,
+    Samples,
+    SparseModel,
+    draws_of,
+    posterior_of,
+)
 from bayesieve.core.problem import Problem
 from bayesieve.data.examples import Examples
 from bayesieve.engines import Engine
 from bayesieve.errors import DivergedError
+from bayesieve.estimators.pace import REHEARSED, Pace
+from bayesieve.estimators.tails import likeliest_tails
 from bayesieve.select import Source, feature_importance
 from bayesieve.sieve.prune import prune
 from bayesieve.sieve.rules import Rule
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.training.fit import Fit, fit
-from bayesieve.training.options import Row, Validation
+from bayesieve.training.options import Callback, Row, Validation
 from bayesieve.training.schedule import Schedule
 
 DTYPE = torch.float32
 _CHECKS = 40  # how often a run scores the rows its folds hold out
 _SCORE_DRAWS = 16  # posterior draws by which candidates are compared
+_CHOICE_TIME, _FINAL_TIME = 0.5, 0.85  # of a time limit: to compare, and of what is left to train
+_CHOICE_ROWS = 200  # held-out rows that choose
+_CHOICE_LENGTH, _CHOICE_STEPS = 0.25, 300  # part of a whole run that they choose after, at least
 _ROWS_AT_ONCE = 300  # up to so many, one batched product of all draws beats one product a draw
 _NETWORKS_FOR_DRAWS = 3  # that decide how many draws a prediction takes, by so many rows each
-_LOG_NOISES = (math.log(1e-4), math.log(10.0))  # of standardised targets
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,25 +97,37 @@ class Table:
         """How much each row counts, (n,)."""
         return torch.ones(len(self), dtype=DTYPE) if self.weight is None else self.weight
 
-    def with_folds(self, n_folds: int, seed: int) -> "Table":
-        """The table with inner folds, each with about as many of every class.
+    def with_folds(self, n_folds: int, parts: int, seed: int) -> "Table":
+        """The table with inner folds: so many of `parts` equal parts of the rows.
 
-        One fold holds out a tenth, more folds share out all rows. A fold of which one side counts
-        for nothing is left out.
+        Each has about as many of every class. A fold of which one side counts for nothing is left
+        out.
 
         Example:
-            >>> table = Table(torch.zeros(10, 1), torch.zeros(10, 1)).with_folds(3, seed=0)
+            >>> table = Table(torch.zeros(10, 1), torch.zeros(10, 1)).with_folds(3, 3, seed=0)
             >>> [len(rows) for rows in table.held_out]
             [4, 3, 3]
         """
         order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
         if not self.y.is_floating_point():
             order = order[self.y[order].sort(stable=True).indices]
-        stride = 10 if n_folds == 1 else n_folds
-        folds = [order[i::stride].sort().values for i in range(n_folds)]
+        folds = [order[i::parts].sort().values for i in range(n_folds)]
         counts, total = self.counts(), float(self.counts().sum())
         usable = [rows for rows in folds if 0 < float(counts[rows].sum()) < total]
         return dataclasses.replace(self, held_out=usable)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What the folds choose among.
+
+    Args:
+        kl: weight of the prior, times that of the schedule.
+        form: number of the form of the inputs, each with a network for it.
+    """
+
+    kl: float = 1.0
+    form: int = 0
 
 
 @dataclass(frozen=True)
@@ -117,14 +140,15 @@ class Training:
         schedule: of learning rate and prior weight.
         patience: epochs without a better score of the folds before a group stops, at its best
             epoch; None trains to the end.
-        n_members: networks per set of rows, which differ in their random numbers and are averaged.
-        kls: candidates for the weight of the prior, times that of the schedule.
+        n_members: networks on all rows, which differ in their random numbers and are averaged.
+        candidates: what the folds choose among.
         pruning: which weights go during training; None keeps all.
         rule: which weights go once training has ended, of engines that do not prune by schedule.
         seed: of starts, noise and batches.
         at_once: networks trained as one population at most; memory grows with it.
         device: where to train; None stays where the model is.
         steps: gradient steps, in place of epochs.
+        pace: the time the run may take, and what it says; None has neither.
     """
 
     epochs: int = 100
@@ -132,13 +156,14 @@ class Training:
     schedule: Schedule = field(default_factory=lambda: Schedule(lr="cosine"))
     patience: int | None = None
     n_members: int = 1
-    kls: tuple[float, ...] = (1.0,)
+    candidates: tuple[Candidate, ...] = (Candidate(),)
     pruning: GradualPruning | None = None
     rule: Rule | None = None
     seed: int = 0
     at_once: int = 256
     device: str | None = None
     steps: int | None = None
+    pace: Pace | None = None
 
     def __post_init__(self) -> None:
         check_positive(
@@ -160,6 +185,7 @@ def train_networks(
     *,
     validation: Validation | None = None,
     start_from: SparseModel | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Fit:
     """Train one network per set of rows as one population.
 
@@ -170,10 +196,11 @@ def train_networks(
         rows: training rows of each network, as `Rows.of` makes them from index vectors; None
             trains one network on all rows.
         engine: one for all networks, or one for each; these may differ in numbers only.
-        training: how long, in which batches, with which seed; `n_members`, `kls` and `at_once` are
-            the caller's to spread over `rows`.
+        training: how long, in which batches, with which seed; `n_members`, `candidates` and
+            `at_once` are the caller's to spread over `rows`.
         validation: held-out rows to score while training.
         start_from: a model to continue from.
+        callbacks: of `fit`, called after each epoch.
 
     Returns:
         The run; its `posteriors` are in the order of `rows`.
@@ -200,6 +227,7 @@ def train_networks(
         pruning=training.pruning,
         validation=validation,
         start_from=start_from,
+        callbacks=callbacks,
     )
 
 
@@ -211,12 +239,13 @@ class Group:
 
     Args:
         members: sparse models of the networks on all rows.
-        folds: those of the networks of each inner fold, as many and pruned in the same way.
+        folds: those of the networks of each inner fold, one or two, pruned in the same way.
         history: one row of metrics per epoch, of the first member; what is measured on held-out
             rows is the mean over the folds.
         n_epochs: the epoch that was kept, from 1.
         kl: the weight of the prior that was kept.
-        score: log predictive density per held-out row, in standardised units; -inf without folds.
+        form: the form of the inputs that was kept.
+        scores: log density per held-out row of every candidate that was tried, standardised units.
     """
 
     members: list[SparseModel]
@@ -224,66 +253,224 @@ class Group:
     history: list[Row]
     n_epochs: int
     kl: float
-    score: float
+    form: int
+    scores: dict[Candidate, float]
+
+    def behind(self, embedding: nn.Module) -> "Group":
+        """The networks as functions of the columns that an embedding was made of."""
+        return dataclasses.replace(
+            self,
+            members=[_behind(model, embedding) for model in self.members],
+            folds=[[_behind(model, embedding) for model in fold] for fold in self.folds],
+        )
+
+
+def _behind(model: SparseModel, embedding: nn.Module) -> SparseModel:
+    network, posterior = model.network, cast(Factorised, model.posterior)
+    layers = OrderedDict([("embedding", embedding), *network.skeleton.named_children()])
+    network = dataclasses.replace(network, skeleton=nn.Sequential(layers), _batched=[])
+    buffers = {f"embedding.{name}": value for name, value in embedding.named_buffers()}
+    return dataclasses.replace(
+        model, posterior=dataclasses.replace(posterior, network=network, buffers=buffers)
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Form:
+    """Tables in one form, such as with embedded columns, and a network that reads it."""
+
+    tables: Sequence[Table]
+    model: nn.Module
 
 
 @dataclass(frozen=True, eq=False)
 class _Net:
-    """One network of the population: its rows and held-out rows in the stacked table."""
+    """One network of the population: its rows and held-out rows in the stacked tables."""
 
     table: int
-    group: int
     kl: float
     rows: Tensor
     held_out: Tensor
 
 
 def train_groups(
-    tables: Sequence[Table],
+    forms: Sequence[Form],
+    engines: Sequence[Engine[Any]],
+    likelihood: Likelihood,
+    training: Training,
+) -> list[Group]:
+    """Fit every table with its engine; the engines may differ in numbers only.
+
+    Args:
+        forms: the same tables in each form that the candidates of `training` name.
+        engines: one for each table.
+        likelihood: how outputs become densities.
+        training: how long, and what the folds choose among.
+    """
+    n_tables = len(engines)
+    tried: list[dict[Candidate, float]] = [{} for _ in engines]
+    chosen = [training.candidates[0]] * n_tables
+    if len(training.candidates) > 1 and all(table.held_out for table in forms[0].tables):
+        for number in range(len(forms)):
+            _compare(number, forms, engines, likelihood, training, tried)
+        chosen = [max(scores, key=scores.__getitem__) for scores in tried]
+    groups: dict[int, Group] = {}
+    n_left = len({candidate.form for candidate in chosen})
+    for number, form in enumerate(forms):
+        these = [i for i in range(n_tables) if chosen[i].form == number]
+        if these:
+            some = Form([form.tables[i] for i in these], form.model)
+            found = _final([engines[i] for i in these], [chosen[i] for i in these], some,
+                           likelihood, training, n_left)  # fmt: skip
+            groups |= dict(zip(these, found, strict=True))
+            n_left -= 1
+    return [dataclasses.replace(groups[i], scores=tried[i]) for i in range(n_tables)]
+
+
+def fold_members(n_members: int) -> int:
+    """Networks of each inner fold: a second one shows what averaging does to the density.
+
+    Example:
+        >>> [fold_members(n) for n in (1, 2, 5)]
+        [1, 2, 2]
+    """
+    return min(n_members, 2)
+
+
+def _compare(
+    number: int,
+    forms: Sequence[Form],
+    engines: Sequence[Engine[Any]],
+    likelihood: Likelihood,
+    training: Training,
+    scores: Sequence[dict[Candidate, float]],
+) -> None:
+    """Add the held-out log density of every candidate of a form, by short runs on the first folds.
+
+    Of real targets it is the density with the noise and the tails that suit these rows, since the
+    delivered density is corrected in the same way.
+    """
+    form, n_forms = forms[number], len(forms)
+    candidates = [candidate for candidate in training.candidates if candidate.form == number]
+    nets, owners = list[_Net](), list[tuple[int, Candidate]]()
+    stack, places = _stacked(form.tables)
+    for i, table in enumerate(form.tables):
+        for candidate in candidates:
+            n_folds = max(1, round(_CHOICE_ROWS / len(table.held_out[0])))
+            for held_out in table.held_out[:n_folds]:
+                nets.append(_fold(i, candidate.kl, places[i], held_out))
+                owners.append((i, candidate))
+    per_epoch = math.ceil(min(len(net.rows) for net in nets) / training.batch_size)
+    least = math.ceil(_CHOICE_STEPS / per_epoch)
+    epochs = min(training.epochs, max(least, round(_CHOICE_LENGTH * training.epochs)))
+    shorter = dataclasses.replace(training, epochs=epochs, steps=None, pruning=None, rule=None)
+    run = _train(nets, stack, engines, form.model, likelihood, shorter, None,
+                 what="compare", share=_CHOICE_TIME / (n_forms - number))  # fmt: skip
+    for i, candidate in dict.fromkeys(owners):
+        pairs = [
+            ([run.sparse(j).to("cpu")], nets[j].held_out)
+            for j in run.sound if owners[j] == (i, candidate)
+        ]  # fmt: skip
+        scores[i][candidate] = _score(stack, pairs) if pairs else -math.inf
+
+
+def _final(
+    engines: Sequence[Engine[Any]],
+    chosen: Sequence[Candidate],
+    form: Form,
+    likelihood: Likelihood,
+    training: Training,
+    n_left: int,
+) -> list[Group]:
+    """Train members and folds of every table with what was chosen for it."""
+    nets = list[_Net]()
+    stack, places = _stacked(form.tables)
+    for i, (table, candidate) in enumerate(zip(form.tables, chosen, strict=True)):
+        nets += [_Net(i, candidate.kl, places[i], places[i][:0])] * training.n_members
+        for held_out in table.held_out:
+            fold = _fold(i, candidate.kl, places[i], held_out)
+            nets += [fold] * fold_members(training.n_members)
+    watched = None
+    if training.patience is not None and all(table.held_out for table in form.tables):
+        watched = Validation(
+            Examples(stack.x, stack.y),
+            patience=training.patience,
+            every=max(1, training.epochs // _CHECKS),
+            rows=_watched_rows([net.held_out for net in nets], stack.counts()),
+            groups=tuple(net.table for net in nets),
+        )
+    run = _train(nets, stack, engines, form.model, likelihood, training, watched,
+                 what="train", share=_FINAL_TIME / n_left)  # fmt: skip
+    groups = [_group(run, nets, i, watched, training, one) for i, one in enumerate(chosen)]
+    if not all(group.members for group in groups):
+        raise _nothing_left(run)
+    return groups
+
+
+def _stacked(tables: Sequence[Table]) -> tuple[Table, list[Tensor]]:
+    """Tables one below the other, and where the rows of each are."""
+    x, y, _ = stacked([(table.x, table.y) for table in tables])
+    weighted = any(table.weight is not None for table in tables)
+    counts = torch.cat([table.counts() for table in tables]) if weighted else None
+    return Table(x, y, counts), list(torch.arange(len(x)).split([len(table) for table in tables]))
+
+
+def _fold(table: int, kl: float, everything: Tensor, held_out: Tensor) -> _Net:
+    mask = torch.ones(len(everything), dtype=torch.bool)
+    mask[held_out] = False
+    return _Net(table, kl, everything[mask], everything[held_out])
+
+
+def _train(
+    nets: Sequence[_Net],
+    stack: Table,
     engines: Sequence[Engine[Any]],
     model: nn.Module,
     likelihood: Likelihood,
     training: Training,
-) -> list[Group]:
-    """Fit every table with its engine; the engines may differ in numbers only."""
-    x, y, _ = stacked([(table.x, table.y) for table in tables])
-    counts = torch.cat([table.counts() for table in tables])
-    weighted = any(table.weight is not None for table in tables)
-    nets = _networks(tables, training)
+    watched: Validation | None,
+    *,
+    what: str,
+    share: float,
+) -> Fit:
+    """Train all networks in a share of the time left; each row of a network counts 1/κ times."""
     rows = None
     if len(nets) > 1:
         rows = Rows.of([net.rows for net in nets])
-        if len(training.kls) > 1:  # each row counts 1/κ times
+        if any(net.kl != 1 for net in nets):
             kls = torch.tensor([net.kl for net in nets])[:, None]
             rows = Rows(rows.index, _real(rows) / kls)
-    watched = None
-    if training.patience is not None and all(table.held_out for table in tables):
-        watched = Validation(
-            Examples(x, y),
-            patience=training.patience,
-            every=max(1, training.epochs // _CHECKS),
-            rows=_watched_rows([net.held_out for net in nets], counts),
-            groups=tuple(net.group for net in nets),
-        )
-    run = train_networks(
-        model,
-        likelihood,
-        Table(x, y, counts if weighted else None),
-        rows,
-        [engines[net.table] for net in nets],
-        training,
-        validation=watched,
+    elif nets[0].kl != 1:
+        schedule = training.schedule
+        schedule = dataclasses.replace(schedule, kl=nets[0].kl * schedule.kl)
+        training = dataclasses.replace(training, schedule=schedule)
+    each = [engines[net.table] for net in nets]
+    callbacks: Sequence[Callback] = ()
+    if training.pace is not None:
+        callbacks = training.pace.callbacks(f"{what} {len(nets)} networks")
+        if training.pace.deadline is not None:
+            rehearsed = dataclasses.replace(training, steps=REHEARSED, pruning=None)
+            began = training.pace.clock()
+            train_networks(model, likelihood, stack, rows, each, rehearsed)
+            seconds = (training.pace.clock() - began) / REHEARSED
+            n_rows = len(stack) if rows is None else rows.n
+            training = _cut(training, n_rows, training.pace.affordable(seconds, share))
+    return train_networks(
+        model, likelihood, stack, rows, each, training, validation=watched, callbacks=callbacks
     )
-    groups = [_group(run, nets, i, watched, training) for i in range(nets[-1].group + 1)]
-    n = len(training.kls)
-    candidates = [groups[start : start + n] for start in range(0, len(groups), n)]
-    best = [
-        max(same_table, key=lambda group: (bool(group.members), group.score))
-        for same_table in candidates
-    ]
-    if not all(group.members for group in best):
-        raise _nothing_left(run)
-    return best
+
+
+def _cut(training: Training, n_rows: int, most: int | None) -> Training:
+    """The training with at most so many steps, its whole course of rates in them."""
+    per_epoch = math.ceil(n_rows / min(training.batch_size, n_rows))
+    steps = training.steps or training.epochs * per_epoch
+    if most is None or most >= steps:
+        return training
+    schedule = training.schedule
+    warmup = schedule.kl_warmup_epochs * most / steps
+    schedule = dataclasses.replace(schedule, kl_warmup_epochs=warmup)
+    epochs = math.ceil(most / per_epoch)
+    return dataclasses.replace(training, steps=most, epochs=epochs, schedule=schedule)
 
 
 def _nothing_left(run: Fit) -> DivergedError:
@@ -291,25 +478,6 @@ def _nothing_left(run: Fit) -> DivergedError:
         f"{type(run.engine).__name__}: every network on a table diverged. Lower lr, or bring wild "
         "rows to the scale of the others."
     )
-
-
-def _networks(tables: Sequence[Table], training: Training) -> list[_Net]:
-    """Of each table and candidate, which make a group, the members, then the folds."""
-    nets: list[_Net] = []
-    start, group = 0, 0
-    for number, table in enumerate(tables):
-        everything = torch.arange(start, start + len(table))
-        for kl in training.kls:
-            whole = _Net(number, group, kl, everything, everything[:0])
-            nets += [whole] * training.n_members
-            for held_out in table.held_out:
-                mask = torch.ones(len(table), dtype=torch.bool)
-                mask[held_out] = False
-                fold = _Net(number, group, kl, everything[mask], everything[held_out])
-                nets += [fold] * training.n_members
-            group += 1
-        start += len(table)
-    return nets
 
 
 def _real(rows: Rows) -> Tensor:
@@ -326,17 +494,22 @@ def _watched_rows(held_out: Sequence[Tensor], counts: Tensor) -> Rows:
 
 
 def _group(
-    run: Fit, nets: Sequence[_Net], number: int, watched: Validation | None, training: Training
+    run: Fit,
+    nets: Sequence[_Net],
+    number: int,
+    watched: Validation | None,
+    training: Training,
+    candidate: Candidate,
 ) -> Group:
-    """Models, history and score of the networks of one group."""
-    indices, n = [i for i, net in enumerate(nets) if net.group == number], training.n_members
-    sound = set(run.sound)
+    """Models and history of the networks of one table."""
+    indices, n = [i for i, net in enumerate(nets) if net.table == number], training.n_members
+    sound, per_fold = set(run.sound), fold_members(n)
 
     def models(some: Sequence[int]) -> list[SparseModel]:
         found = [run.sparse(i).to("cpu") for i in some if i in sound]
         return found if training.rule is None else [prune(one, training.rule) for one in found]
 
-    folds = [models(indices[i : i + n]) for i in range(n, len(indices), n)]
+    folds = [models(indices[i : i + per_fold]) for i in range(n, len(indices), per_fold)]
 
     def entry(name: str, value: Any) -> Any:
         if not isinstance(value, list):
@@ -351,30 +524,27 @@ def _group(
         end = 0.0 if training.pruning is None else training.pruning.end
         late = [row for row in history if row["epoch"] / training.epochs >= end]
         n_epochs = min((row["val_nll"], row["epoch"]) for row in late if "val_nll" in row)[1]
-    return Group(
-        models(indices[:n]),
-        folds,
-        history,
-        n_epochs,
-        nets[indices[0]].kl * training.schedule.kl,
-        _score(run.problem, folds, [nets[i].held_out for i in indices[n::n]]),
-    )
+    kl = candidate.kl * training.schedule.kl
+    members = models(indices[:n])
+    return Group(members, folds, history, n_epochs, kl, candidate.form, {})
 
 
-def _score(
-    problem: Problem, folds: Sequence[Sequence[SparseModel]], held_out: Sequence[Tensor]
-) -> float:
-    """Mean log predictive density of the rows that the folds have not seen."""
-    pairs = [(models, rows) for models, rows in zip(folds, held_out, strict=True) if models]
-    if not pairs:
-        return -math.inf
-    x, y = problem.x.cpu(), problem.y.cpu()
-    counts = torch.ones(len(x)) if problem.weight is None else problem.weight.cpu()
+def _score(table: Table, pairs: Sequence[tuple[list[SparseModel], Tensor]]) -> float:
+    """Mean log predictive density of the rows that the networks of folds have not seen."""
+    x, y, counts, rows = table.x, table.y, table.counts(), [index for _, index in pairs]
+    if y.is_floating_point():
+        found = [
+            cast(RealPrediction, predict_members(models, x[index], _SCORE_DRAWS))
+            for models, index in pairs
+        ]
+        likelihood = found[0].likelihood
+        if likelihood.standardised:
+            return likeliest_tails(found, [y[i] for i in rows], [counts[i] for i in rows])[1]
     targets = y.double() if y.is_floating_point() else y
     densities = [
-        log_density(models, x[rows], targets[rows], _SCORE_DRAWS) for models, rows in pairs
+        log_density(models, x[index], targets[index], _SCORE_DRAWS) for models, index in pairs
     ]
-    weight = torch.cat([counts[rows] for _, rows in pairs]).double()
+    weight = torch.cat([counts[index] for index in rows]).double()
     return float((torch.cat(densities) * weight).sum() / weight.sum())
 
 
@@ -541,42 +711,31 @@ def log_density(
     return torch.logsumexp(together, 0) - math.log(len(together))
 
 
-def held_out_noise(
-    predictions: Sequence[RealPrediction], targets: Sequence[Tensor], counts: Sequence[Tensor]
-) -> float:
-    """Standard deviation of the noise under which targets not learned from are likeliest.
+def noise_level(model: SparseModel) -> float:
+    """The learned size of one level of noise; 1 where there is no such number."""
+    likelihood, numbers = model.network.likelihood, model.network.numbers(model.posterior.mean)
+    names = cast(RealLikelihood, likelihood).numbers_for(1.0)
+    return math.prod(math.exp(float(numbers[name])) for name in names)
 
-    Args:
-        predictions: of the held-out rows of each fold.
-        targets: theirs, (n, m) each.
-        counts: how much each row counts, (n,) each.
+
+def with_noise_factor(model: SparseModel, factor: float) -> SparseModel:
+    """A model with its learned noise times a factor; itself where the noise is fixed.
+
+    Noise that is predicted grows by the bias of the outputs behind it; its least level stays.
     """
-
-    def surprise(log_std: float) -> float:
-        total = 0.0
-        for prediction, target, count in zip(predictions, targets, counts, strict=True):
-            means = prediction.sample_means.detach().double()
-            std = torch.full_like(means, math.exp(log_std))
-            densities = prediction.likelihood.log_density(target.double(), means, std).sum(-1)
-            total -= float((torch.logsumexp(densities, 0) * count).sum())
-        return total
-
-    return math.exp(minimize_scalar(surprise, bounds=_LOG_NOISES, method="bounded").x)
-
-
-def with_noise(model: SparseModel, noise_std: float) -> SparseModel:
-    """A model of one weight vector with another level of noise, where its likelihood learned one.
-
-    One weight vector leaves smaller residuals on the rows it was fitted to than on others, and the
-    noise that is learned with it is that of the former.
-    """
-    posterior, network = cast(Samples, model.posterior), model.network
-    draws = posterior.draws.clone()
-    for name, value in cast(RealLikelihood, network.likelihood).numbers_for(noise_std).items():
-        draws[:, network.layout.slices[NUMBERS_PREFIX + name]] = value
-    return dataclasses.replace(model, posterior=dataclasses.replace(posterior, draws=draws))
-
-
-def is_point(model: SparseModel) -> bool:
-    """Whether a model is one weight vector, without doubt."""
-    return isinstance(model.posterior, Samples) and len(model.posterior.draws) == 1
+    posterior, network = model.posterior, model.network
+    layout = network.layout
+    shift = torch.zeros(layout.size, dtype=posterior.mean.dtype)
+    for name in cast(RealLikelihood, network.likelihood).numbers_for(1.0):
+        shift[layout.slices[NUMBERS_PREFIX + name]] = math.log(factor)
+    if isinstance(network.likelihood, Heteroscedastic):
+        last = [name for name in layout.names if name.endswith("bias")][-1]
+        bias = shift[layout.slices[last]]
+        bias[len(bias) // 2 :] = math.log(factor)
+    if isinstance(posterior, Samples):
+        return dataclasses.replace(
+            model, posterior=dataclasses.replace(posterior, draws=posterior.draws + shift)
+        )
+    normals = cast(Factorised, posterior)
+    moved = dataclasses.replace(normals, mean=normals.mean + shift)
+    return dataclasses.replace(model, posterior=moved)

@@ -1,20 +1,25 @@
 """A Bayesian network for tables with real targets."""
 
+import statistics
 from dataclasses import dataclass, field
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import RegressorMixin
+from sklearn.base import RegressorMixin, clone
+from sklearn.ensemble import HistGradientBoostingRegressor
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from bayesieve.assess.conformal import conformal_interval, residual_scores
 from bayesieve.assess.predict import RealPrediction
-from bayesieve.checks import check_choice, check_fraction
+from bayesieve.checks import check_choice, check_fraction, check_positive
 from bayesieve.core.likelihoods import (
     NAMES,
+    Heteroscedastic,
     Likelihood,
     RealLikelihood,
     likelihood_class,
@@ -23,15 +28,17 @@ from bayesieve.estimators.base import FloatArray, Scale, SieveEstimator
 from bayesieve.estimators.population import (
     Group,
     Table,
-    held_out_noise,
-    is_point,
     log_density,
+    noise_level,
     predict_members,
-    with_noise,
+    with_noise_factor,
 )
+from bayesieve.estimators.tails import Tails, likeliest_tails
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 NOISES = sorted(name for name in NAMES if likelihood_class(name).task == "regression")
+_COUNTS = tuple(name for name in NOISES if not likelihood_class(name).standardised)
+_BASE_FOLDS, _TREES, _LEAST_BOOSTED = 5, 200, 50
 _NOISE_STD = 0.3  # of standardised targets, where learning it starts
 
 
@@ -46,12 +53,26 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
             predicts it), "student-t" (wild targets count little), "poisson" or "negative-binomial"
             (counts, which are not standardised), or an object such as `Gaussian(0.1)` of
             standardised targets.
+        base: "boosting" lets the network learn what gradient boosting leaves: its targets are the
+            residuals of boosted trees on rows they have not seen. "auto" does so where rows held
+            out by the inner folds are likelier under it; it takes twice the time.
         engine, hidden, ...: see `SieveEstimator`.
 
     Attributes:
-        coverage_: share of targets inside the interval of each level, with the mean and doubt of
-            networks of the inner folds, which have not seen them, and the noise that is delivered;
-            None without folds. Conformal intervals are not counted here.
+        noise_factor_: what the learned noise was multiplied with, so that rows held out by the
+            inner folds are likeliest; 1 without folds, and for noise that is not learned.
+        degrees_of_freedom_: of the density of the targets, chosen by the same rows; None is that of
+            the likelihood.
+        coverage_: share of held-out targets inside the interval of each level; the mean is that of
+            a network of the inner folds, which has not seen them, and noise and tails are
+            corrected as those that are delivered. None without folds. Conformal intervals are not
+            counted here.
+        crps_: continuous ranked probability score of the same rows, in the unit of y; None without
+            folds.
+        held_out_log_likelihood_: mean log density of the same rows, nats per row; None without.
+        base_: "boosting" where boosted trees give the mean that the network corrects, else None.
+        base_scores_: held-out log density per row of each kind of base that was tried, by name,
+            with base="auto".
         sparse_models_, ...: see `SieveEstimator`.
 
     Example:
@@ -64,7 +85,10 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
     """
 
     likelihood: str | Likelihood = "gaussian"
+    base: Literal["boosting", "auto"] | None = None
     y_scale_: Scale = field(init=False)
+    base_: str | None = field(init=False)
+    base_model_: HistGradientBoostingRegressor = field(init=False)
 
     def partial_fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
@@ -97,30 +121,77 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         _, aleatoric, epistemic = self._moments(X)
         return self._shaped(aleatoric), self._shaped(epistemic)
 
-    def predict_interval(self, X: ArrayLike, alpha: float = 0.1) -> NDArray[np.float64]:
+    def predict_interval(
+        self, X: ArrayLike, alpha: float = 0.1, *, level: float | None = None
+    ) -> NDArray[np.float64]:
         """Lower and upper end of the interval that holds 1 - alpha, (n, 2) or (n, m, 2).
+
+        Args:
+            X: (n, p).
+            alpha: share of targets that may be outside.
+            level: share inside, in place of alpha.
 
         With `conformal` they come from residuals of rows that were not learned from, in units of
         the predicted standard deviation; `assess.conformal` says what is proved.
         """
+        if level is not None:
+            check_fraction(self._who, open_ends=True, level=level)
+            alpha = 1 - level
         check_fraction(self._who, open_ends=True, alpha=alpha)
         if self.conformal:
             return self._shaped(self._conformal_interval(X, alpha))
-        ends = self._family.interval(*self._mean_and_std(X), 1 - alpha)
+        ends = self._tails.interval(self._family, *self._mean_and_std(X), 1 - alpha)
         return self._shaped(np.asarray(torch.stack(ends, -1).numpy()))
+
+    def predict_quantiles(
+        self, X: ArrayLike, quantiles: ArrayLike = (0.05, 0.5, 0.95)
+    ) -> NDArray[np.float64]:
+        """Quantiles of the targets, (n, q) or (n, m, q), of the law that intervals have.
+
+        Example:
+            >>> X = np.linspace(-1, 1, 40)[:, None]
+            >>> model = SieveRegressor(hidden=(4,), epochs=5, folds=0, random_state=0)
+            >>> ends = model.fit(X, X[:, 0]).predict_quantiles(X, [0.05, 0.95])
+            >>> bool(np.allclose(ends, model.predict_interval(X, level=0.9)))
+            True
+        """
+        levels = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
+        for level in levels:
+            check_fraction(self._who, open_ends=True, quantiles=float(level))
+        mean, std = self._mean_and_std(X)
+        found = []
+        for q in levels:
+            side = abs(2 * q - 1)
+            if side < 1e-9:  # the middle of the narrowest interval
+                side = 1e-9
+            ends = self._tails.interval(self._family, mean, std, side)
+            found.append(ends[int(q > 0.5)])
+        return self._shaped(np.asarray(torch.stack(found, -1).numpy()))
 
     def sample_y(
         self, X: ArrayLike, n_samples: int = 1, random_state: Any = 0
     ) -> NDArray[np.float64]:
         """Draws from the predictive distribution, (n, n_samples) or (n, m, n_samples)."""
-        targets = self._samples(X, n_samples, random_state)
-        return self._shaped(np.moveaxis(self.y_scale_.undo(targets), 0, -1))
+        check_positive(self._who, n_samples=n_samples)
+        seed = int(check_random_state(random_state).randint(2**31))
+        generator = torch.Generator().manual_seed(seed)
+        targets = self._tails.sample(self._prediction(X), n_samples, generator)
+        drawn = np.moveaxis(self.y_scale_.undo(targets) + self._base_mean(X), 0, -1)
+        return self._shaped(drawn)
+
+    def sample(self, X: ArrayLike, n: int = 1, random_state: Any = 0) -> NDArray[np.float64]:
+        """As `sample_y`: n draws of the target of each row."""
+        return self.sample_y(X, n, random_state)
 
     def log_likelihood(self, X: ArrayLike, y: ArrayLike) -> float:
         """Mean log density of the targets under the predictive mixture, nats per row."""
         x, y = self._inputs(X), np.asarray(y, dtype=np.float64)
-        targets = self.y_scale_.apply(y.reshape(len(x), -1)).double()
-        inside = log_density(self.sparse_models_, x, targets, self.n_samples_)
+        rest = y.reshape(len(x), -1) - self._base_mean(X)
+        targets = torch.as_tensor((rest - self.y_scale_.mean) / self.y_scale_.std)
+        if self._tails.df is None:
+            inside = log_density(self.sparse_models_, x, targets, self.n_samples_)
+        else:
+            inside = self._tails.log_density(self._prediction(X), targets)
         return float(inside.mean()) - float(np.log(self.y_scale_.std).sum())
 
     def _moments(self, X: ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -128,7 +199,8 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         prediction = self._prediction(X)
         std = self.y_scale_.std
         aleatoric, epistemic = prediction.aleatoric_std.numpy(), prediction.epistemic_std.numpy()
-        return self.y_scale_.undo(prediction.mean), aleatoric * std, epistemic * std
+        mean = self.y_scale_.undo(prediction.mean) + self._base_mean(X)
+        return mean, aleatoric * std, epistemic * std
 
     def _conformal_interval(self, X: ArrayLike, alpha: float) -> FloatArray:
         """Ends of the intervals of every target, (n, m, 2)."""
@@ -157,6 +229,11 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
     def _family(self) -> RealLikelihood:
         """The family of the noise."""
         return cast(RealLikelihood, self._likelihood(learned_noise=True))
+
+    @property
+    def _tails(self) -> Tails:
+        """Of what is delivered; the factor is in the networks already."""
+        return Tails(df=getattr(self, "degrees_of_freedom_", None))  # old pickles have none
 
     def _shaped(self, values: FloatArray) -> FloatArray:
         """Values (n, m, ...) without the axis of targets where y has none."""
@@ -204,7 +281,9 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         return self._likelihood(learned_noise=True).n_outputs(y.shape[1])
 
     def _calibrate(self, table: Table, group: Group) -> None:
-        self.coverage_ = None
+        """Correct noise and tails by rows that the folds held out; then measure on these rows."""
+        self.coverage_ = self.crps_ = self.held_out_log_likelihood_ = None
+        self.noise_factor_, self.degrees_of_freedom_ = 1.0, None
         pairs = [(m, rows) for m, rows in zip(group.folds, table.held_out, strict=True) if m]
         if not pairs:
             return
@@ -214,22 +293,106 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         ]
         targets = [table.y[rows] for _, rows in pairs]
         counts = [table.counts()[rows].double() for _, rows in pairs]
-        one_level = bool(self._family.numbers_for(1.0))
-        if one_level and all(is_point(model) for model in self.sparse_models_):
-            noise = held_out_noise(real, targets, counts)
-            self.sparse_models_ = [with_noise(model, noise) for model in self.sparse_models_]
-        delivered = predict_members(self.sparse_models_, table.x[:2], self.n_samples_)
-        level = cast(RealPrediction, delivered).noise_std
-        stds = [p.std for p in real]
-        if level.shape[1] == 1:  # one level of noise: that of what is delivered, not the fold's
-            stds = [torch.hypot(p.epistemic_std, level.square().mean().sqrt()) for p in real]
-        mean, std, target = torch.cat([p.mean for p in real]), torch.cat(stds), torch.cat(targets)
+        tails = Tails()
+        likelihood = cast(RealLikelihood, group.members[0].network.likelihood)
+        if likelihood.numbers_for(1.0) or isinstance(likelihood, Heteroscedastic):
+            tails, _ = likeliest_tails(real, targets, counts)
+            # The level that suits held-out rows is that of the folds.
+            of_folds = statistics.fmean(noise_level(m) for models, _ in pairs for m in models)
+            of_members = statistics.fmean(noise_level(m) for m in group.members)
+            factor = tails.factor * of_folds / of_members
+            self.noise_factor_, self.degrees_of_freedom_ = factor, tails.df
+            self.sparse_models_ = [with_noise_factor(m, factor) for m in group.members]
+            real = [tails.noise_of(prediction) for prediction in real]
         weight = torch.cat(counts) / torch.cat(counts).sum()
-        ends = {level: self._family.interval(mean, std, level) for level in LEVELS}
+        mean, std, target = (
+            torch.cat(values) for values in ([p.mean for p in real], [p.std for p in real], targets)
+        )
+        ends = {level: self._tails.interval(likelihood, mean, std, level) for level in LEVELS}
         self.coverage_ = {
             level: float(weight @ ((low <= target) & (target <= high)).double().mean(1))
             for level, (low, high) in ends.items()
         }
+        each = list(zip(real, targets, strict=True))
+        unit = torch.as_tensor(self.y_scale_.std)
+        ranked = torch.cat([self._tails.crps(p, y) for p, y in each]) * unit
+        self.crps_ = float(weight @ ranked.mean(1))
+        density = torch.cat([self._tails.log_density(p, y) for p, y in each])
+        self.held_out_log_likelihood_ = float(weight @ density) - float(unit.log().sum())
+
+    # Boosted trees as the mean.
+
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> "SieveRegressor":
+        """Learn from a table; see `SieveEstimator.fit`."""
+        if self.base is not None:
+            check_choice(self._who, "base", self.base, ("boosting", "auto"))
+        if self.base != "auto":
+            super().fit(X, y, sample_weight)
+            return self
+        if self.folds == 0:
+            raise ValueError(f"{self._who}: base='auto' needs inner folds to decide; give folds.")
+        half = None if self.max_seconds is None else self.max_seconds / 2
+        tried = [
+            clone(self).set_params(base=base, max_seconds=half).fit(X, y, sample_weight)
+            for base in (None, "boosting")
+        ]
+        scores = [cast(float, model.held_out_log_likelihood_) for model in tried]
+        best = tried[int(scores[1] > scores[0])]
+        given = self.get_params()
+        for name, value in vars(best).items():
+            if name not in given:
+                setattr(self, name, value)
+        self.base_scores_ = dict(zip(("none", "boosting"), scores, strict=True))
+        return self
+
+    def _base_mean(self, X: ArrayLike) -> FloatArray:
+        """What the trees predict, (n, 1); 0 without them."""
+        if getattr(self, "base_", None) is None:
+            return np.zeros((1, 1))
+        columns = validate_data(self, X, dtype=np.float64, reset=False)
+        mean: FloatArray = self.base_model_.predict(columns)[:, None]
+        return mean
+
+    def _without_base(self, X: Any, y: Any, weight: FloatArray | None, *, reset: bool) -> Any:
+        """Targets less what boosted trees say of rows that they have not seen."""
+        if not reset:
+            return y if self.base_ is None else y - self.base_model_.predict(X)
+        self.base_ = None
+        if self.base is None:
+            return y
+        if y.ndim > 1 and y.shape[1] > 1:
+            raise ValueError(f"{self._who}: base='boosting' is for one target, got {y.shape[1]}.")
+        if isinstance(self.likelihood, str) and self.likelihood in _COUNTS:
+            raise ValueError(f"{self._who}: base='boosting' is for real targets, not for counts.")
+        if len(y) < _LEAST_BOOSTED:
+            raise ValueError(
+                f"{self._who}: base='boosting' needs {_LEAST_BOOSTED} rows, got {len(y)}."
+            )
+        targets = y.reshape(-1)
+        trees = HistGradientBoostingRegressor(
+            max_iter=_TREES, learning_rate=0.06, random_state=self._seed()
+        )
+        order = np.random.default_rng(self._seed()).permutation(len(y))
+        unseen = np.empty(len(y))
+        for start in range(_BASE_FOLDS):
+            held_out = order[start::_BASE_FOLDS]
+            rest = np.setdiff1d(order, held_out)
+            fold_weight = None if weight is None else weight[rest]
+            fitted = clone(trees).fit(X[rest], targets[rest], fold_weight)
+            unseen[held_out] = fitted.predict(X[held_out])
+        self.base_model_, self.base_ = trees.fit(X, targets, weight), "boosting"
+        return (targets - unseen).reshape(y.shape)
+
+    def export(self, path: str | Path) -> Path:
+        """Write the compact model; see `SieveEstimator.export`. Boosted trees cannot be written."""
+        if getattr(self, "base_", None) is not None:
+            raise ValueError(
+                f"{self._who}: export writes the network alone, and with base='boosting' that is "
+                "only what the trees leave. Fit with base=None to export."
+            )
+        return super().export(path)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -118,7 +118,9 @@ class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             fit_tables([model], [table], len(table))
             self.estimator_ = model
             fits = replace(_network_fits(model, table), source=best_source(model.posterior_))
-            phi = torch.as_tensor(model.feature_importances_)
+            varies = torch.as_tensor(model.x_scale_.varies)
+            each = [column_importance(one.posterior, varies) for one in model.sparse_models_]
+            phi = torch.stack(each).double().mean(0)
         if self.rule == "cross-validated":
             self._cross_validate(fits)
         keep = self._choose(phi, joint)
@@ -204,6 +206,8 @@ class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             type_of_target(y, input_name="y")  # raises where y is no target at all
             kind = SieveRegressor if guess_task(np.asarray(y)) == "regression" else SieveClassifier
             model = kind()
+        if model.bins is None:
+            model.set_params(bins=0)  # paths lead from columns; bins would share their importance
         if model.random_state is None:
             model.set_params(random_state=self.random_state)
         return model

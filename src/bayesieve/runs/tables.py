@@ -120,7 +120,8 @@ def fit_table(asked: FitTable) -> dict[str, Any]:
 
 def fit_estimator(data: DataSet, seed: int, **settings: Any) -> SieveRegressor | SieveClassifier:
     """The estimator of a data set's task, fitted to its training rows, which are standardised."""
-    settings |= {"random_state": seed, "standardise": False}
+    # A run folder builds its network by name, and none of the names has embedded columns.
+    settings |= {"random_state": seed, "standardise": False, "bins": 0}
     x, y = data.train.x.numpy(), data.train.y.numpy()
     if data.task == "regression":
         return SieveRegressor(**settings).fit(x, y)
@@ -141,7 +142,7 @@ def _run_config(file: Path, asked: FitTable, model: SieveRegressor | SieveClassi
         "test_fraction": asked.test_fraction,
         "data_seed": asked.seed,
         "center": False,
-        "net": f"mlp:{','.join(str(width) for width in fitted.widths)}",
+        "net": f"mlp:{','.join(str(width) for width in fitted.widths[1])}",
         "engine": asked.engine,
         "lr": engine.lr,
         "init_std": engine.init_std,

@@ -31,6 +31,7 @@ from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Posterior
 from bayesieve.core.priors import Normal, SpikeSlab, per_model
 from bayesieve.errors import UnsupportedModelError
+from bayesieve.nets.embedding import PiecewiseLinear
 from bayesieve.select.additive import HingeBasis
 from bayesieve.sieve.scores import std_of
 
@@ -263,7 +264,8 @@ def by_input(posterior: Posterior, values: Tensor) -> tuple[Tensor, Tensor]:
     A function of a basis that is 0 on all data (a hinge of a column of two values, all of those of
     a constant one) has a weight of which the data say nothing: it must not count as evidence.
     """
-    bases = [m for m in posterior.network.skeleton.modules() if isinstance(m, HingeBasis)]
+    layers = posterior.network.skeleton.modules()
+    bases = [layer for layer in layers if isinstance(layer, HingeBasis | PiecewiseLinear)]
     if not bases:
         columns = values[..., None]
         return columns, torch.ones(columns.shape[-2:], dtype=torch.bool, device=values.device)

@@ -84,7 +84,8 @@ def test_python_command_line_and_estimators_have_the_same_settings_for_a_table(
     )
     plan = make_plan(config)
     n_data = plan.problem.n_data
-    settings = table_settings(name, task, n_data, folds=0)
+    n_columns = plan.problem.x.shape[1]
+    settings = table_settings(name, task, n_data, n_columns, n_members=1, folds=0)
     assert (plan.config.training.epochs, plan.config.training.batch_size) == (
         settings.epochs,
         settings.batch_size,

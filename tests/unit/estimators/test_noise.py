@@ -7,7 +7,7 @@ import torch
 from bayesieve.assess.predict import RealPrediction
 from bayesieve.core.likelihoods import Gaussian, StudentT
 from bayesieve.estimators import SieveRegressor, fit_many
-from bayesieve.estimators.population import held_out_noise
+from bayesieve.estimators.tails import Tails, likeliest_tails
 
 
 def curve(n, seed):
@@ -32,22 +32,50 @@ def test_a_point_takes_its_noise_from_rows_it_has_not_seen():
     assert np.mean(claimed) == pytest.approx(np.mean(shares), abs=0.05)
 
 
+def student(n, df, seed=0):
+    """Draws of Student's t with scale 1, (n, 1)."""
+    g = torch.Generator().manual_seed(seed)
+    half = torch.full((n, 1), df / 2, dtype=torch.float64)
+    normal = torch.randn(n, 1, generator=g, dtype=torch.float64)
+    return normal * (df / 2 / torch._standard_gamma(half, generator=g)).sqrt()
+
+
 @pytest.mark.parametrize(
-    "likelihood", [Gaussian(0.3, learned=True), StudentT(0.3, 5.0, learned=True)]
+    ("likelihood", "df", "tails"),
+    [
+        (Gaussian(0.3, learned=True), 1e6, None),
+        (Gaussian(0.3, learned=True), 3, 3),
+        (Gaussian(0.3, learned=True), 8, 8),
+        (StudentT(0.3, 5.0, learned=True), 5, None),  # it has its own tails
+    ],
 )
-def test_the_likeliest_noise_of_held_out_rows(likelihood):
-    """Of 20,000 residuals of a known law the noise is known to a hundredth."""
-    g = torch.Generator().manual_seed(0)
-    residuals = torch.randn(20000, 1, generator=g, dtype=torch.float64)
-    std = 0.2
-    if isinstance(likelihood, StudentT):
-        half = torch.full((20000, 1), 2.5, dtype=torch.float64)
-        residuals *= (2.5 / torch._standard_gamma(half, generator=g)).sqrt()
-        std *= (5 / 3) ** 0.5
+def test_the_likeliest_noise_of_held_out_rows(likelihood, df, tails):
+    """Of 20,000 residuals of a known law noise and tails are known."""
+    residuals = 0.2 * student(20000, df)
     means = torch.zeros(1, 20000, 1, dtype=torch.float64)
     prediction = RealPrediction(means, torch.ones_like(means), likelihood)
-    found = held_out_noise([prediction], [0.2 * residuals], [torch.ones(20000)])
-    assert found == pytest.approx(std, rel=0.03)
+    found, density = likeliest_tails([prediction], [residuals], [torch.ones(20000)])
+    assert found.df == tails
+    assert found.factor == pytest.approx(0.2 * (df / (df - 2)) ** 0.5, rel=0.05)
+    scale = torch.tensor(0.2, dtype=torch.float64)
+    exact = torch.distributions.StudentT(df * torch.ones_like(scale), 0.0, scale)
+    assert density == pytest.approx(float(exact.log_prob(residuals).mean()), abs=0.01)
+
+
+@pytest.mark.parametrize("df", [None, 3])
+def test_density_intervals_draws_and_scores_are_of_one_law(df):
+    tails = Tails(2.0, df)
+    means = torch.full((1, 1, 1), 1.0, dtype=torch.float64)
+    prediction = RealPrediction(means, 0.5 * torch.ones_like(means), Gaussian(0.3, learned=True))
+    grid = torch.linspace(-60, 60, 200_001, dtype=torch.float64)
+    density = torch.stack([tails.log_density(prediction, y) for y in grid[::200]]).exp()
+    assert float(density.sum() * 200 * (grid[1] - grid[0])) == pytest.approx(1.0, abs=0.02)
+    low, high = tails.interval(prediction.likelihood, means, torch.ones_like(means), 0.8)
+    drawn = tails.sample(prediction, 20000, torch.Generator().manual_seed(0))[:, 0, 0]
+    assert float(((low <= drawn) & (drawn <= high)).double().mean()) == pytest.approx(0.8, abs=0.01)
+    y, other = torch.tensor([[1.7]]), drawn[torch.randperm(20000)]
+    score = (drawn - 1.7).abs().mean() - 0.5 * (drawn - other).abs().mean()
+    assert float(tails.crps(prediction, y)) == pytest.approx(float(score), abs=0.02)
 
 
 def test_rows_that_do_not_count_give_no_noise():

@@ -63,8 +63,8 @@ def test_noise_and_coverage_are_those_of_ordinary_rows(model):
     X, y = wild(1000, 1, far=0.0)
     low, high = model.predict_interval(X).T
     share = np.mean((low <= y) & (y <= high))
-    # Folds have learned from fewer rows: with the delivered noise they cover a little less.
-    assert share - 0.07 <= model.coverage_[0.9] <= share + 0.02
+    # Of 400 held-out rows the share has a standard error of .015.
+    assert model.coverage_[0.9] == pytest.approx(share, abs=0.05)
 
 
 def test_the_delivered_module_ends_inputs_where_training_did(model, tmp_path):

@@ -380,7 +380,7 @@ def test_defaults_beat_a_linear_model_on_friedman():
         ({"engine": "sbn"}, ValueError, "Did you mean 'sbnn'"),
         ({"engine": SBNN}, TypeError, "an engine such as"),
         ({"engine": SBNN(), "lr": 0.1}, ValueError, "set it in the engine"),
-        ({"likelihood": "poisson"}, ValueError, "likelihood must be one of"),
+        ({"likelihood": "cauchy"}, ValueError, "likelihood must be one of"),
         ({"hidden": (0,)}, ValueError, "widths > 0"),
         ({"zeros": 1.0}, ValueError, "below 1"),
         ({"folds": 1000}, ValueError, "folds must be 0 to"),

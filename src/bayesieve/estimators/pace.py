@@ -1,0 +1,76 @@
+"""The time a fit may take, and what it says while it works.
+
+A run that is cut in the middle stops at a high learning rate. So a fit with a time limit first
+times a few steps, then plans as many as it can afford, with the whole course of the learning rate
+in them. The clock is looked at after each epoch too, for machines that become slower.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bayesieve.training.options import Callback, Progress
+
+_LINES = 10  # of a report on one run
+REHEARSED = 5  # steps that are timed
+
+
+@dataclass(frozen=True)
+class Pace:
+    """When a fit must have ended, and whether it reports.
+
+    Args:
+        who: named in reports.
+        verbose: whether to print how far it is and how long it will take.
+        deadline: time on the clock by which training must have ended; None has no limit.
+        clock: seconds since some moment.
+
+    Example:
+        >>> pace = Pace("fit", deadline=10.0, clock=lambda: 4.0)
+        >>> pace.affordable(seconds_a_step=0.01, share=0.5)
+        300
+        >>> Pace("fit").affordable(0.01, 0.5) is None
+        True
+    """
+
+    who: str
+    verbose: bool = False
+    deadline: float | None = None
+    clock: Callable[[], float] = time.perf_counter
+
+    def affordable(self, seconds_a_step: float, share: float) -> int | None:
+        """Steps that fit into a share of the time left, at least 1; None without a limit."""
+        if self.deadline is None:
+            return None
+        left = max(0.0, self.deadline - self.clock())
+        return max(1, int(share * left / max(seconds_a_step, 1e-9)))
+
+    def callbacks(self, what: str) -> list[Callback]:
+        """Callbacks of `fit` for a run: report on it, and end it when the time is over."""
+        watching: list[Callback] = []
+        if self.verbose:
+            watching.append(_Report(f"{self.who}: {what}", self.clock))
+        if self.deadline is not None:
+            watching.append(self._is_over)
+        return watching
+
+    def _is_over(self, progress: Progress) -> bool:
+        return self.deadline is not None and self.clock() >= self.deadline
+
+
+class _Report:
+    """Prints a line after each tenth of a run."""
+
+    def __init__(self, title: str, clock: Callable[[], float]) -> None:
+        self.title, self.clock, self.began, self.printed = title, clock, clock(), 0
+
+    def __call__(self, progress: Progress) -> bool:
+        part = progress.step / progress.n_steps
+        if int(part * _LINES) > self.printed:
+            self.printed = int(part * _LINES)
+            left = (self.clock() - self.began) * (1 / part - 1)
+            print(
+                f"{self.title}: step {progress.step:,} of {progress.n_steps:,}, {left:.0f} s left",
+                flush=True,
+            )
+        return False
