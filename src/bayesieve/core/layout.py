@@ -15,7 +15,8 @@ from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
+from torch.func import functional_call
+from torch.nn.functional import linear, pad
 
 from bayesieve.checks import did_you_mean
 from bayesieve.errors import UnsupportedModelError
@@ -46,6 +47,8 @@ _ATTENTION_WEIGHTS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_pro
 def default_role(name: str, owner: nn.Module) -> Role:
     """Weights of linear, convolution, attention and recurrent layers go, biases stay, rest points.
 
+    A layer of another library is linear if it computes what `nn.Linear` does (`acts_as_linear`).
+
     Example:
         >>> default_role("weight", nn.Linear(1, 1)).name, default_role("bias", nn.GRU(1, 1)).name
         ('PRUNE', 'KEEP')
@@ -57,7 +60,49 @@ def default_role(name: str, owner: nn.Module) -> Role:
         return Role.PRUNE if leaf.startswith("weight") else Role.KEEP
     if isinstance(owner, nn.MultiheadAttention):
         return Role.PRUNE if leaf in _ATTENTION_WEIGHTS else Role.KEEP
+    if leaf in ("weight", "bias") and acts_as_linear(owner):
+        return Role.PRUNE if leaf == "weight" else Role.KEEP
     return Role.POINT
+
+
+def acts_as_linear(module: nn.Module) -> bool:
+    """Whether a module computes x W + b, or x Wᵀ + b, of its `weight` and perhaps `bias`.
+
+    It is tried on a few inputs with random numbers for its parameters.
+
+    Example:
+        >>> class Mapped(nn.Module):  # as the Conv1D of GPT-2
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.weight = nn.Parameter(torch.ones(3, 2))
+        ...
+        ...     def forward(self, x):
+        ...         return x @ self.weight
+        >>> acts_as_linear(Mapped()), acts_as_linear(nn.Embedding(3, 2))
+        (True, False)
+    """
+    shapes = {name: p.shape for name, p in module.named_parameters(recurse=False)}
+    leaf = next(module.children(), None) is None
+    if (
+        not leaf
+        or not {"weight"} <= shapes.keys() <= {"weight", "bias"}
+        or len(shapes["weight"]) != 2
+    ):
+        return False
+    generator = torch.Generator().manual_seed(0)
+    tensors = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    for weight in (tensors["weight"], tensors["weight"].T):
+        x = torch.randn(8, weight.shape[1], generator=generator)
+        try:
+            with torch.no_grad():
+                found = functional_call(module, tensors, (x,))
+                expected = linear(x, weight, tensors.get("bias"))
+        except Exception:  # of whatever a module raises for an input that is not meant for it
+            continue
+        alike = isinstance(found, Tensor) and found.shape == expected.shape
+        if alike and torch.allclose(found, expected, rtol=1e-3, atol=1e-3):
+            return True
+    return False
 
 
 @dataclass(frozen=True)
@@ -155,6 +200,17 @@ class Layout:
     def n_bayesian(self) -> int:
         """Number of entries with a posterior: prunable ones and those always kept."""
         return self._count(Role.PRUNE) + self._count(Role.KEEP)
+
+    def describe(self) -> str:
+        """How many entries play which part, in words.
+
+        Example:
+            >>> layout_of(nn.Sequential(nn.Linear(3, 2), nn.LayerNorm(2))).describe()
+            '12 weights: 6 may be pruned, 2 are kept, 4 are points'
+        """
+        kept, points = self.n_bayesian - self.n_sparse, self.size - self.n_bayesian
+        parts = f"{self.n_sparse:,} may be pruned, {kept:,} are kept, {points:,} are points"
+        return f"{self.size:,} weights: {parts}"
 
     @property
     def prunable(self) -> list[str]:

@@ -43,7 +43,7 @@ class Problem:
         >>> _ = nn.init.constant_(model.weight, 2.0)
         >>> problem = Problem(model, Gaussian(), (torch.ones(4, 1), torch.zeros(4)))
         >>> problem
-        Problem(Gaussian, 1 weights, 4 examples, on cpu)
+        Problem(Gaussian, 1 weights (1 may be pruned), 4 examples, on cpu)
         >>> w = problem.initial[None]
         >>> log_lik, grad = problem.value_and_grad(w, Batch(torch.ones(2, 1), torch.zeros(2)))
         >>> grad.item()  # -(N/n) Σ w = -(4/2) * 2 * 2
@@ -84,8 +84,8 @@ class Problem:
 
     def __repr__(self) -> str:
         likelihood = type(self.likelihood).__name__
-        size = f"{self.layout.size:,} weights, {self.n_data:,} examples"
-        return f"Problem({likelihood}, {size}, on {self.device})"
+        weights = f"{self.layout.size:,} weights ({self.layout.n_sparse:,} may be pruned)"
+        return f"Problem({likelihood}, {weights}, {self.n_data:,} examples, on {self.device})"
 
     @property
     def layout(self) -> Layout:

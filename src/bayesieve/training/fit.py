@@ -1,6 +1,7 @@
 """Learn a posterior: the call `fit`, checks of its arguments, and its result."""
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -341,4 +342,10 @@ def check_run(
     if schedule is not None and schedule.kl_after is not None and pruning is None:
         raise ValueError(
             "fit: kl_after holds once pruning has ended, but there is no pruning. Set kl."
+        )
+    if pruning is not None and problem.layout.n_sparse < problem.layout.size / 2:
+        warnings.warn(
+            f"fit: of {problem.layout.describe()}. Name others with "
+            "Problem(..., roles=Roles(prune=...)).",
+            stacklevel=3,
         )

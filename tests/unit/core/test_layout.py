@@ -42,6 +42,41 @@ def test_default_roles(owner, leaf, role):
     assert default_role(leaf, owner) is role
 
 
+class Mapped(nn.Module):
+    """A linear map as other libraries write it."""
+
+    def __init__(self, forward, *shape, bias=None):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(shape))
+        if bias is not None:
+            self.bias = nn.Parameter(torch.ones(bias))
+        self.call = forward
+
+    def forward(self, x):
+        return self.call(self, x)
+
+
+@pytest.mark.parametrize(
+    ("owner", "prunable"),
+    [
+        (Mapped(lambda m, x: torch.addmm(m.bias, x, m.weight), 3, 2, bias=2), True),  # GPT-2's
+        (Mapped(lambda m, x: x @ m.weight.T, 3, 2), True),
+        (Mapped(lambda m, x: x @ m.weight, 3, 3), True),
+        (Mapped(lambda m, x: x @ m.weight + 1, 3, 2), False),
+        (Mapped(lambda m, x: torch.relu(x @ m.weight), 3, 2), False),
+        (Mapped(lambda m, x: (x @ m.weight, 0), 3, 2), False),
+        (Mapped(lambda m, x: 1 / 0, 3, 2), False),
+        (Mapped(lambda m, x: x * m.weight, 3), False),
+    ],
+)
+def test_a_layer_is_linear_by_what_it_computes(owner, prunable):
+    before = owner.weight.clone()
+    assert default_role("h.0.weight", owner) is (Role.PRUNE if prunable else Role.POINT)
+    if hasattr(owner, "bias"):
+        assert default_role("h.0.bias", owner) is Role.KEEP
+    assert torch.equal(owner.weight, before)
+
+
 def test_attention_projections_are_prunable():
     layout = layout_of(BY_NAME["attention"].model())
     roles = dict(zip(layout.names, layout.roles, strict=True))

@@ -514,7 +514,18 @@ def test_a_sparse_model_has_the_zeros_of_an_engine_that_removes_weights_itself()
 def test_a_run_and_a_problem_print_as_one_short_line():
     run = fit_toy(toy(), [SIMPLE] * 3)
     assert repr(run) == "Fit(MAP, 3 x 67 weights, 4 epochs, 12 steps, on cpu)"
-    assert repr(run.problem) == "Problem(Categorical, 67 weights, 22 examples, on cpu)"
+    assert repr(run.problem) == (
+        "Problem(Categorical, 67 weights (56 may be pruned), 22 examples, on cpu)"
+    )
+
+
+def test_pruning_says_when_most_of_a_network_cannot_be_pruned():
+    x = torch.randint(9, (12, 1))
+    model = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(4, 3))
+    problem = Problem(model, Categorical(), (x, x[:, 0] % 3))
+    said = r"of 51 weights: 12 may be pruned, 3 are kept, 36 are points\. Name others with"
+    with pytest.warns(UserWarning, match=said):
+        fit(problem, SBNN(), epochs=4, batch_size=6, pruning=GradualPruning(zeros=0.1))
 
 
 def test_a_run_says_how_much_data_its_doubt_counts():
