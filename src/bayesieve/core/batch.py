@@ -1,9 +1,9 @@
 """Batches, examples in memory, and the rows of a population: types that several rooms share."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -77,6 +77,12 @@ def pair_of(who: str, data: ExamplesLike | tuple[Tensor, Tensor]) -> tuple[Tenso
             f"{who}: data must be an (x, y) pair of tensors or have .x and .y, got {kind}. "
             "Read a Dataset or DataLoader into memory with bayesieve.data.gather."
         )
+    if isinstance(x, tuple | list | Mapping) and len(x) and isinstance(_first(x), Tensor):
+        raise TypeError(
+            f"{who}: x is a {type(x).__name__} of {len(x)} tensors, but networks are given one. "
+            "Wrap the model in a module that takes one tensor with the inputs side by side, "
+            "torch.cat(inputs, 1), and splits it."
+        )
     if not isinstance(x, Tensor) or not isinstance(y, Tensor):
         raise TypeError(
             f"{who}: x and y must be tensors, got {type(x).__name__} and {type(y).__name__}. "
@@ -88,6 +94,10 @@ def pair_of(who: str, data: ExamplesLike | tuple[Tensor, Tensor]) -> tuple[Tenso
     if n_x != n_y or n_x == 0:
         raise ValueError(f"{who}: x and y must have the same length > 0, got {n_x} and {n_y}.")
     return x, y
+
+
+def _first(things: Sequence[Any] | Mapping[Any, Any]) -> Any:
+    return next(iter(things.values() if isinstance(things, Mapping) else things))
 
 
 def first_not_finite(x: Tensor) -> int | None:

@@ -208,6 +208,15 @@ class LocalLayer(nn.Module):
         var = self._linear(x * x, self.weight_std.square(), bias_var)
         return perturbed(mean, var, self.source())
 
+    def __getattr__(self, name: str) -> Any:
+        """What this layer lacks is the original's: a forward may read its stride or padding."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "_layer":  # while a copy is made
+                raise
+            return getattr(self._layer[0], name)
+
     @property
     def is_linear(self) -> bool:
         """Whether the layer is a plain matrix."""

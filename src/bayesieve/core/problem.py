@@ -18,6 +18,7 @@ from bayesieve.core.workspace import PRECISIONS, Draw, Execution, Precision, Wor
 from bayesieve.data.augment import Augment
 from bayesieve.errors import UnsupportedModelError
 
+_QUANTISED = ("torch.ao.nn.quantized", "torch.nn.quantized")
 _HALF = (torch.float16, torch.bfloat16)
 
 
@@ -289,6 +290,12 @@ def check_model(model: nn.Module) -> None:
             raise UnsupportedModelError(
                 f"Problem: {what} is compiled by torch.jit, which cannot run on "
                 "other weights. Give the Python module it was made from."
+            )
+        if type(owner).__module__.startswith(_QUANTISED):
+            what = f"layer {path!r}" if path else "the model"
+            raise UnsupportedModelError(
+                f"Problem: {what} is quantised: its weights are whole numbers, which are not "
+                "trained. Give the float module it was made from, and quantise what is left of it."
             )
         for leaf, value in vars(owner).items():
             if isinstance(value, Tensor) and value.grad_fn is not None:

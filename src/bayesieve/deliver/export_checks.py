@@ -52,11 +52,17 @@ def check_arguments(who: str, path: Path | str, example: Tensor) -> tuple[Path, 
 
 
 def check_inputs(example: Tensor) -> list[Tensor]:
-    """Batches of several sizes: rows of the example, random ones of its spread, and zeros.
+    """Batches of several sizes: the example, and copies of its rows that are changed a little.
+
+    Real numbers get noise of the example's spread, and there is a batch of zeros. Whole numbers
+    (tokens, masks) change places between rows, position by position: any other number may be
+    none that the network knows, and zeros may mean that there is nothing to read.
 
     Example:
         >>> [len(x) for x in check_inputs(torch.randn(4, 3))]
         [4, 1, 2, 7, 2]
+        >>> sorted(check_inputs(torch.tensor([[1, 5], [2, 6]]))[2][:, 0].tolist())
+        [1, 2]
     """
     batches = [example]
     generator = torch.Generator().manual_seed(0)
@@ -66,8 +72,12 @@ def check_inputs(example: Tensor) -> list[Tensor]:
             noise = torch.empty_like(rows).normal_(generator=generator)
             spread = float(example.std(correction=0)) or 1.0
             rows = rows + spread * noise
+        else:
+            order = torch.rand(rows.shape, generator=generator).argsort(0)
+            rows = rows.gather(0, order)
         batches.append(rows)
-    batches.append(torch.zeros_like(example[:1]).expand(2, *example.shape[1:]).contiguous())
+    if example.is_floating_point():
+        batches.append(torch.zeros_like(example[:1]).expand(2, *example.shape[1:]).contiguous())
     return batches
 
 

@@ -201,6 +201,29 @@ def test_only_plain_bayesian_layers_are_swapped():
     assert local_names(BY_NAME["regression"].model(), rule=rule) == {"2.weight", "2.bias"}
 
 
+class ReadsItsLayer(nn.Module):
+    """A forward that looks at settings of its layers, as those that pad by hand do."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.out = nn.Conv2d(1, 2, 3, stride=2), nn.Linear(18, 1)
+
+    def forward(self, x):
+        stride, kernel = self.conv.stride[0], self.conv.kernel_size[0]
+        padded = F.pad(x, (0, kernel - stride, 0, kernel - stride))
+        return self.out(self.conv(padded).flatten(1)[:, : self.out.in_features])
+
+
+def test_a_local_layer_has_the_settings_of_the_layer():
+    network = Network.of(ReadsItsLayer().double(), Gaussian())
+    space = spread(network, std=torch.zeros(network.layout.size))
+    x = normal(2, 1, 6, 6, seed=0)
+    plain = network.outputs(space.weights[:1], x, {})[0]
+    torch.testing.assert_close(space.module(x).detach(), plain)
+    with pytest.raises(AttributeError, match="no attribute 'strides'"):
+        _ = space.module.conv.strides
+
+
 def test_a_layer_under_two_names_is_not_swapped():
     assert local_names(REPEATED.model()) == {"head.weight", "head.bias"}
 

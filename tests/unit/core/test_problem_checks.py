@@ -19,7 +19,21 @@ def pruned_by_torch():
     return layer
 
 
+def quantised():
+    from torch.ao.nn.quantized import Linear
+
+    return Linear(2, 1)
+
+
+def test_several_inputs_are_answered_with_what_to_do():
+    for x in ((X, X), {"a": X, "b": X}):
+        message = rf"x is a {type(x).__name__} of 2 tensors, .* takes one tensor with the inputs"
+        with pytest.raises(TypeError, match=f"^Problem: {message}"):
+            Problem(nn.Linear(2, 1), Gaussian(), (x, Y))
+
+
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+@pytest.mark.filterwarnings("ignore:.*quantize.*:UserWarning")
 @pytest.mark.filterwarnings("ignore:.*jit.*:DeprecationWarning")
 @pytest.mark.parametrize(
     ("build", "message"),
@@ -29,6 +43,7 @@ def pruned_by_torch():
         (lambda: weight_norm(nn.Linear(2, 1)), "tensor 'weight' is computed .*parametrizations"),
         (lambda: nn.Sequential(pruned_by_torch()), r"tensor '0\.weight' .* Call prune\.remove"),
         (lambda: torch.jit.script(nn.Linear(2, 1)), r"the model is compiled by torch\.jit"),
+        (lambda: nn.Sequential(quantised()), "layer '0' is quantised: .* the float module"),
     ],
 )
 def test_models_that_cannot_be_trained_are_named_with_the_fix(build, message):

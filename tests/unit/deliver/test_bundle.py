@@ -117,6 +117,15 @@ def test_loaded_weights_do_not_change_with_the_file(tmp_path):
     same(module(torch.ones(1, 3)), before)
 
 
+def test_names_with_a_dash_are_kept(tmp_path):
+    module = nn.Sequential()
+    module.add_module("fc-1", nn.Linear(3, 2))
+    again = load(save_bundle(module, tmp_path / "b", example=torch.ones(1, 3)))
+    assert list(again.state_dict()) == ["fc-1.weight", "fc-1.bias"]
+    x = torch.randn(4, 3)
+    assert torch.equal(again(x), module(x))
+
+
 def test_tied_weights_stay_tied(tmp_path):
     case = BY_NAME["tied"]
     folder = save(case.model(), tmp_path / "b", example=case.data()[0])

@@ -187,6 +187,24 @@ class Strange(nn.Module):
 
 
 @pytest.mark.slow
+class Masked(nn.Module):
+    """Averages the tokens that are there: an input of zeros alone has no answer."""
+
+    def __init__(self):
+        super().__init__()
+        self.token, self.out = nn.Embedding(9, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        there = (x != 0).float()[..., None]
+        return self.out((self.token(x) * there).sum(1) / there.sum(1))
+
+
+def test_tokens_are_checked_on_tokens_like_those_given(tmp_path):
+    tokens = torch.tensor([[3, 1, 0, 0], [5, 2, 7, 0]])
+    path = export_onnx(Masked().eval(), tmp_path / "m.onnx", tokens)
+    assert path.is_file()
+
+
 @pytest.mark.parametrize(
     ("module", "message"),
     [

@@ -36,7 +36,7 @@ _FX_OPS = {
     "function": "call_function", "method": "call_method", "output": "output",
 }  # fmt: skip
 _OPS = {fx_op: op for op, fx_op in _FX_OPS.items()}
-_ATOM = re.compile(r"[A-Za-z0-9_]{1,200}")
+_ATOM = re.compile(r"[A-Za-z0-9_-]{1,200}")  # of a path; no character that ends a string
 
 
 def trace(module: nn.Module, *, training: bool = False) -> fx.GraphModule:
