@@ -1,6 +1,7 @@
 """From a trained run to a narrower one, and both measured, through the command line."""
 
 import json
+import re
 import sys
 
 import pytest
@@ -35,6 +36,25 @@ def narrowed(trained):
     folder = trained.parent / "b"
     ok("prune", trained, "--keep-units", 0.25, "--finetune", 2, "--no-figures", "--out", folder)
     return folder
+
+
+def test_a_cut_that_breaks_a_network_says_so_and_what_would_help(trained, tmp_path):
+    said = ok("prune", trained, "--zeros", 0.98, "--no-figures", "--out", tmp_path / "b").stderr
+    assert re.search(
+        r"prune: the network lost \d.* nats per example with 98\.0% zeros \(error", said
+    )
+    assert "zeros cost less than 0.05 nats" in said
+    assert "--finetune 5" in said
+    assert "`bayesieve train --zeros 0.980`" in said
+    told = ok("compact", tmp_path / "b", "--out", tmp_path / "c").stderr
+    assert ("only" in told) == ("--keep-units" in told)
+
+
+def test_few_zeros_in_units_in_use_are_explained_by_compact(trained, tmp_path):
+    ok("prune", trained, "--zeros", 0.7, "--no-figures", "--out", tmp_path / "b")
+    said = " ".join(ok("compact", tmp_path / "b", "--out", tmp_path / "c").stderr.split())
+    assert "70% of the parameters are 0, but only" in said
+    assert "`bayesieve prune --keep-units`" in said
 
 
 def test_units_go_and_the_network_still_learns(narrowed):

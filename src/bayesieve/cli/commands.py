@@ -162,6 +162,13 @@ def compact(asked: options.Compact, result: dict[str, Any]) -> None:
         print(f"reads {read} of {report['n_inputs']} input features")
     for line in report["kept"]:
         print(f"not removed: {line}")
+    zeros, (before, after) = result["masked"]["zeros"], report["parameters"]
+    if zeros > 0.5 and 1 - after / before < zeros / 2:
+        note(
+            f"{zeros:.0%} of the parameters are 0, but only {1 - after / before:.0%} could be "
+            "removed: a unit goes when all its weights are 0. For whole units: `bayesieve prune "
+            "--keep-units`. Single zeros are skipped by deliver.runtime (docs/performance.md)."
+        )
     changed = result["changed_predictions"]
     labels = "" if changed is None else f"changed labels: {changed} of {result['n_test']}; "
     note(f"compaction: {labels}largest difference of outputs {report['max_difference']:.2g}")

@@ -84,7 +84,7 @@ def prune(asked: Prune) -> dict[str, Any]:
         del rule["finetune"]
     if asked.n_of_m is not None:
         rule["n_of_m"] = _pair(asked.n_of_m)
-    return _write(
+    result = _write(
         asked,
         run,
         sparse,
@@ -94,6 +94,12 @@ def prune(asked: Prune) -> dict[str, Any]:
         curve=curve,
         history=history,
     )
+    more = f"train what is left longer (--finetune {max(2 * asked.finetune, 5)})"
+    _tell_loss(asked, run, result, [
+        "remove fewer", more,
+        f"remove them while it learns (`bayesieve train --zeros {result['zeros']:.3f}`)",
+    ])  # fmt: skip
+    return result
 
 
 def sieve(asked: Sieve) -> dict[str, Any]:
@@ -119,20 +125,34 @@ def sieve(asked: Sieve) -> dict[str, Any]:
         origin=f"trained weights of {Path(file or '').name}, not trained again",
         more={"held_out": found.cost._asdict()} if found else {},
     )
-    lost = result["nll"] - result["dense"]["nll"]
-    if lost > LOST:
-        # The evidence is that of each weight, or unit, with all others in place. Where many lean on
-        # each other, as before a BatchNorm, they are missed together though none is alone.
-        renew = ""
-        if not asked.reestimate_batchnorm and statistics_names(run.model.network):
-            renew = "Renew its BatchNorm statistics (--reestimate-batchnorm). "
-        zeros = result["zeros"]
-        warn(
-            f"sieve: the network lost {lost:.3f} nats per example with {zeros:.1%} zeros. {renew}"
-            "Leave the number of zeros to --max-loss, or train what is left: "
-            f"`bayesieve prune RUN --zeros {zeros:.3f} --finetune 5`."
-        )
+    zeros = result["zeros"]
+    _tell_loss(asked, run, result, [
+        "leave the number of zeros to --max-loss",
+        f"train what is left (`bayesieve prune {asked.out} --zeros {zeros:.3f} --finetune 5`)",
+    ])  # fmt: skip
     return result
+
+
+def _tell_loss(
+    asked: Prune | Sieve, run: Run, result: Mapping[str, Any], remedies: list[str]
+) -> None:
+    """Say so when a network has lost more than a user would expect, and what would help."""
+    before, zeros = result["dense"], result["zeros"]
+    lost = result["nll"] - before["nll"]
+    if lost <= LOST:
+        return
+    # Each weight, or unit, was judged with all others in place. Where many lean on each other, as
+    # before a BatchNorm, they are missed together though none is alone.
+    if not asked.reestimate_batchnorm and statistics_names(run.model.network):
+        remedies = ["renew its BatchNorm statistics (--reestimate-batchnorm)", *remedies]
+    measure = "error" if "error" in result else "rmse"
+    change = f"{measure} {before[measure]:.4g} before, {result[measure]:.4g} now"
+    safe = [row["zeros"] for row in result["curve"] if row["nll"] <= before["nll"] + LOST]
+    until = f" In one cut, {max(safe):.0%} zeros cost less than {LOST:g} nats." if safe else ""
+    warn(
+        f"{asked.command_name()}: the network lost {lost:.3f} nats per example with {zeros:.1%} "
+        f"zeros ({change}).{until} What helps: {'; '.join(remedies)}."
+    )
 
 
 def _rule_record(asked: Prune | Sieve) -> dict[str, Any]:
