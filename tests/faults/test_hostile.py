@@ -213,7 +213,7 @@ def test_many_columns_below_the_limit_take_seconds(put, monkeypatch):
 )
 def test_giant_fields_and_lines_of_csv(put, text):
     path = put("t.csv", text)
-    with pytest.raises(DataError, match=r"csv: line \d+ of .*t\.csv"):
+    with pytest.raises(DataError, match=r"csv: lines? (\d+ )?of .*t\.csv"):
         read_csv(path)
 
 

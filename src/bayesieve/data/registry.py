@@ -3,12 +3,13 @@
 `REGISTRY` is the one table of names. A new set is one entry with its `find` and `load`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from bayesieve.checks import check_choice, did_you_mean
+from bayesieve.data.encoding import Missing
 from bayesieve.data.examples import DataSet, Task
 from bayesieve.data.files import data_root
 from bayesieve.data.image_sets import (
@@ -21,7 +22,7 @@ from bayesieve.data.image_sets import (
     load_idx,
 )
 from bayesieve.data.images import load_images
-from bayesieve.data.tables import Missing, load_table
+from bayesieve.data.tables import load_table
 from bayesieve.data.uci import SPLIT_SETS, YEAR_FILE, find_uci, load_uci
 from bayesieve.text import short
 
@@ -33,7 +34,9 @@ _YEAR = "https://archive.ics.uci.edu/ml/machine-learning-databases/00203/"
 _TABLES = ("csv", "parquet", "npz")
 # which options each kind of spec takes; any other must keep its default
 _OPTIONS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(_TABLES, ("target", "task", "missing", "counts", "test_fraction")),
+    **dict.fromkeys(
+        _TABLES, ("target", "task", "missing", "drop", "date_parts", "counts", "test_fraction")
+    ),
     "images": ("image_size", "test_fraction"),
     "uci": ("split",),
     "named": (),
@@ -206,6 +209,8 @@ def load_data(
     split: int = 0,
     root: Path | None = None,
     missing: Missing = "refuse",
+    drop: Sequence[str] = (),
+    date_parts: bool = False,
     counts: bool = False,
     test_fraction: float = 0.2,
     seed: int = 0,
@@ -220,7 +225,9 @@ def load_data(
         task: tables: "classification" or "regression"; None guesses from the target.
         split: uci: which of the published splits, from 0.
         root: folder of named sets; None is `data_root()`.
-        missing: tables: "refuse" missing values, or "impute" training median or mode.
+        missing: tables: "refuse" missing values, or "impute" and say so to the network.
+        drop: tables: columns to leave out.
+        date_parts: tables: whether dates become time, season, weekday and hour.
         counts: tables: whether a regression's targets stay as they are, for `Poisson` and
             `NegativeBinomial`; else they are standardised.
         test_fraction: your data: part set aside for testing.
@@ -239,6 +246,8 @@ def load_data(
         "image_size": image_size is not None,
         "split": split != 0,
         "missing": missing != "refuse",
+        "drop": bool(drop),
+        "date_parts": date_parts,
         "counts": counts,
         "test_fraction": test_fraction != 0.2,
     }
@@ -260,6 +269,8 @@ def load_data(
         target=target,
         task=task,
         missing=missing,
+        drop=drop,
+        date_parts=date_parts,
         counts=counts,
         test_fraction=test_fraction,
         seed=seed,

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from sklearn.utils.validation import (
     _check_sample_weight,
     _num_samples,
     check_is_fitted,
+    check_X_y,
     validate_data,
 )
 from torch import Tensor, fx, nn
@@ -26,6 +27,17 @@ from bayesieve.checks import check_choice, check_positive
 from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.posterior import Posterior, SparseModel
 from bayesieve.core.turns import own_stream
+from bayesieve.data.encoding import (
+    Entry,
+    column_of_input,
+    encode,
+    feature_names,
+    fit_encoding,
+    is_plain,
+    plain_encoding,
+    raw_columns,
+)
+from bayesieve.data.frames import Frame, as_frame
 from bayesieve.data.preprocessing import cut_moments
 from bayesieve.deliver.bundle import save_bundle
 from bayesieve.deliver.c import export_c
@@ -67,6 +79,7 @@ _PRUNED_FOLDS, _PRUNED_ROWS = 10, 20
 _LEAST_CONFORMAL = 10  # rows, so that each of five folds has two
 _SHUFFLED_ROWS = 20_000  # rows times columns that importance reads
 _AT_ONCE = 240  # networks of one population
+_KNOWN = ("pandas", "polars", "pyarrow", "numpy", "builtins")  # whose names scikit-learn reads
 _CHOICES = (
     "hidden", "bins", "epochs", "batch_size", "lr", "schedule", "kl", "folds", "patience", "zeros",
     "n_members",
@@ -175,6 +188,7 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         device: where to train, such as "cuda"; predictions are made on the CPU.
 
     Attributes:
+        encoding_: how columns become inputs of the network (`data.encoding`), plain JSON.
         sparse_models_: one per member: posterior and mask in standardised units.
         history_: metrics of each epoch, of the first network.
         settings_: every setting of the fit (`TableSettings`); `bins` is 0 where the plain columns
@@ -215,7 +229,9 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
     standardise: bool = True
     random_state: Any = None
     device: str | None = None
+    _y_checks: ClassVar[dict[str, Any]] = {}  # how scikit-learn is to check targets
     y_scale_: Scale | None = field(init=False)
+    encoding_: list[Entry] = field(init=False)
     sparse_models_: list[SparseModel] = field(init=False)
     feature_importances_: NDArray[np.float64] = field(init=False)
     n_seen_: int = field(init=False)
@@ -255,7 +271,8 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         """Learn from a table.
 
         Args:
-            X: (n, p), numbers; arrays and data frames alike.
+            X: (n, p): an array, or a frame of pandas, polars or Arrow. Columns may hold numbers,
+                bools, text, categories and dates, and lack values: see `data.encoding`.
             y: targets, (n,), or (n, m) for a regression of m outputs.
             sample_weight: (n,), what each row counts: 2 counts as if the row stood there twice.
 
@@ -286,7 +303,7 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
             )
             renewed.append(SparseModel(engine.named(run.posterior), model.keep))
         self.sparse_models_, self.n_seen_ = renewed, self.n_seen_ + len(table)
-        self.feature_importances_ = shuffled_change(renewed, table.x)
+        self.feature_importances_ = shuffled_change(renewed, table.x, self._groups)
 
     @property
     def _who(self) -> str:
@@ -339,8 +356,64 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"{self._who}: this engine counts every row once; remove the weights.")
         return table.with_folds(settings.folds, settings.parts, self._seed())
 
-    def _validated(self, X: ArrayLike, y: ArrayLike, *, reset: bool) -> tuple[Any, Any]:
-        raise NotImplementedError
+    def _validated(self, X: ArrayLike, y: ArrayLike, *, reset: bool) -> tuple[FloatArray, Any]:
+        """Inputs as numbers, (n, q), and targets; with `reset` the encoding is learned."""
+        frame = as_frame(X, self._who)
+        if frame is None:
+            values, y = validate_data(
+                self, X, y, dtype=np.float64, ensure_all_finite="allow-nan", reset=reset,
+                **self._y_checks,
+            )  # fmt: skip
+            return self._encoded(values, reset=reset), y
+        self._check_names(X, frame, y, reset=reset)
+        _, y = check_X_y(np.zeros((len(frame), 1)), y, estimator=self, **self._y_checks)
+        return self._encoded(frame, reset=reset), y
+
+    def _numbers(self, X: ArrayLike) -> FloatArray:
+        """Inputs of new rows as numbers, (n, q)."""
+        check_is_fitted(self)
+        frame = as_frame(X, self._who)
+        if frame is not None:
+            self._check_names(X, frame, "no_validation", reset=False)
+            return self._encoded(frame, reset=False)
+        values = validate_data(
+            self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=False
+        )
+        return self._encoded(values, reset=False)
+
+    def _check_names(self, X: Any, frame: Frame, y: Any, *, reset: bool) -> None:
+        """Keep the names of the columns, or compare them with those of `fit`."""
+        if type(X).__module__.partition(".")[0] in _KNOWN:
+            validate_data(self, X, y, skip_check_array=True, reset=reset)
+            return
+        names = np.array(list(frame.columns), dtype=object)
+        if reset:
+            self.feature_names_in_, self.n_features_in_ = names, len(names)
+        elif list(names) != list(getattr(self, "feature_names_in_", names)):
+            raise ValueError(
+                f"{self._who}: the columns must be those of fit, in order: "
+                f"{', '.join(map(str, self.feature_names_in_[:12]))}; got "
+                f"{', '.join(map(str, names[:12]))}."
+            )
+
+    def _encoded(self, values: FloatArray | Frame, *, reset: bool) -> FloatArray:
+        """Numbers of a checked table, (n, q); columns go by their place, not their name."""
+        if isinstance(values, np.ndarray):
+            gapless = not np.isnan(values).any()
+            if reset and gapless:
+                self.encoding_ = plain_encoding(values)
+            if gapless and is_plain(self.encoding_):
+                return values
+            values = Frame({f"x{j + 1}": column for j, column in enumerate(values.T)})
+        if reset:
+            self.encoding_ = fit_encoding(self._who, values.columns, standardise=False)
+        named = dict(zip(raw_columns(self.encoding_), values.columns.values(), strict=True))
+        return encode(named, self.encoding_, self._who)
+
+    @property
+    def _groups(self) -> Tensor:
+        """The number of the column that each input of the network belongs to, (q,)."""
+        return torch.tensor(column_of_input(self.encoding_))
 
     def _module(
         self, table: Table, settings: TableSettings, *, embedded: bool = False
@@ -361,7 +434,7 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         self.n_samples_ = self.n_samples or needed_draws(networks, table, rows)
         self.chains_ = diagnose_models(group.members, (table.x, table.y))
         self._calibrate(table, group)
-        self.feature_importances_ = shuffled_change(self.sparse_models_, table.x)
+        self.feature_importances_ = shuffled_change(self.sparse_models_, table.x, self._groups)
 
     # Conformal calibration.
 
@@ -403,12 +476,12 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
     # Prediction.
 
     def _inputs(self, X: ArrayLike) -> Tensor:
-        check_is_fitted(self)
-        return self.x_scale_.apply(validate_data(self, X, dtype=np.float64, reset=False))
+        numbers = self._numbers(X)  # first: it raises unless the estimator is fitted
+        return self.x_scale_.apply(numbers)
 
     def _prediction(self, X: ArrayLike) -> Any:
         """The mixture over members and draws: a `ClassPrediction` or a `RealPrediction`."""
-        x = self._inputs(X)  # first: it raises unless the estimator is fitted
+        x = self._inputs(X)
         return predict_members(self.sparse_models_, x, self.n_samples_)
 
     def familiarity(self, X: ArrayLike) -> NDArray[np.float64]:
@@ -417,9 +490,9 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         1 is ordinary. Of new rows like those of `fit` about 5 % have less than .05; rows unlike
         all of them come near 0, and the prediction is a guess there.
         """
-        check_is_fitted(self)
+        values = self._numbers(X)
         scale = replace(self.x_scale_, limit=np.inf)  # farther out is stranger, as in deliveries
-        x = scale.apply(validate_data(self, X, dtype=np.float64, reset=False))
+        x = scale.apply(values)
         if self.familiarity_ is None:
             raise ValueError(f"{self._who}: familiarity needs at least 20 rows in fit.")
         return np.asarray(self.familiarity_.score(x).double().numpy())
@@ -429,6 +502,11 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         check_positive(self._who, n_samples=n)
         seed = int(check_random_state(random_state).randint(2**31))
         return self._prediction(X).sample(n, torch.Generator().manual_seed(seed))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
 
     # Results of training.
 
@@ -463,8 +541,10 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         """Write the compact model: `.onnx`, `.pt2`, `.h` (C), or a bundle folder without an ending.
 
         It takes columns in their units and returns predictions in those of the target (scores
-        before the softmax for a classifier). Bundles and ONNX files also contain the noise of a
-        single target, for intervals; of a heteroscedastic network only the mean is delivered.
+        before the softmax for a classifier). Where columns are text, dates or lack values, the
+        network takes the inputs of `encoding_`, which bundles and ONNX files carry. They also
+        contain the noise of a single target, for intervals; of a heteroscedastic network only the
+        mean is delivered.
         """
         path, example, module = Path(path), self._example(), self.compact_
         if path.suffix == ".pt2":
@@ -476,20 +556,23 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
             return export_c(module, path, example, familiarity=known)
         likelihood = raw_likelihood(self.sparse_, self.y_scale_)
         classes = [str(label) for label in self.classes_] if hasattr(self, "classes_") else None
+        recipe = {"kind": "table", "columns": self.encoding_}
+        preprocessing = None if is_plain(self.encoding_) else recipe
         if path.suffix == ".onnx":
             return export_onnx(
-                module, path, example, classes=classes, likelihood=likelihood, familiarity=known
-            )
+                module, path, example, classes=classes, likelihood=likelihood, familiarity=known,
+                preprocessing=preprocessing,
+            )  # fmt: skip
         if path.suffix:
             raise ValueError(
                 "export: the file must end in .onnx, .pt2 or .h, or be a folder, got "
                 f"{path.name!r}."
             )
-        names = getattr(self, "feature_names_in_", None)
+        named = preprocessing is not None or hasattr(self, "feature_names_in_")
         return save_bundle(
             module, path, example=example, classes=classes, likelihood=likelihood,
-            familiarity=known,
-            feature_names=None if names is None else [str(name) for name in names],
+            familiarity=known, preprocessing=preprocessing,
+            feature_names=list(feature_names(self.encoding_)) if named else None,
         )  # fmt: skip
 
     def _example(self) -> Tensor:
@@ -579,7 +662,7 @@ def fit_many(
         >>> [half.predict(X[:3]).shape for half in halves]
         [(3,), (3,)]
     """
-    X, y, sample_weight = indexable(X, y, sample_weight)
+    X, y, sample_weight = _indexable(X, y, sample_weight)
     if isinstance(estimator, Sequence):
         if not estimator or (rows is not None and len(rows) != len(estimator)):
             raise ValueError(
@@ -614,7 +697,7 @@ def _fit_all(
     if kind is None:
         _train(models, columns, at_once, deadline(1.0))
         return
-    columns = [indexable(*own) for own in columns]
+    columns = [_indexable(*own) for own in columns]
     pairs = list(zip(models, columns, strict=True))
     pruned = kind == "cv+" and bool(models[0].zeros) and least >= _PRUNED_ROWS
     n_folds = _PRUNED_FOLDS if pruned else _CONFORMAL_FOLDS
@@ -667,9 +750,20 @@ def _train(
     return n_rows
 
 
+def _indexable(X: Any, y: Any, sample_weight: Any) -> Any:
+    """X, y and weights of equal length, of which rows can be taken."""
+    if isinstance(X, Frame):
+        return X, *indexable(y, sample_weight)
+    return indexable(X, y, sample_weight)
+
+
 def _taken(columns: Columns, rows: NDArray[np.int64]) -> Columns:
     """Some rows of X, y and weights."""
-    return [None if c is None else _safe_indexing(c, np.asarray(rows)) for c in columns]
+    index = np.asarray(rows)
+    return [
+        c.take(index) if isinstance(c, Frame) else None if c is None else _safe_indexing(c, index)
+        for c in columns
+    ]
 
 
 def _left(columns: Columns, rows: NDArray[np.int64]) -> Columns:
@@ -703,13 +797,16 @@ def column_importance(posterior: Posterior, varies: Tensor) -> Tensor:
     return normalised(psi, varies)
 
 
-def shuffled_change(models: Sequence[SparseModel], x: Tensor) -> NDArray[np.float64]:
-    """How much predictions change when a column of x, (n, p), is shuffled, (p,), largest 1.
+def shuffled_change(
+    models: Sequence[SparseModel], x: Tensor, groups: Tensor
+) -> NDArray[np.float64]:
+    """How much predictions change when a column is shuffled, (p,), largest 1.
 
     It is the root mean square over rows, outputs and models of the change at the posterior mean:
-    of means, or of class probabilities. A column that never varies has 0.
+    of means, or of class probabilities. A column that never varies has 0. The inputs x, (n, q),
+    of one column, as `groups`, (q,), numbers it, are shuffled together.
     """
-    n, p = x.shape
+    n, p = len(x), int(groups.max()) + 1
     rows = min(n, max(_SHUFFLED_ROWS // max(p, 1), 50), 500)
     source = torch.Generator().manual_seed(0)
     x = x[torch.randperm(n, generator=source)[:rows]].double()
@@ -723,8 +820,8 @@ def shuffled_change(models: Sequence[SparseModel], x: Tensor) -> NDArray[np.floa
     before = outputs(x)
     change = torch.zeros(p, dtype=torch.float64)
     for j in range(p):
-        shuffled = x.clone()
-        shuffled[:, j] = x[order, j]
+        shuffled, inputs = x.clone(), (groups == j).nonzero()[:, 0]
+        shuffled[:, inputs] = x[order][:, inputs]
         change[j] = (outputs(shuffled) - before).square().mean().sqrt()
     return np.asarray((change / change.max().clamp_min(1e-300)).numpy())
 

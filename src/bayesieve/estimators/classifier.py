@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import column_or_1d, validate_data
+from sklearn.utils.validation import column_or_1d
 from torch import Tensor
 
 from bayesieve.assess.conformal import conformal_labels, label_scores
@@ -134,7 +134,7 @@ class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
         return Categorical()
 
     def _validated(self, X: ArrayLike, y: ArrayLike, *, reset: bool) -> tuple[Any, Any]:
-        X, y = validate_data(self, X, y, dtype=np.float64, reset=reset)
+        X, y = super()._validated(X, y, reset=reset)
         check_classification_targets(y)
         return X, column_or_1d(y, warn=True)
 

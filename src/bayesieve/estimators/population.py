@@ -561,6 +561,8 @@ class PopulationFits:
         training: how long, and how many at once.
         source: where the probability of a weight comes from (see `feature_importance`).
         weight: (N,), what each row counts while training; None counts all once.
+        groups: (D,), the column that each input belongs to, from 0: importance and what is kept
+            are then of columns. None makes each its own.
 
     Example:
         >>> from bayesieve import MAP
@@ -581,6 +583,7 @@ class PopulationFits:
     training: Training = field(default_factory=Training)
     source: Source | None = None
     weight: Tensor | None = None
+    groups: Tensor | None = None
 
     def importance(self, rows: Sequence[Tensor]) -> Tensor:
         """Normalised importance φ from fits on each set of rows, averaged over members, (k, D)."""
@@ -588,13 +591,14 @@ class PopulationFits:
             torch.stack([feature_importance(q, source=self.source).phi for q in members]).mean(0)
             for members in self.posteriors(rows)
         ]
-        return torch.stack(phis).cpu()
+        return by_column(torch.stack(phis).cpu(), self.groups)
 
     def errors(self, rows: Sequence[Tensor], held_out: Sequence[Tensor], keep: Tensor) -> Tensor:
         """Squared error (negative log-likelihood of classes) per held-out example, (k,).
 
         Each fit sees only the inputs its line of `keep`, (k, D), has True.
         """
+        keep = keep if self.groups is None else keep[:, self.groups]
         errors = [
             self._error(members, self.x[test] * mask, self.y[test])
             for members, test, mask in zip(self.posteriors(rows, keep), held_out, keep, strict=True)
@@ -641,6 +645,19 @@ class PopulationFits:
             probs = prediction.probs
             return -probs[torch.arange(len(y)), y.to(probs.device)].log().mean().cpu()
         return (prediction.mean.cpu() - y.reshape(len(y), -1)).square().mean()
+
+
+def by_column(values: Tensor, groups: Tensor | None) -> Tensor:
+    """Importances of columns, (..., p), from those of inputs, (..., D): that of its best input.
+
+    Example:
+        >>> by_column(torch.tensor([0.2, 0.1, 0.7]), torch.tensor([0, 1, 1]))
+        tensor([0.2000, 0.7000])
+    """
+    if groups is None:
+        return values
+    columns = values.new_zeros(*values.shape[:-1], int(groups.max()) + 1)
+    return columns.scatter_reduce(-1, groups.expand_as(values), values, "amax")
 
 
 def predict_members(

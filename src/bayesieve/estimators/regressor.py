@@ -3,7 +3,7 @@
 import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 import torch
@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin, clone
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from bayesieve.assess.conformal import conformal_interval, residual_scores
@@ -86,6 +85,7 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
 
     likelihood: str | Likelihood = "gaussian"
     base: Literal["boosting", "auto"] | None = None
+    _y_checks: ClassVar[dict[str, Any]] = {"multi_output": True, "y_numeric": True}
     y_scale_: Scale = field(init=False)
     base_: str | None = field(init=False)
     base_model_: HistGradientBoostingRegressor = field(init=False)
@@ -257,12 +257,6 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
             return kind()
         return kind.configured(_NOISE_STD, learned_noise)
 
-    def _validated(self, X: ArrayLike, y: ArrayLike, *, reset: bool) -> tuple[Any, Any]:
-        X, y = validate_data(
-            self, X, y, dtype=np.float64, multi_output=True, y_numeric=True, reset=reset
-        )
-        return X, y
-
     def _targets(self, y: Any, weight: FloatArray | None, *, reset: bool) -> Tensor:
         columns = y.reshape(len(y), -1)
         if reset:
@@ -351,8 +345,7 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         """What the trees predict, (n, 1); 0 without them."""
         if getattr(self, "base_", None) is None:
             return np.zeros((1, 1))
-        columns = validate_data(self, X, dtype=np.float64, reset=False)
-        mean: FloatArray = self.base_model_.predict(columns)[:, None]
+        mean: FloatArray = self.base_model_.predict(self._numbers(X))[:, None]
         return mean
 
     def _without_base(self, X: Any, y: Any, weight: FloatArray | None, *, reset: bool) -> Any:

@@ -17,7 +17,7 @@ from bayesieve.checks import check_choice, check_fraction
 from bayesieve.data.tables import guess_task
 from bayesieve.estimators.base import SieveEstimator, column_importance, fit_tables
 from bayesieve.estimators.classifier import SieveClassifier
-from bayesieve.estimators.population import PopulationFits, Table, Training
+from bayesieve.estimators.population import PopulationFits, Table, Training, by_column
 from bayesieve.estimators.regressor import SieveRegressor
 from bayesieve.select import (
     PROPORTIONS,
@@ -99,7 +99,7 @@ class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     def fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
     ) -> "SieveSelector":
-        """Find the columns of X, (n, p), that matter for y."""
+        """Find the columns of X, (n, p), an array or a frame, that matter for y."""
         additive = self._check() == "additive"
         model = self._model(y)
         table = model._prepare(X, y, sample_weight)
@@ -111,7 +111,7 @@ class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         fits: AdditiveFits | PopulationFits
         joint: JointPosterior | None = None
         if additive:
-            fits = self._additive_fits(table)
+            fits = self._additive_fits(model, table)
             joint = fits.posterior(torch.arange(len(table)))
             phi = normalised(joint.effect)
         else:
@@ -120,7 +120,7 @@ class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             fits = replace(_network_fits(model, table), source=best_source(model.posterior_))
             varies = torch.as_tensor(model.x_scale_.varies)
             each = [column_importance(one.posterior, varies) for one in model.sparse_models_]
-            phi = torch.stack(each).double().mean(0)
+            phi = by_column(torch.stack(each).double().mean(0), fits.groups)
         if self.rule == "cross-validated":
             self._cross_validate(fits)
         keep = self._choose(phi, joint)
@@ -161,7 +161,7 @@ class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         if table.weight is not None:
             weight = torch.cat([table.weight, torch.ones(len(targets))])
         hidden = self._check() == "hidden"
-        fits = _network_fits(model, table) if hidden else self._additive_fits(table)
+        fits = _network_fits(model, table) if hidden else self._additive_fits(model, table)
         train, test = torch.arange(len(table)), torch.arange(len(table), len(x))
         keep = torch.as_tensor(self.support_)
         masks = torch.stack([torch.ones_like(keep), keep])
@@ -212,8 +212,8 @@ class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             model.set_params(random_state=self.random_state)
         return model
 
-    def _additive_fits(self, table: Table) -> AdditiveFits:
-        return AdditiveFits(table.x, table.y, table.weight, self._seed())
+    def _additive_fits(self, model: SieveEstimator, table: Table) -> AdditiveFits:
+        return AdditiveFits(table.x, table.y, table.weight, self._seed(), model._groups)
 
     def _choose(self, phi: Tensor, joint: JointPosterior | None) -> Tensor:
         """The columns that the rule keeps, (p,) bool."""
@@ -233,7 +233,7 @@ class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         if proportions is None:
             grid = PROPORTIONS if isinstance(fits, AdditiveFits) else _FEW_PROPORTIONS
             # Of shares that keep the same number of columns the smallest.
-            counts = {max(1, round(s * fits.x.shape[1])): s for s in reversed(grid)}
+            counts = {max(1, round(s * self.n_features_in_)): s for s in reversed(grid)}
             proportions = tuple(sorted(counts.values()))
         self.path_ = cross_validate_proportion(
             fits,
@@ -254,7 +254,7 @@ class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         else:
             varies = torch.as_tensor(model.x_scale_.varies)
             phis = [column_importance(q, varies) for (q,) in fits.posteriors(samples)]
-            choices = [self._choose(phi, None) for phi in phis]
+            choices = [self._choose(by_column(phi, fits.groups), None) for phi in phis]
         frequency, self.stability_ = selection_stability(torch.stack(choices))
         self.frequency_: NDArray[np.float64] = frequency.double().numpy()
 
@@ -264,6 +264,7 @@ class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.required = True
+        tags.input_tags.allow_nan = True
         return tags
 
 
@@ -277,5 +278,6 @@ def _network_fits(model: SieveEstimator, table: Table) -> PopulationFits:
     likelihood = model._likelihood(learned_noise=settings.learned_noise)
     network = model._module(table, settings)
     return PopulationFits(
-        table.x, table.y, network, likelihood, settings.engine, training, weight=table.weight
-    )
+        table.x, table.y, network, likelihood, settings.engine, training, weight=table.weight,
+        groups=model._groups,
+    )  # fmt: skip

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from bayesieve.core.batch import first_not_finite
 from bayesieve.data import prepare_images, prepare_table
+from bayesieve.data.encoding import raw_columns
 from bayesieve.data.files import iterate_files, read_npz
 from bayesieve.data.images import SUFFIXES, decode_image, is_image
 from bayesieve.data.tables import read_csv, read_parquet
@@ -109,7 +110,7 @@ def _read_array(path: Path, recipe: Recipe) -> tuple[Tensor, bool]:
     if kind == "image" and x.dtype.kind in "biu":
         return prepare_images(x, recipe), True
     if kind == "table":
-        columns = [column["name"] for column in recipe["columns"]]
+        columns = raw_columns(recipe["columns"])
         if x.ndim != 2 or x.shape[1] != len(columns):
             raise ValueError(
                 f"predict: the model takes {len(columns)} features, x of shape "

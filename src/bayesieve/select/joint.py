@@ -33,6 +33,10 @@ Several targets share the states; their terms add up. Classes are targets too: t
 turned so that they are uncorrelated, as in discriminant analysis by regression [Scoring]. A latent
 variable for every row in their place [Albert] leaves chains stuck where inputs are correlated.
 
+Several inputs may make one column, as the levels of a category do. Each of m such inputs is a
+candidate with probability π / m, so that a column of many levels is no likelier to matter than any
+other, and the column matters if one of its inputs does.
+
 Symbols: n rows, or the sum of their weights; D inputs; K functions of each; C chains; o targets.
 """
 
@@ -64,7 +68,7 @@ class JointPosterior:
     Args:
         inclusion: (D,), probability that an input matters.
         effect: (D,), posterior mean of the standard deviation of its effect over the rows, in units
-            of that of the target.
+            of that of the target; of a column of several inputs the root of the sum of squares.
         error: (D,), Monte-Carlo standard error of `inclusion`, from the spread over chains.
         n_sweeps: sweeps of every chain that count.
     """
@@ -76,8 +80,9 @@ class JointPosterior:
 
 
 def joint_posterior(
-    x: Tensor, y: Tensor, *, weight: Tensor | None = None, n_hinges: int = 3, chains: int = 8,
-    sweeps: int = 40, most_sweeps: int = 400, tolerance: float = 0.03, seed: int = 0,
+    x: Tensor, y: Tensor, *, weight: Tensor | None = None, groups: Tensor | None = None,
+    n_hinges: int = 3, chains: int = 8, sweeps: int = 40, most_sweeps: int = 400,
+    tolerance: float = 0.03, seed: int = 0,
 ) -> JointPosterior:  # fmt: skip
     """Sample the joint posterior of an additive model.
 
@@ -86,6 +91,8 @@ def joint_posterior(
         y: (n,) or (n, o), targets; class numbers (n,) if they are integers.
         weight: (n,), what each row counts: 2 counts as if it stood there twice; None counts all
             once.
+        groups: (D,), the number of the column that each input belongs to, from 0; None makes each
+            its own. The posterior is about columns.
         n_hinges: of each input, at its quantiles.
         chains: that start with nothing in and run side by side.
         sweeps: after which the error is looked at; 40 sweeps before that do not count.
@@ -105,27 +112,29 @@ def joint_posterior(
     if chains < 2:
         raise ValueError("joint_posterior: chains must be 2 or more; their spread is the error.")
     distinct, place = _distinct(x)
-    sampler = _Chains(x[:, distinct], y, weight, n_hinges, chains, np.random.default_rng(seed))
-    total, effect, n = np.zeros((chains, len(distinct))), np.zeros(len(distinct)), 0
+    columns = _Columns(place.numpy(), None if groups is None else groups.numpy())
+    rng = np.random.default_rng(seed)
+    sampler = _Chains(x[:, distinct], y, weight, n_hinges, chains, rng, columns.share)
+    total, effect, n = np.zeros((chains, len(columns))), np.zeros(len(columns)), 0
     for _ in range(_BURN_IN):
         sampler.sweep()
-    error = np.full(len(distinct), math.inf)
+    error = np.full(len(columns), math.inf)
     while error.max() > tolerance and n < most_sweeps:
         for _ in range(sweeps):
             sampler.sweep()
-            total += sampler.inclusion()
-            effect += sampler.effects().mean(0)
+            total += columns.inclusion(sampler.inclusion(), sampler.n_inside > 0)
+            effect += columns.effects(sampler.effects()).mean(0)
         n += sweeps
         error = (total / n).std(0, ddof=1) / math.sqrt(chains)
     if error.max() > tolerance:
         warnings.warn(
             f"joint_posterior: after {n} sweeps of {chains} chains the probability of input "
-            f"{distinct[error.argmax()]} has a Monte-Carlo standard error of {error.max():.2f}. "
+            f"{error.argmax()} has a Monte-Carlo standard error of {error.max():.2f}. "
             "Raise most_sweeps to know it better.",
             RuntimeWarning,
             stacklevel=2,
         )
-    found = torch.as_tensor(np.stack([total.mean(0) / n, effect / n, error]))[:, place]
+    found = torch.as_tensor(np.stack([total.mean(0) / n, effect / n, error]))
     return JointPosterior(found[0], found[1], found[2], n)
 
 
@@ -148,6 +157,49 @@ def _distinct(x: Tensor) -> tuple[Tensor, Tensor]:
     return distinct, place
 
 
+class _Columns:
+    """Which distinct inputs make each of the G columns: mostly one.
+
+    Args:
+        place: (D,), the distinct input that each input is.
+        groups: (D,), its column; None makes each input a column.
+
+    Example:
+        >>> columns = _Columns(np.array([0, 1, 1, 2]), np.array([0, 1, 1, 1]))
+        >>> len(columns), columns.first.tolist(), columns.share.tolist()
+        (2, [0, 1], [1.0, 0.5, 0.5])
+        >>> columns.inclusion(np.array([[0.5, 0.2, 0.1]]), np.array([[False, True, False]]))
+        array([[0.5, 1. ]])
+    """
+
+    def __init__(self, place: Array, groups: Array | None) -> None:
+        groups = np.arange(len(place)) if groups is None else groups
+        pairs = np.unique(np.stack([groups, place], 1), axis=0)
+        sizes = np.bincount(pairs[:, 0])
+        self.first = pairs[np.cumsum(sizes) - sizes, 1]  # (G,)
+        several = np.flatnonzero(sizes > 1)
+        self.several = [(int(g), pairs[pairs[:, 0] == g, 1]) for g in several]
+        self.share = np.zeros(place.max() + 1)  # of π, by input
+        np.maximum.at(self.share, pairs[:, 1], 1 / sizes[pairs[:, 0]])
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def inclusion(self, probability: Array, inside: Array) -> Array:
+        """Of columns, (C, G): the probability of one input, or whether one of several is in."""
+        columns: Array = probability[:, self.first]
+        for g, inputs in self.several:
+            columns[:, g] = inside[:, inputs].any(1)
+        return columns
+
+    def effects(self, effects: Array) -> Array:
+        """Of columns, (C, G), from those of inputs, (C, D)."""
+        columns: Array = effects[:, self.first]
+        for g, inputs in self.several:
+            columns[:, g] = np.sqrt(np.square(effects[:, inputs]).sum(1))
+        return columns
+
+
 class _Chains:
     """C chains side by side: which functions are in, learned numbers, and what follows from them.
 
@@ -158,8 +210,9 @@ class _Chains:
 
     def __init__(
         self, x: Tensor, y: Tensor, weight: Tensor | None, n_hinges: int, chains: int,
-        rng: np.random.Generator,
+        rng: np.random.Generator, share: Array | None = None,
     ) -> None:  # fmt: skip
+        self.share = np.ones(x.shape[1]) if share is None else share  # of π, by input, (D,)
         self.gram, self.moment, self.present, self.n = _moments(x, y, weight, n_hinges)
         self.rng, self.chain = rng, np.arange(chains)
         self.k = n_hinges + 1
@@ -305,7 +358,12 @@ class _Chains:
         self.widths = np.minimum(scale / rng.gamma(0.5 + 0.5 * self.n_targets * n_in), _WIDEST)
         candidate = (self.n_inside > 0) | (rng.random(self.n_inside.shape) < self.idle)
         n = candidate.sum(1)
-        pi = rng.beta(1 + n, 9 + self.varies.sum() - n)
+        chosen = n
+        if (self.share < 1).any():  # a candidate is one of π that is also one of 1 / m
+            pi, s = self.shares[:, :1], self.share
+            missed = rng.random(candidate.shape) < pi * (1 - s) / (1 - pi * s)
+            chosen = (candidate | (missed & self.varies)).sum(1)
+        pi = rng.beta(1 + chosen, 9 + self.varies.sum() - chosen)
         line = rng.beta(3 + n_in[:, 0], 1 + n - n_in[:, 0])
         hinge = rng.beta(1 + n_in[:, 1], 9 + candidate @ self.n_hinges - n_in[:, 1])
         self.shares = np.clip(np.stack([pi, line, hinge], 1), 1e-6, 1 - 1e-6)
@@ -323,8 +381,10 @@ class _Chains:
         self._set_inside()
         pi, line, hinge = self.shares.T
         # P(candidate | nothing of the input is in), 0 for a constant one, (C, D)
-        idle = (pi * (1 - line))[:, None] * (1 - hinge)[:, None] ** self.n_hinges * self.varies
-        self.idle = idle / (1 - pi[:, None] + idle)
+        candidate = pi[:, None] * self.share
+        idle = (1 - line)[:, None] * (1 - hinge)[:, None] ** self.n_hinges * self.varies
+        idle = candidate * idle
+        self.idle = idle / (1 - candidate + idle)
         more = (self.shares / (1 - self.shares))[:, 1 + self.is_hinge] * self.present
         with np.errstate(divide="ignore"):  # a function that is 0 on all rows never enters
             self.prior_of_more = np.log(more)

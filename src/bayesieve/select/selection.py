@@ -133,6 +133,8 @@ class AdditiveFits:
         y: (N,) or (N, o), targets; class numbers (N,) if they are integers.
         weight: (N,), what each training row counts; None counts all once.
         seed: of the joint posterior.
+        groups: (D,), the column that each input belongs to, from 0: importance and what is kept
+            are then of columns. None makes each its own.
 
     Example:
         >>> x = torch.randn(80, 2, generator=torch.Generator().manual_seed(0))
@@ -149,13 +151,15 @@ class AdditiveFits:
     y: Tensor
     weight: Tensor | None = None
     seed: int = 0
+    groups: Tensor | None = None
 
     def posterior(self, rows: Tensor, *, tolerance: float = 0.03) -> JointPosterior:
         """The joint posterior from some of the rows."""
         weight = None if self.weight is None else self.weight[rows]
         return joint_posterior(
-            self.x[rows], self.y[rows], weight=weight, tolerance=tolerance, seed=self.seed
-        )
+            self.x[rows], self.y[rows], weight=weight, groups=self.groups, tolerance=tolerance,
+            seed=self.seed,
+        )  # fmt: skip
 
     def importance(self, rows: Sequence[Tensor]) -> Tensor:
         """Size of the effects of the D inputs, mapped to [0, 1], from each set of rows, (k, D)."""
@@ -170,6 +174,7 @@ class AdditiveFits:
         basis = HingeBasis(self.x)
         classes = not self.y.is_floating_point()
         y = one_hot(self.y) if classes else self.y.reshape(len(self.y), -1)
+        keep = keep if self.groups is None else keep[:, self.groups]
         errors = additive_errors(basis, basis(self.x), y, rows, held_out, keep, self.weight)
         return errors * y.shape[1] if classes else errors
 

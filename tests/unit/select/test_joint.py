@@ -19,8 +19,8 @@ def correlated(n, p, rho, seed):
     return torch.randn(n, p, generator=seeded(seed), dtype=torch.float64) @ root.T
 
 
-def by_enumeration(x, y, n_hinges, numbers):
-    """Probability that each input matters, from all 2^F models with the learned numbers given."""
+def by_enumeration(x, y, n_hinges, numbers, groups):
+    """Probability that each column matters, from all 2^F models with the learned numbers given."""
     pi, line, hinge, v, widths = numbers
     gram, moment, present, _ = (torch.as_tensor(a) for a in _moments(x, y, None, n_hinges))
     k, weights, matters = n_hinges + 1, [], []
@@ -30,24 +30,29 @@ def by_enumeration(x, y, n_hinges, numbers):
         if (on & ~present).any():
             continue
         log_p = 0.0
-        for states_of, there in zip(on.view(-1, k), present.view(-1, k), strict=True):
+        inputs = zip(groups.tolist(), on.view(-1, k), present.view(-1, k), strict=True)
+        for group, states_of, there in inputs:
             shares = [line] + [hinge] * n_hinges
-            chosen = pi * math.prod(
+            candidate = pi / int((groups == group).sum())
+            chosen = candidate * math.prod(
                 share if state else 1 - share
                 for share, state in zip(shares, states_of[there].tolist(), strict=False)
             )
-            log_p += math.log(chosen + (0 if states_of.any() else 1 - pi))
+            log_p += math.log(chosen + (0 if states_of.any() else 1 - candidate))
         inner = gram[on][:, on] + (1 / width[on]).diag()
         fit = moment[on].T @ torch.linalg.solve(inner, moment[on])
         volume = torch.logdet(inner) + width[on].log().sum()
         weights.append(log_p + float(fit.trace() / v - moment.shape[1] * volume) / 2)
-        matters.append(on.view(-1, k).any(1))
+        inside = on.view(-1, k).any(1)
+        matters.append(torch.stack([inside[groups == g].any() for g in groups.unique()]))
     share = torch.tensor(weights, dtype=torch.float64).softmax(0)
     return share @ torch.stack(matters).double()
 
 
-@pytest.mark.parametrize("n_targets", [1, 2])
-def test_chains_sample_the_joint_posterior_of_all_models(n_targets, monkeypatch):
+@pytest.mark.parametrize(
+    ("n_targets", "groups"), [(1, [0, 1, 2, 3]), (2, [0, 1, 2, 3]), (1, [0, 1, 2, 1])]
+)
+def test_chains_sample_the_joint_posterior_of_all_models(n_targets, groups, monkeypatch):
     x = correlated(60, 4, 0.9, seed=0)
     x[:, 3] = (x[:, 3] > 0).double()  # a line says all of a column of two values
     noise = torch.randn(60, n_targets, generator=seeded(1), dtype=torch.float64)
@@ -59,8 +64,9 @@ def test_chains_sample_the_joint_posterior_of_all_models(n_targets, monkeypatch)
         chains.noise[:], chains.widths[:] = numbers[3], numbers[4]
 
     monkeypatch.setattr(_Chains, "_learn", fixed)
-    exact = by_enumeration(x, y, 1, numbers)
-    found = joint_posterior(x, y, n_hinges=1, sweeps=400, most_sweeps=400)
+    groups = torch.tensor(groups)
+    exact = by_enumeration(x, y, 1, numbers, groups)
+    found = joint_posterior(x, y, groups=groups, n_hinges=1, sweeps=400, most_sweeps=400)
     assert 0.1 < exact.min() < 0.5 < exact.max()
     # five standard errors of the mean over 8 chains, which are t-distributed
     assert bool(((found.inclusion - exact).abs() < 5 * found.error + 1e-6).all())
@@ -86,6 +92,23 @@ def test_noise_is_never_discovered():
         found = joint_posterior(x, torch.randn(100, generator=seeded(50 + seed)), seed=seed)
         assert not select_fdr(found.inclusion, 0.1).any()
         assert found.inclusion.mean() < 0.2
+
+
+def test_a_column_of_many_levels_is_no_likelier_than_another():
+    """Levels that do nothing, beside one column that does; then levels that do."""
+    levels = torch.randint(25, (250,), generator=seeded(0))
+    x = torch.cat([torch.randn(250, 3, generator=seeded(1)), torch.eye(25)[levels]], 1)
+    groups = torch.tensor([0, 1, 2] + [3] * 25)
+    noise = torch.randn(250, generator=seeded(2))
+    found = joint_posterior(x, x[:, 0] + noise, groups=groups)
+    assert len(found.inclusion) == 4
+    assert found.inclusion[0] > 0.95
+    assert found.inclusion[3] < 0.3
+    steps = torch.randn(25, generator=seeded(3))[levels]
+    found = joint_posterior(x, steps + 0.5 * noise, groups=groups)
+    assert found.inclusion[3] > 0.95
+    assert found.inclusion[:3].max() < 0.3
+    assert found.effect.argmax() == 3
 
 
 def test_more_columns_than_rows():
