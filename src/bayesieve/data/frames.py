@@ -58,6 +58,10 @@ class Frame:
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        values = np.stack([column.astype(object) for column in self.columns.values()], 1)
+        return values if dtype is None else values.astype(dtype)
+
     def take(self, rows: Sequence[int] | NDArray[np.int64]) -> "Frame":
         """Some of the rows."""
         index = np.asarray(rows)

@@ -9,6 +9,7 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from bayesieve.data.encoding import (
 )
 from bayesieve.data.examples import DataSet, Examples, Task, split_index
 from bayesieve.data.files import read_npz
-from bayesieve.data.frames import Column, column_of, kind_of
+from bayesieve.data.frames import Column, Frame, column_of, kind_of
 from bayesieve.data.preprocessing import column_moments
 from bayesieve.errors import DataError
 from bayesieve.files import check_growth, check_limit
@@ -281,8 +282,50 @@ def load_table(
         >>> data.task, data.feature_names
         ('regression', ('age', 'color=blue', 'color=red'))
     """
-    check_choice("load_table", "kind", kind, ("csv", "parquet", "npz"))
     check_choice("load_table", "missing", missing, ("refuse", "impute"))
+    raw = read_table(
+        kind, path, target=target, task=task, drop=drop, test_fraction=test_fraction, seed=seed
+    )
+    return encode_table(raw, missing=missing, dates=date_parts, counts=counts)
+
+
+@dataclass(frozen=True, eq=False)
+class RawTable:
+    """A table as it stands in its file.
+
+    Args:
+        name: of the data set.
+        who: the file, for errors.
+        frame: the inputs.
+        target: name of the target.
+        y: the target, (n,) or (n, m).
+        task: "classification" or "regression".
+        train: training rows.
+        test: the others.
+    """
+
+    name: str
+    who: str
+    frame: Frame
+    target: str
+    y: Column
+    task: Task
+    train: NDArray[np.int64]
+    test: NDArray[np.int64]
+
+
+def read_table(
+    kind: str,
+    path: Path,
+    *,
+    target: str | None = None,
+    task: Task | None = None,
+    drop: Sequence[str] = (),
+    test_fraction: float = 0.2,
+    seed: int = 0,
+) -> RawTable:
+    """Read a file and divide its rows; the arguments are those of `load_table`."""
+    check_choice("load_table", "kind", kind, ("csv", "parquet", "npz"))
     if task is not None:
         check_choice("load_table", "task", task, ("classification", "regression"))
     if not path.is_file():
@@ -291,43 +334,31 @@ def load_table(
     if not columns:
         raise DataError(f"{kind}: {path} must have a column besides the target, got none.")
     rest, held_out = split_index(len(y), test_fraction, seed, who=str(path))
-    return encode_table(
-        path.stem,
-        str(path),
-        columns,
-        (target_name, y),
-        task or guess_task(y),
-        (rest.numpy(), held_out.numpy()),
-        missing=missing,
-        dates=date_parts,
-        counts=counts,
-    )
+    rows = (rest.numpy(), held_out.numpy())
+    about = (path.stem, str(path), Frame(columns), target_name, y, task or guess_task(y))
+    return RawTable(*about, *rows)
 
 
 def encode_table(
-    name: str,
-    who: str,
-    columns: Mapping[str, Column],
-    target: tuple[str, Column],
-    task: Task,
-    rows: tuple[NDArray[np.int64], NDArray[np.int64]],
+    raw: RawTable,
     *,
     missing: Missing = "refuse",
     dates: bool = False,
     counts: bool = False,
     n_splits: int = 1,
 ) -> DataSet:
-    """The data set of raw columns; all statistics are of the first of two sets of rows."""
-    train, test = rows
-    problems = Problems()
+    """The data set of raw columns; all statistics are of the training rows."""
+    problems, task, columns = Problems(), raw.task, raw.frame.columns
     with problems.noted():
-        classes, labels, about, unit = _target(*target, task, train, counts=counts)
-    entries = fit_encoding(who, columns, train, missing=missing, dates=dates, problems=problems)
-    x = torch.from_numpy(encode(columns, entries, who).astype(np.float32))
-    examples = Examples(x, labels, *unit)
-    first, second = (examples.subset(torch.from_numpy(index)) for index in (train, test))
+        classes, y, about, unit = _target(raw.target, raw.y, task, raw.train, counts=counts)
+    entries = fit_encoding(
+        raw.who, columns, raw.train, missing=missing, dates=dates, problems=problems
+    )
+    x = torch.from_numpy(encode(columns, entries, raw.who).astype(np.float32))
+    examples, names = Examples(x, y, *unit), feature_names(entries)
+    train, test = (examples.subset(torch.from_numpy(rows)) for rows in (raw.train, raw.test))
     recipe = {"kind": "table", "columns": entries, "target": about}
-    return DataSet(name, first, second, task, classes, feature_names(entries), recipe, n_splits)
+    return DataSet(raw.name, train, test, task, classes, names, recipe, n_splits)
 
 
 def _target(

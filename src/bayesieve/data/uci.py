@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from bayesieve.checks import check_choice
 from bayesieve.data.examples import DataSet
 from bayesieve.data.files import missing_set, read_npz
-from bayesieve.data.tables import encode_table
+from bayesieve.data.frames import Frame
+from bayesieve.data.tables import RawTable, encode_table
 from bayesieve.errors import DataError
 from bayesieve.files import check_growth
 
@@ -69,15 +70,10 @@ def load_uci(name: str, root: Path, split: int = 0) -> DataSet:
     x, y, masks = read_uci(path)
     if not 0 <= split < len(masks):
         raise ValueError(f"uci/{name}: split must be 0 to {len(masks) - 1}, got {split}.")
-    return encode_table(
-        f"uci/{name}",
-        str(path),
-        {f"x{j}": column for j, column in enumerate(x.T, start=1)},
-        ("y", y),
-        "regression",
-        (np.flatnonzero(~masks[split]), np.flatnonzero(masks[split])),
-        n_splits=len(masks),
-    )
+    frame = Frame({f"x{j}": column for j, column in enumerate(x.T, start=1)})
+    rows = (np.flatnonzero(~masks[split]), np.flatnonzero(masks[split]))
+    raw = RawTable(f"uci/{name}", str(path), frame, "y", y, "regression", *rows)
+    return encode_table(raw, n_splits=len(masks))
 
 
 def read_uci(path: Path) -> Splits:

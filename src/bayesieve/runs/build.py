@@ -131,6 +131,8 @@ def build_data(config: DataConfig, net: NetConfig) -> DataSet:
         counts=counts,
         split=config.split,
         missing=config.missing,
+        drop=config.drop,
+        date_parts=config.date_parts,
         test_fraction=config.test_fraction,
         seed=config.seed,
         image_size=config.image_size,

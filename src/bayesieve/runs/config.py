@@ -49,8 +49,12 @@ class DataConfig:
     )
     split: int = setting("UCI sets: which of the published splits, from 0.", 0)
     missing: Literal["refuse", "impute"] = setting(
-        "Tables: what to do with missing values.", "refuse"
+        "Tables: refuse missing values, or fill them in and tell the network.", "refuse"
     )
+    drop: tuple[str, ...] = setting(
+        "Tables: a column to leave out; may be repeated.", (), metavar="COLUMN"
+    )
+    date_parts: bool = setting("Tables: turn dates into time, season, weekday and hour.", False)
     test_fraction: float = setting("Own data: part set aside for testing.", 0.2)
     image_size: int | None = setting("Image folders: resize to this many pixels each way.")
     seed: int = setting(

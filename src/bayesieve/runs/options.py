@@ -32,6 +32,7 @@ Place = Path | str
 Config = RunConfig | Mapping[str, Mapping[str, Any]] | Place
 Task = Literal["regression", "classification"]
 Missing = Literal["refuse", "impute"]
+Noise = Literal["gaussian", "student-t", "heteroscedastic", "poisson", "negative-binomial"]
 _RUN = "Run folder of `train` or `prune`."
 _DEVICE = "auto, cpu, cuda or cuda:N."
 _FIGURES = "Whether to draw pictures."
@@ -578,7 +579,11 @@ class _TableOptions(Options):
     data: Place = argument("CSV, parquet or NPZ file.", metavar="DATA")
     target: str = setting("The column to predict.", MISSING, metavar="COLUMN")
     task: Task | None = option("Guessed from the target unless given.")
-    missing: Missing = option("What to do with missing values.", "refuse")
+    missing: Missing = option(
+        "Refuse missing values, or fill them in and tell the network.", "refuse"
+    )
+    drop: Sequence[str] = option("A column to leave out; may be repeated.", (), metavar="COLUMN")
+    date_parts: bool = option("Turn dates into time, season, weekday and hour.", False)
     seed: int = option("Of splits, starts, noise and batches.", 0)
     force: bool = option("Replace what an earlier call wrote.", False)
     figures: bool = option(_FIGURES, True)
@@ -593,6 +598,12 @@ class FitTable(_TableOptions):
         "Passes over the rows; about 2,500 steps unless given.", check=check_positive
     )
     engine: Literal["sbnn", "flat-vi"] = option("Algorithm.", "sbnn")
+    likelihood: Noise | None = option(
+        "Noise of a regression, gaussian unless given; for counts poisson or negative-binomial."
+    )
+    class_weight: Literal["balanced"] | None = option(
+        "Classes: balanced counts rows of rare classes more."
+    )
     hidden: str | None = option("Hidden layers; 50 (from 10,000 rows 100,100).")
     kl: float | None = option(
         "Weight of the prior, 1 is Bayes' rule; inner folds choose it unless given.",

@@ -8,6 +8,7 @@ estimators, so that the command line and Python give the same results for the sa
 import json
 import math
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,11 +18,15 @@ import numpy as np
 import torch
 
 from bayesieve.assess.figures.features import error_path, importance_bars
+from bayesieve.core.likelihoods import likelihood_class
 from bayesieve.core.posterior import Posterior
 from bayesieve.core.priors import SpikeSlab
-from bayesieve.data import DataSet, load_data
+from bayesieve.data import DataSet
+from bayesieve.data.encoding import column_of_input, raw_columns
+from bayesieve.data.tables import RawTable, encode_table, read_table
 from bayesieve.errors import DataError, UsageError
 from bayesieve.estimators import SieveClassifier, SieveRegressor, SieveSelector
+from bayesieve.estimators.population import by_column
 from bayesieve.files import same_place, write_atomically
 from bayesieve.runs.build import absolute_paths, check_varied, described_net
 from bayesieve.runs.bundle import write_form
@@ -41,20 +46,23 @@ _FOLDS = 10
 _TEST_FRACTION = 0.2
 
 
-def _load(asked: FitTable | Select, test_fraction: float) -> DataSet:
-    """The standardised table, or one line on why nothing can be learned from it."""
+def _read(asked: FitTable | Select, test_fraction: float, *, counts: bool = False) -> RawTable:
+    """The table as it stands in its file."""
     file = Path(asked.data)
-    data = load_data(
-        _name(file),
-        target=asked.target,
-        task=asked.task,
-        missing=asked.missing,
-        test_fraction=test_fraction,
+    kind, _, _ = _name(file).partition(":")
+    task = asked.task or ("regression" if counts else None)
+    return read_table(
+        kind, file, target=asked.target, task=task, drop=asked.drop, test_fraction=test_fraction,
         seed=asked.seed,
-    )
+    )  # fmt: skip
+
+
+def _load(asked: FitTable | Select, raw: RawTable, *, counts: bool = False) -> DataSet:
+    """The standardised table, or one line on why nothing can be learned from it."""
+    data = encode_table(raw, missing=asked.missing, dates=asked.date_parts, counts=counts)
     n = len(data.train) + len(data.test)
     if n < LEAST_ROWS:
-        raise DataError(f"{file}: at least {LEAST_ROWS} rows are needed, got {n}. Add some.")
+        raise DataError(f"{raw.who}: at least {LEAST_ROWS} rows are needed, got {n}. Add some.")
     check_varied(data, data.train)
     return data
 
@@ -85,14 +93,26 @@ def fit_table(asked: FitTable) -> dict[str, Any]:
     folder = RunFolder(Path(asked.report or f"{file.stem}-report"))
     if same_place(bundle, folder.path):
         raise UsageError("--out and --report must be different folders.")
-    data = _load(asked, asked.test_fraction)
+    counts = asked.likelihood is not None and not likelihood_class(asked.likelihood).standardised
+    data = _load(asked, _read(asked, asked.test_fraction, counts=counts), counts=counts)
+    settings: dict[str, Any] = {}
+    for flag, value, task in (
+        ("likelihood", asked.likelihood, "regression"),
+        ("class_weight", asked.class_weight, "classification"),
+    ):
+        if value is not None and data.task != task:
+            raise UsageError(
+                f"--{flag.replace('_', '-')} is for a {task}, but {asked.target!r} is read as a "
+                f"{data.task}. Leave it out, or give --task {task}."
+            )
+        settings |= {} if value is None else {flag: value}
     folder.check_free(force=asked.force, flag="--report")
     check_out(bundle, force=asked.force)
     torch.set_num_threads(1)  # the fastest for networks of this size
     started = time.perf_counter()
     model = fit_estimator(
         data, asked.seed, engine=asked.engine, hidden=widths, epochs=asked.epochs, kl=asked.kl,
-        zeros=asked.zeros,
+        zeros=asked.zeros, **settings,
     )  # fmt: skip
     seconds = time.perf_counter() - started
     with folder.locked():
@@ -139,6 +159,8 @@ def _run_config(file: Path, asked: FitTable, model: SieveRegressor | SieveClassi
         "target": asked.target,
         "task": asked.task,
         "missing": asked.missing,
+        "drop": tuple(asked.drop),
+        "date_parts": asked.date_parts,
         "test_fraction": asked.test_fraction,
         "data_seed": asked.seed,
         "center": False,
@@ -174,16 +196,17 @@ def _importance(
     data: DataSet, posterior: Posterior, folder: RunFolder, *, figures: bool
 ) -> dict[str, float]:
     """Write importance.json, its picture and a section of the report; returns φ by name."""
-    names = data.feature_names or ()
+    entries = data.preprocessing["columns"]
+    names, groups = raw_columns(entries), torch.tensor(column_of_input(entries))
     varies = (data.train.x != data.train.x[:1]).any(0)  # of a constant the data say nothing
     importance = feature_importance(posterior)
-    phi = normalised(importance.psi, varies)
+    phi = by_column(normalised(importance.psi, varies), groups)
     draws = varies * importance_draws(posterior, _DRAWS, torch.Generator().manual_seed(0))
+    draws, psi = by_column(draws, groups), by_column(importance.psi * varies, groups)
     low, high = draws.quantile(0.05, 0), draws.quantile(0.95, 0)
-    psi = importance.psi * varies
     numbers = {"psi": psi, "psi_low": low, "psi_high": high, "phi": phi}
     columns = {key: [float(f"{v:.6g}") for v in value.tolist()] for key, value in numbers.items()}
-    folder.write("importance.json", {"source": importance.source, "names": list(names), **columns})
+    folder.write("importance.json", {"source": importance.source, "names": names, **columns})
     by_name = dict(zip(names, phi.tolist(), strict=True))
     best = sorted(by_name.items(), key=lambda item: -item[1])[:10]
     listed = ", ".join(f"{name} ({value:.2f})" for name, value in best)
@@ -221,8 +244,11 @@ def select(asked: Select) -> dict[str, Any]:
         raise UsageError(f"--bootstrap must be 0, or 2 or more, got {asked.bootstrap}.")
     folder = SelectionFolder(Path(asked.report or f"{file.stem}-selection"))
     folder.check_free(force=asked.force, flag="--report")
-    data = _load(asked, _TEST_FRACTION)
-    if data.train.x.shape[1] < 2:
+    raw = _read(asked, _TEST_FRACTION)
+    with warnings.catch_warnings():  # the selector makes the same remarks
+        warnings.simplefilter("ignore", UserWarning)
+        data = _load(asked, raw)
+    if len(raw.frame.columns) < 2:
         raise DataError(f"{file}: one input leaves nothing to select. Add columns.")
     torch.set_num_threads(1)  # the fastest for networks of this size
     kind = SieveRegressor if data.task == "regression" else SieveClassifier
@@ -234,14 +260,13 @@ def select(asked: Select) -> dict[str, Any]:
         random_state=asked.seed,
         **rule,
     )
-    selector.fit(data.train.x.numpy(), data.train.y.numpy())
     result = {
         "data": str(file), "target": asked.target, "task": data.task, "rows": len(data.train),
-        "rule": words, "seed": asked.seed, **_selection(data, selector),
+        "rule": words, "seed": asked.seed, **_selection(raw, data, selector),
     }  # fmt: skip
     with folder.locked():
         folder.begin(force=asked.force, flag="--report")
-        names = data.feature_names or ()
+        names = list(raw.frame.columns)
         pictures = _draw_selection(selector, names, folder) if asked.figures else []
         text = _selection_report(file, result, asked.bootstrap, pictures)
         write_atomically(folder.place("report.md"), text)
@@ -267,8 +292,14 @@ def _rule(asked: Select) -> tuple[dict[str, Any], str]:
     return {"rule": "fdr", "level": level}, words
 
 
-def _selection(data: DataSet, selector: SieveSelector) -> dict[str, Any]:
-    """The content of selection.json that the selector knows."""
+def _selection(raw: RawTable, data: DataSet, selector: SieveSelector) -> dict[str, Any]:
+    """Fit the selector; returns what selection.json says of it."""
+    regression = data.task == "regression"
+    both = [raw.y[raw.train], raw.y[raw.test]] if regression else [
+        data.train.y.numpy(), data.test.y.numpy()
+    ]  # fmt: skip
+    train, test = raw.frame.take(raw.train), raw.frame.take(raw.test)
+    selector.fit(train, both[0])
     frequency = getattr(selector, "frequency_", None)
     stability = getattr(selector, "stability_", math.nan)
     path = getattr(selector, "path_", None)
@@ -276,21 +307,17 @@ def _selection(data: DataSet, selector: SieveSelector) -> dict[str, Any]:
         {"name": name, "probability": float(selector.inclusion_[j]),
          "phi": float(selector.feature_importances_[j]), "kept": bool(selector.support_[j]),
          "frequency": None if frequency is None else float(frequency[j])}
-        for j, name in enumerate(data.feature_names or ())
+        for j, name in enumerate(raw.frame.columns)
     ]  # fmt: skip
-    test, regression = data.test, data.task == "regression"
-    if not regression:  # without rows of a class that no training row has
-        test = test.subset(torch.isin(test.y, data.train.y).nonzero()[:, 0])
-    errors = selector.held_out_errors(
-        data.train.x.numpy(), data.train.y.numpy(), test.x.numpy(), test.y.numpy()
-    )
-    unit = float(data.test.target_std.float().mean()) if regression else 1.0
+    # without rows of a class that no training row has
+    known = np.arange(len(both[1])) if regression else np.flatnonzero(np.isin(both[1], both[0]))
+    errors = selector.held_out_errors(train, both[0], test.take(known), both[1][known])
     return {
         "kept": [row["name"] for row in inputs if row["kept"]],
         "expected_fdr": selector.expected_fdr_,
         "stability": None if math.isnan(stability) else stability,
         "error_name": "RMSE" if regression else "Brier score",
-        "error_all": errors[0] * unit, "error_kept": errors[1] * unit, "inputs": inputs,
+        "error_all": errors[0], "error_kept": errors[1], "inputs": inputs,
         "path": None if path is None else {
             "proportions": list(path.proportions), "mean": path.mean.tolist(),
             "standard_error": path.standard_error.tolist(), "chosen": path.proportion,
