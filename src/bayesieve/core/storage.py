@@ -23,8 +23,9 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from io import BufferedReader
 from pathlib import Path
@@ -172,7 +173,16 @@ def _load(path: Path, owner: Network | Problem) -> tuple[Posterior, dict[str, Te
             "Use Network.of(model, likelihood)."
         )
     network = owner.network if isinstance(owner, Problem) else owner
-    header, tensors = _read(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"load: there is no file {path}.")
+    with _read(path) as (tensors, metadata):  # its bytes are hashed while it is used
+        return _attached(path, _about(path, metadata), tensors, network)
+
+
+def _attached(
+    path: Path, header: Mapping[str, Any], tensors: dict[str, Tensor], network: Network
+) -> tuple[Posterior, dict[str, Tensor]]:
+    """The posterior of a file's content on a network, and the tensors."""
     _check_layout(path, header["layout"], network.layout)
     if header["dtype"] != dtype_name(network.dtype):
         raise ValueError(
@@ -183,9 +193,12 @@ def _load(path: Path, owner: Network | Problem) -> tuple[Posterior, dict[str, Te
     if _INDEX in tensors and "draws" in tensors:
         check_growth(path, len(tensors["draws"]) * network.layout.size * network.dtype.itemsize)
     for name in _FIELDS[header["class"]]:
-        if name in tensors and not bool(tensors[name].isfinite().all()):
+        if name not in tensors or not tensors[name].numel():
+            continue
+        least, most = tensors[name].aminmax()  # NaN where any is
+        if not bool(least.isfinite() & most.isfinite()):
             raise damaged(path, f"its {name} has numbers that are not finite")
-        if name in ("std", "spread") and name in tensors and bool((tensors[name] < 0).any()):
+        if name in ("std", "spread") and least < 0:
             raise damaged(path, f"its {name} has numbers below 0")
     try:
         if _INDEX in tensors:
@@ -201,14 +214,6 @@ def _load(path: Path, owner: Network | Problem) -> tuple[Posterior, dict[str, Te
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise damaged(path, f"its content does not fit its header ({error})") from error
     return posterior, tensors
-
-
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Header and tensors of a file, checked as far as possible without a network."""
-    if not path.is_file():
-        raise FileNotFoundError(f"load: there is no file {path}.")
-    tensors, metadata = read_tensors(path)
-    return _about(path, metadata), tensors
 
 
 def _about(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
@@ -364,19 +369,33 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], Mapping[str, str]]:
     Raises:
         DamagedFileError: names the file, the range of bytes and the tensors in it.
     """
+    with _read(path) as content:
+        return content
+
+
+@contextmanager
+def _read(path: Path) -> Iterator[tuple[dict[str, Tensor], Mapping[str, str]]]:
+    """Tensors and metadata of a file. Tensors are compared with checksums when the block ends.
+
+    They must not be changed inside it. If it fails, damage to the file is the reason that is given.
+    """
     with path.open("rb") as stream:  # opened once: the path may lead to another file a moment later
         header = _read_header(path, stream)
-        with _Sums(_SUM in header.metadata and header.n_bytes > _BLOCK) as sums:
-            tensors = _read_content(path, stream, header, sums)
-            if _SUM in header.metadata:
-                _check_sums(path, header, sums.found())
-    return tensors, header.metadata
+        _check_header_sum(path, header)
+        with _Sums(threads=header.n_bytes > _BLOCK) as sums:
+            content = _read_content(path, stream, header, sums), header.metadata
+            try:
+                yield content
+            except Exception:
+                _check_sums(path, header, sums)
+                raise
+            _check_sums(path, header, sums)
 
 
 def _read_content(
     path: Path, stream: BufferedReader, header: "_Header", sums: "_Sums"
 ) -> dict[str, Tensor]:
-    """The tensors after a header; their bytes go to the checksums as they arrive."""
+    """The tensors after a header; their bytes go to the checksums, if any, as they arrive."""
     tensors = {}
     try:
         for name, (dtype, shape, begin, end) in header.tensors.items():
@@ -387,7 +406,8 @@ def _read_content(
                 piece, view = view[: sums.room], view[sums.room :]
                 if stream.readinto(piece) != len(piece):
                     raise damaged(path, _CUT)
-                sums.add(piece)
+                if _SUM in header.metadata:
+                    sums.add(piece)
     except (OSError, RuntimeError) as error:
         raise damaged(path, f"{_CUT} ({error})") from error
     return tensors
@@ -497,20 +517,23 @@ def _read_header(path: Path, stream: BinaryIO) -> _Header:
 
 def _check_header_sum(path: Path, header: _Header) -> None:
     """Raise unless the header, which has the checksums of all blocks, is the one written."""
-    sums, content = header.metadata.get(_SUM, ""), header.content
+    if _SUM not in header.metadata:
+        return
+    sums, content = header.metadata[_SUM], header.content
+    if len(sums) != _DIGITS * (1 - (-header.n_bytes // _BLOCK)):
+        raise damaged(
+            path, f"its {header.n_bytes} bytes of tensors are not as many as were written"
+        )
     blank = content.replace(sums.encode(), (_DIGITS * "0" + sums[_DIGITS:]).encode(), 1)
-    if sums and _hash([blank]) != sums[:_DIGITS]:
+    if _hash([blank]) != sums[:_DIGITS]:
         raise damaged(path, f"bytes 0 to {len(content) - 1}, its header, are not those written")
 
 
-def _check_sums(path: Path, header: _Header, found: Sequence[str]) -> None:
-    """Raise unless the header, and the tensors by the checksums found, are those written."""
-    start, n_bytes, sums = len(header.content), header.n_bytes, header.metadata[_SUM]
-    if len(sums) != _DIGITS * (1 + len(found)):
-        raise damaged(path, f"its {n_bytes} bytes of tensors are not as many as were written")
-    _check_header_sum(path, header)
-    wanted = [sums[i : i + _DIGITS] for i in range(_DIGITS, len(sums), _DIGITS)]
-    wrong = [i for i in range(len(found)) if found[i] != wanted[i]]
+def _check_sums(path: Path, header: _Header, sums: _Sums) -> None:
+    """Raise unless the tensors are those that were written, where the header has checksums."""
+    start, n_bytes, digits = len(header.content), header.n_bytes, header.metadata.get(_SUM, "")
+    wanted = [digits[i : i + _DIGITS] for i in range(_DIGITS, len(digits), _DIGITS)]
+    wrong = [i for i, found in enumerate(sums.found()) if found != wanted[i]]
     if not wrong:
         return
     ranges = [(i * _BLOCK, min((i + 1) * _BLOCK, n_bytes)) for i in wrong]
