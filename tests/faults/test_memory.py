@@ -88,6 +88,23 @@ def test_buffers_frozen_parameters_and_populations_can_be_rehearsed():
     assert not problem.initial.is_meta
 
 
+def test_draws_that_a_gpu_evaluates_at_once_are_counted_together():
+    """Against the same call on real tensors, which `vmap` evaluates the same way on a CPU."""
+    layers = nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 10)
+    problem = digits(nn.Sequential(nn.Flatten(), *layers), n=300)
+    test = (problem.x, problem.y)
+    one, all_ = (
+        memory_need(problem, bs.SBNN(), batch_size=20, test=test, device=device).draws
+        for device in ("cpu", "cuda")
+    )
+    network, w = problem.network, problem.initial.expand(32, -1).clone()
+    with LiveBytes([w, *test]) as live, network.borrowed() as module, torch.no_grad():
+        call = network.call_of(module)
+        torch.vmap(lambda row: call(row, {}, test[0]))(network.split(w)[0])
+    assert all_ == pytest.approx(live.most + w.nbytes, rel=0.2)
+    assert all_ > 1.5 * one
+
+
 class _Full:
     """A step that finds no memory, as the allocator of a GPU or a CPU says it."""
 

@@ -8,7 +8,7 @@ and libraries keep in reserve is added, as measured by benchmarks/memory.py.
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -78,6 +78,7 @@ def memory_need(
     checkpoints: bool = True,
     test: tuple[Tensor, Tensor] | None = None,
     more_data: int = 0,
+    device: torch.device | str | None = None,
 ) -> MemoryNeed:
     """Estimate what a run takes; nothing is allocated.
 
@@ -94,6 +95,8 @@ def memory_need(
         checkpoints: whether checkpoints are written.
         test: examples that 32 draws (all of a sampler) predict after the run.
         more_data: bytes of further data in memory.
+        device: where the run will be, if not where the problem is. On a GPU all draws predict a
+            batch at once.
 
     Example:
         >>> from bayesieve.core.likelihoods import Gaussian
@@ -108,6 +111,8 @@ def memory_need(
     data = problem.x.nbytes + problem.y.nbytes + more_data
     data += sum(part.nbytes for part in test or ())
     dry = _meta_copy(problem)
+    kind = torch.device(device or problem.device).type
+    dry.network = replace(dry.network, stands_for="cpu" if kind == "meta" else kind)
     examples = None if test is None else tuple(part.to("meta") for part in test)
     known = (dry.x, dry.y, dry.initial, *(examples or ()))
     with _rehearsal(), LiveBytes(known, meta=True) as live:

@@ -39,6 +39,7 @@ class Network:
         layout: where each trainable tensor sits in w.
         device: where computation happens.
         dtype: of w.
+        stands_for: on the meta device, the kind of device whose calls are rehearsed.
     """
 
     skeleton: nn.Module
@@ -46,6 +47,7 @@ class Network:
     layout: Layout
     device: torch.device
     dtype: torch.dtype
+    stands_for: str = "cpu"
     _batched: list[bool] = field(default_factory=list, repr=False)
 
     @classmethod
@@ -149,7 +151,8 @@ class Network:
         parameters, differing = self.split(w)[0], dict(row_buffers or {})
         with self.borrowed() as module, plain_attention, torch.no_grad():
             call = self.call_of(module)
-            if len(w) > 1 and x.device.type not in ("cpu", "meta") and self.is_batchable(x[:2]):
+            kind = self.stands_for if x.is_meta else x.device.type
+            if len(w) > 1 and kind != "cpu" and self.is_batchable(x[:2]):
                 shared = {name: value for name, value in buffers.items() if name not in differing}
                 return torch.vmap(lambda row, own: call(row, {**shared, **own}, x))(
                     parameters, differing

@@ -446,7 +446,7 @@ def _check_huge(config: RunConfig, data: DataSet, train: Examples, device: torch
     pair, likelihood = (train.x.to("meta"), train.y.to("meta")), build_likelihood(config.net, data)
     problem = Problem(model, likelihood, pair, roles=build_roles(config.net))
     with suppress(UnsupportedModelError):  # what cannot be rehearsed is built and tried
-        need = needed_memory(config, data, problem, _sized_engine(config, size), size)
+        need = needed_memory(config, data, problem, _sized_engine(config, size), size, device)
         need.check("train", device)
 
 
@@ -464,7 +464,12 @@ def is_large(plan: Plan) -> bool:
 
 
 def needed_memory(
-    config: RunConfig, data: DataSet, problem: Problem, engine: Engine[Any], size: RunSize
+    config: RunConfig,
+    data: DataSet,
+    problem: Problem,
+    engine: Engine[Any],
+    size: RunSize,
+    device: torch.device,
 ) -> MemoryNeed:
     """Memory of a run with these settings; the split for validation is a copy."""
     copied = config.training.val_fraction is not None
@@ -476,6 +481,7 @@ def needed_memory(
         masks=build_pruning(config) is not None,
         test=(data.test.x, data.test.y),
         more_data=data.train.x.nbytes + data.train.y.nbytes if copied else 0,
+        device=device,
     )
 
 

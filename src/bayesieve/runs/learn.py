@@ -104,7 +104,9 @@ def as_config(config: Config) -> RunConfig:
 def _memory_of(plan: Plan) -> MemoryNeed | None:
     """State the memory of a run, and raise where it is not free; None where it cannot be known."""
     try:
-        need = needed_memory(plan.config, plan.data, plan.problem, plan.engine, plan.size)
+        need = needed_memory(
+            plan.config, plan.data, plan.problem, plan.engine, plan.size, plan.device
+        )
     except UnsupportedModelError as error:
         note(str(error))
         return None
