@@ -1,25 +1,33 @@
 """Memory of runs: the most at once, measured in a fresh process, against the estimate before it.
 
     OMP_NUM_THREADS=1 python -m benchmarks.memory [--engine sbnn] [--net mlp:400,400] [--out FILE]
+    OMP_NUM_THREADS=1 python -m benchmarks.memory --images 814255 [--archive] [--out FILE]
 
 Each run takes six steps, writes a checkpoint and evaluates 2,000 examples, by draws where the
 engine has any. What the process took after a small run of the same kind is not counted. With
 `--out`, rows that the file has already are kept.
+
+With `--images`, the data are a folder or an archive of so many images, 28 x 28 as in EMNIST,
+written to TMPDIR first, and the run is that of `bayesieve train`, from reading the first of them.
 """
 
 import argparse
+import io
 import json
 import resource
 import subprocess
 import sys
+import tarfile
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from bayesieve import runs
 from bayesieve.assess.evaluate import evaluate
 from bayesieve.assess.memory import memory_need
 from bayesieve.assess.predict import FEWEST_DRAWS
@@ -90,6 +98,49 @@ def run_and_evaluate(
     return problem, test
 
 
+def measure_images(n: int, archive: bool) -> dict[str, Any]:
+    """Estimate and peak of a run on n images in files, in this process."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as home:
+        small, large = (write_images(Path(home) / f"{m}", m, archive) for m in (500, n))
+        settings = {"net": "mlp:100", "steps": STEPS, "figures": False, "device": "cpu"}
+        runs.train(data=f"images:{small}", out=Path(home) / "small run", **settings)
+        before = forget_peak()
+        need = runs.train(data=f"images:{large}", dry_run=True, **settings)["memory"]
+        reading = peak_resident_bytes() - before
+        before = forget_peak()
+        runs.train(data=f"images:{large}", out=Path(home) / "large run", **settings)
+        measured = max(reading, peak_resident_bytes() - before)
+    return {
+        "engine": "sbnn", "net": "mlp:100", "images": n, "archive": archive, **need,
+        "reading": reading, "measured": measured,
+        "measured_to_estimate": round(measured / need["peak"], 3),
+    }  # fmt: skip
+
+
+def write_images(home: Path, n: int, archive: bool) -> Path:
+    """Random images of two classes, as PNG files in a folder or in an uncompressed archive."""
+    from PIL import Image
+
+    generator = np.random.default_rng(0)
+    home.mkdir()
+    for label in "ab":
+        (home / label).mkdir()
+    with tarfile.open(home.with_suffix(".tar"), "w") as tar:
+        for i in range(n):
+            name, content = f"{'ab'[i % 2]}/{i:06d}.png", io.BytesIO()
+            pixels = generator.integers(0, 256, SHAPE[1:], dtype=np.uint8)
+            Image.fromarray(pixels).save(content, "PNG", compress_level=0)
+            if archive:
+                member = tarfile.TarInfo(name)
+                member.size = content.tell()
+                content.seek(0)
+                tar.addfile(member, content)
+            else:
+                (home / name).write_bytes(content.getvalue())
+    return home.with_suffix(".tar") if archive else home
+
+
 def forget_peak() -> int:
     """Forget the peak of the past, where the system can; bytes in use now."""
     try:
@@ -106,7 +157,15 @@ def main() -> None:
     parser.add_argument("--here", action="store_true", help="measure in this process")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--estimate", action="store_true", help="estimate the rows of --out anew")
+    parser.add_argument("--images", type=int, help="measure reading so many images instead")
+    parser.add_argument("--archive", action="store_true", help="of a tar archive, not of a folder")
     asked = parser.parse_args()
+    if asked.images:
+        row = measure_images(asked.images, asked.archive)
+        print(json.dumps(row))
+        if asked.out is not None:
+            add_row(asked.out, row)
+        return
     if asked.here:
         try:
             print(json.dumps(measure(asked.engine, asked.net)))
@@ -118,7 +177,10 @@ def main() -> None:
         rows = json.loads(asked.out.read_text(encoding="utf-8"))["rows"]
     if asked.estimate:
         rows = [
-            measure(r["engine"], r["net"], r["measured"]) if "measured" in r else r for r in rows
+            measure(r["engine"], r["net"], r["measured"])
+            if "measured" in r and "images" not in r
+            else r
+            for r in rows
         ]
         write_atomically(asked.out, {"machine": machine(), "rows": rows})
         for row in rows:
@@ -136,6 +198,14 @@ def main() -> None:
             print(ran.stdout.strip(), flush=True)
             if asked.out is not None:
                 write_atomically(asked.out, {"machine": machine(), "rows": rows})
+
+
+def add_row(path: Path, row: dict[str, Any]) -> None:
+    """Put a row of images into a record, in the place of an earlier one."""
+    rows = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.is_file() else []
+    same = ("images", "archive")
+    kept = [one for one in rows if any(one.get(name) != row[name] for name in same)]
+    write_atomically(path, {"machine": machine(), "rows": [*kept, row]})
 
 
 def machine() -> dict[str, str]:
