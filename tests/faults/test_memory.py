@@ -51,7 +51,8 @@ def test_a_dry_run_states_every_part(capsys):
     result = train(data="digits", net="mlp:100", dry_run=True)
     parts = result["memory"]
     assert set(parts) == {
-        "data", "weights", "state", "gradients", "activations", "checkpoint", "draws", "peak",
+        "data", "weights", "state", "gradients", "activations", "checkpoint", "draws", "reading",
+        "peak",
     }  # fmt: skip
     assert all(n > 0 for n in parts.values())
     assert parts["peak"] > parts["data"] + parts["weights"] + parts["state"]

@@ -41,10 +41,24 @@ _SHARED_ROWS = 20.0  # rows that the pooled covariance counts as in that of a ki
 COSINES = 8  # per side of an image
 _BANDS = 10  # of finer cosines
 _FAR = 1e6  # larger inputs, in units of their spread, count as this, so that squares stay finite
-_BATCH = 4096
+_BATCH = 1024
+_COPIES = 8  # of a batch of inputs while it is looked at
 _BODY, _TAIL = 32, 24  # distances kept of the held-out ones: evenly, and in the last tenth
 _FLOATS = ("mean", "scale", "floor", "shift", "spread", "knots", "levels")
 _HALVES = ("axes", "centres", "roots")
+
+
+def bytes_to_learn(x: Tensor) -> int:
+    """Bytes that `Familiarity.of` takes at once besides x, (N, ...): two copies of the rows used.
+
+    Example:
+        >>> bytes_to_learn(torch.zeros(100, 3))
+        12000
+    """
+    if unavailable(x):
+        return 0
+    n, row = min(len(x), _MOST_ROWS), 4 * x[0].numel()
+    return 2 * n * row + _COPIES * min(n, _BATCH) * row
 
 
 def unavailable(x: Tensor) -> str:
@@ -150,7 +164,11 @@ class Familiarity(nn.Module):
         empty = torch.zeros(0)
         tensors = dict.fromkeys((*_FLOATS, *_HALVES), empty)
         model = cls(shape, tensors | {"mean": flat.mean(0), "scale": scale})
-        coarse, fine = model._view(x)
+        views = [model._view(part) for part in x.split(_BATCH)]
+        coarse = torch.cat([view for view, _ in views])
+        fine = [
+            torch.cat(lengths) for lengths in zip(*(lengths for _, lengths in views), strict=True)
+        ]
         model.axes = _principal(coarse, generator)
         kept, rest = model._split(coarse, fine)
         least = 1e-6 * coarse.square().sum(1).mean()

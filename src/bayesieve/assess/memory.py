@@ -42,6 +42,7 @@ class MemoryNeed:
         activations: of a step, and its other passing tensors.
         checkpoint: what is added while one is written.
         draws: what is added while draws predict the test examples.
+        reading: raw pixels, beside all data, while these are read.
         peak: most at once, with reserves.
     """
 
@@ -52,6 +53,7 @@ class MemoryNeed:
     activations: int
     checkpoint: int
     draws: int
+    reading: int
     peak: int
 
     def __str__(self) -> str:
@@ -78,6 +80,8 @@ def memory_need(
     checkpoints: bool = True,
     test: tuple[Tensor, Tensor] | None = None,
     more_data: int = 0,
+    reading: int = 0,
+    afterwards: int = 0,
     device: torch.device | str | None = None,
 ) -> MemoryNeed:
     """Estimate what a run takes; nothing is allocated.
@@ -95,6 +99,8 @@ def memory_need(
         checkpoints: whether checkpoints are written.
         test: examples that 32 draws (all of a sampler) predict after the run.
         more_data: bytes of further data in memory.
+        reading: bytes that are added while the data are read, before the run.
+        afterwards: bytes that are added by other work after the run.
         device: where the run will be, if not where the problem is. On a GPU all draws predict a
             batch at once.
 
@@ -134,7 +140,8 @@ def memory_need(
         if examples is not None:
             _predict(population, examples)
         draws = live.most - before
-    at_once = data + weights + max(step, trained + checkpoint, before + draws)
+    later = before + max(draws, afterwards)
+    at_once = data + max(weights + max(step, trained + checkpoint, later), reading)
     return MemoryNeed(
         data,
         weights,
@@ -143,6 +150,7 @@ def memory_need(
         step - trained,
         checkpoint,
         draws,
+        reading,
         round(_RESERVE * at_once) + _LIBRARIES,
     )
 

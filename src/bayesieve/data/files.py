@@ -151,15 +151,29 @@ def iterate_files(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[s
         [('a.bin', b'abc')]
     """
     if path.is_dir():
-        for file in sorted(path.rglob("*")):
-            name = file.relative_to(path).as_posix()
-            if file.is_file() and wanted(name):
+        for name in _names_below(path):
+            if wanted(name):
+                file = path / name
                 check_limit(file, "member", file.stat().st_size, "bytes")
                 yield name, file.read_bytes()
         return
     if not path.is_file():
         raise DataError(f"data: {path} must be a folder or a tar archive, but does not exist.")
     yield from _tar_files(path, wanted)
+
+
+def _names_below(folder: Path, begin: str = "") -> Iterator[str]:
+    """Names of all files below a folder, part by part in order; one folder's at a time in memory.
+
+    Links to files count, links to folders do not.
+    """
+    with os.scandir(folder) as entries:
+        ordered = sorted(entries, key=lambda entry: entry.name)
+    for entry in ordered:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _names_below(Path(entry.path), f"{begin}{entry.name}/")
+        elif entry.is_file():
+            yield begin + entry.name
 
 
 class _BoundedHeaders(tarfile.TarInfo):

@@ -9,7 +9,7 @@ import io
 import warnings
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ _FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF")  # others may start programs, 
 CACHE_FROM = 10_000  # archives with at least so many images are decoded only once
 _PARTS = ("train", "test")
 _LITTER = ("Thumbs.db", "desktop.ini")
+_STACK = 1024  # images of one shape kept together while others are decoded
+_Pixels: TypeAlias = NDArray[np.uint8]
 
 
 def load_images(
@@ -87,15 +89,26 @@ def decode_images(path: Path, image_size: int | None = None) -> dict[str, Any]:
         with suppress(DataError, KeyError):  # none, or a damaged one: made again
             arrays = read_npz(cache)
             return {name: arrays[name] for name in ("pixels", "labels", "for_test", "classes")}
-    images: list[tuple[str, str, str, NDArray[np.uint8]]] = []
+    names: list[str] = []
+    stacks: list[_Pixels] = []  # of images that share a shape, not one by one: that takes twice it
+    some: list[_Pixels] = []
     packed = unpacked = 0
     for name, content in iterate_files(path, _is_wanted):
-        part, label = _place(path, name)
-        images.append((name, part, label, decode_image(path, name, content, image_size)))
-        packed, unpacked = packed + len(content), unpacked + images[-1][-1].nbytes
+        _place(path, name)  # before it is decoded
+        pixels = decode_image(path, name, content, image_size)
+        if some and (some[0].shape != pixels.shape or len(some) == _STACK):
+            stacks.append(np.stack(some))
+            some = []
+        some.append(pixels)
+        names.append(name)
+        packed, unpacked = packed + len(content), unpacked + pixels.nbytes
         check_growth(path, unpacked, packed)
-    decoded = _collect(path, images)
-    if cache and len(images) >= CACHE_FROM:
+    if not names:
+        raise DataError(f"images: {path} must hold train/<class>/ with images, found none.")
+    stacks.append(np.stack(some))
+    del some, pixels
+    decoded = _collect(path, names, stacks)
+    if cache and len(names) >= CACHE_FROM:
         with suppress(OSError):  # read-only or full: the next load decodes again
             cache.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(cache, lambda stream: np.savez(stream, **decoded))
@@ -168,32 +181,39 @@ def decode_image(
     return pixels[..., None] if pixels.ndim == 2 else pixels
 
 
-def _collect(path: Path, images: list[tuple[str, str, str, NDArray[np.uint8]]]) -> dict[str, Any]:
-    """Names, parts (train, test or none), labels and pixels as one; raises where they disagree."""
-    if not images:
-        raise DataError(f"images: {path} must hold train/<class>/ with images, found none.")
-    images.sort(key=lambda image: image[0])
-    names, parts, labels, pixels = zip(*images, strict=True)
-    sizes = [f"{image.shape[1]}x{image.shape[0]}" for image in pixels]
-    for name, part, size in zip(names, parts, sizes, strict=True):
-        if size != sizes[0]:
+def _collect(path: Path, names: list[str], stacks: list[_Pixels]) -> dict[str, Any]:
+    """Images in the order of their names; raises where they disagree. Empties the stacks."""
+    known: dict[tuple[str, str], tuple[str, str]] = {}
+    places = [known.setdefault(place, place) for place in (_place(path, name) for name in names)]
+    n = len(names)
+    order = sorted(range(n), key=names.__getitem__)
+    place_of = np.empty(n, dtype=np.int64)
+    place_of[order] = np.arange(n)
+    first, ends = order[0], np.cumsum([len(stack) for stack in stacks])
+    sizes = [f"{stack.shape[2]}x{stack.shape[1]}" for stack in stacks]
+    size = sizes[int(np.searchsorted(ends, first, side="right"))]
+    for stack, end, other in zip(stacks, ends, sizes, strict=True):
+        if other != size:
+            name = min(names[end - len(stack) : end])
             raise DataError(
-                f"images: all images must share a size; {name} is {size}, but "
-                f"{names[0]} is {sizes[0]}. Give image_size to resize them."
+                f"images: all images must share a size; {name} is {other}, but "
+                f"{names[first]} is {size}. Give image_size to resize them."
             )
-        if bool(part) != bool(parts[0]):
+    for i in order:
+        if bool(places[i][0]) != bool(places[first][0]):
             raise DataError(
                 f"images: {path} must use train/ and test/ for all files or for none, got "
-                f"{names[0]} and {name}. Move one."
+                f"{names[first]} and {names[i]}. Move one."
             )
-    channels = max(image.shape[2] for image in pixels)
-    classes, numbers = np.unique(labels, return_inverse=True)
-    stacked = np.empty((len(pixels), *pixels[0].shape[:2], channels), dtype=np.uint8)
-    for place, image in zip(stacked, pixels, strict=True):
-        place[...] = image  # grey ones into every channel
+    channels = max(stack.shape[3] for stack in stacks)
+    pixels = np.empty((n, *stacks[0].shape[1:3], channels), dtype=np.uint8)
+    for end in reversed(ends):  # dropped one by one: nothing stands there twice
+        stack = stacks.pop()
+        pixels[place_of[end - len(stack) : end]] = stack  # grey ones into every channel
+    classes, numbers = np.unique([places[i][1] for i in order], return_inverse=True)
     return {
-        "pixels": stacked,
+        "pixels": pixels,
         "labels": numbers.astype(np.int64),
-        "for_test": np.array([part == "test" for part in parts], dtype=bool),
+        "for_test": np.array([places[i][0] == "test" for i in order], dtype=bool),
         "classes": classes,
     }

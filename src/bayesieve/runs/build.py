@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from bayesieve import nets
+from bayesieve.assess.familiarity import bytes_to_learn
 from bayesieve.assess.memory import MemoryNeed, memory_need
 from bayesieve.checks import did_you_mean
 from bayesieve.core.layout import Roles
@@ -472,7 +473,8 @@ def needed_memory(
     device: torch.device,
 ) -> MemoryNeed:
     """Memory of a run with these settings; the split for validation is a copy."""
-    copied = config.training.val_fraction is not None
+    copied, x = config.training.val_fraction is not None, data.train.x
+    images = data.preprocessing.get("kind") == "image"
     return memory_need(
         problem,
         engine,
@@ -480,7 +482,9 @@ def needed_memory(
         n_models=config.training.n_models or 1,
         masks=build_pruning(config) is not None,
         test=(data.test.x, data.test.y),
-        more_data=data.train.x.nbytes + data.train.y.nbytes if copied else 0,
+        more_data=x.nbytes + data.train.y.nbytes if copied else 0,
+        reading=x.numel() + data.test.x.numel() if images else 0,
+        afterwards=bytes_to_learn(x),
         device=device,
     )
 
