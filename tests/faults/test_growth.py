@@ -13,7 +13,7 @@ import bayesieve as bs
 from bayesieve.core.likelihoods import Gaussian
 from faults.rows import Tally, cases
 
-N_PREDICTIONS, N_FITS = cases((200, 5), (2000, 50))
+N_PREDICTIONS, N_FITS = cases((80, 4), (2000, 50))
 ALLOWED = 4_000_000  # bytes, what an allocator may take and keep
 needs_proc = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
 
@@ -45,7 +45,7 @@ def problem():
 def test_predictions_take_no_more_memory_each():
     posterior = bs.fit(problem(), bs.SBNN(), steps=2, batch_size=64).posterior
     x = torch.randn(500, 64)
-    # Each holds on to 8 x 500 outputs and 8 draws of 4,225 weights: kept, 200 would be 30 MB.
+    # Each holds on to 8 x 500 outputs and 8 draws of 4,225 weights: kept, 80 would be 12 MB.
     assert growth(lambda: bs.predict(posterior, x, n_samples=8), N_PREDICTIONS) < ALLOWED
 
 

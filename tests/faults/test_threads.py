@@ -24,7 +24,7 @@ from bayesieve.sieve.compact import compact
 from faults.rows import Tally, cases
 
 N_THREADS = 4
-N_CALLS = cases(100, 500)
+N_CALLS = cases(60, 500)
 N_FEATURES = 4
 
 
