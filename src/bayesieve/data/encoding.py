@@ -320,16 +320,16 @@ def column_of_input(entries: Sequence[Mapping[str, Any]]) -> list[int]:
     ]
 
 
-def plain_encoding(values: NDArray[np.float64]) -> list[Entry]:
+def plain_encoding(values: NDArray[np.float64], names: Sequence[str]) -> list[Entry]:
     """Entries of numbers that lack none, (n, p), in their unit; later gaps take the median.
 
     Example:
-        >>> plain_encoding(np.array([[1.0], [3.0]]))
-        [{'name': 'x1', 'kind': 'numeric', 'mean': 0.0, 'std': 1.0, 'fill': 2.0}]
+        >>> plain_encoding(np.array([[1.0], [3.0]]), ["age"])
+        [{'name': 'age', 'kind': 'numeric', 'mean': 0.0, 'std': 1.0, 'fill': 2.0}]
     """
     return [
-        {"name": f"x{j}", "kind": "numeric", "mean": 0.0, "std": 1.0, "fill": fill}
-        for j, fill in enumerate(np.median(values, 0).tolist(), 1)
+        {"name": name, "kind": "numeric", "mean": 0.0, "std": 1.0, "fill": fill}
+        for name, fill in zip(names, np.median(values, 0).tolist(), strict=True)
     ]
 
 

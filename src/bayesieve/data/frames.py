@@ -50,6 +50,17 @@ class Frame:
             raise DataError(f"{who}: columns must be equally long, got {lengths}.")
         return frame
 
+    @classmethod
+    def of_array(cls, values: NDArray[Any], who: str = "Frame") -> "Frame":
+        """The columns x1, x2, ... of an array, (n, p)."""
+        return cls.of(dict(zip(array_names(values), values.T, strict=True)), who)
+
+    def numbers(self) -> NDArray[np.float64] | None:
+        """Columns of numbers and bools as one array, (n, p); None if there are others."""
+        if any(kind_of(column) not in ("number", "bool") for column in self.columns.values()):
+            return None
+        return np.stack(list(self.columns.values()), 1).astype(np.float64)
+
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns."""
@@ -66,6 +77,11 @@ class Frame:
         """Some of the rows."""
         index = np.asarray(rows)
         return Frame({name: column[index] for name, column in self.columns.items()})
+
+
+def array_names(values: NDArray[Any]) -> list[str]:
+    """Names of the columns of an array, (n, p): x1, x2, ..."""
+    return [f"x{j + 1}" for j in range(values.shape[1])]
 
 
 def as_frame(table: Any, who: str = "Frame") -> Frame | None:
@@ -135,8 +151,9 @@ def _of_array(table: Any, who: str) -> Frame | None:
             table = np.asarray(table)
         except ValueError:  # rows of different length: scikit-learn says so
             return None
-        if table.dtype.kind == "U":
-            return Frame.of({f"x{j + 1}": _numbers_of(c) for j, c in enumerate(table.T)}, who)
+        if table.dtype.kind == "U" and table.ndim == 2:
+            columns = map(_numbers_of, table.T)
+            return Frame.of(dict(zip(array_names(table), columns, strict=True)), who)
     if not isinstance(table, np.ndarray) or table.dtype.kind not in "OUT" or table.ndim != 2:
         return None
     if not any(isinstance(value, str) for value in table.flat):
@@ -144,7 +161,7 @@ def _of_array(table: Any, who: str) -> Frame | None:
     try:
         table.astype(np.float64)
     except ValueError:
-        return Frame.of({f"x{j + 1}": column for j, column in enumerate(table.T)}, who)
+        return Frame.of_array(table, who)
     except TypeError:
         pass
     return None

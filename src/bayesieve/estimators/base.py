@@ -37,7 +37,7 @@ from bayesieve.data.encoding import (
     plain_encoding,
     raw_columns,
 )
-from bayesieve.data.frames import Frame, as_frame
+from bayesieve.data.frames import Frame, array_names, as_frame
 from bayesieve.data.preprocessing import cut_moments
 from bayesieve.deliver.bundle import save_bundle
 from bayesieve.deliver.c import export_c
@@ -398,16 +398,18 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _encoded(self, values: FloatArray | Frame, *, reset: bool) -> FloatArray:
         """Numbers of a checked table, (n, q); columns go by their place, not their name."""
-        if isinstance(values, np.ndarray):
-            gapless = not np.isnan(values).any()
-            if reset and gapless:
-                self.encoding_ = plain_encoding(values)
-            if gapless and is_plain(self.encoding_):
-                return values
-            values = Frame({f"x{j + 1}": column for j, column in enumerate(values.T)})
-        if reset:
-            self.encoding_ = fit_encoding(self._who, values.columns, standardise=False)
-        named = dict(zip(raw_columns(self.encoding_), values.columns.values(), strict=True))
+        numbers = values if isinstance(values, np.ndarray) else values.numbers()
+        gapless = numbers is not None and bool(np.isfinite(numbers).all())
+        if numbers is not None and gapless:  # perhaps thousands of columns
+            if reset:
+                names = values.columns if isinstance(values, Frame) else array_names(values)
+                self.encoding_ = plain_encoding(numbers, list(names))
+            if is_plain(self.encoding_):
+                return numbers
+        frame = values if isinstance(values, Frame) else Frame.of_array(values)
+        if reset and not gapless:
+            self.encoding_ = fit_encoding(self._who, frame.columns, standardise=False)
+        named = dict(zip(raw_columns(self.encoding_), frame.columns.values(), strict=True))
         return encode(named, self.encoding_, self._who)
 
     @property

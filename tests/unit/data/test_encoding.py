@@ -159,7 +159,7 @@ def test_gaps_that_training_had_not_take_the_median_and_the_most_frequent_level(
     columns = {"a": np.array([1.0, 2.0, 6.0]), "c": np.array(["u", "v", "v"], dtype=object)}
     entries = fit_encoding("t", columns, standardise=False)
     assert encode({"a": [None], "c": [None]}, entries).tolist() == [[2, 0, 1]]
-    assert plain_encoding(columns["a"][:, None])[0]["fill"] == 2
+    assert plain_encoding(columns["a"][:, None], ["a"])[0]["fill"] == 2
 
 
 def test_hours_count_where_they_differ():
