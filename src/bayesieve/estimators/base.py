@@ -804,9 +804,27 @@ def shuffled_change(
 ) -> NDArray[np.float64]:
     """How much predictions change when a column is shuffled, (p,), largest 1.
 
-    It is the root mean square over rows, outputs and models of the change at the posterior mean:
-    of means, or of class probabilities. A column that never varies has 0. The inputs x, (n, q),
-    of one column, as `groups`, (q,), numbers it, are shuffled together.
+    It is the root mean square over models of `shuffled_changes` at the posterior mean. A column
+    that never varies has 0.
+    """
+    change = shuffled_changes(models, x, groups).square().mean(0).sqrt()
+    return np.asarray((change / change.max().clamp_min(1e-300)).numpy())
+
+
+def shuffled_changes(
+    models: Sequence[SparseModel], x: Tensor, groups: Tensor, n_samples: int = 0
+) -> Tensor:
+    """Root mean square change of predictions when a column is shuffled over rows, (S, p).
+
+    Predictions are means, or class probabilities, under the posterior mean of each model, or
+    under `n_samples` draws of each.
+
+    Args:
+        models: networks of one table.
+        x: its standardised inputs, (n, q).
+        groups: the column that each input belongs to, (q,), from 0; the inputs of a column are
+            shuffled together.
+        n_samples: draws of each model; 0 takes its mean.
     """
     n, p = len(x), int(groups.max()) + 1
     rows = min(n, max(_SHUFFLED_ROWS // max(p, 1), 50), 500)
@@ -816,16 +834,21 @@ def shuffled_change(
     posteriors = [model.posterior.to("cpu", torch.float64) for model in models]
 
     def outputs(values: Tensor) -> Tensor:
-        found = [predict(posterior, values) for posterior in posteriors]
-        return torch.stack([f.probs if isinstance(f, ClassPrediction) else f.mean for f in found])
+        found = [predict(posterior, values, n_samples=n_samples) for posterior in posteriors]
+        return torch.cat(
+            [
+                f.sample_log_probs.exp() if isinstance(f, ClassPrediction) else f.sample_means
+                for f in found
+            ]
+        ).flatten(1)
 
     before = outputs(x)
-    change = torch.zeros(p, dtype=torch.float64)
+    changes = torch.zeros(len(before), p, dtype=torch.float64)
     for j in range(p):
         shuffled, inputs = x.clone(), (groups == j).nonzero()[:, 0]
         shuffled[:, inputs] = x[order][:, inputs]
-        change[j] = (outputs(shuffled) - before).square().mean().sqrt()
-    return np.asarray((change / change.max().clamp_min(1e-300)).numpy())
+        changes[:, j] = (outputs(shuffled) - before).square().mean(1).sqrt()
+    return changes
 
 
 def raw_module(sparse: SparseModel, x_scale: Scale, y_scale: Scale | None) -> nn.Module:

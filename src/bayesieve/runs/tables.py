@@ -19,14 +19,13 @@ import torch
 
 from bayesieve.assess.figures.features import error_path, importance_bars
 from bayesieve.core.likelihoods import likelihood_class
-from bayesieve.core.posterior import Posterior
 from bayesieve.core.priors import SpikeSlab
 from bayesieve.data import DataSet
 from bayesieve.data.encoding import column_of_input, raw_columns
 from bayesieve.data.tables import RawTable, encode_table, read_table
 from bayesieve.errors import DataError, UsageError
 from bayesieve.estimators import SieveClassifier, SieveRegressor, SieveSelector
-from bayesieve.estimators.population import by_column
+from bayesieve.estimators.base import shuffled_change, shuffled_changes
 from bayesieve.files import same_place, write_atomically
 from bayesieve.runs.build import absolute_paths, check_varied, described_net
 from bayesieve.runs.bundle import write_form
@@ -37,11 +36,10 @@ from bayesieve.runs.options import Compact, FitTable, Select
 from bayesieve.runs.owned import OwnedFolder
 from bayesieve.runs.run import load
 from bayesieve.runs.summary import Picture, embedded
-from bayesieve.select import feature_importance, importance_draws, normalised
 from bayesieve.text import markdown_table
 
 LEAST_ROWS = 20
-_DRAWS = 200
+_DRAWS = 32  # that say how sure an importance is
 _FOLDS = 10
 _TEST_FRACTION = 0.2
 
@@ -125,7 +123,7 @@ def fit_table(asked: FitTable) -> dict[str, Any]:
         metrics = write_results(
             folder, config, data, [learned], model.history_, seconds, figures=asked.figures
         )
-        importance = _importance(data, model.posterior_, folder, figures=asked.figures)
+        importance = _importance(data, model, folder, figures=asked.figures)
         if asked.zeros is None:
             write_form(load(folder.path, device="cpu"), "bundle", bundle, force=asked.force)
         else:
@@ -193,31 +191,29 @@ def _run_config(file: Path, asked: FitTable, model: SieveRegressor | SieveClassi
 
 
 def _importance(
-    data: DataSet, posterior: Posterior, folder: RunFolder, *, figures: bool
+    data: DataSet, model: SieveRegressor | SieveClassifier, folder: RunFolder, *, figures: bool
 ) -> dict[str, float]:
     """Write importance.json, its picture and a section of the report; returns φ by name."""
-    entries = data.preprocessing["columns"]
+    entries, x, models = data.preprocessing["columns"], data.train.x, model.sparse_models_
     names, groups = raw_columns(entries), torch.tensor(column_of_input(entries))
-    varies = (data.train.x != data.train.x[:1]).any(0)  # of a constant the data say nothing
-    importance = feature_importance(posterior)
-    phi = by_column(normalised(importance.psi, varies), groups)
-    draws = varies * importance_draws(posterior, _DRAWS, torch.Generator().manual_seed(0))
-    draws, psi = by_column(draws, groups), by_column(importance.psi * varies, groups)
-    low, high = draws.quantile(0.05, 0), draws.quantile(0.95, 0)
-    numbers = {"psi": psi, "psi_low": low, "psi_high": high, "phi": phi}
+    phi = torch.as_tensor(shuffled_change(models, x, groups))
+    draws = shuffled_changes(models, x, groups, n_samples=_DRAWS)
+    draws = draws / draws.square().mean(0).sqrt().max().clamp_min(1e-300)
+    numbers = {"phi": phi, "low": draws.quantile(0.05, 0), "high": draws.quantile(0.95, 0)}
     columns = {key: [float(f"{v:.6g}") for v in value.tolist()] for key, value in numbers.items()}
-    folder.write("importance.json", {"source": importance.source, "names": names, **columns})
+    folder.write("importance.json", {"names": names, **columns})
     by_name = dict(zip(names, phi.tolist(), strict=True))
     best = sorted(by_name.items(), key=lambda item: -item[1])[:10]
     listed = ", ".join(f"{name} ({value:.2f})" for name, value in best)
     text = (folder.path / "report.md").read_text(encoding="utf-8")
     text += (
-        "\n## Which inputs matter\n\nφ is 1 for the most important input and 0 for the least: "
-        f"{listed}. `bayesieve select` says which of them are worth keeping.\n"
+        "\n## Which inputs matter\n\nφ is how much predictions change when the values of a column "
+        f"are shuffled, 1 for the column with the most: {listed}. `bayesieve select` says which "
+        "of them are worth keeping.\n"
     )
     if figures:
         at = folder.place("figures/importance.png")
-        importance_bars(names, psi, at, low=low, high=high, xlabel="importance ψ")
+        importance_bars(names, phi, at, low=numbers["low"], high=numbers["high"])
         picture = ("figures/importance.png", "Importance of the inputs with 90 % intervals.")
         text += "\n".join(["", *embedded([picture]), ""])
     folder.write("report.md", text)

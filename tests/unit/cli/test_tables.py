@@ -51,8 +51,8 @@ def test_fit_table_learns_reports_and_tells_what_matters(fitted):
     assert "Which inputs matter" in text
     assert (report / "figures" / "importance.png").is_file()
     stored = json.loads((report / "importance.json").read_text())
-    assert all(low <= psi + 1e-6 for low, psi in
-               zip(stored["psi_low"], stored["psi_high"], strict=True))  # fmt: skip
+    assert max(stored["phi"]) == 1
+    assert all(0 <= low <= high for low, high in zip(stored["low"], stored["high"], strict=True))
 
 
 def test_predict_reads_the_same_columns_and_answers_in_the_targets_unit(fitted, house, tmp_path):
