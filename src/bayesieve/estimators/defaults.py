@@ -77,7 +77,7 @@ def table_settings(
         n_rows: rows to learn from.
         n_columns: inputs.
         hidden: widths; else one layer of 50 on embedded columns and two of 50 on others, from
-            10,000 rows on two layers of 100.
+            3,000 rows on two layers of 100.
         bins: of the embedding of each column, 0 for none; else the folds choose between none and
             the recommended number.
         epochs: else about 1,100 steps, within 20 to 400 epochs; an ensemble, which is asked for

@@ -28,6 +28,9 @@ Inputs that are nearly equal change places too slowly one by one. A second move 
 that is in and a function g that is out, g with probability q(g | f) from their correlation, and
 draws anew which of the two is in. Its odds contain q(f | g) / q(g | f), which makes it exact.
 
+Of more than 1,000 inputs the chains see those that `screened` chooses; the others never enter, but
+they count where π is learned, so that a search among many stays a search among many.
+
 `inclusion` is the mean over draws of P(the line is in | all the rest), 1 where a hinge is in.
 Several targets share the states; their terms add up. Classes are targets too: their indicators,
 turned so that they are uncorrelated, as in discriminant analysis by regression [Scoring]. A latent
@@ -48,6 +51,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.stats import chi2
 from torch import Tensor
 
 from bayesieve.checks import check_positive
@@ -56,6 +60,8 @@ from bayesieve.select.additive import HingeBasis
 Array = NDArray[Any]
 _AT_ONCE = 4096  # rows whose functions are in memory at once
 _MOST_STORED = 6000  # functions up to which all of G is kept, whatever n
+_SCREEN_ROWS = 2000  # that inputs are screened by
+_FORWARD = 40  # inputs that are regressed out at most while screening
 _BURN_IN = 40  # sweeps before the first that counts
 _LEAST_NOISE = 1e-6  # variance of the noise over that of the target; below all is rounding
 _WIDEST = 1e9  # τ, where 1 - τ r can still be computed
@@ -82,7 +88,7 @@ class JointPosterior:
 def joint_posterior(
     x: Tensor, y: Tensor, *, weight: Tensor | None = None, groups: Tensor | None = None,
     n_hinges: int = 3, chains: int = 8, sweeps: int = 40, most_sweeps: int = 400,
-    tolerance: float = 0.03, seed: int = 0,
+    tolerance: float = 0.03, screen: int = 1000, seed: int = 0,
 ) -> JointPosterior:  # fmt: skip
     """Sample the joint posterior of an additive model.
 
@@ -98,6 +104,7 @@ def joint_posterior(
         sweeps: after which the error is looked at; 40 sweeps before that do not count.
         most_sweeps: at which to stop, with a warning, where the error is still too large.
         tolerance: largest Monte-Carlo standard error of an inclusion probability to stop at.
+        screen: most inputs that may enter; those left out have probability 0.
         seed: of the chains.
 
     Example:
@@ -107,14 +114,20 @@ def joint_posterior(
         [1.0, 0.0, 1.0, 0.0]
     """
     check_positive(
-        "joint_posterior", n_hinges=n_hinges, chains=chains, sweeps=sweeps, tolerance=tolerance
-    )
+        "joint_posterior", n_hinges=n_hinges, chains=chains, sweeps=sweeps, tolerance=tolerance,
+        screen=screen,
+    )  # fmt: skip
     if chains < 2:
         raise ValueError("joint_posterior: chains must be 2 or more; their spread is the error.")
-    distinct, place = _distinct(x)
-    columns = _Columns(place.numpy(), None if groups is None else groups.numpy())
+    seen = screened(x, y, weight, n_hinges, screen)
+    n_left_out = x.shape[1] - len(seen)
+    distinct, place = _distinct(x[:, seen])
+    groups = torch.arange(x.shape[1]) if groups is None else groups
+    kept, own = groups[seen].unique(return_inverse=True)
+    columns = _Columns(place.numpy(), own.numpy())
     rng = np.random.default_rng(seed)
-    sampler = _Chains(x[:, distinct], y, weight, n_hinges, chains, rng, columns.share)
+    inputs = x[:, seen[distinct]]
+    sampler = _Chains(inputs, y, weight, n_hinges, chains, rng, columns.share, n_left_out)
     total, effect, n = np.zeros((chains, len(columns))), np.zeros(len(columns)), 0
     for _ in range(_BURN_IN):
         sampler.sweep()
@@ -129,13 +142,80 @@ def joint_posterior(
     if error.max() > tolerance:
         warnings.warn(
             f"joint_posterior: after {n} sweeps of {chains} chains the probability of input "
-            f"{error.argmax()} has a Monte-Carlo standard error of {error.max():.2f}. "
+            f"{int(kept[error.argmax()])} has a Monte-Carlo standard error of {error.max():.2f}. "
             "Raise most_sweeps to know it better.",
             RuntimeWarning,
             stacklevel=2,
         )
-    found = torch.as_tensor(np.stack([total.mean(0) / n, effect / n, error]))
+    found = torch.zeros(3, int(groups.max()) + 1, dtype=torch.float64)
+    found[:, kept] = torch.as_tensor(np.stack([total.mean(0) / n, effect / n, error]))
     return JointPosterior(found[0], found[1], found[2], n)
+
+
+def screened(x: Tensor, y: Tensor, weight: Tensor | None, n_hinges: int, most: int) -> Tensor:
+    """The inputs, (at most `most`,) in order, that may matter: all of them if they are few.
+
+    The evidence of an input against a target is the smaller p-value of its line and of all its
+    functions. Half of the inputs are those with the strongest evidence about the targets. The
+    others have it about what is left of them when the strongest inputs, one after the other while
+    their evidence holds against the number of all, are regressed out.
+
+    Args:
+        x: (n, D), inputs.
+        y: as for `joint_posterior`.
+        weight: (n,), what each row counts.
+        n_hinges: of each input.
+        most: inputs to keep.
+
+    Example:
+        >>> x = torch.randn(100, 50, generator=torch.Generator().manual_seed(0))
+        >>> screened(x, x[:, 7].abs() + x[:, 30], None, 3, 4).tolist()[:2] == [7, 30]
+        False
+        >>> {7, 30} <= set(screened(x, x[:, 7].abs() + x[:, 30], None, 3, 4).tolist())
+        True
+    """
+    n_inputs = x.shape[1]
+    if n_inputs <= most:
+        return torch.arange(n_inputs)
+    counts = torch.ones(len(x)) if weight is None else weight.cpu()
+    rows = (counts > 0).nonzero()[:, 0]
+    rows = rows[:: max(1, len(rows) // _SCREEN_ROWS)]
+    share = (counts[rows].double() / counts[rows].sum())[:, None]
+    labels = y.cpu()[rows]
+    target = (_standardised if y.is_floating_point() else _indicators)(labels, share).float()
+    phi = torch.cat(
+        [HingeBasis(part, n_hinges)(part) for part in x.cpu()[rows].float().split(_AT_ONCE, 1)], 1
+    ).unflatten(1, (n_inputs, n_hinges + 1))
+    n = len(rows)
+
+    def evidence(rest: Tensor) -> Array:
+        """Log p-values, (D,), the stronger the lower."""
+        scale = rest.square().mean(0).clamp_min(1e-12).sqrt()
+        squares = torch.einsum("ndk,no->dko", phi, rest / scale).div(n).square().sum(2) * n
+        o = target.shape[1]
+        line, whole = squares[:, 0].numpy(), squares.sum(1).numpy()
+        logs = chi2.logsf(line, o), chi2.logsf(whole, o * (n_hinges + 1))
+        return np.asarray(np.minimum(*logs))
+
+    marginal = evidence(target)
+    chosen, rest = list[int](), target
+    while len(chosen) < min(_FORWARD, n // (4 * (n_hinges + 1))):
+        strength = evidence(rest)
+        strength[chosen] = 0.0
+        best = int(strength.argmin())
+        if strength[best] + math.log(n_inputs) > 0:
+            break
+        chosen.append(best)
+        design = torch.cat([phi[:, chosen].flatten(1), torch.ones(n, 1)], 1).double()
+        ridge = 1e-3 * n * torch.eye(design.shape[1], dtype=torch.float64)
+        solution = torch.linalg.solve(design.T @ design + ridge, design.T @ target.double())
+        rest = target - (design @ solution).float()
+    kept = set(chosen) | set(np.argsort(marginal)[: most // 2].tolist())
+    for j in np.argsort(evidence(rest)).tolist():
+        if len(kept) >= most:
+            break
+        kept.add(j)
+    return torch.tensor(sorted(kept))
 
 
 def _distinct(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -210,11 +290,11 @@ class _Chains:
 
     def __init__(
         self, x: Tensor, y: Tensor, weight: Tensor | None, n_hinges: int, chains: int,
-        rng: np.random.Generator, share: Array | None = None,
+        rng: np.random.Generator, share: Array | None = None, n_left_out: int = 0,
     ) -> None:  # fmt: skip
         self.share = np.ones(x.shape[1]) if share is None else share  # of π, by input, (D,)
         self.gram, self.moment, self.present, self.n = _moments(x, y, weight, n_hinges)
-        self.rng, self.chain = rng, np.arange(chains)
+        self.rng, self.chain, self.n_left_out = rng, np.arange(chains), n_left_out
         self.k = n_hinges + 1
         by_input = self.present.reshape(-1, self.k)
         self.varies, self.n_hinges = by_input[:, 0], by_input[:, 1:].sum(1)
@@ -363,7 +443,11 @@ class _Chains:
             pi, s = self.shares[:, :1], self.share
             missed = rng.random(candidate.shape) < pi * (1 - s) / (1 - pi * s)
             chosen = (candidate | (missed & self.varies)).sum(1)
-        pi = rng.beta(1 + chosen, 9 + self.varies.sum() - chosen)
+        n_inputs = self.varies.sum()
+        if self.n_left_out:  # candidates of which nothing is in
+            chosen = chosen + rng.binomial(self.n_left_out, self.idle.max(1))
+            n_inputs = n_inputs + self.n_left_out
+        pi = rng.beta(1 + chosen, 9 + n_inputs - chosen)
         line = rng.beta(3 + n_in[:, 0], 1 + n - n_in[:, 0])
         hinge = rng.beta(1 + n_in[:, 1], 9 + candidate @ self.n_hinges - n_in[:, 1])
         self.shares = np.clip(np.stack([pi, line, hinge], 1), 1e-6, 1 - 1e-6)
