@@ -48,8 +48,8 @@ from bayesieve.estimators import SieveRegressor
 from bayesieve.estimators.tails import standard_crps
 from bayesieve.text import markdown_table
 from studies.airfoil import find_airfoil, read_airfoil
-from studies.harness import Run, chosen, make_row, study_parser
-from studies.record import Row
+from studies.harness import Run, chosen, joined, make_row, study_parser
+from studies.record import Row, write
 from studies.regressor import crps
 from studies.uci import _process
 
@@ -205,15 +205,29 @@ def ranks(rows: Sequence[Row], methods: Sequence[str] = RANKED) -> dict[str, dic
     return means
 
 
+def ranks_table(found: Mapping[str, Mapping[str, float]]) -> str:
+    """Mean ranks, mean coverage and the least one as a Markdown table."""
+    names = ("sets", "rmse", "nll", "crps", "coverage_90", "least")
+    lines = [[method, *(f"{found[method].get(name, math.nan):.3g}" for name in names)]
+             for method in found]  # fmt: skip
+    return markdown_table(["mean rank", *names], lines)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Measure what is missing; write the record; print scores and mean ranks."""
-    parser = study_parser(__doc__, "--budget", quick="one split of yacht and boston, no forest",
+    parser = study_parser(__doc__, "--budget", "--join", quick="one split of yacht and boston",
                           full="all sets and methods", device=False)  # fmt: skip
     parser.add_argument("--held-out", action="store_true", help="score training rows instead")
     parser.add_argument("--sets", help=f"comma list of {', '.join(SETS)}")
     parser.add_argument("--methods", help=f"comma list of {', '.join(METHODS)}")
     parser.add_argument("--splits", type=int, help="at most so many of a set")
     options = parser.parse_args(arguments)
+    if options.join is not None:
+        record = joined(options.join, "tables", options.out, ("sets", "methods", "out"))
+        record["notes"] = {"ranks": ranks(record["rows"])}
+        write(options.out, record)
+        print(ranks_table(record["notes"]["ranks"]))
+        return 0
     known = [name for name in SETS if name != "airfoil" or find_airfoil(data_root())]
     sets = "yacht,boston" if options.quick else options.sets or ",".join(known)
     methods = options.methods or ("sieve,boosting" if options.quick else ",".join(METHODS))
@@ -238,12 +252,8 @@ def main(arguments: list[str] | None = None) -> int:
             run.add(
                 {**row, "data": name, "kind": "ensemble" if several else "single"}, SHOWN, method
             )
-    found = ranks(run.rows)
-    run.notes["ranks"] = found
-    names = ("sets", "rmse", "nll", "crps", "coverage_90", "least")
-    lines = [[method, *(f"{found[method].get(name, math.nan):.3g}" for name in names)]
-             for method in found]  # fmt: skip
-    print(markdown_table(["mean rank", *names], lines))
+    run.notes["ranks"] = ranks(run.rows)
+    print(ranks_table(run.notes["ranks"]))
     return run.finish(SHOWN)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bayesieve.select import joint_posterior, select_fdr
-from bayesieve.select.joint import _Chains, _moments
+from bayesieve.select.joint import _Chains, _moments, screened
 from problems import seeded
 
 
@@ -205,3 +205,36 @@ def test_odds_stay_exact_where_there_is_hardly_any_noise():
     inverse = np.linalg.inv(chains.gram[np.ix_(inside, inside)] + np.diag(1 / width))
     assert len(inside) > 1
     assert chains.h[0, inside] == pytest.approx(np.diag(inverse) / width, rel=1e-6)
+
+
+def test_many_inputs_are_screened_and_the_search_stays_one_among_many():
+    """Effects of all kinds among 1,500 inputs; noise alone enters no more than before."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(250, 1500, generator=g)
+    y = 1.5 * x[:, 3].abs() + x[:, 700] + torch.sin(2 * x[:, 1400])
+    y = y + 0.3 * torch.randn(250, generator=g)
+    kept = screened(x, y, None, 3, 60)
+    assert len(kept) == 60
+    assert {3, 700, 1400} <= set(kept.tolist())
+    found = joint_posterior(x, y, screen=60, sweeps=10, chains=4, tolerance=1.0)
+    assert found.inclusion.shape == (1500,)
+    assert found.inclusion[[3, 700, 1400]].min() > 0.95
+    others = torch.ones(1500, dtype=torch.bool)
+    others[[3, 700, 1400]] = False
+    assert float(found.inclusion[others].sum()) < 1.0
+    target = torch.randn(250, generator=g)
+    noise = joint_posterior(x, target, screen=60, sweeps=10, chains=4, tolerance=1.0)
+    assert float(noise.inclusion.max()) < 0.5
+
+
+def test_few_inputs_are_not_screened():
+    x = torch.randn(20, 5, generator=torch.Generator().manual_seed(0))
+    assert screened(x, x[:, 0], None, 3, 5).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_an_input_that_only_shows_when_others_are_gone_is_kept():
+    """Two strong inputs hide a weak one; it comes in with what they leave."""
+    g = torch.Generator().manual_seed(1)
+    x = torch.randn(150, 400, generator=g)
+    y = 5 * x[:, 0] + 5 * x[:, 1] + 0.5 * x[:, 2] + 0.1 * torch.randn(150, generator=g)
+    assert 2 in screened(x, y, None, 3, 8).tolist()
