@@ -16,9 +16,10 @@ part of a date.
 
 **Categories.** One input per level is an embedding: the first layer has a vector for every level,
 as wide as the layer, with the prior of its weights, so that a level of few rows stays near 0. Of
-more than 100 levels (or where every row has another) the most frequent 99 with at least five rows
+more than 256 levels (or where every row has another) the most frequent 255 with at least two rows
 have inputs and all others share "(other)". Targets play no part in it, so nothing leaks. A value
 that training never saw is "(other)" where there is one, else none of the levels, and is said.
+Estimators then average over the levels it might have been (`with_known_levels`).
 
 **Missing values**, where they are imputed: the median of a number, and an input of its own that
 says so; a level "(missing)". Both only where training rows lack values; else the median, or the
@@ -45,9 +46,9 @@ from bayesieve.errors import DataError
 
 Missing: TypeAlias = Literal["refuse", "impute"]
 Entry: TypeAlias = dict[str, Any]
-MAX_LEVELS = 100
+MAX_LEVELS = 256
 OTHER, NO_VALUE = "(other)", "(missing)"
-_LEAST_ROWS = 5  # of a level among too many, to have an input of its own
+_LEAST_ROWS = 2  # of a level among too many, to have an input of its own
 _IDENTIFIER = 20  # rows from which a column of which every value is different names the rows
 _LARGEST = 1e30  # of a number: networks compute in single precision
 _SHOWN = 3  # values named in a remark
@@ -376,6 +377,53 @@ def encode(
     Problems(dict.fromkeys(problems)).refuse(who)  # one of a column of several entries is one
     _say(who, remarks)
     return np.concatenate(blocks, axis=1)
+
+
+def _without_level(
+    inputs: NDArray[np.float64], entries: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[slice, int, NDArray[np.bool_]]]:
+    """Categories with values that are no level: their inputs, number of levels, and rows, (n,)."""
+    start = 0
+    for entry in entries:
+        levels = entry.get("levels", (None,))
+        place = slice(start, start + len(levels))
+        start = place.stop
+        if entry["kind"] == "category":
+            known = len(levels) - ("other" in entry) - (NO_VALUE in levels)
+            rows = inputs[:, place].sum(1) == 0
+            if "other" in entry:
+                rows = rows | (inputs[:, place.start + known] > 0)
+            if known and rows.any():
+                yield place, known, rows
+
+
+def without_level(
+    inputs: NDArray[np.float64], entries: Sequence[Mapping[str, Any]]
+) -> NDArray[np.bool_]:
+    """Rows, (n,), in which a category has a value that is no level of its own."""
+    found = [rows for _, _, rows in _without_level(inputs, entries)]
+    return np.any(found, axis=0) if found else np.zeros(len(inputs), dtype=bool)
+
+
+def with_known_levels(
+    inputs: NDArray[np.float64], entries: Sequence[Mapping[str, Any]], rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """The inputs, (n, q), with a known level drawn at random where a value has none of its own.
+
+    A new level is one more draw of what the known ones are draws of. So its prediction is the
+    mixture of theirs, and the doubt about it has the differences between levels.
+
+    Example:
+        >>> color = {"name": "color", "kind": "category", "levels": ["blue", "red"], "fill": None}
+        >>> with_known_levels(np.zeros((9, 2)), [color], np.random.default_rng(0)).sum(1).tolist()
+        [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+    """
+    chosen = inputs.copy()
+    for place, known, rows in _without_level(inputs, entries):
+        index = np.flatnonzero(rows)
+        chosen[rows, place] = 0.0
+        chosen[index, place.start + rng.integers(known, size=len(index))] = 1.0
+    return chosen
 
 
 def _apply(entry: Mapping[str, Any], column: Column, remarks: list[str]) -> NDArray[np.float64]:

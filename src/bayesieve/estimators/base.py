@@ -22,7 +22,7 @@ from torch import Tensor, fx, nn
 
 from bayesieve.assess.diagnostics import diagnose_models
 from bayesieve.assess.familiarity import Familiarity, unavailable
-from bayesieve.assess.predict import ClassPrediction, predict
+from bayesieve.assess.predict import ClassPrediction, Prediction, predict
 from bayesieve.checks import check_choice, check_positive
 from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.posterior import Posterior, SparseModel
@@ -36,6 +36,8 @@ from bayesieve.data.encoding import (
     is_plain,
     plain_encoding,
     raw_columns,
+    with_known_levels,
+    without_level,
 )
 from bayesieve.data.frames import Frame, array_names, as_frame
 from bayesieve.data.preprocessing import cut_moments
@@ -59,6 +61,7 @@ from bayesieve.estimators.population import (
     predict_members,
     train_groups,
     train_networks,
+    with_versions,
 )
 from bayesieve.nets import PiecewiseLinear, mlp
 from bayesieve.nets.mlp import Activation
@@ -79,6 +82,7 @@ _PRUNED_FOLDS, _PRUNED_ROWS = 10, 20
 _LEAST_CONFORMAL = 10  # rows, so that each of five folds has two
 _SHUFFLED_ROWS = 20_000  # rows times columns that importance reads
 _AT_ONCE = 240  # networks of one population
+_VERSIONS = 32  # of a row with an unknown level, over which its prediction is the mixture
 _KNOWN = ("pandas", "polars", "pyarrow", "numpy", "builtins")  # whose names scikit-learn reads
 _CHOICES = (
     "hidden", "bins", "epochs", "batch_size", "lr", "schedule", "kl", "folds", "patience", "zeros",
@@ -482,9 +486,25 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         return self.x_scale_.apply(numbers)
 
     def _prediction(self, X: ArrayLike) -> Any:
-        """The mixture over members and draws: a `ClassPrediction` or a `RealPrediction`."""
-        x = self._inputs(X)
-        return predict_members(self.sparse_models_, x, self.n_samples_)
+        """The mixture over members and draws: a `ClassPrediction` or a `RealPrediction`.
+
+        Rows with a category of which `fit` has no level are mixtures over its levels as well.
+        """
+        numbers = self._numbers(X)
+
+        def predicted(values: FloatArray) -> Prediction:
+            x = self.x_scale_.apply(values)
+            return predict_members(self.sparse_models_, x, self.n_samples_)
+
+        prediction, new = predicted(numbers), without_level(numbers, self.encoding_)
+        if not new.any():
+            return prediction
+        rng = np.random.default_rng(0)
+        versions = [
+            predicted(with_known_levels(numbers[new], self.encoding_, rng))
+            for _ in range(_VERSIONS)
+        ]
+        return with_versions(prediction, torch.as_tensor(new), versions)
 
     def familiarity(self, X: ArrayLike) -> NDArray[np.float64]:
         """Share of held-out rows that are at least as strange as each row, (n,).

@@ -678,6 +678,41 @@ def predict_members(
     return pooled(predictions)
 
 
+def with_versions(
+    prediction: Prediction, rows: Tensor, versions: Sequence[Prediction]
+) -> Prediction:
+    """A prediction in which some rows are mixtures over versions of their inputs.
+
+    Every pair of draws takes one version, so that the spread of the draws has that of the versions.
+    Few draws are repeated until there are two for each version.
+
+    Args:
+        prediction: of N inputs.
+        rows: (N,) bool, the rows that have versions.
+        versions: predictions of these rows alone, by the same networks and draws.
+
+    Example:
+        >>> from bayesieve.core.likelihoods import Gaussian
+        >>> one, none = torch.ones(1, 1, 1), torch.zeros(1, 1, 1)
+        >>> low, high = (RealPrediction(mean, one, Gaussian()) for mean in (none, 4 * one))
+        >>> mixed = with_versions(low, torch.tensor([True]), [low, high])
+        >>> mixed.mean.item(), mixed.epistemic_std.item()
+        (2.0, 2.0)
+    """
+    repeats = -(-2 * len(versions) // prediction.n_draws)
+    places = torch.arange(prediction.n_draws * repeats)
+    version = places.div(2, rounding_mode="floor") % len(versions)
+    draw = places % prediction.n_draws
+    classes = isinstance(prediction, ClassPrediction)
+    changed = {}
+    for name in ("sample_log_probs",) if classes else ("sample_means", "noise_std"):
+        values = getattr(prediction, name)[draw]
+        if values.shape[1] == len(rows):
+            values[:, rows] = torch.stack([getattr(v, name) for v in versions])[version, draw]
+        changed[name] = values
+    return dataclasses.replace(prediction, **changed)
+
+
 def needed_draws(
     models: Sequence[Posterior | SparseModel], table: "Table", rows: Sequence[Tensor]
 ) -> int:

@@ -23,6 +23,7 @@ from bayesieve.core.likelihoods import (
     RealLikelihood,
     likelihood_class,
 )
+from bayesieve.data.encoding import without_level
 from bayesieve.estimators.base import FloatArray, Scale, SieveEstimator
 from bayesieve.estimators.population import (
     Group,
@@ -188,7 +189,7 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         x, y = self._inputs(X), np.asarray(y, dtype=np.float64)
         rest = y.reshape(len(x), -1) - self._base_mean(X)
         targets = torch.as_tensor((rest - self.y_scale_.mean) / self.y_scale_.std)
-        if self._tails.df is None:
+        if self._tails.df is None and not without_level(self._numbers(X), self.encoding_).any():
             inside = log_density(self.sparse_models_, x, targets, self.n_samples_)
         else:
             inside = self._tails.log_density(self._prediction(X), targets)

@@ -17,6 +17,8 @@ from bayesieve.data.encoding import (
     fit_encoding,
     plain_encoding,
     raw_columns,
+    with_known_levels,
+    without_level,
 )
 from bayesieve.data.frames import Frame, as_frame, column_of, dates_of
 from bayesieve.errors import DataError
@@ -173,21 +175,39 @@ def test_hours_count_where_they_differ():
 
 
 def test_of_many_levels_the_frequent_have_inputs_and_the_others_share_one():
-    levels = [f"often{k:03}" for k in range(150)]
-    column = np.array([*(levels * 6), *(f"once{k}" for k in range(40))], dtype=object)
-    with pytest.warns(UserWarning, match=r"190 different values: the 99 most frequent have"):
+    levels = [f"often{k:03}" for k in range(300)]
+    column = np.array([*(levels * 3), *(f"once{k}" for k in range(40))], dtype=object)
+    with pytest.warns(UserWarning, match=r"340 different values: the 255 most frequent have"):
         (entry,) = fit_encoding("t", {"city": column})
     assert len(entry["levels"]) == MAX_LEVELS
     x = encode({"city": column}, [entry])
     assert x.sum(1).tolist() == [1.0] * len(column)
-    assert x[:, -1].sum() == 6 * 51 + 40
+    assert x[:, -1].sum() == 3 * 45 + 40
     new = encode({"city": ["never seen", "once3"]}, [entry])
     assert new[:, -1].tolist() == [1, 1]
 
 
+def test_values_without_a_level_may_be_any_of_them():
+    """Of 4,000 rows each of three levels has a third, 5 standard errors apart at most."""
+    column = np.array(["u", "v", "w"] * 3, dtype=object)
+    (plain,) = fit_encoding("t", {"c": column})
+    gaps = {"name": "g", "kind": "category", "levels": ["a", "(other)", "(missing)"],
+            "fill": "(missing)", "other": "(other)"}  # fmt: skip
+    entries = [{"name": "n", "kind": "numeric", "mean": 0, "std": 1, "fill": None}, plain, gaps]
+    rows = [[7, 0, 0, 0, 0, 0, 1], [7, 0, 1, 0, 1, 0, 0], [7, 0, 1, 0, 0, 1, 0]]
+    assert without_level(np.array(rows), entries).tolist() == [True, False, True]
+    many = np.tile(np.array(rows, dtype=float), (4000, 1))
+    drawn = with_known_levels(many, entries, np.random.default_rng(0))
+    np.testing.assert_array_equal(drawn[1::3], many[1::3])
+    np.testing.assert_array_equal(drawn[2::3, 4:], np.tile([1, 0, 0], (4000, 1)))
+    np.testing.assert_array_equal(drawn[::3, [0, 4, 5, 6]], np.tile([7, 0, 0, 1], (4000, 1)))
+    assert (drawn[::3, 1:4].sum(1) == 1).all()
+    assert np.abs(drawn[::3, 1:4].mean(0) - 1 / 3).max() < 5 * (2 / 9 / 4000) ** 0.5
+
+
 def test_a_column_that_names_the_rows_is_one_constant_and_said():
     names = np.array([f"row{k}" for k in range(30)], dtype=object)
-    with pytest.warns(UserWarning, match="none stands in 5 rows or more.*Drop it if"):
+    with pytest.warns(UserWarning, match="none stands in 2 rows or more.*Drop it if"):
         (entry,) = fit_encoding("t", {"id": names})
     assert entry["levels"] == ["(other)"]
     assert (encode({"id": names}, [entry]) == 1).all()

@@ -80,6 +80,29 @@ def test_gaps_and_unseen_values_in_new_rows_have_answers(fitted, table):
     assert fitted.familiarity(new[1:]).shape == (2,)
 
 
+def test_a_level_never_seen_has_the_doubt_of_a_level():
+    """Ten levels 2 apart in the mean: a new one may be any of them, and the estimator says so."""
+    r = np.random.default_rng(0)
+    level, effects = r.integers(10, size=300), 2 * np.arange(10.0)
+    frame = Frame.of({"c": [f"level {k}" for k in level], "x": r.normal(size=300)})
+    y = effects[level] + 0.2 * r.normal(size=300)
+    model = SieveRegressor(**QUICK).fit(frame, y)
+    new = Frame.of({"c": ["level 3", "another"], "x": [0.0, 0.0]})
+    with pytest.warns(UserWarning, match="never saw"):
+        mean, std = model.predict(new, return_std=True)
+    with pytest.warns(UserWarning, match="never saw"):
+        densities = [model.log_likelihood(new, [6.0, effect]) for effect in effects[::3]]
+    assert std[0] < 1
+    assert std[1] == pytest.approx(effects.std(), rel=0.25)  # of 32 draws of a level
+    assert mean[1] == pytest.approx(effects.mean(), abs=2.5)
+    assert max(densities) - min(densities) < 2  # any level is likely; one normal would say 100
+    classifier = SieveClassifier(**QUICK).fit(frame, level // 5)
+    with pytest.warns(UserWarning, match="never saw"):
+        known, other = classifier.predict_proba(new).max(1)
+    assert known > 0.9
+    assert other < 0.85
+
+
 def test_arrays_with_gaps_and_text():
     r = np.random.default_rng(0)
     X = r.normal(size=(120, 3))
