@@ -15,7 +15,6 @@ written to TMPDIR first, and the run is that of `bayesieve train`, from reading 
 import argparse
 import io
 import json
-import resource
 import subprocess
 import sys
 import tarfile
@@ -33,7 +32,7 @@ from bayesieve.assess.evaluate import evaluate
 from bayesieve.assess.memory import memory_need
 from bayesieve.assess.predict import FEWEST_DRAWS
 from bayesieve.core.likelihoods import Categorical
-from bayesieve.core.memory import peak_resident_bytes
+from bayesieve.core.memory import forget_peak, peak_resident_bytes
 from bayesieve.core.posterior import draws_of
 from bayesieve.core.problem import Problem
 from bayesieve.engines.recipes import ENGINES, EngineConfig, RunSize, build_engine, resolve_engine
@@ -141,15 +140,6 @@ def write_images(home: Path, n: int, archive: bool) -> Path:
             else:
                 (home / name).write_bytes(content.getvalue())
     return home.with_suffix(".tar") if archive else home
-
-
-def forget_peak() -> int:
-    """Forget the peak of the past, where the system can; bytes in use now."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return peak_resident_bytes()
 
 
 def main() -> None:

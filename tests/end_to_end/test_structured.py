@@ -46,8 +46,6 @@ def test_a_cut_that_breaks_a_network_says_so_and_what_would_help(trained, tmp_pa
     assert "zeros cost less than 0.05 nats" in said
     assert "--finetune 5" in said
     assert "`bayesieve train --zeros 0.980`" in said
-    told = ok("compact", tmp_path / "b", "--out", tmp_path / "c").stderr
-    assert ("only" in told) == ("--keep-units" in told)
 
 
 def test_few_zeros_in_units_in_use_are_explained_by_compact(trained, tmp_path):

@@ -7,6 +7,7 @@ what it would take, in milliseconds, however large it is.
 import os
 import weakref
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,13 @@ def free_bytes(device: torch.device | str = "cpu") -> int:
 def peak_resident_bytes() -> int:
     """Most memory that this process has had at once."""
     return _own_bytes("VmHWM")
+
+
+def forget_peak() -> int:
+    """Let `peak_resident_bytes` begin anew where the system can; bytes in use, or its peak."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    return peak_resident_bytes()
 
 
 def _own_bytes(name: str) -> int:

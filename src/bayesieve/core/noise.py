@@ -120,21 +120,30 @@ def draw_weights(
         problem.kernel(_spread_)(state, drawn, ratio, masks[0])
     else:
         noise = fresh_noise(problem, state.log_std, state.generator)
-        problem.kernel(draw_weights_)(state, drawn, noise, ratio, masks[0])
+        parts = problem.execution.parts(state.mean, state.log_std.shape[1])
+        if ratio is not None:  # of groups, which parts would cut
+            parts = [slice(0, state.mean.shape[1])]
+        for part in parts:
+            problem.kernel(draw_weights_)(state, drawn, noise, ratio, masks[0], part)
     return drawn
 
 
 def draw_weights_(
-    state: Any, drawn: "Draw", noise: Tensor, ratio: Tensor | None, keep: Tensor | None
+    state: Any, drawn: "Draw", noise: Tensor, ratio: Tensor | None, keep: Tensor | None, part: slice
 ) -> None:
-    """Write r (m + s ε) into the weights, (k, d); 0 where not kept."""
-    weights, mean, n = drawn.weights, state.mean, state.log_std.shape[1]
-    values = torch.addcmul(mean[:, :n], state.log_std.exp(), as_normals(noise, state.log_std))
-    weights[:, :n] = values if ratio is None else state.groups.to_entries(ratio) * values
+    """Write r (m + s ε) into a part of the weights, (k, d); 0 where not kept."""
+    weights, mean = drawn.weights[:, part], state.mean[:, part]
+    own = slice(part.start, min(part.stop, state.log_std.shape[1]))  # those with a posterior
+    n = max(own.stop - own.start, 0)
+    if n > 0:
+        log_std = state.log_std[:, own]
+        own_noise = noise[:, own] if noise.is_floating_point() else noise  # keys are of all
+        values = torch.addcmul(mean[:, :n], log_std.exp(), as_normals(own_noise, log_std))
+        weights[:, :n] = values if ratio is None else state.groups.to_entries(ratio) * values
     if n < mean.shape[1]:
         weights[:, n:] = mean[:, n:]
     if keep is not None:
-        weights.mul_(keep)
+        weights.mul_(keep[:, part])
 
 
 def _spread_(state: Any, drawn: "Draw", ratio: Tensor | None, keep: Tensor | None) -> None:

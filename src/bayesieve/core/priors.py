@@ -425,6 +425,11 @@ def penalties(rho: Tensor, spike_scale: Tensor, slab_std: Tensor) -> tuple[Tenso
     return (1 - rho) / spike_scale, rho / slab_std.square()
 
 
+def decay_of(prior: object) -> float:
+    """Precision of the normal factor beside a GaussianLaplace prior; 0 for any other."""
+    return prior.decay if isinstance(prior, GaussianLaplace) else 0.0
+
+
 def penalty_energy(w: Tensor, laplace: Tensor, gauss: Tensor, scale: Tensor) -> Tensor:
     """κ₀ |β| / σ + κ₁ β² / (2σ²), per weight: the prior's part of -Q₁, eq. 10.
 

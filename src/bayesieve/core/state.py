@@ -1,7 +1,7 @@
 """Controls that fit changes between steps, and how a state is listed, copied and restored."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 
 P = TypeVar("P", bound="Posterior")
+_COLUMNS = 1 << 20  # summed at a time
 
 
 @dataclass
@@ -58,9 +59,26 @@ class Controls:
 
     def total(self, values: Tensor) -> Tensor:
         """Sum over the weights still trained of values of the first n, (k, n) -> (k,), float64."""
-        if self.trained is not None:
-            values = values * self.trained[:, : values.shape[1]]
-        return values.sum(1, dtype=torch.float64)
+        return self.total_of(lambda part: part, values)
+
+    def total_of(self, term: Callable[..., Tensor], *values: Tensor) -> Tensor:
+        """Sum over the weights still trained of a function of values, (k, n) each -> (k,), float64.
+
+        Some columns are taken at a time: no copy as large as the network is made.
+
+        Args:
+            term: elementwise.
+            values: of the first n weights.
+        """
+        n = values[0].shape[1]
+        total = values[0].new_zeros(len(values[0]), dtype=torch.float64)
+        for start in range(0, n, _COLUMNS):
+            part = slice(start, min(start + _COLUMNS, n))
+            found = term(*(value[:, part] for value in values))
+            if self.trained is not None:
+                found = found * self.trained[:, part]
+            total += found.sum(1, dtype=torch.float64)
+        return total
 
     def masked(self, posterior: P, member: int) -> P:
         """The posterior of one model, exactly 0 where it is pruned."""

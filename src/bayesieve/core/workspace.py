@@ -15,6 +15,7 @@ predictions are made in it.
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Literal
 
 import torch
@@ -31,6 +32,7 @@ Precision = Literal["float32", "bf16"]
 PRECISIONS: tuple[Precision, ...] = ("float32", "bf16")
 Layers = Sequence[tuple[str, nn.Module]]
 _STATISTICS = ("running_mean", "running_var")
+_PART = 1 << 16  # weights
 
 
 @dataclass(eq=False)
@@ -61,6 +63,19 @@ class Execution:
         if function not in self._kernels:
             self._kernels[function] = torch.compile(function, dynamic=False)
         return self._kernels[function]
+
+    def parts(self, w: Tensor, n: int) -> list[slice]:
+        """Columns of w, (k, d), for a kernel to take at a time; the first n are Bayesian.
+
+        A compiled kernel, or a GPU's, takes all. Elsewhere every operation of a kernel makes a
+        tensor as large as its input, so that parts need less memory, and stay in the cache.
+        """
+        k, d = w.shape
+        if self.compiled or w.device.type not in ("cpu", "meta") or k * d <= _PART:
+            return [slice(0, d)]
+        size = max(_PART // k, 1)
+        starts = [*range(0, n, size), *range(n, d, size)]
+        return [slice(a, b) for a, b in pairwise([*starts, d])]
 
     def clip_(self, n_data: int, *grads: Tensor) -> None:
         """Scale gradients, each (k, d), so that their joint norm per example is <= clip_norm."""

@@ -134,12 +134,17 @@ def read_up_to(file: BinaryIO | IO[bytes], n_bytes: int) -> bytes:
     return b"".join(pieces)
 
 
-def iterate_files(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
+def iterate_files(
+    path: Path, wanted: Callable[[str], bool], unreadable: dict[str, str] | None = None
+) -> Iterator[tuple[str, bytes]]:
     """Yield (name with forward slashes, content) of the wanted files of a folder or archive.
 
     Args:
-        path: a folder, read recursively in order of names, or a tar archive, read in its order.
+        path: a folder, read recursively in order of names and through links, or a tar archive, read
+            in its order.
         wanted: which names to read.
+        unreadable: receives the names of files of a folder that cannot be read, with the reason;
+            None raises at the first.
 
     A file larger than the limit "member" is refused before it is read.
 
@@ -151,28 +156,38 @@ def iterate_files(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[s
         [('a.bin', b'abc')]
     """
     if path.is_dir():
-        for name in _names_below(path):
-            if wanted(name):
-                file = path / name
+        for name in filter(wanted, _names_below(path)):
+            file = path / name
+            try:
                 check_limit(file, "member", file.stat().st_size, "bytes")
-                yield name, file.read_bytes()
+                content = file.read_bytes()
+            except OSError as error:
+                reason = "is a link to nothing" if not file.exists() else error.strerror or "fails"
+                if unreadable is None:
+                    raise DataError(f"data: {file} cannot be read: it {reason}.") from error
+                unreadable[name] = reason
+                continue
+            yield name, content
         return
     if not path.is_file():
         raise DataError(f"data: {path} must be a folder or a tar archive, but does not exist.")
     yield from _tar_files(path, wanted)
 
 
-def _names_below(folder: Path, begin: str = "") -> Iterator[str]:
+def _names_below(folder: Path, begin: str = "", around: tuple[Path, ...] = ()) -> Iterator[str]:
     """Names of all files below a folder, part by part in order; one folder's at a time in memory.
 
-    Links to files count, links to folders do not.
+    Links are followed, but not into a folder that they lie in. One that leads nowhere counts as a
+    file, which cannot be read.
     """
+    around = (*around, folder.resolve())
     with os.scandir(folder) as entries:
         ordered = sorted(entries, key=lambda entry: entry.name)
     for entry in ordered:
-        if entry.is_dir(follow_symlinks=False):
-            yield from _names_below(Path(entry.path), f"{begin}{entry.name}/")
-        elif entry.is_file():
+        if entry.is_dir():
+            if not entry.is_symlink() or Path(entry.path).resolve() not in around:
+                yield from _names_below(Path(entry.path), f"{begin}{entry.name}/", around)
+        elif entry.is_file() or entry.is_symlink():
             yield begin + entry.name
 
 

@@ -1,12 +1,15 @@
 """Your own images: a folder or tar archive laid out as train/<class>/* and test/<class>/*.
 
-Without a test folder (or with <class>/* at the top) a random part is set aside. Greyscale images
-give one channel, all others three; pixels are standardised channel by channel on the training part.
+Without a test folder (or with <class>/* at the top) a random part is set aside. Folders inside that
+of a class belong to it. Greyscale images give one channel, all others three; in a mixture grey ones
+have three equal channels. Pixels are standardised channel by channel on the training part. Files
+that cannot be used are all listed at once.
 """
 
 import hashlib
 import io
 import warnings
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -26,6 +29,7 @@ _FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF")  # others may start programs, 
 CACHE_FROM = 10_000  # archives with at least so many images are decoded only once
 _PARTS = ("train", "test")
 _LITTER = ("Thumbs.db", "desktop.ini")
+_SHOWN = 10  # files that a message names
 _STACK = 1024  # images of one shape kept together while others are decoded
 _Pixels: TypeAlias = NDArray[np.uint8]
 
@@ -34,6 +38,7 @@ def load_images(
     path: Path,
     *,
     image_size: int | None = None,
+    skip_bad: bool = False,
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> DataSet:
@@ -42,6 +47,7 @@ def load_images(
     Args:
         path: folder or tar archive.
         image_size: resize all to this many pixels each way; None demands one common size.
+        skip_bad: leave out files that cannot be used, with a warning; else they are an error.
         test_fraction: part set aside at random if there is no test folder.
         seed: of that choice.
 
@@ -50,7 +56,7 @@ def load_images(
         >>> data.input_shape  # doctest: +SKIP
         (3, 32, 32)
     """
-    decoded = decode_images(path, image_size)
+    decoded = decode_images(path, image_size, skip_bad=skip_bad)
     for_test = decoded["for_test"]
     if not for_test.any():
         for_test = np.zeros(len(for_test), dtype=bool)
@@ -65,7 +71,9 @@ def load_images(
     return image_set(path.name.split(".")[0], train, test, classes)
 
 
-def decode_images(path: Path, image_size: int | None = None) -> dict[str, Any]:
+def decode_images(
+    path: Path, image_size: int | None = None, *, skip_bad: bool = False
+) -> dict[str, Any]:
     """Read and decode every image below `path`; large archives are remembered in the user cache.
 
     Returns:
@@ -84,7 +92,7 @@ def decode_images(path: Path, image_size: int | None = None) -> dict[str, Any]:
     cache = None
     if path.is_file():
         stat = path.stat()
-        key = f"{path.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{image_size}"
+        key = f"{path.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{image_size}|{skip_bad}"
         cache = cache_dir() / "decoded" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"
         with suppress(DataError, KeyError):  # none, or a damaged one: made again
             arrays = read_npz(cache)
@@ -93,9 +101,14 @@ def decode_images(path: Path, image_size: int | None = None) -> dict[str, Any]:
     stacks: list[_Pixels] = []  # of images that share a shape, not one by one: that takes twice it
     some: list[_Pixels] = []
     packed = unpacked = 0
-    for name, content in iterate_files(path, _is_wanted):
-        _place(path, name)  # before it is decoded
-        pixels = decode_image(path, name, content, image_size)
+    bad: dict[str, str] = {}
+    for name, content in iterate_files(path, _is_wanted, bad):
+        try:
+            _place(path, name)  # before it is decoded
+            pixels = decode_image(path, name, content, image_size)
+        except BadImageError as error:
+            bad[name] = error.reason
+            continue
         if some and (some[0].shape != pixels.shape or len(some) == _STACK):
             stacks.append(np.stack(some))
             some = []
@@ -103,6 +116,8 @@ def decode_images(path: Path, image_size: int | None = None) -> dict[str, Any]:
         names.append(name)
         packed, unpacked = packed + len(content), unpacked + pixels.nbytes
         check_growth(path, unpacked, packed)
+    if bad:
+        _tell(path, bad, skip_bad=skip_bad)
     if not names:
         raise DataError(f"images: {path} must hold train/<class>/ with images, found none.")
     stacks.append(np.stack(some))
@@ -129,20 +144,43 @@ def _is_wanted(name: str) -> bool:
     return not (_is_hidden(name) or loose_note or name.split("/")[-1] in _LITTER)
 
 
+class BadImageError(DataError):
+    """A file that is no image we can read.
+
+    Args:
+        place: the file, for the message.
+        reason: what is wrong, without its name.
+    """
+
+    def __init__(self, place: str, reason: str) -> None:
+        super().__init__(f"images: {place} {reason}. Replace or remove it.")
+        self.reason = reason
+
+
 def _place(path: Path, name: str) -> tuple[str, str]:
+    """Part (train, test or none) and class of a file, by its folders."""
     folders = name.split("/")[:-1]
-    if len(folders) == 3 and folders[1] in _PARTS:
+    if len(folders) >= 3 and folders[1] in _PARTS:
         folders = folders[1:]  # the archive wraps everything in one folder
     if not name.lower().endswith(SUFFIXES):
-        raise DataError(f"images: {name} in {path} must be an image ({', '.join(SUFFIXES)}).")
-    if len(folders) == 2 and folders[0] in _PARTS:
+        raise BadImageError(f"{name} in {path}", f"must be an image ({', '.join(SUFFIXES)})")
+    if len(folders) >= 2 and folders[0] in _PARTS:
         return folders[0], folders[1]
-    if len(folders) == 1 and folders[0] not in _PARTS:
+    if folders and folders[0] not in _PARTS:
         return "", folders[0]
-    raise DataError(
-        f"images: files must lie in train/<class>/, test/<class>/ or <class>/, got {name} in "
-        f"{path}. Move it."
-    )
+    reason = "must lie in train/<class>/, test/<class>/ or <class>/"
+    raise BadImageError(f"{name} in {path}", reason)
+
+
+def _tell(path: Path, bad: Mapping[str, str], *, skip_bad: bool) -> None:
+    """Raise with all files that cannot be used, or warn of them."""
+    shown = [f"{name} {reason}" for name, reason in sorted(bad.items())[:_SHOWN]]
+    more = f"; and {len(bad) - _SHOWN:,} more" if len(bad) > _SHOWN else ""
+    files = "1 file" if len(bad) == 1 else f"{len(bad):,} files"
+    text = f"images: {files} in {path} cannot be used: {'; '.join(shown)}{more}."
+    if not skip_bad:
+        raise DataError(f"{text} Mend, move or remove them, or leave them out (--skip-bad).")
+    warnings.warn(f"{text} They are left out.", stacklevel=4)
 
 
 def decode_image(
@@ -158,23 +196,17 @@ def decode_image(
         with image:
             check_limit(path / name, "pixels", image.width * image.height, "pixels")
             if image.mode in ("I", "F") or image.mode.startswith("I;"):
-                raise DataError(
-                    f"images: {name} in {path} must have 8 bits per channel, got mode "
-                    f"{image.mode}. Convert it first."
-                )
+                reason = f"must have 8 bits per channel, got mode {image.mode}"
+                raise BadImageError(f"{name} in {path}", reason)
             plain = image.convert("L" if image.mode in ("L", "1") else "RGB")
     except UnidentifiedImageError as error:  # its own text names an object in memory
-        raise DataError(
-            f"images: {name} in {path} must be an intact image, but is in no format known. "
-            "Replace or remove it."
-        ) from error
+        reason = "must be an intact image, but is in no format known"
+        raise BadImageError(f"{name} in {path}", reason) from error
     except DataError:
         raise
     except Exception as error:  # each decoder has its own errors
-        raise DataError(
-            f"images: {name} in {path} must be an intact image: {str(error)[:200]}. Replace or "
-            "remove it."
-        ) from error
+        reason = f"must be an intact image: {str(error)[:200]}"
+        raise BadImageError(f"{name} in {path}", reason) from error
     if image_size is not None and plain.size != (image_size, image_size):
         plain = plain.resize((image_size, image_size), Image.Resampling.BILINEAR)
     pixels = np.asarray(plain, dtype=np.uint8)
@@ -211,6 +243,11 @@ def _collect(path: Path, names: list[str], stacks: list[_Pixels]) -> dict[str, A
         stack = stacks.pop()
         pixels[place_of[end - len(stack) : end]] = stack  # grey ones into every channel
     classes, numbers = np.unique([places[i][1] for i in order], return_inverse=True)
+    if len(classes) == 1 and not places[first][0] and any(name.count("/") > 1 for name in names):
+        raise DataError(
+            f"images: all images in {path} lie in one folder, {classes[0]}. Give that folder if "
+            "its folders are the classes."
+        )
     return {
         "pixels": pixels,
         "labels": numbers.astype(np.int64),

@@ -37,7 +37,7 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(
         _TABLES, ("target", "task", "missing", "drop", "date_parts", "counts", "test_fraction")
     ),
-    "images": ("image_size", "test_fraction"),
+    "images": ("image_size", "skip_bad", "test_fraction"),
     "uci": ("split",),
     "named": (),
 }
@@ -215,6 +215,7 @@ def load_data(
     test_fraction: float = 0.2,
     seed: int = 0,
     image_size: int | None = None,
+    skip_bad: bool = False,
 ) -> DataSet:
     """Load a data set by name, or your own from a file or folder.
 
@@ -233,6 +234,7 @@ def load_data(
         test_fraction: your data: part set aside for testing.
         seed: your data: of the random split.
         image_size: images: resize to this many pixels each way.
+        skip_bad: images: leave out files that cannot be used, with a warning.
 
     Example:
         >>> data = load_data("digits")
@@ -244,6 +246,7 @@ def load_data(
         "target": target is not None,
         "task": task is not None,
         "image_size": image_size is not None,
+        "skip_bad": skip_bad,
         "split": split != 0,
         "missing": missing != "refuse",
         "drop": bool(drop),
@@ -256,9 +259,8 @@ def load_data(
         raise ValueError(f"load_data: {', '.join(unused)} cannot be used with {spec!r}. Remove it.")
     root = data_root() if root is None else Path(root)
     if kind == "images":
-        return load_images(
-            Path(path), image_size=image_size, test_fraction=test_fraction, seed=seed
-        )
+        own = {"image_size": image_size, "skip_bad": skip_bad, "test_fraction": test_fraction}
+        return load_images(Path(path), **own, seed=seed)  # type: ignore[arg-type]
     if kind == "uci":
         return load_uci(path, root, split)  # checks the name, which may not be in the registry
     if kind == "named":

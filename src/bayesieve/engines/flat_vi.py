@@ -10,6 +10,7 @@ Departures: s = exp(log_std) in place of softplus; Adam; the objective is divide
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import torch
@@ -98,15 +99,14 @@ class FlatVI:
         """KL from prior to posterior in nats, (k,); one-draw estimate under a SpikeSlab prior."""
         mean = state.mean[:, : state.log_std.shape[1]]
         if isinstance(self.prior, Normal):
-            kl = normal_kl(mean, state.log_std, per_model(self.prior.std, mean))
-        else:
-            # A fixed generator: reporting must not disturb the training draws.
-            source = generator_on(mean.device).manual_seed(0)
-            noise = torch.empty_like(mean).normal_(generator=source)
-            w = torch.addcmul(mean, state.log_std.exp(), noise)
-            log_q = Normal(1.0).log_prob(noise) - state.log_std
-            kl = log_q - self.prior.log_prob(w)
-        return state.controls.total(kl)
+            term = partial(normal_kl, prior_std=per_model(self.prior.std, mean))
+            return state.controls.total_of(term, mean, state.log_std)
+        # A fixed generator: reporting must not disturb the training draws.
+        source = generator_on(mean.device).manual_seed(0)
+        noise = torch.empty_like(mean).normal_(generator=source)
+        w = torch.addcmul(mean, state.log_std.exp(), noise)
+        log_q = Normal(1.0).log_prob(noise) - state.log_std
+        return state.controls.total(log_q - self.prior.log_prob(w))
 
     def posterior(self, problem: Problem, state: MeanField, member: int = 0) -> Factorised:
         """q(w) of one member; a SpikeSlab prior gives the responsibility at its mean."""

@@ -29,6 +29,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -37,6 +38,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bayesieve.checks import check_choice, check_positive
+from bayesieve.core.layout import Layout
 from bayesieve.core.posterior import Factorised, Posterior, SparseModel
 from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
@@ -48,6 +50,7 @@ _BATCH = 64  # examples whose gradients are held at once, if they are as few num
 _HELD = 2**24
 _LEAST_VARIANCE = 1e-16  # τ², so that 1/τ² is a number
 _N_DOUBLINGS, _N_STEPS = 60, 30  # of τ²; each is one pass over the weights, not over the data
+_MOST_INPUTS = 1024  # of a unit whose curvature is held together
 _CHUNK = 2**20  # weights whose terms are summed at a time, so that no large copy is made
 
 
@@ -252,19 +255,47 @@ def fitted_width(mean: Tensor, information: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Block:
-    """Curvature of one layer of `rows` units with p inputs each, the bias's 1 included.
+    """Curvature of one layer of `rows` units in p of their inputs, the bias's 1 included.
+
+    A layer has one block; one with more than 1,024 inputs has several, taken as independent, since
+    the cost of a block grows as p³.
 
     Args:
+        layer: name of the module.
         weight: name of the matrix; its first axis are the units.
-        bias: name of the trainable bias, or None.
+        columns: of the matrix, its other axes flattened, that the block holds.
+        bias: name of the trainable bias if the block holds it, or None.
         gram: mean of x xᵀ, (p, p), float64.
-        gain: Σ δ² of each unit, (rows,), float64.
+        gain: Σ δ² of each unit, (rows,), float64; the blocks of a layer share it.
     """
 
+    layer: str
     weight: str
+    columns: slice
     bias: str | None
     gram: Tensor
     gain: Tensor
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """The inputs that the block reads, (n, p), of those of the layer, (n, all)."""
+        part = x[:, self.columns]
+        return part if self.bias is None else torch.cat([part, torch.ones_like(x[:, :1])], 1)
+
+    def read(self, layout: Layout, w: Tensor) -> Tensor:
+        """Its entries of w, (d,), as a copy, (rows, p)."""
+        rows = len(self.gain)
+        part = w[layout.slices[self.weight]].view(rows, -1)[:, self.columns]
+        return (
+            part if self.bias is None else torch.cat([part, w[layout.slices[self.bias], None]], 1)
+        )
+
+    def write_(self, layout: Layout, w: Tensor, values: Tensor, *, bias: bool = True) -> None:
+        """Put values, (rows, p), at its entries of w, (d,), in place; at the bias if asked."""
+        p = self.columns.stop - self.columns.start
+        rows = w[layout.slices[self.weight]].view(len(self.gain), -1)
+        rows[:, self.columns] = values[:, :p].to(w.dtype)
+        if self.bias is not None and bias:
+            w[layout.slices[self.bias]] = values[:, p].to(w.dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -290,17 +321,10 @@ class UnitLaplace:
         layout = self.posterior.layout
         mean, std = self.posterior.mean.clone(), self.posterior.std.clone()
         for block in self.blocks:
-            names = [block.weight] if block.bias is None else [block.weight, block.bias]
-            slices, rows = [layout.slices[name] for name in names], len(block.gain)
-            kept, before = (
-                torch.cat([x[part].view(rows, -1) for part in slices], 1)
-                for x in (keep, self.posterior.mean)
-            )
-            after, spread = self._conditioned(block, before.double(), kept)
-            for values, renewed in ((mean, after), (std, spread)):
-                pieces = renewed.split([(part.stop - part.start) // rows for part in slices], 1)
-                for part, piece in zip(slices, pieces, strict=True):
-                    values[part] = piece.flatten().to(values.dtype)
+            before = block.read(layout, self.posterior.mean).double()
+            after, spread = self._conditioned(block, before, block.read(layout, keep))
+            block.write_(layout, mean, after)
+            block.write_(layout, std, spread)
         whole = replace(self.posterior, mean=mean, std=std)
         return SparseModel(whole.masked(keep), keep)
 
@@ -355,27 +379,27 @@ def laplace_units(
     with problem.network.borrowed() as module:
         for x, y in zip(problem.x.split(batch_size), problem.y.split(batch_size), strict=True):
             _add_(problem, module, w, buffers, (x, y), blocks, n_rows, generator)
-    information = torch.zeros_like(w[:n], dtype=torch.float64)
-    for name, block in blocks.items():
-        block.gram.div_(n_rows[name])
-        for part, piece in _entries(problem, block, block.gain[:, None] * block.gram.diagonal()):
-            information[part] = piece.flatten()
+    layout, information = problem.layout, torch.zeros_like(w, dtype=torch.float64)
+    for block in blocks:
+        block.gram.div_(n_rows[block.layer])
+        block.write_(layout, information, block.gain[:, None] * block.gram.diagonal())
+    information = information[:n]  # a bias may be a point
     width = prior or Normal(fitted_width(w[:n], information))
     precision = float(width.std) ** -2  # type: ignore[arg-type]
-    std = problem.layout.padded((information + precision).rsqrt().to(w.dtype), 0.0)
-    for block in blocks.values():
+    std = layout.padded((information + precision).rsqrt().to(w.dtype), 0.0)
+    for block in blocks:
         values, vectors = torch.linalg.eigh(block.gram)
         inverse = 1 / (block.gain[:, None] * values.clamp_min(0) + precision)
         variance = inverse @ vectors.square().T  # diagonal of P⁻¹, (rows, p)
-        for part, piece in _entries(problem, block, variance):
-            std[part] = piece.flatten().sqrt().to(w.dtype)
+        bayesian = block.bias is not None and layout.slices[block.bias].start < n
+        block.write_(layout, std, variance.sqrt(), bias=bayesian)
     whole = Factorised(problem.network, w, std, width, None, buffers)
-    return UnitLaplace(whole, tuple(blocks.values()), precision)
+    return UnitLaplace(whole, tuple(blocks), precision)
 
 
-def _empty_blocks(problem: Problem) -> dict[str, Block]:
-    """Zeros for the layers of the prunable tensors, by the names of the layers."""
-    layout, blocks = problem.layout, dict[str, Block]()
+def _empty_blocks(problem: Problem) -> list[Block]:
+    """Zeros for the layers of the prunable tensors."""
+    layout, blocks = problem.layout, list[Block]()
     for name, shape in zip(layout.names, layout.shapes, strict=True):
         if layout.slices[name].start >= layout.n_sparse:
             break
@@ -390,21 +414,29 @@ def _empty_blocks(problem: Problem) -> dict[str, Block]:
                 f"unit needs. {_DIAGONAL}"
             )
         bias = f"{path}.bias" if path else "bias"  # the model itself may be the layer
-        trained = bias in layout.slices
-        p = layout.fan_in(name) + trained
-        zeros = torch.zeros(p, p, dtype=torch.float64, device=problem.device)
-        blocks[path] = Block(name, bias if trained else None, zeros, zeros.new_zeros(shape[0]))
+        n_inputs, gain = (
+            layout.fan_in(name),
+            problem.initial.new_zeros(shape[0], dtype=torch.float64),
+        )
+        n_parts = -(-n_inputs // _MOST_INPUTS)
+        ends = [n_inputs * i // n_parts for i in range(n_parts + 1)]
+        for start, stop in pairwise(ends):
+            held = bias if bias in layout.slices and stop == n_inputs else None
+            p = stop - start + (held is not None)
+            gram = gain.new_zeros(p, p)
+            blocks.append(Block(path, name, slice(start, stop), held, gram, gain))
     return blocks
 
 
 def _add_(
     problem: Problem, module: nn.Module, w: Tensor, buffers: dict[str, Tensor],
     batch: tuple[Tensor, Tensor],
-    blocks: dict[str, Block], n_rows: Counter[str], generator: Generator | None,
+    blocks: list[Block], n_rows: Counter[str], generator: Generator | None,
 ) -> None:  # fmt: skip
     """Add Σ x xᵀ, Σ δ² and the number of x of one batch to those of every layer, in place."""
     network, (x, y) = problem.network, batch
-    layers = {name: module.get_submodule(name) for name in blocks}
+    layers = {block.layer: module.get_submodule(block.layer) for block in blocks}
+    gains = {block.layer: block.gain for block in blocks}
     calls: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in layers}
     handles = []
     for name, layer in layers.items():
@@ -427,10 +459,11 @@ def _add_(
                 f"one call. {_DIAGONAL}"
             )
         rows = _patches(layers[name], pairs[0][0]).double()
-        if blocks[name].bias is not None:
-            rows = torch.cat([rows, torch.ones_like(rows[:, :1])], 1)
-        blocks[name].gram.add_(rows.T @ rows)
         n_rows[name] += len(rows)
+        for block in blocks:
+            if block.layer == name:
+                part = block.inputs(rows)
+                block.gram.addmm_(part.T, part)
     ends = [pairs[0][1] for pairs in calls.values()]
     vectors = list(_roots(problem, result.detach(), y, extra, generator))
     for i, v in enumerate(vectors):
@@ -440,7 +473,7 @@ def _add_(
         for name, grad in zip(layers, grads, strict=True):
             units = grad.movedim(1, -1) if isinstance(layers[name], nn.Conv2d) else grad
             squares = units.reshape(-1, units.shape[-1]).double().square()
-            blocks[name].gain.add_(squares.sum(0))
+            gains[name].add_(squares.sum(0))
 
 
 def _patches(layer: nn.Module, x: Tensor) -> Tensor:
@@ -451,12 +484,3 @@ def _patches(layer: nn.Module, x: Tensor) -> Tensor:
         columns = F.unfold(x, layer.kernel_size, layer.dilation, padding, layer.stride)
         return columns.transpose(1, 2).reshape(-1, columns.shape[1])
     return x.reshape(-1, x.shape[-1])
-
-
-def _entries(problem: Problem, block: Block, values: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Parts of w and what belongs there, of numbers of each unit and input, (rows, p)."""
-    layout = problem.layout
-    p = values.shape[1] - (block.bias is not None)
-    yield layout.slices[block.weight], values[:, :p]
-    if block.bias is not None and layout.slices[block.bias].start < layout.n_bayesian:
-        yield layout.slices[block.bias], values[:, p:]

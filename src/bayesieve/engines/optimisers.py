@@ -31,6 +31,10 @@ class Moments:
         """Both averages at 0."""
         return cls(torch.zeros_like(parameter), torch.zeros_like(parameter))
 
+    def part(self, columns: slice) -> "Moments":
+        """Views of some columns."""
+        return Moments(self.first[:, columns], self.second[:, columns])
+
 
 class Pace(NamedTuple):
     """Learning rate of a step with the bias of the moments corrected; scalar, (k, 1) or (k, d)."""

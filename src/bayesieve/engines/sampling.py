@@ -320,7 +320,7 @@ class Sampler:
             penalty = state.latents.laplace, state.latents.gauss, state.latents.scale
             start = state.latents.rho.shape[1]
             energy = priors.penalty_energy(w[:, :start], *penalty)
-            value[:, :start] = energy + 0.5 * decay_of(self) * w[:, :start].square()
+            value[:, :start] = energy + 0.5 * priors.decay_of(self.prior) * w[:, :start].square()
         return state.controls.total(value)
 
     def posterior(self, problem: Problem, state: ChainState, member: int = 0) -> Samples:
@@ -416,11 +416,6 @@ def keep_norms_(engine: Sampler, problem: Problem, state: ChainState) -> None:
         state.norms.index_copy_(1, _newest(engine.chain, state.step), statistics[:, None])
 
 
-def decay_of(engine: Sampler) -> float:
-    """Precision of the normal factor beside a GaussianLaplace prior."""
-    return engine.prior.decay if isinstance(engine.prior, GaussianLaplace) else 0.0
-
-
 def drift(engine: Sampler, state: ChainState, at: Slope) -> Tensor:
     """Gradient of log p(D | w) + kl_scale log p(w), in place, (k, d); points have no prior."""
     grad, w, latents = at.grad, state.w, state.latents
@@ -428,7 +423,7 @@ def drift(engine: Sampler, state: ChainState, at: Slope) -> Tensor:
     if latents is not None:
         start = latents.rho.shape[1]
         grad[:, :start].sub_(weight * prior_pull(w, latents))
-        if decay := decay_of(engine):
+        if decay := priors.decay_of(engine.prior):
             grad[:, :start].sub_(weight * decay * w[:, :start])
     rest = slice(start, state.n_bayesian)
     grad[:, rest].sub_(weight * state.precision * w[:, rest])

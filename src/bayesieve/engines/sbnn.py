@@ -17,6 +17,7 @@ the objective is divided by N.
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import torch
@@ -155,7 +156,8 @@ class SBNN:
         """Gradient step on the data term, then the prior's proximal step; in place."""
         draw = problem.workspace(len(state.mean)).draw
         noise = torch.empty_like(state.log_std).normal_(generator=state.generator)
-        draw_weights_(state, draw, noise, None, state.controls.factors[0])
+        everything = slice(0, state.mean.shape[1])
+        draw_weights_(state, draw, noise, None, state.controls.factors[0], everything)
         log_lik = problem.gradient_(draw, batch, state.generator)
         length = state.lr * state.controls.lr_scale / problem.n_data
         problem.kernel(_proximal_update_)(state, draw.grads, noise, length)
@@ -165,7 +167,7 @@ class SBNN:
     def kl(self, state: MeanField) -> Tensor:
         """KL from prior to posterior over the weights still trained, in nats, (k,)."""
         mean = state.mean[:, : state.log_std.shape[1]]
-        return state.controls.total(profiled_kl(mean, state.log_std, self.prior))
+        return state.controls.total_of(partial(profiled_kl, prior=self.prior), mean, state.log_std)
 
     def posterior(self, problem: Problem, state: MeanField, member: int = 0) -> Factorised:
         """q(w) and the closed-form inclusion of one member."""

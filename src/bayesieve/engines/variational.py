@@ -101,44 +101,58 @@ def adam_step_(
     state.step += 1
     pace = pace_of(state.lr * state.controls.lr_scale, state.step)
     kl = state.controls.kl_scale / problem.n_data
-    problem.kernel(move_)(
-        state, drawn, pace, kl, problem.n_data, precision, at_draw, state.controls.factors
-    )
+    masks, n = state.controls.factors, state.log_std.shape[1]
+    for part in problem.execution.parts(state.mean, n):
+        problem.kernel(move_)(
+            state, drawn, pace, kl, problem.n_data, precision, at_draw, masks, part
+        )
 
 
 def move_(
     state: MeanField, drawn: Draw, pace: Pace, kl: Tensor, n_data: int, precision: Precision,
-    at_draw: bool, masks: Masks,
+    at_draw: bool, masks: Masks, part: slice,
 ) -> None:  # fmt: skip
-    """The Adam step along the gradients of (KL - log_lik) / N, in place."""
+    """The Adam step along the gradients of (KL - log_lik) / N of a part of the weights, in place.
+
+    The part may end with weights that have no posterior.
+    """
     assert state.mean_moments is not None
     assert state.log_std_moments is not None
-    (keep, trained), numbers, n = masks, state.prior.all(), state.log_std.shape[1]
-    mean, shift = state.mean[:, :n], None
+    keep, trained = (None if mask is None else mask[:, part] for mask in masks)
+    grad_mean = -1 / n_data * drawn.grads[:, part]
+    own = slice(part.start, min(part.stop, state.log_std.shape[1]))  # those with a posterior
+    n = own.stop - own.start
+    if n > 0:
+        pull, pull_log_std, data_log_std = _pulls(state, drawn, precision, at_draw, keep, own)
+        grad_mean[:, :n] += kl * pull
+        grad_log_std = kl * pull_log_std - 1 / n_data * data_log_std
+        bayesian = None if trained is None else trained[:, :n]
+        adam_(state.log_std[:, own], grad_log_std, state.log_std_moments.part(own), pace, bayesian)
+    adam_(state.mean[:, part], grad_mean, state.mean_moments.part(part), pace, trained)
+
+
+def _pulls(
+    state: MeanField, drawn: Draw, precision: Precision, at_draw: bool, keep: Tensor | None,
+    own: slice,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Of a part of the posterior: the prior's pull on m and on log s, and the data's on log s."""
+    numbers, mean, shift = state.prior.all(), state.mean[:, own], None
     if drawn.stds is None:
-        shift = drawn.weights[:, :n] - mean
+        shift = drawn.weights[:, own] - mean
         if keep is not None:
-            shift = shift * keep[:, :n]
-        data_log_std = drawn.grads[:, :n] * shift
+            shift = shift * keep[:, : mean.shape[1]]
+        data_log_std = drawn.grads[:, own] * shift
     else:
         assert drawn.std_grads is not None
-        data_log_std = drawn.std_grads[:, :n] * drawn.stds[:, :n]
+        data_log_std = drawn.std_grads[:, own] * drawn.stds[:, own]
     if at_draw:
         assert shift is not None
         w = mean + shift
         pull = w * precision(w.square(), *numbers)
-        pull_log_std = pull * shift - 1
-    else:
-        variance = (2 * state.log_std).exp()
-        kappa = precision(mean.square() + variance, *numbers)
-        pull = mean * kappa
-        pull_log_std = variance * kappa - 1
-    grad_mean = -1 / n_data * drawn.grads
-    grad_mean[:, :n] += kl * pull
-    grad_log_std = kl * pull_log_std - 1 / n_data * data_log_std
-    adam_(state.mean, grad_mean, state.mean_moments, pace, trained)
-    bayesian = None if trained is None else trained[:, :n]
-    adam_(state.log_std, grad_log_std, state.log_std_moments, pace, bayesian)
+        return pull, pull * shift - 1, data_log_std
+    variance = (2 * state.log_std[:, own]).exp()
+    kappa = precision(mean.square() + variance, *numbers)
+    return mean * kappa, variance * kappa - 1, data_log_std
 
 
 def factorised(

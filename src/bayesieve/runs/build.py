@@ -137,6 +137,7 @@ def build_data(config: DataConfig, net: NetConfig) -> DataSet:
         test_fraction=config.test_fraction,
         seed=config.seed,
         image_size=config.image_size,
+        skip_bad=config.skip_bad,
     )
     if config.center:
         data = centred(data)

@@ -57,6 +57,7 @@ class DataConfig:
     date_parts: bool = setting("Tables: turn dates into time, season, weekday and hour.", False)
     test_fraction: float = setting("Own data: part set aside for testing.", 0.2)
     image_size: int | None = setting("Image folders: resize to this many pixels each way.")
+    skip_bad: bool = setting("Image folders: leave out files that cannot be read.", False)
     seed: int = setting(
         "Seed of the test and validation splits.", 0, flag="--data-seed", check=check_seed
     )

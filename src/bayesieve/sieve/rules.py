@@ -78,7 +78,7 @@ class keep_zeros:
         return keep_at_most(self.priorities(posterior, within), target, units)
 
     def priorities(self, posterior: Posterior, within: Tensor | None = None) -> Tensor:
-        """Order in which entries go, (d,) int64, lowest first; does not depend on `zeros`."""
+        """Order in which entries go, (d,), lowest first; does not depend on `zeros`."""
         allowed = allowed_entries(posterior, within)
         priorities = rank(posterior, self.score, allowed, self.scope)
         if self.allow_empty_layers:

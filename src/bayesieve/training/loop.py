@@ -101,11 +101,12 @@ class Loop:
             self.population.restore_(record.best)
         self.population.problem.warmth.zero_()
         # The last step's result, which no row has seen.
-        posteriors = [self.population.posterior(i) for i in range(self.population.n)]
-        means = torch.stack([posterior.mean for posterior in posteriors])
-        self._drop_diverged("the posterior mean", means.isfinite().all(1))
-        finite = torch.tensor([self._predicts(posterior) for posterior in posteriors])
-        self._drop_diverged("a prediction of the kept draws", finite)
+        finite, predicts = [], []
+        for posterior in map(self.population.posterior, range(self.population.n)):
+            finite.append(bool(posterior.mean.isfinite().all()))
+            predicts.append(self._predicts(posterior))
+        self._drop_diverged("the posterior mean", torch.tensor(finite))
+        self._drop_diverged("a prediction of the kept draws", torch.tensor(predicts))
 
     def _epoch(self, epoch: int, bar: Bar, signals: list[int]) -> bool:
         """The remaining steps of one epoch; False when interrupted before its end."""

@@ -34,12 +34,12 @@ def test_draw_by_counter_is_mean_plus_std_times_the_normals():
     keys = fresh_keys(Generator().manual_seed(0))
     weights = torch.full((k, d), torch.nan, dtype=F64)
     state = state_of(mean, log_std)
-    draw_weights_(state, Draw(weights, weights), keys, None, None)
+    draw_weights_(state, Draw(weights, weights), keys, None, None, slice(0, d))
     noise = counter_normals((k, n), keys, F64)
     torch.testing.assert_close(weights[:, :n], mean[:, :n] + log_std.exp() * noise)
     assert torch.equal(weights[:, n:], mean[:, n:])
     masked = torch.empty_like(weights)
-    draw_weights_(state, Draw(masked, masked), keys, None, keep)
+    draw_weights_(state, Draw(masked, masked), keys, None, keep, slice(0, d))
     torch.testing.assert_close(masked, torch.where(keep, weights, 0.0))
 
 
@@ -68,6 +68,7 @@ def test_the_data_gradient_for_log_std_is_the_gradient_times_the_shift():
     state = state_of(mean, log_std)
     expected = -0.1 * grad * log_std.exp() * noise * keep  # minus: the loss is minimised
     drawn, masks = Draw(weights, grad), (keep, None)
-    move_(state, drawn, Pace(one, one), nothing, 1, constant_precision, False, masks)
+    pace = Pace(one, one)
+    move_(state, drawn, pace, nothing, 1, constant_precision, False, masks, slice(0, 4))
     torch.testing.assert_close(state.log_std_moments.first, expected)
     torch.testing.assert_close(state.mean_moments.first, -0.1 * grad)

@@ -8,6 +8,7 @@ from bayesieve.core.likelihoods import Categorical, Gaussian
 from bayesieve.core.posterior import Factorised
 from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
+from bayesieve.engines import laplace as laplace_module
 from bayesieve.engines.laplace import laplace, laplace_units
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.sieve.evidence import prune_units_by_evidence
@@ -94,6 +95,37 @@ def test_patches_of_a_convolution_give_its_output():
     rows = torch.cat([columns, torch.ones(len(columns), 1, dtype=torch.float64)], 1)
     torch.testing.assert_close(block.gram, rows.T @ rows / len(rows))
     torch.testing.assert_close(block.gain, torch.full((3,), 5.0 * 9, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("orthogonal", [True, False])
+def test_many_inputs_are_taken_in_blocks(orthogonal, monkeypatch):
+    """Blocks are exact where inputs of different blocks are orthogonal, else independent."""
+    known = conjugate(d=5, orthogonal=orthogonal)
+    keep = torch.tensor([True, False, True, True, False])
+    whole = around(known)
+    monkeypatch.setattr(laplace_module, "_MOST_INPUTS", 2)
+    parts = around(known)
+    assert [block.columns for block in parts.blocks] == [slice(0, 1), slice(1, 3), slice(3, 5)]
+    for block in parts.blocks:  # a part of the whole matrix
+        expected = whole.blocks[0].gram[block.columns, block.columns]
+        torch.testing.assert_close(block.gram, expected)
+    found, expected = parts.reduced(keep).posterior, whole.reduced(keep).posterior
+    if orthogonal:
+        torch.testing.assert_close(found.mean, expected.mean)
+        torch.testing.assert_close(found.std, expected.std)
+    else:
+        assert found.mean[0] == known.mean[0]  # nothing goes from its block
+        assert not torch.allclose(found.mean[2], known.mean[2])
+
+
+def test_the_bias_belongs_to_the_last_block(monkeypatch):
+    monkeypatch.setattr(laplace_module, "_MOST_INPUTS", 3)
+    found = laplace_units(classifier(), prior=Normal(1.0), labels="exact")
+    assert [block.bias for block in found.blocks] == [None, "0.bias", None, "2.bias"]
+    assert found.blocks[0].gain is found.blocks[1].gain
+    assert (found.posterior.std > 0).all()
+    keep = torch.ones_like(found.posterior.mean, dtype=torch.bool)
+    torch.testing.assert_close(found.reduced(keep).posterior.mean, found.posterior.mean)
 
 
 def test_following_keeps_the_outputs_where_inputs_repeat_each_other():

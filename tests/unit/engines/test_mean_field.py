@@ -12,7 +12,10 @@ from torch import distributions as td
 from torch import nn
 from torch.func import functional_call
 
+from bayesieve.core import workspace
+from bayesieve.core.batch import Batch
 from bayesieve.core.priors import Normal, SpikeSlab, member_number
+from bayesieve.core.state import named_tensors
 from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.sbnn import SBNN
 from problems import run, seeded
@@ -204,3 +207,27 @@ def test_point_parameters_have_no_spread_and_no_prior(engine):
         assert (posterior.inclusion[points] == 1).all()
     start = engine.init(problem, seeded(0)).mean
     assert (state.mean != start)[0, points].all()  # they are trained all the same
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_step_in_parts_is_the_step_as_a_whole(engine, masked, monkeypatch):
+    """Parts save memory; they must change no more than rounding, and cover every weight once."""
+    states = []
+    for size in (1 << 16, 7):
+        monkeypatch.setattr(workspace, "_PART", size)
+        problem = BY_NAME["batch_norm"].problem(11)
+        w, n = problem.initial[None], problem.layout.n_bayesian
+        parts = problem.execution.parts(w, n)
+        assert [i for part in parts for i in range(part.start, part.stop)] == [*range(w.shape[1])]
+        assert len(parts) == 1 or all(part.stop <= n or part.start >= n for part in parts)
+        assert (len(parts) > 1) == (size == 7)
+        state = engine.init(problem, seeded(0), 2)
+        if masked:
+            mask = torch.arange(w.shape[1]).expand(2, -1) % 3 > 0
+            state.controls.keep, state.controls.trained = mask, mask
+        for _ in range(3):
+            engine.step(problem, state, Batch(problem.x, problem.y))
+        states.append(state)
+    for (name, one), (_, other) in zip(*map(named_tensors, states), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14, msg=name)
