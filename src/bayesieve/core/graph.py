@@ -110,6 +110,10 @@ class Graph:
         inside = [name.removeprefix(_PREFIX) for name in stack if name.startswith(_PREFIX)]
         return inside[-1] if inside else node.name
 
+    def described(self, node: fx.Node) -> str:
+        """A node for people: where it is, and what it calls, such as "act (ReLU)"."""
+        return f"{self.place(node)} ({self.spelling(node)})"
+
 
 class _Recorder(fx.Interpreter):
     """Runs a graph once and notes what each node returns; tensors by shape only."""
@@ -174,13 +178,16 @@ def trace(
         [('input_1', 'unknown'), ('_0', 'linear'), ('_1', 'relu'), ('output', 'unknown')]
     """
     network = _traceable(copy.deepcopy(module).train(training))
-    tracer = _Tracer(leaves)
+    tracer = _Tracer(leaves, symbolic_buffers=isinstance(network, fx.GraphModule))
     if tracer.is_leaf_module(network, ""):
         network = nn.Sequential(network).train(training)
     root = _OneInput(network).train(training)
     try:
         with own_turn(who):
-            graph = tracer.trace(root)
+            try:
+                graph = tracer.trace(root)
+            except TypeError:  # a buffer indexed by a size, say, which is only a symbol now
+                graph = _Tracer(leaves, symbolic_buffers=True).trace(root)
     except Exception as error:  # the user's forward meets a symbolic input and may raise anything
         raise _untraceable(who, network, tracer, error) from error
     for name, value in vars(root).items():
@@ -196,8 +203,11 @@ class _Tracer(fx.Tracer):
     While it traces, torch sends the calls of all modules here.
     """
 
-    def __init__(self, leaves: tuple[type[nn.Module], ...]) -> None:
+    def __init__(
+        self, leaves: tuple[type[nn.Module], ...], *, symbolic_buffers: bool = False
+    ) -> None:
         super().__init__()
+        self.proxy_buffer_attributes = symbolic_buffers
         self._leaves, self._thread = leaves, threading.get_ident()
 
     def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -212,6 +222,12 @@ class _Tracer(fx.Tracer):
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return type(m) in self._leaves or super().is_leaf_module(m, module_qualified_name)
+
+
+class BufferTracer(fx.Tracer):
+    """Traces a graph again that indexes buffers by sizes: `torch.load` of a compacted network."""
+
+    proxy_buffer_attributes = True
 
 
 class _OneInput(nn.Module):

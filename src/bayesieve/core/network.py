@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -40,6 +40,8 @@ class Network:
         device: where computation happens.
         dtype: of w.
         stands_for: on the meta device, the kind of device whose calls are rehearsed.
+        example: zeros in the shape of two inputs, (2, ...), on the CPU, by which the structure of
+            the network is found; None if no data were at hand.
     """
 
     skeleton: nn.Module
@@ -48,6 +50,7 @@ class Network:
     device: torch.device
     dtype: torch.dtype
     stands_for: str = "cpu"
+    example: Tensor | None = field(default=None, repr=False)
     _batched: list[bool] = field(default_factory=list, repr=False)
 
     @classmethod
@@ -65,6 +68,11 @@ class Network:
         }
         skeleton = copy.deepcopy(model, memo)
         return cls(skeleton, likelihood, layout, trainable[0].device, trainable[0].dtype)
+
+    def seeing(self, x: Tensor) -> "Network":
+        """The same network with the shape of its inputs, (n, ...), noted as its example."""
+        dtype = self.dtype if x.is_floating_point() else x.dtype
+        return replace(self, example=torch.zeros(2, *x.shape[1:], dtype=dtype))
 
     @cached_property
     def _names(self) -> dict[str, str]:
@@ -120,7 +128,9 @@ class Network:
                     )
                 elif parameter is not None and not parameter.is_meta:
                     parameter.data = parameter.data.to(device)
-        return Network(skeleton, self.likelihood, self.layout, device, self.dtype)
+        return Network(
+            skeleton, self.likelihood, self.layout, device, self.dtype, example=self.example
+        )
 
     def split(self, w: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Views of w, shape (..., d): the module's parameters and the likelihood's numbers."""

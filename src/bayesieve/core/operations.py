@@ -27,6 +27,8 @@ class Kind(StrEnum):
     REARRANGING = "rearranging"  # moves or picks entries, or averages over positions
     RESHAPING = "reshaping"  # names sizes, which could be numbers of channels
     ARITHMETIC = "arithmetic"  # two tensors, or a tensor and a number, become one
+    PAIRING = "pairing"  # matrix products, one for each channel
+    RESIZING = "resizing"  # pads or resamples positions
     JOINING = "joining"  # several tensors one after another
     SELECTING = "selecting"  # entries along an axis, by an index tensor
     EMBEDDING = "embedding"  # rows of a table
@@ -54,7 +56,7 @@ Spellings = tuple[Any, ...]  # module classes, functions, and names of tensor me
 
 _PLAIN: dict[Kind, dict[str, Spellings]] = {
     Kind.POINTWISE: {
-        "identity": (nn.Identity, "contiguous", "clone", "detach"),
+        "identity": (nn.Identity, "contiguous", "clone", "detach", "to", "float", "type_as"),
         "dropout": (nn.Dropout, nn.AlphaDropout, F.dropout, F.alpha_dropout),
         "relu": (nn.ReLU, F.relu, F.relu_, torch.relu, torch.relu_, "relu", "relu_"),
         "relu6": (nn.ReLU6, F.relu6),
@@ -85,9 +87,10 @@ _PLAIN: dict[Kind, dict[str, Spellings]] = {
         "abs": (torch.abs, "abs"),
         "square": (torch.square, "square"),
         "sqrt": (torch.sqrt, "sqrt"),
-        "pow": (operator.pow,),
+        "rsqrt": (torch.rsqrt, "rsqrt"),
+        "pow": (operator.pow, torch.pow, "pow"),
         "neg": (torch.neg, operator.neg, "neg"),
-        "div": (operator.truediv,),
+        "div": (operator.truediv, torch.div, "div"),
         "clamp": (torch.clamp, "clamp"),
     },
     Kind.CHANNELWISE: {
@@ -117,13 +120,24 @@ _PLAIN: dict[Kind, dict[str, Spellings]] = {
     Kind.RESHAPING: {
         "view": ("view",),
         "reshape": (torch.reshape, "reshape"),
-        "unflatten": ("unflatten",),
+        "unflatten": (nn.Unflatten, torch.unflatten, "unflatten"),
+        "chunk": (torch.chunk, "chunk"),
+        "split": (torch.split, "split"),
+        "unbind": (torch.unbind, "unbind"),
+        "repeat_interleave": (torch.repeat_interleave, "repeat_interleave"),
+        "channel_shuffle": (nn.ChannelShuffle,),
     },
     Kind.ARITHMETIC: {
         "add": (operator.add, operator.iadd, torch.add, "add", "add_"),
         "sub": (operator.sub, operator.isub, torch.sub, "sub", "sub_"),
         "mul": (operator.mul, operator.imul, torch.mul, "mul", "mul_"),
+        "masked_fill": ("masked_fill",),
     },
+    Kind.PAIRING: {
+        "matmul": (operator.matmul, torch.matmul, torch.bmm, "matmul", "bmm"),
+        "attention": (F.scaled_dot_product_attention,),
+    },
+    Kind.RESIZING: {"pad": (F.pad,), "interpolate": (F.interpolate,)},
     Kind.JOINING: {"cat": (torch.cat, torch.concat, torch.concatenate)},
     Kind.SELECTING: {"index_select": (torch.index_select, "index_select")},
     Kind.EMBEDDING: {"embedding": (nn.Embedding,)},

@@ -73,9 +73,9 @@ class Problem:
         check_model(model)
         self.execution = Execution(precision)
         self.augment = augment
-        self.network = Network.of(model, likelihood, roles)
-        self.initial = self.network.weights_of(model)
         self.x, self.y = pair_of("Problem", data)
+        self.network = Network.of(model, likelihood, roles).seeing(self.x)
+        self.initial = self.network.weights_of(model)
         self.weight = weight
         self.rows = None if rows is None else rows.to(self.network.device, self.network.dtype)
         self._model = model

@@ -198,7 +198,8 @@ def build_roles(config: NetConfig) -> Roles:
 def build_network(config: RunConfig, data: DataSet) -> Network:
     """The network of a finished run, for its saved posterior; needs no trained weights."""
     model = build_module(config.net, data, config.training.seed)
-    return Network.of(model, build_likelihood(config.net, data), build_roles(config.net))
+    likelihood, roles = build_likelihood(config.net, data), build_roles(config.net)
+    return Network.of(model, likelihood, roles).seeing(data.train.x)
 
 
 def build_pruning(config: RunConfig) -> Pruning | None:

@@ -155,7 +155,7 @@ def network_of(folder: RunFolder, config: RunConfig, data: DataSet, *, trust: bo
         made = tuple(output_shape(graph, data.input_shape, getattr(torch, config.net.dtype)))
         if made != wanted:
             raise ValueError(f"it makes outputs of shape {made}, the data ask for {wanted}")
-        return _read(description, tensors, likelihood)
+        return _read(description, tensors, likelihood).seeing(data.train.x)
     except ValueError as error:
         raise damaged(path, str(error).removeprefix("load: ").rstrip(".")) from error
 

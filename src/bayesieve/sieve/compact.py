@@ -103,8 +103,8 @@ def compact(sparse: SparseModel | nn.Module, example: Tensor) -> fx.GraphModule:
 
     Returns:
         A module in eval mode that takes the same inputs and returns the same outputs. It is made
-        of plain torch modules (and `HeadAttention`), trains, copies, pickles and moves like any
-        other; `compaction` says what was removed and what was not.
+        of plain torch modules (and `HeadAttention` or `FoldedLayerNorm`), trains, copies, pickles
+        and moves like any other; `compaction` says what was removed and what was not.
 
     Raises:
         UnsupportedModelError: the network cannot be traced.
@@ -198,12 +198,14 @@ def _sizes(module: fx.GraphModule) -> dict[str, _Sizes]:
     return sizes
 
 
-_UNITS = ("out_features", "out_channels", "num_features", "num_channels", "embedding_dim")
+_UNITS = (
+    "out_features", "out_channels", "num_features", "num_channels", "n_features", "embedding_dim",
+)  # fmt: skip
 _INPUTS = ("in_features", "in_channels", "num_embeddings")
 
 
 def _width(layer: nn.Module, names: tuple[str, ...]) -> int:
-    if isinstance(layer, nn.LayerNorm):
+    if isinstance(layer, nn.LayerNorm | nn.RMSNorm):
         return math.prod(layer.normalized_shape)
     return next((getattr(layer, name) for name in names if hasattr(layer, name)), 0)
 

@@ -4,7 +4,10 @@
     channel   the same for a convolution
     head      rows of query, key and value, their biases, and columns of the output projection
 
-Units and channels come from the links of the network's graph, heads from `nn.MultiheadAttention`.
+Whatever must lose the same index belongs to one group: a channel of a residual stream is a row
+of every layer that writes to it and a column of every layer that reads it, its scale and shift in
+every normalisation, and its place in depthwise kernels, embeddings and layer scales. Groups are
+found by following channels through the network (`compaction.coupling`).
 
 A hidden unit with no kept outgoing weight loses its bias and incoming weights; while it has one,
 its bias counts as kept. The network's function does not change. Removal travels backwards only,
@@ -12,8 +15,11 @@ so one pass from the output to the input reaches the fixed point. Where layers a
 nothing is removed, and biases simply count as kept.
 """
 
+import copy
 import weakref
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +27,10 @@ from torch import Tensor, nn
 from bayesieve.core.graph import Link, links
 from bayesieve.core.layout import Layout
 from bayesieve.core.network import Network
+from bayesieve.errors import UnsupportedModelError
+from bayesieve.sieve.compaction.coupling import Coupling
+from bayesieve.sieve.compaction.passes import couple
+from bayesieve.sieve.compaction.prepare import opened, tidied
 
 
 @dataclass(frozen=True)
@@ -104,18 +114,62 @@ def units_of(network: Network) -> Units:
 # ---------------------------------------------------------------------------------------- groups
 
 
-def groups_of(network: Network) -> dict[str, Tensor]:
+@dataclass(frozen=True)
+class Groups:
+    """Entries of w that go together, and why others cannot.
+
+    Args:
+        entries: (groups, entries) of each family, by the layer that first makes its units, from
+            the input to the output.
+        fixed: one sentence for each operation that keeps channels.
+    """
+
+    entries: dict[str, Tensor]
+    fixed: tuple[str, ...]
+
+
+_GROUPS: weakref.WeakKeyDictionary[Network, dict[Any, Groups]] = weakref.WeakKeyDictionary()
+
+
+def groups_of(network: Network, example: Tensor | None = None) -> dict[str, Tensor]:
     """Entries of w of each group, (groups, entries), by the layer that makes the groups.
 
-    Units and channels come from the input to the output, then heads.
+    Args:
+        network: of a posterior.
+        example: an input, (n, ...); None takes the network's own (that of its `Problem`). Without
+            either, only layers that are linked one to one have groups.
 
     Example:
         >>> from bayesieve.core.likelihoods import Gaussian
         >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-        >>> groups = groups_of(Network.of(model, Gaussian()))
+        >>> groups = groups_of(Network.of(model, Gaussian()), torch.zeros(1, 3))
         >>> groups["0"][1]  # the second unit: row, column and bias
         tensor([ 3,  4,  5, 13, 17, 21])
     """
+    return find_groups(network, example).entries
+
+
+def find_groups(network: Network, example: Tensor | None = None) -> Groups:
+    """The groups of a network, found on first use and remembered while it lives.
+
+    Arguments as for `groups_of`.
+    """
+    example = network.example if example is None else example
+    known = _GROUPS.setdefault(network, {})
+    key = None if example is None else (example.shape[1:], example.dtype)
+    if key not in known:
+        if example is None:
+            known[key] = _linked(network, "only links of two layers are known without an example")
+        else:
+            try:
+                known[key] = _coupled(network, example)
+            except (UnsupportedModelError, ValueError) as error:
+                known[key] = _linked(network, str(error))
+    return known[key]
+
+
+def _linked(network: Network, why: str) -> Groups:
+    """Groups of layers that are linked one to one, and of `nn.MultiheadAttention`."""
     layout, units = network.layout, units_of(network)
     place = torch.arange(layout.size, device=network.device)
     groups = {}
@@ -137,7 +191,97 @@ def groups_of(network: Network) -> dict[str, Tensor]:
         if bias is not None:
             members.append(bias.view(3, n, -1))
         groups[name] = torch.cat([member.transpose(0, 1).flatten(1) for member in members], 1)
-    return groups
+    return Groups(groups, (why,))
 
 
 _OF_HEADS = ("in_proj_weight", "out_proj.weight", "in_proj_bias")  # query, key, value together
+
+
+def _coupled(network: Network, example: Tensor) -> Groups:
+    """Groups found by following channels through the graph, see `compaction.coupling`."""
+    layout = network.layout
+    place = torch.arange(1, layout.size + 1, dtype=torch.float64)  # 0 is for what is not in w
+    traced = opened("groups", _with_numbers(network, network.split(place)[0]))
+    numbers = {}
+    for parameter in traced.parameters():
+        if bool(parameter.any()):
+            numbers[parameter] = parameter.detach().long() - 1
+        parameter.data = torch.zeros_like(parameter, dtype=network.dtype)
+    inputs = torch.zeros(2, *example.shape[1:], dtype=example.dtype)
+    movable = torch.zeros(layout.size, dtype=torch.bool)
+    movable[layout.sparse] = True
+    graph = tidied(traced, inputs)
+    parameters = graph.module.named_parameters(remove_duplicate=False)
+    entries = {name: numbers[p] for name, p in parameters if p in numbers}
+    coupling = couple(graph, entries, movable)
+    families = _families(coupling, network.layout)
+    reasons = dict.fromkeys(why for _, why in coupling.fixed)
+    return Groups({k: v.to(network.device) for k, v in families.items()}, tuple(reasons))
+
+
+def _with_numbers(network: Network, parameters: Mapping[str, Tensor]) -> nn.Module:
+    """The network's module in eval mode, with other parameters; 0 where none is given."""
+    module = copy.deepcopy(network.skeleton)
+    fresh: dict[int, nn.Parameter] = {}
+    names = {id(p): name for name, p in module.named_parameters()}
+    for owner in module.modules():
+        for leaf, old in list(owner._parameters.items()):
+            if old is None:
+                continue
+            if id(old) not in fresh:
+                value = parameters.get(names[id(old)]) if old.is_meta else None
+                value = torch.zeros(old.shape, dtype=torch.float64) if value is None else value
+                fresh[id(old)] = nn.Parameter(value.clone())
+            owner._parameters[leaf] = fresh[id(old)]
+    return module.cpu().eval()
+
+
+def _families(coupling: Coupling, layout: Layout) -> dict[str, Tensor]:
+    """Units with the same kinds of entries, in one tensor, (units, entries), by layer."""
+    root = coupling.components()
+    fixed = torch.zeros(len(root), dtype=torch.bool)
+    for labels, _ in coupling.fixed:
+        fixed[root[labels]] = True
+    owners: dict[int, list[tuple[int, int]]] = {}  # of each unit: what it owns, and how often
+    for i, (labels, _) in enumerate(coupling.owned):
+        units, counts = root[labels].unique(return_counts=True)
+        free = ~fixed[units]
+        for unit, n in zip(units[free].tolist(), counts[free].tolist(), strict=True):
+            owners.setdefault(unit, []).append((i, n))
+    families: dict[tuple[tuple[int, int], ...], list[int]] = {}
+    for unit in sorted(owners):
+        families.setdefault(tuple(owners[unit]), []).append(unit)
+    groups: dict[str, Tensor] = {}
+    for members, units in families.items():
+        of_units = torch.tensor(units)
+        columns = [_rows_of(of_units, root[labels], entries)
+                   for labels, entries in (coupling.owned[i] for i, _ in members)]  # fmt: skip
+        name = _layer_at(int(columns[0][0, 0]), layout)
+        for part in _without_repeats(torch.cat(columns, 1).sort(1).values):
+            if bool(coupling.movable[part[0]].any()):
+                n = sum(key.partition(":")[0] == name for key in groups)
+                groups[f"{name}:{n + 1}" if n else name] = part
+    return groups
+
+
+def _rows_of(units: Tensor, owner: Tensor, entries: Tensor) -> Tensor:
+    """What each unit owns: rows of entries, (n, m), whose owner, (n,), it is, side by side."""
+    mine = torch.isin(owner, units)
+    order = owner[mine].argsort(stable=True)
+    return entries[mine][order].reshape(len(units), -1)
+
+
+def _without_repeats(entries: Tensor) -> Iterator[Tensor]:
+    """Sorted rows, (n, m), without repeated numbers, in as many tensors as there are lengths."""
+    new = torch.ones_like(entries, dtype=torch.bool)
+    new[:, 1:] = entries[:, 1:] != entries[:, :-1]
+    lengths = new.sum(1)
+    for length in lengths.unique().tolist():
+        rows = lengths == length
+        yield entries[rows][new[rows]].view(-1, length)
+
+
+def _layer_at(entry: int, layout: Layout) -> str:
+    """The layer that an entry of w belongs to; a tensor that is in no layer, by its own name."""
+    name = next(n for n, part in layout.slices.items() if part.start <= entry < part.stop)
+    return name.rpartition(".")[0] or name

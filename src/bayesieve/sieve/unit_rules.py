@@ -13,7 +13,7 @@ By default it is evidence where the posterior is normal and has its prior, else 
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from bayesieve.assess.costs import interleaved, live_macs, weight_uses
 from bayesieve.checks import check_choice, check_fraction, check_positive
 from bayesieve.core.posterior import Factorised, Posterior, SparseModel, present_entries
-from bayesieve.sieve.groups import groups_of, units_of
+from bayesieve.sieve.groups import find_groups, units_of
 from bayesieve.sieve.ranking import Scope, allowed_entries
 from bayesieve.sieve.scores import Score, evidence_score, inclusion_score, magnitude_score, score_of
 
@@ -42,6 +42,7 @@ def group_scores(posterior: Posterior, entries: Tensor, score: GroupScore = None
     Entries that are pruned already add nothing.
 
     Example:
+        >>> from bayesieve.sieve.groups import groups_of
         >>> from bayesieve.sieve.scores import small_posterior  # incoming, then outgoing weights
         >>> units = groups_of(small_posterior().network)["0"]
         >>> group_scores(small_posterior(), units, "magnitude")
@@ -75,6 +76,8 @@ class keep_units:
         units: the fraction of groups to keep, or the number for each layer named.
         score: a name of the table above, or a function of the posterior, summed over each group.
         scope: "layer" keeps the fraction in every layer; "global" over all layers together.
+        example: an input, (n, ...), by which coupled groups are found; None takes the shape of
+            the training data.
 
     Example:
         >>> from bayesieve.sieve.scores import small_posterior
@@ -86,6 +89,7 @@ class keep_units:
     units: float | Mapping[str, int]
     score: GroupScore = None
     scope: Scope = "layer"
+    example: Tensor | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.units, Mapping):
@@ -200,11 +204,12 @@ class RemovalOrder:
         layout = posterior.layout
         self.who, self.network = type(rule).__name__, posterior.network
         self.allowed = allowed_entries(posterior, within)
-        self.groups = groups_of(posterior.network)
+        found = find_groups(posterior.network, rule.example)
+        self.groups = found.entries
         if not self.groups:
             raise ValueError(
-                f"{self.who}: this network has no unit, channel, head that can go alone (its "
-                "layers are not linked one to one, or it cannot be traced). Use keep_zeros."
+                f"{self.who}: this network has no unit, channel, head that can go: "
+                f"{'; '.join(found.fixed)}. Use keep_zeros."
             )
         masked = posterior.masked(self.allowed)
         prunable = self.allowed.clone()

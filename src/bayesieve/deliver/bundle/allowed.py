@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from bayesieve.sieve.compaction.attention import HeadAttention
+from bayesieve.sieve.compaction.norms import FoldedLayerNorm
 
 _MODULES = """
     Linear Bilinear Identity Flatten Unflatten Embedding MultiheadAttention
@@ -94,7 +95,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 # where torch has one function under two names, the first
 FUNCTION_NAMES = {function: name for name, function in reversed(FUNCTIONS.items())}
-OURS: dict[str, type[nn.Module]] = {"HeadAttention": HeadAttention}  # plain torch inside
+OURS: dict[str, type[nn.Module]] = {  # plain torch inside
+    "HeadAttention": HeadAttention,
+    "FoldedLayerNorm": FoldedLayerNorm,
+}
 MODULES = {**{name: getattr(nn, name) for name in _MODULES.split()}, **OURS}
 
 

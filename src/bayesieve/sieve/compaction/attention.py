@@ -8,9 +8,11 @@ same at every position s: that adds a number to a whole row, and the softmax doe
 
 from typing import cast
 
+import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
+from bayesieve.sieve.compaction.coupling import Coupling
 from bayesieve.sieve.compaction.flow import (
     Channels,
     Flow,
@@ -167,6 +169,13 @@ class Attending(Rule):
         module = cast(HeadAttention, to.flow.graph.layer(node))
         module.n_heads = int(dims.unflatten(0, (module.n_heads, -1)).any(1).sum())
         return new, indices(dims)
+
+    def couple(self, node: fx.Node, to: Coupling) -> None:
+        """A head goes whole."""
+        n_heads = cast(HeadAttention, to.flow.graph.layer(node)).n_heads
+        inputs = [to.along(x, 2, node).unflatten(0, (n_heads, -1)) for x in _inputs(node)]
+        to.join(*torch.cat(inputs, 1).unbind(1))
+        to.labels[node] = to.labels[_inputs(node)[2]]
 
 
 def _inputs(node: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node]:

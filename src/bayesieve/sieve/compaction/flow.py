@@ -2,18 +2,21 @@
 
 Every activation is a list of channels along one axis. `Flow` notes for each node which channels
 are constants and which ones are still read. A `Rule` says what one kind of operation does
-to channels: forwards, backwards, and in the smaller network, which `Rewriter` builds. The plain
-`Rule` assumes nothing: the operation is a barrier.
+to channels: forwards, backwards, in the smaller network, which `Rewriter` builds, and which ones
+go together (`coupling`). The plain `Rule` assumes nothing: the operation is a barrier.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, fx, nn
 
-from bayesieve.core.graph import Graph
+from bayesieve.core.graph import BufferTracer, Graph
+
+if TYPE_CHECKING:
+    from bayesieve.sieve.compaction.coupling import Coupling
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,7 @@ class Flow:
         self.channels: dict[fx.Node, Channels] = {}
         self.rules: dict[fx.Node, Rule] = {}
         self.need: dict[fx.Node, Tensor] = {}  # (n,) bool: must exist in the compacted network
+        self.sizes: dict[fx.Node, int] = {}  # numbers of channels that are read, as they were
         self.notes: list[str] = []
         self._present: set[fx.Node] = set()
 
@@ -177,15 +181,17 @@ class Rewriter:
     def __init__(self, flow: Flow) -> None:
         self.flow = flow
         self._module = flow.graph.module
-        self._graph = fx.Graph()
-        self._new: dict[fx.Node, fx.Node] = {}
+        self._graph = fx.Graph(tracer_cls=BufferTracer)
+        self._new: dict[fx.Node, Any] = {}  # nodes, or numbers
         self._held: dict[fx.Node, Tensor] = {}
         self._gathered: dict[tuple[fx.Node, int, tuple[int, ...]], fx.Node] = {}
 
     def run(self) -> fx.GraphModule:
         """Rewrite every node that is needed and leave out the others."""
         for node in self.flow.graph.nodes:
-            if node not in self.flow.channels:
+            if node in self.flow.sizes:
+                self._new[node] = self.flow.sizes[node]
+            elif node not in self.flow.channels:
                 if all(x in self._new for x in node.all_input_nodes):
                     self._new[node] = self.copy(node)
             elif node.op == "placeholder" or bool(self.flow.need[node].any()):
@@ -218,9 +224,9 @@ class Rewriter:
             )
         return self._gathered[key]
 
-    def copy(self, node: fx.Node, inputs: dict[fx.Node, fx.Node] | None = None) -> fx.Node:
+    def copy(self, node: fx.Node, inputs: Mapping[fx.Node, fx.Node] | None = None) -> fx.Node:
         """The same operation on rewritten inputs, or on others in place of some of them."""
-        new = self._new | (inputs or {})
+        new = {**self._new, **(inputs or {})}
         return self._graph.node_copy(node, new.__getitem__)
 
     def call(self, function: Callable[..., Any], *args: Any) -> fx.Node:
@@ -276,6 +282,15 @@ class Rule:
     def rewrite(self, node: fx.Node, to: Rewriter) -> Rewritten:
         """Write the shrunk operation, which may change modules; say what its output has."""
         return to.copy(node), torch.arange(len(to.flow.channels[node]))
+
+    def couple(self, node: fx.Node, to: "Coupling") -> None:
+        """Label the channels of the output, and say which inputs go with them."""
+        why = self.why or "has no rule"
+        for x in to.flow.graph.tensor_inputs(node):
+            to.fix(to.labels[x], node, why)
+        if node in to.flow.channels:
+            to.labels[node] = to.fresh(len(to.flow.channels[node]))
+            to.fix(to.labels[node], node, why)
 
 
 def _likely_axis(node: fx.Node, flow: Flow) -> int:

@@ -11,7 +11,16 @@ import torch
 from torch import Tensor, fx
 
 from bayesieve.core.operations import operation_of
-from bayesieve.sieve.compaction.flow import Channels, Flow, Rewriter, Rewritten, Rule, indices
+from bayesieve.sieve.compaction.coupling import Coupling
+from bayesieve.sieve.compaction.flow import (
+    Channels,
+    Flow,
+    Rewriter,
+    Rewritten,
+    Rule,
+    indices,
+    varying,
+)
 
 
 class Arithmetic(Rule):
@@ -19,11 +28,14 @@ class Arithmetic(Rule):
 
     def forward(self, node: fx.Node, flow: Flow) -> Channels | str:
         """The operation on the constants; a product with 0 is 0."""
-        if node.kwargs or len(node.args) != 2:
+        filled = _does(node, "masked_fill")
+        if node.kwargs or len(node.args) != 2 + filled or (filled and len(terms(node)) != 2):
             return "has options that are not known"
         axis = _axis(node, flow)
         if axis is None:
             return "joins tensors whose channels are on different axes"
+        if filled:
+            return varying(axis, flow.shape(node)[axis])
         a, b = (_aligned(x, axis, node, flow) for x in terms(node))
         if _does(node, "mul"):
             value = torch.where((a == 0) | (b == 0), 0.0, a * b)
@@ -69,6 +81,16 @@ class Arithmetic(Rule):
         shift = to.parameter(f"{node.name}_shift", value.to(node.meta["dtype"]))
         return to.call(torch.add, rest, shift), kept
 
+    def couple(self, node: fx.Node, to: Coupling) -> None:
+        """A channel goes from all terms at once."""
+        axis, flow = to.flow.channels[node].axis, to.flow
+        matched = [x for x in terms(node) if _is_matched(x, axis, node, flow)]
+        to.labels[node] = to.join(*(to.labels[x] for x in matched))
+        for x in matched:
+            untrained = x.op == "get_attr" and str(x.target) not in to.entries
+            if untrained and not _does(node, "mul"):
+                to.fix(to.labels[x], node, "joins a tensor that is not trained")
+
 
 class Concatenation(Rule):
     """`torch.cat`, along the channels or across them."""
@@ -110,6 +132,59 @@ class Concatenation(Rule):
         new = pieces[0] if len(pieces) == 1 else to.call(torch.cat, pieces, dim)
         return new, torch.cat(held)
 
+    def couple(self, node: fx.Node, to: Coupling) -> None:
+        """Along the channels each piece keeps its own; across, a channel is in all pieces."""
+        labels = [to.labels[x] for x in _pieces(node)]
+        along = to.flow.channels[node].axis == _cat_dim(node, to.flow)
+        to.labels[node] = torch.cat(labels) if along else to.join(*labels)
+
+
+class Paired(Rule):
+    """Matrix products and attention with one matrix for each channel, such as a head.
+
+    Channels are on an axis before the last two of every tensor that has them.
+    """
+
+    def forward(self, node: fx.Node, flow: Flow) -> Channels | str:
+        """A product is 0 where its last factor is, whatever the others are."""
+        axis = _axis(node, flow)
+        if axis is None or axis >= len(flow.shape(node)) - 2:
+            return "mixes the channels"
+        if not all(_follows(x, axis, node, flow) for x in flow.graph.tensor_inputs(node)):
+            return "has a mask for each channel"
+        value = _aligned(_factors(node)[-1], axis, node, flow)
+        zero = torch.where(value == 0, value, torch.nan)
+        return Channels(axis, zero.expand(flow.shape(node)[axis]).clone())
+
+    def backward(self, node: fx.Node, flow: Flow) -> None:
+        """The same channels of every factor."""
+        axis = flow.channels[node].axis
+        for x in flow.graph.tensor_inputs(node):
+            if _is_matched(x, axis, node, flow):
+                flow.request(x, _axis_of(x, axis, node, flow), flow.need[node])
+            else:
+                flow.request_all(x)
+
+    def rewrite(self, node: fx.Node, to: Rewriter) -> Rewritten:
+        """Bring all factors to the same channels."""
+        axis, kept = to.flow.channels[node].axis, indices(to.flow.need[node])
+        inputs = to.flow.graph.tensor_inputs(node)
+        matched = [x for x in inputs if _is_matched(x, axis, node, to.flow)]
+        new = {x: to.gather(x, _axis_of(x, axis, node, to.flow), kept, node) for x in matched}
+        return to.copy(node, new), kept
+
+    def couple(self, node: fx.Node, to: Coupling) -> None:
+        """A channel goes from all factors at once."""
+        axis = to.flow.channels[node].axis
+        inputs = to.flow.graph.tensor_inputs(node)
+        matched = [x for x in inputs if _is_matched(x, axis, node, to.flow)]
+        to.labels[node] = to.join(*(to.labels[x] for x in matched))
+
+
+def _factors(node: fx.Node) -> list[fx.Node]:
+    """The factors of a product; query, key and value of attention."""
+    return terms(node)[:3]
+
 
 def terms(node: fx.Node) -> list[fx.Node]:
     """The nodes that an operation joins."""
@@ -142,14 +217,16 @@ def _axis(node: fx.Node, flow: Flow) -> int | None:
     n_axes = len(flow.shape(node))
     for main in terms(node):
         axis = n_axes - len(flow.shape(main)) + flow.channels[main].axis
-        if all(
-            _is_matched(x, axis, node, flow)
-            or (x_axis := _axis_of(x, axis, node, flow)) < 0
-            or flow.shape(x)[x_axis] == 1
-            for x in terms(node)
-        ) and _is_matched(main, axis, node, flow):
+        follow = all(_follows(x, axis, node, flow) for x in terms(node))
+        if follow and _is_matched(main, axis, node, flow):
             return axis
     return None
+
+
+def _follows(x: fx.Node, axis: int, node: fx.Node, flow: Flow) -> bool:
+    """Whether a term has its channels along an axis of the output, or is the same all along it."""
+    x_axis = _axis_of(x, axis, node, flow)
+    return _is_matched(x, axis, node, flow) or x_axis < 0 or flow.shape(x)[x_axis] == 1
 
 
 def _aligned(x: fx.Node, axis: int, node: fx.Node, flow: Flow) -> Tensor:

@@ -19,6 +19,7 @@ Groups stay equally large: each keeps as many outputs, and inputs, as the one th
 import torch
 from torch import Tensor, fx, nn
 
+from bayesieve.sieve.compaction.coupling import Coupling
 from bayesieve.sieve.compaction.flow import (
     Channels,
     Flow,
@@ -75,6 +76,38 @@ class Mixing(Rule):
         new = to.gather(x, axis, indices(columns.flatten()), node)
         return to.copy(node, {x: new}), indices(rows.flatten())
 
+    def couple(self, node: fx.Node, to: Coupling) -> None:
+        """An output owns its row and bias, an input its columns.
+
+        Groups stay equally large. So if there are many, a whole group goes, with its inputs and
+        outputs; if there are few, one input, or one output, of each.
+        """
+        layer, axis, x = _layer_and_input(node, to.flow)
+        inputs, outputs = to.along(x, axis, node), to.fresh(len(to.flow.channels[node]))
+        to.labels[node] = outputs
+        entries = to.entries.get(f"{node.target}.weight")
+        if entries is None:
+            for labels in (inputs, outputs):
+                to.fix(labels, node, "has weights that are not trained")
+            return
+        taps = _split_groups(layer, entries)
+        if not bool(to.movable[taps.flatten()].all()):
+            to.fix(outputs, node, "has weights that are not to be pruned")
+        to.own_entries(outputs, taps.flatten(0, 1))
+        to.own(outputs, f"{node.target}.bias")
+        groups, n_outputs, n_inputs = taps.shape[:3]
+        if groups == 1 or groups < n_inputs:
+            to.own_entries(inputs, taps.transpose(1, 2).flatten(0, 1))
+        if groups == 1:
+            return
+        inputs, outputs = inputs.view(groups, n_inputs), outputs.view(groups, n_outputs)
+        if groups >= n_inputs:
+            together = torch.cat([inputs, outputs], 1)
+            to.join(*together.unbind(1))
+        else:
+            to.join(*inputs)
+            to.join(*outputs)
+
 
 def _layer_and_input(node: fx.Node, flow: Flow) -> tuple[nn.Module, int, fx.Node]:
     """The layer, its channel axis, and what it reads."""
@@ -89,7 +122,12 @@ def _groups(layer: nn.Module) -> int:
 
 def _taps(layer: nn.Module) -> Tensor:
     """Weights, (groups, outputs, inputs, taps)."""
-    weight = layer.get_parameter("weight").detach().unflatten(0, (_groups(layer), -1))
+    return _split_groups(layer, layer.get_parameter("weight").detach())
+
+
+def _split_groups(layer: nn.Module, weight: Tensor) -> Tensor:
+    """A tensor in the shape of the layer's weight, as (groups, outputs, inputs, taps)."""
+    weight = weight.unflatten(0, (_groups(layer), -1))
     if isinstance(layer, _TRANSPOSED):
         weight = weight.transpose(1, 2)
     return weight.flatten(3) if weight.dim() > 3 else weight[..., None]

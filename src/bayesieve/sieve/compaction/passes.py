@@ -1,8 +1,11 @@
-"""The rule of every operation, and the two passes that use it: forwards and backwards.
+"""The rule of every operation, and the passes that use it: forwards and backwards.
 
 The graph has no cycles, so one pass in each direction reaches the fixed point: constants travel
 forwards through every layer they can, and channels that no layer reads are found backwards.
+`couple` goes forwards too, and finds which channels can only go together.
 """
+
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, fx
@@ -10,28 +13,46 @@ from torch import Tensor, fx
 from bayesieve.core.graph import Graph
 from bayesieve.core.operations import Kind, reads_size
 from bayesieve.sieve.compaction.attention import Attending, HeadAttention
+from bayesieve.sieve.compaction.coupling import Coupling
 from bayesieve.sieve.compaction.flow import Channels, Flow, Rule
-from bayesieve.sieve.compaction.joins import Arithmetic, Concatenation, terms
+from bayesieve.sieve.compaction.joins import Arithmetic, Concatenation, Paired, terms
 from bayesieve.sieve.compaction.mixing import Mixing
+from bayesieve.sieve.compaction.norms import FoldedLayerNorm, Normed
 from bayesieve.sieve.compaction.separate import (
+    Across,
+    Blocked,
     Embedded,
     Rearranged,
     Selected,
     Separate,
     SizeReader,
     Table,
+    Viewed,
+    size_before,
 )
 
+_NAMED: dict[str, Rule] = {  # of single operations
+    "view": Viewed(),
+    "reshape": Viewed(),
+    "unflatten": Blocked(),
+    "layer_norm": Normed(),
+    "rms_norm": Normed(),
+    "softmax": Across(),
+    "log_softmax": Across(),
+}
 _TOGETHER = Rule("reads all channels together", known=True)
 _UNKNOWN = Rule("is not known to treat channels separately")
 _SHARED = Rule("is called twice, hooked or shares its weights")
+_OURS: dict[type, Rule] = {HeadAttention: Attending(), FoldedLayerNorm: Normed()}
 _RULES: dict[Kind, Rule] = {
     Kind.MIXING: Mixing(),
     Kind.POINTWISE: Separate(),
     Kind.CHANNELWISE: Separate(axis=1),
     Kind.REARRANGING: Rearranged(),
     Kind.RESHAPING: Rule("fixes sizes, which could name channels"),
+    Kind.RESIZING: Separate(),
     Kind.ARITHMETIC: Arithmetic(),
+    Kind.PAIRING: Paired(),
     Kind.JOINING: Concatenation(),
     Kind.SELECTING: Selected(),
     Kind.EMBEDDING: Embedded(known=True),
@@ -57,34 +78,54 @@ def rule_of(node: fx.Node, graph: Graph) -> Rule:
     kind = graph.operation(node).kind
     if kind == Kind.ARITHMETIC and sum(graph.shape(x) is not None for x in terms(node)) == 1:
         kind = Kind.POINTWISE  # with a number
-    rule = _RULES[kind]
+    rule = _NAMED.get(graph.operation(node).name, _RULES[kind])
     if node.op == "call_module":
-        if type(graph.layer(node)) is HeadAttention:
-            rule = Attending()
+        rule = _OURS.get(type(graph.layer(node)), rule)
         if str(node.target) in graph.shared and rule is not _TOGETHER:
             return _SHARED
+    elif type(rule) is Normed:
+        return _TOGETHER
     return rule
 
 
-def analyse(graph: Graph) -> Flow:
-    """Find constants and needs of every activation."""
+def forwards(graph: Graph) -> Flow:
+    """Find the rule, the channels and the constants of every activation."""
     flow = Flow(graph)
     for node in graph.nodes:
         rule = flow.rules[node] = rule_of(node, graph)
         if graph.shape(node) is None or node.op == "output":
+            size = size_before(node, flow)
+            if size is not None:
+                flow.sizes[node] = size
             continue
         channels = rule.forward(node, flow)
         if isinstance(channels, str):
-            rule = flow.rules[node] = Rule(channels)
+            known = graph.operation(node).kind == Kind.TOGETHER  # by definition
+            rule = flow.rules[node] = Rule(channels, known=known)
             channels = rule.forward(node, flow)
         assert isinstance(channels, Channels)
         flow.channels[node] = channels
         flow.need[node] = torch.zeros(len(channels), dtype=torch.bool)
+    return flow
+
+
+def analyse(graph: Graph) -> Flow:
+    """Find constants and needs of every activation."""
+    flow = forwards(graph)
     for node in reversed(graph.nodes):
         if node not in flow.channels or flow.settle(node):
             flow.rules[node].backward(node, flow)
     flow.notes[:] = dict.fromkeys(reversed(flow.notes))  # each once, from the input on
     return flow
+
+
+def couple(graph: Graph, entries: Mapping[str, Tensor], movable: Tensor) -> Coupling:
+    """Find the channels that go together; arguments as for `Coupling`."""
+    flow = forwards(graph)
+    coupling = Coupling(flow, entries, movable)
+    for node in graph.nodes:
+        flow.rules[node].couple(node, coupling)
+    return coupling
 
 
 def read_features(flow: Flow) -> tuple[Tensor, int]:

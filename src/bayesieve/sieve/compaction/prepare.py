@@ -2,11 +2,13 @@
 
 Masks are baked in, the module is traced, attention is expanded into projections and heads, and
 one run on an example notes all shapes. Then the graph is tidied: operations that overwrite their
-input or fix sizes are replaced by equal ones that do not.
+input or fix sizes are replaced by equal ones that do not, and layers written by hand by torch's.
 """
 
 import copy
 import operator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +19,8 @@ from torch.nn.utils import parametrize, prune
 from bayesieve.core.graph import Graph, trace
 from bayesieve.core.operations import operation_of
 from bayesieve.sieve.compaction.attention import HeadAttention, expand_attention
+from bayesieve.sieve.compaction.lifting import lift, plain_norms
+from bayesieve.sieve.compaction.norms import FoldedLayerNorm
 
 
 def prepare(module: nn.Module, example: Tensor) -> Graph:
@@ -26,11 +30,24 @@ def prepare(module: nn.Module, example: Tensor) -> Graph:
         module: without parametrisations; it is not changed, a copy is traced.
         example: inputs, (n, ...).
     """
-    graph = trace("compact", module, leaves=(HeadAttention,))
-    expand_attention(graph.module)
-    measured(graph.module, example)
-    tidy(graph.module)
-    return Graph(graph.module)
+    return tidied(opened("compact", module), example)
+
+
+def opened(who: str, module: nn.Module) -> fx.GraphModule:
+    """Trace a module in eval mode and write out its attention; weights may have any values."""
+    module = plain_norms(copy.deepcopy(module))
+    traced = trace(who, module, leaves=(HeadAttention, FoldedLayerNorm)).module
+    expand_attention(traced)
+    return traced
+
+
+def tidied(traced: fx.GraphModule, example: Tensor) -> Graph:
+    """Run an opened module once on inputs, (n, ...), and tidy its graph."""
+    graph = measured(traced, example)
+    tidy(traced)
+    lift(graph)
+    rearrange(graph)
+    return measured(traced, example)
 
 
 def measured(module: fx.GraphModule, example: Tensor) -> Graph:
@@ -89,6 +106,10 @@ def tidy(traced: fx.GraphModule) -> None:
     """
     _write_elsewhere(traced)
     _flatten_views(traced.graph)
+    _drop_unread(traced)
+
+
+def _drop_unread(traced: fx.GraphModule) -> None:
     for node in reversed(traced.graph.nodes):
         if node.op in ("call_function", "call_method") and not node.users:
             traced.graph.erase_node(node)
@@ -139,3 +160,169 @@ def _flatten_views(graph: fx.Graph) -> None:
             new.meta = node.meta
             node.replace_all_uses_with(new)
             graph.erase_node(node)
+
+
+# ---------------------------------------------------------------------------------- rearranging
+
+_MOVES = {
+    "view", "reshape", "unflatten", "flatten", "permute", "transpose", "movedim", "squeeze",
+    "unsqueeze", "expand", "getitem", "identity", "chunk", "split", "unbind", "repeat_interleave",
+    "channel_shuffle",
+}  # fmt: skip
+_HARD = {
+    "view", "reshape", "unflatten", "chunk", "split", "unbind", "expand", "repeat_interleave",
+    "channel_shuffle",
+}  # fmt: skip
+
+
+def rearrange(graph: Graph) -> None:
+    """Write moves of entries that name sizes as a selection, `unflatten` and `permute`, in place.
+
+    The heads of attention are made by views, splits and transpositions in any order. Each such
+    sequence is run on the numbers of the entries of its input, which shows what it does. If it
+    divides one axis of the input into at most two, it becomes
+
+        index_select(x, axis, index) -> unflatten(axis, (-1, width)) -> permute
+
+    of which only the width is a number. Other sequences stay as they are.
+    """
+    module = graph.module
+    for node in list(module.graph.nodes):
+        if graph.shape(node) is None or not _moves(node, graph) or not _is_end(node, graph):
+            continue
+        moves, source = [node], node.args[0]
+        while _moves(source, graph):
+            moves.append(source)
+            source = source.args[0]
+        names = {graph.operation(move).name for move in moves}
+        shape = graph.shape(source)
+        if not names & _HARD or shape is None:
+            continue
+        plan = _plan(_numbered(moves[::-1], source, graph), shape)
+        if plan is not None:
+            _write(plan, source, node, module)
+    _drop_unread(module)
+
+
+def _moves(node: object, graph: Graph) -> bool:
+    """Whether a node moves entries of one tensor, or of one list of tensors."""
+    if not isinstance(node, fx.Node) or graph.operation(node).name not in _MOVES:
+        return False
+    first = node.args[0] if node.args else None
+    if not isinstance(first, fx.Node):
+        return False
+    is_list = graph.shape(first) is None and graph.operation(first).name in _MOVES
+    tensors = graph.tensor_inputs(node)
+    return (tensors == [first]) or (is_list and not tensors)
+
+
+def _is_end(node: fx.Node, graph: Graph) -> bool:
+    return any(not _moves(user, graph) or user.args[0] is not node for user in graph.readers(node))
+
+
+def _numbered(moves: list[fx.Node], source: fx.Node, graph: Graph) -> Tensor:
+    """The place in the source of each entry of the last result."""
+    shape = graph.shape(source)
+    assert shape is not None
+    results: dict[fx.Node, Any] = {source: torch.arange(shape.numel()).view(shape)}
+    for move in moves:
+        results[move] = graph.run(move, results)
+    return results[moves[-1]]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How to write a rearrangement: select along an axis, divide it, permute, add axes."""
+
+    axis: int
+    index: Tensor
+    width: int | None  # of the blocks, None if the axis stays one
+    copies: Tensor  # which block each block of the result is
+    order: tuple[int, ...]
+    new_axes: tuple[int, ...]  # of size 1, in the result
+
+
+def _plan(places: Tensor, shape: torch.Size) -> _Plan | None:
+    """The plan that gives these places in a tensor of some shape; None if there is none."""
+    new_axes = tuple(i for i, size in enumerate(places.shape) if size == 1)
+    core = places.squeeze() if 1 not in shape else None
+    if core is None or not core.dim():
+        return None
+    for axis in (len(shape) - 1, *range(1, len(shape) - 1)):
+        plan = _plan_along(core, shape, axis, new_axes)
+        if plan is not None:
+            return plan
+    return None
+
+
+def _plan_along(
+    core: Tensor, shape: torch.Size, axis: int, new_axes: tuple[int, ...]
+) -> _Plan | None:
+    coordinates = torch.unravel_index(core, shape)
+    found: dict[int, int] = {}  # the axis of the result that each other axis of the source becomes
+    for i in range(len(shape)):
+        if i == axis:
+            continue
+        for j in range(core.dim()):
+            steps = torch.arange(core.shape[j]).view(-1, *[1] * (core.dim() - j - 1))
+            if core.shape[j] == shape[i] and torch.equal(coordinates[i], steps.expand_as(core)):
+                found[i] = j
+        if i not in found:
+            return None
+    rest = [j for j in range(core.dim()) if j not in found.values()]
+    if len(rest) not in (1, 2):
+        return None
+    of_axis = coordinates[axis].permute(*rest, *found.values())
+    index = of_axis.flatten(len(rest))
+    if not torch.equal(index, index[..., :1].expand_as(index)):
+        return None
+    index = index[..., 0]
+    width, copies = None, torch.arange(len(index))
+    if len(rest) == 2:
+        width = index.shape[1]
+        first = [(index == row).all(1).int().argmax() for row in index]  # of equal blocks
+        kept, copies = torch.stack(first).unique(return_inverse=True)
+        index = index[kept]
+        if len(index) == 1 or len(index.unique()) < index.numel():
+            return None  # copies side by side, which are no blocks
+    made = [*range(axis), *([axis, axis] if width else [axis]), *range(axis + 1, len(shape))]
+    parts, order = list(rest), [0] * core.dim()
+    for position, i in enumerate(made):
+        order[parts.pop(0) if i == axis else found[i]] = position
+    return _Plan(axis, index.flatten(), width, copies, tuple(order), new_axes)
+
+
+def _write(plan: _Plan, source: fx.Node, node: fx.Node, module: fx.GraphModule) -> None:
+    graph, new, n = module.graph, source, source.meta["shape"][plan.axis]
+    with graph.inserting_before(node):
+        new = _selected(new, plan.axis, plan.index, n, f"{node.name}_entries", module)
+        if plan.width is not None:
+            new = graph.call_function(torch.unflatten, (new, plan.axis, (-1, plan.width)))
+            n_blocks = len(plan.index) // plan.width
+            new = _selected(new, plan.axis, plan.copies, n_blocks, f"{node.name}_blocks", module)
+        if plan.order != tuple(range(len(plan.order))):
+            new = graph.call_function(torch.permute, (new, plan.order))
+        for axis in plan.new_axes:
+            new = graph.call_function(torch.unsqueeze, (new, axis))
+    for at in _written(new, source):
+        at.meta["nn_module_stack"] = node.meta.get("nn_module_stack")
+    node.replace_all_uses_with(new, delete_user_cb=lambda user: user is not new)
+
+
+def _selected(
+    x: fx.Node, axis: int, index: Tensor, n: int, name: str, module: fx.GraphModule
+) -> fx.Node:
+    """Some of n entries along an axis; the tensor itself if these are all of them in order."""
+    if torch.equal(index, torch.arange(n)):
+        return x
+    while hasattr(module, name):
+        name += "_"
+    module.register_buffer(name, index)
+    where = module.graph.get_attr(name)
+    return module.graph.call_function(torch.index_select, (x, axis, where))
+
+
+def _written(last: fx.Node, source: fx.Node) -> Iterator[fx.Node]:
+    while last is not source:
+        yield last
+        last = last.all_input_nodes[0]

@@ -13,6 +13,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, fx, nn
 
+from bayesieve.core.operations import reads_size
+from bayesieve.sieve.compaction.coupling import Coupling
 from bayesieve.sieve.compaction.flow import (
     Channels,
     Flow,
@@ -61,6 +63,11 @@ class Rearranged(Rule):
         held = mask_of(to.held(x, known.axis), len(known))
         return to.copy(node), indices(held[node.meta["origin"]])
 
+    def couple(self, node: fx.Node, to: Coupling) -> None:
+        """Copies go with what they are copies of."""
+        x = to.flow.graph.tensor_inputs(node)[0]
+        to.labels[node] = to.labels[x][node.meta["origin"]]
+
 
 class Separate(Rearranged):
     """One output channel for each input channel, on the same axis.
@@ -107,6 +114,109 @@ class Separate(Rearranged):
                     setattr(layer, name, len(held))
         return new, held
 
+    def couple(self, node: fx.Node, to: Coupling) -> None:
+        """A channel's own numbers (scale and shift of a normalisation) go with it."""
+        super().couple(node, to)
+        if node.op == "call_module":
+            for leaf, tensor in to.flow.graph.layer(node).named_parameters():
+                if tensor.shape == to.labels[node].shape:
+                    to.own(to.labels[node], f"{node.target}.{leaf}")
+
+
+class Across(Separate):
+    """A softmax over positions: one output channel for each input channel, none of them known."""
+
+    def forward(self, node: fx.Node, flow: Flow) -> Channels | str:
+        """The same channels, if the axis that is read is another."""
+        (x,) = flow.graph.tensor_inputs(node)
+        known, dim = flow.channels[x], _softmax_dim(node, flow)
+        if dim is None or dim % len(flow.shape(x)) == known.axis:
+            return "reads all channels together"
+        node.meta["origin"] = torch.arange(len(known))
+        return varying(known.axis, len(known))
+
+
+def _softmax_dim(node: fx.Node, flow: Flow) -> int | None:
+    dim: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
+    if node.op == "call_module":
+        dim = getattr(flow.graph.layer(node), "dim", None)
+    return dim if isinstance(dim, int) else None
+
+
+class Viewed(Rearranged):
+    """`view` and `reshape` that leave channels on one axis: its size is named anew."""
+
+    def forward(self, node: fx.Node, flow: Flow) -> Channels | str:
+        """The constants, moved."""
+        if not _view_sizes(node):
+            return "fixes sizes, which could name channels"
+        return super().forward(node, flow)
+
+    def rewrite(self, node: fx.Node, to: Rewriter) -> Rewritten:
+        """The same call with the number of channels that are left."""
+        new, held = super().rewrite(node, to)
+        if len(held) < len(to.flow.channels[node]):
+            sizes = list(_view_sizes(new))
+            sizes[to.flow.channels[node].axis] = len(held)
+            new.args = (new.args[0], tuple(sizes))
+        return new, held
+
+
+def _view_sizes(node: fx.Node) -> tuple[Any, ...]:
+    """The sizes that a view names, numbers or nodes; empty if they are one node or a keyword."""
+    sizes = node.args[1:]
+    if len(sizes) == 1 and isinstance(sizes[0], tuple | list):
+        return tuple(sizes[0])
+    return sizes if len(sizes) > 1 or (sizes and isinstance(sizes[0], int)) else ()
+
+
+class Blocked(Rule):
+    """`unflatten(axis, (-1, width))`: blocks of channels, such as heads, become channels."""
+
+    def forward(self, node: fx.Node, flow: Flow) -> Channels | str:
+        """A block is constant if all its channels are, with one value."""
+        if not is_blocking(node):
+            return "fixes sizes, which could name channels"
+        (x,) = flow.graph.tensor_inputs(node)
+        axis, width = _block(node, flow)
+        if flow.channels[x].axis != axis:
+            return "divides another axis than the channels"
+        value = flow.channels[x].value.unflatten(0, (-1, width))
+        same = (value == value[:, :1]).all(1)
+        return Channels(axis, torch.where(same, value[:, 0], torch.nan))
+
+    def backward(self, node: fx.Node, flow: Flow) -> None:
+        """All channels of a block."""
+        (x,) = flow.graph.tensor_inputs(node)
+        axis, width = _block(node, flow)
+        flow.request(x, axis, flow.need[node].repeat_interleave(width))
+
+    def rewrite(self, node: fx.Node, to: Rewriter) -> Rewritten:
+        """Fewer blocks."""
+        (x,) = to.flow.graph.tensor_inputs(node)
+        axis, width = _block(node, to.flow)
+        whole = to.flow.need[node]
+        wanted = indices(whole.repeat_interleave(width))
+        return to.copy(node, {x: to.gather(x, axis, wanted, node)}), indices(whole)
+
+    def couple(self, node: fx.Node, to: Coupling) -> None:
+        """The channels of a block go together."""
+        (x,) = to.flow.graph.tensor_inputs(node)
+        blocks = to.labels[x].unflatten(0, (-1, _block(node, to.flow)[1]))
+        to.labels[node] = to.join(*blocks.unbind(1))
+
+
+def is_blocking(node: fx.Node) -> bool:
+    """Whether a node is `unflatten(axis, (-1, width))`."""
+    sizes: Any = node.args[2] if len(node.args) == 3 else None
+    return isinstance(sizes, tuple | list) and len(sizes) == 2 and sizes[0] == -1
+
+
+def _block(node: fx.Node, flow: Flow) -> tuple[int, int]:
+    """Axis and width of the blocks."""
+    x, axis, (_, width) = cast(tuple[fx.Node, int, tuple[int, int]], node.args)
+    return axis % len(flow.shape(x)), width
+
 
 class Selected(Rearranged):
     """`torch.index_select` along the channels, by an index that is a buffer."""
@@ -138,30 +248,45 @@ class Selected(Rearranged):
 
 
 class SizeReader(Rule):
-    """`x.size(0)`, `x.shape[2]`, `x.dim()`: sizes other than the number of channels may be read."""
+    """`x.size(0)`, `x.shape[2]`, `x.dim()`: a number of channels is written as it was."""
 
     def backward(self, node: fx.Node, flow: Flow) -> None:
-        """The tensor must exist, whole if its number of channels is read."""
+        """The tensor must exist, whole if its shape is read in a way that is not known."""
         (x,) = node.all_input_nodes
-        if flow.channels[x].axis in _sizes_read(node, len(flow.shape(x))):
+        if _reads_whole_shape(node):
             flow.note(node, "reads the number of channels, so all of them stay")
             flow.request_all(x)
         flow.request_any(x)
 
+    def couple(self, node: fx.Node, to: Coupling) -> None:
+        """A shape that is read as a whole cannot change."""
+        (x,) = node.all_input_nodes
+        if _reads_whole_shape(node):
+            to.fix(to.labels[x], node, "reads the number of channels")
 
-def _sizes_read(node: fx.Node, n_axes: int) -> set[int]:
-    if node.target == "dim" or (node.target is getattr and node.args[1] != "shape"):
-        return set()
-    if node.op == "call_method" and len(node.args) > 1:
-        dim = node.args[1]
-        return {dim % n_axes} if isinstance(dim, int) else set(range(n_axes))
-    read = set()
-    for user in node.users:
-        index = user.args[1] if user.target is operator.getitem else None
-        if not isinstance(index, int):
-            return set(range(n_axes))
-        read.add(index % n_axes)
-    return read
+
+def _reads_whole_shape(node: fx.Node) -> bool:
+    """Whether a node reads a shape for more than single sizes."""
+    is_shape = node.target == "size" or (node.target is getattr and node.args[1] == "shape")
+    if not is_shape or len(node.args) + len(node.kwargs) > 1 + (node.target is getattr):
+        return False
+    picks = [u.args[1] if u.target is operator.getitem else None for u in node.users]
+    return not all(isinstance(pick, int) for pick in picks)
+
+
+def size_before(node: fx.Node, flow: Flow) -> int | None:
+    """The number of channels that a node reads, as it was; None if it reads something else."""
+    shape = node
+    dim: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
+    if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
+        shape = node.args[0]
+    elif node.op != "call_method" or node.target != "size":
+        return None
+    x = shape.args[0] if reads_size(shape) else None
+    if not isinstance(x, fx.Node) or x not in flow.channels or not isinstance(dim, int):
+        return None
+    n_axes = len(flow.shape(x))
+    return flow.shape(x)[dim] if dim % n_axes == flow.channels[x].axis else None
 
 
 class Table(Rule):
@@ -186,6 +311,13 @@ class Table(Rule):
             return to.copy(node), indices(need)
         return to.copy(node), torch.arange(len(need))
 
+    def couple(self, node: fx.Node, to: Coupling) -> None:
+        """Its channels are its own."""
+        channels, name = to.flow.channels[node], str(node.target)
+        to.labels[node] = to.fresh(len(channels))
+        if to.flow.graph.tensor(node).dim() and name not in to.flow.graph.shared:
+            to.own(to.labels[node], name, channels.axis)
+
 
 class Embedded(Rule):
     """`nn.Embedding`: one channel per column; tokens are needed in any case."""
@@ -204,6 +336,11 @@ class Embedded(Rule):
         _select(layer, "weight", 1, kept)
         layer.embedding_dim = len(kept)  # type: ignore[assignment]
         return to.copy(node), kept
+
+    def couple(self, node: fx.Node, to: Coupling) -> None:
+        """Its columns are its own."""
+        to.labels[node] = to.fresh(len(to.flow.channels[node]))
+        to.own(to.labels[node], f"{node.target}.weight", 1)
 
 
 def _select(owner: nn.Module, leaf: str, axis: int, kept: Tensor) -> None:
@@ -247,6 +384,10 @@ def _not_safe(node: fx.Node, flow: Flow) -> str | None:
             return "fixes sizes, which could name channels"
     elif name == "getitem":
         index = args[0] if isinstance(args[0], tuple) else args
+        if sum(i is ... for i in index) == 1:
+            n_named = sum(i is not None and i is not ... for i in index)
+            at = index.index(...)
+            index = (*index[:at], *[slice(None)] * (n_axes - n_named), *index[at + 1 :])
         if not all(i is None or isinstance(i, int | slice) for i in index):
             return "indexes in a way that is not known"
         old = [i for i in index if i is not None]  # None makes a new axis

@@ -1,0 +1,191 @@
+"""Layers that a network writes by hand become torch's layers.
+
+`F.batch_norm(x, self.running_mean, ...)` computes what `nn.BatchNorm2d` does, and so on for each
+function of the table below: the call becomes a layer with the same parameters. A module of the
+user that computes an RMS or layer norm is recognised by what it does: it is tried on numbers.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from bayesieve.core.graph import Graph, is_hooked
+
+Arguments = dict[str, Any]  # of a call by name; tensors of the network as themselves
+
+
+def _linear(a: Arguments, n_axes: int) -> nn.Module:
+    n_out, n_in = a["weight"].shape
+    return nn.Linear(n_in, n_out, bias=a["bias"] is not None, device="meta")
+
+
+def _conv(a: Arguments, n_axes: int) -> nn.Module:
+    weight, kinds = a["weight"], (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    kind: Any = kinds[weight.dim() - 3]
+    groups = a["groups"]
+    return kind(
+        weight.shape[1] * groups, weight.shape[0], tuple(weight.shape[2:]), a["stride"],
+        a["padding"], a["dilation"], groups, a["bias"] is not None, device="meta",
+    )  # fmt: skip
+
+
+def _batch_norm(a: Arguments, n_axes: int) -> nn.Module:
+    if a["running_mean"] is None or a["training"] is not False:
+        raise _NotALayerError
+    kind: Any = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}[n_axes]
+    affine = a["weight"] is not None
+    layer = kind(len(a["running_mean"]), a["eps"], a["momentum"], affine, device="meta")
+    layer.num_batches_tracked = torch.zeros((), dtype=torch.int64)
+    return layer
+
+
+def _layer_norm(a: Arguments, n_axes: int) -> nn.Module:
+    affine, shape = a["weight"] is not None, tuple(a["normalized_shape"])
+    return nn.LayerNorm(shape, a["eps"], affine, bias=a["bias"] is not None, device="meta")
+
+
+def _rms_norm(a: Arguments, n_axes: int) -> nn.Module:
+    affine, shape = a["weight"] is not None, tuple(a["normalized_shape"])
+    return nn.RMSNorm(list(shape), a["eps"], affine, device="meta")
+
+
+def _embedding(a: Arguments, n_axes: int) -> nn.Module:
+    if a["max_norm"] is not None:
+        raise _NotALayerError
+    n_rows, width = a["weight"].shape
+    return nn.Embedding(n_rows, width, device="meta")
+
+
+class _NotALayerError(Exception):
+    """The call has no layer that computes the same."""
+
+
+Lift = tuple[Callable[[Arguments, int], nn.Module], dict[str, Any]]  # arguments, with defaults
+_CONV = {"input": None, "weight": None, "bias": None, "stride": 1, "padding": 0, "dilation": 1,
+         "groups": 1}  # fmt: skip
+_LIFTS: dict[Any, Lift] = {
+    F.linear: (_linear, {"input": None, "weight": None, "bias": None}),
+    **dict.fromkeys((F.conv1d, F.conv2d, F.conv3d), (_conv, _CONV)),
+    F.batch_norm: (
+        _batch_norm,
+        {"input": None, "running_mean": None, "running_var": None, "weight": None, "bias": None,
+         "training": False, "momentum": 0.1, "eps": 1e-5},
+    ),
+    F.layer_norm: (
+        _layer_norm,
+        {"input": None, "normalized_shape": (), "weight": None, "bias": None, "eps": 1e-5},
+    ),
+    F.rms_norm: (_rms_norm, {"input": None, "normalized_shape": (), "weight": None, "eps": None}),
+    F.embedding: (
+        _embedding,
+        {"input": None, "weight": None, "padding_idx": None, "max_norm": None},
+    ),
+}  # fmt: skip
+
+
+def lift(graph: Graph) -> None:
+    """Replace calls of functions by layers, in place; the graph has been measured."""
+    traced = graph.module
+    for node in list(traced.graph.nodes):
+        if node.op == "call_function" and node.target in _LIFTS:
+            _lift(node, graph)
+    for node in reversed(traced.graph.nodes):
+        if node.op == "get_attr" and not node.users:
+            traced.graph.erase_node(node)
+    traced.recompile()
+
+
+def _lift(node: fx.Node, graph: Graph) -> None:
+    make, defaults = _LIFTS[node.target]
+    if len(node.args) > len(defaults) or not set(node.kwargs) <= set(defaults):
+        return
+    given = dict(zip(defaults, node.args, strict=False)) | node.kwargs
+    tensors = {k: v for k, v in given.items() if isinstance(v, fx.Node) and k != "input"}
+    x = given.get("input")
+    if not isinstance(x, fx.Node) or not tensors or graph.shape(x) is None:
+        return
+    if any(v.op != "get_attr" or len(v.users) > 1 for v in tensors.values()):
+        return  # computed, or read by others too
+    values = {k: graph.tensor(v) for k, v in tensors.items()}
+    try:
+        layer = make({**defaults, **given, **values}, len(graph.shape(x) or ()))
+    except (_NotALayerError, KeyError):
+        return
+    for leaf, value in values.items():
+        if isinstance(value, nn.Parameter):
+            layer._parameters[leaf] = value
+        else:
+            layer._buffers[leaf] = value
+    if any(tensor.is_meta for tensor in (*layer.parameters(), *layer.buffers())):
+        return
+    name = _home(str(tensors["weight" if "weight" in tensors else "running_mean"].target), graph)
+    graph.module.set_submodule(name, layer.train(graph.module.training))
+    with graph.module.graph.inserting_before(node):
+        new = graph.module.graph.call_module(name, (x,))
+    new.meta = dict(node.meta)
+    node.replace_all_uses_with(new)
+    graph.module.graph.erase_node(node)
+
+
+def _home(target: str, graph: Graph) -> str:
+    """Where a layer goes: to the module that had its weight, if that has nothing else to do."""
+    path = target.rpartition(".")[0]
+    prefix = f"{path}." if path else ""
+    called = any(n.op == "call_module" and f"{n.target}.".startswith(prefix)
+                 for n in graph.module.graph.nodes)  # fmt: skip
+    n_read = sum(n.op == "get_attr" and str(n.target).startswith(prefix)
+                 and "." not in str(n.target).removeprefix(prefix)
+                 and str(n.target).endswith(("weight", "in_proj_weight"))
+                 for n in graph.module.graph.nodes)  # fmt: skip
+    if path and not called and n_read <= 1:
+        return path
+    name = f"{prefix}{target.rpartition('.')[2]}_layer"
+    while any(n.target == name for n in graph.module.graph.nodes):
+        name += "_"
+    return name
+
+
+# ------------------------------------------------------------------------------------------ norms
+
+
+def plain_norms(module: nn.Module) -> nn.Module:
+    """Replace modules that compute an RMS norm by `nn.RMSNorm` with the same weight, in place."""
+    for name, child in list(module.named_children()):
+        module._modules[name] = plain_norms(child)
+    return _plain_norm(module) or module
+
+
+def _plain_norm(module: nn.Module) -> nn.RMSNorm | None:
+    weights = list(module.named_parameters())
+    if len(weights) != 1 or module._modules or module._buffers or is_hooked(module):
+        return None
+    (leaf, weight) = weights[0]
+    if type(module).__module__.startswith("torch.nn") or leaf != "weight" or weight.dim() != 1:
+        return None
+    x = torch.linspace(-2.0, 3.0, 6 * len(weight)).sin().view(2, 3, -1)
+    scale = torch.linspace(0.5, 1.5, len(weight))
+    found = None
+    for eps in {value for value in vars(module).values() if isinstance(value, float)}:
+        try:
+            with torch.no_grad():
+                same = [
+                    torch.allclose(
+                        functional_call(module, {leaf: scale}, (size * x,)),
+                        F.rms_norm(size * x, (len(weight),), scale, eps),
+                        rtol=1e-5, atol=1e-6,
+                    )
+                    for size in (1.0, 10 * eps**0.5)
+                ]  # fmt: skip
+        except (RuntimeError, TypeError, ValueError, IndexError, AttributeError):
+            return None  # takes other inputs
+        if all(same):
+            found = eps
+    if found is None:
+        return None
+    norm = nn.RMSNorm(len(weight), found, device="meta")
+    norm.weight = weight
+    return norm.train(module.training)

@@ -1,0 +1,180 @@
+"""Normalisation over all channels: layer norm and RMS norm with constant inputs left out.
+
+Both divide by a statistic of all D inputs. Of those let D - k vary, and let the k constants have
+sum s and sum of squares q. Then with the D - k inputs x alone
+
+    mean = (Σ x + s) / D,     var = (Σ (x - mean)² + q - 2 s mean + k mean²) / D          (C4)
+    mean of squares = (Σ x² + q) / D                                                      (C5)
+
+C4 is `FoldedLayerNorm`. C5 is an RMS norm of D - k inputs again, whose scale is √(D / (D - k))
+times as large and whose eps is (eps D + q) / (D - k). A constant leaves only if no layer reads
+what becomes of it.
+"""
+
+import math
+from typing import cast
+
+import torch
+from torch import Tensor, fx, nn
+
+from bayesieve.sieve.compaction.coupling import Coupling
+from bayesieve.sieve.compaction.flow import Channels, Flow, Rewriter, Rewritten, Rule, indices
+
+
+class FoldedLayerNorm(nn.Module):
+    """Layer normalisation over features of which some are constants and not given.
+
+    Args:
+        n_features: number of features that are given, on the last axis.
+        n_constant: number of those that are not.
+        total: their sum.
+        squares: the sum of their squares.
+        eps: added to the variance.
+        bias: whether it has a shift besides the scale.
+
+    Example:
+        >>> x = torch.tensor([[4.0, 8.0, 0.0, 0.0]])
+        >>> torch.allclose(FoldedLayerNorm(2, n_constant=2)(x[:, :2]), nn.LayerNorm(4)(x)[:, :2])
+        True
+    """
+
+    def __init__(
+        self,
+        n_features: int,
+        n_constant: int = 0,
+        total: float = 0.0,
+        squares: float = 0.0,
+        eps: float = 1e-5,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        self.n_features = n_features
+        self.n_constant = n_constant
+        self.total = total
+        self.squares = squares
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(n_features))
+        self.bias = nn.Parameter(torch.zeros(n_features)) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise the last axis, (..., n_features)."""
+        n = self.n_features + self.n_constant
+        mean = (x.sum(-1, keepdim=True) + self.total) / n
+        spread = (x - mean).square().sum(-1, keepdim=True)
+        spread = spread + self.squares - 2 * self.total * mean + self.n_constant * mean.square()
+        out = (x - mean) / torch.sqrt(spread / n + self.eps) * self.weight
+        return out if self.bias is None else out + self.bias
+
+    def extra_repr(self) -> str:
+        """Text that `print` shows between the brackets."""
+        return f"{self.n_features}, n_constant={self.n_constant}, eps={self.eps:g}"
+
+
+class Normed(Rule):
+    """`nn.LayerNorm`, `nn.RMSNorm` or `FoldedLayerNorm` over the channels."""
+
+    def forward(self, node: fx.Node, flow: Flow) -> Channels | str:
+        """A channel without scale is its shift; RMS norm leaves 0 at 0."""
+        layer, (x,) = flow.graph.layer(node), flow.graph.tensor_inputs(node)
+        known, shape = flow.channels[x], flow.shape(x)
+        over = (_n_features(layer),)
+        if known.axis != len(shape) - 1 or over != tuple(shape[-1:]):
+            return "normalises other axes than the channels"
+        scale, shift = _numbers(layer, len(known))
+        silent = scale == 0
+        if isinstance(layer, nn.RMSNorm):
+            silent = silent | (known.value == 0)
+        return Channels(known.axis, torch.where(silent, shift, torch.nan))
+
+    def backward(self, node: fx.Node, flow: Flow) -> None:
+        """All that vary, and constants of which somebody reads what becomes of them."""
+        (x,) = flow.graph.tensor_inputs(node)
+        kept = self._kept(node, flow)
+        flow.request(x, flow.channels[x].axis, kept)
+        stuck = kept & flow.channels[x].constant
+        keeps = f"({flow.graph.spelling(node)}) reads all channels together: it keeps"
+        why = "a layer reads what becomes of them"
+        flow.note_useless(node, stuck, "constant channel", why, keeps)
+
+    def rewrite(self, node: fx.Node, to: Rewriter) -> Rewritten:
+        """Leave out constants, in the statistics too."""
+        (x,) = to.flow.graph.tensor_inputs(node)
+        known, kept = to.flow.channels[x], self._kept(node, to.flow)
+        new = to.copy(node, {x: to.gather(x, known.axis, indices(kept), node)})
+        if not bool(kept.all()):
+            layer = to.flow.graph.layer(node)
+            gone = known.value[~kept]
+            fold = _folded_rms if isinstance(layer, nn.RMSNorm) else _folded
+            to.flow.graph.module.set_submodule(str(node.target), fold(layer, kept, gone))
+        return new, indices(kept)
+
+    def couple(self, node: fx.Node, to: Coupling) -> None:
+        """A channel's scale and shift go with it."""
+        (x,) = to.flow.graph.tensor_inputs(node)
+        to.labels[node] = to.labels[x]
+        for leaf in ("weight", "bias"):
+            to.own(to.labels[node], f"{node.target}.{leaf}")
+
+    def _kept(self, node: fx.Node, flow: Flow) -> Tensor:
+        (x,) = flow.graph.tensor_inputs(node)
+        kept = ~flow.channels[x].constant | (flow.need[node] & ~flow.channels[node].constant)
+        if not bool(kept.any()):
+            kept[0] = True  # a tensor needs some width
+        return kept
+
+
+def _n_features(layer: nn.Module) -> int:
+    if isinstance(layer, FoldedLayerNorm):
+        return layer.n_features
+    shape = cast(tuple[int, ...], layer.normalized_shape)
+    return shape[0] if len(shape) == 1 else -1
+
+
+def _numbers(layer: nn.Module, n: int) -> tuple[Tensor, Tensor]:
+    """Scale and shift, (n,) float64."""
+    scale, shift = (getattr(layer, leaf, None) for leaf in ("weight", "bias"))
+    one = torch.ones(n, dtype=torch.float64)
+    return (
+        one if scale is None else scale.detach().double(),
+        torch.zeros_like(one) if shift is None else shift.detach().double(),
+    )
+
+
+def _folded(layer: nn.Module, kept: Tensor, gone: Tensor) -> FoldedLayerNorm:
+    """C4."""
+    assert isinstance(layer, nn.LayerNorm | FoldedLayerNorm)
+    old = layer if isinstance(layer, FoldedLayerNorm) else None
+    scale, shift = _numbers(layer, len(kept))
+    new = FoldedLayerNorm(
+        int(kept.sum()),
+        len(gone) + (old.n_constant if old else 0),
+        float(gone.sum()) + (old.total if old else 0.0),
+        float(gone.square().sum()) + (old.squares if old else 0.0),
+        layer.eps,
+        layer.bias is not None,
+    )
+    _fill(new, layer, scale[kept], shift[kept])
+    return new
+
+
+def _folded_rms(layer: nn.Module, kept: Tensor, gone: Tensor) -> nn.RMSNorm:
+    """C5."""
+    assert isinstance(layer, nn.RMSNorm)
+    n, n_kept = len(kept), int(kept.sum())
+    dtype = torch.get_default_dtype() if layer.weight is None else layer.weight.dtype
+    eps = torch.finfo(dtype).eps if layer.eps is None else layer.eps
+    new = nn.RMSNorm(n_kept, (eps * n + float(gone.square().sum())) / n_kept)
+    scale, _ = _numbers(layer, n)
+    _fill(new, layer, scale[kept] * math.sqrt(n / n_kept), None)
+    return new
+
+
+def _fill(new: nn.Module, old: nn.Module, scale: Tensor, shift: Tensor | None) -> None:
+    """Give a layer its numbers, trainable if those of the old layer are."""
+    for leaf, value in (("weight", scale), ("bias", shift)):
+        before = getattr(old, leaf, None)
+        if value is not None and getattr(new, leaf, None) is not None:
+            dtype = torch.get_default_dtype() if before is None else before.dtype
+            trained = before is None or before.requires_grad
+            setattr(new, leaf, nn.Parameter(value.to(dtype), requires_grad=trained))
+    new.train(old.training)
