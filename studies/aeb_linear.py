@@ -58,6 +58,13 @@ PAPER = {
     "sgld": ((15.85, 416.39), (15.85, 416.39), (11.86, 229.38), (7.72, 88.90)),
 }
 
+# why the paper's own settings are behind it
+BEHIND = (
+    "The paper scores 50 points of one data set. Ours is the mean over eight data sets of 2,000 "
+    "points each; with the paper's weights a chain finds all three variables in none to four of "
+    "the eight, and loses one for good in the others. Our search finds them in all eight (MSE 3.17 "
+    "to 3.46)."
+)
 N, P, N_TEST, BATCH, NOISE_VAR = 100, 1000, 2000, 50, 3.0
 _BLOCK = 100  # steps between kept draws: the paper's thinning
 _SEARCH, _BURN_IN = 0.1, 0.2  # shares of the run at which the search ends, and v₀ is what was asked

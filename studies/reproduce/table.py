@@ -5,6 +5,8 @@ only when asked for, and compared with nothing.
 
 A number is compared with its 95 % interval (Student's t over seeds): "reached" if its worse end is
 as good as the paper's, "reached within error" if only its better end is. One seed reaches nothing.
+A number that was read off a figure may be off by the `reading` of its row, and the better end need
+only come within that.
 """
 
 import statistics
@@ -214,7 +216,7 @@ def _status(row: Row, finding: Finding | None, ours: float | None) -> str:
     ends = [ours - sign * width, ours + sign * width]  # the better one, the worse one
     ends = ends if row.decimals is None else [round(end, row.decimals) for end in ends]
     room = _ROUNDING * max(1.0, abs(aim))  # a mean of equal numbers is not quite equal
-    better, worse = (sign * (end - aim) <= room for end in ends)
+    better, worse = sign * (ends[0] - aim) <= room + row.reading, sign * (ends[1] - aim) <= room
     if not better or finding.error is None:
         return UNKNOWN if better else SHORT[own]
     return ("reached", "met")[own] + ("" if worse else " within error")

@@ -12,7 +12,7 @@ from records import record_of
 from studies.record import check, make_row, read_folder, write
 from studies.reproduce.catalogue import ROWS, STUDIES, Row
 from studies.reproduce.running import arguments_of, study_of
-from studies.reproduce.table import Finding, counts, listing, missing, read_findings
+from studies.reproduce.table import SHORT, Finding, counts, listing, missing, read_findings
 
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -123,6 +123,20 @@ def test_quick_and_held_out_records_are_no_evidence(tmp_path):
     assert read_findings(tmp_path) == {}
     path.write_text(json.dumps({**record, "scored_on": "held-out"}))
     assert read_findings(tmp_path, quick=True) == {}
+
+
+@pytest.mark.parametrize(("value", "status"), [(2.005, "error unknown"), (2.02, "worse")])
+def test_a_number_read_off_a_figure_is_not_behind_within_its_reading_error(value, status):
+    (entry,) = listing(finding(value, error=None), [row(reading=0.01)])
+    assert entry["status"] == status
+
+
+def test_every_row_of_images_and_chains_that_is_behind_says_why():
+    entries = listing(read_findings(RESULTS))
+    silent = [entry["name"] for entry in entries
+              if entry["source"] in ("BMR", "SG-MCMC-SA", "beyond the papers")
+              and entry["status"] in SHORT and not entry["reason"]]  # fmt: skip
+    assert silent == []
 
 
 def test_a_reason_is_told_where_a_row_is_behind():
