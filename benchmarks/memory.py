@@ -1,27 +1,28 @@
 """Memory of runs: the most at once, measured in a fresh process, against the estimate before it.
 
     OMP_NUM_THREADS=1 python -m benchmarks.memory [--engine sbnn] [--net mlp:400,400] [--out FILE]
-    OMP_NUM_THREADS=1 python -m benchmarks.memory --images 814255 [--archive] [--out FILE]
+    OMP_NUM_THREADS=1 python -m benchmarks.memory --images 814255 [--decoded] [--out FILE]
 
 Each run takes six steps, writes a checkpoint and evaluates 2,000 examples, by draws where the
 engine has any. What the process took after a small run of the same kind is not counted. The
 median of three runs counts, since the allocator keeps more in some than in others. With
 `--out`, rows that the file has already are kept.
 
-With `--images`, the data are a folder or an archive of so many images, 28 x 28 as in EMNIST,
+With `--images`, the data are a folder of so many images, 28 x 28 as in EMNIST,
 written to TMPDIR first, and the run is that of `bayesieve train`, from reading the first of them.
+With `--decoded` no files are written: random pixels stand for what the decoder would return.
 """
 
 import argparse
-import io
 import json
 import subprocess
 import sys
-import tarfile
 import tempfile
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -35,6 +36,7 @@ from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.memory import forget_peak, peak_resident_bytes
 from bayesieve.core.posterior import draws_of
 from bayesieve.core.problem import Problem
+from bayesieve.data import images
 from bayesieve.engines.recipes import ENGINES, EngineConfig, RunSize, build_engine, resolve_engine
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.files import write_atomically
@@ -99,11 +101,12 @@ def run_and_evaluate(
     return problem, test
 
 
-def measure_images(n: int, archive: bool) -> dict[str, Any]:
-    """Estimate and peak of a run on n images in files, in this process."""
+def measure_images(n: int, decoded: bool) -> dict[str, Any]:
+    """Estimate and peak of a run on n images in files, or decoded already, in this process."""
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as home:
-        small, large = (write_images(Path(home) / f"{m}", m, archive) for m in (500, n))
+    made = mock.patch.object(images, "decode_images", random_pixels) if decoded else nullcontext()
+    with tempfile.TemporaryDirectory() as home, made:
+        small, large = (write_images(Path(home) / f"{m}", m, decoded) for m in (500, n))
         settings = {"net": "mlp:100", "steps": STEPS, "figures": False, "device": "cpu"}
         runs.train(data=f"images:{small}", out=Path(home) / "small run", **settings)
         before = forget_peak()
@@ -113,33 +116,31 @@ def measure_images(n: int, archive: bool) -> dict[str, Any]:
         runs.train(data=f"images:{large}", out=Path(home) / "large run", **settings)
         measured = max(reading, peak_resident_bytes() - before)
     return {
-        "engine": "sbnn", "net": "mlp:100", "images": n, "archive": archive, **need,
+        "engine": "sbnn", "net": "mlp:100", "images": n, "decoded": decoded, **need,
         "measured_reading": reading, "measured": measured,
         "measured_to_estimate": round(measured / need["peak"], 3),
     }  # fmt: skip
 
 
-def write_images(home: Path, n: int, archive: bool) -> Path:
-    """Random images of two classes, as PNG files in a folder or in an uncompressed archive."""
+def random_pixels(path: Path, _: int | None = None) -> dict[str, Any]:
+    """Random images as the decoder returns them; the name of the path says how many."""
+    n = int(path.name)
+    pixels = np.random.default_rng(0).integers(0, 256, (n, *SHAPE[1:], 1), dtype=np.uint8)
+    none = np.zeros(n, dtype=bool)
+    return {"pixels": pixels, "labels": np.arange(n) % 2, "for_test": none, "classes": ("a", "b")}
+
+
+def write_images(home: Path, n: int, decoded: bool) -> Path:
+    """A folder of random images of two classes as PNG files; an empty one if they are decoded."""
     from PIL import Image
 
     generator = np.random.default_rng(0)
-    home.mkdir()
     for label in "ab":
-        (home / label).mkdir()
-    with tarfile.open(home.with_suffix(".tar"), "w") as tar:
-        for i in range(n):
-            name, content = f"{'ab'[i % 2]}/{i:06d}.png", io.BytesIO()
-            pixels = generator.integers(0, 256, SHAPE[1:], dtype=np.uint8)
-            Image.fromarray(pixels).save(content, "PNG", compress_level=0)
-            if archive:
-                member = tarfile.TarInfo(name)
-                member.size = content.tell()
-                content.seek(0)
-                tar.addfile(member, content)
-            else:
-                (home / name).write_bytes(content.getvalue())
-    return home.with_suffix(".tar") if archive else home
+        (home / label).mkdir(parents=True)
+    for i in range(0 if decoded else n):
+        pixels = generator.integers(0, 256, SHAPE[1:], dtype=np.uint8)
+        Image.fromarray(pixels).save(home / "ab"[i % 2] / f"{i:06d}.png", compress_level=0)
+    return home
 
 
 def main() -> None:
@@ -150,10 +151,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--estimate", action="store_true", help="estimate the rows of --out anew")
     parser.add_argument("--images", type=int, help="measure reading so many images instead")
-    parser.add_argument("--archive", action="store_true", help="of a tar archive, not of a folder")
+    parser.add_argument("--decoded", action="store_true", help="without files and decoder")
     asked = parser.parse_args()
     if asked.images:
-        row = measure_images(asked.images, asked.archive)
+        row = measure_images(asked.images, asked.decoded)
         print(json.dumps(row))
         if asked.out is not None:
             add_row(asked.out, row)
@@ -199,7 +200,7 @@ def main() -> None:
 def add_row(path: Path, row: dict[str, Any]) -> None:
     """Put a row of images into a record, in the place of an earlier one."""
     rows = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.is_file() else []
-    same = ("images", "archive")
+    same = ("images", "decoded")
     kept = [one for one in rows if any(one.get(name) != row[name] for name in same)]
     write_atomically(path, {"machine": machine(), "rows": [*kept, row]})
 
