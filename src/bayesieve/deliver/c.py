@@ -8,7 +8,7 @@ layer as in torch, except that a weight of 0 that is not stored keeps them from 
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import cycle
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from bayesieve import __version__
 from bayesieve.assess.familiarity import Familiarity
 from bayesieve.deliver.c_familiarity import familiarity_function
+from bayesieve.deliver.c_raw import class_function, raw_function
 from bayesieve.deliver.c_text import Lines, array, indent, index_bytes, loop, number
 from bayesieve.deliver.export_checks import (
     check_arguments,
@@ -65,6 +66,8 @@ def export_c(
     *,
     int8: bool = False,
     familiarity: Familiarity | None = None,
+    preprocessing: Mapping[str, Any] | None = None,
+    classes: Sequence[str] | None = None,
 ) -> Path:
     """Write a network as a C99 header with `void NAME_predict(const float *, float *)`.
 
@@ -84,6 +87,9 @@ def export_c(
         example: some inputs, shape (n, ...), of the kind the model will meet.
         int8: whether weights are rounded to 8 bits with one scale per output channel.
         familiarity: of inputs, for `float NAME_familiarity(const float *)`.
+        preprocessing: how raw inputs were prepared; that of images gives
+            `void NAME_predict_raw(const uint8_t *, float *)`, which takes pixels.
+        classes: their names, for `const char *NAME_class(int32_t)`.
 
     Returns:
         The path.
@@ -135,7 +141,19 @@ def export_c(
             f"output\n * is {error:.2e}, where the largest output is {scale:.2e}."
         )
     known = [] if familiarity is None else familiarity_function(name, familiarity)
-    text = "\n".join(_header(name, layers, tuple(example.shape[1:]), note, known, int8=int8))
+    shape = tuple(example.shape[1:])
+    if preprocessing is not None and preprocessing.get("kind") == "image":
+        if tuple(preprocessing["shape"]) != shape:
+            raise ValueError(
+                f"{_WHO}: preprocessing is of images {tuple(preprocessing['shape'])}, but the "
+                f"example's inputs are {shape}."
+            )
+        known = [*known, *raw_function(name, preprocessing)]
+    elif preprocessing is not None:
+        note += "\n * Inputs are prepared ones: columns of the table, encoded as in training."
+    if classes is not None:
+        known = [*known, *class_function(name, classes)]
+    text = "\n".join(_header(name, layers, shape, note, known, int8=int8))
     return write_atomically(path, text)
 
 
@@ -171,7 +189,8 @@ def _header(
     }
     code = "\n".join(body)
     includes = ["<stdint.h>"]
-    needs_math = known or any(word in code for word in ("expf(", "tanhf(", "INFINITY"))
+    code += "\n".join(known)
+    needs_math = any(word in code for word in ("expf(", "tanhf(", "logf(", "sqrtf(", "INFINITY"))
     includes += ["<math.h>"] if needs_math else []
     capitals = name.upper()
     return [

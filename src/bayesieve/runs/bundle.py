@@ -281,7 +281,15 @@ def write_form(
     elif to == "c":
         from bayesieve.deliver.c import export_c
 
-        export_c(module, out, example, int8=int8, familiarity=model.familiarity)
+        export_c(
+            module,
+            out,
+            example,
+            int8=int8,
+            familiarity=model.familiarity,
+            preprocessing=preprocessing,
+            classes=classes,
+        )
     elif isinstance(model, Bundle):
         copy_bundle(model, out, force=force)
     else:

@@ -4,16 +4,19 @@ import math
 import re
 import subprocess
 
+import numpy as np
 import pytest
 import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
 from bayesieve.assess.familiarity import Familiarity
+from bayesieve.data.preprocessing import image_recipe, prepare_images
 from bayesieve.deliver.c import export_c, quantise_rows
 from bayesieve.errors import UnsupportedModelError, VerificationError
 from bayesieve.nets import lenet5, lenet5_caffe, mlp
 from compiled import COMPILER, FLAGS, needs_compiler, run_c
+from problems import seeded
 
 
 class Select(nn.Module):
@@ -155,6 +158,30 @@ def test_familiarity_in_c_equals_torch(shape, tmp_path):
     assert expected.min() < 0.05 < 0.5 < expected.max()
     assert torch.allclose(both[:, 2], expected, atol=2e-4)
     assert torch.allclose(both[:-2, :2], module(inputs)[:-2].detach(), atol=1e-3)
+
+
+@needs_compiler
+@pytest.mark.parametrize("shape", [(1, 4, 6), (3, 5, 2)])
+def test_raw_pixels_are_prepared_by_the_header(shape, tmp_path):
+    """Pixels lie row by row with channels side by side; the floats of a row hold them here."""
+    channels, height, width = shape
+    recipe = image_recipe(shape, [0.1 * c for c in range(channels)], [0.3] * channels)
+    pixels = torch.randint(256, (6, height, width, channels), generator=seeded(0))
+    x = prepare_images(pixels.numpy().astype(np.uint8), recipe)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(x[0].numel(), 2)).eval()
+    names = ['a "quoted" \\ one??/', "schön"]
+    path = export_c(module, tmp_path / "net.h", x, preprocessing=recipe, classes=names)
+    again = (
+        "uint8_t p[NET_N_INPUTS]; for (int i = 0; i < NET_N_INPUTS; i++) p[i] = (uint8_t)x[i]; "
+        "net_predict_raw(p, y); fwrite(y, sizeof y[0], 2, stdout); "
+        "y[0] = 0.0f; while (net_class(0)[(int)y[0]]) y[0] += 1.0f; "
+        "y[1] = net_class(2) || net_class(-1) ? 1.0f : -1.0f; fwrite(y, sizeof y[0], 2, stdout);"
+    )
+    both = run_c(path, pixels.flatten(1), again)
+    torch.testing.assert_close(both[:, 2:4], module(x).detach(), rtol=1e-5, atol=1e-5)
+    assert (both[:, 4:] == torch.tensor([float(len(names[0])), -1.0])).all()
+    with pytest.raises(ValueError, match=r"preprocessing is of images \(1, 1, 1\)"):
+        export_c(module, path, x, preprocessing=image_recipe((1, 1, 1), [0.0], [1.0]))
 
 
 @needs_compiler
