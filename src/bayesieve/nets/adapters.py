@@ -10,7 +10,7 @@ none. A rank is a unit between D and U, so `keep_units` and `GradualUnits` sieve
 evidence as they do units. Under a factorised posterior the mean of U D is the product of the means:
 `merged` puts it into W, and the result is a network of the original's form.
 
-Reference: Hu et al. (2022), LoRA.
+Reference: [Hu].
 """
 
 import copy
