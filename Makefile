@@ -66,6 +66,10 @@ faults: $(STAMP) ## inject every fault, about 15 minutes, and write docs/reliabi
 	BAYESIEVE_FAULTS=long BAYESIEVE_FAULTS_RECORD=results/faults.json $(TESTED) -q tests/faults
 	$(BIN)/python docs/make_results_table.py
 
+zoo: $(STAMP) ## halve the units of every architecture, and write docs/models.md
+	$(BIN)/python docs/make_models_table.py
+	$(TESTED) -q tests/zoo
+
 clean: ## remove caches and build outputs; keeps .venv and runs
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src studies tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

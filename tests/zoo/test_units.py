@@ -7,34 +7,26 @@ import torch
 from torch.nn import functional as F
 
 from architectures import ARCHITECTURES
-from bayesieve.core.likelihoods import Gaussian
-from bayesieve.core.posterior import as_point
-from bayesieve.sieve.compact import compact, report_of
-from bayesieve.sieve.groups import groups_of
-from bayesieve.sieve.prune import prune
-from bayesieve.sieve.unit_rules import keep_units
+from make_models_table import PAGE, halved
 from problems import normal
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_half_the_units_go_and_the_rest_computes_the_same(name):
     case = ARCHITECTURES[name]
-    model, x = case.build()
-    posterior = as_point(model, Gaussian())
-    sparse = prune(posterior, keep_units(0.5, example=x))
-    small = compact(sparse, x)
-    report = report_of(small)
-    assert report.max_difference < 1e-5
-    before, after = report.parameters
-    assert after <= case.left * before, (report, groups_of(posterior.network, x))
-    removed = 1 - sparse.zeros
-    assert after <= removed * before * 1.1, report  # what is masked is gone
+    half = halved(name, case)
+    before, after = half.report.parameters
+    assert half.report.max_difference < 1e-5
+    assert after <= case.left * before, half.report
+    assert after <= 1.1 * (1 - half.sparse.zeros) * before, half.report  # what is masked is gone
+    assert half.row in PAGE.read_text(encoding="utf-8"), "run python docs/make_models_table.py"
 
-    again = copy.deepcopy(small)
-    assert torch.equal(again(x), small(x))
+    _, x = case.build()
+    again = copy.deepcopy(half.small)
+    assert torch.equal(again(x), half.small(x))
     again.train()
+    start = {name: buffer.clone() for name, buffer in again.named_buffers()}
     optimiser = torch.optim.SGD(again.parameters(), 1e-3)
-    start = {name: tensor.clone() for name, tensor in again.state_dict().items()}
     for _ in range(2):
         optimiser.zero_grad()
         out = again(x)

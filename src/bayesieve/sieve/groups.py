@@ -121,7 +121,7 @@ class Groups:
     Args:
         entries: (groups, entries) of each family, by the layer that first makes its units, from
             the input to the output.
-        fixed: one sentence for each operation that keeps channels.
+        fixed: one sentence for each operation that keeps channels which weights make or read.
     """
 
     entries: dict[str, Tensor]
@@ -215,7 +215,13 @@ def _coupled(network: Network, example: Tensor) -> Groups:
     entries = {name: numbers[p] for name, p in parameters if p in numbers}
     coupling = couple(graph, entries, movable)
     families = _families(coupling, network.layout)
-    reasons = dict.fromkeys(why for _, why in coupling.fixed)
+    root = coupling.components()
+    owners = torch.zeros(len(root), dtype=torch.bool)
+    for labels, _ in coupling.owned:
+        owners[root[labels]] = True
+    reasons = dict.fromkeys(
+        why for labels, why in coupling.fixed if bool(owners[root[labels]].any())
+    )
     return Groups({k: v.to(network.device) for k, v in families.items()}, tuple(reasons))
 
 
