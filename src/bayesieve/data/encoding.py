@@ -196,8 +196,8 @@ def _fit_column(
                 entry = _fit_number(label, values, impute=impute, standardise=standardise)
             entries.append(entry | {"column": name, "part": part})
     if impute and is_missing(seen).any():
-        gone = _part(seen, "missing")
-        entry = _fit_number(f"{name} missing", gone, impute=False, standardise=standardise)
+        gone = _part(seen, "missing")  # 0 or 1, as a level is
+        entry = _fit_number(f"{name} missing", gone, impute=False, standardise=False)
         entries.append(entry | {"column": name, "part": "missing"})
     return entries
 
@@ -319,6 +319,26 @@ def column_of_input(entries: Sequence[Mapping[str, Any]]) -> list[int]:
         for entry in entries
         for _ in (entry["levels"] if entry["kind"] == "category" else [entry["name"]])
     ]
+
+
+def switches(entries: Sequence[Mapping[str, Any]]) -> NDArray[np.bool_]:
+    """Which inputs are 0 or 1, (q,): levels, and those that say that a value is missing.
+
+    They are not standardised: that would make an input of 30 of a level with a thousandth of the
+    rows, and its weights would be too small for their prior.
+
+    Example:
+        >>> color = {"name": "color", "kind": "category", "levels": ["blue", "red"]}
+        >>> switches([{"name": "age", "kind": "numeric"}, color]).tolist()
+        [False, True, True]
+    """
+    kinds = [
+        [True] * len(entry["levels"])
+        if entry["kind"] == "category"
+        else [entry.get("part") == "missing"]
+        for entry in entries
+    ]
+    return np.array([switch for kind in kinds for switch in kind], dtype=bool)
 
 
 def plain_encoding(values: NDArray[np.float64], names: Sequence[str]) -> list[Entry]:

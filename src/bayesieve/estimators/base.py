@@ -36,6 +36,7 @@ from bayesieve.data.encoding import (
     is_plain,
     plain_encoding,
     raw_columns,
+    switches,
     with_known_levels,
     without_level,
 )
@@ -116,10 +117,12 @@ class Scale:
         *,
         neutral: bool = False,
         cut: bool = False,
+        switches: NDArray[np.bool_] | None = None,
     ) -> "Scale":
         """Of the rows of (n, p), each counting as its weight says; a neutral one does nothing.
 
-        With `cut` values far out do not decide the scale of their column.
+        With `cut` values far out do not decide the scale of their column. Columns of `switches`,
+        (p,), which are 0 or 1, are centred and keep their unit.
         """
         values = values.astype(np.float64)
         mean = np.average(values, axis=0, weights=weight)
@@ -128,7 +131,10 @@ class Scale:
         if neutral:
             return cls(np.zeros_like(mean), np.ones_like(std), varies)
         limit = np.inf
-        for j in np.flatnonzero(varies) if cut else ():
+        if switches is not None:
+            std = np.where(switches, 1.0, std)
+        numbers = varies if switches is None else varies & ~switches
+        for j in np.flatnonzero(numbers) if cut else ():
             *moments, end = cut_moments(values[:, j], weight)
             if end < np.inf:
                 (mean[j], std[j]), limit = moments, end
@@ -346,7 +352,10 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
             if not np.any(weight > 0):
                 raise ValueError(f"{self._who}: at least one sample weight must be > 0.")
         if reset:
-            self.x_scale_ = Scale.of(columns, weight, neutral=not self.standardise, cut=True)
+            self.x_scale_ = Scale.of(
+                columns, weight, neutral=not self.standardise, cut=True,
+                switches=switches(self.encoding_),
+            )  # fmt: skip
         targets = self._targets(
             self._without_base(columns, y, weight, reset=reset), weight, reset=reset
         )

@@ -103,6 +103,17 @@ def test_a_level_never_seen_has_the_doubt_of_a_level():
     assert other < 0.85
 
 
+def test_levels_are_centred_and_keep_their_unit():
+    """A level of one row in 400 is no value far out, and no input of 20."""
+    level = np.where(np.arange(400) == 7, "rare", "usual")
+    frame = Frame.of({"c": level, "x": np.arange(400.0)})
+    model = SieveRegressor(**QUICK | {"epochs": 1}).fit(frame, np.arange(400.0))
+    assert model.x_scale_.limit == np.inf
+    assert model.x_scale_.std[:2].tolist() == [1, 1]
+    assert model.x_scale_.mean[:2].tolist() == [1 / 400, 399 / 400]
+    assert model.x_scale_.std[2] == pytest.approx(np.arange(400.0).std())
+
+
 def test_arrays_with_gaps_and_text():
     r = np.random.default_rng(0)
     X = r.normal(size=(120, 3))
