@@ -283,3 +283,26 @@ def test_settings_of_a_population_act_member_by_member():
         )
         for together, alone in pairs:
             torch.testing.assert_close(together[i], alone)
+
+
+@pytest.mark.parametrize("slab_prob", [0.5, 0.1, 0.01])
+def test_the_ratio_from_which_a_weight_without_data_has_two_resting_places(slab_prob):
+    def excess(ratio):  # docs/theory/sbnn.md, S12
+        a = (ratio**2 - 1) / 2
+        return math.exp(a - 1) / (2 * a * (a - 1)) - ratio * (1 - slab_prob) / slab_prob
+
+    ratio = optimize.brentq(excess, 2.5, 10)
+    for factor, places in ((0.99, 1), (1.01, 3)):
+        prior = SpikeSlab(0.03 * factor * ratio, 0.03, slab_prob)
+        assert len(prior.stationary_stds()) == places
+
+
+def test_what_dropping_a_weight_costs_orders_signal_to_noise_but_not_inclusion():
+    precision, best = f64([400.0, 100.0, 0.0]), f64([0.1, 0.15, 0.0])  # of the data, per weight
+    kappa = 1.0  # all in a slab of std 1
+    std = (precision + kappa).rsqrt()
+    mean = precision * best / (precision + kappa)
+    cost = precision * best.square() / 2
+    assert bool((cost.argsort() == (mean.abs() / std).argsort()).all())
+    inclusion = inclusion_logit(mean, std, SpikeSlab(1.0, 0.01, 0.5))
+    assert inclusion.argsort(descending=True).tolist() == [2, 1, 0]  # the useless one leads
