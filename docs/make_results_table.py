@@ -39,6 +39,7 @@ from pages.studies import (
     selection_table,
     selection_weights,
     trials_table,
+    uci_cuts_table,
     vgg_table,
 )
 from studies.record import read
@@ -53,6 +54,7 @@ BLOCKS = {
     "bmr_images": "docs/studies/bmr_images.md",
     "bmr_trials": "docs/studies/bmr_images.md",
     "sbnn_one_shot": "docs/studies/sbnn.md",
+    "uci_cuts": "docs/studies/tables.md",
     "sbnn_vgg": "docs/studies/sbnn.md",
     "pretrained": "docs/studies/sbnn.md",
     "papers": "docs/results.md",
@@ -178,6 +180,7 @@ def main() -> int:
         "bmr_trials": trials_table(read_results(RESULTS / "held_out")),
         "sbnn_one_shot": one_shot_table(list(rows_of(results, "sbnn_droprate", "test").values()))
         or EMPTY,
+        "uci_cuts": uci_cuts_table(results),
         "sbnn_vgg": vgg_table(list(rows_of(results, "sbnn_vgg", "test").values())) or EMPTY,
         "pretrained": pretrained_table(results),
         "papers": results_page(read_findings(RESULTS)),

@@ -213,54 +213,62 @@ def scored(
     return {"rmse": rmse, "log_lik": mean_log_lik(prediction, test.y, tails) - math.log(std)}
 
 
-def pruning_table(task: Task, settings: Sequence[Setting], budget: Budget) -> list[dict[str, Any]]:
+def pruning_table(
+    task: Task, settings: Sequence[Setting], budget: Budget, *, per_cut: bool = False
+) -> list[dict[str, Any]]:
     """Scores of one network per split with weights removed by inclusion in one shot, untuned.
 
     Experiment 5 of [Saha], table 2. Where there are several settings every split chooses inside its
     training part, by `choose_for_cuts`. Returns the numbers of every split.
     """
-    choices = [0] * len(task.splits)
+    choices = [dict.fromkeys(CUTS, 0) for _ in task.splits]
     if len(settings) > 1:
-        choices = choose_for_cuts(task, settings, budget)
+        choices = choose_for_cuts(task, settings, budget, per_cut=per_cut)
     each: list[dict[str, Any]] = [{} for _ in task.splits]
     for number, setting in enumerate(settings):
-        splits = [i for i, best in enumerate(choices) if best == number]
+        splits = [i for i, chosen in enumerate(choices) if number in chosen.values()]
         rows = [(i, torch.arange(len(task.splits[i].train))) for i in splits]
         for i, q in zip(splits, task.train(setting, rows, budget, 11), strict=True):
-            numbers: dict[str, Any] = {}
-            for removed in CUTS:
+            for removed in (cut for cut, best in choices[i].items() if best == number):
                 cut = without_least(q, removed)
                 scores = scored([cut], task.splits[i].test, budget.n_draws, Tails())
-                numbers |= {f"cut-{100 * removed:g}/{name}": value
+                each[i] |= {f"cut-{100 * removed:g}/{name}": value
                             for name, value in scores.items()}  # fmt: skip
-            whole = {name: numbers[f"cut-0/{name}"] for name in ("rmse", "log_lik")}
-            chosen = {"choice": {"setting": number}} if len(settings) > 1 else {}
-            each[i] = chosen | whole | numbers
+    for numbers, chosen in zip(each, choices, strict=True):
+        numbers |= {name: numbers[f"cut-0/{name}"] for name in ("rmse", "log_lik")}
+        if per_cut:
+            numbers["choice"] = {f"cut-{100 * cut:g}": best for cut, best in chosen.items()}
+        elif len(settings) > 1:
+            numbers["choice"] = {"setting": chosen[0.0]}
     return each
 
 
-def choose_for_cuts(task: Task, settings: Sequence[Setting], budget: Budget) -> list[int]:
-    """The number of the setting that stands one-shot pruning best, inside every split.
+def choose_for_cuts(
+    task: Task, settings: Sequence[Setting], budget: Budget, *, per_cut: bool
+) -> list[dict[float, int]]:
+    """The number of the setting for every cut, inside every split, by held-out rows.
 
-    By the geometric mean of its squared errors over `_CHOSEN_BY`, on held-out rows of the training
-    part: of small errors and large ones alike a tenth counts as much.
+    One for all cuts is the one with the least geometric mean of squared errors over `_CHOSEN_BY`:
+    of small errors and large ones alike a tenth counts as much. With `per_cut` every cut has the
+    one whose error is least there.
     """
     inner = [
         inner_rows(len(data.train), budget, i) for i, data in enumerate(task.splits, task.first)
     ]
     rows = [(i, train) for i, splits in enumerate(inner) for train, _ in splits]
-    logs: list[list[float]] = []  # of every setting, of every split
+    logs = torch.zeros(len(settings), len(task.splits), len(CUTS), dtype=torch.float64)
     for number, setting in enumerate(settings):
         posteriors = iter(task.train(setting, rows, budget, 1000 * (number + 1)))
-        logs.append([0.0] * len(task.splits))
         for i, data in enumerate(task.splits):
             for _, held_out in inner[i]:
                 q, test = next(posteriors), data.train.subset(held_out)
-                for removed in _CHOSEN_BY:
+                for place, removed in enumerate(CUTS):
                     cut = mixture([without_least(q, removed)], test.x, budget.n_draws)
-                    logs[-1][i] += float((cut.mean[:, 0] - test.y).square().mean().log())
-    each = [[of_setting[i] for of_setting in logs] for i in range(len(task.splits))]
-    return [of_split.index(min(of_split)) for of_split in each]
+                    logs[number, i, place] += (cut.mean[:, 0] - test.y).square().mean().log()
+    if not per_cut:
+        weights = torch.tensor([float(cut in _CHOSEN_BY) for cut in CUTS], dtype=torch.float64)
+        logs = (logs * weights).sum(2, keepdim=True).expand_as(logs)
+    return [dict(zip(CUTS, of_split, strict=True)) for of_split in logs.argmin(0).tolist()]
 
 
 def run_engine(

@@ -9,6 +9,7 @@ from studies.pretrained_resnet import TARGETS
 from studies.record import Row
 from studies.sbnn_droprate import RANKED, metric, published
 from studies.sbnn_vgg import PUBLISHED
+from studies.uci import ONE_SHOT, SETS
 
 EMPTY = "_To be filled by `python docs/make_results_table.py` from `results/*.json`._"
 NETS = {"l300": "LeNet-300-100", "l5": "LeNet-5-Caffe", "m1200": "784-1200-1200-10"}
@@ -17,7 +18,10 @@ _NAMES = {
     "m1200-bbb": "MNIST, 2 x 1200", "cifar10": "CIFAR-10, 2 x 1200",
     "cifar10-bbb": "CIFAR-10, 2 x 1200", "l300-set1": "LeNet-300-100, prior set 1",
     "l300-set2": "LeNet-300-100, prior set 2", "l5-set1": "LeNet-5-Caffe, prior set 1",
-    "l5-set2": "LeNet-5-Caffe, prior set 2",
+    "l5-set2": "LeNet-5-Caffe, prior set 2", "m1200-close": "MNIST, 2 x 1200, our prior",
+    "cifar10-close": "CIFAR-10, 2 x 1200, our prior",
+    "l5-set1-spike": "LeNet-5-Caffe, prior set 1, start in the spike",
+    "l5-set2-spike": "LeNet-5-Caffe, prior set 2, start in the spike",
 }  # fmt: skip
 
 
@@ -201,6 +205,27 @@ def one_shot_table(rows: Iterable[Row]) -> str:
 
 def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
+
+
+_CUT_ROWS = {
+    "sbnn-paper": "its prior, usual start", "sbnn-paper-spike": "its prior, start in the spike",
+    "sbnn-one-shot": "our prior", "sbnn-by-rate": "our prior, weight by share",
+}  # fmt: skip
+
+
+def uci_cuts_table(results: list[dict[str, Any]]) -> str:
+    """Markdown: RMSE of UCI sets with shares of the weights removed at once, and the paper's."""
+    rows = rows_of(results, "uci", "test")
+    lines = [_line(["set", "network", *(f"{rate} %" for rate in ONE_SHOT)]),
+             _line(["---", "---", *["---:"] * len(ONE_SHOT)])]  # fmt: skip
+    for i, name in enumerate(SETS):
+        lines.append(_line([name, "*the paper*", *(f"{of[i]:.2f}" for of in ONE_SHOT.values())]))
+        for key, words in _CUT_ROWS.items():
+            if f"{name}/{key}" in rows:
+                errors = rows[f"{name}/{key}"]["metrics"]
+                cells = [f"{errors[f'cut-{rate}/rmse']:.3g}" for rate in ONE_SHOT]
+                lines.append(_line([name, words, *cells]))
+    return "\n".join(lines)
 
 
 def vgg_table(rows: Sequence[Row]) -> str:

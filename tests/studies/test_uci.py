@@ -10,9 +10,10 @@ from bayesieve.assess.predict import RealPrediction
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.data.examples import DataSet, Examples
 from records import record_of
-from studies import uci
+from studies import uci, uci_networks
 from studies.uci import PUBLISHED, blocks, candidates, join_blocks, page, row_of, verdicts
 from studies.uci_networks import (
+    CUTS,
     Budget,
     Setting,
     Tails,
@@ -73,6 +74,28 @@ def test_one_shot_table_has_the_papers_columns():
     (one,) = pruning_table(Task([toy(0)], "cpu"), [Setting(widths=(4,))], TINY)
     assert {f"cut-{rate}/rmse" for rate in (0, 25, 50, 75, 90, 95)} <= one.keys()
     assert one["rmse"] == one["cut-0/rmse"]
+
+
+@pytest.mark.parametrize("per_cut", [False, True])
+def test_settings_for_cuts_are_chosen_by_held_out_rows(monkeypatch, per_cut):
+    class Fixed(Task):  # a "network" is the share of weights it can lose
+        def train(self, setting, rows, budget, seed, removed=0.0):
+            return [setting.kl] * len(rows)
+
+    def prediction(members, x, n_draws):
+        ((most, removed),) = members
+        shift = 9.0 if removed > most else 0.1 if most == 0.95 else 0.03
+        return RealPrediction((x[:, :1] + shift)[None], torch.ones(1, 1, 1), Gaussian())
+
+    monkeypatch.setattr(uci_networks, "without_least", lambda q, removed: (q, removed))
+    monkeypatch.setattr(uci_networks, "mixture", prediction)
+    task, settings = Fixed([toy(0), toy(1)], "cpu"), [Setting(kl=0.5), Setting(kl=0.95)]
+    for one in pruning_table(task, settings, TINY, per_cut=per_cut):
+        expected = {f"cut-{100 * cut:g}": int(cut > 0.5) for cut in CUTS}
+        assert one["choice"] == (expected if per_cut else {"setting": 1})
+        assert one["cut-95/rmse"] < 0.5
+        assert one["rmse"] == one["cut-0/rmse"]
+        assert (one["cut-50/rmse"] < one["cut-95/rmse"]) == per_cut
 
 
 def flat_prediction(n, noise):
