@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from scipy.optimize import minimize_scalar
 from scipy.special import betaln, stdtr, stdtrit
 from torch import Generator, Tensor
 
@@ -131,6 +130,8 @@ def likeliest_tails(
     Returns:
         The tails, and the mean log density of the rows under them.
     """
+    from scipy.optimize import minimize_scalar  # here: it takes a third of a second to load
+
     total = sum(float(count.sum()) for count in counts)
 
     def surprise(log_factor: float, df: int | None) -> float:

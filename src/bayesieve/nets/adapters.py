@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesieve.checks import check_positive, did_you_mean
-from bayesieve.core.layout import acts_as_linear
+from bayesieve.nets.linear import is_linear, matrix_of
 
 Target = Sequence[str | type[nn.Module]]
 
@@ -44,7 +44,7 @@ class Adapter(nn.Module):
     def __init__(self, base: nn.Module, rank: int, alpha: float | None = None) -> None:
         super().__init__()
         check_positive("Adapter", rank=rank, alpha=rank if alpha is None else alpha)
-        outputs, inputs = _matrix(base).shape
+        outputs, inputs = matrix_of(base).shape
         weight = base.weight
         assert isinstance(weight, Tensor)
         self.base = base.requires_grad_(False)
@@ -63,42 +63,9 @@ class Adapter(nn.Module):
         base = copy.deepcopy(self.base)
         with torch.no_grad():
             change = self.scale * (self.up.weight.double() @ self.down.weight.double())
-            matrix = _matrix(base)
+            matrix = matrix_of(base)
             matrix.copy_((matrix.double() + change).to(matrix.dtype))
         return base.requires_grad_(True)
-
-
-def _matrix(layer: nn.Module) -> Tensor:
-    """The weights of a linear map as a view (outputs, inputs), whichever way it stores them."""
-    weight = layer.weight
-    assert isinstance(weight, Tensor)
-    if isinstance(layer, nn.Linear) or not _is_transposed(layer):
-        return weight.detach()
-    return weight.detach().T
-
-
-def _is_transposed(layer: nn.Module) -> bool:
-    """Whether a layer of another library has (inputs, outputs), as the Conv1D of GPT-2."""
-    weight = layer.weight
-    assert isinstance(weight, Tensor)
-    try:
-        with torch.no_grad():
-            outputs = layer(weight.new_zeros(1, weight.shape[0])).shape[-1]
-    except Exception:  # of whatever a module raises for inputs of another size
-        return False
-    if weight.shape[0] != weight.shape[1]:
-        return bool(outputs == weight.shape[1])
-    unit = torch.eye(len(weight), device=weight.device, dtype=weight.dtype)[:1]
-    with torch.no_grad():
-        row = layer(unit) - layer(torch.zeros_like(unit))
-    return torch.allclose(row[0], weight[0], rtol=1e-3, atol=1e-6)
-
-
-def is_linear(module: nn.Module) -> bool:
-    """Whether an adapter can stand beside a module: it is a linear map, by type or by deed."""
-    return type(module) is nn.Linear or (
-        not isinstance(module, nn.Linear) and acts_as_linear(module)
-    )
 
 
 def adapters(
@@ -136,7 +103,7 @@ def adapters(
     if not chosen:
         raise ValueError("adapters: the model has no linear map that target names.")
     for name, layer in chosen.items():
-        adapter = Adapter(layer, min(rank, *_matrix(layer).shape), alpha)
+        adapter = Adapter(layer, min(rank, *matrix_of(layer).shape), alpha)
         adapter.train(layer.training)
         if not name:
             return adapter
