@@ -51,7 +51,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import chi2
 from torch import Tensor
 
 from bayesieve.checks import check_positive
@@ -187,6 +186,8 @@ def screened(x: Tensor, y: Tensor, weight: Tensor | None, n_hinges: int, most: i
         [HingeBasis(part, n_hinges)(part) for part in x.cpu()[rows].float().split(_AT_ONCE, 1)], 1
     ).unflatten(1, (n_inputs, n_hinges + 1))
     n = len(rows)
+
+    from scipy.stats import chi2  # here: it takes half a second to load
 
     def evidence(rest: Tensor) -> Array:
         """Log p-values, (D,), the stronger the lower."""
