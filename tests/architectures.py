@@ -343,11 +343,13 @@ class ViT(nn.Module):
 class GPT(nn.Module):
     """Tokens and positions, two causal blocks, logits of every next token."""
 
-    def __init__(self, width: int = 12, heads: int = 4) -> None:
+    def __init__(self, width: int = 12, heads: int = 4, tied: bool = False) -> None:
         super().__init__()
         self.tok, self.pos = nn.Embedding(11, width), nn.Embedding(32, width)
         self.blocks = nn.ModuleList([PreNorm(width, heads, True, False) for _ in range(2)])
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 11, bias=False)
+        if tied:
+            self.head.weight = self.tok.weight
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.tok(x) + self.pos(torch.arange(x.shape[1], device=x.device))
@@ -546,6 +548,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "MLP-Mixer": Architecture(Mixer, left=0.8),
     "ViT": Architecture(ViT),
     "GPT": Architecture(GPT, TOKENS),
+    "GPT, tied embedding": Architecture(lambda: GPT(tied=True), TOKENS),
     "BERT": Architecture(BERT, TOKENS),
     "Llama": Architecture(Llama, TOKENS),
     "nn.TransformerEncoder": Architecture(Encoder, (2, 7, 5)),

@@ -35,11 +35,15 @@ class Graph:
     Attributes:
         shared: names of layers that are called twice, hooked, or have parameters that something
             else uses as well, and of tensors that are read twice. They must keep their shape.
+        tied: nodes of embeddings and of the linear layers that have the same weight. If they are
+            known to lose the same columns, they are not shared.
     """
 
-    def __init__(self, module: fx.GraphModule) -> None:
+    def __init__(self, module: fx.GraphModule, *, follow_ties: bool = False) -> None:
         self.module = module
         self.shared = _shared(module)
+        self.tied = _tied(module) if follow_ties else []
+        self.shared -= {str(node.target) for pair in self.tied for node in pair}
 
     @property
     def nodes(self) -> list[fx.Node]:
@@ -144,6 +148,32 @@ def _shared(module: fx.GraphModule) -> set[str]:
         if name and (twice or tied or is_hooked(owner)):
             shared.add(name)
     return shared
+
+
+def _tied(module: fx.GraphModule) -> list[tuple[fx.Node, fx.Node]]:
+    """Calls of an embedding and of a linear layer that share a weight with nothing else."""
+    users: dict[int, list[fx.Node | None]] = {}
+    for node in module.graph.nodes:
+        if node.op == "get_attr" and isinstance(value := _read(module, str(node.target)), Tensor):
+            users.setdefault(id(value), []).append(None)
+        elif node.op == "call_module":
+            layer = module.get_submodule(str(node.target))
+            plain = type(layer) in (nn.Embedding, nn.Linear) and not is_hooked(layer)
+            for leaf, parameter in layer.named_parameters():
+                user = node if plain and leaf == "weight" else None
+                users.setdefault(id(parameter), []).append(user)
+    pairs = []
+    for nodes in users.values():
+        called = [(type(module.get_submodule(str(n.target))), n) for n in nodes if n is not None]
+        by_type = dict(called)
+        if len(nodes) == 2 and {*by_type} == {nn.Embedding, nn.Linear}:
+            pairs.append((by_type[nn.Embedding], by_type[nn.Linear]))
+    return pairs
+
+
+def _read(module: nn.Module, name: str) -> object:
+    path, _, leaf = name.rpartition(".")
+    return getattr(module.get_submodule(path), leaf, None)
 
 
 def is_hooked(module: nn.Module) -> bool:

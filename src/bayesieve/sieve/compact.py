@@ -17,7 +17,7 @@ from torch.fx.graph_module import _USER_PRESERVED_ATTRIBUTES_KEY
 
 from bayesieve.core.posterior import SparseModel
 from bayesieve.sieve.compaction.attention import HeadAttention
-from bayesieve.sieve.compaction.flow import Rewriter
+from bayesieve.sieve.compaction.flow import Flow, Rewriter
 from bayesieve.sieve.compaction.passes import analyse, read_features
 from bayesieve.sieve.compaction.prepare import measured, plain_copy, prepare
 from bayesieve.sieve.verify import TOLERANCE, verify
@@ -141,15 +141,9 @@ def compact(sparse: SparseModel | nn.Module, example: Tensor) -> fx.GraphModule:
     device = next(reference.parameters(), example).device
     reference = reference.cpu().eval()
     example = example.detach().cpu().clone()  # a network may write to its input
-    graph = prepare(reference, example[:2])
-    before = _sizes(graph.module)
-    while True:  # the second pass finds little: a sum may shed a term once both are narrow
-        extent = _n_parameters(graph.module), len(graph.nodes)
-        flow = analyse(graph)
-        small = Rewriter(flow).run().eval()
-        if (_n_parameters(small), len(small.graph.nodes)) >= extent:
-            break
-        graph = measured(small, example[:2])
+    before, flow, small = _shrunk(reference, example[:2], follow_ties=True)
+    if _n_parameters(small) > _n_parameters(reference):  # what was tied has become two
+        before, flow, small = _shrunk(reference, example[:2], follow_ties=False)
     kinds = {p.dtype for p in reference.parameters() if p.is_floating_point()}
     rounding = [16 * torch.finfo(kind).eps for kind in kinds if kind.itemsize < 4]  # half precision
     difference = verify(small, reference, example, tolerance=max([TOLERANCE, *rounding]))
@@ -170,6 +164,25 @@ def compact(sparse: SparseModel | nn.Module, example: Tensor) -> fx.GraphModule:
     vars(small)["compaction"] = report
     small.meta[_USER_PRESERVED_ATTRIBUTES_KEY] = {"compaction": report}  # deepcopy keeps no more
     return small.to(device)
+
+
+def _shrunk(
+    reference: nn.Module, example: Tensor, *, follow_ties: bool
+) -> tuple[dict[str, _Sizes], Flow, fx.GraphModule]:
+    """Sizes of the layers before, the last analysis, and the smaller network."""
+    graph = prepare(reference, example, follow_ties=follow_ties)
+    before = _sizes(graph.module)
+    while True:  # the second pass finds little: a sum may shed a term once both are narrow
+        extent = _n_parameters(graph.module), len(graph.nodes)
+        flow = analyse(graph)
+        small = Rewriter(flow).run().eval()
+        for embedding, linear in graph.tied:
+            table, layer = (small.get_submodule(str(n.target)) for n in (embedding, linear))
+            if torch.equal(table.get_parameter("weight"), layer.get_parameter("weight")):
+                layer.weight = table.weight
+        if (_n_parameters(small), len(small.graph.nodes)) >= extent:
+            return before, flow, small
+        graph = measured(small, example, follow_ties=follow_ties)
 
 
 def report_of(module: nn.Module) -> CompactionReport:

@@ -210,7 +210,7 @@ def _coupled(network: Network, example: Tensor) -> Groups:
     inputs = torch.zeros(2, *example.shape[1:], dtype=example.dtype)
     movable = torch.zeros(layout.size, dtype=torch.bool)
     movable[layout.sparse] = True
-    graph = tidied(traced, inputs)
+    graph = tidied(traced, inputs, follow_ties=True)
     parameters = graph.module.named_parameters(remove_duplicate=False)
     entries = {name: numbers[p] for name, p in parameters if p in numbers}
     coupling = couple(graph, entries, movable)

@@ -125,6 +125,8 @@ def couple(graph: Graph, entries: Mapping[str, Tensor], movable: Tensor) -> Coup
     coupling = Coupling(flow, entries, movable)
     for node in graph.nodes:
         flow.rules[node].couple(node, coupling)
+    for embedding, linear in graph.tied:
+        coupling.join(coupling.labels[embedding], coupling.labels[linear.all_input_nodes[0]])
     return coupling
 
 

@@ -23,14 +23,15 @@ from bayesieve.sieve.compaction.lifting import lift, plain_norms
 from bayesieve.sieve.compaction.norms import FoldedLayerNorm
 
 
-def prepare(module: nn.Module, example: Tensor) -> Graph:
+def prepare(module: nn.Module, example: Tensor, *, follow_ties: bool = False) -> Graph:
     """Trace a module in eval mode and run it once.
 
     Args:
         module: without parametrisations; it is not changed, a copy is traced.
         example: inputs, (n, ...).
+        follow_ties: whether an embedding and the linear layer with its weight may shrink.
     """
-    return tidied(opened("compact", module), example)
+    return tidied(opened("compact", module), example, follow_ties=follow_ties)
 
 
 def opened(who: str, module: nn.Module) -> fx.GraphModule:
@@ -41,18 +42,18 @@ def opened(who: str, module: nn.Module) -> fx.GraphModule:
     return traced
 
 
-def tidied(traced: fx.GraphModule, example: Tensor) -> Graph:
+def tidied(traced: fx.GraphModule, example: Tensor, *, follow_ties: bool = False) -> Graph:
     """Run an opened module once on inputs, (n, ...), and tidy its graph."""
     graph = measured(traced, example)
     tidy(traced)
     lift(graph)
     rearrange(graph)
-    return measured(traced, example)
+    return measured(traced, example, follow_ties=follow_ties)
 
 
-def measured(module: fx.GraphModule, example: Tensor) -> Graph:
+def measured(module: fx.GraphModule, example: Tensor, *, follow_ties: bool = False) -> Graph:
     """The graph of a traced module after one run on inputs, (n, ...)."""
-    graph = Graph(module)
+    graph = Graph(module, follow_ties=follow_ties)
     try:
         graph.measure(example)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
