@@ -1,0 +1,133 @@
+"""What belongs to a coupled group, entry by entry, and normalisation without constants."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from architectures import GPT, TOKENS, RMSNorm
+from bayesieve.core.layout import Roles
+from bayesieve.core.likelihoods import Gaussian
+from bayesieve.core.network import Network
+from bayesieve.core.posterior import as_point
+from bayesieve.core.problem import Problem
+from bayesieve.sieve.compact import compact
+from bayesieve.sieve.compaction.norms import FoldedLayerNorm
+from bayesieve.sieve.groups import find_groups, groups_of
+from bayesieve.sieve.prune import prune
+from bayesieve.sieve.unit_rules import keep_units
+from problems import normal
+from zoo import Calling
+
+
+def marked(network, name, unit, x):
+    """The tensors of w with 1 at the entries of one unit."""
+    w = torch.zeros(network.layout.size)
+    w[groups_of(network, x)[name][unit]] = 1
+    return network.layout.unflatten(w)
+
+
+def float32(*shape, seed=0):
+    return normal(*shape, seed=seed, dtype=torch.float32)
+
+
+def test_a_channel_of_a_residual_stream_is_a_row_and_a_column_of_every_layer():
+    net = Calling(
+        lambda s, x: s.out(F.relu((h := s.norm(s.a(x))) + s.c(F.relu(s.b(h))))),
+        a=nn.Linear(3, 4), norm=nn.BatchNorm1d(4), b=nn.Linear(4, 5), c=nn.Linear(5, 4),
+        out=nn.Linear(4, 2),
+    )  # fmt: skip
+    network, x = Network.of(net, Gaussian()), torch.zeros(1, 3)
+    assert {name: len(e) for name, e in groups_of(network, x).items()} == {"a": 4, "b": 5}
+    named = marked(network, "a", 1, x)
+    for name in ("a.weight", "a.bias", "c.weight", "c.bias", "norm.weight", "norm.bias"):
+        rows = torch.zeros_like(named[name])
+        rows[1] = 1
+        assert torch.equal(named[name], rows), name
+    for name in ("b.weight", "out.weight"):
+        columns = torch.zeros_like(named[name])
+        columns[:, 1] = 1
+        assert torch.equal(named[name], columns), name
+    assert not named["b.bias"].any()
+    assert not named["out.bias"].any()
+
+
+def test_a_gate_and_what_it_gates_are_one_unit():
+    net = Calling(
+        lambda s, x: s.down(F.silu(s.gate(x)) * s.up(x)),
+        gate=nn.Linear(3, 4, bias=False), up=nn.Linear(3, 4, bias=False), down=nn.Linear(4, 2),
+    )  # fmt: skip
+    named = marked(Network.of(net, Gaussian()), "gate", 2, torch.zeros(1, 3))
+    assert named["gate.weight"][2].all()
+    assert named["up.weight"][2].all()
+    assert named["down.weight"][:, 2].all()
+    assert sum(int(t.sum()) for t in named.values()) == 3 + 3 + 2
+
+
+@pytest.mark.parametrize(("groups", "units"), [(1, [6, 4]), (6, [6]), (3, [3]), (2, [3, 2])])
+def test_groups_of_a_convolution(groups, units):
+    """Depthwise and many groups go whole; of few groups the same member of each."""
+    n_out = {6: 6, 3: 6}.get(groups, 4)
+    net = nn.Sequential(
+        nn.Conv1d(2, 6, 1), nn.ReLU(), nn.Conv1d(6, n_out, 1, groups=groups), nn.ReLU(),
+        nn.Conv1d(n_out, 2, 1),
+    )  # fmt: skip
+    found = groups_of(Network.of(net, Gaussian()), torch.zeros(1, 2, 5))
+    assert [len(entries) for entries in found.values()] == units
+
+
+def test_layers_that_must_not_be_pruned_keep_their_units():
+    net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))
+    network = Network.of(net, Gaussian(), Roles(keep=("0.weight",)))
+    found = find_groups(network, torch.zeros(1, 3))
+    assert [*found.entries] == ["2"]
+    assert "0 (Linear) has weights that are not to be pruned" in found.fixed
+
+
+def test_the_operation_that_keeps_all_units_is_named():
+    net = Calling(lambda s, x: s.b(s.a(x).cumsum(1)), a=nn.Linear(3, 4), b=nn.Linear(4, 2))
+    with pytest.raises(ValueError, match=r"cumsum \(cumsum\) is not known to treat channels"):
+        keep_units(0.5, example=torch.zeros(1, 3))(as_point(net, Gaussian()))
+
+
+def test_a_problem_knows_the_shape_of_its_inputs():
+    net = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+    problem = Problem(net, Gaussian(), (torch.ones(5, 3), torch.ones(5, 2)))
+    assert problem.network.example.tolist() == [[0.0] * 3] * 2
+    assert len(groups_of(problem.network)["0"]) == 4
+    assert groups_of(Network.of(net, Gaussian())) == {}  # linked layers only
+
+
+@pytest.mark.parametrize("constant", [0.0, 1.5])
+@pytest.mark.parametrize("make", [nn.LayerNorm, nn.RMSNorm, RMSNorm])
+def test_a_norm_without_its_constants_is_the_same(make, constant):
+    first, norm, last = nn.Linear(3, 6), make(6), nn.Linear(6, 2)
+    with torch.no_grad():
+        first.weight[[1, 4]], first.bias[[1, 4]] = 0.0, constant
+        last.weight[:, [1, 4]] = 0.0
+        norm.weight.copy_(1 + 0.1 * torch.arange(6))
+    small = compact(nn.Sequential(first, norm, last), float32(4, 3))
+    assert (
+        small.compaction.parameters[1] == 3 * 4 + 4 + 4 * (1 + (make is nn.LayerNorm)) + 4 * 2 + 2
+    )
+    assert small.compaction.max_difference < 1e-6
+    twice = compact(small, float32(4, 3))
+    assert twice.compaction.parameters[0] == twice.compaction.parameters[1]
+
+
+def test_a_folded_norm_that_loses_more_stays_exact():
+    x = float32(5, 6)
+    full = torch.cat([x, torch.tensor([0.5, -2.0]).expand(5, 2)], 1)
+    wanted = nn.LayerNorm(8)(full)[:, :6]
+    folded = FoldedLayerNorm(6, n_constant=2, total=-1.5, squares=4.25)
+    assert torch.allclose(folded(x), wanted, atol=1e-6)
+
+
+def test_a_tied_embedding_stays_tied():
+    x = torch.zeros(TOKENS, dtype=torch.int64)
+    small = compact(
+        prune(as_point(GPT(tied=True), Gaussian()), keep_units({"tok": 5}, example=x)), x
+    )
+    table, layer = small.get_submodule("tok"), small.get_submodule("head")
+    assert table.weight is layer.weight
+    assert table.weight.shape == (11, 5)
