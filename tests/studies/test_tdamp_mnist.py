@@ -37,7 +37,8 @@ def test_the_quick_study_writes_everything(small, tmp_path, capsys):
     arguments = ["--quick", "--passes", "7", "--out", str(out), "--folder", str(folder)]
     assert tdamp_mnist.main(arguments) == 0
     result = json.loads(out.read_text())
-    assert [row["name"] for row in result["rows"]] == list(tdamp_mnist.cases(7))
+    usual = [name for name in tdamp_mnist.cases(7) if name != "tdamp-64-of-128-long"]
+    assert [row["name"] for row in result["rows"]] == usual
     pruned, dense = (row["metrics"] for row in result["rows"][:2])
     assert (pruned["units"], dense["units"]) == (64, 128)
     assert pruned["accuracy"] > 0.95
