@@ -479,9 +479,10 @@ def _apply(entry: Mapping[str, Any], column: Column, remarks: list[str]) -> NDAr
         place[unknown] = levels[entry["other"]]
     elif unknown.any():
         some = ", ".join(map(repr, sorted(set(texts[unknown]))[:_SHOWN]))
+        rows = f"{unknown.sum()} row{'s' if unknown.sum() > 1 else ''}"
         remarks.append(
-            f"column {entry['name']!r} has values that training never saw in {unknown.sum()} rows "
-            f"({some}): they count as none of its levels."
+            f"column {entry['name']!r} has values that training never saw in {rows} ({some}): they "
+            "have no level of their own."
         )
     inputs = np.zeros((len(place), len(levels)))
     inputs[np.flatnonzero(place >= 0), place[place >= 0]] = 1.0

@@ -37,8 +37,6 @@ from bayesieve.data.encoding import (
     plain_encoding,
     raw_columns,
     switches,
-    with_known_levels,
-    without_level,
 )
 from bayesieve.data.frames import Frame, array_names, as_frame
 from bayesieve.data.preprocessing import cut_moments
@@ -62,7 +60,7 @@ from bayesieve.estimators.population import (
     predict_members,
     train_groups,
     train_networks,
-    with_versions,
+    with_unknown_levels,
 )
 from bayesieve.nets import PiecewiseLinear, mlp
 from bayesieve.nets.mlp import Activation
@@ -83,7 +81,6 @@ _PRUNED_FOLDS, _PRUNED_ROWS = 10, 20
 _LEAST_CONFORMAL = 10  # rows, so that each of five folds has two
 _SHUFFLED_ROWS = 20_000  # rows times columns that importance reads
 _AT_ONCE = 240  # networks of one population
-_VERSIONS = 32  # of a row with an unknown level, over which its prediction is the mixture
 _KNOWN = ("pandas", "polars", "pyarrow", "numpy", "builtins")  # whose names scikit-learn reads
 _CHOICES = (
     "hidden", "bins", "epochs", "batch_size", "lr", "schedule", "kl", "folds", "patience", "zeros",
@@ -505,15 +502,7 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
             x = self.x_scale_.apply(values)
             return predict_members(self.sparse_models_, x, self.n_samples_)
 
-        prediction, new = predicted(numbers), without_level(numbers, self.encoding_)
-        if not new.any():
-            return prediction
-        rng = np.random.default_rng(0)
-        versions = [
-            predicted(with_known_levels(numbers[new], self.encoding_, rng))
-            for _ in range(_VERSIONS)
-        ]
-        return with_versions(prediction, torch.as_tensor(new), versions)
+        return with_unknown_levels(predicted(numbers), numbers, self.encoding_, predicted)
 
     def familiarity(self, X: ArrayLike) -> NDArray[np.float64]:
         """Share of held-out rows that are at least as strange as each row, (n,).

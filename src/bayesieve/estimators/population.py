@@ -20,11 +20,13 @@ import dataclasses
 import math
 import statistics
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bayesieve.assess.predict import (
@@ -51,6 +53,7 @@ from bayesieve.core.posterior import (
     posterior_of,
 )
 from bayesieve.core.problem import Problem
+from bayesieve.data.encoding import Entry, with_known_levels, without_level
 from bayesieve.data.examples import Examples
 from bayesieve.engines import Engine
 from bayesieve.errors import DivergedError
@@ -65,6 +68,7 @@ from bayesieve.training.options import Callback, Row, Validation
 from bayesieve.training.schedule import Schedule
 
 DTYPE = torch.float32
+_VERSIONS = 32  # of a row with an unknown level, over which its prediction is the mixture
 _CHECKS = 40  # how often a run scores the rows its folds hold out
 _SCORE_DRAWS = 16  # posterior draws by which candidates are compared
 _CHOICE_TIME, _FINAL_TIME = 0.5, 0.85  # of a time limit: to compare, and of what is left to train
@@ -711,6 +715,28 @@ def with_versions(
             values[:, rows] = torch.stack([getattr(v, name) for v in versions])[version, draw]
         changed[name] = values
     return dataclasses.replace(prediction, **changed)
+
+
+def with_unknown_levels(
+    prediction: Prediction,
+    inputs: NDArray[np.float64],
+    entries: Sequence[Entry],
+    predicted: Callable[[NDArray[np.float64]], Prediction],
+) -> Prediction:
+    """A prediction in which rows with an unknown level are mixtures over the known ones.
+
+    Args:
+        prediction: of N inputs.
+        inputs: (N, q), as `data.encoding.encode` made them.
+        entries: of its recipe.
+        predicted: the prediction of other inputs, (n, q), by the same networks and draws.
+    """
+    new = without_level(inputs, entries)
+    if not new.any():
+        return prediction
+    rng = np.random.default_rng(0)
+    some = [with_known_levels(inputs[new], entries, rng) for _ in range(_VERSIONS)]
+    return with_versions(prediction, torch.as_tensor(new), [predicted(rows) for rows in some])
 
 
 def needed_draws(

@@ -2,17 +2,20 @@
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bayesieve.core.batch import first_not_finite
+from bayesieve.core.likelihoods import Prediction
 from bayesieve.data import prepare_images, prepare_table
-from bayesieve.data.encoding import raw_columns
+from bayesieve.data.encoding import raw_columns, without_level
 from bayesieve.data.files import iterate_files, read_npz
 from bayesieve.data.images import SUFFIXES, decode_image, is_image
 from bayesieve.data.tables import read_csv, read_parquet
@@ -52,6 +55,11 @@ def predict(asked: Predict) -> dict[str, Any]:
             network, x, n_samples=n_samples, seed=asked.seed, abstain=asked.abstain
         )
         n_draws = 0 if n_samples == 0 else prediction.n_draws
+        if recipe_used and about["preprocessing"]["kind"] == "table":
+            entries = about["preprocessing"]["columns"]
+            prediction = _with_unknown_levels(prediction, inputs, entries, partial(
+                predict_bundle, network, n_samples=n_draws, seed=asked.seed
+            ))  # fmt: skip
         columns |= bundle_columns(prediction, network.classes, about.get("preprocessing"))
     write_atomically(out, _csv(columns))
     return {
@@ -63,6 +71,21 @@ def predict(asked: Predict) -> dict[str, Any]:
         "samples": n_draws,
         "preprocessing_applied": recipe_used,
     }
+
+
+def _with_unknown_levels(
+    prediction: Prediction, inputs: Tensor, entries: Any, predicted: Callable[[Tensor], Prediction]
+) -> Prediction:
+    """The prediction with the doubt about levels that training never saw."""
+    values = inputs.double().numpy()
+    if not without_level(values, entries).any():
+        return prediction
+    from bayesieve.estimators.population import with_unknown_levels  # here: it loads scikit-learn
+
+    def of_rows(rows: NDArray[np.float64]) -> Prediction:
+        return predicted(torch.as_tensor(rows).to(inputs.dtype))
+
+    return with_unknown_levels(prediction, values, entries, of_rows)
 
 
 def _read_model(path: Path) -> Bundle | OnnxModel:

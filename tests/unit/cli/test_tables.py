@@ -341,3 +341,23 @@ def test_classes_may_count_evenly(house, tmp_path):
     assert "--class-weight is for a classification, but 'price' is read as a regression" in line
     line = refused(2, "fit-table", house, "--target", "color", "--likelihood", "student-t")
     assert "--likelihood is for a regression" in line
+
+
+def test_predict_doubts_a_level_that_training_never_saw(tmp_path):
+    source = np.random.default_rng(0)
+    level = source.integers(8, size=160)
+    rows = [(f"level {k}", f"{3 * k + source.normal():.3f}") for k in level]
+    path = write(tmp_path / "t.csv", "c,y", rows)
+    new = write(tmp_path / "new.csv", "c", [("level 2",), ("another",)])
+    ok("fit-table", path, "--target", "y", "--epochs", 60, "--hidden", 16, "--no-figures",
+       "--report", tmp_path / "r", "--out", tmp_path / "m")  # fmt: skip
+    for samples in (0, 8):
+        out = tmp_path / f"{samples}.csv"
+        with pytest.warns(UserWarning, match="'c' has values that training never saw in 1 row"):
+            ok("predict", tmp_path / "m", new, "--out", out, "--samples", samples)
+        with out.open() as file:
+            known, other = list(csv.DictReader(file))
+        # the means of the levels have a standard deviation of 6.9
+        assert float(known["epistemic"]) < 2
+        assert 4 < float(other["epistemic"]) < 10
+        assert float(other["lower_90"]) < 0 + 6 < 15 < float(other["upper_90"])

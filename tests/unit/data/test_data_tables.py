@@ -257,7 +257,7 @@ def test_prepare_table_errors(tmp_path: Path) -> None:
     recipe = load_data(f"csv:{path}", target="income").preprocessing
     row = {"age": [30.0], "color": ["red"], "member": [True], "const": [1.0]}
     assert prepare_table(row, recipe).shape == (1, 6)
-    with pytest.warns(UserWarning, match=r"'color' has values .* never saw in 1 rows \('pink'\)"):
+    with pytest.warns(UserWarning, match=r"'color' has values .* never saw in 1 row \('pink'\)"):
         pink = prepare_table({**row, "color": ["pink"]}, recipe)
     assert pink[0, 1:4].tolist() == [0, 0, 0]
     for change, message in (
