@@ -8,8 +8,8 @@
 Protocol: the first 10,000 training images, batch 100, 10 passes; pixels centred by the training
 mean and scaled to unit average energy, for Adam too. Rows: half of the units kept, all of them, as
 many as the evidence supports, two hidden layers, and Adam at both widths. The last three passes
-cool. The row "long" is meant for 40 passes: it forgets sooner and steps more carefully. Settings were
-chosen on training images 10,000 to 19,999 and 50,000 to 59,999 (those of "long" on the former,
+cool. The row "long" is meant for 40 passes: it forgets sooner and steps more carefully. Settings
+were chosen on training images 10,000 to 19,999 and 50,000 to 59,999 (those of "long" on the former,
 one seed); curves are drawn over the former; the test images are read once per finished run.
 `--full` trains on all 60,000 images and draws its curves over the test images; nothing is chosen
 there.

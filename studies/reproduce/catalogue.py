@@ -178,7 +178,6 @@ def _why(name: str) -> str:
     return next((why for key, why in _WHY.items() if set(key.split("-")) <= words), "")
 
 
-_USUAL_START = ("energy", "wine", "yacht")  # sets not measured from a start in the spike
 _BY_SHARE = ("concrete",)  # sets measured with a prior weight for each share
 _LENET = {"set1": "l5-set1-spike", "set2": "l5-set2"}  # the network that shows a prior of table 8
 _ERROR = "test error in %"
@@ -224,11 +223,9 @@ def _uci() -> Iterator[Row]:
     for i, name in enumerate(_UCI_SETS):
         for rate, errors in uci.ONE_SHOT.items():
             what, about = f"{rate} % dropped in one shot", (lost.get(name), None, 2, 1.0)
-            usual = name in _USUAL_START
-            where, key = ("usual", "paper") if usual else ("spike", "paper-spike")
             yield Row(f"sbnn-table-2-{name}-{rate}", SBNN, "table 2",
-                      f"{name}, the paper's prior and network, {where} start, {what}", "RMSE",
-                      errors[i], "uci", f"{name}/sbnn-{key}", f"cut-{rate}/rmse", "lower", *about,
+                      f"{name}, the paper's prior and network, {what}", "RMSE", errors[i], "uci",
+                      f"{name}/sbnn-paper-spike", f"cut-{rate}/rmse", "lower", *about,
                       "paper")  # fmt: skip
             yield Row(f"sbnn-table-2-{name}-{rate}-ours", SBNN, "table 2",
                       f"{name}, our prior, {what}", "RMSE", errors[i], "uci",
