@@ -484,6 +484,22 @@ class Llama(nn.Module):
         return self.head(self.norm(x))
 
 
+class Branching(nn.Module):
+    """Python branches on sizes, which `torch.fx` cannot trace and `torch.export` can."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.into, self.norm = nn.Linear(5, width), RMSNorm(width)
+        self.wide, self.narrow = nn.Linear(width, 12), nn.Linear(12, width)
+        self.head = nn.Linear(width, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.into(x)
+        if x.shape[-1] > 4:
+            x = x + self.narrow(F.gelu(self.wide(self.norm(x))))
+        return self.head(x)
+
+
 class Encoder(nn.Module):
     """Torch's own transformer encoder."""
 
@@ -551,5 +567,6 @@ ARCHITECTURES: dict[str, Architecture] = {
     "GPT, tied embedding": Architecture(lambda: GPT(tied=True), TOKENS),
     "BERT": Architecture(BERT, TOKENS),
     "Llama": Architecture(Llama, TOKENS),
+    "branches on sizes": Architecture(Branching, (2, 5), 0.45),
     "nn.TransformerEncoder": Architecture(Encoder, (2, 7, 5)),
 }  # fmt: skip

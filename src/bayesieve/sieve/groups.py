@@ -22,13 +22,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
+from bayesieve.core.exported import export
 from bayesieve.core.graph import Link, links
 from bayesieve.core.layout import Layout
 from bayesieve.core.network import Network
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.sieve.compaction.coupling import Coupling
+from bayesieve.sieve.compaction.lifting import plain_layers
 from bayesieve.sieve.compaction.passes import couple
 from bayesieve.sieve.compaction.prepare import opened, tidied
 
@@ -200,14 +202,8 @@ _OF_HEADS = ("in_proj_weight", "out_proj.weight", "in_proj_bias")  # query, key,
 def _coupled(network: Network, example: Tensor) -> Groups:
     """Groups found by following channels through the graph, see `compaction.coupling`."""
     layout = network.layout
-    place = torch.arange(1, layout.size + 1, dtype=torch.float64)  # 0 is for what is not in w
-    traced = opened("groups", _with_numbers(network, network.split(place)[0]))
-    numbers = {}
-    for parameter in traced.parameters():
-        if bool(parameter.any()):
-            numbers[parameter] = parameter.detach().long() - 1
-        parameter.data = torch.zeros_like(parameter, dtype=network.dtype)
     inputs = torch.zeros(2, *example.shape[1:], dtype=example.dtype)
+    traced, numbers = _numbered(network, inputs)
     movable = torch.zeros(layout.size, dtype=torch.bool)
     movable[layout.sparse] = True
     graph = tidied(traced, inputs, follow_ties=True)
@@ -223,6 +219,30 @@ def _coupled(network: Network, example: Tensor) -> Groups:
         why for labels, why in coupling.fixed if bool(owners[root[labels]].any())
     )
     return Groups({k: v.to(network.device) for k, v in families.items()}, tuple(reasons))
+
+
+def _numbered(network: Network, inputs: Tensor) -> tuple[fx.GraphModule, dict[Any, Tensor]]:
+    """The traced network, and the entries of w that each of its parameters holds."""
+    place = torch.arange(1, network.layout.size + 1, dtype=torch.float64)  # 0: not in w
+    module = _with_numbers(network, network.split(place)[0])
+    try:
+        traced = opened("groups", module)
+        numbers = _without_numbers(traced, network)
+    except UnsupportedModelError as error:
+        module = plain_layers(module)
+        numbers = _without_numbers(module, network)  # export keeps the parameters of a module
+        traced = export(error, module, inputs).module
+    return traced, numbers
+
+
+def _without_numbers(module: nn.Module, network: Network) -> dict[Any, Tensor]:
+    """Take the numbers out of the parameters, which are 0 then."""
+    numbers = {}
+    for parameter in module.parameters():
+        if bool(parameter.any()):
+            numbers[parameter] = parameter.detach().long() - 1
+        parameter.data = torch.zeros_like(parameter, dtype=network.dtype)
+    return numbers
 
 
 def _with_numbers(network: Network, parameters: Mapping[str, Tensor]) -> nn.Module:

@@ -2,7 +2,7 @@
 
 `F.batch_norm(x, self.running_mean, ...)` computes what `nn.BatchNorm2d` does, and so on for each
 function of the table below: the call becomes a layer with the same parameters. A module of the
-user that computes an RMS or layer norm is recognised by what it does: it is tried on numbers.
+user that computes a linear map or an RMS norm is recognised by what it does: it is tried.
 """
 
 from collections.abc import Callable
@@ -14,6 +14,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from bayesieve.core.graph import Graph, is_hooked
+from bayesieve.nets.linear import acts_as_linear, matrix_of
 
 Arguments = dict[str, Any]  # of a call by name; tensors of the network as themselves
 
@@ -108,7 +109,7 @@ def _lift(node: fx.Node, graph: Graph) -> None:
     x = given.get("input")
     if not isinstance(x, fx.Node) or not tensors or graph.shape(x) is None:
         return
-    if any(v.op != "get_attr" or len(v.users) > 1 for v in tensors.values()):
+    if any(v.op != "get_attr" or not _read_by_layers(v) for v in tensors.values()):
         return  # computed, or read by others too
     values = {k: graph.tensor(v) for k, v in tensors.items()}
     try:
@@ -131,6 +132,11 @@ def _lift(node: fx.Node, graph: Graph) -> None:
     graph.module.graph.erase_node(node)
 
 
+def _read_by_layers(node: fx.Node) -> bool:
+    """Whether a tensor is read once, or by an embedding and the layer that is tied to it."""
+    return len(node.users) == 1 or {u.target for u in node.users} <= {F.linear, F.embedding}
+
+
 def _home(target: str, graph: Graph) -> str:
     """Where a layer goes: to the module that had its weight, if that has nothing else to do."""
     path = target.rpartition(".")[0]
@@ -149,23 +155,34 @@ def _home(target: str, graph: Graph) -> str:
     return name
 
 
-# ------------------------------------------------------------------------------------------ norms
+# ---------------------------------------------------------------------------------- other modules
 
 
-def plain_norms(module: nn.Module) -> nn.Module:
-    """Replace modules that compute an RMS norm by `nn.RMSNorm` with the same weight, in place."""
+def plain_layers(module: nn.Module) -> nn.Module:
+    """Replace modules that compute a linear map or an RMS norm by torch's layers, in place."""
     for name, child in list(module.named_children()):
-        module._modules[name] = plain_norms(child)
-    return _plain_norm(module) or module
+        module._modules[name] = plain_layers(child)
+    is_leaf = not (module._modules or module._buffers or is_hooked(module))
+    if not is_leaf or type(module).__module__.startswith("torch.nn"):
+        return module
+    return (_plain_linear(module) or _plain_norm(module) or module).train(module.training)
+
+
+def _plain_linear(module: nn.Module) -> nn.Linear | None:
+    if not acts_as_linear(module):
+        return None
+    matrix = matrix_of(module)
+    layer = nn.Linear(matrix.shape[1], matrix.shape[0], bias=False, device="meta")
+    layer.weight = nn.Parameter(matrix.clone(), module.get_parameter("weight").requires_grad)
+    layer._parameters["bias"] = module._parameters.get("bias")
+    return layer
 
 
 def _plain_norm(module: nn.Module) -> nn.RMSNorm | None:
     weights = list(module.named_parameters())
-    if len(weights) != 1 or module._modules or module._buffers or is_hooked(module):
+    if len(weights) != 1 or weights[0][0] != "weight" or weights[0][1].dim() != 1:
         return None
     (leaf, weight) = weights[0]
-    if type(module).__module__.startswith("torch.nn") or leaf != "weight" or weight.dim() != 1:
-        return None
     x = torch.linspace(-2.0, 3.0, 6 * len(weight)).sin().view(2, 3, -1)
     scale = torch.linspace(0.5, 1.5, len(weight))
     found = None
@@ -188,4 +205,4 @@ def _plain_norm(module: nn.Module) -> nn.RMSNorm | None:
         return None
     norm = nn.RMSNorm(len(weight), found, device="meta")
     norm.weight = weight
-    return norm.train(module.training)
+    return norm

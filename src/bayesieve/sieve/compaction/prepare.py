@@ -16,10 +16,12 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrize, prune
 
+from bayesieve.core.exported import export
 from bayesieve.core.graph import Graph, trace
 from bayesieve.core.operations import operation_of
+from bayesieve.errors import UnsupportedModelError
 from bayesieve.sieve.compaction.attention import HeadAttention, expand_attention
-from bayesieve.sieve.compaction.lifting import lift, plain_norms
+from bayesieve.sieve.compaction.lifting import lift, plain_layers
 from bayesieve.sieve.compaction.norms import FoldedLayerNorm
 
 
@@ -31,12 +33,16 @@ def prepare(module: nn.Module, example: Tensor, *, follow_ties: bool = False) ->
         example: inputs, (n, ...).
         follow_ties: whether an embedding and the linear layer with its weight may shrink.
     """
-    return tidied(opened("compact", module), example, follow_ties=follow_ties)
+    try:
+        traced = opened("compact", module)
+    except UnsupportedModelError as error:
+        traced = export(error, plain_layers(copy.deepcopy(module)), example).module
+    return tidied(traced, example, follow_ties=follow_ties)
 
 
 def opened(who: str, module: nn.Module) -> fx.GraphModule:
     """Trace a module in eval mode and write out its attention; weights may have any values."""
-    module = plain_norms(copy.deepcopy(module))
+    module = plain_layers(copy.deepcopy(module))
     traced = trace(who, module, leaves=(HeadAttention, FoldedLayerNorm)).module
     expand_attention(traced)
     return traced
@@ -246,7 +252,7 @@ class _Plan:
 def _plan(places: Tensor, shape: torch.Size) -> _Plan | None:
     """The plan that gives these places in a tensor of some shape; None if there is none."""
     new_axes = tuple(i for i, size in enumerate(places.shape) if size == 1)
-    core = places.squeeze() if 1 not in shape else None
+    core = places.squeeze() if len(shape) > 1 and 1 not in shape else None
     if core is None or not core.dim():
         return None
     for axis in (len(shape) - 1, *range(1, len(shape) - 1)):

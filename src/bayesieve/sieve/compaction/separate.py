@@ -96,6 +96,8 @@ class Separate(Rearranged):
         out = flow.graph.run(node, {x: filled.to(x.meta["dtype"])})
         if len(out.shape) != len(shape) or out.shape[known.axis] != len(known):
             return "changes the number of channels"
+        if not out.is_floating_point():
+            return varying(known.axis, len(known))
         value = constants_of(out, known.axis)
         return Channels(known.axis, torch.where(known.constant, value, torch.nan))
 

@@ -1,0 +1,138 @@
+"""Structure of a network that `torch.fx` cannot trace, from `torch.export`.
+
+`torch.export` runs the module on an example and follows Python's control flow as it went. Its
+graph calls the operators of ATen. Those with a spelling in the table of operations are written
+that way; the others stay what they are, and are unknown to every reader.
+"""
+
+import contextlib
+import io
+import logging
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional as F
+
+from bayesieve.core.graph import Graph
+from bayesieve.core.turns import own_turn
+from bayesieve.errors import UnsupportedModelError
+
+aten = torch.ops.aten
+_SAME: dict[Any, Any] = {  # takes the same arguments
+    aten.add.Tensor: torch.add, aten.sub.Tensor: torch.sub, aten.mul.Tensor: torch.mul,
+    aten.div.Tensor: torch.div, aten.neg.default: torch.neg, aten.pow.Tensor_Scalar: torch.pow,
+    aten.rsqrt.default: torch.rsqrt, aten.mean.dim: torch.mean, aten.matmul.default: torch.matmul,
+    aten.bmm.default: torch.bmm, aten.cat.default: torch.cat, aten.permute.default: torch.permute,
+    aten.transpose.int: torch.transpose, aten.unsqueeze.default: torch.unsqueeze,
+    aten.squeeze.dim: torch.squeeze, aten.flatten.using_ints: torch.flatten,
+    aten.view.default: torch.reshape, aten.reshape.default: torch.reshape,
+    aten.chunk.default: torch.chunk, aten.split.Tensor: torch.split,
+    aten.unbind.int: torch.unbind, aten.tanh.default: torch.tanh, aten.relu.default: torch.relu,
+    aten.sigmoid.default: torch.sigmoid, aten.gelu.default: F.gelu, aten.silu.default: F.silu,
+    aten.softmax.int: torch.softmax, aten.dropout.default: F.dropout,
+    aten.linear.default: F.linear, aten.rms_norm.default: F.rms_norm,
+    aten.conv1d.default: F.conv1d, aten.conv2d.default: F.conv2d,
+    aten.max_pool2d.default: F.max_pool2d, aten.avg_pool2d.default: F.avg_pool2d,
+    aten.adaptive_avg_pool2d.default: F.adaptive_avg_pool2d, aten.pad.default: F.pad,
+    aten.scaled_dot_product_attention.default: F.scaled_dot_product_attention,
+}  # fmt: skip
+Call = tuple[str, Any, tuple[Any, ...]]
+
+
+def _slice(x: Any, dim: int = 0, start: int | None = None, end: int | None = None) -> Call:
+    if start in (None, 0) and end == 2**63 - 1:
+        return "call_method", "contiguous", (x,)
+    return "call_function", operator.getitem, (x, (*[slice(None)] * dim, slice(start, end)))
+
+
+def _select(x: Any, dim: int, index: int) -> Call:
+    return "call_function", operator.getitem, (x, (*[slice(None)] * dim, index))
+
+
+def _embedding(weight: Any, x: Any, *_: Any) -> Call:
+    return "call_function", F.embedding, (x, weight)
+
+
+def _batch_norm(x: Any, weight: Any, bias: Any, mean: Any, var: Any, *rest: Any) -> Call:
+    return "call_function", F.batch_norm, (x, mean, var, weight, bias, *rest[:3])
+
+
+_OTHER: dict[Any, Callable[..., Call]] = {
+    aten.expand.default: lambda x, sizes: ("call_method", "expand", (x, *sizes)),
+    aten.contiguous.default: lambda x: ("call_method", "contiguous", (x,)),
+    aten.clone.default: lambda x: ("call_method", "contiguous", (x,)),
+    aten.sym_size.int: lambda x, dim: ("call_method", "size", (x, dim)),
+    aten.layer_norm.default: lambda *args: ("call_function", F.layer_norm, args[:5]),
+    aten.slice.Tensor: _slice,
+    aten.select.int: _select,
+    aten.embedding.default: _embedding,
+    aten.batch_norm.default: _batch_norm,
+}
+
+
+def export(untraceable: UnsupportedModelError, module: nn.Module, example: Tensor) -> Graph:
+    """The graph of a module in eval mode as it runs on an example, (n, ...), n free later.
+
+    Args:
+        untraceable: why `torch.fx` cannot trace it; raised again if torch.export fails as well.
+        module: to be run.
+        example: its input.
+
+    Example:
+        >>> why = UnsupportedModelError("a branch")
+        >>> graph = export(why, nn.Sequential(nn.Linear(2, 1), nn.ReLU()), torch.zeros(2, 2))
+        >>> [graph.operation(node).name for node in graph.nodes if node.op == "call_function"]
+        ['unknown', 'relu']
+        >>> [str(node.target) for node in graph.nodes if node.op == "get_attr"]
+        ['0.weight', '0.bias']
+    """
+    free = ({0: torch.export.Dim.DYNAMIC},)
+    try:
+        with own_turn("export"), torch.no_grad(), _quiet():
+            program = torch.export.export(
+                module.eval(), (example,), dynamic_shapes=free, strict=False
+            )
+            traced = program.module()
+    except Exception:  # the user's forward may raise anything
+        raise untraceable from None
+    assert isinstance(traced, fx.GraphModule)
+    return Graph(fx.GraphModule(traced, _translated(traced.graph)))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep torch from printing the graph of an export that fails."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _translated(graph: fx.Graph) -> fx.Graph:
+    """The same graph in spellings of the table of operations, without checks of its inputs."""
+    new, copies = fx.Graph(), dict[fx.Node, Any]()
+    for node in graph.nodes:
+        args = fx.map_arg(node.args, copies.get)
+        kwargs = fx.map_arg(node.kwargs, copies.get)
+        if node.op == "call_module" or node.target is aten._assert_tensor_metadata.default:
+            continue  # guards of export
+        if node.op == "output":
+            (result,) = args[0] if isinstance(args[0], tuple | list) else (args[0],)
+            new.output(result)
+        elif node.target in _SAME:
+            copies[node] = new.call_function(_SAME[node.target], args, kwargs)
+        elif node.target in _OTHER and not set(kwargs) - {"memory_format"}:
+            copies[node] = new.create_node(*_OTHER[node.target](*args))
+        elif str(node.target).startswith("aten.to."):
+            dtype = kwargs.get("dtype") or next(a for a in args if isinstance(a, torch.dtype))
+            copies[node] = new.call_method("to", (args[0], dtype))
+        else:
+            copies[node] = new.create_node(node.op, node.target, args, kwargs, node.name)
+    new.lint()
+    return new
