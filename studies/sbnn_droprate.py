@@ -10,9 +10,10 @@ mixture prior, noise on weights, ranked by signal to noise) is the paper's basel
 Rows: MNIST with two layers of 400, 800 and 1200 units; CIFAR-10 flattened, 2 x 1200; LeNet-300-100
 and LeNet-5-Caffe under both of the paper's priors, set 1 (log slab std 0, log spike std -5) and
 set 2 (-1, -3). "spike" rows start in the spike's basin, "close" rows have a prior with one resting
-place: under these inclusion can rank. Departures: Adam and fewer epochs; set 2 in tables 4 to 6, whose own spikes are
-narrower still; the KL has its full weight in the LeNets, 0.3 of it in the other networks on MNIST
-and 0.1 on CIFAR-10. `--held-out` scores 5,000 training images.
+place; their KL weight is chosen on held-out images (--choose). Departures: Adam and fewer epochs;
+set 2 in tables 4 to 6, whose own spikes are narrower still; elsewhere the KL has its full weight in
+the LeNets, 0.3 of it in the other networks on MNIST and 0.1 on CIFAR-10. `--held-out` scores 5,000
+training images.
 """
 
 import math
