@@ -20,6 +20,7 @@ from bayesieve.data import images
 from bayesieve.errors import ShortOfMemoryError
 from bayesieve.runs import train
 from bayesieve.training import loop
+from bayesieve.training.fingerprint import fingerprint
 from engine_table import ONE_EACH
 
 HUGE = {"data": "digits", "net": "mlp:3000000,3000000"}
@@ -190,6 +191,16 @@ def test_looking_for_numbers_that_are_not_finite_takes_little_memory():
     x[777, 5] = torch.inf
     assert first_not_finite(x) == 777
     assert first_not_finite(torch.zeros(3, dtype=torch.int64)) is None
+
+
+def test_telling_data_from_others_takes_little_memory():
+    x, y = torch.randn(4000, 784, generator=torch.Generator().manual_seed(0)), torch.arange(4000)
+    with LiveBytes([x, y]) as live:
+        found = fingerprint(x, y)["inputs"]["parts"]
+    assert live.most < x.nbytes / 2
+    part = x.chunk(16)[3].flatten().double()
+    weights = 1 + (torch.arange(len(part), dtype=torch.float64) * 0.618033988749895).frac()
+    assert found[3][1:] == pytest.approx([float(part @ weights), float(part.abs().sum())])
 
 
 class Constants(nn.Module):

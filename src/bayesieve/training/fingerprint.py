@@ -14,6 +14,7 @@ from torch import Tensor
 
 _PARTS = 16
 _MOST_BYTES = 64 << 20  # that are looked at, of inputs and of targets
+_AT_ONCE = 1 << 17  # numbers of eight bytes, several times
 _ROUNDING = 3e-7  # of the sum of absolute values: some last digits of float32
 Fingerprint = dict[str, Any]
 
@@ -49,10 +50,14 @@ def _describe(values: Tensor) -> dict[str, Any]:
     for rows in values.chunk(_PARTS) if len(values) else ():
         part = rows[::every].detach().cpu().contiguous().reshape(-1)
         digest = hashlib.sha256(part.view(torch.uint8).numpy().data).hexdigest()
-        numbers = part.double()
-        places = torch.arange(len(numbers), dtype=torch.float64)
-        weights = 1 + (places * 0.618033988749895).frac()  # no two neighbours can change places
-        parts.append([digest, float((numbers * weights).sum()), float(numbers.abs().sum())])
+        weighted = absolute = 0.0
+        for start in range(0, len(part), _AT_ONCE):
+            numbers = part[start : start + _AT_ONCE].double()
+            places = torch.arange(start, start + len(numbers), dtype=torch.float64)
+            weights = 1 + (places * 0.618033988749895).frac()  # no two neighbours can change places
+            weighted += float((numbers * weights).sum())
+            absolute += float(numbers.abs().sum())
+        parts.append([digest, weighted, absolute])
     return {"shape": [*values.shape], "dtype": str(values.dtype), "parts": parts}
 
 
