@@ -23,8 +23,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from io import BufferedReader
@@ -431,8 +431,8 @@ class _Sums:
 
     def __init__(self, threads: bool) -> None:
         self.room = _BLOCK
-        self._pieces: list[bytes | memoryview] = []
-        self._blocks: list[Callable[[], str]] = []
+        self._blocks: list[list[bytes | memoryview]] = [[]]
+        self._begun: list[Future[str]] = []
         self._pool = ThreadPoolExecutor(min(8, os.cpu_count() or 1)) if threads else None
 
     def __enter__(self) -> Self:
@@ -444,24 +444,25 @@ class _Sums:
 
     def add(self, piece: bytes | memoryview) -> None:
         """Take the next bytes, at most `room` of them; they must not change before `found`."""
-        self._pieces.append(piece)
+        self._blocks[-1].append(piece)
         self.room -= len(piece)
         if self.room == 0:
-            self._end_block()
+            if self._pool is not None:
+                self._begun.append(self._pool.submit(_hash, self._blocks[-1]))
+            self._blocks.append([])
+            self.room = _BLOCK
 
     def found(self) -> list[str]:
-        """The checksums of all blocks."""
-        if self._pieces:
-            self._end_block()
-        return [block() for block in self._blocks]
+        """The checksums of all blocks. Those that no thread has begun are hashed here, last first.
 
-    def _end_block(self) -> None:
-        pieces, self._pieces, self.room = self._pieces, [], _BLOCK
-        if self._pool is None:
-            digits = _hash(pieces)
-            self._blocks.append(lambda: digits)
-        else:
-            self._blocks.append(self._pool.submit(_hash, pieces).result)
+        So a busy machine, which lets threads wait, is no slower than without them.
+        """
+        last = len(self._blocks) if self._blocks[-1] else len(self._blocks) - 1
+        sums = [""] * last
+        for i in reversed(range(last)):
+            if i >= len(self._begun) or self._begun[i].cancel():
+                sums[i] = _hash(self._blocks[i])
+        return [digits or self._begun[i].result() for i, digits in enumerate(sums)]
 
 
 @dataclass(frozen=True)
