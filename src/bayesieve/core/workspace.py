@@ -33,6 +33,7 @@ PRECISIONS: tuple[Precision, ...] = ("float32", "bf16")
 Layers = Sequence[tuple[str, nn.Module]]
 _STATISTICS = ("running_mean", "running_var")
 _PART = 1 << 16  # weights
+_REHEARSED = 1000  # parts at most, on the meta device
 
 
 @dataclass(eq=False)
@@ -74,6 +75,8 @@ class Execution:
         if self.compiled or w.device.type not in ("cpu", "meta") or k * d <= _PART:
             return [slice(0, d)]
         size = max(_PART // k, 1)
+        if w.is_meta:  # a rehearsal may have any number of weights, and need not be exact
+            size = max(size, d // _REHEARSED)
         starts = [*range(0, n, size), *range(n, d, size)]
         return [slice(a, b) for a, b in pairwise([*starts, d])]
 
