@@ -117,7 +117,7 @@ class Normed(Rule):
 
     def _kept(self, node: fx.Node, flow: Flow) -> Tensor:
         (x,) = flow.graph.tensor_inputs(node)
-        kept = ~flow.channels[x].constant | (flow.need[node] & ~flow.channels[node].constant)
+        kept = ~flow.channels[x].constant | flow.need[node]  # who cannot fold a constant asks for it
         if not bool(kept.any()):
             kept[0] = True  # a tensor needs some width
         return kept
