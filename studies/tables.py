@@ -159,7 +159,9 @@ def rival(method: str, x: Array, y: Array, at: Array, seed: int) -> tuple[Array,
     elif method == "forest":
         model = RandomForestRegressor(100, min_samples_leaf=2, random_state=seed)
     else:
-        model = MLPRegressor((100, 100), early_stopping=True, max_iter=500, random_state=seed)
+        model = MLPRegressor(
+            hidden_layer_sizes=(100, 100), early_stopping=True, max_iter=500, random_state=seed
+        )
     order = np.random.default_rng(seed).permutation(len(x))
     n = round(_HELD_OUT * len(x))
     with warnings.catch_warnings():

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from bayesieve import MAP, SBNN, FlatVI, GradualPruning, Schedule, likelihoods, priors
-from bayesieve.assess.metrics import log_likelihood_mixture
 from bayesieve.assess.predict import RealPrediction
 from bayesieve.core.batch import Rows, stacked
 from bayesieve.core.network import Network
@@ -25,6 +24,7 @@ from bayesieve.core.posterior import Posterior
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.engines import Engine
 from bayesieve.estimators.population import Table, Training, predict_members, train_networks
+from bayesieve.estimators.tails import Tails, likeliest_tails
 from bayesieve.nets import mlp
 from bayesieve.sieve.scores import inclusion_score
 from bayesieve.training.fit import Fit
@@ -34,17 +34,6 @@ EngineName = Literal["sbnn", "flat-vi", "map"]
 NoiseName = Literal["gaussian", "heteroscedastic"]
 CUTS = (0.0, 0.1, 0.2, 0.25, 0.5, 0.75, 0.8, 0.9, 0.95)  # shares of weights removed in one shot
 _CHOSEN_BY = (0.0, 0.25, 0.5, 0.75, 0.9, 0.95)  # those whose held-out errors choose a setting
-_NOISE_FACTORS = tuple(0.5 * 1.08**i for i in range(22))  # 0.5 to 2.5
-
-
-@dataclass(frozen=True)
-class Tails:
-    """Correction of the noise of a prediction under which held-out rows are most probable."""
-
-    factor: float = 1.0  # on every noise std
-    # degrees of freedom of a Student-t with the prediction's mean and variance; None keeps the
-    # mixture of normals
-    df: int | None = None
 
 
 @dataclass(frozen=True)
@@ -160,12 +149,14 @@ def choose(task: Task, settings: Sequence[Setting], budget: Budget) -> list[tupl
             tests = [data.train.subset(test) for _, test in inner[i]]
             pairs = [(mixture([q], test.x, budget.n_draws), test.y)
                      for q, test in zip(members, tests, strict=True)]  # fmt: skip
-            tails = best_tails(pairs)
+            ones = [torch.ones(len(y)) for _, y in pairs]
+            predictions, targets = [p for p, _ in pairs], [y for _, y in pairs]
+            tails, density = likeliest_tails(predictions, targets, ones)
             if setting.noise == "gaussian":
                 square = [(p.mean[:, 0] - y).square() for p, y in pairs]
                 error = float(torch.cat(square).mean())
             else:
-                error = -sum(mean_log_lik(p, y, tails) for p, y in pairs) / len(pairs)
+                error = -density
             tried[i].append((error, number, tails))
     return [min(one, key=lambda scored: scored[:2])[1:] for one in tried]
 
@@ -210,7 +201,8 @@ def scored(
     """RMSE and log-likelihood of the members' mixture, in the unit of the target."""
     prediction, std = mixture(members, test.x, n_draws), float(test.target_std)
     rmse = float((prediction.mean[:, 0] - test.y).square().mean().sqrt()) * std
-    return {"rmse": rmse, "log_lik": mean_log_lik(prediction, test.y, tails) - math.log(std)}
+    density = float(tails.log_density(prediction, test.y).mean())
+    return {"rmse": rmse, "log_lik": density - math.log(std)}
 
 
 def pruning_table(
@@ -297,26 +289,6 @@ def inner_rows(n: int, budget: Budget, seed: int) -> list[tuple[Tensor, Tensor]]
     n_test = max(1, round(budget.held_out * n))
     orders = [torch.randperm(n, generator=generator) for _ in range(budget.inner)]
     return [(order[n_test:].sort().values, order[:n_test].sort().values) for order in orders]
-
-
-def mean_log_lik(prediction: RealPrediction, y: Tensor, tails: Tails) -> float:
-    """Nats per row of targets, (N,), with the noise corrected."""
-    if tails.df is None:
-        noise = tails.factor * prediction.noise_std
-        return log_likelihood_mixture(prediction.sample_means, noise, y[:, None])
-    noise = tails.factor * prediction.aleatoric_std.double()
-    variance = (noise.square() + prediction.epistemic_std.double().square())[:, 0]
-    scale = (variance * (tails.df - 2) / tails.df).sqrt()
-    center = prediction.mean[:, 0].double()
-    student = torch.distributions.StudentT(float(tails.df), center, scale)
-    return float(student.log_prob(y.double()).mean())
-
-
-def best_tails(pairs: Sequence[tuple[RealPrediction, Tensor]]) -> Tails:
-    """The correction under which held-out rows, (prediction, targets), are most probable."""
-    candidates = [Tails(factor, df) for df in (None, 3, 5, 8) for factor in _NOISE_FACTORS]
-    totals = [sum(mean_log_lik(p, y, tails) * len(y) for p, y in pairs) for tails in candidates]
-    return candidates[max(range(len(totals)), key=totals.__getitem__)]
 
 
 def without_least(posterior: Posterior, removed: float) -> Posterior:

@@ -16,11 +16,8 @@ from studies.uci_networks import (
     CUTS,
     Budget,
     Setting,
-    Tails,
     Task,
-    best_tails,
     inner_rows,
-    mean_log_lik,
     mixture,
     pruning_table,
     run_engine,
@@ -96,34 +93,6 @@ def test_settings_for_cuts_are_chosen_by_held_out_rows(monkeypatch, per_cut):
         assert one["cut-95/rmse"] < 0.5
         assert one["rmse"] == one["cut-0/rmse"]
         assert (one["cut-50/rmse"] < one["cut-95/rmse"]) == per_cut
-
-
-def flat_prediction(n, noise):
-    return RealPrediction(torch.zeros(1, n, 1), torch.full((1, 1, 1), noise), Gaussian())
-
-
-def test_noise_that_is_too_small_is_widened():
-    y = torch.randn(2000, generator=torch.Generator().manual_seed(0))
-    numbers = best_tails([(flat_prediction(2000, 0.5), y)])
-    assert numbers.factor == pytest.approx(2.0, rel=0.08)
-    assert numbers.df in (None, 8)
-
-
-def test_heavy_tails_are_recognised():
-    source = torch.Generator().manual_seed(1)
-    normal = torch.randn(3000, 4, generator=source)
-    y = normal[:, 0] / (normal[:, 1:].square().mean(1)).sqrt()  # Student-t of 3 degrees
-    assert best_tails([(flat_prediction(3000, 1.5), y)]).df == 3
-
-
-def test_density_with_tails_by_hand():
-    y = torch.tensor([0.3, -2.0])
-    normal = mean_log_lik(flat_prediction(2, 0.5), y, Tails(2.0))
-    by_hand = torch.distributions.Normal(0.0, 1.0).log_prob(y).mean().item()
-    assert normal == pytest.approx(by_hand, rel=1e-6)
-    student = mean_log_lik(flat_prediction(2, 0.5), y, Tails(2.0, 5))
-    entry = torch.distributions.StudentT(5.0, 0.0, (3 / 5) ** 0.5)  # variance 1
-    assert student == pytest.approx(entry.log_prob(y).mean().item(), rel=1e-6)
 
 
 def test_members_are_one_mixture():
