@@ -92,6 +92,7 @@ def main() -> None:
     x, y, rows = table(options.data, options.fits)
     model = SieveRegressor(
         hidden=(50,),
+        bins=0,
         epochs=options.epochs,
         batch_size=32,
         folds=options.folds,

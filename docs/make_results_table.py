@@ -38,9 +38,12 @@ from pages.studies import (
     selection_calibration,
     selection_table,
     selection_weights,
+    tables_ranks,
+    tables_table,
     trials_table,
     uci_cuts_table,
     vgg_table,
+    wide_table,
 )
 from studies.record import read
 from studies.reproduce.table import read_findings
@@ -71,6 +74,9 @@ BLOCKS = {
     "familiarity": "docs/uncertainty.md",
     "recipes": "docs/uncertainty.md",
     "regressor": "docs/choosing-an-engine.md",
+    "tables": "docs/studies/tables.md",
+    "tables-ranks": "docs/studies/tables.md",
+    "wide": "docs/tables.md",
     "faults": "docs/reliability.md",
     "calibration": "docs/calibration.md",
     "scratch-source": "docs/theory/scratch.md",
@@ -197,6 +203,9 @@ def main() -> int:
         "familiarity": familiarity_table(results),
         "recipes": recipes_table(results),
         "regressor": regressor_table(results),
+        "tables": tables_table(results),
+        "tables-ranks": tables_ranks(results),
+        "wide": wide_table(results),
         "faults": reliability.faults_table(faults),
         "calibration": calibration.table(exact, conformal, selection),
         "scratch-source": scratch.source_table(numpy),

@@ -303,6 +303,46 @@ def regressor_table(results: list[dict[str, Any]]) -> str:
     return "\n".join(lines) if rows else EMPTY
 
 
+def tables_table(results: list[dict[str, Any]]) -> str:
+    """Scores of every method of `studies.tables` on every set."""
+    rows = rows_of(results, "tables", "test")
+    head = ("set", "method", "splits", "RMSE", "NLL", "CRPS", "90 % intervals cover", "seconds")
+    lines = [_line(head), "| --- | --- |" + " ---: |" * 6]
+    for row in rows.values():
+        numbers = row["metrics"]
+        scores = [f"{numbers[name]:.3g}" for name in ("rmse", "nll", "crps")]
+        cells = [*scores, f"{numbers['coverage_90']:.3f}", f"{numbers['seconds']:.1f}"]
+        lines.append(_line([row["data"], row["setting"]["method"], str(len(row["each"])), *cells]))
+    return "\n".join(lines) if rows else EMPTY
+
+
+def tables_ranks(results: list[dict[str, Any]]) -> str:
+    """Mean ranks of the methods of `studies.tables`."""
+    records = [one for one in results if one.get("study") == "tables"]
+    if not records:
+        return EMPTY
+    head = ("method", "sets", "RMSE", "NLL", "CRPS", "mean coverage", "least coverage")
+    lines = [_line(head), "| --- |" + " ---: |" * 6]
+    for method, means in records[0]["notes"]["ranks"].items():
+        ranks = [f"{means[name]:.2f}" for name in ("rmse", "nll", "crps") if name in means]
+        shares = [f"{means[name]:.3f}" for name in ("coverage_90", "least") if name in means]
+        lines.append(_line([method, f"{means['sets']:.0f}", *ranks, *shares]))
+    return "\n".join(lines)
+
+
+def wide_table(results: list[dict[str, Any]]) -> str:
+    """Realised false discoveries and power of every way of `studies.wide`."""
+    rows = rows_of(results, "wide", "test")
+    ways = ("ours", "knockoffs-lasso", "knockoffs-boosting", "lasso", "boosting")
+    lines = [_line(("rows", "columns", "tables", *ways)), "|" + " ---: |" * (3 + len(ways))]
+    for row in rows.values():
+        setting, numbers = row["setting"], row["metrics"]
+        cells = [f"{numbers[f'{way} fdr']:.2f} / {numbers[f'{way} power']:.2f}" for way in ways]
+        sizes = (f"{setting['n']:,}", f"{setting['p']:,}", str(len(row["each"])))
+        lines.append(_line([*sizes, *cells]))
+    return "\n".join(lines) if rows else EMPTY
+
+
 def familiarity_table(results: list[dict[str, Any]]) -> str:
     """AUROC of every way to find strangers, and what abstaining at 95 % does."""
     rows = rows_of(results, "familiarity", "test")

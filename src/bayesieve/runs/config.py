@@ -154,7 +154,7 @@ class TrainingConfig:
     """The loop: how long, how many, on what device."""
 
     epochs: int | None = setting(
-        "Passes over the data (60; tables 2,500 steps; tdamp 10), unless --steps is given.",
+        "Passes over the data (60; tables 1,100 to 2,500 steps; tdamp 10), or --steps.",
         alias="--em-iters",
     )
     steps: int | None = setting("Gradient steps, in place of epochs.")

@@ -595,7 +595,7 @@ class FitTable(_TableOptions):
 
     work: ClassVar[str] = "tables.fit_table"
     epochs: int | None = option(
-        "Passes over the rows; about 2,500 steps unless given.", check=check_positive
+        "Passes over the rows; about 1,100 steps unless given.", check=check_positive
     )
     engine: Literal["sbnn", "flat-vi"] = option("Algorithm.", "sbnn")
     likelihood: Noise | None = option(
