@@ -49,7 +49,7 @@ from bayesieve.estimators.tails import standard_crps
 from bayesieve.text import markdown_table
 from studies.airfoil import find_airfoil, read_airfoil
 from studies.harness import Run, chosen, joined, make_row, study_parser
-from studies.record import Row, write
+from studies.record import Row
 from studies.regressor import crps
 from studies.uci import _process
 
@@ -226,9 +226,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.join is not None:
         record = joined(options.join, "tables", options.out, ("sets", "methods", "out"))
-        record["notes"] = {"ranks": ranks(record["rows"])}
-        write(options.out, record)
-        print(ranks_table(record["notes"]["ranks"]))
+        print(ranks_table(ranks(record["rows"])))
         return 0
     known = [name for name in SETS if name != "airfoil" or find_airfoil(data_root())]
     sets = "yacht,boston" if options.quick else options.sets or ",".join(known)
@@ -254,8 +252,7 @@ def main(arguments: list[str] | None = None) -> int:
             run.add(
                 {**row, "data": name, "kind": "ensemble" if several else "single"}, SHOWN, method
             )
-    run.notes["ranks"] = ranks(run.rows)
-    print(ranks_table(run.notes["ranks"]))
+    print(ranks_table(ranks(run.rows)))
     return run.finish(SHOWN)
 
 

@@ -9,6 +9,7 @@ from studies.pretrained_resnet import TARGETS
 from studies.record import Row
 from studies.sbnn_droprate import RANKED, metric, published
 from studies.sbnn_vgg import PUBLISHED
+from studies.tables import ranks
 from studies.uci import ONE_SHOT, SETS
 
 EMPTY = "_To be filled by `python docs/make_results_table.py` from `results/*.json`._"
@@ -323,10 +324,10 @@ def tables_ranks(results: list[dict[str, Any]]) -> str:
         return EMPTY
     head = ("method", "sets", "RMSE", "NLL", "CRPS", "mean coverage", "least coverage")
     lines = [_line(head), "| --- |" + " ---: |" * 6]
-    for method, means in records[0]["notes"]["ranks"].items():
-        ranks = [f"{means[name]:.2f}" for name in ("rmse", "nll", "crps") if name in means]
+    for method, means in ranks(records[0]["rows"]).items():
+        places = [f"{means[name]:.2f}" for name in ("rmse", "nll", "crps") if name in means]
         shares = [f"{means[name]:.3f}" for name in ("coverage_90", "least") if name in means]
-        lines.append(_line([method, f"{means['sets']:.0f}", *ranks, *shares]))
+        lines.append(_line([method, f"{means['sets']:.0f}", *places, *shares]))
     return "\n".join(lines)
 
 
