@@ -143,8 +143,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.set_defaults(device="cpu")
     parser.add_argument("--passes", type=int, default=10)
     names = list(cases(10))
-    usual = [name for name in names if not name.endswith("-long")]
-    parser.add_argument("--rows", default=",".join(usual), help=f"comma list of {names}")
+    shown = [name for name in names if not name.endswith("-long")]
+    parser.add_argument("--rows", default=",".join(shown), help=f"comma list of {names}")
     parser.add_argument("--folder", type=Path, help="for pictures and the posterior")
     options = parser.parse_args(arguments)
     data = splits(None if options.full else 2_000 if options.quick else _N_TRAIN)

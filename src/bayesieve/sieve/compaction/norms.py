@@ -117,7 +117,8 @@ class Normed(Rule):
 
     def _kept(self, node: fx.Node, flow: Flow) -> Tensor:
         (x,) = flow.graph.tensor_inputs(node)
-        kept = ~flow.channels[x].constant | flow.need[node]  # who cannot fold a constant asks for it
+        # Of constants those that a reader asks for, because it cannot fold them.
+        kept = ~flow.channels[x].constant | flow.need[node]
         if not bool(kept.any()):
             kept[0] = True  # a tensor needs some width
         return kept
