@@ -38,6 +38,9 @@ _SAME: dict[Any, Any] = {  # takes the same arguments
     aten.max_pool2d.default: F.max_pool2d, aten.avg_pool2d.default: F.avg_pool2d,
     aten.adaptive_avg_pool2d.default: F.adaptive_avg_pool2d, aten.pad.default: F.pad,
     aten.scaled_dot_product_attention.default: F.scaled_dot_product_attention,
+    aten.add_.Tensor: operator.iadd, aten.sub_.Tensor: operator.isub,
+    aten.mul_.Tensor: operator.imul, aten.div_.Tensor: operator.itruediv,
+    aten.relu_.default: torch.relu_,
 }  # fmt: skip
 Call = tuple[str, Any, tuple[Any, ...]]
 
@@ -99,7 +102,15 @@ def export(untraceable: UnsupportedModelError, module: nn.Module, example: Tenso
     except Exception:  # the user's forward may raise anything
         raise untraceable from None
     assert isinstance(traced, fx.GraphModule)
-    return Graph(fx.GraphModule(traced, _translated(traced.graph)))
+    if any(_overwrites(node) and node.target not in _SAME for node in traced.graph.nodes):
+        raise untraceable
+    translated = fx.GraphModule(traced, _translated(traced.graph))
+    return Graph(translated.eval())  # a layer made of a call must not be in training mode
+
+
+def _overwrites(node: fx.Node) -> bool:
+    """Whether an operator of ATen writes to its input."""
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
 @contextlib.contextmanager
