@@ -23,7 +23,8 @@ from bayesieve.core.network import Network
 from bayesieve.core.posterior import Posterior
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.engines import Engine
-from bayesieve.estimators.population import Table, Training, predict_members, train_networks
+from bayesieve.estimators.mixture import predict_members
+from bayesieve.estimators.population import Table, Training, train_networks
 from bayesieve.estimators.tails import Tails, likeliest_tails
 from bayesieve.nets import mlp
 from bayesieve.sieve.scores import inclusion_score

@@ -128,6 +128,8 @@ STUDIES = {
     "recipes": Study("recipes", seeds=True),
     "regressor": Study("regressor"),
     "selection": Study("selection", seeds=True),
+    "tables": Study("tables"),
+    "wide": Study("wide"),
     "tdamp-digits": Study("tdamp_digits", full=("--seeds", "3"), seeds=True),
     "scratch-mnist": Study("scratch_mnist"),
 }

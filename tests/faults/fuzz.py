@@ -323,7 +323,7 @@ def _add_tables(home, add):
     rows = "\n".join(f"{i},{i % 3},{'red' if i % 2 else 'blue'},{0.5 * i}" for i in range(12))
     add("csv", "t.csv", f"a,b,c,y\n{rows}\n".encode(),
         lambda path: load_table("csv", path, target="y"))  # fmt: skip
-    quoted = "\n".join(f'"{i}";"x ""{i}"" ";{i}' for i in range(12))
+    quoted = "\n".join(f'"{i}";"x ""{i % 2}"" ";{i}' for i in range(12))
     add("quoted csv", "q.csv", f'"a";"b";"y"\n{quoted}\n'.encode(),
         lambda path: load_table("csv", path, target="y"))  # fmt: skip
     x, y = np.arange(20.0).reshape(10, 2), np.arange(10) % 2

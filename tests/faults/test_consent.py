@@ -147,6 +147,7 @@ def test_without_a_graph_it_is_refused(place, command):
     assert sorted(place.rglob("*")) == before
 
 
+@pytest.mark.filterwarnings("ignore:fit. of 26 weights")  # the network is mostly a norm
 @pytest.mark.parametrize("command", NEEDS_CODE.values(), ids=NEEDS_CODE)
 def test_a_file_of_settings_needs_consent(place, command):
     message = refused(2, *command.split())

@@ -150,7 +150,7 @@ def _print_source(source: str, rows: list[dict[str, Any]]) -> None:
     print_table(f"{source}: {summary}", ("", "paper", "ours", "status"), cells)
 
 
-def _folded(text: str, indent: str = "", width: int = 40) -> str:
+def _folded(text: str, indent: str = "", width: int = 39) -> str:
     """Text broken into lines that leave room for columns of numbers in 80 characters."""
     unbroken = text.replace(" %", "\xa0%")
     return textwrap.fill(

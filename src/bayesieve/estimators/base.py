@@ -1,19 +1,18 @@
-"""Base of classifier and regressor: parameters, units, training, prediction, delivery."""
+"""Base of classifier and regressor: parameters, what is read, prediction, delivery."""
 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar, cast
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
-from sklearn.utils import _safe_indexing, check_random_state, indexable
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import (
     _check_sample_weight,
-    _num_samples,
     check_is_fitted,
     check_X_y,
     validate_data,
@@ -22,7 +21,7 @@ from torch import Tensor, fx, nn
 
 from bayesieve.assess.diagnostics import diagnose_models
 from bayesieve.assess.familiarity import Familiarity, unavailable
-from bayesieve.assess.predict import ClassPrediction, Prediction, predict
+from bayesieve.assess.predict import Prediction
 from bayesieve.checks import check_choice, check_positive
 from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.posterior import Posterior, SparseModel
@@ -39,7 +38,6 @@ from bayesieve.data.encoding import (
     switches,
 )
 from bayesieve.data.frames import Frame, array_names, as_frame
-from bayesieve.data.preprocessing import cut_moments
 from bayesieve.deliver.bundle import save_bundle
 from bayesieve.deliver.c import export_c
 from bayesieve.deliver.onnx import export_onnx
@@ -47,107 +45,29 @@ from bayesieve.deliver.pt2 import export_pt2
 from bayesieve.engines import Engine
 from bayesieve.engines.recipes import MANY_ROWS
 from bayesieve.estimators.defaults import TableSettings, table_settings
+from bayesieve.estimators.importance import shuffled_change
+from bayesieve.estimators.many import fit_all
+from bayesieve.estimators.mixture import needed_draws, predict_members, with_unknown_levels
 from bayesieve.estimators.online import Online
-from bayesieve.estimators.pace import Pace
 from bayesieve.estimators.population import (
     DTYPE,
-    Form,
     Group,
     Table,
     Training,
-    fold_members,
-    needed_draws,
-    predict_members,
-    train_groups,
     train_networks,
-    with_unknown_levels,
 )
-from bayesieve.nets import PiecewiseLinear, mlp
+from bayesieve.estimators.scale import FloatArray, Scale, raw_likelihood, raw_module
+from bayesieve.nets import mlp
 from bayesieve.nets.mlp import Activation
-from bayesieve.select import (
-    best_source,
-    feature_importance,
-    normalised,
-)
 from bayesieve.sieve.compact import compact
 from bayesieve.training.schedule import Schedule
 
-FloatArray = NDArray[np.float64]
-RowSets = Sequence[NDArray[np.int64]]  # the row numbers of each fit
-Columns = Sequence[Any]  # X, y and sample weights or None
-_CONFORMAL_FOLDS = 5  # also what part of the rows split conformal takes
-# Networks that lose other weights in each fold disagree more, which makes sets of CV+ too wide.
-_PRUNED_FOLDS, _PRUNED_ROWS = 10, 20
 _LEAST_CONFORMAL = 10  # rows, so that each of five folds has two
-_SHUFFLED_ROWS = 20_000  # rows times columns that importance reads
-_AT_ONCE = 240  # networks of one population
 _KNOWN = ("pandas", "polars", "pyarrow", "numpy", "builtins")  # whose names scikit-learn reads
 _CHOICES = (
     "hidden", "bins", "epochs", "batch_size", "lr", "schedule", "kl", "folds", "patience", "zeros",
     "n_members",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False)
-class Scale:
-    """Mean and standard deviation of columns, (p,); those that never vary have std 1.
-
-    Standardised values end at ± limit, which is infinite unless the rows hold values far out
-    (`data.preprocessing.cut_moments`).
-
-    Example:
-        >>> scale = Scale.of(np.array([[0.0, 5.0], [2.0, 5.0]]))
-        >>> scale.mean.tolist(), scale.std.tolist(), scale.varies.tolist()
-        ([1.0, 5.0], [1.0, 1.0], [True, False])
-    """
-
-    mean: FloatArray
-    std: FloatArray
-    varies: NDArray[np.bool_]
-    limit: float = np.inf
-
-    @classmethod
-    def of(
-        cls,
-        values: NDArray[Any],
-        weight: FloatArray | None = None,
-        *,
-        neutral: bool = False,
-        cut: bool = False,
-        switches: NDArray[np.bool_] | None = None,
-    ) -> "Scale":
-        """Of the rows of (n, p), each counting as its weight says; a neutral one does nothing.
-
-        With `cut` values far out do not decide the scale of their column. Columns of `switches`,
-        (p,), which are 0 or 1, are centred and keep their unit.
-        """
-        values = values.astype(np.float64)
-        mean = np.average(values, axis=0, weights=weight)
-        std = np.sqrt(np.average((values - mean) ** 2, axis=0, weights=weight))
-        varies = std > 1e-12 * np.abs(mean)  # else constant up to rounding
-        if neutral:
-            return cls(np.zeros_like(mean), np.ones_like(std), varies)
-        limit = np.inf
-        if switches is not None:
-            std = np.where(switches, 1.0, std)
-        numbers = varies if switches is None else varies & ~switches
-        for j in np.flatnonzero(numbers) if cut else ():
-            *moments, end = cut_moments(values[:, j], weight)
-            if end < np.inf:
-                (mean[j], std[j]), limit = moments, end
-        # The value itself for a constant: of a huge one the mean's rounding would be an input.
-        mean, std = np.where(varies, mean, values[0]), np.where(varies, std, 1.0)
-        return cls(mean, std, varies, limit)
-
-    def apply(self, values: NDArray[Any]) -> Tensor:
-        """(n, p) in units of the standard deviation."""
-        units = (values.astype(np.float64) - self.mean) / self.std
-        return torch.as_tensor(units.clip(-self.limit, self.limit)).to(DTYPE)
-
-    def undo(self, values: Tensor) -> FloatArray:
-        """(..., p) back in the unit of the column."""
-        raw: FloatArray = values.double().cpu().numpy() * self.std + self.mean
-        return raw
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -286,7 +206,7 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         Returns:
             The estimator itself.
         """
-        _fit_all([self], [(X, y, sample_weight)])
+        fit_all([self], [(X, y, sample_weight)])
         return self
 
     def _fit_more(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> None:
@@ -599,327 +519,3 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         mean = torch.as_tensor(self.x_scale_.mean).to(DTYPE)
         std = torch.as_tensor(self.x_scale_.std).to(DTYPE)
         return torch.stack([mean, mean + std, mean - std])
-
-
-E = TypeVar("E", bound=SieveEstimator)
-
-
-def fit_tables(
-    estimators: Sequence[SieveEstimator],
-    tables: Sequence[Table],
-    n_rows: int,
-    deadline: float | None = None,
-) -> None:
-    """Fit each estimator to its table, all as one population with settings for `n_rows` rows.
-
-    With a deadline, a time on the first estimator's clock, training ends by it.
-    """
-    first = estimators[0]
-    pace = Pace(first._who, bool(first.verbose), deadline, first._clock)
-    settings = [estimator._settings(n_rows) for estimator in estimators]
-    training = replace(settings[0], seed=first._seed(), device=first.device, pace=pace)
-    plain, forms = Form(tables, first._module(tables[0], settings[0])), list[Form]()
-    embeddings: list[PiecewiseLinear] = []
-    if bins := settings[0].bins:
-        embeddings = [PiecewiseLinear.of(table.x[table.counts() > 0], bins) for table in tables]
-        embedded = [
-            replace(table, x=embedding(table.x))
-            for table, embedding in zip(tables, embeddings, strict=True)
-        ]
-        forms = [Form(embedded, first._module(embedded[0], settings[0], embedded=True))]
-    if not forms or settings[0].optional_bins:
-        forms.append(plain)
-    groups = train_groups(
-        forms,
-        [each.engine for each in settings],
-        first._likelihood(learned_noise=settings[0].learned_noise),
-        training,
-    )
-    for i, estimator in enumerate(estimators):
-        group, each = groups[i], settings[i]
-        if embeddings and group.form == 0:
-            group = group.behind(embeddings[i])
-        else:
-            each = replace(each, bins=0)
-        estimator._absorb(tables[i], each, group)
-
-
-def fit_many(
-    estimator: E | Sequence[E],
-    X: ArrayLike,
-    y: ArrayLike,
-    rows: RowSets | None = None,
-    *,
-    sample_weight: ArrayLike | None = None,
-    at_once: int = _AT_ONCE,
-) -> list[E]:
-    """Fit clones of an estimator on several sets of rows, trained as one problem.
-
-    Every fit standardises, watches and stops by itself, as `fit` on its rows would; only the
-    steps are shared. On one core twenty small networks cost little more than two. All networks
-    draw from one stream of random numbers, so that several fits differ by chance from `fit` with
-    the same seed; a single one is the same.
-
-    Args:
-        estimator: one for all sets of rows, or one for each; these may differ in the numbers of
-            their engines, in `lr` and in `random_state`.
-        X: (n, p), shared by all.
-        y: (n,) or (n, m).
-        rows: row numbers of each fit, of about the same length; None takes all rows for each of
-            the estimators.
-        sample_weight: (n,), what each row counts.
-        at_once: networks trained as one population at most, inner folds included.
-
-    Returns:
-        The fitted clones, in order.
-
-    Example:
-        >>> import numpy as np
-        >>> from bayesieve.estimators import SieveRegressor
-        >>> X = np.random.default_rng(0).normal(size=(60, 2))
-        >>> model = SieveRegressor(hidden=(4,), epochs=2, folds=0, random_state=0)
-        >>> halves = fit_many(model, X, X[:, 0], [np.arange(30), np.arange(30, 60)])
-        >>> [half.predict(X[:3]).shape for half in halves]
-        [(3,), (3,)]
-    """
-    X, y, sample_weight = _indexable(X, y, sample_weight)
-    if isinstance(estimator, Sequence):
-        if not estimator or (rows is not None and len(rows) != len(estimator)):
-            raise ValueError(
-                f"fit_many: give one estimator, or one for each set of rows; got {len(estimator)} "
-                f"for {None if rows is None else len(rows)}."
-            )
-        clones = [clone(each) for each in estimator]
-    elif rows is None or not len(rows):
-        raise ValueError("fit_many: give the rows of each fit, or several estimators.")
-    else:
-        clones = [clone(estimator) for _ in rows]
-    columns: Columns = (X, y, sample_weight)
-    each = [columns if rows is None else _taken(columns, rows[i]) for i in range(len(clones))]
-    _fit_all(clones, each, at_once)
-    return clones
-
-
-def _fit_all(
-    models: Sequence[SieveEstimator], columns: Sequence[Columns], at_once: int = _AT_ONCE
-) -> None:
-    """Fit each model to its columns; where they are conformal, the models of their folds too."""
-    first = models[0]
-    if first.max_seconds is not None:
-        check_positive(first._who, max_seconds=first.max_seconds)
-    began = first._clock()
-
-    def deadline(part: float) -> float | None:
-        return None if first.max_seconds is None else began + part * first.max_seconds
-
-    least = min(_num_samples(own[0]) for own in columns)
-    kind = first._conformal_kind(least)
-    if kind is None:
-        _train(models, columns, at_once, deadline(1.0))
-        return
-    columns = [_indexable(*own) for own in columns]
-    pairs = list(zip(models, columns, strict=True))
-    pruned = kind == "cv+" and bool(models[0].zeros) and least >= _PRUNED_ROWS
-    n_folds = _PRUNED_FOLDS if pruned else _CONFORMAL_FOLDS
-    folds = [model._conformal_folds(n_folds, _num_samples(own[0]), own[2]) for model, own in pairs]
-    if kind == "split":
-        folds = [fold[:1] for fold in folds]
-    left = [[_left(own, rows) for rows in fold] for own, fold in zip(columns, folds, strict=True)]
-    n_runs = 1 if kind == "split" else 1 + n_folds
-    learned = [rest for rest, *_ in left] if kind == "split" else columns
-    n_rows = _train(models, learned, at_once, deadline(1 / n_runs))
-    for model in models:
-        model.fold_models_ = [] if kind == "split" else [model._fold_model() for _ in folds[0]]
-    # Fold by fold: equal seeds then give equal starts, so that folds differ in their rows alone.
-    for k in range(0 if kind == "split" else n_folds):
-        fold_models, rest = [m.fold_models_[k] for m in models], [own[k] for own in left]
-        _train(fold_models, rest, at_once, deadline((k + 2) / n_runs), n_rows)
-    for (model, own), fold in zip(pairs, folds, strict=True):
-        scorers = zip(model.fold_models_ or [model], fold, strict=True)
-        model.conformity_ = [one._scores(*_taken(own, rows)[:2]) for one, rows in scorers]
-
-
-def _train(
-    models: Sequence[SieveEstimator],
-    columns: Sequence[Columns],
-    at_once: int,
-    deadline: float | None,
-    n_rows: int | None = None,
-) -> int:
-    """Train models as populations, with settings for `n_rows` rows, or else those of the longest.
-
-    Returns:
-        The number of rows that the settings are for.
-    """
-    pairs = zip(models, columns, strict=True)
-    tables = [model._prepare(*own, n_rows=n_rows) for model, own in pairs]
-    if len(models) > 1:
-        _check_alike(models, tables)
-    n_rows = n_rows or max(len(table) for table in tables)
-    settings = models[0]._settings(n_rows)
-    n_folds = max(len(table.held_out) for table in tables)
-    n_networks = settings.n_members + fold_members(settings.n_members) * n_folds
-    size = max(1, at_once // n_networks) if settings.takes_weights else 1
-    starts = range(0, len(tables), size)
-    for i, start in enumerate(starts):
-        block, end = slice(start, start + size), deadline
-        if deadline is not None:  # the time left is shared out among the blocks left
-            now = models[0]._clock()
-            end = now + (deadline - now) / (len(starts) - i)
-        fit_tables(models[block], tables[block], n_rows, end)
-    return n_rows
-
-
-def _indexable(X: Any, y: Any, sample_weight: Any) -> Any:
-    """X, y and weights of equal length, of which rows can be taken."""
-    if isinstance(X, Frame):
-        return X, *indexable(y, sample_weight)
-    return indexable(X, y, sample_weight)
-
-
-def _taken(columns: Columns, rows: NDArray[np.int64]) -> Columns:
-    """Some rows of X, y and weights."""
-    index = np.asarray(rows)
-    return [
-        c.take(index) if isinstance(c, Frame) else None if c is None else _safe_indexing(c, index)
-        for c in columns
-    ]
-
-
-def _left(columns: Columns, rows: NDArray[np.int64]) -> Columns:
-    """All rows but some."""
-    return _taken(columns, np.setdiff1d(np.arange(_num_samples(columns[0])), rows))
-
-
-def _check_alike(clones: Sequence[SieveEstimator], tables: Sequence[Table]) -> None:
-    """Raise unless all fits have one architecture and one course of training."""
-    first = clones[0]
-    if any(type(model) is not type(first) for model in clones):
-        raise ValueError("fit_many: all estimators must be of one class.")
-    free = ("engine", "lr", "random_state")
-    for name, value in first.get_params(deep=False).items():
-        if name not in free and any(getattr(model, name) != value for model in clones):
-            raise ValueError(
-                f"fit_many: estimators may differ in {', '.join(free)}, not in {name}."
-            )
-    outputs = {model._n_outputs(table.y) for model, table in zip(clones, tables, strict=True)}
-    if len(outputs) > 1:
-        raise ValueError(
-            "fit_many: every set of rows must hold all classes; some lack one. Draw them "
-            "stratified by class."
-        )
-
-
-def column_importance(posterior: Posterior, varies: Tensor) -> Tensor:
-    """φ of the columns, (p,), from the best that the posterior says about its weights."""
-    posterior = posterior.to("cpu")
-    psi = feature_importance(posterior, source=best_source(posterior)).psi
-    return normalised(psi, varies)
-
-
-def shuffled_change(
-    models: Sequence[SparseModel], x: Tensor, groups: Tensor
-) -> NDArray[np.float64]:
-    """How much predictions change when a column is shuffled, (p,), largest 1.
-
-    It is the root mean square over models of `shuffled_changes` at the posterior mean. A column
-    that never varies has 0.
-    """
-    change = shuffled_changes(models, x, groups).square().mean(0).sqrt()
-    return np.asarray((change / change.max().clamp_min(1e-300)).numpy())
-
-
-def shuffled_changes(
-    models: Sequence[SparseModel], x: Tensor, groups: Tensor, n_samples: int = 0
-) -> Tensor:
-    """Root mean square change of predictions when a column is shuffled over rows, (S, p).
-
-    Predictions are means, or class probabilities, under the posterior mean of each model, or
-    under `n_samples` draws of each.
-
-    Args:
-        models: networks of one table.
-        x: its standardised inputs, (n, q).
-        groups: the column that each input belongs to, (q,), from 0; the inputs of a column are
-            shuffled together.
-        n_samples: draws of each model; 0 takes its mean.
-    """
-    n, p = len(x), int(groups.max()) + 1
-    rows = min(n, max(_SHUFFLED_ROWS // max(p, 1), 50), 500)
-    source = torch.Generator().manual_seed(0)
-    x = x[torch.randperm(n, generator=source)[:rows]].double()
-    order = torch.randperm(rows, generator=source)
-    posteriors = [model.posterior.to("cpu", torch.float64) for model in models]
-
-    def outputs(values: Tensor) -> Tensor:
-        found = [predict(posterior, values, n_samples=n_samples) for posterior in posteriors]
-        return torch.cat(
-            [
-                f.sample_log_probs.exp() if isinstance(f, ClassPrediction) else f.sample_means
-                for f in found
-            ]
-        ).flatten(1)
-
-    before = outputs(x)
-    changes = torch.zeros(len(before), p, dtype=torch.float64)
-    for j in range(p):
-        shuffled, inputs = x.clone(), (groups == j).nonzero()[:, 0]
-        shuffled[:, inputs] = x[order][:, inputs]
-        changes[:, j] = (outputs(shuffled) - before).square().mean(1).sqrt()
-    return changes
-
-
-def raw_module(sparse: SparseModel, x_scale: Scale, y_scale: Scale | None) -> nn.Module:
-    """The posterior mean's network with standardisation folded into its first and last layer.
-
-    W (x - μ) / s + b is (W / s) x + (b - W μ / s); zeros stay zeros. Inputs z that end at ±l pass
-    through two layers of one unit each before: z + l = ReLU(2l - ReLU(l - z)) is exact however far
-    out z is, and every form of delivery knows ReLU. The second half of a heteroscedastic network's
-    outputs (log standard deviations) is left out.
-    """
-    module = sparse.to_module()
-    if isinstance(embedding := next(iter(module.children()), None), PiecewiseLinear):
-        layers = list(module.children())[1:]
-        place = next(i for i, layer in enumerate(layers) if isinstance(layer, nn.Linear))
-        layers[place : place + 1] = embedding.as_layers(cast(nn.Linear, layers[place]))
-        module = nn.Sequential(*layers)
-    linear = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
-    first, last = linear[0], linear[-1]
-    with torch.no_grad():
-        mean, std = torch.as_tensor(x_scale.mean), torch.as_tensor(x_scale.std)
-        if (limit := x_scale.limit) < np.inf:
-            ones = torch.ones_like(std)
-            cut = [_diagonal(-1 / std, limit + mean / std), nn.ReLU()]
-            cut += [_diagonal(-ones, 2 * limit * ones), nn.ReLU()]
-            module = nn.Sequential(*cut, module)
-            mean, std = limit * ones, ones
-        weight = first.weight.double() / std
-        first.bias.copy_(first.bias.double() - weight @ mean)
-        first.weight.copy_(weight)
-        if y_scale is not None:
-            m = len(y_scale.std)
-            mean, std = torch.as_tensor(y_scale.mean), torch.as_tensor(y_scale.std)
-            weight, bias = last.weight[:m].double(), last.bias[:m].double()
-            last.weight = nn.Parameter((weight * std[:, None]).to(last.weight.dtype))
-            last.bias = nn.Parameter((bias * std + mean).to(last.weight.dtype))
-            last.out_features = m
-    return module
-
-
-def _diagonal(factor: Tensor, shift: Tensor) -> nn.Linear:
-    """A layer that multiplies each column by a factor and adds a shift, (p,) both."""
-    layer = nn.Linear(len(factor), len(factor))
-    layer.weight.copy_(factor.diag())
-    layer.bias.copy_(shift)
-    return layer
-
-
-def raw_likelihood(sparse: SparseModel, y_scale: Scale | None) -> Likelihood | None:
-    """The noise in the units of the target; None for classes, and where one number cannot say it.
-
-    Targets of different spread share a noise level only once standardised, and the log standard
-    deviations of a heteroscedastic network are not among the outputs of `raw_module`.
-    """
-    if y_scale is None or (y_scale.std != y_scale.std[0]).any():
-        return None
-    return sparse.network.likelihood_at(sparse.posterior.mean).scaled(float(y_scale.std[0]))

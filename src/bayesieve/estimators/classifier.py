@@ -16,7 +16,8 @@ from torch import Tensor
 from bayesieve.assess.conformal import conformal_labels, label_scores
 from bayesieve.checks import check_fraction
 from bayesieve.core.likelihoods import Categorical, Likelihood
-from bayesieve.estimators.base import FloatArray, SieveEstimator
+from bayesieve.estimators.base import SieveEstimator
+from bayesieve.estimators.scale import FloatArray
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -18,21 +18,20 @@ from bayesieve.assess.predict import RealPrediction
 from bayesieve.checks import check_choice, check_fraction, check_positive
 from bayesieve.core.likelihoods import (
     NAMES,
-    Heteroscedastic,
     Likelihood,
     RealLikelihood,
     likelihood_class,
 )
 from bayesieve.data.encoding import without_level
-from bayesieve.estimators.base import FloatArray, Scale, SieveEstimator
-from bayesieve.estimators.population import (
-    Group,
-    Table,
+from bayesieve.estimators.base import SieveEstimator
+from bayesieve.estimators.mixture import (
     log_density,
     noise_level,
     predict_members,
     with_noise_factor,
 )
+from bayesieve.estimators.population import Group, Table
+from bayesieve.estimators.scale import FloatArray, Scale
 from bayesieve.estimators.tails import Tails, likeliest_tails
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
@@ -290,7 +289,8 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         counts = [table.counts()[rows].double() for _, rows in pairs]
         tails = Tails()
         likelihood = cast(RealLikelihood, group.members[0].network.likelihood)
-        if likelihood.numbers_for(1.0) or isinstance(likelihood, Heteroscedastic):
+        of_inputs = likelihood.log_noise_outputs(2).stop > 0  # the noise is an output
+        if likelihood.numbers_for(1.0) or of_inputs:
             tails, _ = likeliest_tails(real, targets, counts)
             # The level that suits held-out rows is that of the folds.
             of_folds = statistics.fmean(noise_level(m) for models, _ in pairs for m in models)

@@ -20,7 +20,7 @@ from scipy.special import betaln, stdtr, stdtrit
 from torch import Generator, Tensor
 
 from bayesieve.assess.predict import RealPrediction
-from bayesieve.core.likelihoods import Gaussian, Heteroscedastic, RealLikelihood
+from bayesieve.core.likelihoods import RealLikelihood
 
 DFS = (3, 5, 8)
 _FACTORS = (math.log(1e-3), math.log(1e3))
@@ -139,7 +139,7 @@ def likeliest_tails(
         each = zip(predictions, targets, counts, strict=True)
         return -sum(float(tails.log_density(p, y) @ count.double()) for p, y, count in each) / total
 
-    normal = isinstance(predictions[0].likelihood, Gaussian | Heteroscedastic)
+    normal = predictions[0].likelihood.normal
     best = (math.inf, Tails())
     for df in (None, *DFS) if normal else (None,):
         found = minimize_scalar(

@@ -80,7 +80,7 @@ def _with_unknown_levels(
     values = inputs.double().numpy()
     if not without_level(values, entries).any():
         return prediction
-    from bayesieve.estimators.population import with_unknown_levels  # here: it loads scikit-learn
+    from bayesieve.estimators.mixture import with_unknown_levels  # here: it loads scikit-learn
 
     def of_rows(rows: NDArray[np.float64]) -> Prediction:
         return predicted(torch.as_tensor(rows).to(inputs.dtype))

@@ -25,7 +25,7 @@ from bayesieve.data.encoding import column_of_input, raw_columns
 from bayesieve.data.tables import RawTable, encode_table, read_table
 from bayesieve.errors import DataError, UsageError
 from bayesieve.estimators import SieveClassifier, SieveRegressor, SieveSelector
-from bayesieve.estimators.base import shuffled_change, shuffled_changes
+from bayesieve.estimators.importance import shuffled_change, shuffled_changes
 from bayesieve.files import same_place, write_atomically
 from bayesieve.runs.build import absolute_paths, check_varied, described_net
 from bayesieve.runs.bundle import write_form

@@ -7,7 +7,7 @@ import torch
 from bayesieve.deliver.bundle import load
 from bayesieve.deliver.runtime import as_runtime
 from bayesieve.estimators import SieveRegressor
-from bayesieve.estimators.base import Scale
+from bayesieve.estimators.scale import Scale
 from unit.deliver.test_c import COMPILER, run_c
 
 

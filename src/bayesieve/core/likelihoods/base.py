@@ -207,9 +207,15 @@ class RealLikelihood(Likelihood):
             Means (S, n, m) and standard deviations that broadcast to them.
         """
 
+    normal: ClassVar[bool] = False  # whether the noise is normal, so that other tails may suit
+
     def numbers_for(self, noise_std: float) -> dict[str, float]:
         """The learned numbers that give the noise this standard deviation; {} if none can."""
         return {}
+
+    def log_noise_outputs(self, n: int) -> slice:
+        """Those of n outputs of a network that are a log standard deviation; none for most."""
+        return slice(0, 0)
 
     def log_density(self, target: Tensor, mean: Tensor, std: Tensor) -> Tensor:
         """Log density of each target under this mean and standard deviation: normal by default."""

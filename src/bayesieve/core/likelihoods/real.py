@@ -109,6 +109,7 @@ class Gaussian(_OneLevel):
     """
 
     channel: ClassVar[Channel | None] = "normal"
+    normal: ClassVar[bool] = True
     size: ClassVar[str] = "noise_std"
 
     noise_std: float = 1.0
@@ -236,7 +237,7 @@ class Heteroscedastic(RealLikelihood):
     """
 
     noise: ClassVar[tuple[str, ...]] = ("noise_std",)
-
+    normal: ClassVar[bool] = True
     warm_up: ClassVar[float] = 0.5
 
     noise_std: float = 0.5
@@ -244,6 +245,10 @@ class Heteroscedastic(RealLikelihood):
 
     def __post_init__(self) -> None:
         check_positive("Heteroscedastic", noise_std=self.noise_std, floor=self.min_noise_std)
+
+    def log_noise_outputs(self, n: int) -> slice:
+        """The second half."""
+        return slice(n // 2, n)
 
     def moments(self, outputs: Tensor, numbers: Numbers) -> tuple[Tensor, Tensor]:
         """Means and standard deviations, both (S, n, m)."""
