@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.nn import functional as F
 
 from bayesieve.core.layout import Role
 from bayesieve.core.network import Network
@@ -224,7 +225,39 @@ def trace(
         if name.startswith("_tensor_constant"):  # tensors that `forward` makes are put there
             setattr(network, name, value)
     first = next(iter(inspect.signature(network.forward).parameters), "x")
-    return Graph(fx.GraphModule(network, _without_prefix(graph, first)))
+    traced = fx.GraphModule(network, _without_prefix(graph, first))
+    if not training:
+        _switch_dropout_(traced)
+    return Graph(traced)
+
+
+_DROPOUTS: dict[object, Callable[[float], nn.Module]] = {
+    F.dropout: nn.Dropout, F.dropout1d: nn.Dropout1d, F.dropout2d: nn.Dropout2d,
+    F.dropout3d: nn.Dropout3d, F.alpha_dropout: nn.AlphaDropout,
+    F.feature_alpha_dropout: nn.FeatureAlphaDropout,
+}  # fmt: skip
+
+
+def _switch_dropout_(traced: fx.GraphModule) -> None:
+    """Make layers of dropout calls that were off while tracing, so that `train()` turns them on.
+
+    The graph has `training=self.training` as the value it had.
+    """
+    for node in traced.graph.nodes:
+        if node.op != "call_function" or node.target not in _DROPOUTS:
+            continue
+        given = dict(zip(("input", "p", "training"), node.args, strict=False)) | node.kwargs
+        chance = given.get("p", 0.5)
+        if given.get("training", True) is False and isinstance(chance, float | int):
+            name = node.name if not hasattr(traced, node.name) else f"{node.name}_layer"
+            traced.add_submodule(name, _DROPOUTS[node.target](float(chance)).eval())
+            node.op, node.target, node.args, node.kwargs = (
+                "call_module",
+                name,
+                (given["input"],),
+                {},
+            )
+    traced.recompile()
 
 
 class _Tracer(fx.Tracer):

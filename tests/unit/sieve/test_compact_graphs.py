@@ -409,3 +409,27 @@ def test_arithmetic_with_numbers():
         first=without(nn.Linear(3, 4), rows=[1, 2]), last=nn.Linear(4, 2),
     )  # fmt: skip
     assert sizes(compact(net, torch.randn(2, 3))) == {"first": (3, 2), "last": (2, 2)}
+
+
+class CallsDropout(nn.Module):
+    """Dropout as a call that asks the module whether it trains."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 2)
+
+    def forward(self, x):
+        x = F.dropout(torch.relu(self.first(x)), 0.5, training=self.training)
+        return self.last(F.dropout(x, p=0.0, training=True))
+
+
+def test_dropout_that_is_called_is_on_again_when_a_compacted_network_trains():
+    model, x = CallsDropout(), torch.ones(64, 4)
+    with torch.no_grad():
+        model.first.weight[:3] = 0
+        model.last.weight[:, :3] = 0
+    small = compact(model.eval(), x)
+    assert small.first.out_features == 3
+    assert torch.equal(small(x), small(x))
+    small.train()
+    assert not torch.equal(small(x), small(x))
