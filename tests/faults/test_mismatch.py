@@ -24,7 +24,7 @@ TABLES = {
     "other names": ("u,v,y", ROWS),
     "no target": ("a,b,z", ROWS),
     "classes as target": ("a,b,y", [(a, b, "xyz"[a % 3]) for a, b, _ in ROWS]),
-    "words in a column": ("a,b,y", [(a, "many words here"[: a % 15 or 1], y) for a, b, y in ROWS]),
+    "words in a column": ("a,b,y", [(a, "many words here"[: a % 3 + 1], y) for a, b, y in ROWS]),
     "no rows": ("a,b,y", []),
     "one row": ("a,b,y", ROWS[:1]),
 }
