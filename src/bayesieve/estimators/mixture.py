@@ -73,7 +73,7 @@ def with_versions(
         versions: predictions of these rows alone, by the same networks and draws.
 
     Example:
-        >>> from bayesieve.core.likelihoods import Gaussian
+        >>> from bayesieve.core.likelihoods import Gaussian, RealPrediction
         >>> one, none = torch.ones(1, 1, 1), torch.zeros(1, 1, 1)
         >>> low, high = (RealPrediction(mean, one, Gaussian()) for mean in (none, 4 * one))
         >>> mixed = with_versions(low, torch.tensor([True]), [low, high])

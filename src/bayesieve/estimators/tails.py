@@ -36,6 +36,7 @@ class Tails:
         df: degrees of freedom ν > 2 of Student's t; None keeps the mixture over draws.
 
     Example:
+        >>> from bayesieve.core.likelihoods import Gaussian
         >>> zero, one = torch.zeros(1), torch.ones(1)
         >>> ends = [Tails(df=df).interval(Gaussian(1.0), zero, one, 0.99) for df in (None, 3)]
         >>> [round(high.item(), 2) for _, high in ends]
