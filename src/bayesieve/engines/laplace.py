@@ -47,7 +47,7 @@ from bayesieve.errors import UnsupportedModelError
 _DIAGONAL = "Use the diagonal one: `laplace`, or `sieve --curvature diagonal`."
 _N_LABELS = 10  # sampled per example; the sum over as few outputs costs no more
 _BATCH = 64  # examples whose gradients are held at once, if they are as few numbers as these:
-_HELD = 2**24
+_HELD = 2**22
 _LEAST_VARIANCE = 1e-16  # τ², so that 1/τ² is a number
 _N_DOUBLINGS, _N_STEPS = 60, 30  # of τ²; each is one pass over the weights, not over the data
 _MOST_INPUTS = 1024  # of a unit whose curvature is held together
@@ -73,7 +73,7 @@ def laplace(
             ten labels per example from the network's prediction (ten passes; one where outputs
             have ten positions or more); None is exact for up to ten outputs.
         batch_size: examples per pass; memory is batch_size times the size of the network. None
-            takes 64, and fewer where their gradients would be more than 2²⁴ numbers.
+            takes 64, and fewer where their gradients would be more than 2²² numbers.
         seed: of the sampled labels.
 
     Example:
@@ -322,26 +322,42 @@ class UnitLaplace:
         mean, std = self.posterior.mean.clone(), self.posterior.std.clone()
         for block in self.blocks:
             before = block.read(layout, self.posterior.mean).double()
-            after, spread = self._conditioned(block, before, block.read(layout, keep))
+            after, spread = self._conditioned(block, before, block.read(layout, keep), mean.dtype)
             block.write_(layout, mean, after)
             block.write_(layout, std, spread)
         whole = replace(self.posterior, mean=mean, std=std)
         return SparseModel(whole.masked(keep), keep)
 
-    def _conditioned(self, block: Block, mean: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
-        """Means and stds of a layer's units, (rows, p), given that the rest is 0."""
+    def _conditioned(
+        self, block: Block, mean: Tensor, keep: Tensor, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        """Means and stds of a layer's units, (rows, p), given that the rest is 0.
+
+        Matrices are split in the network's own dtype, half the time of float64, or in float64 where
+        rounding makes one indefinite.
+        """
         after, std = torch.zeros_like(mean), torch.zeros_like(mean)
+        pulls = (mean * ~keep) @ block.gram
+        gram = block.gram.to(dtype)
         for i, row in enumerate(keep):
-            stays, goes = row.nonzero()[:, 0], (~row).nonzero()[:, 0]
+            stays = row.nonzero()[:, 0]
             if not len(stays):
                 continue
-            square = block.gain[i] * block.gram[stays][:, stays]
-            square.diagonal().add_(self.precision)
-            pull = block.gain[i] * (block.gram[stays][:, goes] @ mean[i, goes])
-            factor = torch.linalg.cholesky(square)
+            factor, failed = _split(gram[stays][:, stays], block.gain[i], self.precision)
+            if failed:
+                factor, _ = _split(block.gram[stays][:, stays], block.gain[i], self.precision)
+            pull = (block.gain[i] * pulls[i, stays]).to(factor.dtype)
             after[i, stays] = mean[i, stays] + torch.cholesky_solve(pull[:, None], factor)[:, 0]
-            std[i, stays] = torch.cholesky_inverse(factor).diagonal().sqrt()
+            std[i, stays] = torch.cholesky_inverse(factor).diagonal().double().sqrt()
         return after, std
+
+
+def _split(gram: Tensor, gain: Tensor, precision: float) -> tuple[Tensor, bool]:
+    """Cholesky factor of gain · gram + precision, and whether there is none; overwrites gram."""
+    square = gram.mul_(gain)
+    square.diagonal().add_(precision)
+    factor, info = torch.linalg.cholesky_ex(square)
+    return factor, bool(info)
 
 
 def laplace_units(
