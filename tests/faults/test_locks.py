@@ -18,7 +18,7 @@ from bayesieve.runs import search
 from bayesieve.runs.owned import OwnedFolder
 from bayesieve.training import lock as locks
 from bayesieve.training.lock import LOCK, Lock
-from commands import Forked, as_json, call, forked_command, refused
+from commands import Forked, as_json, call, forked_command, ok, refused
 
 posix = pytest.mark.skipif(os.name != "posix", reason="fork and flock")
 TRAIN = ("train", "--data", "digits", "--net", "mlp:8", "--no-figures", "--device", "cpu")
@@ -183,6 +183,19 @@ def test_a_second_run_in_one_folder_is_refused_and_changes_nothing(tmp_path):
     assert (out / LOCK).exists()
     line = refused(2, *TRAIN, "--out", out)  # its lock hinders nobody
     assert "holds an unfinished run" in line
+
+
+@posix
+def test_the_writer_is_named_before_a_file_that_it_has_not_listed_yet(tmp_path):
+    out = tmp_path / "a"
+    ok(*TRAIN, "--steps", "4", "--out", out)
+    (out / "posterior-9.safetensors").write_bytes(b"just written")
+    process = held_by_another(tmp_path, out / LOCK)
+    try:
+        assert "is in use: process" in refused_lines(*TRAIN, "--out", out, "--force")
+    finally:
+        process.end(signal.SIGKILL, 30)
+    assert "not listed there" in refused(2, *TRAIN, "--out", out, "--force")
 
 
 def problem():

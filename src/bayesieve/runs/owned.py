@@ -95,9 +95,10 @@ class OwnedFolder:
             raise UsageError(f"{flag} {self.path} is a file; give a folder.")
         if self.path.exists() and not self.path.is_dir():
             raise UsageError(f"{flag} {self.path} is no folder; give a new one.")
-        self._check_ours(flag)
+        # First: a file that another process has just written may not be listed yet.
         if (self.path / LOCK).exists() and not is_locked_here(self.path):
             Lock(self.path / LOCK, str(self.path)).check()
+        self._check_ours(flag)
         ours = {
             os.path.realpath(file) for name in self.listed() or () for file in self._files(name)
         }
