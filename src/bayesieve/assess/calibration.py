@@ -38,8 +38,8 @@ def fit_temperature(prediction: Tensor | Prediction, targets: Tensor) -> float:
     Args:
         prediction: of held-out examples; or their logits or log-probabilities, shape (N, C), -inf
             for an impossible class.
-        targets: labels, whole numbers, shape (N,), or one for each position of a prediction, below
-            0 where none counts; or numbers, (N, m).
+        targets: labels, whole numbers, shape (N,), or one for each position of a prediction, as
+            `likelihood.labels(y)` gives them; or numbers, (N, m).
 
     Example:
         >>> scores = torch.tensor([[2.0, 0.0]] * 4)  # 88% sure, right 3 times in 4

@@ -13,6 +13,7 @@ from bayesieve.assess.predict import predict
 from bayesieve.core.batch import ExamplesLike, pair_of
 from bayesieve.core.likelihoods import ClassPrediction, Prediction
 from bayesieve.core.likelihoods.classes import wrong_share
+from bayesieve.core.likelihoods.prediction import IGNORED
 from bayesieve.core.posterior import Posterior, SparseModel, present_entries
 
 
@@ -140,7 +141,7 @@ def _by_example(prediction: ClassPrediction, labels: Tensor) -> dict[str, Any]:
         error_examples, the share with a mistake anywhere; nll_examples, of all its labels under the
         averaged probabilities of each; n_examples.
     """
-    n, counted = len(labels), labels >= 0
+    n, counted = len(labels), labels != IGNORED
     wrong = ((prediction.label != labels) & counted).reshape(n, -1).any(1)
     logs = prediction.log_probs.gather(-1, labels.clamp_min(0)[..., None])[..., 0]
     nll = -torch.where(counted, logs, 0).reshape(n, -1).sum(1)

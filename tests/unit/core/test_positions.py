@@ -190,6 +190,17 @@ def test_a_number_beyond_the_classes_may_be_ignored():
     assert evaluate(point(problem), (problem.x, problem.y))["n_positions"] == 48
 
 
+def test_a_label_below_0_is_an_error_unless_it_is_named():
+    """It must not leave the average in silence."""
+    problem = tagged(ignore=None)
+    y = problem.y.clone()
+    y[0, 0] = -1
+    with pytest.raises(ValueError, match="labels must"):
+        evaluate(point(problem), (problem.x, y))
+    with pytest.raises(ValueError, match="labels must"):
+        fit_temperature(predict(point(problem), problem.x), y)
+
+
 def test_labels_of_another_shape_are_refused():
     with pytest.raises(ValueError, match=r"predictions have shape \(2, 3\), labels \(2, 2\)"):
         ClassPrediction(torch.zeros(1, 2, 3, 2)).scored(torch.zeros(2, 2))

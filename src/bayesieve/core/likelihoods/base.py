@@ -95,7 +95,7 @@ class Likelihood(ABC):
         )
 
     def labels(self, target: Tensor) -> Tensor:
-        """Targets as metrics read them: numbers, or class numbers, below 0 where none counts."""
+        """Targets as metrics read them: numbers, or class numbers, `IGNORED` where none counts."""
         return target
 
     def counted(self, target: Tensor) -> Tensor | None:

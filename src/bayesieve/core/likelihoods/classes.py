@@ -16,20 +16,22 @@ from bayesieve.core.likelihoods.base import (
     diagonal_roots,
     number,
 )
+from bayesieve.core.likelihoods.prediction import IGNORED
 from bayesieve.errors import UnsupportedModelError
 
 _SUM_ERROR = 1e-3  # of the probabilities of a row
 
 
 def wrong_share(found: Tensor, labels: Tensor) -> Tensor:
-    """Share of positions, (n, ...), with another label; those below 0 do not count.
+    """Share of positions, (n, ...), with another label; those that are `IGNORED` do not count.
 
     Example:
-        >>> wrong_share(torch.tensor([[0, 1, 1], [0, 0, 0]]), torch.tensor([[0, 0, -1], [-1] * 3]))
-        tensor([0.5000, 0.0000], dtype=torch.float64)
+        >>> wrong_share(torch.tensor([[0, 1, 1]]), torch.tensor([[0, 0, IGNORED]]))
+        tensor([0.5000], dtype=torch.float64)
     """
-    wrong = ((found != labels) & (labels >= 0)).reshape(len(labels), -1).double().sum(1)
-    return wrong / (labels >= 0).reshape(len(labels), -1).sum(1).clamp_min(1)
+    counted = (labels != IGNORED).reshape(len(labels), -1)
+    wrong = (found != labels).reshape(len(labels), -1) & counted
+    return wrong.double().sum(1) / counted.sum(1).clamp_min(1)
 
 
 @dataclass(frozen=True)
@@ -156,11 +158,11 @@ class Categorical(ClassLikelihood):
         return F.log_softmax(outputs.movedim(-1 if self.class_axis == -1 else 2, -1), -1)
 
     def labels(self, target: Tensor) -> Tensor:
-        """Class numbers, (n, ...), -1 where a position is ignored."""
+        """Class numbers, (n, ...), `IGNORED` where a position does not count."""
         if target.is_floating_point():
             return self._classes_last(target).argmax(-1)
         found = target.long()
-        return found if self.ignore is None else found.masked_fill(found == self.ignore, -1)
+        return found if self.ignore is None else found.masked_fill(found == self.ignore, IGNORED)
 
     def counted(self, target: Tensor) -> Tensor | None:
         """True for outputs of positions that count, with one entry on the class axis."""
@@ -278,9 +280,9 @@ class Bernoulli(ClassLikelihood):
         return torch.stack([F.logsigmoid(-logit), F.logsigmoid(logit)], -1)
 
     def labels(self, target: Tensor) -> Tensor:
-        """Class numbers 0 and 1, (n,) or (n, ...) of several outputs, -1 where one is ignored."""
+        """Class numbers 0 and 1, (n,) or (n, ...) of several outputs, or `IGNORED`."""
         found = (target.flatten() if target[0].numel() == 1 else target).long()
-        return found if self.ignore is None else found.masked_fill(found == self.ignore, -1)
+        return found if self.ignore is None else found.masked_fill(found == self.ignore, IGNORED)
 
     def counted(self, target: Tensor) -> Tensor | None:
         """True for outputs that count; of the shape of the targets."""

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 # Weight vectors of a prediction: all that the posterior has, independent draws of it, or pairs
 # (mean + e, mean - e) one after the other, whose means are independent.
 Drawn = Literal["all", "independent", "pairs"]
+IGNORED = -(2**63)  # label of a position that does not count; no other negative number is let pass
 
 
 def log_mean_prob(sample_log_probs: Tensor) -> Tensor:
@@ -147,11 +148,11 @@ class ClassPrediction:
         """One row for each label that counts: the prediction (S, M, C), and the labels, (M,).
 
         Args:
-            labels: class numbers (N,), those below 0 do not count; or probabilities, (N, C).
+            labels: class numbers (N,), `IGNORED` where none counts; or probabilities, (N, C).
 
         Example:
             >>> even = ClassPrediction(torch.tensor(0.5).log().expand(1, 2, 3, 2))
-            >>> rows, labels = even.scored(torch.tensor([[0, 1, -1], [1, -1, -1]]))
+            >>> rows, labels = even.scored(torch.tensor([[0, 1, IGNORED], [1, IGNORED, IGNORED]]))
             >>> tuple(rows.sample_log_probs.shape), labels.tolist()
             ((1, 3, 2), [0, 1, 1])
         """
@@ -164,7 +165,7 @@ class ClassPrediction:
                 f"predictions have shape {tuple(shape)}, labels {tuple(labels.shape)}."
             )
         labels = labels.reshape(shape).to(log_probs.device).long()
-        counted = labels >= 0
+        counted = labels != IGNORED
         if not self.positions and bool(counted.all()):
             return self, labels
         whole = replace(self, sample_log_probs=log_probs[:, counted])
