@@ -61,7 +61,7 @@ calibrate: $(STAMP) ## measure how far every engine is from exact, and write doc
 	$(BIN)/python docs/make_results_table.py
 
 # The short form is part of `make test`; this one has larger numbers.
-faults: $(STAMP) ## inject every fault, about 15 minutes, and write docs/reliability.md
+faults: $(STAMP) ## inject every fault, 7 to 15 minutes, and write docs/reliability.md
 	rm -f results/faults.json
 	BAYESIEVE_FAULTS=long BAYESIEVE_FAULTS_RECORD=results/faults.json $(TESTED) -q tests/faults
 	$(BIN)/python docs/make_results_table.py

@@ -125,11 +125,11 @@ def least_squares(x: Array, y: Array) -> dict[float, Array]:
     return {level: values <= max(values[ok], default=-1.0) for level, ok in passed.items()}
 
 
-def lasso(x: Array, y: Array) -> Array:
+def lasso(x: Array, y: Array, alphas: int = 30, folds: int = 5) -> Array:
     """Size of the coefficients of standardised columns, (p,)."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        fitted = LassoCV(alphas=30, cv=5).fit((x - x.mean(0)) / x.std(0), y)
+        fitted = LassoCV(alphas=alphas, cv=folds).fit((x - x.mean(0)) / x.std(0), y)
     size: Array = np.abs(fitted.coef_)
     return size
 

@@ -33,14 +33,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.ensemble import GradientBoostingRegressor
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LassoCV
 
 from bayesieve.estimators import SieveSelector
 from bayesieve.select import gaussian_knockoffs, knockoff_select, knockoff_statistic
 from studies.harness import Run, chosen, make_row, study_parser
 from studies.record import Row
-from studies.selection import rates
+from studies.selection import lasso, rates
 
 Array = NDArray[np.float64]
 LEVEL, TRUE, BLOCK, CORRELATION = 0.1, 10, 10, 0.5
@@ -117,15 +115,6 @@ def strongest(x: Array, y: Array) -> Array:
     return np.maximum(*found)
 
 
-def lasso(x: Array, y: Array) -> Array:
-    """Size of the coefficients of standardised columns, (p,)."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        fitted = LassoCV(alphas=20, cv=3).fit((x - x.mean(0)) / x.std(0), y)
-    size: Array = np.abs(fitted.coef_)
-    return size
-
-
 def boosting(x: Array, y: Array) -> Array:
     """Importance of the columns in gradient boosting, (p,)."""
     model = GradientBoostingRegressor(
@@ -163,7 +152,7 @@ def measure(design: Design, seed: int) -> tuple[dict[str, float], dict[str, Arra
     twin = copies(x, seed)
     strength = np.maximum(strongest(x, y), strongest(twin, y))
     seen = np.sort(np.argsort(-strength)[:_SCREEN])
-    for name, size_of in (("lasso", lasso), ("boosting", boosting)):
+    for name, size_of in (("lasso", partial(lasso, alphas=20, folds=3)), ("boosting", boosting)):
         began = time.process_time()
         size = torch.as_tensor(size_of(np.c_[x[:, seen], twin[:, seen]], y))
         keep = np.zeros(design.p, dtype=bool)

@@ -133,12 +133,12 @@ def draw_weights_(
 ) -> None:
     """Write r (m + s ε) into a part of the weights, (k, d); 0 where not kept."""
     weights, mean = drawn.weights[:, part], state.mean[:, part]
-    own = slice(part.start, min(part.stop, state.log_std.shape[1]))  # those with a posterior
-    n = max(own.stop - own.start, 0)
+    bayesian = slice(part.start, min(part.stop, state.log_std.shape[1]))  # those with a posterior
+    n = max(bayesian.stop - bayesian.start, 0)
     if n > 0:
-        log_std = state.log_std[:, own]
-        own_noise = noise[:, own] if noise.is_floating_point() else noise  # keys are of all
-        values = torch.addcmul(mean[:, :n], log_std.exp(), as_normals(own_noise, log_std))
+        log_std = state.log_std[:, bayesian]
+        some_noise = noise[:, bayesian] if noise.is_floating_point() else noise  # keys are of all
+        values = torch.addcmul(mean[:, :n], log_std.exp(), as_normals(some_noise, log_std))
         weights[:, :n] = values if ratio is None else state.groups.to_entries(ratio) * values
     if n < mean.shape[1]:
         weights[:, n:] = mean[:, n:]
@@ -218,7 +218,7 @@ class LocalLayer(nn.Module):
         return perturbed(mean, var, self.source())
 
     def __getattr__(self, name: str) -> Any:
-        """What this layer lacks is the original's: a forward may read its stride or padding."""
+        """Take other settings from the original: a forward may read its stride or padding."""
         try:
             return super().__getattr__(name)
         except AttributeError:

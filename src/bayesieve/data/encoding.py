@@ -246,7 +246,7 @@ def _fit_category(name: str, seen: Column, remarks: list[str], *, impute: bool) 
 
 
 def _part(column: Column, part: str | None) -> Column:
-    """What an entry reads of a column: all of it, whether it is missing, or a part of a date."""
+    """The part of a column that an entry reads: all of it, its gaps, or a part of a date."""
     if part is None:
         return column
     absent = is_missing(column)

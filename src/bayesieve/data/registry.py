@@ -259,8 +259,13 @@ def load_data(
         raise ValueError(f"load_data: {', '.join(unused)} cannot be used with {spec!r}. Remove it.")
     root = data_root() if root is None else Path(root)
     if kind == "images":
-        own = {"image_size": image_size, "skip_bad": skip_bad, "test_fraction": test_fraction}
-        return load_images(Path(path), **own, seed=seed)  # type: ignore[arg-type]
+        return load_images(
+            Path(path),
+            image_size=image_size,
+            skip_bad=skip_bad,
+            test_fraction=test_fraction,
+            seed=seed,
+        )
     if kind == "uci":
         return load_uci(path, root, split)  # checks the name, which may not be in the registry
     if kind == "named":

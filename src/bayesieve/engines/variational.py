@@ -120,37 +120,43 @@ def move_(
     assert state.log_std_moments is not None
     keep, trained = (None if mask is None else mask[:, part] for mask in masks)
     grad_mean = -1 / n_data * drawn.grads[:, part]
-    own = slice(part.start, min(part.stop, state.log_std.shape[1]))  # those with a posterior
-    n = own.stop - own.start
+    bayesian = slice(part.start, min(part.stop, state.log_std.shape[1]))  # those with a posterior
+    n = bayesian.stop - bayesian.start
     if n > 0:
-        pull, pull_log_std, data_log_std = _pulls(state, drawn, precision, at_draw, keep, own)
+        pull, pull_log_std, data_log_std = _pulls(state, drawn, precision, at_draw, keep, bayesian)
         grad_mean[:, :n] += kl * pull
         grad_log_std = kl * pull_log_std - 1 / n_data * data_log_std
-        bayesian = None if trained is None else trained[:, :n]
-        adam_(state.log_std[:, own], grad_log_std, state.log_std_moments.part(own), pace, bayesian)
+        moving = None if trained is None else trained[:, :n]
+        adam_(
+            state.log_std[:, bayesian],
+            grad_log_std,
+            state.log_std_moments.part(bayesian),
+            pace,
+            moving,
+        )
     adam_(state.mean[:, part], grad_mean, state.mean_moments.part(part), pace, trained)
 
 
 def _pulls(
     state: MeanField, drawn: Draw, precision: Precision, at_draw: bool, keep: Tensor | None,
-    own: slice,
+    bayesian: slice,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Of a part of the posterior: the prior's pull on m and on log s, and the data's on log s."""
-    numbers, mean, shift = state.prior.all(), state.mean[:, own], None
+    numbers, mean, shift = state.prior.all(), state.mean[:, bayesian], None
     if drawn.stds is None:
-        shift = drawn.weights[:, own] - mean
+        shift = drawn.weights[:, bayesian] - mean
         if keep is not None:
             shift = shift * keep[:, : mean.shape[1]]
-        data_log_std = drawn.grads[:, own] * shift
+        data_log_std = drawn.grads[:, bayesian] * shift
     else:
         assert drawn.std_grads is not None
-        data_log_std = drawn.std_grads[:, own] * drawn.stds[:, own]
+        data_log_std = drawn.std_grads[:, bayesian] * drawn.stds[:, bayesian]
     if at_draw:
         assert shift is not None
         w = mean + shift
         pull = w * precision(w.square(), *numbers)
         return pull, pull * shift - 1, data_log_std
-    variance = (2 * state.log_std[:, own]).exp()
+    variance = (2 * state.log_std[:, bayesian]).exp()
     kappa = precision(mean.square() + variance, *numbers)
     return mean * kappa, variance * kappa - 1, data_log_std
 

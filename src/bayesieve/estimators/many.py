@@ -143,19 +143,23 @@ def fit_all(
     def deadline(part: float) -> float | None:
         return None if first.max_seconds is None else began + part * first.max_seconds
 
-    least = min(_num_samples(own[0]) for own in columns)
+    least = min(_num_samples(given[0]) for given in columns)
     kind = first._conformal_kind(least)
     if kind is None:
         _train(models, columns, at_once, deadline(1.0))
         return
-    columns = [_indexable(*own) for own in columns]
+    columns = [_indexable(*given) for given in columns]
     pairs = list(zip(models, columns, strict=True))
     pruned = kind == "cv+" and bool(models[0].zeros) and least >= _PRUNED_ROWS
     n_folds = _PRUNED_FOLDS if pruned else _CONFORMAL_FOLDS
-    folds = [model._conformal_folds(n_folds, _num_samples(own[0]), own[2]) for model, own in pairs]
+    folds = [
+        model._conformal_folds(n_folds, _num_samples(given[0]), given[2]) for model, given in pairs
+    ]
     if kind == "split":
         folds = [fold[:1] for fold in folds]
-    left = [[_left(own, rows) for rows in fold] for own, fold in zip(columns, folds, strict=True)]
+    left = [
+        [_left(given, rows) for rows in fold] for given, fold in zip(columns, folds, strict=True)
+    ]
     n_runs = 1 if kind == "split" else 1 + n_folds
     learned = [rest for rest, *_ in left] if kind == "split" else columns
     n_rows = _train(models, learned, at_once, deadline(1 / n_runs))
@@ -163,11 +167,11 @@ def fit_all(
         model.fold_models_ = [] if kind == "split" else [model._fold_model() for _ in folds[0]]
     # Fold by fold: equal seeds then give equal starts, so that folds differ in their rows alone.
     for k in range(0 if kind == "split" else n_folds):
-        fold_models, rest = [m.fold_models_[k] for m in models], [own[k] for own in left]
+        fold_models, rest = [m.fold_models_[k] for m in models], [given[k] for given in left]
         _train(fold_models, rest, at_once, deadline((k + 2) / n_runs), n_rows)
-    for (model, own), fold in zip(pairs, folds, strict=True):
+    for (model, given), fold in zip(pairs, folds, strict=True):
         scorers = zip(model.fold_models_ or [model], fold, strict=True)
-        model.conformity_ = [one._scores(*_taken(own, rows)[:2]) for one, rows in scorers]
+        model.conformity_ = [one._scores(*_taken(given, rows)[:2]) for one, rows in scorers]
 
 
 def _train(
@@ -183,7 +187,7 @@ def _train(
         The number of rows that the settings are for.
     """
     pairs = zip(models, columns, strict=True)
-    tables = [model._prepare(*own, n_rows=n_rows) for model, own in pairs]
+    tables = [model._prepare(*given, n_rows=n_rows) for model, given in pairs]
     if len(models) > 1:
         _check_alike(models, tables)
     n_rows = n_rows or max(len(table) for table in tables)

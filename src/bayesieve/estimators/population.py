@@ -107,7 +107,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Candidate:
-    """What the folds choose among.
+    """One of the settings that the folds choose among.
 
     Args:
         kl: weight of the prior, times that of the schedule.

@@ -343,7 +343,7 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         return self
 
     def _base_mean(self, X: ArrayLike) -> FloatArray:
-        """What the trees predict, (n, 1); 0 without them."""
+        """Predictions of the trees, (n, 1); 0 without them."""
         if getattr(self, "base_", None) is None:
             return np.zeros((1, 1))
         mean: FloatArray = self.base_model_.predict(self._numbers(X))[:, None]

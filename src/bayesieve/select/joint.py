@@ -122,8 +122,8 @@ def joint_posterior(
     n_left_out = x.shape[1] - len(seen)
     distinct, place = _distinct(x[:, seen])
     groups = torch.arange(x.shape[1]) if groups is None else groups
-    kept, own = groups[seen].unique(return_inverse=True)
-    columns = _Columns(place.numpy(), own.numpy())
+    kept, column_of = groups[seen].unique(return_inverse=True)
+    columns = _Columns(place.numpy(), column_of.numpy())
     rng = np.random.default_rng(seed)
     inputs = x[:, seen[distinct]]
     sampler = _Chains(inputs, y, weight, n_hinges, chains, rng, columns.share, n_left_out)

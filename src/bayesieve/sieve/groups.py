@@ -291,7 +291,7 @@ def _families(coupling: Coupling, layout: Layout) -> dict[str, Tensor]:
 
 
 def _rows_of(units: Tensor, owner: Tensor, entries: Tensor) -> Tensor:
-    """What each unit owns: rows of entries, (n, m), whose owner, (n,), it is, side by side."""
+    """Entries of some units side by side, from rows of entries, (n, m), and their units, (n,)."""
     mine = torch.isin(owner, units)
     order = owner[mine].argsort(stable=True)
     return entries[mine][order].reshape(len(units), -1)

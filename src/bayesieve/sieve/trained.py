@@ -160,7 +160,7 @@ class Ranked:
         return "diagonal" if self.units is None else "unit"
 
     def kept(self, keep: Tensor) -> SparseModel:
-        """What is left with this mask, (d,) bool."""
+        """The network with this mask, (d,) bool; the rest of each unit follows."""
         if self.units is not None:
             return self.units.reduced(keep)
         return SparseModel(self.posterior.masked(keep), keep)
