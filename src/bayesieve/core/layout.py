@@ -36,6 +36,7 @@ class Role(IntEnum):
 
 
 RoleRule = Callable[[str, nn.Module], Role]
+Patterns = tuple[str | type[nn.Module], ...]  # shell patterns on names, or types of modules
 
 _WEIGHTED = (
     nn.Linear, nn.Bilinear, nn.Conv1d, nn.Conv2d, nn.Conv3d,
@@ -83,21 +84,16 @@ class Roles:
         'KEEP'
     """
 
-    prune: tuple[str | type[nn.Module], ...] = ()
-    keep: tuple[str | type[nn.Module], ...] = ()
-    point: tuple[str | type[nn.Module], ...] = ()
+    prune: Patterns = ()
+    keep: Patterns = ()
+    point: Patterns = ()
 
     def __call__(self, name: str, owner: nn.Module) -> Role:
         """The role of one parameter."""
         role = default_role(name, owner)
         choices = ((Role.POINT, self.point), (Role.KEEP, self.keep), (Role.PRUNE, self.prune))
         for candidate, patterns in choices:
-            if any(
-                fnmatch.fnmatchcase(name, pattern)
-                if isinstance(pattern, str)
-                else isinstance(owner, pattern)
-                for pattern in patterns
-            ):
+            if is_named(name, owner, patterns):
                 role = candidate
         return role
 
@@ -106,15 +102,30 @@ class Roles:
 
         Types, and patterns that begin with "*", state a policy for any model.
         """
-        for pattern in (*self.prune, *self.keep, *self.point):
-            if not isinstance(pattern, str) or pattern.startswith("*"):
-                continue
-            if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
-                shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-                raise ValueError(
-                    f"Roles: pattern {pattern!r} matches no parameter of the model; they are "
-                    f"{shown}.{did_you_mean(pattern, names)}"
-                )
+        check_patterns("Roles", (*self.prune, *self.keep, *self.point), "parameter", names)
+
+
+def is_named(name: str, owner: nn.Module, patterns: Patterns) -> bool:
+    """Whether a shell pattern fits the name, or the module is of one of the types."""
+    return any(
+        fnmatch.fnmatchcase(name, pattern)
+        if isinstance(pattern, str)
+        else isinstance(owner, pattern)
+        for pattern in patterns
+    )
+
+
+def check_patterns(who: str, patterns: Patterns, what: str, names: Sequence[str]) -> None:
+    """Raise if a name pattern fits none of the names; types and "*..." state a policy."""
+    for pattern in patterns:
+        if not isinstance(pattern, str) or pattern.startswith("*"):
+            continue
+        if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
+            shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+            raise ValueError(
+                f"{who}: pattern {pattern!r} matches no {what} of the model; they are "
+                f"{shown}.{did_you_mean(pattern, names)}"
+            )
 
 
 @dataclass(frozen=True)

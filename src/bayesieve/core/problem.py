@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 
 from bayesieve.checks import check_choice
 from bayesieve.core.batch import Batch, ExamplesLike, Rows, first_not_finite, pair_of
-from bayesieve.core.layout import Layout, RoleRule, default_role
+from bayesieve.core.layout import Layout, Patterns, RoleRule, check_patterns, default_role
 from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.network import Network, plain_model
 from bayesieve.core.turns import own_stream
@@ -35,7 +35,10 @@ class Problem:
         roles: which parameters are pruned, kept or point estimates (see `Roles`).
         weight: (N,), what each example counts in the log-likelihood; None counts all once.
         rows: the rows that each model of a population learns from; None gives all to all.
-        precision: "bf16" runs the network of a training step in bfloat16 (core/workspace.py).
+        precision: "bf16" runs the network of a training step in bfloat16 (core/workspace.py),
+            whatever the dtype of its inputs.
+        full_precision: modules that stay in float32 then, by name pattern or type:
+            `("head", nn.LayerNorm)`.
         augment: random changes of the images of each training batch.
 
     Example:
@@ -61,6 +64,7 @@ class Problem:
         weight: Tensor | None = None,
         rows: Rows | None = None,
         precision: Precision = "float32",
+        full_precision: Patterns = (),
         augment: Augment | None = None,
     ) -> None:
         check_choice("Problem", "precision", precision, PRECISIONS)
@@ -71,7 +75,9 @@ class Problem:
             raise TypeError(f"Problem: likelihood must be one such as Gaussian(), got {got}.")
         model = plain_model(model)
         check_model(model)
-        self.execution = Execution(precision)
+        names = [name for name, _ in model.named_modules() if name]
+        check_patterns("Problem", full_precision, "module", names)
+        self.execution = Execution(precision, full_precision)
         self.augment = augment
         self.x, self.y = pair_of("Problem", data)
         self.network = Network.of(model, likelihood, roles).seeing(self.x)
@@ -175,6 +181,7 @@ class Problem:
                 n_models,
                 local=local,
                 precision=self.execution.precision,
+                full_precision=self.execution.full_precision,
                 warmth=self.warmth,
             )
         return space

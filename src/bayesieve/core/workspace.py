@@ -7,9 +7,9 @@ Where every model has its own examples and the network is a plain sequence of li
 layer is one batched product instead: `vmap` costs twice as much for small networks, where most of
 the time goes into dispatch.
 
-`Execution` says how steps are computed. In bfloat16 only the network of a training step runs.
-Weights, gradients, likelihoods and the arithmetic of the engine stay in the dtype of the model, and
-predictions are made in it.
+`Execution` says how steps are computed. In bfloat16 only the network of a training step runs, less
+the modules named in `full_precision`. Weights, gradients, likelihoods and the arithmetic of the
+engine stay in the dtype of the model, and predictions are made in it.
 """
 
 import copy
@@ -21,9 +21,11 @@ from typing import Any, Literal
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
+from torch.utils._pytree import tree_map
 
 from bayesieve.core.batch import Batch, weighted_sum
 from bayesieve.core.graph import is_hooked, sequential_layers
+from bayesieve.core.layout import Patterns, is_named
 from bayesieve.core.network import Network, call_with, parameters_and_numbers, tied_names
 from bayesieve.core.noise import LocalLayer, generator_on, localise, perturbed
 from bayesieve.core.operations import OPERATIONS, UNKNOWN, Kind
@@ -42,6 +44,7 @@ class Execution:
 
     Args:
         precision: of the network in a training step.
+        full_precision: modules that stay in the dtype of the model, by name pattern or type.
         compiled: whether elementwise functions of flat tensors are compiled.
         clip_norm: bound on the norm of the log-likelihood gradient per example; None has no bound.
 
@@ -53,6 +56,7 @@ class Execution:
     """
 
     precision: Precision = "float32"
+    full_precision: Patterns = ()
     compiled: bool = False
     clip_norm: float | None = None
     _kernels: dict[Any, Callable[..., Any]] = field(default_factory=dict, init=False, repr=False)
@@ -91,29 +95,63 @@ class Execution:
 
 
 def evaluate_in(
-    precision: Precision, call: Callable[[Tensor], Tensor], x: Tensor, *, images_last: bool
+    precision: Precision,
+    call: Callable[[Any], Tensor],
+    x: Any,
+    like: Tensor,
+    *,
+    images_last: bool,
 ) -> Tensor:
     """Run a network, its matrix products and convolutions in bfloat16 if asked.
 
     Args:
         precision: "float32" changes nothing, whatever the dtype of the model.
         call: the network.
-        x: its input, (n, ...).
+        x: its input, (n, ...), of any dtype: tokens too.
+        like: weights of the model, whose dtype the result has.
         images_last: whether to lay images (n, c, h, w) out with their channels last, which is what
             bfloat16 convolutions on a GPU are fastest with.
 
     Example:
-        >>> half = evaluate_in("bf16", torch.nn.Linear(2, 1), torch.ones(3, 2), images_last=False)
-        >>> half.dtype
+        >>> call, tokens = torch.nn.Embedding(5, 2), torch.arange(3)
+        >>> evaluate_in("bf16", call, tokens, call.weight, images_last=False).dtype
         torch.float32
     """
     if precision == "float32":
         return call(x)
-    if images_last and x.dim() == 4:
+    if images_last and isinstance(x, Tensor) and x.dim() == 4:
         x = x.contiguous(memory_format=torch.channels_last)
-    with torch.autocast(x.device.type, torch.bfloat16):
+    kind = "cpu" if like.is_meta else like.device.type  # rehearsals count all as full precision
+    with torch.autocast(kind, torch.bfloat16):
         output = call(x)
-    return output.to(x.dtype)
+    return output.to(like.dtype)
+
+
+def keep_full_precision_(module: nn.Module, patterns: Patterns, like: Tensor) -> None:
+    """Let modules run in the dtype of the weights `like`, inside a network that runs in bfloat16.
+
+    Example:
+        >>> net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+        >>> keep_full_precision_(net, ("1",), net[0].weight)
+        >>> with torch.autocast("cpu", torch.bfloat16):
+        ...     net[0](torch.ones(1, 2)).dtype, net(torch.ones(1, 2)).dtype
+        (torch.bfloat16, torch.float32)
+    """
+    kind = "cpu" if like.is_meta else like.device.type
+    for name, layer in module.named_modules():
+        if name and is_named(name, layer, patterns):
+            layer.forward = _in_full(layer.forward, kind, like.dtype)
+
+
+def _in_full(forward: Callable[..., Any], device: str, dtype: torch.dtype) -> Callable[..., Any]:
+    def full(value: Any) -> Any:
+        return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+
+    def run(*args: Any, **options: Any) -> Any:
+        with torch.autocast(device, enabled=False):
+            return forward(*tree_map(full, args), **tree_map(full, options))
+
+    return run
 
 
 @dataclass
@@ -139,6 +177,7 @@ class Workspace:
         local: whether Linear and Conv layers add their noise to activations; `stds` and
             `std_grads` then exist, of shape (k, d).
         precision: of the network itself; buffers and likelihood keep the model's dtype.
+        full_precision: modules that keep it too.
         warmth: of the run, scalar (`Likelihood.warm_log_prob`); None is 0.
     """
 
@@ -149,6 +188,7 @@ class Workspace:
         *,
         local: bool = False,
         precision: Precision = "float32",
+        full_precision: Patterns = (),
         warmth: Tensor | None = None,
     ) -> None:
         self.network = network
@@ -177,8 +217,10 @@ class Workspace:
         self._leaves, self._numbers = parameters_and_numbers(leaves)
         self.module, self._buffers = self._build(skeleton)
         self._names = tied_names(self.module)
+        if precision != "float32":
+            keep_full_precision_(self.module, full_precision, self.weights)
         scalar = all(value.dim() == 1 for value in self._numbers.values())  # one number per model
-        plain = n_models > 1 and scalar and not (local and precision != "float32")
+        plain = n_models > 1 and scalar and precision == "float32"
         self._layers = plain_layers(skeleton) if plain else None
 
     def bind(self, generator: Generator) -> None:
@@ -239,7 +281,7 @@ class Workspace:
     def _log_lik(self, batch: Batch) -> Tensor:
         if self.n_models == 1:
             x, y, weight = batch.member(0)
-            output = evaluate_in(self.precision, self.module, x, images_last=True)
+            output = evaluate_in(self.precision, self.module, x, self.weights, images_last=True)
             return weighted_sum(self._log_prob(output, y, self._numbers), weight)[None]
         if batch.per_member and self._layers is not None:
             return self._layers_log_lik(self._layers, batch)
@@ -279,7 +321,7 @@ class Workspace:
         def call(inputs: Tensor) -> Tensor:
             return call_with(self.module, self._names, parameters, buffers, inputs)
 
-        output = evaluate_in(self.precision, call, x, images_last=False)
+        output = evaluate_in(self.precision, call, x, self.weights, images_last=False)
         return weighted_sum(self._log_prob(output, y, numbers), weight)
 
     def _log_prob(self, output: Tensor, y: Tensor, numbers: Mapping[str, Tensor]) -> Tensor:

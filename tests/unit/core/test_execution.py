@@ -4,9 +4,11 @@ import pytest
 import torch
 from torch import Generator, nn
 
-from bayesieve.core.batch import Batch
+from bayesieve.assess.memory import memory_need
+from bayesieve.core.batch import Batch, Rows
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.problem import Problem
+from bayesieve.engines.map import MAP
 
 
 def small_problem(precision):
@@ -47,3 +49,74 @@ def test_copies_keep_the_precision_and_others_are_refused():
     assert small_problem("bf16").to("cpu").workspace(1).precision == "bf16"
     with pytest.raises(ValueError, match="Problem: precision must be one of"):
         small_problem("bf17")
+
+
+class Tokens(nn.Module):
+    """A small token model: whole numbers in, scores out."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(7, 8)
+        self.block = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8), nn.LayerNorm(8))
+        self.head = nn.Linear(8, 7)
+
+    def forward(self, tokens):
+        return self.head(self.block(self.embed(tokens)))
+
+
+def token_problem(precision="bf16", **options):
+    torch.manual_seed(0)
+    tokens = torch.randint(7, (6, 5))
+    data = (tokens, tokens.roll(-1, 1))
+    return Problem(Tokens(), Categorical(), data, precision=precision, **options)
+
+
+@pytest.mark.parametrize("k", [1, 2])
+@pytest.mark.parametrize("local", [False, True])
+def test_token_models_train_in_bfloat16(k, local):
+    grads = []
+    for precision in ("float32", "bf16"):
+        problem = token_problem(precision)
+        w = problem.starting_points(k, Generator().manual_seed(0), "he")
+        space = problem.workspace(k, local=local)
+        space.weights.copy_(w)
+        value = problem.gradient_(space.draw, Batch(problem.x, problem.y), Generator())
+        assert value.dtype == torch.float32
+        grads.append(space.grads.clone())
+    error = (grads[1] - grads[0]).norm(dim=1) / grads[0].norm(dim=1)
+    assert ((error > 1e-5) & (error < 0.05)).all()
+
+
+def test_named_modules_stay_in_full_precision():
+    full = token_problem("float32")
+    all_named = token_problem(full_precision=("embed", "head", nn.Sequential))
+    head_named = token_problem(full_precision=("he*",))
+    w, batch = full.initial[None], Batch(full.x, full.y)
+    grads = [p.value_and_grad(w, batch)[1].clone() for p in (full, all_named, head_named)]
+    torch.testing.assert_close(grads[1], grads[0], rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(grads[2], grads[0], rtol=1e-5, atol=1e-5)
+    seen = []
+    head_named.workspace(1).module.head.register_forward_hook(lambda *io: seen.append(io[2].dtype))
+    head_named.value_and_grad(w, batch)
+    assert seen == [torch.float32]
+    with pytest.raises(ValueError, match=r"'haed' matches no module.*Did you mean 'head'"):
+        token_problem(full_precision=("haed",))
+
+
+def test_memory_of_a_run_in_bfloat16_is_rehearsed():
+    problem = token_problem(full_precision=("head",))
+    assert memory_need(problem, MAP(lr=0.1), batch_size=4).peak > 0
+
+
+def test_populations_of_plain_layers_on_own_rows_train_in_bfloat16_too():
+    x, y = torch.randn(6, 4, generator=Generator().manual_seed(0)), torch.arange(6) % 3
+    rows = Rows(torch.arange(6).expand(2, 6).contiguous())
+    values = []
+    for precision in ("float32", "bf16"):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+        problem = Problem(model, Categorical(), (x, y), rows=rows, precision=precision)
+        batch = problem.batch(torch.arange(6).expand(2, 6))
+        values.append(problem.value_and_grad(problem.initial.repeat(2, 1), batch)[0])
+    difference = (values[0] - values[1]).abs()
+    assert ((difference > 1e-6) & (difference < 0.2)).all()
