@@ -10,6 +10,7 @@ from bayesieve.nets.convnets import resnet20 as resnet20
 from bayesieve.nets.convnets import resnet32 as resnet32
 from bayesieve.nets.convnets import vgg as vgg
 from bayesieve.nets.embedding import PiecewiseLinear as PiecewiseLinear
+from bayesieve.nets.gpt import gpt as gpt
 from bayesieve.nets.importing import from_path as from_path
 from bayesieve.nets.mlp import Activation as Activation
 from bayesieve.nets.mlp import mlp as mlp
