@@ -75,6 +75,7 @@ def memory_need(
     engine: Engine[Any],
     *,
     batch_size: int,
+    micro_batch: int | None = None,
     n_models: int = 1,
     masks: bool = False,
     checkpoints: bool = True,
@@ -94,6 +95,7 @@ def memory_need(
         problem: on any device; on the meta device if it is too large to build.
         engine: the algorithm.
         batch_size: examples per step.
+        micro_batch: most of them in the network at once; None for all.
         n_models: networks trained as one.
         masks: whether weights are pruned while training.
         checkpoints: whether checkpoints are written.
@@ -117,6 +119,7 @@ def memory_need(
     data = problem.x.nbytes + problem.y.nbytes + more_data
     data += sum(part.nbytes for part in test or ())
     dry = _meta_copy(problem)
+    dry.execution.micro_batch = micro_batch
     kind = torch.device(device or problem.device).type
     dry.network = replace(dry.network, stands_for="cpu" if kind == "meta" else kind)
     examples = None if test is None else tuple(part.to("meta") for part in test)

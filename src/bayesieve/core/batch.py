@@ -33,6 +33,24 @@ class Batch(NamedTuple):
         """Examples per model."""
         return self.x.shape[1] if self.per_member else self.x.shape[0]
 
+    def parts(self, most: int | None) -> list["Batch"]:
+        """The batch as micro-batches of nearly one size, `most` examples at most; None: whole.
+
+        Example:
+            >>> [part.n for part in Batch(torch.zeros(5, 3), torch.zeros(5)).parts(3)]
+            [3, 2]
+        """
+        if most is None or self.n <= most:
+            return [self]
+        n_parts, axis = -(-self.n // most), int(self.per_member)
+
+        def cut(values: Tensor) -> Sequence[Tensor]:
+            return values.tensor_split(n_parts, axis)
+
+        x, y = cut(self.x), cut(self.y)
+        weight = [None] * n_parts if self.weight is None else cut(self.weight)
+        return [Batch(x[i], y[i], self.per_member, weight[i]) for i in range(n_parts)]
+
     def member(self, index: int) -> tuple[Tensor, Tensor, Tensor | None]:
         """Inputs, targets and weights that one model of a population sees."""
         if not self.per_member:

@@ -33,6 +33,7 @@ from torch.nn import functional as F
 
 from bayesieve.core.layout import Role
 from bayesieve.core.network import Network
+from bayesieve.errors import UnsupportedModelError
 
 if TYPE_CHECKING:
     from bayesieve.core.problem import Problem
@@ -211,6 +212,11 @@ class LocalLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Draw the output at x."""
+        if torch._C._current_graph_task_id() >= 0:  # inside a backward pass
+            raise UnsupportedModelError(
+                "noise on activations (local=True) cannot be drawn again by activation "
+                "checkpointing: the way back would see other noise. Use local=False."
+            )
         mean = self._linear(x, self.weight, self.bias)
         bias_var = None if self.bias_std is None else self.bias_std.square()
         # x * x, not x.square(): autocast on a GPU would take that, as a power, to float32.

@@ -180,8 +180,7 @@ class Problem:
                 self.network,
                 n_models,
                 local=local,
-                precision=self.execution.precision,
-                full_precision=self.execution.full_precision,
+                execution=self.execution,
                 warmth=self.warmth,
             )
         return space

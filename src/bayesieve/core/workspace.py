@@ -47,6 +47,9 @@ class Execution:
         full_precision: modules that stay in the dtype of the model, by name pattern or type.
         compiled: whether elementwise functions of flat tensors are compiled.
         clip_norm: bound on the norm of the log-likelihood gradient per example; None has no bound.
+        micro_batch: most examples that go through the network at once; the gradients of the parts
+            of a batch are added. None takes the batch whole.
+        network_compiled: whether the network of one model is compiled too.
 
     Example:
         >>> grad = torch.tensor([[3.0, 4.0]])
@@ -59,6 +62,8 @@ class Execution:
     full_precision: Patterns = ()
     compiled: bool = False
     clip_norm: float | None = None
+    micro_batch: int | None = None
+    network_compiled: bool = False
     _kernels: dict[Any, Callable[..., Any]] = field(default_factory=dict, init=False, repr=False)
 
     def kernel(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -176,8 +181,7 @@ class Workspace:
         n_models: k.
         local: whether Linear and Conv layers add their noise to activations; `stds` and
             `std_grads` then exist, of shape (k, d).
-        precision: of the network itself; buffers and likelihood keep the model's dtype.
-        full_precision: modules that keep it too.
+        execution: how steps are computed; buffers and likelihood keep the model's dtype.
         warmth: of the run, scalar (`Likelihood.warm_log_prob`); None is 0.
     """
 
@@ -187,13 +191,13 @@ class Workspace:
         n_models: int,
         *,
         local: bool = False,
-        precision: Precision = "float32",
-        full_precision: Patterns = (),
+        execution: Execution | None = None,
         warmth: Tensor | None = None,
     ) -> None:
         self.network = network
         self.warmth = torch.zeros((), device=network.device) if warmth is None else warmth
-        self.precision: Precision = precision
+        self.execution = execution = execution or Execution()
+        self.precision: Precision = execution.precision
         self.n_models = n_models
         self.norm_names = statistics_names(network)
         shape = (n_models, network.layout.size)
@@ -217,10 +221,12 @@ class Workspace:
         self._leaves, self._numbers = parameters_and_numbers(leaves)
         self.module, self._buffers = self._build(skeleton)
         self._names = tied_names(self.module)
-        if precision != "float32":
-            keep_full_precision_(self.module, full_precision, self.weights)
+        if self.precision != "float32":
+            keep_full_precision_(self.module, execution.full_precision, self.weights)
+        compiled = n_models == 1 and execution.network_compiled
+        self._call = torch.compile(self.module, dynamic=False) if compiled else self.module
         scalar = all(value.dim() == 1 for value in self._numbers.values())  # one number per model
-        plain = n_models > 1 and scalar and precision == "float32"
+        plain = n_models > 1 and scalar and self.precision == "float32"
         self._layers = plain_layers(skeleton) if plain else None
 
     def bind(self, generator: Generator) -> None:
@@ -245,17 +251,26 @@ class Workspace:
         return flat_statistics(self.norm_names, self._buffers) if self.norm_names else None
 
     def value_and_grad(self, batch: Batch, scale: float) -> Tensor:
-        """Fill `grads` with the gradient of scale · Σ log p(y | x, w); return the values, (k,)."""
-        with torch.enable_grad():
-            log_lik = self._log_lik(batch) * scale
-            grads = torch.autograd.grad(log_lik.sum(), self._inputs, allow_unused=True)
-        pairs = list(zip(self._grad_views, grads, strict=True))
-        used = [(view, g) for view, g in pairs if g is not None]
-        torch._foreach_copy_([view for view, _ in used], [g for _, g in used])
-        for view, g in pairs:
-            if g is None:  # a layer this call did not use
-                view.zero_()
-        return log_lik.detach()
+        """Fill `grads` with the gradient of scale · Σ log p(y | x, w); return the values, (k,).
+
+        The sum is over the batch; its micro-batches are taken one after another.
+        """
+        total: Tensor | None = None
+        for part in batch.parts(self.execution.micro_batch):
+            with torch.enable_grad():
+                log_lik = self._log_lik(part) * scale
+                grads = torch.autograd.grad(log_lik.sum(), self._inputs, allow_unused=True)
+            pairs = list(zip(self._grad_views, grads, strict=True))
+            used = [(view, g) for view, g in pairs if g is not None]
+            into = torch._foreach_copy_ if total is None else torch._foreach_add_
+            into([view for view, _ in used], [g for _, g in used])
+            if total is None:
+                for view, g in pairs:
+                    if g is None:  # a layer this call did not use
+                        view.zero_()
+            total = log_lik.detach() if total is None else total + log_lik.detach()
+        assert total is not None
+        return total
 
     def local_value_and_grad(self, batch: Batch, scale: float, generator: Generator) -> Tensor:
         """The same for means in `weights` and stds in `stds`, with noise on activations.
@@ -281,7 +296,7 @@ class Workspace:
     def _log_lik(self, batch: Batch) -> Tensor:
         if self.n_models == 1:
             x, y, weight = batch.member(0)
-            output = evaluate_in(self.precision, self.module, x, self.weights, images_last=True)
+            output = evaluate_in(self.precision, self._call, x, self.weights, images_last=True)
             return weighted_sum(self._log_prob(output, y, self._numbers), weight)[None]
         if batch.per_member and self._layers is not None:
             return self._layers_log_lik(self._layers, batch)

@@ -100,6 +100,7 @@ def make_plan(config: RunConfig) -> Plan:
         build_likelihood(config.net, data),
         train,
         roles=build_roles(config.net),
+        precision=config.training.precision,
         augment=build_augment(config.training, data),
     )
     engine = _sized_engine(config, size)
@@ -481,6 +482,7 @@ def needed_memory(
         problem,
         engine,
         batch_size=size.batch_size,
+        micro_batch=config.training.micro_batch,
         n_models=config.training.n_models or 1,
         masks=build_pruning(config) is not None,
         test=(data.test.x, data.test.y),

@@ -161,6 +161,13 @@ class TrainingConfig:
     batch_size: int | None = setting(
         "Examples per step (128; tables 32 to 256; tdamp 100, or 10 of few examples)."
     )
+    micro_batch: int | None = setting(
+        "Most examples in the network at once, to save memory; the batch unless given.",
+        check=check_positive,
+    )
+    precision: Literal["float32", "bf16"] = setting(
+        "Of the network in a training step; bf16 is faster on a GPU.", "float32"
+    )
     seed: int = setting("Seed of initial weights, noise and batch order.", 0, check=check_seed)
     n_models: int | None = setting(
         "Models, or chains, side by side from different seeds (1; samplers 2).",
@@ -186,8 +193,8 @@ class TrainingConfig:
         "CPU threads; 1 is fastest for small networks. Torch chooses unless given.",
         check=check_threads,
     )
-    compile: Literal["auto", "on", "off"] = setting(
-        "Compile the elementwise part of a step.", "auto"
+    compile: Literal["auto", "on", "off", "network"] = setting(
+        "Compile the elementwise part of a step; network: the network too.", "auto"
     )
     checkpoint_every: int | None = setting(
         "Steps between checkpoints; at each epoch's end unless given.", check=check_positive

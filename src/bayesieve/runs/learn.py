@@ -41,7 +41,8 @@ from bayesieve.training.fit import Fit, fit
 from bayesieve.training.options import Row
 from bayesieve.training.progress import ScalarLog, check_installed
 
-_MAY_CHANGE = {"device", "compile", "checkpoint_every", "threads"}  # of the section training
+# Of the section training.
+_MAY_CHANGE = {"device", "compile", "checkpoint_every", "threads", "micro_batch"}
 _TEACHER_SEEDS = 1_000_003  # teachers draw other random numbers than the run
 
 
@@ -134,6 +135,7 @@ def fit_plan(plan: Plan, problem: Problem, n_models: int = 1, **options: Any) ->
         "epochs": training.epochs,
         "steps": training.steps,
         "batch_size": training.batch_size,
+        "micro_batch": training.micro_batch,
         "seed": training.seed,
         "schedule": plan.schedule,
         "pruning": plan.pruning,

@@ -263,6 +263,7 @@ def _finetune(
         build_likelihood(config.net, run.data),
         run.train,
         roles=build_roles(config.net),
+        precision=training.precision,
     )
     assert training.batch_size is not None  # a run folder holds resolved settings
     batch_size = finetune_batch_size(problem.n_data, training.batch_size)
@@ -281,6 +282,7 @@ def _finetune(
         build_engine(config.engine, size),
         epochs=epochs,
         batch_size=batch_size,
+        micro_batch=training.micro_batch,
         seed=training.seed,
         schedule=schedule,
         start_from=sparse,

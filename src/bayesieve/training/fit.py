@@ -13,7 +13,7 @@ import torch
 from torch import Generator
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from bayesieve.checks import check_seed
+from bayesieve.checks import check_counts, check_seed
 from bayesieve.core.posterior import Factorised, Model, Posterior, SparseModel, present_entries
 from bayesieve.core.problem import Problem
 from bayesieve.core.turns import own_stream
@@ -164,6 +164,7 @@ def fit(
     epochs: int | None = None,
     steps: int | None = None,
     batch_size: int | None = None,
+    micro_batch: int | None = None,
     seed: int = 0,
     schedule: Schedule | None = None,
     pruning: Pruning | None = None,
@@ -188,6 +189,9 @@ def fit(
         epochs: passes over the data; give this or `steps`, or leave both to the recipe.
         steps: gradient steps.
         batch_size: examples per step; None takes the recommended number.
+        micro_batch: most examples that go through the network at once, to save memory. The
+            gradient is that of the whole batch, except that BatchNorm normalises each micro-batch
+            by itself, and that noise of dropout and activations is drawn in another order.
         seed: fixes initial draws, noise and batch order.
         schedule: learning-rate and KL factors over the run, gradient bound, checkpoint rhythm;
             None takes the recommended one, whose weight of the prior is mostly below 1 (`Fit.kl`);
@@ -225,7 +229,7 @@ def fit(
         raise ValueError("fit: resume=True needs the folder of the first run, folder=....")
     if resume and folder is not None:
         check_resumable(folder / "checkpoints")
-    check_run(problem, size, schedule, pruning)
+    check_run(problem, size, schedule, pruning, micro_batch)
     # A copy: a later run on this problem must not change the module buffers of this one.
     problem = problem.to(problem.device)
     n_updates = size.n_steps * n_models * problem.layout.size
@@ -233,6 +237,8 @@ def fit(
         problem.execution,
         compiled=should_compile(schedule.compile, problem.device, n_updates),
         clip_norm=schedule.clip_norm,
+        micro_batch=micro_batch,
+        network_compiled=schedule.compile == "network",
     )
     started = time.perf_counter()
     # A module's dropout draws from the global generator: fits in threads take turns.
@@ -330,14 +336,25 @@ def check_run(
     size: RunSize,
     schedule: Schedule | None,
     pruning: Pruning | None,
+    micro_batch: int | None = None,
 ) -> None:
     """Raise now for settings that would fail, or silently do nothing, later."""
     n_data = problem.n_data
+    if micro_batch is not None:
+        check_counts("fit", micro_batch=micro_batch)
     has_norm = any(isinstance(m, _BatchNorm) for m in problem.network.skeleton.modules())
     if has_norm and (n_data - 1) % size.batch_size == 0:
         raise ValueError(
             f"fit: {n_data} examples in batches of {size.batch_size} leave a last batch of 1, "
             "which BatchNorm cannot train on. Choose another batch_size."
+        )
+    if has_norm and micro_batch is not None and micro_batch < size.batch_size:
+        if micro_batch == 1:
+            raise ValueError("fit: BatchNorm cannot train on micro-batches of 1. Take more.")
+        warnings.warn(
+            f"fit: BatchNorm normalises each micro-batch of {micro_batch} examples by itself, so "
+            f"the gradient is not that of the batch of {size.batch_size}.",
+            stacklevel=3,
         )
     if schedule is not None and schedule.kl_after is not None and pruning is None:
         raise ValueError(

@@ -44,7 +44,7 @@ class Schedule:
         checkpoint_every: steps between checkpoints of a run with a folder; None writes one at the
             end of each epoch.
         compile: whether to compile the elementwise part of a step: "auto" (if it saves time), "on"
-            or "off".
+            or "off"; "network" compiles the network of a single model too.
 
     Example:
         >>> Schedule(lr="cosine").lr_scale(0.5)

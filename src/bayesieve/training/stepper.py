@@ -20,8 +20,8 @@ from bayesieve.core.state import restore_, snapshot
 from bayesieve.core.workspace import Workspace
 from bayesieve.engines import Engine
 
-CompileMode = Literal["auto", "on", "off"]
-COMPILE_MODES = ("auto", "on", "off")
+CompileMode = Literal["auto", "on", "off", "network"]
+COMPILE_MODES = ("auto", "on", "off", "network")
 # On a CPU one weight update costs about 2e-8 s more eagerly; compiling costs some 15 s once. On a
 # GPU it saves at most the time its bytes take, some 5e-11 s, and compiling takes up to 100 s.
 _WORTHWHILE_UPDATES = {"cpu": 3e9, "cuda": 1e12}
@@ -151,8 +151,10 @@ def should_compile(mode: CompileMode, device: torch.device, n_updates: float) ->
     if mode == "off":
         return False
     reason = compiler_missing(device)
-    if mode == "on":
+    if mode in ("on", "network"):
         if reason is not None:
-            raise ValueError(f"fit: compile='on' but {reason}. Install it or use compile='off'.")
+            raise ValueError(
+                f"fit: compile={mode!r} but {reason}. Install it or use compile='off'."
+            )
         return True
     return reason is None and n_updates >= _WORTHWHILE_UPDATES.get(device.type, 3e9)

@@ -46,7 +46,7 @@ def test_the_statistics_of_norms_stay_in_float32():
 
 
 def test_copies_keep_the_precision_and_others_are_refused():
-    assert small_problem("bf16").to("cpu").workspace(1).precision == "bf16"
+    assert small_problem("bf16").to("cpu").workspace(1).execution.precision == "bf16"
     with pytest.raises(ValueError, match="Problem: precision must be one of"):
         small_problem("bf17")
 

@@ -465,8 +465,8 @@ def test_an_argument_of_earlier_versions_is_answered_with_its_new_form(name, for
         fit(toy(), SIMPLE, epochs=1, **{name: None})
 
 
-def test_fit_has_at_most_13_arguments():
-    assert len(inspect.signature(fit).parameters) <= 13
+def test_fit_has_at_most_14_arguments():
+    assert len(inspect.signature(fit).parameters) <= 14
 
 
 def test_a_start_from_another_network_raises():

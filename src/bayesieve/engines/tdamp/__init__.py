@@ -186,7 +186,13 @@ class TDAMP:
         precision, mean, var = problem.kernel(cavity_)(
             data, prior, 1 - moving * (share / memory), state.controls.kl_scale, kept(state)
         )
-        message, log_lik = self._sweep(problem, state, batch, mean, var)
+        first, *others = batch.parts(problem.execution.micro_batch)
+        message, log_lik = self._sweep(problem, state, first, mean, var)
+        for part in others:
+            more, log_prob = self._sweep(problem, state, part, mean, var)
+            message = Message(message.linear + more.linear, message.precision + more.precision)
+            log_lik = log_lik + log_prob
+        message = Message(message.linear, message.precision.clamp(min=0))
         problem.kernel(absorb_)(data, precision, mean, var, message, power, self.trust, moving)
         state.seen.add_(batch.n)
         ends = state.seen >= problem.n_data

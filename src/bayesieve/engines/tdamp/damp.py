@@ -153,14 +153,17 @@ def backward(response: Response, inputs: Unit, weights: Weights) -> tuple[Tensor
 def weight_score(
     response: Response, inputs: Unit | Tensor, weights: Weights
 ) -> tuple[Tensor, Tensor]:
-    """Score S = ∂ log Z / ∂m and precision G >= 0 of a layer's weights, eq. T13."""
+    """Score S = ∂ log Z / ∂m and precision G of a layer's weights, eq. T13.
+
+    Both are sums over examples. The sum over a whole batch is what must not be negative.
+    """
     g, gamma = response
     mean = inputs.mean if isinstance(inputs, Unit) else inputs
     score, precision = g.mT @ mean, gamma.mT @ mean.square()
     if isinstance(inputs, Unit):
         excess = (gamma - g.square()).mT @ inputs.var
         score, precision = score - weights.mean * excess, precision + excess
-    return score, precision.clamp(min=0)
+    return score, precision
 
 
 def batch_score(
@@ -200,7 +203,7 @@ def batch_score(
         scores[layer.weight], precisions[layer.weight] = weight_score(response, below, weights[i])
         if layer.bias is not None:
             scores[layer.bias] = response.g.sum(-2)
-            precisions[layer.bias] = response.gamma.sum(-2).clamp(min=0)
+            precisions[layer.bias] = response.gamma.sum(-2)
         if isinstance(below, Unit):
             message = backward(response, below, weights[i])
             a, b = (layer.sums(value, fields[i - 1].mean) for value in message)
